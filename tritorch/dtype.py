@@ -1,0 +1,234 @@
+"""Data types, their promotion, and the default floating type."""
+import builtins
+import math
+
+import ml_dtypes
+import numpy as np
+
+from tritorch.errors import check
+
+_CATEGORY_BOOL, _CATEGORY_INT, _CATEGORY_FLOAT = 0, 1, 2
+bool_, int_, float_ = builtins.bool, builtins.int, builtins.float
+
+
+class dtype:
+    """An element type. There is one object of each, so `is` compares them.
+
+    >>> import tritorch
+    >>> tritorch.float32.itemsize, tritorch.bfloat16.is_floating_point
+    (4, True)
+    """
+
+    __slots__ = ("name", "itemsize", "numpy", "triton", "category", "is_signed", "is_floating_point", "compute")
+    is_complex = False
+
+    def __init__(self, name, numpy_type, triton_name, category, is_signed=True):
+        self.name, self.numpy, self.triton, self.category, self.is_signed = name, np.dtype(numpy_type), triton_name, category, is_signed
+        self.itemsize = self.numpy.itemsize
+        self.is_floating_point = category == _CATEGORY_FLOAT
+        self.compute = self                                              # half and fp8 types compute in float32: set below
+
+    def __repr__(self):
+        return f"tritorch.{self.name}"
+
+    def __reduce__(self):
+        return self.name                                                 # pickles as a name of this module: still one object of each
+
+    def to_real(self):
+        return self
+
+
+float64 = dtype("float64", np.float64, "fp64", _CATEGORY_FLOAT)
+float32 = dtype("float32", np.float32, "fp32", _CATEGORY_FLOAT)
+float16 = dtype("float16", np.float16, "fp16", _CATEGORY_FLOAT)
+bfloat16 = dtype("bfloat16", ml_dtypes.bfloat16, "bf16", _CATEGORY_FLOAT)
+float8_e4m3fn = dtype("float8_e4m3fn", ml_dtypes.float8_e4m3fn, "fp8e4nv", _CATEGORY_FLOAT)
+float8_e5m2 = dtype("float8_e5m2", ml_dtypes.float8_e5m2, "fp8e5", _CATEGORY_FLOAT)
+int64 = dtype("int64", np.int64, "i64", _CATEGORY_INT)
+int32 = dtype("int32", np.int32, "i32", _CATEGORY_INT)
+int16 = dtype("int16", np.int16, "i16", _CATEGORY_INT)
+int8 = dtype("int8", np.int8, "i8", _CATEGORY_INT)
+uint8 = dtype("uint8", np.uint8, "u8", _CATEGORY_INT, is_signed=False)
+bool = dtype("bool", np.bool_, "i1", _CATEGORY_BOOL, is_signed=False)
+
+for _half in (float16, bfloat16, float8_e4m3fn, float8_e5m2):
+    _half.compute = float32
+
+double, float, half, long, int, short = float64, float32, float16, int64, int32, int16
+
+ALL = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool, float8_e4m3fn, float8_e5m2)
+_BY_NUMPY = {t.numpy: t for t in ALL}
+_BY_NAME = {t.name: t for t in ALL}
+_PYTHON_TYPES = {bool_: bool, int_: int64, float_: None}              # None: the default floating type
+
+
+def from_numpy_dtype(numpy_type):
+    """The dtype of a numpy array, or a TypeError that lists what there is."""
+    found = _BY_NUMPY.get(numpy_type)
+    check(found is not None, "from_numpy", f"a numpy dtype among {', '.join(t.name for t in ALL)}", numpy_type, error=TypeError)
+    return found
+
+
+def as_dtype(value):
+    """A dtype from a dtype or a Python type (`float`, `int`, `bool`)."""
+    if isinstance(value, dtype):
+        return value
+    if value in _PYTHON_TYPES:
+        return _PYTHON_TYPES[value] or float32 if value is not float_ else float64
+    raise TypeError(f"dtype: expected a tritorch.dtype, got {value!r}")
+
+
+# ------------------------------------------------------------------ the default floating type
+_default = [float32]
+
+
+def get_default_dtype():
+    """The floating type of tensors made from Python floats.
+
+    >>> import tritorch; tritorch.get_default_dtype()
+    tritorch.float32
+    """
+    return _default[0]
+
+
+def set_default_dtype(d):
+    """Make `d` the floating type of tensors made from Python floats."""
+    check(isinstance(d, dtype) and d.is_floating_point and d.itemsize > 1, "set_default_dtype", "a floating dtype", d, error=TypeError)
+    _default[0] = d
+
+
+# ------------------------------------------------------------------ promotion
+def _make_promotion():
+    ladder = {int8: 1, int16: 2, int32: 3, int64: 4}
+    table = {}
+    for a in ALL:
+        for b in ALL:
+            if a is b:
+                out = a
+            elif a.category != b.category:
+                out = a if a.category > b.category else b
+            elif a.category == _CATEGORY_INT:
+                if uint8 in (a, b):
+                    other = b if a is uint8 else a
+                    out = int16 if other is int8 else other
+                else:
+                    out = a if ladder[a] > ladder[b] else b
+            elif 1 in (a.itemsize, b.itemsize):
+                out = None if a.itemsize == b.itemsize else (a if a.itemsize > b.itemsize else b)   # two different fp8: no rule
+            elif a.itemsize == b.itemsize:
+                out = float32                                            # float16 with bfloat16
+            else:
+                out = a if a.itemsize > b.itemsize else b
+            table[a, b] = out
+    return table
+
+
+_PROMOTION = _make_promotion()
+
+
+def promote_types(type1, type2):
+    """The smallest dtype that both promote to.
+
+    >>> import tritorch; tritorch.promote_types(tritorch.int32, tritorch.float16)
+    tritorch.float16
+    """
+    out = _PROMOTION[type1, type2]
+    check(out is not None, "promote_types", "dtypes that promote", type1, type2)
+    return out
+
+
+def promote(*operands):
+    """The result dtype of an operator on tensors and Python numbers.
+
+    Tensors with dimensions outrank 0-dim tensors, which outrank Python numbers: a lower
+    rank changes the dtype only if its category (bool < int < float) is higher.
+
+    >>> import tritorch; from tritorch.dtype import promote
+    >>> promote(tritorch.ones(2, dtype=tritorch.float16), 2.5)
+    tritorch.float16
+    """
+    if len(operands) == 2:                                               # the common cases, decided without a loop
+        x, y = operands
+        a, b = getattr(x, "dtype", None), getattr(y, "dtype", None)
+        if a is not None:
+            if a is b:
+                return a
+            if b is None and type(y) in _PYTHON_TYPES and (a.category == _CATEGORY_FLOAT or type(y) is int_ and a.category == _CATEGORY_INT):
+                return a
+    best = [None, None, None]                                            # by rank: dimensioned, 0-dim, number
+    for value in operands:
+        kind = getattr(value, "dtype", None)
+        if kind is None:
+            rank, kind = 2, _number_dtype(value)
+        else:
+            rank = 0 if value.shape else 1
+        best[rank] = kind if best[rank] is None else promote_types(best[rank], kind)
+    out = best[0]
+    for lower in best[1:]:
+        if lower is not None and (out is None or lower.category > out.category):
+            out = lower
+    return out
+
+
+result_type = promote
+
+
+def _number_dtype(value):
+    if isinstance(value, (bool_, np.bool_)):
+        return bool
+    if isinstance(value, (int_, np.integer)):
+        return int64
+    if isinstance(value, (float_, np.floating)):
+        return _default[0]
+    raise TypeError(f"promote: expected tensors and numbers, got {type(value).__name__}")
+
+
+def promote_float(*operands):
+    """As promote, but integers become the default floating type: for operators whose result is never whole."""
+    out = promote(*operands)
+    return out if out.category == _CATEGORY_FLOAT else _default[0]
+
+
+def can_cast(from_, to):
+    """Whether a result of dtype `from_` may be stored in a tensor of dtype `to` (not float into int, nor int into bool).
+
+    >>> import tritorch; tritorch.can_cast(tritorch.float32, tritorch.int64)
+    False
+    """
+    return from_.category <= to.category
+
+
+class finfo:
+    """Limits of a floating dtype: bits, eps, max, min, tiny, smallest_normal, resolution.
+
+    >>> import tritorch; tritorch.finfo(tritorch.float16).max
+    65504.0
+    """
+
+    def __init__(self, type=None):
+        type = type or _default[0]
+        check(type.is_floating_point, "finfo", "a floating dtype", type, use="iinfo for integers", error=TypeError)
+        info = ml_dtypes.finfo(type.numpy)
+        self.bits, self.dtype = info.bits, type.name
+        self.eps, self.max, self.min = float_(info.eps), float_(info.max), float_(info.min)
+        self.tiny = self.smallest_normal = float_(info.smallest_normal)
+        self.resolution = 10.0 ** -math.floor(-math.log10(self.eps)) if self.eps < 1 else 1.0
+
+    def __repr__(self):
+        return f"finfo(resolution={self.resolution:g}, min={self.min:g}, max={self.max:g}, eps={self.eps:g}, tiny={self.tiny:g}, dtype={self.dtype})"
+
+
+class iinfo:
+    """Limits of an integer dtype: bits, min, max.
+
+    >>> import tritorch; tritorch.iinfo(tritorch.int8).max
+    127
+    """
+
+    def __init__(self, type):
+        check(type.category == _CATEGORY_INT, "iinfo", "an integer dtype", type, use="finfo for floating types", error=TypeError)
+        info = np.iinfo(type.numpy)
+        self.bits, self.dtype, self.min, self.max = info.bits, type.name, int_(info.min), int_(info.max)
+
+    def __repr__(self):
+        return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"

@@ -1,0 +1,191 @@
+"""Pure functions on shapes and strides: broadcasting, view rules, dims. Strides count elements, not bytes."""
+import operator
+from math import prod
+
+from tritorch.errors import check
+
+
+class Size(tuple):
+    """The shape of a tensor: a tuple with `numel`.
+
+    >>> import tritorch; tritorch.ones(2, 3).shape
+    tritorch.Size([2, 3])
+    """
+
+    __slots__ = ()
+
+    def numel(self):
+        return prod(self)
+
+    def __repr__(self):
+        return f"tritorch.Size({list(self)})"
+
+    def __format__(self, spec):                                          # error sentences speak of (2, 3)
+        return format(tuple.__repr__(self), spec)
+
+    def __reduce__(self):
+        return Size, (tuple(self),)
+
+
+numel = prod
+_layouts = {}
+
+
+def layout(shape):
+    """(Size, contiguous strides, number of elements) of a shape; remembered, since programs use few shapes."""
+    found = _layouts.get(shape)
+    if found is None:
+        if len(_layouts) > 8192:
+            _layouts.clear()
+        shape = tuple([operator.index(n) for n in shape])
+        found = Size(shape), contiguous_strides(shape), prod(shape)
+        check(min(shape, default=0) >= 0, "empty", "sizes that are not negative", shape)
+        _layouts[found[0]] = found
+    return found
+
+
+def contiguous_strides(shape):
+    """Row-major strides. Sizes of 0 and 1 count as 1, as in PyTorch."""
+    out, step = [], 1
+    for n in reversed(shape):
+        out.append(step)
+        step *= n if n > 1 else 1
+    return tuple(out[::-1])
+
+
+def is_contiguous(shape, strides):
+    """Whether the elements lie in row-major order without gaps."""
+    if strides == layout(shape)[1]:
+        return True
+    step = 1
+    for n, s in zip(reversed(shape), reversed(strides)):
+        if n != 1:
+            if s != step:
+                return prod(shape) == 0
+            step *= n
+    return True
+
+
+def is_dense(shape, strides):
+    """Whether the elements fill a block of memory exactly, in some order of the dims."""
+    step = 1
+    for s, n in sorted((s, n) for n, s in zip(shape, strides) if n != 1):
+        if s != step:
+            return prod(shape) == 0
+        step *= n
+    return True
+
+
+def dense_strides(shape, strides):
+    """Strides of a dense tensor whose dims lie in the same order in memory: the layout of `empty_like`."""
+    if is_dense(shape, strides):
+        return tuple(strides)
+    order = sorted(range(len(shape)), key=lambda d: (strides[d], -d))
+    out, step = [0] * len(shape), 1
+    for d in order:
+        out[d] = step
+        step *= max(shape[d], 1)
+    return tuple(out)
+
+
+def extent(shape, strides):
+    """Number of elements from the first to the last that the layout touches; 0 when empty."""
+    last = 0
+    for n, s in zip(shape, strides):
+        if n == 0:
+            return 0
+        last += (n - 1) * s
+    return last + 1
+
+
+def broadcast_shapes(op, *shapes):
+    """The common shape, or the sentence that names the shapes.
+
+    >>> broadcast_shapes("add", (3, 1), (4,))
+    (3, 4)
+    """
+    ndim = max(map(len, shapes))
+    out = [1] * ndim
+    for shape in shapes:
+        lead = ndim - len(shape)
+        for i, n in enumerate(shape):
+            if n != 1:
+                if out[lead + i] != n and out[lead + i] != 1:
+                    raise RuntimeError(f"{op}: expected shapes that broadcast, got {' and '.join(str(tuple(s)) for s in shapes)}")
+                out[lead + i] = n
+    return tuple(out)
+
+
+def broadcast_strides(shape, strides, to):
+    """Strides of the same memory seen in the broadcast shape `to`."""
+    lead = len(to) - len(shape)
+    return (0,) * lead + tuple([0 if n == 1 and m != 1 else s for n, s, m in zip(shape, strides, to[lead:])])
+
+
+def wrap_dim(dim, ndim, op):
+    """A dim in [0, ndim); 0-dim tensors accept -1 and 0."""
+    bound = ndim or 1
+    if not -bound <= dim < bound:
+        raise IndexError(f"{op}: expected a dim in [{-bound}, {bound - 1}], got {dim}")
+    return dim + bound if dim < 0 else dim
+
+
+def wrap_dims(dims, ndim, op):
+    """Sorted dims out of None (all), an int or a sequence; a dim named twice is an error."""
+    if dims is None:
+        return tuple(range(ndim))
+    if isinstance(dims, int):
+        return (wrap_dim(dims, ndim, op),) if ndim else ()
+    out = sorted([wrap_dim(d, ndim, op) for d in dims])
+    check(len(set(out)) == len(out), op, "each dim once", tuple(dims))
+    return tuple(out) if ndim else ()
+
+
+def infer_shape(shape, count, op):
+    """Fill in the one -1 of a shape from the number of elements."""
+    shape = tuple([operator.index(n) for n in shape])
+    if -1 in shape:
+        known = -prod(shape)
+        fits = shape.count(-1) == 1 and known > 0 and count % known == 0
+        check(fits, op, f"a shape whose one -1 can be told for {count} elements", shape)
+        return tuple([count // known if n == -1 else n for n in shape])
+    check(prod(shape) == count and min(shape, default=0) >= 0, op, f"a shape of {count} elements", shape)
+    return shape
+
+
+def view_strides(shape, strides, new_shape):
+    """Strides of the same memory under `new_shape`, or None if only a copy can have it.
+
+    Neighbouring dims that lie gapless behind each other form a chunk; the new dims must divide the chunks.
+    """
+    if is_contiguous(shape, strides) or 0 in new_shape:
+        return contiguous_strides(new_shape)
+    chunks = []                                                          # (elements, step), outermost first
+    for n, s in zip(shape, strides):
+        if n == 1:
+            continue
+        if chunks and chunks[-1][1] == n * s:
+            chunks[-1] = (chunks[-1][0] * n, s)
+        else:
+            chunks.append((n, s))
+    out, left, step = [], 1, 1
+    for n in reversed(new_shape):
+        if left == 1 and n != 1:
+            left, step = chunks.pop() if chunks else (1, 1)
+        if n != 1:
+            if left % n:
+                return None
+            left //= n
+        out.append(step)
+        step *= n
+    return tuple(out[::-1]) if left == 1 and not chunks else None
+
+
+def cdiv(a, b):
+    """a / b rounded up."""
+    return -(-a // b)
+
+
+def next_power_of_2(n):
+    """The smallest power of two that is at least n (and at least 1)."""
+    return 1 << max(n - 1, 0).bit_length()
