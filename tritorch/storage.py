@@ -1,0 +1,83 @@
+"""Memory: a run of bytes on a device, with the version that every write in place moves on.
+
+Host memory is a numpy array; device memory is a block of the caching allocator, given back when its last
+Storage dies. Storages do not know shapes or gradients.
+"""
+import numpy as np
+
+from tritorch.device import cpu
+
+_new = object.__new__
+_UINT8 = np.dtype(np.uint8)
+
+
+class Storage:
+    """`nbytes` of memory on `device`: `ptr` is its address, `owner` what keeps it alive, `version` the count of writes in place."""
+
+    __slots__ = ("device", "nbytes", "owner", "ptr", "version", "_bytes", "__weakref__")
+
+    def data_ptr(self):
+        return self.ptr
+
+    def __len__(self):
+        return self.nbytes
+
+    def __repr__(self):
+        return f"Storage({self.nbytes} bytes on {self.device})"
+
+    def alias(self):
+        """The same memory with a version of its own, as `.data` wants it."""
+        out = _new(type(self))
+        out.device, out.nbytes, out.owner, out.version, out._bytes = self.device, self.nbytes, self.owner, 0, self._bytes
+        if type(self) is Storage:
+            out.ptr = self.ptr
+        return out
+
+
+class HostStorage(Storage):
+    """Memory of a numpy array. Its address is looked up only when asked for: that costs more than the rest of an operator."""
+
+    __slots__ = ()
+
+    @property
+    def ptr(self):
+        return self.owner.__array_interface__["data"][0]
+
+    @property
+    def bytes(self):
+        """The memory as a flat uint8 array."""
+        if self._bytes is None:
+            owner = self.owner
+            if not owner.flags.c_contiguous:
+                count = sum((n - 1) * s for n, s in zip(owner.shape, owner.strides)) // owner.itemsize + 1 if owner.size else 0
+                owner = np.lib.stride_tricks.as_strided(owner, (count,), (owner.itemsize,))
+            self._bytes = owner.reshape(-1).view(_UINT8)
+        return self._bytes
+
+
+def host_storage(array):
+    """The memory that a numpy array (strides not negative) looks at, from its first element on."""
+    out = _new(HostStorage)
+    out.device, out.nbytes, out.owner, out.version, out._bytes = cpu, array.nbytes, array, 0, None
+    if not array.flags.c_contiguous:
+        out.nbytes = out.bytes.nbytes
+    return out
+
+
+def device_storage(nbytes, device):
+    """Fresh memory of a CUDA device, on its current stream."""
+    global allocate, current_handle
+    if allocate is None:                                                 # the CUDA layer loads with the first CUDA tensor
+        from tritorch.cuda.allocator import allocate
+        from tritorch.cuda.stream import current_handle
+    return block_storage(allocate(nbytes, device.index, current_handle(device.index)), nbytes, device)
+
+
+def block_storage(block, nbytes, device):
+    """A Storage over an owner that has a device pointer `ptr` (an allocator block, an imported tensor)."""
+    out = _new(Storage)
+    out.device, out.nbytes, out.owner, out.ptr, out.version, out._bytes = device, nbytes, block, block.ptr, 0, None
+    return out
+
+
+allocate = current_handle = None

@@ -1,0 +1,285 @@
+"""Tensor: storage + shape + strides + offset + dtype, and its place in the gradient graph. It knows no operator.
+
+The operators' surface (`x + y`, `x.sum()`, …) is put on the class by `tritorch.ops.methods`.
+"""
+import weakref
+
+import numpy as np
+
+from tritorch.device import cpu
+from tritorch.errors import check
+from tritorch.shape import _layouts, dense_strides, extent, is_contiguous, layout
+from tritorch.storage import HostStorage, device_storage, host_storage
+
+_new = object.__new__
+
+
+class Tensor:
+    """An n-dimensional array on a device; made by `tritorch.tensor`, `tritorch.empty` and their like.
+
+    `shape`, `strides` (in elements), `offset` (in elements) and `dtype` say how `storage` is read. `node` and `index`
+    are the tensor's place in the gradient graph (None: no gradient is wanted); a view keeps its `base`.
+    """
+
+    __slots__ = ("storage", "shape", "strides", "offset", "dtype", "node", "index", "base", "base_node", "_array", "__dict__", "__weakref__")
+    _grad = None                                                         # cold attributes live in __dict__ when they are set
+    _inference = False
+    _tangents = None
+    is_sparse = is_quantized = is_meta = is_nested = False
+
+    # -------------------------------------------------------------- what it is
+    device = property(lambda self: self.storage.device)
+    ndim = property(lambda self: len(self.shape))
+    is_cuda = property(lambda self: self.storage.device.type == "cuda")
+    is_cpu = property(lambda self: self.storage.device is cpu)
+    itemsize = property(lambda self: self.dtype.itemsize)
+    nbytes = property(lambda self: layout(self.shape)[2] * self.dtype.itemsize)
+    _version = property(lambda self: self.storage.version)
+    _base = property(lambda self: self.base)
+
+    @property
+    def array(self):
+        """The memory of a CPU tensor as a numpy array of the same shape and strides."""
+        found = self._array
+        if found is None:
+            check(self.storage.device is cpu, "array", "a tensor on the CPU", self.storage.device, use="x.cpu()", error=TypeError)
+            size = self.dtype.itemsize
+            if self.storage.nbytes:
+                found = np.ndarray(self.shape, self.dtype.numpy, self.storage.bytes, self.offset * size, [s * size for s in self.strides])
+            else:
+                found = np.empty(self.shape, self.dtype.numpy)
+            self._array = found
+        return found
+
+    def data_ptr(self):
+        """Address of the first element."""
+        return self.storage.ptr + self.offset * self.dtype.itemsize
+
+    def untyped_storage(self):
+        """The memory that this tensor and its views share."""
+        return self.storage
+
+    def storage_offset(self):
+        """Elements between the start of the storage and the first element."""
+        return self.offset
+
+    def numel(self):
+        """Number of elements."""
+        return layout(self.shape)[2]
+
+    nelement = numel
+
+    def dim(self):
+        """Number of dimensions."""
+        return len(self.shape)
+
+    ndimension = dim
+
+    def size(self, dim=None):
+        """The shape, or its entry at `dim`."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def stride(self, dim=None):
+        """The strides in elements, or the one of `dim`."""
+        return self.strides if dim is None else self.strides[dim]
+
+    def element_size(self):
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    def is_contiguous(self):
+        """Whether the elements lie in row-major order without gaps."""
+        return is_contiguous(self.shape, self.strides)
+
+    def is_floating_point(self):
+        return self.dtype.is_floating_point
+
+    def is_complex(self):
+        return False
+
+    def is_inference(self):
+        return self._inference
+
+    def get_device(self):
+        """Index of the CUDA device, -1 on the CPU."""
+        return -1 if self.storage.device is cpu else self.storage.device.index
+
+    def __len__(self):
+        check(len(self.shape) > 0, "len", "a tensor of at least one dim", "0 dims", error=TypeError)
+        return self.shape[0]
+
+    def __hash__(self):
+        return id(self)
+
+    # -------------------------------------------------------------- its place in the gradient graph
+    @property
+    def requires_grad(self):
+        """Whether gradients flow to this tensor. Settable on leaves."""
+        if self.base is not None:
+            refresh(self)
+        return self.node is not None
+
+    @requires_grad.setter
+    def requires_grad(self, value):
+        if self.node is not None and type(self.node) is not Leaf:
+            if not value:
+                raise RuntimeError("requires_grad: expected a leaf, got the result of an operator; use detach() to get a tensor without history")
+            return
+        if not value:
+            self.node = None
+        elif self.node is None:
+            if not self.dtype.is_floating_point:
+                raise RuntimeError(f"requires_grad: expected a floating dtype, got {self.dtype}")
+            if self._inference:
+                raise RuntimeError("requires_grad: expected a normal tensor, got one made in inference mode; use x.clone() outside of it")
+            self.node, self.index = Leaf(self), 0
+
+    def requires_grad_(self, requires_grad=True):
+        """Set `requires_grad` and return the tensor."""
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def grad(self):
+        """The gradient that backward accumulated, or None."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, value):
+        if value is not None:
+            check(isinstance(value, Tensor), "grad", "a Tensor or None", type(value).__name__, error=TypeError)
+            check(value is not self, "grad", "another tensor", "the tensor itself")
+            check(value.shape == self.shape, "grad", f"shape {self.shape}", value.shape)
+            check(value.dtype is self.dtype, "grad", f"dtype {self.dtype}", value.dtype)
+            check(value.device is self.device, "grad", f"device {self.device}", value.device)
+        self._grad = value
+
+    @grad.deleter
+    def grad(self):
+        self._grad = None
+
+    @property
+    def grad_fn(self):
+        """The graph node that made this tensor; None for leaves."""
+        if self.base is not None:
+            refresh(self)
+        return None if type(self.node) is Leaf else self.node
+
+    @property
+    def is_leaf(self):
+        """True unless an operator with a gradient made this tensor."""
+        return self.grad_fn is None
+
+    @property
+    def data(self):
+        """The same memory without history and with a version of its own; assigning swaps the memory under this tensor."""
+        return strided(self.storage.alias(), self.shape, self.strides, self.offset, self.dtype)
+
+    @data.setter
+    def data(self, other):
+        check(isinstance(other, Tensor), "data", "a Tensor", type(other).__name__, error=TypeError)
+        self.storage, self.shape, self.strides, self.offset = other.storage.alias(), other.shape, other.strides, other.offset
+        self.dtype, self._array = other.dtype, None
+
+    def detach(self):
+        """The same memory without history; writes through either are seen by both and counted together."""
+        return strided(self.storage, self.shape, self.strides, self.offset, self.dtype)
+
+    def detach_(self):
+        """Forget the history of this tensor."""
+        check(self.base is None, "detach_", "a tensor that is not a view", "a view", use="detach()")
+        self.node = None
+        return self
+
+
+class Leaf:
+    """The end of the graph at a tensor that collects gradients. The tensor owns it; it knows the tensor weakly, so no cycle forms."""
+
+    __slots__ = ("ref", "hooks", "after", "__weakref__")
+    name = property(lambda self: "AccumulateGrad")
+    seq = -1
+    next_functions = ()
+
+    def __init__(self, tensor):
+        self.ref, self.hooks, self.after = weakref.ref(tensor), None, None
+
+    @property
+    def variable(self):
+        return self.ref()
+
+    def __repr__(self):
+        return "<AccumulateGrad>"
+
+
+def refresh(view):
+    """Give a view the history that its base has got since by writes in place."""
+    base = view.base
+    if base.node is not view.base_node:
+        fresh = base.as_strided(view.shape, view.strides, view.offset)
+        view.node, view.index, view.base_node = fresh.node, fresh.index, base.node
+
+
+# ------------------------------------------------------------------ making tensors
+def empty(shape, dtype, device):
+    """A contiguous tensor whose elements are not set: every result of every operator starts here."""
+    found = _layouts.get(shape)
+    shape, strides, count = layout(shape) if found is None else found
+    out = _new(Tensor)
+    if device is cpu:
+        array = np.empty(shape, dtype.numpy)
+        storage = _new(HostStorage)
+        storage.device, storage.nbytes, storage.owner, storage.version, storage._bytes = cpu, count * dtype.itemsize, array, 0, None
+        out.storage, out._array = storage, array
+    else:
+        out.storage, out._array = device_storage(count * dtype.itemsize, device), None
+    out.shape, out.strides, out.offset, out.dtype = shape, strides, 0, dtype
+    out.node, out.index, out.base, out.base_node = None, 0, None, None
+    return out
+
+
+def empty_strided(shape, strides, dtype, device):
+    """An unset tensor with strides of its own (in elements, not negative)."""
+    flat = empty((extent(shape, strides),), dtype, device)
+    return strided(flat.storage, shape, strides, 0, dtype)
+
+
+def empty_like(x, dtype=None):
+    """An unset tensor of the same shape and device, and of the same order of dims in memory."""
+    if x.strides == layout(x.shape)[1]:
+        return empty(x.shape, dtype or x.dtype, x.device)
+    return empty_strided(x.shape, dense_strides(x.shape, x.strides), dtype or x.dtype, x.device)
+
+
+def strided(storage, shape, strides, offset, dtype):
+    """A tensor that reads `storage` under the given layout; the caller vouches that it fits."""
+    out = _new(Tensor)
+    found = _layouts.get(shape)
+    out.shape = layout(shape)[0] if found is None else found[0]
+    out.storage, out.strides, out.offset, out.dtype = storage, strides, offset, dtype
+    out.node, out.index, out.base, out.base_node, out._array = None, 0, None, None, None
+    return out
+
+
+def alias(x, cls):
+    """The same memory and version as an object of `cls`, without history."""
+    out = _new(cls)
+    out.storage, out.shape, out.strides, out.offset, out.dtype, out._array = x.storage, x.shape, x.strides, x.offset, x.dtype, x._array
+    out.node, out.index, out.base, out.base_node = None, 0, None, None
+    return out
+
+
+def from_array(array):
+    """A CPU tensor over the memory of a numpy array; strides must be multiples of the item size and not negative."""
+    from tritorch.dtype import from_numpy_dtype
+
+    kind = from_numpy_dtype(array.dtype)
+    strides = [s // array.itemsize for s in array.strides]
+    if array.flags.c_contiguous:
+        strides = layout(array.shape)[1]
+    check(min(strides, default=0) >= 0, "from_numpy", "strides that are not negative", array.strides, use="array.copy()", error=ValueError)
+    check(all(s % array.itemsize == 0 for s in array.strides), "from_numpy", "strides in whole elements", array.strides, use="array.copy()", error=ValueError)
+    out = strided(host_storage(array), tuple(array.shape), tuple(strides), 0, kind)
+    out._array = array
+    return out
+
+
