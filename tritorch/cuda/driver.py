@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -175,6 +175,8 @@ _NOTHING = "no CUDA device is usable ({}); use device='cpu', or TRITORCH_CUDA=si
 _lock = threading.RLock()
 _chosen: Driver | None = None
 _absent: str | None = None
+watchers: list[Callable[[], None]] = []
+"""Called after the driver was replaced: whoever holds its handles or memory lets go of them here."""
 
 
 def current() -> Driver:
@@ -198,11 +200,18 @@ def count() -> int:
     return current().device_count() if available() else 0
 
 
+def chosen() -> bool:
+    """True once a driver is in use."""
+    return _chosen is not None
+
+
 def use(driver: Driver | None) -> Driver | None:
     """Install a driver for the whole process and return the one before it; None: choose anew at the next call."""
     global _chosen, _absent
     with _lock:
         previous, _chosen, _absent = _chosen, driver, None
+        for let_go in watchers:
+            let_go()
         return previous
 
 
