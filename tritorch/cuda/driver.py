@@ -172,6 +172,9 @@ class Driver(Protocol):
 
 
 _NOTHING = "no CUDA device is usable ({}); use device='cpu', or TRITORCH_CUDA=simulated to run CUDA code on the simulated device"
+hardware_tiles = False
+"""True while kernels that the simulated device runs must have the block sizes of a GPU, because they will be compiled."""
+
 _lock = threading.RLock()
 _chosen: Driver | None = None
 _absent: str | None = None
@@ -221,7 +224,7 @@ def _choose() -> None:
         if _chosen is None and _absent is None:
             wanted = os.environ.get("TRITORCH_CUDA", "")
             if wanted == "simulated":
-                from .simulated import SimulatedDriver
+                from tritorch.cuda.simulated import SimulatedDriver
 
                 _chosen = SimulatedDriver()
             elif wanted == "none":
@@ -235,7 +238,7 @@ def _choose() -> None:
 def _choose_nvidia() -> None:
     global _chosen, _absent
     try:
-        from .nvidia import NvidiaDriver
+        from tritorch.cuda.nvidia import NvidiaDriver
 
         driver = NvidiaDriver()
     except ImportError as error:
