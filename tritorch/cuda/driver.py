@@ -172,6 +172,9 @@ class Driver(Protocol):
 
 
 _NOTHING = "no CUDA device is usable ({}); use device='cpu', or TRITORCH_CUDA=simulated to run CUDA code on the simulated device"
+functions: dict[Any, Callable] = {}
+"""What `launch` has loaded, by all that the machine code depends on; emptied when the driver is replaced."""
+
 hardware_tiles = False
 """True while kernels that the simulated device runs must have the block sizes of a GPU, because they will be compiled."""
 
@@ -213,6 +216,7 @@ def use(driver: Driver | None) -> Driver | None:
     global _chosen, _absent
     with _lock:
         previous, _chosen, _absent = _chosen, driver, None
+        functions.clear()
         for let_go in watchers:
             let_go()
         return previous

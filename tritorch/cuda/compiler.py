@@ -1,0 +1,284 @@
+"""Triton compilation without torch and without a GPU: a kernel and its specialisation in, a cubin out.
+
+Results are kept on disk under a key of everything they depend on, so that a second process does not run Triton's
+frontend. Nothing here touches a device; `nvidia_function` loads what this file compiles.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime import driver as triton_driver
+
+from tritorch.cuda import driver
+
+_FORMAT = 1                         # of the files on disk; raise it when Compiled changes
+_lock = threading.RLock()           # Triton's frontend keeps global state
+_recorders: list[dict[str, Specialisation]] = []
+
+
+class CompileError(RuntimeError):
+    """Triton refused a kernel; the message names the kernel, its source line, the target and Triton's reason."""
+
+
+@dataclass(frozen=True)
+class Specialisation:
+    """A kernel and all that its machine code depends on but the target; the fields are those of `Driver.load`."""
+
+    kernel: Any
+    signature: dict
+    constexprs: dict
+    attrs: dict = field(default_factory=dict)
+    options: dict = field(default_factory=dict)
+
+    def key(self, arch: int) -> str:
+        """A hash over the source of the kernel and of all it calls, the specialisation, the target and Triton's version."""
+        parts = (
+            _FORMAT, triton.__version__, arch, self.kernel.cache_key, self.kernel.__name__, list(self.signature.items()),
+            sorted((path, _token(value)) for path, value in self.constexprs.items()),
+            sorted((path, repr(value)) for path, value in self.attrs.items()), sorted(_options(self).items()),
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    def __str__(self) -> str:
+        kinds = {name: kind for name, kind in self.signature.items() if kind != "constexpr"}
+        names = list(self.signature)
+        fixed = {names[path[0]]: value for path, value in self.constexprs.items() if len(path) == 1}
+        shown = ", ".join(f"{name}={value}" for name, value in {**kinds, **fixed, **self.options}.items())
+        return f"{where(self.kernel)} with {shown}"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Machine code and what a launch must know about it; `num_warps` is the total, after warp specialisation."""
+
+    name: str
+    arch: int
+    cubin: bytes
+    ptx: str
+    shared: int
+    num_warps: int
+    num_ctas: int
+    global_scratch_size: int
+    global_scratch_align: int
+    cooperative: bool
+    pdl: bool
+    descriptors: list
+
+
+def where(kernel: Any) -> str:
+    """"name (file:line)" of a kernel."""
+    code = kernel.fn.__code__
+    return f"{kernel.__name__} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def _token(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({','.join(map(_token, value))})"
+    return getattr(value, "cache_key", None) or f"{type(value).__name__}:{value!r}"
+
+
+def _options(spec: Specialisation) -> dict:
+    return {"enable_fp_fusion": True, **spec.options}            # explicit: Triton's default is about to change
+
+
+# ------------------------------------------------------------------ one kernel
+def compile_kernel(kernel, signature, constexprs, attrs, options, arch: int) -> Compiled:
+    """Compile for `arch` (90 is sm_90), or read the result of an earlier compilation. Raises CompileError."""
+    spec = Specialisation(kernel, signature, constexprs, attrs, options)
+    # Gluon code for another architecture aborts inside LLVM, so it never compiles in this process
+    return _cached(spec, arch, _Worker.once if kernel.is_gluon() else compile_here)
+
+
+def compile_here(spec: Specialisation, arch: int) -> Compiled:
+    """Compile in this process, without the cache."""
+    target = GPUTarget("cuda", arch, 32)
+    with _lock, _triton_target(target):
+        try:
+            source = _source(spec.kernel)(spec.kernel, spec.signature, spec.constexprs, spec.attrs)
+            kernel = triton.compile(source, target=target, options=_options(spec))
+        except Exception as error:
+            raise CompileError(f"{spec} does not compile for sm_{arch}: {type(error).__name__}: {error}") from error
+    data = kernel.metadata
+    return Compiled(
+        data.name, arch, kernel.asm["cubin"], kernel.asm["ptx"], data.shared, data.num_warps, data.num_ctas, data.global_scratch_size,
+        data.global_scratch_align, data.launch_cooperative_grid, data.launch_pdl, list(data.tensordesc_meta or ()),
+    )
+
+
+def _source(kernel):
+    if not kernel.is_gluon():
+        return ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    return GluonASTSource
+
+
+@contextlib.contextmanager
+def _triton_target(target: GPUTarget) -> Iterator[None]:
+    """Kernels may ask Triton's active driver for the target; Triton's own driver needs torch and a GPU to answer."""
+    before = getattr(triton_driver, "_active", None)
+    triton_driver.set_active(SimpleNamespace(get_current_target=lambda: target))
+    try:
+        yield
+    finally:
+        triton_driver.set_active(before)
+
+
+def resources(compiled: Compiled) -> dict[str, int]:
+    """Registers and spilled bytes of a thread and shared memory of a block, as `cuobjdump` reads them from the cubin."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    line = text[text.index(f"Function {compiled.name}:"):]
+    usage = {name: int(re.search(rf"{name}:(\d+)", line)[1]) for name in ("REG", "STACK", "LOCAL")}
+    return {"registers": usage["REG"], "spills": usage["STACK"] + usage["LOCAL"], "shared": compiled.shared}
+
+
+# ------------------------------------------------------------------ the cache on disk
+def cache_folder() -> Path:
+    """TRITORCH_CACHE_DIR, else ~/.cache/tritorch."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("TRITORCH_CACHE_DIR") or Path(home) / "tritorch")
+
+
+def _cached(spec: Specialisation, arch: int, compiled: Callable[[Specialisation, int], Compiled]) -> Compiled:
+    path = cache_folder() / "kernels" / f"{spec.key(arch)}.z"
+    found = _read(path)
+    if found is None:
+        found = compiled(spec, arch)
+        _write(path, found)
+    return found
+
+
+def _read(path: Path) -> Compiled | None:
+    if triton.knobs.compilation.always_compile:
+        return None
+    try:
+        fields = json.loads(zlib.decompress(path.read_bytes()))
+        return Compiled(**{**fields, "cubin": base64.b64decode(fields["cubin"])})
+    except (OSError, zlib.error, ValueError, TypeError):         # absent, or cut off by a full disk: compile again
+        return None
+
+
+def _write(path: Path, compiled: Compiled) -> None:
+    fields = asdict(compiled) | {"cubin": base64.b64encode(compiled.cubin).decode()}
+    with contextlib.suppress(OSError):                           # a read-only home costs time, never a result
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, zlib.compress(json.dumps(fields).encode(), 1))
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Other processes see the old file or the whole new one."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(data)
+    os.replace(file.name, path)
+
+
+# ------------------------------------------------------------------ many kernels, in processes
+def compile_many(specs: Iterable[Specialisation], archs: Iterable[int], workers: int | None = None) -> list[Compiled | CompileError]:
+    """Compile every specialisation for every architecture in parallel processes.
+
+    The results come in the order of `itertools.product(specs, archs)`; a kernel that does not compile, or takes its
+    process down, is its CompileError. Kernels must be found at the top level of a module.
+    """
+    idle: list[_Worker] = []
+
+    def one(item):
+        worker = idle.pop() if idle else _Worker()
+        try:
+            return _cached(*item, worker.ask)
+        except CompileError as error:
+            return error
+        finally:
+            idle.append(worker)
+
+    try:
+        with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+            return list(pool.map(one, itertools.product(list(specs), list(archs))))
+    finally:
+        for worker in idle:
+            worker.close()
+
+
+class _Worker:
+    """A process that compiles what it is asked to; when it dies, the question was at fault and the next one starts another."""
+
+    def __init__(self):
+        self.process = None
+
+    @classmethod
+    def once(cls, spec: Specialisation, arch: int) -> Compiled:
+        worker = cls()
+        try:
+            return worker.ask(spec, arch)
+        finally:
+            worker.close()
+
+    def ask(self, spec: Specialisation, arch: int) -> Compiled:
+        from tritorch.cuda import compiler_worker
+
+        if self.process is None:
+            self.process = compiler_worker.start()
+        try:
+            found = compiler_worker.ask(self.process, spec, arch)
+        except (EOFError, OSError) as error:
+            code = self.process.wait()
+            self.close()
+            raise CompileError(f"{spec} takes the compiler down for sm_{arch}: the process ended with {code}") from error
+        if isinstance(found, CompileError):
+            raise found
+        return found
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.stdin.close()
+            self.process.stdout.close()
+            self.process.wait()
+            self.process = None
+
+
+# ------------------------------------------------------------------ what a program compiles
+@contextlib.contextmanager
+def recording() -> Iterator[dict[str, Specialisation]]:
+    """Collect every distinct specialisation that is launched inside, on any driver, with the block sizes of a GPU.
+
+    Run operators on the simulated device inside, then `compile_many(record.values(), (80, 90, 100))`.
+    """
+    record: dict[str, Specialisation] = {}
+    before, driver.hardware_tiles = driver.hardware_tiles, True
+    driver.functions.clear()
+    _recorders.append(record)
+    try:
+        yield record
+    finally:
+        _recorders.remove(record)
+        driver.hardware_tiles = before
+        driver.functions.clear()
+
+
+def observe(spec: Specialisation) -> None:
+    """Called for every specialisation that is about to be loaded."""
+    for record in _recorders:
+        record.setdefault(spec.key(0), spec)
