@@ -12,9 +12,10 @@ _UINT8 = np.dtype(np.uint8)
 
 
 class Storage:
-    """`nbytes` of memory on `device`: `ptr` is its address, `owner` what keeps it alive, `version` the count of writes in place."""
+    """`nbytes` of memory on `device`: `ptr` is its address, `owner` what keeps it alive, `version` the count of
+    writes in place, `writer` (set with the first) the place in the program of the last one."""
 
-    __slots__ = ("device", "nbytes", "owner", "ptr", "version", "_bytes", "__weakref__")
+    __slots__ = ("device", "nbytes", "owner", "ptr", "version", "_bytes", "writer", "__weakref__")
 
     def data_ptr(self):
         return self.ptr

@@ -1,0 +1,366 @@
+"""The gradient graph: one node for each recorded call, freed by reference count alone.
+
+A node keeps what its rules name, as snapshots: a tensor's memory, layout, version and place in the graph, but never the
+tensor object, so that no cycle can form when that object is written in place and gets a new history.
+"""
+import os
+import sys
+import traceback
+from itertools import count
+
+from tritorch.autograd.modes import state
+from tritorch.errors import GradientError
+from tritorch.storage import HostStorage, Storage
+from tritorch.tensor import Leaf, Tensor, empty, refresh, strided
+
+next_seq = count(1).__next__
+SELF = object()                                                          # edge of a view that was written in place: into its own old values
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_inside = {}
+
+
+class Node:
+    """One recorded call. `edges` go to the inputs (None, an edge, or a list of edges for an argument of several tensors);
+    an edge is (node, output index, shape, dtype)."""
+
+    __slots__ = ("seq", "outputs", "edges", "hooks", "pre_hooks", "metadata", "trace", "__weakref__")
+    name = "Node"
+
+    def pull(self, grads, useful=None):
+        """(edge, gradient) for every input, from the gradients of the outputs (None where none arrived).
+        Rules none of whose edges lead to a node in `useful` may be left out."""
+        raise GradientError(f"{self.name}: expected a node with a gradient rule")
+
+    @property
+    def next_functions(self):
+        """(node, output index) of every input that needs a gradient, as PyTorch shows it."""
+        return tuple((e[0], e[1]) if e else (None, 0) for e in flat_edges(self.edges))
+
+    def release(self):
+        """Drop what was saved: backward does so as it goes, unless the graph is retained."""
+
+    def register_hook(self, fn):
+        """Call `fn(grad_inputs, grad_outputs)` after the node ran; what it returns replaces the gradients of the inputs."""
+        self.hooks = self.hooks or {}
+        return Handle(self.hooks, fn)
+
+    def register_prehook(self, fn):
+        """Call `fn(grad_outputs)` before the node runs; what it returns replaces them."""
+        self.pre_hooks = self.pre_hooks or {}
+        return Handle(self.pre_hooks, fn)
+
+    def __repr__(self):
+        return f"<{self.name} object at {id(self):#x}>"
+
+
+def flat_edges(edges):
+    """All edges, those of several-tensor arguments included."""
+    for edge in edges:
+        if type(edge) is list:
+            yield from edge
+        else:
+            yield edge
+
+
+class OpNode(Node):
+    """A recorded operator call: the plan says which rules run, `saved` holds what they name."""
+
+    __slots__ = ("plan", "saved", "frame")
+
+    @property
+    def name(self):
+        base = "".join(part.capitalize() for part in self.plan.op.__name__.split("_"))
+        return base + "Backward0"
+
+    @property
+    def saved_tensors(self):
+        """The tensors that the rules named, as they are saved."""
+        return tuple(v for v in map(self.unpack, range(len(self.saved or ()))) if isinstance(v, Tensor))
+
+    def unpack(self, k):
+        """The k-th saved value, its tensors back with their place in the graph."""
+        value = self.saved[k]
+        kind = type(value)
+        if kind is tuple and value and type(value[0]) in _STORAGES:
+            return self.restore(value, k)
+        if kind is list:
+            return tuple([self.restore(v, k) if type(v) is tuple and type(v[0]) in _STORAGES else v for v in value])
+        return value.unpacker(value.value) if kind is _Hooked else value
+
+    def restore(self, packed, k):
+        storage, shape, strides, offset, dtype, node, index, version, tangents = packed
+        if storage.version != version:
+            raise GradientError(self.overwritten(k, packed))
+        if type(node) is Leaf:
+            leaf = node.ref()
+            if leaf is not None and leaf.storage is storage and leaf.node is node and leaf.shape is shape and leaf._tangents is tangents:
+                return leaf
+        out = strided(storage, shape, strides, offset, dtype)
+        out.node, out.index = (self, index) if node is _OUTPUT else (node, index)
+        if tangents is not None:
+            out._tangents = tangents
+        return out
+
+    def overwritten(self, k, packed):
+        """The two-sided sentence: who saved the tensor, who wrote it since."""
+        storage, shape, version = packed[0], packed[1], packed[7]
+        saver = f" at {place(*self.frame)}" if self.frame else ""
+        writer = getattr(storage, "writer", None)
+        wrote = f", last at {place(*writer)}" if writer else ""
+        return (f"{self.plan.op.__name__}: expected '{self.plan.saved_names[k]}' of shape {shape} as it was when it was saved for the gradient{saver} "
+                f"(version {version}), but it was modified by an inplace operation{wrote} (now at version {storage.version}); "
+                f"use an out-of-place operator there, or x.clone() before it")
+
+    def pull(self, grads, useful=None):
+        plan, saved = self.plan, self.saved
+        if saved is None:
+            raise GradientError(f"{plan.op.__name__}: expected a graph whose saved tensors are still there, but backward has freed them; "
+                                "use retain_graph=True to go through the graph a second time")
+        grads = [self.zeros(k) if g is None and k in plan.needs_g else g for k, g in enumerate(grads)]
+        unpack = self.unpack
+        values = [unpack(k) for k in range(len(saved))]
+        out = []
+        edges = self.edges
+        for fn, sources, targets in plan.rules:
+            if useful is not None and not any(e is not None and (e[0] in useful or e[0] is SELF)
+                                              for e in flat_edges([edges[t] for t in targets])):
+                continue
+            result = fn(*[values[s] if s >= 0 else grads[~s] for s in sources])
+            if len(targets) == 1:
+                if edges[targets[0]] is not None:
+                    out.append((edges[targets[0]], result))
+            else:
+                out += [(edges[t], r) for t, r in zip(targets, result) if edges[t] is not None]
+        return out
+
+    def zeros(self, k):
+        return empty(*self.metadata[k]).zero_()
+
+    def release(self):
+        self.saved = None
+
+
+class _Output:
+    """Stands in a snapshot for the node that the snapshot itself lives in: a reference would be a cycle."""
+
+
+_OUTPUT = _Output()
+_STORAGES = (Storage, HostStorage)
+
+
+def pack(x, is_output=False):
+    """What a node keeps of a value: a snapshot of a tensor, anything else as it is."""
+    if isinstance(x, Tensor):
+        if x._inference:
+            raise GradientError("autograd: expected a normal tensor to save for the gradient, got one made in inference mode; use x.clone() outside of it")
+        storage = x.storage
+        return (storage, x.shape, x.strides, x.offset, x.dtype, _OUTPUT if is_output else x.node, x.index, storage.version, x._tangents)
+    if type(x) is tuple and x and any(isinstance(v, Tensor) for v in x):
+        return [pack(v) for v in x]
+    return x
+
+
+class Plan:
+    """What a call does in the backward pass when a given set of its inputs needs gradients: made once per operator and set."""
+
+    __slots__ = ("op", "rules", "saves", "saved_names", "needs_g", "inputs", "outputs")
+
+    def __init__(self, op, mask):
+        self.op = op
+        names, returns, gnames = op.names, op.returns, op.gnames
+        self.inputs = [i for i in range(len(names)) if mask >> i & 1]
+        needed = {names[i] for i in self.inputs}
+        chosen = [r for r in op.rules_for(needed) if needed.intersection(r[2])]
+        covered = {n for r in chosen for n in r[2]}
+        self.inputs = [i for i in self.inputs if names[i] in covered]
+        slots, self.saves, self.saved_names, self.rules, self.needs_g = {}, [], [], [], set()
+        for fn, wants, inputs in chosen:
+            sources = []
+            for w in wants:
+                if w in gnames:
+                    self.needs_g.add(gnames.index(w))
+                    sources.append(~gnames.index(w))
+                else:
+                    if w not in slots:
+                        slots[w] = len(self.saves)
+                        self.saves.append((True, returns.index(w)) if w not in names else (False, names.index(w)))
+                        self.saved_names.append(w)
+                    sources.append(slots[w])
+            self.rules.append((fn, sources, [names.index(n) for n in inputs]))
+        self.outputs = [k in self.needs_g for k in range(len(returns))]
+
+
+def record(op, args, outs):
+    """Make the node of a call if one of its inputs needs a gradient that a rule can give, and hang it on the outputs."""
+    mask, bit = 0, 1
+    for a in args:
+        if isinstance(a, Tensor):
+            if a.base is not None and a.base.node is not a.base_node:
+                refresh(a)
+            if a.node is not None:
+                mask |= bit
+        elif type(a) is tuple and a and _several(a):
+            mask |= bit
+        bit <<= 1
+    if not mask:
+        return
+    plan = op.plans.get(mask) or op.plan(mask)
+    if plan.rules:
+        hang(make_node(op, args, plan), outs)
+
+
+def _several(values):
+    """Whether one of several tensors needs a gradient."""
+    found = False
+    for a in values:
+        if isinstance(a, Tensor):
+            if a.base is not None:
+                refresh(a)
+            found = found or a.node is not None
+    return found
+
+
+def make_node(op, args, plan, written=None):
+    """A node with its edges and saved inputs. `written` is the tensor that the call writes in place."""
+    node = OpNode()
+    node.seq, node.plan, node.hooks, node.pre_hooks, node.trace = next_seq(), plan, None, None, None
+    edges = [None] * len(args)
+    for i in plan.inputs:
+        a = args[i]
+        if type(a) is tuple:
+            edges[i] = [(v.node, v.index, v.shape, v.dtype) if isinstance(v, Tensor) and v.node is not None else None for v in a]
+        elif a is written and a.base is not None:
+            edges[i] = (SELF, 0, a.shape, a.dtype)
+        else:
+            edges[i] = (a.node, a.index, a.shape, a.dtype)
+    node.edges = edges
+    if state.saved_hooks:
+        node.saved = [None if made else _pack_hooked(args[k]) for made, k in plan.saves]
+    elif written is None:
+        node.saved = [None if made else pack(args[k]) for made, k in plan.saves]
+    else:
+        node.saved = [None if made else pack(args[k].clone() if args[k] is written else args[k]) for made, k in plan.saves]
+    node.frame = user_place()
+    if state.anomaly is not None:
+        node.trace = traceback.format_list(traceback.extract_stack())
+    return node
+
+
+def hang(node, outs):
+    """Finish a node with its outputs and make it their history."""
+    node.outputs = len(outs)
+    node.metadata = [(o.shape, o.dtype, o.storage.device) for o in outs]
+    saved, plan = node.saved, node.plan
+    for k, (made, which) in enumerate(plan.saves):
+        if made:
+            saved[k] = pack(outs[which], True) if isinstance(outs[which], Tensor) else outs[which]
+            if type(saved[k]) is tuple:
+                saved[k] = saved[k][:6] + (which,) + saved[k][7:]
+    for k, o in enumerate(outs):
+        if plan.outputs[k] and o.dtype.is_floating_point:
+            o.node, o.index = node, k
+
+
+def _pack_hooked(value):
+    """Saved tensors through the hooks of `saved_tensors_hooks`."""
+    if not isinstance(value, Tensor):
+        return pack(value)
+    packer, unpacker = state.saved_hooks[-1]
+    return _Hooked(packer(value), unpacker)
+
+
+class _Hooked:
+    __slots__ = ("value", "unpacker")
+
+    def __init__(self, value, unpacker):
+        self.value, self.unpacker = value, unpacker
+
+
+# ------------------------------------------------------------------ views that are written in place
+class CopySlices(Node):
+    """History of a base after a write through one of its views: the view's part of the gradient goes through the
+    call that wrote, the rest goes on to the base's own past."""
+
+    __slots__ = ("inner", "geometry")
+    name = "CopySlices"
+
+    def __init__(self, base, view, inner):
+        self.seq, self.outputs, self.hooks, self.pre_hooks, self.trace = next_seq(), 1, None, None, None
+        self.metadata = [(base.shape, base.dtype, base.storage.device)]
+        past = None if base.node is None else (base.node, base.index, base.shape, base.dtype)
+        self.inner, self.geometry = inner, (view.shape, view.strides, view.offset, base.shape, base.strides, base.offset)
+        self.edges = [past, *[e for e in flat_edges(inner.edges) if e is not None and e[0] is not SELF]]
+
+    def release(self):
+        self.inner.release()
+
+    def pull(self, grads, useful=None):
+        shape, strides, offset, base_shape, base_strides, base_offset = self.geometry
+        rest = grads[0].new_empty_strided(base_shape, base_strides).copy_(grads[0])
+        part = rest.as_strided(shape, strides, offset - base_offset)
+        out, own = [], None
+        for edge, g in self.inner.pull([part.clone()]):
+            for e, v in zip(edge, g) if type(edge) is list else ((edge, g),):
+                if e is not None and e[0] is SELF:
+                    own = v
+                elif e is not None:
+                    out.append((e, v))
+        if own is None:
+            part.zero_()
+        else:
+            part.copy_(own)
+        if self.edges[0] is not None:
+            out.append((self.edges[0], rest))
+        return out
+
+
+def rebase(out, node):
+    """Make `node` the history of a tensor that was written in place, and of its base if it is a view."""
+    base, out.node = out.base, None
+    hang(node, [out])
+    if base is not None and (out.node is not None or base.node is not None):
+        base.node, base.index = CopySlices(base, out, node), 0
+        refresh(out)
+
+
+# ------------------------------------------------------------------ hooks and places
+class Handle:
+    """What a registered hook gives back: `remove()` takes the hook away."""
+
+    __slots__ = ("hooks", "key")
+    _keys = count()
+
+    def __init__(self, hooks, fn):
+        self.hooks, self.key = hooks, next(Handle._keys)
+        hooks[self.key] = fn
+
+    def remove(self):
+        self.hooks.pop(self.key, None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.remove()
+
+
+def user_place():
+    """(code, instruction) of the innermost frame outside of this package: the line that the user wrote."""
+    frame = sys._getframe(2)
+    while True:
+        name = frame.f_code.co_filename
+        inside = _inside.get(name)
+        if inside is None:
+            inside = _inside[name] = name.startswith(_HOME)
+        if not inside or frame.f_back is None:
+            return frame.f_code, frame.f_lasti
+        frame = frame.f_back
+
+
+def place(code, instruction):
+    """file:line of an instruction."""
+    line = code.co_firstlineno
+    for start, stop, number in code.co_lines():
+        if start <= instruction < stop and number is not None:
+            line = number
+    return f"{code.co_filename}:{line}"

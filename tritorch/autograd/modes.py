@@ -1,0 +1,145 @@
+"""What this thread is doing: recording gradients or not, inferring, hunting anomalies, interpreting."""
+import functools
+import threading
+
+
+class State(threading.local):
+    """Per-thread switches that the door of every operator reads."""
+
+    grad = True                                                          # record the gradient graph
+    inference = False                                                    # results are marked and never enter a graph
+    interpreter = None                                                   # who sees every operator call before it runs
+    anomaly = None                                                       # None, or whether NaN gradients are looked for
+    saved_hooks = ()                                                     # stack of (pack, unpack) for saved tensors
+
+
+state = State()
+
+
+class _Mode:
+    """A context manager, and a decorator of functions, that sets grad mode and restores it."""
+
+    grad = True
+
+    def __enter__(self):
+        self.was = state.grad
+        state.grad = self.grad
+        return self
+
+    def __exit__(self, *exception):
+        state.grad = self.was
+
+    def __call__(self, fn):
+        @functools.wraps(fn)
+        def wrapped(*args, **kwargs):
+            with self.clone():
+                return fn(*args, **kwargs)
+
+        return wrapped
+
+    def clone(self):
+        return type(self)()
+
+
+class no_grad(_Mode):
+    """Record nothing inside.
+
+    >>> import tritorch as torch
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> with torch.no_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
+    """
+
+    grad = False
+
+    def __new__(cls, fn=None):                                           # PyTorch allows @no_grad without brackets
+        mode = object.__new__(cls)
+        return mode if fn is None else mode(fn)
+
+
+class enable_grad(no_grad):
+    """Record inside, whatever is around."""
+
+    grad = True
+
+
+class set_grad_enabled(_Mode):
+    """Switch recording on or off, at once and until the end of the `with` block if there is one."""
+
+    def __init__(self, mode):
+        self.was, self.grad = state.grad, mode
+        state.grad = mode
+
+    def __enter__(self):
+        state.grad = self.grad
+        return self
+
+    def __call__(self, fn):
+        state.grad = self.was                                            # used as a decorator: nothing changes now
+        return super().__call__(fn)
+
+    def clone(self):
+        return set_grad_enabled(self.grad)
+
+
+class inference_mode(_Mode):
+    """Record nothing and mark every result: it can never be saved for a gradient."""
+
+    def __new__(cls, mode=True):
+        self = object.__new__(cls)
+        self.mode = mode
+        if callable(mode):
+            self.mode = True
+            return self(mode)
+        return self
+
+    def __enter__(self):
+        self.was = state.grad, state.inference
+        if self.mode:
+            state.grad, state.inference = False, True
+        else:
+            state.inference = False
+        return self
+
+    def __exit__(self, *exception):
+        state.grad, state.inference = self.was
+
+    def clone(self):
+        return inference_mode(self.mode)
+
+
+def is_grad_enabled():
+    """Whether the graph is being recorded in this thread."""
+    return state.grad
+
+
+def is_inference_mode_enabled():
+    """Whether this thread is inside `inference_mode`."""
+    return state.inference
+
+
+class set_detect_anomaly:
+    """Remember where every node was recorded and stop at the first NaN gradient, naming that place."""
+
+    def __init__(self, mode=True, check_nan=True):
+        self.was = state.anomaly
+        state.anomaly = check_nan if mode else None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        state.anomaly = self.was
+
+
+class detect_anomaly(set_detect_anomaly):
+    """As `set_detect_anomaly(True)`, for a `with` block."""
+
+    def __init__(self, check_nan=True):
+        self.mode = check_nan
+
+    def __enter__(self):
+        super().__init__(True, self.mode)
+        return self

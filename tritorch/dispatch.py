@@ -1,0 +1,387 @@
+"""op(): a shape rule becomes an operator. Its verbs, its door, the registry, the interpreter slot.
+
+An operator is one Python function: the signature is the schema, the docstring the manual, the body the shape rule. The body
+returns a promise `(shape, dtype, device)`, a list of promises, or a Tensor, which is then a view. The verbs `impl`, `grad`,
+`jvp`, `formula`, `samples`, `errors` and `workloads` add the rest.
+"""
+import functools
+import inspect
+
+from tritorch.autograd import graph
+from tritorch.autograd.graph import record
+from tritorch.autograd.modes import state
+from tritorch.errors import check
+from tritorch.shape import layout
+from tritorch.tensor import Leaf, Tensor, empty
+
+registry = {}                                                            # every operator by name
+
+
+class Interpreter:
+    """Sees every operator call of this thread inside its `with` block.
+
+    Subclasses give `__call__(op, args, out)`: `args` has every parameter in order, `out` is the destination of an in-place or
+    out= call, else None. `self.proceed(op, args, out)` goes on with the call; the slot then holds the interpreter around this one.
+
+    >>> import tritorch as torch
+    >>> class Log(torch.dispatch.Interpreter):
+    ...     def __call__(self, op, args, out):
+    ...         print(op.__name__)
+    ...         return self.proceed(op, args, out)
+    >>> with Log():
+    ...     y = torch.ones(2) + 1
+    empty
+    fill
+    add
+    """
+
+    outer = None
+
+    def __enter__(self):
+        self.outer, state.interpreter = state.interpreter, self
+        return self
+
+    def __exit__(self, *exception):
+        state.interpreter = self.outer
+
+    def __call__(self, op, args, out):
+        return self.proceed(op, args, out)
+
+    @staticmethod
+    def proceed(op, args, out):
+        return op(*args) if out is None else op.into(out, *args)
+
+
+def _interpret(door, args, out=None):
+    """Hand the call to the interpreter in the slot; while it works the slot holds the one around it."""
+    interpreter = state.interpreter
+    state.interpreter = interpreter.outer
+    try:
+        return interpreter(door, args, out)
+    finally:
+        state.interpreter = interpreter
+
+
+def op(body=None, *, returns=("out",), aliasable=False):
+    """Turn a shape rule into an operator.
+
+    `returns` names the outputs. `aliasable` says that implementations may read an input and write the output in the same
+    memory (elementwise operators): otherwise an in-place call goes through a temporary.
+    """
+    if body is None:
+        return functools.partial(op, returns=returns, aliasable=aliasable)
+    signature = inspect.signature(body)
+    names = tuple(signature.parameters)
+    defaults = [p.default for p in signature.parameters.values()]
+    arity, missing, impls = len(names), inspect.Parameter.empty, {}
+
+    def bind(args, kw):
+        full = [*args, *[kw.get(n, d) for n, d in zip(names[len(args):], defaults[len(args):])]]
+        if len(full) != arity or kw.keys() - set(names[len(args):]) or any(v is missing for v in full):
+            signature.bind(*args, **kw)                                  # raises TypeError in Python's words
+        return full
+
+    @functools.wraps(body)
+    def door(*args, **kw):
+        if kw or len(args) != arity:
+            args = bind(args, kw)
+        if state.interpreter is not None:
+            return _interpret(door, args)
+        promise = body(*args)
+        if type(promise) is tuple:
+            shape, dtype, device = promise
+            out = empty(shape, dtype, device)
+            run = impls.get(device.type)
+            if run is None:
+                raise _no_implementation(door, device)
+            run(out, *args)
+            if state.grad:
+                record(door, args, (out,))
+            elif state.inference:
+                out._inference = True
+            return out
+        return _view(door, args, promise) if isinstance(promise, Tensor) else _several(door, args, promise)
+
+    def into(out, *args, **kw):
+        if kw or len(args) != arity:
+            args = bind(args, kw)
+        if state.interpreter is not None:
+            return _interpret(door, args, out)
+        return _write(door, out, args, body(*args))
+
+    door.names, door.returns, door.defaults = names, tuple(returns), defaults
+    door.gnames = ("g",) if len(returns) == 1 else tuple("g_" + r for r in returns)
+    door.impls, door.rules, door.plans, door.aliasable, door.body = impls, [], {}, aliasable, body
+    door.into, door.__signature__ = into, signature
+    door.jvp_rule = door.formula_body = door.samples_body = door.errors_body = door.workloads_body = None
+    for verb in (impl, grad, jvp, formula, samples, errors, workloads, rules_for, plan):
+        setattr(door, verb.__name__, functools.partial(verb, door))
+    registry[door.__name__] = door
+    return door
+
+
+# ------------------------------------------------------------------ verbs
+def impl(door, kind, *, raw=False):
+    """How the operator runs on devices of type `kind`: `fn(outputs…, every parameter…)` fills the outputs.
+
+    On the CPU tensors arrive as numpy arrays unless `raw`. Giving an implementation again replaces it.
+    """
+
+    def verb(fn):
+        door.impls[kind] = fn if raw else _on_arrays(fn) if kind == "cpu" else _on_device(fn)
+        return fn
+
+    return verb
+
+
+def _on_arrays(fn):
+    def run(*values):
+        return fn(*[v.array if isinstance(v, Tensor) else _arrays(v) if type(v) is tuple else v for v in values])
+
+    return run
+
+
+def _arrays(values):
+    return tuple([v.array if isinstance(v, Tensor) else v for v in values])
+
+
+def _on_device(fn):
+    """A 0-dim CPU tensor among CUDA tensors is a number, as in PyTorch."""
+
+    def run(*values):
+        for v in values:
+            if isinstance(v, Tensor) and not v.shape and v.storage.device.type == "cpu":
+                values = [x.item() if isinstance(x, Tensor) and x.storage.device.type == "cpu" else x for x in values]
+                break
+        return fn(*values)
+
+    return run
+
+
+def grad(door, *inputs):
+    """The gradient of the named inputs. The rule's parameters are names: `g` (or `g_<return>`), inputs, outputs; what it names is saved.
+
+    It returns one gradient for each name (None: no gradient), in public operators. The engine sums broadcast dims away and casts.
+    """
+    for name in inputs:
+        check(name in door.names, door.__name__, f"one of the inputs {door.names}", name, error=TypeError)
+
+    def verb(fn):
+        wants = tuple(inspect.signature(fn).parameters)
+        known = door.gnames + door.names + door.returns
+        for want in wants:
+            check(want in known, door.__name__, f"a gradient rule that asks for {known}", want, error=TypeError)
+        door.rules = [r for r in door.rules if not set(r[2]) & set(inputs)] + [(fn, wants, inputs)]
+        door.plans.clear()
+        return fn
+
+    return verb
+
+
+def jvp(door, fn):
+    """Forward mode given outright: `fn(tangents, args, outs)` returns the tangents of the outputs; tangents of inputs without one are None."""
+    door.jvp_rule = fn
+    return fn
+
+
+def formula(door, fn):
+    """The same outputs as a composition of public operators: it gives gradients for the inputs no `grad` rule covers, by recomputation."""
+    door.formula_body = fn
+    door.plans.clear()
+    return fn
+
+
+def samples(door, fn):
+    """Calls worth testing: `fn(make)` yields argument tuples, a trailing dict being keywords."""
+    door.samples_body = fn
+    return fn
+
+
+def errors(door, fn):
+    """Calls that must fail: `fn(make)` yields (args, keywords, exception type, part of the sentence)."""
+    door.errors_body = fn
+    return fn
+
+
+def workloads(door, fn):
+    """Calls worth timing: `fn(make)` yields (label, thunk that makes the arguments, bytes moved, floating point operations)."""
+    door.workloads_body = fn
+    return fn
+
+
+# ------------------------------------------------------------------ gradient rules of a call
+def rules_for(door, needed):
+    """The rules that cover the needed inputs; the formula stands in for the rest."""
+    covered = {n for r in door.rules for n in r[2]}
+    rest = tuple(n for n in door.names if n in needed and n not in covered)
+    if rest and door.formula_body is not None:
+        return [*door.rules, (_formula_rule(door, rest), door.gnames + door.names, rest)]
+    return door.rules
+
+
+def plan(door, mask):
+    """What the backward pass of a call does when the inputs in `mask` need gradients; made once."""
+    made = door.plans[mask] = graph.Plan(door, mask)
+    return made
+
+
+def _formula_rule(door, inputs):
+    """A gradient rule for `inputs` that recomputes the formula and differentiates it."""
+    count = len(door.gnames)
+
+    def rule(*values):
+        from tritorch.autograd.engine import grad as differentiate
+
+        gs, args = values[:count], list(values[count:])
+        create, state.grad = state.grad, True
+        try:
+            places, leaves = [], []
+            for k, name in enumerate(door.names):
+                if name in inputs:
+                    several = type(args[k]) is tuple
+                    fresh = tuple(_stand_in(v, create) for v in args[k]) if several else _stand_in(args[k], create)
+                    args[k] = fresh
+                    places.append((several, len(leaves), len(fresh) if several else 1))
+                    leaves += fresh if several else [fresh]
+            outs = door.formula_body(*args)
+            outs = outs if isinstance(outs, tuple) else (outs,)
+            pairs = [(o, g) for o, g in zip(outs, gs) if o is not None and o.requires_grad]
+            wanted = [v for v in leaves if isinstance(v, Tensor) and v.requires_grad]
+            found = iter(differentiate([o for o, _ in pairs], wanted, [g for _, g in pairs], create_graph=create, allow_unused=True) if pairs else [None] * len(wanted))
+            flat = [next(found) if isinstance(v, Tensor) and v.requires_grad else None for v in leaves]
+        finally:
+            state.grad = create
+        out = [tuple(flat[i:i + n]) if several else flat[i] for several, i, n in places]
+        return tuple(out) if len(inputs) > 1 else out[0]
+
+    return rule
+
+
+def _stand_in(x, create):
+    """An input of the formula as a leaf of its own, or, when the graph goes on through it, a node of its own on top of it."""
+    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
+        return x
+    return x.view_as(x) if create and x.requires_grad else x.detach().requires_grad_()
+
+
+# ------------------------------------------------------------------ the ways out of the door
+def _no_implementation(door, device):
+    return NotImplementedError(f"{door.__name__}: expected an implementation for {device.type}, got only {', '.join(door.impls) or 'none'}")
+
+
+def _view(door, args, out):
+    """A body that returned a Tensor: nothing runs, but base and history are kept."""
+    if state.grad:
+        source = args[0]
+        base = source.base
+        if base is None:
+            base = source
+        elif base.node is not source.base_node:
+            graph.refresh(source)
+        out.base, out.base_node = base, base.node
+        if source.node is not None:
+            record(door, args, (out,))
+    elif state.inference:
+        out._inference = True
+    return out
+
+
+def _several(door, args, promises):
+    """Several outputs at once."""
+    outs = [empty(*p) for p in promises]
+    device = promises[0][2]
+    run = door.impls.get(device.type)
+    if run is None:
+        raise _no_implementation(door, device)
+    run(*outs, *args)
+    if state.grad:
+        record(door, args, outs)
+    elif state.inference:
+        for out in outs:
+            out._inference = True
+    return tuple(outs)
+
+
+def _write(door, out, args, promise):
+    """out= and in-place: everything is checked before anything is written."""
+    several = isinstance(out, (tuple, list))
+    outs, promises = (tuple(out), promise) if several else ((out,), [promise])
+    check(not isinstance(promise, Tensor), door.__name__, "an operator that computes", "a view")
+    check(len(outs) == len(promises), door.__name__, f"{len(promises)} destinations", len(outs))
+    for o, (shape, dtype, device) in zip(outs, promises):
+        _check_destination(door, o, shape, dtype, device, args)
+    node = _prepare_history(door, outs, args) if state.grad else None
+    run = door.impls.get(promises[0][2].type)
+    if run is None:
+        raise _no_implementation(door, promises[0][2])
+    direct = [o.dtype is dtype and not (_overlaps(door, o, args)) for o, (_, dtype, _) in zip(outs, promises)]
+    targets = [o if ok else empty(*p) for o, ok, p in zip(outs, direct, promises)]
+    run(*targets, *args)
+    for o, target in zip(outs, targets):
+        if target is not o:
+            o.detach().copy_(target)
+        o.storage.version += 1
+        o.storage.writer = graph.user_place()
+    if node is not None:
+        graph.rebase(outs[0], node) if len(outs) == 1 else graph.hang(node, outs)
+    return out
+
+
+def _check_destination(door, out, shape, dtype, device, args):
+    name = door.__name__
+    check(isinstance(out, Tensor), name, "a Tensor as destination", type(out).__name__, error=TypeError)
+    check(out.storage.device is device, name, f"a destination on {device}", out.storage.device)
+    if out.shape != layout(shape)[0]:
+        check(out.numel() == 0 and not any(out is a for a in args), name, f"a destination of shape {tuple(shape)}", out.shape)
+        fresh = empty(shape, out.dtype, device)                          # an empty out= takes the shape of the result, as in PyTorch
+        out.storage, out.shape, out.strides, out.offset, out._array = fresh.storage, fresh.shape, fresh.strides, 0, fresh._array
+    check(dtype.category <= out.dtype.category, name, f"a destination that {dtype} can be cast to", out.dtype)
+    check(0 not in out.strides or all(n == 1 or s for n, s in zip(out.shape, out.strides)) or 0 in out.shape, name,
+          "a destination whose elements have memory of their own", f"strides {out.strides}", use="x.clone() before writing")
+    check(not (out._inference and not state.inference and state.grad), name, "a normal tensor to write outside of inference mode", "an inference tensor")
+
+
+def _overlaps(door, out, args):
+    """Whether writing `out` would change an input that is still to be read."""
+    for a in args:
+        for v in a if type(a) is tuple else (a,):
+            if isinstance(v, Tensor) and v.storage.owner is out.storage.owner:
+                if not (door.aliasable and v.dtype is out.dtype and v.offset == out.offset and v.strides == out.strides and v.shape == out.shape):
+                    return True
+    return False
+
+
+def _prepare_history(door, outs, args):
+    """The node of a call that writes, its inputs saved before they change; None if no gradient is wanted."""
+    mask, name = 0, door.__name__
+    for i, a in enumerate(args):
+        if any(isinstance(v, Tensor) and v.requires_grad for v in (a if type(a) is tuple else (a,))):
+            mask |= 1 << i
+    for out in outs:
+        leaf = out if out.base is None else out.base
+        if type(leaf.node) is Leaf:
+            kind = "leaf Variable" if leaf is out else "view of a leaf Variable"
+            raise RuntimeError(f"{name}: a {kind} that requires grad is being used in an in-place operation; use no_grad() or an out-of-place operator")
+        if mask and not any(out is a for a in args):
+            raise RuntimeError(f"{name}: expected arguments that do not require grad, since functions with out= don't support automatic differentiation")
+    if not mask and not any(o.requires_grad for o in outs):
+        return None
+    made = door.plans.get(mask) or door.plan(mask)
+    return graph.make_node(door, args, made, written=outs[0])
+
+
+def common_device(name, *operands):
+    """The device of the result: all tensors on one device, but 0-dim CPU tensors may join CUDA ones."""
+    found = None
+    for x in operands:
+        if isinstance(x, Tensor):
+            device = x.storage.device
+            if found is None or device is found.device:
+                found = x if found is None or x.shape else found
+            elif not x.shape and device.type == "cpu":
+                continue
+            elif not found.shape and found.storage.device.type == "cpu":
+                found = x
+            else:
+                raise RuntimeError(f"{name}: expected all tensors on one device, got {found.device} and {device}")
+    return found.storage.device

@@ -1,0 +1,254 @@
+"""Families of elementwise operators: `unary`, `binary` and `ternary` make an operator from a scalar function on each device.
+
+An operator is one call here: its name and manual, a numpy function, a Triton scalar function, a dtype rule, its gradients.
+Numbers stay numbers; half types compute in float32; everything broadcasts and takes any strides.
+"""
+import numpy as np
+
+from tritorch import dtype as types
+from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.dispatch import common_device, op
+from tritorch.dtype import promote, promote_float
+from tritorch.shape import broadcast_shapes, broadcast_strides, cdiv, is_contiguous
+from tritorch.tensor import Tensor
+
+K = kernels("pointwise")
+
+
+# ------------------------------------------------------------------ shape and dtype rules
+def same(*operands):
+    """The promoted dtype."""
+    return promote(*operands)
+
+
+def floating(*operands):
+    """The promoted dtype, integers as the default floating type."""
+    return promote_float(*operands)
+
+
+def boolean(*operands):
+    """Always bool: comparisons and predicates."""
+    return types.bool
+
+
+def joined(name, x, y):
+    """(shape, device) of two operands, one of which may be a number."""
+    if isinstance(x, Tensor):
+        if not isinstance(y, Tensor):
+            return x.shape, x.storage.device
+        if x.shape == y.shape and x.storage.device is y.storage.device:
+            return x.shape, x.storage.device
+        return broadcast_shapes(name, x.shape, y.shape), common_device(name, x, y)
+    if isinstance(y, Tensor):
+        return y.shape, y.storage.device
+    raise TypeError(f"{name}: expected at least one tensor, got {type(x).__name__} and {type(y).__name__}")
+
+
+def joined3(name, x, y, z):
+    """(shape, device) of three operands, some of which may be numbers."""
+    tensors = [v for v in (x, y, z) if isinstance(v, Tensor)]
+    if not tensors:
+        raise TypeError(f"{name}: expected at least one tensor, got {type(x).__name__}, {type(y).__name__} and {type(z).__name__}")
+    return broadcast_shapes(name, *[v.shape for v in tensors]), common_device(name, *tensors)
+
+
+# ------------------------------------------------------------------ on the CPU
+def on_arrays(fn, out, compute, *operands):
+    """Run a numpy function on operands brought to the compute type, and round the result into `out`."""
+    kind = compute.numpy
+    values = [v if not isinstance(v, np.ndarray) or v.dtype == kind else v.astype(kind) for v in operands]
+    if isinstance(fn, np.ufunc) and (out.dtype == kind or out.dtype == np.bool_):
+        fn(*values, out=out, casting="unsafe")
+    else:
+        np.copyto(out, fn(*values), casting="unsafe")
+
+
+def _array(x):
+    return x.array if isinstance(x, Tensor) else x
+
+
+# ------------------------------------------------------------------ on CUDA
+def collapse(shape, *strides):
+    """Fewest dims under which all operands still step evenly; at least two, the innermost last. Returns (shape, strides…)."""
+    dims = []
+    for n, *steps in zip(shape, *strides):
+        if n == 1:
+            continue
+        if dims and all(p == n * s for p, s in zip(dims[-1][1:], steps)):
+            dims[-1] = [dims[-1][0] * n, *steps]
+        else:
+            dims.append([n, *steps])
+    while len(dims) < 2:
+        dims.insert(0, [1] + [0] * len(strides))
+    return [tuple(column) for column in zip(*dims)]
+
+
+def compute_name(compute):
+    """The name of a compute dtype for the kernels; bool computes in int32."""
+    return "i32" if compute is types.bool else compute.triton
+
+
+def as_number(x, compute):
+    """A number as a kernel argument of the compute type."""
+    if compute is types.float64:
+        return np.float64(x)
+    return float(x) if compute.is_floating_point else int(x)
+
+
+def launch_elementwise(out, operands, fn, compute, attrs=(), first_compute=None):
+    """Start the flat loop when every operand lies gapless in the output's order, else the strided one.
+
+    `first_compute` is the type of the first of three operands if it is not the common one (the condition of `where`).
+    """
+    count = out.numel()
+    if count == 0:
+        return
+    arity, shape = len(operands), out.shape
+    kinds = [compute if k or first_compute is None else first_compute for k in range(arity)]
+    values = [x if isinstance(x, Tensor) else as_number(x, k) for x, k in zip(operands, kinds)]
+    numbers = [as_number(a, compute) for a in attrs] + [0.0] * ((1 if arity == 3 else 2) - len(attrs))
+    flags = {f"{letter}_SCALAR": not isinstance(x, Tensor) for letter, x in zip("XYZ", operands)}
+    flags.update(FN=fn, ATTRS=len(attrs), COMPUTE=compute_name(compute))
+    if arity == 3:
+        flags["X_COMPUTE"] = compute_name(kinds[0])
+    family = ("unary", "binary", "ternary")[arity - 1]
+    tensors = [out, *[x for x in operands if isinstance(x, Tensor)]]
+    if all(x.shape == shape and is_contiguous(shape, x.strides) for x in tensors):
+        block = tile(1024, 32768)
+        launch(getattr(K, family + "_flat"), (cdiv(count, block),), out, *values, count, *numbers, num_warps=4, BLOCK=block, **flags)
+        return
+    strides = [broadcast_strides(x.shape, x.strides, shape) if isinstance(x, Tensor) else (0,) * len(shape) for x in (out, *operands)]
+    dims, *strides = collapse(shape, *strides)
+    rows, cols = dims[-2:]
+    block_n = min(tile(128, 1024), 1 << (cols - 1).bit_length())
+    block_m = min(tile(1024, 65536) // block_n, 1 << (rows - 1).bit_length())
+    outer = count // (rows * cols)
+    launch(getattr(K, family + "_strided"), (cdiv(rows, block_m) * cdiv(cols, block_n) * outer,), out, *values, dims, *strides, rows, cols, *numbers,
+           num_warps=4, OUTER=len(dims) - 2, BLOCK_M=block_m, BLOCK_N=block_n, **flags)
+
+
+# ------------------------------------------------------------------ the families
+def _finish(made, name, doc, grads, workload_arity):
+    made.__doc__ = doc
+    for target, rule in (grads or {}).items():
+        made.grad(*target.split())(rule)
+
+    @made.workloads
+    def workloads(make):
+        n = 1 << 24
+        operands = [make(n, positive=True, grad=False) for _ in range(workload_arity)]
+        yield f"{name} 16M fp32", lambda: tuple(operands), 4 * n * (workload_arity + 1), n
+
+    return made
+
+
+def unary(name, doc, cpu, fn=None, *, result=same, grad=None, attrs=(), domain=None, samples=None, **options):
+    """An operator of one tensor and the number attributes in `attrs` ((name, default), …).
+
+    `cpu` is a numpy function of (x, *attributes), `fn` the scalar function in triton_kernels.pointwise (default: of the same
+    name), `result` the dtype rule, `grad` the gradient rule of the input, `domain` how samples are drawn.
+    """
+    fn = fn or name
+    names = [a for a, _ in attrs]
+
+    def rule(input, *values):
+        return input.shape, result(input), input.storage.device
+
+    made = op(_signed(rule, name, ["input", *names], dict(attrs)), aliasable=True, **options)
+
+    def compute_type(x, out):
+        return (promote_float(x) if result is floating else x.dtype).compute if out.dtype is types.bool else out.dtype.compute
+
+    @made.impl("cpu", raw=True)
+    def on_cpu(out, input, *values):
+        on_arrays(cpu if not values else lambda x: cpu(x, *values), out.array, compute_type(input, out), input.array)
+
+    @made.impl("cuda")
+    def on_cuda(out, input, *values):
+        launch_elementwise(out, (input,), getattr(K, fn), compute_type(input, out), values)
+
+    @made.samples
+    def default_samples(make):
+        draw = domain or {}
+        for shape in ((3, 4), (7,), (), (2, 0, 3)):
+            yield (make(*shape, **draw), *[v for _, v in attrs])
+        if samples is not None:
+            yield from samples(make)
+
+    return _finish(made, name, doc, {"input": grad} if grad else None, 1)
+
+
+def binary(name, doc, cpu, fn=None, *, result=same, grad_input=None, grad_other=None, attrs=(), domain=None, samples=None,
+           names=("input", "other"), compute=None, **options):
+    """An operator of two operands that broadcast, either of which may be a number. Arguments as in `unary`."""
+    fn = fn or name
+    x_name, y_name = names
+
+    def rule(x, y, *values):
+        shape, device = joined(name, x, y)
+        return shape, result(x, y), device
+
+    made = op(_signed(rule, name, [x_name, y_name, *[a for a, _ in attrs]], dict(attrs)), aliasable=True, **options)
+
+    def compute_type(x, y, out):
+        kind = compute(x, y) if compute else promote(x, y) if out.dtype is types.bool else out.dtype
+        return kind.compute
+
+    @made.impl("cpu", raw=True)
+    def on_cpu(out, x, y, *values):
+        on_arrays(cpu if not values else lambda a, b: cpu(a, b, *values), out.array, compute_type(x, y, out), _array(x), _array(y))
+
+    @made.impl("cuda")
+    def on_cuda(out, x, y, *values):
+        launch_elementwise(out, (x, y), getattr(K, fn), compute_type(x, y, out), values)
+
+    @made.samples
+    def default_samples(make):
+        draw = domain or {}
+        rest = [v for _, v in attrs]
+        for a, b in (((3, 4), (3, 4)), ((3, 4), (4,)), ((2, 1, 4), (3, 1)), ((), (5,)), ((0, 3), (3,))):
+            yield (make(*a, **draw), make(*b, **draw), *rest)
+        if names == ("input", "other"):
+            yield (make(3, 5, **draw), 2, *rest)
+            yield (1.5 if result is not boolean else 1, make(4, **draw), *rest)
+        if samples is not None:
+            yield from samples(make)
+
+    return _finish(made, name, doc, {k: v for k, v in ((x_name, grad_input), (y_name, grad_other)) if v}, 2)
+
+
+def ternary(name, doc, cpu, fn=None, *, result=same, grads=None, attrs=(), samples=None, names=("input", "other", "third"), condition=False, **options):
+    """An operator of three operands that broadcast; with `condition` the first is a bool tensor that has no part in the dtype."""
+    fn = fn or name
+
+    def rule(x, y, z, *values):
+        shape, device = joined3(name, x, y, z)
+        return shape, result(y, z) if condition else result(x, y, z), device
+
+    made = op(_signed(rule, name, [*names, *[a for a, _ in attrs]], dict(attrs)), aliasable=True, **options)
+
+    @made.impl("cpu", raw=True)
+    def on_cpu(out, x, y, z, *values):
+        kind = out.dtype.compute
+        if condition:
+            on_arrays(lambda b, c: cpu(_array(x), b, c, *values), out.array, kind, _array(y), _array(z))
+        else:
+            on_arrays(lambda a, b, c: cpu(a, b, c, *values), out.array, kind, _array(x), _array(y), _array(z))
+
+    @made.impl("cuda")
+    def on_cuda(out, x, y, z, *values):
+        launch_elementwise(out, (x, y, z), getattr(K, fn), out.dtype.compute, values, types.bool if condition else None)
+
+    if samples is not None:
+        made.samples(samples)
+    return _finish(made, name, doc, grads, 3)
+
+
+def _signed(rule, name, names, defaults):
+    """The shape rule under the operator's name and signature."""
+    import inspect
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    rule.__signature__ = inspect.Signature([inspect.Parameter(n, kind, default=defaults.get(n, inspect.Parameter.empty)) for n in names])
+    rule.__name__ = rule.__qualname__ = name
+    return rule

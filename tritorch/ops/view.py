@@ -1,0 +1,570 @@
+"""Views: operators whose body returns a Tensor. They run nothing and are the same on every device."""
+import operator
+
+from tritorch.dispatch import op
+from tritorch.errors import check
+from tritorch.shape import broadcast_strides, extent, infer_shape, view_strides, wrap_dim
+from tritorch.tensor import Tensor, empty, strided
+
+
+def _same(x, shape, strides, offset=None):
+    return strided(x.storage, shape, strides, x.offset if offset is None else offset, x.dtype)
+
+
+def _sizes(sizes):
+    """Sizes given one by one or as one sequence."""
+    return tuple(sizes[0]) if len(sizes) == 1 and not hasattr(sizes[0], "__index__") else sizes
+
+
+# ------------------------------------------------------------------ the same elements under another shape
+@op
+def view_as_shape(x, shape):
+    """The same memory under another shape, where its strides allow it.
+
+    >>> import tritorch as torch; torch.arange(6).view(2, -1).shape
+    tritorch.Size([2, 3])
+    """
+    shape = infer_shape(shape, x.numel(), "view")
+    strides = view_strides(x.shape, x.strides, shape)
+    check(strides is not None, "view", f"a shape that the strides {x.strides} allow", x.shape, shape, use="reshape(), which copies where it must")
+    return _same(x, shape, strides)
+
+
+@view_as_shape.grad("x")
+def view_as_shape_grad(g, x):
+    return g.reshape(x.shape)
+
+
+@view_as_shape.samples
+def view_as_shape_samples(make):
+    yield make(3, 4), (12,)
+    yield make(2, 3, 4), (6, -1)
+    yield make(6), (1, 2, 1, 3)
+    yield make(), (1, 1)
+    yield make(0, 3), (3, 0)
+
+
+@op
+def permute_dims(x, dims):
+    """The dims in another order.
+
+    >>> import tritorch as torch; torch.ones(2, 3, 4).permute(2, 0, 1).shape
+    tritorch.Size([4, 2, 3])
+    """
+    ndim = len(x.shape)
+    order = [wrap_dim(d, ndim, "permute") for d in dims]
+    check(sorted(order) == list(range(ndim)), "permute", f"each of {ndim} dims once", tuple(dims))
+    return _same(x, tuple([x.shape[d] for d in order]), tuple([x.strides[d] for d in order]))
+
+
+@permute_dims.grad("x")
+def permute_dims_grad(g, x, dims):
+    back = [0] * len(dims)
+    for k, d in enumerate(dims):
+        back[d] = k
+    return permute_dims(g, tuple(back))
+
+
+@permute_dims.samples
+def permute_dims_samples(make):
+    yield make(2, 3, 4), (2, 0, 1)
+    yield make(3, 4), (-1, 0)
+    yield make(), ()
+    yield make(0, 3), (1, 0)
+
+
+@op
+def transpose(input, dim0, dim1):
+    """Two dims exchanged.
+
+    >>> import tritorch as torch; torch.ones(2, 3).transpose(0, 1).shape
+    tritorch.Size([3, 2])
+    """
+    shape, strides = list(input.shape), list(input.strides)
+    if not shape:
+        wrap_dim(dim0, 0, "transpose")
+        wrap_dim(dim1, 0, "transpose")
+        return _same(input, (), ())
+    a, b = wrap_dim(dim0, len(shape), "transpose"), wrap_dim(dim1, len(shape), "transpose")
+    shape[a], shape[b], strides[a], strides[b] = shape[b], shape[a], strides[b], strides[a]
+    return _same(input, tuple(shape), tuple(strides))
+
+
+@transpose.grad("input")
+def transpose_grad(g, dim0, dim1):
+    return transpose(g, dim0, dim1)
+
+
+@transpose.samples
+def transpose_samples(make):
+    yield make(2, 3), 0, 1
+    yield make(2, 3, 4), -1, 0
+    yield make(), 0, -1
+
+
+@op
+def expand_to(x, shape):
+    """Dims of size 1 repeated without copying; new dims in front; -1 keeps a size.
+
+    >>> import tritorch as torch; torch.ones(3, 1).expand(2, 3, 4).stride()
+    (0, 1, 0)
+    """
+    lead = len(shape) - len(x.shape)
+    check(lead >= 0, "expand", f"at least {len(x.shape)} sizes", tuple(shape))
+    shape = tuple([operator.index(n) for n in shape])
+    full = tuple([x.shape[k - lead] if n == -1 and k >= lead else n for k, n in enumerate(shape)])
+    fits = min(full, default=0) >= 0 and all(n == m or m == 1 for n, m in zip(full[lead:], x.shape))
+    check(fits, "expand", "sizes equal to the tensor's, or anything where it has 1", shape, x.shape)
+    return _same(x, full, broadcast_strides(x.shape, x.strides, full))
+
+
+@expand_to.grad("x")
+def expand_to_grad(g):                                                   # the engine sums it back
+    return g
+
+
+@expand_to.samples
+def expand_to_samples(make):
+    yield make(3, 1), (3, 4)
+    yield make(4), (2, 3, -1)
+    yield make(), (2,)
+    yield make(1), (0,)
+
+
+@op
+def squeeze_dims(x, dims):
+    """The dims among `dims` that have size 1 left out."""
+    ndim = len(x.shape)
+    drop = {wrap_dim(d, ndim, "squeeze") for d in dims}
+    keep = [d for d in range(ndim) if d not in drop or x.shape[d] != 1]
+    return _same(x, tuple([x.shape[d] for d in keep]), tuple([x.strides[d] for d in keep]))
+
+
+@squeeze_dims.grad("x")
+def squeeze_dims_grad(g, x):
+    return g.reshape(x.shape)
+
+
+@squeeze_dims.samples
+def squeeze_dims_samples(make):
+    yield make(1, 3, 1), (0, 2)
+    yield make(1, 3, 1), (1, -1)
+    yield make(), (0,)
+
+
+@op
+def unsqueeze(input, dim):
+    """A new dim of size 1 at `dim`.
+
+    >>> import tritorch as torch; torch.ones(3).unsqueeze(-1).shape
+    tritorch.Size([3, 1])
+    """
+    shape, strides = input.shape, input.strides
+    d = wrap_dim(dim, len(shape) + 1, "unsqueeze")
+    step = shape[d] * strides[d] if d < len(shape) else 1
+    return _same(input, (*shape[:d], 1, *shape[d:]), (*strides[:d], step, *strides[d:]))
+
+
+@unsqueeze.grad("input")
+def unsqueeze_grad(g, input):
+    return g.reshape(input.shape)
+
+
+@unsqueeze.samples
+def unsqueeze_samples(make):
+    yield make(3, 4), 0
+    yield make(3, 4), -1
+    yield make(), 0
+
+
+# ------------------------------------------------------------------ some of the elements
+@op
+def select(input, dim, index):
+    """The slice at `index` of `dim`, without that dim.
+
+    >>> import tritorch as torch; torch.arange(6).view(2, 3).select(1, -1)
+    tensor([2, 5])
+    """
+    check(len(input.shape) > 0, "select", "a tensor of at least one dim", "0 dims", error=IndexError)
+    d = wrap_dim(dim, len(input.shape), "select")
+    n, k = input.shape[d], operator.index(index)
+    if not -n <= k < n:
+        raise IndexError(f"select: expected an index in [{-n}, {n - 1}] for dim {d}, got {k}")
+    offset = input.offset + (k + n if k < 0 else k) * input.strides[d]
+    return _same(input, input.shape[:d] + input.shape[d + 1:], input.strides[:d] + input.strides[d + 1:], offset)
+
+
+@select.grad("input")
+def select_grad(g, input, dim, index):
+    return select_backward(g, input.shape, dim, index)
+
+
+@select.samples
+def select_samples(make):
+    yield make(3, 4), 0, 1
+    yield make(3, 4), -1, -1
+    yield make(5), 0, 2
+    yield make(2, 0, 3), 0, 1
+
+
+@op
+def slice_dim(x, dim, start, stop, step):
+    """Every step-th element from start to stop (both already inside the dim)."""
+    shape, strides = list(x.shape), list(x.strides)
+    shape[dim], strides[dim] = max(-(-(stop - start) // step), 0), strides[dim] * step
+    return _same(x, tuple(shape), tuple(strides), x.offset + start * x.strides[dim] if shape[dim] else x.offset)
+
+
+@slice_dim.grad("x")
+def slice_dim_grad(g, x, dim, start, stop, step):
+    return slice_backward(g, x.shape, dim, start, stop, step)
+
+
+@slice_dim.samples
+def slice_dim_samples(make):
+    yield make(5, 3), 0, 1, 4, 1
+    yield make(2, 7), 1, 0, 7, 3
+    yield make(4), 0, 4, 4, 1
+    yield make(3, 2), 0, 0, 3, 1
+
+
+@op
+def as_strided(input, size, stride, storage_offset=None):
+    """The storage read under any shape, strides and offset that stay inside it.
+
+    >>> import tritorch as torch; torch.arange(4).as_strided((2, 2), (1, 2))
+    tensor([[0, 2],
+            [1, 3]])
+    """
+    size, stride = tuple(size), tuple(stride)
+    offset = input.offset if storage_offset is None else storage_offset
+    check(len(size) == len(stride), "as_strided", "as many strides as sizes", size, stride)
+    check(min((*size, *stride, offset), default=0) >= 0, "as_strided", "sizes, strides and offset that are not negative", size, stride, offset)
+    need = (offset + extent(size, stride)) * input.dtype.itemsize
+    check(need <= input.storage.nbytes or 0 in size, "as_strided", f"a layout inside the storage of {input.storage.nbytes} bytes", f"one that needs {need}")
+    return _same(input, size, stride, offset)
+
+
+@as_strided.grad("input")
+def as_strided_grad(g, input, size, stride, storage_offset):
+    offset = input.offset if storage_offset is None else storage_offset
+    return as_strided_backward(g, input.shape, input.strides, input.offset, tuple(size), tuple(stride), offset)
+
+
+@as_strided.samples
+def as_strided_samples(make):
+    yield make(12), (3, 2), (4, 1), 1
+    yield make(6), (2, 3), (1, 2), None
+    yield make(8), (3, 4), (2, 1), 0                                     # overlapping rows
+    yield make(5), (0,), (1,), 0
+
+
+@op
+def diagonal(input, offset=0, dim1=0, dim2=1):
+    """The diagonal of two dims, as the last dim.
+
+    >>> import tritorch as torch; torch.arange(9).view(3, 3).diagonal()
+    tensor([0, 4, 8])
+    """
+    ndim = len(input.shape)
+    a, b = wrap_dim(dim1, ndim, "diagonal"), wrap_dim(dim2, ndim, "diagonal")
+    check(a != b, "diagonal", "two different dims", dim1, dim2)
+    rows, cols = input.shape[a], input.shape[b]
+    count = max(min(rows, cols - offset) if offset >= 0 else min(rows + offset, cols), 0)
+    start = input.offset + ((offset * input.strides[b] if offset >= 0 else -offset * input.strides[a]) if count else 0)
+    rest = [d for d in range(ndim) if d not in (a, b)]
+    return _same(input, (*[input.shape[d] for d in rest], count), (*[input.strides[d] for d in rest], input.strides[a] + input.strides[b]), start)
+
+
+@diagonal.grad("input")
+def diagonal_grad(g, input, offset, dim1, dim2):
+    return diagonal_backward(g, input.shape, offset, dim1, dim2)
+
+
+@diagonal.samples
+def diagonal_samples(make):
+    yield make(4, 3),
+    yield make(2, 3, 4), 1, -2, -1
+    yield make(3, 3), -2
+    yield make(2, 2), 5
+
+
+@op
+def unfold_dim(x, dimension, size, step):
+    """Windows of `size` along a dim, every `step`; the window is the last dim."""
+    d = wrap_dim(dimension, len(x.shape), "unfold")
+    n, s = (x.shape[d], x.strides[d]) if x.shape else (1, 1)
+    check(0 <= size <= n, "unfold", f"a size of at most {n}", size)
+    check(step > 0, "unfold", "a step of at least 1", step)
+    shape, strides = list(x.shape), list(x.strides)
+    if shape:
+        shape[d], strides[d] = (n - size) // step + 1, s * step
+    return _same(x, (*shape, size), (*strides, s))
+
+
+@unfold_dim.grad("x")
+def unfold_dim_grad(g, x, dimension, size, step):
+    zero = empty(x.shape, g.dtype, g.device)                             # only its layout is read
+    windows = unfold_dim(zero, dimension, size, step)
+    return as_strided_backward(g, zero.shape, zero.strides, 0, windows.shape, windows.strides, windows.offset)
+
+
+@unfold_dim.samples
+def unfold_dim_samples(make):
+    yield make(7), 0, 3, 2
+    yield make(2, 6), 1, 2, 1
+    yield make(5, 2), 0, 5, 1
+
+
+@op
+def view_as_dtype(x, dtype):
+    """The same bytes as elements of another type; the last dim shrinks or grows with the size of the elements."""
+    old, new = x.dtype.itemsize, dtype.itemsize
+    shape, strides, offset = list(x.shape), list(x.strides), x.offset
+    if old != new:
+        check(len(shape) > 0 and strides[-1] == 1, "view", "a last dim without gaps to change the size of elements", f"strides {x.strides}")
+        ratio_ok = all((n * old) % new == 0 for n in (shape[-1], offset, *strides[:-1]))
+        check(ratio_ok, "view", f"a last dim, strides and offset that divide into {dtype}", x.shape, x.strides, offset)
+        shape[-1], offset = shape[-1] * old // new, offset * old // new
+        strides = [s * old // new for s in strides[:-1]] + [1]
+    return strided(x.storage, tuple(shape), tuple(strides), offset, dtype)
+
+
+@view_as_dtype.samples
+def view_as_dtype_samples(make):
+    import tritorch.dtype as types
+
+    yield make(3, 4, dtype=types.float32, grad=False), types.int32
+    yield make(3, 4, dtype=types.float32, grad=False), types.int16
+    yield make(2, 4, dtype=types.float32, grad=False), types.float64
+
+
+# ------------------------------------------------------------------ their gradients: zeros with a part filled in
+def _into_zeros(g, shape, take):
+    """Zeros of `shape` whose part `take` is g."""
+    out = empty(shape, g.dtype, g.device).zero_()
+    take(out).copy_(g)
+    return out
+
+
+def select_backward(g, shape, dim, index):
+    return _into_zeros(g, shape, lambda out: select(out, dim, index))
+
+
+def slice_backward(g, shape, dim, start, stop, step):
+    return _into_zeros(g, shape, lambda out: slice_dim(out, dim, start, stop, step))
+
+
+def diagonal_backward(g, shape, offset, dim1, dim2):
+    return _into_zeros(g, shape, lambda out: diagonal(out, offset, dim1, dim2))
+
+
+def as_strided_backward(g, shape, strides, base_offset, size, stride, offset):
+    """Elements that several places of the view read get the sum of their gradients; elements of the input that share
+    memory share the gradient evenly, as in PyTorch."""
+    from tritorch.shape import is_dense
+
+    low = min(base_offset, offset)
+    room = max(base_offset + extent(shape, strides), offset + extent(size, stride)) - low
+    flat = empty((room,), g.dtype, g.device).zero_()
+    if is_dense(size, stride) or 0 in size:
+        if 0 not in size:
+            as_strided(flat, size, stride, offset - low).copy_(g)
+    else:
+        places = as_strided(_places(room, g.device), size, stride, offset - low)
+        flat = flat.index_add(0, places.reshape(-1), g.reshape(-1))
+    if not is_dense(shape, strides):
+        mine = as_strided(_places(room, g.device), shape, strides, base_offset - low).reshape(-1)
+        readers = empty((room,), g.dtype, g.device).zero_().index_add(0, mine, empty(mine.shape, g.dtype, g.device).fill_(1))
+        flat = flat / readers.clamp(min=1)
+    return as_strided(flat, shape, strides, base_offset - low)
+
+
+def _places(count, device):
+    from tritorch.dtype import int64
+    from tritorch.ops.create import arange
+
+    return arange(count, dtype=int64, device=device)
+
+
+# ------------------------------------------------------------------ PyTorch's names above them
+def view(input, *shape):
+    """A view under another shape, or of another dtype: `x.view(2, -1)`, `x.view(tritorch.int32)`.
+
+    >>> import tritorch as torch; torch.zeros(4).view(2, 2).shape
+    tritorch.Size([2, 2])
+    """
+    if len(shape) == 1 and hasattr(shape[0], "itemsize"):
+        return view_as_dtype(input, shape[0])
+    return view_as_shape(input, _sizes(shape))
+
+
+def view_as(input, other):
+    """A view with the shape of `other`."""
+    return view_as_shape(input, other.shape)
+
+
+def reshape(input, *shape):
+    """The same elements under another shape: a view where it can be, else a copy.
+
+    >>> import tritorch as torch; torch.arange(6).reshape(3, 2)
+    tensor([[0, 1],
+            [2, 3],
+            [4, 5]])
+    """
+    shape = infer_shape(_sizes(shape), input.numel(), "reshape")
+    if view_strides(input.shape, input.strides, shape) is None:
+        input = input.contiguous()
+    return view_as_shape(input, shape)
+
+
+def reshape_as(input, other):
+    """The elements under the shape of `other`."""
+    return reshape(input, other.shape)
+
+
+def flatten(input, start_dim=0, end_dim=-1):
+    """Dims start_dim..end_dim merged into one.
+
+    >>> import tritorch as torch; torch.ones(2, 3, 4).flatten(1).shape
+    tritorch.Size([2, 12])
+    """
+    a, b = wrap_dim(start_dim, len(input.shape), "flatten"), wrap_dim(end_dim, len(input.shape), "flatten")
+    check(a <= b, "flatten", "start_dim before end_dim", start_dim, end_dim)
+    if not input.shape:
+        return reshape(input, 1)
+    merged = 1
+    for n in input.shape[a:b + 1]:
+        merged *= n
+    return input if a == b else reshape(input, (*input.shape[:a], merged, *input.shape[b + 1:]))
+
+
+def unflatten(input, dim, sizes):
+    """One dim split into `sizes` (one may be -1)."""
+    d = wrap_dim(dim, len(input.shape), "unflatten")
+    return reshape(input, (*input.shape[:d], *infer_shape(sizes, input.shape[d], "unflatten"), *input.shape[d + 1:]))
+
+
+def permute(input, *dims):
+    """The dims in another order: `x.permute(2, 0, 1)`."""
+    return permute_dims(input, _sizes(dims))
+
+
+def expand(input, *sizes):
+    """Dims of size 1 repeated without copying: `x.expand(2, -1)`."""
+    return expand_to(input, _sizes(sizes))
+
+
+def expand_as(input, other):
+    """Expanded to the shape of `other`."""
+    return expand_to(input, other.shape)
+
+
+broadcast_to = expand
+
+
+def squeeze(input, dim=None):
+    """Dims of size 1 left out: all, or those named."""
+    dims = tuple(range(len(input.shape))) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    return squeeze_dims(input, dims)
+
+
+def narrow(input, dim, start, length):
+    """`length` elements of a dim from `start` on.
+
+    >>> import tritorch as torch; torch.arange(5).narrow(0, 1, 3)
+    tensor([1, 2, 3])
+    """
+    check(len(input.shape) > 0, "narrow", "a tensor of at least one dim", "0 dims")
+    d = wrap_dim(dim, len(input.shape), "narrow")
+    n = input.shape[d]
+    start = int(start.item()) if isinstance(start, Tensor) else start
+    check(-n <= start <= n, "narrow", f"a start in [{-n}, {n}]", start, error=IndexError)
+    start += n if start < 0 else 0
+    check(0 <= length <= n - start, "narrow", f"a length of at most {n - start} from {start} on", length)
+    return slice_dim(input, d, start, start + length, 1)
+
+
+def t(input):
+    """The transpose of a tensor of at most two dims."""
+    check(len(input.shape) <= 2, "t", "at most 2 dims", input.shape)
+    return transpose(input, 0, len(input.shape) - 1) if len(input.shape) == 2 else view_as(input, input)
+
+
+def movedim(input, source, destination):
+    """Dims moved to other places, the rest in their order."""
+    ndim = len(input.shape)
+    source, destination = [(d,) if isinstance(d, int) else tuple(d) for d in (source, destination)]
+    check(len(source) == len(destination), "movedim", "as many destinations as sources", source, destination)
+    source, destination = [[wrap_dim(d, ndim, "movedim") for d in dims] for dims in (source, destination)]
+    rest = iter([d for d in range(ndim) if d not in source])
+    place = dict(zip(destination, source))
+    return permute_dims(input, tuple([place[k] if k in place else next(rest) for k in range(ndim)]))
+
+
+moveaxis = movedim
+swapaxes = swapdims = transpose
+
+
+def adjoint(input):
+    """The last two dims exchanged."""
+    return transpose(input, -2, -1)
+
+
+def unbind(input, dim=0):
+    """The slices along a dim, as a tuple of views."""
+    d = wrap_dim(dim, len(input.shape), "unbind")
+    return tuple([select(input, d, k) for k in range(input.shape[d])])
+
+
+def split(tensor, split_size_or_sections, dim=0):
+    """Views of at most split_size along a dim, or of the sizes given.
+
+    >>> import tritorch as torch; [p.tolist() for p in torch.arange(5).split(2)]
+    [[0, 1], [2, 3], [4]]
+    """
+    d = wrap_dim(dim, len(tensor.shape), "split")
+    n, sizes = tensor.shape[d], split_size_or_sections
+    if isinstance(sizes, int):
+        check(sizes > 0 or n == 0 and sizes == 0, "split", "a size of at least 1", sizes)
+        sizes = [min(sizes, n - k) for k in range(0, n, sizes or 1)] or [0]
+    check(sum(sizes) == n and min(sizes) >= 0, "split", f"sizes that sum to {n}", tuple(sizes))
+    out, start = [], 0
+    for size in sizes:
+        out.append(slice_dim(tensor, d, start, start + size, 1))
+        start += size
+    return tuple(out)
+
+
+def chunk(input, chunks, dim=0):
+    """At most `chunks` views of equal size along a dim, the last maybe smaller."""
+    check(chunks > 0, "chunk", "at least 1 chunk", chunks)
+    n = input.shape[wrap_dim(dim, len(input.shape), "chunk")]
+    return split(input, max(-(-n // chunks), 1), dim) if n else split(input, [0] * chunks, dim)
+
+
+def tensor_split(input, indices_or_sections, dim=0):
+    """Views along a dim: `sections` parts as even as can be, or cut at the indices."""
+    n = input.shape[wrap_dim(dim, len(input.shape), "tensor_split")]
+    if isinstance(indices_or_sections, int):
+        parts = indices_or_sections
+        check(parts > 0, "tensor_split", "at least 1 section", parts)
+        sizes = [n // parts + (k < n % parts) for k in range(parts)]
+    else:
+        cuts = [0, *[min(max(c + n if c < 0 else c, 0), n) for c in indices_or_sections], n]
+        sizes = [max(b - a, 0) for a, b in zip(cuts, cuts[1:])]
+        starts = cuts[:-1]
+        return tuple([slice_dim(input, wrap_dim(dim, len(input.shape), "tensor_split"), a, a + s, 1) for a, s in zip(starts, sizes)])
+    return split(input, sizes, dim)
+
+
+def unfold(input, dimension, size, step):
+    """Windows of `size` along a dim, every `step`; the window is the last dim.
+
+    >>> import tritorch as torch; torch.arange(5).unfold(0, 3, 2)
+    tensor([[0, 1, 2],
+            [2, 3, 4]])
+    """
+    return unfold_dim(input, dimension, size, step)
+
+
