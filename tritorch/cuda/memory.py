@@ -1,0 +1,147 @@
+"""Copies between host and device, fills, and page-locked memory. Everything goes on the current stream."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import numpy as np
+
+from tritorch.cuda import device as devices
+from tritorch.cuda import driver
+from tritorch.cuda.stream import captures, current_handle, is_capturing, refuse_capture
+from tritorch.errors import check
+
+_free: dict[int, list[int]] = {}                           # size -> page-locked addresses
+_waiting: list[tuple] = []                                 # (driver, address, size, streams, their events or None) of the dead
+_lock = threading.RLock()                                  # reentrant: the collector may end an array while this thread is inside
+
+
+def copy(dst_ptr: int, src_ptr: int, nbytes: int, kind: str, device_index: int, non_blocking: bool = False) -> None:
+    """Copy bytes; `kind` is "h2d", "d2h", "d2d" or "p2p". Only a "d2h" copy that is not `non_blocking` waits."""
+    if nbytes:
+        stream = current_handle(device_index)
+        waits = kind == "d2h" and not non_blocking
+        if waits:
+            refuse_capture("copy to the host", device_index, stream)
+        with devices.device(device_index):
+            driver.current().copy(dst_ptr, src_ptr, nbytes, kind, stream)
+            if waits:
+                driver.current().stream_synchronize(stream)
+
+
+def fill(ptr: int, value: int, width: int, count: int, device_index: int) -> None:
+    """Write `count` repetitions of an unsigned pattern of `width` bytes (1, 2 or 4)."""
+    if count:
+        with devices.device(device_index):
+            driver.current().fill(ptr, value, width, count, current_handle(device_index))
+
+
+def upload(array: np.ndarray, ptr: int, device_index: int, pinned_owner: Pinned | None = None) -> None:
+    """Copy a contiguous array to the device. Pageable memory may change on return; pinned memory must stay until the copy ran."""
+    stream = current_handle(device_index)
+    if is_capturing(device_index, stream):
+        check(pinned_owner is not None, "upload", "pinned host memory in a CUDA graph capture, because replays read it again",
+              "pageable memory", use="pin_memory()")
+        captures[device_index].keep(pinned_owner)
+    if array.nbytes:
+        copy(ptr, array.__array_interface__["data"][0], array.nbytes, "h2d", device_index)
+        if pinned_owner is not None:
+            pinned_owner.streams.add((device_index, stream))
+
+
+def download(ptr: int, nbytes: int, device_index: int) -> np.ndarray:
+    """Bytes of the device as a fresh uint8 array; waits for the current stream."""
+    out = np.empty(nbytes, np.uint8)
+    copy(out.__array_interface__["data"][0], ptr, nbytes, "d2h", device_index)
+    return out
+
+
+def download_into(array: np.ndarray, ptr: int, device_index: int, pinned_owner: Pinned | None = None) -> None:
+    """Copy from the device into a contiguous array; waits unless the array is pinned: then the bytes are there after a synchronisation."""
+    stream = current_handle(device_index)
+    copy(array.__array_interface__["data"][0], ptr, array.nbytes, "d2h", device_index, non_blocking=pinned_owner is not None)
+    if pinned_owner is not None:
+        pinned_owner.streams.add((device_index, stream))
+        if is_capturing(device_index, stream):
+            captures[device_index].keep(pinned_owner)
+
+
+class Pinned:
+    """Page-locked host memory: numpy arrays over it keep it alive, `streams` are those that copy from or to it.
+    When it dies, the memory is used again after the copies that they have queued."""
+
+    __slots__ = ("ptr", "nbytes", "size", "streams", "driver", "__array_interface__")
+
+    def __init__(self, nbytes):
+        self.driver, self.streams, self.ptr, self.nbytes = driver.current(), set(), 0, nbytes
+        self.size = 1 << max(9, (nbytes - 1).bit_length()) if nbytes else 0      # powers of two, so that few sizes serve all
+        if nbytes:
+            with _lock:
+                _collect()
+                found = _free.get(self.size)
+                self.ptr = found.pop() if found else self.driver.host_alloc(self.size)
+        self.__array_interface__ = {"data": (self.ptr, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
+
+    def __del__(self, finalizing=sys.is_finalizing):
+        if self.ptr and not finalizing():
+            events = None if captures else _mark(self.driver, self.streams)
+            _waiting.append((self.driver, self.ptr, self.size, self.streams, events))
+
+
+def _mark(owner, streams) -> list[int]:
+    """An event at the present end of each stream."""
+    events = []
+    for index, stream in streams:
+        with devices.device(index):
+            events.append(owner.event_create(False))
+            owner.event_record(events[-1], stream)
+    return events
+
+
+def _collect() -> None:
+    """Make pinned memory whose copies have run available again. A capture must not meet its events: they wait for its end."""
+    waiting = []
+    while _waiting and not captures:
+        owner, ptr, size, streams, events = _waiting.pop()
+        if events is None:
+            events = _mark(owner, streams)
+        if not all(owner.event_query(event) for event in events):
+            waiting.append((owner, ptr, size, streams, events))
+            continue
+        for event in events:
+            owner.event_destroy(event)
+        if owner is driver.current():
+            _free.setdefault(size, []).append(ptr)
+        else:
+            owner.host_free(ptr)
+    _waiting.extend(waiting)
+
+
+def pinned_empty(nbytes: int) -> np.ndarray:
+    """Uninitialised page-locked memory as a uint8 array; `pinned_owner` finds what to tell of its copies."""
+    return np.asarray(Pinned(nbytes)) if nbytes else np.empty(0, np.uint8)
+
+
+def pinned_owner(array: np.ndarray) -> Pinned | None:
+    """The page-locked memory that an array looks at, or None."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return array if isinstance(array, Pinned) else None
+
+
+def empty_pinned_cache() -> None:
+    """Give page-locked memory that no array and no copy uses back to the driver."""
+    with _lock:
+        _collect()
+        for pointers in _free.values():
+            while pointers:
+                driver.current().host_free(pointers.pop())
+
+
+def forget() -> None:
+    """The driver was replaced: its page-locked memory is never handed out again."""
+    _free.clear()
+
+
+driver.watchers.insert(0, forget)

@@ -1,0 +1,113 @@
+"""Spans: how the allocator cuts segments and joins the pieces again. No driver here, only addresses and sizes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from tritorch.cuda.ledger import SMALL
+
+
+class Span:
+    """A run of bytes in a segment, linked to its neighbours by address; `nbytes` of it were asked for.
+
+    free: it is among its pool's fits. small: its segment belongs to the small pool. home: where it goes when its block dies.
+    """
+
+    __slots__ = ("ptr", "size", "nbytes", "small", "free", "home", "before", "after", "pool", "journal", "dirty")
+
+    def __init__(self, ptr, size, small, pool, before=None, after=None):
+        self.ptr, self.size, self.small, self.pool, self.journal, self.dirty = ptr, size, small, pool, pool.journal, pool.dirty
+        self.before, self.after = before, after
+        self.nbytes, self.free, self.home = 0, False, None
+
+
+class Pool(dict):
+    """The memory of one stream. As a dict: size -> shelf, the spans of exactly that size that were freed last.
+
+    Shelves are used without a lock (see allocator.py), everything else under the allocator's lock. `dirty` has the sizes
+    of all shelves that are not empty (and of some that are): whoever puts a span on a shelf adds its size afterwards.
+    """
+
+    __slots__ = ("memory", "stream", "private", "journal", "dirty", "fits", "segments")
+
+    def __init__(self, memory, stream, private=None):
+        self.memory, self.stream, self.private, self.journal, self.dirty = memory, stream, private, memory.ledger.journal, set()
+        self.fits = [], []                                 # sorted (size, ptr, span): free spans of the large and of the small pool
+        self.segments = {}                                 # address -> its first span, which stays the first for ever
+
+    def __missing__(self, size):
+        return self.setdefault(size, [])
+
+    def take(self, size):
+        """The best fit, cut to size, or None."""
+        self.clear_shelves()
+        fits = self.fits[size <= SMALL]
+        found = bisect_left(fits, (size,))
+        return self.cut(fits.pop(found)[2], size) if found < len(fits) else None
+
+    def add_segment(self, ptr, segment_size, size):
+        """A fresh segment, cut to size."""
+        span = self.segments[ptr] = Span(ptr, segment_size, size <= SMALL, self)
+        return self.cut(span, size)
+
+    def cut(self, span, size):
+        """The first `size` bytes of a free span that was taken out of the fits; the rest goes back there."""
+        if span.size > size:
+            rest = Span(span.ptr + size, span.size - size, span.small, self, span, span.after)
+            if rest.after is not None:
+                rest.after.before = rest
+            span.size, span.after, rest.free = size, rest, True
+            insort(self.fits[span.small], (rest.size, rest.ptr, rest))
+        span.free, span.home = False, self[size]
+        return span
+
+    def clear_shelves(self):
+        """Put every shelved span among the fits, joined with its free neighbours."""
+        while self.dirty:
+            size = self.dirty.pop()
+            shelf = self[size]
+            while shelf and size:
+                try:
+                    span = shelf.pop()
+                except IndexError:                         # a hit in another thread was faster
+                    break
+                self.store(span)
+
+    def store(self, span):
+        if span.after is not None and span.after.free:
+            self.join(span, self.unlist(span.after))
+        if span.before is not None and span.before.free:
+            below = self.unlist(span.before)
+            self.join(below, span)
+            span = below
+        span.free = True
+        insort(self.fits[span.small], (span.size, span.ptr, span))
+
+    def join(self, below, above):
+        below.size += above.size
+        below.after = above.after
+        if below.after is not None:
+            below.after.before = below
+        above.before = above.after = above.home = None     # no cycle keeps it
+
+    def unlist(self, span):
+        fits = self.fits[span.small]
+        del fits[bisect_left(fits, (span.size, span.ptr))]
+        return span
+
+    def drop_segments(self):
+        """Take the segments that are wholly free out of the pool, one by one: yields (address, size, small)."""
+        self.clear_shelves()
+        for ptr, span in list(self.segments.items()):
+            if span.free and span.after is None:
+                self.unlist(span)
+                del self.segments[ptr]
+                yield ptr, span.size, span.small
+
+    def spans(self):
+        """All spans, segment by segment, in address order."""
+        for ptr in sorted(self.segments):
+            span = self.segments[ptr]
+            while span is not None:
+                yield span
+                span = span.after

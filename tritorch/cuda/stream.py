@@ -1,0 +1,201 @@
+"""Streams: queues of work on a device. Which one is current is known thread by thread."""
+
+from __future__ import annotations
+
+import threading
+
+from tritorch.cuda import device as devices
+from tritorch.cuda import driver
+from tritorch.device import device as Device
+from tritorch.errors import check
+
+POOL = 32                                       # streams of one device and priority; the 33rd Stream is the first again, as in PyTorch
+
+
+class _Current(threading.local):
+    def __init__(self):
+        self.streams = {}
+        self.handles = {}
+
+
+_current = _Current()
+_defaults: dict[int, Stream] = {}
+_made: dict[tuple[int, int], list[int]] = {}    # never destroyed, so that a handle names one queue for ever and so one memory pool
+_turn: dict[tuple[int, int], int] = {}
+_lock = threading.Lock()
+captures: dict = {}                             # device index -> the CUDAGraph that is being recorded there
+
+
+def forget() -> None:
+    """Start anew in every thread: the driver was replaced, so every handle is void."""
+    global _current
+    _current = _Current()
+    for table in (_defaults, _made, _turn, captures):
+        table.clear()
+
+
+driver.watchers.append(forget)
+
+
+def current_handle(index: int) -> int:
+    """The driver's handle of this thread's current stream on a device (0.07 µs)."""
+    return _current.handles.get(index, 0)
+
+
+class Stream:
+    """A queue of work on a device. Work of one stream runs in order, work of different streams in any.
+
+    `priority`: 0 normal, -1 and below before it. Streams come from a pool of 32 a device and priority.
+    """
+
+    __slots__ = ("device", "cuda_stream", "priority", "_context", "__weakref__")
+
+    def __init__(self, device=None, priority: int = 0, **kwargs):
+        index = devices.index_of(device)
+        self.device, self.priority, self._context = Device("cuda", index), priority, []
+        self.cuda_stream = kwargs["stream_ptr"] if "stream_ptr" in kwargs else _take(index, priority)
+
+    @property
+    def device_index(self) -> int:
+        return self.device.index
+
+    @property
+    def stream_id(self) -> int:
+        return self.cuda_stream
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """(least, greatest) priority."""
+        return 0, -5
+
+    def query(self) -> bool:
+        """True when all work queued so far is done."""
+        return driver.current().stream_query(self.cuda_stream)
+
+    def synchronize(self) -> None:
+        """Wait for the work queued so far."""
+        refuse_capture("Stream.synchronize", self.device.index, self.cuda_stream)
+        with devices.device(self.device.index):
+            driver.current().stream_synchronize(self.cuda_stream)
+
+    def record_event(self, event=None):
+        """Record `event` (a new one by default) here and return it."""
+        from tritorch.cuda.event import Event
+
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def wait_event(self, event) -> None:
+        """Work queued here from now on waits for the last record of `event`."""
+        event.wait(self)
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Work queued here from now on waits for what is queued on `stream` now."""
+        self.wait_event(stream.record_event())
+
+    def __enter__(self):
+        self._context.append(StreamContext(self))
+        self._context[-1].__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        return self._context.pop().__exit__(*exception)
+
+    def __eq__(self, other):
+        return isinstance(other, Stream) and (self.cuda_stream, self.device) == (other.cuda_stream, other.device)
+
+    def __hash__(self):
+        return hash((self.cuda_stream, self.device))
+
+    def __repr__(self):
+        return f"<tritorch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+
+class ExternalStream(Stream):
+    """A stream made elsewhere, by its driver handle; whoever made it keeps it alive."""
+
+    __slots__ = ()
+
+    def __init__(self, stream_ptr: int, device=None, **kwargs):
+        super().__init__(device, stream_ptr=stream_ptr, **kwargs)
+
+
+def get_stream_from_external(data_ptr: int, device=None) -> ExternalStream:
+    """The Stream of a driver handle made elsewhere."""
+    return ExternalStream(data_ptr, device)
+
+
+def _take(index: int, priority: int) -> int:
+    key = index, priority
+    with _lock:
+        made, turn = _made.setdefault(key, []), _turn.get(key, 0)
+        _turn[key] = turn + 1
+        if turn < POOL:
+            with devices.device(index):
+                made.append(driver.current().stream_create(priority))
+        return made[turn % POOL]
+
+
+def default_stream(device=None) -> Stream:
+    """The stream that is current where nobody chose another."""
+    index = devices.index_of(device)
+    found = _defaults.get(index)
+    if found is None:
+        found = _defaults.setdefault(index, Stream(index, stream_ptr=0))
+    return found
+
+
+def current_stream(device=None) -> Stream:
+    """This thread's current stream on a device."""
+    index = devices.index_of(device)
+    return _current.streams.get(index) or default_stream(index)
+
+
+def set_stream(stream: Stream | None) -> None:
+    """Make `stream` and its device current in this thread; None changes nothing. `stream()` undoes itself, this does not."""
+    if stream is not None:
+        index = stream.device.index
+        if index != devices.current_device():
+            devices.set_device(index)
+        _current.streams[index], _current.handles[index] = stream, stream.cuda_stream
+
+
+class StreamContext:
+    """Context manager: a stream and its device are current inside; None changes nothing."""
+
+    def __init__(self, stream: Stream | None):
+        self.stream = stream
+
+    def __enter__(self):
+        if self.stream is not None:
+            self.device = devices.current_device()
+            self.before = current_stream(self.stream.device.index)
+            set_stream(self.stream)
+
+    def __exit__(self, *exception):
+        if self.stream is not None:
+            set_stream(self.before)
+            devices.set_device(self.device)
+        return False
+
+
+def stream(stream: Stream | None) -> StreamContext:
+    """Context manager: `stream` and its device are current inside.
+
+    >>> import tritorch
+    >>> with tritorch.cuda.stream(None):
+    ...     pass
+    """
+    return StreamContext(stream)
+
+
+def is_capturing(index: int, handle: int) -> bool:
+    """True while work queued on a stream is recorded into a graph instead of run. The default stream is never captured."""
+    return bool(captures) and handle != 0 and index in captures and driver.current().capture_status(handle)
+
+
+def refuse_capture(what: str, index: int, handle: int) -> None:
+    """Raise when `what`, which waits for the device, is called in a graph capture: the work it waits for is not running."""
+    check(not captures or not is_capturing(index, handle), what, "no CUDA graph capture on the stream, because it waits for the device",
+          "a capture under way", use="it before or after the capture")
