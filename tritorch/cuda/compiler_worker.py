@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import Any
 
-from triton.runtime.jit import JITFunction
+from tritorch.cuda import compiler
 
 
 def start() -> subprocess.Popen:
@@ -32,8 +32,6 @@ def ask(process: subprocess.Popen, spec: Any, arch: int) -> Any:
 
 def serve() -> None:
     """Answer until stdin ends."""
-    from tritorch.cuda import compiler
-
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)                                                # what Triton prints must not land among the answers
     while True:
@@ -53,7 +51,7 @@ class _Pickler(pickle.Pickler):
     """Kernels travel as the place where they are defined."""
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, JITFunction):
+        if isinstance(value, compiler.triton.JITFunction):
             return _find, (value.__module__, value.__qualname__, value.fn.__code__.co_filename)
         return NotImplemented
 
