@@ -30,7 +30,6 @@ class Interpreter:
     ...         return self.proceed(op, args, out)
     >>> with Log():
     ...     y = torch.ones(2) + 1
-    empty
     fill
     add
     """
@@ -72,10 +71,13 @@ def op(body=None, *, returns=("out",), aliasable=False):
         return functools.partial(op, returns=returns, aliasable=aliasable)
     signature = inspect.signature(body)
     names = tuple(signature.parameters)
-    defaults = [p.default for p in signature.parameters.values()]
+    defaults = tuple([p.default for p in signature.parameters.values()])
     arity, missing, impls = len(names), inspect.Parameter.empty, {}
+    tails = {k: defaults[k:] for k in range(arity + 1) if missing not in defaults[k:]}       # what completes k positional arguments
 
     def bind(args, kw):
+        if not kw and len(args) in tails:
+            return args + tails[len(args)]
         full = [*args, *[kw.get(n, d) for n, d in zip(names[len(args):], defaults[len(args):])]]
         if len(full) != arity or kw.keys() - set(names[len(args):]) or any(v is missing for v in full):
             signature.bind(*args, **kw)                                  # raises TypeError in Python's words
@@ -160,6 +162,7 @@ def _on_device(fn):
 
 def grad(door, *inputs):
     """The gradient of the named inputs. The rule's parameters are names: `g` (or `g_<return>`), inputs, outputs; what it names is saved.
+    `x_shape`, `x_dtype` and `x_device` ask for a fact of the input x and keep no memory alive.
 
     It returns one gradient for each name (None: no gradient), in public operators. The engine sums broadcast dims away and casts.
     """
@@ -168,9 +171,9 @@ def grad(door, *inputs):
 
     def verb(fn):
         wants = tuple(inspect.signature(fn).parameters)
-        known = door.gnames + door.names + door.returns
+        known = door.gnames + door.names + door.returns + graph.facts(door.names)
         for want in wants:
-            check(want in known, door.__name__, f"a gradient rule that asks for {known}", want, error=TypeError)
+            check(want in known, door.__name__, f"a gradient rule that asks for {known[:len(known) - 3 * len(door.names)]} (or an input's _shape, _dtype, _device)", want, error=TypeError)
         door.rules = [r for r in door.rules if not set(r[2]) & set(inputs)] + [(fn, wants, inputs)]
         door.plans.clear()
         return fn

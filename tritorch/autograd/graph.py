@@ -160,6 +160,24 @@ def pack(x, is_output=False):
     return x
 
 
+ARG, OUTPUT, SHAPE, DTYPE, DEVICE = range(5)                             # where a saved value comes from
+
+
+def _source(want, names, returns):
+    """(where, index) of what a rule names: an input, an output, or only the shape, dtype or device of an input."""
+    if want in names:
+        return ARG, names.index(want)
+    if want in returns:
+        return OUTPUT, returns.index(want)
+    name, _, fact = want.rpartition("_")
+    return {"shape": SHAPE, "dtype": DTYPE, "device": DEVICE}[fact], names.index(name)
+
+
+def facts(names):
+    """What a rule may name besides inputs and outputs: `x_shape`, `x_dtype`, `x_device` keep no memory alive."""
+    return tuple(f"{n}_{fact}" for n in names for fact in ("shape", "dtype", "device"))
+
+
 class Plan:
     """What a call does in the backward pass when a given set of its inputs needs gradients: made once per operator and set."""
 
@@ -183,7 +201,7 @@ class Plan:
                 else:
                     if w not in slots:
                         slots[w] = len(self.saves)
-                        self.saves.append((True, returns.index(w)) if w not in names else (False, names.index(w)))
+                        self.saves.append(_source(w, names, returns))
                         self.saved_names.append(w)
                     sources.append(slots[w])
             self.rules.append((fn, sources, [names.index(n) for n in inputs]))
@@ -234,16 +252,24 @@ def make_node(op, args, plan, written=None):
         else:
             edges[i] = (a.node, a.index, a.shape, a.dtype)
     node.edges = edges
-    if state.saved_hooks:
-        node.saved = [None if made else _pack_hooked(args[k]) for made, k in plan.saves]
-    elif written is None:
-        node.saved = [None if made else pack(args[k]) for made, k in plan.saves]
-    else:
-        node.saved = [None if made else pack(args[k].clone() if args[k] is written else args[k]) for made, k in plan.saves]
+    keep = _pack_hooked if state.saved_hooks else pack
+    saved = node.saved = []
+    for source, k in plan.saves:
+        value = args[k] if source != OUTPUT else None
+        if source == ARG:
+            saved.append(keep(value if written is None or value is not written else value.clone()))
+        else:
+            saved.append(None if value is None else _fact(value, source))
     node.frame = user_place()
     if state.anomaly is not None:
         node.trace = traceback.format_list(traceback.extract_stack())
     return node
+
+
+def _fact(value, source):
+    if not isinstance(value, Tensor):
+        return () if source == SHAPE else None
+    return value.shape if source == SHAPE else value.dtype if source == DTYPE else value.storage.device
 
 
 def hang(node, outs):
@@ -251,8 +277,8 @@ def hang(node, outs):
     node.outputs = len(outs)
     node.metadata = [(o.shape, o.dtype, o.storage.device) for o in outs]
     saved, plan = node.saved, node.plan
-    for k, (made, which) in enumerate(plan.saves):
-        if made:
+    for k, (source, which) in enumerate(plan.saves):
+        if source == OUTPUT:
             saved[k] = pack(outs[which], True) if isinstance(outs[which], Tensor) else outs[which]
             if type(saved[k]) is tuple:
                 saved[k] = saved[k][:6] + (which,) + saved[k][7:]

@@ -31,8 +31,8 @@ def view_as_shape(x, shape):
 
 
 @view_as_shape.grad("x")
-def view_as_shape_grad(g, x):
-    return g.reshape(x.shape)
+def view_as_shape_grad(g, x_shape):
+    return g.reshape(x_shape)
 
 
 @view_as_shape.samples
@@ -58,7 +58,7 @@ def permute_dims(x, dims):
 
 
 @permute_dims.grad("x")
-def permute_dims_grad(g, x, dims):
+def permute_dims_grad(g, dims):
     back = [0] * len(dims)
     for k, d in enumerate(dims):
         back[d] = k
@@ -141,8 +141,8 @@ def squeeze_dims(x, dims):
 
 
 @squeeze_dims.grad("x")
-def squeeze_dims_grad(g, x):
-    return g.reshape(x.shape)
+def squeeze_dims_grad(g, x_shape):
+    return g.reshape(x_shape)
 
 
 @squeeze_dims.samples
@@ -166,8 +166,8 @@ def unsqueeze(input, dim):
 
 
 @unsqueeze.grad("input")
-def unsqueeze_grad(g, input):
-    return g.reshape(input.shape)
+def unsqueeze_grad(g, input_shape):
+    return g.reshape(input_shape)
 
 
 @unsqueeze.samples
@@ -195,8 +195,8 @@ def select(input, dim, index):
 
 
 @select.grad("input")
-def select_grad(g, input, dim, index):
-    return select_backward(g, input.shape, dim, index)
+def select_grad(g, input_shape, dim, index):
+    return select_backward(g, input_shape, dim, index)
 
 
 @select.samples
@@ -216,8 +216,8 @@ def slice_dim(x, dim, start, stop, step):
 
 
 @slice_dim.grad("x")
-def slice_dim_grad(g, x, dim, start, stop, step):
-    return slice_backward(g, x.shape, dim, start, stop, step)
+def slice_dim_grad(g, x_shape, dim, start, stop, step):
+    return slice_backward(g, x_shape, dim, start, stop, step)
 
 
 @slice_dim.samples
@@ -246,9 +246,8 @@ def as_strided(input, size, stride, storage_offset=None):
 
 
 @as_strided.grad("input")
-def as_strided_grad(g, input, size, stride, storage_offset):
-    offset = input.offset if storage_offset is None else storage_offset
-    return as_strided_backward(g, input.shape, input.strides, input.offset, tuple(size), tuple(stride), offset)
+def as_strided_grad(g, out, input, size, stride):
+    return as_strided_backward(g, input.shape, input.strides, input.offset, tuple(size), tuple(stride), out.offset)
 
 
 @as_strided.samples
@@ -277,8 +276,8 @@ def diagonal(input, offset=0, dim1=0, dim2=1):
 
 
 @diagonal.grad("input")
-def diagonal_grad(g, input, offset, dim1, dim2):
-    return diagonal_backward(g, input.shape, offset, dim1, dim2)
+def diagonal_grad(g, input_shape, offset, dim1, dim2):
+    return diagonal_backward(g, input_shape, offset, dim1, dim2)
 
 
 @diagonal.samples
@@ -303,8 +302,8 @@ def unfold_dim(x, dimension, size, step):
 
 
 @unfold_dim.grad("x")
-def unfold_dim_grad(g, x, dimension, size, step):
-    zero = empty(x.shape, g.dtype, g.device)                             # only its layout is read
+def unfold_dim_grad(g, x_shape, dimension, size, step):
+    zero = empty(x_shape, g.dtype, g.device)                             # only its layout is read
     windows = unfold_dim(zero, dimension, size, step)
     return as_strided_backward(g, zero.shape, zero.strides, 0, windows.shape, windows.strides, windows.offset)
 

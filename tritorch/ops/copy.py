@@ -1,0 +1,345 @@
+"""Copies: between layouts, dtypes and devices, and filling with one value."""
+import numpy as np
+
+from tritorch import dtype as types
+from tritorch.cuda.launch import kernels
+from tritorch.device import as_device, cpu
+from tritorch.dispatch import op
+from tritorch.errors import check
+from tritorch.ops.elementwise import launch_elementwise
+from tritorch.shape import broadcast_shapes, broadcast_strides
+from tritorch.tensor import Tensor, empty, strided
+
+K = kernels("pointwise")
+
+
+def broadcast_view(x, shape):
+    """x seen in a larger shape, without history: for implementations."""
+    return x if x.shape == shape else strided(x.storage, shape, broadcast_strides(x.shape, x.strides, shape), x.offset, x.dtype)
+
+
+def transfer(out, x):
+    """Fill `out` with x, of the same shape, whatever the two layouts, dtypes and devices are."""
+    if out.storage.device is cpu and x.storage.device is cpu:
+        np.copyto(out.array, x.array, casting="unsafe")
+    elif out.storage.device is x.storage.device:
+        launch_elementwise(out, (x,), K.identity, _exact(x.dtype, out.dtype))
+    elif x.storage.device is cpu:
+        _to_device(out, x)
+    elif out.storage.device is cpu:
+        _to_host(out, x)
+    else:
+        _between_devices(out, x)
+
+
+def _exact(source, target):
+    """The type to go through from source to target: the wider one, so that nothing is rounded twice."""
+    if source is types.bool or target is types.bool:
+        return source.compute if target is types.bool else target.compute
+    return source.compute if source.is_floating_point or source.itemsize >= target.itemsize else target.compute
+
+
+def _to_device(out, x):
+    from tritorch.cuda import memory
+
+    if x.is_contiguous():
+        packed = x
+    else:
+        packed = empty(x.shape, x.dtype, cpu)
+        np.copyto(packed.array, x.array)
+    direct = out.dtype is x.dtype and out.is_contiguous()
+    landing = out if direct else empty(x.shape, x.dtype, out.device)
+    memory.upload(packed.array, landing.data_ptr(), out.device.index, memory.pinned_owner(packed.array))
+    if not direct:
+        transfer(out, landing)
+
+
+def _to_host(out, x):
+    from tritorch.cuda import memory
+
+    if not x.is_contiguous() or x.dtype is not out.dtype:                # cast where the kernels are
+        packed = empty(x.shape, out.dtype, x.device)
+        transfer(packed, x)
+        x = packed
+    if out.is_contiguous():
+        memory.download_into(out.array, x.data_ptr(), x.device.index, memory.pinned_owner(out.array))
+    else:
+        data = memory.download(x.data_ptr(), x.nbytes, x.device.index)
+        np.copyto(out.array, data.view(out.dtype.numpy).reshape(x.shape))
+
+
+def _between_devices(out, x):
+    from tritorch.cuda import memory
+    from tritorch.cuda.stream import current_stream
+
+    packed = x
+    if not x.is_contiguous() or x.dtype is not out.dtype:
+        packed = empty(x.shape, out.dtype, x.device)
+        transfer(packed, x)
+    landing = out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
+    theirs, ours = current_stream(x.device.index), current_stream(out.device.index)
+    theirs.wait_stream(ours)                                             # the copy runs on the source's stream, between the two
+    memory.copy(landing.data_ptr(), packed.data_ptr(), packed.nbytes, "p2p", x.device.index)
+    ours.wait_stream(theirs)
+    if landing is not out:
+        transfer(out, landing)
+
+
+# ------------------------------------------------------------------ operators
+@op(aliasable=True)
+def assign(input, src):
+    """`src`, broadcast to the shape of `input` and cast to its dtype and device: `input.copy_(src)`.
+
+    >>> import tritorch as torch; torch.zeros(2, 2).copy_(torch.tensor([1.0, 2.0]))
+    tensor([[1., 2.],
+            [1., 2.]])
+    """
+    check(broadcast_shapes("copy_", input.shape, src.shape) == input.shape, "copy_", f"a source that broadcasts to {input.shape}", src.shape)
+    return input.shape, input.dtype, input.storage.device
+
+
+def _assign(out, input, src):
+    transfer(out, broadcast_view(src, out.shape))
+
+
+assign.impl("cpu", raw=True)(_assign)
+assign.impl("cuda", raw=True)(_assign)
+
+
+@assign.grad("src")
+def assign_grad_src(g, src_device):
+    return g.to(src_device)
+
+
+@assign.grad("input")
+def assign_grad_input(g):
+    return None
+
+
+@assign.samples
+def assign_samples(make):
+    yield make(3, 4), make(3, 4)
+    yield make(3, 4), make(4)
+    yield make(2, 0), make(1)
+    yield make(), make()
+    yield make(5), make(5, integer=True, low=-9, high=9)
+    yield make(4, dtype=types.bfloat16), make(4)
+
+
+@op(aliasable=True)
+def fill(input, value):
+    """Every element the number `value`: `input.fill_(value)`.
+
+    >>> import tritorch as torch; torch.empty(2).fill_(3)
+    tensor([3., 3.])
+    """
+    return input.shape, input.dtype, input.storage.device
+
+
+@fill.impl("cpu", raw=True)
+def fill_cpu(out, input, value):
+    array = out.array
+    array[...] = value if array.dtype.kind == "f" or isinstance(value, (bool, np.bool_)) else np.asarray(value).astype(array.dtype)
+
+
+@fill.impl("cuda", raw=True)
+def fill_cuda(out, input, value):
+    launch_elementwise(out, (value,), K.identity, out.dtype.compute)
+
+
+@fill.grad("input")
+def fill_grad(g):
+    return None
+
+
+@fill.samples
+def fill_samples(make):
+    yield make(3, 4), 2.5
+    yield make(), -1
+    yield make(0, 2), 1
+    yield make(5, integer=True, low=0, high=9), 7
+    yield make(3, grad=False).to(types.bool), True
+
+
+@op
+def copy_to(input, dtype, device):
+    """The values in fresh contiguous memory of a dtype and device: what `to` and `clone` do.
+
+    >>> import tritorch as torch; torch.tensor([1.7, -2.2]).to(torch.int32)
+    tensor([ 1, -2], dtype=torch.int32)
+    """
+    return input.shape, dtype, device
+
+
+copy_to.impl("cpu", raw=True)(lambda out, input, dtype, device: transfer(out, input))
+copy_to.impl("cuda", raw=True)(lambda out, input, dtype, device: transfer(out, input))
+
+
+@copy_to.grad("input")
+def copy_to_grad(g, input_device):
+    return g.to(input_device)
+
+
+@copy_to.samples
+def copy_to_samples(make):
+    for kind in (types.float64, types.float32, types.bfloat16, types.float16, types.int32, types.bool):
+        x = make(3, 5)
+        yield x, kind, x.device
+    x = make(4, integer=True, low=-100, high=100)
+    yield x, types.uint8, x.device
+    x = make(0, 2)
+    yield x, types.float32, x.device
+    x = make()
+    yield x, types.float32, x.device
+
+
+for _made in (assign, fill, copy_to):
+    @_made.workloads
+    def _workloads(make, _made=_made):
+        x = make(1 << 24, grad=False)
+        rest = {"assign": (x,), "fill": (1.0,), "copy_to": (x.dtype, x.device)}[_made.__name__]
+        yield "16M fp32", lambda: (x, *rest), x.nbytes * (1 if _made.__name__ == "fill" else 2), 0
+
+
+# ------------------------------------------------------------------ PyTorch's names above them
+def copy_(input, src, non_blocking=False):
+    """Write the values of `src` (a tensor or a number) here; returns the tensor. Copies from pinned memory are asynchronous."""
+    if not isinstance(src, Tensor):
+        return fill.into(input, input, src)
+    return assign.into(input, input, src)
+
+
+def fill_(input, value):
+    """Write the number (or 0-dim tensor) `value` into every element."""
+    if isinstance(value, Tensor):
+        check(not value.shape, "fill_", "a number or a 0-dim tensor", value.shape)
+        return assign.into(input, input, value)
+    if input.dtype.category < 2 and isinstance(value, float) and input.dtype is not types.bool:
+        value = int(value)
+    return fill.into(input, input, value)
+
+
+def zero_(input):
+    """Write 0 into every element."""
+    return fill.into(input, input, 0)
+
+
+def clone(input, memory_format=None):
+    """A copy with history, in fresh contiguous memory.
+
+    >>> import tritorch as torch; x = torch.ones(2); y = x.clone(); y[0] = 5; x
+    tensor([1., 1.])
+    """
+    return copy_to(input, input.dtype, input.storage.device)
+
+
+def contiguous(input, memory_format=None):
+    """The tensor itself if its elements lie in row-major order without gaps, else a copy that does."""
+    return input if input.is_contiguous() else copy_to(input, input.dtype, input.storage.device)
+
+
+def to(input, *args, device=None, dtype=None, non_blocking=False, copy=False, memory_format=None):
+    """The values in another dtype, on another device, or as another tensor has them: `x.to(torch.float16)`, `x.to("cuda", torch.half)`, `x.to(y)`.
+
+    Returns the tensor itself where nothing changes, unless `copy`.
+
+    >>> import tritorch as torch; torch.ones(2).to(torch.int64)
+    tensor([1, 1])
+    """
+    for k, a in enumerate(args):
+        if isinstance(a, Tensor):
+            device, dtype = a.storage.device, a.dtype
+        elif isinstance(a, types.dtype):
+            dtype = a
+        elif isinstance(a, bool):
+            non_blocking, copy = (a, copy) if k == len(args) - 1 or not isinstance(args[k + 1], bool) else (a, args[k + 1])
+            break
+        elif a is not None:
+            device = a
+    target = input.storage.device if device is None else as_device(device)
+    dtype = input.dtype if dtype is None else types.as_dtype(dtype)
+    if target is input.storage.device and dtype is input.dtype and not copy:
+        return input
+    if non_blocking and target is cpu and input.storage.device is not cpu:
+        return _to_pinned(input, dtype)
+    return copy_to(input, dtype, target)
+
+
+def _to_pinned(input, dtype):
+    """An asynchronous copy to the host needs page-locked memory; the values are there after a synchronisation."""
+    out = pinned(input.shape, dtype)
+    return assign.into(out, out, input.detach()) if not input.requires_grad else copy_(out, input)
+
+
+def pinned(shape, dtype):
+    """An unset CPU tensor in page-locked memory."""
+    from math import prod
+
+    from tritorch.cuda.memory import pinned_empty
+    from tritorch.tensor import from_array
+
+    return from_array(pinned_empty(prod(shape) * dtype.itemsize).view(dtype.numpy).reshape(tuple(shape)))
+
+
+def pin_memory(input, device=None):
+    """The values in page-locked memory, from which copies to a GPU are asynchronous."""
+    check(input.storage.device is cpu, "pin_memory", "a tensor on the CPU", input.device)
+    return input if is_pinned(input) else copy_(pinned(input.shape, input.dtype), input)
+
+
+def is_pinned(input, device=None):
+    """Whether the memory is page-locked."""
+    import sys
+
+    memory = sys.modules.get("tritorch.cuda.memory")
+    return input.storage.device is cpu and memory is not None and memory.pinned_owner(input.storage.owner) is not None
+
+
+def type_as(input, other):
+    """The values in the dtype and device of `other`."""
+    return to(input, other)
+
+
+def cpu_(input, memory_format=None):
+    """The values on the CPU."""
+    return to(input, cpu)
+
+
+def cuda_(input, device=None, non_blocking=False, memory_format=None):
+    """The values on a CUDA device (default: the current one)."""
+    return to(input, "cuda" if device is None else device, non_blocking=non_blocking)
+
+
+def as_type(kind):
+    """`x.float()`, `x.half()`, …"""
+
+    def cast(input, memory_format=None):
+        return to(input, kind)
+
+    cast.__doc__ = f"The values as {kind.name}."
+    return cast
+
+
+def item(input):
+    """The one element as a Python number; waits for the device.
+
+    >>> import tritorch as torch; torch.tensor([2.5]).item()
+    2.5
+    """
+    check(input.numel() == 1, "item", "a tensor of 1 element", f"{input.numel()} elements")
+    if input.storage.device is not cpu:
+        from tritorch.cuda.memory import download
+
+        return download(input.data_ptr(), input.dtype.itemsize, input.device.index).view(input.dtype.numpy)[0].item()
+    value = input.array.item()
+    return value if type(value) in (float, int, bool) else float(value)
+
+
+def tolist(input):
+    """The elements as nested Python lists (a number for 0 dims)."""
+    array = input.detach().to(cpu).array
+    if input.dtype.is_floating_point and array.dtype.kind != "f":
+        array = array.astype(np.float32)
+    return array.tolist()
+
+

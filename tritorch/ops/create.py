@@ -1,0 +1,312 @@
+"""Making tensors: `tensor`, `empty`, `zeros`, `full`, `arange`, `linspace`, `eye` and their like."""
+import math
+import numbers
+
+import numpy as np
+
+from tritorch import dtype as types
+from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.device import as_device, cpu
+from tritorch.dispatch import op
+from tritorch.errors import check
+from tritorch.ops import copy
+from tritorch.shape import cdiv
+from tritorch.tensor import Tensor, alias, empty_strided, from_array
+from tritorch.tensor import empty as new_empty
+from tritorch.tensor import empty_like as new_empty_like
+
+K = kernels("create")
+
+
+# ------------------------------------------------------------------ operators
+@op
+def ramp(start, step, count, dtype, device):
+    """start + k·step for k < count, computed in float64 (int64 for integers) and rounded once."""
+    return (count,), dtype, device
+
+
+@ramp.impl("cpu")
+def ramp_cpu(out, start, step, count, dtype, device):
+    k = np.arange(count, dtype=np.float64 if dtype.is_floating_point else np.int64)
+    np.copyto(out, start + k * step, casting="unsafe")
+
+
+@ramp.impl("cuda")
+def ramp_cuda(out, start, step, count, dtype, device):
+    block, whole = tile(1024, 8192), not dtype.is_floating_point
+    number = np.int64 if whole else np.float64
+    launch(K.ramp_kernel, (cdiv(count, block),), out, count, number(start), number(step), WHOLE=whole, BLOCK=block)
+
+
+@ramp.samples
+def ramp_samples(make):
+    place = make(1).device
+    yield 0, 1, 7, types.int64, place
+    yield -2.5, 0.3, 11, types.float32, place
+    yield 5, -2, 4, types.int32, place
+    yield 0.0, 1.0, 0, types.float32, place
+    yield 1, 1, 5, types.bfloat16, place
+
+
+@ramp.workloads
+def ramp_workloads(make):
+    place, n = make(1).device, 1 << 24
+    yield "16M fp32", lambda: (0.0, 1.0, n, types.float32, place), 4 * n, 2 * n
+
+
+# ------------------------------------------------------------------ arguments
+def _sizes(size):
+    if len(size) == 1 and not isinstance(size[0], (int, np.integer)):
+        size = size[0]
+    return tuple(size)
+
+
+def _finish(out, requires_grad, pin_memory=False):
+    if pin_memory:
+        out = copy.pin_memory(out)
+    return out.requires_grad_() if requires_grad else out
+
+
+def _kind(dtype):
+    return types.get_default_dtype() if dtype is None else types.as_dtype(dtype)
+
+
+def number_dtype(value):
+    """The dtype of a Python number."""
+    if isinstance(value, (bool, np.bool_)):
+        return types.bool
+    return types.int64 if isinstance(value, (int, np.integer)) else types.get_default_dtype()
+
+
+# ------------------------------------------------------------------ from sizes
+def empty(*size, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False, memory_format=None):
+    """A tensor whose elements are not set.
+
+    >>> import tritorch as torch; torch.empty(2, 3).shape
+    tritorch.Size([2, 3])
+    """
+    if pin_memory:
+        made = copy.pinned(_sizes(size), _kind(dtype))
+        return made.requires_grad_() if requires_grad else made
+    return _finish(new_empty(_sizes(size), _kind(dtype), as_device(device)), requires_grad)
+
+
+def zeros(*size, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+    """A tensor of zeros.
+
+    >>> import tritorch as torch; torch.zeros(2)
+    tensor([0., 0.])
+    """
+    return full(_sizes(size), 0, out=out, dtype=_kind(dtype), device=device, requires_grad=requires_grad, pin_memory=pin_memory)
+
+
+def ones(*size, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+    """A tensor of ones.
+
+    >>> import tritorch as torch; torch.ones(2, dtype=torch.int64)
+    tensor([1, 1])
+    """
+    return full(_sizes(size), 1, out=out, dtype=_kind(dtype), device=device, requires_grad=requires_grad, pin_memory=pin_memory)
+
+
+def full(size, fill_value, *, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+    """A tensor of one value; its dtype follows the value unless given.
+
+    >>> import tritorch as torch; torch.full((2,), 7)
+    tensor([7, 7])
+    """
+    if isinstance(fill_value, Tensor):
+        fill_value = fill_value.item()
+    if out is not None:
+        return copy.fill_(out, fill_value)
+    dtype = number_dtype(fill_value) if dtype is None else types.as_dtype(dtype)
+    return _finish(copy.fill_(new_empty(_sizes((size,)) if not isinstance(size, int) else (size,), dtype, as_device(device)), fill_value),
+                   requires_grad, pin_memory)
+
+
+def empty_like(input, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
+    """An unset tensor of the same shape, dtype and device, dims in the same order in memory."""
+    if device is None:
+        return _finish(new_empty_like(input, dtype), requires_grad)
+    return _finish(new_empty(input.shape, dtype or input.dtype, as_device(device)), requires_grad)
+
+
+def full_like(input, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
+    """One value in the shape, dtype and device of `input`."""
+    made = copy.fill_(empty_like(input, dtype=dtype, device=device), fill_value)
+    return _finish(made, requires_grad)
+
+
+def zeros_like(input, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
+    """Zeros in the shape, dtype and device of `input`."""
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def ones_like(input, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
+    """Ones in the shape, dtype and device of `input`."""
+    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def strided_empty(size, stride, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+    """An unset tensor with strides of its own."""
+    return _finish(empty_strided(tuple(size), tuple(stride), _kind(dtype), as_device(device)), requires_grad)
+
+
+# ------------------------------------------------------------------ sequences
+def arange(start=0, end=None, step=1, *, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+    """The numbers from `start` up to, not including, `end`, every `step`.
+
+    >>> import tritorch as torch; torch.arange(1, 2, 0.25)
+    tensor([1.0000, 1.2500, 1.5000, 1.7500])
+    """
+    if end is None:
+        start, end = 0, start
+    start, end, step = [v.item() if isinstance(v, Tensor) else v for v in (start, end, step)]
+    check(step != 0, "arange", "a step other than 0", step)
+    check((end - start) * step >= 0, "arange", "bounds in the direction of the step", (start, end), step)
+    whole = all(isinstance(v, (int, np.integer)) for v in (start, end, step))
+    dtype = (types.int64 if whole else types.get_default_dtype()) if dtype is None else types.as_dtype(dtype)
+    if not dtype.is_floating_point:
+        start, step = int(start), int(step) if int(step) else step
+    count = -((start - end) // step) if whole else math.ceil((end - start) / step)
+    return _into(out, ramp(start, step, count, dtype, as_device(device)), requires_grad, pin_memory)
+
+
+def linspace(start, end, steps, *, out=None, dtype=None, layout=None, device=None, requires_grad=False):
+    """`steps` numbers evenly from `start` to `end`, both included.
+
+    >>> import tritorch as torch; torch.linspace(0, 1, 5)
+    tensor([0.0000, 0.2500, 0.5000, 0.7500, 1.0000])
+    """
+    check(steps >= 0, "linspace", "steps of at least 0", steps)
+    start, end = [v.item() if isinstance(v, Tensor) else v for v in (start, end)]
+    step = (end - start) / (steps - 1) if steps > 1 else 0.0
+    dtype = _kind(dtype)
+    made = ramp(float(start), step, steps, dtype if dtype.is_floating_point else types.float64, as_device(device)).to(dtype)
+    if steps > 1:
+        copy.fill_(made[-1], end)                                        # exactly, whatever the rounding of the steps
+    return _into(out, made, requires_grad)
+
+
+def logspace(start, end, steps, base=10.0, *, out=None, dtype=None, layout=None, device=None, requires_grad=False):
+    """`steps` numbers from base^start to base^end, evenly in the exponent."""
+    exponents = linspace(start, end, steps, dtype=types.float64, device=device)
+    return _into(out, (float(base) ** exponents).to(_kind(dtype)), requires_grad)
+
+
+def eye(n, m=None, *, out=None, dtype=None, layout=None, device=None, requires_grad=False):
+    """Ones on the diagonal, zeros elsewhere.
+
+    >>> import tritorch as torch; torch.eye(2)
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    made = zeros(n, n if m is None else m, dtype=dtype, device=device)
+    copy.fill_(made.diagonal(), 1)
+    return _into(out, made, requires_grad)
+
+
+def _into(out, made, requires_grad=False, pin_memory=False):
+    if out is None:
+        return _finish(made, requires_grad, pin_memory)
+    return copy.assign.into(out, new_empty(made.shape, out.dtype, out.device), made)
+
+
+# ------------------------------------------------------------------ from data
+def tensor(data, *, dtype=None, device=None, requires_grad=False, pin_memory=False):
+    """A tensor with the values of nested lists, numbers, numpy arrays or tensors, always copied.
+
+    >>> import tritorch as torch; torch.tensor([[1, 2], [3, 4]])
+    tensor([[1, 2],
+            [3, 4]])
+    """
+    if isinstance(data, Tensor):
+        made = copy.copy_to(data.detach(), dtype or data.dtype, data.device if device is None else as_device(device))
+        return _finish(made, requires_grad, pin_memory)
+    array = _to_array(data, dtype)
+    made = alias(from_array(array), Tensor)
+    place = as_device(device)
+    return _finish(made if place is cpu else copy.copy_to(made, made.dtype, place), requires_grad, pin_memory)
+
+
+def _to_array(data, dtype):
+    """A fresh numpy array of the dtype that PyTorch would infer."""
+    if isinstance(data, (np.ndarray, np.generic)):
+        kind = types.from_numpy_dtype(data.dtype) if dtype is None else types.as_dtype(dtype)
+        return np.array(data, dtype=kind.numpy, order="C")
+    if dtype is None:
+        dtype = _inferred(data)
+    kind = types.as_dtype(dtype).numpy
+    plain = _plain(data)
+    try:
+        out = np.array(plain, dtype=None if kind.kind in "iub" else np.float64)
+    except ValueError as error:
+        raise ValueError(f"tensor: expected nested sequences of equal lengths, got {error}") from None
+    if out.dtype == object:
+        out = np.array(plain, dtype=object)
+        raise TypeError(f"tensor: expected numbers in nested sequences, got {type(out.flat[0]).__name__}")
+    return out.astype(kind)
+
+
+def _plain(data):
+    """Nested data with tensors as lists."""
+    if isinstance(data, Tensor):
+        return data.tolist()
+    return [_plain(v) for v in data] if isinstance(data, (list, tuple)) else data
+
+
+def _inferred(data):
+    """The dtype of nested data: that of its tensors or arrays, else by the highest category of its numbers."""
+    found = None
+    stack = [data]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, (list, tuple, range)):
+            stack += value
+            continue
+        if isinstance(value, Tensor):
+            kind = value.dtype
+        elif isinstance(value, (np.ndarray, np.generic)):
+            kind = types.from_numpy_dtype(value.dtype)
+        elif isinstance(value, numbers.Number) and not isinstance(value, complex):
+            kind = number_dtype(value)
+        else:
+            raise TypeError(f"tensor: expected numbers in nested sequences, got {type(value).__name__}")
+        found = kind if found is None else types.promote_types(found, kind)
+    return types.get_default_dtype() if found is None else found
+
+
+def scalar_tensor(s, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+    """A 0-dim tensor of the default floating type."""
+    return tensor(s, dtype=_kind(dtype), device=device, requires_grad=requires_grad)
+
+
+# ------------------------------------------------------------------ as methods: the dtype and device of a tensor
+def new_tensor(input, data, *, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
+    """`tensor(data)` with this tensor's dtype and device."""
+    return tensor(data, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+
+
+def new_full(input, size, fill_value, *, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
+    """`full` with this tensor's dtype and device."""
+    return full(size, fill_value, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+
+
+def new_zeros(input, *size, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
+    """`zeros` with this tensor's dtype and device."""
+    return full(_sizes(size), 0, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+
+
+def new_ones(input, *size, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
+    """`ones` with this tensor's dtype and device."""
+    return full(_sizes(size), 1, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+
+
+def new_empty_method(input, *size, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
+    """`empty` with this tensor's dtype and device."""
+    return empty(_sizes(size), dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+
+
+def new_empty_strided(input, size, stride, dtype=None, layout=None, device=None, pin_memory=False, requires_grad=False):
+    """`empty_strided` with this tensor's dtype and device."""
+    return strided_empty(size, stride, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
