@@ -1,0 +1,312 @@
+"""Reductions of any strided tensor: one loop over rows × columns, and the monoids it runs.
+
+A row is one element of the result, its columns are the elements reduced into it; both are given as (shape, strides), so no
+layout needs a copy. What is reduced is a monoid, written as four functions on states (tuples of one to three values):
+
+    LIFT(x, index, valid, param, IDENTITY)  the state of one element; the identity where `valid` is false
+    COMBINE(*left, *right)                  two neighbouring states as one; associative
+    FOLD(state)                             a tile's columns as one: tl.reduce, which takes COMBINE by name only
+    FINISH(*state, count, param)            the results, one for each output
+
+Few long rows are split over programs: each stores its state, and `merge_kernel` combines the states in a fixed order, so the
+result is deterministic.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def offsets(index, shape, strides, FIRST: tl.constexpr = 0):
+    """Element offsets of flat indices into a strided shape; `strides` starts at FIRST. The outermost dim needs no remainder."""
+    offset = index * 0
+    for k in tl.static_range(len(shape) - 1):
+        d: tl.constexpr = len(shape) - 1 - k
+        offset += (index % shape[d]) * strides[FIRST + d]
+        index = index // shape[d]
+    return offset + index * strides[FIRST]
+
+
+@triton.jit
+def reduce_kernel(
+    out_ptrs, x_ptr, shape_m, stride_m, shape_n, stride_xn, M, N, chunk, count, param,
+    LIFT: tl.constexpr, COMBINE: tl.constexpr, FOLD: tl.constexpr, FINISH: tl.constexpr, IDENTITY: tl.constexpr, ACC: tl.constexpr,
+    OUTS: tl.constexpr, WIDE: tl.constexpr, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """Program (i, s) reduces columns [s * chunk, (s + 1) * chunk) of rows [i * BLOCK_M, (i + 1) * BLOCK_M).
+
+    `stride_m` holds the row strides of the OUTS results, then those of x. With SPLIT the states are stored, as (splits, M).
+    """
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside = (m < M)[:, None]
+    row_ptrs = x_ptr + offsets(m, shape_m, stride_m, OUTS * len(shape_m))[:, None]
+    start = tl.program_id(1) * chunk
+    stop = tl.minimum(start + chunk, N)
+    lane = tl.arange(0, BLOCK_N)[None, :]
+    if WIDE:
+        lane = lane.to(tl.int64)
+    state = LIFT(tl.zeros((BLOCK_M, BLOCK_N), ACC), lane, inside & (lane < 0), param, IDENTITY)
+    for j in range(start, stop, BLOCK_N):
+        n = j + lane
+        valid = inside & (n < stop)
+        x = tl.load(row_ptrs + offsets(n, shape_n, stride_xn), mask=valid, other=0).to(ACC)
+        state = COMBINE(*state, *LIFT(x, n, valid, param, IDENTITY))
+    state = FOLD(state)
+    if SPLIT:
+        for k in tl.static_range(len(out_ptrs)):
+            tl.store(out_ptrs[k] + tl.program_id(1) * M + m, state[k], mask=m < M)
+    else:
+        results = FINISH(*state, count, param)
+        for k in tl.static_range(len(out_ptrs)):
+            tl.store(out_ptrs[k] + offsets(m, shape_m, stride_m, k * len(shape_m)), results[k], mask=m < M)
+
+
+@triton.jit
+def merge_kernel(
+    out_ptrs, state_ptrs, shape_m, stride_m, M, count, param,
+    FOLD: tl.constexpr, FINISH: tl.constexpr, BLOCK_M: tl.constexpr, SPLITS: tl.constexpr,
+):
+    """Combine the states of SPLITS programs, stored as (SPLITS, M)."""
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside = m < M
+    at = tl.arange(0, SPLITS)[None, :] * M + m[:, None]
+    state = ()
+    for k in tl.static_range(len(state_ptrs)):
+        state = state + (tl.load(state_ptrs[k] + at, mask=inside[:, None], other=0),)
+    results = FINISH(*FOLD(state), count, param)
+    for k in tl.static_range(len(out_ptrs)):
+        tl.store(out_ptrs[k] + offsets(m, shape_m, stride_m, k * len(shape_m)), results[k], mask=inside)
+
+
+# ------------------------------------------------------------------ sums
+@triton.jit
+def sum_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, x, 0),)
+
+
+@triton.jit
+def nansum_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid & (x == x), x, 0),)
+
+
+@triton.jit
+def nonzero_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid & (x != 0), 1, 0).to(tl.int64),)
+
+
+@triton.jit
+def zeroth_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid & (x != 0), 1, 0).to(x.dtype),)
+
+
+@triton.jit
+def absolute_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, tl.abs(x), 0),)
+
+
+@triton.jit
+def square_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, x * x, 0),)
+
+
+@triton.jit
+def power_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, libdevice.pow(tl.abs(x), param + tl.zeros_like(x)), 0),)
+
+
+@triton.jit
+def sum_combine(a, b):
+    return (a + b,)
+
+
+@triton.jit
+def sum_fold(state):
+    return tl.reduce(state, 1, sum_combine)
+
+
+@triton.jit
+def prod_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, x, 1),)
+
+
+@triton.jit
+def prod_combine(a, b):
+    return (a * b,)
+
+
+@triton.jit
+def prod_fold(state):
+    return tl.reduce(state, 1, prod_combine)
+
+
+@triton.jit
+def first_finish(a, count, param):
+    return (a,)
+
+
+@triton.jit
+def mean_finish(a, count, param):
+    return (a / count,)
+
+
+@triton.jit
+def root_finish(a, count, param):
+    return (tl.sqrt(a),)
+
+
+@triton.jit
+def power_finish(a, count, param):
+    return (libdevice.pow(a, 1 / param + tl.zeros_like(a)),)
+
+
+# ------------------------------------------------------------------ extremes: NaN wins, as in PyTorch
+@triton.jit
+def bounded_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, x, IDENTITY),)
+
+
+@triton.jit
+def bounded_absolute_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, tl.abs(x), IDENTITY),)
+
+
+@triton.jit
+def truth_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, (x != 0).to(tl.int32), IDENTITY),)
+
+
+@triton.jit
+def max_combine(a, b):
+    return (tl.where((a > b) | (a != a), a, b),)
+
+
+@triton.jit
+def max_fold(state):
+    return tl.reduce(state, 1, max_combine)
+
+
+@triton.jit
+def min_combine(a, b):
+    return (tl.where((a < b) | (a != a), a, b),)
+
+
+@triton.jit
+def min_fold(state):
+    return tl.reduce(state, 1, min_combine)
+
+
+@triton.jit
+def both_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return tl.where(valid, x, IDENTITY[0]), tl.where(valid, x, IDENTITY[1])
+
+
+@triton.jit
+def both_combine(low, high, other_low, other_high):
+    return min_combine(low, other_low)[0], max_combine(high, other_high)[0]
+
+
+@triton.jit
+def both_fold(state):
+    return tl.reduce(state, 1, both_combine)
+
+
+@triton.jit
+def both_finish(low, high, count, param):
+    return low, high
+
+
+# ------------------------------------------------------------------ extremes with their index: the first of equals wins
+@triton.jit
+def indexed_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return tl.where(valid, x, IDENTITY), tl.where(valid, index, 0x7FFFFFFF if index.dtype == tl.int32 else 0x7FFFFFFFFFFFFFFF)
+
+
+@triton.jit
+def argmax_combine(a, i, b, j):
+    left = (a > b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))
+    return tl.where(left, a, b), tl.where(left, i, j)
+
+
+@triton.jit
+def argmax_fold(state):
+    return tl.reduce(state, 1, argmax_combine)
+
+
+@triton.jit
+def argmin_combine(a, i, b, j):
+    left = (a < b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))
+    return tl.where(left, a, b), tl.where(left, i, j)
+
+
+@triton.jit
+def argmin_fold(state):
+    return tl.reduce(state, 1, argmin_combine)
+
+
+@triton.jit
+def value_index_finish(a, i, count, param):
+    return a, i
+
+
+@triton.jit
+def index_finish(a, i, count, param):
+    return (i,)
+
+
+# ------------------------------------------------------------------ variance: Welford, merged by Chan's formula
+@triton.jit
+def moments_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return tl.where(valid, x, 0), tl.zeros_like(x), tl.where(valid, 1, 0).to(x.dtype)
+
+
+@triton.jit
+def moments_combine(mean_a, square_a, n_a, mean_b, square_b, n_b):
+    n = n_a + n_b
+    delta = mean_b - mean_a
+    share = tl.where(n == 0, 0, n_b / tl.where(n == 0, 1, n))
+    return mean_a + delta * share, square_a + square_b + delta * delta * n_a * share, n
+
+
+@triton.jit
+def moments_fold(state):
+    return tl.reduce(state, 1, moments_combine)
+
+
+@triton.jit
+def var_finish(mean, square, n, count, param):
+    return (square / tl.maximum(count - param, 0.0),)
+
+
+@triton.jit
+def std_finish(mean, square, n, count, param):
+    return (tl.sqrt(square / tl.maximum(count - param, 0.0)),)
+
+
+@triton.jit
+def mean_var_finish(mean, square, n, count, param):
+    return mean, square / count
+
+
+# ------------------------------------------------------------------ log of a sum of exponentials: (largest, sum relative to it)
+@triton.jit
+def logsumexp_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return tl.where(valid, x, float("-inf")), tl.where(valid, 1, 0).to(x.dtype)
+
+
+@triton.jit
+def logsumexp_combine(a, s, b, t):
+    # equal largest values, infinities too, have ratio 1: their difference may be nan
+    ratio = tl.exp(tl.where(a == b, 0.0, -tl.abs(a - b)))
+    left = (a >= b) | (a != a)
+    return tl.where(left, a, b), tl.where(left, s + t * ratio, s * ratio + t)
+
+
+@triton.jit
+def logsumexp_fold(state):
+    return tl.reduce(state, 1, logsumexp_combine)
+
+
+@triton.jit
+def logsumexp_finish(a, s, count, param):
+    return (tl.where(s == 0, a, a + tl.log(s)),)

@@ -1,0 +1,371 @@
+"""Reductions to one value: sum, nansum, mean, prod, any, all, count_nonzero, logsumexp, vector norms.
+
+On the GPU a reduction is a monoid (`triton_kernels/reduce.py`) run over the rows of any layout by `reduce_rows`.
+"""
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from tritorch.dtype import types
+from tritorch.cuda.launch import kernels, launch
+from tritorch.dispatch import op
+from tritorch.errors import check
+from tritorch.ops.rows import blocks, chunk_of, kept, row_strides, rows, splits
+from tritorch.shape import cdiv, next_power_of_2, wrap_dims
+from tritorch.tensor import empty
+
+K = kernels("reduce")
+
+
+# ------------------------------------------------------------------ the common ground of all reductions
+class Monoid(NamedTuple):
+    """A reduction by the names of its device functions: <lift>_lift, <combine>_combine and _fold, <finish>_finish.
+
+    `states` are the dtypes of its state; None stands for the accumulator's.
+    """
+
+    lift: str
+    combine: str
+    finish: str = "first"
+    states: tuple = (None,)
+
+
+@lru_cache(maxsize=512)
+def functions(monoid):
+    """The device functions of a monoid as launch keywords: those of the first stage alone, those of both."""
+    return {"LIFT": getattr(K, monoid.lift + "_lift"), "COMBINE": getattr(K, monoid.combine + "_combine")}, \
+        {"FOLD": getattr(K, monoid.combine + "_fold"), "FINISH": getattr(K, monoid.finish + "_finish")}
+
+
+def reduce_rows(outs, x, dims, keepdim, monoid, acc, identity=0, param=0.0):
+    """Reduce x over `dims` into `outs` on the GPU, in one launch or, where there are few long rows, in two."""
+    M, shape_m, stride_m, N, shape_n, stride_n, across, wide = rows(x.shape, dims, *[row_strides(o, dims, keepdim) for o in outs], x.strides)
+    BLOCK_M, BLOCK_N = blocks(M, N, across, 4096 if len(monoid.states) == 1 else 2048)
+    programs = cdiv(M, BLOCK_M)
+    pieces = splits(programs, cdiv(N, BLOCK_N))
+    targets = tuple(outs) if pieces == 1 else tuple([empty((pieces, M), s or acc, x.device) for s in monoid.states])
+    first, both = functions(monoid)
+    param = np.float64(param) if acc is types.float64 else float(param)
+    launch(K.reduce_kernel, (programs, pieces), targets, x, shape_m, stride_m, shape_n, stride_n, M, N, chunk_of(N, BLOCK_N, pieces), N, param,
+           **first, **both, IDENTITY=identity, ACC=getattr(K.tl, acc.name), OUTS=len(outs), WIDE=wide, SPLIT=pieces > 1,
+           BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N)
+    if pieces > 1:
+        BLOCK_M = min(BLOCK_M, max(4096 // pieces, 1))
+        launch(K.merge_kernel, (cdiv(M, BLOCK_M),), tuple(outs), targets, shape_m, stride_m, M, N, param, **both, BLOCK_M=BLOCK_M, SPLITS=pieces)
+
+
+def dims_of(dim, ndim, name):
+    """The dims that `dim` names; None and () name all."""
+    return wrap_dims(None if dim == () else dim, ndim, name)
+
+
+def size_of(input, dim):
+    """How many elements a reduction over `dim` makes one of."""
+    return math.prod([input.shape[d] for d in dims_of(dim, input.ndim, "reduce")])
+
+
+def restore(g, ndim, dim, keepdim):
+    """A reduced tensor with its reduced dims back, of size 1."""
+    if keepdim:
+        return g
+    dims, sizes = dims_of(dim, ndim, "reduce"), iter(g.shape)
+    return g.reshape(tuple([1 if d in dims else next(sizes) for d in range(ndim)]))
+
+
+def whole(dtype):
+    """The dtype of a sum or product: int64 for integers and bools."""
+    return dtype if dtype.is_floating_point else types.int64
+
+
+def accumulator(dtype):
+    """What values of `dtype` are compared in on the GPU: small integers have no registers of their own."""
+    return dtype.compute if dtype.is_floating_point or dtype is types.int64 else types.int32
+
+
+def single(x):
+    """An array of a half type as float32; any other as it is."""
+    return x.astype(np.float32) if x.dtype.itemsize <= 2 and x.dtype.kind in "fV" else x
+
+
+def sample_dims(make):
+    """The calls that every reduction is tested with."""
+    yield make(3, 5),
+    yield make(2, 3, 5), 1
+    yield make(2, 3, 7), (0, -1)
+    yield make(4, 9), 0, True
+    yield make(37, 43), -1
+    yield make(),
+    yield make(3, 0, 2), 2
+
+
+def bad_dims(f):
+    """The sentences of a dim out of range and of a dim named twice."""
+    def errors(make):
+        yield (make(2, 3), 2), {}, IndexError, "expected a dim in [-2, 1], got 2"
+        yield (make(2, 3), (0, -2)), {}, RuntimeError, "expected each dim once"
+    f.errors(errors)
+
+
+def sweeps(f):
+    """Rows, columns and the whole of a large matrix, timed."""
+    def workloads(make):
+        for label, dim in ("rows", 1), ("columns", 0), ("all", None):
+            yield f"8192x8192 {label}", lambda dim=dim: (make(8192, 8192), dim), 4 * 8192 * 8192, 8192 * 8192
+    f.workloads(workloads)
+
+
+# ------------------------------------------------------------------ sums
+def summing(name, doc, monoid, on_array):
+    """A reduction with `dtype`: the input is cast first, integers give int64."""
+    def rule(input, dim=None, keepdim=False, dtype=None):
+        return kept(input.shape, dims_of(dim, input.ndim, name), keepdim), dtype or whole(input.dtype), input.device
+
+    rule.__name__, rule.__doc__ = name, doc
+    f = op(rule)
+
+    @f.impl("cpu")
+    def cpu(out, x, dim, keepdim, dtype):
+        dims = dims_of(dim, x.ndim, name)
+        if dtype and x.dtype != dtype.numpy:
+            x = x.astype(dtype.numpy)
+        x = single(x)
+        if x.dtype == out.dtype:
+            on_array(x, axis=dims, keepdims=keepdim, out=out)
+        else:
+            out[...] = on_array(x, axis=dims, keepdims=keepdim, **({} if x.dtype.kind in "fV" else {"dtype": np.int64}))
+
+    @f.impl("cuda")
+    def cuda(out, x, dim, keepdim, dtype):
+        if dtype and not dtype.is_floating_point and x.dtype.is_floating_point:
+            x = x.to(dtype)
+        reduce_rows([out], x, dims_of(dim, x.ndim, name), keepdim, monoid, out.dtype.compute if out.dtype.is_floating_point else types.int64)
+
+    f.samples(sample_dims)
+    bad_dims(f)
+    sweeps(f)
+    return f
+
+
+sum = summing("sum", """Sum over `dim` (an int, a tuple, or None for all).
+
+    out = Σ x over the dims. Integers and bools sum to int64, half types in float32; an empty sum is 0.
+
+    >>> import tritorch as torch; torch.ones(2, 3).sum(dim=1, keepdim=True).shape
+    tritorch.Size([2, 1])
+    """, Monoid("sum", "sum"), np.sum)
+
+
+@sum.grad("input")
+def sum_grad(g, input, dim, keepdim):
+    return restore(g, input.ndim, dim, keepdim).expand(input.shape)
+
+
+nansum = summing("nansum", """Sum over `dim` that counts NaN as 0.
+
+    >>> import tritorch as torch; torch.tensor([1.0, float("nan")]).nansum().item()
+    1.0
+    """, Monoid("nansum", "sum"), np.nansum)
+
+
+@nansum.grad("input")
+def nansum_grad(g, input, dim, keepdim):
+    return restore(g, input.ndim, dim, keepdim) * (input == input)
+
+
+@op
+def mean(input, dim=None, keepdim=False, dtype=None):
+    """Mean over `dim` (an int, a tuple, or None for all).
+
+    out = Σ x / n over the dims; an empty mean is NaN. Integers need a floating `dtype`.
+
+    >>> import tritorch as torch; torch.tensor([[1.0, 3.0], [2.0, 6.0]]).mean(dim=0)
+    tensor([1.5000, 4.5000])
+    """
+    kind = dtype or input.dtype
+    check(kind.is_floating_point, "mean", "a floating dtype", kind, use="x.mean(dtype=torch.float32)")
+    return kept(input.shape, dims_of(dim, input.ndim, "mean"), keepdim), kind, input.device
+
+
+@mean.impl("cpu")
+def mean_cpu(out, x, dim, keepdim, dtype):
+    dims = dims_of(dim, x.ndim, "mean")
+    x = single(x if dtype is None else x.astype(dtype.numpy, copy=False))
+    total = np.sum(x, axis=dims, keepdims=keepdim)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        np.divide(total, x.dtype.type(math.prod([x.shape[d] for d in dims])), out=out, casting="unsafe")
+
+
+@mean.impl("cuda")
+def mean_cuda(out, x, dim, keepdim, dtype):
+    reduce_rows([out], x, dims_of(dim, x.ndim, "mean"), keepdim, Monoid("sum", "sum", "mean"), out.dtype.compute)
+
+
+@mean.grad("input")
+def mean_grad(g, input, dim, keepdim):
+    return (restore(g, input.ndim, dim, keepdim) / max(size_of(input, dim), 1)).expand(input.shape)
+
+
+mean.samples(sample_dims)
+sweeps(mean)
+
+
+@mean.errors
+def mean_errors(make):
+    yield (make(3, integer=True, low=0, high=5),), {}, RuntimeError, "expected a floating dtype"
+    yield (make(2, 3), 2), {}, IndexError, "expected a dim in [-2, 1], got 2"
+
+
+# ------------------------------------------------------------------ product
+prod = summing("prod", """Product over one dim, or over all.
+
+    out = Π x. Integers and bools give int64; an empty product is 1. The gradient is right where factors are 0.
+
+    >>> import tritorch as torch; torch.tensor([2, 3, 4]).prod().item()
+    24
+    """, Monoid("prod", "prod"), np.prod)
+
+
+@prod.grad("input")
+def prod_grad(g, input, dim, keepdim):
+    if not input.shape:
+        return g
+    x, at = (input.reshape(-1), 0) if dim is None else (input, dim)
+    others = before(x, at) * before(x.flip(at), at).flip(at)             # no division, so factors of 0 do no harm
+    return (restore(g, x.ndim, at, keepdim and dim is not None).reshape(kept(x.shape, dims_of(at, x.ndim, "prod"), True)) * others).reshape(input.shape)
+
+
+def before(x, dim):
+    """The product of all elements in front of each."""
+    from tritorch.ops.join import cat
+
+    n = x.shape[dim]
+    return cat([x.narrow(dim, 0, min(n, 1)).new_ones(()).expand_as(x.narrow(dim, 0, min(n, 1))), x.narrow(dim, 0, max(n - 1, 0))], dim).cumprod(dim)
+
+
+@prod.samples
+def prod_samples(make):
+    yield make(3, 5),
+    yield make(2, 3, 5), 1
+    yield make(4, 9), 0, True
+    yield make(5, 7, integer=True, low=-2, high=3), 1
+    yield make(),
+    yield make(3, 0, 2), 1
+
+
+# ------------------------------------------------------------------ truth and counts
+def truth(name, doc, combine, identity, on_array):
+    """any and all: bool, or uint8 for uint8; NaN is true."""
+    def rule(input, dim=None, keepdim=False):
+        return kept(input.shape, dims_of(dim, input.ndim, name), keepdim), types.uint8 if input.dtype is types.uint8 else types.bool, input.device
+
+    rule.__name__, rule.__doc__ = name, doc
+    f = op(rule)
+    monoid = Monoid("truth", combine, states=(types.int32,))
+
+    @f.impl("cpu")
+    def cpu(out, x, dim, keepdim):
+        out[...] = on_array(x, axis=dims_of(dim, x.ndim, name), keepdims=keepdim)
+
+    @f.impl("cuda")
+    def cuda(out, x, dim, keepdim):
+        reduce_rows([out], x, dims_of(dim, x.ndim, name), keepdim, monoid, accumulator(x.dtype), identity)
+
+    f.samples(sample_dims)
+    bad_dims(f)
+    sweeps(f)
+    return f
+
+
+any = truth("any", """Whether some element over `dim` is not 0.
+
+    >>> import tritorch as torch; torch.tensor([[0, 0], [0, 2]]).any(dim=1)
+    tensor([False,  True])
+    """, "max", 0, np.any)
+all = truth("all", """Whether every element over `dim` is not 0; true for none.
+
+    >>> import tritorch as torch; torch.tensor([[1, 0], [3, 2]]).all(dim=1)
+    tensor([False,  True])
+    """, "min", 1, np.all)
+
+
+@op
+def count_nonzero(input, dim=None):
+    """How many elements over `dim` are not 0, as int64.
+
+    >>> import tritorch as torch; torch.tensor([0.0, 2.0, float("nan")]).count_nonzero().item()
+    2
+    """
+    return kept(input.shape, dims_of(dim, input.ndim, "count_nonzero"), False), types.int64, input.device
+
+
+@count_nonzero.impl("cpu")
+def count_nonzero_cpu(out, x, dim):
+    out[...] = np.count_nonzero(x, axis=dims_of(dim, x.ndim, "count_nonzero"))
+
+
+@count_nonzero.impl("cuda")
+def count_nonzero_cuda(out, x, dim):
+    reduce_rows([out], x, dims_of(dim, x.ndim, "count_nonzero"), False, Monoid("nonzero", "sum", states=(types.int64,)), accumulator(x.dtype))
+
+
+@count_nonzero.samples
+def count_nonzero_samples(make):
+    yield make(3, 5),
+    yield make(37, 43, integer=True, low=-1, high=2), -1
+    yield make(2, 3, 7), (0, -1)
+    yield make(),
+    yield make(3, 0, 2), 2
+
+
+bad_dims(count_nonzero)
+sweeps(count_nonzero)
+
+
+# ------------------------------------------------------------------ logsumexp
+@op
+def logsumexp(input, dim, keepdim=False):
+    """Logarithm of a sum of exponentials over `dim`, without overflow.
+
+    out = log Σ exp(x). Integers become the default floating type.
+
+    >>> import tritorch as torch; torch.tensor([1000.0, 1000.0]).logsumexp(0).item()
+    1000.693115234375
+    """
+    return kept(input.shape, dims_of(dim, input.ndim, "logsumexp"), keepdim), types.promote_float(input), input.device
+
+
+@logsumexp.impl("cpu")
+def logsumexp_cpu(out, x, dim, keepdim):
+    dims = dims_of(dim, x.ndim, "logsumexp")
+    x = single(x) if x.dtype.kind in "fV" else x.astype(out.dtype)
+    top = np.max(x, axis=dims, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        total = np.log(np.sum(np.exp(x - top), axis=dims, keepdims=True)) + top
+    out[...] = total.reshape(out.shape)
+
+
+@logsumexp.impl("cuda")
+def logsumexp_cuda(out, x, dim, keepdim):
+    reduce_rows([out], x, dims_of(dim, x.ndim, "logsumexp"), keepdim, Monoid("logsumexp", "logsumexp", "logsumexp", (None, None)), out.dtype.compute)
+
+
+@logsumexp.grad("input")
+def logsumexp_grad(g, input, out, dim, keepdim):
+    return restore(g, input.ndim, dim, keepdim) * (input - restore(out, input.ndim, dim, keepdim)).exp()
+
+
+@logsumexp.samples
+def logsumexp_samples(make):
+    yield make(3, 5), 1
+    yield make(2, 3, 7), (0, -1)
+    yield make(4, 9), 0, True
+    yield make(37, 43), -1
+    yield make(), 0
+    yield make(3, 0, 2), 2
+
+
+bad_dims(logsumexp)
+sweeps(logsumexp)

@@ -1,0 +1,210 @@
+"""Variance, standard deviation and vector norms."""
+import math
+
+import numpy as np
+
+from tritorch.dtype import types
+from tritorch.dispatch import op
+from tritorch.errors import check
+from tritorch.ops.reduce import Monoid, bad_dims, dims_of, mean, reduce_rows, restore, single, size_of, sweeps
+from tritorch.ops.rows import kept
+
+
+# ------------------------------------------------------------------ variance
+def spread(name, doc, finish, root):
+    """variance and deviation: Welford's running moments on the GPU, two passes in numpy."""
+    def rule(input, dim=None, correction=1, keepdim=False):
+        check(input.dtype.is_floating_point, name, "a floating dtype", input.dtype, use="x.float()")
+        return kept(input.shape, dims_of(dim, input.ndim, name), keepdim), input.dtype, input.device
+
+    rule.__name__, rule.__doc__ = name, doc
+    f = op(rule)
+
+    @f.impl("cpu")
+    def cpu(out, x, dim, correction, keepdim):
+        x, dims = single(x), dims_of(dim, x.ndim, name)
+        n = math.prod([x.shape[d] for d in dims])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            x = x - np.sum(x, axis=dims, keepdims=True) / x.dtype.type(n)
+            square = np.sum(np.square(x), axis=dims, keepdims=keepdim) / x.dtype.type(max(n - correction, 0))
+            out[...] = np.sqrt(square) if root else square
+
+    @f.impl("cuda")
+    def cuda(out, x, dim, correction, keepdim):
+        monoid = Monoid("moments", "moments", finish, (None, None, None))
+        reduce_rows([out], x, dims_of(dim, x.ndim, name), keepdim, monoid, x.dtype.compute, param=correction)
+
+    @f.samples
+    def samples(make):
+        yield make(3, 5),
+        yield make(2, 3, 5), 1, 0
+        yield make(2, 3, 7), (0, -1), 1, True
+        yield make(4, 9), 0, 2, True
+        yield make(37, 43), -1, 0.5
+        yield make(3, 0, 2), 2, 0
+
+    f.errors(lambda make: [((make(3, integer=True, low=0, high=5),), {}, RuntimeError, "expected a floating dtype")])
+    sweeps(f)
+    return f
+
+
+variance = spread("variance", """Variance over `dim`: Σ (x - mean)² / (n - correction).
+
+    >>> import tritorch as torch; torch.tensor([1.0, 3.0]).var().item()
+    2.0
+    """, "var", False)
+deviation = spread("deviation", """Standard deviation over `dim`: √(Σ (x - mean)² / (n - correction)).
+
+    The gradient at 0 is 0.
+
+    >>> import tritorch as torch; torch.tensor([1.0, 5.0]).std(correction=0).item()
+    2.0
+    """, "std", True)
+
+
+def centered(input, dim, correction):
+    """(x - mean) / (n - correction): what the gradients of both share."""
+    free = size_of(input, dim) - correction
+    return (input - mean(input, dim, keepdim=True)) * (1 / free if free else math.inf)
+
+
+@variance.grad("input")
+def variance_grad(g, input, dim, correction, keepdim):
+    return restore(g, input.ndim, dim, keepdim) * (2 * centered(input, dim, correction))
+
+
+@deviation.grad("input")
+def deviation_grad(g, input, out, dim, correction, keepdim):
+    scale = (g / out).masked_fill(out == 0, 0)
+    return restore(scale, input.ndim, dim, keepdim) * centered(input, dim, correction)
+
+
+def arguments(dim, unbiased, correction):
+    """PyTorch's older and newer ways to say what is divided by, as (dim, correction)."""
+    if isinstance(dim, bool):                                            # x.var(False)
+        dim, unbiased = None, dim
+    return dim, (1 if unbiased is None else int(unbiased)) if correction is None else correction
+
+
+def var(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
+    """Variance over `dim`: Σ (x - mean)² / (n - correction); `unbiased=False` is correction 0.
+
+    >>> import tritorch as torch; torch.var(torch.tensor([1.0, 3.0]), correction=0).item()
+    1.0
+    """
+    return variance(input, *arguments(dim, unbiased, correction), keepdim)
+
+
+def std(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
+    """Standard deviation over `dim`; see `var`.
+
+    >>> import tritorch as torch; torch.std(torch.tensor([1.0, 5.0]), correction=0).item()
+    2.0
+    """
+    return deviation(input, *arguments(dim, unbiased, correction), keepdim)
+
+
+def var_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
+    """(variance, mean) over `dim`; see `var`."""
+    dim, correction = arguments(dim, unbiased, correction)
+    return variance(input, dim, correction, keepdim), mean(input, dim, keepdim)
+
+
+def std_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
+    """(standard deviation, mean) over `dim`; see `var`."""
+    dim, correction = arguments(dim, unbiased, correction)
+    return deviation(input, dim, correction, keepdim), mean(input, dim, keepdim)
+
+
+# ------------------------------------------------------------------ vector norms
+def norm_monoid(p):
+    """The reduction of each order, and its identity."""
+    if p in (math.inf, -math.inf):
+        return Monoid("bounded_absolute", "max" if p > 0 else "min"), 0 if p > 0 else math.inf
+    simple = {0: ("zeroth", "first"), 1: ("absolute", "first"), 2: ("square", "root")}
+    lift, finish = simple.get(p, ("power", "power"))
+    return Monoid(lift, "sum", finish), 0
+
+
+@op
+def vector_norm(x, ord=2, dim=None, keepdim=False, dtype=None):
+    """The p-norm of the elements over `dim`.
+
+    (Σ |x|^p)^(1/p); inf: the largest |x|; -inf: the smallest; 0: how many are not 0. The gradient at 0 is 0.
+
+    >>> import tritorch as torch; torch.linalg.vector_norm(torch.tensor([3.0, 4.0])).item()
+    5.0
+    """
+    check(x.dtype.is_floating_point, "vector_norm", "a floating dtype", x.dtype, use="x.float()")
+    dims = dims_of(dim, x.ndim, "vector_norm")
+    check(math.prod([x.shape[d] for d in dims]) > 0 or 0 <= ord < math.inf, "vector_norm", f"an element for order {ord}", tuple(x.shape))
+    return kept(x.shape, dims, keepdim), dtype or x.dtype, x.device
+
+
+@vector_norm.impl("cpu")
+def vector_norm_cpu(out, x, ord, dim, keepdim, dtype):
+    dims = dims_of(dim, x.ndim, "vector_norm")
+    x = single(x if dtype is None else x.astype(dtype.numpy, copy=False))
+    over = {"axis": dims, "keepdims": keepdim}
+    with np.errstate(divide="ignore", over="ignore"):
+        if ord == 2:
+            out[...] = np.sqrt(np.sum(np.square(x), **over))
+        elif ord == 0:
+            out[...] = np.count_nonzero(x, **over)
+        elif abs(ord) == math.inf:
+            out[...] = (np.max if ord > 0 else np.min)(np.abs(x), **over)
+        else:
+            out[...] = np.sum(np.abs(x) ** ord, **over) ** (1 / ord)
+
+
+@vector_norm.impl("cuda")
+def vector_norm_cuda(out, x, ord, dim, keepdim, dtype):
+    monoid, identity = norm_monoid(ord)
+    reduce_rows([out], x, dims_of(dim, x.ndim, "vector_norm"), keepdim, monoid, out.dtype.compute, identity, ord)
+
+
+@vector_norm.grad("x")
+def vector_norm_grad(g, x, out, ord, dim, keepdim):
+    g, norm = restore(g, x.ndim, dim, keepdim), restore(out, x.ndim, dim, keepdim)
+    if ord == 0:
+        return (x * 0) * g
+    if ord == 1:
+        return x.sign() * g
+    if ord == 2:
+        return x * (g / norm).masked_fill(norm == 0, 0)
+    if abs(ord) == math.inf:
+        ties = (x.abs() == norm).to(g.dtype)
+        return x.sign() * (g * (ties / ties.sum(dim or None, keepdim=True)))
+    scale = (g / norm ** (ord - 1)).masked_fill(norm == 0, 0)
+    return (x.sign() * x.abs() ** (ord - 1)).masked_fill(x == 0, 0) * scale
+
+
+@vector_norm.samples
+def vector_norm_samples(make):
+    yield make(3, 5),
+    yield make(2, 3, 5), 1, 1
+    yield make(2, 3, 7), math.inf, (0, -1)
+    yield make(4, 9), -math.inf, 0, True
+    yield make(37, 43), 3, -1
+    yield make(5, 4, positive=True), 0.5, 1
+    yield make(5, 4), 0, 1
+    yield make(3, 0, 2), 2, 2
+
+
+@vector_norm.errors
+def vector_norm_errors(make):
+    yield (make(3, integer=True, low=0, high=5),), {}, RuntimeError, "expected a floating dtype"
+    yield (make(0, 3), math.inf, 0), {}, RuntimeError, "expected an element for order inf"
+
+
+sweeps(vector_norm)
+
+
+def norm(input, p="fro", dim=None, keepdim=False, dtype=None):
+    """Vector norm of order p over `dim`; "fro" is 2.
+
+    >>> import tritorch as torch; torch.tensor([[3.0], [4.0]]).norm().item()
+    5.0
+    """
+    check(p == "fro" or not isinstance(p, str), "norm", "a number or 'fro'", p, use="linalg.matrix_norm")
+    return vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype)
