@@ -1,1 +1,66 @@
-"""tritorch.cuda: devices, streams, events, memory and graphs, under the names of torch.cuda. Importing it touches no device."""
+"""tritorch.cuda: devices, streams, events, memory and graphs, under the names of torch.cuda. Importing it touches no device.
+
+`tritorch.cuda.device`, `.stream` and `.graph` are the public class or function, as in PyTorch, not the modules of that name:
+code of this package imports from the modules, `from tritorch.cuda.stream import current_handle`.
+"""
+
+from tritorch.cuda import memory
+from tritorch.cuda.device import (
+    current_device,
+    device,
+    device_count,
+    device_of,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    init,
+    is_available,
+    is_bf16_supported,
+    is_initialized,
+    is_tf32_supported,
+    mem_get_info,
+    set_device,
+    simulate,
+)
+from tritorch.cuda.event import Event
+from tritorch.cuda.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
+from tritorch.cuda.memory_report import (
+    empty_cache,
+    get_per_process_memory_fraction,
+    max_memory_allocated,
+    max_memory_reserved,
+    memory_allocated,
+    memory_reserved,
+    memory_snapshot,
+    memory_stats,
+    memory_stats_as_nested_dict,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_max_memory_allocated,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+)
+from tritorch.cuda.mempool import MemPool, caching_allocator_alloc, caching_allocator_delete, use_mem_pool
+from tritorch.cuda.stream import (
+    ExternalStream,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    get_stream_from_external,
+    set_stream,
+    stream,
+    synchronize,
+)
+from tritorch.errors import OutOfMemoryError
+
+__all__ = [
+    "CUDAGraph", "Event", "ExternalStream", "MemPool", "OutOfMemoryError", "Stream", "StreamContext", "caching_allocator_alloc",
+    "caching_allocator_delete", "current_device", "current_stream", "default_stream", "device", "device_count", "device_of",
+    "empty_cache", "get_device_capability", "get_device_name", "get_device_properties", "get_per_process_memory_fraction",
+    "get_stream_from_external", "graph", "graph_pool_handle", "init", "is_available", "is_bf16_supported",
+    "is_current_stream_capturing", "is_initialized", "is_tf32_supported", "max_memory_allocated", "max_memory_reserved",
+    "mem_get_info", "memory", "memory_allocated", "memory_reserved", "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict",
+    "memory_summary", "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats", "set_device",
+    "set_per_process_memory_fraction", "set_stream", "simulate", "stream", "synchronize", "use_mem_pool",
+]

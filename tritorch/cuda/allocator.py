@@ -19,7 +19,7 @@ import gc
 import threading
 
 from tritorch.cuda import attribution, driver
-from tritorch.cuda import device as devices
+from tritorch.cuda.device import device as on_device
 from tritorch.cuda.ledger import BATCH, HELD, SMALL, Ledger, rounded
 from tritorch.cuda.spans import Pool, Span
 from tritorch.cuda.stream import captures, is_capturing
@@ -30,7 +30,7 @@ _new = object.__new__
 
 pools: dict[tuple[int, int], Pool] = {}                    # (device, stream) -> where a hit looks; find() fills it
 memories: dict[int, Memory] = {}
-routes: dict[int, tuple] = {}                              # thread -> id of the private pool chosen by use_mem_pool
+routes: dict[tuple[int, int], tuple] = {}                  # (device, thread) -> id of the private pool chosen by use_mem_pool
 observe = None                                             # called with every span that becomes live or dead, when someone wants to know
 
 
@@ -149,8 +149,8 @@ class Memory:
     def pool(self, stream):
         """The pool that serves a stream now. While something is captured or routed, all others stay out of the hits' way."""
         private = None
-        if threading.get_ident() in routes:
-            private = self.private(routes[threading.get_ident()])
+        if (self.index, threading.get_ident()) in routes:
+            private = self.private(routes[self.index, threading.get_ident()])
         elif is_capturing(self.index, stream):
             private = captures[self.index].private
         table = self.pools if private is None else private.pools
@@ -172,7 +172,7 @@ class Memory:
         if self.fraction < 1 and self.reserved() + segment > self.fraction * self.driver.memory_info(self.index)[1]:
             return None
         try:
-            with devices.device(self.index):
+            with on_device(self.index):
                 ptr = self.driver.alloc(segment)
         except driver.OutOfMemory:
             return None
@@ -229,7 +229,7 @@ class Memory:
             return
         events = []
         for index, stream in span.home.streams:
-            with devices.device(index):
+            with on_device(index):
                 events.append(self.driver.event_create(False))
                 self.driver.event_record(events[-1], stream)
         self.held.append((span, events))
@@ -259,10 +259,12 @@ class Memory:
         span.home.append(span)
         span.dirty.add(span.size)
 
+    def all_pools(self):
+        return [*self.pools.values(), *(pool for private in self.privates.values() for pool in private.pools.values())]
+
     def live(self):
-        """Spans in use. Clears the shelves, so that what is not free is live or held."""
-        private = [pool for private in self.privates.values() for pool in private.pools.values()]
-        for pool in (*self.pools.values(), *private):
+        """Spans in use or held. Clears the shelves, so that nothing else is not free."""
+        for pool in self.all_pools():
             pool.clear_shelves()
             yield from (span for span in pool.spans() if not span.free)
 
@@ -279,8 +281,8 @@ class Memory:
         told = ", ".join(f"{readable(held)} by {count} × {key}" for key, (count, held) in most) or "nothing"
         limit = f" (limited to {self.fraction:.0%})" if self.fraction < 1 else ""
         where = "" if attribution.labels else "; use tritorch.cuda.memory._record_memory_history() to see the lines that hold it"
-        return (f"CUDA out of memory. Tried to allocate {readable(size)} on cuda:{self.index}: {readable(free)} of {readable(total)} are free"
-                f"{limit}, {readable(allocated)} allocated, {readable(self.reserved())} reserved; the most is held by {told}{where}")
+        return (f"CUDA out of memory. Tried to allocate {readable(size)} on cuda:{self.index}: {readable(free)} of {readable(total)} are "
+                f"free{limit}, {readable(allocated)} allocated, {readable(self.reserved())} reserved; the most is held by {told}{where}")
 
 
 def readable(nbytes: int) -> str:
@@ -319,19 +321,21 @@ def _observe(span, live):
         memory.driver.annotate(span.ptr, span.nbytes, span.pool.stream, live, label)
 
 
-def begin_private(index: int, id: tuple) -> Private:
-    """Start to serve a capture from a private pool; the caller lists it in `captures` right after."""
+def begin_capture(index: int, graph, id: tuple) -> None:
+    """From here on what is captured on a device is served from the private pool `id`, and `graph` keeps that pool alive."""
+    memory = memory_of(index)
     with lock:
-        private = memory_of(index).private(id)
-        private.users += 1
+        graph.private = memory.private(id)
+        graph.private.users += 1
+        captures[index] = graph
         pools.clear()
-        return private
 
 
 def end_capture(index: int) -> None:
-    """The capture is over and no longer in `captures`: hits find the ordinary pools again."""
+    """The capture on a device is over: hits find the ordinary pools again."""
     memory = memory_of(index)
     with lock:
+        del captures[index]
         pools.clear()
         postponed, memory.postponed = memory.postponed, []
     for span in postponed:
@@ -339,11 +343,6 @@ def end_capture(index: int) -> None:
             memory.unhold(span)
         else:
             memory.hold(span)
-
-
-def end_private(index: int, private: Private) -> None:
-    """One user of a private pool is gone; after the last its memory is ordinary cached memory for release."""
-    private.users -= 1
 
 
 def empty_cache() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from tritorch.cuda import device as devices
 from tritorch.cuda import driver
+from tritorch.cuda.device import device as on_device
 from tritorch.cuda.stream import Stream, captures, current_stream
 from tritorch.errors import check
 
@@ -32,17 +32,17 @@ class Event:
         stream = current_stream() if stream is None else stream
         if self.handle is None:
             self.driver, self.device = driver.current(), stream.device
-            with devices.device(stream.device.index):
+            with on_device(stream.device.index):
                 self.handle = self.driver.event_create(self.timing)
         check(self.device is stream.device, "Event.record", f"a stream of {self.device}, where the event was recorded first", stream.device)
-        with devices.device(stream.device.index):
+        with on_device(stream.device.index):
             self.driver.event_record(self.handle, stream.cuda_stream)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Work queued on `stream` from now on waits for the last record; nothing was recorded: nothing to wait for."""
         if self.handle is not None:
             stream = current_stream() if stream is None else stream
-            with devices.device(stream.device.index):
+            with on_device(stream.device.index):
                 self.driver.stream_wait_event(stream.cuda_stream, self.handle)
 
     def query(self) -> bool:

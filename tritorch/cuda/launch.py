@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from tritorch.cuda import device as devices
 from tritorch.cuda import driver
+from tritorch.cuda.device import current_device
+from tritorch.cuda.device import device as on_device
 from tritorch.cuda.stream import current_handle
 from tritorch.errors import check
 from tritorch.shape import Size
@@ -78,7 +79,7 @@ def launch(kernel, grid, *args, num_warps=4, num_stages=3, **constexprs):
             key += (item[0], kind, id(item[1]) if kind is kernel.__class__ else item[1])
     values = []
     owner = _collect(args, key, values)
-    index = devices.current_device() if owner is None else owner.device.index
+    index = current_device() if owner is None else owner.device.index
     key.append(index)
     start = _functions.get(tuple(key))
     try:
@@ -171,7 +172,7 @@ def _load(kernel, args, constexprs, options, index, key) -> Callable:
     check(index is not None, "launch", "CUDA tensors", "a CPU tensor", error=ValueError)
     spec, ones = _specialise(kernel, args, constexprs, options)
     compiler.observe(spec)
-    with devices.device(index):
+    with on_device(index):
         function = driver.current().load(spec.kernel, spec.signature, spec.constexprs, spec.attrs, spec.options)
     start = function.launch
     if ones:
@@ -310,4 +311,4 @@ def tile(hardware: int, simulated: int) -> int:
 
 def sm_count() -> int:
     """Multiprocessors of the current device."""
-    return driver.current().device_properties(devices.current_device()).multi_processor_count
+    return driver.current().device_properties(current_device()).multi_processor_count

@@ -1,4 +1,7 @@
-"""Copies between host and device, fills, and page-locked memory. Everything goes on the current stream."""
+"""Copies between host and device, fills, and page-locked memory. Everything goes on the current stream.
+
+As torch.cuda.memory does, it also has the allocator's statistics and snapshots (memory_report.py).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ import threading
 
 import numpy as np
 
-from tritorch.cuda import device as devices
 from tritorch.cuda import driver
+from tritorch.cuda.device import device as on_device
+from tritorch.cuda.memory_report import *  # noqa: F403
+from tritorch.cuda.memory_report import _dump_snapshot, _record_memory_history, _snapshot  # noqa: F401
 from tritorch.cuda.stream import captures, current_handle, is_capturing, refuse_capture
 from tritorch.errors import check
 
@@ -24,7 +29,7 @@ def copy(dst_ptr: int, src_ptr: int, nbytes: int, kind: str, device_index: int, 
         waits = kind == "d2h" and not non_blocking
         if waits:
             refuse_capture("copy to the host", device_index, stream)
-        with devices.device(device_index):
+        with on_device(device_index):
             driver.current().copy(dst_ptr, src_ptr, nbytes, kind, stream)
             if waits:
                 driver.current().stream_synchronize(stream)
@@ -33,7 +38,7 @@ def copy(dst_ptr: int, src_ptr: int, nbytes: int, kind: str, device_index: int, 
 def fill(ptr: int, value: int, width: int, count: int, device_index: int) -> None:
     """Write `count` repetitions of an unsigned pattern of `width` bytes (1, 2 or 4)."""
     if count:
-        with devices.device(device_index):
+        with on_device(device_index):
             driver.current().fill(ptr, value, width, count, current_handle(device_index))
 
 
@@ -57,11 +62,13 @@ def download(ptr: int, nbytes: int, device_index: int) -> np.ndarray:
     return out
 
 
-def download_into(array: np.ndarray, ptr: int, device_index: int, pinned_owner: Pinned | None = None) -> None:
-    """Copy from the device into a contiguous array; waits unless the array is pinned: then the bytes are there after a synchronisation."""
+def download_into(array: np.ndarray, ptr: int, device_index: int, pinned_owner: Pinned | None = None, non_blocking: bool = False) -> None:
+    """Copy from the device into a contiguous array and wait, unless it is pinned and `non_blocking`: then the bytes are there once
+    the current stream is through. In a graph capture only the latter is possible."""
     stream = current_handle(device_index)
-    copy(array.__array_interface__["data"][0], ptr, array.nbytes, "d2h", device_index, non_blocking=pinned_owner is not None)
-    if pinned_owner is not None:
+    late = non_blocking and pinned_owner is not None
+    copy(array.__array_interface__["data"][0], ptr, array.nbytes, "d2h", device_index, non_blocking=late)
+    if late:
         pinned_owner.streams.add((device_index, stream))
         if is_capturing(device_index, stream):
             captures[device_index].keep(pinned_owner)
@@ -93,7 +100,7 @@ def _mark(owner, streams) -> list[int]:
     """An event at the present end of each stream."""
     events = []
     for index, stream in streams:
-        with devices.device(index):
+        with on_device(index):
             events.append(owner.event_create(False))
             owner.event_record(events[-1], stream)
     return events

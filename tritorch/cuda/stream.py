@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from tritorch.cuda import device as devices
 from tritorch.cuda import driver
+from tritorch.cuda.device import current_device, index_of, set_device
+from tritorch.cuda.device import device as on_device
 from tritorch.device import device as Device
 from tritorch.errors import check
 
@@ -51,7 +52,7 @@ class Stream:
     __slots__ = ("device", "cuda_stream", "priority", "_context", "__weakref__")
 
     def __init__(self, device=None, priority: int = 0, **kwargs):
-        index = devices.index_of(device)
+        index = index_of(device)
         self.device, self.priority, self._context = Device("cuda", index), priority, []
         self.cuda_stream = kwargs["stream_ptr"] if "stream_ptr" in kwargs else _take(index, priority)
 
@@ -75,7 +76,7 @@ class Stream:
     def synchronize(self) -> None:
         """Wait for the work queued so far."""
         refuse_capture("Stream.synchronize", self.device.index, self.cuda_stream)
-        with devices.device(self.device.index):
+        with on_device(self.device.index):
             driver.current().stream_synchronize(self.cuda_stream)
 
     def record_event(self, event=None):
@@ -132,14 +133,14 @@ def _take(index: int, priority: int) -> int:
         made, turn = _made.setdefault(key, []), _turn.get(key, 0)
         _turn[key] = turn + 1
         if turn < POOL:
-            with devices.device(index):
+            with on_device(index):
                 made.append(driver.current().stream_create(priority))
         return made[turn % POOL]
 
 
 def default_stream(device=None) -> Stream:
     """The stream that is current where nobody chose another."""
-    index = devices.index_of(device)
+    index = index_of(device)
     found = _defaults.get(index)
     if found is None:
         found = _defaults.setdefault(index, Stream(index, stream_ptr=0))
@@ -148,7 +149,7 @@ def default_stream(device=None) -> Stream:
 
 def current_stream(device=None) -> Stream:
     """This thread's current stream on a device."""
-    index = devices.index_of(device)
+    index = index_of(device)
     return _current.streams.get(index) or default_stream(index)
 
 
@@ -156,8 +157,8 @@ def set_stream(stream: Stream | None) -> None:
     """Make `stream` and its device current in this thread; None changes nothing. `stream()` undoes itself, this does not."""
     if stream is not None:
         index = stream.device.index
-        if index != devices.current_device():
-            devices.set_device(index)
+        if index != current_device():
+            set_device(index)
         _current.streams[index], _current.handles[index] = stream, stream.cuda_stream
 
 
@@ -169,14 +170,14 @@ class StreamContext:
 
     def __enter__(self):
         if self.stream is not None:
-            self.device = devices.current_device()
+            self.device = current_device()
             self.before = current_stream(self.stream.device.index)
             set_stream(self.stream)
 
     def __exit__(self, *exception):
         if self.stream is not None:
             set_stream(self.before)
-            devices.set_device(self.device)
+            set_device(self.device)
         return False
 
 
@@ -199,3 +200,11 @@ def refuse_capture(what: str, index: int, handle: int) -> None:
     """Raise when `what`, which waits for the device, is called in a graph capture: the work it waits for is not running."""
     check(not captures or not is_capturing(index, handle), what, "no CUDA graph capture on the stream, because it waits for the device",
           "a capture under way", use="it before or after the capture")
+
+
+def synchronize(device=None) -> None:
+    """Wait for all work queued on a device. Errors of kernels that ran meanwhile are raised here."""
+    index = index_of(device)
+    check(index not in captures, "synchronize", "no CUDA graph capture on the device, because it waits for it", "a capture under way",
+          use="it before or after the capture")
+    driver.current().synchronize(index)

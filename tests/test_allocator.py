@@ -1,0 +1,551 @@
+"""The caching allocator: reuse, cutting and joining, streams, running out of memory, statistics, private pools, threads."""
+
+import gc
+import random
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recording_driver import RecordingDriver
+
+import tritorch.cuda as cuda
+from tritorch.cuda import allocator, driver, memory
+from tritorch.cuda.allocator import allocate, record_stream
+from tritorch.cuda.memory_report import memory_lines
+from tritorch.errors import OutOfMemoryError
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+@pytest.fixture
+def device():
+    before = driver.use(RecordingDriver())
+    yield driver.current()
+    driver.use(before)
+
+
+def stream(handle):
+    return cuda.ExternalStream(handle, 0)
+
+
+# ------------------------------------------------------------------ reuse
+def test_sizes_are_rounded_and_a_freed_block_comes_back(device):
+    block = allocate(1000, 0, 0)
+    assert block.size == 1024
+    ptr = block.ptr
+    del block
+    assert allocate(513, 0, 0).ptr == ptr
+    assert device.named("alloc") == [("alloc", 2 * MIB)]
+
+
+@pytest.mark.parametrize("nbytes, segment", [
+    (1, 2 * MIB), (MIB, 2 * MIB), (MIB + 1, 20 * MIB), (10 * MIB - 512, 20 * MIB), (10 * MIB, 10 * MIB), (10 * MIB + 1, 12 * MIB),
+    (100 * MIB - 5, 100 * MIB)])
+def test_segments_have_pytorchs_sizes(device, nbytes, segment):
+    block = allocate(nbytes, 0, 0)
+    assert device.named("alloc") == [("alloc", segment)]
+    assert block.size == (nbytes + 511) // 512 * 512
+
+
+def test_the_best_fit_is_cut(device):
+    blocks = [allocate(n * KIB, 0, 0) for n in (100, 1, 50, 1, 200, 1)]
+    wanted = blocks[2].ptr
+    blocks[0] = blocks[2] = blocks[4] = None
+    found = allocate(40 * KIB, 0, 0)
+    assert found.ptr == wanted
+    assert allocate(10 * KIB, 0, 0).ptr == wanted + 40 * KIB
+
+
+def test_neighbours_join_again(device):
+    blocks = [allocate(512 * KIB, 0, 0) for _ in range(4)]
+    blocks.clear()
+    assert allocate(MIB, 0, 0).size == MIB
+    assert len(device.segments) == 1
+
+
+def test_small_requests_leave_large_segments_alone(device):
+    del [allocate(2 * MIB, 0, 0)][0]
+    allocate(512, 0, 0)
+    assert [call[1] for call in device.named("alloc")] == [20 * MIB, 2 * MIB]
+
+
+def test_every_stream_and_device_has_its_own_pool(device):
+    first = allocate(512, 0, 0).ptr
+    assert allocate(512, 0, 7).ptr != first
+    assert allocate(512, 1, 0).ptr != first
+    assert ("set_device", 1) in device.calls
+    assert allocate(512, 0, 0).ptr == first
+
+
+def test_zero_bytes_cost_nothing(device):
+    block = allocate(0, 0, 0)
+    assert (block.ptr, block.size) == (0, 0)
+    del block
+    allocate(0, 0, 0)
+    assert cuda.memory_stats()["allocation.all.allocated"] == 0
+    assert not device.segments
+
+
+def test_blocks_die_by_reference_count_and_leave_no_cycles(device):
+    gc.collect()
+    gc.disable()
+    try:
+        rng = random.Random(0)
+        for _ in range(5):
+            blocks = [allocate(rng.randrange(1, 4 * MIB), 0, 0) for _ in range(50)]
+            rng.shuffle(blocks)
+            blocks.clear()
+        cuda.empty_cache()
+        assert not device.segments
+        allocator.forget()
+        assert not [found for found in gc.get_objects() if isinstance(found, allocator.Span) and found.pool.memory.driver is device]
+    finally:
+        gc.enable()
+
+
+# ------------------------------------------------------------------ streams
+def test_a_recorded_block_waits_for_the_other_stream(device):
+    block = allocate(512, 0, 0)
+    record_stream(block, stream(7))
+    ptr = block.ptr
+    del block
+    assert [call[2] for call in device.named("event_record")] == [7]
+    assert allocate(512, 0, 0).ptr != ptr
+    stats = cuda.memory_stats()
+    assert stats["active_bytes.all.current"] == 512 and stats["allocated_bytes.all.current"] == 0
+    assert stats["active_bytes.all.peak"] == 1024 and stats["allocated_bytes.all.peak"] == 512
+    device.pending.clear()
+    fresh = [allocate(512, 0, 0) for _ in range(3)]
+    assert ptr in {block.ptr for block in fresh}
+    assert cuda.memory_stats()["active.all.current"] == 3
+    assert len(device.named("event_destroy")) == 1
+
+
+def test_its_own_stream_needs_no_recording(device):
+    block = allocate(512, 0, 7)
+    record_stream(block, stream(7))
+    record_stream(allocate(0, 0, 0), stream(7))
+    del block
+    assert not device.named("event_record")
+
+
+def test_out_of_memory_waits_for_held_blocks(device):
+    device.total = 30 * MIB
+    block = allocate(20 * MIB, 0, 0)
+    record_stream(block, stream(7))
+    del block
+    assert allocate(20 * MIB, 0, 0).size == 20 * MIB
+    stats = cuda.memory_stats()
+    assert (stats["num_alloc_retries"], stats["num_sync_all_streams"], stats["num_ooms"]) == (1, 1, 0)
+
+
+# ------------------------------------------------------------------ running out
+def test_cached_memory_is_given_back_before_giving_up(device):
+    device.total = 64 * MIB
+    del [allocate(40 * MIB, 0, 0)][0]
+    block = allocate(50 * MIB, 0, 0)
+    assert list(device.segments.values()) == [50 * MIB]
+    assert cuda.memory_stats()["num_device_free"] == 1
+    del block
+
+
+def test_cached_memory_of_other_streams_is_given_back_too(device):
+    device.total = 64 * MIB
+    allocate(40 * MIB, 0, 7)
+    assert allocate(50 * MIB, 0, 0).size == 50 * MIB
+
+
+def test_the_error_says_what_is_held_and_nothing_is_lost(device):
+    device.total = 64 * MIB
+    held = [allocate(12 * MIB, 0, 0) for _ in range(4)]
+    small = allocate(100, 0, 0)
+    before = cuda.memory_stats()
+    with pytest.raises(OutOfMemoryError, match=r"CUDA out of memory. Tried to allocate 32.00 MiB on cuda:0: 14.00 MiB of 64.00 MiB are "
+                       r"free, 48.00 MiB allocated, 50.00 MiB reserved; the most is held by 48.00 MiB by 4 × blocks of 12.00 MiB"):
+        allocate(32 * MIB, 0, 0)
+    assert issubclass(cuda.OutOfMemoryError, RuntimeError)
+    after = cuda.memory_stats()
+    assert after["num_ooms"] == 1
+    assert all(after[key] == before[key] for key in before if not key.startswith("num_"))
+    held.clear()
+    assert allocate(32 * MIB, 0, 0).size == 32 * MIB
+    del small
+
+
+def test_the_error_names_lines_when_they_are_recorded(device):
+    device.total = 64 * MIB
+    memory._record_memory_history()
+    try:
+        held = [allocate(12 * MIB, 0, 0) for _ in range(4)]
+        with pytest.raises(OutOfMemoryError, match=r"by 4 × .*test_allocator.py:\d+$"):
+            allocate(32 * MIB, 0, 0)
+        assert [(line.rpartition("/")[2].partition(":")[0], nbytes, count) for line, nbytes, count in memory_lines()] \
+            == [("test_allocator.py", 48 * MIB, 4)]
+        del held
+        assert memory_lines() == []
+    finally:
+        memory._record_memory_history(None)
+    assert allocator.observe is None
+
+
+def test_a_fraction_limits_what_is_reserved(device):
+    device.total = 100 * MIB
+    cuda.set_per_process_memory_fraction(0.5)
+    assert cuda.get_per_process_memory_fraction() == 0.5
+    block = allocate(40 * MIB, 0, 0)
+    with pytest.raises(OutOfMemoryError, match="limited to 50%"):
+        allocate(20 * MIB, 0, 0)
+    with pytest.raises(ValueError, match="a fraction from 0 to 1"):
+        cuda.set_per_process_memory_fraction(2)
+    del block
+
+
+# ------------------------------------------------------------------ statistics
+def test_statistics_have_pytorchs_keys(device):
+    block = allocate(1000, 0, 0)
+    stats = cuda.memory_stats()
+    fields, kinds = ("current", "peak", "allocated", "freed"), ("all", "small_pool", "large_pool")
+    wanted = [f"{name}.{kind}.{field}" for field in fields for kind in kinds for name in (
+        "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes",
+        "requested_bytes")]
+    wanted += ["num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free", "max_split_size",
+               "oversize_allocations.current", "oversize_segments.freed"]
+    assert sorted(stats) == sorted({*wanted, *(key for key in stats if key.startswith("oversize"))})
+    assert cuda.memory_stats_as_nested_dict()["allocated_bytes"]["small_pool"]["current"] == 1024
+    assert stats["requested_bytes.all.current"] == 1000
+    assert stats["inactive_split_bytes.all.current"] == 2 * MIB - 1024
+    del block
+
+
+def test_peaks_and_totals_start_anew(device):
+    block = allocate(4 * MIB, 0, 0)
+    allocate(8 * MIB, 0, 0)
+    assert (cuda.memory_allocated(), cuda.max_memory_allocated()) == (4 * MIB, 12 * MIB)
+    assert (cuda.memory_reserved(), cuda.max_memory_reserved()) == (20 * MIB, 20 * MIB)
+    cuda.reset_peak_memory_stats()
+    assert cuda.max_memory_allocated() == 4 * MIB
+    cuda.reset_accumulated_memory_stats()
+    assert cuda.memory_stats()["allocated_bytes.all.allocated"] == 0
+    del block
+    assert cuda.memory_stats()["allocated_bytes.all.freed"] == 4 * MIB
+
+
+def test_a_full_journal_is_settled(device):
+    for _ in range(50_000):
+        allocate(512, 0, 0)
+    assert len(allocator.memories[0].ledger.journal) < 10_000
+    assert cuda.memory_stats()["allocation.all.allocated"] == 50_000
+
+
+def test_nothing_is_known_before_the_first_block(device):
+    assert (cuda.memory_allocated(), cuda.max_memory_reserved()) == (0, 0)
+    before = driver.use(None)
+    assert cuda.memory_stats() == {}
+    driver.use(before)
+
+
+def test_the_table_can_be_read(device):
+    block = allocate(3 * MIB, 0, 0)
+    table = cuda.memory_summary()
+    assert "| Allocated memory      |   3.00 MiB |   3.00 MiB |   3.00 MiB |    0 bytes |" in table
+    assert len({len(line) for line in table.splitlines()}) == 1
+    assert "small pool" not in cuda.memory_summary(abbreviated=True)
+    del block
+
+
+def test_snapshots_have_pytorchs_form(device, tmp_path):
+    memory._record_memory_history(max_entries=3)
+    try:
+        kept, gone = allocate(1000, 0, 0), allocate(2000, 0, 0)
+        record_stream(gone, stream(7))
+        del gone
+        segment, = cuda.memory_snapshot()
+        assert (segment["total_size"], segment["allocated_size"], segment["active_size"], segment["requested_size"]) \
+            == (2 * MIB, 1024, 3072, 1000)
+        assert [block["state"] for block in segment["blocks"]] == ["active_allocated", "active_pending_free", "inactive"]
+        assert segment["blocks"][0]["frames"][0]["filename"] == __file__
+        assert [event["action"] for event in memory._snapshot()["device_traces"][0]] == ["alloc", "alloc", "free_completed"]
+        memory._dump_snapshot(tmp_path / "snapshot.pickle")
+        del kept
+    finally:
+        memory._record_memory_history(None)
+
+
+def test_a_driver_that_asks_is_told_what_is_live():
+    device = RecordingDriver(wants_annotations=True)
+    before = driver.use(device)
+    try:
+        block = allocate(1000, 0, 0)
+        ptr = block.ptr
+        (_, *born), = device.named("annotate")
+        assert born[:4] == [ptr, 1000, 0, True] and "test_allocator.py:" in born[4]
+        record_stream(block, stream(7))
+        del block
+        assert len(device.named("annotate")) == 1                        # the other stream may still use it
+        device.pending.clear()
+        assert cuda.memory_stats()["active.all.current"] == 0
+        assert device.named("annotate")[-1][1:5] == (ptr, 1000, 0, False)
+    finally:
+        driver.use(before)
+
+
+# ------------------------------------------------------------------ pools by hand
+def test_a_pool_keeps_its_memory_while_it_lives(device):
+    ordinary = allocate(512, 0, 0).ptr
+    pool = cuda.MemPool()
+    with cuda.use_mem_pool(pool):
+        block = allocate(512, 0, 0)
+        mine = block.ptr
+        assert mine != ordinary
+        del block
+        assert allocate(512, 0, 0).ptr == mine
+        with pytest.raises(RuntimeError, match="no other pool in use"), cuda.use_mem_pool(pool):
+            pass
+    assert allocate(512, 0, 0).ptr == ordinary
+    cuda.empty_cache()
+    assert [segment["address"] for segment in pool.snapshot()] == [mine]
+    assert len(device.segments) == 1
+    del pool
+    cuda.empty_cache()
+    assert not device.segments
+
+
+def test_raw_memory(device):
+    ptr = cuda.caching_allocator_alloc(1000)
+    assert cuda.memory_allocated() == 1024
+    cuda.caching_allocator_delete(ptr)
+    assert cuda.memory_allocated() == 0
+    with pytest.raises(RuntimeError, match="an address from caching_allocator_alloc"):
+        cuda.caching_allocator_delete(ptr)
+
+
+# ------------------------------------------------------------------ against a naive model
+def check_segments(device):
+    """Spans tile their segments, no two live blocks overlap, and free neighbours were joined."""
+    for segment in cuda.memory_snapshot():
+        blocks, address = segment["blocks"], segment["address"]
+        assert sum(block["size"] for block in blocks) == segment["total_size"] == device.segments[address]
+        for block in blocks:
+            assert block["address"] == address
+            address += block["size"]
+        assert not any(a["state"] == b["state"] == "inactive" for a, b in zip(blocks, blocks[1:], strict=False))
+
+
+class Model:
+    """What the statistics must be, counted one call at a time."""
+
+    def __init__(self):
+        self.live, self.numbers = {}, {}
+
+    def count(self, name, nbytes, delta):
+        for pool in ("all", "small_pool" if nbytes <= MIB else "large_pool"):
+            entry = self.numbers.setdefault((name, pool), [0, 0, 0, 0])
+            entry[0] += delta
+            entry[1] = max(entry[1], entry[0])
+            entry[2 if delta > 0 else 3] += abs(delta)
+
+    def move(self, nbytes, sign, names):
+        if nbytes:
+            deltas = {"allocation": 1, "active": 1, "requested_bytes": nbytes}
+            for name in names:
+                self.count(name, nbytes, sign * deltas.get(name, -(-nbytes // 512) * 512))
+
+
+ALLOCATED, ACTIVE = ("allocation", "allocated_bytes", "requested_bytes"), ("active", "active_bytes")
+SIZES = st.one_of(st.integers(0, 3000), st.sampled_from([512, 1024, MIB, MIB + 1, 10 * MIB]), st.integers(1, 30 * MIB))
+STEPS = st.lists(st.one_of(
+    st.tuples(st.just("alloc"), SIZES, st.sampled_from([0, 7])), st.tuples(st.just("free"), st.integers(0, 99)),
+    st.tuples(st.just("free"), st.integers(0, 99)), st.tuples(st.just("record"), st.integers(0, 99)), st.tuples(st.just("pass")),
+    st.tuples(st.just("empty")), st.tuples(st.just("stats"))), max_size=60)
+
+
+def play(device, steps):
+    model, blocks, held = Model(), [], []
+
+    def finish(done):
+        for nbytes, handles in [entry for entry in held if done or not entry[1]]:
+            model.move(nbytes, -1, ACTIVE)
+            held.remove((nbytes, handles))
+
+    for step, *values in steps:
+        if step == "alloc":
+            nbytes, handle = values
+            blocks.append([allocate(nbytes, 0, handle), nbytes, set(), handle])
+            model.move(nbytes, 1, ALLOCATED + ACTIVE)
+        elif step == "free" and blocks:
+            block, nbytes, handles, _ = blocks.pop(values[0] % len(blocks))
+            del block
+            model.move(nbytes, -1, ALLOCATED)
+            if handles and nbytes:
+                held.append((nbytes, handles))
+            else:
+                model.move(nbytes, -1, ACTIVE)
+        elif step == "record" and blocks:
+            entry = blocks[values[0] % len(blocks)]
+            record_stream(entry[0], stream(9))
+            entry[2].add(9)
+        elif step in ("pass", "empty"):
+            device.pending.clear()
+            cuda.empty_cache() if step == "empty" else cuda.memory_stats()
+            finish(True)
+        elif step == "stats":
+            cuda.memory_stats()
+            check_segments(device)
+        used = sorted((block.ptr, block.ptr + block.size) for block, nbytes, _, _ in blocks if nbytes)
+        assert all(a[1] <= b[0] for a, b in zip(used, used[1:], strict=False))
+    return model, blocks
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS)
+def test_random_sequences_agree_with_a_naive_model(steps):
+    device = RecordingDriver()
+    before = driver.use(device)
+    try:
+        model, blocks = play(device, steps)
+        stats = cuda.memory_stats()
+        for (name, pool), numbers in model.numbers.items():
+            if name in ALLOCATED:
+                assert [stats[f"{name}.{pool}.{field}"] for field in ("current", "peak", "allocated", "freed")] == numbers, (name, pool)
+            else:
+                assert stats[f"{name}.{pool}.peak"] >= stats[f"{name}.{pool}.current"]
+        assert stats["reserved_bytes.all.current"] == sum(device.segments.values())
+        check_segments(device)
+        device.pending.clear()
+        stats = cuda.memory_stats()
+        for name, pool in model.numbers:
+            if name in ACTIVE:                                           # equal once nothing is held
+                assert stats[f"{name}.{pool}.current"] == model.numbers[ALLOCATED[name == "active_bytes"], pool][0]
+        blocks.clear()
+        device.pending.clear()
+        cuda.empty_cache()
+        assert not device.segments
+    finally:
+        driver.use(before)
+
+
+# ------------------------------------------------------------------ threads and the end
+def test_threads_share_a_pool(device):
+    errors, owners, count = [], {}, 3000
+
+    def work(seed):
+        rng, mine = random.Random(seed), []
+        try:
+            for _ in range(count):
+                if mine and rng.random() < 0.5:
+                    block = mine.pop(rng.randrange(len(mine)))
+                    assert owners.pop(block.ptr) == seed
+                else:
+                    block = allocate(rng.choice([512, 1024, 4096, rng.randrange(1, 2 * MIB)]), 0, 0)
+                    assert owners.setdefault(block.ptr, seed) == seed
+                    mine.append(block)
+                del block
+            for block in mine:
+                owners.pop(block.ptr)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
+    stats = cuda.memory_stats()
+    assert stats["allocated_bytes.all.current"] == 0 and stats["allocation.all.allocated"] == stats["allocation.all.freed"]
+    check_segments(device)
+    cuda.empty_cache()
+    assert not device.segments
+
+
+def test_a_finalizer_may_allocate_and_free(device):
+    class Cycle:
+        def __init__(self):
+            self.me, self.block = self, allocate(3000, 0, 0)
+
+        def __del__(self):
+            allocate(random.randrange(1, MIB), 0, 0)
+
+    threshold = gc.get_threshold()
+    gc.set_threshold(5)
+    try:
+        for _ in range(300):
+            Cycle()
+            allocate(random.randrange(1, MIB), 0, 0)
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    assert cuda.memory_allocated() == 0
+    assert gc.isenabled()
+
+
+def test_blocks_alive_at_the_end_of_the_process_are_quiet(device):
+    program = ("import sys; sys.path[:0] = sys.argv[1:]\n"
+               "from recording_driver import RecordingDriver\n"
+               "from tritorch.cuda import driver, Stream, Event, memory\n"
+               "from tritorch.cuda.allocator import allocate, record_stream\n"
+               "driver.use(RecordingDriver(wants_annotations=True))\n"
+               "s = Stream(); kept = allocate(100, 0, 0); record_stream(kept, s); kept.__class__.kept = kept\n"
+               "e = s.record_event(); p = memory.pinned_empty(10)\n"
+               "cycle = [allocate(5, 0, 0)]; cycle.append(cycle)\n")
+    done = subprocess.run([sys.executable, "-c", program, *sys.path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_blocks_outlive_their_driver_in_peace(device):
+    block = allocate(100, 0, 0)
+    other = RecordingDriver()
+    driver.use(other)
+    fresh = allocate(100, 0, 0)
+    del block
+    assert allocate(100, 0, 0).ptr in other.segments or fresh.ptr in other.segments
+    assert cuda.memory_allocated() == 512
+    driver.use(device)
+
+
+# ------------------------------------------------------------------ host memory
+def test_pinned_memory_waits_for_its_copies(device):
+    array = memory.pinned_empty(100)
+    owner = memory.pinned_owner(array[10:].view(np.int8))
+    assert owner is not None and memory.pinned_owner(np.empty(3)) is None
+    ptr = array.__array_interface__["data"][0]
+    memory.upload(array, 1 << 40, 0, owner)
+    del array, owner
+    second = memory.pinned_empty(100)
+    assert second.__array_interface__["data"][0] != ptr
+    device.pending.clear()
+    assert memory.pinned_empty(300).__array_interface__["data"][0] == ptr
+    del second
+    memory.empty_pinned_cache()
+    assert not device.host
+
+
+def test_pinned_memory_without_copies_comes_back_at_once(device):
+    ptr = memory.pinned_empty(100).__array_interface__["data"][0]
+    assert memory.pinned_empty(100).__array_interface__["data"][0] == ptr
+    assert memory.pinned_empty(0).size == 0
+
+
+def test_copies_go_to_the_current_stream_and_downloads_wait(device):
+    other = cuda.Stream()
+    with cuda.stream(other):
+        memory.upload(np.arange(4, dtype=np.float32), 1 << 40, 0)
+        assert memory.download(1 << 40, 16, 0).shape == (16,)
+        memory.fill(1 << 40, 0, 4, 7, 0)
+    assert [call[4:] for call in device.named("copy")] == [("h2d", other.cuda_stream), ("d2h", other.cuda_stream)]
+    assert device.named("stream_synchronize") == [("stream_synchronize", other.cuda_stream)]
+    assert device.named("fill") == [("fill", 1 << 40, 0, 4, 7, other.cuda_stream)]
+    memory.upload(np.empty(0), 0, 0)
+    array = memory.pinned_empty(16)
+    memory.download_into(array, 1 << 40, 0, memory.pinned_owner(array), non_blocking=True)
+    assert len(device.named("stream_synchronize")) == 1

@@ -1,0 +1,187 @@
+"""CUDA graphs: record the work of a step once, then queue all of it in one call (under 1 µs a kernel).
+
+A capture runs the Python code and records its kernels and copies instead of running them. What it allocates comes from a
+private pool that stays with the graph: a replay writes to the same addresses. Blocks freed inside the capture are used again
+inside it; several graphs that are replayed one after another may share a pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Callable
+
+from tritorch.cuda import allocator, driver
+from tritorch.cuda.device import current_device
+from tritorch.cuda.device import device as on_device
+from tritorch.cuda.memory import Pinned
+from tritorch.cuda.stream import Stream, StreamContext, captures, current_handle, is_capturing, synchronize
+from tritorch.errors import check
+
+_ids = itertools.count(1)
+_side: dict[int, Stream] = {}                              # device -> the stream that graph() captures on
+driver.watchers.append(_side.clear)
+
+
+def graph_pool_handle() -> tuple[int, int]:
+    """A name for a new private pool, to be shared by several captures."""
+    return 0, next(_ids)
+
+
+def is_current_stream_capturing() -> bool:
+    """True while work queued on the current stream is recorded into a graph instead of run.
+
+    >>> import tritorch; tritorch.cuda.is_current_stream_capturing()
+    False
+    """
+    return current_graph() is not None
+
+
+def current_graph() -> CUDAGraph | None:
+    """The graph into which work queued on the current stream is recorded, or None."""
+    if not captures:
+        return None
+    index = current_device()
+    return captures[index] if is_capturing(index, current_handle(index)) else None
+
+
+class CUDAGraph:
+    """A recorded sequence of work. Record it with `tritorch.cuda.graph`, run it with `replay`."""
+
+    def __init__(self, keep_graph: bool = False):
+        self.driver = self.executable = self.private = None
+        self.index = self.handle = 0
+        self.hooks: list[Callable[[], None]] = []
+        self.kept: list = []
+        self.streams: set[tuple[int, int]] = set()         # where it was replayed
+
+    def capture_begin(self, pool=None, capture_error_mode: str = "global") -> None:
+        """Start to record the current stream, which must not be the default one. `pool`: from graph_pool_handle() or another
+        graph's pool(). `capture_error_mode` is accepted: recording never forbids calls that other threads make."""
+        index = current_device()
+        handle = current_handle(index)
+        check(capture_error_mode in ("global", "thread_local", "relaxed"), "CUDAGraph.capture_begin",
+              "capture_error_mode 'global', 'thread_local' or 'relaxed'", repr(capture_error_mode))
+        check(self.executable is None and captures.get(index) is not self, "CUDAGraph.capture_begin", "a graph that holds no capture",
+              "one that does", use="a new CUDAGraph")
+        check(handle != 0, "CUDAGraph.capture_begin", "a stream that is not the default one", "the default stream",
+              use="tritorch.cuda.graph or tritorch.cuda.stream")
+        check(index not in captures, "CUDAGraph.capture_begin", "no other capture on the device", "a capture under way")
+        self.driver, self.index, self.handle = driver.current(), index, handle
+        allocator.begin_capture(index, self, pool or graph_pool_handle())
+        try:
+            self.driver.capture_begin(handle)
+        except BaseException:
+            allocator.end_capture(index)
+            self.reset()
+            raise
+
+    def capture_end(self) -> None:
+        """Stop recording; the graph is ready for replay."""
+        check(captures.get(self.index) is self, "CUDAGraph.capture_end", "a capture of this graph under way", "none")
+        check(current_handle(self.index) == self.handle, "CUDAGraph.capture_end", "the stream that the capture began on",
+              "another current stream")
+        try:
+            recorded = self.stop()
+            try:
+                self.executable = self.driver.graph_instantiate(recorded)
+            finally:
+                self.driver.graph_destroy(recorded)
+        except BaseException:
+            self.reset()
+            raise
+
+    def stop(self) -> int:
+        """Leave the capture state, whatever the driver says; the recorded graph."""
+        try:
+            return self.driver.capture_end(self.handle)
+        finally:
+            allocator.end_capture(self.index)
+
+    def abandon(self) -> None:
+        """End a capture that failed, and keep nothing of it."""
+        with contextlib.suppress(RuntimeError):      # the first error is the one to tell
+            self.driver.graph_destroy(self.stop())
+        self.reset()
+
+    def replay(self) -> None:
+        """Queue everything that was recorded on the current stream."""
+        check(self.executable is not None, "CUDAGraph.replay", "a captured graph", "none", use="tritorch.cuda.graph to capture it")
+        check(self.index not in captures, "CUDAGraph.replay", "no capture on the device", "a capture under way")
+        for hook in self.hooks:
+            hook()
+        stream = current_handle(self.index)
+        self.streams.add((self.index, stream))
+        with on_device(self.index):
+            self.driver.graph_launch(self.executable, stream)
+
+    def before_replay(self, hook: Callable[[], None]) -> None:
+        """Have `hook` called at the start of every replay: for state that moves on, like a random number generator's offset."""
+        self.hooks.append(hook)
+
+    def keep(self, owner) -> None:
+        """Keep an object that recorded work refers to, such as page-locked memory, as long as the graph."""
+        self.kept.append(owner)
+
+    def pool(self) -> tuple[int, int]:
+        """The private pool, for other captures to share."""
+        check(self.private is not None, "CUDAGraph.pool", "a captured graph", "none")
+        return self.private.id
+
+    def reset(self) -> None:
+        """Forget the recording; its memory is free once no tensor uses it."""
+        if self.executable is not None:
+            self.driver.exec_destroy(self.executable)
+        if self.private is not None:
+            self.private.users -= 1
+        for owner in self.kept:
+            if isinstance(owner, Pinned):
+                owner.streams |= self.streams              # replays may still be reading it
+        self.executable = self.private = None
+        self.hooks, self.kept, self.streams = [], [], set()
+
+    def __del__(self, finalizing=sys.is_finalizing):
+        if not finalizing():
+            self.reset()
+
+
+class graph:
+    """Context manager: what is queued inside is recorded into `cuda_graph`, on `stream` or a stream kept for this.
+
+    Nothing inside runs yet, so nothing inside may ask for a value (`item`, `cpu`, `print`, `synchronize`). Run the same code
+    once before, so that kernels are compiled and tuned. An error inside ends the capture and leaves the graph empty.
+
+    >>> import tritorch
+    >>> if tritorch.cuda.is_available():
+    ...     x, recorded = tritorch.zeros(4, device="cuda"), tritorch.cuda.CUDAGraph()
+    ...     with tritorch.cuda.graph(recorded):
+    ...         y = x + 1
+    ...     recorded.replay()
+    """
+
+    def __init__(self, cuda_graph: CUDAGraph, pool=None, stream: Stream | None = None, capture_error_mode: str = "global"):
+        index = current_device()
+        if stream is None:
+            stream = _side.get(index) or _side.setdefault(index, Stream(index))
+        self.cuda_graph, self.pool, self.capture_error_mode = cuda_graph, pool, capture_error_mode
+        self.stream_ctx = StreamContext(stream)
+
+    def __enter__(self):
+        synchronize()
+        self.stream_ctx.__enter__()
+        try:
+            self.cuda_graph.capture_begin(self.pool, self.capture_error_mode)
+        except BaseException:
+            self.stream_ctx.__exit__()
+            raise
+
+    def __exit__(self, kind, error, trace):
+        try:
+            if kind is None:
+                self.cuda_graph.capture_end()
+            else:
+                self.cuda_graph.abandon()
+        finally:
+            self.stream_ctx.__exit__()
+        return False
