@@ -1,0 +1,235 @@
+"""Random numbers: Philox4x32-10 by counter, so that element i of a call depends on (seed, offset, i) alone.
+
+The words are those of tritorch/philox.py, bit for bit. `base_ptr`, where given, holds (seed, offset) in device memory: a captured
+graph draws fresh numbers at each replay because the host moves these two numbers on, not the arguments frozen into the graph.
+"""
+import triton
+import triton.language as tl
+
+TWO_PI = tl.constexpr(6.283185307179586)
+PI = tl.constexpr(3.141592653589793)
+NUMBERS = ["seed", "offset", "low", "span", "threshold"]            # these differ from call to call: one compilation for all
+
+
+@triton.jit
+def philox_words(seed, offset, index, base_ptr, attempt):
+    """The four uint32 words of counters offset + index; `attempt` is the third counter word."""
+    if base_ptr is not None:
+        seed = tl.load(base_ptr)
+        offset += tl.load(base_ptr + 1)
+    counter = (tl.to_tensor(offset).to(tl.int64) + index).to(tl.uint64)
+    low = (counter & 0xFFFFFFFF).to(tl.uint32)
+    zero = low * 0
+    return tl.philox(tl.to_tensor(seed).to(tl.int64), low, (counter >> 32).to(tl.uint32), zero + attempt, zero)
+
+
+@triton.jit
+def in_order(w0, w1, w2, w3):
+    """Four blocks of one value per counter as one block in element order."""
+    return tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
+
+
+@triton.jit
+def long_word(high, low):
+    return (high.to(tl.uint64) << 32) | low.to(tl.uint64)
+
+
+@triton.jit
+def unit(bits):
+    """[0, 1): 24 bits of a uint32 in float32, 53 bits of a uint64 in float64."""
+    if bits.dtype == tl.uint32:
+        u = (bits >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
+    else:
+        u = (bits >> 11).to(tl.int64).to(tl.float64) * 1.1102230246251565e-16
+    return u
+
+
+@triton.jit
+def open_unit(bits):
+    """(0, 1), neither end: the midpoints of 2²³ (2⁵²) equal cells."""
+    if bits.dtype == tl.uint32:
+        u = ((bits >> 9).to(tl.int32).to(tl.float32) + 0.5) * 1.1920928955078125e-07
+    else:
+        u = ((bits >> 12).to(tl.int64).to(tl.float64) + 0.5) * 2.220446049250313e-16
+    return u
+
+
+# A draw takes two words and two parameters and gives two values.
+@triton.jit
+def uniform_one(bits, low, high):
+    return low + unit(bits).to(tl.float64) * (high - low)      # in float64 the product is exact: fused or not, the same bits
+
+
+@triton.jit
+def uniform(x, y, low, high):
+    return uniform_one(x, low, high), uniform_one(y, low, high)
+
+
+@triton.jit
+def normal(x, y, mean, std):
+    """Box and Muller, 1958."""
+    if x.dtype == tl.uint32:
+        u = (x >> 1).to(tl.int32).to(tl.float32) * 4.656612873077393e-10 + 2.3283064365386963e-10      # (0, 1], to 6.6 sigma
+    else:
+        u = open_unit(x)
+    radius = tl.sqrt(-2.0 * tl.log(u)) * std.to(u.dtype)
+    angle = unit(y) * TWO_PI
+    return mean.to(u.dtype) + radius * tl.cos(angle), mean.to(u.dtype) + radius * tl.sin(angle)
+
+
+@triton.jit
+def log_normal(x, y, mean, std):
+    a, b = normal(x, y, mean, std)
+    return tl.exp(a), tl.exp(b)
+
+
+@triton.jit
+def exponential(x, y, rate, unused):
+    u, v = open_unit(x), open_unit(y)
+    return -tl.log(u) / rate.to(u.dtype), -tl.log(v) / rate.to(u.dtype)
+
+
+@triton.jit
+def geometric(x, y, log_failure, unused):
+    u, v = open_unit(x), open_unit(y)
+    return tl.ceil(tl.log(u) / log_failure.to(u.dtype)), tl.ceil(tl.log(v) / log_failure.to(u.dtype))
+
+
+@triton.jit
+def cauchy_one(u, median, sigma):
+    return median.to(u.dtype) - sigma.to(u.dtype) * tl.cos(u * PI) / tl.sin(u * PI)
+
+
+@triton.jit
+def cauchy(x, y, median, sigma):
+    return cauchy_one(open_unit(x), median, sigma), cauchy_one(open_unit(y), median, sigma)
+
+
+@triton.jit
+def bernoulli(x, y, p, unused):
+    return (unit(x).to(tl.float64) < p).to(tl.float32), (unit(y).to(tl.float64) < p).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def fill_kernel(out_ptr, N, a, b, below, seed: tl.int64, offset: tl.int64, base_ptr, DRAW: tl.constexpr, WIDE: tl.constexpr,
+                CLAMP: tl.constexpr, BLOCK: tl.constexpr):
+    """out[i] = draw(bits of i; a, b); where CLAMP at most `below`, the largest value of out's type under the open end."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    a, b = tl.to_tensor(a), tl.to_tensor(b)
+    if WIDE:
+        w0, w1, w2, w3 = philox_words(seed, offset, start // 2 + tl.arange(0, BLOCK // 2), base_ptr, 0)
+        x, y = DRAW(long_word(w0, w1), long_word(w2, w3), a, b)
+        value = tl.interleave(x, y)
+    else:
+        w0, w1, w2, w3 = philox_words(seed, offset, start // 4 + tl.arange(0, BLOCK // 4), base_ptr, 0)
+        v0, v1 = DRAW(w0, w1, a, b)
+        v2, v3 = DRAW(w2, w3, a, b)
+        value = in_order(v0, v1, v2, v3).to(tl.float32)
+    if CLAMP:
+        value = tl.minimum(value, tl.to_tensor(below).to(value.dtype))
+    i = start + tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, value.to(out_ptr.dtype.element_ty), mask=i < N)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def integers_kernel(out_ptr, N, low: tl.int64, span: tl.int64, seed: tl.int64, offset: tl.int64, base_ptr, BLOCK: tl.constexpr):
+    """out[i] = low + floor(uint64 bits · span / 2⁶⁴)."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    w0, w1, w2, w3 = philox_words(seed, offset, start // 2 + tl.arange(0, BLOCK // 2), base_ptr, 0)
+    bits = tl.interleave(long_word(w0, w1), long_word(w2, w3))
+    value = tl.umulhi(bits, tl.full((BLOCK,), 0, tl.uint64) + tl.to_tensor(span).to(tl.int64).to(tl.uint64)).to(tl.int64)
+    i = start + tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, (value + tl.to_tensor(low).to(tl.int64)).to(out_ptr.dtype.element_ty), mask=i < N)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def bernoulli_kernel(out_ptr, p_ptr, N, seed: tl.int64, offset: tl.int64, base_ptr, BLOCK: tl.constexpr):
+    """out[i] = 1 where a uniform is under p[i]."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    w0, w1, w2, w3 = philox_words(seed, offset, start // 4 + tl.arange(0, BLOCK // 4), base_ptr, 0)
+    i = start + tl.arange(0, BLOCK)
+    p = tl.load(p_ptr + i, mask=i < N, other=0.0).to(tl.float64)
+    hit = unit(in_order(w0, w1, w2, w3)).to(tl.float64) < p
+    tl.store(out_ptr + i, hit.to(tl.float32).to(out_ptr.dtype.element_ty), mask=i < N)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def dropout_kernel(out_ptr, x_ptr, N, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64, base_ptr, BLOCK: tl.constexpr):
+    """out[i] = x[i] · scale where word i ≥ threshold, x[i] · 0 elsewhere (so that NaN stays)."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    i = start + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < N, other=0.0)
+    if x_ptr.dtype.element_ty != tl.float64:
+        x = x.to(tl.float32)
+    w0, w1, w2, w3 = philox_words(seed, offset, start // 4 + tl.arange(0, BLOCK // 4), base_ptr, 0)
+    keep = in_order(w0, w1, w2, w3).to(tl.int64) >= threshold
+    value = x * tl.where(keep, tl.to_tensor(scale).to(x.dtype), 0.0)
+    tl.store(out_ptr + i, value.to(out_ptr.dtype.element_ty), mask=i < N)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def normal_around_kernel(out_ptr, mean_ptr, std_ptr, N, seed: tl.int64, offset: tl.int64, base_ptr, WIDE: tl.constexpr,
+                         BLOCK: tl.constexpr):
+    """out[i] = mean[i] + std[i] z[i]."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    i = start + tl.arange(0, BLOCK)
+    zero, one = tl.to_tensor(0.0), tl.to_tensor(1.0)
+    if WIDE:
+        w0, w1, w2, w3 = philox_words(seed, offset, start // 2 + tl.arange(0, BLOCK // 2), base_ptr, 0)
+        x, y = normal(long_word(w0, w1), long_word(w2, w3), zero, one)
+        z = tl.interleave(x, y)
+    else:
+        w0, w1, w2, w3 = philox_words(seed, offset, start // 4 + tl.arange(0, BLOCK // 4), base_ptr, 0)
+        v0, v1 = normal(w0, w1, zero, one)
+        v2, v3 = normal(w2, w3, zero, one)
+        z = in_order(v0, v1, v2, v3)
+    mean = tl.load(mean_ptr + i, mask=i < N, other=0.0).to(z.dtype)
+    std = tl.load(std_ptr + i, mask=i < N, other=0.0).to(z.dtype)
+    tl.store(out_ptr + i, (mean + std * z).to(out_ptr.dtype.element_ty), mask=i < N)
+
+
+@triton.jit
+def log_factorial(k):
+    """log k! in float64: Stirling's series at k + 8, stepped down by (k + 1) … (k + 7)."""
+    z = k + 8.0
+    series = (z - 0.5) * tl.log(z) - z + 0.9189385332046727 + 1 / (12 * z) - 1 / (360 * z * z * z) + 1 / (1260 * z * z * z * z * z)
+    return series - tl.log((k + 1) * (k + 2) * (k + 3) * (k + 4) * (k + 5) * (k + 6) * (k + 7))
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def poisson_kernel(out_ptr, rate_ptr, N, seed: tl.int64, offset: tl.int64, base_ptr, BLOCK: tl.constexpr):
+    """Poisson numbers: by inversion for rates under 10, else by Hörmann's PTRS, every attempt with words of its own."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    rate = tl.load(rate_ptr + i, mask=i < N, other=0.0).to(tl.float64)
+    small, finite = rate < 10.0, rate - rate == 0.0
+    w0, w1, w2, w3 = philox_words(seed, offset, i, base_ptr, 0)
+    u = open_unit(long_word(w0, w1))
+    k = tl.zeros((BLOCK,), tl.float64)
+    term = tl.where(small, tl.exp(-rate), 2.0)
+    total = term
+    while tl.max((u > total).to(tl.int32), 0) > 0:
+        more = u > total
+        k = tl.where(more, k + 1.0, k)
+        term = tl.where(more, term * rate / k, term)
+        total = tl.where(more & (term > 0.0), total + term, tl.where(more, 2.0, total))
+
+    mu = tl.where((rate >= 10.0) & finite, rate, 10.0)
+    b = 0.931 + 2.53 * tl.sqrt(mu)
+    a = -0.059 + 0.02483 * b
+    quick = 0.9277 - 3.6224 / (b - 2.0)
+    log_alpha = tl.log(1.1239 + 1.1328 / (b - 3.4))
+    pending = (rate >= 10.0) & finite
+    attempt = 0
+    while tl.max(pending.to(tl.int32), 0) > 0:
+        w0, w1, w2, w3 = philox_words(seed, offset, i, base_ptr, attempt)
+        u = open_unit(long_word(w0, w1)) - 0.5
+        v = open_unit(long_word(w2, w3))
+        us = 0.5 - tl.abs(u)
+        guess = tl.floor((2.0 * a / us + b) * u + mu + 0.43)
+        safe = tl.maximum(guess, 0.0)
+        exact = tl.log(v) + log_alpha - tl.log(a / (us * us) + b) <= safe * tl.log(mu) - mu - log_factorial(safe)
+        good = ((us >= 0.07) & (v <= quick)) | ((guess >= 0.0) & ((us >= 0.013) | (v <= us)) & exact)
+        k = tl.where(pending & good, guess, k)
+        pending = pending & (good == 0)
+        attempt += 1
+    tl.store(out_ptr + i, tl.where(finite, k, rate).to(out_ptr.dtype.element_ty), mask=i < N)

@@ -1,0 +1,130 @@
+"""Generators: the seed and the offset that random operators take their numbers from.
+
+A generator holds no numbers, only the place where the next operator starts: see `tritorch.philox` for what is computed from it.
+"""
+from __future__ import annotations
+
+import operator
+import secrets
+import threading
+
+import numpy as np
+
+from tritorch.device import as_device, device
+from tritorch.dtype import uint8
+from tritorch.errors import check
+from tritorch.tensor import Tensor, from_array
+
+DEFAULT_SEED = 67280421310721                  # the seed of a fresh Generator, as in PyTorch
+
+
+class Generator:
+    """A stream of random numbers: `Generator(device='cpu')`, passed to random functions as `generator=`.
+
+    The same seed gives the same numbers on every device.
+
+    >>> import tritorch as torch
+    >>> g = torch.Generator().manual_seed(3)
+    >>> a = torch.rand(4, generator=g); g.manual_seed(3).initial_seed()
+    3
+    >>> bool((torch.rand(4, generator=g) == a).all())
+    True
+    """
+
+    def __init__(self, device="cpu"):
+        self.device, self._lock, self._capture = as_device(device), threading.Lock(), None
+        self._seed, self._offset = DEFAULT_SEED, 0
+
+    def manual_seed(self, seed):
+        """Start over from a seed in [-2⁶³, 2⁶⁴)."""
+        seed = operator.index(seed)
+        check(-1 << 63 <= seed < 1 << 64, "manual_seed", "a seed of 64 bits", seed)
+        with self._lock:
+            self._seed, self._offset = seed & 0xFFFFFFFFFFFFFFFF, 0
+        return self
+
+    def seed(self):
+        """Start over from a seed drawn by the operating system, and return it."""
+        return self.manual_seed(secrets.randbits(64) >> 11).initial_seed()
+
+    def initial_seed(self):
+        """The seed that the stream started from."""
+        return self._seed
+
+    def get_state(self):
+        """The seed and the offset as 16 bytes (a uint8 tensor on the CPU)."""
+        with self._lock:
+            return from_array(np.array([self._seed, self._offset], np.uint64).view(np.uint8))
+
+    def set_state(self, new_state):
+        """Go to a place that `get_state` returned."""
+        check(isinstance(new_state, Tensor), "set_state", "a tensor", type(new_state).__name__, error=TypeError)
+        got = new_state.device.type, new_state.dtype, new_state.shape
+        check(got == ("cpu", uint8, (16,)), "set_state", "16 uint8 elements on the CPU, as get_state returns them", got)
+        seed, offset = np.ascontiguousarray(new_state.array).view(np.uint64)
+        with self._lock:
+            self._seed, self._offset = int(seed), int(offset)
+        return self
+
+    graphsafe_get_state, graphsafe_set_state = get_state, set_state
+
+    def get_offset(self):
+        """Counters used since the seed."""
+        return self._offset
+
+    def set_offset(self, offset):
+        """Go to a counter."""
+        with self._lock:
+            self._offset = operator.index(offset)
+
+    def clone_state(self):
+        """A second generator at the same place."""
+        return Generator(self.device).set_state(self.get_state())
+
+    def __reduce__(self):
+        return _restore, (self.device, self._seed, self._offset)
+
+    def __repr__(self):
+        return f"Generator(device={str(self.device)!r}, seed={self._seed}, offset={self._offset})"
+
+    def take(self, counters):
+        """(seed, offset, base): the place of the next `counters` Philox counters, which nobody else will get.
+
+        The seed is the signed form of its 64 bits. While a graph is captured, `base` is a device tensor of (seed, offset)
+        that every replay moves on, and the offset returned counts from there.
+        """
+        with self._lock:
+            if self._capture is not None:
+                return self._capture.take(counters)
+            offset, self._offset = self._offset, self._offset + counters
+            return self._seed - (self._seed >> 63 << 64), offset, None
+
+
+def _restore(place, seed, offset):
+    out = Generator(place)
+    out._seed, out._offset = seed, offset
+    return out
+
+
+_defaults = {}
+_first = {"seed": None}
+
+
+def default_generator(place=None) -> Generator:
+    """The generator of a device that functions use when none is given. It starts from a seed that differs in each process."""
+    place = as_device(place)
+    found = _defaults.get(place)
+    if found is None:
+        found = Generator(place)
+        found.manual_seed(secrets.randbits(53) if _first["seed"] is None else _first["seed"])
+        found = _defaults.setdefault(place, found)
+    return found
+
+
+def seed_all(seed):
+    """Seed the default generators of all devices, those not used yet included."""
+    cpu = default_generator(device("cpu")).manual_seed(seed)
+    _first["seed"] = cpu.initial_seed()
+    for generator in list(_defaults.values()):
+        generator.manual_seed(seed)
+    return cpu

@@ -1,0 +1,284 @@
+"""Random numbers with a Generator: `rand`, `randn`, `randint`, `randperm`, `bernoulli`, `multinomial`, … and the fills in place.
+
+Plain functions: each takes a place in the generator's stream and calls an operator of `tritorch.ops.random`.
+"""
+from __future__ import annotations
+
+import math
+
+from tritorch.device import as_device
+from tritorch.dtype import bfloat16, float16, float32, float64, get_default_dtype, iinfo, int64, promote
+from tritorch.dtype import bool as bool_
+from tritorch.errors import check
+from tritorch.ops.poisson import random_poisson
+from tritorch.ops.random import (
+    place,
+    random_bernoulli,
+    random_cauchy,
+    random_coin,
+    random_exponential,
+    random_geometric,
+    random_integers,
+    random_log_normal,
+    random_normal,
+    random_normal_around,
+    random_uniform,
+)
+from tritorch.shape import broadcast_shapes, numel
+from tritorch.tensor import Tensor, empty_like
+
+MANTISSA = {float64: 53, float32: 24, float16: 11, bfloat16: 8}
+
+
+def bits(fill, dtype):
+    return 64 if fill is random_integers or dtype is float64 else 32
+
+
+def made(fill, shape, a, b, dtype, device, generator, out=None, requires_grad=False, pin_memory=False):
+    """A new tensor of draws, or `out` filled with them."""
+    shape = tuple(shape)
+    device, dtype = (as_device(device), dtype) if out is None else (out.device, out.dtype)
+    values = shape, dtype, device, a, b, *place(device, generator, numel(shape), bits(fill, dtype))
+    result = fill(*values) if out is None else fill.into(out, *values)
+    if pin_memory:
+        result = result.pin_memory()
+    return result.requires_grad_() if requires_grad else result
+
+
+def size_of(size):
+    return size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
+
+
+def like(fill, x, a, b, dtype, device, generator, requires_grad):
+    """As `made`, for the shape, dtype, device and order of dims of x."""
+    device = x.device if device is None else as_device(device)
+    out = None if device is not x.device or x.is_contiguous() else empty_like(x, dtype)
+    return made(fill, x.shape, a, b, dtype or x.dtype, device, generator, out, requires_grad)
+
+
+# ------------------------------------------------------------------ new tensors
+def rand(*size, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+    """Uniform numbers in [0, 1): 24 bits (53 in float64), the same on every device.
+
+    >>> import tritorch as torch
+    >>> torch.rand(2, generator=torch.Generator().manual_seed(0))
+    tensor([0.3990, 0.8805])
+    """
+    return made(random_uniform, size_of(size), 0.0, 1.0, dtype or get_default_dtype(), device, generator, out, requires_grad, pin_memory)
+
+
+def randn(*size, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+    """Standard normal numbers: mean 0, variance 1.
+
+    >>> import tritorch as torch
+    >>> torch.randn(2, 3).shape
+    tritorch.Size([2, 3])
+    """
+    return made(random_normal, size_of(size), 0.0, 1.0, dtype or get_default_dtype(), device, generator, out, requires_grad, pin_memory)
+
+
+def randint(*args, low=None, high=None, size=None, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False,
+            pin_memory=False):
+    """Integers in [low, high): `randint(high, size)` or `randint(low, high, size)`, int64 unless `dtype` says otherwise.
+
+    >>> import tritorch as torch
+    >>> torch.randint(3, 5, (4,)).dtype
+    tritorch.int64
+    """
+    args = list(args)
+    size = args.pop() if size is None and args else size
+    high = args.pop() if high is None and args else high
+    low = args.pop() if low is None and args else low or 0
+    check(not args and high is not None and size is not None, "randint", "(high, size) or (low, high, size)", args, error=TypeError)
+    return made(random_integers, size, int(low), int(high), dtype or int64, device, generator, out, requires_grad, pin_memory)
+
+
+def randperm(n, *, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+    """A random order of 0 … n − 1: the ranks of n random 64-bit integers.
+
+    >>> import tritorch as torch
+    >>> sorted(torch.randperm(4).tolist())
+    [0, 1, 2, 3]
+    """
+    keys = made(random_integers, (n,), -1 << 63, 1 << 63, int64, device if out is None else out.device, generator)
+    order = keys.argsort(stable=True).to(dtype or int64)
+    if pin_memory:
+        order = order.pin_memory()
+    return order.requires_grad_(requires_grad) if out is None else out.resize_(n).copy_(order)
+
+
+def rand_like(input, *, generator=None, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None):
+    """`rand` with the shape, dtype and device of `input`."""
+    return like(random_uniform, input, 0.0, 1.0, dtype, device, generator, requires_grad)
+
+
+def randn_like(input, *, generator=None, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None):
+    """`randn` with the shape, dtype and device of `input`."""
+    return like(random_normal, input, 0.0, 1.0, dtype, device, generator, requires_grad)
+
+
+def randint_like(input, *args, low=None, high=None, generator=None, dtype=None, layout=None, device=None, requires_grad=False,
+                 memory_format=None):
+    """`randint` with the shape, dtype and device of `input`: `randint_like(x, high)` or `randint_like(x, low, high)`."""
+    args = list(args)
+    high = args.pop() if high is None and args else high
+    low = args.pop() if low is None and args else low or 0
+    check(not args and high is not None, "randint_like", "(input, high) or (input, low, high)", args, error=TypeError)
+    return like(random_integers, input, int(low), int(high), dtype, device, generator, requires_grad)
+
+
+def normal(mean=0.0, std=1.0, size=None, *, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False,
+           pin_memory=False):
+    """Normal numbers with elementwise `mean` and `std`, or of one mean and std and a `size`.
+
+    As in PyTorch the gradient to mean and std is zero; write `mean + std * randn_like(std)` for one that flows.
+
+    >>> import tritorch as torch
+    >>> torch.normal(torch.zeros(3), torch.ones(3)).shape, torch.normal(2.0, 0.1, (2, 2)).shape
+    (tritorch.Size([3]), tritorch.Size([2, 2]))
+    """
+    if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
+        check(size is not None, "normal", "a size when mean and std are numbers", size, error=TypeError)
+        check(std >= 0, "normal", "std ≥ 0", std)
+        return made(random_normal, size, mean, std, dtype or get_default_dtype(), device, generator, out, requires_grad, pin_memory)
+    tensor = mean if isinstance(mean, Tensor) else std
+    kind = promote(mean, std)
+    mean, std = [v.to(kind) if isinstance(v, Tensor) else tensor.new_full((), v, dtype=kind) for v in (mean, std)]
+    shape = broadcast_shapes("normal", mean.shape, std.shape)
+    values = mean.expand(shape), std.expand(shape), *place(tensor.device, generator, numel(shape), bits(random_normal, kind))
+    return random_normal_around(*values) if out is None else random_normal_around.into(out, *values)
+
+
+def bernoulli(input, p=None, *, generator=None, out=None):
+    """1 with the chance that each element gives (or with chance `p` everywhere), else 0.
+
+    >>> import tritorch as torch
+    >>> torch.bernoulli(torch.tensor([0.0, 1.0]))
+    tensor([0., 1.])
+    """
+    if p is not None:
+        return bernoulli_(empty_like(input.detach()) if out is None else out, p, generator=generator)
+    values = input, *place(input.device, generator, input.numel())
+    return random_bernoulli(*values) if out is None else random_bernoulli.into(out, *values)
+
+
+def poisson(input, generator=None):
+    """Poisson numbers whose means are the elements of `input`.
+
+    >>> import tritorch as torch
+    >>> torch.poisson(torch.zeros(2))
+    tensor([0., 0.])
+    """
+    return random_poisson(input, *place(input.device, generator, input.numel(), 128))
+
+
+def multinomial(input, num_samples, replacement=False, *, generator=None, out=None):
+    """Indices drawn with the chances in each row of `input` (rows need not sum to 1): (n,) → (num_samples,), (m, n) → (m, num_samples).
+
+    Without replacement by exponential races: the largest p_i / e_i, e_i exponential, come first (Efraimidis and Spirakis, 2006).
+    Negative, infinite and all-zero rows raise RuntimeError on the CPU; on CUDA they are not looked for, since that would wait.
+
+    >>> import tritorch as torch
+    >>> torch.multinomial(torch.tensor([0.0, 3.0, 0.0]), 2, replacement=True)
+    tensor([1, 1])
+    """
+    p = input.detach()
+    check(p.dtype.is_floating_point, "multinomial", "a floating dtype", p.dtype)
+    check(p.ndim in (1, 2), "multinomial", "one or two dims", p.ndim)
+    check(num_samples > 0, "multinomial", "num_samples > 0", num_samples)
+    check(replacement or num_samples <= p.shape[-1], "multinomial", "at most as many samples as categories without replacement",
+          num_samples, p.shape[-1], use="replacement=True")
+    if p.device.type == "cpu":
+        values = p.array
+        check(bool((values >= 0).all() and (values.sum(-1) < math.inf).all() and (values.sum(-1) > 0).all()), "multinomial",
+              "probabilities ≥ 0, finite, with a positive sum", "others")
+    p = p.to(p.dtype.compute)
+    if replacement and num_samples > 1:
+        order = invert(p, num_samples, generator)
+    else:
+        race = p / made(random_exponential, p.shape, 1.0, 0.0, p.dtype, p.device, generator)
+        order = race.argmax(-1, keepdim=True) if num_samples == 1 else race.topk(num_samples, -1)[1]
+    return order if out is None else out.copy_(order)
+
+
+def invert(p, count, generator):
+    """`count` indices a row where the cumulative sums of p pass a uniform number."""
+    from tritorch.ops import searchsorted
+
+    sums = p.cumsum(-1)
+    total = sums[..., -1:]
+    u = made(random_uniform, (*p.shape[:-1], count), 0.0, 1.0, p.dtype, p.device, generator) * total
+    return searchsorted(sums, u, right=True).minimum(searchsorted(sums, total))      # u may round up to the total
+
+
+# ------------------------------------------------------------------ fills in place
+def refill(x, fill, a, b, generator):
+    return fill.into(x, x.shape, x.dtype, x.device, a, b, *place(x.device, generator, x.numel(), bits(fill, x.dtype)))
+
+
+def uniform_(x, from_=0.0, to=1.0, *, generator=None):
+    """Fill with uniform numbers in [from, to).
+
+    >>> import tritorch as torch
+    >>> bool((torch.empty(5).uniform_(2, 3) >= 2).all())
+    True
+    """
+    check(from_ <= to, "uniform_", "from ≤ to", from_, to)
+    return refill(x, random_uniform, from_, to, generator)
+
+
+def normal_(x, mean=0.0, std=1.0, *, generator=None):
+    """Fill with normal numbers of a mean and a standard deviation."""
+    check(std >= 0, "normal_", "std ≥ 0", std)
+    return refill(x, random_normal, mean, std, generator)
+
+
+def log_normal_(x, mean=1.0, std=2.0, *, generator=None):
+    """Fill with exp(normal(mean, std))."""
+    check(std > 0, "log_normal_", "std > 0", std)
+    return refill(x, random_log_normal, mean, std, generator)
+
+
+def exponential_(x, lambd=1.0, *, generator=None):
+    """Fill with exponential numbers of rate λ: density λ exp(−λ x). Never 0."""
+    check(lambd > 0, "exponential_", "lambd > 0", lambd)
+    return refill(x, random_exponential, lambd, 0.0, generator)
+
+
+def cauchy_(x, median=0.0, sigma=1.0, *, generator=None):
+    """Fill with Cauchy numbers."""
+    check(sigma > 0, "cauchy_", "sigma > 0", sigma)
+    return refill(x, random_cauchy, median, sigma, generator)
+
+
+def geometric_(x, p, *, generator=None):
+    """Fill with the number of trials up to the first success of chance p: 1, 2, …"""
+    check(0 < p < 1, "geometric_", "0 < p < 1", p)
+    return refill(x, random_geometric, math.log1p(-p), 0.0, generator)
+
+
+def bernoulli_(x, p=0.5, *, generator=None):
+    """Fill with 1 at chance p, else 0; p is a number or a tensor that broadcasts.
+
+    >>> import tritorch as torch
+    >>> torch.empty(3).bernoulli_(1.0)
+    tensor([1., 1., 1.])
+    """
+    if isinstance(p, Tensor):
+        return x.copy_(bernoulli(p.expand(x.shape), generator=generator))
+    check(0 <= p <= 1, "bernoulli_", "0 ≤ p ≤ 1", p)
+    return refill(x, random_coin, p, 0.0, generator)
+
+
+def random_(x, from_=None, to=None, *, generator=None):
+    """Fill with integers: `random_()` of all that the dtype holds from 0 on, `random_(to)` in [0, to), `random_(from, to)` in [from, to).
+
+    >>> import tritorch as torch
+    >>> torch.zeros(3).random_(4, 5)
+    tensor([4., 4., 4.])
+    """
+    if to is None and from_ is not None:
+        from_, to = 0, from_
+    if to is None:
+        to = (1 << MANTISSA[x.dtype] if x.dtype in MANTISSA else 1 if x.dtype is bool_ else iinfo(x.dtype).max) + 1
+    return refill(x, random_integers, int(from_ or 0), int(to), generator)

