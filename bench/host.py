@@ -1,0 +1,161 @@
+"""Microseconds of the host per operator: tensors so small, or a device so idle, that Python is all there is to see."""
+import contextlib
+import importlib.util
+
+from bench import rows
+from bench.idle import IdleDriver
+from bench.timing import race
+
+DOOR, LAUNCH, NODE, ALLOCATOR = 3.0, 1.5, 1.0, 1.0               # budgets, µs
+
+OPERATORS = {                                                    # the same source on both libraries; x wants a gradient or not
+    "x + y": lambda torch, x, y: x + y,
+    "x * 2": lambda torch, x, y: x * 2,
+    "relu": lambda torch, x, y: torch.relu(x),
+    "exp": lambda torch, x, y: torch.exp(x),
+    "sum": lambda torch, x, y: x.sum(),
+    "sum(-1)": lambda torch, x, y: x.sum(-1),
+    "view": lambda torch, x, y: x.view(4, 16),
+    "transpose": lambda torch, x, y: x.t(),
+    "x[0]": lambda torch, x, y: x[0],
+    "softmax": lambda torch, x, y: torch.softmax(x, -1),
+    "layer_norm": lambda torch, x, y: torch.nn.functional.layer_norm(x, (8,)),
+    "x @ y": lambda torch, x, y: x @ y,
+    "linear": lambda torch, x, y: torch.nn.functional.linear(x, y),
+}
+
+
+def microseconds(calls, args):
+    return {name: 1e6 * seconds for name, seconds in race(calls, rounds=3 if args.quick else 11).items()}
+
+
+def libraries():
+    """{name: module}: ours, and PyTorch where it is installed."""
+    import tritorch
+
+    found = {"tritorch": tritorch}
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        found["torch"] = torch
+    return found
+
+
+def eager(device, args, opponents):
+    """Every operator without a graph, with one, and its backward pass alone."""
+    for name, call in OPERATORS.items():
+        kinds = {"forward": {}, "with graph": {}, "backward": {}}
+        for library, torch in opponents.items():
+            x, y = torch.ones(8, 8, device=device), torch.ones(8, 8, device=device)
+            leaf = torch.ones(8, 8, device=device).requires_grad_()
+            out = call(torch, leaf, y)
+            g = torch.ones_like(out)
+            kinds["forward"][library] = lambda call=call, torch=torch, x=x, y=y: call(torch, x, y)
+            kinds["with graph"][library] = lambda call=call, torch=torch, x=leaf, y=y: call(torch, x, y)
+            kinds["backward"][library] = lambda torch=torch, out=out, x=leaf, g=g: torch.autograd.grad(out, x, g, retain_graph=True)
+        for kind, calls in kinds.items():
+            us = microseconds(calls, args)
+            yield rows.row(f"{device}: {name}, {kind}", "µs", us["tritorch"], us.get("torch"), "torch")
+
+
+def steps(args, opponents):
+    """A training step of a small MLP, where Python is most of the time."""
+    for optimizer in ("SGD", "AdamW"):
+        calls = {library: mlp_step(torch, optimizer) for library, torch in opponents.items()}
+        us = microseconds(calls, args)
+        yield rows.row(f"cpu: step of a 64-64-64-10 MLP, {optimizer}", "µs", us["tritorch"], us.get("torch"), "torch")
+
+
+def mlp_step(torch, optimizer):
+    nn = torch.nn
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = getattr(torch.optim, optimizer)(model.parameters(), lr=1e-3)
+    x, target = torch.randn(64, 64), torch.randint(0, 10, (64,))
+
+    def step():
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), target).backward()
+        optimizer.step()
+
+    return step
+
+
+def parts(args):
+    """The stages of an operator call, each with its budget."""
+    import tritorch
+    from tritorch.dispatch import op, registry
+
+    @op
+    def bench_nothing(x, other):
+        """An operator that computes nothing."""
+        return x.shape, x.dtype, x.storage.device
+
+    for kind in ("cpu", "cuda"):
+        bench_nothing.impl(kind, raw=True)(lambda out, x, other: None)
+    bench_nothing.grad("x")(lambda g: g)
+    try:
+        x = tritorch.ones(8, 8)
+        leaf = tritorch.ones(8, 8, requires_grad=True)
+        us = microseconds({"plain": lambda: bench_nothing(x, x), "graph": lambda: bench_nothing(leaf, x)}, args)
+        yield rows.row("cpu: door, shape rule and allocation", "µs", us["plain"], limit=DOOR)
+        yield rows.row(f"cpu: the same and a graph node (budget {DOOR} µs)", "µs", us["graph"], limit=DOOR)
+        yield from backward_per_node(args, tritorch, bench_nothing)
+        with idle_device():
+            yield from device_parts(args, tritorch, bench_nothing)
+    finally:
+        del registry["bench_nothing"]
+
+
+def backward_per_node(args, tritorch, nothing, length=1000):
+    out = leaf = tritorch.ones(8, 8, requires_grad=True)
+    for _ in range(length):
+        out = nothing(out, out.detach())
+    g = tritorch.ones(8, 8)
+    us = microseconds({"chain": lambda: tritorch.autograd.grad(out, leaf, g, retain_graph=True)}, args)
+    yield rows.row(f"backward engine, per node of a chain of {length} (budget {NODE} µs)", "µs", us["chain"] / length, limit=NODE)
+
+
+def device_parts(args, tritorch, nothing):
+    from tritorch.cuda import allocator, stream
+
+    x = tritorch.empty(1024, device="cuda")
+    leaf = tritorch.empty(1024, device="cuda").requires_grad_()
+    handle = stream.current_handle(0)
+    us = microseconds({"door": lambda: nothing(x, x), "graph": lambda: nothing(leaf, x),
+                       "add": lambda: x + x, "add graph": lambda: leaf + x,
+                       "allocator": lambda: allocator.allocate(4096, 0, handle)}, args)
+    yield rows.row("idle device: door, shape rule and allocation", "µs", us["door"], limit=DOOR)
+    yield rows.row(f"idle device: the same and a graph node (budget {DOOR} µs)", "µs", us["graph"], limit=DOOR)
+    yield rows.row("idle device: x + x, all but the kernel", "µs", us["add"])
+    yield rows.row("idle device: x + x with graph, all but the kernel", "µs", us["add graph"])
+    yield rows.row("idle device: allocate and free 4 KiB", "µs", us["allocator"], limit=ALLOCATOR)
+    yield from launch_path(args, x)
+
+
+def launch_path(args, x):
+    """`launch` as `x + x` calls it, with a kernel that does nothing."""
+    from bench.nothing_kernel import nothing_kernel
+    from tritorch.cuda.launch import launch
+
+    us = microseconds({"launch": lambda: launch(nothing_kernel, (1,), x, x, x, 1024, BLOCK=1024)}, args)
+    yield rows.row(f"idle device: launch with four arguments (budget {LAUNCH} µs)", "µs", us["launch"], limit=LAUNCH)
+
+
+@contextlib.contextmanager
+def idle_device():
+    from tritorch.cuda import driver
+
+    previous = driver.use(IdleDriver())
+    try:
+        yield
+    finally:
+        driver.use(previous)
+
+
+def main(args):
+    opponents = libraries()
+    found = [*parts(args), *eager("cpu", args, opponents), *steps(args, opponents)]
+    with idle_device():
+        found += eager("cuda", args, {"tritorch": opponents["tritorch"]})
+    versions = [f"torch {opponents['torch'].__version__}"] if "torch" in opponents else []
+    rows.record("host", found, "python -m bench host", *versions, keep=not args.quick)

@@ -1,0 +1,1 @@
+"""Models that are measured, and the way to run one file on both libraries."""

@@ -1,0 +1,124 @@
+"""The house's rules that a machine can see: who imports whom, what `import tritorch` loads, names and lengths of files."""
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TREES = ("tritorch", "triton_kernels", "bench", "tutorials", "tests")
+SOURCES = sorted(p.relative_to(ROOT) for tree in TREES for p in (ROOT / tree).rglob("*.py"))
+
+# Top first. A module belongs to the row with the longest matching prefix and may import from its own row and from the rows below it.
+LAYERS = [
+    ["tritorch"],                                  # nn, optim, utils, amp, serialization, func, …: everything that is built on operators
+    ["tritorch.ops", "tritorch.printing"],
+    ["tritorch.dispatch"],
+    ["tritorch.autograd"],
+    ["tritorch.generator", "tritorch.philox"],
+    ["tritorch.tensor"],
+    ["tritorch.storage"],
+    ["tritorch.cuda"],
+    ["tritorch.errors", "tritorch.dtype", "tritorch.device", "tritorch.shape"],
+]
+TRITON = ("tritorch.cuda.compiler", "tritorch.cuda.launch", "tritorch.cuda.simulated", "triton_kernels")
+CUDA_BINDINGS = ("tritorch.cuda.nvidia",)
+FORBIDDEN_NAMES = re.compile(r"^(utils?|helpers?|misc|common|.*_v2|.*_old|.*_new|.*_backup)\.py$")
+
+
+def name_of(path):
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(p): p for p in SOURCES}
+
+
+def imports(path):
+    """Every module that a file imports, at any depth, with the line: `from a import b` counts as a.b when that is a module."""
+    package = name_of(path).split(".") if path.name == "__init__.py" else name_of(path).split(".")[:-1]
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{module}.{alias.name}"
+                yield (inner if inner in MODULES else module), node.lineno
+
+
+def within(module, prefixes):
+    return any(module == p or module.startswith((p + ".", p + "_")) for p in prefixes)
+
+
+def layer(module):
+    matches = [(len(p), row) for row, prefixes in enumerate(LAYERS) for p in prefixes if module == p or module.startswith(p + ".")]
+    return max(matches)[1]
+
+
+def offenders(paths, bad):
+    return [f"{path}:{line} imports {module}" for path in paths for module, line in imports(path) if bad(name_of(path), module)]
+
+
+PRODUCT = [p for p in SOURCES if p.parts[0] in ("tritorch", "triton_kernels")]
+
+
+def test_imports_point_down():
+    def up(importer, module):
+        ours = importer.split(".")[0] == module.split(".")[0] == "tritorch"
+        return ours and importer != "tritorch" and layer(module) < layer(importer)
+    assert not offenders(PRODUCT, up)
+
+
+def test_top_package_is_not_imported_from_below():
+    """`import tritorch` inside the package would make every order of loading a riddle."""
+    assert not offenders([p for p in PRODUCT if layer_is_below_top(p)], lambda importer, module: module == "tritorch")
+
+
+def layer_is_below_top(path):
+    return path.parts[0] == "tritorch" and layer(name_of(path)) > 0
+
+
+def test_kernels_are_reached_through_the_launch_path_alone():
+    assert not offenders([p for p in PRODUCT if p.parts[0] == "tritorch"], lambda _, module: module.split(".")[0] == "triton_kernels")
+
+
+def test_kernels_import_triton_alone():
+    kernels = [p for p in PRODUCT if p.parts[0] == "triton_kernels"]
+    assert not offenders(kernels, lambda _, module: module.split(".")[0] not in ("triton", "triton_kernels"))
+
+
+def test_triton_stays_in_its_places():
+    assert not offenders(PRODUCT, lambda importer, module: module.split(".")[0] == "triton" and not within(importer, TRITON))
+
+
+def test_cuda_bindings_stay_in_the_nvidia_driver():
+    assert not offenders(PRODUCT, lambda importer, module: module.split(".")[0] == "cuda" and not within(importer, CUDA_BINDINGS))
+
+
+def test_torch_is_an_opponent_only():
+    ours = [p for p in SOURCES if p.parts[0] not in ("tests", "bench")]
+    assert not offenders(ours, lambda _, module: module.split(".")[0] in ("torch", "torchvision"))
+
+
+def test_optional_packages_are_optional():
+    required = sys.stdlib_module_names | {"tritorch", "triton_kernels", "triton", "cuda", "numpy", "ml_dtypes", "safetensors", "tqdm"}
+    assert not offenders(PRODUCT, lambda _, module: module.split(".")[0] not in required)
+
+
+def test_import_is_light():
+    code = "import sys, tritorch; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"triton", "triton_kernels", "cuda", "torch", "scipy", "matplotlib", "tqdm", "pandas", "sklearn"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_file_keeps_its_measure(path):
+    lines = (ROOT / path).read_text().splitlines()
+    assert not FORBIDDEN_NAMES.match(path.name), "a name that says nothing: use a noun of the field"
+    reason = re.search(r"(?i)\b(lines|long|length|one file)\b", "\n".join(lines[:5]))
+    assert len(lines) <= 400 or reason, f"{len(lines)} lines: split it, or state in its first five lines why it is long"
