@@ -1,0 +1,381 @@
+"""The NVIDIA driver without a GPU: a recording stand-in for cuda.bindings shows what is called, and what is packed."""
+
+import ast
+import ctypes
+import importlib
+import re
+import struct
+import sys
+import threading
+import types
+from enum import IntEnum
+from pathlib import Path
+
+import pytest
+
+from tritorch.cuda import driver as protocol
+
+NAMES = ["nvidia_call", "nvidia_tensor_map", "nvidia_function", "nvidia"]
+VALUES = {  # what a call returns beside its error code; the others return nothing
+    "cuDeviceGetCount": 2, "cuDeviceGet": 5, "cuDeviceGetName": b"Fake GPU\0\0", "cuDeviceTotalMem": 1 << 34,
+    "cuDeviceGetAttribute": 9, "cuDevicePrimaryCtxRetain": 77, "cuMemAlloc": 0x7000, "cuMemHostAlloc": 0x8000,
+    "cuStreamCreateWithPriority": 0x51, "cuEventCreate": 0xE1, "cuEventElapsedTime": 1.5, "cuStreamEndCapture": 0x61,
+    "cuGraphInstantiate": 0x62, "cuStreamIsCapturing": 1, "cuModuleLoadData": 0x90, "cuModuleGetFunction": 0x91,
+    "cuFuncGetAttribute": 40, "cuOccupancyMaxActiveBlocksPerMultiprocessor": 4,
+}
+
+
+class Code(IntEnum):
+    SUCCESS = 0
+    OUT_OF_MEMORY = 2
+    DEINITIALIZED = 4
+    NOT_READY = 600
+    ILLEGAL_ADDRESS = 700
+    OUT_OF_RESOURCES = 701
+
+
+class AnyName:
+    """Stands for an enumeration: every member is its own name."""
+
+    def __getattr__(self, name):
+        return 1 if name in ("CU_STREAM_NON_BLOCKING", "CU_STREAM_CAPTURE_STATUS_ACTIVE") else 2 if "DISABLE" in name else (
+            0 if name == "CU_EVENT_DEFAULT" else name)
+
+
+class Fake(types.ModuleType):
+    def __init__(self):
+        super().__init__("cuda.bindings.driver")
+        self.calls, self.errors, self.parameters, self.maps = [], {}, [], []
+        self.CUresult, self.CUstream, self.CU_MEMHOSTALLOC_PORTABLE = Code, lambda handle: ("stream", handle), 1
+        self.CUlaunchConfig = types.SimpleNamespace
+        self.CUlaunchAttribute = lambda: types.SimpleNamespace(value=types.SimpleNamespace(clusterDim=types.SimpleNamespace()))
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, *[ctypes.c_void_p] * 5,
+                                     *[ctypes.c_uint32] * 4)
+        self.encode = prototype(self.encode_map)
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if not re.match("cu[A-Z]", name):
+            return AnyName()
+
+        def function(*args):
+            self.calls.append((name, *args))
+            if "LaunchKernel" in name:
+                self.parameters.append(args[-2])
+            error = self.errors.get(name, Code.SUCCESS)
+            return (error, VALUES[name]) if name in VALUES else (error,)
+
+        return function
+
+    def cuMemGetInfo(self):
+        return Code.SUCCESS, 3, 4
+
+    def cuGetErrorName(self, error):
+        return Code.SUCCESS, f"CUDA_ERROR_{error.name}".encode()
+
+    def cuGetErrorString(self, error):
+        return Code.SUCCESS, b"what it means"
+
+    def cuGetProcAddress(self, symbol, version, flags):
+        assert symbol == b"cuTensorMapEncodeTiled"
+        return Code.SUCCESS, ctypes.cast(self.encode, ctypes.c_void_p).value, 0
+
+    def encode_map(self, out, kind, rank, address, shape, strides, box, ones, *rest):
+        u64, u32 = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32)
+        self.maps.append({
+            "aligned": out % 64 == 0, "kind": kind, "address": address, "rest": rest,
+            "shape": ctypes.cast(shape, u64)[:rank], "strides": ctypes.cast(strides, u64)[:rank - 1],
+            "box": ctypes.cast(box, u32)[:rank], "ones": ctypes.cast(ones, u32)[:rank],
+        })
+        ctypes.memset(out, 0xAB, 128)
+        return 0
+
+    def named(self, *names):
+        return [call for call in self.calls if call[0] in names]
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """(the stand-in, a fresh NvidiaDriver over it)."""
+    fake, bindings, package = Fake(), types.ModuleType("cuda.bindings"), types.ModuleType("cuda")
+    bindings.driver, package.bindings = fake, bindings
+    for name, module in (("cuda", package), ("cuda.bindings", bindings), ("cuda.bindings.driver", fake)):
+        monkeypatch.setitem(sys.modules, name, module)
+    for name in NAMES:
+        monkeypatch.delitem(sys.modules, f"tritorch.cuda.{name}", raising=False)
+    nvidia = importlib.import_module("tritorch.cuda.nvidia")
+    yield fake, nvidia.NvidiaDriver()
+    for name in NAMES:
+        sys.modules.pop(f"tritorch.cuda.{name}", None)
+        if hasattr(sys.modules["tritorch.cuda"], name):
+            delattr(sys.modules["tritorch.cuda"], name)
+
+
+def function(cuda, signature, **fields):
+    """A loaded function of that signature."""
+    fake, driver = cuda
+    defaults = dict(name="k", cubin=b"cubin", shared=0, num_warps=4, num_ctas=1, global_scratch_size=0, cooperative=False, pdl=False,
+                    descriptors=[])
+    driver.set_device(0)
+    properties = protocol.DeviceProperties("Fake GPU", 9, 0, 1, 1, 32, 232448, 1, 1, 1)
+    module = sys.modules["tritorch.cuda.nvidia_function"]
+    return module.NvidiaFunction(driver, properties, types.SimpleNamespace(**{**defaults, **fields}), signature)
+
+
+def read(address, index, code):
+    """The parameter that the driver would read."""
+    pointers = ctypes.cast(address, ctypes.POINTER(ctypes.c_void_p))
+    return struct.unpack("<" + code, ctypes.string_at(pointers[index], struct.calcsize("<" + code)))[0]
+
+
+# ------------------------------------------------------------------ against the real module
+def test_every_name_and_number_of_arguments_is_that_of_cuda_bindings():
+    real = pytest.importorskip("cuda.bindings.driver")
+    folder = Path(protocol.__file__).parent
+    enums = {"CU_DEVICE_ATTRIBUTE_": real.CUdevice_attribute, "CU_LAUNCH_ATTRIBUTE_": real.CUlaunchAttributeID}
+    seen = set()
+    for name in NAMES:
+        for node in ast.walk(ast.parse((folder / f"{name}.py").read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in ("call", "_call", "_release"):
+                if node.args and isinstance(node.args[0], ast.Constant):
+                    called, count = node.args[0].value, len(node.args) - 1
+                    first = getattr(real, called).__doc__.strip().splitlines()[0]
+                    inside = first[first.index("(") + 1:first.rindex(")")]
+                    assert count == len([p for p in inside.split(",") if p.strip()]), first
+                    seen.add(called)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "cu":
+                assert hasattr(real, node.attr), node.attr
+    assert len(seen) > 25
+    source = "".join((folder / f"{name}.py").read_text() for name in NAMES)
+    for name in set(re.findall(r'attribute\("(\w+)"\)', source)):
+        assert hasattr(enums["CU_LAUNCH_ATTRIBUTE_"], f"CU_LAUNCH_ATTRIBUTE_{name}")
+    nvidia = importlib.import_module("tritorch.cuda.nvidia")
+    for name in nvidia._ATTRIBUTES.values():
+        assert hasattr(enums["CU_DEVICE_ATTRIBUTE_"], f"CU_DEVICE_ATTRIBUTE_{name}")
+    for name in [*nvidia._FILLS.values(), *nvidia._COPIES.values()]:
+        assert hasattr(real, name)
+    for chain in set(re.findall(r"cu\.(CU\w+\.CU_\w+)", source)):
+        kind, member = chain.split(".")
+        assert hasattr(getattr(real, kind), member), chain
+    for member in set(re.findall(r"attribute\.(CU_FUNC_ATTRIBUTE_\w+)", source)):
+        assert hasattr(real.CUfunction_attribute, member), member
+    assert bool(real.CUresult.CUDA_ERROR_UNKNOWN) and not real.CUresult.CUDA_SUCCESS
+
+
+def test_launch_attributes_reach_the_real_structure():
+    real = pytest.importorskip("cuda.bindings.driver")
+    module = importlib.import_module("tritorch.cuda.nvidia_function")
+    assert module.cu is real
+    config = module._config(types.SimpleNamespace(pdl=True, cooperative=True, num_ctas=4, num_warps=8, shared=1024))
+    assert config.numAttrs == 4 and config.blockDimX == 256 and config.sharedMemBytes == 1024
+    by_name = {a.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_"): a.value for a in config.attrs}
+    assert by_name["PROGRAMMATIC_STREAM_SERIALIZATION"].programmaticStreamSerializationAllowed == 1
+    assert by_name["COOPERATIVE"].cooperative == 1
+    cluster = by_name["CLUSTER_DIMENSION"].clusterDim
+    assert (cluster.x, cluster.y, cluster.z) == (4, 1, 1)
+    assert by_name["CLUSTER_SCHEDULING_POLICY_PREFERENCE"].clusterSchedulingPolicyPreference.name.endswith("SPREAD")
+
+
+# ------------------------------------------------------------------ calls
+def test_devices(cuda):
+    fake, driver = cuda
+    assert driver.device_count() == 2
+    properties = driver.device_properties(1)
+    assert properties.name == "Fake GPU" and properties.major == 9 and properties.total_memory == 1 << 34
+    assert driver.device_properties(1) is properties
+    assert fake.named("cuInit") == [("cuInit", 0)]
+    assert driver.memory_info(1) == (3, 4)
+    assert driver.here.device == 0
+    assert [c[0] for c in fake.calls[-2:]] == ["cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"]      # back again
+
+
+def test_context_is_retained_once_and_current_in_every_thread(cuda):
+    fake, driver = cuda
+    driver.alloc(16)
+    driver.alloc(16)
+    thread = threading.Thread(target=driver.alloc, args=(16,))
+    thread.start()
+    thread.join()
+    names = [c[0] for c in fake.named("cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc")]
+    assert names == ["cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc", "cuMemAlloc", "cuCtxSetCurrent", "cuMemAlloc"]
+
+
+def test_memory_streams_and_events(cuda):
+    fake, driver = cuda
+    assert driver.alloc(100) == 0x7000 and driver.host_alloc(0) == 0x8000
+    for kind in ("h2d", "d2h", "d2d", "p2p"):
+        driver.copy(1, 2, 3, kind, 0x51)
+    driver.copy(1, 2, 0, "h2d", 0)
+    driver.fill(1, 255, 1, 10, 0)
+    driver.fill(1, 2, 4, 10, 0x51)
+    assert driver.stream_create(-1) == 0x51 and driver.event_create(True) == 0xE1 and driver.event_create(False) == 0xE1
+    driver.event_record(0xE1, 0x51)
+    driver.stream_wait_event(0, 0xE1)
+    assert driver.stream_query(0x51) and driver.event_query(0xE1) and driver.event_elapsed(0xE1, 0xE1) == 1.5
+    driver.synchronize(0)
+    driver.free(0x7000)
+    driver.host_free(0x8000)
+    driver.event_destroy(0xE1)
+    driver.stream_destroy(0x51)
+    calls = [c for c in fake.calls if not c[0].startswith(("cuDevice", "cuCtxSet", "cuInit"))]
+    assert calls == [
+        ("cuMemAlloc", 100), ("cuMemHostAlloc", 1, 1),
+        ("cuMemcpyHtoDAsync", 1, 2, 3, 0x51), ("cuMemcpyDtoHAsync", 1, 2, 3, 0x51), ("cuMemcpyDtoDAsync", 1, 2, 3, 0x51),
+        ("cuMemcpyAsync", 1, 2, 3, 0x51),
+        ("cuMemsetD8Async", 1, 255, 10, 0), ("cuMemsetD32Async", 1, 2, 10, 0x51),
+        ("cuStreamCreateWithPriority", 1, -1), ("cuEventCreate", 0), ("cuEventCreate", 2),
+        ("cuEventRecord", 0xE1, 0x51), ("cuStreamWaitEvent", 0, 0xE1, 0),
+        ("cuStreamQuery", 0x51), ("cuEventQuery", 0xE1), ("cuEventElapsedTime", 0xE1, 0xE1), ("cuCtxSynchronize",),
+        ("cuMemFree", 0x7000), ("cuMemFreeHost", 0x8000), ("cuEventDestroy", 0xE1), ("cuStreamDestroy", 0x51),
+    ]
+
+
+def test_graphs(cuda):
+    fake, driver = cuda
+    driver.capture_begin(0x51)
+    assert driver.capture_status(0x51) and not driver.capture_status(0)
+    graph = driver.capture_end(0x51)
+    executable = driver.graph_instantiate(graph)
+    driver.graph_launch(executable, 0x51)
+    driver.graph_destroy(graph)
+    driver.exec_destroy(executable)
+    assert [c for c in fake.calls if "Capt" in c[0] or "Graph" in c[0]] == [
+        ("cuStreamBeginCapture", 0x51, "CU_STREAM_CAPTURE_MODE_RELAXED"), ("cuStreamIsCapturing", 0x51),
+        ("cuStreamEndCapture", 0x51), ("cuGraphInstantiate", 0x61, 0), ("cuGraphLaunch", 0x62, 0x51),
+        ("cuGraphDestroy", 0x61), ("cuGraphExecDestroy", 0x62),
+    ]
+
+
+def test_errors_name_the_call_and_say_what_they_mean(cuda):
+    fake, driver = cuda
+    fake.errors = {"cuMemAlloc": Code.OUT_OF_MEMORY, "cuStreamSynchronize": Code.ILLEGAL_ADDRESS, "cuStreamQuery": Code.NOT_READY,
+                   "cuEventQuery": Code.ILLEGAL_ADDRESS, "cuMemFree": Code.DEINITIALIZED}
+    with pytest.raises(protocol.OutOfMemory, match="cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: what it means"):
+        driver.alloc(1)
+    with pytest.raises(protocol.DriverError, match="cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS: .*CUDA_LAUNCH_BLOCKING=1"):
+        driver.stream_synchronize(0)
+    with pytest.raises(protocol.DriverError, match="cuEventQuery"):
+        driver.event_query(1)
+    assert driver.stream_query(0) is False
+    driver.free(1)                                                                    # the process ends: nothing to say
+
+
+# ------------------------------------------------------------------ parameters
+EVERY = {"i1": (True, "?"), "u1": (False, "?"), "i8": (-8, "b"), "u8": (200, "B"), "i16": (-300, "h"), "u16": (40000, "H"),
+         "i32": (-70000, "i"), "u32": (1 << 31, "I"), "i64": (-(1 << 40), "q"), "u64": (1 << 63, "Q"), "fp16": (1.5, "e"),
+         "fp32": (2.5, "f"), "fp64": (0.1, "d"), "*fp32": (0x7F0000001234, "Q"), "*i1": (0xFFFFFFFFFFFFFFFF, "Q")}
+
+
+def test_every_type_is_packed_where_its_size_wants_it(cuda):
+    fake, _ = cuda
+    signature, values = {}, []
+    for i, (kind, (value, _)) in enumerate(EVERY.items()):
+        signature[f"flag{i}"], signature[f"x{i}"], signature[f"C{i}"] = "i8", kind, "constexpr"
+        values += [i, value]
+    k = function(cuda, signature)
+    k.launch(2, 3, 4, 0x51, values)
+    name, handle, *rest = fake.calls[-1]
+    assert name == "cuLaunchKernel" and handle == 0x91
+    assert rest[:8] == [2, 3, 4, 128, 1, 1, 0, ("stream", 0x51)] and rest[9] == 0
+    address = fake.parameters[-1]
+    pointers = ctypes.cast(address, ctypes.POINTER(ctypes.c_void_p))
+    for i, (value, code) in enumerate(EVERY.values()):
+        assert read(address, 2 * i, "b") == i
+        assert read(address, 2 * i + 1, code) == value
+        assert pointers[2 * i + 1] % struct.calcsize("<" + code) == 0
+    assert read(address, 2 * len(EVERY), "Q") == read(address, 2 * len(EVERY) + 1, "Q") == 0      # the scratch areas
+    assert k.info == {"registers": 40, "spills": 40, "shared": 0, "num_warps": 4, "occupancy": 4}
+
+
+def test_tuples_are_flattened_and_their_constants_skipped(cuda):
+    fake, _ = cuda
+    k = function(cuda, {"x": "*fp32", "t": ("i32", "constexpr", ("i64", "fp32")), "n": "i32"})
+    k.launch(1, 1, 1, 0, [16, 5, 6, 7.0, 8])
+    address = fake.parameters[-1]
+    assert [read(address, i, code) for i, code in enumerate("QiqfiQQ")] == [16, 5, 6, 7.0, 8, 0, 0]
+
+
+def test_floats_too_large_become_infinite(cuda):
+    fake, _ = cuda
+    k = function(cuda, {"a": "fp32", "b": "fp64", "n": "i32"})
+    k.launch(1, 1, 1, 0, [-1e300, 1e300, 3])
+    address = fake.parameters[-1]
+    assert [read(address, i, code) for i, code in enumerate("fdi")] == [-float("inf"), 1e300, 3]
+
+
+def test_bfloat16_rounds_to_nearest_even(cuda):
+    fake, _ = cuda
+    k = function(cuda, {"a": "bf16"})
+    for value, bits in ((1.0, 0x3F80), (1.00390625, 0x3F80), (1.01171875, 0x3F82), (float("inf"), 0x7F80), (float("nan"), 0x7FC0)):
+        k.launch(1, 1, 1, 0, [value])
+        assert read(fake.parameters[-1], 0, "H") == bits
+
+
+def test_each_thread_packs_into_its_own_buffer(cuda):
+    fake, _ = cuda
+    k = function(cuda, {"n": "i32"})
+    k.launch(1, 1, 1, 0, [1])
+    thread = threading.Thread(target=k.launch, args=(1, 1, 1, 0, [2]))
+    thread.start()
+    thread.join()
+    assert fake.parameters[0] != fake.parameters[1] and read(fake.parameters[0], 0, "i") == 1
+
+
+def test_launch_moves_to_the_function_s_device_and_back(cuda):
+    fake, driver = cuda
+    k = function(cuda, {"n": "i32"})
+    driver.set_device(1)
+    fake.calls.clear()
+    k.launch(1, 1, 1, 0, [1])
+    assert [c[0] for c in fake.calls] == ["cuCtxSetCurrent", "cuLaunchKernel", "cuCtxSetCurrent"] and driver.here.device == 1
+
+
+def test_shared_memory_is_asked_for_or_refused(cuda):
+    fake, _ = cuda
+    function(cuda, {}, shared=100000)
+    assert ("cuFuncSetAttribute", 0x91, "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", 100000) in fake.calls
+    with pytest.raises(protocol.DriverError, match="needs 300000 bytes of shared memory, Fake GPU has 232448; use smaller blocks"):
+        function(cuda, {}, shared=300000)
+
+
+def test_clusters_scratch_and_failed_launches(cuda):
+    fake, _ = cuda
+    k = function(cuda, {"n": "i32"}, num_ctas=2, global_scratch_size=128, pdl=True)
+    k.launch(3, 2, 1, 0x51, [9])
+    name, config, handle, address, extra = fake.calls[-1]
+    assert (name, handle, extra) == ("cuLaunchKernelEx", 0x91, 0)
+    assert (config.gridDimX, config.gridDimY, config.gridDimZ, config.hStream, config.numAttrs) == (6, 2, 1, ("stream", 0x51), 3)
+    assert ("cuMemAlloc", 3 * 2 * 2 * 128) in fake.calls
+    assert [read(address, i, c) for i, c in enumerate("iQQ")] == [9, 0x7000, 0]
+    k.launch(3, 2, 1, 0x51, [9])
+    assert len(fake.named("cuMemAlloc")) == 1
+    fake.errors = {"cuLaunchKernel": Code.OUT_OF_RESOURCES}
+    with pytest.raises(protocol.DriverError, match="cuLaunchKernel: CUDA_ERROR_OUT_OF_RESOURCES: .*fewer num_warps"):
+        function(cuda, {}).launch(1, 1, 1, 0, [])
+
+
+def descriptor():
+    return types.SimpleNamespace(ptr=0x10000, shape=(100, 64), strides=(128, 1), block=(32, 64), padding="zero")
+
+
+def test_descriptors_are_maps_on_hopper(cuda):
+    fake, _ = cuda
+    meta = {"swizzle": 3, "elem_size": 2, "elem_type": 10, "block_size": [32, 64], "fp4_padded": False}
+    k = function(cuda, {"o": "*bf16", "d": "tensordesc<bf16[32, 64]>", "n": "i32"}, descriptors=[meta])
+    for _ in range(2):
+        k.launch(1, 1, 1, 0, [0x20, descriptor(), 7])
+    assert fake.maps == [{"aligned": True, "kind": 9, "address": 0x10000, "rest": (0, 3, 2, 0), "shape": [64, 100], "strides": [256],
+                          "box": [64, 32], "ones": [1, 1]}]
+    address = fake.parameters[-1]
+    pointers = ctypes.cast(address, ctypes.POINTER(ctypes.c_void_p))
+    assert pointers[1] % 64 == 0 and ctypes.string_at(pointers[1], 128) == b"\xab" * 128
+    assert [read(address, i, c) for i, c in ((0, "Q"), (2, "i"), (3, "i"), (4, "q"), (5, "q"), (6, "i"))] == [0x20, 100, 64, 128, 1, 7]
+
+
+def test_descriptors_are_pointers_before_hopper(cuda):
+    fake, _ = cuda
+    k = function(cuda, {"d": "tensordesc<bf16[32, 64]>", "n": "i32"})
+    k.launch(1, 1, 1, 0, [descriptor(), 7])
+    got = [read(fake.parameters[-1], i, c) for i, c in enumerate("Qqqqq?iiqqi")]
+    assert got == [0x10000, 100, 64, 128, 1, False, 100, 64, 128, 1, 7]

@@ -1,0 +1,211 @@
+"""The driver protocol over cuda-python: a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from tritorch.cuda.driver import DeviceProperties
+from tritorch.cuda.nvidia_call import call, failure, release
+from tritorch.cuda.nvidia_function import NvidiaFunction
+
+_NOT_READY = 600
+_FILLS = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
+_COPIES = {"h2d": "cuMemcpyHtoDAsync", "d2h": "cuMemcpyDtoHAsync", "d2d": "cuMemcpyDtoDAsync", "p2p": "cuMemcpyAsync"}
+_ATTRIBUTES = {
+    "major": "COMPUTE_CAPABILITY_MAJOR",
+    "minor": "COMPUTE_CAPABILITY_MINOR",
+    "multi_processor_count": "MULTIPROCESSOR_COUNT",
+    "warp_size": "WARP_SIZE",
+    "shared_memory_per_block_optin": "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+    "shared_memory_per_multiprocessor": "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR",
+    "L2_cache_size": "L2_CACHE_SIZE",
+    "max_threads_per_multi_processor": "MAX_THREADS_PER_MULTIPROCESSOR",
+    "regs_per_multiprocessor": "MAX_REGISTERS_PER_MULTIPROCESSOR",
+    "clock_rate": "CLOCK_RATE",
+    "memory_clock_rate": "MEMORY_CLOCK_RATE",
+    "memory_bus_width": "GLOBAL_MEMORY_BUS_WIDTH",
+}
+
+
+class Here(threading.local):
+    """The device whose context is current in this thread; None before the first call."""
+
+    device: int | None = None
+
+
+class NvidiaDriver:
+    """`driver.Driver` on GPUs. The primary context of each device is used, so it is shared with other libraries."""
+
+    name = "nvidia"
+
+    def __init__(self):
+        call("cuInit", 0)
+        self.here = Here()
+        self._count = call("cuDeviceGetCount")
+        self._contexts: dict[int, Any] = {}
+        self._properties: dict[int, DeviceProperties] = {}
+        self._lock = threading.Lock()
+
+    # -------------------------------------------------------------- devices
+    def device_count(self) -> int:
+        return self._count
+
+    def device_properties(self, index: int) -> DeviceProperties:
+        found = self._properties.get(index)
+        if found is None:
+            device = call("cuDeviceGet", index)
+            values = {
+                field: call("cuDeviceGetAttribute", getattr(cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device)
+                for field, name in _ATTRIBUTES.items()
+            }
+            name = call("cuDeviceGetName", 256, device).partition(b"\0")[0].decode()
+            found = self._properties[index] = DeviceProperties(name=name, total_memory=call("cuDeviceTotalMem", device), **values)
+        return found
+
+    def set_device(self, index: int) -> None:
+        call("cuCtxSetCurrent", self._contexts.get(index) or self._retain(index))
+        self.here.device = index
+
+    def _retain(self, index: int) -> Any:
+        with self._lock:
+            if index not in self._contexts:
+                self._contexts[index] = call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", index))
+            return self._contexts[index]
+
+    def _enter(self) -> None:
+        if self.here.device is None:                            # a new thread starts on device 0
+            self.set_device(0)
+
+    def _call(self, name: str, *args: Any) -> Any:
+        self._enter()
+        return call(name, *args)
+
+    def _release(self, name: str, handle: int) -> None:
+        self._enter()
+        release(name, handle)
+
+    @contextlib.contextmanager
+    def on(self, index: int) -> Iterator[None]:
+        """Device `index` is this thread's device inside."""
+        before = self.here.device or 0
+        if self.here.device != index:
+            self.set_device(index)
+        try:
+            yield
+        finally:
+            if before != index:
+                self.set_device(before)
+
+    def memory_info(self, index: int) -> tuple[int, int]:
+        with self.on(index):
+            return call("cuMemGetInfo")
+
+    def synchronize(self, index: int) -> None:
+        with self.on(index):
+            call("cuCtxSynchronize")
+
+    # -------------------------------------------------------------- memory
+    def alloc(self, nbytes: int) -> int:
+        return int(self._call("cuMemAlloc", max(nbytes, 1)))
+
+    def free(self, ptr: int) -> None:
+        self._release("cuMemFree", ptr)
+
+    def host_alloc(self, nbytes: int) -> int:
+        return int(self._call("cuMemHostAlloc", max(nbytes, 1), cu.CU_MEMHOSTALLOC_PORTABLE))
+
+    def host_free(self, ptr: int) -> None:
+        self._release("cuMemFreeHost", ptr)
+
+    def copy(self, dst: int, src: int, nbytes: int, kind: str, stream: int) -> None:
+        if nbytes:
+            self._call(_COPIES[kind], dst, src, nbytes, stream)
+
+    def fill(self, ptr: int, value: int, width: int, count: int, stream: int) -> None:
+        if count:
+            self._call(_FILLS[width], ptr, value, count, stream)
+
+    # -------------------------------------------------------------- streams
+    def stream_create(self, priority: int) -> int:
+        return int(self._call("cuStreamCreateWithPriority", int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING), priority))
+
+    def stream_destroy(self, stream: int) -> None:
+        self._release("cuStreamDestroy", stream)
+
+    def stream_synchronize(self, stream: int) -> None:
+        self._call("cuStreamSynchronize", stream)
+
+    def stream_query(self, stream: int) -> bool:
+        return self._ready("cuStreamQuery", stream)
+
+    def stream_wait_event(self, stream: int, event: int) -> None:
+        self._call("cuStreamWaitEvent", stream, event, 0)
+
+    def _ready(self, name: str, handle: int) -> bool:
+        self._enter()
+        error = getattr(cu, name)(handle)[0]
+        if error and int(error) != _NOT_READY:
+            raise failure(name, error)
+        return not error
+
+    # -------------------------------------------------------------- events
+    def event_create(self, timing: bool) -> int:
+        flags = cu.CUevent_flags
+        return int(self._call("cuEventCreate", int(flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING)))
+
+    def event_destroy(self, event: int) -> None:
+        self._release("cuEventDestroy", event)
+
+    def event_record(self, event: int, stream: int) -> None:
+        self._call("cuEventRecord", event, stream)
+
+    def event_query(self, event: int) -> bool:
+        return self._ready("cuEventQuery", event)
+
+    def event_synchronize(self, event: int) -> None:
+        self._call("cuEventSynchronize", event)
+
+    def event_elapsed(self, start: int, end: int) -> float:
+        return self._call("cuEventElapsedTime", start, end)
+
+    # -------------------------------------------------------------- kernels
+    def load(self, kernel, signature: dict, constexprs: dict, attrs: dict, options: dict) -> NvidiaFunction:
+        from tritorch.cuda.compiler import compile_kernel
+
+        self._enter()
+        properties = self.device_properties(self.here.device)
+        compiled = compile_kernel(kernel, signature, constexprs, attrs, options, 10 * properties.major + properties.minor)
+        return NvidiaFunction(self, properties, compiled, signature)
+
+    # -------------------------------------------------------------- graphs
+    def capture_begin(self, stream: int) -> None:
+        # relaxed: the private pool of a graph may call cuMemAlloc, which does not touch the stream, while it is recorded
+        self._call("cuStreamBeginCapture", stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+
+    def capture_end(self, stream: int) -> int:
+        return int(self._call("cuStreamEndCapture", stream))
+
+    def capture_status(self, stream: int) -> bool:
+        if stream == 0:                                         # the legacy stream cannot be captured, and asking may be an error
+            return False
+        return self._call("cuStreamIsCapturing", stream) == cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+
+    def graph_instantiate(self, graph: int) -> int:
+        return int(self._call("cuGraphInstantiate", graph, 0))
+
+    def graph_launch(self, executable: int, stream: int) -> None:
+        self._call("cuGraphLaunch", executable, stream)
+
+    def graph_destroy(self, graph: int) -> None:
+        self._release("cuGraphDestroy", graph)
+
+    def exec_destroy(self, executable: int) -> None:
+        self._release("cuGraphExecDestroy", executable)
+
+    def annotate(self, ptr: int, nbytes: int, stream: int, live: bool, label: str) -> None:
+        pass

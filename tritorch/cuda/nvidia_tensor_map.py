@@ -1,0 +1,63 @@
+"""CUtensorMap, the 128 bytes that describe a tile to TMA.
+
+The object of cuda.bindings is not 64-byte aligned as the driver wants it, so the driver's function is called through ctypes
+into a buffer of our own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from tritorch.cuda.driver import DriverError
+from tritorch.cuda.nvidia_call import call, failure
+
+_SIZE, _ALIGNMENT, _MOST = 128, 64, 4096
+_HOST_TYPE = {8: 10, 9: 8, 10: 9}   # Triton's metadata holds the numbers that the device uses; the host's differ in these
+_L2_128B = 2
+_maps: dict[tuple, bytes] = {}
+_lock = threading.Lock()
+_encode: Any = None
+
+
+def tensor_map(descriptor: Any, meta: dict) -> bytes:
+    """The map of a `launch.TensorDescriptor` for a kernel whose compilation says `meta` (swizzle, element type, box)."""
+    key = (descriptor.ptr, descriptor.shape, descriptor.strides, meta["elem_type"], meta["swizzle"], *meta["block_size"])
+    found = _maps.get(key)
+    if found is None:
+        with _lock:
+            if len(_maps) >= _MOST:
+                _maps.clear()
+            found = _maps[key] = _encoded(descriptor, meta)
+    return found
+
+
+def _encoded(descriptor: Any, meta: dict) -> bytes:
+    rank = len(descriptor.shape)
+    memory = ctypes.create_string_buffer(_SIZE + _ALIGNMENT)
+    start = -ctypes.addressof(memory) % _ALIGNMENT
+    # the driver counts dims from the innermost, and leaves out its stride, which is 1
+    shape = (ctypes.c_uint64 * rank)(*descriptor.shape[::-1])
+    strides = (ctypes.c_uint64 * rank)(*(s * meta["elem_size"] for s in descriptor.strides[-2::-1]))
+    box = (ctypes.c_uint32 * rank)(*meta["block_size"][::-1])
+    ones = (ctypes.c_uint32 * rank)(*[1] * rank)
+    kind = _HOST_TYPE.get(meta["elem_type"], meta["elem_type"])
+    error = _function()(
+        ctypes.addressof(memory) + start, kind, rank, descriptor.ptr, shape, strides, box, ones, 0, meta["swizzle"], _L2_128B, 0)
+    if error:
+        raise failure(f"cuTensorMapEncodeTiled of {descriptor!r} with {meta}", cu.CUresult(error))
+    return memory.raw[start:start + _SIZE]
+
+
+def _function() -> Any:
+    global _encode
+    if _encode is None:
+        address = int(call("cuGetProcAddress", b"cuTensorMapEncodeTiled", 12000, 0)[0])
+        if not address:
+            raise DriverError("TMA needs an NVIDIA driver for CUDA 12 or newer")
+        number, pointer = ctypes.c_uint32, ctypes.c_void_p
+        _encode = ctypes.CFUNCTYPE(ctypes.c_int, pointer, number, number, *[pointer] * 5, *[number] * 4)(address)
+    return _encode
