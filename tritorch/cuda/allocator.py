@@ -254,10 +254,14 @@ class Memory:
     def unhold(self, span):
         span.home = span.home.shelf
         span.journal.append(-(HELD + span.nbytes))
-        if self.annotates:
-            self.driver.annotate(span.ptr, span.nbytes, span.pool.stream, False, "")
+        self.annotate(span, False)
         span.home.append(span)
         span.dirty.add(span.size)
+
+    def annotate(self, span, live, label=""):
+        if self.annotates and span.size:
+            with on_device(self.index):
+                self.driver.annotate(span.ptr, span.nbytes, span.pool.stream, live, label)
 
     def all_pools(self):
         return [*self.pools.values(), *(pool for private in self.privates.values() for pool in private.pools.values())]
@@ -317,8 +321,8 @@ def watch() -> None:
 def _observe(span, live):
     memory = span.pool.memory
     label = attribution.born(span) if live else attribution.died(span)
-    if memory.annotates and span.size and (live or type(span.home) is list):
-        memory.driver.annotate(span.ptr, span.nbytes, span.pool.stream, live, label)
+    if live or type(span.home) is list:
+        memory.annotate(span, live, label)
 
 
 def begin_capture(index: int, graph, id: tuple) -> None:

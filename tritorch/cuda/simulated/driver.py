@@ -48,6 +48,7 @@ class SimulatedDriver:
     """
 
     name = "simulated"
+    wants_annotations = True
 
     def __init__(self, seed: int = 0, devices: int = 1, total_memory: int = 8 * GIB):
         self.random, self.lock = random.Random(seed), threading.RLock()
@@ -159,7 +160,8 @@ class SimulatedDriver:
             run()                                   # a replay does it again; until then the memory is there to be read and filled
             self.queues.push(stream, run)
         else:
-            self.queues.append(stream, run)
+            stream.queue.append((None, run))        # not through append: a block may die anywhere, so nothing may run and fail here
+            self.queues.count += 1
 
     # streams and events
 
