@@ -87,7 +87,7 @@ def _erfinv(y):
     outer = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047, 1.00167406, 2.83297682)
     x = y * np.where(w < 5, np.polyval(inner, w - 2.5), np.polyval(outer, np.sqrt(w) - 3))
     for _ in range(2):
-        missing = np.where(np.abs(y) < 0.5, _erf64(x, False) - y, np.copysign(1 - np.abs(y) - _erf64(np.abs(x), True), x))
+        missing = np.where(np.abs(y) < 0.5, _erf64(x, False) - y, np.sign(x) * (1 - np.abs(y) - _erf64(np.abs(x), True)))
         x = x - missing * (math.sqrt(math.pi) / 2) * np.exp(x * x)
     return np.where(np.abs(y) == 1, np.copysign(np.inf, y), x)[()]
 

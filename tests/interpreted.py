@@ -1,0 +1,57 @@
+"""Runs a Triton kernel on numpy arrays on a simulated device of its own: for tests of the interpreter."""
+import ml_dtypes
+import numpy as np
+
+from tritorch.cuda.simulated import SimulatedDriver
+
+SPELLING = {np.dtype(numpy): triton for numpy, triton in {
+    "?": "i1", "i1": "i8", "i2": "i16", "i4": "i32", "i8": "i64", "u1": "u8", "u2": "u16", "u4": "u32", "u8": "u64", "f2": "fp16", "f4": "fp32",
+    "f8": "fp64", ml_dtypes.bfloat16: "bf16", ml_dtypes.float8_e4m3fn: "fp8e4nv", ml_dtypes.float8_e5m2: "fp8e5"}.items()}
+
+
+class Descriptor:
+    """What launch.TensorDescriptor is to a kernel, on a numpy array."""
+
+    def __init__(self, array, block):
+        self.array, self.block, self.shape = array, block, array.shape
+        self.strides = [s // array.itemsize for s in array.strides]
+
+
+def spelling(arg):
+    if isinstance(arg, Descriptor):
+        return f"tensordesc<{SPELLING[arg.array.dtype]}{list(arg.block)}>"
+    if isinstance(arg, tuple):
+        return tuple(map(spelling, arg))
+    if isinstance(arg, np.ndarray):
+        return "*" + SPELLING[arg.dtype]
+    if isinstance(arg, np.generic):
+        return SPELLING[arg.dtype]
+    return {bool: "i1", float: "fp32"}.get(type(arg)) or ("i32" if -(2**31) <= arg < 2**31 else "i64")
+
+
+def leaves(arg):
+    return [leaf for part in arg for leaf in leaves(part)] if isinstance(arg, tuple) else [arg]
+
+
+def launch(kernel, grid, *args, seed=0, **constexprs):
+    """Run `kernel` and write what it stored back into the arrays."""
+    driver = SimulatedDriver(seed)
+    stream = driver.stream_create(0)
+    homes, values = [], []
+    for leaf in leaves(args):
+        array = leaf.array if isinstance(leaf, Descriptor) else leaf
+        if isinstance(array, np.ndarray):
+            ptr = driver.alloc(array.nbytes)
+            driver.copy(ptr, array.ctypes.data, array.nbytes, "h2d", stream)
+            homes.append((array, ptr))
+            if isinstance(leaf, Descriptor):
+                leaf.ptr = ptr
+            values.append(leaf if isinstance(leaf, Descriptor) else ptr)
+        else:
+            values.append(leaf)
+    names = [p.name for p in kernel.params]
+    signature = dict(zip(names, map(spelling, args))) | dict.fromkeys(names[len(args):], "constexpr")
+    paths = {(names.index(name),): value for name, value in constexprs.items()}
+    driver.load(kernel, signature, paths, {}, {}).launch(*grid, *(1,) * (3 - len(grid)), stream, values)
+    for array, ptr in homes:
+        driver.copy(array.ctypes.data, ptr, array.nbytes, "d2h", stream)
