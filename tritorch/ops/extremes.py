@@ -4,10 +4,10 @@ from collections import namedtuple
 
 import numpy as np
 
-from tritorch.dtype import types
 from tritorch.dispatch import op
+from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.reduce import Monoid, accumulator, bad_dims, dims_of, reduce_rows, restore, sample_dims, single, sweeps
+from tritorch.ops.reduce import Monoid, accumulator, dims_of, reduce_rows, restore, sample_dims, sweeps
 from tritorch.ops.rows import kept
 from tritorch.shape import wrap_dim
 from tritorch.tensor import Tensor
@@ -101,8 +101,8 @@ def indexed(name, doc, combine, identity, on_array):
 
     @f.impl("cuda")
     def cuda(values, indices, x, dim, keepdim):
-        reduce_rows([values, indices], x, dims_of(dim, x.ndim, name), keepdim, Monoid("indexed", combine, "value_index", (None, types.int64)),
-                    accumulator(x.dtype), identity(x.dtype))
+        monoid = Monoid("indexed", combine, "value_index", (None, types.int64))
+        reduce_rows([values, indices], x, dims_of(dim, x.ndim, name), keepdim, monoid, accumulator(x.dtype), identity(x.dtype))
 
     @f.grad("input")
     def grad(g_values, input, indices, dim, keepdim):
@@ -159,8 +159,8 @@ def index_of(name, doc, combine, identity, on_array):
 
     @f.impl("cuda")
     def cuda(out, x, dim, keepdim):
-        reduce_rows([out], x, dims_of(dim, x.ndim, name), keepdim, Monoid("indexed", combine, "index", (None, types.int64)),
-                    accumulator(x.dtype), identity(x.dtype))
+        monoid = Monoid("indexed", combine, "index", (None, types.int64))
+        reduce_rows([out], x, dims_of(dim, x.ndim, name), keepdim, monoid, accumulator(x.dtype), identity(x.dtype))
 
     @f.samples
     def samples(make):
@@ -212,8 +212,8 @@ def amin_amax_cpu(low, high, x, dim, keepdim):
 
 @amin_amax.impl("cuda")
 def amin_amax_cuda(low, high, x, dim, keepdim):
-    reduce_rows([low, high], x, dims_of(dim, x.ndim, "aminmax"), keepdim, Monoid("both", "both", "both", (None, None)), accumulator(x.dtype),
-                (highest(x.dtype), lowest(x.dtype)))
+    monoid, identity = Monoid("both", "both", "both", (None, None)), (highest(x.dtype), lowest(x.dtype))
+    reduce_rows([low, high], x, dims_of(dim, x.ndim, "aminmax"), keepdim, monoid, accumulator(x.dtype), identity)
 
 
 @amin_amax.formula

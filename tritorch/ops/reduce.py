@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tritorch.dtype import types
 from tritorch.cuda.launch import kernels, launch
 from tritorch.dispatch import op
+from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.rows import blocks, chunk_of, kept, row_strides, rows, splits
-from tritorch.shape import cdiv, next_power_of_2, wrap_dims
+from tritorch.shape import cdiv, wrap_dims
 from tritorch.tensor import empty
 
 K = kernels("reduce")
@@ -41,19 +41,21 @@ def functions(monoid):
 
 def reduce_rows(outs, x, dims, keepdim, monoid, acc, identity=0, param=0.0):
     """Reduce x over `dims` into `outs` on the GPU, in one launch or, where there are few long rows, in two."""
-    M, shape_m, stride_m, N, shape_n, stride_n, across, wide = rows(x.shape, dims, *[row_strides(o, dims, keepdim) for o in outs], x.strides)
+    geometry = rows(x.shape, dims, *[row_strides(o, dims, keepdim) for o in outs], x.strides)
+    M, shape_m, stride_m, N, shape_n, stride_n, across, wide = geometry
     BLOCK_M, BLOCK_N = blocks(M, N, across, 4096 if len(monoid.states) == 1 else 2048)
     programs = cdiv(M, BLOCK_M)
     pieces = splits(programs, cdiv(N, BLOCK_N))
     targets = tuple(outs) if pieces == 1 else tuple([empty((pieces, M), s or acc, x.device) for s in monoid.states])
     first, both = functions(monoid)
+    chunk = chunk_of(N, BLOCK_N, pieces)
     param = np.float64(param) if acc is types.float64 else float(param)
-    launch(K.reduce_kernel, (programs, pieces), targets, x, shape_m, stride_m, shape_n, stride_n, M, N, chunk_of(N, BLOCK_N, pieces), N, param,
-           **first, **both, IDENTITY=identity, ACC=getattr(K.tl, acc.name), OUTS=len(outs), WIDE=wide, SPLIT=pieces > 1,
-           BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N)
+    launch(K.reduce_kernel, (programs, pieces), targets, x, shape_m, stride_m, shape_n, stride_n, M, N, chunk, N, param, **first, **both,
+           IDENTITY=identity, ACC=getattr(K.tl, acc.name), OUTS=len(outs), WIDE=wide, SPLIT=pieces > 1, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N)
     if pieces > 1:
         BLOCK_M = min(BLOCK_M, max(4096 // pieces, 1))
-        launch(K.merge_kernel, (cdiv(M, BLOCK_M),), tuple(outs), targets, shape_m, stride_m, M, N, param, **both, BLOCK_M=BLOCK_M, SPLITS=pieces)
+        launch(K.merge_kernel, (cdiv(M, BLOCK_M),), tuple(outs), targets, shape_m, stride_m, M, N, param, **both,
+               BLOCK_M=BLOCK_M, SPLITS=pieces)
 
 
 def dims_of(dim, ndim, name):
@@ -140,7 +142,7 @@ def summing(name, doc, monoid, on_array):
     def cuda(out, x, dim, keepdim, dtype):
         if dtype and not dtype.is_floating_point and x.dtype.is_floating_point:
             x = x.to(dtype)
-        reduce_rows([out], x, dims_of(dim, x.ndim, name), keepdim, monoid, out.dtype.compute if out.dtype.is_floating_point else types.int64)
+        reduce_rows([out], x, dims_of(dim, x.ndim, name), keepdim, monoid, whole(out.dtype.compute))
 
     f.samples(sample_dims)
     bad_dims(f)
@@ -233,15 +235,15 @@ def prod_grad(g, input, dim, keepdim):
         return g
     x, at = (input.reshape(-1), 0) if dim is None else (input, dim)
     others = before(x, at) * before(x.flip(at), at).flip(at)             # no division, so factors of 0 do no harm
-    return (restore(g, x.ndim, at, keepdim and dim is not None).reshape(kept(x.shape, dims_of(at, x.ndim, "prod"), True)) * others).reshape(input.shape)
+    return (g.reshape(kept(x.shape, dims_of(at, x.ndim, "prod"), True)) * others).reshape(input.shape)
 
 
 def before(x, dim):
     """The product of all elements in front of each."""
-    from tritorch.ops.join import cat
+    from tritorch.ops.shaping import cat  # there, cat is the sum's neighbour above
 
-    n = x.shape[dim]
-    return cat([x.narrow(dim, 0, min(n, 1)).new_ones(()).expand_as(x.narrow(dim, 0, min(n, 1))), x.narrow(dim, 0, max(n - 1, 0))], dim).cumprod(dim)
+    first = x.narrow(dim, 0, min(x.shape[dim], 1))
+    return cat([first.new_ones(first.shape), x.narrow(dim, 0, max(x.shape[dim] - 1, 0))], dim).cumprod(dim)
 
 
 @prod.samples
@@ -258,7 +260,8 @@ def prod_samples(make):
 def truth(name, doc, combine, identity, on_array):
     """any and all: bool, or uint8 for uint8; NaN is true."""
     def rule(input, dim=None, keepdim=False):
-        return kept(input.shape, dims_of(dim, input.ndim, name), keepdim), types.uint8 if input.dtype is types.uint8 else types.bool, input.device
+        kind = types.uint8 if input.dtype is types.uint8 else types.bool
+        return kept(input.shape, dims_of(dim, input.ndim, name), keepdim), kind, input.device
 
     rule.__name__, rule.__doc__ = name, doc
     f = op(rule)
@@ -307,7 +310,8 @@ def count_nonzero_cpu(out, x, dim):
 
 @count_nonzero.impl("cuda")
 def count_nonzero_cuda(out, x, dim):
-    reduce_rows([out], x, dims_of(dim, x.ndim, "count_nonzero"), False, Monoid("nonzero", "sum", states=(types.int64,)), accumulator(x.dtype))
+    monoid = Monoid("nonzero", "sum", states=(types.int64,))
+    reduce_rows([out], x, dims_of(dim, x.ndim, "count_nonzero"), False, monoid, accumulator(x.dtype))
 
 
 @count_nonzero.samples
@@ -349,7 +353,8 @@ def logsumexp_cpu(out, x, dim, keepdim):
 
 @logsumexp.impl("cuda")
 def logsumexp_cuda(out, x, dim, keepdim):
-    reduce_rows([out], x, dims_of(dim, x.ndim, "logsumexp"), keepdim, Monoid("logsumexp", "logsumexp", "logsumexp", (None, None)), out.dtype.compute)
+    monoid = Monoid("logsumexp", "logsumexp", "logsumexp", (None, None))
+    reduce_rows([out], x, dims_of(dim, x.ndim, "logsumexp"), keepdim, monoid, out.dtype.compute)
 
 
 @logsumexp.grad("input")

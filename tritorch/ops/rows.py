@@ -42,7 +42,7 @@ def coalesce(shape, *strides):
             dims[-1] = (dims[-1][0] * n, steps)
         else:
             dims.append((n, steps))
-    dims = dims or [(1, [1] * len(strides))]
+    dims = dims or [(1, [0] * len(strides))]                             # 0 keeps the alignment of the pointer, which 1 would not
     return tuple([n for n, _ in dims]), tuple([tuple([steps[k] for _, steps in dims]) for k in range(len(strides))])
 
 

@@ -3,10 +3,9 @@ import math
 
 import numpy as np
 
-from tritorch.dtype import types
 from tritorch.dispatch import op
 from tritorch.errors import check
-from tritorch.ops.reduce import Monoid, bad_dims, dims_of, mean, reduce_rows, restore, single, size_of, sweeps
+from tritorch.ops.reduce import Monoid, dims_of, mean, reduce_rows, restore, single, size_of, sweeps
 from tritorch.ops.rows import kept
 
 

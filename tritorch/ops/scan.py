@@ -1,0 +1,331 @@
+"""Scans along one dim: cumsum, cumprod, cummax, cummin, logcumsumexp, and the linear recurrence that their gradients need."""
+from collections import namedtuple
+
+import numpy as np
+
+from tritorch.cuda.launch import kernels, launch
+from tritorch.dispatch import op
+from tritorch.dtype import promote_float, types
+from tritorch.errors import check
+from tritorch.ops.extremes import highest, lowest
+from tritorch.ops.reduce import accumulator, single, whole
+from tritorch.ops.rows import blocks, chunk_of, rows, splits
+from tritorch.shape import cdiv, next_power_of_2, wrap_dim
+from tritorch.tensor import empty
+
+K = kernels("scan")
+CummaxResult, CumminResult = namedtuple("cummax", "values indices"), namedtuple("cummin", "values indices")
+
+
+def scan_rows(outs, inputs, dim, lift, combine, finish, states, acc, identity=0, reverse=False):
+    """Scan `inputs` along `dim` into `outs` on the GPU: in one launch or, where there are few long rows, in three."""
+    shape = inputs[0].shape
+    dims = (dim,) if shape else ()
+    geometry = rows(shape, dims, *[t.strides for t in (*outs, *inputs)])
+    M, shape_m, stride_m, N, _, stride_n, across, _ = geometry
+    BLOCK_M, BLOCK_N = blocks(M, N, across, 2048)
+    programs = cdiv(M, BLOCK_M)
+    pieces = splits(programs, cdiv(N, BLOCK_N))
+    monoid = {"LIFT": getattr(K, lift + "_lift"), "COMBINE": getattr(K, combine + "_combine"), "SCAN": getattr(K, combine + "_scan"),
+              "FINISH": getattr(K, finish + "_finish"), "IDENTITY": identity, "ACC": getattr(K.tl, acc.name), "REVERSE": reverse,
+              "BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}
+
+    def run(targets, prefix, **stage):
+        launch(K.scan_kernel, (programs, pieces), targets, tuple(inputs), prefix, shape_m, stride_m, stride_n, M, N,
+               chunk_of(N, BLOCK_N, pieces), **monoid, **stage)
+
+    totals = ()
+    if pieces > 1:
+        totals = tuple([empty((pieces, M), s or acc, outs[0].device) for s in states])
+        run(totals, (), PREFIX=False, TOTALS=True)
+        block = min(BLOCK_M, max(2048 // pieces, 1))
+        launch(K.prefix_kernel, (cdiv(M, block),), totals, M, pieces, SCAN=monoid["SCAN"], BLOCK_M=block, PIECES=next_power_of_2(pieces))
+    run(tuple(outs), totals, PREFIX=pieces > 1, TOTALS=False)
+
+
+def sample_scans(make):
+    """The calls that every scan is tested with."""
+    yield make(5), 0
+    yield make(3, 7), 1
+    yield make(7, 3), 0
+    yield make(2, 5, 3), -2
+    yield make(2, 301), 1
+    yield make(), 0
+    yield make(0, 3), 1
+
+
+def bad_dim(f):
+    f.errors(lambda make: [((make(2, 3), 2), {}, IndexError, "expected a dim in [-2, 1], got 2")])
+
+
+def sweeps(f):
+    def workloads(make):
+        yield "8192x8192 rows", lambda: (make(8192, 8192), 1), 2 * 4 * 8192 * 8192, 8192 * 8192
+        yield "8192x8192 columns", lambda: (make(8192, 8192), 0), 2 * 4 * 8192 * 8192, 8192 * 8192
+        yield "64M in one row", lambda: (make(1 << 26), 0), 2 * 4 * (1 << 26), 1 << 26
+    f.workloads(workloads)
+
+
+# ------------------------------------------------------------------ sums and products
+def running(name, doc, combine, ufunc, reverse=False):
+    """A scan with `dtype`: the input is cast first, integers give int64."""
+    def rule(input, dim, dtype=None):
+        wrap_dim(dim, input.ndim, name)
+        return input.shape, dtype or whole(input.dtype), input.device
+
+    rule.__name__, rule.__doc__ = name, doc
+    f = op(rule)
+
+    @f.impl("cpu")
+    def cpu(out, x, dim, dtype):
+        if not x.ndim:
+            out[...] = x
+            return
+        x = single(x if dtype is None else x.astype(dtype.numpy, copy=False))
+        target = out
+        if reverse:
+            x, target = np.flip(x, dim), np.flip(out, dim)
+        if x.dtype == out.dtype:
+            ufunc.accumulate(x, axis=dim, out=target)
+        else:
+            target[...] = ufunc.accumulate(x, axis=dim, dtype=None if x.dtype.kind == "f" else out.dtype)
+
+    @f.impl("cuda")
+    def cuda(out, x, dim, dtype):
+        if dtype and not dtype.is_floating_point and x.dtype.is_floating_point:
+            x = x.to(dtype)
+        scan_rows([out], [x], wrap_dim(dim, x.ndim, name), combine, combine, "first", (None,), whole(out.dtype.compute), reverse=reverse)
+
+    f.samples(sample_scans)
+    bad_dim(f)
+    sweeps(f)
+    return f
+
+
+cumsum = running("cumsum", """Running sum along `dim`.
+
+    out_i = x_0 + … + x_i. Integers and bools give int64; half types add up in float32.
+
+    >>> import tritorch as torch; torch.tensor([1, 2, 3]).cumsum(0)
+    tensor([1, 3, 6])
+    """, "sum", np.add)
+reverse_cumsum = running("reverse_cumsum", """Running sum along `dim` from its end: the gradient of cumsum.
+
+    out_i = x_i + … + x_(n-1).
+
+    >>> import tritorch as torch; from tritorch.ops.scan import reverse_cumsum; reverse_cumsum(torch.tensor([1, 2, 3]), 0)
+    tensor([6, 5, 3])
+    """, "sum", np.add, reverse=True)
+cumprod = running("cumprod", """Running product along `dim`.
+
+    out_i = x_0 · … · x_i. Integers and bools give int64. The gradient is right where factors are 0.
+
+    >>> import tritorch as torch; torch.tensor([1, 2, 3]).cumprod(0)
+    tensor([1, 2, 6])
+    """, "prod", np.multiply)
+
+
+@cumsum.grad("input")
+def cumsum_grad(g, dim):
+    return reverse_cumsum(g, dim)
+
+
+@reverse_cumsum.grad("input")
+def reverse_cumsum_grad(g, dim):
+    return cumsum(g, dim)
+
+
+@cumprod.grad("input")
+def cumprod_grad(g, input, dim):
+    # d out_j / d x_i = (product before i) · (product from i + 1 to j): sums of those over j are a linear recurrence from the end
+    if not input.ndim or not input.shape[dim]:
+        return g
+    n = input.shape[dim]
+    ones = input.narrow(dim, 0, 1).new_ones(input.narrow(dim, 0, 1).shape)
+    before, after = shifted(ones, input.narrow(dim, 0, n - 1), dim), shifted(input.narrow(dim, 1, n - 1), ones, dim)
+    return cumprod(before, dim) * linear_recurrence(after, g, dim, True)
+
+
+def shifted(front, back, dim):
+    """Two parts put together along dim."""
+    from tritorch.ops.shaping import cat  # cat's family imports sums
+
+    return cat([front, back], dim)
+
+
+# ------------------------------------------------------------------ extremes
+def extreme(name, doc, combine, identity, compare, ufunc):
+    """cummax and cummin: the values and where the last of each was."""
+    def rule(input, dim):
+        wrap_dim(dim, input.ndim, name)
+        return [(input.shape, input.dtype, input.device), (input.shape, types.int64, input.device)]
+
+    rule.__name__, rule.__doc__ = name + "_pair", doc
+    f = op(rule, returns=("values", "indices"))
+
+    @f.impl("cpu")
+    def cpu(values, indices, x, dim):
+        if not x.ndim:
+            values[...], indices[...] = x, 0
+            return
+        ufunc.accumulate(x, axis=dim, out=values)
+        with np.errstate(invalid="ignore"):
+            new = compare(x, values) | (x != x)
+        place = np.arange(x.shape[dim]).reshape([-1 if d == dim % x.ndim else 1 for d in range(x.ndim)])
+        np.maximum.accumulate(np.where(new, place, 0), axis=dim, out=indices)
+
+    @f.impl("cuda")
+    def cuda(values, indices, x, dim):
+        scan_rows([values, indices], [x], wrap_dim(dim, x.ndim, name), "indexed", combine, "both", (None, types.int64),
+                  accumulator(x.dtype), identity(x.dtype))
+
+    @f.grad("input")
+    def grad(g_values, input, indices, dim):
+        if not input.ndim:
+            return g_values
+        return g_values.new_zeros(input.shape).scatter_add(dim, indices, g_values)
+
+    f.samples(sample_scans)
+    bad_dim(f)
+    sweeps(f)
+    return f
+
+
+cummax_pair = extreme("cummax", """Running maximum along `dim` and the index of the last element that reached it, as (values, indices).
+
+    >>> import tritorch as torch; torch.cummax(torch.tensor([1, 3, 2]), 0).values
+    tensor([1, 3, 3])
+    """, "max", lowest, np.greater_equal, np.maximum)
+cummin_pair = extreme("cummin", """Running minimum along `dim` and the index of the last element that reached it, as (values, indices).
+
+    >>> import tritorch as torch; torch.cummin(torch.tensor([3, 1, 2]), 0).values
+    tensor([3, 1, 1])
+    """, "min", highest, np.less_equal, np.minimum)
+
+
+def cummax(input, dim):
+    """(values, indices) of the running maximum along `dim`.
+
+    >>> import tritorch as torch; torch.cummax(torch.tensor([1, 3, 2, 3]), 0).indices
+    tensor([0, 1, 1, 3])
+    """
+    return CummaxResult(*cummax_pair(input, dim))
+
+
+def cummin(input, dim):
+    """(values, indices) of the running minimum along `dim`.
+
+    >>> import tritorch as torch; torch.cummin(torch.tensor([3, 1, 2, 1]), 0).indices
+    tensor([0, 1, 1, 3])
+    """
+    return CumminResult(*cummin_pair(input, dim))
+
+
+# ------------------------------------------------------------------ logcumsumexp
+@op
+def logcumsumexp(input, dim):
+    """Logarithm of the running sum of exponentials along `dim`, without overflow.
+
+    out_i = log(exp(x_0) + … + exp(x_i)).
+
+    >>> import tritorch as torch; torch.tensor([1000.0, 1000.0]).logcumsumexp(0)
+    tensor([1000.0000, 1000.6931])
+    """
+    wrap_dim(dim, input.ndim, "logcumsumexp")
+    check(input.dtype.is_floating_point, "logcumsumexp", "a floating dtype", input.dtype, use="x.float()")
+    return input.shape, promote_float(input), input.device
+
+
+@logcumsumexp.impl("cpu")
+def logcumsumexp_cpu(out, x, dim):
+    with np.errstate(invalid="ignore"):
+        out[...] = np.logaddexp.accumulate(single(x), axis=dim) if x.ndim else x
+
+
+@logcumsumexp.impl("cuda")
+def logcumsumexp_cuda(out, x, dim):
+    scan_rows([out], [x], wrap_dim(dim, x.ndim, "logcumsumexp"), "logsumexp", "logsumexp", "logsumexp", (None, None), out.dtype.compute)
+
+
+@logcumsumexp.grad("input")
+def logcumsumexp_grad(g, input, out, dim):
+    # Σ_j≥i g_j · exp(x_i - out_j): the sum runs in logarithms, the positive and the negative g apart
+    def part(g):
+        return (input + logcumsumexp((g.clamp(min=0).log() - out).flip(dim), dim).flip(dim)).exp()
+
+    return part(g) - part(-g) if input.ndim else g
+
+
+logcumsumexp.samples(sample_scans)
+bad_dim(logcumsumexp)
+sweeps(logcumsumexp)
+
+
+# ------------------------------------------------------------------ linear recurrence
+@op
+def linear_recurrence(a, b, dim, reverse=False):
+    """h_i = a_i · h_(i-1) + b_i along `dim`, from h_(-1) = 0; `reverse` runs from the end.
+
+    A parallel scan over the maps h -> a · h + b (Blelloch, Prefix Sums and Their Applications, 1990).
+
+    >>> import tritorch as torch; from tritorch.ops.scan import linear_recurrence
+    >>> linear_recurrence(torch.tensor([2.0, 2.0, 2.0]), torch.ones(3), 0)
+    tensor([1., 3., 7.])
+    """
+    wrap_dim(dim, a.ndim, "linear_recurrence")
+    check(a.shape == b.shape, "linear_recurrence", "a and b of one shape", a.shape, b.shape)
+    check(a.dtype is b.dtype and a.dtype.is_floating_point, "linear_recurrence", "a and b of one floating dtype", a.dtype, b.dtype)
+    return a.shape, a.dtype, a.device
+
+
+@linear_recurrence.impl("cpu")
+def linear_recurrence_cpu(out, a, b, dim, reverse):
+    if not a.ndim:
+        out[...] = b
+        return
+    a, b, h = [np.moveaxis(v, dim, 0)[::-1 if reverse else 1] for v in (single(a), single(b), out)]
+    state = np.zeros(h.shape[1:], a.dtype)
+    for i in range(len(h)):
+        state *= a[i]
+        state += b[i]
+        h[i] = state
+
+
+@linear_recurrence.impl("cuda")
+def linear_recurrence_cuda(out, a, b, dim, reverse):
+    scan_rows([out], [a, b], wrap_dim(dim, a.ndim, "linear_recurrence"), "recurrence", "recurrence", "recurrence", (None, None),
+              out.dtype.compute, reverse=reverse)
+
+
+@linear_recurrence.grad("a", "b")
+def linear_recurrence_grad(g, a, out, dim, reverse):
+    if not a.ndim or not a.shape[dim]:
+        return a * 0, g
+    n, first, last = a.shape[dim], a.narrow(dim, 0, 1) * 0, a.shape[dim] - 1
+    step, start = (0, 1) if reverse else (1, 0)                          # the neighbour that comes after, and before
+    rest = a.narrow(dim, step, last)
+    later = shifted(first, rest, dim) if reverse else shifted(rest, first, dim)
+    gb = linear_recurrence(later, g, dim, not reverse)
+    rest = out.narrow(dim, start, n - 1)
+    earlier = shifted(rest, first, dim) if reverse else shifted(first, rest, dim)
+    return gb * earlier, gb
+
+
+@linear_recurrence.samples
+def linear_recurrence_samples(make):
+    yield make(5), make(5), 0
+    yield make(3, 7), make(3, 7), 1, True
+    yield make(7, 3), make(7, 3), 0
+    yield make(2, 5, 3), make(2, 5, 3), -2, True
+    yield make(), make(), 0
+    yield make(0, 3), make(0, 3), 1
+
+
+@linear_recurrence.errors
+def linear_recurrence_errors(make):
+    yield (make(3), make(4), 0), {}, RuntimeError, "expected a and b of one shape"
+
+
+@linear_recurrence.workloads
+def linear_recurrence_workloads(make):
+    yield "8192x8192", lambda: (make(8192, 8192), make(8192, 8192), 1), 3 * 4 * 8192 * 8192, 2 * 8192 * 8192
