@@ -290,12 +290,13 @@ class kernels:
     def __getattr__(self, name: str):
         if name.startswith("__"):
             raise AttributeError(name)
-        import triton_kernels
-
+        package = importlib.import_module("triton_kernels")
         try:
             module = importlib.import_module(f"triton_kernels.{self._family}")
         except ModuleNotFoundError as error:
-            raise ImportError(f"tritorch needs its own package triton_kernels, found {list(triton_kernels.__path__)} without "
+            if error.name != f"triton_kernels.{self._family}":
+                raise
+            raise ImportError(f"tritorch needs its own package triton_kernels, found {list(package.__path__)} without "
                               f"{self._family}; uninstall the other package of that name") from error
         value = self.__dict__[name] = getattr(module, name)
         return value
