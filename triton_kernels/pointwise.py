@@ -1,11 +1,10 @@
-"""Elementwise loops, one flat and one strided for each number of operands, and the scalar functions they run.
+"""Elementwise loops, one flat and one strided for each number of operands.
 
-A loop takes the scalar function as FN, so an operator is one small function here and one card. Operands may be Python
+A loop takes the scalar function as FN (see scalar.py), so an operator is one small function there and one card. Operands may be Python
 numbers (X_SCALAR …). Half types and, where asked, integers are brought to the COMPUTE type right after the load.
 """
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
 
 @triton.jit
@@ -161,59 +160,3 @@ def ternary_strided(out_ptr, x_ptr, y_ptr, z_ptr, shape, so, sx, sy, sz, M, N, a
     y = operand(y_ptr, outer_offset(outer, shape, sy, OUTER) + m * sy[OUTER] + n * sy[OUTER + 1], mask, Y_SCALAR, COMPUTE)
     z = operand(z_ptr, outer_offset(outer, shape, sz, OUTER) + m * sz[OUTER] + n * sz[OUTER + 1], mask, Z_SCALAR, COMPUTE)
     store(out_ptr, outer_offset(outer, shape, so, OUTER) + m * so[OUTER] + n * so[OUTER + 1], apply3(x, y, z, a, FN, ATTRS), mask)
-
-
-# ------------------------------------------------------------------ scalar functions: arithmetic
-@triton.jit
-def identity(x):
-    return x
-
-
-@triton.jit
-def add(x, y, alpha):
-    return x + y * alpha.to(y.dtype)
-
-
-@triton.jit
-def plus(x, y):
-    return x + y
-
-
-@triton.jit
-def sub(x, y, alpha):
-    return x - y * alpha.to(y.dtype)
-
-
-@triton.jit
-def minus(x, y):
-    return x - y
-
-
-@triton.jit
-def mul(x, y):
-    return x * y
-
-
-@triton.jit
-def div(x, y):
-    return tl.div_rn(x, y) if x.dtype == tl.float32 else x / y
-
-
-@triton.jit
-def neg(x):
-    return -x
-
-
-@triton.jit
-def exp(x):
-    return libdevice.exp(x)
-
-
-@triton.jit
-def relu(x):
-    return tl.where(x > 0, x, tl.where(x == x, x * 0, x))
-
-
-@triton.jit
-def relu_backward(g, out):
-    return tl.where(out > 0, g, 0.0 * out)

@@ -86,6 +86,9 @@ def op(body=None, *, returns=("out",), aliasable=False):
     @functools.wraps(body)
     def door(*args, **kw):
         if kw or len(args) != arity:
+            out = kw.pop("out", None)
+            if out is not None:
+                return into(out, *args, **kw)
             args = bind(args, kw)
         if state.interpreter is not None:
             return _interpret(door, args)
@@ -173,7 +176,7 @@ def grad(door, *inputs):
         wants = tuple(inspect.signature(fn).parameters)
         known = door.gnames + door.names + door.returns + graph.facts(door.names)
         for want in wants:
-            check(want in known, door.__name__, f"a gradient rule that asks for {known[:len(known) - 3 * len(door.names)]} (or an input's _shape, _dtype, _device)", want, error=TypeError)
+            check(want in known, door.__name__, f"a gradient rule that asks for {door.gnames + door.names + door.returns} (or an input's _shape, _strides, _offset, _dtype, _device)", want, error=TypeError)
         door.rules = [r for r in door.rules if not set(r[2]) & set(inputs)] + [(fn, wants, inputs)]
         door.plans.clear()
         return fn

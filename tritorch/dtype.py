@@ -1,6 +1,7 @@
 """Data types, their promotion, and the default floating type."""
 import builtins
 import math
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -232,3 +233,6 @@ class iinfo:
 
     def __repr__(self):
         return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
+
+
+types = sys.modules[__name__]                                            # this module: the name `tritorch.dtype` is the class, as in PyTorch

@@ -160,22 +160,24 @@ def pack(x, is_output=False):
     return x
 
 
-ARG, OUTPUT, SHAPE, DTYPE, DEVICE = range(5)                             # where a saved value comes from
+ARG, OUTPUT = "input", "output"                                          # where a saved value comes from; else it is one of these
+FACTS = {"shape": lambda x: x.shape, "strides": lambda x: x.strides, "offset": lambda x: x.offset, "dtype": lambda x: x.dtype,
+         "device": lambda x: x.storage.device}
 
 
 def _source(want, names, returns):
-    """(where, index) of what a rule names: an input, an output, or only the shape, dtype or device of an input."""
+    """(where, index) of what a rule names: an input, an output, or only a fact of an input."""
     if want in names:
         return ARG, names.index(want)
     if want in returns:
         return OUTPUT, returns.index(want)
     name, _, fact = want.rpartition("_")
-    return {"shape": SHAPE, "dtype": DTYPE, "device": DEVICE}[fact], names.index(name)
+    return fact, names.index(name)
 
 
 def facts(names):
-    """What a rule may name besides inputs and outputs: `x_shape`, `x_dtype`, `x_device` keep no memory alive."""
-    return tuple(f"{n}_{fact}" for n in names for fact in ("shape", "dtype", "device"))
+    """What a rule may name besides inputs and outputs: `x_shape`, `x_dtype`, … keep no memory alive."""
+    return tuple(f"{n}_{fact}" for n in names for fact in FACTS)
 
 
 class Plan:
@@ -259,17 +261,11 @@ def make_node(op, args, plan, written=None):
         if source == ARG:
             saved.append(keep(value if written is None or value is not written else value.clone()))
         else:
-            saved.append(None if value is None else _fact(value, source))
+            saved.append(FACTS[source](value) if isinstance(value, Tensor) else () if source == "shape" else None)
     node.frame = user_place()
     if state.anomaly is not None:
         node.trace = traceback.format_list(traceback.extract_stack())
     return node
-
-
-def _fact(value, source):
-    if not isinstance(value, Tensor):
-        return () if source == SHAPE else None
-    return value.shape if source == SHAPE else value.dtype if source == DTYPE else value.storage.device
 
 
 def hang(node, outs):

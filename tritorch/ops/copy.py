@@ -1,16 +1,13 @@
 """Copies: between layouts, dtypes and devices, and filling with one value."""
 import numpy as np
 
-from tritorch import dtype as types
-from tritorch.cuda.launch import kernels
+from tritorch.dtype import types
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.errors import check
-from tritorch.ops.elementwise import launch_elementwise
+from tritorch.ops.elementwise import SCALAR, launch_elementwise
 from tritorch.shape import broadcast_shapes, broadcast_strides
 from tritorch.tensor import Tensor, empty, strided
-
-K = kernels("pointwise")
 
 
 def broadcast_view(x, shape):
@@ -23,7 +20,7 @@ def transfer(out, x):
     if out.storage.device is cpu and x.storage.device is cpu:
         np.copyto(out.array, x.array, casting="unsafe")
     elif out.storage.device is x.storage.device:
-        launch_elementwise(out, (x,), K.identity, _exact(x.dtype, out.dtype))
+        launch_elementwise(out, (x,), SCALAR.identity, _exact(x.dtype, out.dtype))
     elif x.storage.device is cpu:
         _to_device(out, x)
     elif out.storage.device is cpu:
@@ -144,7 +141,7 @@ def fill_cpu(out, input, value):
 
 @fill.impl("cuda", raw=True)
 def fill_cuda(out, input, value):
-    launch_elementwise(out, (value,), K.identity, out.dtype.compute)
+    launch_elementwise(out, (value,), SCALAR.identity, out.dtype.compute)
 
 
 @fill.grad("input")
@@ -341,5 +338,3 @@ def tolist(input):
     if input.dtype.is_floating_point and array.dtype.kind != "f":
         array = array.astype(np.float32)
     return array.tolist()
-
-

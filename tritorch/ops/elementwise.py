@@ -5,14 +5,15 @@ Numbers stay numbers; half types compute in float32; everything broadcasts and t
 """
 import numpy as np
 
-from tritorch import dtype as types
+from tritorch.dtype import types
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, promote_float
 from tritorch.shape import broadcast_shapes, broadcast_strides, cdiv, is_contiguous
 from tritorch.tensor import Tensor
 
-K = kernels("pointwise")
+K = kernels("pointwise")                                                 # the loops
+SCALAR = kernels("scalar")                                               # what they run on each element
 
 
 # ------------------------------------------------------------------ shape and dtype rules
@@ -145,7 +146,7 @@ def _finish(made, name, doc, grads, workload_arity):
 def unary(name, doc, cpu, fn=None, *, result=same, grad=None, attrs=(), domain=None, samples=None, **options):
     """An operator of one tensor and the number attributes in `attrs` ((name, default), …).
 
-    `cpu` is a numpy function of (x, *attributes), `fn` the scalar function in triton_kernels.pointwise (default: of the same
+    `cpu` is a numpy function of (x, *attributes), `fn` the scalar function in triton_kernels.scalar (default: of the same
     name), `result` the dtype rule, `grad` the gradient rule of the input, `domain` how samples are drawn.
     """
     fn = fn or name
@@ -165,7 +166,7 @@ def unary(name, doc, cpu, fn=None, *, result=same, grad=None, attrs=(), domain=N
 
     @made.impl("cuda")
     def on_cuda(out, input, *values):
-        launch_elementwise(out, (input,), getattr(K, fn), compute_type(input, out), values)
+        launch_elementwise(out, (input,), getattr(SCALAR, fn), compute_type(input, out), values)
 
     @made.samples
     def default_samples(make):
@@ -200,7 +201,7 @@ def binary(name, doc, cpu, fn=None, *, result=same, grad_input=None, grad_other=
 
     @made.impl("cuda")
     def on_cuda(out, x, y, *values):
-        launch_elementwise(out, (x, y), getattr(K, fn), compute_type(x, y, out), values)
+        launch_elementwise(out, (x, y), getattr(SCALAR, fn), compute_type(x, y, out), values)
 
     @made.samples
     def default_samples(make):
@@ -237,7 +238,7 @@ def ternary(name, doc, cpu, fn=None, *, result=same, grads=None, attrs=(), sampl
 
     @made.impl("cuda")
     def on_cuda(out, x, y, z, *values):
-        launch_elementwise(out, (x, y, z), getattr(K, fn), out.dtype.compute, values, types.bool if condition else None)
+        launch_elementwise(out, (x, y, z), getattr(SCALAR, fn), out.dtype.compute, values, types.bool if condition else None)
 
     if samples is not None:
         made.samples(samples)

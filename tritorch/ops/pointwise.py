@@ -1,20 +1,296 @@
-"""Elementwise arithmetic and functions."""
+"""Elementwise arithmetic and mathematics: one call an operator. The loops are in `elementwise.py`, the scalar functions in triton_kernels."""
 import numpy as np
 
-from tritorch.dispatch import op
-from tritorch.ops.elementwise import binary, floating, unary
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops import special
+from tritorch.ops.elementwise import SCALAR, binary, floating, launch_elementwise, on_arrays, unary
 from tritorch.tensor import Tensor
 
-# ------------------------------------------------------------------ arithmetic
-plus = binary("plus", "input + other.", np.add, grad_input=lambda g: g, grad_other=lambda g: g)
-minus = binary("minus", "input - other.", np.subtract, grad_input=lambda g: g, grad_other=lambda g: -g)
+APART = {"low": 0.5, "high": 2.0}                                        # samples away from poles and kinks
+UNIT = {"low": -0.9, "high": 0.9}
+WHOLE = {"integer": True, "low": -20, "high": 20}
+
+
+# ------------------------------------------------------------------ sums and differences
+def _scaled(name, doc, ufunc, plain, sign):
+    """input ± alpha·other; alpha = 1 costs no multiplication."""
+    made = binary(name, doc, lambda x, y, alpha: ufunc(x, y * alpha), attrs=(("alpha", 1),), grad_input=lambda g: g,
+                  grad_other=lambda g, alpha: g if sign * alpha == 1 else g * (sign * alpha), samples=lambda make: [(make(3, 4), make(4), 2)])
+
+    @made.impl("cpu", raw=True)
+    def on_cpu(out, x, y, alpha):
+        a, b = x.array if isinstance(x, Tensor) else x, y.array if isinstance(y, Tensor) else y
+        if alpha == 1:
+            on_arrays(ufunc, out.array, out.dtype.compute, a, b)
+        else:
+            on_arrays(lambda p, q: ufunc(p, q * p.dtype.type(alpha) if isinstance(p, np.ndarray) else q * alpha), out.array, out.dtype.compute, a, b)
+
+    @made.impl("cuda")
+    def on_cuda(out, x, y, alpha):
+        if alpha == 1:
+            launch_elementwise(out, (x, y), getattr(SCALAR, plain), out.dtype.compute)
+        else:
+            launch_elementwise(out, (x, y), getattr(SCALAR, name), out.dtype.compute, (alpha,))
+
+    return made
+
+
+add = _scaled("add", """input + alpha · other, elementwise, broadcast.
+
+    >>> import tritorch as torch; torch.add(torch.tensor([1.0, 2.0]), 3, alpha=2)
+    tensor([7., 8.])
+    """, np.add, "plus", 1)
+sub = _scaled("sub", """input - alpha · other, elementwise, broadcast.
+
+    >>> import tritorch as torch; torch.tensor([1.0, 2.0]) - 1
+    tensor([0., 1.])
+    """, np.subtract, "minus", -1)
+
+
+def rsub(input, other, alpha=1):
+    """other - alpha · input."""
+    return sub(other, input, alpha)
+
+
+# ------------------------------------------------------------------ products and quotients
 mul = binary("mul", """input · other, elementwise, broadcast.
 
     >>> import tritorch as torch; torch.tensor([1.0, 2.0]) * 3
     tensor([3., 6.])
     """, np.multiply, grad_input=lambda g, other: g * other, grad_other=lambda g, input: g * input)
-div_true = binary("div_true", "input / other in floating point.", np.true_divide, "div", result=floating,
-                  grad_input=lambda g, other: g / other, grad_other=lambda g, out, other: -g * out / other,
-                  domain={"low": 0.5, "high": 2.0})
+div_true = binary("div_true", "input / other in floating point.", np.true_divide, "div", result=floating, domain=APART, compute=floating,
+                  grad_input=lambda g, other: g / other, grad_other=lambda g, input, other: -g * ((input / other) / other))
+
+
+def _floor_division(x, y):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.floor_divide(x, y)
+
+
+def _truncated_division(x, y):
+    if np.asarray(x).dtype.kind in "iu":
+        quotient = np.floor_divide(x, y)
+        return quotient + ((np.remainder(x, y) != 0) & ((np.asarray(x) < 0) != (np.asarray(y) < 0)))
+    return np.trunc(x / y)
+
+
+floor_divide = binary("floor_divide", """input / other rounded down.
+
+    >>> import tritorch as torch; torch.tensor([-7, 7]) // 2
+    tensor([-4,  3])
+    """, _floor_division, domain=APART, grad_input=lambda g: None, grad_other=lambda g: None,
+                      samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3)])
+trunc_divide = binary("trunc_divide", "input / other rounded towards zero.", _truncated_division, domain=APART,
+                      grad_input=lambda g: None, grad_other=lambda g: None, samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3)])
+remainder = binary("remainder", """input - other · ⌊input / other⌋: the sign of `other`, as Python's %.
+
+    >>> import tritorch as torch; torch.tensor([-7, 7]) % 3
+    tensor([2, 1])
+    """, np.remainder, domain=APART, grad_input=lambda g: g, grad_other=lambda g, input, other: -g * floor_divide(input, other),
+                   samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3), (make(9), 0.7)])
+fmod = binary("fmod", "The remainder of the division rounded towards zero: the sign of `input`, as C's fmod.", np.fmod, domain=APART,
+              grad_input=lambda g: g, grad_other=lambda g, input, other: -g * trunc_divide(input, other),
+              samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3), (make(9), 0.7)])
+
+
+def div(input, other, *, rounding_mode=None, out=None):
+    """input / other, elementwise, broadcast; `rounding_mode` "floor" or "trunc" rounds the quotient.
+
+    >>> import tritorch as torch; torch.tensor([1, 2]) / 4
+    tensor([0.2500, 0.5000])
+    """
+    check(rounding_mode in (None, "floor", "trunc"), "div", "rounding_mode None, 'floor' or 'trunc'", repr(rounding_mode))
+    f = {None: div_true, "floor": floor_divide, "trunc": trunc_divide}[rounding_mode]
+    return f(input, other) if out is None else f.into(out, input, other)
+
+
+# ------------------------------------------------------------------ powers
+def _pow_grad_input(g, input, other):
+    if not isinstance(other, Tensor):
+        return g * 0 if other == 0 else g * (other * pow(input, other - 1))
+    return (g * (other * pow(input, other - 1))).masked_fill(other == 0, 0)
+
+
+def _pow_grad_other(g, input, other, out):
+    log_input = log(input) if isinstance(input, Tensor) else float(np.log(input)) if input > 0 else 0.0
+    zero_base = (input == 0) & (other >= 0) if isinstance(input, Tensor) else (other >= 0) if input == 0 else None
+    grad = g * (out * log_input)
+    return grad if zero_base is None else grad.masked_fill(zero_base, 0)
+
+
+def _power(x, y):
+    if np.asarray(x).dtype.kind in "iu" and np.any(np.asarray(y) < 0):
+        raise RuntimeError(f"pow: expected exponents that are not negative for integers, got {np.asarray(y).min()}; use a floating base")
+    return np.power(x, y)
+
+
+pow = binary("pow", """input to the power of other, elementwise, broadcast.
+
+    >>> import tritorch as torch; torch.tensor([1.0, 2.0, 3.0]) ** 2
+    tensor([1., 4., 9.])
+    """, _power, domain=APART, grad_input=_pow_grad_input, grad_other=_pow_grad_other,
+             samples=lambda make: [(make(6), 3), (make(6, **APART), -0.5), (make(4, **WHOLE), 2), (make(5), 0), (make(5), 1)])
+
+
+def float_power(input, exponent, *, out=None):
+    """input to the power of exponent in float64."""
+    base = input.to(types.float64) if isinstance(input, Tensor) else float(input)
+    power = exponent.to(types.float64) if isinstance(exponent, Tensor) else float(exponent)
+    return pow(base, power) if out is None else pow.into(out, base, power)
+
+
+square = unary("square", "input².", np.square, grad=lambda g, input: g * (input * 2))
+sqrt = unary("sqrt", "The square root; NaN below 0.", np.sqrt, result=floating, domain=APART, grad=lambda g, out: g / (out * 2))
+rsqrt = unary("rsqrt", "1 / √input.", lambda x: 1 / np.sqrt(x), result=floating, domain=APART, grad=lambda g, out: g * (out * out * out * -0.5))
+reciprocal = unary("reciprocal", "1 / input.", lambda x: 1 / x, result=floating, domain=APART, grad=lambda g, out: -g * out * out)
+
+# ------------------------------------------------------------------ signs and rounding
 neg = unary("neg", "-input.", np.negative, grad=lambda g: -g)
+abs = unary("abs", "|input|.", np.abs, grad=lambda g, input: g * sign(input))
+sign = unary("sign", "-1, 0 or 1.", np.sign, grad=lambda g: g * 0)
+ceil = unary("ceil", "Rounded up.", np.ceil, grad=lambda g: g * 0)
+floor = unary("floor", "Rounded down.", np.floor, grad=lambda g: g * 0)
+trunc = unary("trunc", "Rounded towards zero.", np.trunc, grad=lambda g: g * 0)
+round_even = unary("round_even", "Rounded to the nearest whole number, halves to even.", np.rint, grad=lambda g: g * 0)
+
+
+def round(input, *, decimals=0, out=None):
+    """Rounded to `decimals` places, halves to even.
+
+    >>> import tritorch as torch; torch.tensor([0.5, 1.5, 2.345]).round(decimals=0)
+    tensor([0., 2., 2.])
+    """
+    if decimals:
+        scale = 10.0 ** decimals
+        made = round_even(input * scale) / scale
+        return made if out is None else out.copy_(made)
+    return round_even(input) if out is None else round_even.into(out, input)
+
+
+def frac(input, *, out=None):
+    """The part behind the point, with the sign of input."""
+    return sub(input, trunc(input)) if out is None else sub.into(out, input, trunc(input), 1)
+
+
+def positive(input):
+    """The tensor itself."""
+    check(input.dtype is not types.bool, "positive", "numbers", input.dtype)
+    return input
+
+
+# ------------------------------------------------------------------ exponentials and logarithms
 exp = unary("exp", "e to the power of input.", np.exp, result=floating, grad=lambda g, out: g * out)
+exp2 = unary("exp2", "2 to the power of input.", np.exp2, result=floating, grad=lambda g, out: g * (out * 0.6931471805599453))
+expm1 = unary("expm1", "e^input - 1, exact near 0.", np.expm1, result=floating, grad=lambda g, out: g * (out + 1))
+log = unary("log", "The natural logarithm.", np.log, result=floating, domain=APART, grad=lambda g, input: g / input)
+log2 = unary("log2", "The logarithm to base 2.", np.log2, result=floating, domain=APART, grad=lambda g, input: g / (input * 0.6931471805599453))
+log10 = unary("log10", "The logarithm to base 10.", np.log10, result=floating, domain=APART, grad=lambda g, input: g / (input * 2.302585092994046))
+log1p = unary("log1p", "log(1 + input), exact near 0.", np.log1p, result=floating, domain=APART, grad=lambda g, input: g / (input + 1))
+
+
+def _weights(g, input, other, out):
+    """The share of each operand in logaddexp; equal infinities share evenly."""
+    return exp(sub(input, out)), exp(sub(other, out))
+
+
+logaddexp = binary("logaddexp", "log(e^input + e^other), without overflow.", np.logaddexp, result=floating,
+                   grad_input=lambda g, input, out: g * exp(input - out), grad_other=lambda g, other, out: g * exp(other - out))
+logaddexp2 = binary("logaddexp2", "log₂(2^input + 2^other), without overflow.", np.logaddexp2, result=floating,
+                    grad_input=lambda g, input, out: g * exp2(input - out), grad_other=lambda g, other, out: g * exp2(other - out))
+xlogy = binary("xlogy", "input · log(other), 0 where input is 0 and other is not NaN.", special.xlogy, result=floating, domain=APART,
+               grad_input=lambda g, input, other: g * log(other).masked_fill((input == 0) & (other <= 0), 0), grad_other=lambda g, input, other: g * input / other)
+sigmoid = unary("sigmoid", "1 / (1 + e^-input).", special.sigmoid, result=floating, grad=lambda g, out: g * (out * (1 - out)))
+logit_eps = unary("logit_eps", "log(p / (1 - p)) of p = input clamped to [eps, 1 - eps]; eps < 0 clamps nothing.", special.logit, "logit", result=floating,
+                  attrs=(("eps", -1.0),), domain={"low": 0.1, "high": 0.9},
+                  grad=lambda g, input, eps: (g / (input * (1 - input))).masked_fill((input < eps) | (input > 1 - eps), 0))
+
+
+def logit(input, eps=None, *, out=None):
+    """log(input / (1 - input)), the inverse of sigmoid; with eps the input is clamped to [eps, 1 - eps]."""
+    eps = -1.0 if eps is None else eps
+    return logit_eps(input, eps) if out is None else logit_eps.into(out, input, eps)
+
+
+# ------------------------------------------------------------------ trigonometry
+sin = unary("sin", "The sine, in radians.", np.sin, result=floating, grad=lambda g, input: g * cos(input))
+cos = unary("cos", "The cosine, in radians.", np.cos, result=floating, grad=lambda g, input: -g * sin(input))
+tan = unary("tan", "The tangent, in radians.", np.tan, result=floating, domain=UNIT, grad=lambda g, out: g * (out * out + 1))
+asin = unary("asin", "The arc sine.", np.arcsin, result=floating, domain=UNIT, grad=lambda g, input: g * rsqrt(1 - input * input))
+acos = unary("acos", "The arc cosine.", np.arccos, result=floating, domain=UNIT, grad=lambda g, input: -g * rsqrt(1 - input * input))
+atan = unary("atan", "The arc tangent.", np.arctan, result=floating, grad=lambda g, input: g / (input * input + 1))
+sinh = unary("sinh", "The hyperbolic sine.", np.sinh, result=floating, grad=lambda g, input: g * cosh(input))
+cosh = unary("cosh", "The hyperbolic cosine.", np.cosh, result=floating, grad=lambda g, input: g * sinh(input))
+tanh = unary("tanh", "The hyperbolic tangent.", np.tanh, result=floating, grad=lambda g, out: tanh_backward(g, out))
+asinh = unary("asinh", "The inverse hyperbolic sine.", np.arcsinh, result=floating, grad=lambda g, input: g * rsqrt(input * input + 1))
+acosh = unary("acosh", "The inverse hyperbolic cosine.", np.arccosh, result=floating, domain={"low": 1.2, "high": 3.0},
+              grad=lambda g, input: g * rsqrt(input * input - 1))
+atanh = unary("atanh", "The inverse hyperbolic tangent.", np.arctanh, result=floating, domain=UNIT, grad=lambda g, input: g / (1 - input * input))
+tanh_backward = binary("tanh_backward", "g · (1 - out²).", lambda g, out: g * (1 - out * out), names=("g_out", "out_value"),
+                       grad_input=lambda g, out_value: tanh_backward(g, out_value), grad_other=lambda g, g_out, out_value: g * (g_out * out_value * -2))
+atan2 = binary("atan2", "The angle of the point (other, input), in radians.", np.arctan2, result=floating, domain=APART,
+               grad_input=lambda g, input, other: g * (other / (input * input + other * other)),
+               grad_other=lambda g, input, other: g * (-input / (input * input + other * other)))
+hypot = binary("hypot", "√(input² + other²).", np.hypot, domain=APART, grad_input=lambda g, input, out: g * (input / out),
+               grad_other=lambda g, other, out: g * (other / out))
+sinc = unary("sinc", "sin(π·input) / (π·input), 1 at 0.", np.sinc, result=floating, domain=APART,
+             grad=lambda g, input, out: g * ((cos(input * np.pi) - out) / input).masked_fill(input == 0, 0))
+
+
+def deg2rad(input, *, out=None):
+    """Degrees as radians."""
+    return mul(input, np.pi / 180) if out is None else mul.into(out, input, np.pi / 180)
+
+
+def rad2deg(input, *, out=None):
+    """Radians as degrees."""
+    return mul(input, 180 / np.pi) if out is None else mul.into(out, input, 180 / np.pi)
+
+
+# ------------------------------------------------------------------ the error function and gamma
+erf = unary("erf", "2/√π ∫₀^input e^(-t²) dt.", special.erf, result=floating, grad=lambda g, input: g * (exp(-(input * input)) * 1.1283791670955126))
+erfc = unary("erfc", "1 - erf(input).", special.erfc, result=floating, grad=lambda g, input: g * (exp(-(input * input)) * -1.1283791670955126))
+erfinv = unary("erfinv", "The inverse of erf, on (-1, 1).", special.erfinv, result=floating, domain=UNIT,
+               grad=lambda g, out: g * (exp(out * out) * 0.8862269254527580))
+lgamma = unary("lgamma", "log |Γ(input)|.", special.lgamma, result=floating, domain=APART, grad=lambda g, input: g * digamma(input))
+digamma = unary("digamma", "The derivative of lgamma.", special.digamma, result=floating, domain=APART, grad=lambda g, input: g * polygamma1(input))
+polygamma1 = unary("polygamma1", "The derivative of digamma (trigamma).", special.trigamma, "trigamma", result=floating, domain=APART)
+
+# ------------------------------------------------------------------ extremes
+maximum = binary("maximum", "The greater of the two; NaN where one is NaN.", np.maximum,
+                 grad_input=lambda g, input, other: g * _share(input > other, input == other, g),
+                 grad_other=lambda g, input, other: g * _share(other_less(input, other), input == other, g))
+minimum = binary("minimum", "The smaller of the two; NaN where one is NaN.", np.minimum,
+                 grad_input=lambda g, input, other: g * _share(other_less(other, input), input == other, g),
+                 grad_other=lambda g, input, other: g * _share(input > other, input == other, g))
+fmax = binary("fmax", "The greater of the two; the other where one is NaN.", np.fmax,
+              grad_input=lambda g, input, other: g.masked_fill(~((input >= other) | (other != other)), 0),
+              grad_other=lambda g, input, other: g.masked_fill((input >= other) | (other != other), 0))
+fmin = binary("fmin", "The smaller of the two; the other where one is NaN.", np.fmin,
+              grad_input=lambda g, input, other: g.masked_fill(~((input <= other) | (other != other)), 0),
+              grad_other=lambda g, input, other: g.masked_fill((input <= other) | (other != other), 0))
+copysign = binary("copysign", "|input| with the sign of other.", np.copysign, result=floating, domain=APART,
+                  grad_input=lambda g, input, out: g * (sign(input) * sign(out)), grad_other=lambda g: None)
+nextafter = binary("nextafter", "The next number after input towards other.", np.nextafter)
+heaviside = binary("heaviside", "0 below 0, 1 above, other at 0.", np.heaviside, grad_input=lambda g: None, grad_other=lambda g: None)
+
+
+def other_less(a, b):
+    """a < b, where either may be a number."""
+    return a < b if isinstance(a, Tensor) else b > a
+
+
+def _share(wins, ties, g):
+    """1 where an operand wins, a half where both do: how PyTorch splits the gradient of an extreme."""
+    return wins.to(g.dtype) + ties.to(g.dtype) * 0.5
+
+
+# ------------------------------------------------------------------ PyTorch's other names
+subtract, multiply, divide, true_divide, negative, absolute, fix, sgn = sub, mul, div, div, neg, abs, trunc, sign
+arcsin, arccos, arctan, arcsinh, arccosh, arctanh, arctan2 = asin, acos, atan, asinh, acosh, atanh, atan2
+
+
+def ldexp(input, other, *, out=None):
+    """input · 2^other."""
+    made = mul(input, pow(2.0, other))
+    return made if out is None else out.copy_(made)

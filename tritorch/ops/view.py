@@ -246,8 +246,9 @@ def as_strided(input, size, stride, storage_offset=None):
 
 
 @as_strided.grad("input")
-def as_strided_grad(g, out, input, size, stride):
-    return as_strided_backward(g, input.shape, input.strides, input.offset, tuple(size), tuple(stride), out.offset)
+def as_strided_grad(g, input_shape, input_strides, input_offset, size, stride, storage_offset):
+    offset = input_offset if storage_offset is None else storage_offset
+    return as_strided_backward(g, input_shape, input_strides, input_offset, tuple(size), tuple(stride), offset)
 
 
 @as_strided.samples
@@ -331,7 +332,7 @@ def view_as_dtype(x, dtype):
 
 @view_as_dtype.samples
 def view_as_dtype_samples(make):
-    import tritorch.dtype as types
+    from tritorch.dtype import types
 
     yield make(3, 4, dtype=types.float32, grad=False), types.int32
     yield make(3, 4, dtype=types.float32, grad=False), types.int16

@@ -1,0 +1,551 @@
+"""Scalar functions of the elementwise operators. Each takes and returns blocks of one compute type; the loops are in pointwise.py."""
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+# ------------------------------------------------------------------ arithmetic
+@triton.jit
+def identity(x):
+    return x
+
+
+@triton.jit
+def add(x, y, alpha):
+    return x + y * alpha
+
+
+@triton.jit
+def plus(x, y):
+    return x + y
+
+
+@triton.jit
+def sub(x, y, alpha):
+    return x - y * alpha
+
+
+@triton.jit
+def minus(x, y):
+    return x - y
+
+
+@triton.jit
+def mul(x, y):
+    return x * y
+
+
+@triton.jit
+def div(x, y):
+    if x.dtype == tl.float32:
+        return tl.div_rn(x, y)                                           # the plain division of float32 is 2 ulp
+    else:
+        return x / y
+
+
+@triton.jit
+def trunc_divide(x, y):
+    if x.dtype.is_floating():
+        return libdevice.trunc(div(x, y))
+    else:
+        return x // y
+
+
+@triton.jit
+def fmod(x, y):
+    if x.dtype.is_floating():
+        return libdevice.fmod(x, y)
+    else:
+        return x % y
+
+
+@triton.jit
+def remainder(x, y):
+    rest = fmod(x, y)
+    return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+
+
+@triton.jit
+def floor_divide(x, y):
+    rest = fmod(x, y)
+    away = (rest != 0) & ((rest < 0) != (y < 0))
+    if x.dtype.is_floating():
+        quotient = div(x - rest, y) - tl.where(away, 1.0, 0.0).to(x.dtype)
+        below = libdevice.floor(quotient)
+        whole = tl.where(quotient - below > 0.5, below + 1, below)
+        return tl.where(y == 0, div(x, y), whole)
+    else:
+        return x // y - away.to(x.dtype)
+
+
+@triton.jit
+def pow(x, y):
+    if x.dtype.is_floating():
+        return libdevice.pow(x, y)
+    else:
+        out = tl.full(x.shape, 1, x.dtype)
+        while tl.max(y) > 0:                                             # by squaring; exponents are not negative
+            out = tl.where(y % 2 == 1, out * x, out)
+            x = x * x
+            y = y // 2
+        return out
+
+
+@triton.jit
+def square(x):
+    return x * x
+
+
+@triton.jit
+def reciprocal(x):
+    return div(tl.full(x.shape, 1.0, x.dtype), x)
+
+
+@triton.jit
+def neg(x):
+    return -x
+
+
+@triton.jit
+def abs(x):
+    return tl.abs(x)
+
+
+@triton.jit
+def sign(x):
+    return tl.where(x > 0, tl.full(x.shape, 1, x.dtype), tl.where(x < 0, tl.full(x.shape, -1, x.dtype), tl.where(x == x, tl.zeros_like(x), x)))
+
+
+@triton.jit
+def round_even(x):
+    return libdevice.rint(x) if x.dtype.is_floating() else x
+
+
+# ------------------------------------------------------------------ functions of libdevice
+@triton.jit
+def exp(x):
+    return libdevice.exp(x)
+
+
+@triton.jit
+def exp2(x):
+    return libdevice.exp2(x)
+
+
+@triton.jit
+def expm1(x):
+    return libdevice.expm1(x)
+
+
+@triton.jit
+def log(x):
+    return libdevice.log(x)
+
+
+@triton.jit
+def log2(x):
+    return libdevice.log2(x)
+
+
+@triton.jit
+def log10(x):
+    return libdevice.log10(x)
+
+
+@triton.jit
+def log1p(x):
+    return libdevice.log1p(x)
+
+
+@triton.jit
+def sqrt(x):
+    return tl.sqrt_rn(x) if x.dtype == tl.float32 else libdevice.sqrt(x)
+
+
+@triton.jit
+def rsqrt(x):
+    return libdevice.rsqrt(x)
+
+
+@triton.jit
+def sin(x):
+    return libdevice.sin(x)
+
+
+@triton.jit
+def cos(x):
+    return libdevice.cos(x)
+
+
+@triton.jit
+def tan(x):
+    return libdevice.tan(x)
+
+
+@triton.jit
+def asin(x):
+    return libdevice.asin(x)
+
+
+@triton.jit
+def acos(x):
+    return libdevice.acos(x)
+
+
+@triton.jit
+def atan(x):
+    return libdevice.atan(x)
+
+
+@triton.jit
+def sinh(x):
+    return libdevice.sinh(x)
+
+
+@triton.jit
+def cosh(x):
+    return libdevice.cosh(x)
+
+
+@triton.jit
+def tanh(x):
+    return libdevice.tanh(x)
+
+
+@triton.jit
+def asinh(x):
+    return libdevice.asinh(x)
+
+
+@triton.jit
+def acosh(x):
+    return libdevice.acosh(x)
+
+
+@triton.jit
+def atanh(x):
+    return libdevice.atanh(x)
+
+
+@triton.jit
+def erf(x):
+    return libdevice.erf(x)
+
+
+@triton.jit
+def erfc(x):
+    return libdevice.erfc(x)
+
+
+@triton.jit
+def erfinv(x):
+    return libdevice.erfinv(x)
+
+
+@triton.jit
+def lgamma(x):
+    return libdevice.lgamma(x)
+
+
+@triton.jit
+def ceil(x):
+    return libdevice.ceil(x) if x.dtype.is_floating() else x
+
+
+@triton.jit
+def floor(x):
+    return libdevice.floor(x) if x.dtype.is_floating() else x
+
+
+@triton.jit
+def trunc(x):
+    return libdevice.trunc(x) if x.dtype.is_floating() else x
+
+
+@triton.jit
+def atan2(x, y):
+    return libdevice.atan2(x, y)
+
+
+@triton.jit
+def hypot(x, y):
+    return libdevice.hypot(x, y)
+
+
+@triton.jit
+def copysign(x, y):
+    return libdevice.copysign(x, y)
+
+
+@triton.jit
+def nextafter(x, y):
+    return libdevice.nextafter(x, y)
+
+
+@triton.jit
+def sigmoid(x):
+    return div(tl.full(x.shape, 1.0, x.dtype), 1.0 + libdevice.exp(-x))
+
+
+@triton.jit
+def logit(x, eps):
+    bounded = tl.where(x < eps, eps, tl.where(x > 1 - eps, 1 - eps, x)).to(x.dtype)
+    x = tl.where(eps >= 0, bounded, x)
+    return libdevice.log(div(x, 1 - x))
+
+
+@triton.jit
+def tanh_backward(g, out):
+    return g * (1 - out * out)
+
+
+@triton.jit
+def logaddexp(x, y):
+    high, low = tl.maximum(x, y), tl.minimum(x, y)
+    sum = high + libdevice.log1p(libdevice.exp(low - high))
+    return tl.where((x == y) & (libdevice.abs(x) == float("inf")), x, tl.where((x == x) & (y == y), sum, x + y))
+
+
+@triton.jit
+def logaddexp2(x, y):
+    high, low = tl.maximum(x, y), tl.minimum(x, y)
+    sum = high + libdevice.log1p(libdevice.exp2(low - high)) * 1.4426950408889634
+    return tl.where((x == y) & (libdevice.abs(x) == float("inf")), x, tl.where((x == x) & (y == y), sum, x + y))
+
+
+@triton.jit
+def xlogy(x, y):
+    return tl.where((x == 0) & (y == y), tl.zeros_like(x), x * libdevice.log(y))
+
+
+@triton.jit
+def sinc(x):
+    turned = x * 3.141592653589793
+    return tl.where(x == 0, tl.full(x.shape, 1.0, x.dtype), div(libdevice.sin(turned), turned))
+
+
+@triton.jit
+def digamma(x):
+    """Reflection below 0, recurrence up to 10, the asymptotic series beyond."""
+    pi = 3.141592653589793
+    negative = x < 0
+    reflected = tl.where(negative, 1 - x, x)
+    shift = tl.zeros_like(x)
+    for _ in tl.static_range(10):
+        small = reflected < 10
+        shift = tl.where(small, shift - 1 / reflected, shift)
+        reflected = tl.where(small, reflected + 1, reflected)
+    z = 1 / (reflected * reflected)
+    series = z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z * (1.0 / 132)))))
+    value = shift + libdevice.log(reflected) - 0.5 / reflected - series
+    value = tl.where(negative, value - pi / libdevice.tan(pi * x), value)
+    value = tl.where(negative & (libdevice.floor(x) == x), float("nan"), value)
+    return tl.where(x == 0, libdevice.copysign(tl.full(x.shape, float("inf"), x.dtype), -x), value).to(x.dtype)
+
+
+@triton.jit
+def trigamma(x):
+    """The derivative of digamma, by the derivatives of the same three formulas."""
+    pi = 3.141592653589793
+    negative = x < 0
+    reflected = tl.where(negative, 1 - x, x)
+    shift = tl.zeros_like(x)
+    for _ in tl.static_range(10):
+        small = reflected < 10
+        shift = tl.where(small, shift + 1 / (reflected * reflected), shift)
+        reflected = tl.where(small, reflected + 1, reflected)
+    z = 1 / (reflected * reflected)
+    series = (1 + z * (1.0 / 6 - z * (1.0 / 30 - z * (1.0 / 42 - z * (1.0 / 30 - z * (5.0 / 66)))))) / reflected
+    value = shift + 0.5 * z + series
+    sine = libdevice.sin(pi * x)
+    return tl.where(negative, pi * pi / (sine * sine) - value, value).to(x.dtype)
+
+
+# ------------------------------------------------------------------ choices and comparisons
+@triton.jit
+def maximum(x, y):
+    if x.dtype.is_floating():
+        return tl.where((x >= y) | (x != x), x, y)
+    else:
+        return tl.maximum(x, y)
+
+
+@triton.jit
+def minimum(x, y):
+    if x.dtype.is_floating():
+        return tl.where((x <= y) | (x != x), x, y)
+    else:
+        return tl.minimum(x, y)
+
+
+@triton.jit
+def fmax(x, y):
+    return tl.where((x >= y) | (y != y), x, y)
+
+
+@triton.jit
+def fmin(x, y):
+    return tl.where((x <= y) | (y != y), x, y)
+
+
+@triton.jit
+def heaviside(x, y):
+    return tl.where(x > 0, tl.full(x.shape, 1, x.dtype), tl.where(x < 0, tl.zeros_like(x), tl.where(x == x, y, x)))
+
+
+@triton.jit
+def where(condition, x, y):
+    return tl.where(condition != 0, x, y)
+
+
+@triton.jit
+def clamp_numbers(x, low, high):
+    x = tl.where(x < low, low, x).to(x.dtype)
+    return tl.where(x > high, high, x).to(x.dtype)
+
+
+@triton.jit
+def eq(x, y):
+    return x == y
+
+
+@triton.jit
+def ne(x, y):
+    return x != y
+
+
+@triton.jit
+def lt(x, y):
+    return x < y
+
+
+@triton.jit
+def le(x, y):
+    return x <= y
+
+
+@triton.jit
+def gt(x, y):
+    return x > y
+
+
+@triton.jit
+def ge(x, y):
+    return x >= y
+
+
+@triton.jit
+def isnan(x):
+    return x != x
+
+
+@triton.jit
+def isinf(x):
+    return (x == float("inf")) | (x == -float("inf")) if x.dtype.is_floating() else x != x
+
+
+@triton.jit
+def isfinite(x):
+    return (x - x == 0) if x.dtype.is_floating() else x == x
+
+
+@triton.jit
+def isposinf(x):
+    return x == float("inf") if x.dtype.is_floating() else x != x
+
+
+@triton.jit
+def isneginf(x):
+    return x == -float("inf") if x.dtype.is_floating() else x != x
+
+
+@triton.jit
+def signbit(x):
+    return libdevice.copysign(tl.full(x.shape, 1.0, x.dtype), x) < 0 if x.dtype.is_floating() else x < 0
+
+
+@triton.jit
+def logical_not(x):
+    return x == 0
+
+
+@triton.jit
+def logical_and(x, y):
+    return (x != 0) & (y != 0)
+
+
+@triton.jit
+def logical_or(x, y):
+    return (x != 0) | (y != 0)
+
+
+@triton.jit
+def logical_xor(x, y):
+    return (x != 0) != (y != 0)
+
+
+# ------------------------------------------------------------------ bits
+@triton.jit
+def bitwise_and(x, y):
+    return x & y
+
+
+@triton.jit
+def bitwise_or(x, y):
+    return x | y
+
+
+@triton.jit
+def bitwise_xor(x, y):
+    return x ^ y
+
+
+@triton.jit
+def bitwise_not(x):
+    return ~x
+
+
+@triton.jit
+def bool_not(x):
+    return x == 0
+
+
+@triton.jit
+def bitwise_left_shift(x, y):
+    return x << y
+
+
+@triton.jit
+def bitwise_right_shift(x, y):
+    return x >> y
+
+
+@triton.jit
+def gcd(x, y):
+    x, y = tl.abs(x), tl.abs(y)
+    while tl.max(y) > 0:
+        rest = tl.where(y == 0, x, x % tl.where(y == 0, 1, y))
+        x, y = tl.where(y == 0, x, y), tl.where(y == 0, y, rest)
+    return x
+
+
+@triton.jit
+def lcm(x, y):
+    divisor = gcd(x, y)
+    return tl.abs(x // tl.where(divisor == 0, 1, divisor) * y)
+
+
+# ------------------------------------------------------------------ three operands
+@triton.jit
+def lerp(x, end, weight):
+    return tl.where(tl.abs(weight) < 0.5, x + weight * (end - x), end - (end - x) * (1 - weight))
+
+
+@triton.jit
+def addcmul(x, y, z, value):
+    return x + y * z * value
+
+
+@triton.jit
+def addcdiv(x, y, z, value):
+    return x + y / z * value

@@ -1,0 +1,268 @@
+"""Comparisons, predicates, logic and bits; `where`, `clamp` and other choices between elements."""
+import numpy as np
+
+from tritorch.dtype import promote, types
+from tritorch.errors import check
+from tritorch.ops import create
+from tritorch.ops.elementwise import binary, boolean, ternary, unary
+from tritorch.tensor import Tensor
+
+WHOLE = {"integer": True, "low": -9, "high": 9}
+SHIFTS = {"integer": True, "low": 0, "high": 7}
+
+
+# ------------------------------------------------------------------ comparisons
+def _comparison(name, sign, ufunc):
+    return binary(name, f"""input {sign} other, elementwise, broadcast, as bool.
+
+    >>> import tritorch as torch; torch.tensor([1, 2, 3]).{name}(2).tolist()
+    {ufunc(np.array([1, 2, 3]), 2).tolist()}
+    """, ufunc, result=boolean, samples=lambda make: [(make(3, 4, **WHOLE), make(4, **WHOLE)), (make(5), float("nan"))])
+
+
+eq, ne = _comparison("eq", "=", np.equal), _comparison("ne", "≠", np.not_equal)
+lt, le = _comparison("lt", "<", np.less), _comparison("le", "≤", np.less_equal)
+gt, ge = _comparison("gt", ">", np.greater), _comparison("ge", "≥", np.greater_equal)
+not_equal, less, less_equal, greater, greater_equal = ne, lt, le, gt, ge
+
+
+def equal(input, other):
+    """Whether two tensors have the same shape and elements, as a Python bool."""
+    return input.shape == other.shape and bool(eq(input, other).all().item())
+
+
+def isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+    """|input - other| ≤ atol + rtol · |other|, elementwise; infinities are close to themselves."""
+    check(input.dtype is other.dtype, "isclose", "two tensors of one dtype", input.dtype, other.dtype)
+    check(rtol >= 0 and atol >= 0, "isclose", "tolerances that are not negative", rtol, atol)
+    close = eq(input, other)
+    if input.dtype.is_floating_point:
+        if equal_nan:
+            close = logical_or(close, logical_and(isnan(input), isnan(other)))
+        near = le((input - other).abs(), other.abs() * rtol + atol)
+        close = logical_or(close, logical_and(near, isfinite(input - other)))
+    elif rtol or atol:
+        kind = types.float64
+        close = le((input.to(kind) - other.to(kind)).abs(), other.to(kind).abs() * rtol + atol)
+    return close
+
+
+def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+    """Whether all elements are close, as a Python bool; see `isclose`."""
+    return bool(isclose(input, other, rtol, atol, equal_nan).all().item())
+
+
+# ------------------------------------------------------------------ predicates
+def _predicate(name, doc, fn, whole):
+    """A question to floating numbers; of integers the answer is always `whole`."""
+
+    def cpu(x):
+        return fn(x) if x.dtype.kind == "f" else np.full(x.shape, whole)
+
+    return unary(name, doc, cpu, result=boolean, samples=lambda make: [
+        (make(4, **WHOLE),), (create.tensor([1.0, float("nan"), float("inf"), -float("inf"), -0.0], device=make(1).device),)])
+
+
+isnan = _predicate("isnan", "Whether an element is NaN.", np.isnan, False)
+isinf = _predicate("isinf", "Whether an element is infinite.", np.isinf, False)
+isfinite = _predicate("isfinite", "Whether an element is neither infinite nor NaN.", np.isfinite, True)
+isposinf = _predicate("isposinf", "Whether an element is +∞.", np.isposinf, False)
+isneginf = _predicate("isneginf", "Whether an element is -∞.", np.isneginf, False)
+signbit = unary("signbit", "Whether the sign bit is set (also that of -0).", lambda x: np.signbit(x) if x.dtype.kind == "f" else x < 0, result=boolean)
+
+
+def is_nonzero(input):
+    """Whether the one element is not zero."""
+    check(input.numel() == 1, "is_nonzero", "a tensor of 1 element", f"{input.numel()} elements")
+    return bool(input.item())
+
+
+def isreal(input):
+    """All true: there are no complex tensors."""
+    return create.ones_like(input, dtype=types.bool)
+
+
+# ------------------------------------------------------------------ logic and bits
+logical_not = unary("logical_not", "Whether an element is zero.", np.logical_not, result=boolean, samples=lambda make: [(make(6, integer=True, low=0, high=2),)])
+
+
+def _logic(name, doc, ufunc):
+    return binary(name, doc, ufunc, result=boolean, samples=lambda make: [(make(3, 4, integer=True, low=0, high=2), make(4, integer=True, low=0, high=2))])
+
+
+logical_and = _logic("logical_and", "Whether both elements are not zero.", np.logical_and)
+logical_or = _logic("logical_or", "Whether one element is not zero.", np.logical_or)
+logical_xor = _logic("logical_xor", "Whether exactly one element is not zero.", np.logical_xor)
+
+
+def integers(*operands):
+    """The promoted dtype, which must not be floating."""
+    kind = promote(*operands)
+    if kind.is_floating_point:
+        raise RuntimeError(f"bitwise: expected integers or bools, got {kind}")
+    return kind
+
+
+def _bits(name, doc, ufunc, draw=WHOLE, second=WHOLE):
+    made = binary(name, doc, ufunc, result=integers)
+
+    @made.samples
+    def samples(make):
+        yield make(3, 4, **draw), make(3, 4, **second)
+        yield make(3, 4, **draw), make(4, **second)
+        yield make(0, **draw), make(1, **second)
+        yield make(5, **draw), 3
+        if second is WHOLE:
+            yield make(4, **draw) > 0, make(4, **second) > 0
+
+    return made
+
+
+bitwise_and = _bits("bitwise_and", "input & other, bit by bit; on bools the logical and.", np.bitwise_and)
+bitwise_or = _bits("bitwise_or", "input | other, bit by bit; on bools the logical or.", np.bitwise_or)
+bitwise_xor = _bits("bitwise_xor", "input ^ other, bit by bit; on bools the exclusive or.", np.bitwise_xor)
+bitwise_left_shift = _bits("bitwise_left_shift", "input · 2^other.", np.left_shift, second=SHIFTS)
+bitwise_right_shift = _bits("bitwise_right_shift", "input / 2^other rounded down.", np.right_shift, second=SHIFTS)
+bitwise_not = unary("bitwise_not", "~input, bit by bit; on bools the logical not.", np.invert, result=integers)
+
+
+@bitwise_not.samples
+def bitwise_not_samples(make):
+    yield make(3, 4, **WHOLE),
+    yield make(4, **WHOLE) > 0,
+    yield make(0, **WHOLE),
+
+
+gcd = _bits("gcd", "The greatest common divisor.", np.gcd)
+lcm = _bits("lcm", "The least common multiple.", np.lcm)
+
+
+# ------------------------------------------------------------------ choices
+def _choice_samples(make):
+    yield make(3, 4) > 0, make(3, 4), make(3, 4)
+    yield make(4) > 0, make(3, 1), make(1, 4)
+    yield make(3, 4) > 0, make(3, 4), 2.5
+    yield make(5) > 0, 1.0, make(5)
+    yield make() > 0, make(), make()
+    yield make(0, 3) > 0, make(0, 3), make(3)
+
+
+choose = ternary("choose", "input where the condition holds, else other.", np.where, "where", names=("condition", "input", "other"), condition=True,
+                 samples=_choice_samples, grads={"input": lambda g, condition: choose(condition, g, 0), "other": lambda g, condition: choose(condition, 0, g)})
+
+
+def where(condition, input=None, other=None, *, out=None):
+    """input where the condition holds, else other, elementwise, broadcast; with the condition alone its places, as `nonzero(as_tuple=True)`.
+
+    >>> import tritorch as torch; x = torch.tensor([-1.0, 2.0]); torch.where(x > 0, x, 0.0)
+    tensor([0., 2.])
+    """
+    if input is None and other is None:
+        return condition.nonzero(as_tuple=True)
+    check(condition.dtype in (types.bool, types.uint8), "where", "a condition of bools", condition.dtype)
+    if not isinstance(input, Tensor) and not isinstance(other, Tensor):
+        input = create.full((), input, dtype=promote(input, other), device=condition.device)
+    return choose(condition, input, other) if out is None else choose.into(out, condition, input, other)
+
+
+def tensor_where(input, condition, other):
+    """`x.where(condition, other)`."""
+    return where(condition, input, other)
+
+
+def _inside(g, input, min, max):
+    keep = None
+    for bound, test in ((min, ge), (max, le)):
+        if bound is not None:
+            inside = test(input, bound)
+            keep = inside if keep is None else logical_and(keep, inside)
+    return choose(keep, g, 0)
+
+
+clamp_numbers = unary("clamp_numbers", "input between two numbers.", lambda x, low, high: np.clip(x, x.dtype.type(low) if x.dtype.kind == "f" else low,
+                      x.dtype.type(high) if x.dtype.kind == "f" else high), attrs=(("low", -0.5), ("high", 0.5)),
+                      grad=lambda g, input, low, high: _inside(g, input, low, high), samples=lambda make: [(make(6), -float("inf"), 0.25), (make(7), -1.0, float("inf"))])
+
+
+def clamp(input, min=None, max=None, *, out=None):
+    """input brought between min and max (numbers or tensors; None: no bound); NaN stays NaN.
+
+    >>> import tritorch as torch; torch.tensor([-2.0, 0.5, 3.0]).clamp(0, 1)
+    tensor([0.0000, 0.5000, 1.0000])
+    """
+    check(min is not None or max is not None, "clamp", "at least one of min and max", "neither")
+    from tritorch.ops import pointwise
+
+    plain = not isinstance(min, Tensor) and not isinstance(max, Tensor)
+    if plain and input.dtype.is_floating_point:
+        bounds = -float("inf") if min is None else float(min), float("inf") if max is None else float(max)
+        return clamp_numbers(input, *bounds) if out is None else clamp_numbers.into(out, input, *bounds)
+    made = input
+    if min is not None:
+        made = pointwise.maximum(made, min)
+    if max is not None:
+        made = pointwise.minimum(made, max)
+    return made if out is None else out.copy_(made)
+
+
+clip = clamp
+
+
+def clamp_min(input, min, *, out=None):
+    """input, at least min."""
+    return clamp(input, min, None, out=out)
+
+
+def clamp_max(input, max, *, out=None):
+    """input, at most max."""
+    return clamp(input, None, max, out=out)
+
+
+def nan_to_num(input, nan=0.0, posinf=None, neginf=None, *, out=None):
+    """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype)."""
+    if not input.dtype.is_floating_point:
+        return input.clone() if out is None else out.copy_(input)
+    limits = types.finfo(input.dtype)
+    made = choose(isnan(input), float(nan or 0.0), input)
+    made = choose(isposinf(input), limits.max if posinf is None else float(posinf), made)
+    made = choose(isneginf(input), limits.min if neginf is None else float(neginf), made)
+    return made if out is None else out.copy_(made)
+
+
+def isin(elements, test_elements, *, assume_unique=False, invert=False):
+    """Whether each element is among the test elements."""
+    tests = test_elements if isinstance(test_elements, Tensor) else create.tensor([test_elements], device=elements.device)
+    found = eq(elements.unsqueeze(-1), tests.reshape(-1)).any(-1) if tests.numel() else create.zeros_like(elements, dtype=types.bool)
+    return logical_not(found) if invert else found
+
+
+
+# ------------------------------------------------------------------ three operands
+def _three(make):
+    for a, b, c in (((3, 4), (3, 4), (3, 4)), ((3, 1), (4,), ()), ((0, 2), (2,), (2,))):
+        yield make(*a), make(*b, low=0.5, high=2.0), make(*c, low=0.5, high=2.0)
+
+
+def _lerp(a, b, w):
+    return np.where(np.abs(w) < 0.5, a + w * (b - a), b - (b - a) * (1 - w)).astype(a.dtype if isinstance(a, np.ndarray) else b.dtype)
+
+
+lerp = ternary("lerp", "input + weight · (end - input).", _lerp, names=("input", "end", "weight"), samples=lambda make: [*_three(make), (make(4), make(4), 0.3)], grads={
+    "input": lambda g, weight: g * (1 - weight), "end": lambda g, weight: g * weight, "weight": lambda g, input, end: g * (end - input)})
+addcmul_value = ternary("addcmul_value", "input + value · tensor1 · tensor2.", lambda x, y, z, value: x + y * z * x.dtype.type(value), "addcmul",
+                        names=("input", "tensor1", "tensor2"), attrs=(("value", 1),), samples=lambda make: [(*t, 0.5) for t in _three(make)], grads={
+    "input": lambda g: g, "tensor1": lambda g, tensor2, value: g * (tensor2 * value), "tensor2": lambda g, tensor1, value: g * (tensor1 * value)})
+addcdiv_value = ternary("addcdiv_value", "input + value · tensor1 / tensor2.", lambda x, y, z, value: x + y / z * x.dtype.type(value), "addcdiv",
+                        names=("input", "tensor1", "tensor2"), attrs=(("value", 1),), samples=lambda make: [(*t, 0.5) for t in _three(make)], grads={
+    "input": lambda g: g, "tensor1": lambda g, tensor2, value: g * value / tensor2,
+    "tensor2": lambda g, tensor1, tensor2, value: -g * (tensor1 / tensor2 / tensor2 * value)})
+
+
+def addcmul(input, tensor1, tensor2, *, value=1, out=None):
+    """input + value · tensor1 · tensor2."""
+    return addcmul_value(input, tensor1, tensor2, value) if out is None else addcmul_value.into(out, input, tensor1, tensor2, value)
+
+
+def addcdiv(input, tensor1, tensor2, *, value=1, out=None):
+    """input + value · tensor1 / tensor2."""
+    return addcdiv_value(input, tensor1, tensor2, value) if out is None else addcdiv_value.into(out, input, tensor1, tensor2, value)

@@ -1,0 +1,120 @@
+"""x[...] and x[...] = v: numbers, slices, None and Ellipsis make views; tensors, lists and masks pick elements."""
+import operator
+
+import numpy as np
+
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops import copy, create, view
+from tritorch.tensor import Tensor
+
+
+def getitem(input, key):
+    """The elements that `key` names, PyTorch's (and numpy's) rules.
+
+    >>> import tritorch as torch; x = torch.arange(6).view(2, 3); x[1, ::2], x[x > 3]
+    (tensor([3, 5]), tensor([4, 5]))
+    """
+    if type(key) is int:                                                 # the commonest cases, without the parser
+        return view.select(input, 0, key)
+    part, picks = resolve(input, key)
+    if picks is not None:
+        return advanced().index(part, picks)
+    return view.view_as(part, part) if part is input else part
+
+
+def setitem(input, key, value):
+    """Write `value` (a number, or a tensor that broadcasts) where `key` points."""
+    part, picks = resolve(input, key)
+    if not isinstance(value, Tensor):
+        value = create.tensor(value, dtype=input.dtype, device=input.device) if not _is_number(value) else value
+    if picks is not None:
+        advanced().write(part, picks, value)
+        return
+    if not isinstance(value, Tensor):
+        copy.fill_(part, value)
+        return
+    while len(value.shape) > len(part.shape) and value.shape[0] == 1:    # PyTorch lets leading 1s of the value go
+        value = value[0]
+    copy.copy_(part, value)
+
+
+def advanced():
+    """The module that picks and writes elements by index tensors."""
+    from tritorch.ops import indexing
+
+    return indexing
+
+
+def _is_number(value):
+    return isinstance(value, (bool, int, float, np.number, np.bool_))
+
+
+def resolve(input, key):
+    """(view, index tensors): the basic part of a key applied, and for each dim of that view an index tensor or None; None if there are none."""
+    items = list(key) if isinstance(key, tuple) else [key]
+    items = [_as_index(k, input.device) for k in items]
+    used = sum(k.dim() if _is_mask(k) else 1 for k in items if k is not None and k is not Ellipsis and not isinstance(k, bool))
+    check(used <= len(input.shape), "index", f"at most {len(input.shape)} indices for shape {input.shape}", used, error=IndexError)
+    if sum(k is Ellipsis for k in items) == 0:
+        items.append(Ellipsis)
+    check(sum(k is Ellipsis for k in items) == 1, "index", "at most one Ellipsis", "more", error=IndexError)
+    out, picks, dim = input, {}, 0
+    for k in items:
+        if k is Ellipsis:
+            dim += len(input.shape) - used
+        elif k is None:
+            out, dim = view.unsqueeze(out, dim), dim + 1
+        elif isinstance(k, bool):                                        # a new dim, of size 1 or 0
+            out = view.unsqueeze(out, dim)
+            picks[dim] = create.tensor([0] if k else [], dtype=types.int64, device=input.device)
+            dim += 1
+        elif isinstance(k, slice):
+            out, dim = _slice(out, dim, k), dim + 1
+        elif isinstance(k, int):
+            out = view.select(out, dim, k)
+        elif _is_mask(k):
+            for d, places in enumerate(advanced().mask_to_indices(k, out.shape[dim:dim + k.dim()])):
+                picks[dim + d] = places
+            dim += k.dim()
+        else:
+            picks[dim], dim = k, dim + 1
+    if not picks:
+        return out, None
+    return out, tuple([picks.get(d) for d in range(len(out.shape))])
+
+
+def _is_mask(k):
+    return isinstance(k, Tensor) and k.dtype is types.bool
+
+
+def _as_index(k, device):
+    """One item of a key as None, Ellipsis, bool, int, slice or an index tensor."""
+    if k is None or k is Ellipsis or isinstance(k, (bool, slice)):
+        return k
+    if isinstance(k, Tensor):
+        if k.dtype is types.bool or k.dtype is types.uint8:
+            return k.to(types.bool) if k.shape else bool(k.item())
+        check(not k.dtype.is_floating_point, "index", "tensors of integers or bools", k.dtype, error=IndexError)
+        return k
+    if isinstance(k, np.bool_):
+        return bool(k)
+    if isinstance(k, (list, np.ndarray, range)):
+        made = create.tensor(np.asarray(k) if not isinstance(k, list) else k, device=device)
+        made = made.to(types.int64) if made.numel() == 0 and made.dtype is not types.bool else made
+        return _as_index(made, device)
+    try:
+        return operator.index(k)
+    except TypeError:
+        raise IndexError(f"index: expected integers, slices, ..., None, tensors of integers or bools, got {type(k).__name__}") from None
+
+
+def _slice(x, dim, k):
+    if k.start is None and k.stop is None and k.step is None:
+        return x
+    check(dim < len(x.shape), "index", f"at most {len(x.shape)} indices", dim + 1, error=IndexError)
+    bounds = [operator.index(v.item()) if isinstance(v, Tensor) else v for v in (k.start, k.stop, k.step)]
+    if bounds[2] is not None and bounds[2] <= 0:
+        raise ValueError(f"index: expected a step greater than zero, got {bounds[2]}; use flip() to reverse")
+    start, stop, step = slice(*bounds).indices(x.shape[dim])
+    return view.slice_dim(x, dim, start, max(stop, start), step)
