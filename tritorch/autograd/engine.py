@@ -176,9 +176,9 @@ def as_tuple(x):
 
 def seeds(op, tensors, gradients):
     """[(edge, gradient)] of the tensors that a pass starts from; ones for scalars that got none."""
-    gradients = (gradients,) if gradients is None or isinstance(gradients, Tensor) else tuple(gradients)
-    if gradients == (None,):
-        gradients *= len(tensors)
+    if gradients is None:
+        gradients = (None,) * len(tensors)
+    gradients = as_tuple(gradients)
     check(len(gradients) == len(tensors), op, f"{len(tensors)} gradients, one a tensor", len(gradients))
     out = []
     for t, g in zip(tensors, gradients):
