@@ -385,9 +385,9 @@ def play(device, steps):
             else:
                 model.move(nbytes, -1, ACTIVE)
         elif step == "record" and blocks:
-            entry = blocks[values[0] % len(blocks)]
-            record_stream(entry[0], stream(9))
-            entry[2].add(9)
+            place = values[0] % len(blocks)
+            record_stream(blocks[place][0], stream(9))
+            blocks[place][2].add(9)
         elif step in ("pass", "empty"):
             device.pending.clear()
             cuda.empty_cache() if step == "empty" else cuda.memory_stats()
