@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("triton")
 import launch_kernels as K
 
-from tritorch import dtype as dtypes
+import tritorch
 from tritorch.cuda import driver
 from tritorch.cuda.launch import LaunchError, TensorDescriptor, kernels, launch, sm_count, tile
 from tritorch.device import device
@@ -29,7 +29,7 @@ class Tensor:
 
     __slots__ = ("storage", "shape", "strides", "offset", "dtype")
 
-    def __init__(self, *shape, ptr=0x7F0000000000, offset=0, dtype=dtypes.float32, index=0, strides=None):
+    def __init__(self, *shape, ptr=0x7F0000000000, offset=0, dtype=tritorch.float32, index=0, strides=None):
         self.storage = Storage()
         self.storage.ptr, self.storage.device = ptr, device("cuda", index)
         self.shape, self.offset, self.dtype = Size(shape), offset, dtype
@@ -88,7 +88,7 @@ def loaded(gpu, kernel, *args, **constexprs):
 
 
 def test_arguments_become_types_and_values(gpu):
-    out, x, y = Tensor(8), Tensor(8, offset=1), Tensor(8, dtype=dtypes.bfloat16, offset=8)
+    out, x, y = Tensor(8), Tensor(8, offset=1), Tensor(8, dtype=tritorch.bfloat16, offset=8)
     signature, constants, attrs, options, values = loaded(gpu, K.axpy_kernel, out, x, y, 48, 2.5, BLOCK=64, num_warps=8, maxnreg=64)
     assert signature == {"out_ptr": "*fp32", "x_ptr": "*fp32", "y_ptr": "*bf16", "n": "i32", "alpha": "fp32", "BLOCK": "constexpr"}
     assert list(signature) == ["out_ptr", "x_ptr", "y_ptr", "n", "alpha", "BLOCK"]
@@ -99,7 +99,7 @@ def test_arguments_become_types_and_values(gpu):
 
 
 def test_scalars_none_and_tuples(gpu):
-    out = Tensor(1, dtype=dtypes.float64)
+    out = Tensor(1, dtype=tritorch.float64)
     args = (out, 3, 1 << 40, 0.5, np.float64(0.1), True, None, (1, (1.5)))
     signature, constants, attrs, _, values = loaded(gpu, K.types_kernel, *args, N=2)
     assert list(signature.values()) == ["*fp64", "i32", "i64", "fp32", "fp64", "i1", "constexpr", ("constexpr", "fp32"), "constexpr"]
@@ -142,7 +142,7 @@ def test_integers_of_every_width(gpu):
 
 @pytest.mark.parametrize(("change", "again"), [
     (dict(n=34), False), (dict(n=1), True), (dict(n=48), True), (dict(n=2**31 + 1), True), (dict(x=Tensor(8, ptr=0x100)), False),
-    (dict(x=Tensor(8, offset=1)), True), (dict(x=Tensor(8, dtype=dtypes.float16)), True), (dict(FN=K.square), True),
+    (dict(x=Tensor(8, offset=1)), True), (dict(x=Tensor(8, dtype=tritorch.float16)), True), (dict(FN=K.square), True),
     (dict(BLOCK=128), True), (dict(num_warps=8), True), (dict(num_stages=4), True), (dict(BLOCK=64.0), True),
     (dict(x=Tensor(8, index=1)), False),                              # the first tensor says where
 ])
@@ -189,7 +189,7 @@ def test_annotations_and_do_not_specialize(gpu):
 
 
 def test_descriptors(gpu):
-    x = Tensor(64, 64, dtype=dtypes.bfloat16)
+    x = Tensor(64, 64, dtype=tritorch.bfloat16)
     descriptor = TensorDescriptor(x, (32, 32))
     signature, _, _, _, values = loaded(gpu, K.tile_kernel, Tensor(32, 32), descriptor, 3, BLOCK=32)
     assert signature["x_desc"] == "tensordesc<bf16[32, 32]>" and values[1] is descriptor
@@ -198,7 +198,7 @@ def test_descriptors(gpu):
     assert len(gpu.loads) == 1
     launch(K.tile_kernel, (1,), Tensor(32, 32), TensorDescriptor(x, (32, 64)), 3, BLOCK=32)
     assert len(gpu.loads) == 2
-    for bad in (Tensor(64, 63, dtype=dtypes.bfloat16), Tensor(64, 64, dtype=dtypes.bfloat16, offset=1), Tensor(8, 8, strides=(1, 8)),
+    for bad in (Tensor(64, 63, dtype=tritorch.bfloat16), Tensor(64, 64, dtype=tritorch.bfloat16, offset=1), Tensor(8, 8, strides=(1, 8)),
                 Tensor(0, 64)):
         with pytest.raises(ValueError, match="TensorDescriptor: expected"):
             TensorDescriptor(bad, (8, 8))

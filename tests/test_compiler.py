@@ -1,0 +1,171 @@
+"""Compiling without a GPU: machine code for three architectures, the cache on disk, the parameter layout, recording."""
+
+import dataclasses
+import os
+import re
+import struct
+import subprocess
+import sys
+
+import pytest
+
+triton = pytest.importorskip("triton")
+K = pytest.importorskip("launch_kernels")
+
+from test_launch import Driver, Tensor  # noqa: E402
+
+import tritorch  # noqa: E402
+from tritorch.cuda import compiler, driver  # noqa: E402
+from tritorch.cuda.compiler import CompileError, Specialisation, compile_kernel, compile_many, recording, resources  # noqa: E402
+from tritorch.cuda.launch import launch  # noqa: E402
+
+DIVISIBLE = [["tt.divisibility", 16]]
+OPTIONS = {"num_warps": 4, "num_stages": 3}
+ARCHS = (80, 90, 100)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITORCH_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def mapped(function=K.twice, **options):
+    signature = {"out_ptr": "*fp32", "x_ptr": "*fp32", "n": "i32", "FN": "constexpr", "BLOCK": "constexpr"}
+    return Specialisation(K.map_kernel, signature, {(3,): function, (4,): 1024}, {(0,): DIVISIBLE, (1,): DIVISIBLE}, {**OPTIONS, **options})
+
+
+def build(spec, arch):
+    return compile_kernel(spec.kernel, spec.signature, spec.constexprs, spec.attrs, spec.options, arch)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_compiles_without_a_gpu(arch):
+    before = triton.runtime.driver._active
+    found = build(mapped(num_warps=8), arch)
+    assert found.name == "map_kernel" and found.arch == arch and found.cubin[:4] == b"\x7fELF" and f"sm_{arch}" in found.ptx
+    assert (found.num_warps, found.num_ctas, found.shared, found.descriptors) == (8, 1, 0, [])
+    used = resources(found)
+    assert 8 <= used["registers"] <= 64 and used["spills"] == 0 and used["shared"] == 0
+    assert triton.runtime.driver._active is before
+
+
+def test_second_compilation_reads_the_disk(cache, monkeypatch):
+    first = build(mapped(), 90)
+    monkeypatch.setattr(triton, "compile", lambda *args, **kwargs: pytest.fail("Triton ran"))
+    assert build(mapped(), 90) == first
+    code = ("import triton; triton.compile = None; from test_compiler import build, mapped; "
+            "print(len(build(mapped(), 90).cubin))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    assert int(done.stdout) == len(first.cubin)
+
+
+def test_a_damaged_cache_is_compiled_again(cache):
+    first = build(mapped(), 90)
+    (path,) = (cache / "kernels").iterdir()
+    for damage in (b"", path.read_bytes()[:100], b"nonsense"):
+        path.write_bytes(damage)
+        assert build(mapped(), 90) == first
+    assert list((cache / "kernels").iterdir()) == [path]
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRITORCH_CACHE_DIR", str(tmp_path / "file"))
+    assert build(mapped(), 90).name == "map_kernel"
+
+
+def test_key_holds_everything_the_code_depends_on():
+    base = mapped()
+    others = [
+        mapped(K.square), mapped(num_warps=8), dataclasses.replace(base, attrs={(0,): DIVISIBLE}),
+        dataclasses.replace(base, constexprs={(3,): K.twice, (4,): 512}),
+        dataclasses.replace(base, constexprs={(3,): K.twice, (4,): 1024.0}),
+        dataclasses.replace(base, signature={**base.signature, "x_ptr": "*fp16"}), dataclasses.replace(base, kernel=K.axpy_kernel),
+        dataclasses.replace(base, options={**OPTIONS, "enable_fp_fusion": False}),
+    ]
+    keys = {spec.key(90) for spec in (base, *others)} | {base.key(80)}
+    assert len(keys) == len(others) + 2
+    assert mapped().key(90) == base.key(90)
+    assert dataclasses.replace(base, options={"enable_fp_fusion": True, **OPTIONS}).key(90) == base.key(90)
+
+
+def test_shapes_and_strides_in_tuples_still_give_vector_loads():
+    signature = {"out_ptr": "*fp32", "x_ptr": "*fp32", "shape": ("i32", "i32"), "x_strides": ("i32", "constexpr"),
+                 "out_strides": ("i32", "constexpr"), "BLOCK": "constexpr"}
+    divisible = [(0,), (1,), (2, 0), (2, 1), (3, 0), (4, 0)]
+    spec = Specialisation(K.strided_kernel, signature, {(3, 1): 1, (4, 1): 1, (5,): 1024}, dict.fromkeys(divisible, DIVISIBLE), OPTIONS)
+    assert "ld.global.v4.b32" in build(spec, 90).ptx
+    plain = dataclasses.replace(spec, attrs={(0,): DIVISIBLE, (1,): DIVISIBLE})
+    assert "ld.global.v4.b32" not in build(plain, 90).ptx
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_packed_parameters_are_those_of_the_machine_code(arch):
+    """Sizes and order of what is packed against the parameters in the PTX."""
+    pytest.importorskip("cuda.bindings.driver")
+    from tritorch.cuda.nvidia_function import Layout
+
+    signature = {"out_ptr": "*fp64", "small": "i32", "wide": "i64", "single": "fp32", "double": "fp64", "flag": "i1",
+                 "nothing": "constexpr", "pair": ("fp32", "i64"), "N": "constexpr"}
+    tile = {"out_ptr": "*bf16", "x_desc": "tensordesc<bf16[64, 64]>", "row": "i32", "BLOCK": "constexpr"}
+    for spec in (Specialisation(K.types_kernel, signature, {(6,): None, (8,): 2}, {}, OPTIONS),
+                 Specialisation(K.tile_kernel, tile, {(3,): 64}, {}, OPTIONS),
+                 Specialisation(K.annotated_kernel, {"out_ptr": "*fp64", "seed": "i64", "scale": "fp64"}, {}, {}, OPTIONS)):
+        found = build(spec, arch)
+        declared = re.findall(r"\.param (.*?)[,\n]", found.ptx.split(".entry")[1].split(")")[0])
+        matches = (re.search(r"\.[usbf](\d+) .*_param_\d+(?:\[(\d+)\])?$", line) for line in declared)
+        sizes = [int(m[2] or 0) or int(m[1]) // 8 for m in matches]
+        assert [struct.calcsize("<" + code) for code in (*Layout(spec.signature, found.descriptors).formats, "Q", "Q")] == sizes
+
+
+def test_a_kernel_that_does_not_compile_says_where_and_why():
+    broken = Specialisation(K.broken_kernel, {"out_ptr": "*fp32"}, {}, {}, OPTIONS)
+    with pytest.raises(CompileError, match=r"(?s)broken_kernel \(.*launch_kernels.py:\d+\) with out_ptr=\*fp32, num_warps=4, num_stages=3 "
+                       r"does not compile for sm_90: CompilationError: .*undefined_name is not defined"):
+        build(broken, 90)
+
+
+def test_spills_are_seen():
+    heavy = Specialisation(K.heavy_kernel, {"out_ptr": "*fp32", "x_ptr": "*fp32", "BLOCK": "constexpr"}, {(2,): 32}, {},
+                           {**OPTIONS, "num_warps": 1, "maxnreg": 32})
+    used = resources(build(heavy, 80))
+    assert used["registers"] <= 32 and used["spills"] > 0 and used["shared"] > 0
+
+
+def test_many_kernels_compile_in_processes_and_none_takes_the_others_down(capfd):
+    gluon = pytest.importorskip("gluon_kernels")
+    hopper = Specialisation(gluon.wgmma_kernel, {"out_ptr": "*fp32"}, {}, {}, {"num_warps": 4})
+    broken = Specialisation(K.broken_kernel, {"out_ptr": "*fp32"}, {}, {}, OPTIONS)
+    found = compile_many([hopper, broken, mapped()], (100, 90), workers=1)
+    assert [type(f).__name__ for f in found] == ["CompileError", "Compiled", "CompileError", "CompileError", "Compiled", "Compiled"]
+    assert "takes the compiler down for sm_100" in str(found[0]) and "undefined_name" in str(found[2])
+    assert found[4] == build(mapped(), 100) and found[1].arch == 90
+    with pytest.raises(CompileError, match="takes the compiler down"):
+        build(hopper, 100)
+    capfd.readouterr()                                                # LLVM's last words
+
+
+def test_recording_sees_what_is_launched_on_any_driver():
+    x, half = Tensor(64), Tensor(64, dtype=tritorch.float16)
+    before = driver.use(Driver())
+    try:
+        launch(K.map_kernel, (1,), x, x, 64, FN=K.twice, BLOCK=64)            # loaded before: recorded all the same
+        with recording() as record:
+            assert driver.hardware_tiles
+            for _ in range(2):
+                launch(K.map_kernel, (1,), x, x, 64, FN=K.twice, BLOCK=64)
+                launch(K.map_kernel, (1,), half, x, 64, FN=K.square, BLOCK=64, num_warps=2)
+        launch(K.map_kernel, (1,), x, half, 64, FN=K.twice, BLOCK=64)
+        assert not driver.hardware_tiles
+    finally:
+        driver.use(before)
+    assert [spec.signature["out_ptr"] for spec in record.values()] == ["*fp32", "*fp16"]
+    assert [build(spec, 90).num_warps for spec in record.values()] == [4, 2]
+
+
+def test_torch_is_not_loaded():
+    code = "import sys; from tritorch.cuda import compiler; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert compiler.cache_folder().is_absolute()
