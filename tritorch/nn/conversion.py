@@ -1,0 +1,97 @@
+"""Moving and converting a module: the same Parameter objects get new memory, so that optimizers keep working."""
+from tritorch.autograd.modes import no_grad
+from tritorch.device import device as Device
+from tritorch.dtype import bfloat16, float16, float32, float64
+from tritorch.dtype import dtype as Dtype
+from tritorch.tensor import Tensor
+
+
+def typename(value):
+    """The name of a value's type as error messages show it."""
+    if isinstance(value, Tensor):
+        return value.type()
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+class Conversion:
+    """The part of `Module` that changes the memory of all its tensors."""
+
+    def _apply(self, fn, recurse=True):
+        for module in self.children() if recurse else ():
+            module._apply(fn)
+        with no_grad():
+            for parameter in self._parameters.values():
+                if parameter is not None:                                # the object stays the same: optimizers hold it
+                    grad = parameter.grad
+                    parameter.grad = None
+                    parameter.data = fn(parameter)
+                    parameter.grad = None if grad is None else fn(grad).requires_grad_(grad.requires_grad)
+            for name, buffer in self._buffers.items():
+                if buffer is not None:
+                    self._buffers[name] = fn(buffer)
+        return self
+
+    def to(self, *args, **kwargs):
+        """Move and convert parameters and buffers in place: `to(device)`, `to(dtype)`, `to(tensor)`; only floating ones change dtype.
+
+        >>> import tritorch as torch
+        >>> torch.nn.Linear(3, 2).to(torch.float64).weight.dtype
+        tritorch.float64
+        """
+        device, dtype, rest = _parse_to(*args, **kwargs)
+        if dtype is not None and not dtype.is_floating_point:
+            raise TypeError(f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={dtype}")
+        return self._apply(lambda t: t.to(device=device or t.device, dtype=dtype if dtype and t.is_floating_point() else t.dtype, **rest))
+
+    def cuda(self, device=None):
+        """Move all parameters and buffers to a GPU."""
+        return self._apply(lambda t: t.cuda(device))
+
+    def cpu(self):
+        """Move all parameters and buffers to the CPU."""
+        return self._apply(lambda t: t.cpu())
+
+    def type(self, dst_type):
+        """Convert all parameters and buffers."""
+        return self._apply(lambda t: t.type(dst_type))
+
+    def float(self):
+        """Convert floating parameters and buffers to float32."""
+        return self.to(float32)
+
+    def double(self):
+        """Convert floating parameters and buffers to float64."""
+        return self.to(float64)
+
+    def half(self):
+        """Convert floating parameters and buffers to float16."""
+        return self.to(float16)
+
+    def bfloat16(self):
+        """Convert floating parameters and buffers to bfloat16."""
+        return self.to(bfloat16)
+
+    def to_empty(self, *, device, recurse=True):
+        """Unset parameters and buffers of the same shapes on a device."""
+        return self._apply(lambda t: t.new_empty(t.shape, device=device), recurse)
+
+    def share_memory(self):
+        """Move all parameters and buffers into memory that other processes see."""
+        return self._apply(lambda t: t.share_memory_())
+
+
+def _parse_to(*args, device=None, dtype=None, **rest):
+    """The device, dtype and other arguments of `to`."""
+    for value in args:
+        if isinstance(value, Tensor):
+            device, dtype = value.device, value.dtype
+        elif isinstance(value, Dtype):
+            dtype = value
+        elif isinstance(value, bool):
+            rest["non_blocking"] = value
+        elif isinstance(value, (str, int, Device)):
+            device = value
+        elif value is not None:
+            raise TypeError(f"to: expected a device, a dtype or a tensor, got {typename(value)}")
+    return device, dtype, rest

@@ -1,0 +1,86 @@
+"""The functions behind the layers, with PyTorch's signatures: operators as they are, and what is composed of them."""
+from tritorch.nn.functional.activation import (
+    celu,
+    elu,
+    gelu,
+    glu,
+    gumbel_softmax,
+    hardshrink,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    log_softmax,
+    logsigmoid,
+    mish,
+    prelu,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    softmax,
+    softmin,
+    softplus,
+    softshrink,
+    softsign,
+    tanh,
+    tanhshrink,
+    threshold,
+)
+from tritorch.nn.functional.attention import multi_head_attention_forward
+from tritorch.nn.functional.blocks import (
+    channel_shuffle,
+    fold,
+    interpolate,
+    native_channel_shuffle,
+    pixel_shuffle,
+    pixel_unshuffle,
+    unfold,
+    upsample,
+    upsample_bilinear,
+    upsample_nearest,
+)
+from tritorch.nn.functional.distance import cosine_similarity, normalize, pairwise_distance, pdist
+from tritorch.nn.functional.margins import (
+    cosine_embedding_loss,
+    gaussian_nll_loss,
+    hinge_embedding_loss,
+    margin_ranking_loss,
+    multi_margin_loss,
+    multilabel_margin_loss,
+    multilabel_soft_margin_loss,
+    poisson_nll_loss,
+    soft_margin_loss,
+    triplet_margin_loss,
+    triplet_margin_with_distance_loss,
+)
+from tritorch.nn.functional.pooling import local_response_norm, lp_pool1d, lp_pool2d
+from tritorch.ops.attention import scaled_dot_product_attention
+from tritorch.ops.convolution import conv1d, conv2d
+from tritorch.ops.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout, rrelu
+from tritorch.ops.indexing import embedding, one_hot
+from tritorch.ops.loss import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
+)
+from tritorch.ops.matmul import bilinear, linear
+from tritorch.ops.normalize import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
+from tritorch.ops.padding import pad
+from tritorch.ops.pooling import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    max_pool1d,
+    max_pool2d,
+)

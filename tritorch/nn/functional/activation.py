@@ -1,0 +1,2 @@
+"""Activations: the operators, with PyTorch's `inplace`, and those composed of others."""
+

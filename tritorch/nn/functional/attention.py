@@ -1,0 +1,159 @@
+"""Multi-head attention as a function. Vaswani et al. 2017."""
+import math
+import warnings
+from collections import namedtuple
+
+from tritorch.ops.attention import scaled_dot_product_attention
+from tritorch.ops.dropout import dropout
+from tritorch.ops.matmul import baddbmm, bmm, linear
+from tritorch.ops.padding import pad
+from tritorch.ops.shaping import cat
+
+_Heads = namedtuple("_Heads", ["q", "k", "v", "attn_mask"])
+
+
+def multi_head_attention_forward(query, key, value, embed_dim_to_check, num_heads, in_proj_weight, in_proj_bias, bias_k, bias_v,
+                                 add_zero_attn, dropout_p, out_proj_weight, out_proj_bias, training=True, key_padding_mask=None,
+                                 need_weights=True, attn_mask=None, use_separate_proj_weight=False, q_proj_weight=None,
+                                 k_proj_weight=None, v_proj_weight=None, static_k=None, static_v=None, average_attn_weights=True, is_causal=False):
+    """What `nn.MultiheadAttention` computes, from its parameters; the arguments are PyTorch's.
+
+    Query (L, N, E), key (S, N, E_k), value (S, N, E_v), or without N. Returns the output (L, N, E) and, if `need_weights`, the
+    attention weights (N, L, S) or (N, num_heads, L, S); else None.
+    """
+    batched = _check_shapes(query, key, value, key_padding_mask, attn_mask, num_heads)
+    if not batched:
+        query, key, value = _unsqueezed(query, key, value)
+        key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+    if query.shape[2] != embed_dim_to_check:
+        raise AssertionError(f"was expecting embedding dimension of {embed_dim_to_check}, but got {query.shape[2]}")
+    if is_causal and attn_mask is None:
+        raise RuntimeError("Need attn_mask if specifying the is_causal hint. You may use the Transformer module method "
+                           "`generate_square_subsequent_mask` to create this mask.")
+    mask_type = None if attn_mask is None else attn_mask.dtype
+    key_padding_mask = _canonical_mask(key_padding_mask, "key_padding_mask", mask_type, "attn_mask", query.dtype)
+    attn_mask = _canonical_mask(attn_mask, "attn_mask", None, "", query.dtype, check_other=False)
+    causal = is_causal and key_padding_mask is None and not need_weights and bias_k is None and not add_zero_attn
+    weights = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
+    q, k, v = _project(query, key, value, in_proj_weight, in_proj_bias, weights)
+    heads = _split_heads(q, k, v, num_heads, None if causal else _check_mask(attn_mask, query, key, num_heads), key_padding_mask,
+                         (bias_k, bias_v), add_zero_attn, (static_k, static_v))
+    dropout_p = dropout_p if training else 0.0
+    if need_weights:
+        mixed, scores = _attend_with_weights(heads, dropout_p)
+        scores = scores.view(-1, num_heads, *scores.shape[1:])
+        scores = scores.mean(1) if average_attn_weights else scores
+    else:
+        mixed, scores = _attend(heads, num_heads, dropout_p, causal), None
+    length, batch, embed = query.shape
+    output = linear(mixed.transpose(0, 1).reshape(length * batch, embed), out_proj_weight, out_proj_bias).view(length, batch, -1)
+    if not batched:
+        output, scores = output.squeeze(1), None if scores is None else scores.squeeze(0)
+    return output, scores
+
+
+def _unsqueezed(query, key, value):
+    """With a batch dim; the same tensor stays the same tensor, as one product then projects all three."""
+    made = {id(x): x.unsqueeze(1) for x in (query, key, value)}
+    return made[id(query)], made[id(key)], made[id(value)]
+
+
+def _check_shapes(query, key, value, key_padding_mask, attn_mask, num_heads):
+    if query.ndim not in (2, 3):
+        raise AssertionError(f"query should be unbatched 2D or batched 3D tensor but received {query.ndim}-D query tensor")
+    kind, n = ("batched (3-D)", 3) if query.ndim == 3 else ("unbatched (2-D)", 2)
+    if key.ndim != n or value.ndim != n:
+        raise AssertionError(f"For {kind} `query`, expected `key` and `value` to be {n}-D but found {key.ndim}-D and {value.ndim}-D "
+                             "tensors respectively")
+    if key_padding_mask is not None and key_padding_mask.ndim != n - 1:
+        raise AssertionError(f"For {kind} `query`, expected `key_padding_mask` to be `None` or {n - 1}-D but found "
+                             f"{key_padding_mask.ndim}-D tensor instead")
+    if attn_mask is not None:
+        if attn_mask.ndim not in (2, 3):
+            raise AssertionError(f"For {kind} `query`, expected `attn_mask` to be `None`, 2-D or 3-D but found {attn_mask.ndim}-D "
+                                 "tensor instead")
+        if n == 2 and attn_mask.ndim == 3 and tuple(attn_mask.shape) != (num_heads, query.shape[0], key.shape[0]):
+            raise AssertionError(f"Expected `attn_mask` shape to be {(num_heads, query.shape[0], key.shape[0])} but got {attn_mask.shape}")
+    return n == 3
+
+
+def _canonical_mask(mask, mask_name, other_type, other_name, target_type, check_other=True):
+    """The mask as numbers that are added to the scores."""
+    if mask is None:
+        return None
+    if not (mask.dtype.name == "bool" or mask.is_floating_point()):
+        raise AssertionError(f"only bool and floating types of {mask_name} are supported")
+    if check_other and other_type is not None and other_type is not mask.dtype:
+        warnings.warn(f"Support for mismatched {mask_name} and {other_name} is deprecated. Use same type for both instead.", stacklevel=3)
+    return mask if mask.is_floating_point() else mask.new_zeros(mask.shape, dtype=target_type).masked_fill_(mask, float("-inf"))
+
+
+def _check_mask(mask, query, key, num_heads):
+    """The attention mask as (1 or batch · heads, L, S)."""
+    if mask is None:
+        return None
+    length, batch, _ = query.shape
+    expected = (length, key.shape[0]) if mask.ndim == 2 else (batch * num_heads, length, key.shape[0])
+    if tuple(mask.shape) != expected:
+        raise RuntimeError(f"The shape of the {mask.ndim}D attn_mask is {mask.shape}, but should be {expected}.")
+    return mask.unsqueeze(0) if mask.ndim == 2 else mask
+
+
+def _project(query, key, value, weight, bias, separate):
+    """Query, key and value through their projections; in one product where they are the same tensor."""
+    if separate is None and key.shape != value.shape:
+        raise AssertionError(f"key shape {key.shape} does not match value shape {value.shape}")
+    if separate is not None and key.shape[:2] != value.shape[:2]:
+        raise AssertionError(f"key's sequence and batch dims {key.shape[:2]} do not match value's {value.shape[:2]}")
+    if separate is None and query is key and key is value:
+        return linear(query, weight, bias).chunk(3, -1)
+    if separate is None and key is value:
+        embed = query.shape[-1]
+        (w_q, w_kv), (b_q, b_kv) = weight.split([embed, 2 * embed]), (None, None) if bias is None else bias.split([embed, 2 * embed])
+        return linear(query, w_q, b_q), *linear(key, w_kv, b_kv).chunk(2, -1)
+    weights, biases = separate or weight.chunk(3), (None,) * 3 if bias is None else bias.chunk(3)
+    return [linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases)]
+
+
+def _split_heads(q, k, v, num_heads, attn_mask, key_padding_mask, biases, add_zero_attn, static):
+    """(L, N, E) as (N · heads, L, E / heads), with the extra key and value at the end, and the masks made to fit."""
+    length, batch, embed = q.shape
+    head = embed // num_heads
+    if head * num_heads != embed:
+        raise AssertionError(f"embed_dim {embed} not divisible by num_heads {num_heads}")
+    extra = 0
+    if biases[0] is not None:
+        k, v = (cat([x, bias.expand(1, batch, embed)]) for x, bias in zip((k, v), biases))
+        extra += 1
+    q, k, v = (x.reshape(x.shape[0], batch * num_heads, head).transpose(0, 1) for x in (q, k, v))
+    k, v = (x if given is None else given for x, given in zip((k, v), static))
+    if add_zero_attn:
+        k, v = (pad(x, (0, 0, 0, 1)) for x in (k, v))
+        extra += 1
+    if extra:
+        attn_mask, key_padding_mask = (None if mask is None else pad(mask, (0, extra)) for mask in (attn_mask, key_padding_mask))
+    if key_padding_mask is not None:
+        if tuple(key_padding_mask.shape) != (batch, k.shape[1]):
+            raise AssertionError(f"Expected key_padding_mask to be of shape {(batch, k.shape[1] - extra)}, "
+                                 f"but got {(key_padding_mask.shape[0], key_padding_mask.shape[1] - extra)}")
+        padding = key_padding_mask.view(batch, 1, 1, -1).expand(batch, num_heads, 1, -1).reshape(batch * num_heads, 1, -1)
+        attn_mask = padding if attn_mask is None else attn_mask + padding
+    return _Heads(q, k, v, attn_mask)
+
+
+def _attend_with_weights(heads, dropout_p):
+    q, k = heads.q * math.sqrt(1.0 / heads.q.shape[-1]), heads.k.transpose(-2, -1)
+    scores = bmm(q, k) if heads.attn_mask is None else baddbmm(heads.attn_mask, q, k)
+    scores = scores.softmax(-1)
+    if dropout_p > 0.0:
+        scores = dropout(scores, dropout_p)
+    return bmm(scores, heads.v), scores
+
+
+def _attend(heads, num_heads, dropout_p, causal):
+    mask = heads.attn_mask
+    if mask is not None:
+        mask = mask.unsqueeze(0) if mask.shape[0] == 1 else mask.view(-1, num_heads, *mask.shape[1:])
+    q, k, v = (x.view(-1, num_heads, *x.shape[1:]) for x in (heads.q, heads.k, heads.v))
+    mixed = scaled_dot_product_attention(q, k, v, mask, dropout_p, causal)
+    return mixed.reshape(-1, *mixed.shape[2:])

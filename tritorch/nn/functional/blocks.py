@@ -1,0 +1,182 @@
+"""Rearrangements of images: sliding blocks, shuffles, resizing, sampling."""
+import math
+
+from tritorch.autograd.engine import grad
+from tritorch.autograd.modes import enable_grad, state
+from tritorch.nn.sizes import sizes
+from tritorch.ops.create import arange
+from tritorch.ops.padding import pad
+from tritorch.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
+
+
+def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
+    """The sliding blocks of (N, C, H, W) or (C, H, W) as columns: (N, C · k_h · k_w, blocks).
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.unfold(torch.arange(4.0).view(1, 1, 2, 2), (1, 2)).tolist()
+    [[[0.0, 2.0], [1.0, 3.0]]]
+    """
+    if input.ndim == 3:
+        return unfold(input.unsqueeze(0), kernel_size, dilation, padding, stride).squeeze(0)
+    if input.ndim != 4:
+        raise RuntimeError(f"unfold: expected an input of 3 or 4 dims, got {input.shape}")
+    kernel, spread, edge, step = (sizes(value, 2) for value in (kernel_size, dilation, padding, stride))
+    x = pad(input, (edge[1], edge[1], edge[0], edge[0])) if any(edge) else input
+    for dim in (0, 1):
+        reach = spread[dim] * (kernel[dim] - 1) + 1
+        if reach > x.shape[2 + dim]:
+            raise RuntimeError(f"unfold: expected a kernel that fits into the padded input, got kernel {kernel}, dilation {spread}, "
+                               f"padding {edge} and input {input.shape}")
+        x = x.unfold(2 + dim, reach, step[dim])[..., ::spread[dim]]
+    n, c, rows, columns, *_ = x.shape
+    return x.permute(0, 1, 4, 5, 2, 3).reshape(n, c * kernel[0] * kernel[1], rows * columns)
+
+
+def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
+    """Sliding blocks, as columns (N, C · k_h · k_w, blocks), added up into (N, C, *output_size): the transpose of `unfold`.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.fold(torch.ones(1, 2, 2), (1, 3), (1, 2)).tolist()
+    [[[[1.0, 2.0, 1.0]]]]
+    """
+    if input.ndim == 2:
+        return fold(input.unsqueeze(0), output_size, kernel_size, dilation, padding, stride).squeeze(0)
+    kernel = math.prod(sizes(kernel_size, 2))
+    if input.ndim != 3 or input.shape[1] % kernel:
+        raise RuntimeError(f"fold: expected an input (N, C · {kernel}, blocks), got {input.shape}")
+    canvas = input.new_zeros(input.shape[0], input.shape[1] // kernel, *sizes(output_size, 2)).requires_grad_()
+    with enable_grad():
+        columns = unfold(canvas, kernel_size, dilation, padding, stride)
+    if columns.shape != input.shape:
+        raise RuntimeError(f"fold: expected {columns.shape[-1]} blocks for an output of {tuple(canvas.shape)}, got {input.shape}")
+    return grad(columns, canvas, input, create_graph=state.grad)[0]
+
+
+def pixel_shuffle(input, upscale_factor):
+    """(*, C r², H, W) to (*, C, H r, W r). Shi et al. 2016.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.pixel_shuffle(torch.arange(4).view(4, 1, 1), 2).tolist()
+    [[[0, 1], [2, 3]]]
+    """
+    r = upscale_factor
+    _check_image("pixel_shuffle", input, input.ndim >= 3 and r > 0 and input.shape[-3] % (r * r) == 0, f"(*, C · {r * r}, H, W)")
+    *lead, c, h, w = input.shape
+    split = input.reshape(*lead, c // (r * r), r, r, h, w)
+    return split.movedim((-4, -3), (-3, -1)).reshape(*lead, c // (r * r), h * r, w * r)
+
+
+def pixel_unshuffle(input, downscale_factor):
+    """(*, C, H r, W r) to (*, C r², H, W): undoes `pixel_shuffle`."""
+    r = downscale_factor
+    fits = input.ndim >= 3 and r > 0 and input.shape[-2] % r == input.shape[-1] % r == 0
+    _check_image("pixel_unshuffle", input, fits, f"(*, C, H · {r}, W · {r})")
+    *lead, c, h, w = input.shape
+    split = input.reshape(*lead, c, h // r, r, w // r, r)
+    return split.movedim((-3, -1), (-4, -3)).reshape(*lead, c * r * r, h // r, w // r)
+
+
+def channel_shuffle(input, groups):
+    """(N, C, *) with the channels, in `groups` rows, read column by column. Zhang et al. 2018."""
+    _check_image("channel_shuffle", input, input.ndim >= 3 and groups > 0 and input.shape[1] % groups == 0, f"(N, C · {groups}, *)")
+    n, c, *rest = input.shape
+    return input.reshape(n, groups, c // groups, *rest).transpose(1, 2).reshape(n, c, *rest)
+
+
+native_channel_shuffle = channel_shuffle
+
+
+def _check_image(name, input, ok, expected):
+    if not ok:
+        raise RuntimeError(f"{name}: expected an input {expected}, got {input.shape}")
+
+
+def _cubic(t, a=-0.75):
+    """Weights of the four pixels around t in [0, 1): Keys 1981."""
+    near = [((a + 2) * d - (a + 3)) * d * d + 1 for d in (t, 1 - t)]
+    far = [((a * d - 5 * a) * d + 8 * a) * d - 4 * a for d in (1 + t, 2 - t)]
+    return far[0], near[0], near[1], far[1]
+
+
+def _resize(x, dim, size, scale, mode, align_corners):
+    """One dim of x at `size` places. `scale` is input pixels for each output pixel, or None: the ratio of the sizes."""
+    length = x.shape[dim]
+    if scale is None:
+        scale = length / size
+    if align_corners:
+        scale = (length - 1) / (size - 1) if size > 1 else 0.0
+    kind = x.dtype.compute if x.is_floating_point() else None
+    place = arange(size, dtype=kind, device=x.device)
+    if mode in ("nearest", "nearest-exact"):
+        place = ((place + 0.5) * scale if mode == "nearest-exact" else place * scale).floor().long()
+        return x.index_select(dim, place.clamp(max=length - 1))
+    place = place * scale if align_corners else (place + 0.5) * scale - 0.5
+    if mode == "linear":
+        place = place.clamp(min=0)
+    low = place.floor()
+    t = (place - low).view(-1, *(1,) * (x.ndim - 1 - dim)).to(x.dtype)
+    taps, first = ((1 - t, t), 0) if mode == "linear" else (_cubic(t), -1)
+    places = ((low.long() + first + k).clamp(0, length - 1) for k in range(len(taps)))
+    return sum(x.index_select(dim, place) * weight for place, weight in zip(places, taps))
+
+
+_LINEAR = {"linear": 3, "bilinear": 4, "trilinear": 5, "bicubic": 4}
+
+
+def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None, antialias=False):
+    """(N, C, *) with its spatial dims at `size`, or scaled by `scale_factor`.
+
+    Modes: "nearest", "nearest-exact", "linear" (3 dims), "bilinear" and "bicubic" (4), "trilinear" (5), "area". With `align_corners` the
+    corner pixels keep their places, else the corners of the image do. `antialias` is not available.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.interpolate(torch.tensor([[[1.0, 2.0]]]), scale_factor=2).tolist()
+    [[[1.0, 1.0, 2.0, 2.0]]]
+    """
+    if align_corners is not None and mode in ("nearest", "area", "nearest-exact"):
+        raise ValueError("align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear")
+    if antialias:
+        raise NotImplementedError("interpolate: antialias is not available")
+    known = mode in (*_LINEAR, "nearest", "nearest-exact", "area")
+    if not known or not 3 <= input.ndim <= 5 or _LINEAR.get(mode, input.ndim) != input.ndim:
+        raise NotImplementedError("Input Error: Only 3D, 4D and 5D input Tensors supported for the modes: nearest | linear | bilinear | "
+                                  f"bicubic | trilinear | area | nearest-exact (got {input.ndim}D and {mode})")
+    size, scales = _output_size(input, size, scale_factor, recompute_scale_factor or mode == "area")
+    if mode == "area":
+        if input.ndim == 5:
+            raise NotImplementedError("interpolate: mode 'area' is available for 3 and 4 dims")
+        return (adaptive_avg_pool1d if input.ndim == 3 else adaptive_avg_pool2d)(input, size)
+    step = "cubic" if mode == "bicubic" else mode if mode.startswith("nearest") else "linear"
+    for dim, (n, scale) in enumerate(zip(size, scales), 2):
+        if n != input.shape[dim] or step == "cubic" or scale is not None:
+            input = _resize(input, dim, n, None if scale is None else 1 / scale, step, align_corners)
+    return input
+
+
+def _output_size(input, size, scale_factor, recompute):
+    """The output size, and the scale factors where they are to be used as they are."""
+    ndim = input.ndim - 2
+    if (size is None) == (scale_factor is None):
+        raise ValueError(f"{'either' if size is None else 'only one of'} size or scale_factor should be defined")
+    given = sizes(scale_factor if size is None else size, ndim)
+    if len(given) != ndim:
+        raise ValueError("Input and output must have the same number of spatial dimensions, but got input with spatial dimensions of "
+                         f"{list(input.shape[2:])} and {'scale_factor' if size is None else 'output size'} of {given}.")
+    if size is not None:
+        return tuple(int(n) for n in given), (None,) * ndim
+    return tuple(math.floor(n * scale) for n, scale in zip(input.shape[2:], given)), (None,) * ndim if recompute else given
+
+
+def upsample(input, size=None, scale_factor=None, mode="nearest", align_corners=None):
+    """The older name of `interpolate`."""
+    return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def upsample_nearest(input, size=None, scale_factor=None):
+    """`interpolate` in mode "nearest"."""
+    return interpolate(input, size, scale_factor)
+
+
+def upsample_bilinear(input, size=None, scale_factor=None):
+    """`interpolate` in mode "bilinear" with aligned corners."""
+    return interpolate(input, size, scale_factor, "bilinear", True)

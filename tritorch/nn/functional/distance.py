@@ -1,0 +1,38 @@
+"""Norms of vectors and distances between them."""
+from tritorch.ops.pointwise import div
+from tritorch.ops.shaping import broadcast_tensors, triu_indices
+
+
+def normalize(input, p=2.0, dim=1, eps=1e-12, out=None):
+    """x / max(‖x‖_p, eps) over `dim`.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.normalize(torch.tensor([[3.0, 4.0]])).tolist()
+    [[0.6000000238418579, 0.800000011920929]]
+    """
+    length = input.norm(p, dim, keepdim=True).clamp_min(eps)
+    return input / length if out is None else div(input, length, out=out)
+
+
+def cosine_similarity(x1, x2, dim=1, eps=1e-8):
+    """x1 · x2 / (max(‖x1‖, eps) max(‖x2‖, eps)) over `dim` of the broadcast shape.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.cosine_similarity(torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0, 0.0]])).tolist()
+    [1.0]
+    """
+    x1, x2 = (x / x.norm(2, dim, keepdim=True).clamp_min(eps) for x in broadcast_tensors(x1, x2))
+    return (x1 * x2).sum(dim)
+
+
+def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
+    """‖x1 - x2 + eps‖_p over the last dim."""
+    return (x1 - x2 + eps).norm(p, -1, keepdim=keepdim)
+
+
+def pdist(input, p=2):
+    """‖x_i - x_j‖_p for all i < j of (N, D), in order: N (N - 1) / 2 numbers."""
+    if input.ndim != 2:
+        raise RuntimeError(f"pdist only supports 2D tensors, got: {input.ndim}D")
+    i, j = triu_indices(input.shape[0], input.shape[0], 1, device=input.device)
+    return (input[i] - input[j]).norm(p, -1)

@@ -1,0 +1,30 @@
+"""Pooling and normalisation composed of other operators."""
+from tritorch.nn.sizes import sizes
+from tritorch.ops.padding import pad
+from tritorch.ops.pooling import avg_pool1d, avg_pool2d
+
+
+def lp_pool1d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
+    """(Σ x^p)^(1/p) of every `kernel_size` neighbours in (N, C, L) or (C, L)."""
+    return _root(avg_pool1d(input ** norm_type, kernel_size, stride, 0, ceil_mode), norm_type, sizes(kernel_size, 1)[0])
+
+
+def lp_pool2d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
+    """(Σ x^p)^(1/p) of every window of `kernel_size` in (N, C, H, W) or (C, H, W)."""
+    high, wide = sizes(kernel_size, 2)
+    return _root(avg_pool2d(input ** norm_type, kernel_size, stride, 0, ceil_mode), norm_type, high * wide)
+
+
+def _root(mean, norm_type, count):
+    return (mean.sign() * mean.abs().relu() * count) ** (1.0 / norm_type)
+
+
+def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
+    """x / (k + α/size · Σ x²)^β, the sum over `size` neighbouring channels of (N, C, *). Krizhevsky et al. 2012."""
+    if input.ndim < 3:
+        raise ValueError(f"Expected 3D or higher dimensionality input (got {input.ndim} dimensions)")
+    if input.numel() == 0:
+        return input
+    n, c, *rest = input.shape
+    squares = pad((input * input).reshape(n, 1, c, -1), (0, 0, size // 2, (size - 1) // 2))
+    return input / (avg_pool2d(squares, (size, 1), 1).view(n, c, *rest) * alpha + k) ** beta

@@ -1,0 +1,60 @@
+"""Parameters and buffers: the tensors that a module owns."""
+from tritorch.device import as_device
+from tritorch.dtype import get_default_dtype
+from tritorch.tensor import Tensor, alias, empty
+
+
+def unset(shape, device=None, dtype=None):
+    """A tensor whose elements are not set, on the default device and of the default dtype unless told otherwise."""
+    return empty(shape, dtype or get_default_dtype(), as_device(device))
+
+
+def _alias(cls, data):
+    return alias(unset((0,)) if data is None else data.detach(), cls)
+
+
+class Parameter(Tensor):
+    """A tensor that a `Module` trains: assigned as an attribute it is listed in `Module.parameters()`.
+
+    It shares memory with `data`, and wants a gradient unless `requires_grad` is False.
+
+    >>> import tritorch as torch
+    >>> torch.nn.Parameter(torch.zeros(2)).requires_grad
+    True
+    """
+
+    def __new__(cls, data=None, requires_grad=True):
+        return _alias(cls, data).requires_grad_(requires_grad)
+
+    def __init__(self, data=None, requires_grad=True):
+        pass
+
+    def __deepcopy__(self, memo):
+        if id(self) not in memo:
+            memo[id(self)] = type(self)(self.detach().clone(), self.requires_grad)
+        return memo[id(self)]
+
+    def __repr__(self):
+        return "Parameter containing:\n" + super().__repr__()
+
+    def __reduce_ex__(self, protocol):
+        return type(self), (self.detach(), self.requires_grad)
+
+
+class Buffer(Tensor):
+    """A tensor that belongs to a `Module`'s state without being trained: assigned as an attribute it is registered as a buffer.
+
+    With `persistent=False` it stays out of the state dict.
+
+    >>> import tritorch as torch
+    >>> torch.nn.Buffer(torch.zeros(2), persistent=False).persistent
+    False
+    """
+
+    def __new__(cls, data=None, *, persistent=True):
+        buffer = _alias(cls, data)
+        buffer.persistent = persistent
+        return buffer
+
+    def __init__(self, data=None, *, persistent=True):
+        pass

@@ -1,0 +1,66 @@
+"""Embedding: rows of a table, looked up by index."""
+from tritorch.nn import functional as F
+from tritorch.nn import init
+from tritorch.nn.module import Module
+from tritorch.nn.parameter import Parameter, unset
+
+
+class Embedding(Module):
+    """Rows of `weight` (num_embeddings, embedding_dim): integer indices (*) give (*, embedding_dim). The table starts from N(0, 1).
+
+    The row of `padding_idx` starts at zero and gets no gradient. With `max_norm` the rows that are looked up are first scaled down, in
+    place, to that `norm_type`-norm. With `scale_grad_by_freq` gradients are divided by how often the index occurs. `sparse` changes
+    nothing here.
+
+    >>> import tritorch as torch
+    >>> torch.nn.Embedding(10, 3)(torch.tensor([[1, 2, 4, 5]])).shape
+    tritorch.Size([1, 4, 3])
+    """
+
+    def __init__(self, num_embeddings, embedding_dim, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False,
+                 sparse=False, _weight=None, _freeze=False, device=None, dtype=None):
+        super().__init__()
+        if padding_idx is not None:
+            if not -num_embeddings <= padding_idx < num_embeddings:
+                raise AssertionError("Padding_idx must be within num_embeddings")
+            padding_idx %= num_embeddings
+        self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
+        self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse = max_norm, norm_type, scale_grad_by_freq, sparse
+        if _weight is not None and tuple(_weight.shape) != (num_embeddings, embedding_dim):
+            raise AssertionError("Shape of weight does not match num_embeddings and embedding_dim")
+        table = unset((num_embeddings, embedding_dim), device, dtype) if _weight is None else _weight
+        self.weight = Parameter(table, requires_grad=not _freeze)
+        if _weight is None:
+            self.reset_parameters()
+
+    def reset_parameters(self):
+        """Draw the table anew."""
+        init.normal_(self.weight)
+        self._fill_padding_idx_with_zero()
+
+    def _fill_padding_idx_with_zero(self):
+        if self.padding_idx is not None:
+            init.zeros_(self.weight.detach()[self.padding_idx])
+
+    def forward(self, input):
+        return F.embedding(input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse)
+
+    def extra_repr(self):
+        shown = f"{self.num_embeddings}, {self.embedding_dim}"
+        if self.padding_idx is not None:
+            shown += f", padding_idx={self.padding_idx}"
+        if self.max_norm is not None:
+            shown += f", max_norm={self.max_norm}"
+        if self.norm_type != 2:
+            shown += f", norm_type={self.norm_type}"
+        if self.scale_grad_by_freq:
+            shown += f", scale_grad_by_freq={self.scale_grad_by_freq}"
+        return shown + ", sparse=True" if self.sparse else shown
+
+    @classmethod
+    def from_pretrained(cls, embeddings, freeze=True, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False,
+                        sparse=False):
+        """An embedding over a given table (2 dims), which is not trained if `freeze`."""
+        if embeddings.ndim != 2:
+            raise AssertionError("Embeddings parameter is expected to be 2-dimensional")
+        return cls(*embeddings.shape, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight=embeddings, _freeze=freeze)

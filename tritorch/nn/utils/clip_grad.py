@@ -1,0 +1,71 @@
+"""Gradient clipping. Nothing here waits for the GPU, except `error_if_nonfinite`."""
+import warnings
+
+from tritorch.autograd.modes import no_grad
+from tritorch.ops.shaping import stack
+from tritorch.tensor import Tensor
+
+
+def _gradients(parameters):
+    parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    return [p.grad for p in parameters if p.grad is not None]
+
+
+@no_grad()
+def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=None):
+    """The norm of all elements of several tensors together, as a scalar tensor.
+
+    >>> import tritorch as torch
+    >>> torch.nn.utils.get_total_norm([torch.tensor([3.0]), torch.tensor([4.0])]).item()
+    5.0
+    """
+    tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    norm_type = float(norm_type)
+    if not tensors:
+        from tritorch.ops.create import tensor
+
+        return tensor(0.0)
+    device = tensors[0].device
+    total = stack([t.norm(norm_type).to(device) for t in tensors]).norm(norm_type)
+    if error_if_nonfinite and not bool(total.isfinite()):
+        raise RuntimeError(f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped. "
+                           "To disable this error and scale the gradients by the non-finite norm anyway, set `error_if_nonfinite=False`")
+    return total
+
+
+@no_grad()
+def clip_grads_with_norm_(parameters, max_norm, total_norm, foreach=None):
+    """Multiply all gradients by min(1, max_norm / total_norm)."""
+    factor = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)      # multiplied even where it is 1: no need to wait for the norm
+    for gradient in _gradients(parameters):
+        gradient.mul_(factor.to(gradient.device))
+
+
+@no_grad()
+def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False, foreach=None):
+    """Scale all gradients down, in place, so that their norm together is at most `max_norm`; returns the norm before. Pascanu et al. 2013.
+
+    >>> import tritorch as torch
+    >>> w = torch.nn.Parameter(torch.tensor([1.0, 1.0]))
+    >>> (w * torch.tensor([3.0, 4.0])).sum().backward()
+    >>> torch.nn.utils.clip_grad_norm_(w, 1.0).item()
+    5.0
+    """
+    parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    total = get_total_norm(_gradients(parameters), norm_type, error_if_nonfinite)
+    clip_grads_with_norm_(parameters, max_norm, total)
+    return total
+
+
+def clip_grad_norm(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False, foreach=None):
+    """The older name of `clip_grad_norm_`."""
+    warnings.warn("torch.nn.utils.clip_grad_norm is now deprecated in favor of torch.nn.utils.clip_grad_norm_.", FutureWarning,
+                  stacklevel=2)
+    return clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+
+
+@no_grad()
+def clip_grad_value_(parameters, clip_value, foreach=None):
+    """Clamp every gradient, in place, to [-clip_value, clip_value]."""
+    for gradient in _gradients(parameters):
+        gradient.clamp_(min=-float(clip_value), max=float(clip_value))
