@@ -116,14 +116,15 @@ def backward_per_node(args, tritorch, nothing, length=1000):
 
 
 def device_parts(args, tritorch, nothing):
-    from tritorch.cuda import allocator, stream
+    from tritorch.cuda.allocator import allocate
+    from tritorch.cuda.stream import current_handle
 
     x = tritorch.empty(1024, device="cuda")
     leaf = tritorch.empty(1024, device="cuda").requires_grad_()
-    handle = stream.current_handle(0)
+    handle = current_handle(0)
     us = microseconds({"door": lambda: nothing(x, x), "graph": lambda: nothing(leaf, x),
                        "add": lambda: x + x, "add graph": lambda: leaf + x,
-                       "allocator": lambda: allocator.allocate(4096, 0, handle)}, args)
+                       "allocator": lambda: allocate(4096, 0, handle)}, args)
     yield rows.row("idle device: door, shape rule and allocation", "µs", us["door"], limit=DOOR)
     yield rows.row(f"idle device: the same and a graph node (budget {DOOR} µs)", "µs", us["graph"], limit=DOOR)
     yield rows.row("idle device: x + x, all but the kernel", "µs", us["add"])
