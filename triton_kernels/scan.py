@@ -29,15 +29,15 @@ def scan_kernel(
     stop = tl.minimum((piece + 1) * chunk, N)
     lane = tl.arange(0, BLOCK_N)[None, :]
 
-    x = ()
+    nothing = ()
     for _ in tl.static_range(len(x_ptrs)):
-        x = x + (tl.zeros((BLOCK_M, 1), ACC),)
-    carry = LIFT(*x, m.to(tl.int32) * 0, m < 0, IDENTITY)
+        nothing = nothing + (tl.zeros((BLOCK_M, 1), ACC),)
+    carry = LIFT(*nothing, m.to(tl.int32) * 0, m < 0, IDENTITY)
     if PREFIX:
         before = ()
         for k in tl.static_range(len(prefix_ptrs)):
-            state = tl.load(prefix_ptrs[k] + (piece - 1) * M + m, mask=inside & (piece > 0), other=0)
-            before = before + (tl.where(piece > 0, state, carry[k]),)
+            value = tl.load(prefix_ptrs[k] + (piece - 1) * M + m, mask=inside & (piece > 0), other=0)
+            before = before + (tl.where(piece > 0, value, carry[k]),)
         carry = before
 
     for j in range(piece * chunk, stop, BLOCK_N):
