@@ -1,6 +1,22 @@
 """A driver that does nothing but remember: events happen when a test says so, memory is numbers."""
 
+import contextlib
+
+import numpy as np
+
+from tritorch.cuda import driver
 from tritorch.cuda.driver import DeviceProperties, OutOfMemory
+
+
+@contextlib.contextmanager
+def installed(**options):
+    """A recording driver in use for a while."""
+    device = RecordingDriver(**options)
+    before = driver.use(device)
+    try:
+        yield device
+    finally:
+        driver.use(before)
 
 
 class RecordingDriver:
@@ -50,8 +66,6 @@ class RecordingDriver:
         self.note("free", self.segments.pop(ptr))
 
     def host_alloc(self, nbytes):
-        import numpy as np
-
         memory = np.zeros(nbytes, np.uint8)
         ptr = memory.__array_interface__["data"][0]
         self.host[ptr] = memory

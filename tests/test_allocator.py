@@ -1,16 +1,10 @@
-"""The caching allocator: reuse, cutting and joining, streams, running out of memory, statistics, private pools, threads."""
+"""The caching allocator: reuse, cutting and joining, streams, running out of memory, statistics and reports, private pools."""
 
 import gc
 import random
-import subprocess
-import sys
-import threading
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from recording_driver import RecordingDriver
+from recording_driver import installed
 
 import tritorch.cuda as cuda
 from tritorch.cuda import allocator, driver, memory
@@ -23,9 +17,8 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 @pytest.fixture
 def device():
-    before = driver.use(RecordingDriver())
-    yield driver.current()
-    driver.use(before)
+    with installed() as driver:
+        yield driver
 
 
 def stream(handle):
@@ -276,9 +269,7 @@ def test_snapshots_have_pytorchs_form(device, tmp_path):
 
 
 def test_a_driver_that_asks_is_told_what_is_live():
-    device = RecordingDriver(wants_annotations=True)
-    before = driver.use(device)
-    try:
+    with installed(wants_annotations=True) as device:
         block = allocate(1000, 0, 0)
         ptr = block.ptr
         (_, *born), = device.named("annotate")
@@ -289,8 +280,6 @@ def test_a_driver_that_asks_is_told_what_is_live():
         device.pending.clear()
         assert cuda.memory_stats()["active.all.current"] == 0
         assert device.named("annotate")[-1][1:5] == (ptr, 1000, 0, False)
-    finally:
-        driver.use(before)
 
 
 # ------------------------------------------------------------------ pools by hand
@@ -321,231 +310,3 @@ def test_raw_memory(device):
     assert cuda.memory_allocated() == 0
     with pytest.raises(RuntimeError, match="an address from caching_allocator_alloc"):
         cuda.caching_allocator_delete(ptr)
-
-
-# ------------------------------------------------------------------ against a naive model
-def check_segments(device):
-    """Spans tile their segments, no two live blocks overlap, and free neighbours were joined."""
-    for segment in cuda.memory_snapshot():
-        blocks, address = segment["blocks"], segment["address"]
-        assert sum(block["size"] for block in blocks) == segment["total_size"] == device.segments[address]
-        for block in blocks:
-            assert block["address"] == address
-            address += block["size"]
-        assert not any(a["state"] == b["state"] == "inactive" for a, b in zip(blocks, blocks[1:], strict=False))
-
-
-class Model:
-    """What the statistics must be, counted one call at a time."""
-
-    def __init__(self):
-        self.live, self.numbers = {}, {}
-
-    def count(self, name, nbytes, delta):
-        for pool in ("all", "small_pool" if nbytes <= MIB else "large_pool"):
-            entry = self.numbers.setdefault((name, pool), [0, 0, 0, 0])
-            entry[0] += delta
-            entry[1] = max(entry[1], entry[0])
-            entry[2 if delta > 0 else 3] += abs(delta)
-
-    def move(self, nbytes, sign, names):
-        if nbytes:
-            deltas = {"allocation": 1, "active": 1, "requested_bytes": nbytes}
-            for name in names:
-                self.count(name, nbytes, sign * deltas.get(name, -(-nbytes // 512) * 512))
-
-
-ALLOCATED, ACTIVE = ("allocation", "allocated_bytes", "requested_bytes"), ("active", "active_bytes")
-SIZES = st.one_of(st.integers(0, 3000), st.sampled_from([512, 1024, MIB, MIB + 1, 10 * MIB]), st.integers(1, 30 * MIB))
-STEPS = st.lists(st.one_of(
-    st.tuples(st.just("alloc"), SIZES, st.sampled_from([0, 7])), st.tuples(st.just("free"), st.integers(0, 99)),
-    st.tuples(st.just("free"), st.integers(0, 99)), st.tuples(st.just("record"), st.integers(0, 99)), st.tuples(st.just("pass")),
-    st.tuples(st.just("empty")), st.tuples(st.just("stats"))), max_size=60)
-
-
-def play(device, steps):
-    model, blocks, held = Model(), [], []
-
-    def finish(done):
-        for nbytes, handles in [entry for entry in held if done or not entry[1]]:
-            model.move(nbytes, -1, ACTIVE)
-            held.remove((nbytes, handles))
-
-    for step, *values in steps:
-        if step == "alloc":
-            nbytes, handle = values
-            blocks.append([allocate(nbytes, 0, handle), nbytes, set(), handle])
-            model.move(nbytes, 1, ALLOCATED + ACTIVE)
-        elif step == "free" and blocks:
-            block, nbytes, handles, _ = blocks.pop(values[0] % len(blocks))
-            del block
-            model.move(nbytes, -1, ALLOCATED)
-            if handles and nbytes:
-                held.append((nbytes, handles))
-            else:
-                model.move(nbytes, -1, ACTIVE)
-        elif step == "record" and blocks:
-            place = values[0] % len(blocks)
-            record_stream(blocks[place][0], stream(9))
-            blocks[place][2].add(9)
-        elif step in ("pass", "empty"):
-            device.pending.clear()
-            cuda.empty_cache() if step == "empty" else cuda.memory_stats()
-            finish(True)
-        elif step == "stats":
-            cuda.memory_stats()
-            check_segments(device)
-        used = sorted((block.ptr, block.ptr + block.size) for block, nbytes, _, _ in blocks if nbytes)
-        assert all(a[1] <= b[0] for a, b in zip(used, used[1:], strict=False))
-    return model, blocks
-
-
-@settings(max_examples=150, deadline=None)
-@given(steps=STEPS)
-def test_random_sequences_agree_with_a_naive_model(steps):
-    device = RecordingDriver()
-    before = driver.use(device)
-    try:
-        model, blocks = play(device, steps)
-        stats = cuda.memory_stats()
-        for (name, pool), numbers in model.numbers.items():
-            if name in ALLOCATED:
-                assert [stats[f"{name}.{pool}.{field}"] for field in ("current", "peak", "allocated", "freed")] == numbers, (name, pool)
-            else:
-                assert stats[f"{name}.{pool}.peak"] >= stats[f"{name}.{pool}.current"]
-        assert stats["reserved_bytes.all.current"] == sum(device.segments.values())
-        check_segments(device)
-        device.pending.clear()
-        stats = cuda.memory_stats()
-        for name, pool in model.numbers:
-            if name in ACTIVE:                                           # equal once nothing is held
-                assert stats[f"{name}.{pool}.current"] == model.numbers[ALLOCATED[name == "active_bytes"], pool][0]
-        blocks.clear()
-        device.pending.clear()
-        cuda.empty_cache()
-        assert not device.segments
-    finally:
-        driver.use(before)
-
-
-# ------------------------------------------------------------------ threads and the end
-def test_threads_share_a_pool(device):
-    errors, owners, count = [], {}, 3000
-
-    def work(seed):
-        rng, mine = random.Random(seed), []
-        try:
-            for _ in range(count):
-                if mine and rng.random() < 0.5:
-                    block = mine.pop(rng.randrange(len(mine)))
-                    assert owners.pop(block.ptr) == seed
-                else:
-                    block = allocate(rng.choice([512, 1024, 4096, rng.randrange(1, 2 * MIB)]), 0, 0)
-                    assert owners.setdefault(block.ptr, seed) == seed
-                    mine.append(block)
-                del block
-            for block in mine:
-                owners.pop(block.ptr)
-        except BaseException as error:
-            errors.append(error)
-            raise
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert not errors
-    stats = cuda.memory_stats()
-    assert stats["allocated_bytes.all.current"] == 0 and stats["allocation.all.allocated"] == stats["allocation.all.freed"]
-    check_segments(device)
-    cuda.empty_cache()
-    assert not device.segments
-
-
-def test_a_finalizer_may_allocate_and_free(device):
-    class Cycle:
-        def __init__(self):
-            self.me, self.block = self, allocate(3000, 0, 0)
-
-        def __del__(self):
-            allocate(random.randrange(1, MIB), 0, 0)
-
-    threshold = gc.get_threshold()
-    gc.set_threshold(5)
-    try:
-        for _ in range(300):
-            Cycle()
-            allocate(random.randrange(1, MIB), 0, 0)
-    finally:
-        gc.set_threshold(*threshold)
-    gc.collect()
-    assert cuda.memory_allocated() == 0
-    assert gc.isenabled()
-
-
-def test_blocks_alive_at_the_end_of_the_process_are_quiet(device):
-    program = ("import sys; sys.path[:0] = sys.argv[1:]\n"
-               "from recording_driver import RecordingDriver\n"
-               "from tritorch.cuda import driver, Stream, Event, memory\n"
-               "from tritorch.cuda.allocator import allocate, record_stream\n"
-               "driver.use(RecordingDriver(wants_annotations=True))\n"
-               "s = Stream(); kept = allocate(100, 0, 0); record_stream(kept, s); kept.__class__.kept = kept\n"
-               "e = s.record_event(); p = memory.pinned_empty(10)\n"
-               "cycle = [allocate(5, 0, 0)]; cycle.append(cycle)\n")
-    done = subprocess.run([sys.executable, "-c", program, *sys.path], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_blocks_outlive_their_driver_in_peace(device):
-    block = allocate(100, 0, 0)
-    other = RecordingDriver()
-    driver.use(other)
-    fresh = allocate(100, 0, 0)
-    del block
-    assert allocate(100, 0, 0).ptr in other.segments or fresh.ptr in other.segments
-    assert cuda.memory_allocated() == 512
-    driver.use(device)
-
-
-# ------------------------------------------------------------------ host memory
-def test_pinned_memory_waits_for_its_copies(device):
-    array = memory.pinned_empty(100)
-    owner = memory.pinned_owner(array[10:].view(np.int8))
-    assert owner is not None and memory.pinned_owner(np.empty(3)) is None
-    ptr = array.__array_interface__["data"][0]
-    memory.upload(array, 1 << 40, 0, owner)
-    del array, owner
-    second = memory.pinned_empty(100)
-    assert second.__array_interface__["data"][0] != ptr
-    device.pending.clear()
-    assert memory.pinned_empty(300).__array_interface__["data"][0] == ptr
-    del second
-    memory.empty_pinned_cache()
-    assert not device.host
-
-
-def test_pinned_memory_without_copies_comes_back_at_once(device):
-    ptr = memory.pinned_empty(100).__array_interface__["data"][0]
-    assert memory.pinned_empty(100).__array_interface__["data"][0] == ptr
-    assert memory.pinned_empty(0).size == 0
-
-
-def test_copies_go_to_the_current_stream_and_downloads_wait(device):
-    other = cuda.Stream()
-    with cuda.stream(other):
-        memory.upload(np.arange(4, dtype=np.float32), 1 << 40, 0)
-        assert memory.download(1 << 40, 16, 0).shape == (16,)
-        memory.fill(1 << 40, 0, 4, 7, 0)
-    assert [call[4:] for call in device.named("copy")] == [("h2d", other.cuda_stream), ("d2h", other.cuda_stream)]
-    assert device.named("stream_synchronize") == [("stream_synchronize", other.cuda_stream)]
-    assert device.named("fill") == [("fill", 1 << 40, 0, 4, 7, other.cuda_stream)]
-    memory.upload(np.empty(0), 0, 0)
-    array = memory.pinned_empty(16)
-    memory.download_into(array, 1 << 40, 0, memory.pinned_owner(array), non_blocking=True)
-    assert len(device.named("stream_synchronize")) == 1

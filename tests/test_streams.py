@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from recording_driver import RecordingDriver
+from recording_driver import installed
 
 import tritorch.cuda as cuda
 from tritorch.cuda import driver, memory
@@ -238,9 +238,7 @@ def test_events_measure_milliseconds(simulated):
 
 
 def test_events_that_cannot_be_measured():
-    device = RecordingDriver()
-    before = driver.use(device)
-    try:
+    with installed() as device:
         timed, plain = cuda.Event(enable_timing=True), cuda.Event()
         with pytest.raises(ValueError, match="created with enable_timing=True"):
             timed.elapsed_time(plain)
@@ -256,8 +254,6 @@ def test_events_that_cannot_be_measured():
         handle = timed.cuda_event
         del timed
         assert device.named("event_destroy") == [("event_destroy", handle)]
-    finally:
-        driver.use(before)
 
 
 def test_an_event_never_recorded_is_no_obstacle(simulated):
