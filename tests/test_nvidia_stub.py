@@ -18,7 +18,7 @@ from tritorch.cuda import driver as protocol
 NAMES = ["nvidia_call", "nvidia_tensor_map", "nvidia_function", "nvidia"]
 VALUES = {  # what a call returns beside its error code; the others return nothing
     "cuDeviceGetCount": 2, "cuDeviceGet": 5, "cuDeviceGetName": b"Fake GPU\0\0", "cuDeviceTotalMem": 1 << 34,
-    "cuDeviceGetAttribute": 9, "cuDevicePrimaryCtxRetain": 77, "cuMemAlloc": 0x7000, "cuMemHostAlloc": 0x8000,
+    "cuDeviceGetAttribute": 9, "cuDriverGetVersion": 13000, "cuDevicePrimaryCtxRetain": 77, "cuMemAlloc": 0x7000, "cuMemHostAlloc": 0x8000,
     "cuStreamCreateWithPriority": 0x51, "cuEventCreate": 0xE1, "cuEventElapsedTime": 1.5, "cuStreamEndCapture": 0x61,
     "cuGraphInstantiate": 0x62, "cuStreamIsCapturing": 1, "cuModuleLoadData": 0x90, "cuModuleGetFunction": 0x91,
     "cuFuncGetAttribute": 40, "cuOccupancyMaxActiveBlocksPerMultiprocessor": 4,
@@ -182,7 +182,7 @@ def test_devices(cuda):
     fake, driver = cuda
     assert driver.device_count() == 2
     properties = driver.device_properties(1)
-    assert properties.name == "Fake GPU" and properties.major == 9 and properties.total_memory == 1 << 34
+    assert properties.name == "Fake GPU" and properties.major == 9 and properties.total_memory == 1 << 34 and properties.driver_version == 13000
     assert driver.device_properties(1) is properties
     assert fake.named("cuInit") == [("cuInit", 0)]
     assert driver.memory_info(1) == (3, 4)

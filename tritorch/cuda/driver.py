@@ -39,6 +39,7 @@ class DeviceProperties:
     clock_rate: int = 0
     memory_clock_rate: int = 0
     memory_bus_width: int = 0
+    driver_version: int = 0
 
 
 class Function(Protocol):

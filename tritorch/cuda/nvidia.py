@@ -64,7 +64,8 @@ class NvidiaDriver:
                 for field, name in _ATTRIBUTES.items()
             }
             name = call("cuDeviceGetName", 256, device).partition(b"\0")[0].decode()
-            found = self._properties[index] = DeviceProperties(name=name, total_memory=call("cuDeviceTotalMem", device), **values)
+            found = self._properties[index] = DeviceProperties(
+                name=name, total_memory=call("cuDeviceTotalMem", device), driver_version=call("cuDriverGetVersion"), **values)
         return found
 
     def set_device(self, index: int) -> None:
