@@ -143,10 +143,10 @@ def _finish(made, name, doc, grads, workload_arity):
     return made
 
 
-def unary(name, doc, cpu, fn=None, *, result=same, grad=None, attrs=(), domain=None, samples=None, **options):
+def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, attrs=(), domain=None, samples=None, **options):
     """An operator of one tensor and the number attributes in `attrs` ((name, default), …).
 
-    `cpu` is a numpy function of (x, *attributes), `fn` the scalar function in triton_kernels.scalar (default: of the same
+    `cpu` is a numpy function of (x, *attributes), `fn` the scalar function among the kernels of `functions` (default: of the same
     name), `result` the dtype rule, `grad` the gradient rule of the input, `domain` how samples are drawn.
     """
     fn = fn or name
@@ -166,7 +166,7 @@ def unary(name, doc, cpu, fn=None, *, result=same, grad=None, attrs=(), domain=N
 
     @made.impl("cuda")
     def on_cuda(out, input, *values):
-        launch_elementwise(out, (input,), getattr(SCALAR, fn), compute_type(input, out), values)
+        launch_elementwise(out, (input,), getattr(functions, fn), compute_type(input, out), values)
 
     @made.samples
     def default_samples(make):
@@ -179,7 +179,7 @@ def unary(name, doc, cpu, fn=None, *, result=same, grad=None, attrs=(), domain=N
     return _finish(made, name, doc, {"input": grad} if grad else None, 1)
 
 
-def binary(name, doc, cpu, fn=None, *, result=same, grad_input=None, grad_other=None, attrs=(), domain=None, samples=None,
+def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input=None, grad_other=None, attrs=(), domain=None, samples=None,
            names=("input", "other"), compute=None, **options):
     """An operator of two operands that broadcast, either of which may be a number. Arguments as in `unary`."""
     fn = fn or name
@@ -201,7 +201,7 @@ def binary(name, doc, cpu, fn=None, *, result=same, grad_input=None, grad_other=
 
     @made.impl("cuda")
     def on_cuda(out, x, y, *values):
-        launch_elementwise(out, (x, y), getattr(SCALAR, fn), compute_type(x, y, out), values)
+        launch_elementwise(out, (x, y), getattr(functions, fn), compute_type(x, y, out), values)
 
     @made.samples
     def default_samples(make):
@@ -218,7 +218,7 @@ def binary(name, doc, cpu, fn=None, *, result=same, grad_input=None, grad_other=
     return _finish(made, name, doc, {k: v for k, v in ((x_name, grad_input), (y_name, grad_other)) if v}, 2)
 
 
-def ternary(name, doc, cpu, fn=None, *, result=same, grads=None, attrs=(), samples=None, names=("input", "other", "third"), condition=False, **options):
+def ternary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grads=None, attrs=(), samples=None, names=("input", "other", "third"), condition=False, **options):
     """An operator of three operands that broadcast; with `condition` the first is a bool tensor that has no part in the dtype."""
     fn = fn or name
 
@@ -238,7 +238,7 @@ def ternary(name, doc, cpu, fn=None, *, result=same, grads=None, attrs=(), sampl
 
     @made.impl("cuda")
     def on_cuda(out, x, y, z, *values):
-        launch_elementwise(out, (x, y, z), getattr(SCALAR, fn), out.dtype.compute, values, types.bool if condition else None)
+        launch_elementwise(out, (x, y, z), getattr(functions, fn), out.dtype.compute, values, types.bool if condition else None)
 
     if samples is not None:
         made.samples(samples)

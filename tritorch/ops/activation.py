@@ -1,0 +1,270 @@
+"""Activation functions, each with its derivative as an operator of its own where that saves passes over memory."""
+import functools
+import math
+
+import numpy as np
+
+from tritorch.cuda.launch import kernels
+from tritorch.errors import check
+from tritorch.ops import compare, pointwise, special
+from tritorch.ops.elementwise import binary, unary
+
+K = kernels("activation")
+_unary = functools.partial(unary, functions=K)
+_INV_SQRT2, _INV_SQRT_2PI, _SQRT_2_PI = 1 / math.sqrt(2), 1 / math.sqrt(2 * math.pi), math.sqrt(2 / math.pi)
+
+
+def _slope(name, doc, cpu, formula, attrs=(), source="input"):
+    """The derivative of an activation times the arriving gradient: an operator of (g, input or output, attributes) with the
+    formula's gradients."""
+    defaults = [v for _, v in attrs]
+    made = binary(name, doc, cpu, functions=K, names=("g_out", source), attrs=attrs, samples=lambda make: [(make(2, 5), make(2, 5), *defaults)])
+    made.formula(formula)
+    return made
+
+
+def _pieces(fn):
+    """A numpy function of one dtype, run in pieces that stay in the cache."""
+
+    def run(*arrays):
+        numbers = [a for a in arrays if not isinstance(a, np.ndarray) or a.ndim == 0]
+        if numbers or len({a.shape for a in arrays}) > 1:
+            arrays = [np.ascontiguousarray(a) for a in np.broadcast_arrays(*arrays)]
+        return special.chunked(fn, *arrays)
+
+    return run
+
+
+# ------------------------------------------------------------------ the rectifier and its kin
+def _relu_backward(g, out):
+    return g * (out > 0)
+
+
+relu_backward = _slope("relu_backward", "g where out > 0, else 0.", _relu_backward, lambda g_out, out_value: compare.choose(out_value > 0, g_out, 0),
+                       source="out_value")
+relu = _unary("relu", """max(input, 0); NaN stays NaN.
+
+    >>> import tritorch as torch; torch.relu(torch.tensor([-1.0, 2.0]))
+    tensor([0., 2.])
+    """, lambda x: np.maximum(x, 0), grad=lambda g, out: relu_backward(g, out))
+leaky_slope = _unary("leaky_slope", "input above 0, slope · input below.", lambda x, slope: np.where(x > 0, x, x * x.dtype.type(slope)),
+                    attrs=(("negative_slope", 0.01),), grad=lambda g, input, negative_slope: compare.choose(input > 0, g, g * negative_slope))
+hardtanh_between = _unary("hardtanh_between", "input clamped to [min_val, max_val], with the gradient 0 on the bounds.",
+                         lambda x, low, high: np.clip(x, x.dtype.type(low), x.dtype.type(high)), "clamp_numbers", attrs=(("min_val", -1.0), ("max_val", 1.0)),
+                         grad=lambda g, input, min_val, max_val: compare.choose((input > min_val) & (input < max_val), g, 0))
+threshold_at = _unary("threshold_at", "input where it is greater than threshold, else value.", lambda x, t, v: np.where(x > t, x, x.dtype.type(v)),
+                     attrs=(("threshold", 0.1), ("value", 20.0)), grad=lambda g, input, threshold: compare.choose(input > threshold, g, 0))
+hardshrink_at = _unary("hardshrink_at", "input where |input| > lambd, else 0.", lambda x, lambd: np.where(np.abs(x) > lambd, x, x.dtype.type(0)),
+                      attrs=(("lambd", 0.5),), grad=lambda g, input, lambd: compare.choose(input.abs() > lambd, g, 0))
+softshrink_at = _unary("softshrink_at", "input moved towards 0 by lambd, 0 between.", lambda x, lambd: np.where(x > lambd, x - x.dtype.type(lambd),
+                      np.where(x < -lambd, x + x.dtype.type(lambd), x * 0)), attrs=(("lambd", 0.5),),
+                      grad=lambda g, input, lambd: compare.choose(input.abs() > lambd, g, 0))
+
+
+# ------------------------------------------------------------------ smooth ones
+def _gelu(out, x):
+    np.multiply(x, x.dtype.type(_INV_SQRT2), out=out)
+    out[...] = special.erf(out)
+    out += x.dtype.type(1)
+    out *= x
+    out *= x.dtype.type(0.5)
+
+
+def _gelu_backward(out, g, x):
+    kind = x.dtype.type
+    np.multiply(x, x, out=out)
+    out *= kind(-0.5)
+    np.exp(out, out=out)
+    out *= x
+    out *= kind(_INV_SQRT_2PI)
+    out += kind(0.5) * special.erf(x * kind(_INV_SQRT2))
+    out += kind(0.5)
+    out *= g
+
+
+def _gelu_tanh(out, x):
+    kind = x.dtype.type
+    np.multiply(x, x, out=out)
+    out *= kind(0.044715 * _SQRT_2_PI)
+    out += kind(_SQRT_2_PI)
+    out *= x
+    np.tanh(out, out=out)
+    out += kind(1)
+    out *= x
+    out *= kind(0.5)
+
+
+def _gelu_tanh_backward(out, g, x):
+    kind = x.dtype.type
+    square = x * x
+    tanh = square * kind(0.044715 * _SQRT_2_PI)
+    tanh += kind(_SQRT_2_PI)
+    tanh *= x
+    np.tanh(tanh, out=tanh)
+    square *= kind(3 * 0.044715 * _SQRT_2_PI)                            # the derivative of the argument, times x
+    square += kind(_SQRT_2_PI)
+    square *= x
+    np.multiply(tanh, tanh, out=out)
+    np.subtract(kind(1), out, out=out)
+    out *= square
+    out += tanh
+    out += kind(1)
+    out *= kind(0.5)
+    out *= g
+
+
+def _normal_cdf(x):
+    return (pointwise.erf(x * _INV_SQRT2) + 1) * 0.5
+
+
+def _gelu_formula(g_out, input):
+    return g_out * (_normal_cdf(input) + input * (input * input * -0.5).exp() * _INV_SQRT_2PI)
+
+
+def _gelu_tanh_formula(g_out, input):
+    square = input * input
+    tanh = (input * (square * 0.044715 + 1) * _SQRT_2_PI).tanh()
+    return g_out * ((tanh + 1) * 0.5 + input * 0.5 * (1 - tanh * tanh) * ((square * (3 * 0.044715) + 1) * _SQRT_2_PI))
+
+
+gelu_erf_backward = _slope("gelu_erf_backward", "g · (Φ(x) + x·φ(x)).", _pieces(_gelu_backward), _gelu_formula)
+gelu_tanh_backward = _slope("gelu_tanh_backward", "The derivative of the tanh form of GELU, times g.", _pieces(_gelu_tanh_backward), _gelu_tanh_formula)
+gelu_erf = _unary("gelu_erf", "x·Φ(x) with the normal distribution function Φ.", _pieces(_gelu), grad=lambda g, input: gelu_erf_backward(g, input))
+gelu_tanh = _unary("gelu_tanh", "x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³))).", _pieces(_gelu_tanh), grad=lambda g, input: gelu_tanh_backward(g, input))
+
+
+def gelu(input, approximate="none"):
+    """x · Φ(x) with the normal distribution function Φ; `approximate="tanh"` takes x/2·(1 + tanh(√(2/π)(x + 0.044715x³))).
+
+    Hendrycks and Gimpel, Gaussian Error Linear Units, 2016.
+
+    >>> import tritorch as torch; torch.nn.functional.gelu(torch.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.1587,  0.0000,  0.8413])
+    """
+    check(approximate in ("none", "tanh"), "gelu", "approximate 'none' or 'tanh'", repr(approximate))
+    return gelu_erf(input) if approximate == "none" else gelu_tanh(input)
+
+
+def _silu_backward(g, x):
+    s = special.sigmoid(x)
+    return g * s * (1 + x * (1 - s))
+
+
+def _silu_formula(g_out, input):
+    s = pointwise.sigmoid(input)
+    return g_out * s * (1 + input * (1 - s))
+
+
+silu_backward = _slope("silu_backward", "g · σ(x)·(1 + x·(1 - σ(x))).", _silu_backward, _silu_formula)
+silu = _unary("silu", "x · σ(x) (also called swish).", lambda x: x * special.sigmoid(x), grad=lambda g, input: silu_backward(g, input))
+
+
+def _softplus(x, beta, threshold):
+    scaled = x * x.dtype.type(beta)
+    return np.where(scaled > threshold, x, np.logaddexp(scaled, x.dtype.type(0)) / x.dtype.type(beta))
+
+
+softplus_of = _unary("softplus_of", "log(1 + e^(beta·x)) / beta; x itself where beta·x > threshold.", _softplus, attrs=(("beta", 1.0), ("threshold", 20.0)),
+                    grad=lambda g, input, beta, threshold: compare.choose(input * beta > threshold, g, g * pointwise.sigmoid(input * beta)))
+log_sigmoid = _unary("log_sigmoid", "log σ(x), without overflow.", lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))),
+                    grad=lambda g, input: g * pointwise.sigmoid(-input))
+mish = _unary("mish", "x · tanh(softplus(x)).", lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))), grad=lambda g, input: _mish_grad(g, input))
+
+
+def _mish_grad(g, x):
+    t, s = softplus_of(x, 1.0, 20.0).tanh(), pointwise.sigmoid(x)
+    return g * (t + x * s * (1 - t * t))
+
+
+def _elu(x, alpha, scale, input_scale):
+    kind = x.dtype.type
+    return np.where(x > 0, x, kind(alpha) * np.expm1(np.minimum(x, 0) * kind(input_scale))) * kind(scale)
+
+
+elu_of = _unary("elu_of", "x above 0, alpha·(e^x - 1) below.", lambda x, alpha: _elu(x, alpha, 1, 1), attrs=(("alpha", 1.0),),
+               grad=lambda g, input, alpha: compare.choose(input > 0, g, g * (compare.clamp(input, max=0.0).exp() * alpha)))
+celu_of = _unary("celu_of", "x above 0, alpha·(e^(x/alpha) - 1) below.", lambda x, alpha: _elu(x, alpha, 1, 1 / alpha), attrs=(("alpha", 1.0),),
+                grad=lambda g, input, alpha: compare.choose(input > 0, g, g * (compare.clamp(input, max=0.0) / alpha).exp()))
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+selu = _unary("selu", "scale · elu(x, alpha) with the constants that keep mean 0 and variance 1 (Klambauer et al., 2017).",
+             lambda x: _elu(x, _SELU_ALPHA, _SELU_SCALE, 1),
+             grad=lambda g, input: compare.choose(input > 0, g * _SELU_SCALE, g * (compare.clamp(input, max=0.0).exp() * (_SELU_ALPHA * _SELU_SCALE))))
+hardswish = _unary("hardswish", "x · relu6(x + 3) / 6.", lambda x: x * np.clip(x + 3, 0, 6) / 6,
+                  grad=lambda g, input: compare.choose(input <= -3, 0, compare.choose(input < 3, g * (input / 3 + 0.5), g)))
+hardsigmoid = _unary("hardsigmoid", "relu6(x + 3) / 6.", lambda x: np.clip(x + 3, 0, 6) / 6,
+                    grad=lambda g, input: compare.choose((input > -3) & (input < 3), g / 6, 0))
+
+
+# ------------------------------------------------------------------ PyTorch's names above them
+def leaky_relu(input, negative_slope=0.01):
+    """input above 0, negative_slope · input below."""
+    return leaky_slope(input, negative_slope)
+
+
+def hardtanh(input, min_val=-1.0, max_val=1.0):
+    """input clamped to [min_val, max_val]."""
+    check(min_val <= max_val, "hardtanh", "min_val ≤ max_val", min_val, max_val, error=ValueError)
+    return hardtanh_between(input, min_val, max_val)
+
+
+def relu6(input):
+    """min(max(input, 0), 6)."""
+    return hardtanh_between(input, 0.0, 6.0)
+
+
+def threshold(input, threshold, value):
+    """input where it is greater than `threshold`, else `value`."""
+    return threshold_at(input, threshold, value)
+
+
+def hardshrink(input, lambd=0.5):
+    """input where |input| > lambd, else 0."""
+    return hardshrink_at(input, lambd)
+
+
+def softshrink(input, lambd=0.5):
+    """input moved towards 0 by lambd; 0 where |input| ≤ lambd."""
+    check(lambd >= 0, "softshrink", "lambd of at least 0", lambd)
+    return softshrink_at(input, lambd)
+
+
+def softplus(input, beta=1.0, threshold=20.0):
+    """log(1 + e^(beta·x)) / beta, the identity where beta·x > threshold."""
+    return softplus_of(input, beta, threshold)
+
+
+def elu(input, alpha=1.0):
+    """x above 0, alpha·(e^x - 1) below."""
+    return elu_of(input, alpha)
+
+
+def celu(input, alpha=1.0):
+    """x above 0, alpha·(e^(x/alpha) - 1) below."""
+    check(alpha != 0, "celu", "alpha other than 0", alpha)
+    return celu_of(input, alpha)
+
+
+def logsigmoid(input):
+    """log(1 / (1 + e^-x))."""
+    return log_sigmoid(input)
+
+
+def softsign(input):
+    """x / (1 + |x|)."""
+    return input / (input.abs() + 1)
+
+
+def tanhshrink(input):
+    """x - tanh(x)."""
+    return input - input.tanh()
+
+
+def prelu(input, weight):
+    """input above 0, weight · input below, with one weight for all or one for each channel (dim 1)."""
+    channels = input.shape[1] if len(input.shape) > 1 else 1
+    check(weight.numel() in (1, channels), "prelu", f"1 or {channels} weights", weight.numel())
+    if weight.numel() > 1:
+        weight = weight.reshape((1, -1) + (1,) * (len(input.shape) - 2))
+    elif len(weight.shape) != len(input.shape):
+        weight = weight.reshape(())
+    return compare.choose(input > 0, input, input * weight)
