@@ -127,6 +127,26 @@ def test_hooks_run_before_every_replay(simulated):
         assert value(y) == expected
 
 
+def test_what_a_hook_writes_outlives_the_last_replay():
+    for seed in range(8):
+        with cuda.simulate(seed=seed):
+            y, recorded, player = new(), cuda.CUDAGraph(), cuda.Stream()
+            with cuda.graph(recorded):
+                with cuda.stream(cuda.default_stream()):
+                    state = new()
+                recorded.keep(state)
+                recorded.before_replay(lambda state=state: put(state, 7))
+                move(y, state)
+            cuda.synchronize()
+            with cuda.stream(player):
+                recorded.replay()
+            del recorded, state
+            for _ in range(3):
+                put(new(), 9)
+            cuda.synchronize()
+            assert value(y) == 7
+
+
 # ------------------------------------------------------------------ memory
 def test_what_a_graph_allocated_stays_its_own(simulated):
     put(warm := new(3 * MIB), 1)

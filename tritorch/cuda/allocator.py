@@ -81,11 +81,16 @@ class Held:
 
 def record_stream(block: Block, stream) -> None:
     """`block` is used on `stream` too: when it dies, its memory waits for what is queued there."""
-    span, key = block.span, (stream.device.index, stream.cuda_stream)
-    if span.size and key != (span.pool.memory.index, span.pool.stream):
+    record_use(block, stream.device.index, stream.cuda_stream)
+
+
+def record_use(block: Block, device_index: int, stream: int) -> None:
+    """record_stream, by handle."""
+    span = block.span
+    if span.size and (device_index, stream) != (span.pool.memory.index, span.pool.stream):
         if type(span.home) is list:
             span.home = Held(span.home)
-        span.home.streams.add(key)
+        span.home.streams.add((device_index, stream))
 
 
 class Lock:

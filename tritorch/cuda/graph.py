@@ -117,11 +117,12 @@ class CUDAGraph:
             self.driver.graph_launch(self.executable, stream)
 
     def before_replay(self, hook: Callable[[], None]) -> None:
-        """Have `hook` called at the start of every replay: for state that moves on, like a random number generator's offset."""
+        """Have `hook` called at the start of every replay: for state that moves on, like a random number generator's offset.
+        Device memory that it writes must be allocated on the default stream, outside the recording, and be given to `keep`."""
         self.hooks.append(hook)
 
     def keep(self, owner) -> None:
-        """Keep an object that recorded work refers to, such as page-locked memory, as long as the graph."""
+        """Keep what recorded work refers to (a Block, page-locked memory) as long as the graph and its last replays."""
         self.kept.append(owner)
 
     def pool(self) -> tuple[int, int]:
@@ -135,9 +136,12 @@ class CUDAGraph:
             self.driver.exec_destroy(self.executable)
         if self.private is not None:
             self.private.users -= 1
-        for owner in self.kept:
-            if isinstance(owner, Pinned):
-                owner.streams |= self.streams              # replays may still be reading it
+        for owner in self.kept:                            # replays may still be using it
+            for index, stream in self.streams:
+                if isinstance(owner, Pinned):
+                    owner.streams.add((index, stream))
+                elif isinstance(owner, allocator.Block):
+                    allocator.record_use(owner, index, stream)
         self.executable = self.private = None
         self.hooks, self.kept, self.streams = [], [], set()
 
