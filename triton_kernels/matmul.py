@@ -1,0 +1,152 @@
+"""Matrix products: one tiled kernel for every layout, batch, dtype and epilogue, the second stage of split-K, and a persistent TMA form.
+
+    out = alpha · a @ b + beta · c        a: (batch, M, K)   b: (batch, K, N)   c: anything that broadcasts to (batch, M, N)
+
+Strides are free and a stride of 0 broadcasts, so transposed and expanded operands are read where they lie.
+"""
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def batch_offset(batch, shape, strides):
+    """Offset of matrix `batch` among the matrices of a batch of any rank."""
+    offset = batch.to(tl.int64) * 0
+    left = batch
+    for i in tl.static_range(len(shape)):
+        d: tl.constexpr = len(shape) - 1 - i
+        offset += (left % shape[d]).to(tl.int64) * strides[d]
+        left = left // shape[d]
+    return offset
+
+
+@triton.jit
+def tile_of(pid, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+    """Row and column of a tile. Tiles run down GROUP_M rows before the next column, so that neighbours share operands in L2."""
+    columns = tl.cdiv(N, BLOCK_N)
+    in_group = GROUP_M * columns
+    first = pid // in_group * GROUP_M
+    rows = tl.minimum(tl.cdiv(M, BLOCK_M) - first, GROUP_M)
+    return first + pid % in_group % rows, pid % in_group // rows
+
+
+@triton.jit
+def multiply(a, b, acc, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """acc + a @ b: on the matrix units, or as a sum of products where they lack the type or the tile is a vector."""
+    if DOT:
+        if PRECISION == "bf16":
+            acc = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
+        else:
+            acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+    else:
+        acc += tl.sum(a.to(acc.dtype)[:, :, None] * b.to(acc.dtype)[None, :, :], 1)
+    return acc
+
+
+@triton.jit
+def epilogue(acc, c_ptrs, mask, alpha, beta):
+    """alpha · acc + beta · c; what is None is left out."""
+    if alpha is not None:
+        acc = acc * alpha.to(acc.dtype)
+    if c_ptrs is not None:
+        c = tl.load(c_ptrs, mask=mask, other=0).to(acc.dtype)
+        if beta is not None:
+            c = c * beta.to(acc.dtype)
+        acc += c
+    return acc
+
+
+@triton.jit
+def matmul_kernel(out_ptr, a_ptr, b_ptr, c_ptr, batch_shape, stride_ob, stride_ab, stride_bb, stride_cb,
+                  stride_os, stride_om, stride_on, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+                  M, N, K, K_SPAN, alpha, beta, DOT: tl.constexpr, PRECISION: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
+                  BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
+    """Grid: (tiles · batch, splits). Split s sums over K_SPAN elements of K and writes its part at s · stride_os."""
+    T: tl.constexpr = a_ptr.dtype.element_ty
+    FLOAT: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
+    INTEGER: tl.constexpr = tl.int64 if T == tl.int64 else tl.int32
+    ACC: tl.constexpr = FLOAT if T.is_floating() else INTEGER
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    batch = tl.program_id(0) // tiles
+    split = tl.program_id(1)
+    pid_m, pid_n = tile_of(tl.program_id(0) % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    rk = split * K_SPAN + tl.arange(0, BLOCK_K)
+    if WIDE:                                             # some operand spans 2³¹ elements or more
+        rm, rn, rk = rm.to(tl.int64), rn.to(tl.int64), rk.to(tl.int64)
+    a_ptrs = a_ptr + batch_offset(batch, batch_shape, stride_ab) + ((rm % M)[:, None] * stride_am + rk[None, :] * stride_ak)
+    b_ptrs = b_ptr + batch_offset(batch, batch_shape, stride_bb) + (rk[:, None] * stride_bk + (rn % N)[None, :] * stride_bn)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    end = tl.minimum(split * K_SPAN + K_SPAN, K)
+    for k in range(split * K_SPAN, end, BLOCK_K):        # rows and columns past the edge wrap around: only k needs a mask
+        if EVEN_K:
+            a, b = tl.load(a_ptrs), tl.load(b_ptrs)
+        else:
+            inside = k + tl.arange(0, BLOCK_K) < end
+            a = tl.load(a_ptrs, mask=inside[None, :], other=0)
+            b = tl.load(b_ptrs, mask=inside[:, None], other=0)
+        acc = multiply(a, b, acc, DOT, PRECISION)
+        a_ptrs += BLOCK_K * stride_ak
+        b_ptrs += BLOCK_K * stride_bk
+    mask = (rm < M)[:, None] & (rn < N)[None, :]
+    c_ptrs = None
+    if c_ptr is not None:
+        c_ptrs = c_ptr + batch_offset(batch, batch_shape, stride_cb) + (rm[:, None] * stride_cm + rn[None, :] * stride_cn)
+    acc = epilogue(acc, c_ptrs, mask, alpha, beta)
+    out_ptrs = out_ptr + batch_offset(batch, batch_shape, stride_ob) + split.to(tl.int64) * stride_os
+    tl.store(out_ptrs + (rm[:, None] * stride_om + rn[None, :] * stride_on), acc.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def split_sum_kernel(out_ptr, part_ptr, c_ptr, batch_shape, stride_ob, stride_cb, stride_om, stride_on, stride_cm, stride_cn,
+                     SPLITS, M, N, total, alpha, beta, BLOCK: tl.constexpr):
+    """Second stage of split-K: add the parts (splits, batch, M, N) in order, then the epilogue."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < total
+    part_ptrs = part_ptr + i
+    acc = tl.load(part_ptrs, mask=mask, other=0)
+    for _ in range(1, SPLITS):
+        part_ptrs += total
+        acc += tl.load(part_ptrs, mask=mask, other=0)
+    n, m, batch = i % N, i // N % M, i // N // M
+    c_ptrs = None
+    if c_ptr is not None:
+        c_ptrs = c_ptr + batch_offset(batch, batch_shape, stride_cb) + m * stride_cm + n * stride_cn
+    acc = epilogue(acc, c_ptrs, mask, alpha, beta)
+    out_ptrs = out_ptr + batch_offset(batch, batch_shape, stride_ob) + m * stride_om + n * stride_on
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def matmul_tma_kernel(out_desc, a_desc, b_desc, c_ptr, stride_cb, stride_cm, stride_cn, BATCH, M, N, K, alpha, beta,
+                      TRANS_A: tl.constexpr, TRANS_B: tl.constexpr, PROGRAMS: tl.constexpr,
+                      BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
+    """The same product for 16-bit types on sm_90 and later: PROGRAMS programs stay resident and take tiles in turn, operands arrive by TMA.
+
+    Descriptors are (batch, rows, columns) of row-major memory; TRANS_A: a lies as (batch, K, M), TRANS_B: b lies as (batch, N, K).
+    Out-of-bounds elements arrive as 0 and are not stored.
+    """
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), tiles * BATCH, PROGRAMS):
+        batch = tile // tiles
+        pid_m, pid_n = tile_of(tile % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = pid_m * BLOCK_M, pid_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            if TRANS_A:
+                a = a_desc.load([batch, k, m]).reshape(BLOCK_K, BLOCK_M).T
+            else:
+                a = a_desc.load([batch, m, k]).reshape(BLOCK_M, BLOCK_K)
+            if TRANS_B:
+                b = b_desc.load([batch, n, k]).reshape(BLOCK_N, BLOCK_K).T
+            else:
+                b = b_desc.load([batch, k, n]).reshape(BLOCK_K, BLOCK_N)
+            acc = tl.dot(a, b, acc)
+        c_ptrs, mask = None, None
+        if c_ptr is not None:
+            rm, rn = (m + tl.arange(0, BLOCK_M)).to(tl.int64), n + tl.arange(0, BLOCK_N)
+            mask = (rm < M)[:, None] & (rn < N)[None, :]
+            c_ptrs = c_ptr + batch.to(tl.int64) * stride_cb + (rm[:, None] * stride_cm + rn[None, :] * stride_cn)
+        acc = epilogue(acc, c_ptrs, mask, alpha, beta)
+        out_desc.store([batch, m, n], acc.to(out_desc.dtype).reshape(1, BLOCK_M, BLOCK_N))

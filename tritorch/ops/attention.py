@@ -1,0 +1,268 @@
+"""Scaled dot-product attention: the operators `attention`, `attention_backward` and `attention_keep`, and the function above them."""
+import math
+
+from tritorch.dispatch import common_device, op
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops import attention_cpu, attention_cuda
+from tritorch.ops.compare import where
+from tritorch.ops.draws import place
+from tritorch.shape import broadcast_shapes, cdiv
+
+# `attention` has twelve parameters: four tensors, the three attributes of the function, and the place of the dropout's random numbers
+# (seed, offset, and under a captured graph the tensor that both count from), which its gradient reads again.
+
+
+def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, *,
+                                 generator=None):
+    """softmax(query @ keyᵀ · scale + attn_mask) @ value, without storing the scores.
+
+    query (…, H, L, E), key (…, G, S, E) and value (…, G, S, EV), of one floating dtype, give (…, H, L, EV). Leading dims broadcast; with
+    enable_gqa H / G query heads share a key head. scale is 1 / √E by default. A bool attn_mask says which key a row may attend to, a
+    floating one is added to the scores; it broadcasts to (…, H, L, S). is_causal lets row i attend to keys 0 … i. A row that may attend
+    to nothing gives 0. Weights are dropped with chance dropout_p and the others scaled by 1 / (1 - dropout_p).
+    Raises RuntimeError when shapes or dtypes do not fit, or attn_mask is given together with is_causal.
+    Vaswani et al., "Attention is all you need", 2017; computed as in Dao, "FlashAttention-2", 2023.
+
+    >>> import tritorch as torch
+    >>> q, k, v = torch.ones(1, 2, 3, 4), torch.ones(1, 2, 5, 4), torch.ones(1, 2, 5, 6)
+    >>> torch.nn.functional.scaled_dot_product_attention(q, k, v).shape
+    tritorch.Size([1, 2, 3, 6])
+    """
+    name = "scaled_dot_product_attention"
+    check(min(query.ndim, key.ndim, value.ndim) >= 2, name, "query, key and value of at least 2 dims", query.shape, key.shape, value.shape)
+    check(attn_mask is None or not is_causal, name, "attn_mask or is_causal", "both")
+    check(0 <= dropout_p <= 1, name, "0 ≤ dropout_p ≤ 1", dropout_p)
+    check(query.shape[-1] == key.shape[-1], name, "query and key of one head size", query.shape, key.shape)
+    check(key.shape[-2] == value.shape[-2], name, "as many keys as values", key.shape, value.shape)
+    lead, query, key, value, attn_mask = _four_dims(name, query, key, value, attn_mask, enable_gqa)
+    scale = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale
+    rows, quads = math.prod(query.shape[:3]), cdiv(key.shape[2], 4)
+    seed, offset, base = place(query.device, generator, rows * quads * 4) if dropout_p else (0, 0, None)
+    out = attention(query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base)[0]
+    return out if lead is None else out.reshape(*lead, *out.shape[-2:])
+
+
+def _four_dims(name, query, key, value, attn_mask, enable_gqa):
+    """(shape before the last two dims of the result, or None where it is as it should be; the operands with four dims and one batch)."""
+    if query.ndim == key.ndim == value.ndim == 4 and query.shape[0] == key.shape[0] == value.shape[0]:
+        batch, lead = query.shape[:1], None
+    else:
+        batch = broadcast_shapes(name, query.shape[:-3], key.shape[:-3], value.shape[:-3])
+        lead = (*batch, *(query.shape[-3:-2] if enable_gqa else broadcast_shapes(name, *[x.shape[-3:-2] for x in (query, key, value)])))
+        query, key, value = [_batched(x, batch) for x in (query, key, value)]
+        if attn_mask is not None and attn_mask.ndim > 4:
+            attn_mask = _batched(attn_mask, batch)
+    H, G, GV = query.shape[1], key.shape[1], value.shape[1]
+    if enable_gqa:
+        check(G and GV and H % G == 0 and H % GV == 0, name, "key and value heads that divide the query heads", H, f"{G} and {GV}")
+        if G != GV:                                                      # repeated, the two agree
+            key, value = [x.unsqueeze(2).expand(-1, -1, H // x.shape[1], -1, -1).reshape(x.shape[0], H, *x.shape[2:]) for x in (key, value)]
+    elif not H == G == GV:
+        heads = broadcast_shapes(name, (H,), (G,), (GV,))[0]
+        query = query.expand(-1, heads, -1, -1)
+        if not G == GV == 1:                                             # one head of keys and values is a group as it is
+            key, value = key.expand(-1, heads, -1, -1), value.expand(-1, heads, -1, -1)
+    return lead, query, key, value, attn_mask
+
+
+def _batched(x, batch):
+    """With one batch dim and one head dim."""
+    while x.ndim < 3:
+        x = x.unsqueeze(0)
+    x = x.expand(*batch, *x.shape[-3:])
+    return x if x.ndim == 4 else x.reshape(math.prod(batch), *x.shape[-3:])
+
+
+# ------------------------------------------------------------------ the operator
+@op(returns=("out", "lse"))
+def attention(query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base):
+    """Attention of query (B, H, L, E) to key (B, G, S, E) and value (B, G, S, EV): the result, and log Σ exp of each row of scores.
+
+    H / G query heads share a key head. attn_mask (bool or added) broadcasts to (B, H, L, S). Under dropout score (b, h, i, j) takes the
+    random bits of `tritorch.philox` at its own place after offset.
+
+    >>> import tritorch as torch
+    >>> x = torch.zeros(1, 1, 2, 4)
+    >>> torch.ops.attention(x, x, x, None, 0.0, False, 0.5, 0, 0, None)[1]
+    tensor([[[0.6931, 0.6931]]])
+    """
+    B, H, L, E = query.shape
+    G, S, EV = value.shape[1:]
+    check(key.shape == (B, G, S, E) and value.shape[0] == B and (H == 0 or G and H % G == 0), "attention", "query, key and value that fit", query.shape,
+          key.shape, value.shape)
+    dtype = query.dtype
+    check(key.dtype is dtype and value.dtype is dtype, "attention", "query, key and value of one dtype", dtype, key.dtype, value.dtype)
+    check(dtype.is_floating_point and dtype.itemsize > 1, "attention", "a floating dtype of at least 16 bits", dtype)
+    if attn_mask is not None:
+        check(attn_mask.dtype in (types.bool, dtype, dtype.compute), "attention", f"attn_mask of dtype bool or {dtype}", attn_mask.dtype)
+        check(broadcast_shapes("attention", attn_mask.shape, (B, H, L, S)) == (B, H, L, S), "attention",
+              f"attn_mask that broadcasts to {(B, H, L, S)}", attn_mask.shape)
+    device = common_device("attention", query, key, value) if attn_mask is None else common_device("attention", query, key, value, attn_mask)
+    return [((B, H, L, EV), dtype, device), ((B, H, L), dtype.compute, device)]
+
+
+@attention.impl("cpu")
+def attention_on_cpu(out, lse, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base):
+    attention_cpu.forward(out, lse, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset)
+
+
+attention.impl("cuda")(attention_cuda.forward)
+
+
+@attention.grad("query", "key", "value")
+def attention_grad(g_out, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset, base):
+    return attention_backward(g_out, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset, base)
+
+
+@attention.grad("attn_mask")
+def attention_grad_mask(g_out, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base):
+    return weights_and_slopes(g_out, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base)[1]
+
+
+@attention.samples
+def attention_samples(make):
+    def call(q, k, v, mask=None, dropout_p=0.0, is_causal=False, scale=0.5, seed=7, offset=3):
+        return q, k, v, mask, dropout_p, is_causal, scale, seed, offset, None
+
+    yield call(make(2, 2, 5, 4), make(2, 2, 7, 4), make(2, 2, 7, 3))
+    yield call(make(1, 2, 19, 3), make(1, 2, 19, 3), make(1, 2, 19, 3), is_causal=True)
+    yield call(make(1, 4, 3, 5), make(1, 2, 18, 5), make(1, 2, 18, 5), is_causal=True)
+    yield call(make(2, 2, 3, 4), make(2, 1, 5, 4), make(2, 1, 5, 4), mask=make(2, 1, 3, 5), scale=1.0)
+    yield call(make(1, 2, 4, 2), make(1, 2, 6, 2), make(1, 2, 6, 2), mask=make(4, 6, integer=True, low=0, high=2).bool())
+    yield call(make(1, 2, 4, 3), make(1, 2, 6, 3), make(1, 2, 6, 3), dropout_p=0.4)
+    yield call(make(1, 1, 2, 3), make(1, 1, 0, 3), make(1, 1, 0, 3))
+    yield call(make(0, 2, 2, 3), make(0, 2, 4, 3), make(0, 2, 4, 3))
+
+
+@attention.errors
+def attention_errors(make):
+    q = make(1, 2, 3, 4)
+    rest = 0.0, False, 0.5, 0, 0, None
+    yield (q, make(1, 2, 5, 3), make(1, 2, 5, 4), None, *rest), {}, RuntimeError, "query, key and value that fit"
+    yield (q, q, q, make(3, 4), *rest), {}, RuntimeError, "broadcast"
+    yield (q, q, q, make(3, 3, integer=True, low=0, high=2), *rest), {}, RuntimeError, "attn_mask of dtype bool"
+
+
+def _workloads(make, tensors, products):
+    half = dict(dtype=types.bfloat16)
+    for b, h, t, d in ((16, 12, 1024, 64), (4, 32, 4096, 64), (4, 16, 4096, 128), (1, 16, 16384, 128)):
+        yield f"bf16 B{b}H{h}T{t}D{d} causal", [make(b, h, t, d, **half) for _ in range(3)], tensors * 2 * b * h * t * d, products * b * h * t * t * d
+
+
+@attention.workloads
+def attention_workloads(make):
+    for label, qkv, moved, flops in _workloads(make, 4, 2):
+        yield label, lambda qkv=qkv: (*qkv, None, 0.0, True, 0.125, 0, 0, None), moved, flops
+
+
+# ------------------------------------------------------------------ its gradient
+@op(returns=("gq", "gk", "gv"))
+def attention_backward(g, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset, base):
+    """Gradients of `attention` for query, key and value, from its result and lse; the weights are computed again, block by block.
+
+        P = exp(scores - lse),  dS = P (g @ valueᵀ - Σ g · out),  gv = Pᵀ @ g,  gq = scale · dS @ key,  gk = scale · dSᵀ @ query
+
+    >>> import tritorch as torch
+    >>> x, lse = torch.zeros(1, 1, 2, 4), torch.full((1, 1, 2), 0.6931)
+    >>> torch.ops.attention_backward(x + 1, x, x, x, None, x, lse, 0.0, False, 0.5, 0, 0, None)[2].sum()
+    tensor(8.0000)
+    """
+    return [(x.shape, x.dtype, x.device) for x in (query, key, value)]
+
+
+@attention_backward.impl("cpu")
+def attention_backward_on_cpu(gq, gk, gv, g, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset, base):
+    attention_cpu.backward(gq, gk, gv, g, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset)
+
+
+attention_backward.impl("cuda")(attention_cuda.backward)
+
+
+@attention_backward.formula
+def attention_backward_formula(g, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset, base):
+    weights, slopes = weights_and_slopes(g, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base)
+    group = query.shape[1] // max(key.shape[1], 1)
+    return (slopes @ repeated(key, group)) * scale, shared(slopes.mT @ query, group) * scale, shared(weights.mT @ g, group)
+
+
+def weights_and_slopes(g, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base):
+    """The weights that met value, and the gradient of the scores, both (B, H, L, S), in operators that can be differentiated."""
+    group = query.shape[1] // max(key.shape[1], 1)
+    scores = (query @ repeated(key, group).mT) * scale
+    if attn_mask is not None:
+        scores = where(attn_mask, scores, -math.inf) if attn_mask.dtype is types.bool else scores + attn_mask
+    if is_causal:
+        scores = where(scores.detach().new_ones(scores.shape[-2:]).tril() > 0, scores, -math.inf)
+    if scores.shape[-1]:
+        blind = scores.detach().amax(-1, keepdim=True) == -math.inf      # rows that see no key: weights of 0, not NaN
+        p = where(blind, 0.0, where(blind, 0.0, scores).softmax(-1))
+    else:
+        p = scores
+    slopes, weights = g @ repeated(value, group).mT, p
+    if dropout_p:
+        keep = attention_keep(scores.detach(), dropout_p, seed, offset, base)
+        slopes, weights = slopes * keep, p * keep
+    return weights, p * (slopes - (p * slopes).sum(-1, keepdim=True))
+
+
+def repeated(x, group):
+    """A head of keys or values for every query head."""
+    return x if group == 1 else x.unsqueeze(2).expand(-1, -1, group, -1, -1).reshape(x.shape[0], -1, *x.shape[2:])
+
+
+def shared(x, group):
+    """The opposite of `repeated`: sums over the query heads of a group."""
+    return x if group == 1 else x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(2)
+
+
+@attention_backward.samples
+def attention_backward_samples(make):
+    for q, k, v, mask, dropout_p, is_causal, scale, seed, offset, base in attention_samples(make):
+        out, lse = attention(*[None if x is None else x.detach() for x in (q, k, v, mask)], dropout_p, is_causal, scale, seed, offset, base)
+        yield make(*out.shape), q, k, v, None if mask is None else mask.detach(), out, lse, dropout_p, is_causal, scale, seed, offset, base
+
+
+@attention_backward.workloads
+def attention_backward_workloads(make):
+    for label, qkv, moved, flops in _workloads(make, 8, 5):
+        def call(qkv=qkv):
+            out, lse = attention(*qkv, None, 0.0, True, 0.125, 0, 0, None)
+            return out, *qkv, None, out, lse, 0.0, True, 0.125, 0, 0, None
+
+        yield label, call, moved, flops
+
+
+# ------------------------------------------------------------------ its dropout
+@op
+def attention_keep(scores, dropout_p, seed, offset, base):
+    """The factors of attention's dropout for scores (B, H, L, S): 0 with chance dropout_p, else 1 / (1 - dropout_p).
+
+    >>> import tritorch as torch
+    >>> torch.ops.attention_keep(torch.zeros(1, 1, 1, 4), 0.5, 0, 0, None)
+    tensor([[[[0., 2., 2., 2.]]]])
+    """
+    return scores.shape, scores.dtype, scores.device
+
+
+@attention_keep.impl("cpu")
+def attention_keep_cpu(out, scores, dropout_p, seed, offset, base):
+    S = out.shape[-1]
+    out[...] = attention_cpu.kept(seed, offset, 0, out.size // max(S, 1), S, dropout_p, out.dtype).reshape(out.shape)
+
+
+@attention_keep.impl("cuda")
+def attention_keep_cuda(out, scores, dropout_p, seed, offset, base):
+    attention_cuda.keep(out, out.numel() // max(out.shape[-1], 1), out.shape[-1], dropout_p, seed, offset, base)
+
+
+@attention_keep.samples
+def attention_keep_samples(make):
+    yield make(2, 1, 3, 5, grad=False), 0.3, 11, 5, None
+    yield make(1, 2, 2, 8, grad=False), 1.0, -3, 1 << 40, None
+    yield make(1, 1, 0, 4, grad=False), 0.5, 0, 0, None
+
+
+@attention_keep.workloads
+def attention_keep_workloads(make):
+    yield "16M fp32", lambda: (make(4, 4, 1024, 1024), 0.1, 0, 0, None), 1 << 26, 0

@@ -1,0 +1,151 @@
+"""Attention on the CPU: BLAS products on one block of scores at a time, which stays in cache and is reused.
+
+Arrays are (batch, key head, query head of the group, row, column). Under a causal mask a block of rows meets only the keys that it may
+see. Measured at batch 16, 4 heads of 32, 128 rows, causal, one thread: forward 2.9 ms (whole batch at once without blocks: 3.4),
+backward 4.8 (10.0).
+"""
+import numpy as np
+
+from tritorch.philox import words
+
+SCORES = 1 << 20                                                         # scores computed at a time
+
+
+def grouped(x, heads):
+    """(B, H, …) as (B, heads, H / heads, …), in the type that is computed in."""
+    x = x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
+    return x.reshape(x.shape[0], heads, x.shape[1] // max(heads, 1), *x.shape[2:])
+
+
+def kept(seed, offset, first, count, S, dropout_p, dtype):
+    """Dropout factors of `count` rows from row `first` on, (count, S): the words that `kept` in triton_kernels/attention.py takes."""
+    quads = -(-S // 4)
+    drawn = words(seed, offset + first * quads, count * quads * 4).reshape(count, quads * 4)[:, :S]
+    return ((drawn >> 8) >= threshold(dropout_p)) * dtype.type(keep_scale(dropout_p))
+
+
+def threshold(dropout_p):
+    """Scores whose 24 random bits are below it are dropped."""
+    return round(dropout_p * (1 << 24))
+
+
+def keep_scale(dropout_p):
+    return 1 / (1 - dropout_p) if dropout_p < 1 else 0.0
+
+
+def blocks(B, H, L, S, is_causal):
+    """(batches, rows, keys) of each block as slices."""
+    rows = max(32, L // 8) if is_causal else L
+    rows = max(1, min(L, rows, SCORES // max(H * S, 1)))
+    batches = max(1, SCORES // max(H * rows * S, 1))
+    for b in range(0, B, batches):
+        for r in range(0, L, rows):
+            end = min(r + rows, L)
+            yield slice(b, min(b + batches, B)), slice(r, end), slice(0, min(S, end) if is_causal else S)
+
+
+class Scores:
+    """Scaled and masked scores of one call, block by block, in memory that is reused."""
+
+    def __init__(self, q, k, mask, is_causal, scale):
+        self.q, self.k, self.is_causal, self.scale = q, k.swapaxes(-1, -2), is_causal, q.dtype.type(scale)
+        (B, G, n, L, _), S = q.shape, k.shape[-2]
+        if mask is not None:
+            mask = mask if mask.dtype in (np.bool_, q.dtype) else mask.astype(q.dtype)
+            mask = np.broadcast_to(mask, (B, G * n, L, S)).reshape(B, G, n, L, S)
+        self.mask = mask
+        self.memory = {}
+
+    def block(self, batches, rows, keys):
+        """(scaled rows of q, their scores)."""
+        q = self.q[batches, ..., rows, :] * self.scale
+        s = self.scratch("scores", (*q.shape[:-1], keys.stop))
+        np.matmul(q, self.k[batches, ..., keys], out=s)
+        if self.mask is not None:
+            mask = self.mask[batches, ..., rows, keys]
+            if mask.dtype == np.bool_:
+                np.copyto(s, -np.inf, where=~mask)
+            else:
+                s += mask
+        if self.is_causal and rows.start < keys.stop:
+            i, j = np.arange(rows.start, rows.stop), np.arange(rows.start, keys.stop)
+            s[..., rows.start:] += np.where(j > i[:, None], s.dtype.type(-np.inf), s.dtype.type(0))
+        return q, s
+
+    def scratch(self, name, shape):
+        """Contiguous memory of a shape, kept from block to block."""
+        size = int(np.prod(shape))
+        if name not in self.memory or self.memory[name].size < size:
+            self.memory[name] = np.empty(size, self.q.dtype)
+        return self.memory[name][:size].reshape(shape)
+
+
+def factors(dropout_p, seed, offset, shape, batches, rows, keys, S, dtype):
+    """Dropout factors of a block; `shape` is (B, G, n, L)."""
+    G, n, L = shape[1:]
+    out = np.empty((batches.stop - batches.start, G * n, rows.stop - rows.start, keys.stop), dtype)
+    for b in range(out.shape[0]):
+        for h in range(G * n):
+            first = ((batches.start + b) * G * n + h) * L + rows.start
+            out[b, h] = kept(seed, offset, first, out.shape[2], S, dropout_p, dtype)[:, keys]
+    return out.reshape(out.shape[0], G, n, *out.shape[2:])
+
+
+def forward(out, lse, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset):
+    """Fill out and lse."""
+    (B, H, L, _), (G, S) = query.shape, key.shape[1:3]
+    if not out.size and not lse.size:
+        return
+    q, k, v = grouped(query, G), grouped(key, G), grouped(value, G)
+    o, lse = out.reshape(B, G, H // G, L, out.shape[-1]), lse.reshape(B, G, H // G, L)
+    if not S:
+        out[...], lse[...] = 0, -np.inf
+        return
+    scores, ones = Scores(q, k, attn_mask, is_causal, scale), np.ones((S, 1), q.dtype)
+    for batches, rows, keys in blocks(B, H, L, S, is_causal):
+        _, s = scores.block(batches, rows, keys)
+        top = s.max(-1, keepdims=True)
+        top[np.isneginf(top)] = 0                                        # a row that sees no key
+        s -= top
+        np.exp(s, out=s)
+        total = s @ ones[keys]                                           # BLAS sums faster than sum(): 2.64 ms instead of 2.89
+        with np.errstate(divide="ignore"):
+            lse[batches, ..., rows] = (top + np.log(total))[..., 0]
+        total[total == 0] = 1
+        if dropout_p:
+            s *= factors(dropout_p, seed, offset, lse.shape, batches, rows, keys, S, s.dtype)
+        part = np.matmul(s, v[batches, ..., keys, :])
+        np.divide(part, total, out=o[batches, ..., rows, :], casting="unsafe")
+
+
+def backward(gq, gk, gv, g, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset):
+    """Fill the gradients of query, key and value."""
+    (B, H, L, _), (G, S) = query.shape, key.shape[1:3]
+    q, k, v, g, out = [grouped(x, G) for x in (query, key, value, g, out)]
+    shifts = np.where(np.isneginf(lse), 0, lse).reshape(B, G, H // G, L, 1)
+    delta = np.einsum("...d,...d->...", g, out)[..., None]
+    dk, dv = [np.zeros(x.shape, q.dtype) if x.dtype != q.dtype or not x.flags.c_contiguous else x for x in (gk, gv)]
+    dk[...], dv[...] = 0, 0
+    if not S or not q.size and not g.size:
+        gq[...], gk[...], gv[...] = 0, 0, 0
+        return
+    dq, scores, vt = gq.reshape(q.shape), Scores(q, k, attn_mask, is_causal, scale), v.swapaxes(-1, -2)
+    for batches, rows, keys in blocks(B, H, L, S, is_causal):
+        qs, p = scores.block(batches, rows, keys)
+        p -= shifts[batches, ..., rows, :]
+        np.exp(p, out=p)
+        gs, slopes = g[batches, ..., rows, :], scores.scratch("slopes", p.shape)
+        np.matmul(gs, vt[batches, ..., keys], out=slopes)
+        weights = p
+        if dropout_p:
+            keep = factors(dropout_p, seed, offset, q.shape[:4], batches, rows, keys, S, p.dtype)
+            slopes *= keep
+            weights = p * keep
+        dv[batches, :, keys] += np.matmul(weights.swapaxes(-1, -2), gs).sum(2)
+        slopes -= delta[batches, ..., rows, :]
+        slopes *= p
+        dk[batches, :, keys] += np.matmul(slopes.swapaxes(-1, -2), qs).sum(2)
+        np.multiply(np.matmul(slopes, k[batches, ..., keys, :]), scores.scale, out=dq[batches, ..., rows, :], casting="unsafe")
+    for done, x in ((dk, gk), (dv, gv)):
+        if done is not x:
+            x[...] = done

@@ -1,0 +1,256 @@
+"""PyTorch's names and ranks above the matrix product operators: plain functions."""
+from math import prod
+
+from tritorch.errors import check
+from tritorch.ops import products as cards
+from tritorch.ops.products import as_rows
+from tritorch.shape import broadcast_shapes
+
+
+def _ranks(name, pairs):
+    """Raise RuntimeError unless every tensor has the number of dims that stands beside it."""
+    for x, ndim in pairs:
+        check(x.ndim == ndim, name, f"tensors of {' and '.join(str(n) for _, n in pairs)} dims", *[t.shape for t, _ in pairs])
+
+
+def _deliver(result, out):
+    return result if out is None else out.copy_(result)
+
+
+# ------------------------------------------------------------------ products
+def matmul(input, other, *, out=None):
+    """Matrix product, by the ranks of its operands.
+
+    Both 1-D: their dot product. Both at least 2-D: the product of the last two dims, the dims before them broadcast. A 1-D input is
+    a row, a 1-D other a column, and its dim is missing in the result. Also spelled `input @ other`.
+
+    >>> import tritorch as torch
+    >>> torch.matmul(torch.ones(2, 3), torch.ones(3))
+    tensor([3., 3.])
+    """
+    a, b = input.ndim, other.ndim
+    if a >= 2 and b >= 2:
+        if out is not None:
+            return cards.matmul.into(out, input, other)
+        if b == 2 < a:                                                   # one tall matrix: so is the gradient of other, no batch is summed
+            check(input.shape[-1] == other.shape[0], "matmul", "input.shape[-1] == other.shape[-2]", input.shape, other.shape)
+            return cards.linear(input, other.mT)
+        return cards.matmul(input, other)
+    check(a and b, "matmul", "operands of at least one dim", f"{a} and {b} dims")
+    fits = input.shape[-1] == other.shape[-2 if b > 1 else 0]
+    check(fits, "matmul", "input.shape[-1] == other.shape[-2]" if b > 1 else "input.shape[-1] == other.shape[0]", input.shape, other.shape)
+    if b == 1:
+        column = matmul(input.unsqueeze(0) if a == 1 else input, other.unsqueeze(1))
+        return _deliver(column.reshape(()) if a == 1 else column.squeeze(-1), out)
+    return _deliver(matmul(input.unsqueeze(0), other).squeeze(-2), out)
+
+
+def mm(input, mat2, *, out=None):
+    """Product of two matrices.
+
+    >>> import tritorch as torch; torch.mm(torch.eye(2), torch.ones(2, 2))
+    tensor([[1., 1.],
+            [1., 1.]])
+    """
+    _ranks("mm", ((input, 2), (mat2, 2)))
+    return cards.matmul(input, mat2) if out is None else cards.matmul.into(out, input, mat2)
+
+
+def bmm(input, mat2, *, out=None):
+    """Products of two equal batches of matrices: (b, m, k) and (b, k, n) give (b, m, n).
+
+    >>> import tritorch as torch; torch.bmm(torch.ones(5, 2, 3), torch.ones(5, 3, 4)).shape
+    tritorch.Size([5, 2, 4])
+    """
+    _ranks("bmm", ((input, 3), (mat2, 3)))
+    check(input.shape[0] == mat2.shape[0], "bmm", "equal batches", input.shape, mat2.shape)
+    return cards.matmul(input, mat2) if out is None else cards.matmul.into(out, input, mat2)
+
+
+def mv(input, vec, *, out=None):
+    """Matrix (m, k) times vector (k,).
+
+    >>> import tritorch as torch; torch.mv(torch.ones(2, 3), torch.ones(3))
+    tensor([3., 3.])
+    """
+    _ranks("mv", ((input, 2), (vec, 1)))
+    return matmul(input, vec, out=out)
+
+
+def dot(input, tensor, *, out=None):
+    """Σ inputᵢ · tensorᵢ of two vectors.
+
+    >>> import tritorch as torch; torch.dot(torch.tensor([2.0, 3.0]), torch.tensor([2.0, 1.0]))
+    tensor(7.)
+    """
+    _ranks("dot", ((input, 1), (tensor, 1)))
+    return matmul(input, tensor, out=out)
+
+
+def vdot(input, other, *, out=None):
+    """`dot`: without complex dtypes there is nothing to conjugate."""
+    return dot(input, other, out=out)
+
+
+def inner(input, other, *, out=None):
+    """Sums of products over the last dim of both: shape input.shape[:-1] + other.shape[:-1]. With a 0-dim operand: the product.
+
+    >>> import tritorch as torch; torch.inner(torch.ones(2, 3), torch.ones(4, 3)).shape
+    tritorch.Size([2, 4])
+    """
+    if not input.ndim or not other.ndim:
+        return _deliver(input * other, out)
+    check(input.shape[-1] == other.shape[-1], "inner", "input.shape[-1] == other.shape[-1]", input.shape, other.shape)
+    shape = input.shape[:-1] + other.shape[:-1]
+    return _deliver(cards.linear(as_rows(input), as_rows(other)).reshape(shape), out)
+
+
+def outer(input, vec2, *, out=None):
+    """inputᵢ · vec2ⱼ of two vectors.
+
+    >>> import tritorch as torch; torch.outer(torch.tensor([1, 2]), torch.tensor([3, 4]))
+    tensor([[3, 4],
+            [6, 8]])
+    """
+    _ranks("outer", ((input, 1), (vec2, 1)))
+    return _deliver(input.unsqueeze(1) * vec2, out)
+
+
+ger = outer
+
+
+def linear(input, weight, bias=None):
+    """input @ weightᵀ + bias over the last dim: input (…, k), weight (n, k) or (k,), bias (n,).
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.linear(torch.ones(3), torch.ones(2, 3), torch.tensor([0.0, 1.0]))
+    tensor([3., 4.])
+    """
+    if weight.ndim == 1:
+        product = matmul(input, weight)
+        return product if bias is None else product + bias
+    return cards.linear(input, weight, bias)
+
+
+def bilinear(input1, input2, weight, bias=None):
+    """outₙ = Σᵢⱼ input1ᵢ · weightₙᵢⱼ · input2ⱼ + biasₙ over the last dims: input1 (…, i), input2 (…, j), weight (n, i, j), bias (n,).
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.bilinear(torch.ones(5, 2), torch.ones(5, 3), torch.ones(4, 2, 3)).shape
+    tritorch.Size([5, 4])
+    """
+    check(weight.ndim == 3 and input1.shape[:-1] == input2.shape[:-1], "bilinear", "equal leading dims and a weight of 3 dims",
+          input1.shape, input2.shape, weight.shape)
+    n, i, j = weight.shape
+    check(input1.shape[-1] == i and input2.shape[-1] == j, "bilinear", f"last dims of {i} and {j}", input1.shape, input2.shape)
+    rows = as_rows(input1) @ weight.permute(1, 0, 2).reshape(i, n * j)
+    product = matmul(rows.reshape(-1 if n * j else prod(input1.shape[:-1]), n, j), as_rows(input2).unsqueeze(-1))
+    product = product.reshape(*input1.shape[:-1], n)
+    return product if bias is None else product + bias
+
+
+# ------------------------------------------------------------------ products added to something
+def addmm(input, mat1, mat2, *, beta=1, alpha=1, out=None):
+    """beta · input + alpha · mat1 @ mat2, input broadcast to the product of two matrices.
+
+    >>> import tritorch as torch
+    >>> torch.addmm(torch.ones(2), torch.ones(2, 3), torch.ones(3, 2), beta=2)
+    tensor([[5., 5.],
+            [5., 5.]])
+    """
+    _ranks("addmm", ((mat1, 2), (mat2, 2)))
+    return _add(input, mat1, mat2, beta, alpha, out)
+
+
+def baddbmm(input, batch1, batch2, *, beta=1, alpha=1, out=None):
+    """beta · input + alpha · batch1 @ batch2 for equal batches of matrices."""
+    _ranks("baddbmm", ((batch1, 3), (batch2, 3)))
+    check(batch1.shape[0] == batch2.shape[0], "baddbmm", "equal batches", batch1.shape, batch2.shape)
+    return _add(input, batch1, batch2, beta, alpha, out)
+
+
+def addbmm(input, batch1, batch2, *, beta=1, alpha=1, out=None):
+    """beta · input + alpha · Σ_b batch1[b] @ batch2[b]: one product, the batch being part of what is summed over."""
+    _ranks("addbmm", ((batch1, 3), (batch2, 3)))
+    (b, m, k), n = batch1.shape, batch2.shape[2]
+    check(batch2.shape[:2] == (b, k), "addbmm", f"batch2 of shape ({b}, {k}, n)", batch2.shape)
+    return _add(input, batch1.permute(1, 0, 2).reshape(m, b * k), batch2.reshape(b * k, n), beta, alpha, out)
+
+
+def addmv(input, mat, vec, *, beta=1, alpha=1, out=None):
+    """beta · input + alpha · mat @ vec."""
+    _ranks("addmv", ((mat, 2), (vec, 1)))
+    check(mat.shape[1] == vec.shape[0], "addmv", "mat.shape[1] == vec.shape[0]", mat.shape, vec.shape)
+    broadcast_shapes("addmv", input.shape, mat.shape[:1])
+    return _deliver(_add(input.unsqueeze(-1), mat, vec.unsqueeze(1), beta, alpha, None).squeeze(-1), out)
+
+
+def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
+    """beta · input + alpha · outer(vec1, vec2). With beta = 0 the values of input are ignored."""
+    _ranks("addr", ((vec1, 1), (vec2, 1)))
+    product = vec1.unsqueeze(1) * vec2
+    product = product if alpha == 1 else product * alpha
+    check(broadcast_shapes("addr", input.shape, product.shape) == product.shape, "addr", f"input that broadcasts to {product.shape}", input.shape)
+    return _deliver(product if beta == 0 else product + (input if beta == 1 else input * beta), out)
+
+
+def _add(input, a, b, beta, alpha, out):
+    return cards.addmm(input, a, b, beta, alpha) if out is None else cards.addmm.into(out, input, a, b, beta, alpha)
+
+
+# ------------------------------------------------------------------ more than two matrices
+def chain_matmul(*matrices, out=None):
+    """The product of several matrices in the order that needs the fewest multiplications.
+
+    >>> import tritorch as torch; torch.chain_matmul(torch.ones(2, 3), torch.ones(3, 4), torch.ones(4, 1)).shape
+    tritorch.Size([2, 1])
+    """
+    check(len(matrices) > 0, "chain_matmul", "at least one matrix", "none")
+    _ranks("chain_matmul", [(m, 2) for m in matrices])
+    sizes = [m.shape[0] for m in matrices] + [matrices[-1].shape[1]]
+    best = {(i, i): (0, i) for i in range(len(matrices))}
+    for length in range(1, len(matrices)):
+        for i in range(len(matrices) - length):
+            j = i + length
+            best[i, j] = min((best[i, s][0] + best[s + 1, j][0] + sizes[i] * sizes[s + 1] * sizes[j + 1], s) for s in range(i, j))
+
+    def product(i, j):
+        s = best[i, j][1]
+        return matrices[i] if i == j else mm(product(i, s), product(s + 1, j))
+
+    return _deliver(product(0, len(matrices) - 1), out)
+
+
+def matrix_power(input, n, *, out=None):
+    """The n-th power of square matrices (…, m, m), n ≥ 0, by repeated squaring; a negative n inverts first.
+
+    >>> import tritorch as torch; torch.matrix_power(torch.tensor([[1, 1], [0, 1]]), 5)
+    tensor([[1, 5],
+            [0, 1]])
+    """
+    check(input.ndim >= 2 and input.shape[-1] == input.shape[-2], "matrix_power", "square matrices", input.shape)
+    if n < 0:
+        input, n = input.inverse(), -n
+    if n == 0:
+        from tritorch.ops.create import eye
+
+        return _deliver(eye(input.shape[-1], dtype=input.dtype, device=input.device).expand(input.shape).clone(), out)
+    result, square = None, input
+    while n:
+        if n & 1:
+            result = square if result is None else result @ square
+        n >>= 1
+        square = square @ square if n else square
+    return _deliver(result.clone() if result is input else result, out)
+
+
+def kron(input, other, *, out=None):
+    """Kronecker product: every element of input times all of other.
+
+    >>> import tritorch as torch; torch.kron(torch.tensor([1, 2]), torch.tensor([1, 1, 1]))
+    tensor([1, 1, 1, 2, 2, 2])
+    """
+    ndim = max(input.ndim, other.ndim)
+    a, b = [(1,) * (ndim - x.ndim) + tuple(x.shape) for x in (input, other)]
+    spread = input.reshape([n for m in a for n in (m, 1)]) * other.reshape([n for m in b for n in (1, m)])
+    return _deliver(spread.reshape([m * n for m, n in zip(a, b)]), out)

@@ -1,0 +1,279 @@
+"""Matrix products: the operators `matmul`, `addmm` and `linear`. The functions of PyTorch above them, with its ranks, are in matmul.py."""
+from math import prod
+
+import ml_dtypes
+import numpy as np
+
+from tritorch.dtype import types
+from tritorch.dispatch import common_device, op
+from tritorch.errors import check
+from tritorch.ops.gemm import gemm
+from tritorch.shape import broadcast_shapes
+
+_HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+_REFUSED = (types.bool, types.float8_e4m3fn, types.float8_e5m2)
+
+
+def product_shape(name, input, other):
+    """Shape of the product of two batches of matrices."""
+    a, b = input.shape, other.shape
+    check(len(a) >= 2 and len(b) >= 2, name, "matrices", a, b)
+    check(a[-1] == b[-2], name, "input.shape[-1] == other.shape[-2]", a, b)
+    if len(a) == 2 == len(b):
+        return a[0], b[1]
+    return (*(a[:-2] if a[:-2] == b[:-2] else broadcast_shapes(name, a[:-2], b[:-2])), a[-2], b[-1])
+
+
+def one_dtype(name, *tensors):
+    """The dtype that all operands have; PyTorch promotes nothing here either."""
+    dtype = tensors[0].dtype
+    for x in tensors:
+        if x.dtype is not dtype:
+            raise RuntimeError(f"{name}: expected operands of one dtype, got {' and '.join(str(t.dtype) for t in tensors)}")
+    check(dtype not in _REFUSED, name, "a dtype that can be multiplied and added", dtype, error=NotImplementedError)
+    return dtype
+
+
+# ------------------------------------------------------------------ on the CPU
+def multiply(out, a, b, alpha=1, c=None, beta=1):
+    """out = alpha · a @ b + beta · c by BLAS, which takes transposed operands as they are. Half types are rounded once, at the end."""
+    if not out.size:
+        return
+    if a.ndim > 2 and b.ndim == 2 and out.flags.c_contiguous and (c is None or c.ndim == 1):
+        rows = out.size // out.shape[-1]                                 # one tall matrix instead of a loop over the batch
+        a, out = a.reshape(rows, a.shape[-1]), out.reshape(rows, out.shape[-1])
+    half = out.dtype in _HALVES
+    acc = np.empty(out.shape, np.float32) if half else out
+    if alpha == 0:
+        acc[...] = 0
+    else:
+        np.matmul(a.astype(np.float32) if half else a, b.astype(np.float32) if half else b, out=acc)
+    if alpha not in (0, 1):
+        acc *= acc.dtype.type(alpha)
+    if c is not None and beta != 0:
+        c = c.astype(np.float32) if half else c
+        acc += c if beta == 1 else c * acc.dtype.type(beta)
+    if half:
+        out[...] = acc
+
+
+# ------------------------------------------------------------------ matmul
+@op
+def matmul(input, other):
+    """Matrix product of the last two dims; the dims before them broadcast.
+
+        out[…, i, j] = Σₖ input[…, i, k] · other[…, k, j]
+
+    input (…, m, k) and other (…, k, n), of one dtype, give (…, m, n). Any dtype but bool. Half types are summed in float32, integers
+    wrap around; on a GPU `tritorch.set_float32_matmul_precision` says how float32 is multiplied.
+    Raises RuntimeError when the shapes or dtypes do not fit.
+
+    >>> import tritorch as torch
+    >>> torch.ones(2, 3) @ torch.ones(3, 1)
+    tensor([[3.],
+            [3.]])
+    """
+    return product_shape("matmul", input, other), one_dtype("matmul", input, other), common_device("matmul", input, other)
+
+
+@matmul.impl("cpu")
+def matmul_cpu(out, input, other):
+    multiply(out, input, other)
+
+
+@matmul.impl("cuda")
+def matmul_cuda(out, input, other):
+    gemm(out, input, other)
+
+
+@matmul.grad("input")
+def matmul_grad_input(g, other):
+    return g @ other.mT
+
+
+@matmul.grad("other")
+def matmul_grad_other(g, input):
+    return input.mT @ g
+
+
+@matmul.samples
+def matmul_samples(make):
+    yield make(3, 4), make(4, 5)
+    yield make(17, 33), make(33, 19)
+    yield make(2, 3, 4), make(2, 4, 5)
+    yield make(3, 1, 2, 5), make(4, 5, 3)
+    yield make(3, 2, 5), make(5, 3)
+    yield make(2, 70), make(70, 1)
+    yield make(1, 1), make(1, 1)
+    yield make(3, 0), make(0, 2)
+    yield make(0, 3, 2), make(2, 4)
+    yield make(4, 7, integer=True, low=-9, high=9), make(7, 3, integer=True, low=-9, high=9)
+
+
+@matmul.errors
+def matmul_errors(make):
+    yield (make(3, 4), make(5, 6)), {}, RuntimeError, "expected input.shape[-1] == other.shape[-2], got (3, 4) and (5, 6)"
+    yield (make(2, 3, 4), make(3, 4, 5)), {}, RuntimeError, "shapes that broadcast"
+    yield (make(3, 4), make(4, 5, dtype=types.float64)), {}, RuntimeError, "operands of one dtype"
+    yield (make(3), make(3, 4)), {}, RuntimeError, "matrices"
+
+
+@matmul.workloads
+def matmul_workloads(make):
+    for n in (512, 1024, 2048, 4096, 8192):
+        yield (f"bf16 {n}³", lambda n=n: (make(n, n, dtype=types.bfloat16), make(n, n, dtype=types.bfloat16)), 6 * n * n, 2 * n ** 3)
+    for n in (1024, 4096):
+        yield f"fp32 {n}³", lambda n=n: (make(n, n), make(n, n)), 12 * n * n, 2 * n ** 3
+    yield ("bf16 128 × 1024³", lambda: (make(128, 1024, 1024, dtype=types.bfloat16), make(128, 1024, 1024, dtype=types.bfloat16)),
+           6 * 128 << 20, 2 * 128 << 30)
+
+
+# ------------------------------------------------------------------ addmm
+@op
+def addmm(input, mat1, mat2, beta=1, alpha=1):
+    """A matrix product added to something that broadcasts to it, in one kernel.
+
+        out = beta · input + alpha · mat1 @ mat2
+
+    mat1 (…, m, k), mat2 (…, k, n), input broadcasts to (…, m, n); one dtype. With beta = 0 the values of input are ignored, NaN included.
+    Raises RuntimeError when the shapes or dtypes do not fit.
+
+    >>> import tritorch as torch
+    >>> torch.addmm(torch.ones(2), torch.ones(2, 3), torch.ones(3, 2), beta=2)
+    tensor([[5., 5.],
+            [5., 5.]])
+    """
+    shape = product_shape("addmm", mat1, mat2)
+    check(broadcast_shapes("addmm", input.shape, shape) == tuple(shape), "addmm", f"input that broadcasts to {tuple(shape)}", input.shape)
+    return shape, one_dtype("addmm", input, mat1, mat2), common_device("addmm", mat1, mat2)
+
+
+@addmm.impl("cpu")
+def addmm_cpu(out, input, mat1, mat2, beta, alpha):
+    multiply(out, mat1, mat2, alpha, input, beta)
+
+
+@addmm.impl("cuda")
+def addmm_cuda(out, input, mat1, mat2, beta, alpha):
+    gemm(out, mat1, mat2, input, alpha, beta)
+
+
+@addmm.grad("input")
+def addmm_grad_input(g, beta):
+    return g if beta == 1 else g * beta
+
+
+@addmm.grad("mat1")
+def addmm_grad_mat1(g, mat2, alpha):
+    return g @ mat2.mT if alpha == 1 else (g @ mat2.mT) * alpha
+
+
+@addmm.grad("mat2")
+def addmm_grad_mat2(g, mat1, alpha):
+    return mat1.mT @ g if alpha == 1 else (mat1.mT @ g) * alpha
+
+
+@addmm.samples
+def addmm_samples(make):
+    yield make(5), make(3, 4), make(4, 5)
+    yield make(3, 5), make(3, 4), make(4, 5), 0.5, -2.0
+    yield make(3, 1), make(2, 3, 4), make(2, 4, 5), 2, 3
+    yield make(18), make(19, 40), make(40, 18), 0.0, 1.5
+    yield make(3, 5), make(3, 0), make(0, 5), 0.5
+    yield make(3, 5), make(3, 4), make(4, 5), 1, 0
+    yield make(3, 2, integer=True, low=-9, high=9), make(3, 4, integer=True, low=-9, high=9), make(4, 2, integer=True, low=-9, high=9), 2, 3
+
+
+@addmm.errors
+def addmm_errors(make):
+    yield (make(3), make(3, 4), make(4, 5)), {}, RuntimeError, "broadcast"
+    yield (make(1, 1, 5), make(3, 4), make(4, 5)), {}, RuntimeError, "input that broadcasts to (3, 5)"
+    yield (make(5), make(3, 4), make(5, 5)), {}, RuntimeError, "input.shape[-1] == other.shape[-2]"
+
+
+@addmm.workloads
+def addmm_workloads(make):
+    n = 4096
+    yield "bf16 4096³", lambda: tuple(make(n, n, dtype=types.bfloat16) for _ in range(3)), 8 * n * n, 2 * n ** 3
+
+
+# ------------------------------------------------------------------ linear
+@op
+def linear(input, weight, bias=None):
+    """An affine map of the last dim: the layer `nn.Linear`, its bias added where the product is stored.
+
+        out = input @ weightᵀ + bias
+
+    input (…, k), weight (n, k), bias broadcasts to (…, n), of one dtype, give (…, n).
+    Raises RuntimeError when the shapes or dtypes do not fit.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.linear(torch.ones(3), torch.ones(2, 3), torch.tensor([0.0, 1.0]))
+    tensor([3., 4.])
+    """
+    check(input.ndim >= 1 and weight.ndim == 2, "linear", "input of at least one dim and a matrix as weight", input.shape, weight.shape)
+    check(input.shape[-1] == weight.shape[-1], "linear", "input.shape[-1] == weight.shape[-1]", input.shape, weight.shape)
+    shape = (*input.shape[:-1], weight.shape[0])
+    if bias is None:
+        return shape, one_dtype("linear", input, weight), common_device("linear", input, weight)
+    if bias.shape != weight.shape[:1]:
+        check(broadcast_shapes("linear", bias.shape, shape) == shape, "linear", f"a bias that broadcasts to {shape}", bias.shape)
+    return shape, one_dtype("linear", input, weight, bias), common_device("linear", input, weight, bias)
+
+
+@linear.impl("cpu")
+def linear_cpu(out, input, weight, bias):
+    multiply(out, input, weight.T, 1, bias)
+
+
+@linear.impl("cuda")
+def linear_cuda(out, input, weight, bias):
+    if input.ndim == 1:
+        input, out = input.unsqueeze(0), out.unsqueeze(0)
+    gemm(out, input, weight.mT, bias)
+
+
+@linear.grad("input")
+def linear_grad_input(g, weight):
+    return g @ weight
+
+
+@linear.grad("weight")
+def linear_grad_weight(g, input):
+    return as_rows(g).mT @ as_rows(input)
+
+
+@linear.grad("bias")
+def linear_grad_bias(g):
+    return g                                                             # the engine sums the rows
+
+
+def as_rows(x):
+    """All leading dims as one."""
+    return x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
+
+
+@linear.samples
+def linear_samples(make):
+    yield make(3, 4), make(5, 4), make(5)
+    yield make(2, 3, 4), make(5, 4), make(5)
+    yield make(4), make(5, 4), make(5)
+    yield make(19, 23), make(18, 23)
+    yield make(3, 5, 2), make(7, 2), make(5, 7)
+    yield make(2, 0), make(3, 0), make(3)
+    yield make(0, 4), make(3, 4), make(3)
+    yield make(2, 0, 4), make(3, 4)
+
+
+@linear.errors
+def linear_errors(make):
+    yield (make(3, 4), make(5, 6)), {}, RuntimeError, "expected input.shape[-1] == weight.shape[-1], got (3, 4) and (5, 6)"
+    yield (make(3, 4), make(5, 4), make(4)), {}, RuntimeError, "broadcast"
+
+
+@linear.workloads
+def linear_workloads(make):
+    half = dict(dtype=types.bfloat16)
+    for rows, n, k in ((16384, 2304, 768), (16384, 3072, 768), (16384, 768, 3072), (16384, 50304, 768), (64, 4096, 4096), (1, 4096, 4096)):
+        yield (f"bf16 {rows}x{n}x{k}", lambda rows=rows, n=n, k=k: (make(rows, k, **half), make(n, k, **half), make(n, **half)),
+               2 * (rows * k + n * k + rows * n), 2 * rows * n * k)

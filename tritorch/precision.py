@@ -1,0 +1,31 @@
+"""How precisely float32 products are computed on a GPU."""
+from tritorch.errors import check
+
+_PRECISIONS = {"highest": "ieee", "high": "tf32", "medium": "bf16"}
+_chosen = "highest"
+
+
+def set_float32_matmul_precision(precision):
+    """Choose how float32 matrix products, convolutions and attention multiply on a GPU; sums are kept in float32.
+
+    "highest" (the default) is IEEE float32, "high" rounds the operands to TF32 (10 bits), "medium" to bfloat16 (7 bits).
+    The CPU always computes in float32.
+
+    >>> import tritorch as torch
+    >>> torch.set_float32_matmul_precision("high"); torch.get_float32_matmul_precision()
+    'high'
+    >>> torch.set_float32_matmul_precision("highest")
+    """
+    global _chosen
+    check(precision in _PRECISIONS, "set_float32_matmul_precision", "'highest', 'high' or 'medium'", repr(precision))
+    _chosen = precision
+
+
+def get_float32_matmul_precision():
+    """The precision that `set_float32_matmul_precision` chose."""
+    return _chosen
+
+
+def dot_precision(dtype):
+    """What `tl.dot` is told for operands of a dtype."""
+    return _PRECISIONS[_chosen] if dtype.name == "float32" else "ieee"
