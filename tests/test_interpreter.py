@@ -255,7 +255,8 @@ def hints(o_ptr, x_ptr, n):
     tl.static_assert(1 + 1 == 2)
     tl.device_assert(n < 100)
     i = tl.max_contiguous(tl.multiple_of(tl.arange(0, 64), 64), 64)
-    x = tl.load(x_ptr + i, mask=i < n, other=0.0, eviction_policy="evict_last", cache_modifier=".cg", volatile=True)
+    x = tl.load(x_ptr + i, mask=i < n, other=0.0, eviction_policy="evict_last", cache_modifier=".cg")
+    x = tl.where(i < n, x, tl.load(x_ptr + i, volatile=True))
     tl.debug_barrier()
     tl.store(o_ptr + i, x * tl.sum(x), cache_modifier=".cs")
 

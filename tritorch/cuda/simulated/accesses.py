@@ -1,6 +1,8 @@
 """Loads, stores, atomics and tensor descriptors of a running kernel. Every lane is held against the live blocks."""
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from .memory import MemoryFault, distance
@@ -56,28 +58,77 @@ def window(pointer, verb, address):
     return block, block.arena.view(dtype), start, -low, high
 
 
-def lanes(pointer, mask, verb):
-    """Where the active lanes of a block of pointers are: (numbers, indices, mask). A mask of None means all of them;
-    with a mask, the indices are those of its lanes alone, in order. No active lane: numbers is None."""
-    offsets = pointer.data
+def lanes(pointer, mask, verb, regular=True):
+    """Where the active lanes of a block of pointers are: (numbers, index, place).
+
+    `numbers[index]` are the numbers behind the active lanes and `place` is their part of the block: None for all of it, else a
+    mask or slices. No lane is active: numbers is None. Large blocks of regular pointers become a strided view with the index
+    `...` (3 to 10 times faster than indices), unless `regular` is False.
+    """
+    offsets, place = pointer.data, None
     if mask is not None:
-        if not mask.any():
+        place = active_part(mask)
+        if place is None:
             return None, None, mask
-        if mask.all():
-            mask = None
+        if place is Ellipsis:
+            place = None
         else:
-            offsets = offsets[mask]
-    least, most = int(offsets.min()), int(offsets.max())
+            offsets = offsets[place]
+    steps = steps_of(offsets) if regular and offsets.size >= LARGE else None
+    if steps is None:
+        least, most = int(offsets.min()), int(offsets.max())
+    else:
+        first = int(offsets[(0,) * offsets.ndim])
+        reach = [step * (n - 1) for step, n in zip(steps, offsets.shape)]
+        least, most = first + sum(r for r in reach if r < 0), first + sum(r for r in reach if r > 0)
     size = itemsize(pointer.dtype)
     block, numbers, start, low, high = window(pointer, verb, pointer.address + least * size)
     if least < low or most >= high:
         if pointer.origin is None and verb == "load":
-            return scattered(pointer, offsets, mask)
+            return *scattered(pointer, offsets), place
         fault(pointer, pointer.address + size * (most if most >= high else least), verb, block)
-    return numbers, np.add(offsets, start, dtype=np.intp), mask
+    if steps is None:
+        return numbers, np.add(offsets, start, dtype=np.intp), place
+    return np.ndarray(offsets.shape, numbers.dtype, numbers, (start + first) * size, [s * size for s in steps]), ..., place
 
 
-def scattered(pointer, offsets, mask):
+LARGE = 2048
+
+
+def active_part(mask):
+    """The part of a block where a mask holds: ... for all of it, None for nothing, slices where it is a box, else the mask."""
+    count = np.count_nonzero(mask)
+    if count == mask.size:
+        return ...
+    if count == 0:
+        return None
+    if mask.size < LARGE:
+        return mask
+    box = []
+    for axis in range(mask.ndim):
+        line = mask.any(tuple(a for a in range(mask.ndim) if a != axis)) if mask.ndim > 1 else mask
+        first, n = int(line.argmax()), np.count_nonzero(line)
+        if not line[first:first + n].all():
+            return mask
+        box.append(slice(first, first + n))
+    return tuple(box) if math.prod(s.stop - s.start for s in box) == count else mask
+
+
+def steps_of(offsets):
+    """The step along every axis if offsets are regular, else None."""
+    steps, expected = [], offsets[(0,) * offsets.ndim]
+    for axis, n in enumerate(offsets.shape):
+        line = offsets[(0,) * axis + (slice(None),) + (0,) * (offsets.ndim - axis - 1)]
+        gaps = line[1:] - line[:-1]
+        if n > 1 and (gaps != gaps[0]).any():
+            return None
+        steps.append(int(gaps[0]) if n > 1 else 0)
+        if offsets.ndim > 1:
+            expected = expected + (line - line[0]).reshape((-1,) + (1,) * (offsets.ndim - axis - 1))
+    return steps if offsets.ndim == 1 or np.array_equal(offsets, expected) else None
+
+
+def scattered(pointer, offsets):
     """The numbers behind computed pointers that reach several blocks, gathered one block at a time."""
     size = itemsize(pointer.dtype)
     out = np.empty(offsets.shape, STORAGE[pointer.dtype.element_ty.name])
@@ -88,7 +139,7 @@ def scattered(pointer, offsets, mask):
         here = todo & (offsets >= low) & (offsets < high)
         out[here] = numbers[start + offsets[here]]
         todo &= ~here
-    return out.ravel(), np.arange(out.size).reshape(out.shape), mask
+    return out, ...
 
 
 def shaped(pointer, mask, *values):
@@ -125,14 +176,18 @@ def load(pointer, mask=None, other=None, boundary_check=(), padding_option="", c
         if mask:
             return load(pointer)
         return Value(fill_value(element, other), element)
-    numbers, index, mask = lanes(pointer, mask, "load")
-    if mask is None:
-        return Value(from_storage(numbers[index], element), element)
-    out = np.empty(mask.shape, CARRIER[element.name])
+    numbers, index, place = lanes(pointer, mask, "load")
+    if place is None:
+        return Value(from_storage(taken(numbers, index), element), element)
+    out = np.empty(pointer.data.shape, CARRIER[element.name])
     out[...] = fill_value(element, other)
     if numbers is not None:
-        out[mask] = from_storage(numbers[index], element)
+        out[place] = from_storage(taken(numbers, index), element)
     return Value(out, element)
+
+
+def taken(numbers, index):
+    return numbers.copy() if index is ... else numbers[index]
 
 
 def fill_value(element, other):
@@ -169,13 +224,9 @@ def store(pointer, value, mask=None, boundary_check=(), cache_modifier="", evict
     pointer, mask, data = shaped(pointer, mask, data)
     if pointer.data.shape != shape:
         raise ValueError(f"Expected pointer argument to have shape {pointer.data.shape} but got {shape}")
-    numbers, index, mask = lanes(pointer, mask, "store")
+    numbers, index, place = lanes(pointer, mask, "store")
     if numbers is not None:
-        numbers[index] = to_storage(data if mask is None else data[mask], element)
-
-
-def _fmin_or(old, new):
-    return np.fmin(old, new)
+        numbers[index] = to_storage(data if place is None else data[place], element)
 
 
 UPDATES = {
@@ -198,10 +249,10 @@ def atomic(name):
             mask = None if mask is None else to_value(bool(mask))
             return Value(function(pointer, Value(data, element), mask).data[0], element)
         pointer, mask, data = shaped(pointer, mask, data)
-        numbers, index, mask = lanes(pointer, mask, "atomic")
+        numbers, index, place = lanes(pointer, mask, "atomic", regular=False)
         out = np.zeros(pointer.data.shape, CARRIER[element.name])
         if numbers is not None:
-            active = ... if mask is None else mask
+            active = ... if place is None else place
             out[active] = update_lanes(update, numbers, index, data[active], element)
         return Value(out, element)
 
@@ -230,7 +281,7 @@ def atomic_cas(pointer, cmp, val, sem=None, scope=None):
     cmp, val = in_type(cmp, element), in_type(val, element)
     single = not pointer.data.shape
     pointer = pointer.like(np.zeros(1, np.int64)) if single else pointer
-    numbers, index, _ = lanes(pointer, None, "atomic")
+    numbers, index, _ = lanes(pointer, None, "atomic", regular=False)
     flat, cmp, val = index.ravel(), np.broadcast_to(cmp, index.shape).ravel(), np.broadcast_to(val, index.shape).ravel()
     old = np.empty(flat.size, CARRIER[element.name])
     for i, place in enumerate(flat):

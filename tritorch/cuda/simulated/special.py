@@ -80,13 +80,13 @@ def _erfcx(x):
 
 
 def _erfinv(y):
-    """Giles 2010, "Approximating the erfinv function", then two steps of Newton's method in float64."""
+    """Giles 2010, "Approximating the erfinv function", then four steps of Newton's method in float64."""
     y = np.asarray(y, np.float64)
     w = -np.log((1 - y) * (1 + y))
     inner = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164, 0.246640727, 1.50140941)
     outer = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047, 1.00167406, 2.83297682)
     x = y * np.where(w < 5, np.polyval(inner, w - 2.5), np.polyval(outer, np.sqrt(w) - 3))
-    for _ in range(2):
+    for _ in range(4):
         missing = np.where(np.abs(y) < 0.5, _erf64(x, False) - y, np.sign(x) * (1 - np.abs(y) - _erf64(np.abs(x), True)))
         x = x - missing * (math.sqrt(math.pi) / 2) * np.exp(x * x)
     return np.where(np.abs(y) == 1, np.copysign(np.inf, y), x)[()]
