@@ -1,6 +1,7 @@
 """The documentation is code: examples in README and CONTRIBUTING run, and so does every docstring's."""
 import doctest
 import importlib
+import os
 import pkgutil
 import re
 import subprocess
@@ -83,17 +84,13 @@ def test_contributing_on_the_simulated_gpu(worked_example, no_driver_left):
     for kind in (tritorch.float32, tritorch.float64, tritorch.bfloat16):
         x = tritorch.linspace(-100, 100, 70_000).to(kind).reshape(700, 100).t()
         ours = worked_example.log_cosh(x.to("cuda"), 0.5).cpu()
-        np.testing.assert_allclose(ours.double().numpy(), worked_example.log_cosh(x, 0.5).double().numpy(), rtol=1e-2 if kind is tritorch.bfloat16 else 1e-5, atol=1e-6)
+        rtol = 1e-2 if kind is tritorch.bfloat16 else 1e-5
+        np.testing.assert_allclose(ours.double().numpy(), worked_example.log_cosh(x, 0.5).double().numpy(), rtol=rtol, atol=1e-6)
 
 
 def test_tutorial_of_an_own_operator():
     """In a process of its own: it registers an operator."""
-    done = subprocess.run([sys.executable, "tutorials/custom_op.py"], cwd=ROOT, capture_output=True, text=True, env=environment("simulated"))
+    environment = {**os.environ, "TRITORCH_CUDA": "simulated", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "tutorials/custom_op.py"], cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert "on" in done.stdout and "gradient" in done.stdout
-
-
-def environment(cuda):
-    import os
-
-    return {**os.environ, "TRITORCH_CUDA": cuda, "PYTHONPATH": str(ROOT)}
