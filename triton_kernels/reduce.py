@@ -29,29 +29,50 @@ def offsets(index, shape, strides, FIRST: tl.constexpr = 0):
 
 
 @triton.jit
+def load_tiles(x_ptrs, m, n, inside, within, shape_m, stride_m, shape_n, stride_n, SKIP: tl.constexpr, FORMS: tl.constexpr, ACC: tl.constexpr):
+    """A tile of every operand. FORMS says what it varies along: "tile" (both), "row" (one value a row) or "column".
+
+    `stride_m` and `stride_n` hold the strides of all operands; in `stride_m` those of SKIP results come first. Rows and columns
+    that exist are `inside` and `within`.
+    """
+    x = ()
+    for k in tl.static_range(len(FORMS)):
+        if FORMS[k] == "row":
+            value = tl.load(x_ptrs[k] + offsets(m, shape_m, stride_m, (SKIP + k) * len(shape_m)), mask=inside, other=0)
+        elif FORMS[k] == "column":
+            value = tl.load(x_ptrs[k] + offsets(n, shape_n, stride_n, k * len(shape_n)), mask=within, other=0)
+        else:
+            at = offsets(m, shape_m, stride_m, (SKIP + k) * len(shape_m)) + offsets(n, shape_n, stride_n, k * len(shape_n))
+            value = tl.load(x_ptrs[k] + at, mask=inside & within, other=0)
+        x = x + (value.to(ACC),)
+    return x
+
+
+@triton.jit
 def reduce_kernel(
-    out_ptrs, x_ptr, shape_m, stride_m, shape_n, stride_xn, M, N, chunk, count, param,
+    out_ptrs, x_ptrs, shape_m, stride_m, shape_n, stride_n, M, N, chunk, count, param,
     LIFT: tl.constexpr, COMBINE: tl.constexpr, FOLD: tl.constexpr, FINISH: tl.constexpr, IDENTITY: tl.constexpr, ACC: tl.constexpr,
-    OUTS: tl.constexpr, WIDE: tl.constexpr, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    FORMS: tl.constexpr, OUTS: tl.constexpr, WIDE: tl.constexpr, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Program (i, s) reduces columns [s * chunk, (s + 1) * chunk) of rows [i * BLOCK_M, (i + 1) * BLOCK_M).
 
-    `stride_m` holds the row strides of the OUTS results, then those of x. With SPLIT the states are stored, as (splits, M).
+    With SPLIT the states are stored, as (splits, M), instead of the OUTS results.
     """
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = (m < M)[:, None]
-    row_ptrs = x_ptr + offsets(m, shape_m, stride_m, OUTS * len(shape_m))[:, None]
     start = tl.program_id(1) * chunk
     stop = tl.minimum(start + chunk, N)
     lane = tl.arange(0, BLOCK_N)[None, :]
     if WIDE:
         lane = lane.to(tl.int64)
-    state = LIFT(tl.zeros((BLOCK_M, BLOCK_N), ACC), lane, inside & (lane < 0), param, IDENTITY)
+    nothing = ()
+    for _ in tl.static_range(len(FORMS)):
+        nothing = nothing + (tl.zeros((BLOCK_M, BLOCK_N), ACC),)
+    state = LIFT(*nothing, lane, inside & (lane < 0), param, IDENTITY)
     for j in range(start, stop, BLOCK_N):
         n = j + lane
-        valid = inside & (n < stop)
-        x = tl.load(row_ptrs + offsets(n, shape_n, stride_xn), mask=valid, other=0).to(ACC)
-        state = COMBINE(*state, *LIFT(x, n, valid, param, IDENTITY))
+        x = load_tiles(x_ptrs, m[:, None], n, inside, n < stop, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC)
+        state = COMBINE(*state, *LIFT(*x, n, inside & (n < stop), param, IDENTITY))
     state = FOLD(state)
     if SPLIT:
         for k in tl.static_range(len(out_ptrs)):
@@ -146,6 +167,11 @@ def first_finish(a, count, param):
 
 
 @triton.jit
+def both_finish(a, b, count, param):
+    return a, b
+
+
+@triton.jit
 def mean_finish(a, count, param):
     return (a / count,)
 
@@ -211,11 +237,6 @@ def both_fold(state):
     return tl.reduce(state, 1, both_combine)
 
 
-@triton.jit
-def both_finish(low, high, count, param):
-    return low, high
-
-
 # ------------------------------------------------------------------ extremes with their index: the first of equals wins
 @triton.jit
 def indexed_lift(x, index, valid, param, IDENTITY: tl.constexpr):
@@ -242,11 +263,6 @@ def argmin_combine(a, i, b, j):
 @triton.jit
 def argmin_fold(state):
     return tl.reduce(state, 1, argmin_combine)
-
-
-@triton.jit
-def value_index_finish(a, i, count, param):
-    return a, i
 
 
 @triton.jit
@@ -286,6 +302,22 @@ def std_finish(mean, square, n, count, param):
 @triton.jit
 def mean_var_finish(mean, square, n, count, param):
     return mean, square / count
+
+
+# ------------------------------------------------------------------ gradients of scale and shift: Σ g · (x - mean) · rstd and Σ g
+@triton.jit
+def affine_lift(g, x, mean, rstd, index, valid, param, IDENTITY: tl.constexpr):
+    return tl.where(valid, g * ((x - mean) * rstd), 0), tl.where(valid, g, 0)
+
+
+@triton.jit
+def affine_combine(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+def affine_fold(state):
+    return tl.reduce(state, 1, affine_combine)
 
 
 # ------------------------------------------------------------------ log of a sum of exponentials: (largest, sum relative to it)

@@ -49,7 +49,7 @@ def extreme(name, doc, combine, identity, on_array):
 
     @f.impl("cuda")
     def cuda(out, x, dim, keepdim):
-        reduce_rows([out], x, dims_of(dim, x.ndim, name), keepdim, Monoid("bounded", combine), accumulator(x.dtype), identity(x.dtype))
+        reduce_rows([out], [x], dims_of(dim, x.ndim, name), keepdim, Monoid("bounded", combine), accumulator(x.dtype), identity(x.dtype))
 
     @f.grad("input")
     def grad(g, input, out, dim, keepdim):
@@ -101,8 +101,8 @@ def indexed(name, doc, combine, identity, on_array):
 
     @f.impl("cuda")
     def cuda(values, indices, x, dim, keepdim):
-        monoid = Monoid("indexed", combine, "value_index", (None, types.int64))
-        reduce_rows([values, indices], x, dims_of(dim, x.ndim, name), keepdim, monoid, accumulator(x.dtype), identity(x.dtype))
+        monoid = Monoid("indexed", combine, "both", (None, types.int64))
+        reduce_rows([values, indices], [x], dims_of(dim, x.ndim, name), keepdim, monoid, accumulator(x.dtype), identity(x.dtype))
 
     @f.grad("input")
     def grad(g_values, input, indices, dim, keepdim):
@@ -160,7 +160,7 @@ def index_of(name, doc, combine, identity, on_array):
     @f.impl("cuda")
     def cuda(out, x, dim, keepdim):
         monoid = Monoid("indexed", combine, "index", (None, types.int64))
-        reduce_rows([out], x, dims_of(dim, x.ndim, name), keepdim, monoid, accumulator(x.dtype), identity(x.dtype))
+        reduce_rows([out], [x], dims_of(dim, x.ndim, name), keepdim, monoid, accumulator(x.dtype), identity(x.dtype))
 
     @f.samples
     def samples(make):
@@ -213,7 +213,7 @@ def amin_amax_cpu(low, high, x, dim, keepdim):
 @amin_amax.impl("cuda")
 def amin_amax_cuda(low, high, x, dim, keepdim):
     monoid, identity = Monoid("both", "both", "both", (None, None)), (highest(x.dtype), lowest(x.dtype))
-    reduce_rows([low, high], x, dims_of(dim, x.ndim, "aminmax"), keepdim, monoid, accumulator(x.dtype), identity)
+    reduce_rows([low, high], [x], dims_of(dim, x.ndim, "aminmax"), keepdim, monoid, accumulator(x.dtype), identity)
 
 
 @amin_amax.formula

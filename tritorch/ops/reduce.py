@@ -12,7 +12,7 @@ from tritorch.cuda.launch import kernels, launch
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.rows import blocks, chunk_of, kept, row_strides, rows, splits
+from tritorch.ops.rows import blocks, chunk_of, forms, kept, row_strides, rows, splits
 from tritorch.shape import cdiv, wrap_dims
 from tritorch.tensor import empty
 
@@ -39,19 +39,20 @@ def functions(monoid):
         {"FOLD": getattr(K, monoid.combine + "_fold"), "FINISH": getattr(K, monoid.finish + "_finish")}
 
 
-def reduce_rows(outs, x, dims, keepdim, monoid, acc, identity=0, param=0.0):
-    """Reduce x over `dims` into `outs` on the GPU, in one launch or, where there are few long rows, in two."""
-    geometry = rows(x.shape, dims, *[row_strides(o, dims, keepdim) for o in outs], x.strides)
+def reduce_rows(outs, inputs, dims, keepdim, monoid, acc, identity=0, param=0.0):
+    """Reduce `inputs`, of one shape, over `dims` into `outs` on the GPU: in one launch or, where there are few long rows, in two."""
+    shape = inputs[0].shape
+    geometry = rows(shape, dims, *[row_strides(o, dims, keepdim) for o in outs], *[x.strides for x in inputs])
     M, shape_m, stride_m, N, shape_n, stride_n, across, wide = geometry
     BLOCK_M, BLOCK_N = blocks(M, N, across, 4096 if len(monoid.states) == 1 else 2048)
     programs = cdiv(M, BLOCK_M)
     pieces = splits(programs, cdiv(N, BLOCK_N))
-    targets = tuple(outs) if pieces == 1 else tuple([empty((pieces, M), s or acc, x.device) for s in monoid.states])
+    targets = tuple(outs) if pieces == 1 else tuple([empty((pieces, M), s or acc, outs[0].device) for s in monoid.states])
     first, both = functions(monoid)
-    chunk = chunk_of(N, BLOCK_N, pieces)
-    param = np.float64(param) if acc is types.float64 else float(param)
-    launch(K.reduce_kernel, (programs, pieces), targets, x, shape_m, stride_m, shape_n, stride_n, M, N, chunk, N, param, **first, **both,
-           IDENTITY=identity, ACC=getattr(K.tl, acc.name), OUTS=len(outs), WIDE=wide, SPLIT=pieces > 1, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N)
+    param, chunk = np.float64(param) if acc is types.float64 else float(param), chunk_of(N, BLOCK_N, pieces)
+    launch(K.reduce_kernel, (programs, pieces), targets, tuple(inputs), shape_m, stride_m, shape_n, stride_n, M, N, chunk, N, param,
+           **first, **both, FORMS=forms(shape_m, stride_m, shape_n, stride_n, len(inputs)), IDENTITY=identity,
+           ACC=getattr(K.tl, acc.name), OUTS=len(outs), WIDE=wide, SPLIT=pieces > 1, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N)
     if pieces > 1:
         BLOCK_M = min(BLOCK_M, max(4096 // pieces, 1))
         launch(K.merge_kernel, (cdiv(M, BLOCK_M),), tuple(outs), targets, shape_m, stride_m, M, N, param, **both,
@@ -142,7 +143,7 @@ def summing(name, doc, monoid, on_array):
     def cuda(out, x, dim, keepdim, dtype):
         if dtype and not dtype.is_floating_point and x.dtype.is_floating_point:
             x = x.to(dtype)
-        reduce_rows([out], x, dims_of(dim, x.ndim, name), keepdim, monoid, whole(out.dtype.compute))
+        reduce_rows([out], [x], dims_of(dim, x.ndim, name), keepdim, monoid, whole(out.dtype.compute))
 
     f.samples(sample_dims)
     bad_dims(f)
@@ -201,7 +202,7 @@ def mean_cpu(out, x, dim, keepdim, dtype):
 
 @mean.impl("cuda")
 def mean_cuda(out, x, dim, keepdim, dtype):
-    reduce_rows([out], x, dims_of(dim, x.ndim, "mean"), keepdim, Monoid("sum", "sum", "mean"), out.dtype.compute)
+    reduce_rows([out], [x], dims_of(dim, x.ndim, "mean"), keepdim, Monoid("sum", "sum", "mean"), out.dtype.compute)
 
 
 @mean.grad("input")
@@ -273,7 +274,7 @@ def truth(name, doc, combine, identity, on_array):
 
     @f.impl("cuda")
     def cuda(out, x, dim, keepdim):
-        reduce_rows([out], x, dims_of(dim, x.ndim, name), keepdim, monoid, accumulator(x.dtype), identity)
+        reduce_rows([out], [x], dims_of(dim, x.ndim, name), keepdim, monoid, accumulator(x.dtype), identity)
 
     f.samples(sample_dims)
     bad_dims(f)
@@ -311,7 +312,7 @@ def count_nonzero_cpu(out, x, dim):
 @count_nonzero.impl("cuda")
 def count_nonzero_cuda(out, x, dim):
     monoid = Monoid("nonzero", "sum", states=(types.int64,))
-    reduce_rows([out], x, dims_of(dim, x.ndim, "count_nonzero"), False, monoid, accumulator(x.dtype))
+    reduce_rows([out], [x], dims_of(dim, x.ndim, "count_nonzero"), False, monoid, accumulator(x.dtype))
 
 
 @count_nonzero.samples
@@ -354,7 +355,7 @@ def logsumexp_cpu(out, x, dim, keepdim):
 @logsumexp.impl("cuda")
 def logsumexp_cuda(out, x, dim, keepdim):
     monoid = Monoid("logsumexp", "logsumexp", "logsumexp", (None, None))
-    reduce_rows([out], x, dims_of(dim, x.ndim, "logsumexp"), keepdim, monoid, out.dtype.compute)
+    reduce_rows([out], [x], dims_of(dim, x.ndim, "logsumexp"), keepdim, monoid, out.dtype.compute)
 
 
 @logsumexp.grad("input")

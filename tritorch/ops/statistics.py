@@ -31,7 +31,7 @@ def spread(name, doc, finish, root):
     @f.impl("cuda")
     def cuda(out, x, dim, correction, keepdim):
         monoid = Monoid("moments", "moments", finish, (None, None, None))
-        reduce_rows([out], x, dims_of(dim, x.ndim, name), keepdim, monoid, x.dtype.compute, param=correction)
+        reduce_rows([out], [x], dims_of(dim, x.ndim, name), keepdim, monoid, x.dtype.compute, param=correction)
 
     @f.samples
     def samples(make):
@@ -159,7 +159,7 @@ def vector_norm_cpu(out, x, ord, dim, keepdim, dtype):
 @vector_norm.impl("cuda")
 def vector_norm_cuda(out, x, ord, dim, keepdim, dtype):
     monoid, identity = norm_monoid(ord)
-    reduce_rows([out], x, dims_of(dim, x.ndim, "vector_norm"), keepdim, monoid, out.dtype.compute, identity, ord)
+    reduce_rows([out], [x], dims_of(dim, x.ndim, "vector_norm"), keepdim, monoid, out.dtype.compute, identity, ord)
 
 
 @vector_norm.grad("x")
