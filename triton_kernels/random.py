@@ -5,9 +5,8 @@ graph draws fresh numbers at each replay because the host moves these two number
 """
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
-TWO_PI = tl.constexpr(6.283185307179586)
-PI = tl.constexpr(3.141592653589793)
 NUMBERS = ["seed", "offset", "low", "span", "threshold"]            # these differ from call to call: one compilation for all
 
 
@@ -17,10 +16,10 @@ def philox_words(seed, offset, index, base_ptr, attempt):
     if base_ptr is not None:
         seed = tl.load(base_ptr)
         offset += tl.load(base_ptr + 1)
-    counter = (tl.to_tensor(offset).to(tl.int64) + index).to(tl.uint64)
+    counter = (offset.to(tl.int64) + index).to(tl.uint64)
     low = (counter & 0xFFFFFFFF).to(tl.uint32)
     zero = low * 0
-    return tl.philox(tl.to_tensor(seed).to(tl.int64), low, (counter >> 32).to(tl.uint32), zero + attempt, zero)
+    return tl.philox(seed.to(tl.int64), low, (counter >> 32).to(tl.uint32), zero + attempt, zero)
 
 
 @triton.jit
@@ -66,15 +65,20 @@ def uniform(x, y, low, high):
 
 
 @triton.jit
-def normal(x, y, mean, std):
+def standard_normal(x, y):
     """Box and Muller, 1958."""
     if x.dtype == tl.uint32:
         u = (x >> 1).to(tl.int32).to(tl.float32) * 4.656612873077393e-10 + 2.3283064365386963e-10      # (0, 1], to 6.6 sigma
     else:
         u = open_unit(x)
-    radius = tl.sqrt(-2.0 * tl.log(u)) * std.to(u.dtype)
-    angle = unit(y) * TWO_PI
-    return mean.to(u.dtype) + radius * tl.cos(angle), mean.to(u.dtype) + radius * tl.sin(angle)
+    radius, turn = tl.sqrt(-2.0 * tl.log(u)), 2.0 * unit(y)
+    return radius * libdevice.cospi(turn), radius * libdevice.sinpi(turn)      # unlike cos and sin these need no stack
+
+
+@triton.jit
+def normal(x, y, mean, std):
+    a, b = standard_normal(x, y)
+    return mean.to(a.dtype) + std.to(a.dtype) * a, mean.to(a.dtype) + std.to(a.dtype) * b
 
 
 @triton.jit
@@ -97,7 +101,7 @@ def geometric(x, y, log_failure, unused):
 
 @triton.jit
 def cauchy_one(u, median, sigma):
-    return median.to(u.dtype) - sigma.to(u.dtype) * tl.cos(u * PI) / tl.sin(u * PI)
+    return median.to(u.dtype) - sigma.to(u.dtype) * libdevice.cospi(u) / libdevice.sinpi(u)
 
 
 @triton.jit
@@ -115,7 +119,6 @@ def fill_kernel(out_ptr, N, a, b, below, seed: tl.int64, offset: tl.int64, base_
                 CLAMP: tl.constexpr, BLOCK: tl.constexpr):
     """out[i] = draw(bits of i; a, b); where CLAMP at most `below`, the largest value of out's type under the open end."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    a, b = tl.to_tensor(a), tl.to_tensor(b)
     if WIDE:
         w0, w1, w2, w3 = philox_words(seed, offset, start // 2 + tl.arange(0, BLOCK // 2), base_ptr, 0)
         x, y = DRAW(long_word(w0, w1), long_word(w2, w3), a, b)
@@ -126,7 +129,7 @@ def fill_kernel(out_ptr, N, a, b, below, seed: tl.int64, offset: tl.int64, base_
         v2, v3 = DRAW(w2, w3, a, b)
         value = in_order(v0, v1, v2, v3).to(tl.float32)
     if CLAMP:
-        value = tl.minimum(value, tl.to_tensor(below).to(value.dtype))
+        value = tl.minimum(value, below.to(value.dtype))
     i = start + tl.arange(0, BLOCK)
     tl.store(out_ptr + i, value.to(out_ptr.dtype.element_ty), mask=i < N)
 
@@ -137,9 +140,9 @@ def integers_kernel(out_ptr, N, low: tl.int64, span: tl.int64, seed: tl.int64, o
     start = tl.program_id(0).to(tl.int64) * BLOCK
     w0, w1, w2, w3 = philox_words(seed, offset, start // 2 + tl.arange(0, BLOCK // 2), base_ptr, 0)
     bits = tl.interleave(long_word(w0, w1), long_word(w2, w3))
-    value = tl.umulhi(bits, tl.full((BLOCK,), 0, tl.uint64) + tl.to_tensor(span).to(tl.int64).to(tl.uint64)).to(tl.int64)
+    value = tl.umulhi(bits, tl.full((BLOCK,), 0, tl.uint64) + span.to(tl.int64).to(tl.uint64)).to(tl.int64)
     i = start + tl.arange(0, BLOCK)
-    tl.store(out_ptr + i, (value + tl.to_tensor(low).to(tl.int64)).to(out_ptr.dtype.element_ty), mask=i < N)
+    tl.store(out_ptr + i, (value + low.to(tl.int64)).to(out_ptr.dtype.element_ty), mask=i < N)
 
 
 @triton.jit(do_not_specialize=NUMBERS)
@@ -163,7 +166,7 @@ def dropout_kernel(out_ptr, x_ptr, N, threshold: tl.int64, scale, seed: tl.int64
         x = x.to(tl.float32)
     w0, w1, w2, w3 = philox_words(seed, offset, start // 4 + tl.arange(0, BLOCK // 4), base_ptr, 0)
     keep = in_order(w0, w1, w2, w3).to(tl.int64) >= threshold
-    value = x * tl.where(keep, tl.to_tensor(scale).to(x.dtype), 0.0)
+    value = x * tl.where(keep, scale.to(x.dtype), 0.0)
     tl.store(out_ptr + i, value.to(out_ptr.dtype.element_ty), mask=i < N)
 
 
@@ -173,15 +176,14 @@ def normal_around_kernel(out_ptr, mean_ptr, std_ptr, N, seed: tl.int64, offset: 
     """out[i] = mean[i] + std[i] z[i]."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     i = start + tl.arange(0, BLOCK)
-    zero, one = tl.to_tensor(0.0), tl.to_tensor(1.0)
     if WIDE:
         w0, w1, w2, w3 = philox_words(seed, offset, start // 2 + tl.arange(0, BLOCK // 2), base_ptr, 0)
-        x, y = normal(long_word(w0, w1), long_word(w2, w3), zero, one)
+        x, y = standard_normal(long_word(w0, w1), long_word(w2, w3))
         z = tl.interleave(x, y)
     else:
         w0, w1, w2, w3 = philox_words(seed, offset, start // 4 + tl.arange(0, BLOCK // 4), base_ptr, 0)
-        v0, v1 = normal(w0, w1, zero, one)
-        v2, v3 = normal(w2, w3, zero, one)
+        v0, v1 = standard_normal(w0, w1)
+        v2, v3 = standard_normal(w2, w3)
         z = in_order(v0, v1, v2, v3)
     mean = tl.load(mean_ptr + i, mask=i < N, other=0.0).to(z.dtype)
     std = tl.load(std_ptr + i, mask=i < N, other=0.0).to(z.dtype)

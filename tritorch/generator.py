@@ -10,10 +10,13 @@ import threading
 
 import numpy as np
 
+from tritorch.cuda.graph import current_graph
+from tritorch.cuda.memory import upload
+from tritorch.cuda.stream import captures, default_stream, stream
 from tritorch.device import as_device, device
-from tritorch.dtype import uint8
+from tritorch.dtype import int64, uint8
 from tritorch.errors import check
-from tritorch.tensor import Tensor, from_array
+from tritorch.tensor import Tensor, empty, from_array
 
 DEFAULT_SEED = 67280421310721                  # the seed of a fresh Generator, as in PyTorch
 
@@ -32,7 +35,7 @@ class Generator:
     """
 
     def __init__(self, device="cpu"):
-        self.device, self._lock, self._capture = as_device(device), threading.Lock(), None
+        self.device, self._lock = as_device(device), threading.Lock()
         self._seed, self._offset = DEFAULT_SEED, 0
 
     def manual_seed(self, seed):
@@ -90,14 +93,48 @@ class Generator:
     def take(self, counters):
         """(seed, offset, base): the place of the next `counters` Philox counters, which nobody else will get.
 
-        The seed is the signed form of its 64 bits. While a graph is captured, `base` is a device tensor of (seed, offset)
-        that every replay moves on, and the offset returned counts from there.
+        The seed is the signed form of its 64 bits. While a CUDA graph is captured, `base` is a device tensor of (seed, offset)
+        that every replay moves on; the seed returned is then 0 and the offset counts from there.
         """
+        graph = current_graph() if captures and self.device.type == "cuda" else None
+        if graph is not None:
+            return recording(self, graph).take(counters)
+        seed, offset = self.advance(counters)
+        return seed - (seed >> 63 << 64), offset, None
+
+    def advance(self, counters):
+        """Move on and return (seed, offset) as they were."""
         with self._lock:
-            if self._capture is not None:
-                return self._capture.take(counters)
             offset, self._offset = self._offset, self._offset + counters
-            return self._seed - (self._seed >> 63 << 64), offset, None
+            return self._seed, offset
+
+
+class Recording:
+    """The counters that a captured graph uses. As a hook of the graph it gives every replay new ones."""
+
+    def __init__(self, generator, graph):
+        self.generator, self.used = generator, 0
+        with stream(default_stream(generator.device.index)):             # not recorded, so that a replay finds what is written before it
+            self.base = empty((2,), int64, generator.device)
+        graph.keep(self.base.storage.owner)
+
+    def take(self, counters):
+        offset, self.used = self.used, self.used + counters
+        return 0, offset, self.base
+
+    def __call__(self):
+        place = np.array(self.generator.advance(self.used), np.uint64)
+        upload(place, self.base.data_ptr(), self.base.device.index)
+
+
+def recording(generator, graph):
+    """The Recording of a generator in a graph, made at its first use there."""
+    for hook in graph.hooks:
+        if type(hook) is Recording and hook.generator is generator:
+            return hook
+    hook = Recording(generator, graph)
+    graph.before_replay(hook)
+    return hook
 
 
 def _restore(place, seed, offset):

@@ -4,8 +4,8 @@ from __future__ import annotations
 import math
 
 from tritorch.errors import check
-from tritorch.ops.random import place, random_coin, random_dropout, random_uniform
-from tritorch.ops.sample import made
+from tritorch.ops.draws import place, random_coin, random_dropout, random_uniform
+from tritorch.ops.random import made
 
 ALPHA = -1.7580993408473766                    # −scale · alpha of SELU: the value it saturates at
 

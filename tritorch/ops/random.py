@@ -1,389 +1,284 @@
-"""Random operators: each takes (seed, offset) as attributes and computes its numbers from them, the same on CPU and GPU.
+"""Random numbers with a Generator: `rand`, `randn`, `randint`, `randperm`, `bernoulli`, `multinomial`, … and the fills in place.
 
-`tritorch.philox` says which bits belong to which element. Public functions that take a Generator are in `sample` and `dropout`.
-`base`, a device tensor of (seed, offset), is there while a graph is captured: see `Generator.take`.
+Plain functions: each takes a place in the generator's stream and calls an operator of `tritorch.ops.draws`.
 """
 from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from tritorch.cuda.launch import kernels, launch, tile
-from tritorch.dispatch import op
-from tritorch.dtype import bfloat16, float16, float32, float64, int8, int32, int64, uint8
+from tritorch.device import as_device
+from tritorch.dtype import bfloat16, float16, float32, float64, get_default_dtype, iinfo, int64, promote
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check
-from tritorch.philox import counters, long_words, multiply_high, words
-from tritorch.shape import cdiv
-from tritorch.tensor import empty
+from tritorch.ops.poisson import random_poisson
+from tritorch.ops.draws import (
+    place,
+    random_bernoulli,
+    random_cauchy,
+    random_coin,
+    random_exponential,
+    random_geometric,
+    random_integers,
+    random_log_normal,
+    random_normal,
+    random_normal_around,
+    random_uniform,
+)
+from tritorch.shape import broadcast_shapes, numel
+from tritorch.tensor import Tensor, empty_like
 
-K = kernels("random")
-HARDWARE, SIMULATED = 1024, 1 << 16
-
-
-def zeros_like(x):
-    return x.new_zeros(x.shape)
-
-
-def filled(out, kernel, *args, **constexprs):
-    """Launch a kernel that writes `out` in logical order, through a contiguous tensor if `out` has gaps."""
-    target = out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
-    block = tile(HARDWARE, SIMULATED)
-    launch(kernel, (cdiv(out.numel(), block),), target, *args, BLOCK=block, **constexprs)
-    if target is not out:
-        out.detach().copy_(target)
-
-
-def place(device, generator, count, bits=32):
-    """(seed, offset, base) for `count` draws from a generator, or from the default one of the device."""
-    from tritorch.generator import default_generator
-
-    if generator is None:
-        generator = default_generator(device)
-    check(generator.device is device, "generator", f"a generator on {device}", generator.device)
-    return generator.take(counters(count, bits))
+MANTISSA = {float64: 53, float32: 24, float16: 11, bfloat16: 8}
 
 
-# ------------------------------------------------------------------ fills: a family of distributions with two parameters
-def unit(bits):
-    """[0, 1): 24 bits of uint32 in float32, 53 bits of uint64 in float64."""
-    if bits.dtype == np.uint64:
-        return (bits >> np.uint64(11)) * 2.0**-53
-    return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+def bits(fill, dtype):
+    return 64 if fill is random_integers or dtype is float64 else 32
 
 
-def open_unit(bits):
-    """(0, 1), neither end."""
-    if bits.dtype == np.uint64:
-        return ((bits >> np.uint64(12)) + 0.5) * 2.0**-52
-    return ((bits >> np.uint32(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
+def made(fill, shape, a, b, dtype, device, generator, out=None, requires_grad=False, pin_memory=False):
+    """A new tensor of draws, or `out` filled with them."""
+    shape = tuple(shape)
+    device, dtype = (as_device(device), dtype) if out is None else (out.device, out.dtype)
+    values = shape, dtype, device, a, b, *place(device, generator, numel(shape), bits(fill, dtype))
+    result = fill(*values) if out is None else fill.into(out, *values)
+    if pin_memory:
+        result = result.pin_memory()
+    return result.requires_grad_() if requires_grad else result
 
 
-def draw_uniform(bits, low, high):
-    return low + unit(bits).astype(np.float64) * (high - low)
+def size_of(size):
+    return size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
 
 
-def draw_normal(bits, mean, std):
-    x, y = bits[0::2], bits[1::2]
-    u = open_unit(x) if bits.dtype == np.uint64 else (x >> np.uint32(1)).astype(np.float32) * np.float32(2.0**-31) + np.float32(2.0**-32)
-    radius, angle = np.sqrt(-2 * np.log(u)) * u.dtype.type(std), unit(y) * u.dtype.type(2 * math.pi)
-    out = np.empty(bits.shape, u.dtype)
-    out[0::2], out[1::2] = radius * np.cos(angle), radius * np.sin(angle)
-    return out + u.dtype.type(mean)
+def like(fill, x, a, b, dtype, device, generator, requires_grad):
+    """As `made`, for the shape, dtype, device and order of dims of x."""
+    device = x.device if device is None else as_device(device)
+    out = None if device is not x.device or x.is_contiguous() else empty_like(x, dtype)
+    return made(fill, x.shape, a, b, dtype or x.dtype, device, generator, out, requires_grad)
 
 
-def draw_log_normal(bits, mean, std):
-    return np.exp(draw_normal(bits, mean, std))
-
-
-def draw_exponential(bits, rate, unused):
-    u = open_unit(bits)
-    return -np.log(u) / u.dtype.type(rate)
-
-
-def draw_geometric(bits, log_failure, unused):
-    u = open_unit(bits)
-    return np.ceil(np.log(u) / u.dtype.type(log_failure))
-
-
-def draw_cauchy(bits, median, sigma):
-    u = open_unit(bits)
-    turn = u * u.dtype.type(math.pi)
-    return u.dtype.type(median) - u.dtype.type(sigma) * np.cos(turn) / np.sin(turn)
-
-
-def draw_bernoulli(bits, p, unused):
-    return unit(bits).astype(np.float64) < p
-
-
-def bits_of(out, seed, offset):
-    """The random bits of every element of an array, in pairs: one more if the number is odd."""
-    count = out.size + out.size % 2
-    return long_words(seed, offset, count) if out.dtype == np.float64 else words(seed, offset, count)
-
-
-def below(dtype, a, b):
-    """The largest value of `dtype` under b, on the side of a: rounding must not reach the open end of an interval."""
-    return float(np.nextafter(dtype.type(b), dtype.type(a)))
-
-
-def distribution(name, draw, doc, example, clamp=False, floating=True):
-    """An operator that fills a new tensor with draws of a distribution with parameters a and b."""
-
-    def rule(shape, dtype, device, a, b, seed, offset, base=None):
-        check(not floating or dtype.is_floating_point and dtype.itemsize > 1, name, "a floating dtype of 16 bits or more", dtype)
-        return shape, dtype, device
-
-    rule.__name__ = rule.__qualname__ = name
-    rule.__doc__ = doc
-    door = op(rule)
-
-    @door.impl("cpu")
-    def run(out, shape, dtype, device, a, b, seed, offset, base):
-        value = draw(bits_of(out, seed, offset), a, b)[:out.size].reshape(out.shape)
-        if out.dtype.itemsize < 8 and floating:
-            value = value.astype(np.float32, copy=False)
-        out[...] = np.minimum(value, value.dtype.type(below(out.dtype, a, b))) if clamp else value
-
-    @door.impl("cuda")
-    def start(out, shape, dtype, device, a, b, seed, offset, base):
-        top = below(dtype.numpy, a, b) if clamp else 0.0
-        filled(out, K.fill_kernel, out.numel(), np.float64(a), np.float64(b), np.float64(top), seed, offset, base,
-               DRAW=getattr(K, draw.__name__[5:]), WIDE=dtype is float64, CLAMP=clamp)
-
-    @door.samples
-    def samples(make):
-        device = make(1).device
-        a, b = example
-        yield (3, 5), float32, device, a, b, 7, 0
-        yield (11,), float64, device, a, b, -1, 1 << 33
-        yield (2, 2, 129), float16, device, a, b, 1 << 60, 5
-        yield (64,), bfloat16, device, a, b, 0, (1 << 32) - 3
-        yield (), float32, device, a, b, 1, 1
-        yield (0, 3), float32, device, a, b, 1, 1
-
-    if floating:
-        @door.errors
-        def errors(make):
-            yield ((3,), int64, make(1).device, *example, 0, 0), {}, RuntimeError, "floating dtype"
-
-    @door.workloads
-    def workloads(make):
-        for label, dtype in (("16M float32", float32), ("16M bfloat16", bfloat16)):
-            yield label, lambda dtype=dtype: ((1 << 24,), dtype, make(1).device, *example, 7, 0), (1 << 24) * dtype.itemsize, 0
-
-    return door
-
-
-random_uniform = distribution("random_uniform", draw_uniform, """out[i] = a + u_i (b − a): uniform in [a, b), u of 24 bits (53 in float64).
+# ------------------------------------------------------------------ new tensors
+def rand(*size, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+    """Uniform numbers in [0, 1): 24 bits (53 in float64), the same on every device.
 
     >>> import tritorch as torch
-    >>> torch.ops.random_uniform((3,), torch.float32, torch.device("cpu"), 0.0, 1.0, 7, 0)
-    tensor([0.0596, 0.7443, 0.1826])
-    """, (-1.0, 2.0), clamp=True)
-random_normal = distribution("random_normal", draw_normal, """out[i] = a + b z_i, z standard normal: mean a, deviation b.
+    >>> torch.rand(2, generator=torch.Generator().manual_seed(0))
+    tensor([0.3990, 0.8805])
+    """
+    return made(random_uniform, size_of(size), 0.0, 1.0, dtype or get_default_dtype(), device, generator, out, requires_grad, pin_memory)
 
-    Box and Muller, "A note on the generation of random normal deviates", 1958.
+
+def randn(*size, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+    """Standard normal numbers: mean 0, variance 1.
 
     >>> import tritorch as torch
-    >>> torch.ops.random_normal((2, 3), torch.float32, torch.device("cpu"), 0.0, 1.0, 7, 0).shape
+    >>> torch.randn(2, 3).shape
     tritorch.Size([2, 3])
-    """, (0.5, 2.0))
-random_log_normal = distribution("random_log_normal", draw_log_normal, "out[i] = exp(a + b z_i) with z standard normal.", (0.0, 0.5))
-random_exponential = distribution("random_exponential", draw_exponential,
-                                  "out[i] = −log(u_i) / a: exponential of rate a; b is not used.", (1.5, 0.0))
-random_geometric = distribution("random_geometric", draw_geometric,
-                                "out[i] = ceil(log(u_i) / a), a = log(1 − p): trials up to the first success; b is not used.",
-                                (math.log(0.7), 0.0), floating=False)
-random_cauchy = distribution("random_cauchy", draw_cauchy, "out[i] = a + b tan(π (u_i − ½)): Cauchy with median a and scale b.", (0.5, 2.0))
-random_coin = distribution("random_coin", draw_bernoulli, "out[i] = 1 where u_i < a, else 0: Bernoulli with the same chance everywhere.",
-                           (0.3, 0.0), floating=False)
+    """
+    return made(random_normal, size_of(size), 0.0, 1.0, dtype or get_default_dtype(), device, generator, out, requires_grad, pin_memory)
 
 
-# ------------------------------------------------------------------ integers
-@op
-def random_integers(shape, dtype, device, low, high, seed, offset, base=None):
-    """out[i] = low + floor(bits_i (high − low) / 2⁶⁴): integers in [low, high), 64 random bits each.
+def randint(*args, low=None, high=None, size=None, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False,
+            pin_memory=False):
+    """Integers in [low, high): `randint(high, size)` or `randint(low, high, size)`, int64 unless `dtype` says otherwise.
 
     >>> import tritorch as torch
-    >>> torch.ops.random_integers((4,), torch.int64, torch.device("cpu"), 0, 10, 7, 0).dtype
+    >>> torch.randint(3, 5, (4,)).dtype
     tritorch.int64
     """
-    check(low < high, "randint", "low < high", low, high)
-    check(high - low <= 1 << 64, "randint", "a range of 64 bits", high - low)
-    if not dtype.is_floating_point:
-        least, most = (0, 1) if dtype is bool_ else (np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max)
-        check(least <= low and high - 1 <= most, "randint", f"bounds within {dtype}", low, high)
-    return shape, dtype, device
+    args = list(args)
+    size = args.pop() if size is None and args else size
+    high = args.pop() if high is None and args else high
+    low = args.pop() if low is None and args else low or 0
+    check(not args and high is not None and size is not None, "randint", "(high, size) or (low, high, size)", args, error=TypeError)
+    return made(random_integers, size, int(low), int(high), dtype or int64, device, generator, out, requires_grad, pin_memory)
 
 
-def span_of(low, high):
-    return min(high - low, (1 << 64) - 1)
-
-
-@random_integers.impl("cpu")
-def random_integers_cpu(out, shape, dtype, device, low, high, seed, offset, base):
-    value = multiply_high(long_words(seed, offset, out.size), span_of(low, high)).view(np.int64) + np.int64(low)
-    out[...] = value.reshape(out.shape)
-
-
-@random_integers.impl("cuda")
-def random_integers_cuda(out, shape, dtype, device, low, high, seed, offset, base):
-    span = span_of(low, high)
-    filled(out, K.integers_kernel, out.numel(), low, span - (span >> 63 << 64), seed, offset, base)
-
-
-@random_integers.samples
-def random_integers_samples(make):
-    device = make(1).device
-    yield (3, 5), int64, device, 0, 10, 7, 0
-    yield (101,), int64, device, -(1 << 63), (1 << 63) - 1, 3, 9
-    yield (7, 3), uint8, device, 0, 256, 3, 9
-    yield (33,), int32, device, -5, 1 << 31, -3, 1 << 40
-    yield (10,), bool_, device, 0, 2, 1, 16
-    yield (10,), float32, device, -3, 4, 1, 0
-    yield (), int64, device, 5, 6, 1, 1
-    yield (0,), int64, device, 0, 6, 1, 1
-
-
-@random_integers.errors
-def random_integers_errors(make):
-    yield ((3,), int64, make(1).device, 5, 5, 0, 0), {}, RuntimeError, "low < high"
-    yield ((3,), int8, make(1).device, 0, 300, 0, 0), {}, RuntimeError, "bounds within"
-
-
-@random_integers.workloads
-def random_integers_workloads(make):
-    yield "16M int64", lambda: ((1 << 24,), int64, make(1).device, 0, 1000, 7, 0), 8 << 24, 0
-
-
-# ------------------------------------------------------------------ parameters that are tensors
-@op(aliasable=True)
-def random_bernoulli(p, seed, offset, base=None):
-    """out[i] = 1 where u_i < p[i], else 0. Gradient: zero, as in PyTorch."""
-    check(p.dtype.is_floating_point, "bernoulli", "a floating dtype", p.dtype)
-    return p.shape, p.dtype, p.device
-
-
-@random_bernoulli.impl("cpu")
-def random_bernoulli_cpu(out, p, seed, offset, base):
-    chance = p.astype(np.float64)
-    check(bool(((chance >= 0) & (chance <= 1)).all()), "bernoulli", "probabilities from 0 to 1", "others")
-    out[...] = unit(words(seed, offset, p.size)).astype(np.float64).reshape(p.shape) < chance
-
-
-@random_bernoulli.impl("cuda")
-def random_bernoulli_cuda(out, p, seed, offset, base):
-    filled(out, K.bernoulli_kernel, p.contiguous(), out.numel(), seed, offset, base)
-
-
-@random_bernoulli.grad("p")
-def random_bernoulli_grad(g):
-    return zeros_like(g)
-
-
-@random_bernoulli.samples
-def random_bernoulli_samples(make):
-    yield make(3, 5, low=0, high=1, grad=False), 7, 0
-    yield make(2, 67, low=0, high=1, grad=False), -1, 1 << 33
-    yield make(low=0, high=1, grad=False), 1, 1
-    yield make(0, 2, low=0, high=1, grad=False), 1, 1
-
-
-@random_bernoulli.errors
-def random_bernoulli_errors(make):
-    yield (make(3, integer=True, low=0, high=2), 0, 0), {}, RuntimeError, "floating dtype"
-
-
-@random_bernoulli.workloads
-def random_bernoulli_workloads(make):
-    yield "16M float32", lambda: (make(1 << 24, low=0, high=1), 7, 0), 8 << 24, 0
-
-
-@op
-def random_normal_around(mean, std, seed, offset, base=None):
-    """out[i] = mean[i] + std[i] z_i for mean and std of one shape. Gradient: zero, as in PyTorch; write mean + std * randn for another."""
-    check(mean.shape == std.shape and mean.dtype is std.dtype, "normal", "mean and std of one shape and dtype", mean.shape, std.shape)
-    check(mean.dtype.is_floating_point, "normal", "a floating dtype", mean.dtype)
-    return mean.shape, mean.dtype, mean.device
-
-
-@random_normal_around.impl("cpu")
-def random_normal_around_cpu(out, mean, std, seed, offset, base):
-    check(bool((std >= 0).all()), "normal", "std ≥ 0", "negative elements")
-    z = draw_normal(bits_of(out, seed, offset), 0, 1)[:out.size].reshape(out.shape)
-    out[...] = mean.astype(z.dtype, copy=False) + std.astype(z.dtype, copy=False) * z
-
-
-@random_normal_around.impl("cuda")
-def random_normal_around_cuda(out, mean, std, seed, offset, base):
-    filled(out, K.normal_around_kernel, mean.contiguous(), std.contiguous(), out.numel(), seed, offset, base,
-           WIDE=out.dtype is float64)
-
-
-@random_normal_around.grad("mean", "std")
-def random_normal_around_grad(g):
-    return zeros_like(g), zeros_like(g)
-
-
-@random_normal_around.samples
-def random_normal_around_samples(make):
-    yield make(3, 5, grad=False), make(3, 5, positive=True, grad=False), 7, 0
-    yield make(0, grad=False), make(0, grad=False), 7, 0
-    yield make(grad=False), make(positive=True, grad=False), 7, 3
-    yield make(131, grad=False), make(131, positive=True, grad=False), 1 << 50, 3
-
-
-@random_normal_around.errors
-def random_normal_around_errors(make):
-    yield (make(3), make(4), 0, 0), {}, RuntimeError, "one shape"
-
-
-@random_normal_around.workloads
-def random_normal_around_workloads(make):
-    yield "16M float32", lambda: (make(1 << 24), make(1 << 24, positive=True), 7, 0), 12 << 24, 0
-
-
-# ------------------------------------------------------------------ dropout
-@op(aliasable=True)
-def random_dropout(x, p, seed, offset, base=None):
-    """out[i] = x[i] / (1 − p) with chance 1 − p, else x[i] · 0. Backward is the same operator on the gradient.
-
-    Srivastava et al., "Dropout", JMLR 2014.
+def randperm(n, *, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+    """A random order of 0 … n − 1: the ranks of n random 64-bit integers.
 
     >>> import tritorch as torch
-    >>> torch.ops.random_dropout(torch.ones(6), 0.5, 7, 0)
-    tensor([0., 2., 0., 2., 2., 2.])
+    >>> sorted(torch.randperm(4).tolist())
+    [0, 1, 2, 3]
     """
-    check(x.dtype.is_floating_point, "dropout", "a floating dtype", x.dtype)
-    check(0 <= p < 1, "dropout", "0 ≤ p < 1", p, error=ValueError)
-    return x.shape, x.dtype, x.device
+    keys = made(random_integers, (n,), -1 << 63, 1 << 63, int64, device if out is None else out.device, generator)
+    order = keys.argsort(stable=True).to(dtype or int64)
+    if pin_memory:
+        order = order.pin_memory()
+    return order.requires_grad_(requires_grad) if out is None else out.resize_(n).copy_(order)
 
 
-def threshold(p):
-    """An element is dropped if its word is below this."""
-    return min(round(p * 2**32), 2**32 - 1)
+def rand_like(input, *, generator=None, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None):
+    """`rand` with the shape, dtype and device of `input`."""
+    return like(random_uniform, input, 0.0, 1.0, dtype, device, generator, requires_grad)
 
 
-@random_dropout.impl("cpu")
-def random_dropout_cpu(out, x, p, seed, offset, base):
-    compute = np.float64 if x.dtype == np.float64 else np.float32
-    factor = np.array([0, 1 / (1 - p)], compute)[(words(seed, offset, x.size) >= threshold(p)).view(np.uint8)].reshape(x.shape)
-    if x.dtype == compute:
-        np.multiply(x, factor, out=out)
+def randn_like(input, *, generator=None, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None):
+    """`randn` with the shape, dtype and device of `input`."""
+    return like(random_normal, input, 0.0, 1.0, dtype, device, generator, requires_grad)
+
+
+def randint_like(input, *args, low=None, high=None, generator=None, dtype=None, layout=None, device=None, requires_grad=False,
+                 memory_format=None):
+    """`randint` with the shape, dtype and device of `input`: `randint_like(x, high)` or `randint_like(x, low, high)`."""
+    args = list(args)
+    high = args.pop() if high is None and args else high
+    low = args.pop() if low is None and args else low or 0
+    check(not args and high is not None, "randint_like", "(input, high) or (input, low, high)", args, error=TypeError)
+    return like(random_integers, input, int(low), int(high), dtype, device, generator, requires_grad)
+
+
+def normal(mean=0.0, std=1.0, size=None, *, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False,
+           pin_memory=False):
+    """Normal numbers with elementwise `mean` and `std`, or of one mean and std and a `size`.
+
+    As in PyTorch the gradient to mean and std is zero; write `mean + std * randn_like(std)` for one that flows.
+
+    >>> import tritorch as torch
+    >>> torch.normal(torch.zeros(3), torch.ones(3)).shape, torch.normal(2.0, 0.1, (2, 2)).shape
+    (tritorch.Size([3]), tritorch.Size([2, 2]))
+    """
+    if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
+        check(size is not None, "normal", "a size when mean and std are numbers", size, error=TypeError)
+        check(std >= 0, "normal", "std ≥ 0", std)
+        return made(random_normal, size, mean, std, dtype or get_default_dtype(), device, generator, out, requires_grad, pin_memory)
+    tensor = mean if isinstance(mean, Tensor) else std
+    kind = promote(mean, std)
+    mean, std = [v.to(kind) if isinstance(v, Tensor) else tensor.new_full((), v, dtype=kind) for v in (mean, std)]
+    shape = broadcast_shapes("normal", mean.shape, std.shape)
+    values = mean.expand(shape), std.expand(shape), *place(tensor.device, generator, numel(shape), bits(random_normal, kind))
+    return random_normal_around(*values) if out is None else random_normal_around.into(out, *values)
+
+
+def bernoulli(input, p=None, *, generator=None, out=None):
+    """1 with the chance that each element gives (or with chance `p` everywhere), else 0.
+
+    >>> import tritorch as torch
+    >>> torch.bernoulli(torch.tensor([0.0, 1.0]))
+    tensor([0., 1.])
+    """
+    if p is not None:
+        return bernoulli_(empty_like(input.detach()) if out is None else out, p, generator=generator)
+    values = input, *place(input.device, generator, input.numel())
+    return random_bernoulli(*values) if out is None else random_bernoulli.into(out, *values)
+
+
+def poisson(input, generator=None):
+    """Poisson numbers whose means are the elements of `input`.
+
+    >>> import tritorch as torch
+    >>> torch.poisson(torch.zeros(2))
+    tensor([0., 0.])
+    """
+    return random_poisson(input, *place(input.device, generator, input.numel(), 128))
+
+
+def multinomial(input, num_samples, replacement=False, *, generator=None, out=None):
+    """Indices drawn with the chances in each row of `input` (rows need not sum to 1): (n,) → (num_samples,), (m, n) → (m, num_samples).
+
+    Without replacement by exponential races: the largest p_i / e_i, e_i exponential, come first (Efraimidis and Spirakis, 2006).
+    Negative, infinite and all-zero rows raise RuntimeError on the CPU; on CUDA they are not looked for, since that would wait.
+
+    >>> import tritorch as torch
+    >>> torch.multinomial(torch.tensor([0.0, 3.0, 0.0]), 2, replacement=True)
+    tensor([1, 1])
+    """
+    p = input.detach()
+    check(p.dtype.is_floating_point, "multinomial", "a floating dtype", p.dtype)
+    check(p.ndim in (1, 2), "multinomial", "one or two dims", p.ndim)
+    check(num_samples > 0, "multinomial", "num_samples > 0", num_samples)
+    check(replacement or num_samples <= p.shape[-1], "multinomial", "at most as many samples as categories without replacement",
+          num_samples, p.shape[-1], use="replacement=True")
+    if p.device.type == "cpu":
+        values = p.array
+        check(bool((values >= 0).all() and (values.sum(-1) < math.inf).all() and (values.sum(-1) > 0).all()), "multinomial",
+              "probabilities ≥ 0, finite, with a positive sum", "others")
+    p = p.to(p.dtype.compute)
+    if replacement and num_samples > 1:
+        order = invert(p, num_samples, generator)
     else:
-        out[...] = x.astype(compute) * factor
+        race = p / made(random_exponential, p.shape, 1.0, 0.0, p.dtype, p.device, generator)
+        order = race.argmax(-1, keepdim=True) if num_samples == 1 else race.topk(num_samples, -1)[1]
+    return order if out is None else out.copy_(order)
 
 
-@random_dropout.impl("cuda")
-def random_dropout_cuda(out, x, p, seed, offset, base):
-    filled(out, K.dropout_kernel, x.contiguous(), out.numel(), threshold(p), np.float64(1 / (1 - p)), seed, offset, base)
+def invert(p, count, generator):
+    """`count` indices a row where the cumulative sums of p pass a uniform number."""
+    from tritorch.ops import searchsorted
+
+    sums = p.cumsum(-1)
+    total = sums[..., -1:]
+    u = made(random_uniform, (*p.shape[:-1], count), 0.0, 1.0, p.dtype, p.device, generator) * total
+    return searchsorted(sums, u, right=True).minimum(searchsorted(sums, total))      # u may round up to the total
 
 
-@random_dropout.grad("x")
-def random_dropout_grad(g, p, seed, offset, base):
-    return random_dropout(g, p, seed, offset, base)
+# ------------------------------------------------------------------ fills in place
+def refill(x, fill, a, b, generator):
+    return fill.into(x, x.shape, x.dtype, x.device, a, b, *place(x.device, generator, x.numel(), bits(fill, x.dtype)))
 
 
-@random_dropout.samples
-def random_dropout_samples(make):
-    yield make(3, 5), 0.5, 7, 0
-    yield make(2, 3, 67), 0.1, -1, 1 << 33
-    yield make(), 0.3, 1, 1
-    yield make(0, 2), 0.3, 1, 1
-    yield make(17), 0.0, 16, (1 << 32) - 2
+def uniform_(x, from_=0.0, to=1.0, *, generator=None):
+    """Fill with uniform numbers in [from, to).
+
+    >>> import tritorch as torch
+    >>> bool((torch.empty(5).uniform_(2, 3) >= 2).all())
+    True
+    """
+    check(from_ <= to, "uniform_", "from ≤ to", from_, to)
+    return refill(x, random_uniform, from_, to, generator)
 
 
-@random_dropout.errors
-def random_dropout_errors(make):
-    yield (make(3, integer=True, low=0, high=2), 0.5, 0, 0), {}, RuntimeError, "floating dtype"
-    yield (make(3), 1.5, 0, 0), {}, ValueError, "0 ≤ p < 1"
+def normal_(x, mean=0.0, std=1.0, *, generator=None):
+    """Fill with normal numbers of a mean and a standard deviation."""
+    check(std >= 0, "normal_", "std ≥ 0", std)
+    return refill(x, random_normal, mean, std, generator)
 
 
-@random_dropout.workloads
-def random_dropout_workloads(make):
-    for label, dtype in (("16M float32", float32), ("16M bfloat16", bfloat16)):
-        yield label, lambda dtype=dtype: (make(1 << 24, dtype=dtype), 0.1, 7, 0), 2 * (1 << 24) * dtype.itemsize, 1 << 24
+def log_normal_(x, mean=1.0, std=2.0, *, generator=None):
+    """Fill with exp(normal(mean, std))."""
+    check(std > 0, "log_normal_", "std > 0", std)
+    return refill(x, random_log_normal, mean, std, generator)
 
 
+def exponential_(x, lambd=1.0, *, generator=None):
+    """Fill with exponential numbers of rate λ: density λ exp(−λ x). Never 0."""
+    check(lambd > 0, "exponential_", "lambd > 0", lambd)
+    return refill(x, random_exponential, lambd, 0.0, generator)
+
+
+def cauchy_(x, median=0.0, sigma=1.0, *, generator=None):
+    """Fill with Cauchy numbers."""
+    check(sigma > 0, "cauchy_", "sigma > 0", sigma)
+    return refill(x, random_cauchy, median, sigma, generator)
+
+
+def geometric_(x, p, *, generator=None):
+    """Fill with the number of trials up to the first success of chance p: 1, 2, …"""
+    check(0 < p < 1, "geometric_", "0 < p < 1", p)
+    return refill(x, random_geometric, math.log1p(-p), 0.0, generator)
+
+
+def bernoulli_(x, p=0.5, *, generator=None):
+    """Fill with 1 at chance p, else 0; p is a number or a tensor that broadcasts.
+
+    >>> import tritorch as torch
+    >>> torch.empty(3).bernoulli_(1.0)
+    tensor([1., 1., 1.])
+    """
+    if isinstance(p, Tensor):
+        return x.copy_(bernoulli(p.expand(x.shape), generator=generator))
+    check(0 <= p <= 1, "bernoulli_", "0 ≤ p ≤ 1", p)
+    return refill(x, random_coin, p, 0.0, generator)
+
+
+def random_(x, from_=None, to=None, *, generator=None):
+    """Fill with integers: `random_()` of all that the dtype holds from 0 on, `random_(to)` in [0, to), `random_(from, to)` in [from, to).
+
+    >>> import tritorch as torch
+    >>> torch.zeros(3).random_(4, 5)
+    tensor([4., 4., 4.])
+    """
+    if to is None and from_ is not None:
+        from_, to = 0, from_
+    if to is None:
+        to = (1 << MANTISSA[x.dtype] if x.dtype in MANTISSA else 1 if x.dtype is bool_ else iinfo(x.dtype).max) + 1
+    return refill(x, random_integers, int(from_ or 0), int(to), generator)

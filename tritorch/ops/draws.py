@@ -1,0 +1,393 @@
+"""Random operators: each takes (seed, offset) as attributes and computes its numbers from them, the same on CPU and GPU.
+
+`tritorch.philox` says which bits belong to which element. Public functions that take a Generator are in `random` and `dropout`.
+`base`, a device tensor of (seed, offset), is there while a graph is captured: see `Generator.take`.
+"""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.dispatch import op
+from tritorch.dtype import bfloat16, float16, float32, float64, int8, int32, int64, uint8
+from tritorch.dtype import bool as bool_
+from tritorch.errors import check
+from tritorch.generator import default_generator
+from tritorch.philox import counters, long_words, multiply_high, words
+from tritorch.shape import cdiv
+from tritorch.tensor import empty
+
+K = kernels("random")
+
+
+def zeros_like(x):
+    return x.new_zeros(x.shape)
+
+
+def filled(out, kernel, *args, hardware=1024, **constexprs):
+    """Launch a kernel that writes `out` in logical order, through a contiguous tensor if `out` has gaps."""
+    target = out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
+    block = tile(hardware, 1 << 16)
+    launch(kernel, (cdiv(out.numel(), block),), target, *args, BLOCK=block, **constexprs)
+    if target is not out:
+        out.detach().copy_(target)
+
+
+def place(device, generator, count, bits=32):
+    """(seed, offset, base) for `count` draws from a generator, or from the default one of the device."""
+    if generator is None:
+        generator = default_generator(device)
+    check(generator.device is device, "generator", f"a generator on {device}", generator.device)
+    return generator.take(counters(count, bits))
+
+
+# ------------------------------------------------------------------ fills: a family of distributions with two parameters
+def unit(bits):
+    """[0, 1): 24 bits of uint32 in float32, 53 bits of uint64 in float64."""
+    if bits.dtype == np.uint64:
+        return (bits >> np.uint64(11)) * 2.0**-53
+    return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def open_unit(bits):
+    """(0, 1), neither end."""
+    if bits.dtype == np.uint64:
+        return ((bits >> np.uint64(12)) + 0.5) * 2.0**-52
+    return ((bits >> np.uint32(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
+
+
+def draw_uniform(bits, low, high):
+    return low + unit(bits).astype(np.float64) * (high - low)
+
+
+def standard_normal(bits):
+    x, y = bits[0::2], bits[1::2]
+    u = open_unit(x) if bits.dtype == np.uint64 else (x >> np.uint32(1)).astype(np.float32) * np.float32(2.0**-31) + np.float32(2.0**-32)
+    radius, angle = np.sqrt(-2 * np.log(u)), unit(y) * u.dtype.type(2 * math.pi)
+    out = np.empty(bits.shape, u.dtype)
+    np.multiply(radius, np.cos(angle), out=out[0::2])
+    np.multiply(radius, np.sin(angle), out=out[1::2])
+    return out
+
+
+def draw_normal(bits, mean, std):
+    z = standard_normal(bits)
+    return z if (mean, std) == (0, 1) else z.dtype.type(mean) + z.dtype.type(std) * z
+
+
+def draw_log_normal(bits, mean, std):
+    return np.exp(draw_normal(bits, mean, std))
+
+
+def draw_exponential(bits, rate, unused):
+    u = open_unit(bits)
+    return -np.log(u) / u.dtype.type(rate)
+
+
+def draw_geometric(bits, log_failure, unused):
+    u = open_unit(bits)
+    return np.ceil(np.log(u) / u.dtype.type(log_failure))
+
+
+def draw_cauchy(bits, median, sigma):
+    u = open_unit(bits)
+    turn = u * u.dtype.type(math.pi)
+    return u.dtype.type(median) - u.dtype.type(sigma) * np.cos(turn) / np.sin(turn)
+
+
+def draw_bernoulli(bits, p, unused):
+    return unit(bits).astype(np.float64) < p
+
+
+def bits_of(out, seed, offset):
+    """The random bits of every element of an array, in pairs: one more if the number is odd."""
+    count = out.size + out.size % 2
+    return long_words(seed, offset, count) if out.dtype == np.float64 else words(seed, offset, count)
+
+
+def below(dtype, a, b):
+    """The largest value of `dtype` under b, on the side of a: rounding must not reach the open end of an interval."""
+    return float(np.nextafter(dtype.type(b), dtype.type(a)))
+
+
+def distribution(name, draw, doc, example, clamp=False, floating=True):
+    """An operator that fills a new tensor with draws of a distribution with parameters a and b."""
+
+    def rule(shape, dtype, device, a, b, seed, offset, base=None):
+        check(not floating or dtype.is_floating_point and dtype.itemsize > 1, name, "a floating dtype of 16 bits or more", dtype)
+        return shape, dtype, device
+
+    rule.__name__ = rule.__qualname__ = name
+    rule.__doc__ = doc
+    door = op(rule)
+
+    @door.impl("cpu")
+    def run(out, shape, dtype, device, a, b, seed, offset, base):
+        value = draw(bits_of(out, seed, offset), a, b)[:out.size].reshape(out.shape)
+        if out.dtype.itemsize < 8 and floating:
+            value = value.astype(np.float32, copy=False)
+        out[...] = np.minimum(value, value.dtype.type(below(out.dtype, a, b))) if clamp else value
+
+    @door.impl("cuda")
+    def start(out, shape, dtype, device, a, b, seed, offset, base):
+        top = below(dtype.numpy, a, b) if clamp else 0.0
+        filled(out, K.fill_kernel, out.numel(), np.float64(a), np.float64(b), np.float64(top), seed, offset, base,
+               DRAW=getattr(K, draw.__name__[5:]), WIDE=dtype is float64, CLAMP=clamp)
+
+    @door.samples
+    def samples(make):
+        device = make(1).device
+        a, b = example
+        yield (3, 5), float32, device, a, b, 7, 0
+        yield (11,), float64, device, a, b, -1, 1 << 33
+        yield (2, 2, 129), float16, device, a, b, 1 << 60, 5
+        yield (64,), bfloat16, device, a, b, 0, (1 << 32) - 3
+        yield (), float32, device, a, b, 1, 1
+        yield (0, 3), float32, device, a, b, 1, 1
+
+    if floating:
+        @door.errors
+        def errors(make):
+            yield ((3,), int64, make(1).device, *example, 0, 0), {}, RuntimeError, "floating dtype"
+
+    @door.workloads
+    def workloads(make):
+        for label, dtype in (("16M float32", float32), ("16M bfloat16", bfloat16)):
+            yield label, lambda dtype=dtype: ((1 << 24,), dtype, make(1).device, *example, 7, 0), (1 << 24) * dtype.itemsize, 0
+
+    return door
+
+
+random_uniform = distribution("random_uniform", draw_uniform, """out[i] = a + u_i (b − a): uniform in [a, b), u of 24 bits (53 in float64).
+
+    >>> import tritorch as torch; from tritorch.ops.draws import random_uniform
+    >>> random_uniform((3,), torch.float32, torch.device("cpu"), 0.0, 1.0, 7, 0)
+    tensor([0.9546, 0.7502, 0.1142])
+    """, (-1.0, 2.0), clamp=True)
+random_normal = distribution("random_normal", draw_normal, """out[i] = a + b z_i, z standard normal: mean a, deviation b.
+
+    Box and Muller, "A note on the generation of random normal deviates", 1958.
+
+    >>> import tritorch as torch; from tritorch.ops.draws import random_normal
+    >>> random_normal((2, 3), torch.float32, torch.device("cpu"), 0.0, 1.0, 7, 0).shape
+    tritorch.Size([2, 3])
+    """, (0.5, 2.0))
+random_log_normal = distribution("random_log_normal", draw_log_normal, "out[i] = exp(a + b z_i) with z standard normal.", (0.0, 0.5))
+random_exponential = distribution("random_exponential", draw_exponential,
+                                  "out[i] = −log(u_i) / a: exponential of rate a; b is not used.", (1.5, 0.0))
+random_geometric = distribution("random_geometric", draw_geometric,
+                                "out[i] = ceil(log(u_i) / a), a = log(1 − p): trials up to the first success; b is not used.",
+                                (math.log(0.7), 0.0), floating=False)
+random_cauchy = distribution("random_cauchy", draw_cauchy, "out[i] = a + b tan(π (u_i − ½)): Cauchy with median a and scale b.", (0.5, 2.0))
+random_coin = distribution("random_coin", draw_bernoulli, "out[i] = 1 where u_i < a, else 0: Bernoulli with the same chance everywhere.",
+                           (0.3, 0.0), floating=False)
+
+
+# ------------------------------------------------------------------ integers
+@op
+def random_integers(shape, dtype, device, low, high, seed, offset, base=None):
+    """out[i] = low + floor(bits_i (high − low) / 2⁶⁴): integers in [low, high), 64 random bits each.
+
+    >>> import tritorch as torch; from tritorch.ops.draws import random_integers
+    >>> random_integers((4,), torch.int64, torch.device("cpu"), 0, 10, 7, 0).dtype
+    tritorch.int64
+    """
+    check(low < high, "randint", "low < high", low, high)
+    check(high - low <= 1 << 64, "randint", "a range of 64 bits", high - low)
+    if not dtype.is_floating_point:
+        least, most = (0, 1) if dtype is bool_ else (np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max)
+        check(least <= low and high - 1 <= most, "randint", f"bounds within {dtype}", low, high)
+    return shape, dtype, device
+
+
+def span_of(low, high):
+    return min(high - low, (1 << 64) - 1)
+
+
+@random_integers.impl("cpu")
+def random_integers_cpu(out, shape, dtype, device, low, high, seed, offset, base):
+    value = multiply_high(long_words(seed, offset, out.size), span_of(low, high)).view(np.int64) + np.int64(low)
+    out[...] = value.reshape(out.shape)
+
+
+@random_integers.impl("cuda")
+def random_integers_cuda(out, shape, dtype, device, low, high, seed, offset, base):
+    span = span_of(low, high)
+    filled(out, K.integers_kernel, out.numel(), low, span - (span >> 63 << 64), seed, offset, base)
+
+
+@random_integers.samples
+def random_integers_samples(make):
+    device = make(1).device
+    yield (3, 5), int64, device, 0, 10, 7, 0
+    yield (101,), int64, device, -(1 << 63), (1 << 63) - 1, 3, 9
+    yield (7, 3), uint8, device, 0, 256, 3, 9
+    yield (33,), int32, device, -5, 1 << 31, -3, 1 << 40
+    yield (10,), bool_, device, 0, 2, 1, 16
+    yield (10,), float32, device, -3, 4, 1, 0
+    yield (), int64, device, 5, 6, 1, 1
+    yield (0,), int64, device, 0, 6, 1, 1
+
+
+@random_integers.errors
+def random_integers_errors(make):
+    yield ((3,), int64, make(1).device, 5, 5, 0, 0), {}, RuntimeError, "low < high"
+    yield ((3,), int8, make(1).device, 0, 300, 0, 0), {}, RuntimeError, "bounds within"
+
+
+@random_integers.workloads
+def random_integers_workloads(make):
+    yield "16M int64", lambda: ((1 << 24,), int64, make(1).device, 0, 1000, 7, 0), 8 << 24, 0
+
+
+# ------------------------------------------------------------------ parameters that are tensors
+@op(aliasable=True)
+def random_bernoulli(p, seed, offset, base=None):
+    """out[i] = 1 where u_i < p[i], else 0. Gradient: zero, as in PyTorch."""
+    check(p.dtype.is_floating_point, "bernoulli", "a floating dtype", p.dtype)
+    return p.shape, p.dtype, p.device
+
+
+@random_bernoulli.impl("cpu")
+def random_bernoulli_cpu(out, p, seed, offset, base):
+    chance = p.astype(np.float64)
+    check(bool(((chance >= 0) & (chance <= 1)).all()), "bernoulli", "probabilities from 0 to 1", "others")
+    out[...] = unit(words(seed, offset, p.size)).astype(np.float64).reshape(p.shape) < chance
+
+
+@random_bernoulli.impl("cuda")
+def random_bernoulli_cuda(out, p, seed, offset, base):
+    filled(out, K.bernoulli_kernel, p.contiguous(), out.numel(), seed, offset, base)
+
+
+@random_bernoulli.grad("p")
+def random_bernoulli_grad(g):
+    return zeros_like(g)
+
+
+@random_bernoulli.samples
+def random_bernoulli_samples(make):
+    yield make(3, 5, low=0, high=1, grad=False), 7, 0
+    yield make(2, 67, low=0, high=1, grad=False), -1, 1 << 33
+    yield make(low=0, high=1, grad=False), 1, 1
+    yield make(0, 2, low=0, high=1, grad=False), 1, 1
+
+
+@random_bernoulli.errors
+def random_bernoulli_errors(make):
+    yield (make(3, integer=True, low=0, high=2), 0, 0), {}, RuntimeError, "floating dtype"
+
+
+@random_bernoulli.workloads
+def random_bernoulli_workloads(make):
+    yield "16M float32", lambda: (make(1 << 24, low=0, high=1), 7, 0), 8 << 24, 0
+
+
+@op
+def random_normal_around(mean, std, seed, offset, base=None):
+    """out[i] = mean[i] + std[i] z_i for mean and std of one shape. Gradient: zero, as in PyTorch; write mean + std * randn for another."""
+    check(mean.shape == std.shape and mean.dtype is std.dtype, "normal", "mean and std of one shape and dtype", mean.shape, std.shape)
+    check(mean.dtype.is_floating_point, "normal", "a floating dtype", mean.dtype)
+    return mean.shape, mean.dtype, mean.device
+
+
+@random_normal_around.impl("cpu")
+def random_normal_around_cpu(out, mean, std, seed, offset, base):
+    check(bool((std >= 0).all()), "normal", "std ≥ 0", "negative elements")
+    z = standard_normal(bits_of(out, seed, offset))[:out.size].reshape(out.shape)
+    out[...] = mean.astype(z.dtype, copy=False) + std.astype(z.dtype, copy=False) * z
+
+
+@random_normal_around.impl("cuda")
+def random_normal_around_cuda(out, mean, std, seed, offset, base):
+    filled(out, K.normal_around_kernel, mean.contiguous(), std.contiguous(), out.numel(), seed, offset, base,
+           WIDE=out.dtype is float64)
+
+
+@random_normal_around.grad("mean", "std")
+def random_normal_around_grad(g):
+    return zeros_like(g), zeros_like(g)
+
+
+@random_normal_around.samples
+def random_normal_around_samples(make):
+    yield make(3, 5, grad=False), make(3, 5, positive=True, grad=False), 7, 0
+    yield make(0, grad=False), make(0, grad=False), 7, 0
+    yield make(grad=False), make(positive=True, grad=False), 7, 3
+    yield make(131, grad=False), make(131, positive=True, grad=False), 1 << 50, 3
+
+
+@random_normal_around.errors
+def random_normal_around_errors(make):
+    yield (make(3), make(4), 0, 0), {}, RuntimeError, "one shape"
+
+
+@random_normal_around.workloads
+def random_normal_around_workloads(make):
+    yield "16M float32", lambda: (make(1 << 24), make(1 << 24, positive=True), 7, 0), 12 << 24, 0
+
+
+# ------------------------------------------------------------------ dropout
+@op(aliasable=True)
+def random_dropout(x, p, seed, offset, base=None):
+    """out[i] = x[i] / (1 − p) with chance 1 − p, else x[i] · 0. Backward is the same operator on the gradient.
+
+    Srivastava et al., "Dropout", JMLR 2014.
+
+    >>> import tritorch as torch; from tritorch.ops.draws import random_dropout
+    >>> random_dropout(torch.ones(6), 0.5, 7, 0)
+    tensor([2., 2., 0., 0., 0., 2.])
+    """
+    check(x.dtype.is_floating_point, "dropout", "a floating dtype", x.dtype)
+    check(0 <= p < 1, "dropout", "0 ≤ p < 1", p, error=ValueError)
+    return x.shape, x.dtype, x.device
+
+
+def threshold(p):
+    """An element is dropped if its word is below this."""
+    return min(round(p * 2**32), 2**32 - 1)
+
+
+@random_dropout.impl("cpu")
+def random_dropout_cpu(out, x, p, seed, offset, base):
+    compute = np.float64 if x.dtype == np.float64 else np.float32
+    factor = np.array([0, 1 / (1 - p)], compute)[(words(seed, offset, x.size) >= threshold(p)).view(np.uint8)].reshape(x.shape)
+    if x.dtype == compute:
+        np.multiply(x, factor, out=out)
+    else:
+        out[...] = x.astype(compute) * factor
+
+
+@random_dropout.impl("cuda")
+def random_dropout_cuda(out, x, p, seed, offset, base):
+    filled(out, K.dropout_kernel, x.contiguous(), out.numel(), threshold(p), np.float64(1 / (1 - p)), seed, offset, base)
+
+
+@random_dropout.grad("x")
+def random_dropout_grad(g, p, seed, offset, base):
+    return random_dropout(g, p, seed, offset, base)
+
+
+@random_dropout.samples
+def random_dropout_samples(make):
+    yield make(3, 5), 0.5, 7, 0
+    yield make(2, 3, 67), 0.1, -1, 1 << 33
+    yield make(), 0.3, 1, 1
+    yield make(0, 2), 0.3, 1, 1
+    yield make(17), 0.0, 16, (1 << 32) - 2
+
+
+@random_dropout.errors
+def random_dropout_errors(make):
+    yield (make(3, integer=True, low=0, high=2), 0.5, 0, 0), {}, RuntimeError, "floating dtype"
+    yield (make(3), 1.5, 0, 0), {}, ValueError, "0 ≤ p < 1"
+
+
+@random_dropout.workloads
+def random_dropout_workloads(make):
+    for label, dtype in (("16M float32", float32), ("16M bfloat16", bfloat16)):
+        yield label, lambda dtype=dtype: (make(1 << 24, dtype=dtype), 0.1, 7, 0), 2 * (1 << 24) * dtype.itemsize, 1 << 24
+
+

@@ -1,0 +1,80 @@
+"""Pickling and copying of tensors. Memory is a value of its own, so views that share it share it again afterwards."""
+from __future__ import annotations
+
+import copyreg
+from copy import deepcopy
+
+from tritorch.device import as_device, cpu
+from tritorch.dtype import uint8
+from tritorch.errors import check
+from tritorch.storage import HostStorage, Storage, host_storage
+from tritorch.tensor import Tensor, alias, strided
+
+
+def flat(storage):
+    """All bytes of a storage as a uint8 tensor."""
+    return strided(storage, (storage.nbytes,), (1,), 0, uint8)
+
+
+def reduce_storage(storage):
+    """Pickle memory as a numpy array (out of band with protocol 5) and the device it goes back to."""
+    return rebuild_storage, (flat(storage).cpu().array, str(storage.device))
+
+
+def rebuild_storage(data, place):
+    data = data if data.flags.writeable else data.copy()
+    place = as_device(place)
+    return host_storage(data) if place is cpu else strided(host_storage(data), data.shape, (1,), 0, uint8).to(place).storage
+
+
+copyreg.pickle(HostStorage, reduce_storage)
+copyreg.pickle(Storage, reduce_storage)
+
+
+def state(x):
+    """Attributes that users have set."""
+    return {name: value for name, value in x.__dict__.items() if name not in ("_grad", "_inference", "_tangents")}
+
+
+def reduce_ex(x, protocol):
+    """`__reduce_ex__`: class, memory, layout and attributes; the history and the gradient are left behind, as in PyTorch."""
+    attributes = state(x) or None
+    return rebuild, (type(x), x.storage, tuple(x.shape), x.strides, x.offset, x.dtype, x.requires_grad, attributes)
+
+
+def rebuild(cls, storage, shape, strides, offset, dtype, requires_grad, attributes):
+    out = strided(storage, shape, strides, offset, dtype)
+    if cls is not Tensor:
+        out = alias(out, cls)
+    out.__dict__.update(attributes or {})
+    return out.requires_grad_() if requires_grad else out
+
+
+def shallow_copy(x):
+    """`copy.copy(x)`: another tensor over the same memory, without history."""
+    return rebuild(type(x), x.storage, x.shape, x.strides, x.offset, x.dtype, x.requires_grad, state(x))
+
+
+def deep_copy(x, memo):
+    """`copy.deepcopy(x)`: new memory (one copy for all views of it), gradient and attributes included. Leaves only.
+
+    >>> import copy, tritorch as torch
+    >>> x = torch.ones(2, requires_grad=True); y = copy.deepcopy(x); y.requires_grad, y is x
+    (True, False)
+    """
+    found = memo.get(id(x))
+    if found is not None:
+        return found
+    check(x.is_leaf, "deepcopy", "a tensor made by the user (a graph leaf)", f"the result of {x.grad_fn}", use="x.detach().clone()")
+    key = id(x.storage.owner), "memory"              # .data gives one memory several Storage objects
+    memory = memo.get(key)
+    if memory is None:
+        memory = memo[key] = flat(x.storage).clone().storage
+    out = rebuild(type(x), memory, x.shape, x.strides, x.offset, x.dtype, x.requires_grad, None)
+    memo[id(x)] = out
+    out.__dict__.update(deepcopy(state(x), memo))
+    if x.grad is not None:
+        out.grad = deepcopy(x.grad, memo)
+    return out
+
+
