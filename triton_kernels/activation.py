@@ -3,7 +3,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.scalar import div, sigmoid
+from triton_kernels.scalar import clamp_numbers, div, sigmoid
 
 
 @triton.jit
@@ -19,12 +19,6 @@ def relu_backward(g, out):
 @triton.jit
 def leaky_slope(x, slope):
     return tl.where(x > 0, x, x * slope)
-
-
-@triton.jit
-def clamp_numbers(x, low, high):
-    x = tl.where(x < low, low, x).to(x.dtype)
-    return tl.where(x > high, high, x).to(x.dtype)
 
 
 @triton.jit

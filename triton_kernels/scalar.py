@@ -506,11 +506,6 @@ def bitwise_not(x):
 
 
 @triton.jit
-def bool_not(x):
-    return x == 0
-
-
-@triton.jit
 def bitwise_left_shift(x, y):
     return x << y
 

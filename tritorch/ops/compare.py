@@ -4,7 +4,7 @@ import numpy as np
 from tritorch.dtype import promote, types
 from tritorch.errors import check
 from tritorch.ops import create
-from tritorch.ops.elementwise import binary, boolean, ternary, unary
+from tritorch.ops.elementwise import SCALAR, binary, boolean, launch_elementwise, ternary, unary
 from tritorch.tensor import Tensor
 
 WHOLE = {"integer": True, "low": -9, "high": 9}
@@ -112,7 +112,7 @@ def _bits(name, doc, ufunc, draw=WHOLE, second=WHOLE):
         yield make(3, 4, **draw), make(4, **second)
         yield make(0, **draw), make(1, **second)
         yield make(5, **draw), 3
-        if second is WHOLE:
+        if second is WHOLE and name.startswith("bitwise"):
             yield make(4, **draw) > 0, make(4, **second) > 0
 
     return made
@@ -124,6 +124,12 @@ bitwise_xor = _bits("bitwise_xor", "input ^ other, bit by bit; on bools the excl
 bitwise_left_shift = _bits("bitwise_left_shift", "input · 2^other.", np.left_shift, second=SHIFTS)
 bitwise_right_shift = _bits("bitwise_right_shift", "input / 2^other rounded down.", np.right_shift, second=SHIFTS)
 bitwise_not = unary("bitwise_not", "~input, bit by bit; on bools the logical not.", np.invert, result=integers)
+
+
+@bitwise_not.impl("cuda")
+def bitwise_not_cuda(out, input):
+    fn = SCALAR.logical_not if input.dtype is types.bool else SCALAR.bitwise_not
+    launch_elementwise(out, (input,), fn, input.dtype)
 
 
 @bitwise_not.samples

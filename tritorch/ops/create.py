@@ -4,7 +4,7 @@ import numbers
 
 import numpy as np
 
-from tritorch import dtype as types
+from tritorch.dtype import types
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
@@ -35,7 +35,7 @@ def ramp_cpu(out, start, step, count, dtype, device):
 def ramp_cuda(out, start, step, count, dtype, device):
     block, whole = tile(1024, 8192), not dtype.is_floating_point
     number = np.int64 if whole else np.float64
-    launch(K.ramp_kernel, (cdiv(count, block),), out, count, number(start), number(step), WHOLE=whole, BLOCK=block)
+    launch(K.ramp_kernel, (cdiv(count, block),), out, out.strides[0], count, number(start), number(step), WHOLE=whole, BLOCK=block)
 
 
 @ramp.samples

@@ -259,9 +259,9 @@ polygamma1 = unary("polygamma1", "The derivative of digamma (trigamma).", specia
 # ------------------------------------------------------------------ extremes
 maximum = binary("maximum", "The greater of the two; NaN where one is NaN.", np.maximum,
                  grad_input=lambda g, input, other: g * _share(input > other, input == other, g),
-                 grad_other=lambda g, input, other: g * _share(other_less(input, other), input == other, g))
+                 grad_other=lambda g, input, other: g * _share(input < other, input == other, g))
 minimum = binary("minimum", "The smaller of the two; NaN where one is NaN.", np.minimum,
-                 grad_input=lambda g, input, other: g * _share(other_less(other, input), input == other, g),
+                 grad_input=lambda g, input, other: g * _share(input < other, input == other, g),
                  grad_other=lambda g, input, other: g * _share(input > other, input == other, g))
 fmax = binary("fmax", "The greater of the two; the other where one is NaN.", np.fmax,
               grad_input=lambda g, input, other: g.masked_fill(~((input >= other) | (other != other)), 0),
@@ -273,11 +273,6 @@ copysign = binary("copysign", "|input| with the sign of other.", np.copysign, re
                   grad_input=lambda g, input, out: g * (sign(input) * sign(out)), grad_other=lambda g: None)
 nextafter = binary("nextafter", "The next number after input towards other.", np.nextafter)
 heaviside = binary("heaviside", "0 below 0, 1 above, other at 0.", np.heaviside, grad_input=lambda g: None, grad_other=lambda g: None)
-
-
-def other_less(a, b):
-    """a < b, where either may be a number."""
-    return a < b if isinstance(a, Tensor) else b > a
 
 
 def _share(wins, ties, g):

@@ -60,7 +60,7 @@ def trigamma(x):
 
 def sigmoid(x):
     """1 / (1 + e^-x) by tanh, which cannot overflow."""
-    out = np.multiply(x, x.dtype.type(0.5))
+    out = np.multiply(x, x.dtype.type(0.5), out=np.empty_like(x))
     np.tanh(out, out=out)
     out *= x.dtype.type(0.5)
     out += x.dtype.type(0.5)

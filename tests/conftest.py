@@ -1,0 +1,29 @@
+"""The devices of the suite: the CPU, and a CUDA device that is simulated unless `-m gpu` asks for the real one."""
+import pytest
+
+
+def on_gpu(config):
+    return config.option.markexpr.strip() == "gpu"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """`-m gpu` selects every test that uses the `cuda` fixture."""
+    if on_gpu(config):
+        for item in items:
+            if "cuda" in item.fixturenames:
+                item.add_marker(pytest.mark.gpu)
+
+
+@pytest.fixture(scope="session")
+def cuda(request):
+    """A CUDA device: the real one under `-m gpu`, else the simulated one."""
+    import tritorch as torch
+
+    if on_gpu(request.config):
+        if not torch.cuda.is_available():
+            pytest.skip("no GPU on this machine")
+        yield torch.device("cuda:0")
+    else:
+        with torch.cuda.simulate(seed=0):
+            yield torch.device("cuda:0")

@@ -1,0 +1,25 @@
+"""Every operator's card, checked on the CPU and on a CUDA device: see tritorch.testing.cards."""
+import pytest
+
+import tritorch as torch
+from tritorch.testing import CHECKS, problems
+
+OPERATORS = sorted(torch.dispatch.registry)
+EXCUSED = {}                                                             # operator -> why its card may lack something
+
+
+@pytest.mark.parametrize("check", [c for c in CHECKS if c != "capture"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_on_cpu(name, check):
+    CHECKS[check](torch.dispatch.registry[name], torch.device("cpu"))
+
+
+@pytest.mark.parametrize("check", [c for c in CHECKS if c not in ("forward_mode", "errors")])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_on_cuda(name, check, cuda):
+    CHECKS[check](torch.dispatch.registry[name], cuda)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_card_is_complete(name):
+    assert problems(torch.dispatch.registry[name]) == [] or name in EXCUSED

@@ -1,0 +1,421 @@
+"""The checks that an operator's card gives rise to: layouts, dtypes, devices, gradients, in-place, capture, errors.
+
+Each check is a function of (op, device): it runs every sample and raises AssertionError with the sample in its message.
+"""
+import math
+
+import numpy as np
+
+from tritorch.autograd import modes
+from tritorch.autograd.engine import grad as differentiate
+from tritorch.device import as_device, cpu, device
+from tritorch.dtype import types
+from tritorch.ops import create
+from tritorch.tensor import Tensor, empty, strided
+from tritorch.testing.compare import wide
+
+
+# ------------------------------------------------------------------ drawing samples
+class Maker:
+    """Draws the tensors of samples: `make(3, 4)` is floating, near N(0, 1), and takes part in gradients."""
+
+    def __init__(self, dtype=types.float32, seed=0):
+        self.dtype, self.rng = dtype, np.random.default_rng(seed)
+
+    def __call__(self, *shape, dtype=None, low=None, high=None, positive=False, integer=False, grad=True):
+        if integer:
+            values = self.rng.integers(-5 if low is None else low, 5 if high is None else high, shape)
+            return create.tensor(values, dtype=dtype or types.int64)
+        if positive:
+            low, high = 0.5 if low is None else low, 2.0 if high is None else high
+        values = self.rng.standard_normal(shape) if low is None else self.rng.uniform(low, high, shape)
+        out = create.tensor(np.asarray(values), dtype=dtype or self.dtype)
+        return out.requires_grad_() if grad and out.dtype.is_floating_point else out
+
+
+def samples_of(op, dtype=types.float32, seed=0):
+    """(args) of every sample, all parameters in order, drawn with floating tensors of `dtype`."""
+    for sample in op.samples_body(Maker(dtype, seed)):
+        sample = sample if isinstance(sample, tuple) else (sample,)
+        keywords = sample[-1] if sample and isinstance(sample[-1], dict) else {}
+        args = list(sample[:-1] if keywords or (sample and isinstance(sample[-1], dict)) else sample)
+        for name, default in zip(op.names[len(args):], op.defaults[len(args):]):
+            args.append(keywords.get(name, default))
+        yield args
+
+
+def each_tensor(fn, args):
+    """args with fn applied to every tensor, those in tuples included."""
+    return [fn(a) if isinstance(a, Tensor) else tuple([fn(v) if isinstance(v, Tensor) else v for v in a]) if isinstance(a, tuple) else a for a in args]
+
+
+def tensors_in(args):
+    return [v for a in args for v in (a if isinstance(a, tuple) else (a,)) if isinstance(v, Tensor)]
+
+
+def leaves(args, to=None, dtype=None):
+    """Fresh leaves with the values of args, on a device, floating ones in a dtype."""
+
+    def fresh(x):
+        kind = dtype if dtype is not None and x.dtype.is_floating_point else x.dtype
+        out = x.detach().to(to or x.device, kind, copy=True)
+        return out.requires_grad_() if x.requires_grad else out
+
+    out = each_tensor(fresh, args)
+    return out if to is None else [to if isinstance(a, device) else a for a in out]
+
+
+def results(out):
+    return list(out) if isinstance(out, tuple) else [out]
+
+
+def describe(op, args):
+    def show(a):
+        if isinstance(a, Tensor):
+            return f"{a.dtype.name}{tuple(a.shape)}" + ("" if a.is_contiguous() else f" strides {a.strides}")
+        return "(" + ", ".join(map(show, a)) + ")" if isinstance(a, tuple) else repr(a)
+
+    return f"{op.__name__}({', '.join(map(show, args))})"
+
+
+# ------------------------------------------------------------------ comparing
+def tolerance(dtype):
+    """How far a result of a dtype may lie from the float64 reference on the same rounded inputs, relative to the size of the results."""
+    return {types.float64: 1e-12, types.float32: 2e-5, types.float16: 4e-3, types.bfloat16: 3e-2}.get(dtype, 0.0)
+
+
+def assert_near(got, want, what, tol):
+    """Values near, NaN and infinities equal; whole numbers exact."""
+    x, y = wide(got), wide(want)
+    assert x.shape == y.shape, f"{what}: shape {x.shape} for {y.shape}"
+    if x.dtype.kind != "f" or y.dtype.kind != "f":
+        assert np.array_equal(x, y), f"{what}: {x} for {y}"
+        return
+    finite = np.isfinite(y)
+    assert np.array_equal(np.isnan(x), np.isnan(y)), f"{what}: NaN in other places: {x} for {y}"
+    assert np.array_equal(x[np.isinf(y)], y[np.isinf(y)]), f"{what}: other infinities: {x} for {y}"
+    if finite.any():
+        scale = np.abs(y[finite]).max()
+        worst = np.abs(x[finite] - y[finite]) - tol * np.abs(y[finite])
+        assert worst.max() <= tol * max(scale, 1e-3), f"{what}: off by {worst.max():g} at size {scale:g} (tolerance {tol:g})\n{x}\nfor\n{y}"
+
+
+# ------------------------------------------------------------------ layouts
+def layouts(x):
+    """The same values stored otherwise: column-major, with an offset and gaps, and, where the values allow it, with stride 0."""
+    if x.ndim >= 2:
+        yield "transposed", _leaf(x.detach().transpose(-1, -2).clone().transpose(-1, -2), x)
+    if x.ndim >= 1:
+        wide_shape = (*x.shape[:-1], 2 * x.shape[-1] + 1)
+        gapped = create.zeros(wide_shape, dtype=x.dtype, device=x.device)
+        part = gapped[..., 1::2]
+        part.copy_(x.detach())
+        yield "gapped", _leaf(part.detach(), x)
+    else:
+        two = create.zeros(2, dtype=x.dtype, device=x.device)
+        two[1].copy_(x.detach())
+        yield "offset", _leaf(two.detach()[1].detach(), x)
+
+
+def _leaf(t, like):
+    return t.requires_grad_() if like.requires_grad else t
+
+
+def expanded(x):
+    """A tensor of the same shape whose first dim has stride 0."""
+    return _leaf(x.detach()[:1].clone().expand(x.shape).detach(), x)
+
+
+def replaced(args, k, j, new):
+    """args with the j-th tensor of argument k replaced."""
+    out = list(args)
+    if isinstance(out[k], tuple):
+        out[k] = (*out[k][:j], new, *out[k][j + 1:])
+    else:
+        out[k] = new
+    return out
+
+
+def places(args):
+    for k, a in enumerate(args):
+        if isinstance(a, Tensor):
+            yield k, 0, a
+        elif isinstance(a, tuple):
+            for j, v in enumerate(a):
+                if isinstance(v, Tensor):
+                    yield k, j, v
+
+
+# ------------------------------------------------------------------ the checks
+def check_values(op, where):
+    """The result on the device is the CPU's; the CPU's float32 is near its float64."""
+    for args in samples_of(op):
+        what = describe(op, args)
+        with modes.no_grad():
+            base = results(op(*leaves(args)))
+            if where is cpu:
+                if op.__name__ in REINTERPRETS:
+                    continue
+                exact = results(op(*leaves(args, dtype=types.float64)))
+                for got, want in zip(base, exact):
+                    assert_near(got, want, what, tolerance(got.dtype))
+            else:
+                for got, want in zip(results(op(*leaves(args, where))), base):
+                    assert got.device is where and got.dtype is want.dtype, f"{what}: {got.dtype} on {got.device} for {want.dtype} on {where}"
+                    assert_near(got, want, f"{what} on {where}", tolerance(got.dtype))
+
+
+def check_layouts(op, where):
+    """Every tensor argument transposed, offset with gaps, and with stride 0."""
+    with modes.no_grad():
+        for args in samples_of(op):
+            args = leaves(args, where)
+            want = None
+            for k, j, x in places(args):
+                want = results(op(*args)) if want is None else want
+                for name, other in layouts(x):
+                    changed = replaced(args, k, j, other)
+                    _same_results(op, changed, want, name)
+                if x.ndim and x.shape[0] > 1:
+                    spread = expanded(x)
+                    reference = results(op(*replaced(args, k, j, spread.clone())))
+                    _same_results(op, replaced(args, k, j, spread), reference, "expanded")
+
+
+def _same_results(op, args, want, name):
+    if op.__name__ in LAYOUT_DEPENDENT:
+        return
+    for got, expect in zip(results(op(*args)), want):
+        assert_near(got, expect, f"{describe(op, args)} {name}", tolerance(got.dtype))
+
+
+REINTERPRETS = {"view_as_dtype"}                                         # the same bytes in float64 are other numbers
+LAYOUT_DEPENDENT = {"as_strided", "view_as_shape", "view_as_dtype"}      # what they mean hangs on the strides of the input
+
+
+def differentiable(op, args):
+    """(outputs that need gradients, leaves) of a call."""
+    outs = [o for o in results(op(*args)) if o.dtype.is_floating_point and o.requires_grad]
+    return outs, [t for t in tensors_in(args) if t.requires_grad]
+
+
+def check_gradients(op, where):
+    """On the CPU: numeric derivatives in float64 to second order. On a device: the CPU's gradients."""
+    for k, args in enumerate(samples_of(op, types.float64 if where is cpu else types.float32)):
+        if where is cpu:
+            _check_numeric(op, leaves(args), np.random.default_rng(k))
+        else:
+            _check_device_gradients(op, args, where, k)
+
+
+def _check_numeric(op, args, rng):
+    what = describe(op, args)
+    outs, ins = differentiable(op, args)
+    if not outs or any(o.dtype is not types.float64 for o in outs):      # a cast to fewer bits has steps, not slopes
+        return
+    weights = [_like(o, rng) for o in outs]
+    first = _gradients(outs, ins, weights, create=True)
+
+    def weighted(*values):
+        with modes.no_grad():
+            now = results(op(*_substitute(args, ins, values)))
+        now = [o for o in now if o.dtype.is_floating_point][:len(outs)] if len(outs) == 1 else _matching(now, outs)
+        return sum(float((wide(o) * wide(w)).sum()) for o, w in zip(now, weights))
+
+    _check_direction(weighted, ins, first, rng, what)
+    second_outs = [g for g in first if g is not None and g.requires_grad]
+    if not second_outs or op.__name__ in FIRST_ORDER:
+        return
+    picks = [k for k, g in enumerate(first) if g is not None and g.requires_grad]
+    seconds = [_like(g, rng) for g in second_outs]
+    analytic = _gradients(second_outs, ins, seconds, create=False)
+
+    def weighted_gradient(*values):
+        fresh = [v.detach().requires_grad_() for v in values]
+        moved, _ = differentiable(op, _substitute(args, ins, fresh))
+        gs = _gradients(moved, fresh, weights, create=False)
+        return sum(float((wide(gs[k]) * wide(w)).sum()) for k, w in zip(picks, seconds))
+
+    _check_direction(weighted_gradient, ins, analytic, rng, f"second order of {what}")
+
+
+FIRST_ORDER = {}                                                         # operators whose second derivative is not there: name -> reason
+
+
+def _matching(now, outs):
+    return [o for o in now if o.dtype.is_floating_point][:len(outs)]
+
+
+def _substitute(args, old, new):
+    table = {id(o): n for o, n in zip(old, new)}
+    return each_tensor(lambda x: table.get(id(x), x), args)
+
+
+def _like(x, rng):
+    return create.tensor(np.asarray(rng.standard_normal(x.shape)), dtype=x.dtype, device=x.device)
+
+
+def _gradients(outs, ins, weights, create):
+    return differentiate(outs, ins, weights, create_graph=create, retain_graph=True, allow_unused=True)
+
+
+def _check_direction(f, ins, analytic, rng, what, step=1e-6):
+    """The derivative along a random direction, numerically and by the rules."""
+    directions = [_like(x, rng) for x in ins]
+    have = sum(float((wide(g) * wide(d)).sum()) for g, d in zip(analytic, directions) if g is not None)
+    high, low = (f(*[(x.detach() + s * d) for x, d in zip(ins, directions)]) for s in (step, -step))
+    want = (high - low) / (2 * step)
+    size = max(abs(want), abs(have), 1e-2)
+    assert math.isclose(have, want, rel_tol=2e-4, abs_tol=2e-5 * max(size, 1.0)), f"{what}: derivative {have} by the rules, {want} numerically"
+
+
+def _check_device_gradients(op, args, where, seed):
+    what = describe(op, args)
+    here, there = leaves(args), leaves(args, where)
+    outs, ins = differentiable(op, here)
+    if not outs:
+        return
+    weights = [_like(o, np.random.default_rng(seed)) for o in outs]
+    want = _gradients(outs, ins, weights, create=False)
+    outs, ins = differentiable(op, there)
+    for arrange in (lambda w: w, *_gradient_layouts(weights)):
+        got = _gradients(outs, ins, [arrange(w.to(where)) for w in weights], create=False)
+        for g, expect in zip(got, want):
+            assert (g is None) == (expect is None), f"{what}: a gradient is missing"
+            if g is not None:
+                assert_near(g, expect, f"gradient of {what} on {where}", 10 * tolerance(g.dtype))
+
+
+def _gradient_layouts(weights):
+    """The gradient arriving transposed and with gaps."""
+    if any(w.ndim >= 2 for w in weights):
+        yield lambda w: w.transpose(-1, -2).clone().transpose(-1, -2) if w.ndim >= 2 else w
+    if all(w.ndim >= 1 for w in weights):
+        def gapped(w):
+            wide_one = create.zeros((*w.shape[:-1], 2 * w.shape[-1] + 1), dtype=w.dtype, device=w.device)
+            wide_one[..., 1::2] = w
+            return wide_one[..., 1::2]
+
+        yield gapped
+
+
+def check_destinations(op, where):
+    """out= and in-place write every element of poisoned memory, through any layout, and move the version on."""
+    if not op.impls:
+        return
+    with modes.no_grad():
+        for args in samples_of(op):
+            args = leaves(args, where)
+            want = results(op(*args))
+            what = describe(op, args)
+            targets = [_poisoned(w, where) for w in want]
+            versions = [t._version for t in targets]
+            op.into(tuple(targets) if len(targets) > 1 else targets[0], *args)
+            for t, v, expect in zip(targets, versions, want):
+                assert t._version > v, f"{what}: the version of out= stands still"
+                assert_near(t, expect, f"{what} into a strided out=", tolerance(t.dtype))
+            _check_in_place(op, args, want, what)
+
+
+def _poisoned(like, where):
+    """A destination with gaps whose elements are NaN, or a large number."""
+    if not like.ndim:
+        out = empty((), like.dtype, where)
+    else:
+        storage = empty((*like.shape[:-1], 2 * like.shape[-1] + 1), like.dtype, where)
+        out = strided(storage.storage, like.shape, (*storage.strides[:-1], 2), 1, like.dtype)
+    out.fill_(float("nan") if like.dtype.is_floating_point else True if like.dtype is types.bool else 77)
+    return out
+
+
+def _check_in_place(op, args, want, what):
+    x = args[0] if args else None
+    if len(want) == 1 and isinstance(x, Tensor) and x.shape == want[0].shape and x.dtype is want[0].dtype and 0 not in x.shape:
+        target = x.detach().clone()
+        op.into(target, target, *args[1:])
+        assert_near(target, want[0], f"{what} in place", tolerance(x.dtype))
+
+
+def check_dtypes(op, where):
+    """Half types round what float32 computes: near the float64 result on the same rounded inputs."""
+    for kind in (types.bfloat16, types.float16):
+        with modes.no_grad():
+            for args in samples_of(op, kind):
+                if not any(t.dtype is kind for t in tensors_in(args)):
+                    continue
+                exact = results(op(*leaves(args, dtype=types.float64)))
+                for got, want in zip(results(op(*leaves(args, where))), exact):
+                    if got.dtype.is_floating_point:
+                        assert_near(got, want, f"{describe(op, args)} on {where}", tolerance(kind))
+
+
+def check_forward_mode(op, where):
+    """The tangent that forward mode carries is the transpose of what reverse mode gives."""
+    from tritorch.func import jvp
+
+    for k, args in enumerate(samples_of(op, types.float64)):
+        rng, args = np.random.default_rng(k), leaves(args)
+        outs, ins = differentiable(op, args)
+        if not outs or 0 in [n for o in outs for n in o.shape]:
+            continue
+        tangents = [_like(x, rng) for x in ins]
+        _, moved = jvp(lambda *xs: tuple(differentiable(op, _substitute(args, ins, xs))[0]), tuple(x.detach() for x in ins), tuple(tangents))
+        weights = [_like(o, rng) for o in outs]
+        by_reverse = sum(float((wide(g) * wide(t)).sum()) for g, t in zip(_gradients(outs, ins, weights, False), tangents) if g is not None)
+        by_forward = sum(float((wide(m) * wide(w)).sum()) for m, w in zip(results(moved), weights))
+        assert math.isclose(by_reverse, by_forward, rel_tol=1e-7, abs_tol=1e-8), f"{describe(op, args)}: {by_forward} forward, {by_reverse} reverse"
+
+
+def check_capture(op, where):
+    """Captured into a graph and replayed on new values, the result is the eager one."""
+    if where is cpu or op.__name__ in NOT_CAPTURED:
+        return
+    import tritorch.cuda as cuda
+
+    for args in list(samples_of(op))[:2]:
+        args = leaves(args, where)
+        with modes.no_grad():
+            want = [w.cpu() for w in results(op(*args))]
+            graph = cuda.CUDAGraph()
+            with cuda.graph(graph):
+                outs = results(op(*args))
+            graph.replay()
+            for got, expect in zip(outs, want):
+                assert_near(got, expect, f"{describe(op, args)} replayed", tolerance(got.dtype))
+
+
+NOT_CAPTURED = {}                                                        # operators that must look at values on the host: name -> reason
+
+
+def check_errors(op, where):
+    """Every bad call gets its sentence and exception type."""
+    if op.errors_body is None:
+        return
+    for args, keywords, kind, words in op.errors_body(Maker()):
+        try:
+            op(*leaves(list(args), where), **keywords)
+        except kind as error:
+            assert words in str(error), f"{op.__name__}: the sentence {str(error)!r} does not say {words!r}"
+        else:
+            raise AssertionError(f"{describe(op, list(args))}: expected {kind.__name__}, nothing was raised")
+
+
+CHECKS = {f.__name__.removeprefix("check_"): f for f in (
+    check_values, check_layouts, check_gradients, check_destinations, check_dtypes, check_forward_mode, check_capture, check_errors)}
+
+
+def check_op(op, device="cpu", checks=None):
+    """Run the checks of an operator's card (all, or those named) on a device."""
+    for name in checks or CHECKS:
+        CHECKS[name](op, as_device(device))
+
+
+def problems(op):
+    """What a card lacks: an implementation, samples, a manual, workloads."""
+    out = []
+    if op.impls:
+        out += [f"no implementation for {kind}" for kind in ("cpu", "cuda") if kind not in op.impls]
+        out += [] if op.workloads_body else ["no workloads"]
+    out += [] if op.samples_body else ["no samples"]
+    out += [] if (op.__doc__ or "").strip() else ["no docstring"]
+    return out
