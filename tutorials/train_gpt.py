@@ -23,7 +23,7 @@ from tritorch import nn
 from tritorch.nn import functional as F
 
 LAYERS, HEADS, WIDTH, CONTEXT, BATCH = 4, 4, 128, 128, 16         # about 0.84 million parameters
-LEARNING_RATE, WARMUP, DECAYED, WEIGHT_DECAY = 4e-3, 50, 800, 0.1
+LEARNING_RATE, WARMUP, DECAYED, WEIGHT_DECAY = 3e-3, 50, 800, 0.1
 SAVE_EVERY, EVAL_EVERY, EVAL_ROWS, SAMPLE = 20, 100, 240, 300     # steps, a multiple of it, rows of held-out text, characters
 
 
@@ -78,9 +78,8 @@ class GPT(nn.Module):
         self.blocks = nn.Sequential(*[Block() for _ in range(LAYERS)])
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, vocabulary, bias=False)
         for name, parameter in self.named_parameters():
-            if parameter.ndim == 2:                               # what adds to the residual stream starts smaller: its scale stays
-                into_stream = name.endswith(("project.weight", "down.weight"))
-                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * LAYERS) if into_stream else 0.02)
+            if parameter.ndim == 2:                               # small weights: at first every character is as likely as any other
+                nn.init.normal_(parameter, std=0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
