@@ -112,6 +112,23 @@ def cuda(monkeypatch):
             delattr(sys.modules["tritorch.cuda"], name)
 
 
+SIZES = {"i1": 1, "u1": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "fp16": 2, "bf16": 2, "i32": 4, "u32": 4, "fp32": 4}
+
+
+def sizes(signature, descriptors=None, flags=1):
+    """Bytes of every parameter of a kernel, as Triton 3.6 declares them."""
+    def leaves(kinds):
+        for kind in kinds:
+            if isinstance(kind, tuple):
+                yield from leaves(kind)
+            elif kind.startswith("tensordesc"):
+                yield from [128, 4, 4, 8, 8] if descriptors else [8] * 5 + [1] * flags + [4, 4, 8, 8]
+            elif kind != "constexpr":
+                yield SIZES.get(kind, 8)
+
+    return [*leaves(signature.values()), 8, 8]
+
+
 def function(cuda, signature, **fields):
     """A loaded function of that signature."""
     fake, driver = cuda
@@ -120,6 +137,7 @@ def function(cuda, signature, **fields):
     driver.set_device(0)
     properties = protocol.DeviceProperties("Fake GPU", 9, 0, 1, 1, 32, 232448, 1, 1, 1)
     module = sys.modules["tritorch.cuda.nvidia_function"]
+    defaults["parameters"] = sizes(signature, fields.get("descriptors"))
     return module.NvidiaFunction(driver, properties, types.SimpleNamespace(**{**defaults, **fields}), signature)
 
 
@@ -182,7 +200,7 @@ def test_devices(cuda):
     fake, driver = cuda
     assert driver.device_count() == 2
     properties = driver.device_properties(1)
-    assert properties.name == "Fake GPU" and properties.major == 9 and properties.total_memory == 1 << 34 and properties.driver_version == 13000
+    assert (properties.name, properties.major, properties.total_memory, properties.driver_version) == ("Fake GPU", 9, 1 << 34, 13000)
     assert driver.device_properties(1) is properties
     assert fake.named("cuInit") == [("cuInit", 0)]
     assert driver.memory_info(1) == (3, 4)
@@ -373,9 +391,16 @@ def test_descriptors_are_maps_on_hopper(cuda):
     assert [read(address, i, c) for i, c in ((0, "Q"), (2, "i"), (3, "i"), (4, "q"), (5, "q"), (6, "i"))] == [0x20, 100, 64, 128, 1, 7]
 
 
-def test_descriptors_are_pointers_before_hopper(cuda):
+@pytest.mark.parametrize("flags", [1, 2])                                         # Triton 3.6, Triton 3.9
+def test_descriptors_are_pointers_before_hopper(cuda, flags):
     fake, _ = cuda
-    k = function(cuda, {"d": "tensordesc<bf16[32, 64]>", "n": "i32"})
+    signature = {"d": "tensordesc<bf16[32, 64]>", "n": "i32"}
+    k = function(cuda, signature, parameters=sizes(signature, flags=flags))
     k.launch(1, 1, 1, 0, [descriptor(), 7])
-    got = [read(fake.parameters[-1], i, c) for i, c in enumerate("Qqqqq?iiqqi")]
-    assert got == [0x10000, 100, 64, 128, 1, False, 100, 64, 128, 1, 7]
+    got = [read(fake.parameters[-1], i, c) for i, c in enumerate("Qqqqq" + "?" * flags + "iiqqi")]
+    assert got == [0x10000, 100, 64, 128, 1, *[False] * flags, 100, 64, 128, 1, 7]
+
+
+def test_parameters_that_the_kernel_declares_otherwise_are_refused(cuda):
+    with pytest.raises(protocol.DriverError, match=r"takes \[8, 8, 8, 8\] bytes, expected \[8, 4, 8, 8\]; use a version of triton"):
+        function(cuda, {"x": "*fp32", "n": "i32"}, parameters=[8, 8, 8, 8])

@@ -31,7 +31,7 @@ from triton.runtime import driver as triton_driver
 
 from tritorch.cuda import driver
 
-_FORMAT = 1                         # of the files on disk; raise it when Compiled changes
+_FORMAT = 2                         # of the files on disk; raise it when Compiled changes
 _lock = threading.RLock()           # Triton's frontend keeps global state
 _recorders: list[dict[str, Specialisation]] = []
 
@@ -69,7 +69,11 @@ class Specialisation:
 
 @dataclass(frozen=True)
 class Compiled:
-    """Machine code and what a launch must know about it; `num_warps` is the total, after warp specialisation."""
+    """Machine code and what a launch must know about it.
+
+    `num_warps` is the total, after warp specialisation; `parameters` are the sizes of the kernel's parameters in bytes,
+    `descriptors` Triton's notes on its TMA descriptors (none before sm_90).
+    """
 
     name: str
     arch: int
@@ -83,6 +87,7 @@ class Compiled:
     cooperative: bool
     pdl: bool
     descriptors: list
+    parameters: list[int]
 
 
 def where(kernel: Any) -> str:
@@ -122,7 +127,14 @@ def compile_here(spec: Specialisation, arch: int) -> Compiled:
     return Compiled(
         data.name, arch, kernel.asm["cubin"], kernel.asm["ptx"], data.shared, data.num_warps, data.num_ctas, data.global_scratch_size,
         data.global_scratch_align, data.launch_cooperative_grid, data.launch_pdl, list(data.tensordesc_meta or ()),
+        _parameter_sizes(kernel.asm["ptx"]),
     )
+
+
+def _parameter_sizes(ptx: str) -> list[int]:
+    declared = re.findall(r"\.param ([^,)]*)", ptx.split(".entry")[1].split(")")[0])
+    matches = [re.search(r"\.[a-z](\d+)\s.*?(?:\[(\d+)\])?\s*$", line) for line in declared]
+    return [int(m[2] or 1) * int(m[1]) // 8 for m in matches if m]
 
 
 def _source(kernel):
@@ -151,8 +163,8 @@ def resources(compiled: Compiled) -> dict[str, int]:
         file.flush()
         command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    line = text[text.index(f"Function {compiled.name}:"):]
-    usage = {name: int(re.search(rf"{name}:(\d+)", line)[1]) for name in ("REG", "STACK", "LOCAL")}
+    line = text.split(f"Function {compiled.name}:")[1].split("Function")[0]
+    usage = {name: int(number) for name, number in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", line)}
     return {"registers": usage["REG"], "spills": usage["STACK"] + usage["LOCAL"], "shared": compiled.shared}
 
 

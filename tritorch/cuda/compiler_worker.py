@@ -25,6 +25,7 @@ def ask(process: subprocess.Popen, spec: Any, arch: int) -> Any:
     """One question and its answer; EOFError or OSError when the process died."""
     message = io.BytesIO()
     _Pickler(message).dump((spec, arch))
+    assert process.stdin and process.stdout
     process.stdin.write(message.getvalue())
     process.stdin.flush()
     return pickle.load(process.stdout)
@@ -40,7 +41,7 @@ def serve() -> None:
         except EOFError:
             return
         try:
-            found = compiler.compile_here(spec, arch)
+            found: Any = compiler.compile_here(spec, arch)
         except compiler.CompileError as error:
             found = compiler.CompileError(str(error))            # without its cause, which may not pickle
         answers.write(pickle.dumps(found))
@@ -58,10 +59,11 @@ class _Pickler(pickle.Pickler):
 
 def _find(module: str, name: str, file: str) -> Any:
     if module == "__main__" or (module not in sys.modules and importlib.util.find_spec(module.partition(".")[0]) is None):
-        specification = importlib.util.spec_from_file_location(f"kernels_of_{abs(hash(file))}", file)
-        found = sys.modules.get(specification.name)
+        found = sys.modules.get(file)                            # a script: loaded from its file, under the file's name
         if found is None:
-            found = sys.modules[specification.name] = importlib.util.module_from_spec(specification)
+            specification = importlib.util.spec_from_file_location(file, file)
+            assert specification and specification.loader
+            found = sys.modules[file] = importlib.util.module_from_spec(specification)
             specification.loader.exec_module(found)
     else:
         found = importlib.import_module(module)

@@ -45,19 +45,30 @@ class Layout:
     into what is packed; None where they are the same.
     """
 
-    def __init__(self, signature: dict, descriptors: Sequence[dict]):
+    def __init__(self, signature: dict, descriptors: Sequence[dict], sizes: Sequence[int]):
+        kinds = list(_leaves(signature.values()))
+        tiles = sum(kind.startswith("tensordesc") for kind in kinds)
+        for flags in (1, 2) if tiles and not descriptors else (1,):    # of a descriptor before sm_90: 1 in Triton 3.6, 2 in 3.9
+            self._place(kinds, descriptors, flags)
+            found = [struct.calcsize("<" + code) for code in (*self.formats, "Q", "Q")]
+            if found == list(sizes):
+                return
+        raise DriverError(f"a kernel with parameters {kinds} takes {list(sizes)} bytes, expected {found}; use a version of triton "
+                          "that tritorch was tested with")
+
+    def _place(self, kinds: Sequence[str], descriptors: Sequence[dict], flags: int) -> None:
         formats: list[str] = []
         steps: list[Callable | None] = []
         remaining = iter(descriptors)
-        for kind in _leaves(signature.values()):
+        for kind in kinds:
             if kind.startswith("tensordesc"):
                 rank = kind.count(",") + 1
                 if descriptors:
                     formats += ["128s", *"i" * rank, *"q" * rank]
                     steps.append(_mapped(next(remaining)))
                 else:               # before sm_90 a descriptor is a pointer, shape and strides, and once more shape and strides
-                    formats += ["Q", *"q" * 2 * rank, "?", *"i" * rank, *"q" * rank]
-                    steps.append(lambda d: (d.ptr, *d.shape, *d.strides, d.padding == "nan", *d.shape, *d.strides))
+                    formats += ["Q", *"q" * 2 * rank, *"?" * flags, *"i" * rank, *"q" * rank]
+                    steps.append(lambda d: (d.ptr, *d.shape, *d.strides, *[False] * flags, *d.shape, *d.strides))
             else:
                 formats.append("Q" if kind[0] == "*" else _FORMATS[kind])
                 steps.append(_bfloat16 if kind == "bf16" else None)
@@ -146,7 +157,7 @@ class NvidiaFunction:
             "num_warps": compiled.num_warps,
             "occupancy": call("cuOccupancyMaxActiveBlocksPerMultiprocessor", self.handle, 32 * compiled.num_warps, compiled.shared),
         }
-        layout = Layout(signature, compiled.descriptors)
+        layout = Layout(signature, compiled.descriptors, compiled.parameters)
         special = layout.expand or compiled.global_scratch_size or compiled.num_ctas > 1 or compiled.pdl or compiled.cooperative
         self.launch = (_general if special else _simple)(driver, self.handle, compiled, layout)
 
