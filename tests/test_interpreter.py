@@ -10,11 +10,13 @@ import pytest
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
+from interpreted import Descriptor, launch  # noqa: E402
 from triton.language.extra import libdevice  # noqa: E402
 
-from interpreted import Descriptor, launch  # noqa: E402
-from tritorch.cuda.simulated import MemoryFault  # noqa: E402
-from tritorch.cuda.simulated import special  # noqa: E402
+from tritorch.cuda.simulated import (
+    MemoryFault,  # noqa: E402
+    special,  # noqa: E402
+)
 
 bf16, e4m3, e5m2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 rng = np.random.default_rng(0)

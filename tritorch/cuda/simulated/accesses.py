@@ -5,10 +5,9 @@ import math
 
 import numpy as np
 
+from .conversions import BF16, CARRIER, INT1, INT32, KIND, STORAGE, constant, converted, from_storage, round_bf16, to_storage
 from .memory import MemoryFault, distance
-from .values import (
-    BF16, CARRIER, INT1, INT32, KIND, STORAGE, Pointer, Value, constant, converted, from_storage, itemsize, round_bf16, to_storage, to_value,
-)
+from .values import Pointer, Value, itemsize, to_value
 
 
 class Program:

@@ -23,9 +23,11 @@ from triton.runtime.jit import JITFunction
 
 from . import language
 from .accesses import Descriptor, Origin, Program
+from .conversions import INT1, INT32, INT64, TYPES, constant
 from .libdevice import FUNCTIONS as LIBDEVICE
 from .memory import MemoryFault
-from .values import INT1, INT32, INT64, TYPES, Pointer, Value, constant, to_value
+from .names import NAMES
+from .values import Pointer, Value, to_value
 
 
 class KernelError(RuntimeError):
@@ -198,9 +200,9 @@ class Namespace:
 
 LANGUAGE_MODULES = (tl, tl.core, tl.math, tl.standard, tl.random)
 LIBDEVICE_MODULES = (triton_libdevice, tl.extra.cuda.libdevice)
-MEANING = {id(getattr(module, name)): ours for modules, table in ((LANGUAGE_MODULES, language.NAMES), (LIBDEVICE_MODULES, LIBDEVICE))
+MEANING = {id(getattr(module, name)): ours for modules, table in ((LANGUAGE_MODULES, NAMES), (LIBDEVICE_MODULES, LIBDEVICE))
            for module in modules for name, ours in table.items() if hasattr(module, name)}
-MEANING |= {id(module): Namespace(module, language.NAMES) for module in LANGUAGE_MODULES}
+MEANING |= {id(module): Namespace(module, NAMES) for module in LANGUAGE_MODULES}
 MEANING |= {id(module): Namespace(module, LIBDEVICE, lambda name: language.refused(f"extra.libdevice.{name}")) for module in LIBDEVICE_MODULES}
 
 
@@ -223,7 +225,7 @@ def convert(value):
     if isinstance(getattr(value, "fn", None), JITFunction):
         return convert(value.fn)                    # autotune and heuristics around a kernel
     if getattr(value, "__triton_builtin__", False):
-        return language.NAMES.get(value.__name__) or language.refused(value.__name__)
+        return NAMES.get(value.__name__) or language.refused(value.__name__)
     return value
 
 

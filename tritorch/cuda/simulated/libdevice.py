@@ -4,7 +4,8 @@ from __future__ import annotations
 import numpy as np
 
 from . import special
-from .values import CARRIER, FP32, FP64, INT1, INT32, INT64, KIND, UINT32, UINT64, Value, converted, to_integers, to_value
+from .conversions import CARRIER, FP32, FP64, INT1, INT32, INT64, KIND, UINT32, UINT64, converted, to_integers
+from .values import Value, to_value
 
 
 def _values(name, args):
