@@ -1,0 +1,456 @@
+"""Putting tensors together and their elements in another order: cat, stack, flip, roll, repeat, tril and their like."""
+import itertools
+
+import numpy as np
+
+from tritorch.cuda.launch import kernels, launch
+from tritorch.cuda.launch import tile as block_size
+from tritorch.dispatch import common_device, op
+from tritorch.dtype import promote, types
+from tritorch.errors import check
+from tritorch.ops import copy, create, view
+from tritorch.ops.copy import transfer
+from tritorch.shape import broadcast_shapes, cdiv, next_power_of_2, wrap_dim, wrap_dims
+from tritorch.tensor import Tensor, strided
+
+K = kernels("shaping")
+
+
+# ------------------------------------------------------------------ cat
+@op
+def concatenated(tensors, dim, sizes):
+    """The tensors behind each other along `dim`, on which they have `sizes`."""
+    check(len(tensors) > 0, "cat", "at least one tensor", "none")
+    parts = [t for t in tensors if t.shape != (0,)] or tensors[:1]       # PyTorch lets empty 1-d tensors pass
+    first = parts[0].shape
+    check(len(first) > 0, "cat", "tensors of at least one dim", "0 dims")
+    d = wrap_dim(dim, len(first), "cat")
+    for t in parts[1:]:
+        fits = len(t.shape) == len(first) and all(a == b for k, (a, b) in enumerate(zip(t.shape, first)) if k != d)
+        check(fits, "cat", f"sizes that agree in all dims but {d}", first, t.shape)
+    total = sum([t.shape[d] for t in parts])
+    return (*first[:d], total, *first[d + 1:]), promote(*tensors), common_device("cat", *parts)
+
+
+@concatenated.impl("cpu", raw=True)
+@concatenated.impl("cuda", raw=True)
+def concatenated_any(out, tensors, dim, sizes):
+    d, start = wrap_dim(dim, len(out.shape), "cat"), 0
+    for t in tensors:
+        if t.shape == (0,) and len(out.shape) != 1:
+            continue
+        shape = list(out.shape)
+        shape[d] = t.shape[d]
+        transfer(strided(out.storage, tuple(shape), out.strides, out.offset + start * out.strides[d], out.dtype), t)
+        start += t.shape[d]
+
+
+@concatenated.grad("tensors")
+def concatenated_grad(g, dim, sizes):
+    pieces, start, d = [], 0, wrap_dim(dim, len(g.shape), "cat")
+    for n in sizes:
+        pieces.append(None if n is None else view.slice_dim(g, d, start, start + n, 1))
+        start += n or 0
+    return tuple(pieces)
+
+
+@concatenated.samples
+def concatenated_samples(make):
+    yield (make(2, 3), make(4, 3)), 0, (2, 4)
+    yield (make(2, 3), make(2, 1), make(2, 0)), -1, (3, 1, 0)
+    yield (make(5),), 0, (5,)
+    yield (make(0), make(3, 2)), 0, (None, 3)
+    yield (make(3, grad=False), make(2, integer=True)), 0, (3, 2)
+
+
+@concatenated.workloads
+def concatenated_workloads(make):
+    a, b = make(1 << 12, 1 << 12, grad=False), make(1 << 12, 1 << 12, grad=False)
+    yield "2 x 4096x4096 fp32", lambda: ((a, b), 0, (1 << 12, 1 << 12)), 2 * (a.nbytes + b.nbytes), 0
+
+
+def cat(tensors, dim=0, *, out=None):
+    """The tensors behind each other along `dim`; all other sizes must agree.
+
+    >>> import tritorch as torch; torch.cat([torch.zeros(2), torch.ones(1)])
+    tensor([0., 0., 1.])
+    """
+    tensors = tuple(tensors)
+    check(all(isinstance(t, Tensor) for t in tensors), "cat", "tensors", ", ".join(sorted({type(t).__name__ for t in tensors})), error=TypeError)
+    ndim = max([len(t.shape) for t in tensors], default=0)
+    d = wrap_dim(dim, ndim, "cat")
+    sizes = tuple([None if t.shape == (0,) and ndim != 1 else t.shape[d] if d < len(t.shape) else 0 for t in tensors])
+    return concatenated(tensors, dim, sizes) if out is None else concatenated.into(out, tensors, dim, sizes)
+
+
+concat = concatenate = cat
+
+
+def stack(tensors, dim=0, *, out=None):
+    """The tensors, all of one shape, along a new dim.
+
+    >>> import tritorch as torch; torch.stack([torch.zeros(2), torch.ones(2)]).shape
+    tritorch.Size([2, 2])
+    """
+    tensors = tuple(tensors)
+    check(len(tensors) > 0, "stack", "at least one tensor", "none")
+    check(all(t.shape == tensors[0].shape for t in tensors), "stack", "tensors of one shape", *dict.fromkeys([t.shape for t in tensors]))
+    d = wrap_dim(dim, len(tensors[0].shape) + 1, "stack")
+    return cat([view.unsqueeze(t, d) for t in tensors], d, out=out)
+
+
+def atleast_1d(*tensors):
+    """0-dim tensors as 1-dim ones."""
+    return _each(tensors, lambda t: t if t.shape else view.reshape(t, 1))
+
+
+def atleast_2d(*tensors):
+    """Tensors of fewer dims with dims of size 1 in front."""
+    return _each(tensors, lambda t: t if len(t.shape) > 1 else view.reshape(t, 1, -1))
+
+
+def atleast_3d(*tensors):
+    """Tensors of fewer dims as three-dim ones, (n) as (1, n, 1)."""
+    return _each(tensors, lambda t: t if len(t.shape) > 2 else view.unsqueeze(t, -1) if len(t.shape) == 2 else view.reshape(t, 1, -1, 1))
+
+
+def _each(tensors, fn):
+    if len(tensors) == 1 and not isinstance(tensors[0], Tensor):
+        tensors = tensors[0]
+        return tuple([fn(t) for t in tensors])
+    return fn(tensors[0]) if len(tensors) == 1 else tuple([fn(t) for t in tensors])
+
+
+def hstack(tensors, *, out=None):
+    """Side by side: along dim 1, or 0 for one-dim tensors."""
+    tensors = [atleast_1d(t) for t in tensors]
+    return cat(tensors, 0 if len(tensors[0].shape) == 1 else 1, out=out)
+
+
+def vstack(tensors, *, out=None):
+    """Above each other: rows along dim 0."""
+    return cat([atleast_2d(t) for t in tensors], 0, out=out)
+
+
+row_stack = vstack
+
+
+def dstack(tensors, *, out=None):
+    """Behind each other: along dim 2."""
+    return cat([atleast_3d(t) for t in tensors], 2, out=out)
+
+
+def column_stack(tensors, *, out=None):
+    """One-dim tensors as columns, side by side."""
+    return cat([t if len(t.shape) > 1 else view.reshape(t, -1, 1) for t in tensors], 1, out=out)
+
+
+def block_diag(*tensors):
+    """Matrices along the diagonal of a larger one, zeros elsewhere."""
+    blocks = [atleast_2d(t) for t in tensors]
+    width, start, rows = sum(b.shape[1] for b in blocks), 0, []
+    for b in blocks:
+        left, right = [create.new_zeros(b, b.shape[0], n) for n in (start, width - start - b.shape[1])]
+        rows.append(cat([left, b, right], 1))
+        start += b.shape[1]
+    return cat(rows, 0)
+
+
+# ------------------------------------------------------------------ another order
+@op
+def flip_dims(x, dims):
+    """The order of the elements along each of `dims` reversed."""
+    wrap_dims(dims, len(x.shape), "flip")
+    return x.shape, x.dtype, x.storage.device
+
+
+@flip_dims.impl("cpu")
+def flip_dims_cpu(out, x, dims):
+    np.copyto(out, np.flip(x, dims))
+
+
+@flip_dims.impl("cuda")
+def flip_dims_cuda(out, x, dims):
+    strides, offset = list(x.strides), x.offset
+    for d in wrap_dims(dims, len(x.shape), "flip"):                      # the kernels step backwards as well
+        offset, strides[d] = offset + max(x.shape[d] - 1, 0) * strides[d], -strides[d]
+    transfer(out, strided(x.storage, x.shape, tuple(strides), offset, x.dtype))
+
+
+@flip_dims.grad("x")
+def flip_dims_grad(g, dims):
+    return flip_dims(g, dims)
+
+
+@flip_dims.samples
+def flip_dims_samples(make):
+    yield make(5), (0,)
+    yield make(2, 3, 4), (0, -1)
+    yield make(0, 3), (1,)
+    yield make(3), ()
+
+
+@op
+def roll_dims(x, shifts, dims):
+    """The elements moved by `shifts` along `dims`, those that leave coming in again at the other end."""
+    check(len(shifts) == len(dims), "roll", "as many shifts as dims", shifts, dims)
+    wrap_dims(dims, len(x.shape), "roll")
+    return x.shape, x.dtype, x.storage.device
+
+
+@roll_dims.impl("cpu")
+def roll_dims_cpu(out, x, shifts, dims):
+    np.copyto(out, np.roll(x, shifts, dims) if dims else x)
+
+
+@roll_dims.impl("cuda")
+def roll_dims_cuda(out, x, shifts, dims):
+    """Every dim falls into two blocks that change places: copy each combination of blocks."""
+    if not out.numel():
+        return
+    pieces = []
+    for shift, d in zip(shifts, dims):
+        n = x.shape[d]
+        s = shift % n
+        pieces.append([(d, a, b, m) for a, b, m in ((0, s, n - s), (n - s, 0, s)) if m])
+    for blocks in itertools.product(*pieces):
+        shape, source, target = list(x.shape), x.offset, out.offset
+        for d, a, b, m in blocks:
+            shape[d], source, target = m, source + a * x.strides[d], target + b * out.strides[d]
+        transfer(strided(out.storage, tuple(shape), out.strides, target, out.dtype), strided(x.storage, tuple(shape), x.strides, source, x.dtype))
+
+
+@roll_dims.grad("x")
+def roll_dims_grad(g, shifts, dims):
+    return roll_dims(g, tuple([-s for s in shifts]), dims)
+
+
+@roll_dims.samples
+def roll_dims_samples(make):
+    yield make(7), (3,), (0,)
+    yield make(3, 4), (1, -5), (0, 1)
+    yield make(0, 3), (2,), (1,)
+    yield make(4), (0,), (0,)
+
+
+@op
+def triangle(input, diagonal, upper):
+    """The elements on one side of a diagonal, zeros on the other: what tril and triu do."""
+    check(len(input.shape) >= 2, "triu" if upper else "tril", "a tensor of at least 2 dims", input.shape)
+    return input.shape, input.dtype, input.storage.device
+
+
+@triangle.impl("cpu")
+def triangle_cpu(out, input, diagonal, upper):
+    np.copyto(out, (np.triu if upper else np.tril)(input, diagonal))
+
+
+@triangle.impl("cuda")
+def triangle_cuda(out, input, diagonal, upper):
+    if not out.numel():
+        return
+    source = view.reshape(input, -1, *input.shape[-2:])
+    target = out if out.is_contiguous() else create.empty_like(source)
+    batch, rows, cols = source.shape
+    block_m, block_n = min(block_size(16, 64), next_power_of_2(rows)), min(block_size(64, 128), next_power_of_2(cols))
+    grid = (cdiv(rows, block_m) * cdiv(cols, block_n), batch)
+    launch(K.triangle_kernel, grid, target, source, *source.strides, rows, cols, diagonal, UPPER=upper, BLOCK_M=block_m, BLOCK_N=block_n)
+    if target is not out:
+        transfer(out, view.reshape(target, out.shape))
+
+
+@triangle.grad("input")
+def triangle_grad(g, diagonal, upper):
+    return triangle(g, diagonal, upper)
+
+
+@triangle.samples
+def triangle_samples(make):
+    yield make(4, 5), 0, True
+    yield make(2, 5, 3), -1, False
+    yield make(3, 3), 2, True
+    yield make(0, 3), 0, False
+    yield make(3, 4, integer=True), 1, False
+
+
+for _made, _rest in ((flip_dims, ((0,),)), (roll_dims, ((5,), (0,))), (triangle, (0, True))):
+    @_made.workloads
+    def _workloads(make, _rest=_rest):
+        x = make(1 << 12, 1 << 12, grad=False)
+        yield "4096x4096 fp32", lambda: (x, *_rest), 2 * x.nbytes, 0
+
+
+def flip(input, *dims):
+    """The order of the elements along each of `dims` reversed (a copy).
+
+    >>> import tritorch as torch; torch.arange(3).flip(0)
+    tensor([2, 1, 0])
+    """
+    return flip_dims(input, tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims)
+
+
+def fliplr(input):
+    """Columns in reverse order."""
+    return flip_dims(input, (1,))
+
+
+def flipud(input):
+    """Rows in reverse order."""
+    return flip_dims(input, (0,))
+
+
+def rot90(input, k=1, dims=(0, 1)):
+    """Turned k times by 90 degrees in the plane of two dims, from the first towards the second."""
+    a, b = dims
+    k %= 4
+    if k == 2:
+        return flip_dims(input, (a, b))
+    return input.clone() if k == 0 else view.transpose(flip_dims(input, (b,)) if k == 1 else flip_dims(input, (a,)), a, b)
+
+
+def roll(input, shifts, dims=None):
+    """The elements moved along dims (without dims: along the flattened tensor), coming in again at the other end.
+
+    >>> import tritorch as torch; torch.arange(4).roll(1)
+    tensor([3, 0, 1, 2])
+    """
+    shifts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    if dims is None:
+        check(len(shifts) == 1, "roll", "one shift without dims", shifts)
+        return view.reshape(roll_dims(view.reshape(input, -1), shifts, (0,)), input.shape)
+    return roll_dims(input, shifts, (dims,) if isinstance(dims, int) else tuple(dims))
+
+
+def tril(input, diagonal=0, *, out=None):
+    """The lower triangle: elements above the diagonal are 0.
+
+    >>> import tritorch as torch; torch.ones(2, 2).tril()
+    tensor([[1., 0.],
+            [1., 1.]])
+    """
+    return triangle(input, diagonal, False) if out is None else triangle.into(out, input, diagonal, False)
+
+
+def triu(input, diagonal=0, *, out=None):
+    """The upper triangle: elements below the diagonal are 0."""
+    return triangle(input, diagonal, True) if out is None else triangle.into(out, input, diagonal, True)
+
+
+def diag_embed(input, offset=0, dim1=-2, dim2=-1):
+    """The last dim as a diagonal of two new dims, zeros elsewhere."""
+    n = input.shape[-1] + abs(offset)
+    ndim = len(input.shape) + 1
+    a, b = wrap_dim(dim1, ndim, "diag_embed"), wrap_dim(dim2, ndim, "diag_embed")
+    shape = list(input.shape[:-1])
+    for d in sorted((a, b)):
+        shape.insert(d, n)
+    out = create.new_zeros(input, shape)
+    view.diagonal(out, offset, a, b).copy_(input)
+    return out
+
+
+def diag(input, diagonal=0):
+    """The diagonal of a matrix, or the matrix with a vector as its diagonal."""
+    check(len(input.shape) in (1, 2), "diag", "a vector or a matrix", input.shape)
+    return diag_embed(input, diagonal) if len(input.shape) == 1 else view.diagonal(input, diagonal).clone()
+
+
+def trace(input):
+    """The sum of a matrix's diagonal."""
+    check(len(input.shape) == 2, "trace", "a matrix", input.shape)
+    return view.diagonal(input).sum()
+
+
+# ------------------------------------------------------------------ repetition
+def repeat(input, *sizes):
+    """The tensor repeated `sizes` times along each dim, new dims in front.
+
+    >>> import tritorch as torch; torch.arange(2).repeat(2, 2)
+    tensor([[0, 1, 0, 1],
+            [0, 1, 0, 1]])
+    """
+    sizes = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+    lead = len(sizes) - len(input.shape)
+    check(lead >= 0, "repeat", f"at least {len(input.shape)} sizes", sizes)
+    shape = (1,) * lead + tuple(input.shape)
+    spread = view.reshape(input, [m for n in shape for m in (1, n)])
+    spread = view.expand_to(spread, tuple([m for r, n in zip(sizes, shape) for m in (r, n)]))
+    return view.reshape(copy.clone(spread), [r * n for r, n in zip(sizes, shape)])
+
+
+def tile(input, *dims):
+    """As `repeat`, but missing sizes count as 1."""
+    dims = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims
+    return repeat(input, (1,) * (len(input.shape) - len(dims)) + dims)
+
+
+def repeat_interleave(input, repeats, dim=None, *, output_size=None):
+    """Each element along `dim` repeated, one after the other; `repeats` is a number or one number an element.
+
+    >>> import tritorch as torch; torch.arange(2).repeat_interleave(2)
+    tensor([0, 0, 1, 1])
+    """
+    if dim is None:
+        input, dim = view.reshape(input, -1), 0
+    d = wrap_dim(dim, len(input.shape), "repeat_interleave")
+    n = input.shape[d]
+    if isinstance(repeats, Tensor) and repeats.numel() > 1:
+        check(repeats.numel() == n, "repeat_interleave", f"{n} repeats", repeats.numel())
+        places = create.tensor(np.repeat(np.arange(n), repeats.cpu().array), device=input.device)
+        return input.index_select(d, places)
+    count = int(repeats.item()) if isinstance(repeats, Tensor) else repeats
+    check(count >= 0, "repeat_interleave", "repeats that are not negative", count)
+    spread = view.unsqueeze(input, d + 1).expand(*input.shape[:d], n, count, *input.shape[d + 1:])
+    return view.reshape(copy.clone(spread), (*input.shape[:d], n * count, *input.shape[d + 1:]))
+
+
+# ------------------------------------------------------------------ grids and pairs
+def broadcast_tensors(*tensors):
+    """All tensors expanded to their common shape."""
+    tensors = tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
+    shape = broadcast_shapes("broadcast_tensors", *[t.shape for t in tensors])
+    return tuple([view.expand_to(t, shape) for t in tensors])
+
+
+def meshgrid(*tensors, indexing="ij"):
+    """The coordinates of a grid: vector k varies along dim k ("xy": the first two dims exchanged)."""
+    tensors = tuple(tensors[0]) if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
+    check(indexing in ("ij", "xy"), "meshgrid", "indexing 'ij' or 'xy'", repr(indexing))
+    swap = indexing == "xy" and len(tensors) > 1
+    order = (1, 0, *range(2, len(tensors))) if swap else range(len(tensors))
+    vectors = [view.reshape(tensors[k], -1) for k in order]
+    shape = tuple([v.shape[0] for v in vectors])
+    grids = [view.expand_to(view.reshape(v, (1,) * k + (-1,) + (1,) * (len(vectors) - k - 1)), shape) for k, v in enumerate(vectors)]
+    if swap:
+        grids = [view.transpose(g, 0, 1) for g in grids]
+        grids[0], grids[1] = grids[1], grids[0]
+    return tuple(grids)
+
+
+def cartesian_prod(*tensors):
+    """All combinations of the elements of vectors, as rows."""
+    if len(tensors) == 1:
+        return tensors[0]
+    return stack([view.reshape(g, -1) for g in meshgrid(*tensors)], 1)
+
+
+def combinations(input, r=2, with_replacement=False):
+    """All combinations of r elements of a vector, as rows."""
+    pick = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = np.array(list(pick(range(input.shape[0]), r)), np.int64).reshape(-1, r)
+    return input[create.tensor(places, device=input.device)]
+
+
+def _triangle_indices(keep, row, col, offset, dtype, device):
+    places = np.array(np.nonzero(keep(np.ones((row, col), bool), offset)))
+    return create.tensor(places, dtype=dtype or types.int64, device=device)
+
+
+def tril_indices(row, col, offset=0, *, dtype=None, device="cpu", layout=None):
+    """Rows and columns of the lower triangle of a matrix, as a (2, n) tensor."""
+    return _triangle_indices(np.tril, row, col, offset, dtype, device)
+
+
+def triu_indices(row, col, offset=0, *, dtype=None, device="cpu", layout=None):
+    """Rows and columns of the upper triangle of a matrix, as a (2, n) tensor."""
+    return _triangle_indices(np.triu, row, col, offset, dtype, device)
