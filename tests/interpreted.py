@@ -5,8 +5,9 @@ import numpy as np
 from tritorch.cuda.simulated import SimulatedDriver
 
 SPELLING = {np.dtype(numpy): triton for numpy, triton in {
-    "?": "i1", "i1": "i8", "i2": "i16", "i4": "i32", "i8": "i64", "u1": "u8", "u2": "u16", "u4": "u32", "u8": "u64", "f2": "fp16", "f4": "fp32",
-    "f8": "fp64", ml_dtypes.bfloat16: "bf16", ml_dtypes.float8_e4m3fn: "fp8e4nv", ml_dtypes.float8_e5m2: "fp8e5"}.items()}
+    "?": "i1", "i1": "i8", "i2": "i16", "i4": "i32", "i8": "i64", "u1": "u8", "u2": "u16", "u4": "u32", "u8": "u64",
+    "f2": "fp16", "f4": "fp32", "f8": "fp64",
+    ml_dtypes.bfloat16: "bf16", ml_dtypes.float8_e4m3fn: "fp8e4nv", ml_dtypes.float8_e5m2: "fp8e5"}.items()}
 
 
 class Descriptor:

@@ -52,7 +52,8 @@ class Bench:
         return out
 
     def copy(self, o, x, n, size=64, programs=None):
-        function = self.driver.load(copy_kernel, {"o_ptr": "*fp32", "x_ptr": "*fp32", "n": "i32", "SIZE": "constexpr"}, {(3,): size}, {}, {})
+        signature = {"o_ptr": "*fp32", "x_ptr": "*fp32", "n": "i32", "SIZE": "constexpr"}
+        function = self.driver.load(copy_kernel, signature, {(3,): size}, {}, {})
         function.launch(programs or -(-n // size), 1, 1, self.stream, (o, x, n))
 
     def backwards(self, o, x):

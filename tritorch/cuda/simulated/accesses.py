@@ -1,6 +1,7 @@
 """Loads, stores, atomics and tensor descriptors of a running kernel. Every lane is held against the live blocks."""
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -303,9 +304,9 @@ class Descriptor:
         if self.steps[-1] != 1:
             raise ValueError(f"Tensor descriptor last dim must be 1 but got {self.steps[-1]}")
         if self.block_shape[-1] * size < 16:
-            raise ValueError(f"Descriptor block shape must have at least 16 bytes in the last dimension, but got {self.block_shape[-1] * size}")
+            raise ValueError(f"expected a descriptor's block of at least 16 bytes in the last dim, got {self.block_shape[-1] * size}")
         if base.address % 16 or any(step * size % 16 for step in self.steps[:-1]):
-            raise ValueError(f"expected a descriptor's base and strides to be multiples of 16 bytes, got {base.address:#x} and {self.steps}")
+            raise ValueError(f"expected a descriptor's base and strides to be multiples of 16 bytes, got {base.address:#x}, {self.steps}")
 
     def box(self, offsets, verb):
         """The part of the tensor under a block, as a view of memory, and where it lies in the block."""
@@ -350,18 +351,15 @@ class Descriptor:
         for row, x in zip(value.data, x_offsets.data):
             self.store([Value(x, INT32), y_offset], Value(row[None], value.dtype))
 
-    def _atomic(name):
-        update = UPDATES[name]
+    def _update(self, name, offsets, value):
+        part, place = self.box(offsets, "atomic")
+        if part is not None:
+            old, new = from_storage(np.ascontiguousarray(part), self.dtype), in_type(value, self.dtype)[place]
+            part[...] = to_storage(after(UPDATES[name], old, new, self.dtype), self.dtype)
 
-        def method(self, offsets, value):
-            part, place = self.box(offsets, "atomic")
-            if part is not None:
-                new = in_type(value, self.dtype)[place]
-                part[...] = to_storage(after(update, from_storage(np.ascontiguousarray(part), self.dtype), new, self.dtype), self.dtype)
 
-        return method
-
-    atomic_add, atomic_min, atomic_max, atomic_and, atomic_or, atomic_xor = map(_atomic, ("add", "min", "max", "and", "or", "xor"))
+for _name in ("add", "min", "max", "and", "or", "xor"):
+    setattr(Descriptor, f"atomic_{_name}", functools.partialmethod(Descriptor._update, _name))
 
 
 def as_int(x):

@@ -132,7 +132,8 @@ def weak_type(number, own, dtype, division):
     return result
 
 
-_common, _weak = {}, {}
+_common: dict = {}
+_weak: dict = {}
 
 
 def common(a, b, division=False):

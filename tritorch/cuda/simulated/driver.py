@@ -27,7 +27,7 @@ def locked(method):
 class Function:
     """An interpreted kernel; the interpreter, and with it Triton, is imported by the first one."""
 
-    info = {}
+    info: dict = {}
 
     def __init__(self, driver, kernel):
         self.driver, self.kernel = driver, kernel
@@ -60,7 +60,10 @@ class SimulatedDriver:
             memory_bus_width=6144) for _ in range(devices)]
         self.handles = itertools.count(1)
         self.defaults = [self.queues.add(Stream(0, i)) for i in range(devices)]
-        self.streams, self.events, self.graphs, self.executables = {}, {}, {}, {}
+        self.streams: dict = {}
+        self.events: dict = {}
+        self.graphs: dict = {}
+        self.executables: dict = {}
         self.thread = threading.local()
 
     # devices

@@ -11,6 +11,7 @@ import ast
 import builtins
 import copy
 import itertools
+import operator
 import re
 import textwrap
 import threading
@@ -116,13 +117,13 @@ def negated(value):
     return ~value.cast(INT1, bitcast=value.dtype is not INT1) if isinstance(value, Value) else not value
 
 
-SYNTAX = {"__assigned": assigned, "__and": _logical(False, Value.__and__), "__or": _logical(True, Value.__or__), "__not": negated,
+SYNTAX = {"__assigned": assigned, "__and": _logical(False, operator.and_), "__or": _logical(True, operator.or_), "__not": negated,
           "__assert": language.device_assert}
 BUILTINS = {"range": language.range_, "min": language.minimum, "max": language.maximum, "print": print}
 
 
 MISSING = object()
-USER_CODE = {}                                      # code object -> file, of every rewritten function that is not Triton's own
+USER_CODE: dict = {}                                      # code object -> file, of every rewritten function that is not Triton's own
 
 
 def code_objects(code):
@@ -135,7 +136,7 @@ def code_objects(code):
 class Function:
     """A jit function, rewritten: calling it runs its body."""
 
-    made = {}                                       # Python function -> Function
+    made: dict = {}                                       # Python function -> Function
 
     @classmethod
     def of(cls, jit):
@@ -203,7 +204,7 @@ LIBDEVICE_MODULES = (triton_libdevice, tl.extra.cuda.libdevice)
 MEANING = {id(getattr(module, name)): ours for modules, table in ((LANGUAGE_MODULES, NAMES), (LIBDEVICE_MODULES, LIBDEVICE))
            for module in modules for name, ours in table.items() if hasattr(module, name)}
 MEANING |= {id(module): Namespace(module, NAMES) for module in LANGUAGE_MODULES}
-MEANING |= {id(module): Namespace(module, LIBDEVICE, lambda name: language.refused(f"extra.libdevice.{name}")) for module in LIBDEVICE_MODULES}
+MEANING |= {id(module): Namespace(module, LIBDEVICE, language.refused) for module in LIBDEVICE_MODULES}
 
 
 def convert(value):

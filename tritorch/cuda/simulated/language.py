@@ -42,7 +42,7 @@ def num_programs(axis):
     return Value(np.int32(Program.grid[axis]), INT32)
 
 
-_ranges = {}
+_ranges: dict = {}
 
 
 def arange(start, end):

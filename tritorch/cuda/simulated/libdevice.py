@@ -48,7 +48,8 @@ def _integer(name, function, result=None):
 
 def _round(x):
     """Half away from zero."""
-    return np.where(np.abs(x) < 2.0**52, np.trunc(x + np.copysign(0.5, x)) - np.where(np.abs(x) == 0.49999999999999994, np.copysign(1, x), 0), x)
+    whole = np.trunc(x)
+    return np.where(np.abs(x - whole) >= 0.5, whole + np.copysign(1, x), whole)
 
 
 def _remainder(a, b):
@@ -108,14 +109,16 @@ def _scipy(name):
 
 
 _FLOATING = dict(
-    abs=np.abs, floor=np.floor, ceil=np.ceil, trunc=np.trunc, rint=np.rint, nearbyint=np.rint, round=_round, sqrt=np.sqrt, rsqrt=special.rsqrt,
+    abs=np.abs, floor=np.floor, ceil=np.ceil, trunc=np.trunc, rint=np.rint, nearbyint=np.rint, round=_round, sqrt=np.sqrt,
+    rsqrt=special.rsqrt,
     exp=np.exp, exp2=np.exp2, exp10=lambda x: np.power(10.0, x), expm1=np.expm1, log=np.log, log2=np.log2, log10=np.log10, log1p=np.log1p,
     sin=np.sin, cos=np.cos, tan=np.tan, asin=np.arcsin, acos=np.arccos, atan=np.arctan, atan2=np.arctan2, sinh=np.sinh, cosh=np.cosh,
     tanh=np.tanh, asinh=np.arcsinh, acosh=np.arccosh, atanh=np.arctanh, sinpi=lambda x: np.sin(np.pi * np.fmod(x, 2.0)),
     cospi=lambda x: np.cos(np.pi * np.fmod(x, 2.0)), cbrt=np.cbrt, rcbrt=lambda x: 1 / np.cbrt(x), hypot=np.hypot,
     rhypot=lambda x, y: 1 / np.hypot(x, y), erf=special.erf, erfc=special.erfc, erfcx=special.erfcx, erfinv=special.erfinv,
     erfcinv=special.erfcinv, normcdf=special.normcdf, normcdfinv=special.normcdfinv, lgamma=special.lgamma, tgamma=special.tgamma,
-    fmod=np.fmod, remainder=_remainder, copysign=np.copysign, fdim=lambda x, y: np.where(x > y, x - y, np.where(np.isnan(x - y), np.nan, 0.0)),
+    fmod=np.fmod, remainder=_remainder, copysign=np.copysign,
+    fdim=lambda x, y: np.where(x > y, x - y, np.where(np.isnan(x - y), np.nan, 0.0)),
     fma=lambda x, y, z: x * y + z, logb=lambda x: np.floor(np.log2(np.abs(x))), saturatef=lambda x: np.fmin(np.fmax(x, 0.0), 1.0),
     j0=_scipy("j0"), j1=_scipy("j1"), y0=_scipy("y0"), y1=_scipy("y1"), cyl_bessel_i0=_scipy("i0"), cyl_bessel_i1=_scipy("i1"),
     fast_sinf=np.sin, fast_cosf=np.cos, fast_tanf=np.tan, fast_tanhf=np.tanh, fast_expf=np.exp, fast_exp10f=lambda x: np.power(10.0, x),
@@ -139,7 +142,8 @@ FUNCTIONS |= {"double2float_rn": _converted(FP32), "pow": _power, "ldexp": _scal
 FUNCTIONS |= {f"{kind}_as_{other}": _reinterpreted(target) for kind, other, target in (
     ("int", "float", FP32), ("uint", "float", FP32), ("float", "int", INT32), ("float", "uint", UINT32),
     ("longlong", "double", FP64), ("double", "longlong", INT64))}
-FUNCTIONS |= {"popc": _integer("popc", _bit_count, INT32), "clz": _integer("clz", _leading_zeros, INT32), "ffs": _integer("ffs", _first_set, INT32),
+FUNCTIONS |= {"popc": _integer("popc", _bit_count, INT32), "clz": _integer("clz", _leading_zeros, INT32),
+              "ffs": _integer("ffs", _first_set, INT32),
               "hadd": _integer("hadd", lambda x, y: (x >> 1) + (y >> 1) + (x & y & 1)),
               "rhadd": _integer("rhadd", lambda x, y: (x >> 1) + (y >> 1) + ((x | y) & 1))}
 

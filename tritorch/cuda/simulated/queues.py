@@ -110,7 +110,8 @@ class Queues:
             mark.capture.ends[stream] = mark.capture.ends.get(stream, frozenset()) | mark.nodes
         elif stream.capture is not None:
             if not mark.done:
-                self.invalidate(stream.capture, "stream_wait_event", "cudaErrorStreamCaptureIsolation: the event was recorded outside the capture")
+                self.invalidate(stream.capture, "stream_wait_event",
+                                "cudaErrorStreamCaptureIsolation: the event was recorded outside the capture")
         else:
             self.append(stream, (mark, None))
 
@@ -157,18 +158,20 @@ class Queues:
     def refuse(self, stream, call):
         """Waiting is impossible while a stream is recorded."""
         if stream.capture is not None:
-            self.invalidate(stream.capture, call, "cudaErrorStreamCaptureUnsupported: expected no capture under way, because nothing runs during one")
+            self.invalidate(stream.capture, call, "cudaErrorStreamCaptureUnsupported: expected no capture under way,"
+                            " because nothing runs during one")
 
     def refuse_default(self, stream):
         if stream.name == 0:
             for other in self.streams:
                 if other.capture is not None and other.device == stream.device:
-                    self.invalidate(other.capture, "default stream", "cudaErrorStreamCaptureImplicit: expected no work on the default stream"
-                                    " while another stream is captured")
+                    self.invalidate(other.capture, "default stream", "cudaErrorStreamCaptureImplicit: expected no work on the"
+                                    " default stream while another stream is captured")
 
     def begin(self, stream):
         if stream.name == 0 or stream.capture is not None:
-            raise DriverError("capture_begin: cudaErrorStreamCaptureUnsupported: expected a stream that is neither the default one nor captured")
+            raise DriverError("capture_begin: cudaErrorStreamCaptureUnsupported: expected a stream that is neither the"
+                              " default one nor captured")
         stream.capture = Capture(stream)
 
     def end(self, stream):
@@ -181,7 +184,8 @@ class Queues:
         if capture.broken:
             raise DriverError(f"capture_end: cudaErrorStreamCaptureInvalidated: {capture.broken}")
         if capture.unjoined():
-            raise DriverError("capture_end: cudaErrorStreamCaptureUnjoined: work on another stream was captured that the first stream never waits for")
+            raise DriverError("capture_end: cudaErrorStreamCaptureUnjoined: work on another stream was captured"
+                              " that the first stream never waits for")
         return list(capture.nodes)
 
     def replay(self, nodes):

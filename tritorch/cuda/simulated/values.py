@@ -28,14 +28,14 @@ from .conversions import (
 )
 
 ON_BITS = {np.add: np.bitwise_xor, np.subtract: np.bitwise_xor, np.multiply: np.bitwise_and}   # arithmetic modulo two, for int1
-_alone = {}
+_alone: dict = {}
 
 
 class Value:
     """A block or scalar of a running kernel: what `tl.tensor` is to a compiled one."""
 
     __slots__ = ("data", "dtype")
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, data, dtype):
         self.data = data
@@ -194,15 +194,15 @@ def _comparison(ufunc):
     return function
 
 
-for _name, _ufunc in {"add": np.add, "sub": np.subtract, "mul": np.multiply}.items():
-    _define(_name, _arithmetic(_ufunc))
-for _name, _ufunc in {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "lshift": np.left_shift}.items():
-    _define(_name, _arithmetic(_ufunc, bits))
+for _name in ("add", "subtract", "multiply"):
+    _define(_name[:3], _arithmetic(getattr(np, _name)))
+for _name in ("and", "or", "xor"):
+    _define(_name, _arithmetic(getattr(np, f"bitwise_{_name}"), bits))
+_define("lshift", _arithmetic(np.left_shift, bits))
 _define("floordiv", floor_divided)
 _define("mod", remainder)
-for _name, _ufunc in {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
-                      "ne": np.not_equal}.items():
-    _define(_name, _comparison(_ufunc), reflected=False)
+for _name, _numpy in (("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal"), ("eq", "equal"), ("ne", "not_equal")):
+    _define(_name, _comparison(getattr(np, _numpy)), reflected=False)
 
 
 class Pointer(Value):
