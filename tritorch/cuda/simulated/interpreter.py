@@ -163,23 +163,25 @@ class Function:
         self.function = types.FunctionType(body, self.namespace, fn.__name__, tuple(map(convert, fn.__defaults__ or ())))
         self.function.__kwdefaults__ = {name: convert(value) for name, value in (fn.__kwdefaults__ or {}).items()}
 
-    def seen(self, name):
-        if name in self.cells:
-            return self.cells[name].cell_contents
-        return self.globals.get(name, MISSING)
-
     def bind(self):
-        """Give every global name its meaning on the host; done again when the module's own binding changed."""
-        self.bound = [(name, self.seen(name)) for name in self.names]
-        for name, value in self.bound:
+        """Give every outer name its meaning on the host; done again when the module's own binding changed."""
+        self.bound = [(name, self.globals.get(name, MISSING)) for name in self.names if name not in self.cells]
+        self.closed = [(cell, cell.cell_contents) for cell in self.cells.values()]
+        inner = zip(self.cells, (value for _, value in self.closed))
+        for name, value in (*self.bound, *inner):
             if value is not MISSING:
                 self.namespace[name] = convert(value)
             elif name in BUILTINS:
                 self.namespace[name] = BUILTINS[name]
 
     def __call__(self, *args, **kwargs):
+        get = self.globals.get
         for name, value in self.bound:
-            if self.seen(name) is not value:
+            if get(name, MISSING) is not value:
+                self.bind()
+                break
+        for cell, value in self.closed:
+            if cell.cell_contents is not value:
                 self.bind()
                 break
         return self.function(*args, **kwargs)
@@ -188,15 +190,18 @@ class Function:
 # what the names of a kernel's module mean on the host
 
 class Namespace:
-    """A module whose functions are replaced where we have our own; the rest is converted as it is asked for."""
+    """A module whose functions are replaced where we have our own; the rest is converted as it is asked for, once if the module is Triton's."""
 
     def __init__(self, module, ours=None, otherwise=None):
         self.__dict__.update(ours or {})
-        self._module, self._otherwise = module, otherwise
+        self._module, self._otherwise, self._fixed = module, otherwise, ours is not None
 
     def __getattr__(self, name):
         value = getattr(self._module, name)
-        return self._otherwise(name) if self._otherwise and callable(value) else convert(value)
+        value = self._otherwise(name) if self._otherwise and callable(value) else convert(value)
+        if self._fixed:
+            setattr(self, name, value)
+        return value
 
 
 LANGUAGE_MODULES = (tl, tl.core, tl.math, tl.standard, tl.random)

@@ -201,7 +201,8 @@ for _name in ("and", "or", "xor"):
 _define("lshift", _arithmetic(np.left_shift, bits))
 _define("floordiv", floor_divided)
 _define("mod", remainder)
-for _name, _numpy in (("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal"), ("eq", "equal"), ("ne", "not_equal")):
+for _name, _numpy in (("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal"),
+                      ("eq", "equal"), ("ne", "not_equal")):
     _define(_name, _comparison(getattr(np, _numpy)), reflected=False)
 
 
