@@ -170,24 +170,28 @@ def test_threads_share_a_pool(device):
 
 
 def test_a_finalizer_may_allocate_and_free(device):
+    rng = random.Random(0)
+
     class Cycle:
         def __init__(self):
-            self.me, self.block = self, allocate(3000, 0, 0)
+            self.me, self.blocks = self, [allocate(rng.randrange(1, 64 << 10), 0, 0) for _ in range(6)]
 
         def __del__(self):
-            allocate(random.randrange(1, MIB), 0, 0)
+            del self.blocks[::2]
+            self.blocks.append(allocate(rng.randrange(1, 64 << 10), 0, 0))
 
     threshold = gc.get_threshold()
-    gc.set_threshold(5)
+    gc.set_threshold(1)
     try:
-        for _ in range(300):
+        for _ in range(400):
             Cycle()
-            allocate(random.randrange(1, MIB), 0, 0)
+            allocate(rng.randrange(1, 64 << 10), 0, 0)
     finally:
         gc.set_threshold(*threshold)
     gc.collect()
-    assert cuda.memory_allocated() == 0
     assert gc.isenabled()
+    assert cuda.memory_allocated() == 0
+    check_segments(device)
 
 
 def test_blocks_alive_at_the_end_of_the_process_are_quiet(device):

@@ -70,6 +70,7 @@ def test_work_on_a_forked_stream_is_recorded_too(simulated):
     put(x, 5)
     recorded, side = cuda.CUDAGraph(), cuda.Stream()
     with cuda.graph(recorded):
+        allocate(1, 0, side.cuda_stream)                                 # not part of the capture yet
         side.wait_stream(cuda.current_stream())
         with cuda.stream(side):
             assert cuda.is_current_stream_capturing()
@@ -99,16 +100,24 @@ def test_pinned_memory_is_read_again_by_every_replay(simulated):
         assert value(x) == number
 
 
-def test_pinned_memory_outlives_the_replays_of_a_graph_that_died(simulated):
-    x, array = new(4), memory.pinned_empty(4)
-    array[:] = 3
-    recorded = cuda.CUDAGraph()
-    with cuda.graph(recorded):
-        memory.upload(array, x.ptr, 0, memory.pinned_owner(array))
-    recorded.replay()
-    del recorded, array
-    memory.pinned_empty(4)[:] = 9
-    assert value(x) == 3
+def test_pinned_memory_outlives_the_replays_of_a_graph_that_died():
+    for seed in range(16):
+        with cuda.simulate(seed=seed):
+            x, array = new(4), memory.pinned_empty(4)
+            array[:] = 3
+            recorded = cuda.CUDAGraph()
+            with cuda.graph(recorded):
+                memory.upload(array, x.ptr, 0, memory.pinned_owner(array))
+            del array
+            memory.pinned_empty(4)[:] = 9
+            recorded.replay()
+            assert value(x) == 3
+            put(x, 0)
+            recorded.replay()
+            del recorded
+            for other in [memory.pinned_empty(4) for _ in range(2)]:
+                other[:] = 9
+            assert value(x) == 3
 
 
 def test_hooks_run_before_every_replay(simulated):
@@ -149,9 +158,10 @@ def test_what_a_hook_writes_outlives_the_last_replay():
 
 # ------------------------------------------------------------------ memory
 def test_what_a_graph_allocated_stays_its_own(simulated):
-    put(warm := new(3 * MIB), 1)
-    del warm                                                             # free, but not for the capture
     recorded = cuda.CUDAGraph()
+    side = cuda.graph(recorded).stream_ctx.stream.cuda_stream
+    for handle in (0, side):
+        allocate(3 * MIB, 0, handle)                                     # free now, but not for the capture
     with cuda.graph(recorded):
         first = new(3 * MIB)
         address = first.ptr
@@ -163,10 +173,9 @@ def test_what_a_graph_allocated_stays_its_own(simulated):
         third = new(3 * MIB)
         put(third, 3)
     assert inside(second, recorded) and inside(third, recorded)
-    stream = cuda.graph(cuda.CUDAGraph()).stream_ctx.stream
     del second
     cuda.empty_cache()
-    for handle in (0, stream.cuda_stream):
+    for handle in (side, 0):
         others = [allocate(3 * MIB, 0, handle) for _ in range(10)]
         assert not any(inside(block, recorded) for block in others)
     recorded.replay()
@@ -243,9 +252,12 @@ def test_blocks_recorded_on_streams_die_in_a_capture(simulated):
         block = new()
         record_stream(block, side)
         mine = block.ptr
-        put(block, 1)
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            put(block, 1)
         del block
         assert new().ptr != mine
+        cuda.current_stream().wait_stream(side)
     cuda.synchronize()
     assert cuda.memory_stats()["active.all.current"] == 0
     assert new().ptr == held

@@ -88,7 +88,6 @@ class Pool(dict):
         below.after = above.after
         if below.after is not None:
             below.after.before = below
-        above.before = above.after = above.home = None     # no cycle keeps it
 
     def unlist(self, span):
         fits = self.fits[span.small]
