@@ -8,8 +8,6 @@ from tritorch.tensor import Tensor
 
 def typename(value):
     """The name of a value's type as error messages show it."""
-    if isinstance(value, Tensor):
-        return value.type()
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -29,7 +27,7 @@ class Conversion:
                     parameter.grad = None if grad is None else fn(grad).requires_grad_(grad.requires_grad)
             for name, buffer in self._buffers.items():
                 if buffer is not None:
-                    self._buffers[name] = fn(buffer)
+                    vars(self)[name] = self._buffers[name] = fn(buffer)
         return self
 
     def to(self, *args, **kwargs):

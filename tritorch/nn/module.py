@@ -8,6 +8,8 @@ from tritorch.nn.state_dict import StateDict
 from tritorch.tensor import Tensor
 
 _MEMBERS = ("_parameters", "_buffers", "_modules")
+_every_forward, _every_forward_pre = everywhere._forward_hooks, everywhere._forward_pre_hooks
+_every_backward, _every_backward_pre = everywhere._backward_hooks, everywhere._backward_pre_hooks
 
 
 def _indent(text):
@@ -51,8 +53,7 @@ class Module(Hooks, StateDict, Conversion):
 
     def __call__(self, *args, **kwargs):
         if (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
-                or everywhere._forward_hooks or everywhere._forward_pre_hooks
-                or everywhere._backward_hooks or everywhere._backward_pre_hooks):
+                or _every_forward or _every_forward_pre or _every_backward or _every_backward_pre):
             return call_with_hooks(self, args, kwargs)
         return self.forward(*args, **kwargs)
 
@@ -137,8 +138,8 @@ class Module(Hooks, StateDict, Conversion):
         own = vars(self)
         if members not in own:
             raise AttributeError(f"cannot assign {what} before Module.__init__() call")
+        own.pop(name, None)
         if name not in own[members]:
-            own.pop(name, None)
             for others in _MEMBERS:
                 own[others].pop(name, None)
             self._non_persistent_buffers_set.discard(name)

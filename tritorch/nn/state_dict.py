@@ -195,8 +195,8 @@ class StateDict:
         if tensor.ndim == 0 and tuple(new.shape) == (1,):                # scalars were saved with one dimension once
             new = new[0]
         if new.shape != tensor.shape:
-            plan.append(f"size mismatch for {key}: copying a param with shape {new.shape} from checkpoint, "
-                        f"the shape in current model is {tensor.shape}.")
+            plan.append(f"size mismatch for {key}: copying a param with shape {new.shape!r} from checkpoint, "
+                        f"the shape in current model is {tensor.shape!r}.")
             return
         assign = local_metadata.get("assign_to_params_buffers", False)
         plan.steps.append(lambda errors: self._load_tensor(errors, name, key, tensor, new, assign))
@@ -212,8 +212,8 @@ class StateDict:
             else:
                 setattr(self, name, Parameter(new, tensor.requires_grad))
         except Exception as error:
-            errors.append(f'While copying the parameter named "{key}", whose dimensions in the model are {tensor.shape} and '
-                          f"whose dimensions in the checkpoint are {new.shape}, an exception occurred : {error.args}.")
+            errors.append(f'While copying the parameter named "{key}", whose dimensions in the model are {tensor.shape!r} and '
+                          f"whose dimensions in the checkpoint are {new.shape!r}, an exception occurred : {error.args}.")
 
 
 def _load(module, state_dict, prefix, metadata, assign, keys, plan):
@@ -221,9 +221,10 @@ def _load(module, state_dict, prefix, metadata, assign, keys, plan):
     local_metadata = metadata.get(prefix[:-1], {})
     if assign:
         local_metadata = {**local_metadata, "assign_to_params_buffers": True}
-    module._load_from_state_dict(state_dict, prefix, local_metadata, True, keys.missing_keys, keys.unexpected_keys, plan)
-    if type(module)._load_from_state_dict is not StateDict._load_from_state_dict:
-        plan.carry_out()
+    errors = plan if type(module)._load_from_state_dict is StateDict._load_from_state_dict else []
+    module._load_from_state_dict(state_dict, prefix, local_metadata, True, keys.missing_keys, keys.unexpected_keys, errors)
+    if errors is not plan:
+        plan.extend(errors)
     for name, child in module._modules.items():
         if child is not None:
             below = f"{prefix}{name}."

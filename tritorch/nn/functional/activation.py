@@ -1,2 +1,168 @@
-"""Activations: the operators, with PyTorch's `inplace`, and those composed of others."""
+"""Activations with PyTorch's `inplace`, and those composed of other operators."""
+import warnings
 
+from tritorch.errors import check
+from tritorch.ops import activation
+from tritorch.ops.activation import gelu, hardshrink, logsigmoid, prelu, softplus, softshrink, softsign, tanhshrink
+from tritorch.ops.draws import exponential_
+from tritorch.ops.pointwise import sigmoid, tanh
+from tritorch.ops.softmax import log_softmax as log_softmax_over
+from tritorch.ops.softmax import softmax as softmax_over
+from tritorch.ops.softmax import softmin as softmin_over
+
+
+def _apply(card, inplace, input, *numbers):
+    return card.into(input, input, *numbers) if inplace else card(input, *numbers)
+
+
+def relu(input, inplace=False):
+    """max(0, x).
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.relu(torch.tensor([-1.0, 2.0]))
+    tensor([0., 2.])
+    """
+    return activation.relu.into(input, input) if inplace else activation.relu(input)
+
+
+def relu6(input, inplace=False):
+    """min(max(0, x), 6)."""
+    return _apply(activation.hardtanh_between, inplace, input, 0.0, 6.0)
+
+
+def leaky_relu(input, negative_slope=0.01, inplace=False):
+    """x where x > 0, else negative_slope · x."""
+    return _apply(activation.leaky_slope, inplace, input, negative_slope)
+
+
+def elu(input, alpha=1.0, inplace=False):
+    """x where x > 0, else α (eˣ - 1). Clevert et al. 2015."""
+    return _apply(activation.elu_of, inplace, input, alpha)
+
+
+def celu(input, alpha=1.0, inplace=False):
+    """max(0, x) + min(0, α (e^(x/α) - 1)). Barron 2017."""
+    check(alpha != 0, "celu", "alpha other than 0", alpha)
+    return _apply(activation.celu_of, inplace, input, alpha)
+
+
+def selu(input, inplace=False):
+    """scale · elu(x, α) with scale = 1.0507…, α = 1.6732…. Klambauer et al. 2017."""
+    return _apply(activation.selu, inplace, input)
+
+
+def silu(input, inplace=False):
+    """x · sigmoid(x)."""
+    return _apply(activation.silu, inplace, input)
+
+
+def mish(input, inplace=False):
+    """x · tanh(softplus(x)). Misra 2019."""
+    return _apply(activation.mish, inplace, input)
+
+
+def hardswish(input, inplace=False):
+    """x · clamp(x + 3, 0, 6) / 6. Howard et al. 2019."""
+    return _apply(activation.hardswish, inplace, input)
+
+
+def hardsigmoid(input, inplace=False):
+    """clamp(x + 3, 0, 6) / 6."""
+    return _apply(activation.hardsigmoid, inplace, input)
+
+
+def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
+    """x clamped to [min_val, max_val], with gradient 0 on the bounds."""
+    check(min_val <= max_val, "hardtanh", "min_val ≤ max_val", min_val, max_val, error=ValueError)
+    return _apply(activation.hardtanh_between, inplace, input, min_val, max_val)
+
+
+def threshold(input, threshold, value, inplace=False):
+    """x where x > threshold, else `value`."""
+    return _apply(activation.threshold_at, inplace, input, threshold, value)
+
+
+def relu_(input):
+    """`relu` in place."""
+    return relu(input, True)
+
+
+def leaky_relu_(input, negative_slope=0.01):
+    """`leaky_relu` in place."""
+    return leaky_relu(input, negative_slope, True)
+
+
+def elu_(input, alpha=1.0):
+    """`elu` in place."""
+    return elu(input, alpha, True)
+
+
+def celu_(input, alpha=1.0):
+    """`celu` in place."""
+    return celu(input, alpha, True)
+
+
+def selu_(input):
+    """`selu` in place."""
+    return selu(input, True)
+
+
+def hardtanh_(input, min_val=-1.0, max_val=1.0):
+    """`hardtanh` in place."""
+    return hardtanh(input, min_val, max_val, True)
+
+
+def threshold_(input, threshold, value):
+    """`threshold` in place."""
+    return _apply(activation.threshold_at, True, input, threshold, value)
+
+
+def glu(input, dim=-1):
+    """a · sigmoid(b) for the halves a, b of `dim`. Dauphin et al. 2017."""
+    check(input.ndim > 0, "glu", "at least one dim", "a scalar")
+    check(input.shape[dim] % 2 == 0, "glu", f"an even size of dim {dim}", input.shape)
+    a, b = input.chunk(2, dim)
+    return a * b.sigmoid()
+
+
+def _dim(name, input, dim, stacklevel):
+    if dim is not None:
+        return dim
+    warnings.warn(f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument.",
+                  stacklevel=stacklevel)
+    return 0 if input.ndim in (0, 1, 3) else 1
+
+
+def softmax(input, dim=None, _stacklevel=3, dtype=None):
+    """e^(x_i) / Σ e^(x_j) over `dim`, computed in `dtype` if given.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.softmax(torch.zeros(4), dim=0)
+    tensor([0.2500, 0.2500, 0.2500, 0.2500])
+    """
+    return softmax_over(input, _dim("softmax", input, dim, _stacklevel), dtype)
+
+
+def log_softmax(input, dim=None, _stacklevel=3, dtype=None):
+    """x_i - log Σ e^(x_j) over `dim`, computed in `dtype` if given."""
+    return log_softmax_over(input, _dim("log_softmax", input, dim, _stacklevel), dtype)
+
+
+def softmin(input, dim=None, _stacklevel=3, dtype=None):
+    """Softmax of -x over `dim`."""
+    return softmin_over(input, _dim("softmin", input, dim, _stacklevel), dtype)
+
+
+def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
+    """softmax((x + g) / tau) with Gumbel noise g: samples of a categorical distribution, relaxed. Jang et al. 2016.
+
+    With `hard` the result is one-hot, and its gradient that of the soft one.
+    """
+    if eps != 1e-10:
+        warnings.warn("`eps` parameter is deprecated and has no effect.", stacklevel=2)
+    noise = -exponential_(logits.detach().clone()).log()
+    soft = ((logits + noise) / tau).softmax(dim)
+    if not hard:
+        return soft
+    one_hot = soft.detach().new_zeros(soft.shape).scatter_(dim, soft.detach().argmax(dim, keepdim=True), 1.0)
+    return one_hot - soft.detach() + soft

@@ -15,7 +15,8 @@ _Heads = namedtuple("_Heads", ["q", "k", "v", "attn_mask"])
 def multi_head_attention_forward(query, key, value, embed_dim_to_check, num_heads, in_proj_weight, in_proj_bias, bias_k, bias_v,
                                  add_zero_attn, dropout_p, out_proj_weight, out_proj_bias, training=True, key_padding_mask=None,
                                  need_weights=True, attn_mask=None, use_separate_proj_weight=False, q_proj_weight=None,
-                                 k_proj_weight=None, v_proj_weight=None, static_k=None, static_v=None, average_attn_weights=True, is_causal=False):
+                                 k_proj_weight=None, v_proj_weight=None, static_k=None, static_v=None, average_attn_weights=True,
+                                 is_causal=False):
     """What `nn.MultiheadAttention` computes, from its parameters; the arguments are PyTorch's.
 
     Query (L, N, E), key (S, N, E_k), value (S, N, E_v), or without N. Returns the output (L, N, E) and, if `need_weights`, the
