@@ -24,7 +24,7 @@ BOTH = {
     "statistics": "var std var_mean std_mean norm median nanmedian mode quantile nanmean",
     "scan": "cumsum cumprod cummax cummin logcumsumexp diff",
     "normalize": "softmax log_softmax",
-    "matmul": "matmul mm bmm mv dot vdot inner outer ger addmm addmv addbmm baddbmm addr matrix_power tensordot kron chain_matmul cross",
+    "matmul": "matmul mm bmm mv dot vdot inner outer ger addmm addmv addbmm baddbmm addr matrix_power kron chain_matmul cross",
     "indexing": """gather scatter scatter_add scatter_reduce index_select index_add index_copy index_fill index_put masked_fill masked_select masked_scatter
             nonzero argwhere take take_along_dim bincount""",
     "shaping": "repeat_interleave tile roll flip fliplr flipud rot90 tril triu diag diag_embed trace unique unique_consecutive",
@@ -40,7 +40,8 @@ METHODS = {
 }
 FUNCTIONS = {
     "create": "empty zeros ones full empty_like full_like zeros_like ones_like arange linspace logspace eye tensor scalar_tensor",
-    "matmul": "einsum",
+    "einsum": "einsum tensordot",
+    "attention": "",
     "shaping": """cat concat concatenate stack hstack vstack dstack row_stack column_stack meshgrid cartesian_prod combinations atleast_1d atleast_2d
             atleast_3d block_diag tril_indices triu_indices broadcast_tensors""",
     "random": "rand randn randint randperm rand_like randn_like randint_like normal poisson",
