@@ -160,6 +160,12 @@ def test_what_machine_code_depends_on(gpu, change, again):
     assert len(gpu.starts) == 3
 
 
+def test_equal_constants_of_other_types_are_other_code(gpu):
+    for block in (1, True, 1.0, 0.0, -0.0, float("nan"), float("nan")):
+        launch(K.map_kernel, (1,), Tensor(8), Tensor(8), 33, FN=K.twice, BLOCK=block)
+    assert len(gpu.loads) == 6
+
+
 def test_loads_belong_to_a_device_and_a_driver(gpu):
     for index in (0, 1, 0, 1):
         launch(K.map_kernel, (1,), Tensor(8, index=index), Tensor(8, index=index), 33, FN=K.twice, BLOCK=64)
@@ -168,6 +174,20 @@ def test_loads_belong_to_a_device_and_a_driver(gpu):
     driver.use(other)
     launch(K.map_kernel, (1,), Tensor(8), Tensor(8), 33, FN=K.twice, BLOCK=64)
     assert len(other.loads) == 1
+
+
+def test_the_first_tensor_decides_even_when_it_is_empty(gpu):
+    class Empty(Storage):
+        def __len__(self):
+            return 0
+
+    first, second = Tensor(0, index=1), Tensor(8, index=0)
+    storage = Empty()
+    storage.ptr, storage.device = 0, first.storage.device
+    first.storage = storage
+    launch(K.map_kernel, (1,), first, second, 33, FN=K.twice, BLOCK=64)
+    launch(K.types_kernel, (1,), first, *[2] * 5, None, (second, 3), N=1)
+    assert [load[-1] for load in gpu.loads] == [1, 1]
 
 
 def test_grids(gpu):

@@ -75,8 +75,8 @@ def launch(kernel, grid, *args, num_warps=4, num_stages=3, **constexprs):
         kind = item[1].__class__
         if kind is int:
             key.append(item)
-        else:                       # 1, True and 1.0 are equal but not the same code; a JITFunction hashes slowly (0.3 µs)
-            key += (item[0], kind, id(item[1]) if kind is kernel.__class__ else item[1])
+        else:                       # 1, True and 1.0 are equal but not the same code, nor are 0.0 and -0.0; a JITFunction hashes in 0.3 µs
+            key += (item[0], kind, id(item[1]) if kind is kernel.__class__ else repr(item[1]) if kind is float else item[1])
     values = []
     owner = _collect(args, key, values)
     index = current_device() if owner is None else owner.device.index
@@ -122,9 +122,11 @@ def _collect(args, key, values):
             values.append(a)
         elif kind in _tuples:
             key.append(~len(a))
-            owner = _collect(a, key, values) or owner
+            inner = _collect(a, key, values)
+            owner = inner if owner is None else owner
         else:
-            owner = _collect_other(a, key, values) or owner
+            inner = _collect_other(a, key, values)
+            owner = inner if owner is None else owner
     return owner
 
 
