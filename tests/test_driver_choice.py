@@ -19,7 +19,7 @@ def unchosen(monkeypatch):
 def test_none_says_what_to_do(monkeypatch):
     monkeypatch.setenv("TRITORCH_CUDA", "none")
     assert not driver.available() and driver.count() == 0 and not driver.chosen()
-    with pytest.raises(RuntimeError, match=r"no CUDA device is usable \(TRITORCH_CUDA=none\); use device='cpu', or TRITORCH_CUDA=simulated"):
+    with pytest.raises(RuntimeError, match=r"no CUDA device is usable \(TRITORCH_CUDA=none\); use device='cpu', or TRITORCH_CUDA=sim"):
         driver.current()
 
 
