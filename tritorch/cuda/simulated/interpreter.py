@@ -134,9 +134,9 @@ def code_objects(code):
 
 
 class Function:
-    """A jit function, rewritten: calling it runs its body."""
+    """A jit function, rewritten: `run` is its body as a Python function."""
 
-    made: dict = {}                                       # Python function -> Function
+    made: dict = {}                                 # Python function -> Function
 
     @classmethod
     def of(cls, jit):
@@ -160,8 +160,8 @@ class Function:
         self.globals, self.cells = fn.__globals__, dict(zip(fn.__code__.co_freevars, fn.__closure__ or ()))
         self.names = sorted({name for c in codes for name in c.co_names} - set(SYNTAX))
         self.namespace = {"__builtins__": builtins} | SYNTAX
-        self.function = types.FunctionType(body, self.namespace, fn.__name__, tuple(map(convert, fn.__defaults__ or ())))
-        self.function.__kwdefaults__ = {name: convert(value) for name, value in (fn.__kwdefaults__ or {}).items()}
+        self.run = types.FunctionType(body, self.namespace, fn.__name__, tuple(map(convert, fn.__defaults__ or ())))
+        self.run.__kwdefaults__ = {name: convert(value) for name, value in (fn.__kwdefaults__ or {}).items()}
 
     def bind(self):
         """Give every outer name its meaning on the host; done again when the module's own binding changed."""
@@ -174,23 +174,18 @@ class Function:
             elif name in BUILTINS:
                 self.namespace[name] = BUILTINS[name]
 
-    def __call__(self, *args, **kwargs):
-        get = self.globals.get
-        for name, value in self.bound:
-            if get(name, MISSING) is not value:
-                self.bind()
-                break
-        for cell, value in self.closed:
-            if cell.cell_contents is not value:
-                self.bind()
-                break
-        return self.function(*args, **kwargs)
+    def current(self):
+        """The function to run, bound anew if an outer name of its own changed (those of functions it calls are not looked at)."""
+        changed = any(self.globals.get(name, MISSING) is not value for name, value in self.bound)
+        if changed or any(cell.cell_contents is not value for cell, value in self.closed):
+            self.bind()
+        return self.run
 
 
 # what the names of a kernel's module mean on the host
 
 class Namespace:
-    """A module whose functions are replaced where we have our own; the rest is converted as it is asked for, once if the module is Triton's."""
+    """A module whose functions are replaced where we have our own; the rest is converted as it is asked for, once for Triton's modules."""
 
     def __init__(self, module, ours=None, otherwise=None):
         self.__dict__.update(ours or {})
@@ -218,7 +213,7 @@ def convert(value):
     if ours is not None:
         return ours
     if isinstance(value, JITFunction):
-        return Function.of(value)
+        return Function.of(value).run
     if isinstance(value, tl.constexpr):
         return convert(value.value)
     if isinstance(value, tuple):
@@ -296,9 +291,9 @@ class Kernel:
         with LOCK, np.errstate(all="ignore"):
             Program.memory, Program.grid = memory, grid
             try:
-                arguments = self.arguments(values)
+                arguments, function = self.arguments(values), self.function.current()
                 for Program.index in in_any_order(grid, random):
-                    self.function(*arguments)
+                    function(*arguments)
             except MemoryFault as fault:
                 raise MemoryFault(f"{self.place(fault)}: {fault}") from fault
             except Exception as error:

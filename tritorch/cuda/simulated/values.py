@@ -4,6 +4,8 @@ A value is numbers in numpy and their Triton type. A scalar is a numpy scalar: `
 """
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import triton.language as tl
 
@@ -27,7 +29,7 @@ from .conversions import (
     weak,
 )
 
-ON_BITS = {np.add: np.bitwise_xor, np.subtract: np.bitwise_xor, np.multiply: np.bitwise_and}   # arithmetic modulo two, for int1
+ON_BITS = {operator.add: operator.xor, operator.sub: operator.xor, operator.mul: operator.and_}   # arithmetic modulo two, for int1
 _alone: dict = {}
 
 
@@ -91,18 +93,6 @@ class Value:
             raise ValueError(f"wrong type argument to unary invert ({self.dtype})")
         return Value(np.invert(self.data), self.dtype)
 
-    def __rshift__(self, other):
-        return arithmetic(np.right_shift, *bits(self, other))
-
-    def __rrshift__(self, other):
-        return arithmetic(np.right_shift, *bits(other, self))
-
-    def __truediv__(self, other):
-        return divided(self, other)
-
-    def __rtruediv__(self, other):
-        return divided(other, self)
-
     def __repr__(self):
         return f"{self.dtype}{list(self.shape)} {self.data}"
 
@@ -146,10 +136,11 @@ def bits(a, b):
     return x, y, dtype
 
 
-def arithmetic(ufunc, x, y, dtype):
+def arithmetic(operation, x, y, dtype):
+    """Operators rather than ufuncs do the work: they are the same on arrays and ten times faster on scalars."""
     if dtype is INT1:
-        ufunc = ON_BITS.get(ufunc, ufunc)
-    out = ufunc(x, y)
+        operation = ON_BITS.get(operation, operation)
+    out = operation(x, y)
     return Value(round_bf16(out) if dtype is BF16 else out, dtype)
 
 
@@ -157,7 +148,7 @@ def divided(a, b):
     x, y, dtype = operands(a, b, division=True)
     if KIND[dtype.name] < 2:
         return Value(np.divide(x.astype(f4), y.astype(f4)), FP32)
-    return arithmetic(np.divide, x, y, dtype)
+    return arithmetic(operator.truediv, x, y, dtype)
 
 
 def floor_divided(a, b):
@@ -173,37 +164,40 @@ def remainder(a, b):
     return arithmetic(np.fmod, x, y, dtype)
 
 
-def _define(name, function, reflected=True):
+def _define(name, function):
     setattr(Value, f"__{name}__", lambda self, other: function(self, other))
-    if reflected:
-        setattr(Value, f"__r{name}__", lambda self, other: function(other, self))
+    setattr(Value, f"__r{name}__", lambda self, other: function(other, self))
 
 
-def _arithmetic(ufunc, sides=operands):
-    def function(a, b):
-        if isinstance(b, Pointer) or isinstance(a, Pointer):
+def _arithmetic(operation, sides):
+    def forward(self, other):
+        if type(other) is Value and other.dtype is self.dtype:
+            return arithmetic(operation, self.data, other.data, self.dtype)
+        if isinstance(other, Pointer):
             return NotImplemented
-        return arithmetic(ufunc, *sides(a, b))
-    return function
+        return arithmetic(operation, *sides(self, other))
+
+    def reflected(self, other):
+        return arithmetic(operation, *sides(other, self))
+
+    return forward, reflected
 
 
-def _comparison(ufunc):
-    def function(a, b):
-        x, y, _ = operands(to_value(a), to_value(b))
-        return Value(ufunc(x, y), INT1)
-    return function
+def _comparison(operation):
+    def method(self, other):
+        x, y, _ = operands(self, to_value(other))
+        return Value(operation(x, y), INT1)
+    return method
 
 
-for _name in ("add", "subtract", "multiply"):
-    _define(_name[:3], _arithmetic(getattr(np, _name)))
-for _name in ("and", "or", "xor"):
-    _define(_name, _arithmetic(getattr(np, f"bitwise_{_name}"), bits))
-_define("lshift", _arithmetic(np.left_shift, bits))
-_define("floordiv", floor_divided)
-_define("mod", remainder)
-for _name, _numpy in (("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal"),
-                      ("eq", "equal"), ("ne", "not_equal")):
-    _define(_name, _comparison(getattr(np, _numpy)), reflected=False)
+for _name, _sides in dict(add=operands, sub=operands, mul=operands, and_=bits, or_=bits, xor=bits, lshift=bits, rshift=bits).items():
+    _forward, _reflected = _arithmetic(getattr(operator, _name), _sides)
+    setattr(Value, f"__{_name.strip('_')}__", _forward)
+    setattr(Value, f"__r{_name.strip('_')}__", _reflected)
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(Value, f"__{_name}__", _comparison(getattr(operator, _name)))
+for _name, _function in dict(truediv=divided, floordiv=floor_divided, mod=remainder).items():
+    _define(_name, _function)
 
 
 class Pointer(Value):
