@@ -29,21 +29,22 @@ def offsets(index, shape, strides, FIRST: tl.constexpr = 0):
 
 
 @triton.jit
-def load_tiles(x_ptrs, m, n, inside, within, shape_m, stride_m, shape_n, stride_n, SKIP: tl.constexpr, FORMS: tl.constexpr, ACC: tl.constexpr):
+def load_tiles(x_ptrs, m, n, M, stop, shape_m, stride_m, shape_n, stride_n, SKIP: tl.constexpr, FORMS: tl.constexpr, ACC: tl.constexpr):
     """A tile of every operand. FORMS says what it varies along: "tile" (both), "row" (one value a row) or "column".
 
-    `stride_m` and `stride_n` hold the strides of all operands; in `stride_m` those of SKIP results come first. Rows and columns
-    that exist are `inside` and `within`.
+    `stride_m` and `stride_n` hold the strides of all operands; in `stride_m` those of SKIP results come first.
     """
     x = ()
     for k in tl.static_range(len(FORMS)):
+        # one value a row is loaded as a vector: as a tile of one column every thread would load it once for each of its elements
         if FORMS[k] == "row":
-            value = tl.load(x_ptrs[k] + offsets(m, shape_m, stride_m, (SKIP + k) * len(shape_m)), mask=inside, other=0)
+            value = tl.load(x_ptrs[k] + offsets(m, shape_m, stride_m, (SKIP + k) * len(shape_m)), mask=m < M, other=0)[:, None]
         elif FORMS[k] == "column":
-            value = tl.load(x_ptrs[k] + offsets(n, shape_n, stride_n, k * len(shape_n)), mask=within, other=0)
+            value = tl.load(x_ptrs[k] + offsets(n, shape_n, stride_n, k * len(shape_n)), mask=n < stop, other=0)[None, :]
         else:
-            at = offsets(m, shape_m, stride_m, (SKIP + k) * len(shape_m)) + offsets(n, shape_n, stride_n, k * len(shape_n))
-            value = tl.load(x_ptrs[k] + at, mask=inside & within, other=0)
+            row = offsets(m, shape_m, stride_m, (SKIP + k) * len(shape_m))[:, None]
+            at = row + offsets(n, shape_n, stride_n, k * len(shape_n))[None, :]
+            value = tl.load(x_ptrs[k] + at, mask=(m < M)[:, None] & (n < stop)[None, :], other=0)
         x = x + (value.to(ACC),)
     return x
 
@@ -62,17 +63,17 @@ def reduce_kernel(
     inside = (m < M)[:, None]
     start = tl.program_id(1) * chunk
     stop = tl.minimum(start + chunk, N)
-    lane = tl.arange(0, BLOCK_N)[None, :]
+    lane = tl.arange(0, BLOCK_N)
     if WIDE:
         lane = lane.to(tl.int64)
     nothing = ()
     for _ in tl.static_range(len(FORMS)):
         nothing = nothing + (tl.zeros((BLOCK_M, BLOCK_N), ACC),)
-    state = LIFT(*nothing, lane, inside & (lane < 0), param, IDENTITY)
+    state = LIFT(*nothing, lane[None, :], inside & (lane < 0)[None, :], param, IDENTITY)
     for j in range(start, stop, BLOCK_N):
         n = j + lane
-        x = load_tiles(x_ptrs, m[:, None], n, inside, n < stop, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC)
-        state = COMBINE(*state, *LIFT(*x, n, inside & (n < stop), param, IDENTITY))
+        x = load_tiles(x_ptrs, m, n, M, stop, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC)
+        state = COMBINE(*state, *LIFT(*x, n[None, :], inside & (n < stop)[None, :], param, IDENTITY))
     state = FOLD(state)
     if SPLIT:
         for k in tl.static_range(len(out_ptrs)):
@@ -308,6 +309,16 @@ def mean_var_finish(mean, square, n, count, param):
 @triton.jit
 def affine_lift(g, x, mean, rstd, index, valid, param, IDENTITY: tl.constexpr):
     return tl.where(valid, g * ((x - mean) * rstd), 0), tl.where(valid, g, 0)
+
+
+@triton.jit
+def scale_lift(g, x, rstd, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, g * (x * rstd), 0),)
+
+
+@triton.jit
+def affine_var_lift(g, x, mean, var, index, valid, param, IDENTITY: tl.constexpr):
+    return tl.where(valid, g * ((x - mean) * (1 / tl.sqrt(var + param))), 0), tl.where(valid, g, 0)
 
 
 @triton.jit

@@ -54,7 +54,7 @@ def extreme(name, doc, combine, identity, on_array):
     @f.grad("input")
     def grad(g, input, out, dim, keepdim):
         ties = (input == restore(out, input.ndim, dim, keepdim)).to(g.dtype)
-        return restore(g, input.ndim, dim, keepdim) * (ties / ties.sum(dim or None, keepdim=True))
+        return restore(g, input.ndim, dim, keepdim) * (ties / ties.sum(dim, keepdim=True))
 
     f.samples(sample_dims)
     f.errors(lambda make: [((make(0, 3), 0), {}, IndexError, "expected dims of at least one element"),

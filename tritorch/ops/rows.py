@@ -23,7 +23,7 @@ class Rows(NamedTuple):
     shape_n: tuple
     stride_n: tuple
     across: bool
-    """Rows, not columns, are next to each other in memory."""
+    """In the first operand that has columns, rows, not columns, are next to each other in memory."""
     wide: bool
     """Offsets along the columns pass 2^31 elements."""
 
@@ -50,12 +50,13 @@ def coalesce(shape, *strides):
 def rows(shape, dims, *strides):
     """The rows of operands of one shape over `dims`. An operand that has no columns gives strides for the rows alone."""
     rest = tuple([d for d in range(len(shape)) if d not in dims])
-    full = [s for s in strides if len(s) == len(shape)]
+    full = [len(s) == len(shape) for s in strides]
     sizes_m, sizes_n = [shape[d] for d in rest], [shape[d] for d in dims]
-    shape_m, stride_m = coalesce(sizes_m, *[[s[d] for d in rest] if len(s) == len(shape) else s for s in strides])
-    shape_n, stride_n = coalesce(sizes_n, *[[s[d] for d in dims] for s in full])
-    return Rows(prod(sizes_m), shape_m, flat(stride_m), prod(sizes_n), shape_n, flat(stride_n),
-                stride_n[-1][-1] > stride_m[-1][-1] > 0 and shape_m[-1] > 1, max(extent(shape_n, s) for s in stride_n) > 0x7FF00000)
+    shape_m, stride_m = coalesce(sizes_m, *[[s[d] for d in rest] if whole else s for s, whole in zip(strides, full)])
+    shape_n, stride_n = coalesce(sizes_n, *[[s[d] for d in dims] for s, whole in zip(strides, full) if whole])
+    across = stride_n[0][-1] > stride_m[full.index(True)][-1] > 0
+    wide = max(extent(shape_n, s) for s in stride_n) > 0x7FF00000
+    return Rows(prod(sizes_m), shape_m, flat(stride_m), prod(sizes_n), shape_n, flat(stride_n), across, wide)
 
 
 def flat(tuples):

@@ -249,11 +249,12 @@ def logcumsumexp_cuda(out, x, dim):
 
 @logcumsumexp.grad("input")
 def logcumsumexp_grad(g, input, out, dim):
-    # Σ_j≥i g_j · exp(x_i - out_j): the sum runs in logarithms, the positive and the negative g apart
-    def part(g):
-        return (input + logcumsumexp((g.clamp(min=0).log() - out).flip(dim), dim).flip(dim)).exp()
-
-    return part(g) - part(-g) if input.ndim else g
+    # Σ_j≥i g_j · exp(x_i - out_j) = exp(x_i - out_i) · t_i with t_i = g_i + exp(out_i - out_(i+1)) · t_(i+1): out grows, no overflow
+    if not input.ndim or not input.shape[dim]:
+        return g
+    last = input.shape[dim] - 1
+    ratio = (out.narrow(dim, 0, last) - out.narrow(dim, 1, last)).exp()
+    return (input - out).exp() * linear_recurrence(shifted(ratio, out.narrow(dim, last, 1) * 0, dim), g, dim, True)
 
 
 logcumsumexp.samples(sample_scans)
@@ -301,14 +302,14 @@ def linear_recurrence_cuda(out, a, b, dim, reverse):
 def linear_recurrence_grad(g, a, out, dim, reverse):
     if not a.ndim or not a.shape[dim]:
         return a * 0, g
-    n, first, last = a.shape[dim], a.narrow(dim, 0, 1) * 0, a.shape[dim] - 1
-    step, start = (0, 1) if reverse else (1, 0)                          # the neighbour that comes after, and before
-    rest = a.narrow(dim, step, last)
-    later = shifted(first, rest, dim) if reverse else shifted(rest, first, dim)
-    gb = linear_recurrence(later, g, dim, not reverse)
-    rest = out.narrow(dim, start, n - 1)
-    earlier = shifted(rest, first, dim) if reverse else shifted(first, rest, dim)
-    return gb * earlier, gb
+    n, zero = a.shape[dim], a.narrow(dim, 0, 1) * 0
+
+    def moved(x, back):
+        """x moved by one along dim, to the front or to the back; 0 comes in."""
+        return shifted(zero, x.narrow(dim, 0, n - 1), dim) if back else shifted(x.narrow(dim, 1, n - 1), zero, dim)
+
+    gb = linear_recurrence(moved(a, reverse), g, dim, not reverse)
+    return gb * moved(out, not reverse), gb
 
 
 @linear_recurrence.samples

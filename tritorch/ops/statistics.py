@@ -173,7 +173,7 @@ def vector_norm_grad(g, x, out, ord, dim, keepdim):
         return x * (g / norm).masked_fill(norm == 0, 0)
     if abs(ord) == math.inf:
         ties = (x.abs() == norm).to(g.dtype)
-        return x.sign() * (g * (ties / ties.sum(dim or None, keepdim=True)))
+        return x.sign() * (g * (ties / ties.sum(dim, keepdim=True)))
     scale = (g / norm ** (ord - 1)).masked_fill(norm == 0, 0)
     return (x.sign() * x.abs() ** (ord - 1)).masked_fill(x == 0, 0) * scale
 

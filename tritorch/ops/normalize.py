@@ -1,0 +1,348 @@
+"""Layer, RMS and group normalization: fused forward and backward, statistics over rows. Batch norm lives in `batchnorm`.
+
+Each norm is two operators, itself (with the statistics that its gradient reuses) and its gradient; the public functions
+return the result alone. Under create_graph the statistics are computed again from the input, so that gradients flow through them.
+"""
+import math
+
+import numpy as np
+
+from tritorch.autograd.modes import state
+from tritorch.cuda.launch import kernels, launch, sm_count
+from tritorch.dispatch import op
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops.reduce import Monoid, reduce_rows, single
+from tritorch.ops.rows import rows
+from tritorch.ops.softmax import row_blocks, warps
+from tritorch.shape import cdiv
+from tritorch.tensor import empty, strided
+
+K = kernels("normalize")
+
+
+# ------------------------------------------------------------------ on the GPU
+def scalar(value, kind):
+    """A number as a kernel argument of the accumulator's precision."""
+    return np.float64(value) if kind is types.float64 else float(value)
+
+
+def flat(t):
+    return None if t is None else t.contiguous()
+
+
+def normalize_rows(out, mean, rstd, x, weight, bias, eps, dims, groups=1, inner=1):
+    """Launch the forward kernel; without a mean it is RMS norm. mean and rstd have one value a row."""
+    acc, center = x.dtype.compute, mean is not None
+    first = mean if center else rstd
+    M, shape_m, stride_m, N, shape_n, stride_n, *_ = rows(x.shape, dims, out.strides, first.strides, rstd.strides, x.strides)
+    BLOCK_M, BLOCK_N = row_blocks(M, N, False)
+    launch(K.norm_kernel, (cdiv(M, BLOCK_M),), out, mean, rstd, x, flat(weight), flat(bias), shape_m, stride_m, shape_n, stride_n, M, N,
+           groups, inner, scalar(eps, acc), CENTER=center, GROUPED=groups > 1 or inner > 1, ACC=getattr(K.tl, acc.name),
+           BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, LOOP=BLOCK_N < N, num_warps=warps(BLOCK_M * BLOCK_N))
+
+
+def normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, dims, groups=1, inner=1):
+    """Launch the backward kernel; with `gw` (and `gb`, if there is a mean) also sum those, in two deterministic stages."""
+    acc, center = x.dtype.compute, mean is not None
+    first = mean if center else rstd
+    M, shape_m, stride_m, N, shape_n, stride_n, *_ = rows(x.shape, dims, gx.strides, g.strides, x.strides, first.strides, rstd.strides)
+    BLOCK_M, BLOCK_N = row_blocks(M, N, False)
+    fused = gw is not None and BLOCK_N >= N and N <= 8192                 # beyond, gw and gb do not fit in registers beside the row
+    programs = min(cdiv(M, BLOCK_M), 2 * sm_count())
+    partial = [empty((programs, *gw.shape), acc, x.device) if fused and (center or k == 0) else None for k in range(2)]
+    launch(K.norm_backward_kernel, (programs if fused else cdiv(M, BLOCK_M),), gx, *partial, g, x, mean, rstd, flat(weight),
+           shape_m, stride_m, shape_n, stride_n, M, N, groups, inner, CENTER=center, GROUPED=groups > 1 or inner > 1, PARTIAL=fused,
+           ACC=getattr(K.tl, acc.name), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, LOOP=BLOCK_N < N, num_warps=warps(BLOCK_M * BLOCK_N))
+    if fused:
+        for target, parts in zip((gw, gb), partial):
+            if parts is not None:
+                reduce_rows([target], [parts], (0,), False, Monoid("sum", "sum"), acc)
+    elif gw is not None:
+        affine_sums(gw, gb, g, x, mean, rstd, tuple([d for d in range(x.ndim) if d not in dims]))
+
+
+def affine_sums(gw, gb, g, x, mean, rstd, dims):
+    """Σ g·x̂ and Σ g over `dims`; mean and rstd have the dims in front of the normalized ones."""
+    rest = (0,) * (x.ndim - rstd.ndim)
+    rstd = strided(rstd.storage, x.shape, (*rstd.strides, *rest), rstd.offset, rstd.dtype)
+    if mean is None:
+        reduce_rows([gw], [g, x, rstd], dims, False, Monoid("scale", "sum"), x.dtype.compute)
+    else:
+        mean = strided(mean.storage, x.shape, (*mean.strides, *rest), mean.offset, mean.dtype)
+        reduce_rows([gw, gb], [g, x, mean, rstd], dims, False, Monoid("affine", "affine", "both", (None, None)), x.dtype.compute)
+
+
+# ------------------------------------------------------------------ in numpy: x is (rows, N)
+def normalize_array(x, mean, rstd, weight, bias, eps):
+    """The normalized rows; fills mean (unless it is None) and rstd, which have one value a row."""
+    n = x.shape[1]
+    if mean is None:
+        work = x.copy()
+    else:
+        mean[...] = (x.sum(1) / x.dtype.type(n)).reshape(mean.shape)
+        work = x - mean.reshape(-1, 1)
+    spread = np.vecdot(work, work)
+    spread /= n
+    spread += x.dtype.type(eps)
+    np.sqrt(spread, out=spread)
+    np.divide(1, spread, out=spread)
+    rstd[...] = spread.reshape(rstd.shape)
+    work *= spread[:, None]
+    return work
+
+
+def gradient_array(g, x, mean, rstd, weight):
+    """(gx, g, x̂) of rows, g before its product with the weight, which broadcasts."""
+    n, rstd = x.shape[1], rstd.reshape(-1, 1)
+    xhat = x * rstd if mean is None else (x - mean.reshape(-1, 1)) * rstd
+    gx = g.copy() if weight is None else g * weight
+    slope = np.vecdot(gx, xhat)[:, None] / x.dtype.type(n)
+    if mean is not None:
+        gx -= gx.sum(1, keepdims=True) / x.dtype.type(n)
+    gx -= xhat * slope
+    gx *= rstd
+    return gx, xhat
+
+
+def matrix(a, columns):
+    """An array as (rows, columns), half types as float32."""
+    return single(a).reshape(a.size // max(columns, 1), columns)
+
+
+# ------------------------------------------------------------------ layer norm
+def normalized_dims(name, input, normalized_shape, *parameters):
+    """The dims that are normalized, after a look at the shapes."""
+    n = len(normalized_shape)
+    check(0 < n <= input.ndim and tuple(input.shape[input.ndim - n:]) == tuple(normalized_shape), name,
+          f"an input whose last dims are {tuple(normalized_shape)}", input.shape)
+    check(input.dtype.is_floating_point, name, "a floating dtype", input.dtype)
+    for p in parameters:
+        fits = p is None or p.shape == tuple(normalized_shape)
+        check(fits, name, f"weight and bias of shape {tuple(normalized_shape)}", None if fits else p.shape)
+    return tuple(range(input.ndim - n, input.ndim))
+
+
+@op(returns=("out", "mean", "rstd"))
+def layer_norm_rows(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    """Layer norm and the statistics of every row: (out, mean, 1 / √(var + eps)). Only `out` has a gradient."""
+    dims = normalized_dims("layer_norm", input, normalized_shape, weight, bias)
+    row = input.shape[:dims[0]], input.dtype.compute, input.device
+    return [(input.shape, input.dtype, input.device), row, row]
+
+
+@layer_norm_rows.impl("cpu")
+def layer_norm_cpu(out, mean, rstd, x, normalized_shape, weight, bias, eps):
+    n = math.prod(normalized_shape)
+    work = normalize_array(matrix(x, n), mean, rstd, weight, bias, eps)
+    if weight is not None:
+        work *= weight.reshape(-1)
+    if bias is not None:
+        work += bias.reshape(-1)
+    out[...] = work.reshape(out.shape)
+
+
+@layer_norm_rows.impl("cuda")
+def layer_norm_cuda(out, mean, rstd, x, normalized_shape, weight, bias, eps):
+    normalize_rows(out, mean, rstd, x, weight, bias, eps, tuple(range(x.ndim - len(normalized_shape), x.ndim)))
+
+
+@layer_norm_rows.grad("input", "weight", "bias")
+def layer_norm_grad(g_out, input, normalized_shape, weight, mean, rstd, eps):
+    if state.grad:
+        mean, rstd = moments(input, len(normalized_shape), eps)
+    return layer_norm_backward(g_out, input, mean, rstd, weight)
+
+
+def moments(input, n, eps):
+    """Mean and 1 / √(var + eps) over the last n dims, as differentiable tensors."""
+    dims = tuple(range(-n, 0))
+    mean = input.mean(dims, keepdim=True)
+    rstd = ((input - mean).square().mean(dims, keepdim=True) + eps).rsqrt()
+    shape = input.shape[:input.ndim - n]
+    return mean.reshape(shape), rstd.reshape(shape)
+
+
+@op(returns=("g_input", "g_weight", "g_bias"))
+def layer_norm_backward(g, input, mean, rstd, weight=None):
+    """The gradients of layer norm: of its input, weight and bias, from that of its output and the statistics.
+
+    With x̂ = (x - mean) · rstd: gx = rstd · (g·w - mean(g·w) - x̂ · mean(g·w·x̂)), gw = Σ g·x̂, gb = Σ g.
+    """
+    parameter = input.shape[mean.ndim:], (weight if weight is not None else input).dtype, input.device
+    return [(input.shape, input.dtype, input.device), parameter, parameter]
+
+
+@layer_norm_backward.impl("cpu")
+def layer_norm_backward_cpu(gx, gw, gb, g, x, mean, rstd, weight):
+    n = math.prod(x.shape[mean.ndim:])
+    g = matrix(g, n)
+    work, xhat = gradient_array(g, matrix(x, n), mean, rstd, None if weight is None else weight.reshape(-1))
+    gx[...] = work.reshape(gx.shape)
+    gw[...] = np.einsum("ij,ij->j", g, xhat).reshape(gw.shape)
+    gb[...] = g.sum(0).reshape(gb.shape)
+
+
+@layer_norm_backward.impl("cuda")
+def layer_norm_backward_cuda(gx, gw, gb, g, x, mean, rstd, weight):
+    normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, tuple(range(mean.ndim, x.ndim)))
+
+
+@layer_norm_backward.formula
+def layer_norm_backward_formula(g, input, mean, rstd, weight):
+    dims, lead = tuple(range(mean.ndim, input.ndim)), tuple(range(mean.ndim))
+    rest = (1,) * len(dims)
+    rstd = rstd.reshape(*rstd.shape, *rest)
+    xhat = (input - mean.reshape(*mean.shape, *rest)) * rstd
+    gw = g if weight is None else g * weight
+    gx = rstd * (gw - gw.mean(dims, keepdim=True) - xhat * (gw * xhat).mean(dims, keepdim=True))
+    return gx, (g * xhat).sum(lead) if lead else g * xhat, g.sum(lead) if lead else g
+
+
+@layer_norm_rows.samples
+def layer_norm_samples(make):
+    yield make(3, 7), (7,), make(7), make(7)
+    yield make(2, 3, 5), (3, 5), make(3, 5), make(3, 5)
+    yield make(37, 9), (9,)
+    yield make(4, 5), (5,), make(5), None, 1e-2
+    yield make(2, 301), (301,), None, make(301)
+    yield make(6), (6,), make(6), make(6)
+    yield make(0, 4), (4,), make(4), make(4)
+
+
+@layer_norm_backward.samples
+def layer_norm_backward_samples(make):
+    yield make(3, 7), make(3, 7), make(3), make(3), make(7)
+    yield make(2, 3, 5), make(2, 3, 5), make(2), make(2), make(3, 5)
+    yield make(37, 9), make(37, 9), make(37), make(37)
+    yield make(6), make(6), make(), make(), make(6)
+
+
+@layer_norm_rows.errors
+def layer_norm_errors(make):
+    yield (make(3, 4), (5,)), {}, RuntimeError, "expected an input whose last dims are (5,)"
+    yield (make(3, 4), (4,), make(3)), {}, RuntimeError, "expected weight and bias of shape (4,)"
+
+
+def norm_sizes(make, arguments, units):
+    """Timed calls on the row lengths that models use, in bfloat16."""
+    for m, n in (131072, 1024), (32768, 4096), (8192, 16384):
+        yield f"{m}x{n}", lambda m=m, n=n: arguments(lambda *s: make(*s, dtype=types.bfloat16), m, n), units * 2 * m * n, 8 * m * n
+
+
+layer_norm_rows.workloads(lambda make: norm_sizes(make, lambda make, m, n: (make(m, n), (n,), make(n), make(n)), 2))
+layer_norm_backward.workloads(lambda make: norm_sizes(
+    make, lambda make, m, n: (make(m, n), make(m, n), make(m).float(), make(m).float(), make(n)), 3))
+
+
+# ------------------------------------------------------------------ RMS norm
+@op(returns=("out", "rstd"))
+def rms_norm_rows(input, normalized_shape, weight=None, eps=1e-6):
+    """RMS norm and the statistic of every row: (out, 1 / √(mean(x²) + eps)). Only `out` has a gradient."""
+    dims = normalized_dims("rms_norm", input, normalized_shape, weight)
+    return [(input.shape, input.dtype, input.device), (input.shape[:dims[0]], input.dtype.compute, input.device)]
+
+
+@rms_norm_rows.impl("cpu")
+def rms_norm_cpu(out, rstd, x, normalized_shape, weight, eps):
+    work = normalize_array(matrix(x, math.prod(normalized_shape)), None, rstd, weight, None, eps)
+    if weight is not None:
+        work *= weight.reshape(-1)
+    out[...] = work.reshape(out.shape)
+
+
+@rms_norm_rows.impl("cuda")
+def rms_norm_cuda(out, rstd, x, normalized_shape, weight, eps):
+    normalize_rows(out, None, rstd, x, weight, None, eps, tuple(range(x.ndim - len(normalized_shape), x.ndim)))
+
+
+@rms_norm_rows.grad("input", "weight")
+def rms_norm_grad(g_out, input, normalized_shape, weight, rstd, eps):
+    if state.grad:
+        n = len(normalized_shape)
+        rstd = (input.square().mean(tuple(range(-n, 0))) + eps).rsqrt()
+    return rms_norm_backward(g_out, input, rstd, weight)
+
+
+@op(returns=("g_input", "g_weight"))
+def rms_norm_backward(g, input, rstd, weight=None):
+    """The gradients of RMS norm: of its input and weight, from that of its output and 1 / rms.
+
+    With x̂ = x · rstd: gx = rstd · (g·w - x̂ · mean(g·w·x̂)), gw = Σ g·x̂.
+    """
+    parameter = input.shape[rstd.ndim:], (weight if weight is not None else input).dtype, input.device
+    return [(input.shape, input.dtype, input.device), parameter]
+
+
+@rms_norm_backward.impl("cpu")
+def rms_norm_backward_cpu(gx, gw, g, x, rstd, weight):
+    n = math.prod(x.shape[rstd.ndim:])
+    g = matrix(g, n)
+    work, xhat = gradient_array(g, matrix(x, n), None, rstd, None if weight is None else weight.reshape(-1))
+    gx[...] = work.reshape(gx.shape)
+    gw[...] = np.einsum("ij,ij->j", g, xhat).reshape(gw.shape)
+
+
+@rms_norm_backward.impl("cuda")
+def rms_norm_backward_cuda(gx, gw, g, x, rstd, weight):
+    normalize_rows_backward(gx, gw, None, g, x, None, rstd, weight, tuple(range(rstd.ndim, x.ndim)))
+
+
+@rms_norm_backward.formula
+def rms_norm_backward_formula(g, input, rstd, weight):
+    dims, lead = tuple(range(rstd.ndim, input.ndim)), tuple(range(rstd.ndim))
+    rstd = rstd.reshape(*rstd.shape, *(1,) * len(dims))
+    xhat = input * rstd
+    gw = g if weight is None else g * weight
+    return rstd * (gw - xhat * (gw * xhat).mean(dims, keepdim=True)), (g * xhat).sum(lead) if lead else g * xhat
+
+
+@rms_norm_rows.samples
+def rms_norm_samples(make):
+    yield make(3, 7), (7,), make(7)
+    yield make(2, 3, 5), (3, 5), make(3, 5)
+    yield make(37, 9), (9,), None, 1e-2
+    yield make(2, 301), (301,), make(301)
+    yield make(6), (6,), make(6)
+    yield make(0, 4), (4,), make(4)
+
+
+@rms_norm_backward.samples
+def rms_norm_backward_samples(make):
+    yield make(3, 7), make(3, 7), make(3), make(7)
+    yield make(2, 3, 5), make(2, 3, 5), make(2), make(3, 5)
+    yield make(37, 9), make(37, 9), make(37)
+    yield make(6), make(6), make(), make(6)
+
+
+rms_norm_rows.errors(lambda make: [((make(3, 4), (5,)), {}, RuntimeError, "expected an input whose last dims are (5,)")])
+rms_norm_rows.workloads(lambda make: norm_sizes(make, lambda make, m, n: (make(m, n), (n,), make(n)), 2))
+rms_norm_backward.workloads(lambda make: norm_sizes(make, lambda make, m, n: (make(m, n), make(m, n), make(m).float(), make(n)), 3))
+
+
+# ------------------------------------------------------------------ the public functions
+def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    """Normalize the last dims to mean 0 and variance 1, then scale and shift.
+
+    out = (x - mean) / √(var + eps) · weight + bias, the moments over the dims of `normalized_shape`, the variance biased.
+    weight and bias have that shape. Half types compute in float32. Ba, Kiros and Hinton, Layer Normalization, 2016.
+
+    >>> import tritorch as torch; from tritorch.ops.normalize import layer_norm
+    >>> layer_norm(torch.tensor([[1.0, 3.0], [2.0, 2.0]]), (2,))
+    tensor([[-1.0000,  1.0000],
+            [ 0.0000,  0.0000]])
+    """
+    return layer_norm_rows(input, tuple(normalized_shape), weight, bias, eps)[0]
+
+
+def rms_norm(input, normalized_shape, weight=None, eps=None):
+    """Divide the last dims by their root mean square, then scale.
+
+    out = x / √(mean(x²) + eps) · weight; eps defaults to the machine epsilon of the dtype. Half types compute in float32.
+    Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
+
+    >>> import tritorch as torch; from tritorch.ops.normalize import rms_norm
+    >>> rms_norm(torch.tensor([[3.0, 3.0]]), (2,))
+    tensor([[1., 1.]])
+    """
+    return rms_norm_rows(input, tuple(normalized_shape), weight, types.finfo(input.dtype).eps if eps is None else eps)[0]

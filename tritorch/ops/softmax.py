@@ -1,0 +1,174 @@
+"""softmax and log_softmax along a dim, and their fused gradients."""
+
+import numpy as np
+
+from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.dispatch import op
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops.reduce import single
+from tritorch.ops.rows import half, rows
+from tritorch.shape import cdiv, next_power_of_2, wrap_dim
+
+K = kernels("softmax")
+IN_REGISTERS = 16384
+"""Columns that one program keeps in registers; longer rows are read twice."""
+
+
+def launch_rows(kernel, tensors, dim, **constexprs):
+    """Start a row kernel on tensors of one shape, outputs first."""
+    shape = tensors[0].shape
+    geometry = rows(shape, (wrap_dim(dim, len(shape), "softmax"),) if shape else (), *[t.strides for t in tensors])
+    M, shape_m, stride_m, N, shape_n, stride_n, across, wide = geometry
+    if not M * N:
+        return
+    BLOCK_M, BLOCK_N = row_blocks(M, N, across)
+    launch(kernel, (cdiv(M, BLOCK_M),), *tensors, shape_m, stride_m, shape_n, stride_n, M, N, **constexprs,
+           ACC=getattr(K.tl, tensors[0].dtype.compute.name), WIDE=wide, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, LOOP=BLOCK_N < N,
+           num_warps=warps(BLOCK_M * BLOCK_N))
+
+
+def row_blocks(M, N, across):
+    """(BLOCK_M, BLOCK_N) of a kernel that holds whole rows in registers while they fit."""
+    width = next_power_of_2(N)
+    if width > IN_REGISTERS:
+        rows_, width = 1, 4096
+    elif across:                                                         # 32 neighbours fill a sector; longer columns loop
+        rows_, width = min(next_power_of_2(M), 32), min(width, 256)
+    else:
+        rows_ = max(min(next_power_of_2(M), 2048 // width), 1)
+    return tile(rows_, min(half(M), 1024)), tile(width, next_power_of_2(N) if N < 300 else 256)
+
+
+def warps(elements):
+    """Warps that leave about 16 elements of a tile to a thread."""
+    return min(max(next_power_of_2(elements // 512), 1), 16)
+
+
+# ------------------------------------------------------------------ numpy
+def softmax_array(out, x, dim, log):
+    """Softmax of an array; float32 math stays float32 and the output holds the intermediate values."""
+    if not x.ndim or not x.size:
+        out[...] = (x - x if log else np.exp(x - x)) if x.size else out
+        return
+    work = out if out.dtype == x.dtype else np.empty_like(x)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        np.subtract(x, x.max(axis=dim, keepdims=True), out=work)
+        if log:
+            work -= np.log(np.exp(work).sum(axis=dim, keepdims=True))
+        else:
+            np.exp(work, out=work)
+            work /= work.sum(axis=dim, keepdims=True)
+    if work is not out:
+        out[...] = work
+
+
+def softmax_backward_array(gx, g, y, dim, log):
+    g, y = single(g), single(y)
+    if not g.ndim:
+        gx[...] = g - np.exp(y) * g if log else (g - g * y) * y
+        return
+    work = gx if gx.dtype == g.dtype else np.empty_like(g)
+    if log:
+        np.exp(y, out=work)
+        work *= -g.sum(axis=dim, keepdims=True)
+        work += g
+    else:
+        np.multiply(g, y, out=work)
+        total = work.sum(axis=dim, keepdims=True)
+        np.subtract(g, total, out=work)
+        work *= y
+    if work is not gx:
+        gx[...] = work
+
+
+# ------------------------------------------------------------------ the operators
+def family(name, doc, log, composed):
+    """softmax and log_softmax: the operator and the operator of its gradient."""
+    def rule(input, dim, dtype=None):
+        wrap_dim(dim, input.ndim, name)
+        kind = dtype or input.dtype
+        check(kind.is_floating_point, name, "a floating dtype", kind, use="dtype=torch.float32")
+        return input.shape, kind, input.device
+
+    def backward_rule(gradient, output, dim):
+        return output.shape, output.dtype, output.device
+
+    rule.__name__, rule.__doc__ = name, doc
+    backward_rule.__name__ = name + "_backward"
+    backward_rule.__doc__ = f"The gradient of {name}, from that of its output and the output itself."
+    forward, backward = op(rule), op(backward_rule)
+
+    @forward.impl("cpu")
+    def forward_cpu(out, x, dim, dtype):
+        softmax_array(out, single(x if dtype is None else x.astype(dtype.numpy, copy=False)), dim, log)
+
+    @forward.impl("cuda")
+    def forward_cuda(out, x, dim, dtype):
+        launch_rows(K.softmax_kernel, (out, x), dim, LOG=log)
+
+    @forward.grad("input")
+    def forward_grad(g, out, dim):
+        return backward(g, out, dim)
+
+    @backward.impl("cpu")
+    def backward_cpu(gx, g, y, dim):
+        softmax_backward_array(gx, g, y, dim, log)
+
+    @backward.impl("cuda")
+    def backward_cuda(gx, g, y, dim):
+        launch_rows(K.softmax_backward_kernel, (gx, g, y), dim, LOG=log)
+
+    backward.formula(composed)
+
+    @forward.samples
+    def forward_samples(make):
+        yield make(5), 0
+        yield make(3, 7), 1
+        yield make(7, 3), 0
+        yield make(2, 5, 3), -2
+        yield make(2, 301), 1, types.float64
+        yield make(), 0
+        yield make(0, 3), 1
+
+    @backward.samples
+    def backward_samples(make):
+        yield make(5), make(5), 0
+        yield make(3, 7), make(3, 7), 1
+        yield make(7, 3), make(7, 3), 0
+        yield make(2, 5, 3), make(2, 5, 3), -2
+        yield make(2, 301), make(2, 301), 1
+
+    forward.errors(lambda make: [((make(2, 3), 2), {}, IndexError, "expected a dim in [-2, 1], got 2"),
+                                 ((make(3, integer=True, low=0, high=4), 0), {}, RuntimeError, "expected a floating dtype")])
+    shapes = (131072, 1024), (32768, 4096), (8192, 16384), (8192, 131072)
+    forward.workloads(lambda make: [(f"{m}x{n}", lambda m=m, n=n: (make(m, n, dtype=types.bfloat16), -1), 2 * 2 * m * n, 5 * m * n)
+                                    for m, n in shapes])
+    backward.workloads(lambda make: [(f"{m}x{n}", lambda m=m, n=n: (make(m, n, dtype=types.bfloat16), make(m, n, dtype=types.bfloat16), -1),
+                                      3 * 2 * m * n, 5 * m * n) for m, n in shapes])
+    return forward, backward
+
+
+softmax, softmax_backward = family("softmax", """Exponentials along `dim`, scaled to sum to 1.
+
+    out = exp(x) / Σ exp(x). With `dtype` the input is cast first. A row of -inf alone gives NaN.
+
+    >>> import tritorch as torch; torch.tensor([0.0, 0.0, 0.0, 0.0]).softmax(dim=0)
+    tensor([0.2500, 0.2500, 0.2500, 0.2500])
+    """, False, lambda g, y, dim: (g - (g * y).sum(dim, keepdim=True)) * y)
+log_softmax, log_softmax_backward = family("log_softmax", """Logarithm of softmax along `dim`, without overflow.
+
+    out = x - log Σ exp(x). With `dtype` the input is cast first.
+
+    >>> import tritorch as torch; torch.tensor([0.0, 0.0]).log_softmax(dim=0)
+    tensor([-0.6931, -0.6931])
+    """, True, lambda g, y, dim: g - y.exp() * g.sum(dim, keepdim=True))
+
+
+def softmin(input, dim, dtype=None):
+    """softmax of -x.
+
+    >>> import tritorch as torch; from tritorch.ops.softmax import softmin; softmin(torch.tensor([1.0, 1.0]), dim=0)
+    tensor([0.5000, 0.5000])
+    """
+    return softmax(-input, dim, dtype)
