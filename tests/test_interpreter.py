@@ -961,6 +961,47 @@ def test_refused(kernel, sentence):
     assert sentence in str(error.value) and kernel.__name__ in str(error.value) and "test_interpreter.py:" in str(error.value)
 
 
+@triton.jit
+def waits_for_another_program(o_ptr):
+    while tl.load(o_ptr) == 0:
+        tl.debug_barrier()
+
+
+def test_an_endless_loop_ends(monkeypatch):
+    from tritorch.cuda.simulated import interpreter
+
+    monkeypatch.setattr(interpreter, "MANY_TURNS", 1000)
+    with pytest.raises(RuntimeError, match="a while loop has not ended after 1000 turns"):
+        launch(waits_for_another_program, (1,), np.zeros(1, "f4"))
+
+
+NUMBERS = [True, 0, 1, -1, 200, 2**31, 2**40, 2**63, 0.5, 1e40, math.inf]
+
+
+@pytest.mark.parametrize("division", [False, True])
+def test_types_of_operations_are_triton_s_own(division):
+    from triton.language.semantic import TritonSemantic
+
+    from tritorch.cuda.simulated.conversions import TYPES, common_type, number_type, weak_type
+
+    def outcome(f, *args):
+        try:
+            return f(*args)
+        except (TypeError, ValueError):
+            return None
+
+    theirs = TritonSemantic(None).computation_type_impl
+    for a in TYPES.values():
+        for b in TYPES.values():
+            ours = a if a is b and not division else outcome(common_type, a, b, division)
+            assert ours == outcome(theirs, a, False, b, False, division), (a, b)
+        for number in NUMBERS:
+            expected = outcome(theirs, a, False, number_type(number), True, division)
+            if expected is not None and expected.is_int():
+                expected = expected if expected.get_int_min_value() <= number <= expected.get_int_max_value() else None
+            assert outcome(weak_type, number, number_type(number), a, division) == expected, (a, number)
+
+
 def test_fault_names_the_line_of_a_helper():
     with pytest.raises(MemoryFault) as error:
         launch(calls_a_bad_helper, (1,), np.zeros(8, "f4"))

@@ -82,6 +82,13 @@ class Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         return self._call(node, "__not", node.operand) if isinstance(node.op, ast.Not) else node
 
+    def visit_While(self, node):
+        self.generic_visit(node)
+        if node.orelse:
+            return node
+        test = ast.copy_location(ast.If(self._call(node.test, "__no", node.test), [ast.Break()], []), node.test)
+        return ast.copy_location(ast.For(ast.Name("__turn", ast.Store()), self._call(node, "__turns"), [test, *node.body], []), node)
+
     def visit_Assert(self, node):
         self.generic_visit(node)
         return ast.copy_location(ast.Expr(self._call(node, "__assert", node.test, node.msg or ast.Constant(""))), node)
@@ -117,8 +124,17 @@ def negated(value):
     return ~value.cast(INT1, bitcast=value.dtype is not INT1) if isinstance(value, Value) else not value
 
 
+def turns():
+    """The turns of a while loop, which end: programs run one after the other, so one that waits for another waits for ever."""
+    yield from range(MANY_TURNS)
+    raise RuntimeError(f"a while loop has not ended after {MANY_TURNS} turns; does it wait for a program that has not run?")
+
+
+MANY_TURNS = 1_000_000
+
+
 SYNTAX = {"__assigned": assigned, "__and": _logical(False, operator.and_), "__or": _logical(True, operator.or_), "__not": negated,
-          "__assert": language.device_assert}
+          "__assert": language.device_assert, "__turns": turns, "__no": lambda value: not value}
 BUILTINS = {"range": language.range_, "min": language.minimum, "max": language.maximum, "print": print}
 
 

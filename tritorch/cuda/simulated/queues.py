@@ -60,14 +60,17 @@ class Stream:
 
     def ready(self):
         """The head may run: it is not a wait for a mark that has not happened."""
-        return self.queue and (self.queue[0][0] is None or self.queue[0][0].done)
+        return self.queue[0][0] is None or self.queue[0][0].done
 
 
 class Queues:
     """All streams. An item is (mark to wait for or None, what to run or None)."""
 
     def __init__(self, random):
-        self.random, self.streams, self.count = random, [], 0
+        self.random, self.count = random, 0
+        self.streams = []
+        self.busy = {}                             # streams with work, in the order they got it
+        self.running = False
 
     def add(self, stream):
         self.streams.append(stream)
@@ -87,8 +90,9 @@ class Queues:
 
     def append(self, stream, item):
         stream.queue.append(item)
+        self.busy[stream] = None
         self.count += 1
-        if self.count > FULL:
+        if self.count > FULL and not self.running:  # a tensor may die, and free its memory, in the middle of a kernel
             self.until(lambda: self.count <= FULL // 2)
 
     def record(self, stream):
@@ -119,14 +123,20 @@ class Queues:
 
     def step(self):
         """Run one item that may run, drawn by the seed; False when there is none."""
-        ready = [stream for stream in self.streams if stream.queue and stream.ready()]
+        ready = [stream for stream in self.busy if stream.ready()]
         if not ready:
             return False
         stream = ready[0] if len(ready) == 1 else self.random.choice(ready)
         _, run = stream.queue.popleft()
         self.count -= 1
+        if not stream.queue:
+            del self.busy[stream]
         if run is not None:
-            run()
+            self.running = True
+            try:
+                run()
+            finally:
+                self.running = False
         return True
 
     def until(self, reached):
