@@ -14,14 +14,27 @@ def declared(device, only):
     """(operator, label, thunk that makes its arguments, bytes, operations) of every workload."""
     import tritorch
     from tritorch.dispatch import registry
-    from tritorch.testing import make
 
     tritorch.manual_seed(0)
-    made = make(device)
+    make = maker(tritorch, device)
     for name, operator in sorted(registry.items()):
         if only in name and operator.workloads_body is not None:
-            for label, arguments, nbytes, operations in operator.workloads_body(made):
+            for label, arguments, nbytes, operations in operator.workloads_body(make):
                 yield operator, label, arguments, nbytes, operations
+
+
+def maker(torch, device):
+    """`make` of the cards, drawing large tensors where they will be used; gradients are not what a workload times."""
+    def make(*shape, dtype=torch.float32, low=None, high=None, positive=False, integer=False, grad=False):
+        if integer:
+            drawn = torch.randint(-5 if low is None else low, 5 if high is None else high, shape, device=device)
+            return drawn if dtype is torch.float32 else drawn.to(dtype)
+        if positive:
+            low, high = 0.5 if low is None else low, 2.0 if high is None else high
+        drawn = torch.randn(*shape, device=device) if low is None else torch.rand(*shape, device=device) * (high - low) + low
+        return drawn.to(dtype)
+
+    return make
 
 
 def measured(name, nbytes, operations, seconds, opponent, limits):
@@ -41,6 +54,7 @@ def cpu_limits():
 
 def main(args):
     limits, found = cpu_limits(), []
+    print(f"limits measured here: {limits[0]:.1f} GB/s, {limits[1]:.3f} TFLOP/s", flush=True)
     for operator, label, arguments, nbytes, operations in declared("cpu", args.only):
         if nbytes / 1e9 / limits[0] + operations / 1e12 / limits[1] < LONGEST / 10:
             values = arguments()

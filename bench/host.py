@@ -41,8 +41,9 @@ def libraries():
     return found
 
 
-def eager(device, args, opponents):
+def eager(where, args, opponents):
     """Every operator without a graph, with one, and its backward pass alone."""
+    device = "cpu" if where == "cpu" else "cuda"
     for name, call in OPERATORS.items():
         kinds = {"forward": {}, "with graph": {}, "backward": {}}
         for library, torch in opponents.items():
@@ -55,7 +56,7 @@ def eager(device, args, opponents):
             kinds["backward"][library] = lambda torch=torch, out=out, x=leaf, g=g: torch.autograd.grad(out, x, g, retain_graph=True)
         for kind, calls in kinds.items():
             us = microseconds(calls, args)
-            yield rows.row(f"{device}: {name}, {kind}", "µs", us["tritorch"], us.get("torch"), "torch")
+            yield rows.row(f"{where}: {name}, {kind}", "µs", us["tritorch"], us.get("torch"), "torch")
 
 
 def steps(args, opponents):
@@ -142,6 +143,21 @@ def launch_path(args, x):
     yield rows.row(f"idle device: launch with four arguments (budget {LAUNCH} µs)", "µs", us["launch"], limit=LAUNCH)
 
 
+def captured(args, opponents, length=100):
+    """A chain of additions as a CUDA graph: microseconds a kernel."""
+    calls = {}
+    for library, torch in opponents.items():
+        x = torch.ones(8, 8, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(length):
+                x = x + 1
+        calls[library] = graph.replay
+    us = microseconds(calls, args)
+    per_kernel = {library: spent / length for library, spent in us.items()}
+    yield rows.row(f"cuda: x + 1, captured {length} times, per kernel", "µs", per_kernel["tritorch"], per_kernel.get("torch"), "torch")
+
+
 @contextlib.contextmanager
 def idle_device():
     from tritorch.cuda import driver
@@ -154,9 +170,14 @@ def idle_device():
 
 
 def main(args):
+    from tritorch.cuda import driver
+
     opponents = libraries()
     found = [*parts(args), *eager("cpu", args, opponents), *steps(args, opponents)]
-    with idle_device():
-        found += eager("cuda", args, {"tritorch": opponents["tritorch"]})
+    ours = opponents["tritorch"]
+    on_gpu = ours.cuda.is_available() and driver.current().name == "nvidia"
+    with contextlib.nullcontext() if on_gpu else idle_device():      # a GPU's own work hides behind the host's at these sizes
+        gpu_opponents = opponents if on_gpu else {"tritorch": ours}
+        found += [*eager("cuda" if on_gpu else "idle device", args, gpu_opponents), *captured(args, gpu_opponents)]
     versions = [f"torch {opponents['torch'].__version__}"] if "torch" in opponents else []
     rows.record("host", found, "python -m bench host", *versions, keep=not args.quick)

@@ -28,7 +28,7 @@ def test_versions_agree():
 
 @pytest.mark.parametrize("package", ["tritorch", "triton_kernels"])
 def test_every_folder_is_a_package(package):
-    """setuptools leaves out folders without __init__.py, and a wheel would miss them."""
+    """What walks packages (type checkers, the doctests) passes over folders without __init__.py."""
     folders = {p.parent for p in (ROOT / package).rglob("*.py")}
     assert not [str(f.relative_to(ROOT)) for f in folders if not (f / "__init__.py").exists()]
 
