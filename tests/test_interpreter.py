@@ -991,8 +991,9 @@ def test_types_of_operations_are_triton_s_own(division):
             return None
 
     theirs = TritonSemantic(None).computation_type_impl
-    for a in TYPES.values():
-        for b in TYPES.values():
+    types = [t for t in TYPES.values() if not t.is_fp8()]       # versions differ on fp8, which only converts and multiplies
+    for a in types:
+        for b in types:
             ours = a if a is b and not division else outcome(common_type, a, b, division)
             assert ours == outcome(theirs, a, False, b, False, division), (a, b)
         for number in NUMBERS:
