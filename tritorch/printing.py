@@ -72,8 +72,8 @@ def formatter(values, is_float):
     with np.errstate(over="ignore"):
         scientific = options.sci_mode if options.sci_mode is not None else bool(high / low > 1000 or high > 1e8 or low < 1e-4)
     whole = bool((finite == np.ceil(finite)).all())
-    style = f".{options.precision}{'e' if scientific else 'f'}" if scientific or not whole else ".0f"
-    point = "." if style == ".0f" else ""
+    style = ".0f" if whole and not scientific else f".{options.precision}{'e' if scientific else 'f'}"
+    point = "." if whole and not scientific else ""
     width = max(len(format(v, style)) for v in finite.tolist()) + len(point)
     return (lambda v: (format(v, style) + (point if math.isfinite(v) else "")).rjust(width)), width
 
@@ -162,4 +162,4 @@ def tensor_repr(x):
 
 def tensor_format(x, spec):
     """`format(x, spec)`: that of the number for 0-dim tensors."""
-    return format(x.item(), spec) if x.ndim == 0 and spec else object.__format__(x, spec)
+    return format(x.item(), spec) if x.ndim == 0 else object.__format__(x, spec)

@@ -103,11 +103,11 @@ def parse(text):
 def read_header(file, size):
     """(metadata, {name: (dtype, shape, start, end)}, position of the data), all of it checked; size: bytes left in the file, or None."""
     prefix = file.read(8)
-    refuse_pickles(prefix)
-    need(len(prefix) == 8, "a safetensors file", f"{len(prefix)} bytes")
     length = int.from_bytes(prefix, "little")
-    need(length <= MAX_HEADER and (size is None or length + 8 <= size), f"a safetensors header within the file and {MAX_HEADER} bytes",
-         f"a length of {length}")
+    fits = length <= MAX_HEADER and (size is None or length + 8 <= size)
+    refuse_pytorch(prefix, fits)
+    need(len(prefix) == 8, "a safetensors file", f"{len(prefix)} bytes")
+    need(fits, f"a safetensors header within the file and {MAX_HEADER} bytes", f"a length of {length}")
     text = file.read(length)
     need(len(text) == length and text[:1] == b"{", "a safetensors header", text[:8])
     header = parse(text)
@@ -133,11 +133,11 @@ def read_entry(name, entry):
     return DTYPES[kind], tuple(shape), start, end
 
 
-def refuse_pickles(prefix):
+def refuse_pytorch(prefix, fits):
     way_out = "safetensors.torch.save_file(model.state_dict(), path) where PyTorch is, then load that file here"
     need(not prefix.startswith(b"PK\x03\x04"), "a safetensors file", "a zip archive, as torch.save writes it", use=way_out)
-    pickled = prefix[:1] == b"\x80" and any(prefix[4:])               # a length that starts with this byte has zeros at the end
-    need(not pickled, "a safetensors file", "a pickle, which may run any code", use=way_out)
+    pickled = len(prefix) > 1 and prefix[0] == 0x80 and 2 <= prefix[1] <= 5
+    need(fits or not pickled, "a safetensors file", "a pickle, which may run any code", use=way_out)
 
 
 class Reader:

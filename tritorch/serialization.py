@@ -12,6 +12,8 @@ import json
 import math
 from collections import Counter, OrderedDict
 
+import numpy as np
+
 from tritorch.device import as_device, cpu, device
 from tritorch.dtype import ALL, dtype, uint8
 from tritorch.errors import check, sentence
@@ -153,7 +155,12 @@ def load(f, map_location=None, weights_only=True, mmap=None):
         text = reader.metadata.get("tritorch")
         plan = Decoder(parse(text), reader) if text is not None else None
         devices = plan.devices if plan else {}
-        memory = {name: placed(reader.read(name), devices.get(name, "cpu"), map_location) for name in reader}
+        memory = {}
+        for name in reader:
+            x = reader.read(name)
+            if plan:
+                plan.check_bools(name, x)
+            memory[name] = placed(x, devices.get(name, "cpu"), map_location)
     finally:
         reader.close()
     return plan.build(memory) if plan else memory
@@ -199,6 +206,12 @@ class Decoder:
         self.tensors, self.memory = [None] * len(self.places), None
         self.decode(self.object, 0)                                # a trial run: nothing is read for an object that cannot be built
 
+    def check_bools(self, name, x):
+        """Views may read bytes of another type as bools: only 0 and 1 will do."""
+        for entry, view in self.places:
+            if entry == name and view and view[0] == "BOOL":
+                need(not (laid_out(x, view).array.view(np.uint8) > 1).any(), f"bools in {name!r}", "bytes other than 0 and 1")
+
     def build(self, memory):
         self.memory, self.tensors = memory, [None] * len(self.places)
         return self.decode(self.object, 0)
@@ -243,15 +256,16 @@ class Decoder:
     def tensor(self, i, node):
         name, view = self.places[i]
         x = self.memory[name]
-        if view:
-            kind, shape, strides, offset = view
-            first = x.offset * x.itemsize // DTYPES[kind].itemsize
-            x = strided(x.storage, tuple(shape), tuple(strides), first + offset, DTYPES[kind])
-        else:
-            x = x.detach()
+        x = laid_out(x, view) if view else x.detach()
         if "parameter" in node:
             return Parameter(x, node["parameter"])
         return x.requires_grad_(node.get("requires_grad", False))
+
+
+def laid_out(x, view):
+    kind, shape, strides, offset = view
+    first = x.offset * x.itemsize // DTYPES[kind].itemsize
+    return strided(x.storage, tuple(shape), tuple(strides), first + offset, DTYPES[kind])
 
 
 def decode_scalar(kind, value):
@@ -269,7 +283,8 @@ def decode_scalar(kind, value):
             data = base64.b64decode(value, validate=True)
             return data if kind == "bytes" else bytearray(data)
         if kind == "complex":
-            return complex(*[v if type(v) in (int, float) else float(v["float"]) for v in value])
+            real, imag = [v if type(v) in (int, float) else float(v["float"]) for v in value]
+            return complex(real, imag)
     except (ValueError, TypeError, KeyError) as error:
         raise FileFormatError(f"load: expected a {kind}, got {error}") from None
     raise FileFormatError(f"load: expected a known type, got {kind[:80]!r}")

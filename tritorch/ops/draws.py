@@ -59,6 +59,8 @@ def open_unit(bits):
 
 
 def draw_uniform(bits, low, high):
+    if (low, high) == (0, 1):
+        return unit(bits)
     return low + unit(bits).astype(np.float64) * (high - low)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 
 from tritorch.errors import check
+from tritorch.ops.compare import where
 from tritorch.ops.draws import place, random_coin, random_dropout, random_uniform
 from tritorch.ops.random import made
 
@@ -98,8 +99,6 @@ def rrelu(input, lower=1 / 8, upper=1 / 3, training=False, inplace=False, *, gen
 
     Xu et al., "Empirical evaluation of rectified activations in convolutional network", 2015.
     """
-    from tritorch.ops import where
-
     check(lower <= upper, "rrelu", "lower ≤ upper", lower, upper)
     slope = (lower + upper) / 2
     if training:

@@ -10,7 +10,6 @@ from tritorch.device import as_device
 from tritorch.dtype import bfloat16, float16, float32, float64, get_default_dtype, iinfo, int64, promote
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check
-from tritorch.ops.poisson import random_poisson
 from tritorch.ops.draws import (
     place,
     random_bernoulli,
@@ -24,6 +23,7 @@ from tritorch.ops.draws import (
     random_normal_around,
     random_uniform,
 )
+from tritorch.ops.poisson import random_poisson
 from tritorch.shape import broadcast_shapes, numel
 from tritorch.tensor import Tensor, empty_like
 
@@ -203,7 +203,7 @@ def multinomial(input, num_samples, replacement=False, *, generator=None, out=No
 
 def invert(p, count, generator):
     """`count` indices a row where the cumulative sums of p pass a uniform number."""
-    from tritorch.ops import searchsorted
+    from tritorch.ops.sorting import searchsorted
 
     sums = p.cumsum(-1)
     total = sums[..., -1:]

@@ -1,0 +1,411 @@
+"""save and load: round trips of nests, shared memory, atomic files, foreign readers, and files that are broken or hostile."""
+import io
+import json
+import math
+import os
+import pickle
+from collections import Counter, OrderedDict
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tritorch as T
+from tritorch import cuda
+from tritorch.nn.parameter import Parameter
+from tritorch.safetensors import NAMES, FileFormatError, load_file, safe_open, save_file
+from tritorch.serialization import load, save
+from tritorch.shape import Size
+
+DTYPES = list(NAMES)
+
+
+def stored(obj):
+    stream = io.BytesIO()
+    save(obj, stream)
+    return stream.getvalue()
+
+
+def round_trip(obj, **kw):
+    return load(io.BytesIO(stored(obj)), **kw)
+
+
+def equal(a, b):
+    if isinstance(a, T.Tensor):
+        bits = [np.ascontiguousarray(x.detach().cpu().array).reshape(-1).view(np.uint8) for x in (a, b)]
+        return a.dtype is b.dtype and a.shape == b.shape and (bits[0] == bits[1]).all() and a.requires_grad == b.requires_grad
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return len(a) == len(b) and all(equal(i, j) and equal(a[i], b[j]) for i, j in zip(a, b))
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(equal, a, b))
+    if isinstance(a, complex):
+        return equal(a.real, b.real) and equal(a.imag, b.imag)
+    return a == b or a != a and b != b
+
+
+def header(data):
+    return json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+
+
+def rebuilt(head, body=b""):
+    text = head if isinstance(head, bytes) else json.dumps(head).encode()
+    return len(text).to_bytes(8, "little") + text + body
+
+
+# ------------------------------------------------------------------ round trips
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(max_size=20), st.complex_numbers(),
+                    st.sampled_from([T.float32, T.bool, T.float8_e5m2, T.device("cpu"), T.device("cuda:1"), Size((2, 0))]))
+HASHABLE = st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.tuples(st.integers(), st.text()))
+
+
+@st.composite
+def tensors(draw):
+    shape = draw(st.lists(st.integers(0, 4), max_size=4))
+    kind = draw(st.sampled_from(DTYPES))
+    x = T.tensor(np.random.default_rng(draw(st.integers(0, 99))).integers(0, 2, shape)).to(kind)
+    if x.ndim > 1 and draw(st.booleans()):
+        x = x.transpose(0, -1)
+    if x.ndim and draw(st.booleans()):
+        x = x[draw(st.integers(0, 2)):]
+    return x.requires_grad_() if kind.is_floating_point and draw(st.booleans()) else x
+
+
+NESTS = st.recursive(st.one_of(SCALARS, tensors()), lambda inner: st.one_of(
+    st.lists(inner, max_size=4), st.lists(inner, max_size=4).map(tuple), st.dictionaries(HASHABLE, inner, max_size=4),
+    st.dictionaries(st.text(), inner, max_size=3).map(OrderedDict), st.sets(HASHABLE, max_size=3), st.frozensets(HASHABLE, max_size=3),
+    st.dictionaries(st.text(), st.integers(), max_size=3).map(Counter)), max_leaves=12)
+
+
+@given(NESTS)
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_nests_come_back(obj):
+    assert equal(round_trip(obj), obj)
+
+
+def test_every_dtype_and_a_parameter():
+    state = {kind.name: T.tensor([[0.0, 1.0], [2.0, 3.0]]).to(kind) for kind in DTYPES}
+    state["parameter"] = Parameter(T.ones(3))
+    state["frozen"] = Parameter(T.ones(3), requires_grad=False)
+    out = round_trip(state)
+    assert equal(out, state) and type(out["parameter"]) is Parameter and not out["frozen"].requires_grad
+    assert equal(round_trip(T.tensor(1.5)), T.tensor(1.5)) and round_trip(3) == 3
+
+
+def test_shared_memory_is_written_once_and_shared_again():
+    base = T.arange(1000)
+    state = {"base": base, "same": base, "tail": base[900:], "matrix": base[:100].reshape(10, 10).t(), "alias": base.detach()}
+    data = stored(state)
+    assert len(data) < 8 * 1000 + 2000
+    out = load(io.BytesIO(data))
+    assert equal(out, state) and out["same"] is out["base"] and out["alias"] is not out["base"]
+    out["base"][900] = -1
+    out["matrix"][0, 1] = -2
+    assert out["tail"][0] == -1 and out["base"][10] == -2 and out["alias"][900] == -1
+    assert out["matrix"].stride() == (1, 10)
+
+
+def test_views_of_one_memory_under_several_dtypes():
+    base = T.arange(10)
+    state = [base[1:], base.view(T.int32)[3:7], base.view(T.uint8)[5:6]]
+    out = round_trip(state)
+    assert equal(out, state)
+    out[0][0] = 77
+    assert out[1].tolist() == base.view(T.int32)[3:7].tolist()               # element 1 is no part of that view
+    out[0][1] = 5
+    assert out[1][1] == 5
+
+
+def test_a_slice_of_a_big_tensor_is_written_small_and_contiguous():
+    big = T.zeros(1000, 1000)
+    data = stored(big[:, 0])
+    assert len(data) < 6000
+    assert load(io.BytesIO(data)).is_contiguous()
+
+
+def test_tied_weights_of_a_module_stay_tied():
+    weight = Parameter(T.ones(2))
+    out = round_trip({"a": weight, "b": weight, "c": weight.detach()})
+    assert out["a"] is out["b"] and out["c"].data_ptr() == out["a"].data_ptr()
+
+
+def test_foreign_readers(tmp_path):
+    numpy_side = pytest.importorskip("safetensors.numpy")
+    path = tmp_path / "model.safetensors"
+    save({"model": {"w": T.ones(2, 3), "b": T.arange(3)}, "epoch": 4}, path)
+    read = numpy_side.load_file(path)
+    assert (read["model.w"] == np.ones((2, 3))).all() and read["model.b"].tolist() == [0, 1, 2]
+    save_file({"x": T.ones(2), "flag": T.tensor([True]), "half": T.ones(3, dtype=T.float16)}, path, {"k": "v"})
+    assert sorted(numpy_side.load_file(path)) == ["flag", "half", "x"]
+    numpy_side.save_file({"y": np.arange(4), "z": np.zeros((2, 0), np.float32)}, path)
+    out = load(path)
+    assert out["y"].tolist() == [0, 1, 2, 3] and out["z"].shape == (2, 0)
+    with safe_open(path, mmap=False) as file:
+        assert file.keys() == ["y", "z"] and file.get_tensor("z").shape == (2, 0) and file.get_tensor("y")[3] == 3
+        with pytest.raises(KeyError):
+            file.get_tensor("q")
+
+
+def test_bfloat16_of_other_writers(tmp_path):
+    torch = pytest.importorskip("torch")
+    side = pytest.importorskip("safetensors.torch")
+    path = tmp_path / "x.safetensors"
+    side.save_file({"a": torch.tensor([1.5, -2.0], dtype=torch.bfloat16), "b": torch.tensor([0.5]).to(torch.float8_e4m3fn)}, str(path))
+    out = load_file(path)
+    assert out["a"].dtype is T.bfloat16 and out["a"].tolist() == [1.5, -2] and out["b"].dtype is T.float8_e4m3fn
+    save_file(out, path)
+    assert side.load_file(str(path))["a"].tolist() == [1.5, -2]
+
+
+def test_mmap_reads_late_and_never_writes(tmp_path):
+    path = tmp_path / "x"
+    save({"x": T.arange(10), "flag": T.tensor([True, False]), "y": T.ones(3)}, path)
+    before = path.read_bytes()
+    out = load(path, mmap=True)
+    out["x"][0] = 99
+    assert out["x"].tolist()[:2] == [99, 1] and path.read_bytes() == before
+    with pytest.raises(ValueError, match="mmap"):
+        load(io.BytesIO(before), mmap=True)
+
+
+def test_several_objects_in_one_stream():
+    stream = io.BytesIO()
+    save(T.arange(3), stream)
+    save({"b": T.ones(2)}, stream)
+    stream.seek(0)
+    assert load(stream).tolist() == [0, 1, 2] and load(stream)["b"].tolist() == [1, 1]
+
+
+def test_readers_without_readinto_or_seek():
+    class Pipe:
+        def __init__(self, data):
+            self.stream = io.BytesIO(data)
+
+        def read(self, n):
+            return self.stream.read(n)
+
+    assert load(Pipe(stored([T.arange(5)])))[0].tolist() == [0, 1, 2, 3, 4]
+
+
+# ------------------------------------------------------------------ places
+def test_map_location():
+    with cuda.simulate():
+        state = {"x": T.arange(3, device="cuda"), "y": T.ones(2)}
+        data = stored(state)
+        assert load(io.BytesIO(data))["x"].is_cuda
+        for where in ("cpu", T.device("cpu"), {"cuda:0": "cpu"}, lambda x, home: x):
+            out = load(io.BytesIO(data), map_location=where)
+            assert not out["x"].is_cuda and out["x"].tolist() == [0, 1, 2]
+        out = load(io.BytesIO(data), map_location="cuda")
+        assert out["y"].is_cuda and load(io.BytesIO(data), map_location=lambda x, home: None)["x"].is_cuda
+        assert load(io.BytesIO(data), map_location=lambda x, home: x.cuda(0) if home == "cpu" else x)["y"].is_cuda
+        view = stored([state["x"], state["x"][1:]])
+        a, b = load(io.BytesIO(view))
+        a[1] = 8
+        assert b.is_cuda and b[0] == 8
+    with pytest.raises(TypeError, match="map_location"):
+        load(io.BytesIO(data), map_location=lambda x, home: 3)
+
+
+def test_a_missing_device_names_the_way_out(monkeypatch):
+    with cuda.simulate():
+        data = stored(T.arange(3, device="cuda"))
+    monkeypatch.setattr(cuda.driver, "available", lambda: False)
+    with pytest.raises(RuntimeError, match="use map_location='cpu'"):
+        load(io.BytesIO(data))
+
+
+# ------------------------------------------------------------------ what cannot be saved
+def test_objects_with_code_are_refused(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"before")
+    for bad in (object(), {"a": [lambda: 1]}, {"optimizer": np.float32(1)}, np.ones(2)):
+        with pytest.raises(TypeError, match="save: expected values that a file without code can hold"):
+            save(bad, path)
+
+    class Module:
+        def state_dict(self):
+            return {}
+
+    with pytest.raises(TypeError, match=r"Module at model; use its state_dict\(\)"):
+        save({"model": Module()}, path)
+    cycle = [1]
+    cycle.append({"again": cycle})
+    with pytest.raises(ValueError, match="without cycles, got one at 1.again"):
+        save(cycle, path)
+    deep = []
+    for _ in range(300):
+        deep = [deep]
+    with pytest.raises(ValueError, match="at most 200 levels"):
+        save(deep, path)
+    assert path.read_bytes() == b"before" and os.listdir(tmp_path) == ["x"]
+    twice = [1]
+    assert round_trip([twice, twice]) == [[1], [1]]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    save(T.ones(2), path)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        save(T.zeros(3), path)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["x"]
+
+
+def test_links_are_followed_and_missing_files_are_pythons_error(tmp_path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    save(1, real)
+    try:
+        link.symlink_to(real)
+    except OSError:
+        pytest.skip("no symbolic links here")
+    save(2, link)
+    assert link.is_symlink() and load(real) == 2
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "none")
+    with pytest.raises(FileNotFoundError):
+        save(1, tmp_path / "no" / "folder")
+
+
+def test_flat_files_check_names():
+    for bad in ({1: T.ones(1)}, {"a": 1}, {"__metadata__": T.ones(1)}):
+        with pytest.raises(TypeError):
+            save_file(bad, io.BytesIO())
+    with pytest.raises(TypeError):
+        save_file({}, io.BytesIO(), {"a": 1})
+    with pytest.raises(ValueError, match="Unicode"):
+        save_file({"\ud800": T.ones(1)}, io.BytesIO())
+    assert round_trip({"\ud800": T.ones(1), "a.b": T.ones(1), "a": {"b": T.zeros(1)}, "__metadata__": T.ones(1)})["a"]["b"] == 0
+
+
+# ------------------------------------------------------------------ files that are not ours, broken or hostile
+def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+def plan(obj, tensors=(), version=1, devices=None):
+    return {"tritorch": json.dumps({"version": version, "object": obj, "tensors": list(tensors), "devices": devices or {}})}
+
+
+def nested(levels):
+    node = 1
+    for _ in range(levels):
+        node = [node]
+    return node
+
+
+EIGHT = b"\0" * 8
+HOSTILE = {
+    "empty": b"",
+    "short": b"\1\2",
+    "huge header": (1 << 62).to_bytes(8, "little") + b"{}",
+    "header beyond the file": (1000).to_bytes(8, "little") + b"{}",
+    "not json": rebuilt(b"{nope}"),
+    "not an object": rebuilt(b"[]"),
+    "not utf-8": rebuilt(b'{"\xff": 1}'),
+    "deep json": rebuilt(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "a name twice": rebuilt(b'{"a":' + json.dumps(entry()).encode() + b',"a":' + json.dumps(entry()).encode() + b"}", EIGHT),
+    "entry is a number": rebuilt({"a": 1}),
+    "missing field": rebuilt({"a": {"dtype": "F32", "shape": [2]}}, EIGHT),
+    "unknown dtype": rebuilt({"a": entry("F33")}, EIGHT),
+    "dtype is a list": rebuilt({"a": entry([])}, EIGHT),
+    "negative size": rebuilt({"a": entry(shape=(-2,))}, EIGHT),
+    "size is a float": rebuilt({"a": entry(shape=(2.0,))}, EIGHT),
+    "size is a bool": rebuilt({"a": entry(shape=(True, 2))}, EIGHT),
+    "huge size": rebuilt({"a": entry(shape=(1 << 62, 1 << 62))}, EIGHT),
+    "too many dims": rebuilt({"a": entry(shape=(1,) * 65 + (2,))}, EIGHT),
+    "wrong bytes": rebuilt({"a": entry(shape=(3,))}, EIGHT),
+    "end before start": rebuilt({"a": entry(offsets=(8, 0))}, EIGHT),
+    "overlap": rebuilt({"a": entry(), "b": entry(offsets=(4, 12))}, EIGHT + EIGHT),
+    "hole": rebuilt({"a": entry(), "b": entry(offsets=(12, 20))}, EIGHT * 3),
+    "trailing bytes": rebuilt({"a": entry()}, EIGHT + b"x"),
+    "missing bytes": rebuilt({"a": entry()}, b"1234"),
+    "bad bool": rebuilt({"a": entry("BOOL", (1,), (0, 1))}, b"\7"),
+    "metadata of numbers": rebuilt({"__metadata__": {"a": 1}}),
+    "metadata is a list": rebuilt({"__metadata__": [1]}),
+    "plan is not json": rebuilt({"__metadata__": {"tritorch": "{"}}),
+    "plan is a list": rebuilt({"__metadata__": {"tritorch": "[]"}}),
+    "plan from the future": rebuilt({"__metadata__": plan(1, version=2)}),
+    "unknown type": rebuilt({"__metadata__": plan({"os.system": ["ls"]})}),
+    "empty type": rebuilt({"__metadata__": plan({})}),
+    "two types": rebuilt({"__metadata__": plan({"tuple": [], "set": []})}),
+    "unhashable key": rebuilt({"__metadata__": plan({"dict": [[[], 1]]})}),
+    "no pairs": rebuilt({"__metadata__": plan({"dict": [1, 2]})}),
+    "tuple of a number": rebuilt({"__metadata__": plan({"tuple": 3})}),
+    "unhashable member": rebuilt({"__metadata__": plan({"set": [[1]]})}),
+    "negative Size": rebuilt({"__metadata__": plan({"Size": [-1]})}),
+    "bad float": rebuilt({"__metadata__": plan({"float": "1e5"})}),
+    "bad bytes": rebuilt({"__metadata__": plan({"bytes": "$"})}),
+    "bad dtype": rebuilt({"__metadata__": plan({"dtype": "float99"})}),
+    "bad device": rebuilt({"__metadata__": plan({"device": "tpu"})}),
+    "bad complex": rebuilt({"__metadata__": plan({"complex": [1]})}),
+    "bad home": rebuilt({"__metadata__": plan(1, devices={"a": "tpu:0"})}),
+    "too deep": rebuilt({"__metadata__": plan(nested(250))}),
+    "no such tensor": rebuilt({"__metadata__": plan({"tensor": 0})}),
+    "tensor -1": rebuilt({"__metadata__": plan({"tensor": -1}, [["a", None]]), "a": entry()}, EIGHT),
+    "no such entry": rebuilt({"__metadata__": plan({"tensor": 0}, [["b", None]]), "a": entry()}, EIGHT),
+    "view beyond": rebuilt({"__metadata__": plan({"tensor": 0}, [["a", ["F32", [3], [1], 0]]]), "a": entry()}, EIGHT),
+    "view by offset": rebuilt({"__metadata__": plan({"tensor": 0}, [["a", ["F32", [1], [1], 2]]]), "a": entry()}, EIGHT),
+    "view of empty beyond": rebuilt({"__metadata__": plan({"tensor": 0}, [["a", ["F32", [0], [1], 5]]]), "a": entry()}, EIGHT),
+    "view backwards": rebuilt({"__metadata__": plan({"tensor": 0}, [["a", ["F32", [2], [-1], 1]]]), "a": entry()}, EIGHT),
+    "view of huge shape": rebuilt({"__metadata__": plan({"tensor": 0}, [["a", ["F32", [1 << 40] * 3, [0] * 3, 0]]]), "a": entry()}, EIGHT),
+    "view of bools": rebuilt({"__metadata__": plan({"tensor": 0}, [["a", ["BOOL", [1], [1], 0]]]), "a": entry()}, b"\7" * 8),
+    "integer that wants a gradient": rebuilt({"__metadata__": plan({"tensor": 0, "requires_grad": True}, [["a", None]]),
+                                              "a": entry("I64", (1,))}, EIGHT),
+    "unknown flag": rebuilt({"__metadata__": plan({"tensor": 0, "hook": True}, [["a", None]]), "a": entry()}, EIGHT),
+}
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_get_one_sentence(name, mmap, tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(HOSTILE[name])
+    with pytest.raises(FileFormatError, match="^load: expected") as error:
+        load(path, mmap=mmap)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 600
+
+
+def test_files_of_pytorch_name_the_way_out(tmp_path):
+    path = tmp_path / "model.pt"
+    path.write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(FileFormatError, match=r"a pickle, which may run any code; use safetensors.torch.save_file"):
+        load(path)
+    torch = pytest.importorskip("torch")
+    torch.save({"a": torch.ones(2)}, path)
+    with pytest.raises(FileFormatError, match=r"a zip archive, as torch.save writes it; use safetensors.torch.save_file"):
+        load(path)
+
+
+SAMPLE = stored({"a": T.arange(6).reshape(2, 3), "n": [1, 2.5, {"k": (None, True)}], "b": T.tensor([True, False]), "v": T.ones(4)[1:],
+                 "s": {"x"}, "z": b"ab", "nan": math.nan})
+
+
+@given(st.lists(st.tuples(st.integers(0, len(SAMPLE) - 1), st.integers(0, 255)), min_size=1, max_size=4), st.integers(0, len(SAMPLE)))
+@settings(deadline=None, max_examples=600)
+def test_flipped_bytes_never_do_worse_than_the_documented_error(tmp_path_factory, flips, length):
+    data = bytearray(SAMPLE)
+    for place, byte in flips:
+        data[place] ^= byte
+    if length % 5 == 0:
+        data = data[:length]
+    path = tmp_path_factory.getbasetemp() / "flipped"
+    path.write_bytes(data)
+    for source, kw in ((path, {}), (path, {"mmap": True}), (io.BytesIO(bytes(data)), {})):
+        try:
+            load(source, map_location="cpu", **kw)
+        except FileFormatError:
+            pass
+
+
+@given(st.binary(max_size=200))
+@settings(deadline=None, max_examples=200)
+def test_random_bytes(data):
+    for text in (data, rebuilt(data), rebuilt(b"{" + data + b"}")):
+        try:
+            load(io.BytesIO(text))
+        except FileFormatError:
+            pass
