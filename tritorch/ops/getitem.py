@@ -5,7 +5,7 @@ import numpy as np
 
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops import copy, create, view
+from tritorch.ops import copy, create, picking, scatter, view
 from tritorch.tensor import Tensor
 
 
@@ -19,7 +19,7 @@ def getitem(input, key):
         return view.select(input, 0, key)
     part, picks = resolve(input, key)
     if picks is not None:
-        return advanced().index(part, picks)
+        return picking.index(part, picks)
     return view.view_as(part, part) if part is input else part
 
 
@@ -29,7 +29,7 @@ def setitem(input, key, value):
     if not isinstance(value, Tensor):
         value = create.tensor(value, dtype=input.dtype, device=input.device) if not _is_number(value) else value
     if picks is not None:
-        advanced().write(part, picks, value)
+        scatter.write(part, picks, value)
         return
     if not isinstance(value, Tensor):
         copy.fill_(part, value)
@@ -37,13 +37,6 @@ def setitem(input, key, value):
     while len(value.shape) > len(part.shape) and value.shape[0] == 1:    # PyTorch lets leading 1s of the value go
         value = value[0]
     copy.copy_(part, value)
-
-
-def advanced():
-    """The module that picks and writes elements by index tensors."""
-    from tritorch.ops import indexing
-
-    return indexing
 
 
 def _is_number(value):
@@ -74,7 +67,7 @@ def resolve(input, key):
         elif isinstance(k, int):
             out = view.select(out, dim, k)
         elif _is_mask(k):
-            for d, places in enumerate(advanced().mask_to_indices(k, out.shape[dim:dim + k.dim()])):
+            for d, places in enumerate(picking.mask_to_indices(k, out.shape[dim:dim + k.dim()])):
                 picks[dim + d] = places
             dim += k.dim()
         else:

@@ -25,8 +25,9 @@ BOTH = {
     "scan": "cumsum cumprod cummax cummin logcumsumexp diff",
     "normalize": "softmax log_softmax",
     "matmul": "matmul mm bmm mv dot vdot inner outer ger addmm addmv addbmm baddbmm addr matrix_power kron chain_matmul cross",
-    "indexing": """gather scatter scatter_add scatter_reduce index_select index_add index_copy index_fill index_put masked_fill masked_select masked_scatter
-            nonzero argwhere take take_along_dim bincount""",
+    "indexing": "gather index_select index_add",
+    "scatter": "scatter scatter_add scatter_reduce index_copy index_fill index_put masked_fill masked_scatter",
+    "picking": "masked_select nonzero argwhere take take_along_dim bincount",
     "shaping": "repeat_interleave tile roll flip fliplr flipud rot90 tril triu diag diag_embed trace unique unique_consecutive",
     "sorting": "sort argsort topk msort kthvalue searchsorted bucketize histc",
     "random": "bernoulli multinomial",
@@ -57,7 +58,8 @@ IN_PLACE = {
     "activation": "relu",
     "scan": "cumsum cumprod",
     "matmul": "addmm addmv baddbmm addbmm addr",
-    "indexing": "scatter scatter_add scatter_reduce index_add index_copy index_fill index_put masked_fill masked_scatter",
+    "indexing": "index_add",
+    "scatter": "scatter scatter_add scatter_reduce index_copy index_fill index_put masked_fill masked_scatter",
     "shaping": "tril triu",
 }
 OPERATORS = {

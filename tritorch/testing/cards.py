@@ -176,7 +176,7 @@ def check_layouts(op, where):
                 for name, other in layouts(x):
                     changed = replaced(args, k, j, other)
                     _same_results(op, changed, want, name)
-                if x.ndim and x.shape[0] > 1:
+                if x.ndim and x.shape[0] > 1 and op.__name__ not in VALUES_DECIDE:
                     spread = expanded(x)
                     reference = results(op(*replaced(args, k, j, spread.clone())))
                     _same_results(op, replaced(args, k, j, spread), reference, "expanded")
@@ -190,6 +190,7 @@ def _same_results(op, args, want, name):
 
 
 REINTERPRETS = {"view_as_dtype"}                                         # the same bytes in float64 are other numbers
+VALUES_DECIDE = {"nonzero_places"}                                       # another argument counts the values: they must stay
 LAYOUT_DEPENDENT = {"as_strided", "view_as_shape", "view_as_dtype"}      # what they mean hangs on the strides of the input
 
 

@@ -1,0 +1,112 @@
+"""Picking and writing rows by index. Destinations are resolved in a fixed order, so results do not depend on the schedule."""
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def places_kernel(out_ptr, index_ptr, shape, si, st, step, size, M, N, OUTER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Linear places in a tensor of strides `st` (0 along the indexed dim, whose stride is `step`) for an index of any rank; -1 where outside."""
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    pid = tl.program_id(0)
+    m = ((pid // tiles_n % tiles_m) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+    n = ((pid % tiles_n) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)[None, :]
+    outer = pid // tiles_n // tiles_m
+    row = outer.to(tl.int64)
+    from_index = tl.zeros((), tl.int64)
+    to_place = tl.zeros((), tl.int64)
+    for k in tl.static_range(OUTER):
+        at = (outer % shape[OUTER - 1 - k]).to(tl.int64)
+        from_index += at * si[OUTER - 1 - k]
+        to_place += at * st[OUTER - 1 - k]
+        outer = outer // shape[OUTER - 1 - k]
+    mask = (m < M) & (n < N)
+    index = tl.load(index_ptr + from_index + m * si[OUTER] + n * si[OUTER + 1], mask=mask, other=0).to(tl.int64)
+    index = tl.where(index < 0, index + size, index)
+    place = to_place + m * st[OUTER] + n * st[OUTER + 1] + index * step
+    tl.store(out_ptr + (row * M + m) * N + n, tl.where((index >= 0) & (index < size), place, -1), mask=mask)
+
+
+@triton.jit
+def take_rows_kernel(out_ptr, x_ptr, index_ptr, stride_xp, stride_xn, stride_xr, stride_i, N, K, R, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr):
+    """out[p, k, r] = x[p, index[k], r]; rows outside are not read and become 0."""
+    tiles_r = tl.cdiv(R, BLOCK_R)
+    p = tl.program_id(1).to(tl.int64)
+    k = (tl.program_id(0) // tiles_r * BLOCK_K + tl.arange(0, BLOCK_K)).to(tl.int64)
+    r = (tl.program_id(0) % tiles_r * BLOCK_R + tl.arange(0, BLOCK_R)).to(tl.int64)
+    index = tl.load(index_ptr + k * stride_i, mask=k < K, other=0).to(tl.int64)
+    index = tl.where(index < 0, index + N, index)
+    inside = (k < K)[:, None] & (r < R)[None, :]
+    known = ((index >= 0) & (index < N))[:, None]
+    x = tl.load(x_ptr + p * stride_xp + index[:, None] * stride_xn + r[None, :] * stride_xr, mask=inside & known, other=0)
+    tl.store(out_ptr + (p * K + k[:, None]) * R + r[None, :], x, mask=inside)
+
+
+@triton.jit
+def last_writer_kernel(winner_ptr, place_ptr, n, size, BLOCK: tl.constexpr):
+    """For each row the greatest position that writes it: integer maxima do not depend on their order."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.load(place_ptr + i, mask=i < n, other=-1)
+    tl.atomic_max(winner_ptr + place, i, mask=(i < n) & (place >= 0) & (place < size), sem="relaxed")
+
+
+@triton.jit
+def write_rows_kernel(out_ptr, src_ptr, winner_ptr, rows, R, stride_sn, stride_sr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
+    """Rows that somebody writes get the row of their last writer."""
+    tiles_r = tl.cdiv(R, BLOCK_R)
+    n = (tl.program_id(0) // tiles_r * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+    r = (tl.program_id(0) % tiles_r * BLOCK_R + tl.arange(0, BLOCK_R)).to(tl.int64)
+    winner = tl.load(winner_ptr + n, mask=n < rows, other=-1).to(tl.int64)
+    mask = ((winner >= 0) & (n < rows))[:, None] & (r < R)[None, :]
+    value = tl.load(src_ptr + winner[:, None] * stride_sn + r[None, :] * stride_sr, mask=mask)
+    tl.store(out_ptr + n[:, None] * R + r[None, :], value.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def join(a, b, OP: tl.constexpr):
+    if OP == "sum":
+        return a + b
+    elif OP == "prod":
+        return a * b
+    elif OP == "amax":
+        return tl.where((a >= b) | (a != a), a, b)
+    else:
+        return tl.where((a <= b) | (a != a), a, b)
+
+
+@triton.jit
+def segments_kernel(out_ptr, src_ptr, place_ptr, order_ptr, n, R, stride_sn, stride_sr, alpha, OP: tl.constexpr, BLOCK_R: tl.constexpr):
+    """Rows with equal places lie behind each other in `order`: the program of the first of them joins them all into the row, in that order."""
+    i = tl.program_id(0).to(tl.int64)
+    r = (tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)).to(tl.int64)
+    place = tl.load(place_ptr + i)
+    before = tl.load(place_ptr + i - 1, mask=i > 0, other=-1)
+    if (place >= 0) & (place != before):
+        wide: tl.constexpr = tl.float64 if out_ptr.dtype.element_ty == tl.float64 else (tl.float32 if out_ptr.dtype.element_ty.is_floating() else tl.int64)
+        total = tl.load(out_ptr + place * R + r, mask=r < R, other=0).to(wide)
+        current = place
+        while current == place:
+            row = tl.load(order_ptr + i)
+            value = tl.load(src_ptr + row * stride_sn + r * stride_sr, mask=r < R, other=0).to(wide)
+            total = join(total, value * alpha if OP == "sum" else value, OP)
+            i += 1
+            current = tl.load(place_ptr + i, mask=i < n, other=-1)
+        tl.store(out_ptr + place * R + r, total.to(out_ptr.dtype.element_ty), mask=r < R)
+
+
+@triton.jit
+def count_kernel(count_ptr, x_ptr, n, BLOCK: tl.constexpr):
+    """How many elements of each block are not zero."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n, other=0)
+    tl.store(count_ptr + tl.program_id(0), tl.sum((x != 0).to(tl.int64), 0))
+
+
+@triton.jit
+def compact_kernel(out_ptr, x_ptr, before_ptr, n, BLOCK: tl.constexpr):
+    """The places of the elements that are not zero, in order; `before` counts those of the blocks before."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n, other=0)
+    kept = (x != 0).to(tl.int64)
+    at = tl.load(before_ptr + tl.program_id(0)) + tl.cumsum(kept, 0) - kept
+    tl.store(out_ptr + at, i, mask=kept != 0)

@@ -1,0 +1,314 @@
+"""Picking and writing elements by index: index_select, gather, scatter, index_put and the functions above them.
+
+Sums over equal indices are made in a fixed order (indices sorted, then one program a run), so results are deterministic.
+"""
+import numpy as np
+
+from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.dispatch import common_device, op
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops import create, view
+from tritorch.ops.copy import transfer
+from tritorch.ops.elementwise import collapse
+from tritorch.shape import cdiv, contiguous_strides, next_power_of_2, prod, wrap_dim
+from tritorch.tensor import Tensor, empty, strided
+
+K = kernels("indexing")
+REDUCTIONS = {"sum": np.add, "prod": np.multiply, "amax": np.maximum, "amin": np.minimum}
+
+
+def check_index(name, index):
+    """Indices are integers."""
+    check(isinstance(index, Tensor) and not index.dtype.is_floating_point and index.dtype is not types.bool, name, "an index of integers",
+          index.dtype if isinstance(index, Tensor) else type(index).__name__, error=IndexError)
+
+
+def check_range(name, index, size):
+    """On the CPU every index is looked at; negative ones count from the end."""
+    if index.size and not (-size <= index.min() and index.max() < size):
+        bad = index[(index < -size) | (index >= size)].flat[0]
+        raise IndexError(f"{name}: expected indices in [{-size}, {size - 1}], got {bad}")
+
+
+# ------------------------------------------------------------------ rows in a canonical form
+def three(shape, dim):
+    """Sizes before, at and behind a dim."""
+    return prod(shape[:dim]), shape[dim], prod(shape[dim + 1:])
+
+
+def take_rows(out, x, places):
+    """out[p, k, r] = x[p, places[k], r] for a contiguous out."""
+    parts, rows, width = x.shape
+    count = places.shape[0]
+    if out.numel():
+        block_r = min(tile(256, 1024), next_power_of_2(width))
+        block_k = min(max(tile(1024, 16384) // block_r, 1), next_power_of_2(count))
+        launch(K.take_rows_kernel, (cdiv(count, block_k) * cdiv(width, block_r), parts), out, x, places, *x.strides, *places.strides,
+               rows, count, width, BLOCK_K=block_k, BLOCK_R=block_r)
+
+
+def write_rows(out, places, src):
+    """out[places[i]] = src[i], the last of several winning; out is contiguous, (rows, width)."""
+    rows, width = out.shape
+    if not src.numel() or not out.numel():
+        return
+    winner = empty((rows,), types.int32, out.device).fill_(-1)
+    block = tile(1024, 16384)
+    launch(K.last_writer_kernel, (cdiv(places.shape[0], block),), winner, places, places.shape[0], rows, BLOCK=block)
+    block_r = min(tile(256, 1024), next_power_of_2(width))
+    block_n = max(tile(1024, 16384) // block_r, 1)
+    launch(K.write_rows_kernel, (cdiv(rows, block_n) * cdiv(width, block_r),), out, src, winner, rows, width, *src.strides, BLOCK_N=block_n, BLOCK_R=block_r)
+
+
+def join_rows(out, places, src, kind="sum", alpha=1):
+    """out[places[i]] joined with src[i], equal places in the order of i; out is contiguous, (rows, width)."""
+    width = out.shape[1]
+    if not src.numel() or not out.numel():
+        return
+    from tritorch.ops.sorting import sort_pairs                          # sorting builds on indexing in its gradients
+
+    ordered, order = sort_pairs(places, 0, False)
+    block_r = min(tile(256, 4096), next_power_of_2(width))
+    alpha = float(alpha) if out.dtype.is_floating_point else int(alpha)
+    launch(K.segments_kernel, (places.shape[0], cdiv(width, block_r)), out, src, ordered, order, places.shape[0], width, *src.strides,
+           np.float64(alpha) if out.dtype is types.float64 else alpha, OP=kind, BLOCK_R=block_r)
+
+
+def linear_places(index, dim, target_shape):
+    """Where each element of an index along `dim` points in a contiguous tensor of target_shape, flat; -1 outside."""
+    out = empty((index.numel(),), types.int64, index.device)
+    steps = list(contiguous_strides(target_shape))
+    step, steps[dim] = steps[dim], 0
+    dims, si, st = collapse(index.shape, index.strides, steps)
+    rows, cols = dims[-2:]
+    block_n = min(tile(256, 1024), next_power_of_2(cols))
+    block_m = min(max(tile(1024, 16384) // block_n, 1), next_power_of_2(rows))
+    if index.numel():
+        launch(K.places_kernel, (cdiv(rows, block_m) * cdiv(cols, block_n) * (index.numel() // (rows * cols)),), out, index, dims, si, st, step,
+               target_shape[dim], rows, cols, OUTER=len(dims) - 2, BLOCK_M=block_m, BLOCK_N=block_n)
+    return out
+
+
+def in_order(out):
+    """`out` itself if contiguous, else a scratch tensor that the caller copies back."""
+    return out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
+
+
+def finish(out, made):
+    if made is not out:
+        transfer(out, made)
+
+
+# ------------------------------------------------------------------ along one dim
+@op
+def index_select(input, dim, index):
+    """The slices of `input` along `dim` that `index` names.
+
+    >>> import tritorch as torch; torch.arange(6).view(3, 2).index_select(0, torch.tensor([2, 0]))
+    tensor([[4, 5],
+            [0, 1]])
+    """
+    check_index("index_select", index)
+    check(len(index.shape) <= 1, "index_select", "an index of at most 1 dim", index.shape, error=IndexError)
+    d = wrap_dim(dim, len(input.shape), "index_select")
+    return (*input.shape[:d], index.numel(), *input.shape[d + 1:]) if input.shape else (), input.dtype, common_device("index_select", input, index)
+
+
+@index_select.impl("cpu")
+def index_select_cpu(out, input, dim, index):
+    if not input.shape:
+        out[...] = input
+        return
+    check_range("index_select", index, input.shape[dim])
+    np.copyto(out, np.take(input, index.reshape(-1), axis=dim))
+
+
+@index_select.impl("cuda")
+def index_select_cuda(out, input, dim, index):
+    made, d = in_order(out), wrap_dim(dim, len(input.shape), "index_select")
+    if not input.shape:
+        transfer(out, input)
+        return
+    take_rows(made, view.reshape(input, three(input.shape, d)), view.reshape(index, -1))
+    finish(out, made)
+
+
+@index_select.grad("input")
+def index_select_grad(g, input_shape, dim, index):
+    zeros = create.new_zeros(g, input_shape)
+    return zeros.index_add(dim, index.reshape(-1), g) if input_shape else g.reshape(())
+
+
+@index_select.samples
+def index_select_samples(make):
+    yield make(5, 3), 0, make(4, integer=True, low=0, high=5)
+    yield make(2, 7, 3), -2, make(9, integer=True, low=-7, high=7)
+    yield make(6), 0, make(0, integer=True)
+    yield make(3, 4), 1, make(integer=True, low=0, high=4)
+
+
+@index_select.errors
+def index_select_errors(make):
+    yield (make(3), 0, make(2)), {}, IndexError, "an index of integers"
+    yield (make(3), 1, make(2, integer=True)), {}, IndexError, "a dim in [-1, 0]"
+
+
+@index_select.workloads
+def index_select_workloads(make):
+    x, index = make(1 << 15, 1 << 10, grad=False), make(1 << 15, integer=True, low=0, high=1 << 15)
+    yield "32768 rows of 1024 fp32", lambda: (x, 0, index), 2 * x.nbytes + index.nbytes, 0
+
+
+@op
+def index_add(input, dim, index, source, alpha=1):
+    """input with alpha · source added to its slices along `dim` that `index` names, equal indices in their order.
+
+    >>> import tritorch as torch; torch.zeros(3).index_add(0, torch.tensor([0, 0, 2]), torch.tensor([1.0, 2.0, 3.0]))
+    tensor([3., 0., 3.])
+    """
+    check_index("index_add", index)
+    d = wrap_dim(dim, len(input.shape), "index_add")
+    want = (*input.shape[:d], index.numel(), *input.shape[d + 1:]) if input.shape else ()
+    check(source.shape == want or source.numel() == prod(want) and len(source.shape) == len(want), "index_add", f"a source of shape {want}", source.shape)
+    check(source.dtype is input.dtype, "index_add", f"a source of {input.dtype}", source.dtype)
+    return input.shape, input.dtype, common_device("index_add", input, index, source)
+
+
+@index_add.impl("cpu")
+def index_add_cpu(out, input, dim, index, source, alpha):
+    check_range("index_add", index, input.shape[dim] if input.shape else 1)
+    wide = np.float32 if input.dtype.itemsize < 4 and input.dtype.kind not in "iub" else input.dtype
+    made = np.array(input, wide, ndmin=1)
+    add_slices(made, dim, index.reshape(-1), np.asarray(source, wide).reshape(source.shape or (1,)), alpha)
+    np.copyto(out, made.reshape(input.shape), casting="unsafe")
+
+
+def add_slices(made, dim, index, source, alpha=1):
+    """made[index] += alpha·source along a dim: sorted runs are summed at once, many times faster than numpy's add.at."""
+    if not index.size or not source.size:
+        return
+    target, source = np.moveaxis(made, dim, 0), np.moveaxis(source, dim, 0)
+    index = np.where(index < 0, index + target.shape[0], index)
+    order = np.argsort(index, kind="stable")
+    ordered = index[order]
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    sums = np.add.reduceat(source[order], starts, axis=0) if made.dtype.kind != "b" else np.logical_or.reduceat(source[order], starts, axis=0)
+    target[ordered[starts]] += sums if alpha == 1 else sums * made.dtype.type(alpha)
+
+
+@index_add.impl("cuda")
+def index_add_cuda(out, input, dim, index, source, alpha):
+    d = wrap_dim(dim, len(input.shape), "index_add")
+    made = rows_first(input, d)
+    src = rows_first(source, d)
+    join_rows(made, linear_places(view.reshape(index, -1), 0, made.shape[:1]), src, alpha=alpha)
+    transfer(out, rows_back(made, input.shape, d))
+
+
+def rows_first(x, d):
+    """A fresh (rows, width) tensor with the dim d of x as its rows."""
+    x = view.view_as_shape(x, (1,)) if not x.shape else view.movedim(x, d, 0)
+    return view.reshape(x.clone(), x.shape[0], prod(x.shape[1:]))
+
+
+def rows_back(rows, shape, d):
+    """The opposite of rows_first, as a view."""
+    if not shape:
+        return view.reshape(rows, ())
+    return view.movedim(view.reshape(rows, (shape[d], *shape[:d], *shape[d + 1:])), 0, d)
+
+
+@index_add.grad("input")
+def index_add_grad_input(g):
+    return g
+
+
+@index_add.grad("source")
+def index_add_grad_source(g, dim, index, source_shape, alpha):
+    picked = index_select(g, dim, index.reshape(-1)).reshape(source_shape)
+    return picked if alpha == 1 else picked * alpha
+
+
+@index_add.samples
+def index_add_samples(make):
+    yield make(5, 3), 0, make(7, integer=True, low=0, high=5), make(7, 3)
+    yield make(2, 3, 4), -2, make(5, integer=True, low=-3, high=3), make(2, 5, 4), 0.5
+    yield make(6), 0, make(0, integer=True), make(0)
+    yield make(4, integer=True), 0, make(6, integer=True, low=0, high=4), make(6, integer=True)
+
+
+@index_add.workloads
+def index_add_workloads(make):
+    x, index = make(1 << 15, 1 << 10, grad=False), make(1 << 15, integer=True, low=0, high=1 << 15)
+    yield "32768 rows of 1024 fp32", lambda: (x, 0, index, x), 3 * x.nbytes + index.nbytes, 1 << 25
+
+
+# ------------------------------------------------------------------ element by element
+@op
+def gather(input, dim, index):
+    """out[i][j] = input[index[i][j]][j] for dim 0, and so for every dim: one element of `input` for each of `index`.
+
+    >>> import tritorch as torch; torch.tensor([[1, 2], [3, 4]]).gather(1, torch.tensor([[0, 0], [1, 0]]))
+    tensor([[1, 1],
+            [4, 3]])
+    """
+    check_places("gather", input.shape, dim, index)
+    return index.shape, input.dtype, common_device("gather", input, index)
+
+
+def check_places(name, shape, dim, index, source=None):
+    """An index (and source) for gather and scatter: the dims of the tensor, no longer in any dim but the indexed one."""
+    check_index(name, index)
+    d = wrap_dim(dim, len(shape), name)
+    check(len(index.shape) == len(shape) or 1 >= len(shape) + len(index.shape), name, f"an index of {len(shape)} dims", index.shape)
+    if index.numel():
+        check(all(n <= m for k, (n, m) in enumerate(zip(index.shape, shape)) if k != d), name, f"an index inside {tuple(shape)} but for dim {d}", index.shape)
+    if isinstance(source, Tensor):
+        check(len(source.shape) == len(index.shape) and all(n <= m for n, m in zip(index.shape, source.shape)), name, f"a source as large as the index {index.shape}", source.shape)
+
+
+def _one(x):
+    return x.reshape(1) if not x.shape else x
+
+
+def _within(x, index, dim):
+    """x cut to the index's size in every dim but `dim`."""
+    return x[tuple([slice(None) if k == dim % index.ndim else slice(n) for k, n in enumerate(index.shape)])]
+
+
+@gather.impl("cpu")
+def gather_cpu(out, input, dim, index):
+    check_range("gather", index, input.shape[dim] if input.shape else 1)
+    input, index = _one(input), _one(index)
+    out[...] = np.take_along_axis(_within(input, index, dim), index.astype(np.int64, copy=False), dim).reshape(out.shape)
+
+
+@gather.impl("cuda")
+def gather_cuda(out, input, dim, index):
+    flat = view.reshape(input.contiguous(), 1, input.numel(), 1)
+    shape = input.shape or (1,)
+    index = index if index.shape else view.reshape(index, 1)
+    made = in_order(out)
+    take_rows(made, flat, linear_places(index, wrap_dim(dim, len(shape), "gather"), shape))
+    finish(out, made)
+
+
+@gather.grad("input")
+def gather_grad(g, input_shape, dim, index):
+    return create.new_zeros(g, input_shape).scatter_add(dim, index, g)
+
+
+@gather.samples
+def gather_samples(make):
+    yield make(3, 4), 1, make(3, 2, integer=True, low=-4, high=4)
+    yield make(5, 3, 2), 0, make(7, 2, 2, integer=True, low=0, high=5)
+    yield make(6), 0, make(4, integer=True, low=0, high=6)
+    yield make(3, 4), 0, make(0, 4, integer=True)
+    yield make(), 0, make(integer=True, low=0, high=1)
+
+
+@gather.workloads
+def gather_workloads(make):
+    x, index = make(1 << 12, 1 << 12, grad=False), make(1 << 12, 1 << 12, integer=True, low=0, high=1 << 12)
+    yield "4096x4096 fp32", lambda: (x, 1, index), 2 * x.nbytes + index.nbytes, 0

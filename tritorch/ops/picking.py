@@ -1,0 +1,232 @@
+"""Picking elements: x[index tensors], nonzero, masked_select, take, embedding, one_hot, bincount."""
+import numpy as np
+
+from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.dispatch import op
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops import create, view
+from tritorch.ops.indexing import check_index, gather, index_select
+from tritorch.ops.scatter import flat_rows, put, put_shape
+from tritorch.shape import broadcast_shapes, cdiv, prod, wrap_dim
+from tritorch.tensor import empty
+
+K = kernels("indexing")
+
+
+def index(input, indices):
+    """The elements that index tensors name together, one tensor or None for each dim: numpy's rules."""
+    picked = [d for d, k in enumerate(indices) if k is not None]
+    shape = put_shape(input, indices)
+    if len(picked) == 1:
+        d, places = picked[0], indices[picked[0]]
+        return view.reshape(index_select(input, d, view.reshape(places, -1)), shape)
+    if input.device.type == "cpu":
+        from tritorch.ops.indexing import check_range
+
+        for d in picked:
+            check_range("index", indices[d].array, input.shape[d])
+    order = (*picked, *[d for d in range(len(input.shape)) if d not in picked])
+    sizes = [input.shape[d] for d in order]
+    rows = view.reshape(view.permute_dims(input, order), prod(sizes[:len(picked)]), *sizes[len(picked):])
+    common = broadcast_shapes("index", *[indices[d].shape for d in picked])
+    made = view.reshape(index_select(rows, 0, flat_rows(input.shape, indices, picked)), *common, *sizes[len(picked):])
+    if picked == list(range(picked[0], picked[-1] + 1)):
+        made = view.movedim(made, tuple(range(len(common))), tuple(range(picked[0], picked[0] + len(common))))
+    return made
+
+
+# ------------------------------------------------------------------ places that are not zero
+@op
+def nonzero_places(input, count):
+    """The flat places of the `count` elements that are not zero, in order; `nonzero` counts them first."""
+    return (count,), types.int64, input.storage.device
+
+
+@nonzero_places.impl("cpu")
+def nonzero_places_cpu(out, input, count):
+    out[...] = np.flatnonzero(input)
+
+
+@nonzero_places.impl("cuda")
+def nonzero_places_cuda(out, input, count):
+    n = input.numel()
+    if not n or not count:
+        return
+    made = out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
+    flat, block = view.reshape(input, -1), tile(1024, 4096)
+    counts = empty((cdiv(n, block),), types.int64, input.device)
+    launch(K.count_kernel, (cdiv(n, block),), counts, flat, n, BLOCK=block)
+    before = counts.cumsum(0) - counts
+    launch(K.compact_kernel, (cdiv(n, block),), made, flat, before, n, BLOCK=block)
+    if made is not out:
+        out.copy_(made)
+
+
+@nonzero_places.samples
+def nonzero_places_samples(make):
+    for shape in ((7,), (3, 5), (), (0, 2)):
+        x = make(*shape, integer=True, low=0, high=2)
+        yield x, int(np.count_nonzero(x.array))
+    x = make(4, 3, grad=False) > 0
+    yield x, int(np.count_nonzero(x.array))
+
+
+@nonzero_places.workloads
+def nonzero_places_workloads(make):
+    x = make(1 << 24, integer=True, low=0, high=2)
+    yield "16M int64", lambda: (x, int(np.count_nonzero(x.cpu().array))), 2 * x.nbytes, 0
+
+
+def nonzero(input, *, as_tuple=False):
+    """The places of the elements that are not zero, one row each (`as_tuple`: one tensor a dim). Waits for the device to count them.
+
+    >>> import tritorch as torch; torch.tensor([[0, 1], [2, 0]]).nonzero().tolist()
+    [[0, 1], [1, 0]]
+    """
+    count = int(input.count_nonzero().item()) if input.shape else int(bool(input.item()))
+    flat = nonzero_places(input.detach(), count)
+    columns, shape = [], input.shape if input.shape or not as_tuple else (1,)
+    for n in reversed(shape):
+        columns.append(flat % n)
+        flat = flat // n
+    columns.reverse()
+    if as_tuple:
+        return tuple(columns)
+    if not columns:
+        return create.empty(count, 0, dtype=types.int64, device=input.device)
+    from tritorch.ops.shaping import stack
+
+    return stack(columns, 1)
+
+
+argwhere = nonzero
+
+
+def mask_to_indices(mask, shape):
+    """Index tensors, one a dim, of the places where a mask over dims of `shape` holds."""
+    check(tuple(mask.shape) == tuple(shape), "index", f"a mask of shape {tuple(shape)}", tuple(mask.shape), error=IndexError)
+    return nonzero(mask, as_tuple=True)
+
+
+def masked_select(input, mask, *, out=None):
+    """The elements where the mask holds, as a vector; both broadcast."""
+    check(mask.dtype is types.bool, "masked_select", "a mask of bools", mask.dtype)
+    shape = broadcast_shapes("masked_select", input.shape, mask.shape)
+    places = nonzero_places(view.expand_to(mask, shape), int(view.expand_to(mask, shape).count_nonzero().item()) if shape else int(mask.item()))
+    made = index_select(view.reshape(view.expand_to(input, shape), -1), 0, places)
+    return made if out is None else out.copy_(made)
+
+
+def take(input, index, *, out=None):
+    """The elements of the flattened tensor that `index` names, in the shape of `index`."""
+    made = view.reshape(index_select(view.reshape(input, -1), 0, view.reshape(index, -1)), index.shape)
+    return made if out is None else out.copy_(made)
+
+
+def take_along_dim(input, indices, dim=None, *, out=None):
+    """The elements that `indices` names along `dim` (without dim: of the flattened tensor); other dims broadcast."""
+    if dim is None:
+        return take(input, view.reshape(indices, -1), out=out)
+    d = wrap_dim(dim, len(input.shape), "take_along_dim")
+    shape = broadcast_shapes("take_along_dim", (*input.shape[:d], 1, *input.shape[d + 1:]), (*indices.shape[:d], 1, *indices.shape[d + 1:]))
+    made = gather(view.expand_to(input, (*shape[:d], input.shape[d], *shape[d + 1:])), d, view.expand_to(indices, (*shape[:d], indices.shape[d], *shape[d + 1:])))
+    return made if out is None else out.copy_(made)
+
+
+# ------------------------------------------------------------------ tables
+@op
+def table_rows(weight, index, padding_idx):
+    """The rows of `weight` that `index` names; the row padding_idx (-1: none) gets no gradient."""
+    check_index("embedding", index)
+    check(len(weight.shape) == 2, "embedding", "a weight of 2 dims", weight.shape)
+    return (*index.shape, weight.shape[1]), weight.dtype, weight.storage.device
+
+
+@table_rows.impl("cpu", raw=True)
+@table_rows.impl("cuda", raw=True)
+def table_rows_any(out, weight, index, padding_idx):
+    made = out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
+    flat = view.reshape(made.detach(), -1, weight.shape[1])
+    index_select.into(flat, weight.detach(), 0, view.reshape(index, -1))
+    if made is not out:
+        out.detach().copy_(made)
+
+
+@table_rows.grad("weight")
+def table_rows_grad(g, weight_shape, index, padding_idx):
+    flat, places = view.reshape(g, -1, weight_shape[1]), view.reshape(index, -1)
+    if padding_idx >= 0:
+        flat = flat.masked_fill((places == padding_idx).unsqueeze(1), 0)
+    return create.new_zeros(g, weight_shape).index_add(0, places, flat)
+
+
+@table_rows.samples
+def table_rows_samples(make):
+    yield make(7, 3), make(2, 5, integer=True, low=0, high=7), -1
+    yield make(4, 2, grad=False), make(6, integer=True, low=0, high=4), 1       # its gradient is not the derivative: tested by hand
+    yield make(5, 3), make(0, integer=True), -1
+    yield make(5, 1), make(integer=True, low=0, high=5), -1
+
+
+@table_rows.workloads
+def table_rows_workloads(make):
+    weight, places = make(50304, 1024, grad=False), make(65536, integer=True, low=0, high=50304)
+    yield "65536 of 50304x1024 fp32", lambda: (weight, places, -1), 2 * 65536 * 4096 + places.nbytes, 0
+
+
+def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False):
+    """The rows of `weight` (n, d) that the integers in `input` name: shape (*, d).
+
+    The row `padding_idx` gets no gradient; with `max_norm` the rows used are first scaled down, in place, to that norm.
+
+    >>> import tritorch as torch; w = torch.eye(3); torch.nn.functional.embedding(torch.tensor([2, 0]), w)
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]])
+    """
+    count = weight.shape[0]
+    if padding_idx is not None:
+        check(-count <= padding_idx < count, "embedding", f"a padding_idx in [{-count}, {count - 1}]", padding_idx)
+        padding_idx += count if padding_idx < 0 else 0
+    check(not scale_grad_by_freq and not sparse, "embedding", "scale_grad_by_freq and sparse False", (scale_grad_by_freq, sparse))
+    if max_norm is not None:
+        _renormalize(weight, input, max_norm, norm_type)
+    return table_rows(weight, input, -1 if padding_idx is None else padding_idx)
+
+
+def _renormalize(weight, input, max_norm, norm_type):
+    from tritorch.autograd.modes import no_grad
+
+    with no_grad():
+        used = view.reshape(input, -1)
+        rows = index_select(weight, 0, used)
+        norms = rows.norm(norm_type, 1, True)
+        put.into(weight, weight, (used, None), rows * (max_norm / (norms + 1e-7)).clamp(max=1.0), False)
+
+
+def one_hot(tensor, num_classes=-1):
+    """A new last dim of `num_classes` (-1: as many as needed), 1 at the place that the element names, else 0, as int64.
+
+    >>> import tritorch as torch; torch.nn.functional.one_hot(torch.tensor([1, 0]), 3)
+    tensor([[0, 1, 0],
+            [1, 0, 0]])
+    """
+    check(tensor.dtype is types.int64, "one_hot", "an index of int64", tensor.dtype)
+    if num_classes == -1:
+        check(tensor.numel() > 0, "one_hot", "num_classes for an empty tensor", num_classes)
+        num_classes = int(tensor.max().item()) + 1
+    if tensor.device.type == "cpu" and tensor.numel():
+        low, high = int(tensor.array.min()), int(tensor.array.max())
+        check(0 <= low and high < num_classes, "one_hot", f"class values in [0, {num_classes - 1}]", (low, high))
+    return (tensor.unsqueeze(-1) == create.arange(num_classes, device=tensor.device)).to(types.int64)
+
+
+def bincount(input, weights=None, minlength=0):
+    """How often each number from 0 up occurs in a vector of integers, or the sum of their weights."""
+    check(len(input.shape) == 1 and not input.dtype.is_floating_point, "bincount", "a vector of integers", input.dtype, input.shape)
+    size = max(int(input.max().item()) + 1 if input.numel() else 0, minlength)
+    if input.numel():
+        check(int(input.min().item()) >= 0, "bincount", "integers that are not negative", int(input.min().item()))
+    kind = types.int64 if weights is None else types.float64 if weights.dtype is not types.float32 else types.float32
+    source = create.ones_like(input, dtype=types.int64) if weights is None else weights.to(kind)
+    return create.zeros(size, dtype=kind, device=input.device).index_add(0, input.to(types.int64), source)

@@ -1,0 +1,421 @@
+"""Writing elements by index: scatter, scatter_add, scatter_reduce, index_put, index_copy, index_fill, masked writes."""
+import numpy as np
+
+from tritorch.dispatch import common_device, op
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops import compare, copy, create, view
+from tritorch.ops.copy import transfer
+from tritorch.ops.indexing import (
+    REDUCTIONS,
+    add_slices,
+    check_index,
+    check_places,
+    check_range,
+    gather,
+    join_rows,
+    linear_places,
+    write_rows,
+)
+from tritorch.shape import broadcast_shapes, prod, wrap_dim
+from tritorch.tensor import Tensor
+
+
+# ------------------------------------------------------------------ scatter
+def _flat_cpu(input, dim, index):
+    """(a fresh flat copy of input, the flat places that the index points to)."""
+    shape, index = input.shape or (1,), index.reshape(index.shape or (1,))
+    check_range("scatter", index, shape[dim])
+    grid = list(np.ogrid[tuple([slice(n) for n in index.shape])])
+    grid[dim] = np.where(index < 0, index + shape[dim], index)
+    places = np.ravel_multi_index(np.broadcast_arrays(*grid), shape) if index.size else np.zeros(index.shape, np.int64)
+    return np.array(input).reshape(-1), places.reshape(-1)
+
+
+def _source_cpu(src, index, like):
+    if isinstance(src, np.ndarray):
+        return src[tuple([slice(n) for n in index.shape])].reshape(-1)
+    return np.full(index.size, src).astype(like.dtype)
+
+
+def _canonical(input, dim, index, src):
+    """(a fresh flat copy of input as rows of width 1, places, the source as rows of width 1) on CUDA."""
+    shape = input.shape or (1,)
+    index = index if index.shape else view.reshape(index, 1)
+    made = view.reshape(input.clone(), -1, 1)
+    if isinstance(src, Tensor):
+        src = src if src.shape else view.reshape(src, 1)
+        for k, n in enumerate(index.shape):
+            src = view.narrow(src, k, 0, n)
+        src = view.reshape(src.to(input.dtype), -1, 1)
+    else:
+        src = create.full((1, 1), src, dtype=input.dtype, device=input.device).expand(index.numel(), 1)
+    return made, linear_places(index, wrap_dim(dim, len(shape), "scatter"), shape), src
+
+
+@op
+def scatter_write(input, dim, index, src):
+    """input with src (a tensor or a number) written where `index` points along `dim`; of several writers of one element the last wins."""
+    check_places("scatter", input.shape, dim, index, src)
+    check(not isinstance(src, Tensor) or src.dtype is input.dtype, "scatter", f"a source of {input.dtype}", getattr(src, "dtype", None))
+    return input.shape, input.dtype, common_device("scatter", input, index, src)
+
+
+@scatter_write.impl("cpu")
+def scatter_write_cpu(out, input, dim, index, src):
+    made, places = _flat_cpu(input, dim, index)
+    made[places] = _source_cpu(src, index, input)
+    out[...] = made.reshape(out.shape)
+
+
+@scatter_write.impl("cuda")
+def scatter_write_cuda(out, input, dim, index, src):
+    made, places, src = _canonical(input, dim, index, src)
+    write_rows(made, places, src)
+    transfer(out, view.reshape(made, out.shape))
+
+
+@scatter_write.grad("input")
+def scatter_write_grad_input(g, dim, index):
+    return scatter_write(g, dim, index, 0)
+
+
+@scatter_write.grad("src")
+def scatter_write_grad_src(g, input_shape, src_shape, dim, index):
+    """Only the last writer of an element gets its gradient."""
+    number = create.arange(index.numel(), device=g.device).reshape(index.shape)
+    winner = scatter_write(create.full(input_shape, -1, dtype=types.int64, device=g.device), dim, index, number)
+    picked = gather(g, dim, index).masked_fill(gather(winner, dim, index) != number, 0)
+    return _padded(picked, src_shape)
+
+
+def _padded(picked, shape):
+    """Zeros of a shape with the part that the index covers filled in."""
+    if picked.shape == shape:
+        return picked
+    out = create.new_zeros(picked, shape)
+    out[tuple([slice(n) for n in picked.shape])] = picked
+    return out
+
+
+@scatter_write.samples
+def scatter_write_samples(make):
+    yield make(4, 3), 0, make(2, 3, integer=True, low=0, high=4), make(2, 3)
+    yield make(3, 5), -1, make(3, 4, integer=True, low=-5, high=5), make(3, 6)
+    yield make(3, 4), 1, make(3, 2, integer=True, low=0, high=4), 2.5
+    yield make(3, 4), 0, make(0, 4, integer=True), make(0, 4)
+    yield make(), 0, make(integer=True, low=0, high=1), make()
+
+
+@scatter_write.errors
+def scatter_write_errors(make):
+    yield (make(3, 4), 0, make(2, 5, integer=True), make(2, 5)), {}, RuntimeError, "an index inside"
+    yield (make(3), 0, make(2), make(2)), {}, IndexError, "an index of integers"
+
+
+@op
+def scatter_add(input, dim, index, src):
+    """input with src added where `index` points along `dim`, equal places in their order.
+
+    >>> import tritorch as torch; torch.zeros(3).scatter_add(0, torch.tensor([0, 0, 2]), torch.ones(3))
+    tensor([2., 0., 1.])
+    """
+    check_places("scatter_add", input.shape, dim, index, src)
+    check(src.dtype is input.dtype, "scatter_add", f"a source of {input.dtype}", src.dtype)
+    return input.shape, input.dtype, common_device("scatter_add", input, index, src)
+
+
+@scatter_add.impl("cpu")
+def scatter_add_cpu(out, input, dim, index, src):
+    made, places = _flat_cpu(input, dim, index)
+    wide = made.astype(np.float32) if made.dtype.kind not in "fiub" or made.dtype.itemsize == 2 and made.dtype.kind == "f" else made
+    add_slices(wide, 0, places, _source_cpu(src, index, input).astype(wide.dtype))
+    np.copyto(out, wide.reshape(out.shape), casting="unsafe")
+
+
+@scatter_add.impl("cuda")
+def scatter_add_cuda(out, input, dim, index, src):
+    made, places, src = _canonical(input, dim, index, src)
+    join_rows(made, places, src)
+    transfer(out, view.reshape(made, out.shape))
+
+
+@scatter_add.grad("input")
+def scatter_add_grad_input(g):
+    return g
+
+
+@scatter_add.grad("src")
+def scatter_add_grad_src(g, src_shape, dim, index):
+    return _padded(gather(g, dim, index), src_shape)
+
+
+@scatter_add.samples
+def scatter_add_samples(make):
+    yield make(4, 3), 0, make(5, 3, integer=True, low=0, high=4), make(5, 3)
+    yield make(3, 5), -1, make(3, 9, integer=True, low=-5, high=5), make(3, 9)
+    yield make(3, 4), 0, make(0, 4, integer=True), make(0, 4)
+    yield make(), 0, make(integer=True, low=0, high=1), make()
+
+
+@op
+def scatter_join(input, dim, index, src, reduce):
+    """input joined with src by "sum", "prod", "amax" or "amin" where `index` points along `dim`."""
+    check_places("scatter_reduce", input.shape, dim, index, src)
+    check(reduce in REDUCTIONS, "scatter_reduce", f"a reduction among {', '.join(REDUCTIONS)} or mean", repr(reduce))
+    return input.shape, input.dtype, common_device("scatter_reduce", input, index, src)
+
+
+@scatter_join.impl("cpu")
+def scatter_join_cpu(out, input, dim, index, src, reduce):
+    made, places = _flat_cpu(input, dim, index)
+    wide = made.astype(np.float32) if made.dtype.itemsize == 2 and made.dtype.kind not in "iu" else made
+    REDUCTIONS[reduce].at(wide, places, _source_cpu(src, index, input).astype(wide.dtype))
+    np.copyto(out, wide.reshape(out.shape), casting="unsafe")
+
+
+@scatter_join.impl("cuda")
+def scatter_join_cuda(out, input, dim, index, src, reduce):
+    made, places, src = _canonical(input, dim, index, src)
+    join_rows(made, places, src, reduce)
+    transfer(out, view.reshape(made, out.shape))
+
+
+@scatter_join.grad("input", "src")
+def scatter_join_grad(g, out, input, dim, index, src, reduce):
+    if reduce == "sum":
+        return g, _padded(gather(g, dim, index), src.shape)
+    if reduce == "prod":                                                 # the product of the others: by division, as PyTorch, where nothing is 0
+        return g * out / input, _padded(gather(g * out, dim, index) / _cut(src, index), src.shape)
+    hit_input, hit_src = (input == out).to(g.dtype), (_cut(src, index) == gather(out, dim, index)).to(g.dtype)
+    share = g / scatter_add(hit_input, dim, index, hit_src)              # ties share evenly
+    return hit_input * share, _padded(hit_src * gather(share, dim, index), src.shape)
+
+
+def _cut(src, index):
+    return src[tuple([slice(n) for n in index.shape])]
+
+
+@scatter_join.samples
+def scatter_join_samples(make):
+    for reduce in REDUCTIONS:
+        yield make(4, 3, positive=True), 0, make(5, 3, integer=True, low=0, high=4), make(5, 3, positive=True), reduce
+    yield make(6), 0, make(0, integer=True), make(0), "amax"
+
+
+for _made, _rest in ((scatter_write, ()), (scatter_add, ()), (scatter_join, ("amax",))):
+    @_made.workloads
+    def _workloads(make, _rest=_rest):
+        n = 1 << 22
+        x, index = make(n, grad=False), make(n, integer=True, low=0, high=n)
+        yield "4M fp32", lambda: (x, 0, index, x, *_rest), 3 * x.nbytes + index.nbytes, n
+
+
+def scatter(input, dim, index, src=None, *, value=None, reduce=None, out=None):
+    """input with src (or a number) written where `index` points along `dim`: out[index[i][j]][j] = src[i][j] for dim 0.
+
+    >>> import tritorch as torch; torch.zeros(3).scatter(0, torch.tensor([1]), 5.0)
+    tensor([0., 5., 0.])
+    """
+    src = value if src is None else src
+    if reduce is not None:
+        check(reduce in ("add", "multiply"), "scatter", "reduce 'add' or 'multiply'", repr(reduce))
+        src = src if isinstance(src, Tensor) else create.full(index.shape, src, dtype=input.dtype, device=input.device)
+        return scatter_reduce(input, dim, index, src, "sum" if reduce == "add" else "prod", out=out)
+    return scatter_write(input, dim, index, src) if out is None else scatter_write.into(out, input, dim, index, src)
+
+
+def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, out=None):
+    """input joined with src where `index` points along `dim`, by "sum", "prod", "mean", "amax" or "amin"; without include_self only src counts."""
+    if not include_self:
+        start = {"sum": 0, "mean": 0, "prod": 1, "amax": -float("inf"), "amin": float("inf")}[reduce]
+        if reduce.startswith("am") and not input.dtype.is_floating_point:
+            limits = types.iinfo(input.dtype)
+            start = limits.min if reduce == "amax" else limits.max
+        base = scatter_write(input, dim, index, start)
+    else:
+        base = input
+    made = scatter_join(base, dim, index, src, "sum" if reduce == "mean" else reduce)
+    if reduce == "mean":
+        ones = create.ones_like(src.detach())
+        counts = scatter_add(create.full_like(input, 1 if include_self else 0, dtype=src.dtype), dim, index, ones)
+        counts = compare.clamp(counts, min=1)
+        made = made / counts if made.dtype.is_floating_point else made // counts
+    return made if out is None else out.copy_(made)
+
+
+# ------------------------------------------------------------------ index_put
+@op
+def put(input, indices, values, accumulate):
+    """input with `values` written (or added) where the index tensors point; `indices` has one tensor or None for each dim."""
+    shape = put_shape(input, indices)
+    check(broadcast_shapes("index_put", shape, values.shape) == shape, "index_put", f"values that broadcast to {shape}", values.shape)
+    check(values.dtype is input.dtype, "index_put", f"values of {input.dtype}", values.dtype)
+    return input.shape, input.dtype, common_device("index_put", input, *indices, values)
+
+
+def put_shape(input, indices):
+    """The shape of input[indices]."""
+    for k in indices:
+        if k is not None:
+            check_index("index", k)
+    picked = [d for d, k in enumerate(indices) if k is not None]
+    common = broadcast_shapes("index", *[indices[d].shape for d in picked])
+    kept = [n for d, n in enumerate(input.shape) if d not in picked]
+    if picked == list(range(picked[0], picked[-1] + 1)):
+        lead = picked[0]
+        return (*kept[:lead], *common, *kept[lead:])
+    return (*common, *kept)
+
+
+@put.impl("cpu")
+def put_cpu(out, input, indices, values, accumulate):
+    made = np.array(input)
+    key = tuple([slice(None) if k is None else k for k in indices])
+    for size, k in zip(input.shape, indices):
+        if k is not None:
+            check_range("index_put", k, size)
+    if accumulate:
+        wide = made.astype(np.float32) if made.dtype.itemsize == 2 and made.dtype.kind not in "iu" else made
+        np.add.at(wide, key, values.astype(wide.dtype))
+        made = wide
+    else:
+        made[key] = values
+    np.copyto(out, made, casting="unsafe")
+
+
+@put.impl("cuda")
+def put_cuda(out, input, indices, values, accumulate):
+    picked = [d for d, k in enumerate(indices) if k is not None]
+    order = (*picked, *[d for d in range(len(input.shape)) if d not in picked])
+    places = flat_rows(input.shape, indices, picked)
+    sizes = [input.shape[d] for d in order]
+    rows, width = prod(sizes[:len(picked)]), prod(sizes[len(picked):])
+    made = view.reshape(view.permute_dims(input, order).clone(), rows, width)
+    full = put_shape(input, indices)
+    values = view.expand_to(values, full)
+    adjacent = picked == list(range(picked[0], picked[-1] + 1))
+    count = len(broadcast_shapes("index", *[indices[d].shape for d in picked]))
+    if adjacent:
+        values = view.movedim(values, tuple(range(picked[0], picked[0] + count)), tuple(range(count)))
+    values = view.reshape(values, places.shape[0], width)
+    (join_rows if accumulate else write_rows)(made, places, values)
+    back = [order.index(d) for d in range(len(order))]
+    transfer(out, view.permute_dims(view.reshape(made, sizes), back))
+
+
+def flat_rows(shape, indices, picked):
+    """The row of each place in the tensor whose picked dims are its rows, -1 where an index is outside."""
+    common = broadcast_shapes("index", *[indices[d].shape for d in picked])
+    total = bad = None
+    step = 1
+    for d in reversed(picked):
+        index = view.expand_to(indices[d].to(types.int64), common)
+        index = compare.where(index < 0, index + shape[d], index)
+        wrong = (index < 0) | (index >= shape[d])
+        bad = wrong if bad is None else bad | wrong
+        total = index * step if total is None else total + index * step
+        step *= shape[d]
+    return view.reshape(compare.where(bad, -1, total), -1)
+
+
+@put.grad("input")
+def put_grad_input(g, indices, accumulate):
+    return g if accumulate else put(g, indices, create.new_zeros(g, ()), False)
+
+
+@put.grad("values")
+def put_grad_values(g, indices, accumulate, input_shape):
+    from tritorch.ops.picking import index
+
+    if accumulate:
+        return index(g, indices)
+    places = create.arange(prod(put_shape(g, indices)), device=g.device).reshape(put_shape(g, indices))
+    winner = put(create.full(input_shape, -1, dtype=types.int64, device=g.device), indices, places, False)
+    return index(g, indices).masked_fill(index(winner, indices) != places, 0)
+
+
+@put.samples
+def put_samples(make):
+    low = {"integer": True, "low": -3, "high": 3}
+    for accumulate in (False, True):
+        yield make(4, 3), (make(5, **low), None), make(5, 3), accumulate
+        yield make(4, 3, 5), (make(2, 1, **low), None, make(3, **low)), make(2, 3, 3), accumulate
+        yield make(2, 4, 3), (None, make(2, **low), make(2, **low)), make(1), accumulate
+    yield make(4), (make(0, integer=True),), make(0), False
+
+
+@put.workloads
+def put_workloads(make):
+    x, index = make(1 << 15, 1 << 10, grad=False), make(1 << 15, integer=True, low=0, high=1 << 15)
+    yield "32768 rows of 1024 fp32", lambda: (x, (index, None), x, True), 3 * x.nbytes + index.nbytes, 1 << 25
+
+
+def index_put(input, indices, values, accumulate=False, *, out=None):
+    """input with `values` written (or, with accumulate, added) at the places that the index tensors name together."""
+    key = tuple(indices)
+    from tritorch.ops.getitem import resolve
+
+    part, picks = resolve(input, key)
+    check(part.shape == input.shape, "index_put", "index tensors", key)
+    values = values.to(input.dtype) if values.dtype is not input.dtype and not values.shape else values
+    return put(input, picks, values, accumulate) if out is None else put.into(out, input, picks, values, accumulate)
+
+
+def write(part, picks, value):
+    """`part[picks] = value` in place: what x[...] = v does after its basic part is resolved."""
+    if not isinstance(value, Tensor):
+        value = create.full((), value, dtype=part.dtype, device=part.device)
+    value = value.to(part.device, part.dtype)
+    shape = put_shape(part, picks)
+    while len(value.shape) > len(shape) and value.shape[0] == 1:
+        value = value[0]
+    put.into(part, part, picks, value, False)
+
+
+# ------------------------------------------------------------------ along one dim
+def _along(input, dim, index):
+    return tuple([index.reshape(-1) if d == wrap_dim(dim, len(input.shape), "index") else None for d in range(len(input.shape))])
+
+
+def index_copy(input, dim, index, source, *, out=None):
+    """input with the slices along `dim` that `index` names replaced by those of source."""
+    return index_put_along(input, dim, index, source, out)
+
+
+def index_fill(input, dim, index, value, *, out=None):
+    """input with the slices along `dim` that `index` names filled with a number."""
+    if not isinstance(value, Tensor):
+        value = create.full((), value, dtype=input.dtype, device=input.device)
+    return index_put_along(input, dim, index, value, out)
+
+
+def index_put_along(input, dim, index, values, out=None):
+    picks = _along(input, dim, index)
+    return put(input, picks, values, False) if out is None else put.into(out, input, picks, values, False)
+
+
+# ------------------------------------------------------------------ masks
+def masked_fill(input, mask, value, *, out=None):
+    """input with the number `value` where the mask holds; the mask broadcasts.
+
+    >>> import tritorch as torch; torch.arange(3).masked_fill(torch.tensor([True, False, True]), -1)
+    tensor([-1,  1, -1])
+    """
+    check(mask.dtype is types.bool, "masked_fill", "a mask of bools", mask.dtype)
+    if isinstance(value, Tensor):
+        check(not value.shape, "masked_fill", "a number or a 0-dim tensor", value.shape)
+        value = value.to(input.device, input.dtype)
+    elif not input.dtype.is_floating_point and input.dtype is not types.bool:
+        value = int(value)
+    made = compare.choose(mask, value, input) if out is None else compare.choose.into(out, mask, value, input)
+    return made if made.dtype is input.dtype else made.to(input.dtype)
+
+
+def masked_scatter(input, mask, source, *, out=None):
+    """input with the elements where the mask holds replaced by those of source, in order."""
+    mask = view.expand_to(mask, input.shape)
+    places = mask.reshape(-1).nonzero().reshape(-1)
+    check(source.numel() >= places.numel(), "masked_scatter", f"a source of at least {places.numel()} elements", source.numel())
+    made = put(input.reshape(-1), (places,), source.reshape(-1)[:places.numel()].to(input.dtype), False).reshape(input.shape)
+    return made if out is None else copy.copy_(out, made)

@@ -1,0 +1,299 @@
+"""Sorting and what rests on it: sort, topk, kthvalue, median, unique, searchsorted, histc."""
+from collections import namedtuple
+
+import numpy as np
+
+from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.dispatch import common_device, op
+from tritorch.dtype import promote, types
+from tritorch.errors import check
+from tritorch.ops import compare, create, view
+from tritorch.ops.copy import transfer
+from tritorch.ops.indexing import gather, index_select
+from tritorch.ops.scatter import scatter_write
+from tritorch.shape import cdiv, next_power_of_2, prod, wrap_dim
+from tritorch.tensor import Tensor, empty
+
+K = kernels("sorting")
+sort_result = namedtuple("sort", "values indices")
+topk_result = namedtuple("topk", "values indices")
+kthvalue_result = namedtuple("kthvalue", "values indices")
+
+
+# ------------------------------------------------------------------ the first k of each row, in order
+@op(returns=("values", "indices"))
+def sorted_first(input, k, dim, descending):
+    """The k smallest (or greatest) elements along `dim` in order, equal ones as they came, and where they were. NaN counts as the greatest."""
+    if not input.shape:
+        check(0 <= k <= 1, "topk", "k of at most 1", k)
+        return [((), input.dtype, input.storage.device), ((), types.int64, input.storage.device)]
+    d = wrap_dim(dim, len(input.shape), "sort")
+    check(0 <= k <= input.shape[d], "topk", f"k between 0 and {input.shape[d]}, the size of dim {d}", k)
+    shape = (*input.shape[:d], k, *input.shape[d + 1:])
+    return [(shape, input.dtype, input.storage.device), (shape, types.int64, input.storage.device)]
+
+
+def order_of(x, dim, descending):
+    """Stable order of a numpy array, NaN the greatest."""
+    x = x.astype(np.float32) if x.dtype.kind not in "fiub" else x
+    if not descending:
+        return np.argsort(x, axis=dim, kind="stable")
+    flipped = np.flip(np.argsort(np.flip(x, dim), axis=dim, kind="stable"), dim)
+    return x.shape[dim] - 1 - flipped
+
+
+@sorted_first.impl("cpu")
+def sorted_first_cpu(values, indices, input, k, dim, descending):
+    if not input.shape:
+        values[...], indices[...] = input, 0
+        return
+    order = np.take(order_of(input, dim, descending), range(k), axis=dim)
+    indices[...] = order
+    values[...] = np.take_along_axis(input, order, dim)
+
+
+@sorted_first.impl("cuda")
+def sorted_first_cuda(values, indices, input, k, dim, descending):
+    if not input.shape:
+        transfer(values, input)
+        indices.fill_(0)
+        return
+    if not values.numel():
+        return
+    d = wrap_dim(dim, len(input.shape), "sort")
+    rows = view.reshape(view.movedim(input, d, -1), -1, input.shape[d])
+    order = order_on_device(rows, descending)
+    lead = (*input.shape[:d], *input.shape[d + 1:])
+    made = [empty((*lead, k), x.dtype, x.device) for x in (values, indices)]
+    block = min(tile(1024, 8192), next_power_of_2(k))
+    launch(K.pick_kernel, (cdiv(k, block), rows.shape[0]), *made, rows, order, *rows.strides, rows.shape[1], k, BLOCK=block)
+    for out, m in zip((values, indices), made):
+        transfer(out, view.movedim(m, -1, d))
+
+
+def order_on_device(rows, descending):
+    """The stable order of each row: one pass for keys of up to 32 bits, two (low half, high half) for 64."""
+    count, n = rows.shape
+    passes = (False, True) if rows.dtype.itemsize == 8 else (False,)
+    keys, spare, order, next_order = [empty((count, n), types.int64, rows.device) for _ in range(4)]
+    block = min(tile(2048, 4096), max(next_power_of_2(n), 2))
+    grid = (cdiv(n, block), count)
+    for k, high in enumerate(passes):
+        launch(K.encode_kernel, grid, keys, rows, order, *rows.strides, n, DESCENDING=descending, HIGH=high, ORDERED=k > 0, BLOCK=block)
+        launch(K.sort_blocks_kernel, grid, keys, n, num_warps=8, BLOCK=block)
+        run = block
+        while run < n:
+            launch(K.merge_kernel, grid, spare, keys, n, run, STEPS=run.bit_length(), BLOCK=block)
+            keys, spare, run = spare, keys, 2 * run
+        launch(K.decode_kernel, grid, next_order, keys, order, n, CHAINED=k > 0, BLOCK=block)
+        order, next_order = next_order, order
+    return order
+
+
+@sorted_first.grad("input")
+def sorted_first_grad(g_values, indices, input_shape, dim):
+    return scatter_write(create.new_zeros(g_values, input_shape), dim, indices, g_values)
+
+
+@sorted_first.samples
+def sorted_first_samples(make):
+    yield make(7), 7, 0, False
+    yield make(3, 9), 4, -1, True
+    yield make(6, 2, 3), 6, 0, False
+    yield make(40, integer=True, low=-3, high=3), 40, 0, True
+    yield make(), 1, 0, False
+    yield make(0, 3), 3, 1, False
+    yield make(5, 3), 0, 0, True
+
+
+@sorted_first.workloads
+def sorted_first_workloads(make):
+    x = make(1 << 14, 1 << 12, grad=False)
+    yield "16384 rows of 4096 fp32", lambda: (x, 1 << 12, 1, False), 4 * x.nbytes, 0
+    yield "top 64 of 16384 rows of 4096 fp32", lambda: (x, 64, 1, True), x.nbytes, 0
+
+
+def sort_pairs(input, dim, descending):
+    """(values, indices) of all elements along `dim`, in stable order."""
+    return sorted_first(input, input.shape[wrap_dim(dim, len(input.shape), "sort")] if input.shape else 1, dim, descending)
+
+
+def _named(kind, pair, out):
+    if out is not None:
+        pair = [o.copy_(v) for o, v in zip(out, pair)]
+    return kind(*pair)
+
+
+def sort(input, dim=-1, descending=False, stable=False, *, out=None):
+    """The elements along `dim` in order, and where they were; always stable. NaN is the greatest.
+
+    >>> import tritorch as torch; torch.tensor([3, 1, 2]).sort().values
+    tensor([1, 2, 3])
+    """
+    return _named(sort_result, sort_pairs(input, dim, descending), out)
+
+
+def argsort(input, dim=-1, descending=False, *, stable=False):
+    """Where the elements along `dim` are in their order."""
+    return sort_pairs(input, dim, descending)[1]
+
+
+def msort(input, *, out=None):
+    """The elements along dim 0 in order."""
+    made = sort_pairs(input, 0, False)[0]
+    return made if out is None else out.copy_(made)
+
+
+def topk(input, k, dim=-1, largest=True, sorted=True, *, out=None):
+    """The k greatest (or smallest) elements along `dim`, in order, and where they are.
+
+    >>> import tritorch as torch; torch.tensor([3, 1, 2]).topk(2)
+    torch.return_types.topk(values=tensor([3, 2]), indices=tensor([0, 2]))
+    """
+    return _named(topk_result, sorted_first(input, k, dim, largest), out)
+
+
+topk_result.__repr__ = sort_result.__repr__ = kthvalue_result.__repr__ = lambda self: (
+    f"torch.return_types.{type(self).__name__}(values={self.values!r}, indices={self.indices!r})")
+
+
+def kthvalue(input, k, dim=-1, keepdim=False, *, out=None):
+    """The k-th smallest element along `dim` (k from 1), and where it is."""
+    n = input.shape[wrap_dim(dim, len(input.shape), "kthvalue")] if input.shape else 1
+    check(1 <= k <= n, "kthvalue", f"k between 1 and {n}", k)
+    pair = sorted_first(input, k, dim, False)
+    if input.shape:
+        pair = [view.narrow(v, dim, k - 1, 1) if keepdim else view.select(v, dim, k - 1) for v in pair]
+    return _named(kthvalue_result, pair, out)
+
+
+# ------------------------------------------------------------------ different elements
+def unique_consecutive(input, return_inverse=False, return_counts=False, dim=None):
+    """Runs of equal elements (or, with `dim`, of equal slices) as one each."""
+    if dim is None:
+        rows, back = view.reshape(input, -1, 1), None
+    else:
+        back = wrap_dim(dim, len(input.shape), "unique")
+        rows = view.reshape(view.movedim(input, back, 0), input.shape[back], -1)
+    n = rows.shape[0]
+    first = create.ones(n, dtype=types.bool, device=input.device)
+    if n > 1:
+        first[1:] = (rows[1:] != rows[:-1]).any(1)
+    starts = view.reshape(first.nonzero(), -1)
+    made = rows[starts]
+    made = view.reshape(made, -1) if back is None else view.movedim(view.reshape(made, made.shape[0], *input.shape[:back], *input.shape[back + 1:]), 0, back)
+    inverse = first.to(types.int64).cumsum(0) - 1
+    if return_inverse and back is None:
+        inverse = view.reshape(inverse, input.shape)
+    ends = starts.new_full((starts.shape[0],), n)
+    if starts.shape[0] > 1:
+        ends[:-1] = starts[1:]
+    return _chosen(made, inverse if return_inverse else None, ends - starts if return_counts else None)
+
+
+def _chosen(made, inverse, counts):
+    extra = [x for x in (inverse, counts) if x is not None]
+    return (made, *extra) if extra else made
+
+
+def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=None):
+    """The different elements in order (with `dim`: the different slices).
+
+    >>> import tritorch as torch; torch.tensor([2, 1, 2]).unique()
+    tensor([1, 2])
+    """
+    if dim is None:
+        order = argsort(view.reshape(input, -1), 0)
+        rows, d = view.reshape(input, -1)[order], None
+    else:
+        d = wrap_dim(dim, len(input.shape), "unique")
+        flat = view.reshape(view.movedim(input, d, 0), input.shape[d], -1)
+        order = create.arange(input.shape[d], device=input.device)
+        for column in reversed(range(flat.shape[1])):                    # the slices in lexical order: stable sorts from the last column on
+            order = order[argsort(flat[order, column], 0)]
+        rows = index_select(input, d, order)
+    made = unique_consecutive(rows, True, True, d)
+    inverse = scatter_write(create.empty_like(order), 0, order, view.reshape(made[1], -1)) if return_inverse else None
+    if inverse is not None and d is None:
+        inverse = view.reshape(inverse, input.shape)
+    return _chosen(made[0], inverse, made[2] if return_counts else None)
+
+
+# ------------------------------------------------------------------ places in sorted sequences
+@op
+def search_sorted_rows(sorted_sequence, values, right, kind):
+    """How many elements of the sorted rows are below each value (`right`: below or equal)."""
+    return values.shape, kind, common_device("searchsorted", sorted_sequence, values)
+
+
+@search_sorted_rows.impl("cpu")
+def search_sorted_rows_cpu(out, sorted_sequence, values, right, kind):
+    side = "right" if right else "left"
+    if sorted_sequence.ndim == 1:
+        out[...] = np.searchsorted(sorted_sequence, values, side)
+        return
+    n = sorted_sequence.shape[-1]
+    made = [np.searchsorted(s, v, side) for s, v in zip(sorted_sequence.reshape(prod(sorted_sequence.shape[:-1]), n), values.reshape(-1, values.shape[-1]))]
+    out[...] = np.array(made).reshape(out.shape)
+
+
+@search_sorted_rows.impl("cuda")
+def search_sorted_rows_cuda(out, sorted_sequence, values, right, kind):
+    count, n = values.numel(), sorted_sequence.shape[-1]
+    if not count:
+        return
+    common = promote(sorted_sequence, values)
+    made, block = empty(out.shape, out.dtype, out.device), tile(512, 4096)
+    launch(K.search_kernel, (cdiv(count, block),), made, sorted_sequence.to(common).contiguous(), values.to(common).contiguous(), n,
+           values.shape[-1] if values.shape else 1, count, STEPS=n.bit_length(), RIGHT=right, ONE=len(sorted_sequence.shape) == 1, BLOCK=block)
+    transfer(out, made)
+
+
+@search_sorted_rows.samples
+def search_sorted_rows_samples(make):
+    yield sort(make(9, grad=False)).values, make(3, 4, grad=False), False, types.int64
+    yield sort(make(3, 6, grad=False)).values, make(3, 4, grad=False), True, types.int32
+    yield create.arange(5, device=make(1).device), make(7, integer=True, low=-1, high=7), True, types.int64
+    yield sort(make(4, grad=False)).values, make(grad=False), False, types.int64
+
+
+@search_sorted_rows.workloads
+def search_sorted_rows_workloads(make):
+    x, places = make(1 << 22, grad=False), create.arange(1024, dtype=types.float32).to(make(1).device)
+    yield "4M in 1024 fp32", lambda: (places, x, False, types.int64), 3 * x.nbytes, 0
+
+
+def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None, out=None):
+    """Where each value would go in the sorted rows so that they stay sorted: before equal elements, or behind them if `right`.
+
+    >>> import tritorch as torch; torch.searchsorted(torch.tensor([1, 3, 5]), torch.tensor([3, 4]))
+    tensor([1, 2])
+    """
+    check(side in (None, "left", "right") and not (side == "left" and right), "searchsorted", "side 'left' or 'right' that agrees with right", (side, right))
+    values = input if isinstance(input, Tensor) else create.tensor(input, device=sorted_sequence.device)
+    if len(sorted_sequence.shape) > 1:
+        check(values.shape[:-1] == sorted_sequence.shape[:-1], "searchsorted", "the same leading dims", sorted_sequence.shape, values.shape)
+    if sorter is not None:
+        sorted_sequence = gather(sorted_sequence, -1, sorter)
+    kind = types.int32 if out_int32 else types.int64
+    args = sorted_sequence.detach(), values.detach(), right or side == "right", kind
+    return search_sorted_rows(*args) if out is None else search_sorted_rows.into(out, *args)
+
+
+def bucketize(input, boundaries, *, out_int32=False, right=False, out=None):
+    """The number of the bucket, between sorted boundaries, that each value falls into."""
+    check(len(boundaries.shape) == 1, "bucketize", "boundaries of 1 dim", boundaries.shape)
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right, out=out)
+
+
+def histc(input, bins=100, min=0, max=0, *, out=None):
+    """How many elements fall into each of `bins` equal parts of [min, max]; both 0: of the range of the data."""
+    check(bins > 0, "histc", "at least 1 bin", bins)
+    flat = view.reshape(input.detach(), -1)
+    low, high = (float(flat.min().item()), float(flat.max().item())) if min == max == 0 and flat.numel() else (float(min), float(max))
+    low, high = (low - 1, high + 1) if low == high else (low, high)
+    check(low < high, "histc", "max greater than min", (low, high))
+    inside = flat[(flat >= low) & (flat <= high)]
+    places = compare.clamp(((inside.to(types.float64) - low) * (bins / (high - low))).floor().to(types.int64), max=bins - 1)
+    made = places.bincount(minlength=bins).to(input.dtype)
+    return made if out is None else out.copy_(made)
