@@ -118,8 +118,8 @@ def attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, strid
 
 
 @triton.jit
-def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, base_ptr, stride_o, stride_q, stride_k, stride_v, stride_mask,
-                     H, GROUP, L, S, scale, threshold, keep_scale, seed, offset, E: tl.constexpr, EV: tl.constexpr,
+def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, base_ptr, stride_o, stride_lse, stride_q, stride_k, stride_v,
+                     stride_mask, H, GROUP, L, S, scale, threshold, keep_scale, seed, offset, E: tl.constexpr, EV: tl.constexpr,
                      CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
                      BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
     """out and lse = log Σ exp(scores). Grid: (row blocks, B · H)."""
@@ -152,7 +152,7 @@ def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, base_ptr, 
     if DROPOUT:
         acc *= keep_scale
     store_rows(head_ptr(out_ptr, stride_o, batch, head), stride_o, rows, L, acc, EV, BLOCK_V)
-    tl.store(lse_ptr + first_row + rows, (top + tl.log2(total)) * LN2, mask=rows < L)
+    tl.store(head_ptr(lse_ptr, stride_lse, batch, head) + rows * stride_lse[2], (top + tl.log2(total)) * LN2, mask=rows < L)
 
 
 @triton.jit
@@ -171,16 +171,16 @@ def weights_and_slopes(q, k, v, g, mask_ptr, stride_mask, rows, columns, n, firs
 
 
 @triton.jit
-def load_lse(lse_ptr, rows, L):
+def load_lse(lse_ptr, stride, batch, head, rows, L):
     """Row shifts in units of log 2, such that rows past the end and rows that see no key get weights of 0."""
-    lse = tl.load(lse_ptr + rows, mask=rows < L, other=float("inf")) * LOG2E
+    lse = tl.load(head_ptr(lse_ptr, stride, batch, head) + rows * stride[2], mask=rows < L, other=float("inf")) * LOG2E
     return tl.where(lse == float("-inf"), 0.0, lse)
 
 
 @triton.jit
 def attention_backward_q_kernel(gq_ptr, delta_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, out_ptr, lse_ptr, base_ptr, stride_gq, stride_g,
-                                stride_q, stride_k, stride_v, stride_mask, stride_o, H, GROUP, L, S, scale, threshold, keep_scale, seed,
-                                offset, E: tl.constexpr, EV: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr,
+                                stride_q, stride_k, stride_v, stride_mask, stride_o, stride_lse, H, GROUP, L, S, scale, threshold,
+                                keep_scale, seed, offset, E: tl.constexpr, EV: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr,
                                 DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr,
                                 BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
     """Gradient of q, and delta = Σ g · out, which the other half needs. Grid: (row blocks, B · H)."""
@@ -197,7 +197,7 @@ def attention_backward_q_kernel(gq_ptr, delta_ptr, g_ptr, q_ptr, k_ptr, v_ptr, m
         mask_ptr = head_ptr(mask_ptr, stride_mask, batch, head)
     if DROPOUT:
         seed, offset = place(seed, offset, base_ptr)
-    lse = load_lse(lse_ptr + first_row, rows, L)
+    lse = load_lse(lse_ptr, stride_lse, batch, head, rows, L)
     delta = tl.sum(g.to(lse.dtype) * out.to(lse.dtype), 1)
     tl.store(delta_ptr + first_row + rows, delta, mask=rows < L)
     gq = tl.zeros((BLOCK_M, BLOCK_D), lse.dtype)
@@ -216,8 +216,8 @@ def attention_backward_q_kernel(gq_ptr, delta_ptr, g_ptr, q_ptr, k_ptr, v_ptr, m
 
 @triton.jit
 def attention_backward_kv_kernel(gk_ptr, gv_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, lse_ptr, delta_ptr, base_ptr, stride_gk, stride_gv,
-                                 stride_g, stride_q, stride_k, stride_v, stride_mask, H, GROUP, L, S, scale, threshold, keep_scale, seed,
-                                 offset, E: tl.constexpr, EV: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr,
+                                 stride_g, stride_q, stride_k, stride_v, stride_mask, stride_lse, H, GROUP, L, S, scale, threshold,
+                                 keep_scale, seed, offset, E: tl.constexpr, EV: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr,
                                  DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr,
                                  BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
     """Gradients of k and v, summed over the group of query heads that share them. Grid: (key blocks, B · H / GROUP)."""
@@ -244,7 +244,7 @@ def attention_backward_kv_kernel(gk_ptr, gv_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mas
             rows = rows_from(m, BLOCK_M, WIDE)
             q = load_rows(head_ptr(q_ptr, stride_q, batch, head), stride_q, rows, L, E, BLOCK_D)
             g = load_rows(head_ptr(g_ptr, stride_g, batch, head), stride_g, rows, L, EV, BLOCK_V)
-            lse = load_lse(lse_ptr + first_row, rows, L)
+            lse = load_lse(lse_ptr, stride_lse, batch, head, rows, L)
             delta = tl.load(delta_ptr + first_row + rows, mask=rows < L, other=0)
             weight, slope = weights_and_slopes(q, k, v, g, head_mask, stride_mask, rows, columns, n, first_row, lse, delta, L, S, scale,
                                                threshold, keep_scale, seed, offset, CAUSAL, MASK, DROPOUT, PRECISION)
@@ -255,12 +255,14 @@ def attention_backward_kv_kernel(gk_ptr, gv_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mas
 
 
 @triton.jit
-def attention_keep_kernel(out_ptr, base_ptr, rows, S, threshold, keep_scale, seed, offset, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The dropout factors themselves, 0 or 1 / (1 - p), for the second-order formula. out: (rows, S) contiguous."""
+def attention_keep_kernel(out_ptr, base_ptr, stride_o, H, L, S, threshold, keep_scale, seed, offset, BLOCK_M: tl.constexpr,
+                          BLOCK_N: tl.constexpr):
+    """The dropout factors themselves, 0 or 1 / (1 - p), for the second-order formula. Grid: (row blocks, key blocks, B · H)."""
+    head, batch = tl.program_id(2) % H, tl.program_id(2) // H
     seed, offset = place(seed, offset, base_ptr)
-    row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    rows = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     n = tl.program_id(1) * BLOCK_N
-    column = n + tl.arange(0, BLOCK_N)
-    factor = tl.where(kept(seed, offset, row, n, S, threshold, BLOCK_N), keep_scale, 0.0)
-    inside = (row < rows)[:, None] & (column < S)[None, :]
-    tl.store(out_ptr + row[:, None] * S + column[None, :], factor.to(out_ptr.dtype.element_ty), mask=inside)
+    columns = n + tl.arange(0, BLOCK_N)
+    keep = kept(seed, offset, tl.program_id(2).to(tl.int64) * L + rows, n, S, threshold, BLOCK_N)
+    out_ptrs = head_ptr(out_ptr, stride_o, batch, head) + (rows[:, None] * stride_o[2] + columns[None, :] * stride_o[3])
+    tl.store(out_ptrs, tl.where(keep, keep_scale, 0.0).to(out_ptr.dtype.element_ty), mask=(rows < L)[:, None] & (columns < S)[None, :])

@@ -56,7 +56,8 @@ def tensordot(a, b, dims=2, *, out=None):
     over_a, over_b = ([wrap_dim(d, x.ndim, "tensordot") for d in ([row] if isinstance(row, int) else row)] for x, row in zip((a, b), dims))
     check(len(over_a) == len(over_b), "tensordot", "as many dims of a as of b", over_a, over_b)
     for i, j in zip(over_a, over_b):
-        check(a.shape[i] == b.shape[j] or 1 in (a.shape[i], b.shape[j]), "tensordot", f"dim {i} of a and dim {j} of b of one size", a.shape, b.shape)
+        fits = a.shape[i] == b.shape[j] or 1 in (a.shape[i], b.shape[j])
+        check(fits, "tensordot", f"dim {i} of a and dim {j} of b of one size", a.shape, b.shape)
     names_a, names_b = list(range(a.ndim)), list(range(a.ndim, a.ndim + b.ndim))
     for i, j in zip(over_a, over_b):
         names_b[j] = names_a[i]
@@ -102,7 +103,8 @@ def _named(k, term, x):
     """A name for every dim of an operand: letters, and for the dims of the ellipsis their negative position from the right."""
     check(term.count(...) <= 1, "einsum", "at most one ellipsis an operand", term)
     free = x.ndim - len(term) + (... in term)
-    check(free >= 0 if ... in term else free == 0, "einsum", f"as many names as dims for operand {k}", "".join(n for n in term if n is not ...), x.shape)
+    fits = free >= 0 if ... in term else free == 0
+    check(fits, "einsum", f"as many names as dims for operand {k}", "".join("..." if n is ... else n for n in term), x.shape)
     return [m for n in term for m in (range(-free, 0) if n is ... else [n])]
 
 
@@ -172,7 +174,8 @@ def _contract(x, row_x, y, row_y, needed, sizes):
     y = y.permute([row_y.index(n) for n in batch + summed + only_y])
     shape = tuple(x.shape[:len(batch) + len(only_x)]) + tuple(y.shape[len(batch) + len(summed):])
     if not summed:                                                       # nothing to sum: an elementwise product
-        return x.reshape((*x.shape, *[1] * len(only_y))) * y.reshape((*y.shape[:len(batch)], *[1] * len(only_x), *y.shape[len(batch):])), batch + only_x + only_y
+        x = x.reshape((*x.shape, *[1] * len(only_y)))
+        return x * y.reshape((*y.shape[:len(batch)], *[1] * len(only_x), *y.shape[len(batch):])), batch + only_x + only_y
     lead = shape[:len(batch)]
     x, y = _merge(x, len(batch), len(only_x)), _merge(y, len(batch), len(summed))
     return _reshaped(matmul(x, y), (*lead, *shape[len(batch):])), batch + only_x + only_y

@@ -19,7 +19,8 @@ K = kernels("matmul")
 TILES = {
     "tma": ((128, 256, 64, 8, 3, 1.0), (128, 128, 64, 8, 4, 0.9)),
     "half": ((128, 256, 64, 8, 3, 1.0), (128, 128, 64, 4, 3, 0.9), (64, 128, 64, 4, 4, 0.7), (128, 64, 64, 4, 4, 0.7),
-             (64, 64, 64, 4, 4, 0.5), (32, 64, 64, 4, 4, 0.3), (64, 32, 64, 4, 4, 0.3), (16, 64, 128, 4, 4, 0.15), (64, 16, 128, 4, 4, 0.15)),
+             (64, 64, 64, 4, 4, 0.5), (32, 64, 64, 4, 4, 0.3), (64, 32, 64, 4, 4, 0.3), (16, 64, 128, 4, 4, 0.15),
+             (64, 16, 128, 4, 4, 0.15)),
     "tf32": ((128, 128, 32, 8, 3, 1.0), (128, 64, 32, 4, 3, 0.8), (64, 128, 32, 4, 3, 0.8), (64, 64, 32, 4, 4, 0.55),
              (16, 64, 64, 4, 4, 0.15), (64, 16, 64, 4, 4, 0.15)),
     "bf16": ((128, 128, 32, 8, 3, 1.0), (64, 64, 32, 4, 3, 0.55), (16, 64, 64, 4, 3, 0.15), (64, 16, 64, 4, 3, 0.15)),
@@ -71,7 +72,7 @@ def _scalar(value, dtype):
 
 
 def hardware():
-    """(multiprocessors, shared memory of a block in bytes, major compute capability); None where the simulated device wants its own tiles."""
+    """(multiprocessors, shared memory of a block in bytes, major compute capability); None: the simulated device wants its own tiles."""
     if not tile(1, 0):
         return None
     facts = driver.current().device_properties(current_device())
@@ -97,9 +98,9 @@ def plan(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, alig
     block_m, block_n, block_k, warps, stages = blocks
     programs = cdiv(M, block_m) * cdiv(N, block_n) * prod(batch)
     splits, span = split(programs, k, block_k, machine)
-    options = dict(DOT=kind != "sum", PRECISION=precision, EVEN_K=k == splits * span, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
-                   GROUP_M=GROUP_M, num_warps=warps, num_stages=stages,
-                   WIDE=max(extent((M, N), (om, so[-1])), extent((M, k), (am, sa[-1])), extent((k, N), sb[-2:]), extent((M, N), (cm, sc[-1]))) > 0x7FF00000)
+    spans = ((M, N), (om, so[-1])), ((M, k), (am, sa[-1])), ((k, N), sb[-2:]), ((M, N), (cm, sc[-1]))
+    options = dict(DOT=kind != "sum", PRECISION=precision, EVEN_K=k == splits * span, WIDE=max(extent(*s) for s in spans) > 0x7FF00000,
+                   BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=GROUP_M, num_warps=warps, num_stages=stages)
     first = (batch, ob, ab, bb, cb, 0, om, so[-1])
     if splits > 1:
         first = (batch, tuple([s * M * N for s in contiguous_strides(batch)]), ab, bb, cb, prod(batch) * M * N, N, 1)

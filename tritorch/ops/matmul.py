@@ -133,7 +133,9 @@ def linear(input, weight, bias=None):
 
 
 def bilinear(input1, input2, weight, bias=None):
-    """outₙ = Σᵢⱼ input1ᵢ · weightₙᵢⱼ · input2ⱼ + biasₙ over the last dims: input1 (…, i), input2 (…, j), weight (n, i, j), bias (n,).
+    """outₙ = Σᵢⱼ input1ᵢ · weightₙᵢⱼ · input2ⱼ + biasₙ over the last dims.
+
+    input1 (…, i), input2 (…, j), weight (n, i, j) and bias (n,) give (…, n).
 
     >>> import tritorch as torch
     >>> torch.nn.functional.bilinear(torch.ones(5, 2), torch.ones(5, 3), torch.ones(4, 2, 3)).shape
@@ -190,7 +192,8 @@ def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
     _ranks("addr", ((vec1, 1), (vec2, 1)))
     product = vec1.unsqueeze(1) * vec2
     product = product if alpha == 1 else product * alpha
-    check(broadcast_shapes("addr", input.shape, product.shape) == product.shape, "addr", f"input that broadcasts to {product.shape}", input.shape)
+    fits = broadcast_shapes("addr", input.shape, product.shape) == product.shape
+    check(fits, "addr", f"input that broadcasts to {product.shape}", input.shape)
     return _deliver(product if beta == 0 else product + (input if beta == 1 else input * beta), out)
 
 

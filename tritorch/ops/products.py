@@ -4,8 +4,8 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
-from tritorch.dtype import types
 from tritorch.dispatch import common_device, op
+from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.gemm import gemm
 from tritorch.shape import broadcast_shapes
@@ -135,7 +135,7 @@ def addmm(input, mat1, mat2, beta=1, alpha=1):
 
         out = beta · input + alpha · mat1 @ mat2
 
-    mat1 (…, m, k), mat2 (…, k, n), input broadcasts to (…, m, n); one dtype. With beta = 0 the values of input are ignored, NaN included.
+    mat1 (…, m, k), mat2 (…, k, n), input broadcasts to (…, m, n); one dtype. With beta = 0 the values of input are ignored, NaN too.
     Raises RuntimeError when the shapes or dtypes do not fit.
 
     >>> import tritorch as torch
