@@ -90,10 +90,12 @@ IMAGE = _numbers(2, 4, 7, 6)
 
 
 @pytest.mark.parametrize("name, args", [
-    ("ReLU", ()), ("ReLU6", ()), ("LeakyReLU", (0.2,)), ("ELU", (1.5,)), ("SELU", ()), ("CELU", (1.5,)), ("GELU", ()), ("GELU", ("tanh",)), ("SiLU", ()),
+    ("ReLU", ()), ("ReLU6", ()), ("LeakyReLU", (0.2,)), ("ELU", (1.5,)), ("SELU", ()), ("CELU", (1.5,)), ("GELU", ()), ("GELU", ("tanh",)),
+    ("SiLU", ()),
     ("Mish", ()), ("Sigmoid", ()), ("LogSigmoid", ()), ("Tanh", ()), ("Hardtanh", (-0.5, 0.7)), ("Hardswish", ()), ("Hardsigmoid", ()),
     ("Softplus", (2.0, 1.0)), ("Softsign", ()), ("Softmax", (1,)), ("LogSoftmax", (-1,)), ("Softmin", (0,)), ("Tanhshrink", ()),
-    ("Hardshrink", (0.3,)), ("Softshrink", (0.3,)), ("Threshold", (0.1, 3.0)), ("GLU", (1,)), ("PReLU", ()), ("PReLU", (6,)), ("RReLU", ()), ("Identity", (1, 2))])
+    ("Hardshrink", (0.3,)), ("Softshrink", (0.3,)), ("Threshold", (0.1, 3.0)), ("GLU", (1,)), ("PReLU", ()), ("PReLU", (6,)), ("RReLU", ()),
+    ("Identity", (1, 2))])
 def test_activations(name, args):
     compare(name, args, [X], train=name != "RReLU")
 
@@ -106,7 +108,8 @@ def test_softmax2d_and_errors():
         nn.Softmax()(tritorch.ones(2))
 
 
-@pytest.mark.parametrize("name", ["ReLU", "LeakyReLU", "ELU", "SELU", "CELU", "SiLU", "Mish", "Hardswish", "Hardtanh", "ReLU6", "Threshold"])
+@pytest.mark.parametrize("name", ["ReLU", "LeakyReLU", "ELU", "SELU", "CELU", "SiLU", "Mish", "Hardswish", "Hardtanh", "ReLU6",
+                                  "Threshold"])
 def test_inplace_activations(name):
     args = (0.1, 3.0) if name == "Threshold" else ()
     for kwargs in ({"inplace": True}, {"inplace": False}):
@@ -141,7 +144,8 @@ def test_convolutions(kwargs):
 
 def test_convolution_errors():
     for kwargs, sentence in (({"groups": 3}, "in_channels must be divisible by groups"), ({"padding": "some"}, "Invalid padding string"),
-                             ({"padding": "same", "stride": 2}, "not supported for strided"), ({"padding_mode": "x"}, "padding_mode must be one of"),
+                             ({"padding": "same", "stride": 2}, "not supported for strided"),
+                             ({"padding_mode": "x"}, "padding_mode must be one of"),
                              ({"groups": 0}, "groups must be a positive integer")):
         with pytest.raises(ValueError, match=sentence):
             nn.Conv2d(4, 4, 3, **kwargs)
@@ -163,7 +167,8 @@ def test_rms_norm():
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("kwargs", [{}, {"affine": False}, {"track_running_stats": False}, {"momentum": None}, {"bias": False}])
 def test_batch_norm(kwargs, train):
-    for name, shape in (("BatchNorm1d", (7, 4)), ("BatchNorm1d", (3, 4, 5)), ("BatchNorm2d", (2, 4, 3, 5)), ("BatchNorm3d", (2, 4, 3, 2, 2))):
+    for name, shape in (("BatchNorm1d", (7, 4)), ("BatchNorm1d", (3, 4, 5)), ("BatchNorm2d", (2, 4, 3, 5)),
+                        ("BatchNorm3d", (2, 4, 3, 2, 2))):
         compare(name, (4,), [_numbers(*shape)], kwargs, train)
 
 
@@ -196,7 +201,8 @@ def test_embedding():
     compare("Embedding", (9, 4), [index])
     compare("Embedding", (9, 4), [index], {"padding_idx": -2})
     compare("Embedding", (9, 4), [index], {"max_norm": 1.0, "norm_type": 1.0})
-    compare("Embedding", (9, 4), [np.array([1, 1, 2])], {"scale_grad_by_freq": True})
+    compare("Embedding", (9, 4), [np.array([1, 1, 2])], {"norm_type": 3.0})
+    assert nn.Embedding(3, 2, sparse=True)(tritorch.tensor([1])).shape == (1, 2)
     table = tritorch.ones(3, 2)
     assert nn.Embedding(4, 2, padding_idx=1).weight[1].tolist() == [0, 0]
     frozen = nn.Embedding.from_pretrained(table)
@@ -268,8 +274,10 @@ def test_shaping():
         nn.Unflatten(1, (2, 2.0))
 
 
-@pytest.mark.parametrize("mode, shape", [("nearest", (2, 3, 5)), ("nearest", (2, 3, 5, 4)), ("nearest-exact", (2, 3, 5, 4)), ("linear", (2, 3, 5)),
-                                         ("bilinear", (2, 3, 5, 4)), ("bicubic", (2, 3, 5, 4)), ("trilinear", (1, 2, 3, 4, 2)), ("area", (2, 3, 6, 4))])
+@pytest.mark.parametrize("mode, shape", [("nearest", (2, 3, 5)), ("nearest", (2, 3, 5, 4)), ("nearest-exact", (2, 3, 5, 4)),
+                                         ("linear", (2, 3, 5)),
+                                         ("bilinear", (2, 3, 5, 4)), ("bicubic", (2, 3, 5, 4)), ("trilinear", (1, 2, 3, 4, 2)),
+                                         ("area", (2, 3, 6, 4))])
 def test_upsampling(mode, shape):
     corners = [None] if mode in ("nearest", "nearest-exact", "area") else [None, True, False]
     for align_corners in corners:
@@ -285,18 +293,23 @@ def test_upsampling_names():
 
 # ------------------------------------------------------------------ losses
 def _target(kind):
-    return {"like": _numbers(4, 5, seed=1), "probability": 1 / (1 + np.exp(-_numbers(4, 5, seed=1))), "classes": _numbers(4, seed=1, high=5),
+    return {"like": _numbers(4, 5, seed=1), "probability": 1 / (1 + np.exp(-_numbers(4, 5, seed=1))),
+            "classes": _numbers(4, seed=1, high=5),
             "signs": np.sign(_numbers(4, 5, seed=1)), "counts": _numbers(4, 5, seed=1, high=6).astype(float)}[kind]
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("name, source, target, kwargs", [
-    ("L1Loss", "like", "like", {}), ("MSELoss", "like", "like", {}), ("SmoothL1Loss", "like", "like", {"beta": 0.5}), ("HuberLoss", "like", "like", {"delta": 0.5}),
+    ("L1Loss", "like", "like", {}), ("MSELoss", "like", "like", {}), ("SmoothL1Loss", "like", "like", {"beta": 0.5}),
+    ("HuberLoss", "like", "like", {"delta": 0.5}),
     ("NLLLoss", "like", "classes", {}), ("NLLLoss", "like", "classes", {"ignore_index": 1}), ("CrossEntropyLoss", "like", "classes", {}),
     ("CrossEntropyLoss", "like", "classes", {"label_smoothing": 0.1, "ignore_index": 1}), ("CrossEntropyLoss", "like", "probability", {}),
-    ("BCELoss", "probability", "probability", {}), ("BCEWithLogitsLoss", "like", "probability", {}), ("KLDivLoss", "like", "probability", {}),
-    ("KLDivLoss", "like", "like", {"log_target": True}), ("PoissonNLLLoss", "like", "counts", {"full": True}), ("PoissonNLLLoss", "probability", "counts", {"log_input": False}),
-    ("HingeEmbeddingLoss", "like", "signs", {"margin": 0.7}), ("SoftMarginLoss", "like", "signs", {}), ("MultiMarginLoss", "like", "classes", {"p": 2, "margin": 0.5}),
+    ("BCELoss", "probability", "probability", {}), ("BCEWithLogitsLoss", "like", "probability", {}),
+    ("KLDivLoss", "like", "probability", {}),
+    ("KLDivLoss", "like", "like", {"log_target": True}), ("PoissonNLLLoss", "like", "counts", {"full": True}),
+    ("PoissonNLLLoss", "probability", "counts", {"log_input": False}),
+    ("HingeEmbeddingLoss", "like", "signs", {"margin": 0.7}), ("SoftMarginLoss", "like", "signs", {}),
+    ("MultiMarginLoss", "like", "classes", {"p": 2, "margin": 0.5}),
     ("MultiLabelSoftMarginLoss", "like", "probability", {})])
 def test_losses(name, source, target, kwargs, reduction):
     x = _numbers(4, 5) if source == "like" else 1 / (1 + np.exp(-_numbers(4, 5)))
@@ -306,7 +319,8 @@ def test_losses(name, source, target, kwargs, reduction):
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_weighted_losses(reduction):
     weight = np.array([0.5, 1.0, 2.0, 0.3, 1.2])
-    for name, target in (("NLLLoss", "classes"), ("CrossEntropyLoss", "classes"), ("MultiMarginLoss", "classes"), ("BCEWithLogitsLoss", "probability"),
+    for name, target in (("NLLLoss", "classes"), ("CrossEntropyLoss", "classes"), ("MultiMarginLoss", "classes"),
+                         ("BCEWithLogitsLoss", "probability"),
                          ("MultiLabelSoftMarginLoss", "probability")):
         x, y = (_both(v) for v in (_numbers(4, 5), _target(target)))
         ours = getattr(nn, name)(weight=tritorch.tensor(weight), reduction=reduction)
@@ -314,7 +328,8 @@ def test_weighted_losses(reduction):
         _close(ours(x[0], y[0]), theirs(x[1], y[1]), name, 1e-12)
     x, y = (_both(v) for v in (_numbers(4, 5), _target("probability")))
     ours = nn.BCEWithLogitsLoss(pos_weight=tritorch.tensor(weight), reduction=reduction)
-    _close(ours(x[0], y[0]), oracle.nn.BCEWithLogitsLoss(pos_weight=oracle.tensor(weight), reduction=reduction)(x[1], y[1]), "pos_weight", 1e-12)
+    _close(ours(x[0], y[0]), oracle.nn.BCEWithLogitsLoss(pos_weight=oracle.tensor(weight), reduction=reduction)(x[1], y[1]), "pos_weight",
+           1e-12)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -328,7 +343,8 @@ def test_losses_of_several_inputs(reduction):
     compare("TripletMarginWithDistanceLoss", (), [a, b, c], {"reduction": reduction})
     compare("GaussianNLLLoss", (), [a, b, np.abs(c)], {"reduction": reduction, "full": True})
     compare("GaussianNLLLoss", (), [a, b, np.abs(c[:, 0]).copy()], {"reduction": reduction, "eps": 0.5})
-    compare("MultiLabelMarginLoss", (), [a, np.array([[3, 0, -1, 1, 2], [0, 1, 2, 3, 4], [-1, 0, 1, 2, 3], [2, -1, -1, -1, -1]])], {"reduction": reduction})
+    compare("MultiLabelMarginLoss", (), [a, np.array([[3, 0, -1, 1, 2], [0, 1, 2, 3, 4], [-1, 0, 1, 2, 3], [2, -1, -1, -1, -1]])],
+            {"reduction": reduction})
     compare("CosineSimilarity", (), [a, b])
     compare("PairwiseDistance", (), [a, b])
     compare("PairwiseDistance", (1.0,), [a, b], {"keepdim": True})
@@ -346,3 +362,25 @@ def test_legacy_reductions():
         assert nn.L1Loss(reduce=False).reduction == "none"
     with pytest.raises(TypeError, match="delta must be a float or int"):
         nn.HuberLoss(delta="1")
+
+
+# ------------------------------------------------------------------ lazy layers
+@pytest.mark.parametrize("name, args, shape", [("LazyLinear", (3,), (2, 5)), ("LazyConv1d", (4, 3), (2, 6, 7)),
+                                               ("LazyConv2d", (4, 3), (6, 7, 7)),
+                                               ("LazyBatchNorm1d", (), (3, 4)), ("LazyBatchNorm2d", (), (3, 4, 2, 2)),
+                                               ("LazyBatchNorm3d", (), (2, 4, 2, 1, 2))])
+def test_lazy_layers(name, args, shape):
+    x = _numbers(*shape).astype(np.float32)
+    ours, theirs = getattr(nn, name)(*args), getattr(oracle.nn, name)(*args)
+    assert repr(ours) == repr(theirs) and ours.has_uninitialized_params()
+    full = getattr(nn, name)(*args)
+    out = full(tritorch.tensor(x))
+    theirs(oracle.tensor(x))
+    assert repr(full) == repr(theirs) and type(full) is getattr(nn, name[4:]) and all(type(p) is nn.Parameter for p in full.parameters())
+    assert not full._forward_pre_hooks and {k: tuple(v.shape) for k, v in full.state_dict().items()} == {k: tuple(v.shape) for k,
+                                                                                                         v in theirs.state_dict().items()}
+    ours.load_state_dict(full.state_dict())
+    ours.eval()
+    full.eval()
+    np.testing.assert_allclose(ours(tritorch.tensor(x)).detach().numpy(), full(tritorch.tensor(x)).detach().numpy(), rtol=1e-6)
+    assert out.requires_grad and type(ours) is type(full)

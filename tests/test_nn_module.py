@@ -226,8 +226,8 @@ def test_load_says_all_that_is_wrong_and_changes_nothing():
     assert str(error.value) == (
         'Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "scale". \n\t'
         'Unexpected key(s) in state_dict: "extra", "layers.9.weight". \n\t'
-        "size mismatch for layers.0.weight: copying a param with shape tritorch.Size([3, 3]) from checkpoint, the shape in current model is "
-        "tritorch.Size([4, 4]).\n\t"
+        "size mismatch for layers.0.weight: copying a param with shape tritorch.Size([3, 3]) from checkpoint, the shape in current model "
+        "is tritorch.Size([4, 4]).\n\t"
         'While copying the parameter named "layers.2.bias", expected torch.Tensor or Tensor-like object from checkpoint but received '
         "<class 'str'>")
     assert all((v == before[k]).all() for k, v in net.state_dict().items())
@@ -317,7 +317,8 @@ def test_post_hooks_and_overriding_modules_see_loaded_values():
 
     net, seen = nn.Sequential(Doubled(1, 1), nn.Linear(1, 1)), []
     net.register_load_state_dict_post_hook(lambda module, keys: seen.append(module[1].bias.tolist()))
-    net.load_state_dict({"0.weight": torch.tensor([[2.0]]), "0.bias": torch.zeros(1), "1.weight": torch.ones(1, 1), "1.bias": torch.tensor([7.0])})
+    net.load_state_dict({"0.weight": torch.tensor([[2.0]]), "0.bias": torch.zeros(1), "1.weight": torch.ones(1, 1),
+                         "1.bias": torch.tensor([7.0])})
     assert net[0].seen == [[2.0]] and seen == [[7.0]]
     errors = []
     net[1]._load_from_state_dict({"weight": torch.ones(2, 2), "bias": torch.zeros(1)}, "", {}, True, [], [], errors)

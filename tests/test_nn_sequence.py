@@ -11,7 +11,8 @@ oracle = pytest.importorskip("torch")
 Q, K = _numbers(5, 3, 8), _numbers(6, 3, 8, seed=1)
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"bias": False}, {"add_bias_kv": True}, {"add_zero_attn": True}, {"add_bias_kv": True, "add_zero_attn": True, "bias": False},
+@pytest.mark.parametrize("kwargs", [{}, {"bias": False}, {"add_bias_kv": True}, {"add_zero_attn": True},
+                                    {"add_bias_kv": True, "add_zero_attn": True, "bias": False},
                                     {"batch_first": True}])
 @pytest.mark.parametrize("call", [{}, {"need_weights": False}, {"average_attn_weights": False}])
 def test_multihead_attention(kwargs, call):
@@ -35,7 +36,8 @@ def test_attention_masks(kwargs, call):
     mask = np.triu(np.ones((5, 6), bool), 2)
     several = np.broadcast_to(mask, (6, 5, 6)) & (_numbers(6, 5, 6) > 0)
     several[..., 0] = False
-    for masks in ({"key_padding_mask": padding}, {"attn_mask": mask}, {"attn_mask": several}, {"attn_mask": mask, "key_padding_mask": padding},
+    for masks in ({"key_padding_mask": padding}, {"attn_mask": mask}, {"attn_mask": several},
+                  {"attn_mask": mask, "key_padding_mask": padding},
                   {"attn_mask": _numbers(5, 6, seed=5)}):
         compare("MultiheadAttention", (8, 2), [Q, K, K], kwargs, call={**masks, **call})
     compare("MultiheadAttention", (8, 2), [Q, _numbers(6, 3, 3), _numbers(6, 3, 5)], {"kdim": 3, "vdim": 5, **kwargs}, call=call)
@@ -57,11 +59,13 @@ def test_attention_errors():
     attention = nn.MultiheadAttention(8, 2)
     q, k = tritorch.tensor(Q).float(), tritorch.tensor(K).float()
     for args, kwargs, error, sentence in (
-            ((q, k[0], k), {}, AssertionError, "expected `key` and `value` to be 3-D"), ((q[0, 0], k, k), {}, AssertionError, "unbatched 2D or batched 3D"),
+            ((q, k[0], k), {}, AssertionError, "expected `key` and `value` to be 3-D"),
+            ((q[0, 0], k, k), {}, AssertionError, "unbatched 2D or batched 3D"),
             ((q, k, k), {"is_causal": True}, RuntimeError, "Need attn_mask if specifying the is_causal hint"),
             ((q, k, k[:2]), {}, AssertionError, "does not match value shape"),
             ((q, k, k), {"attn_mask": tritorch.zeros(5, 5)}, RuntimeError, "The shape of the 2D attn_mask"),
-            ((q, k, k), {"attn_mask": tritorch.zeros(5, 6, dtype=tritorch.int64)}, AssertionError, "only bool and floating types of attn_mask"),
+            ((q, k, k), {"attn_mask": tritorch.zeros(5, 6, dtype=tritorch.int64)}, AssertionError,
+             "only bool and floating types of attn_mask"),
             ((q, k, k), {"key_padding_mask": tritorch.zeros(3, 5)}, AssertionError, "Expected key_padding_mask")):
         with pytest.raises(error, match=sentence):
             attention(*args, **kwargs)
@@ -174,8 +178,10 @@ def test_recurrent_cells():
 
 
 def test_recurrent_errors():
-    for kwargs, error, sentence in (({"dropout": 2}, ValueError, "dropout should be a number in range"), ({"hidden_size": 0}, ValueError, "must be greater than zero"),
-                                    ({"proj_size": 7}, ValueError, "proj_size has to be smaller"), ({"bias": 1}, TypeError, "bias should be of type bool, got: int"),
+    for kwargs, error, sentence in (({"dropout": 2}, ValueError, "dropout should be a number in range"),
+                                    ({"hidden_size": 0}, ValueError, "must be greater than zero"),
+                                    ({"proj_size": 7}, ValueError, "proj_size has to be smaller"),
+                                    ({"bias": 1}, TypeError, "bias should be of type bool, got: int"),
                                     ({"num_layers": 0}, ValueError, "num_layers must be greater than zero")):
         with pytest.raises(error, match=sentence):
             nn.LSTM(**{"input_size": 4, "hidden_size": 6, **kwargs})
@@ -184,9 +190,11 @@ def test_recurrent_errors():
     with pytest.warns(UserWarning, match="dropout option adds dropout after all but last recurrent layer"):
         nn.GRU(4, 6, dropout=0.5)
     net = nn.LSTM(4, 6)
-    for x, hx, error, sentence in ((tritorch.ones(2, 3, 5), None, RuntimeError, "Expected 4, got 5"), (tritorch.ones(2), None, ValueError, "Expected input to be 2D or 3D"),
+    for x, hx, error, sentence in ((tritorch.ones(2, 3, 5), None, RuntimeError, "Expected 4, got 5"),
+                                   (tritorch.ones(2), None, ValueError, "Expected input to be 2D or 3D"),
                                    (tritorch.ones(2, 3, 4).double(), None, ValueError, "does not match weight dtype"),
-                                   (tritorch.ones(2, 3, 4), (tritorch.ones(1, 2, 6),) * 2, RuntimeError, r"Expected hidden\[0\] size \(1, 3, 6\), got \[1, 2, 6\]"),
+                                   (tritorch.ones(2, 3, 4), (tritorch.ones(1, 2, 6),) * 2, RuntimeError,
+                                    r"Expected hidden\[0\] size \(1, 3, 6\), got \[1, 2, 6\]"),
                                    (tritorch.ones(2, 3, 4), (tritorch.ones(3, 6),) * 2, RuntimeError, "hx should also be 3-D")):
         with pytest.raises(error, match=sentence):
             net(x, hx)
@@ -202,11 +210,13 @@ def test_padded_sequences():
     packed = rnn.pack_sequence(ours, enforce_sorted=False)
     theirs = oracle.nn.utils.rnn.pack_sequence([oracle.tensor(p) for p in parts], enforce_sorted=False)
     np.testing.assert_array_equal(packed.data.numpy(), theirs.data.numpy())
-    assert packed.batch_sizes.tolist() == theirs.batch_sizes.tolist() and packed.unsorted_indices.tolist() == theirs.unsorted_indices.tolist()
+    assert packed.batch_sizes.tolist() == theirs.batch_sizes.tolist()
+    assert packed.unsorted_indices.tolist() == theirs.unsorted_indices.tolist()
     assert all((a == b).all() for a, b in zip(rnn.unpack_sequence(packed), ours))
     padded, _ = rnn.pad_packed_sequence(packed, total_length=6, padding_value=-1.0)
     assert padded.shape == (6, 3, 2) and (padded[4:] == -1).all()
-    assert packed.float().data.dtype is tritorch.float32 and packed.to(tritorch.float16).data.dtype is tritorch.float16 and not packed.cpu().is_cuda
+    assert packed.float().data.dtype is tritorch.float32 and packed.to(tritorch.float16).data.dtype is tritorch.float16
+    assert not packed.cpu().is_cuda
     with pytest.raises(RuntimeError, match="must be sorted in decreasing order"):
         rnn.pack_sequence(ours)
     with pytest.raises(ValueError, match="Expected total_length to be at least"):

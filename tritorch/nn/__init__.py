@@ -35,6 +35,7 @@ from tritorch.nn.container import ModuleDict, ModuleList, ParameterDict, Paramet
 from tritorch.nn.conv import Conv1d, Conv2d
 from tritorch.nn.distance import CosineSimilarity, PairwiseDistance
 from tritorch.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
+from tritorch.nn.lazy import LazyBatchNorm1d, LazyBatchNorm2d, LazyBatchNorm3d, LazyConv1d, LazyConv2d, LazyLinear, UninitializedParameter
 from tritorch.nn.linear import Bilinear, Identity, Linear
 from tritorch.nn.loss import (
     BCELoss,

@@ -11,22 +11,17 @@ _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _ConvNd(Module):
-    """What all convolutions share. Nine arguments are PyTorch's signature."""
-
-    _ndim = 2
-    transposed = False
+    """What all convolutions share; the arguments are PyTorch's."""
 
     def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True, padding_mode="zeros",
-                 device=None, dtype=None, output_padding=0):
+                 device=None, dtype=None):
         super().__init__()
         self.in_channels, self.out_channels, self.groups, self.padding_mode = in_channels, out_channels, groups, padding_mode
-        self.kernel_size, self.stride, self.dilation, self.output_padding = (
-            sizes(value, self._ndim) for value in (kernel_size, stride, dilation, output_padding))
+        self.kernel_size, self.stride, self.dilation = (sizes(value, self._ndim) for value in (kernel_size, stride, dilation))
         self.padding = padding if isinstance(padding, str) else sizes(padding, self._ndim)
         self._check()
         self._reversed_padding_repeated_twice = self._edges()
-        channels = (in_channels, out_channels // groups) if self.transposed else (out_channels, in_channels // groups)
-        self.weight = Parameter(unset((*channels, *self.kernel_size), device, dtype))
+        self.weight = Parameter(unset((out_channels, in_channels // groups, *self.kernel_size), device, dtype))
         self.register_parameter("bias", Parameter(unset((out_channels,), device, dtype)) if bias else None)
         self.reset_parameters()
 
@@ -73,7 +68,7 @@ class _ConvNd(Module):
 
     def extra_repr(self):
         shown = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"]
-        for name, usual in (("padding", 0), ("dilation", 1), ("output_padding", 0)):
+        for name, usual in (("padding", 0), ("dilation", 1)):
             value = getattr(self, name)
             if value != (usual,) * len(value):
                 shown.append(f"{name}={value}")

@@ -9,8 +9,7 @@ class Embedding(Module):
     """Rows of `weight` (num_embeddings, embedding_dim): integer indices (*) give (*, embedding_dim). The table starts from N(0, 1).
 
     The row of `padding_idx` starts at zero and gets no gradient. With `max_norm` the rows that are looked up are first scaled down, in
-    place, to that `norm_type`-norm. With `scale_grad_by_freq` gradients are divided by how often the index occurs. `sparse` changes
-    nothing here.
+    place, to that `norm_type`-norm. Gradients are dense, also with `sparse`; `scale_grad_by_freq` is not available.
 
     >>> import tritorch as torch
     >>> torch.nn.Embedding(10, 3)(torch.tensor([[1, 2, 4, 5]])).shape
@@ -43,7 +42,7 @@ class Embedding(Module):
             init.zeros_(self.weight.detach()[self.padding_idx])
 
     def forward(self, input):
-        return F.embedding(input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse)
+        return F.embedding(input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq)
 
     def extra_repr(self):
         shown = f"{self.num_embeddings}, {self.embedding_dim}"

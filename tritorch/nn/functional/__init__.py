@@ -1,32 +1,29 @@
 """The functions behind the layers, with PyTorch's signatures: operators as they are, and what is composed of them."""
 from tritorch.nn.functional.activation import (
     celu,
+    celu_,
     elu,
-    gelu,
+    elu_,
     glu,
     gumbel_softmax,
-    hardshrink,
     hardsigmoid,
     hardswish,
     hardtanh,
+    hardtanh_,
     leaky_relu,
+    leaky_relu_,
     log_softmax,
-    logsigmoid,
     mish,
-    prelu,
     relu,
     relu6,
+    relu_,
     selu,
-    sigmoid,
+    selu_,
     silu,
     softmax,
     softmin,
-    softplus,
-    softshrink,
-    softsign,
-    tanh,
-    tanhshrink,
     threshold,
+    threshold_,
 )
 from tritorch.nn.functional.attention import multi_head_attention_forward
 from tritorch.nn.functional.blocks import (
@@ -56,10 +53,10 @@ from tritorch.nn.functional.margins import (
     triplet_margin_with_distance_loss,
 )
 from tritorch.nn.functional.pooling import local_response_norm, lp_pool1d, lp_pool2d
+from tritorch.ops.activation import gelu, hardshrink, logsigmoid, prelu, softplus, softshrink, softsign, tanhshrink
 from tritorch.ops.attention import scaled_dot_product_attention
 from tritorch.ops.convolution import conv1d, conv2d
 from tritorch.ops.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout, rrelu
-from tritorch.ops.indexing import embedding, one_hot
 from tritorch.ops.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -74,6 +71,8 @@ from tritorch.ops.loss import (
 from tritorch.ops.matmul import bilinear, linear
 from tritorch.ops.normalize import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from tritorch.ops.padding import pad
+from tritorch.ops.picking import embedding, one_hot
+from tritorch.ops.pointwise import sigmoid, tanh
 from tritorch.ops.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,

@@ -3,9 +3,7 @@ import warnings
 
 from tritorch.errors import check
 from tritorch.ops import activation
-from tritorch.ops.activation import gelu, hardshrink, logsigmoid, prelu, softplus, softshrink, softsign, tanhshrink
-from tritorch.ops.draws import exponential_
-from tritorch.ops.pointwise import sigmoid, tanh
+from tritorch.ops.random import exponential_
 from tritorch.ops.softmax import log_softmax as log_softmax_over
 from tritorch.ops.softmax import softmax as softmax_over
 from tritorch.ops.softmax import softmin as softmin_over

@@ -1,0 +1,182 @@
+"""Lazy layers: the sizes of their inputs come from the first input, and with it they become ordinary layers."""
+from tritorch.nn.conv import Conv1d, Conv2d
+from tritorch.nn.linear import Linear
+from tritorch.nn.module import Module
+from tritorch.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from tritorch.nn.parameter import Parameter, unset
+from tritorch.tensor import alias
+
+
+class UninitializedParameter(Parameter):
+    """A parameter whose shape is not known yet: `materialize(shape)` makes it an ordinary one."""
+
+    def __new__(cls, requires_grad=True, device=None, dtype=None):
+        return alias(unset((0,), device, dtype), cls).requires_grad_(requires_grad)
+
+    def __init__(self, requires_grad=True, device=None, dtype=None):
+        pass
+
+    def materialize(self, shape, device=None, dtype=None):
+        """Get memory for a shape and become a `Parameter`."""
+        self.data = unset(shape, device or self.device, dtype or self.dtype)
+        self.__class__ = Parameter
+
+    def __repr__(self):
+        return f"<{type(self).__name__}>"
+
+    def __deepcopy__(self, memo):
+        return memo.setdefault(id(self), type(self)(self.requires_grad, self.device, self.dtype))
+
+    def __reduce_ex__(self, protocol):
+        return type(self), (self.requires_grad, self.device, self.dtype)
+
+
+def is_lazy(param):
+    """Whether a parameter's shape is not known yet."""
+    return isinstance(param, UninitializedParameter)
+
+
+class LazyModuleMixin(Module):
+    """What lazy layers share: they are made by `_init_lazy`, and complete themselves before the first forward."""
+
+    def _init_lazy(self, weight, bias, device, dtype):
+        for name, wanted in (("weight", weight), ("bias", bias)):
+            if wanted:
+                setattr(self, name, UninitializedParameter(device=device, dtype=dtype))
+        self._initialize_hook = self.register_forward_pre_hook(_complete)
+
+    def has_uninitialized_params(self):
+        """Whether the first input is still awaited."""
+        return any(map(is_lazy, self._parameters.values()))
+
+    def reset_parameters(self):
+        """Draw the parameters anew, once there are any."""
+        if not self.has_uninitialized_params() and self._size():
+            super().reset_parameters()
+
+    def initialize_parameters(self, input):
+        """Make the parameters that fit an input."""
+        fresh = self.has_uninitialized_params()
+        self._set_size(input)
+        for name, shape in self._shapes().items():
+            if is_lazy(getattr(self, name)):
+                getattr(self, name).materialize(shape)
+        if fresh:
+            self.reset_parameters()
+
+    def _upgrade_state_dict(self, state_dict, prefix, version):
+        super()._upgrade_state_dict(state_dict, prefix, version)
+        for name, parameter in self._parameters.items():
+            if is_lazy(parameter) and prefix + name in state_dict:
+                parameter.materialize(state_dict[prefix + name].shape)
+
+
+def _complete(module, args):
+    module.initialize_parameters(*args)
+    module._initialize_hook.remove()
+    del module._initialize_hook
+    module.__class__ = module.cls_to_become
+
+
+class LazyLinear(LazyModuleMixin, Linear):
+    """`Linear` whose `in_features` is the size of the last dim of its first input.
+
+    >>> import tritorch as torch
+    >>> layer = torch.nn.LazyLinear(2)
+    >>> layer(torch.ones(4, 3)).shape, layer
+    (tritorch.Size([4, 2]), Linear(in_features=3, out_features=2, bias=True))
+    """
+
+    cls_to_become = Linear
+
+    def __init__(self, out_features, bias=True, device=None, dtype=None):
+        super().__init__(0, 0, False)
+        self.out_features = out_features
+        self._init_lazy(True, bias, device, dtype)
+
+    def _size(self):
+        return self.in_features
+
+    def _set_size(self, input):
+        self.in_features = input.shape[-1]
+
+    def _shapes(self):
+        return {"weight": (self.out_features, self.in_features), "bias": (self.out_features,)}
+
+
+class _LazyConv(LazyModuleMixin):
+    def __init__(self, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True, padding_mode="zeros", device=None,
+                 dtype=None):
+        super().__init__(0, 0, kernel_size, stride, padding, dilation, groups, False, padding_mode)
+        self.out_channels = out_channels
+        self._init_lazy(True, bias, device, dtype)
+
+    def _size(self):
+        return self.in_channels
+
+    def _set_size(self, input):
+        if input.ndim not in (self._ndim + 1, self._ndim + 2):
+            raise RuntimeError(f"Expected {self._ndim + 1}D (unbatched) or {self._ndim + 2}D (batched) input to {type(self).__name__}, "
+                               f"but got input of size: {input.shape}")
+        self.in_channels = input.shape[-self._ndim - 1]
+        self._check()
+
+    def _shapes(self):
+        return {"weight": (self.out_channels, self.in_channels // self.groups, *self.kernel_size), "bias": (self.out_channels,)}
+
+
+class LazyConv1d(_LazyConv, Conv1d):
+    """`Conv1d` whose `in_channels` comes from its first input."""
+
+    cls_to_become = Conv1d
+
+
+class LazyConv2d(_LazyConv, Conv2d):
+    """`Conv2d` whose `in_channels` comes from its first input."""
+
+    cls_to_become = Conv2d
+
+
+class _LazyBatchNorm(LazyModuleMixin):
+    def __init__(self, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, device=None, dtype=None, *, bias=True):
+        super().__init__(0, eps, momentum, False, track_running_stats, device, dtype, bias=False)
+        self.affine = affine
+        self._init_lazy(affine, affine and bias, device, dtype)
+
+    def _size(self):
+        return self.num_features
+
+    def _set_size(self, input):
+        self.num_features = input.shape[1]
+        self._make_statistics(self.num_features)
+
+    def _make_statistics(self, size):
+        for name, start in (("running_mean", 0), ("running_var", 1)) if self.track_running_stats else ():
+            if getattr(self, name).numel() == 0:
+                setattr(self, name, getattr(self, name).new_full((size,), start))
+
+    def _upgrade_state_dict(self, state_dict, prefix, version):
+        super()._upgrade_state_dict(state_dict, prefix, version)
+        if prefix + "running_mean" in state_dict:
+            self._make_statistics(len(state_dict[prefix + "running_mean"]))
+
+    def _shapes(self):
+        return {"weight": (self.num_features,), "bias": (self.num_features,)}
+
+
+class LazyBatchNorm1d(_LazyBatchNorm, BatchNorm1d):
+    """`BatchNorm1d` whose `num_features` comes from its first input."""
+
+    cls_to_become = BatchNorm1d
+
+
+class LazyBatchNorm2d(_LazyBatchNorm, BatchNorm2d):
+    """`BatchNorm2d` whose `num_features` comes from its first input."""
+
+    cls_to_become = BatchNorm2d
+
+
+class LazyBatchNorm3d(_LazyBatchNorm, BatchNorm3d):
+    """`BatchNorm3d` whose `num_features` comes from its first input."""
+
+    cls_to_become = BatchNorm3d

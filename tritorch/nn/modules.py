@@ -1,0 +1,30 @@
+"""PyTorch's names for the files of this package: `nn.modules.batchnorm` and so on, for programs that import from there."""
+import sys
+
+from tritorch.nn import (
+    activation,
+    container,
+    conv,
+    distance,
+    dropout,
+    linear,
+    loss,
+    module,
+    norm,
+    padding,
+    pooling,
+    rnn,
+    shaping,
+    sizes,
+    sparse,
+    transformer,
+)
+from tritorch.nn.module import Module  # noqa: F401  (it is there in PyTorch, too)
+
+__path__: list[str] = []                                                 # makes the names below importable as modules
+_FILES = {"activation": activation, "container": container, "conv": conv, "distance": distance, "dropout": dropout, "linear": linear,
+          "loss": loss, "module": module, "padding": padding, "pooling": pooling, "rnn": rnn, "sparse": sparse, "transformer": transformer,
+          "batchnorm": norm, "instancenorm": norm, "normalization": norm, "flatten": shaping, "fold": shaping, "pixelshuffle": shaping,
+          "channelshuffle": shaping, "upsampling": shaping, "utils": sizes}
+sys.modules.update({f"{__name__}.{name}": file for name, file in _FILES.items()})
+globals().update(_FILES)
