@@ -11,7 +11,10 @@ def clock(call, count):
     return (time.perf_counter() - start) / count
 
 
-def race(contestants, rounds=11, seconds=0.02):
+PAUSE = 0.15           # s; the idle threads of a BLAS spin for up to 0.1 s after a product and would slow down whoever comes next
+
+
+def race(contestants, rounds=11, seconds=0.02, pause=0.0):
     """{name: median seconds a call}. Every round each contestant runs for about `seconds`; they take turns, so that a busy machine
     slows all of them. The first two rounds warm up; garbage collection is off while a clock runs."""
     counts = {}
@@ -24,6 +27,7 @@ def race(contestants, rounds=11, seconds=0.02):
     try:
         for turn in range(rounds + 2):
             for name, call in contestants.items():
+                time.sleep(pause)
                 spent = clock(call, counts[name])
                 if turn >= 2:
                     times[name].append(spent)

@@ -5,6 +5,7 @@ import time
 
 from bench import rows
 from bench.models import twin
+from bench.timing import PAUSE
 
 TUTORIAL = rows.ROOT / "tutorials" / "train_gpt.py"
 TURN = 10                                                        # steps that one side runs before it is the other's turn
@@ -46,6 +47,7 @@ def run(sides, steps):
     while done < steps:
         batches = [[half.numpy() for half in ours.text.batch()] for _ in range(min(TURN, steps - done))]
         for side in sides:
+            time.sleep(PAUSE)
             for i, batch in enumerate(batches):
                 side.step(batch, done + i + 1)
         done += len(batches)
