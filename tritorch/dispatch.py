@@ -85,10 +85,12 @@ def op(body=None, *, returns=("out",), aliasable=False):
 
     @functools.wraps(body)
     def door(*args, **kw):
-        if kw or len(args) != arity:
+        if kw:
             out = kw.pop("out", None)
             if out is not None:
                 return into(out, *args, **kw)
+            args = bind(args, kw)
+        elif len(args) != arity:
             args = bind(args, kw)
         if state.interpreter is not None:
             return _interpret(door, args)
@@ -373,7 +375,7 @@ def _prepare_history(door, outs, args):
     if not mask and not any(o.requires_grad for o in outs):
         return None
     made = door.plans.get(mask) or door.plan(mask)
-    return graph.make_node(door, args, made, written=outs[0])
+    return graph.make_node(made, args, graph.written_edges(args, outs[0]), written=outs[0])
 
 
 def common_device(name, *operands):

@@ -197,8 +197,7 @@ class Leaf:
 
     __slots__ = ("ref", "hooks", "after", "__weakref__")
     name = property(lambda self: "AccumulateGrad")
-    seq = -1
-    next_functions = ()
+    seq, outputs, next_functions = -1, 0, ()                             # no outputs: the engine hands leaves their gradients itself
 
     def __init__(self, tensor):
         self.ref, self.hooks, self.after = weakref.ref(tensor), None, None
@@ -281,5 +280,3 @@ def from_array(array):
     out = strided(host_storage(array), tuple(array.shape), tuple(strides), 0, kind)
     out._array = array
     return out
-
-

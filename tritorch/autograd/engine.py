@@ -53,9 +53,14 @@ class Run:
                         for e, v in zip(edge, g):
                             if e is not None and v is not None:
                                 deliver(e, v)
+                        continue
+                    if anomaly:
+                        look_for_nan(node, g)
+                    target = edge[0]
+                    if g.dtype is edge[3] and target not in pending and g.shape == edge[2] and target.outputs == 1:
+                        pending[target] = [g]                            # as deliver would, without the call
+                        heappush(heap, (-target.seq, target))
                     else:
-                        if anomaly:
-                            look_for_nan(node, g)
                         deliver(edge, g)
             for leaf, g in self.late.items():
                 self.finish(leaf, g)

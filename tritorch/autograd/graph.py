@@ -116,10 +116,10 @@ class OpNode(Node):
         if saved is None:
             raise GradientError(f"{plan.op.__name__}: expected a graph whose saved tensors are still there, but backward has freed them; "
                                 "use retain_graph=True to go through the graph a second time")
-        grads = [self.zeros(k) if g is None and k in plan.needs_g else g for k, g in enumerate(grads)]
-        unpack = self.unpack
-        values = [unpack(k) for k in range(len(saved))]
-        out = []
+        if len(grads) > 1:
+            grads = [self.zeros(k) if g is None and k in plan.needs_g else g for k, g in enumerate(grads)]
+        unpack, out = self.unpack, []
+        values = [unpack(k) for k in range(len(saved))] if saved else saved
         edges = self.edges
         for fn, sources, targets in plan.rules:
             if useful is not None and not any(e is not None and (e[0] in useful or e[0] is SELF)
@@ -183,7 +183,7 @@ def facts(names):
 class Plan:
     """What a call does in the backward pass when a given set of its inputs needs gradients: made once per operator and set."""
 
-    __slots__ = ("op", "rules", "saves", "saved_names", "needs_g", "inputs", "outputs")
+    __slots__ = ("op", "rules", "saves", "saved_outputs", "saved_names", "needs_g", "inputs", "covers", "outputs")
 
     def __init__(self, op, mask):
         self.op = op
@@ -208,61 +208,77 @@ class Plan:
                     sources.append(slots[w])
             self.rules.append((fn, sources, [names.index(n) for n in inputs]))
         self.outputs = [k in self.needs_g for k in range(len(returns))]
+        self.saved_outputs = [(k, which) for k, (source, which) in enumerate(self.saves) if source is OUTPUT]
+        self.covers = len(self.inputs) == mask.bit_count()
 
 
 def record(op, args, outs):
     """Make the node of a call if one of its inputs needs a gradient that a rule can give, and hang it on the outputs."""
-    mask, bit = 0, 1
+    mask, bit, edges = 0, 1, []
     for a in args:
+        edge = None
         if isinstance(a, Tensor):
             if a.base is not None and a.base.node is not a.base_node:
                 refresh(a)
-            if a.node is not None:
+            node = a.node
+            if node is not None:
                 mask |= bit
-        elif type(a) is tuple and a and _several(a):
-            mask |= bit
-        bit <<= 1
+                edge = (node, a.index, a.shape, a.dtype)
+        elif type(a) is tuple and a:
+            several = [_edge(v) for v in a]
+            if any(several):
+                mask |= bit
+                edge = several
+        edges.append(edge)
+        bit += bit
     if not mask:
         return
     plan = op.plans.get(mask) or op.plan(mask)
     if plan.rules:
-        hang(make_node(op, args, plan), outs)
+        hang(make_node(plan, args, edges), outs)
 
 
-def _several(values):
-    """Whether one of several tensors needs a gradient."""
-    found = False
-    for a in values:
-        if isinstance(a, Tensor):
-            if a.base is not None:
-                refresh(a)
-            found = found or a.node is not None
-    return found
+def _edge(x):
+    """Where the gradient of a tensor goes, None if nowhere."""
+    if not isinstance(x, Tensor) or not x.requires_grad:
+        return None
+    return x.node, x.index, x.shape, x.dtype
 
 
-def make_node(op, args, plan, written=None):
+def written_edges(args, written):
+    """The edges of a call that writes one of its arguments in place."""
+    edges = []
+    for a in args:
+        if type(a) is tuple:
+            several = [_edge(v) for v in a]
+            edges.append(several if any(several) else None)
+        else:
+            edges.append((SELF, 0, a.shape, a.dtype) if a is written and a.base is not None and a.requires_grad else _edge(a))
+    return edges
+
+
+def make_node(plan, args, edges, written=None):
     """A node with its edges and saved inputs. `written` is the tensor that the call writes in place."""
     node = OpNode()
     node.seq, node.plan, node.hooks, node.pre_hooks, node.trace = next_seq(), plan, None, None, None
-    edges = [None] * len(args)
-    for i in plan.inputs:
-        a = args[i]
-        if type(a) is tuple:
-            edges[i] = [(v.node, v.index, v.shape, v.dtype) if isinstance(v, Tensor) and v.node is not None else None for v in a]
-        elif a is written and a.base is not None:
-            edges[i] = (SELF, 0, a.shape, a.dtype)
-        else:
-            edges[i] = (a.node, a.index, a.shape, a.dtype)
-    node.edges = edges
+    node.edges = edges if plan.covers else [e if k in plan.inputs else None for k, e in enumerate(edges)]
     keep = _pack_hooked if state.saved_hooks else pack
     saved = node.saved = []
     for source, k in plan.saves:
-        value = args[k] if source != OUTPUT else None
-        if source == ARG:
+        if source is ARG:
+            value = args[k]
             saved.append(keep(value if written is None or value is not written else value.clone()))
+        elif source is OUTPUT:
+            saved.append(None)
         else:
+            value = args[k]
             saved.append(FACTS[source](value) if isinstance(value, Tensor) else () if source == "shape" else None)
-    node.frame = user_place()
+    frame = sys._getframe(3)                                             # who called the door; as user_place, without its calls
+    while _inside.get(frame.f_code.co_filename, True):
+        if frame.f_back is None or not _is_inside(frame.f_code.co_filename):
+            break
+        frame = frame.f_back
+    node.frame = frame.f_code, frame.f_lasti
     if state.anomaly is not None:
         node.trace = traceback.format_list(traceback.extract_stack())
     return node
@@ -271,13 +287,11 @@ def make_node(op, args, plan, written=None):
 def hang(node, outs):
     """Finish a node with its outputs and make it their history."""
     node.outputs = len(outs)
-    node.metadata = [(o.shape, o.dtype, o.storage.device) for o in outs]
+    node.metadata = [(o.shape, o.dtype, o.storage.device) for o in outs] if len(outs) > 1 else None     # one output: its gradient always arrives
     saved, plan = node.saved, node.plan
-    for k, (source, which) in enumerate(plan.saves):
-        if source == OUTPUT:
-            saved[k] = pack(outs[which], True) if isinstance(outs[which], Tensor) else outs[which]
-            if type(saved[k]) is tuple:
-                saved[k] = saved[k][:6] + (which,) + saved[k][7:]
+    for k, which in plan.saved_outputs:
+        packed = pack(outs[which], True)
+        saved[k] = packed[:6] + (which,) + packed[7:]
     for k, o in enumerate(outs):
         if plan.outputs[k] and o.dtype.is_floating_point:
             o.node, o.index = node, k
@@ -369,14 +383,16 @@ class Handle:
 def user_place():
     """(code, instruction) of the innermost frame outside of this package: the line that the user wrote."""
     frame = sys._getframe(2)
-    while True:
-        name = frame.f_code.co_filename
-        inside = _inside.get(name)
-        if inside is None:
-            inside = _inside[name] = name.startswith(_HOME)
-        if not inside or frame.f_back is None:
-            return frame.f_code, frame.f_lasti
+    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
         frame = frame.f_back
+    return frame.f_code, frame.f_lasti
+
+
+def _is_inside(name):
+    inside = _inside.get(name)
+    if inside is None:
+        inside = _inside[name] = name.startswith(_HOME)
+    return inside
 
 
 def place(code, instruction):

@@ -54,7 +54,7 @@ def nonzero_places_cuda(out, input, count):
     if not n or not count:
         return
     made = out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
-    flat, block = view.reshape(input, -1), tile(1024, 4096)
+    flat, block = view.reshape(input.contiguous(), -1), tile(1024, 4096)
     counts = empty((cdiv(n, block),), types.int64, input.device)
     launch(K.count_kernel, (cdiv(n, block),), counts, flat, n, BLOCK=block)
     before = counts.cumsum(0) - counts

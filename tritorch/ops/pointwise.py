@@ -199,7 +199,15 @@ logaddexp = binary("logaddexp", "log(e^input + e^other), without overflow.", np.
 logaddexp2 = binary("logaddexp2", "log₂(2^input + 2^other), without overflow.", np.logaddexp2, result=floating,
                     grad_input=lambda g, input, out: g * exp2(input - out), grad_other=lambda g, other, out: g * exp2(other - out))
 xlogy = binary("xlogy", "input · log(other), 0 where input is 0 and other is not NaN.", special.xlogy, result=floating, domain=APART,
-               grad_input=lambda g, input, other: g * log(other).masked_fill((input == 0) & (other <= 0), 0), grad_other=lambda g, input, other: g * input / other)
+               grad_input=lambda g, input, other: _xlogy_grad(g, input, other), grad_other=lambda g, input, other: g * input / other)
+
+
+def _xlogy_grad(g, input, other):
+    if not isinstance(other, Tensor):
+        return g * float(np.log(other)) if other > 0 else (g * float("nan")).masked_fill(input == 0, 0)
+    return g * log(other).masked_fill((input == 0) & (other <= 0), 0)
+
+
 sigmoid = unary("sigmoid", "1 / (1 + e^-input).", special.sigmoid, result=floating, grad=lambda g, out: g * (out * (1 - out)))
 logit_eps = unary("logit_eps", "log(p / (1 - p)) of p = input clamped to [eps, 1 - eps]; eps < 0 clamps nothing.", special.logit, "logit", result=floating,
                   attrs=(("eps", -1.0),), domain={"low": 0.1, "high": 0.9},
