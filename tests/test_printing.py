@@ -57,7 +57,8 @@ def test_random_floats(seed):
     rng = np.random.default_rng(seed)
     for _ in range(12):
         x = values(rng, shapes(rng))
-        same(*both(x.tolist() if x.size else np.asarray(x, np.float32), dtype=str(rng.choice(["float32", "float64", "float16", "bfloat16"]))))
+        kind = str(rng.choice(["float32", "float64", "float16", "bfloat16"]))
+        same(*both(x.tolist() if x.size else np.asarray(x, np.float32), dtype=kind))
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int16", "int8", "uint8", "bool"])
@@ -69,7 +70,8 @@ def test_integers(dtype):
     same(*both(np.array([0, 2**62, -5]) if dtype == "int64" else np.array([1, 0]), dtype=dtype))
 
 
-@pytest.mark.parametrize("shape", [(1001,), (2000,), (11, 100), (7, 200), (1, 1, 1200), (20, 7, 9), (50, 50), (3, 400, 2), (8, 8, 8, 8), (2, 501), (6, 6, 6, 6)])
+@pytest.mark.parametrize("shape", [(1001,), (2000,), (11, 100), (7, 200), (1, 1, 1200), (20, 7, 9), (50, 50), (3, 400, 2), (8, 8, 8, 8),
+                                   (2, 501), (6, 6, 6, 6)])
 def test_long_tensors_show_their_edges(shape):
     rng = np.random.default_rng(1)
     for array in (rng.standard_normal(shape), rng.integers(-50, 1000, shape), np.arange(math.prod(shape)).reshape(shape)):
@@ -79,9 +81,9 @@ def test_long_tensors_show_their_edges(shape):
 
 
 @pytest.mark.parametrize("options", [
-    dict(precision=2), dict(precision=8), dict(threshold=5), dict(threshold=5, edgeitems=1), dict(linewidth=20), dict(linewidth=200), dict(sci_mode=True),
-    dict(sci_mode=False), dict(profile="short"), dict(profile="full"), dict(profile="default"), dict(edgeitems=0, threshold=5), dict(edgeitems=10),
-    dict(precision=0),
+    {"precision": 2}, {"precision": 8}, {"precision": 0}, {"threshold": 5}, {"threshold": 5, "edgeitems": 1}, {"linewidth": 20},
+    {"linewidth": 200}, {"sci_mode": True}, {"sci_mode": False}, {"profile": "short"}, {"profile": "full"}, {"profile": "default"},
+    {"edgeitems": 0, "threshold": 5}, {"edgeitems": 10},
 ])
 def test_options(options):
     torch_before = torch._tensor_str.PRINT_OPTS.__dict__.copy()
@@ -155,7 +157,8 @@ def test_cuda_tensors_name_their_device_and_copy_only_edges():
 
 
 def test_format():
-    assert f"{T.tensor(1.25):.1f}" == f"{torch.tensor(1.25):.1f}" and f"{T.tensor(3)}" == "3" == f"{torch.tensor(3)}" and f"{T.ones(2)}" == "tensor([1., 1.])"
+    assert f"{T.tensor(1.25):.1f}" == f"{torch.tensor(1.25):.1f}" and f"{T.tensor(3)}" == "3" == f"{torch.tensor(3)}"
+    assert f"{T.ones(2)}" == "tensor([1., 1.])"
     assert f"{T.tensor(3):>4}" == f"{torch.tensor(3):>4}"
     with pytest.raises(TypeError):
         f"{T.ones(2):.1f}"

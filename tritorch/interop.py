@@ -167,7 +167,7 @@ def to_dlpack(x, *, stream=None, max_version=None, dl_device=None, copy=None):
     target = x.device if dl_device is None else place(*dl_device)
     if target is not x.device:
         check(copy is not False, "__dlpack__", f"a copy, or device {x.device}", target, error=BufferError)
-        x = x.to(target)
+        x, stream = x.to(target), stream if x.device is cpu else None        # a copy to the host has waited
     elif copy:
         x = x.clone()
     if x.device is cpu:
