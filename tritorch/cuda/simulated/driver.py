@@ -58,7 +58,7 @@ class SimulatedDriver:
             shared_memory_per_block_optin=232448, L2_cache_size=60 * 2**20, max_threads_per_multi_processor=2048,
             regs_per_multiprocessor=65536, shared_memory_per_multiprocessor=233472, clock_rate=1980000, memory_clock_rate=3201000,
             memory_bus_width=6144) for _ in range(devices)]
-        self.handles = itertools.count(1)
+        self.handles = itertools.count(16)               # CUDA gives 0, 1 and 2 meanings of their own
         self.defaults = [self.queues.add(Stream(0, i)) for i in range(devices)]
         self.streams: dict = {}
         self.events: dict = {}
