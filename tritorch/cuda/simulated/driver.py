@@ -163,8 +163,7 @@ class SimulatedDriver:
             run()                                   # a replay does it again; until then the memory is there to be read and filled
             self.queues.push(stream, run)
         else:
-            stream.queue.append((None, run))        # not through append: a block may die anywhere, so nothing may run and fail here
-            self.queues.count += 1
+            self.queues.append(stream, (None, run))
 
     # streams and events
 

@@ -69,8 +69,6 @@ class Queues:
     def __init__(self, random):
         self.random, self.count = random, 0
         self.streams = []
-        self.busy = {}                             # streams with work, in the order they got it
-        self.running = False
 
     def add(self, stream):
         self.streams.append(stream)
@@ -87,13 +85,13 @@ class Queues:
             return
         self.refuse_default(stream)
         self.append(stream, (None, run))
+        if self.count > FULL:
+            self.until(lambda: self.count <= FULL // 2)
 
     def append(self, stream, item):
+        """Queue an item and nothing else: a tensor may die anywhere, also while an item runs, so nothing may run and fail here."""
         stream.queue.append(item)
-        self.busy[stream] = None
         self.count += 1
-        if self.count > FULL and not self.running:  # a tensor may die, and free its memory, in the middle of a kernel
-            self.until(lambda: self.count <= FULL // 2)
 
     def record(self, stream):
         """A new mark at the end of a stream."""
@@ -123,20 +121,14 @@ class Queues:
 
     def step(self):
         """Run one item that may run, drawn by the seed; False when there is none."""
-        ready = [stream for stream in self.busy if stream.ready()]
+        ready = [stream for stream in self.streams if stream.queue and stream.ready()]
         if not ready:
             return False
         stream = ready[0] if len(ready) == 1 else self.random.choice(ready)
         _, run = stream.queue.popleft()
         self.count -= 1
-        if not stream.queue:
-            del self.busy[stream]
         if run is not None:
-            self.running = True
-            try:
-                run()
-            finally:
-                self.running = False
+            run()
         return True
 
     def until(self, reached):
