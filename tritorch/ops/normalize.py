@@ -27,7 +27,7 @@ def scalar(value, kind):
     return np.float64(value) if kind is types.float64 else float(value)
 
 
-def flat(t):
+def contiguous(t):
     return None if t is None else t.contiguous()
 
 
@@ -37,9 +37,9 @@ def normalize_rows(out, mean, rstd, x, weight, bias, eps, dims, groups=1, inner=
     first = mean if center else rstd
     M, shape_m, stride_m, N, shape_n, stride_n, *_ = rows(x.shape, dims, out.strides, first.strides, rstd.strides, x.strides)
     BLOCK_M, BLOCK_N = row_blocks(M, N, False)
-    launch(K.norm_kernel, (cdiv(M, BLOCK_M),), out, mean, rstd, x, flat(weight), flat(bias), shape_m, stride_m, shape_n, stride_n, M, N,
-           groups, inner, scalar(eps, acc), CENTER=center, GROUPED=groups > 1 or inner > 1, ACC=getattr(K.tl, acc.name),
-           BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, LOOP=BLOCK_N < N, num_warps=warps(BLOCK_M * BLOCK_N))
+    launch(K.norm_kernel, (cdiv(M, BLOCK_M),), out, mean, rstd, x, contiguous(weight), contiguous(bias), shape_m, stride_m,
+           shape_n, stride_n, M, N, groups, inner, scalar(eps, acc), CENTER=center, GROUPED=groups > 1 or inner > 1,
+           ACC=getattr(K.tl, acc.name), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, LOOP=BLOCK_N < N, num_warps=warps(BLOCK_M * BLOCK_N))
 
 
 def normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, dims, groups=1, inner=1):
@@ -51,7 +51,7 @@ def normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, dims, groups=1
     fused = gw is not None and BLOCK_N >= N and N <= 8192                 # beyond, gw and gb do not fit in registers beside the row
     programs = min(cdiv(M, BLOCK_M), 2 * sm_count())
     partial = [empty((programs, *gw.shape), acc, x.device) if fused and (center or k == 0) else None for k in range(2)]
-    launch(K.norm_backward_kernel, (programs if fused else cdiv(M, BLOCK_M),), gx, *partial, g, x, mean, rstd, flat(weight),
+    launch(K.norm_backward_kernel, (programs if fused else cdiv(M, BLOCK_M),), gx, *partial, g, x, mean, rstd, contiguous(weight),
            shape_m, stride_m, shape_n, stride_n, M, N, groups, inner, CENTER=center, GROUPED=groups > 1 or inner > 1, PARTIAL=fused,
            ACC=getattr(K.tl, acc.name), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, LOOP=BLOCK_N < N, num_warps=warps(BLOCK_M * BLOCK_N))
     if fused:

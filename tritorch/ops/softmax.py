@@ -164,11 +164,3 @@ log_softmax, log_softmax_backward = family("log_softmax", """Logarithm of softma
     tensor([-0.6931, -0.6931])
     """, True, lambda g, y, dim: g - y.exp() * g.sum(dim, keepdim=True))
 
-
-def softmin(input, dim, dtype=None):
-    """softmax of -x.
-
-    >>> import tritorch as torch; from tritorch.ops.softmax import softmin; softmin(torch.tensor([1.0, 1.0]), dim=0)
-    tensor([0.5000, 0.5000])
-    """
-    return softmax(-input, dim, dtype)

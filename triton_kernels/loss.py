@@ -1,0 +1,107 @@
+"""Cross entropy of logits against class indices, forward and backward, one row a sample.
+
+    logp_c = x_c - lse          loss = (1 - s) · w_t · (lse - x_t) + s / C · Σ w_c · (lse - x_c)
+    gx_c = scale · (exp(x_c - lse) · ((1 - s) · w_t + s / C · Σ w) - (1 - s) · w_t · [c = t] - s / C · w_c)
+
+with the log-sum-exp lse, the target t, the class weights w and the label smoothing s. The forward pass reads the logits once,
+whatever the number of classes, and keeps lse; the backward pass reads them once more. Rows with t = ignore_index are 0.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+from triton_kernels.reduce import logsumexp_combine, logsumexp_fold, offsets
+
+
+@triton.jit
+def cross_entropy_kernel(
+    loss_ptr, weight_ptr, lse_ptr, x_ptr, target_ptr, w_ptr, shape_m, stride_m, stride_xn, M, N, ignore_index, smoothing,
+    SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """Loss, weight of the target and log-sum-exp of every row; `stride_m` holds the strides of these, x and the target."""
+    RANK: tl.constexpr = len(shape_m)
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    x_rows = x_ptr + offsets(m, shape_m, stride_m, 3 * RANK)
+    target = tl.load(target_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mask=m < M, other=0).to(tl.int64)
+    counts = (m < M) & (target != ignore_index)
+    tl.device_assert(~counts | (target >= 0) & (target < N), "cross_entropy: a target is not a class")
+    counts = counts & (target >= 0) & (target < N)
+    lane = tl.arange(0, BLOCK_N)[None, :]
+    top = tl.full((BLOCK_M, BLOCK_N), float("-inf"), ACC)
+    total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    dot = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    weights = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    for j in range(0, N, BLOCK_N):
+        n = j + lane
+        valid = (m < M)[:, None] & (n < N)
+        x = tl.load(x_rows[:, None] + n.to(tl.int64) * stride_xn, mask=valid, other=float("-inf")).to(ACC)
+        top, total = logsumexp_combine(top, total, x, tl.where(n < N, 1, 0).to(ACC))
+        if SMOOTH:
+            w = class_weight(w_ptr, n, N, ACC)
+            weights += w
+            dot += tl.where(n < N, w * x, 0)
+    top, total = logsumexp_fold((top, total))
+    lse = tl.where(total == 0, top, top + tl.log(total))
+    x = tl.load(x_rows + target * stride_xn, mask=counts, other=0).to(ACC)
+    w = tl.where(counts, class_weight(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
+    loss = w * (lse - x)
+    if SMOOTH:
+        loss = (1 - smoothing) * loss + smoothing / N * (tl.sum(weights, 1) * lse - tl.sum(dot, 1))
+    tl.store(loss_ptr + offsets(m, shape_m, stride_m), tl.where(counts, loss, 0), mask=m < M)
+    tl.store(weight_ptr + offsets(m, shape_m, stride_m, RANK), w, mask=m < M)
+    tl.store(lse_ptr + offsets(m, shape_m, stride_m, 2 * RANK), lse, mask=m < M)
+
+
+@triton.jit
+def class_weight(w_ptr, n, N, ACC: tl.constexpr):
+    """Weights of classes; 1 each where there are none, 0 beyond the last."""
+    if w_ptr is not None:
+        return tl.load(w_ptr + n, mask=n < N, other=0).to(ACC)
+    return tl.where(n < N, 1, 0).to(ACC)
+
+
+@triton.jit
+def cross_entropy_backward_kernel(
+    gx_ptr, g_ptr, x_ptr, lse_ptr, target_ptr, w_ptr, sum_w_ptr, shape_m, stride_m, stride_gxn, stride_xn, M, N, chunk,
+    ignore_index, smoothing, SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """g of every row times the formula above. `stride_m` holds the strides of gx, g, x, lse and the target."""
+    RANK: tl.constexpr = len(shape_m)
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    gx_rows = gx_ptr + offsets(m, shape_m, stride_m)
+    x_rows = x_ptr + offsets(m, shape_m, stride_m, 2 * RANK)
+    target = tl.load(target_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mask=m < M, other=0).to(tl.int64)
+    counts = (m < M) & (target != ignore_index) & (target >= 0) & (target < N)
+    lse = tl.load(lse_ptr + offsets(m, shape_m, stride_m, 3 * RANK), mask=m < M, other=0).to(ACC)[:, None]
+    scale = tl.load(g_ptr + offsets(m, shape_m, stride_m, RANK), mask=m < M, other=0).to(ACC)
+    hit = class_weight(w_ptr, tl.where(counts, target, 0), N, ACC)
+    mass = hit
+    if SMOOTH:
+        hit = (1 - smoothing) * hit
+        mass = hit + (smoothing / N * tl.load(sum_w_ptr).to(ACC) if sum_w_ptr is not None else smoothing)
+    start = tl.program_id(1) * chunk
+    for j in range(start, tl.minimum(start + chunk, N), BLOCK_N):
+        n = j + tl.arange(0, BLOCK_N)[None, :]
+        valid = (m < M)[:, None] & (n < N)
+        x = tl.load(x_rows[:, None] + n.to(tl.int64) * stride_xn, mask=valid, other=0).to(ACC)
+        gx = tl.exp(x - lse) * mass[:, None] - tl.where(n == target[:, None], hit[:, None], 0)
+        if SMOOTH:
+            gx -= smoothing / N * class_weight(w_ptr, n, N, ACC)
+        gx = tl.where(counts[:, None], gx * scale[:, None], 0)
+        tl.store(gx_rows[:, None] + n.to(tl.int64) * stride_gxn, gx, mask=valid)
+
+
+# ------------------------------------------------------------------ binary cross entropy, element by element
+@triton.jit
+def binary_cross_entropy_terms(x, y):
+    """-(y log x + (1 - y) log(1 - x)); logarithms stop at -100."""
+    log_x, log_rest = tl.log(x), libdevice.log1p(-x)
+    return (y - 1) * tl.where(log_rest < -100, -100, log_rest) - y * tl.where(log_x < -100, -100, log_x)
+
+
+@triton.jit
+def binary_cross_entropy_slope(x, y):
+    """(x - y) / max(x (1 - x), 1e-12)."""
+    spread = (1 - x) * x
+    return (x - y) / tl.where(spread < 1e-12, 1e-12, spread)
