@@ -161,7 +161,7 @@ class SimulatedDriver:
         self.memory.manage(ptr)
         if stream.capture is not None:
             run()                                   # a replay does it again; until then the memory is there to be read and filled
-            self.queues.push(stream, run)
+            stream.capture.add(stream, run)
         else:
             self.queues.append(stream, (None, run))
 

@@ -66,6 +66,11 @@ class Arena:
         """The live block that begins at or before `address`, else the first one."""
         return self.blocks[max(bisect.bisect_right(self.starts, address) - 1, 0)] if self.blocks else None
 
+    def within(self, start, end):
+        """The live blocks that share a byte with a range."""
+        first = max(bisect.bisect_right(self.starts, start) - 1, 0)
+        return [b for b in self.blocks[first:bisect.bisect_left(self.starts, end)] if start < b.end]
+
     def take_over(self):
         """From now on only what is annotated is live."""
         self.managed = True
@@ -133,7 +138,7 @@ class Memory:
         arena = self.arena(ptr)
         if arena is None:
             return
-        for block in [b for b in arena.blocks if b.start < ptr + nbytes and ptr < b.end]:
+        for block in arena.within(ptr, ptr + nbytes):
             arena.remove(block)
             self.bury(block)
         if live:
