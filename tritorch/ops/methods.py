@@ -23,7 +23,7 @@ BOTH = {
     "extremes": "amax amin max min argmax argmin aminmax",
     "statistics": "var std var_mean std_mean norm median nanmedian mode quantile nanmean",
     "scan": "cumsum cumprod cummax cummin logcumsumexp diff",
-    "normalize": "softmax log_softmax",
+    "softmax": "softmax log_softmax",
     "matmul": "matmul mm bmm mv dot vdot inner outer ger addmm addmv addbmm baddbmm addr matrix_power kron chain_matmul cross",
     "indexing": "gather index_select index_add",
     "scatter": "scatter scatter_add scatter_reduce index_copy index_fill index_put masked_fill masked_scatter",
