@@ -11,26 +11,37 @@ NUMBERS = ["seed", "offset", "low", "span", "threshold"]            # these diff
 
 
 @triton.jit
-def philox_words(seed, offset, index, base_ptr, attempt):
-    """The four uint32 words of counters offset + index; `attempt` is the third counter word."""
+def philox_words(seed, offset, index, lane, base_ptr):
+    """The four uint32 words of counters offset + index; `lane` is the third counter word."""
     if base_ptr is not None:
         seed = tl.load(base_ptr)
         offset += tl.load(base_ptr + 1)
-    counter = (offset.to(tl.int64) + index).to(tl.uint64)
+    counter = (offset + index).to(tl.uint64)
     low = (counter & 0xFFFFFFFF).to(tl.uint32)
     zero = low * 0
-    return tl.philox(seed.to(tl.int64), low, (counter >> 32).to(tl.uint32), zero + attempt, zero)
+    return tl.philox(seed, low, (counter >> 32).to(tl.uint32), zero + lane, zero)
+
+
+@triton.jit
+def long_word(high, low):
+    return (high.to(tl.uint64) << 32) | low.to(tl.uint64)
+
+
+@triton.jit
+def bits_of(seed, offset, start, base_ptr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """The bits of elements start … start + BLOCK, as four blocks of every fourth: uint32, or uint64 where WIDE."""
+    index = start // 4 + tl.arange(0, BLOCK // 4)
+    w0, w1, w2, w3 = philox_words(seed, offset, index, 0, base_ptr)
+    if WIDE:
+        v0, v1, v2, v3 = philox_words(seed, offset, index, 1, base_ptr)
+        w0, w1, w2, w3 = long_word(w0, v0), long_word(w1, v1), long_word(w2, v2), long_word(w3, v3)
+    return w0, w1, w2, w3
 
 
 @triton.jit
 def in_order(w0, w1, w2, w3):
     """Four blocks of one value per counter as one block in element order."""
     return tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
-
-
-@triton.jit
-def long_word(high, low):
-    return (high.to(tl.uint64) << 32) | low.to(tl.uint64)
 
 
 @triton.jit
@@ -119,15 +130,12 @@ def fill_kernel(out_ptr, N, a, b, below, seed: tl.int64, offset: tl.int64, base_
                 CLAMP: tl.constexpr, BLOCK: tl.constexpr):
     """out[i] = draw(bits of i; a, b); where CLAMP at most `below`, the largest value of out's type under the open end."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    if WIDE:
-        w0, w1, w2, w3 = philox_words(seed, offset, start // 2 + tl.arange(0, BLOCK // 2), base_ptr, 0)
-        x, y = DRAW(long_word(w0, w1), long_word(w2, w3), a, b)
-        value = tl.interleave(x, y)
-    else:
-        w0, w1, w2, w3 = philox_words(seed, offset, start // 4 + tl.arange(0, BLOCK // 4), base_ptr, 0)
-        v0, v1 = DRAW(w0, w1, a, b)
-        v2, v3 = DRAW(w2, w3, a, b)
-        value = in_order(v0, v1, v2, v3).to(tl.float32)
+    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, WIDE, BLOCK)
+    v0, v1 = DRAW(w0, w1, a, b)
+    v2, v3 = DRAW(w2, w3, a, b)
+    value = in_order(v0, v1, v2, v3)
+    if not WIDE:
+        value = value.to(tl.float32)
     if CLAMP:
         value = tl.minimum(value, below.to(value.dtype))
     i = start + tl.arange(0, BLOCK)
@@ -138,8 +146,8 @@ def fill_kernel(out_ptr, N, a, b, below, seed: tl.int64, offset: tl.int64, base_
 def integers_kernel(out_ptr, N, low: tl.int64, span: tl.int64, seed: tl.int64, offset: tl.int64, base_ptr, BLOCK: tl.constexpr):
     """out[i] = low + floor(uint64 bits · span / 2⁶⁴)."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    w0, w1, w2, w3 = philox_words(seed, offset, start // 2 + tl.arange(0, BLOCK // 2), base_ptr, 0)
-    bits = tl.interleave(long_word(w0, w1), long_word(w2, w3))
+    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, True, BLOCK)
+    bits = in_order(w0, w1, w2, w3)
     value = tl.umulhi(bits, tl.full((BLOCK,), 0, tl.uint64) + span.to(tl.int64).to(tl.uint64)).to(tl.int64)
     i = start + tl.arange(0, BLOCK)
     tl.store(out_ptr + i, (value + low.to(tl.int64)).to(out_ptr.dtype.element_ty), mask=i < N)
@@ -149,7 +157,7 @@ def integers_kernel(out_ptr, N, low: tl.int64, span: tl.int64, seed: tl.int64, o
 def bernoulli_kernel(out_ptr, p_ptr, N, seed: tl.int64, offset: tl.int64, base_ptr, BLOCK: tl.constexpr):
     """out[i] = 1 where a uniform is under p[i]."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    w0, w1, w2, w3 = philox_words(seed, offset, start // 4 + tl.arange(0, BLOCK // 4), base_ptr, 0)
+    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, False, BLOCK)
     i = start + tl.arange(0, BLOCK)
     p = tl.load(p_ptr + i, mask=i < N, other=0.0).to(tl.float64)
     hit = unit(in_order(w0, w1, w2, w3)).to(tl.float64) < p
@@ -164,7 +172,7 @@ def dropout_kernel(out_ptr, x_ptr, N, threshold: tl.int64, scale, seed: tl.int64
     x = tl.load(x_ptr + i, mask=i < N, other=0.0)
     if x_ptr.dtype.element_ty != tl.float64:
         x = x.to(tl.float32)
-    w0, w1, w2, w3 = philox_words(seed, offset, start // 4 + tl.arange(0, BLOCK // 4), base_ptr, 0)
+    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, False, BLOCK)
     keep = in_order(w0, w1, w2, w3).to(tl.int64) >= threshold
     value = x * tl.where(keep, scale.to(x.dtype), 0.0)
     tl.store(out_ptr + i, value.to(out_ptr.dtype.element_ty), mask=i < N)
@@ -176,15 +184,10 @@ def normal_around_kernel(out_ptr, mean_ptr, std_ptr, N, seed: tl.int64, offset: 
     """out[i] = mean[i] + std[i] z[i]."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     i = start + tl.arange(0, BLOCK)
-    if WIDE:
-        w0, w1, w2, w3 = philox_words(seed, offset, start // 2 + tl.arange(0, BLOCK // 2), base_ptr, 0)
-        x, y = standard_normal(long_word(w0, w1), long_word(w2, w3))
-        z = tl.interleave(x, y)
-    else:
-        w0, w1, w2, w3 = philox_words(seed, offset, start // 4 + tl.arange(0, BLOCK // 4), base_ptr, 0)
-        v0, v1 = standard_normal(w0, w1)
-        v2, v3 = standard_normal(w2, w3)
-        z = in_order(v0, v1, v2, v3)
+    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, WIDE, BLOCK)
+    v0, v1 = standard_normal(w0, w1)
+    v2, v3 = standard_normal(w2, w3)
+    z = in_order(v0, v1, v2, v3)
     mean = tl.load(mean_ptr + i, mask=i < N, other=0.0).to(z.dtype)
     std = tl.load(std_ptr + i, mask=i < N, other=0.0).to(z.dtype)
     tl.store(out_ptr + i, (mean + std * z).to(out_ptr.dtype.element_ty), mask=i < N)
@@ -204,7 +207,7 @@ def poisson_kernel(out_ptr, rate_ptr, N, seed: tl.int64, offset: tl.int64, base_
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     rate = tl.load(rate_ptr + i, mask=i < N, other=0.0).to(tl.float64)
     small, finite = rate < 10.0, rate - rate == 0.0
-    w0, w1, w2, w3 = philox_words(seed, offset, i, base_ptr, 0)
+    w0, w1, w2, w3 = philox_words(seed, offset, i, 0, base_ptr)
     u = open_unit(long_word(w0, w1))
     k = tl.zeros((BLOCK,), tl.float64)
     term = tl.where(small, tl.exp(-rate), 2.0)
@@ -223,7 +226,7 @@ def poisson_kernel(out_ptr, rate_ptr, N, seed: tl.int64, offset: tl.int64, base_
     pending = (rate >= 10.0) & finite
     attempt = 0
     while tl.max(pending.to(tl.int32), 0) > 0:
-        w0, w1, w2, w3 = philox_words(seed, offset, i, base_ptr, attempt)
+        w0, w1, w2, w3 = philox_words(seed, offset, i, attempt, base_ptr)
         u = open_unit(long_word(w0, w1)) - 0.5
         v = open_unit(long_word(w2, w3))
         us = 0.5 - tl.abs(u)

@@ -1,13 +1,11 @@
 """Philox4x32-10 in numpy: the random bits of every random operator, the same on CPU and GPU.
 
 Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Random123). A counter-based generator: counter c under
-key `seed` gives four 32-bit words, in any order and in parallel. An operator that starts at `offset` gives its element i
-
-    32-bit draws (float32 and narrower, bernoulli, dropout):  word i % 4 of counter offset + i // 4
-    64-bit draws (float64, integers):                         words 2 (i % 2) and 2 (i % 2) + 1 of counter offset + i // 2
-
-where i counts elements in logical (row-major) order, and moves the generator's offset on by the counters it used.
-`triton_kernels/random.py` computes the same words with `tl.philox`.
+key `seed` gives four 32-bit words, in any order and in parallel. An operator that starts at `offset` gives its element i, counted
+in logical (row-major) order, word i % 4 of counter offset + i // 4, and moves the generator's offset on by the counters it used.
+Where an element needs 64 bits (float64, integers) that word is the high half, and the low half is the same word of lane 1: the
+third counter word is 1 instead of 0. So float64 draws are those of float32 with more digits. Operators that draw until they
+accept take a lane for each attempt. `triton_kernels/random.py` computes the same words with `tl.philox`.
 """
 from __future__ import annotations
 
@@ -17,11 +15,6 @@ MASK, SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
 ROUND_A, ROUND_B = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 KEY_A, KEY_B = 0x9E3779B9, 0xBB67AE85
 CHUNK = 16384                                  # counters at a time: the temporaries stay in cache (6.8 ns a word; 9.2 at 4096)
-
-
-def counters(n: int, bits: int = 32) -> int:
-    """How many counters n draws of 32 or 64 bits take."""
-    return -(-n * bits // 128)
 
 
 def philox(seed: int, c0, c1, c2=0, c3=0):
@@ -36,26 +29,25 @@ def philox(seed: int, c0, c1, c2=0, c3=0):
     return c0, c1, c2, c3
 
 
-def words(seed: int, offset: int, n: int, attempt: int = 0) -> np.ndarray:
-    """n random uint32. `attempt` is the third counter word: a fresh set for operators that draw until they accept.
+def words(seed: int, offset: int, n: int, lane: int = 0) -> np.ndarray:
+    """n random uint32, from counter `offset` on.
 
     >>> words(0, 0, 4)
     array([1713891541, 3781805453, 3159862348, 2600524760], dtype=uint32)
     """
-    count = counters(n)
+    count = -(-n // 4)
     out = np.empty((count, 4), np.uint32)
     for start in range(0, count, CHUNK):
         stop = min(start + CHUNK, count)
         c = np.uint64(offset & 0xFFFFFFFFFFFFFFFF) + np.arange(start, stop, dtype=np.uint64)
-        for j, word in enumerate(philox(seed, c & MASK, c >> SHIFT, attempt)):
+        for j, word in enumerate(philox(seed, c & MASK, c >> SHIFT, lane)):
             out[start:stop, j] = word
     return out.reshape(-1)[:n]
 
 
 def long_words(seed: int, offset: int, n: int) -> np.ndarray:
-    """n random uint64: the even word of each pair is the high half."""
-    pairs = words(seed, offset, 2 * n).reshape(n, 2)
-    return pairs[:, 0].astype(np.uint64) << SHIFT | pairs[:, 1]
+    """n random uint64: words of lane 0 as high halves, of lane 1 as low ones."""
+    return words(seed, offset, n).astype(np.uint64) << SHIFT | words(seed, offset, n, 1)
 
 
 def multiply_high(x: np.ndarray, span: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from tritorch.dtype import bfloat16, float16, float32, float64, int8, int32, int
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check
 from tritorch.generator import default_generator
-from tritorch.philox import counters, long_words, multiply_high, words
+from tritorch.philox import long_words, multiply_high, words
 from tritorch.shape import cdiv
 from tritorch.tensor import empty
 
@@ -35,12 +35,12 @@ def filled(out, kernel, *args, hardware=1024, **constexprs):
         out.detach().copy_(target)
 
 
-def place(device, generator, count, bits=32):
-    """(seed, offset, base) for `count` draws from a generator, or from the default one of the device."""
+def place(device, generator, count):
+    """(seed, offset, base) for `count` words from a generator, or from the default one of the device."""
     if generator is None:
         generator = default_generator(device)
     check(generator.device is device, "generator", f"a generator on {device}", generator.device)
-    return generator.take(counters(count, bits))
+    return generator.take(cdiv(count, 4))
 
 
 # ------------------------------------------------------------------ fills: a family of distributions with two parameters

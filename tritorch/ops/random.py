@@ -30,15 +30,11 @@ from tritorch.tensor import Tensor, empty_like
 MANTISSA = {float64: 53, float32: 24, float16: 11, bfloat16: 8}
 
 
-def bits(fill, dtype):
-    return 64 if fill is random_integers or dtype is float64 else 32
-
-
 def made(fill, shape, a, b, dtype, device, generator, out=None, requires_grad=False, pin_memory=False):
     """A new tensor of draws, or `out` filled with them."""
     shape = tuple(shape)
     device, dtype = (as_device(device), dtype) if out is None else (out.device, out.dtype)
-    values = shape, dtype, device, a, b, *place(device, generator, numel(shape), bits(fill, dtype))
+    values = shape, dtype, device, a, b, *place(device, generator, numel(shape))
     result = fill(*values) if out is None else fill.into(out, *values)
     if pin_memory:
         result = result.pin_memory()
@@ -145,7 +141,7 @@ def normal(mean=0.0, std=1.0, size=None, *, generator=None, out=None, dtype=None
     kind = promote(mean, std)
     mean, std = [v.to(kind) if isinstance(v, Tensor) else tensor.new_full((), v, dtype=kind) for v in (mean, std)]
     shape = broadcast_shapes("normal", mean.shape, std.shape)
-    values = mean.expand(shape), std.expand(shape), *place(tensor.device, generator, numel(shape), bits(random_normal, kind))
+    values = mean.expand(shape), std.expand(shape), *place(tensor.device, generator, numel(shape))
     return random_normal_around(*values) if out is None else random_normal_around.into(out, *values)
 
 
@@ -169,7 +165,7 @@ def poisson(input, generator=None):
     >>> torch.poisson(torch.zeros(2))
     tensor([0., 0.])
     """
-    return random_poisson(input, *place(input.device, generator, input.numel(), 128))
+    return random_poisson(input, *place(input.device, generator, 4 * input.numel()))
 
 
 def multinomial(input, num_samples, replacement=False, *, generator=None, out=None):
@@ -213,7 +209,7 @@ def invert(p, count, generator):
 
 # ------------------------------------------------------------------ fills in place
 def refill(x, fill, a, b, generator):
-    return fill.into(x, x.shape, x.dtype, x.device, a, b, *place(x.device, generator, x.numel(), bits(fill, x.dtype)))
+    return fill.into(x, x.shape, x.dtype, x.device, a, b, *place(x.device, generator, x.numel()))
 
 
 def uniform_(x, from_=0.0, to=1.0, *, generator=None):
