@@ -1,13 +1,28 @@
 """Runs a Triton kernel on numpy arrays on a simulated device of its own: for tests of the interpreter."""
+import dataclasses
+from typing import Any
+
 import ml_dtypes
 import numpy as np
+import pytest
 
 from tritorch.cuda.simulated import SimulatedDriver
 
+bf16, e4m3, e5m2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+rng = np.random.default_rng(0)
+N = 64
+
+
+def normal(*shape, dtype="f4"):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+X = normal(N)
+SQUARE = normal(16, 16)
 SPELLING = {np.dtype(numpy): triton for numpy, triton in {
     "?": "i1", "i1": "i8", "i2": "i16", "i4": "i32", "i8": "i64", "u1": "u8", "u2": "u16", "u4": "u32", "u8": "u64",
     "f2": "fp16", "f4": "fp32", "f8": "fp64",
-    ml_dtypes.bfloat16: "bf16", ml_dtypes.float8_e4m3fn: "fp8e4nv", ml_dtypes.float8_e5m2: "fp8e5"}.items()}
+    bf16: "bf16", e4m3: "fp8e4nv", e5m2: "fp8e5"}.items()}
 
 
 class Descriptor:
@@ -56,3 +71,37 @@ def launch(kernel, grid, *args, seed=0, **constexprs):
     driver.load(kernel, signature, paths, {}, {}).launch(*grid, *(1,) * (3 - len(grid)), stream, values)
     for array, ptr in homes:
         driver.copy(array.ctypes.data, ptr, array.nbytes, "d2h", stream)
+
+
+@dataclasses.dataclass
+class Probe:
+    """A kernel (o_ptr, inputs…, constants…) and what it is to store."""
+
+    kernel: Any
+    inputs: tuple
+    expected: np.ndarray
+    dtype: Any
+    grid: tuple
+    tol: float
+    constexprs: dict
+
+    def check(self):
+        out = np.zeros(self.expected.shape, self.dtype)
+        inputs = tuple(a.copy() if isinstance(a, np.ndarray) else a for a in self.inputs)
+        launch(self.kernel, self.grid, out, *inputs, **self.constexprs)
+        if np.dtype(self.dtype).kind in "biu":
+            np.testing.assert_array_equal(out, self.expected)
+        else:
+            np.testing.assert_allclose(out.astype("f8"), self.expected.astype("f8"), rtol=self.tol, atol=self.tol)
+
+
+class Probes(list):
+    """Collects kernels: `@probe(expected, *inputs, **constants)`, where `expected` is an array or a function of the inputs."""
+
+    def __call__(self, expected, *inputs, out=None, grid=(1,), tol=1e-6, **constexprs):
+        def register(kernel):
+            value = np.asarray(expected(*inputs[:expected.__code__.co_argcount]) if callable(expected) else expected)
+            case = Probe(kernel, inputs, value, out or value.dtype, grid, tol, constexprs)
+            self.append(pytest.param(case, id=kernel.fn.__name__))
+            return kernel
+        return register
