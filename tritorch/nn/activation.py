@@ -64,6 +64,9 @@ class Hardswish(_Inplace):
 
     _function = staticmethod(F.hardswish)
 
+    def extra_repr(self):
+        return ""
+
 
 class Hardsigmoid(_Inplace):
     """clamp(x + 3, 0, 6) / 6."""

@@ -107,4 +107,5 @@ class Conv2d(_ConvNd):
     tritorch.Size([2, 8, 5, 5])
     """
 
+    _ndim = 2
     _convolve = staticmethod(F.conv2d)

@@ -1,8 +1,8 @@
 """Losses. Each is the function of `nn.functional` of the same meaning; `reduction` is "mean", "sum" or "none"."""
 from tritorch.nn import functional as F
 from tritorch.nn.distance import PairwiseDistance
-from tritorch.nn.functional.reduction import legacy_reduction
 from tritorch.nn.module import Module
+from tritorch.ops.loss import legacy_reduction
 
 
 class _Loss(Module):

@@ -5,6 +5,7 @@ from tritorch.nn import functional as F
 from tritorch.nn import init
 from tritorch.nn.module import Module
 from tritorch.nn.parameter import Parameter, unset
+from tritorch.ops.shaping import cat
 
 
 def _tanh_step(gates, state, recur):
@@ -53,14 +54,14 @@ def run_layer(mode, data, steps, state, weights, reverse):
             done.append(tuple(s[size:] for s in state))
             state = tuple(s[:size] for s in state)
         elif size > active:                                              # backward: the longer ones come in
-            state = tuple(F.cat((s, new[active:size])) for s, new in zip(state, start))
+            state = tuple(cat((s, new[active:size])) for s, new in zip(state, start))
         state = step(gates[t], state, recur)
         if projection is not None:
             state = (F.linear(state[0], projection), *state[1:])
         outputs[t] = state[0]
     if done:
-        state = tuple(F.cat(parts) for parts in zip(state, *reversed(done)))
-    return F.cat(outputs), state
+        state = tuple(cat(parts) for parts in zip(state, *reversed(done)))
+    return cat(outputs), state
 
 
 class RNNCellBase(Module):

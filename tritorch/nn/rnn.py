@@ -9,6 +9,7 @@ from tritorch.nn.module import Module
 from tritorch.nn.parameter import Parameter, unset
 from tritorch.nn.recurrent_cells import GATES, STEPS, run_layer
 from tritorch.nn.utils.rnn import PackedSequence
+from tritorch.ops.shaping import cat, stack
 
 
 class RNNBase(Module):
@@ -144,10 +145,10 @@ class RNNBase(Module):
                 output, final = run_layer(self.mode, data, steps, state, weights, reverse=suffix != "")
                 outputs.append(output)
                 finals.append(final)
-            data = F.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
+            data = cat(outputs, -1) if len(outputs) > 1 else outputs[0]
             if self.dropout and layer < self.num_layers - 1:
                 data = F.dropout(data, self.dropout, self.training)
-        return data, [F.stack(parts) for parts in zip(*finals)]
+        return data, [stack(parts) for parts in zip(*finals)]
 
     def _as_hidden(self, states):
         return tuple(states) if self._state_count == 2 else states[0]

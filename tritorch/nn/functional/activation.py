@@ -6,7 +6,6 @@ from tritorch.ops import activation
 from tritorch.ops.random import exponential_
 from tritorch.ops.softmax import log_softmax as log_softmax_over
 from tritorch.ops.softmax import softmax as softmax_over
-from tritorch.ops.softmax import softmin as softmin_over
 
 
 def _apply(card, inplace, input, *numbers):
@@ -148,7 +147,7 @@ def log_softmax(input, dim=None, _stacklevel=3, dtype=None):
 
 def softmin(input, dim=None, _stacklevel=3, dtype=None):
     """Softmax of -x over `dim`."""
-    return softmin_over(input, _dim("softmin", input, dim, _stacklevel), dtype)
+    return softmax_over(-input, _dim("softmin", input, dim, _stacklevel), dtype)
 
 
 def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):

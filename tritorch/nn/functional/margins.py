@@ -3,9 +3,9 @@ import math
 
 from tritorch.autograd.modes import no_grad
 from tritorch.nn.functional.distance import cosine_similarity, pairwise_distance
-from tritorch.nn.functional.reduction import reduced
 from tritorch.ops.activation import logsigmoid, softplus
 from tritorch.ops.compare import where
+from tritorch.ops.loss import legacy_reduction, reduced
 from tritorch.ops.pointwise import minimum
 from tritorch.tensor import Tensor
 
@@ -16,7 +16,7 @@ def poisson_nll_loss(input, target, log_input=True, full=False, size_average=Non
     if full:
         stirling = target * target.log() - target + 0.5 * (2 * math.pi * target).log()
         loss = loss + stirling.masked_fill(target <= 1, 0)
-    return reduced(loss, size_average, reduce, reduction)
+    return reduced(loss, legacy_reduction(size_average, reduce, reduction))
 
 
 def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
@@ -39,18 +39,18 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
     with no_grad():                                                      # the gradient is that of var itself
         var.clamp_(min=eps)
     loss = 0.5 * (var.log() + (input - target) ** 2 / var)
-    return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, None, None, reduction)
+    return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 
 def hinge_embedding_loss(input, target, margin=1.0, size_average=None, reduce=None, reduction="mean"):
     """x where y = 1, max(0, margin - x) where y = -1."""
     loss = (margin - input).clamp(min=0).masked_fill(target == 1, 0) + input.masked_fill(target == -1, 0)
-    return reduced(loss, size_average, reduce, reduction)
+    return reduced(loss, legacy_reduction(size_average, reduce, reduction))
 
 
 def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
     """log(1 + e^(-y x)) for y = ±1."""
-    return reduced(softplus(-target * input), size_average, reduce, reduction)
+    return reduced(softplus(-target * input), legacy_reduction(size_average, reduce, reduction))
 
 
 def margin_ranking_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
@@ -58,7 +58,7 @@ def margin_ranking_loss(input1, input2, target, margin=0, size_average=None, red
     if not input1.ndim == input2.ndim == target.ndim:
         raise RuntimeError("margin_ranking_loss : All input tensors should have same dimension but got sizes: "
                            f"input1: {input1.shape}, input2: {input2.shape}, target: {target.shape} ")
-    return reduced((-target * (input1 - input2) + margin).clamp(min=0), size_average, reduce, reduction)
+    return reduced((-target * (input1 - input2) + margin).clamp(min=0), legacy_reduction(size_average, reduce, reduction))
 
 
 def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
@@ -68,7 +68,7 @@ def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, r
                            f"{input2.shape} and {target.shape}")
     cosine = cosine_similarity(input1, input2, dim=-1)
     loss = (1 - cosine).masked_fill(target != 1, 0) + (cosine - margin).clamp(min=0).masked_fill(target != -1, 0)
-    return reduced(loss, size_average, reduce, reduction)
+    return reduced(loss, legacy_reduction(size_average, reduce, reduction))
 
 
 def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=None, reduce=None, reduction="mean"):
@@ -81,7 +81,7 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=
     loss = (margin - input.gather(-1, index) + input).clamp(min=0) ** p
     if weight is not None:
         loss = loss * weight[target].unsqueeze(-1)
-    return reduced(loss.scatter(-1, index, 0.0).sum(-1) / input.shape[-1], size_average, reduce, reduction)
+    return reduced(loss.scatter(-1, index, 0.0).sum(-1) / input.shape[-1], legacy_reduction(size_average, reduce, reduction))
 
 
 def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
@@ -94,7 +94,7 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
     is_target = target.new_zeros(target.shape).scatter_add(-1, classes, listed.to(target.dtype)) > 0
     pairs = (1 - input.gather(-1, classes).unsqueeze(-1) + input.unsqueeze(-2)).clamp(min=0)
     counted = listed.unsqueeze(-1) & ~is_target.unsqueeze(-2)
-    return reduced(pairs.masked_fill(~counted, 0).sum((-2, -1)) / input.shape[-1], size_average, reduce, reduction)
+    return reduced(pairs.masked_fill(~counted, 0).sum((-2, -1)) / input.shape[-1], legacy_reduction(size_average, reduce, reduction))
 
 
 def multilabel_soft_margin_loss(input, target, weight=None, size_average=None, reduce=None, reduction="mean"):
@@ -102,7 +102,7 @@ def multilabel_soft_margin_loss(input, target, weight=None, size_average=None, r
     loss = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
     if weight is not None:
         loss = loss * weight
-    return reduced(loss.mean(-1), size_average, reduce, reduction)
+    return reduced(loss.mean(-1), legacy_reduction(size_average, reduce, reduction))
 
 
 def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2, eps=1e-6, swap=False, size_average=None, reduce=None,
@@ -111,15 +111,15 @@ def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2, eps=1e-6, s
     def distance(x, y):
         return pairwise_distance(x, y, p, eps)
 
-    return _triplet(anchor, positive, negative, distance, margin, swap, size_average, reduce, reduction)
+    return _triplet(anchor, positive, negative, distance, margin, swap, legacy_reduction(size_average, reduce, reduction))
 
 
 def triplet_margin_with_distance_loss(anchor, positive, negative, *, distance_function=None, margin=1.0, swap=False, reduction="mean"):
     """`triplet_margin_loss` with a distance of your own: a function of two tensors."""
-    return _triplet(anchor, positive, negative, distance_function or pairwise_distance, margin, swap, None, None, reduction)
+    return _triplet(anchor, positive, negative, distance_function or pairwise_distance, margin, swap, reduction)
 
 
-def _triplet(anchor, positive, negative, distance, margin, swap, size_average, reduce, reduction):
+def _triplet(anchor, positive, negative, distance, margin, swap, reduction):
     if margin <= 0:
         raise ValueError(f"margin must be greater than 0, got {margin}")
     if not anchor.ndim == positive.ndim == negative.ndim:
@@ -128,4 +128,4 @@ def _triplet(anchor, positive, negative, distance, margin, swap, size_average, r
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = minimum(far, distance(positive, negative))
-    return reduced((margin + near - far).clamp(min=0), size_average, reduce, reduction)
+    return reduced((margin + near - far).clamp(min=0), reduction)
