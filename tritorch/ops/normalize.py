@@ -74,7 +74,7 @@ def affine_sums(gw, gb, g, x, mean, rstd, dims):
 
 
 # ------------------------------------------------------------------ in numpy: x is (rows, N)
-def normalize_array(x, mean, rstd, weight, bias, eps):
+def normalize_array(x, mean, rstd, eps):
     """The normalized rows; fills mean (unless it is None) and rstd, which have one value a row."""
     n = x.shape[1]
     if mean is None:
@@ -134,7 +134,7 @@ def layer_norm_rows(input, normalized_shape, weight=None, bias=None, eps=1e-5):
 @layer_norm_rows.impl("cpu")
 def layer_norm_cpu(out, mean, rstd, x, normalized_shape, weight, bias, eps):
     n = math.prod(normalized_shape)
-    work = normalize_array(matrix(x, n), mean, rstd, weight, bias, eps)
+    work = normalize_array(matrix(x, n), mean, rstd, eps)
     if weight is not None:
         work *= weight.reshape(-1)
     if bias is not None:
@@ -245,7 +245,7 @@ def rms_norm_rows(input, normalized_shape, weight=None, eps=1e-6):
 
 @rms_norm_rows.impl("cpu")
 def rms_norm_cpu(out, rstd, x, normalized_shape, weight, eps):
-    work = normalize_array(matrix(x, math.prod(normalized_shape)), None, rstd, weight, None, eps)
+    work = normalize_array(matrix(x, math.prod(normalized_shape)), None, rstd, eps)
     if weight is not None:
         work *= weight.reshape(-1)
     out[...] = work.reshape(out.shape)
@@ -346,3 +346,8 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
     tensor([[1., 1.]])
     """
     return rms_norm_rows(input, tuple(normalized_shape), weight, types.finfo(input.dtype).eps if eps is None else eps)[0]
+
+
+from tritorch.ops.batchnorm import batch_norm, instance_norm  # noqa: E402, F401  the other norms build on this file
+from tritorch.ops.groupnorm import group_norm  # noqa: E402, F401
+from tritorch.ops.softmax import log_softmax, softmax  # noqa: E402, F401

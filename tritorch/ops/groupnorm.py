@@ -1,0 +1,142 @@
+"""Group normalization: the channels of a sample in groups, each with its own statistics."""
+import math
+
+import numpy as np
+
+from tritorch.autograd.modes import state
+from tritorch.dispatch import op
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops.normalize import affine_sums, gradient_array, matrix, moments, normalize_array, normalize_rows, normalize_rows_backward
+from tritorch.tensor import strided
+
+
+def grouped(t, groups):
+    """(N, C, …) seen as (N, groups, C / groups, …), in place."""
+    (n, c, *rest), (step_n, step_c, *steps) = t.shape, t.strides
+    size = c // groups
+    return strided(t.storage, (n, groups, size, *rest), (step_n, step_c * size, step_c, *steps), t.offset, t.dtype)
+
+
+@op(returns=("out", "mean", "rstd"))
+def group_norm_rows(input, num_groups, weight=None, bias=None, eps=1e-5):
+    """Group norm and the statistics of every group: (out, mean, 1 / √(var + eps)). Only `out` has a gradient."""
+    name = "group_norm"
+    check(input.ndim >= 2 and input.dtype.is_floating_point, name, "a floating input of at least 2 dims", input.dtype, input.shape)
+    check(num_groups > 0 and input.shape[1] % num_groups == 0, name, "channels that num_groups divides", input.shape[1], num_groups)
+    for p in (weight, bias):
+        fits = p is None or p.shape == (input.shape[1],)
+        check(fits, name, f"weight and bias of shape ({input.shape[1]},)", None if fits else p.shape)
+    row = (input.shape[0], num_groups), input.dtype.compute, input.device
+    return [(input.shape, input.dtype, input.device), row, row]
+
+
+def channel_rows(p, x, groups):
+    """One value a channel, for (N, groups, elements of a group) arrays."""
+    return np.repeat(p.astype(x.dtype), x.shape[2] * groups // len(p)).reshape(groups, -1)
+
+
+@group_norm_rows.impl("cpu")
+def group_norm_cpu(out, mean, rstd, x, num_groups, weight, bias, eps):
+    size = math.prod(x.shape[1:]) // num_groups
+    work = normalize_array(matrix(x, size), mean, rstd, eps).reshape(x.shape[0], num_groups, size)
+    if weight is not None:
+        work *= channel_rows(weight, work, num_groups)
+    if bias is not None:
+        work += channel_rows(bias, work, num_groups)
+    out[...] = work.reshape(out.shape)
+
+
+@group_norm_rows.impl("cuda")
+def group_norm_cuda(out, mean, rstd, x, num_groups, weight, bias, eps):
+    out, x, inner = grouped(out, num_groups), grouped(x, num_groups), math.prod(x.shape[2:])
+    normalize_rows(out, mean, rstd, x, weight, bias, eps, tuple(range(2, x.ndim)), num_groups, inner)
+
+
+@group_norm_rows.grad("input", "weight", "bias")
+def group_norm_grad(g_out, input, num_groups, weight, mean, rstd, eps):
+    if state.grad:
+        mean, rstd = moments(input.reshape(input.shape[0], num_groups, math.prod(input.shape[1:]) // num_groups), 1, eps)
+    return group_norm_backward(g_out, input, mean, rstd, weight)
+
+
+@op(returns=("g_input", "g_weight", "g_bias"))
+def group_norm_backward(g, input, mean, rstd, weight=None):
+    """The gradients of group norm: of its input, weight and bias; the formulas are those of `layer_norm_backward`, a group a row."""
+    channel = (input.shape[1],), (weight if weight is not None else input).dtype, input.device
+    return [(input.shape, input.dtype, input.device), channel, channel]
+
+
+@group_norm_backward.impl("cpu")
+def group_norm_backward_cpu(gx, gw, gb, g, x, mean, rstd, weight):
+    n, c, groups = *x.shape[:2], mean.shape[1]
+    size = math.prod(x.shape[1:]) // groups
+    g, x = matrix(g, size), matrix(x, size)
+    w = None if weight is None else np.tile(channel_rows(weight, g.reshape(n, groups, size), groups), (n, 1))
+    work, xhat = gradient_array(g, x, mean, rstd, w)
+    gx[...] = work.reshape(gx.shape)
+    gw[...] = (g * xhat).reshape(n, c, -1).sum((0, 2))
+    gb[...] = g.reshape(n, c, -1).sum((0, 2))
+
+
+@group_norm_backward.impl("cuda")
+def group_norm_backward_cuda(gx, gw, gb, g, x, mean, rstd, weight):
+    groups, inner = mean.shape[1], math.prod(x.shape[2:])
+    size = x.shape[1] // groups
+    gx, g, x = [grouped(t, groups) for t in (gx, g, x)]
+    normalize_rows_backward(gx, None, None, g, x, mean, rstd, weight, tuple(range(2, x.ndim)), groups, inner)
+    sums = [strided(t.storage, (groups, size), (t.strides[0] * size, t.strides[0]), t.offset, t.dtype) for t in (gw, gb)]
+    affine_sums(*sums, g, x, mean, rstd, (0, *range(3, x.ndim)))
+
+
+@group_norm_backward.formula
+def group_norm_backward_formula(g, input, mean, rstd, weight):
+    n, c, groups = *input.shape[:2], mean.shape[1]
+    shape = (n, groups, math.prod(input.shape[1:]) // groups)
+    rstd = rstd.unsqueeze(-1)
+    xhat = (input.reshape(shape) - mean.unsqueeze(-1)) * rstd
+    gw = (g if weight is None else g * weight.reshape(-1, *[1] * (g.ndim - 2))).reshape(shape)
+    gx = rstd * (gw - gw.mean(-1, keepdim=True) - xhat * (gw * xhat).mean(-1, keepdim=True))
+    g, channels = g.reshape(n, c, -1), (0, 2)
+    return gx.reshape(input.shape), (g * xhat.reshape(n, c, -1)).sum(channels), g.sum(channels)
+
+
+@group_norm_rows.samples
+def group_norm_samples(make):
+    yield make(2, 4, 3), 2, make(4), make(4)
+    yield make(3, 6), 3, make(6), make(6)
+    yield make(2, 6, 3, 5), 2, None, make(6), 1e-2
+    yield make(2, 3, 7), 1
+    yield make(2, 4, 8, 9), 4, make(4), None
+
+
+@group_norm_backward.samples
+def group_norm_backward_samples(make):
+    yield make(2, 4, 3), make(2, 4, 3), make(2, 2), make(2, 2), make(4)
+    yield make(3, 6), make(3, 6), make(3, 3), make(3, 3), make(6)
+    yield make(2, 6, 3, 5), make(2, 6, 3, 5), make(2, 2), make(2, 2)
+
+
+@group_norm_rows.errors
+def group_norm_errors(make):
+    yield (make(2, 5, 3), 2), {}, RuntimeError, "expected channels that num_groups divides"
+
+
+SHAPE = 32, 256, 64, 64
+group_norm_rows.workloads(lambda make: [("32x256x64x64 in 32", lambda: (
+    make(*SHAPE, dtype=types.bfloat16), 32, make(256), make(256)), 4 * math.prod(SHAPE), 8 * math.prod(SHAPE))])
+group_norm_backward.workloads(lambda make: [("32x256x64x64 in 32", lambda: (
+    make(*SHAPE, dtype=types.bfloat16), make(*SHAPE, dtype=types.bfloat16), make(32, 32), make(32, 32), make(256)),
+    10 * math.prod(SHAPE), 16 * math.prod(SHAPE))])
+
+
+def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
+    """Normalize every group of channels of every sample of (N, C, …), then scale and shift every channel.
+
+    out = (x - mean) / √(var + eps) · weight + bias. Wu and He, Group Normalization, 2018.
+
+    >>> import tritorch as torch; from tritorch.ops.normalize import group_norm
+    >>> group_norm(torch.tensor([[1.0, 3.0, 5.0, 5.0]]), 2)
+    tensor([[-1.0000,  1.0000,  0.0000,  0.0000]])
+    """
+    return group_norm_rows(input, num_groups, weight, bias, eps)[0]
