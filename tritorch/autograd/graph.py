@@ -9,6 +9,7 @@ import traceback
 from itertools import count
 
 from tritorch.autograd.modes import state
+from tritorch.autograd.saved import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
 from tritorch.errors import GradientError
 from tritorch.storage import HostStorage, Storage
 from tritorch.tensor import Leaf, Tensor, empty, refresh, strided
@@ -80,36 +81,14 @@ class OpNode(Node):
     def unpack(self, k):
         """The k-th saved value, its tensors back with their place in the graph."""
         value = self.saved[k]
-        kind = type(value)
-        if kind is tuple and value and type(value[0]) in _STORAGES:
-            return self.restore(value, k)
-        if kind is list:
-            return tuple([self.restore(v, k) if type(v) is tuple and type(v[0]) in _STORAGES else v for v in value])
-        return value.unpacker(value.value) if kind is _Hooked else value
+        if type(value) is list:
+            return tuple([self.restore(v, k) for v in value])
+        return self.restore(value, k)
 
-    def restore(self, packed, k):
-        storage, shape, strides, offset, dtype, node, index, version, tangents = packed
-        if storage.version != version:
-            raise GradientError(self.overwritten(k, packed))
-        if type(node) is Leaf:
-            leaf = node.ref()
-            if leaf is not None and leaf.storage is storage and leaf.node is node and leaf.shape is shape and leaf._tangents is tangents:
-                return leaf
-        out = strided(storage, shape, strides, offset, dtype)
-        out.node, out.index = (self, index) if node is _OUTPUT else (node, index)
-        if tangents is not None:
-            out._tangents = tangents
-        return out
-
-    def overwritten(self, k, packed):
-        """The two-sided sentence: who saved the tensor, who wrote it since."""
-        storage, shape, version = packed[0], packed[1], packed[7]
-        saver = f" at {place(*self.frame)}" if self.frame else ""
-        writer = getattr(storage, "writer", None)
-        wrote = f", last at {place(*writer)}" if writer else ""
-        return (f"{self.plan.op.__name__}: expected '{self.plan.saved_names[k]}' of shape {shape} as it was when it was saved for the gradient{saver} "
-                f"(version {version}), but it was modified by an inplace operation{wrote} (now at version {storage.version}); "
-                f"use an out-of-place operator there, or x.clone() before it")
+    def restore(self, value, k):
+        if type(value) is tuple and value and type(value[0]) in _STORAGES or type(value) is _Hooked:
+            return restore(self, value, self.plan.saved_names[k], self.plan.op.__name__)
+        return value
 
     def pull(self, grads, useful=None):
         plan, saved = self.plan, self.saved
@@ -148,16 +127,65 @@ _OUTPUT = _Output()
 _STORAGES = (Storage, HostStorage)
 
 
-def pack(x, is_output=False):
+def pack(x, is_output=False, index=None):
     """What a node keeps of a value: a snapshot of a tensor, anything else as it is."""
     if isinstance(x, Tensor):
         if x._inference:
             raise GradientError("autograd: expected a normal tensor to save for the gradient, got one made in inference mode; use x.clone() outside of it")
         storage = x.storage
-        return (storage, x.shape, x.strides, x.offset, x.dtype, _OUTPUT if is_output else x.node, x.index, storage.version, x._tangents)
+        if state.saved_hooks:
+            return _Hooked(x, _OUTPUT if is_output else x.node, x.index if index is None else index)
+        return (storage, x.shape, x.strides, x.offset, x.dtype, _OUTPUT if is_output else x.node, x.index if index is None else index,
+                storage.version, x._tangents)
     if type(x) is tuple and x and any(isinstance(v, Tensor) for v in x):
         return [pack(v) for v in x]
     return x
+
+
+def restore(node, packed, name, op):
+    """A saved tensor back, with its place in the graph; written in place since then it is an error that names both sides."""
+    if type(packed) is _Hooked:
+        return packed.restore(node)
+    if packed is None:
+        return None
+    storage, shape, strides, offset, dtype, past, index, version, tangents = packed
+    if storage.version != version:
+        raise GradientError(_overwritten(node, packed, name, op))
+    if type(past) is Leaf:
+        leaf = past.ref()
+        if leaf is not None and leaf.storage is storage and leaf.node is past and leaf.shape is shape and leaf._tangents is tangents:
+            return leaf
+    out = strided(storage, shape, strides, offset, dtype)
+    out.node, out.index = (node, index) if past is _OUTPUT else (past, index)
+    if tangents is not None:
+        out._tangents = tangents
+    return out
+
+
+def _overwritten(node, packed, name, op):
+    """The two-sided sentence: who saved the tensor, who wrote it since."""
+    storage, shape, version = packed[0], packed[1], packed[7]
+    frame, writer = getattr(node, "frame", None), getattr(storage, "writer", None)
+    saver = f" at {place(*frame)}" if frame else ""
+    wrote = f", last at {place(*writer)}" if writer else ""
+    return (f"{op}: expected '{name}' of shape {shape} as it was when it was saved for the gradient{saver} (version {version}), "
+            f"but it was modified by an inplace operation{wrote} (now at version {storage.version}); "
+            f"use an out-of-place operator there, or x.clone() before it")
+
+
+class _Hooked:
+    """A saved tensor in the form that a pack hook gave it."""
+
+    __slots__ = ("value", "unpacker", "node", "index")
+
+    def __init__(self, x, node, index):
+        packer, self.unpacker = state.saved_hooks[-1]
+        self.value, self.node, self.index = packer(x.detach()), node, index
+
+    def restore(self, node):
+        out = self.unpacker(self.value).detach()
+        out.node, out.index = node if self.node is _OUTPUT else self.node, self.index
+        return out
 
 
 ARG, OUTPUT = "input", "output"                                          # where a saved value comes from; else it is one of these
@@ -262,12 +290,11 @@ def make_node(plan, args, edges, written=None):
     node = OpNode()
     node.seq, node.plan, node.hooks, node.pre_hooks, node.trace = next_seq(), plan, None, None, None
     node.edges = edges if plan.covers else [e if k in plan.inputs else None for k, e in enumerate(edges)]
-    keep = _pack_hooked if state.saved_hooks else pack
     saved = node.saved = []
     for source, k in plan.saves:
         if source is ARG:
             value = args[k]
-            saved.append(keep(value if written is None or value is not written else value.clone()))
+            saved.append(pack(value if written is None or value is not written else value.clone()))
         elif source is OUTPUT:
             saved.append(None)
         else:
@@ -290,26 +317,10 @@ def hang(node, outs):
     node.metadata = [(o.shape, o.dtype, o.storage.device) for o in outs] if len(outs) > 1 else None     # one output: its gradient always arrives
     saved, plan = node.saved, node.plan
     for k, which in plan.saved_outputs:
-        packed = pack(outs[which], True)
-        saved[k] = packed[:6] + (which,) + packed[7:]
+        saved[k] = pack(outs[which], True, which)
     for k, o in enumerate(outs):
         if plan.outputs[k] and o.dtype.is_floating_point:
             o.node, o.index = node, k
-
-
-def _pack_hooked(value):
-    """Saved tensors through the hooks of `saved_tensors_hooks`."""
-    if not isinstance(value, Tensor):
-        return pack(value)
-    packer, unpacker = state.saved_hooks[-1]
-    return _Hooked(packer(value), unpacker)
-
-
-class _Hooked:
-    __slots__ = ("value", "unpacker")
-
-    def __init__(self, value, unpacker):
-        self.value, self.unpacker = value, unpacker
 
 
 # ------------------------------------------------------------------ views that are written in place

@@ -1,0 +1,49 @@
+"""Hooks on saved tensors: keep something else than the tensor until the backward pass asks for it."""
+from tritorch.autograd.modes import state
+
+
+class saved_tensors_hooks:
+    """Inside, a tensor saved for the gradient is replaced by `pack_hook(tensor)`, and comes back by `unpack_hook(packed)`.
+
+    >>> import tritorch as torch
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> with torch.autograd.graph.saved_tensors_hooks(lambda t: t.numpy().tobytes(), lambda b: torch.frombuffer(bytearray(b), dtype=torch.float32)):
+    ...     y = (x * x).sum()
+    >>> y.backward(); x.grad
+    tensor([2., 2.])
+    """
+
+    def __init__(self, pack_hook, unpack_hook):
+        self.pair = pack_hook, unpack_hook
+
+    def __enter__(self):
+        state.saved_hooks = (*state.saved_hooks, self.pair)
+        return self
+
+    def __exit__(self, *exception):
+        state.saved_hooks = state.saved_hooks[:-1]
+
+
+class save_on_cpu(saved_tensors_hooks):
+    """Inside, saved tensors wait on the CPU and return to their device in the backward pass."""
+
+    def __init__(self, pin_memory=False, device_type="cuda"):
+        def pack(x):
+            host = x.cpu()
+            return x.device, host.pin_memory() if pin_memory and x.is_cuda else host
+
+        super().__init__(pack, lambda packed: packed[1].to(packed[0], non_blocking=pin_memory))
+
+
+class disable_saved_tensors_hooks(saved_tensors_hooks):
+    """Inside, no saved-tensor hooks run."""
+
+    def __init__(self, error_message=""):
+        self.message = error_message
+
+    def __enter__(self):
+        self.was, state.saved_hooks = state.saved_hooks, ()
+        return self
+
+    def __exit__(self, *exception):
+        state.saved_hooks = self.was
