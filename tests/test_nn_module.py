@@ -521,8 +521,9 @@ def test_a_module_dies_by_reference_count():
     gc.disable()
     try:
         net = Net()
-        net(torch.ones(1, 3))
-        net.state_dict()
+        net.register_full_backward_hook(lambda module, grad_input, grad_output: None)
+        net(torch.ones(1, 3, requires_grad=True)).sum().backward()
+        net.load_state_dict(copy.deepcopy(net).state_dict())
         refs = [weakref.ref(net), weakref.ref(net.scale), weakref.ref(net.layers)]
         del net
         assert [ref() for ref in refs] == [None] * 3

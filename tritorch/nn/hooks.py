@@ -151,13 +151,11 @@ class _Boundary(Function):
     @staticmethod
     def forward(ctx, on_gradients, *tensors):
         ctx.on_gradients = on_gradients
-        ctx.mark_non_differentiable(*(t for t in tensors if not t.requires_grad))
         return tensors
 
     @staticmethod
     def backward(ctx, *gradients):
-        wanted = ctx.needs_input_grad[1:]
-        return None, *ctx.on_gradients(tuple(g if want else None for g, want in zip(gradients, wanted, strict=True)))
+        return None, *ctx.on_gradients(gradients)
 
 
 class _BackwardHooks:
@@ -172,7 +170,7 @@ class _BackwardHooks:
 
     def enter(self, args):
         self.inputs = len(args)
-        args, self.input_places = _pass(args, self._on_input_gradients)
+        args, self.input_places = _pass(args, lambda gradients, places: self._on_input_gradients(gradients))
         return args
 
     def leave(self, result):
@@ -181,8 +179,8 @@ class _BackwardHooks:
                           f"{type(result)}", stacklevel=3)
             return result
         outputs = result if isinstance(result, tuple) else (result,)
-        places = [i for i, output in enumerate(outputs) if isinstance(output, Tensor)]
-        outputs, _ = _pass(outputs, lambda gradients: self._on_output_gradients(gradients, places, len(outputs)))
+        count = len(outputs)
+        outputs, _ = _pass(outputs, lambda gradients, places: self._on_output_gradients(gradients, places, count))
         return outputs if isinstance(result, tuple) else outputs[0]
 
     def _on_output_gradients(self, gradients, places, count):
@@ -210,11 +208,12 @@ class _BackwardHooks:
 
 
 def _pass(values, on_gradients):
-    """The values with their tensors led through a boundary, and the places of the tensors; None if no gradient can come back."""
-    places = [i for i, value in enumerate(values) if isinstance(value, Tensor)]
-    if not (state.grad and any(values[i].requires_grad for i in places)):
+    """The values, those that want gradients led through a boundary, and their places; None if no gradient can come back."""
+    places = [i for i, value in enumerate(values) if isinstance(value, Tensor) and value.requires_grad]
+    if not (state.grad and places):
         return values, None
-    passed = dict(zip(places, _Boundary.apply(on_gradients, *(values[i] for i in places)), strict=True))
+    passed = _Boundary.apply(lambda gradients: on_gradients(gradients, places), *(values[i] for i in places))
+    passed = dict(zip(places, passed, strict=True))
     values, kind = [passed.get(i, value) for i, value in enumerate(values)], type(values)
     return tuple(values) if kind is tuple else kind(*values), places
 

@@ -29,16 +29,13 @@ class Parameter(Tensor):
     def __init__(self, data=None, requires_grad=True):
         pass
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo):                                        # without the gradient, as in PyTorch
         if id(self) not in memo:
             memo[id(self)] = type(self)(self.detach().clone(), self.requires_grad)
         return memo[id(self)]
 
     def __repr__(self):
         return "Parameter containing:\n" + super().__repr__()
-
-    def __reduce_ex__(self, protocol):
-        return type(self), (self.detach(), self.requires_grad)
 
 
 class Buffer(Tensor):

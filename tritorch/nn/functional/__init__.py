@@ -55,8 +55,10 @@ from tritorch.nn.functional.margins import (
 from tritorch.nn.functional.pooling import local_response_norm, lp_pool1d, lp_pool2d
 from tritorch.ops.activation import gelu, hardshrink, logsigmoid, prelu, softplus, softshrink, softsign, tanhshrink
 from tritorch.ops.attention import scaled_dot_product_attention
+from tritorch.ops.batchnorm import batch_norm, instance_norm
 from tritorch.ops.convolution import conv1d, conv2d
 from tritorch.ops.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout, rrelu
+from tritorch.ops.groupnorm import group_norm
 from tritorch.ops.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -69,7 +71,7 @@ from tritorch.ops.loss import (
     smooth_l1_loss,
 )
 from tritorch.ops.matmul import bilinear, linear
-from tritorch.ops.normalize import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
+from tritorch.ops.normalize import layer_norm, rms_norm
 from tritorch.ops.padding import pad
 from tritorch.ops.picking import embedding, one_hot
 from tritorch.ops.pointwise import sigmoid, tanh
