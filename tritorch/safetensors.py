@@ -100,8 +100,11 @@ def parse(text):
         raise FileFormatError(f"load: expected a JSON header, got {error}") from None
 
 
-def read_header(file, size):
-    """(metadata, {name: (dtype, shape, start, end)}, position of the data), all of it checked; size: bytes left in the file, or None."""
+def read_header(file, size, exact):
+    """(metadata, {name: (dtype, shape, start, end)}, position of the data), all of it checked.
+
+    size: bytes left in the file, None if it cannot tell; exact: whether nothing may follow the data.
+    """
     prefix = file.read(8)
     length = int.from_bytes(prefix, "little")
     fits = length <= MAX_HEADER and (size is None or length + 8 <= size)
@@ -118,7 +121,8 @@ def read_header(file, size):
     for name, (_, _, start, end) in sorted(entries.items(), key=lambda item: item[1][2:]):
         need(start == position, f"data of {name!r} at byte {position}", start)
         position = end
-    need(size is None or size == 8 + length + position, f"{8 + length + position} bytes", size)
+    total = 8 + length + position
+    need(size is None or size == total or size > total and not exact, f"{total} bytes", size)
     return metadata, entries, 8 + length
 
 
@@ -148,10 +152,10 @@ class Reader:
         self.file = open(source, "rb") if self.owned else source
         self.map = None
         try:
-            size = os.fstat(self.file.fileno()).st_size if self.owned and os.path.isfile(source) else None
-            check(not mmap or size is not None, "load", "a path for mmap=True", type(source).__name__, error=ValueError)
-            self.metadata, self.entries, self.start = read_header(self.file, size)
-            if mmap and size:
+            check(not mmap or self.owned, "load", "a path for mmap=True", type(source).__name__, error=ValueError)
+            self.size = bytes_left(self.file)
+            self.metadata, self.entries, self.start = read_header(self.file, self.size, self.owned)
+            if mmap:
                 self.map = np.memmap(self.file, np.uint8, "c")    # writes go to memory of this process, not to the file
         except BaseException:
             self.close()
@@ -168,6 +172,8 @@ class Reader:
             array = self.map[self.start + start:self.start + end].view(np.ndarray)
             aligned = not array.ctypes.data % kind.itemsize
             x = from_array((array if aligned else array.copy()).view(kind.numpy).reshape(shape))
+        elif self.size is None:                                    # memory follows what comes, not what the header claims
+            x = from_array(np.frombuffer(read_slowly(self.file, end - start, name), kind.numpy).reshape(shape))
         else:
             x = empty(shape, kind, cpu)
             read_into(self.file, memoryview(x.array.reshape(-1).view(np.uint8)), name)
@@ -183,15 +189,35 @@ class Reader:
             self.file.close()
 
 
+def bytes_left(file):
+    """Bytes from here to the end of a file; None if it cannot seek."""
+    if not getattr(file, "seekable", bool)():
+        return None
+    here = file.tell()
+    end = file.seek(0, os.SEEK_END)
+    file.seek(here)
+    return end - here
+
+
 def read_into(file, view, name):
     position = 0
     while position < len(view):
-        part = file.read(min(len(view) - position, 1 << 24)) if not hasattr(file, "readinto") else None
-        count = file.readinto(view[position:]) if part is None else len(part)
-        need(count, f"{len(view)} bytes of {name!r}", f"{position}")
-        if part is not None:
-            view[position:position + count] = part
+        if hasattr(file, "readinto"):
+            count = file.readinto(view[position:])
+        else:
+            part = file.read(len(view) - position)
+            view[position:position + len(part)], count = part, len(part)
+        need(count, f"{len(view)} bytes of {name!r}", position)
         position += count
+
+
+def read_slowly(file, count, name):
+    out = bytearray()
+    while len(out) < count:
+        part = file.read(min(count - len(out), 1 << 24))
+        need(part, f"{count} bytes of {name!r}", len(out))
+        out += part
+    return out
 
 
 # ------------------------------------------------------------------ flat state dicts
