@@ -44,6 +44,11 @@ def add_hook(hooks, hook, prepend=False, flags=()):
 class Hooks:
     """One set of hooks for the forward and backward pass: part of every module, and once for all modules together (`everywhere`)."""
 
+    _forward_pre_hooks: OrderedDict
+    _forward_hooks: OrderedDict
+    _backward_pre_hooks: OrderedDict
+    _backward_hooks: OrderedDict
+
     def _init_hooks(self):
         vars(self).update({name: OrderedDict() for name in self._HOOKS}, _is_full_backward_hook=None)
 
@@ -232,7 +237,9 @@ def _changed(new, old, hook, what):
     return tuple(new)
 
 
-_buffer_registration, _module_registration, _parameter_registration = OrderedDict(), OrderedDict(), OrderedDict()
+_buffer_registration: OrderedDict = OrderedDict()
+_module_registration: OrderedDict = OrderedDict()
+_parameter_registration: OrderedDict = OrderedDict()
 
 
 def registered(hooks, module, name, value):

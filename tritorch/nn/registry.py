@@ -47,7 +47,7 @@ class Registry(dict):
         for name, value in dict(*entries, **more).items():
             self[name] = value
 
-    def __ior__(self, entries):
+    def __ior__(self, entries):  # type: ignore[misc]
         self.update(entries)
         return self
 

@@ -101,7 +101,7 @@ class StateDict:
         """
         if args:
             warnings.warn("state_dict: positional arguments are deprecated; use keywords", FutureWarning, stacklevel=2)
-            destination, prefix, keep_vars = (*args, *(destination, prefix, keep_vars)[len(args):])
+            destination, prefix, keep_vars = args + (destination, prefix, keep_vars)[len(args):]
         if destination is None:
             destination = OrderedDict()
             destination._metadata = OrderedDict()

@@ -1,0 +1,103 @@
+"""Hooks before and after the forward and backward passes."""
+import pytest
+
+import tritorch as torch
+from tritorch import nn
+
+
+def test_forward_hooks_change_what_passes():
+    net, seen = nn.Linear(2, 2), []
+    x = torch.ones(1, 2)
+    plain = net(x)
+    net.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    handle = net.register_forward_hook(lambda module, args, out: seen.append((args[0].tolist(), out.shape)))
+    net(x)
+    assert seen == [([[2, 2]], (1, 2))]
+    handle.remove()
+    with net.register_forward_hook(lambda module, args, out: out * 0):
+        assert net(x).tolist() == [[0, 0]]
+    assert net(x).shape == plain.shape and len(seen) == 1
+    first = net.register_forward_pre_hook(lambda module, args: torch.zeros(1, 2), prepend=True)
+    assert (net(x) == net.bias).all()
+    first.remove()
+
+
+def test_hooks_with_kwargs_and_always_call():
+    class Scaled(nn.Module):
+        def forward(self, x, factor=1):
+            if factor is None:
+                raise ArithmeticError("no factor")
+            return x * factor
+
+    net, seen = Scaled(), []
+    pre = net.register_forward_pre_hook(lambda module, args, kwargs: (args, {**kwargs, "factor": 3}), with_kwargs=True)
+    net.register_forward_hook(lambda module, args, kwargs, out: seen.append(kwargs), with_kwargs=True)
+    assert net(torch.ones(1)).tolist() == [3] and seen == [{"factor": 3}]
+    pre.remove()
+    net.register_forward_hook(lambda module, args, out: seen.append(out), always_call=True)
+    with pytest.raises(ArithmeticError):
+        net(torch.ones(1), factor=None)
+    assert seen[-1] is None and len(seen) == 2
+    net.register_forward_pre_hook(lambda module, args, kwargs: 3, with_kwargs=True)
+    with pytest.raises(RuntimeError, match="must return None or a tuple"):
+        net(torch.ones(1))
+
+
+def test_global_hooks():
+    from tritorch.nn import hooks
+
+    net, seen = nn.Sequential(nn.Identity(), nn.Identity()), []
+    with hooks.register_module_forward_hook(lambda module, args, out: seen.append(type(module).__name__)):
+        net(torch.ones(1))
+    assert seen == ["Identity", "Identity", "Sequential"]
+    with hooks.register_module_forward_pre_hook(lambda module, args: (args[0] + 1,)):
+        assert net(torch.ones(1)).tolist() == [4]
+    with hooks.register_module_parameter_registration_hook(lambda module, name, p: seen.append(name)):
+        nn.Linear(1, 1)
+    assert seen[-2:] == ["weight", "bias"] and net(torch.ones(1)).tolist() == [1]
+
+
+def test_full_backward_hooks():
+    net, seen = nn.Linear(2, 1, bias=False), []
+    net.register_full_backward_pre_hook(lambda module, grad_output: (grad_output[0] * 10,))
+    net.register_full_backward_hook(lambda module, grad_input, grad_output: seen.append((grad_input, grad_output)))
+    x = torch.ones(1, 2, requires_grad=True)
+    net(x).sum().backward()
+    (grad_input, grad_output), = seen
+    assert grad_output[0].tolist() == [[10]] and grad_input[0].tolist() == (net.weight * 10).tolist()
+    assert net.weight.grad.tolist() == [[10, 10]] and x.grad.tolist() == (net.weight * 10).tolist()
+    net.register_full_backward_hook(lambda module, grad_input, grad_output: (grad_input[0] * 0,))
+    x.grad = None
+    net(x).sum().backward()
+    assert x.grad.tolist() == [[0, 0]]
+    with pytest.raises(RuntimeError, match="Cannot use both regular backward hooks and full backward hooks"):
+        net.register_backward_hook(lambda *a: None)
+
+
+def test_backward_hooks_without_input_gradients_and_with_several_outputs():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(1))
+
+        def forward(self, x, flag):
+            return x * self.w, flag, x * self.w * 2
+
+    net, seen = Two(), []
+    net.register_full_backward_hook(lambda module, grad_input, grad_output: seen.append((grad_input, grad_output)))
+    a, flag, b = net(torch.ones(1), True)
+    b.sum().backward()
+    (grad_input, grad_output), = seen
+    assert flag is True and grad_input == (None, None) and grad_output[1] is None and grad_output[2].tolist() == [1]
+    assert net.w.grad.tolist() == [2]
+    net.register_full_backward_hook(lambda module, grad_input, grad_output: (grad_output[0], None))
+    with pytest.raises(RuntimeError, match="should always return None"):
+        net(torch.ones(1), True)[0].sum().backward()
+
+
+def test_no_gradients_no_backward_hooks():
+    net, seen = nn.Linear(2, 1), []
+    net.register_full_backward_hook(lambda *a: seen.append(a))
+    with torch.no_grad():
+        net(torch.ones(1, 2))
+    assert seen == []
