@@ -105,11 +105,11 @@ def indexed(name, doc, combine, identity, on_array):
         reduce_rows([values, indices], [x], dims_of(dim, x.ndim, name), keepdim, monoid, accumulator(x.dtype), identity(x.dtype))
 
     @f.grad("input")
-    def grad(g_values, input, indices, dim, keepdim):
-        if not input.ndim:
+    def grad(g_values, input_shape, indices, dim, keepdim):
+        if not input_shape:
             return g_values
-        indices, g_values = restore(indices, input.ndim, dim, keepdim), restore(g_values, input.ndim, dim, keepdim)
-        return input.new_zeros(input.shape, dtype=g_values.dtype).scatter(dim, indices, g_values)
+        indices, g_values = [restore(t, len(input_shape), dim, keepdim) for t in (indices, g_values)]
+        return g_values.new_zeros(input_shape).scatter(dim, indices, g_values)
 
     @f.samples
     def samples(make):

@@ -8,7 +8,8 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.normalize import affine_sums, gradient_array, matrix, moments, normalize_array, normalize_rows, normalize_rows_backward
-from tritorch.tensor import strided
+from tritorch.ops.reduce import Monoid, reduce_rows
+from tritorch.tensor import empty, strided
 
 
 def grouped(t, groups):
@@ -85,8 +86,11 @@ def group_norm_backward_cuda(gx, gw, gb, g, x, mean, rstd, weight):
     size = x.shape[1] // groups
     gx, g, x = [grouped(t, groups) for t in (gx, g, x)]
     normalize_rows_backward(gx, None, None, g, x, mean, rstd, weight, tuple(range(2, x.ndim)), groups, inner)
-    sums = [strided(t.storage, (groups, size), (t.strides[0] * size, t.strides[0]), t.offset, t.dtype) for t in (gw, gb)]
-    affine_sums(*sums, g, x, mean, rstd, (0, *range(3, x.ndim)))
+    parts = [empty((x.shape[0], groups, size), mean.dtype, x.device) for _ in range(2)]     # a sample at a time: there, a row has one mean
+    affine_sums(*parts, g, x, mean, rstd, tuple(range(3, x.ndim)))
+    for total, part in zip((gw, gb), parts):
+        total = strided(total.storage, (groups, size), (total.strides[0] * size, total.strides[0]), total.offset, total.dtype)
+        reduce_rows([total], [part], (0,), False, Monoid("sum", "sum"), mean.dtype)
 
 
 @group_norm_backward.formula

@@ -64,9 +64,9 @@ def dims_of(dim, ndim, name):
     return wrap_dims(None if dim == () else dim, ndim, name)
 
 
-def size_of(input, dim):
+def size_of(shape, dim):
     """How many elements a reduction over `dim` makes one of."""
-    return math.prod([input.shape[d] for d in dims_of(dim, input.ndim, "reduce")])
+    return math.prod([shape[d] for d in dims_of(dim, len(shape), "reduce")])
 
 
 def restore(g, ndim, dim, keepdim):
@@ -161,8 +161,8 @@ sum = summing("sum", """Sum over `dim` (an int, a tuple, or None for all).
 
 
 @sum.grad("input")
-def sum_grad(g, input, dim, keepdim):
-    return restore(g, input.ndim, dim, keepdim).expand(input.shape)
+def sum_grad(g, input_shape, dim, keepdim):
+    return restore(g, len(input_shape), dim, keepdim).expand(input_shape)
 
 
 nansum = summing("nansum", """Sum over `dim` that counts NaN as 0.
@@ -206,8 +206,8 @@ def mean_cuda(out, x, dim, keepdim, dtype):
 
 
 @mean.grad("input")
-def mean_grad(g, input, dim, keepdim):
-    return (restore(g, input.ndim, dim, keepdim) / max(size_of(input, dim), 1)).expand(input.shape)
+def mean_grad(g, input_shape, dim, keepdim):
+    return (restore(g, len(input_shape), dim, keepdim) / max(size_of(input_shape, dim), 1)).expand(input_shape)
 
 
 mean.samples(sample_dims)

@@ -180,10 +180,8 @@ def extreme(name, doc, combine, identity, compare, ufunc):
                   accumulator(x.dtype), identity(x.dtype))
 
     @f.grad("input")
-    def grad(g_values, input, indices, dim):
-        if not input.ndim:
-            return g_values
-        return g_values.new_zeros(input.shape).scatter_add(dim, indices, g_values)
+    def grad(g_values, indices, dim):
+        return g_values.new_zeros(g_values.shape).scatter_add(dim, indices, g_values) if g_values.ndim else g_values
 
     f.samples(sample_scans)
     bad_dim(f)

@@ -63,7 +63,7 @@ deviation = spread("deviation", """Standard deviation over `dim`: √(Σ (x - me
 
 def centered(input, dim, correction):
     """(x - mean) / (n - correction): what the gradients of both share."""
-    free = size_of(input, dim) - correction
+    free = size_of(input.shape, dim) - correction
     return (input - mean(input, dim, keepdim=True)) * (1 / free if free else math.inf)
 
 
