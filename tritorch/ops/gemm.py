@@ -16,11 +16,13 @@ from tritorch.tensor import empty
 K = kernels("matmul")
 
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, and the share of the fastest tile's rate that the tile reaches when it fills the GPU.
+# "odd" are 16-bit operands whose rows do not start at multiples of 16 bytes: they cannot be copied asynchronously and need registers.
 TILES = {
     "tma": ((128, 256, 64, 8, 3, 1.0), (128, 128, 64, 8, 4, 0.9)),
     "half": ((128, 256, 64, 8, 3, 1.0), (128, 128, 64, 4, 3, 0.9), (64, 128, 64, 4, 4, 0.7), (128, 64, 64, 4, 4, 0.7),
              (64, 64, 64, 4, 4, 0.5), (32, 64, 64, 4, 4, 0.3), (64, 32, 64, 4, 4, 0.3), (16, 64, 128, 4, 4, 0.15),
              (64, 16, 128, 4, 4, 0.15)),
+    "odd": ((128, 128, 32, 8, 3, 1.0), (64, 64, 32, 4, 3, 0.6), (16, 64, 64, 4, 3, 0.2), (64, 16, 64, 4, 3, 0.2)),
     "tf32": ((128, 128, 32, 8, 3, 1.0), (128, 64, 32, 4, 3, 0.8), (64, 128, 32, 4, 3, 0.8), (64, 64, 32, 4, 4, 0.55),
              (16, 64, 64, 4, 4, 0.15), (64, 16, 64, 4, 4, 0.15)),
     "bf16": ((128, 128, 32, 8, 3, 1.0), (64, 64, 32, 4, 3, 0.55), (16, 64, 64, 4, 3, 0.15), (64, 16, 64, 4, 3, 0.15)),
@@ -94,7 +96,8 @@ def plan(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, alig
         batch, strides = (batch[:-1], tuple([s[:-1] for s in strides])) if len(batch) > 1 else ((1,), ((0,),) * 4)
     M, om, am, _, cm = rows
     ob, ab, bb, cb = strides
-    kind, blocks = choose(M, N, k, prod(batch), dtype, precision, machine, sa[-1] == 1, sb[-2] == 1)
+    kind = kind_of(dtype, precision, k, aligned and _even(am, sa[-1]) and _even(*sb[-2:]))
+    kind, blocks = choose(kind, M, N, k, prod(batch), dtype.itemsize, machine, sa[-1] == 1, sb[-2] == 1)
     block_m, block_n, block_k, warps, stages = blocks
     programs = cdiv(M, block_m) * cdiv(N, block_n) * prod(batch)
     splits, span = split(programs, k, block_k, machine)
@@ -111,11 +114,22 @@ def plan(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, alig
                 (batch, ob, cb, om, so[-1], cm, sc[-1], splits, M, N, prod(shape)), tma)
 
 
-def choose(M, N, k, batch, dtype, precision, machine, rows_a, columns_b):
-    """Kind of product and tile: the one whose waves over the GPU take least time, at the rate that the table gives."""
-    kind = {2: "half", 8: "fp64"}.get(dtype.itemsize, precision) if dtype.is_floating_point else "sum"
+def _even(row, column):
+    """Whether one step is 1 and the other a multiple of 16 bytes of a 16-bit type."""
+    return column == 1 and row % 8 == 0 or row == 1 and column % 8 == 0
+
+
+def kind_of(dtype, precision, k, even):
+    """The row of TILES for a product of enough rows and columns."""
     if dtype.name == "int8" and k < 1 << 17:                             # beyond that an int32 sum could saturate where it must wrap
-        kind = "int8"
+        return "int8"
+    if not dtype.is_floating_point:
+        return "sum"
+    return "fp64" if dtype.itemsize == 8 else precision if dtype.itemsize == 4 else "half" if even else "odd"
+
+
+def choose(kind, M, N, k, batch, itemsize, machine, rows_a, columns_b):
+    """Kind of product and tile: the one whose waves over the GPU take least time, at the rate that the table gives."""
     if M == 1 or N == 1:
         return "sum", vector_tile(M, N, k, rows_a if M > 1 else columns_b, machine)
     if machine is None:                                                  # the simulated device: few, huge tiles, yet more than one
@@ -123,7 +137,7 @@ def choose(M, N, k, batch, dtype, precision, machine, rows_a, columns_b):
         halves = [min(max(next_power_of_2(n) // 2, 16), side) for n in (M, N)]
         return kind, (*halves, min(max(next_power_of_2(k), 16), side), 4, 3)
     sms, shared, _ = machine
-    fitting = [t for t in TILES[kind] if (t[0] + t[1]) * t[2] * dtype.itemsize * t[4] <= shared]
+    fitting = [t for t in TILES[kind] if (t[0] + t[1]) * t[2] * itemsize * t[4] <= shared]
     best = min(fitting, key=lambda t: (cdiv(cdiv(M, t[0]) * cdiv(N, t[1]) * batch, sms) * t[0] * t[1] / t[5], -t[0] * t[1]))
     return kind, best[:5]
 

@@ -1,0 +1,118 @@
+"""Machine code of matrix products and attention: what large problems launch compiles for three architectures and spills no registers."""
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("triton")
+
+from recording_driver import RecordingDriver  # noqa: E402
+
+import tritorch as T  # noqa: E402
+from tritorch.cuda import driver  # noqa: E402
+from tritorch.cuda.compiler import CompileError, compile_many, recording, resources  # noqa: E402
+from tritorch.cuda.driver import DeviceProperties  # noqa: E402
+from tritorch.ops.attention import attention, attention_backward  # noqa: E402
+from tritorch.ops.gemm import TILES  # noqa: E402
+from tritorch.precision import set_float32_matmul_precision  # noqa: E402
+
+ARCHS = (80, 90, 100)
+
+
+class GPU(RecordingDriver):
+    """An H200 that runs nothing."""
+
+    def device_properties(self, index):
+        return DeviceProperties("H200", 9, 0, self.total, 132, 32, 232448, 60 << 20, 2048, 65536)
+
+    def load(self, kernel, signature, constexprs, attrs, options):
+        return SimpleNamespace(launch=lambda *values: None, info={})
+
+
+def launched(call):
+    """What `call(empty)` launches; empty(*shape, dtype) makes a tensor."""
+    before = driver.use(GPU())
+    try:
+        with recording() as record, T.no_grad():
+            call(lambda *shape, dtype=T.float32: T.empty(*shape, dtype=dtype, device="cuda"))
+    finally:
+        driver.use(before)
+    return list(record.values())
+
+
+def check(specs, allowed=()):
+    """Every specialisation compiles; none spills but those named (kernel, architecture)."""
+    assert specs
+    for k, compiled in enumerate(compile_many(specs, ARCHS, workers=2)):
+        spec, arch = specs[k // len(ARCHS)], ARCHS[k % len(ARCHS)]
+        if arch == 80 and "tma" in spec.kernel.__name__:                 # TMA came with sm_90
+            continue
+        assert not isinstance(compiled, CompileError), str(compiled)
+        used = resources(compiled)
+        print(f"{spec.kernel.__name__} sm_{arch} {spec.options} {used}")
+        assert used["spills"] <= 16 or (spec.kernel.__name__, arch) in allowed, (spec, arch, used)
+
+
+BF16 = {"dtype": T.bfloat16}
+PRODUCTS = {
+    "half": lambda e: [e(*a, **BF16) @ e(*b, **BF16) for a, b in (
+        ((4095, 4096), (4096, 4095)), ((1024, 512), (512, 1024)), ((128, 4096), (4096, 512)), ((64, 4096), (4096, 4096)),
+        ((16, 4096), (4096, 8192)), ((8192, 4096), (4096, 16)))],
+    "tma": lambda e: [T.addmm(e(4096, **BF16), e(4096, 4096, **BF16), b) for b in (e(4096, 4096, **BF16), e(4096, 4096, **BF16).mT)]
+    + [e(768, 16384, **BF16) @ e(16384, 50304, **BF16), e(128, 1024, 1024, **BF16) @ e(128, 1024, 1024, **BF16)],
+    "ieee": lambda e: [e(4096, 4096) @ e(4096, 4096), e(512, 512) @ e(512, 512), e(64, 4096) @ e(4096, 64), e(16, 512) @ e(512, 4096)],
+    "fp64": lambda e: [e(m, n, dtype=T.float64) @ e(n, m, dtype=T.float64) for m, n in ((4096, 512), (64, 64))],
+    "whole": lambda e: [e(4096, 512, dtype=t) @ e(512, 4096, dtype=t) for t in (T.int8, T.int16, T.int32, T.int64, T.uint8)],
+    "vectors": lambda e: [e(1, 4096, **BF16) @ e(4096, 4096, **BF16).mT, e(1, 4096) @ e(4096, 4096), e(4096, 4096) @ e(4096),
+                          e(1 << 20) @ e(1 << 20)],
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products(name):
+    check(launched(PRODUCTS[name]))
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_products_of_less_precision(precision):
+    set_float32_matmul_precision(precision)
+    try:
+        specs = launched(lambda e: [e(4096, 4096) @ e(4096, 4096), e(1000, 512) @ e(512, 1001), e(16, 4096) @ e(4096, 4096)])
+    finally:
+        set_float32_matmul_precision("highest")
+    check(specs)
+
+
+def test_the_table_names_tiles_that_are_launched():
+    """Each row of the table wins for some problem."""
+    won = set()
+    for call in PRODUCTS.values():
+        for spec in launched(call):
+            names = [p.name for p in spec.kernel.params]
+            won.add(tuple(spec.constexprs.get((names.index(n),)) for n in ("BLOCK_M", "BLOCK_N", "BLOCK_K") if n in names))
+    assert {t[:3] for t in TILES["tma"][:1] + TILES["half"][1:3]} <= won
+
+
+def run_attention(empty, dtype, size, heads=8, key_heads=8, causal=True, mask=None, dropout_p=0.0):
+    q, k, v = empty(2, heads, 512, size, dtype=dtype), *[empty(2, key_heads, 512, size, dtype=dtype) for _ in range(2)]
+    mask = None if mask is None else empty(512, 512, dtype=mask)
+    out, lse = attention(q, k, v, mask, dropout_p, causal, 0.125, 5, 7, None)
+    attention_backward(out, q, k, v, mask, out, lse, dropout_p, causal, 0.125, 5, 7, None)
+
+
+@pytest.mark.parametrize("size", [64, 128, 256])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_attention(dtype, size):
+    wide = dtype == "float64" and size == 256
+    check(launched(lambda e: run_attention(e, getattr(T, dtype), size)),
+          [(f"attention_backward_{x}_kernel", a) for x in ("q", "kv") for a in ARCHS] if wide else ())
+
+
+def test_attention_with_masks_groups_and_odd_sizes():
+    check(launched(lambda e: [run_attention(e, T.bfloat16, 64, causal=False, mask=T.bool),
+                              run_attention(e, T.float16, 80, 8, 2, False, T.float16)]),
+          [("attention_backward_kv_kernel", arch) for arch in (90, 100)])
+
+
+def test_attention_with_dropout():
+    check(launched(lambda e: run_attention(e, T.bfloat16, 64, dropout_p=0.1)),
+          [(f"attention_backward_{x}_kernel", 80) for x in ("q", "kv")])
