@@ -7,19 +7,94 @@
 tensor([[2., 2., 2.],
         [2., 2., 2.]])
 """
-from tritorch import autograd, cuda, dispatch
-from tritorch.dtype import types as _types
-from tritorch.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
-from tritorch.autograd.modes import is_inference_mode_enabled
-from tritorch.device import device, get_default_device, set_default_device
-from tritorch.dispatch import op
-from tritorch.dtype import can_cast, dtype, finfo, get_default_dtype, iinfo, promote_types, result_type, set_default_dtype
+import importlib
+
+from tritorch import autograd, cuda, dispatch, surface
+from tritorch.autograd import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
+from tritorch.dtype import (
+    bfloat16,
+    can_cast,
+    double,
+    finfo,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    get_default_dtype,
+    half,
+    iinfo,
+    int8,
+    int16,
+    int32,
+    int64,
+    long,
+    promote_types,
+    result_type,
+    set_default_dtype,
+    short,
+    types,
+    uint8,
+)
 from tritorch.errors import OutOfMemoryError
-from tritorch.ops import methods as _methods
+from tritorch.generator import Generator
+from tritorch.interop import as_tensor, asarray, from_dlpack, from_numpy, frombuffer
+from tritorch.ops import methods
+from tritorch.printing import get_printoptions, set_printoptions
+from tritorch.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from tritorch.shape import Size
 from tritorch.tensor import Tensor
 
-for _kind in _types.ALL:
-    globals()[_kind.name] = _kind
-double, float, half, long, int, short = _types.double, _types.float, _types.half, _types.long, _types.int, _types.short
-globals().update(_methods.surface)
+surface.attach()
+globals().update(methods.surface)                                        # the functions of the operators' table
+float, int, bool = types.float, types.int, types.bool                    # the names of PyTorch, which shadow Python's here alone
+strided = "strided"                                                      # the one memory layout there is
+contiguous_format, preserve_format, channels_last = "contiguous_format", "preserve_format", "channels_last"
+inf, nan, pi, e = types.math.inf, types.math.nan, types.math.pi, types.math.e
+__version__ = "0.1.0"
+
+# `tritorch.dtype` and `tritorch.device` are the classes, as in PyTorch: bound last, over the modules of the same names
+from tritorch.device import device, get_default_device, set_default_device  # noqa: E402
+from tritorch.dispatch import op  # noqa: E402
+from tritorch.dtype import dtype  # noqa: E402
+
+
+def is_tensor(obj):
+    """Whether obj is a Tensor."""
+    return isinstance(obj, Tensor)
+
+
+def is_floating_point(input):
+    """Whether the dtype is a floating one."""
+    return input.dtype.is_floating_point
+
+
+def is_complex(input):
+    """Always False: there are no complex tensors."""
+    return False
+
+
+def numel(input):
+    """Number of elements."""
+    return input.numel()
+
+
+def is_storage(obj):
+    """Whether obj is the memory of a tensor."""
+    from tritorch.storage import Storage
+
+    return isinstance(obj, Storage)
+
+
+def __getattr__(name):
+    """Packages and functions that load when they are first asked for."""
+    if name in surface.PACKAGES:
+        return importlib.import_module("tritorch." + name)
+    if name in surface.LAZY:
+        value = globals()[name] = getattr(importlib.import_module("tritorch." + surface.LAZY[name]), name)
+        return value
+    raise AttributeError(f"module 'tritorch' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *surface.PACKAGES, *surface.LAZY})
