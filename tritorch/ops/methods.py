@@ -1,178 +1,201 @@
-"""The surface of Tensor and of `tritorch`, as one table: every public name under the module of the family that defines it.
+"""The surface of Tensor and of `tritorch` that operators give, as one table: every public name under the family that defines it.
 
 `BOTH` are functions `tritorch.f(x)` and methods `x.f()`, `METHODS` only methods, `FUNCTIONS` only functions. `IN_PLACE` are
 operators that also get `x.f_()`: the same operator written into x. `OPERATORS` are Python's.
 """
-import importlib
-
+from tritorch.autograd import engine
+from tritorch.dtype import types
+from tritorch.ops import (
+    activation,
+    attention,
+    compare,
+    copy,
+    create,
+    dropout,
+    einsum,
+    extremes,
+    getitem,
+    indexing,
+    matmul,
+    normalize,
+    picking,
+    pointwise,
+    quantile,
+    random,
+    reduce,
+    scan,
+    scatter,
+    shaping,
+    softmax,
+    sorting,
+    statistics,
+    view,
+)
 from tritorch.tensor import Tensor
 
 BOTH = {
-    "view": """as_strided diagonal transpose unsqueeze select reshape flatten unflatten permute squeeze narrow t movedim moveaxis swapaxes swapdims
+    view: """as_strided diagonal transpose unsqueeze select reshape flatten unflatten permute squeeze narrow t movedim moveaxis swapaxes swapdims
             adjoint unbind split chunk tensor_split broadcast_to view_as""",
-    "copy": "clone",
-    "pointwise": """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative positive abs absolute sign sgn square
+    copy: "clone",
+    pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative positive abs absolute sign sgn square
             ceil floor round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh
-            atanh arcsin arccos arctan arcsinh arccosh arctanh erf erfc erfinv lgamma digamma sinc nan_to_num deg2rad rad2deg maximum minimum fmax fmin
+            atanh arcsin arccos arctan arcsinh arccosh arctanh erf erfc erfinv lgamma digamma sinc deg2rad rad2deg maximum minimum fmax fmin
             atan2 arctan2 hypot copysign logaddexp logaddexp2 xlogy nextafter heaviside ldexp float_power rsub sigmoid logit""",
-    "compare": """eq ne lt le gt ge equal not_equal less less_equal greater greater_equal isnan isinf isfinite isposinf isneginf signbit isclose allclose
+    compare: """eq ne lt le gt ge equal not_equal less less_equal greater greater_equal isnan isinf isfinite isposinf isneginf signbit isclose allclose
             logical_not logical_and logical_or logical_xor where isreal is_nonzero isin nan_to_num bitwise_not bitwise_and bitwise_or bitwise_xor
             bitwise_left_shift bitwise_right_shift lerp addcmul addcdiv clamp clip clamp_min clamp_max gcd lcm""",
-    "activation": "relu prelu",
-    "reduce": "sum nansum mean prod any all count_nonzero logsumexp",
-    "extremes": "amax amin max min argmax argmin aminmax",
-    "statistics": "var std var_mean std_mean norm median nanmedian mode quantile nanmean",
-    "scan": "cumsum cumprod cummax cummin logcumsumexp diff",
-    "softmax": "softmax log_softmax",
-    "matmul": "matmul mm bmm mv dot vdot inner outer ger addmm addmv addbmm baddbmm addr matrix_power kron chain_matmul cross",
-    "indexing": "gather index_select index_add",
-    "scatter": "scatter scatter_add scatter_reduce index_copy index_fill index_put masked_fill masked_scatter",
-    "picking": "masked_select nonzero argwhere take take_along_dim bincount",
-    "shaping": "repeat_interleave tile roll flip fliplr flipud rot90 tril triu diag diag_embed trace unique unique_consecutive",
-    "sorting": "sort argsort topk msort kthvalue searchsorted bucketize histc",
-    "random": "bernoulli multinomial",
+    activation: "relu prelu",
+    reduce: "sum nansum mean prod any all count_nonzero logsumexp",
+    extremes: "amax amin max min argmax argmin aminmax",
+    statistics: "var std var_mean std_mean norm",
+    quantile: "median nanmedian mode quantile nanmean",
+    scan: "cumsum cumprod cummax cummin logcumsumexp",
+    softmax: "softmax log_softmax",
+    matmul: "matmul mm bmm mv dot vdot inner outer ger addmm addmv addbmm baddbmm addr matrix_power kron chain_matmul",
+    indexing: "gather index_select index_add",
+    scatter: "scatter scatter_add scatter_reduce index_copy index_fill index_put masked_fill masked_scatter",
+    picking: "masked_select nonzero argwhere take take_along_dim bincount",
+    shaping: "repeat_interleave tile roll flip fliplr flipud rot90 tril triu diag diag_embed trace diff",
+    sorting: "sort argsort topk msort kthvalue unique unique_consecutive searchsorted bucketize histc",
+    random: "bernoulli multinomial",
 }
 METHODS = {
-    "view": "view reshape_as expand expand_as unfold",
-    "copy": "copy_ fill_ zero_ contiguous to pin_memory is_pinned type_as item tolist",
-    "create": "new_tensor new_full new_zeros new_ones new_empty_strided",
-    "shaping": "repeat",
-    "random": "uniform_ normal_ bernoulli_ random_ exponential_ geometric_ cauchy_ log_normal_",
+    view: "view reshape_as expand expand_as unfold",
+    copy: "copy_ fill_ zero_ contiguous to pin_memory is_pinned type_as item tolist",
+    create: "new_tensor new_full new_zeros new_ones new_empty_strided",
+    shaping: "repeat",
+    random: "uniform_ normal_ bernoulli_ random_ exponential_ geometric_ cauchy_ log_normal_",
 }
 FUNCTIONS = {
-    "create": "empty zeros ones full empty_like full_like zeros_like ones_like arange linspace logspace eye tensor scalar_tensor",
-    "einsum": "einsum tensordot",
-    "attention": "",
-    "shaping": """cat concat concatenate stack hstack vstack dstack row_stack column_stack meshgrid cartesian_prod combinations atleast_1d atleast_2d
+    create: "empty zeros ones full empty_like full_like zeros_like ones_like arange linspace logspace eye tensor scalar_tensor",
+    einsum: "einsum tensordot",
+    attention: "",
+    shaping: """cat concat concatenate stack hstack vstack dstack row_stack column_stack meshgrid cartesian_prod combinations atleast_1d atleast_2d
             atleast_3d block_diag tril_indices triu_indices broadcast_tensors""",
-    "random": "rand randn randint randperm rand_like randn_like randint_like normal poisson",
-    "dropout": "dropout",
-    "normalize": "layer_norm rms_norm batch_norm group_norm instance_norm",
+    random: "rand randn randint randperm rand_like randn_like randint_like normal poisson",
+    dropout: "dropout",
+    normalize: "layer_norm rms_norm batch_norm group_norm instance_norm",
 }
 IN_PLACE = {
-    "pointwise": """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative abs absolute sign sgn square ceil floor
+    pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative abs absolute sign sgn square ceil floor
             round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf
             erfc erfinv lgamma digamma sinc atan2 hypot copysign xlogy float_power sigmoid logit ldexp""",
-    "compare": """eq ne lt le gt ge logical_not logical_and logical_or logical_xor nan_to_num bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift
+    compare: """eq ne lt le gt ge logical_not logical_and logical_or logical_xor nan_to_num bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift
             bitwise_right_shift lerp addcmul addcdiv clamp clip clamp_min clamp_max gcd lcm""",
-    "activation": "relu",
-    "scan": "cumsum cumprod",
-    "matmul": "addmm addmv baddbmm addbmm addr",
-    "indexing": "index_add",
-    "scatter": "scatter scatter_add scatter_reduce index_copy index_fill index_put masked_fill masked_scatter",
-    "shaping": "tril triu",
+    activation: "relu",
+    scan: "cumsum cumprod",
+    matmul: "addmm addmv baddbmm addbmm addr",
+    indexing: "index_add",
+    scatter: "scatter scatter_add scatter_reduce index_copy index_fill index_put masked_fill masked_scatter",
+    shaping: "tril triu",
 }
 OPERATORS = {
-    "pointwise": """__add__ add, __mul__ mul, __rmul__ mul, __radd__ add, __sub__ sub, __rsub__ rsub, __truediv__ div, __floordiv__ floor_divide,
+    pointwise: """__add__ add, __mul__ mul, __rmul__ mul, __radd__ add, __sub__ sub, __rsub__ rsub, __truediv__ div, __floordiv__ floor_divide,
             __mod__ remainder, __pow__ pow, __neg__ neg, __pos__ positive, __abs__ abs""",
-    "compare": """__invert__ bitwise_not, __and__ bitwise_and, __or__ bitwise_or, __xor__ bitwise_xor, __rand__ bitwise_and, __ror__ bitwise_or,
+    compare: """__invert__ bitwise_not, __and__ bitwise_and, __or__ bitwise_or, __xor__ bitwise_xor, __rand__ bitwise_and, __ror__ bitwise_or,
             __rxor__ bitwise_xor, __lshift__ bitwise_left_shift, __rshift__ bitwise_right_shift, __eq__ eq, __ne__ ne, __lt__ lt, __le__ le, __gt__ gt, __ge__ ge""",
-    "matmul": "__matmul__ matmul",
-    "getitem": "__getitem__ getitem, __setitem__ setitem",
+    matmul: "__matmul__ matmul",
+    getitem: "__getitem__ getitem, __setitem__ setitem",
 }
 surface = {}                                                             # the functions of `tritorch`, by name
+CASTS = dict(float=types.float32, double=types.float64, half=types.float16, bfloat16=types.bfloat16, long=types.int64, int=types.int32,
+             short=types.int16, char=types.int8, byte=types.uint8, bool=types.bool)
+IN_PLACE_OPERATORS = """__iadd__ add, __isub__ sub, __imul__ mul, __itruediv__ div, __ipow__ pow, __ifloordiv__ floor_divide, __imod__ remainder,
+            __iand__ bitwise_and, __ior__ bitwise_or, __ixor__ bitwise_xor"""
+REFLECTED = "__rtruediv__ div, __rpow__ pow, __rfloordiv__ floor_divide, __rmod__ remainder, __rmatmul__ matmul"
 
 
 def in_place(f):
     """`x.f_(…)`: the operator, or the function above one, written into x."""
-    name = f.__name__ + "_"
     if hasattr(f, "into"):
         def method(self, *args, **kw):
             return f.into(self, self, *args, **kw)
     else:
         def method(self, *args, **kw):
             return f(self, *args, out=self, **kw)
-    method.__name__ = method.__qualname__ = name
+    method.__name__ = method.__qualname__ = f.__name__ + "_"
     method.__doc__ = f"`{f.__name__}` written into the tensor itself."
     return method
 
 
-def _swapped(f, name):
+def reflected(f, name):
+    """The operator with its operands exchanged."""
     def method(self, other):
         return f(other, self)
 
-    method.__name__ = name
+    method.__name__ = method.__qualname__ = name
     return method
 
 
-def _each(table):
-    for family, names in table.items():
-        try:
-            module = importlib.import_module("tritorch.ops." + family)
-        except ModuleNotFoundError:
-            continue
+def names_of(table):
+    """(name, function) of every entry of a table."""
+    for module, names in table.items():
         for name in names.split():
-            if hasattr(module, name):
-                yield name, getattr(module, name)
+            yield name, getattr(module, name)
+
+
+def pairs_of(text):
+    """(special name, name) of every entry of a list of Python operators."""
+    return [pair.split() for pair in text.split(",")]
 
 
 def attach():
-    """Put the table on Tensor."""
-    for name, f in _each(BOTH):
+    """Put the tables on Tensor."""
+    for name, f in names_of(BOTH):
         surface[name] = f
         setattr(Tensor, name, f)
-    for name, f in _each(METHODS):
+    for name, f in names_of(METHODS):
         setattr(Tensor, name, f)
-    for name, f in _each(FUNCTIONS):
-        surface[name] = f
-    for name, f in _each(IN_PLACE):
+    surface.update(names_of(FUNCTIONS))
+    for name, f in names_of(IN_PLACE):
         setattr(Tensor, name + "_", in_place(f))
-    for family, pairs in OPERATORS.items():
-        try:
-            module = importlib.import_module("tritorch.ops." + family)
-        except ModuleNotFoundError:
-            continue
-        for pair in pairs.split(","):
-            special, name = pair.split()
-            if hasattr(module, name):
-                setattr(Tensor, special, getattr(module, name))
-    from tritorch.autograd import engine
-    from tritorch.ops import copy, create, pointwise
-
-    Tensor.backward = lambda self, gradient=None, retain_graph=None, create_graph=False, inputs=None: engine.backward(
-        self, gradient, retain_graph, create_graph, inputs)
-    for name in ("register_hook", "register_post_accumulate_grad_hook", "retain_grad"):
-        setattr(Tensor, name, getattr(engine, name))
-    Tensor.cpu, Tensor.cuda = copy.cpu_, copy.cuda_
-    from tritorch.dtype import types
-
-    for name, kind in dict(float=types.float32, double=types.float64, half=types.float16, bfloat16=types.bfloat16, long=types.int64, int=types.int32,
-                           short=types.int16, char=types.int8, byte=types.uint8, bool=types.bool).items():
+    for module, text in OPERATORS.items():
+        for special, name in pairs_of(text):
+            setattr(Tensor, special, getattr(module, name))
+    for special, name in pairs_of(IN_PLACE_OPERATORS):
+        setattr(Tensor, special, getattr(Tensor, name + "_"))
+    for special, name in pairs_of(REFLECTED):
+        setattr(Tensor, special, reflected(surface[name], special))
+    for name, kind in CASTS.items():
         setattr(Tensor, name, copy.as_type(kind))
-    from tritorch.ops import compare
-
-    Tensor.where = compare.tensor_where
-    Tensor.new_empty = create.new_empty_method
-    surface["empty_strided"] = create.strided_empty
-    for special, name in (("__iadd__", "add_"), ("__isub__", "sub_"), ("__imul__", "mul_"), ("__itruediv__", "div_"), ("__ipow__", "pow_"),
-                          ("__ifloordiv__", "floor_divide_"), ("__imod__", "remainder_"), ("__iand__", "bitwise_and_"), ("__ior__", "bitwise_or_"),
-                          ("__ixor__", "bitwise_xor_")):
-        if hasattr(Tensor, name):
-            setattr(Tensor, special, getattr(Tensor, name))
-    for special, name in (("__rtruediv__", "div"), ("__rpow__", "pow"), ("__rfloordiv__", "floor_divide"), ("__rmod__", "remainder"), ("__rmatmul__", "matmul")):
-        if name in surface:
-            setattr(Tensor, special, _swapped(surface[name], special))
-    Tensor.T = property(lambda self: self.permute(tuple(range(self.ndim))[::-1]))
-    Tensor.mT = Tensor.mH = property(lambda self: self.transpose(-2, -1))
-    Tensor.__bool__ = lambda self: bool(self.item())
-    Tensor.__float__ = lambda self: float(self.item())
-    Tensor.__int__ = lambda self: int(self.item())
-    Tensor.__index__ = _index
+    for f in (backward, engine.register_hook, engine.register_post_accumulate_grad_hook, engine.retain_grad, sum_to_size, record_stream):
+        setattr(Tensor, f.__name__, f)
+    Tensor.cpu, Tensor.cuda, Tensor.new_empty, Tensor.where = copy.cpu_, copy.cuda_, create.new_empty_method, compare.tensor_where
+    Tensor.__index__, Tensor.__contains__ = as_index, contains
+    Tensor.__bool__, Tensor.__int__, Tensor.__float__ = [(lambda self, kind=kind: kind(self.item())) for kind in (bool, int, float)]
     Tensor.__iter__ = lambda self: iter(self.unbind(0))
-    Tensor.__contains__ = lambda self, value: bool((self == value).any().item())
-    Tensor.sum_to_size = sum_to_size
-    for name in ("printing",):
-        try:
-            module = importlib.import_module("tritorch." + name)
-        except ModuleNotFoundError:
-            continue
-        Tensor.__repr__ = module.tensor_repr
+    Tensor.T = property(lambda self: self.permute(tuple(range(self.ndim))[::-1]), doc="The dims in reverse order.")
+    Tensor.mT = Tensor.mH = property(lambda self: self.transpose(-2, -1), doc="The last two dims exchanged.")
+    Tensor.H = property(lambda self: self.t(), doc="The transpose of a matrix.")
+    surface["empty_strided"] = create.strided_empty
 
 
-def _index(self):
+def backward(self, gradient=None, retain_graph=None, create_graph=False, inputs=None):
+    """Accumulate the gradients of this tensor into the `.grad` of the leaves it came from.
+
+    >>> import tritorch as torch; x = torch.ones(2, requires_grad=True); (x * 3).sum().backward(); x.grad
+    tensor([3., 3.])
+    """
+    engine.backward(self, gradient, retain_graph, create_graph, inputs)
+
+
+def record_stream(self, stream):
+    """Keep the memory from being used again before the work now queued on `stream` has run."""
+    from tritorch.cuda.allocator import record_stream
+
+    record_stream(self.storage.owner, stream)
+
+
+def as_index(self):
+    """A whole number as a Python index."""
     if self.dtype.is_floating_point or self.numel() != 1:
         raise TypeError(f"index: expected an integer tensor of one element, got {self.dtype} of shape {self.shape}")
     return int(self.item())
+
+
+def contains(self, value):
+    """Whether some element equals the value."""
+    return bool((self == value).any().item())
 
 
 def sum_to_size(input, *size):

@@ -454,3 +454,19 @@ def tril_indices(row, col, offset=0, *, dtype=None, device="cpu", layout=None):
 def triu_indices(row, col, offset=0, *, dtype=None, device="cpu", layout=None):
     """Rows and columns of the upper triangle of a matrix, as a (2, n) tensor."""
     return _triangle_indices(np.triu, row, col, offset, dtype, device)
+
+
+def diff(input, n=1, dim=-1, prepend=None, append=None):
+    """The differences of neighbours along `dim`, n times over.
+
+    >>> import tritorch as torch; torch.tensor([1, 4, 9]).diff()
+    tensor([3, 5])
+    """
+    d = wrap_dim(dim, len(input.shape), "diff")
+    parts = [t for t in (prepend, input, append) if t is not None]
+    out = cat(parts, d) if len(parts) > 1 else input
+    for _ in range(min(n, out.shape[d])):
+        size = out.shape[d] - 1
+        front, back = view.narrow(out, d, 1, size), view.narrow(out, d, 0, size)
+        out = front ^ back if out.dtype is types.bool else front - back
+    return out

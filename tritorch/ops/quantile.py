@@ -1,0 +1,105 @@
+"""Order statistics by sorting: median, mode, quantile."""
+from collections import namedtuple
+
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops import compare, create, view
+from tritorch.ops.reduce import sum
+from tritorch.ops.sorting import kthvalue, sort
+from tritorch.shape import wrap_dim
+from tritorch.tensor import Tensor
+
+median_result, mode_result = namedtuple("median", "values indices"), namedtuple("mode", "values indices")
+
+
+def _first_nan(input, dim, found, keepdim):
+    """Where a row holds NaN the median is NaN: the greatest, which sorting puts last."""
+    last = kthvalue(input, input.shape[dim] if input.shape else 1, dim, keepdim)
+    has_nan = compare.isnan(last.values)
+    return [compare.where(has_nan, a, b) for a, b in zip(last, found)]
+
+
+def median(input, dim=None, keepdim=False, *, out=None):
+    """The middle element in order (the lower of two), and with `dim` where it is; NaN if there is one.
+
+    >>> import tritorch as torch; torch.tensor([3.0, 1.0, 2.0, 5.0]).median()
+    tensor(2.)
+    """
+    if dim is None:
+        return median(view.reshape(input, -1), 0).values
+    n = input.shape[wrap_dim(dim, len(input.shape), "median")] if input.shape else 1
+    check(n > 0, "median", "a dim that is not empty", input.shape, error=IndexError)
+    found = kthvalue(input, (n + 1) // 2, dim, keepdim)
+    if input.dtype.is_floating_point:
+        found = _first_nan(input, dim, found, keepdim)
+    return median_result(*found) if out is None else median_result(*[o.copy_(v) for o, v in zip(out, found)])
+
+
+def nanmedian(input, dim=None, keepdim=False, *, out=None):
+    """As `median`, of the elements that are not NaN."""
+    if dim is None:
+        return nanmedian(view.reshape(input, -1), 0).values
+    d = wrap_dim(dim, len(input.shape), "nanmedian")
+    if not input.shape:
+        return median(input, 0, keepdim)
+    values, places = sort(input, d)
+    counts = sum(~compare.isnan(input), d, True)
+    middle = compare.clamp((counts - 1) // 2, min=0)
+    found = [x.gather(d, middle) for x in (values, places)]
+    found = found if keepdim else [view.squeeze(x, d) for x in found]
+    return median_result(*found) if out is None else median_result(*[o.copy_(v) for o, v in zip(out, found)])
+
+
+def mode(input, dim=-1, keepdim=False, *, out=None):
+    """The most frequent element along `dim` (the smallest of several), and where it last is."""
+    if not input.shape:
+        return mode_result(input.clone(), create.zeros((), dtype=types.int64, device=input.device))
+    d = wrap_dim(dim, len(input.shape), "mode")
+    values, places = sort(view.movedim(input, d, -1), -1)
+    n = values.shape[-1]
+    number = create.arange(n, device=input.device).expand(values.shape)
+    starts = create.ones(*values.shape, dtype=types.bool, device=input.device)
+    starts[..., 1:] = values[..., 1:] != values[..., :-1]
+    start = compare.where(starts, number, 0).cummax(-1).values            # where the run of each element began
+    best = (number - start).argmax(-1, keepdim=True)                     # the first of the longest runs, at its end
+    found = [view.movedim(x.gather(-1, best), -1, d) for x in (values, places)]
+    found = found if keepdim else [view.squeeze(x, d) for x in found]
+    return mode_result(*found) if out is None else mode_result(*[o.copy_(v) for o, v in zip(out, found)])
+
+
+def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=None):
+    """The value below which the share q (a number or a vector of them) of the elements lies.
+
+    >>> import tritorch as torch; torch.arange(5.0).quantile(0.25)
+    tensor(1.)
+    """
+    check(input.dtype in (types.float32, types.float64), "quantile", "float32 or float64", input.dtype)
+    check(interpolation in ("linear", "lower", "higher", "midpoint", "nearest"), "quantile", "a known interpolation", repr(interpolation), error=ValueError)
+    single = not isinstance(q, Tensor) or not q.shape
+    q = q.to(input.dtype) if isinstance(q, Tensor) else create.tensor(q, dtype=input.dtype, device=input.device)
+    check(bool(((q >= 0) & (q <= 1)).all().item()), "quantile", "q between 0 and 1", q.tolist())
+    ndim = len(input.shape)
+    d = 0 if dim is None else wrap_dim(dim, ndim, "quantile")
+    rows = sort(view.reshape(input, -1) if dim is None else view.movedim(input, d, -1), -1).values
+    n = rows.shape[-1]
+    check(n > 0, "quantile", "a tensor that is not empty", input.shape)
+    rank = view.reshape(q, -1) * (n - 1)
+    low = rank.floor().to(types.int64)
+    high = compare.clamp(low + 1, max=n - 1)
+    weight = {"linear": rank - low, "lower": rank * 0, "higher": (rank > low).to(rank.dtype), "midpoint": (rank > low).to(rank.dtype) * 0.5,
+              "nearest": rank.round() - low}[interpolation]
+    below, above = rows.index_select(-1, low), rows.index_select(-1, high)
+    made = compare.lerp(below, above, weight)
+    made = compare.where(compare.isnan(rows[..., -1:]), float("nan"), made)
+    made = view.movedim(made, -1, 0)
+    if keepdim:
+        made = view.reshape(made, -1, *[1] * ndim) if dim is None else view.unsqueeze(made, d + 1)
+    made = view.select(made, 0, 0) if single else made
+    return made if out is None else out.copy_(made)
+
+
+def nanmean(input, dim=None, keepdim=False, *, dtype=None, out=None):
+    """The mean of the elements that are not NaN."""
+    count = sum(~compare.isnan(input), dim, keepdim)
+    made = input.nansum(dim, keepdim, dtype=dtype) / count
+    return made if out is None else out.copy_(made)

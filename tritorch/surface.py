@@ -1,0 +1,28 @@
+"""What the modules above the operators put on Tensor and offer as `tritorch.name`."""
+from tritorch import interop, pickling, printing
+from tritorch.cuda.device import current_device
+from tritorch.device import _current
+from tritorch.tensor import Tensor
+
+METHODS = {
+    "numpy": interop.numpy, "__array__": interop.array_protocol, "__array_wrap__": interop.array_wrap, "__dlpack__": interop.to_dlpack,
+    "__dlpack_device__": interop.dlpack_device, "__reduce_ex__": pickling.reduce_ex, "__copy__": pickling.shallow_copy,
+    "__deepcopy__": pickling.deep_copy, "__repr__": printing.tensor_repr, "__format__": printing.tensor_format,
+}
+
+# names of `tritorch` and the modules that load when one of them is first asked for: `import tritorch` stays light
+LAZY = {
+    "save": "serialization", "load": "serialization", "manual_seed": "random", "seed": "random", "initial_seed": "random",
+    "get_rng_state": "random", "set_rng_state": "random", "fork_rng": "random", "autocast": "amp", "is_autocast_enabled": "amp",
+    "get_autocast_dtype": "amp", "set_float32_matmul_precision": "precision", "get_float32_matmul_precision": "precision",
+}
+PACKAGES = ("amp", "func", "nn", "optim", "random", "serialization", "testing", "utils")
+
+
+def attach():
+    """Complete Tensor, and tell `device("cuda")` which index is current."""
+    for name, f in METHODS.items():
+        setattr(Tensor, name, f)
+    Tensor.__array_priority__ = 1000                                     # numpy arrays leave `array + tensor` to the tensor
+    Tensor.__cuda_array_interface__ = property(interop.cuda_array_interface)
+    _current[0] = current_device
