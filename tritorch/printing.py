@@ -163,3 +163,6 @@ def tensor_repr(x):
 def tensor_format(x, spec):
     """`format(x, spec)`: that of the number for 0-dim tensors."""
     return format(x.item(), spec) if x.ndim == 0 else object.__format__(x, spec)
+
+
+METHODS = {"__repr__": tensor_repr, "__format__": tensor_format}     # put on Tensor by the package

@@ -148,6 +148,9 @@ def distribution(name, draw, doc, example, clamp=False, floating=True):
         yield (64,), bfloat16, device, a, b, 0, (1 << 32) - 3
         yield (), float32, device, a, b, 1, 1
         yield (0, 3), float32, device, a, b, 1, 1
+        if not floating:
+            yield (40,), int64, device, a, b, 1, 1
+            yield (40,), bool_, device, a, b, 1, 1
 
     if floating:
         @door.errors
