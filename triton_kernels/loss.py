@@ -42,15 +42,15 @@ def cross_entropy_kernel(
             weights += w
             dot += tl.where(n < N, w * x, 0)
     top, total = logsumexp_fold((top, total))
-    lse = tl.where(total == 0, top, top + tl.log(total))
+    log_total = tl.where(total == 0, 0, tl.log(total))
     x = tl.load(x_rows + target * stride_xn, mask=counts, other=0).to(ACC)
     w = tl.where(counts, class_weight(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
-    loss = w * (lse - x)
+    loss = w * (log_total + (top - x))                                    # in this order large logits cancel exactly
     if SMOOTH:
-        loss = (1 - smoothing) * loss + smoothing / N * (tl.sum(weights, 1) * lse - tl.sum(dot, 1))
+        loss = (1 - smoothing) * loss + smoothing / N * (tl.sum(weights, 1) * (top + log_total) - tl.sum(dot, 1))
     tl.store(loss_ptr + offsets(m, shape_m, stride_m), tl.where(counts, loss, 0), mask=m < M)
     tl.store(weight_ptr + offsets(m, shape_m, stride_m, RANK), w, mask=m < M)
-    tl.store(lse_ptr + offsets(m, shape_m, stride_m, 2 * RANK), lse, mask=m < M)
+    tl.store(lse_ptr + offsets(m, shape_m, stride_m, 2 * RANK), top + log_total, mask=m < M)
 
 
 @triton.jit

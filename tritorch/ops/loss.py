@@ -70,12 +70,14 @@ def cross_entropy_cpu(loss, target_weight, lse, x, target, weight, ignore_index,
     at = np.where(counts, target, 0).astype(np.int64)
     with np.errstate(invalid="ignore", divide="ignore"):
         top = x.max(axis=dim, keepdims=True)
-        e = np.subtract(x, np.where(np.isfinite(top), top, 0))
+        top = np.where(np.isfinite(top), top, 0)
+        e = np.subtract(x, top)
         np.exp(e, out=e)
-        lse[...] = (np.log(e.sum(axis=dim, keepdims=True)) + np.where(np.isfinite(top), top, 0)).reshape(lse.shape)
+        total = np.log(e.sum(axis=dim, keepdims=True))
+        lse[...] = (total + top).reshape(lse.shape)
         target_weight[...] = counts if weight is None else np.where(counts, weight[at], 0)
-        picked = np.take_along_axis(x, np.expand_dims(at, dim), dim).reshape(lse.shape)
-        loss[...] = np.where(counts, target_weight * (lse - picked), 0)
+        picked = np.take_along_axis(x, np.expand_dims(at, dim), dim)
+        loss[...] = np.where(counts, target_weight * (total + (top - picked)).reshape(loss.shape), 0)
         if label_smoothing:
             w = along(weight, x, dim) if weight is not None else x.dtype.type(1)
             smooth = ((np.expand_dims(lse, dim) - x) * w).sum(axis=dim)

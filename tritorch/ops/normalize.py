@@ -338,14 +338,15 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
 def rms_norm(input, normalized_shape, weight=None, eps=None):
     """Divide the last dims by their root mean square, then scale.
 
-    out = x / √(mean(x²) + eps) · weight; eps defaults to the machine epsilon of the dtype. Half types compute in float32.
+    out = x / √(mean(x²) + eps) · weight; eps defaults to the machine epsilon of the dtype computed in,
+    float32 for half types.
     Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
 
     >>> import tritorch as torch; from tritorch.ops.normalize import rms_norm
     >>> rms_norm(torch.tensor([[3.0, 3.0]]), (2,))
     tensor([[1., 1.]])
     """
-    return rms_norm_rows(input, tuple(normalized_shape), weight, types.finfo(input.dtype).eps if eps is None else eps)[0]
+    return rms_norm_rows(input, tuple(normalized_shape), weight, types.finfo(input.dtype.compute).eps if eps is None else eps)[0]
 
 
 from tritorch.ops.batchnorm import batch_norm, instance_norm  # noqa: E402, F401  the other norms build on this file

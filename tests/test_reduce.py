@@ -1,0 +1,164 @@
+"""Reductions against PyTorch: dims, dtypes, nan, empty, ties, and rows long enough to be split over programs."""
+import math
+
+import numpy as np
+import pytest
+
+import tritorch
+
+torch = pytest.importorskip("torch")
+
+DIMS = [(), (0,), (1,), (-1,), ((0, 2),), ((0, 1, 2),)]
+FAMILY = ["sum", "nansum", "mean", "amax", "amin", "any", "all", "var", "std"]
+
+
+def pair(array, requires_grad=False):
+    """The same values in tritorch and in torch."""
+    ours, theirs = tritorch.tensor(array), torch.tensor(array)
+    return (ours.requires_grad_(), theirs.requires_grad_()) if requires_grad else (ours, theirs)
+
+
+def same(ours, theirs, rtol=1e-5, atol=1e-6):
+    ours, theirs = (ours, theirs) if isinstance(ours, tuple) else ((ours,), (theirs,))
+    for o, t in zip(ours, theirs):
+        assert tuple(o.shape) == tuple(t.shape) and str(o.dtype)[9:] == str(t.dtype)[6:]
+        np.testing.assert_allclose(o.detach().cpu().float().array, t.detach().float().numpy(), rtol=rtol, atol=atol)
+
+
+def values(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("name", FAMILY)
+def test_dims_and_gradients(name, dim):
+    x, y = pair(values(3, 4, 5), True)
+    for keepdim in (False, True) if dim else (False,):
+        keywords = {"keepdim": keepdim} if dim else {}
+        ours, theirs = getattr(tritorch, name)(x, *dim, **keywords), getattr(torch, name)(y, *dim, **keywords)
+        same(ours, theirs)
+    if name not in ("any", "all"):
+        weight = values(*ours.shape)
+        (gx,) = tritorch.autograd.grad(ours, [x], tritorch.tensor(weight))
+        (gy,) = torch.autograd.grad(theirs, [y], torch.tensor(weight))
+        same(gx, gy)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"])
+@pytest.mark.parametrize("name", ["sum", "prod", "amax", "amin", "any", "all", "count_nonzero", "argmax", "max", "logsumexp"])
+def test_dtypes(name, kind):
+    if (name, kind) == ("argmax", "bool"):
+        pytest.skip("torch has no argmax of bools")
+    array = np.random.default_rng(1).integers(0, 4, (6, 7)).astype(np.float32)
+    x, y = tritorch.tensor(array).to(getattr(tritorch, kind)), torch.tensor(array).to(getattr(torch, kind))
+    same(getattr(tritorch, name)(x, 1), getattr(torch, name)(y, 1), rtol=1e-2 if kind.endswith("float16") else 1e-6)
+
+
+@pytest.mark.parametrize("name", "sum nansum amax amin argmax argmin max min any all logsumexp aminmax var".split())
+def test_nan_and_infinity(name, cuda):
+    array = values(6, 9)
+    array[1, 3] = array[1, 7] = np.nan
+    array[2] = -np.inf
+    array[3, 4] = np.inf
+    for dim in (0, 1):
+        want = getattr(torch, name)(torch.tensor(array), dim=dim)
+        same(getattr(tritorch, name)(tritorch.tensor(array), dim=dim), want)
+        same(getattr(tritorch, name)(tritorch.tensor(array).to(cuda), dim=dim), want)
+
+
+def test_empty():
+    for name in ("sum", "prod", "mean", "any", "all", "nansum", "var", "count_nonzero"):
+        same(getattr(tritorch, name)(tritorch.zeros(0, 3), dim=0), getattr(torch, name)(torch.zeros(0, 3), dim=0))
+        same(getattr(tritorch, name)(tritorch.zeros(3, 0)), getattr(torch, name)(torch.zeros(3, 0)))
+    for call in (lambda t: t.zeros(0, 3).amax(0), lambda t: t.zeros(0).max(), lambda t: t.zeros(0, 3).max(0), lambda t: t.zeros(0).argmax(),
+                 lambda t: t.zeros(0).aminmax(), lambda t: t.ones(3, dtype=t.int64).mean(), lambda t: t.ones(3, dtype=t.int64).var()):
+        with pytest.raises(Exception) as theirs:
+            call(torch)
+        with pytest.raises(type(theirs.value)):
+            call(tritorch)
+
+
+def test_ties_share_the_gradient_of_amax_and_the_first_gets_that_of_max():
+    array = np.array([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]], np.float32)
+    for call in (lambda t, x: t.amax(x, 1), lambda t, x: t.max(x, 1)[0], lambda t, x: t.max(x), lambda t, x: t.amin(x),
+                 lambda t, x: t.aminmax(x)[1]):
+        x, y = pair(array, True)
+        call(tritorch, x).sum().backward()
+        call(torch, y).sum().backward()
+        same(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("dim", [None, 0, 1])
+def test_prod_with_zeros(dim):
+    array = np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 4.0], [1.0, 5.0, 6.0]], np.float32)
+    x, y = pair(array, True)
+    ours, theirs = (x.prod(), y.prod()) if dim is None else (x.prod(dim), y.prod(dim))
+    ours.sum().backward()
+    theirs.sum().backward()
+    same(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("p", [0, 0.5, 1, 2, 3, 2.5, math.inf, -math.inf, -1])
+def test_norms(p):
+    array = values(4, 6)
+    array[0, 0], array[2] = 0, 0
+    x, y = pair(array, True)
+    for dim in (1, None):
+        ours, theirs = tritorch.norm(x, p, dim), torch.norm(y, p, dim)
+        same(ours, theirs)
+        if p > 0:                                                         # below, a norm with zeros among its elements has no slope
+            (gx,), (gy,) = tritorch.autograd.grad(ours.sum(), [x]), torch.autograd.grad(theirs.sum(), [y])
+            same(gx, gy)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"correction": 0}, {"unbiased": False}, {"correction": 2.5}, {"dim": 1},
+                                      {"dim": (0, 2), "correction": 3}])
+def test_variance_arguments(keywords):
+    x, y = pair(values(3, 4, 5))
+    for name in ("var", "std"):
+        same(getattr(x, name)(**keywords), getattr(y, name)(**keywords))
+    if keywords:
+        same(tuple(tritorch.var_mean(x, **keywords)), torch.var_mean(y, **keywords))
+    same(x.var(False), y.var(False))
+
+
+def test_std_of_a_constant_has_gradient_zero():
+    x = tritorch.ones(4, requires_grad=True)
+    x.std().backward()
+    assert x.grad.tolist() == [0.0] * 4
+
+
+def test_variance_of_large_values_keeps_its_digits(cuda):
+    array = (1e4 + values(2, 4097)).astype(np.float32)
+    want = array.astype(np.float64).var(axis=1, ddof=1)
+    for x in (tritorch.tensor(array), tritorch.tensor(array).to(cuda)):
+        np.testing.assert_allclose(x.var(1).cpu().array, want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape, dim", [((70001,), 0), ((3, 20000), 1), ((20000, 3), 0), ((2, 5000, 3), 1), ((500, 700), None)])
+def test_long_rows_are_split_and_deterministic(shape, dim, cuda):
+    array = values(*shape)
+    x = tritorch.tensor(array).to(cuda)
+    exact = array.astype(np.float64).sum(axis=dim)
+    first = x.sum(dim).cpu().array
+    np.testing.assert_allclose(first, exact, rtol=1e-5, atol=2e-4)
+    assert (x.sum(dim).cpu().array == first).all()
+    if dim is not None:
+        assert (x.argmax(dim).cpu().array == array.argmax(axis=dim)).all()
+        np.testing.assert_allclose(x.logsumexp(dim).cpu().array, torch.tensor(array).logsumexp(dim).numpy(), rtol=1e-5)
+
+
+def test_half_types_add_up_in_float32(cuda):
+    for kind in (tritorch.float16, tritorch.bfloat16):
+        x = tritorch.full((3, 4096), 0.1).to(kind)
+        want = float(x[0, 0].float()) * 4096
+        for y in (x, x.to(cuda)):
+            assert abs(float(y.sum(1)[0]) - want) <= 0.004 * want
+
+
+def test_sum_keeps_no_memory_of_its_input():
+    x = tritorch.ones(3, requires_grad=True) * 2
+    total = x.sum()
+    with tritorch.no_grad():
+        x.mul_(5)
+    total.backward()                                                      # the input was written since, and was not needed

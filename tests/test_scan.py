@@ -1,0 +1,96 @@
+"""Scans against PyTorch: dims, dtypes, ties, nan, zeros, and rows long enough to be cut into chunks."""
+import numpy as np
+import pytest
+
+import tritorch
+from tritorch.ops.scan import linear_recurrence
+
+torch = pytest.importorskip("torch")
+
+NAMES = ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"]
+
+
+def values(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def same(ours, theirs, rtol=1e-5, atol=1e-5):
+    ours, theirs = (ours, theirs) if isinstance(ours, tuple) else ((ours,), (theirs,))
+    for o, t in zip(ours, theirs):
+        assert tuple(o.shape) == tuple(t.shape) and str(o.dtype)[9:] == str(t.dtype)[6:]
+        np.testing.assert_allclose(o.detach().cpu().float().array, t.detach().float().numpy(), rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("name", NAMES)
+def test_dims_and_gradients(name, dim):
+    array = values(3, 4, 5)
+    x, y = tritorch.tensor(array, requires_grad=True), torch.tensor(array, requires_grad=True)
+    ours, theirs = getattr(tritorch, name)(x, dim), getattr(torch, name)(y, dim)
+    same(ours, theirs)
+    first, second = (ours[0], theirs[0]) if isinstance(ours, tuple) else (ours, theirs)
+    weight = values(3, 4, 5, seed=1)
+    (gx,), (gy,) = tritorch.autograd.grad(first, [x], tritorch.tensor(weight)), torch.autograd.grad(second, [y], torch.tensor(weight))
+    same(gx, gy, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float16", "bfloat16", "int64", "int32", "int8", "bool"])
+@pytest.mark.parametrize("name", NAMES[:4])
+def test_dtypes(name, kind, cuda):
+    array = np.random.default_rng(1).integers(0, 3, (4, 7)).astype(np.float32)
+    want = getattr(torch, name)(torch.tensor(array).to(getattr(torch, kind)), 1)
+    x = tritorch.tensor(array).to(getattr(tritorch, kind))
+    for place in (x, x.to(cuda)):
+        same(getattr(tritorch, name)(place, 1), want)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cummax", "cummin", "logcumsumexp"])
+def test_nan_infinity_and_ties(name, cuda):
+    array = np.random.default_rng(2).integers(-2, 3, (6, 9)).astype(np.float32)
+    array[1, 3] = array[1, 7] = np.nan
+    array[2] = -np.inf
+    array[3, 4] = np.inf
+    for dim in (0, 1):
+        want = getattr(torch, name)(torch.tensor(array), dim)
+        for x in (tritorch.tensor(array), tritorch.tensor(array).to(cuda)):
+            same(getattr(tritorch, name)(x, dim), want)
+
+
+@pytest.mark.parametrize("zeros", [[], [2], [1, 4]])
+def test_cumprod_gradient_where_factors_are_zero(zeros):
+    array = values(2, 6)
+    array[0, zeros] = 0
+    x, y = tritorch.tensor(array, requires_grad=True), torch.tensor(array, requires_grad=True)
+    x.cumprod(1).sum().backward()
+    y.cumprod(1).sum().backward()
+    same(x.grad, y.grad, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shape, dim", [((20011,), 0), ((2, 9001), 1), ((9001, 2), 0), ((300, 41), 1)])
+def test_long_rows(name, shape, dim, cuda):
+    array = np.abs(values(*shape)) * 0 + 1 + 1e-3 * values(*shape)          # products of these neither vanish nor explode
+    want = getattr(torch, name)(torch.tensor(array).double(), dim)
+    got = getattr(tritorch, name)(tritorch.tensor(array).to(cuda), dim)
+    if isinstance(got, tuple):
+        assert (got[1].cpu().array == want[1].numpy()).all()
+        got, want = got[0], want[0]
+    np.testing.assert_allclose(got.cpu().array, want.numpy(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_linear_recurrence_is_a_loop(reverse, cuda):
+    a, b = values(3, 700, seed=1) * 0.9, values(3, 700, seed=2)
+    want, state = np.empty_like(b), np.zeros(3)
+    for i in range(699, -1, -1) if reverse else range(700):
+        state = a[:, i] * state + b[:, i]
+        want[:, i] = state
+    for place in ("cpu", cuda):
+        got = linear_recurrence(tritorch.tensor(a).to(place), tritorch.tensor(b).to(place), 1, reverse)
+        np.testing.assert_allclose(got.cpu().array, want, rtol=1e-3, atol=1e-4)
+
+
+def test_in_place():
+    x = tritorch.tensor([1.0, 2.0, 3.0])
+    x.cumsum_(0)
+    assert x.tolist() == [1.0, 3.0, 6.0]
