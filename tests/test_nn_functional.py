@@ -146,6 +146,36 @@ def test_interpolate_keeps_non_finite_values_where_they_are():
     assert F.interpolate(x, 10, mode="linear").isnan().tolist() == [[[False] * 7 + [True] * 3]]
 
 
+@pytest.mark.parametrize("align_corners", [True, False])
+@pytest.mark.parametrize("spatial", [(4, 5), (3, 4, 2)])
+def test_grids(align_corners, spatial):
+    oracle = pytest.importorskip("torch")
+    k = len(spatial)
+    theta, image, wanted = _rand(2, k, k + 1), _rand(2, 3, *spatial), _rand(2, 3, *[n + 1 for n in spatial])
+    for mode in ("bilinear", "nearest"):
+        for padding_mode in ("zeros", "border", "reflection"):
+            results = []
+            for world in (torch, oracle):
+                t, x = world.tensor(theta, requires_grad=True), world.tensor(image, requires_grad=True)
+                grid = world.nn.functional.affine_grid(t, [2, 3, *[n + 1 for n in spatial]], align_corners=align_corners)
+                out = world.nn.functional.grid_sample(x, grid, mode, padding_mode, align_corners=align_corners)
+                (out * world.tensor(wanted)).sum().backward()
+                results.append([out.detach(), x.grad, t.grad if mode == "bilinear" else grid.detach()])
+            for a, b in zip(*results):
+                np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9, atol=1e-9, err_msg=f"{mode} {padding_mode}")
+
+
+def test_grid_errors():
+    image = torch.ones(1, 1, 2, 2)
+    for fn, args, error, sentence in ((F.affine_grid, (torch.ones(1, 2, 2), (1, 1, 2, 2)), ValueError, "theta of shape"),
+                                      (F.affine_grid, (torch.ones(1, 2, 3), (1, 1, 2)), NotImplementedError, "4 or 5 numbers"),
+                                      (F.grid_sample, (image, torch.ones(1, 2, 2, 3)), RuntimeError, "an image"),
+                                      (F.grid_sample, (image, torch.ones(1, 2, 2, 2), "bicubic"), ValueError, "mode"),
+                                      (F.grid_sample, (image, torch.ones(1, 2, 2, 2), "nearest", "x"), ValueError, "padding_mode")):
+        with pytest.raises(error, match=sentence):
+            fn(*args)
+
+
 # ------------------------------------------------------------------ losses
 def test_loss_errors():
     x = torch.ones(2, 3)

@@ -53,6 +53,7 @@ from tritorch.nn.functional.margins import (
     triplet_margin_with_distance_loss,
 )
 from tritorch.nn.functional.pooling import local_response_norm, lp_pool1d, lp_pool2d
+from tritorch.nn.functional.sampling import affine_grid, grid_sample
 from tritorch.ops.activation import gelu, hardshrink, logsigmoid, prelu, softplus, softshrink, softsign, tanhshrink
 from tritorch.ops.attention import scaled_dot_product_attention
 from tritorch.ops.batchnorm import batch_norm, instance_norm
