@@ -1,0 +1,242 @@
+"""PyTorch's pooling functions above the operators of windows.py."""
+import operator
+
+from tritorch.errors import check
+from tritorch.ops.windows import avg_pool, max_pool
+from tritorch.shape import cdiv
+
+
+# ------------------------------------------------------------------ arguments
+def _pair(value, name, what):
+    """One number or two, as two."""
+    if isinstance(value, (tuple, list)):
+        check(len(value) in (1, 2), name, f"{what} of one or two numbers", value)
+        value = tuple([operator.index(n) for n in value])
+        return value * 2 if len(value) == 1 else value
+    return (operator.index(value),) * 2
+
+
+def _row(value, name, what, usual):
+    """An argument of a pooling of one dim as the pair for a picture of one row, whose height is `usual`."""
+    if isinstance(value, (tuple, list)):
+        check(len(value) == 1, name, f"{what} of one number", value)
+        value = value[0]
+    return usual, operator.index(value)
+
+
+def _images(name, input, dims):
+    """(input with a batch, whether it had one); an input of no element but for the batch is refused."""
+    check(input.ndim in (dims + 1, dims + 2) and 0 not in input.shape[input.ndim - dims - 1:], name,
+          f"{dims + 1} or {dims + 2} dims, none empty but for the batch", input.shape)
+    return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
+
+
+def _out_size(name, input, kernel, stride, padding, dilation, ceil_mode):
+    """Number of windows along each dim. With ceil_mode a last one may stick out, if it begins inside the input or the left padding."""
+    check(min(kernel) > 0 and min(stride) > 0 and min(dilation) > 0, name, "kernel_size, stride and dilation of at least 1", kernel, stride, dilation)
+    out = []
+    for n, k, s, p, d in zip(input.shape[2:], kernel, stride, padding, dilation):
+        reach = d * (k - 1) + 1
+        check(0 <= p <= reach // 2, name, f"padding of at most half the window of {reach}", p)
+        free = n + 2 * p - reach
+        count = (cdiv(free, s) if ceil_mode else free // s) + 1
+        out.append(count - 1 if ceil_mode and (count - 1) * s >= n + p else count)
+    check(min(out) > 0, name, f"an input of at least the size of the window {kernel}", input.shape)
+    return tuple(out)
+
+
+def _deliver(result, batched, row):
+    """The result without the dims that were added: a batch, a height of 1."""
+    if isinstance(result, tuple):
+        return tuple([_deliver(x, batched, row) for x in result])
+    result = result.squeeze(-2) if row else result
+    return result if batched else result.squeeze(0)
+
+
+# ------------------------------------------------------------------ windows of a given size
+def max_pool1d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
+    """The largest of every kernel_size neighbours of (N, C, L) or (C, L), `stride` (default: kernel_size) apart.
+
+    Out (N, C, M) with M = floor((L + 2 padding - dilation (kernel_size - 1) - 1) / stride) + 1, rounded up with ceil_mode. Padding, at
+    most half a window, never wins; NaN does. With return_indices also their places along L, int64.
+    Raises RuntimeError when the arguments do not fit.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.max_pool1d(torch.tensor([[1.0, 3.0, 2.0, 0.0]]), 2)
+    tensor([[3., 2.]])
+    """
+    name = "max_pool1d"
+    x, batched = _images(name, input, 1)
+    kernel, stride = _row(kernel_size, name, "kernel_size", 1), _row(kernel_size if stride in (None, ()) else stride, name, "stride", 1)
+    return _max(name, x.unsqueeze(2), kernel, stride, _row(padding, name, "padding", 0), _row(dilation, name, "dilation", 1), ceil_mode,
+                return_indices, batched, True)
+
+
+def max_pool2d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
+    """The largest of every window of (N, C, H, W) or (C, H, W), `stride` (default: kernel_size) apart.
+
+    Out (N, C, P, Q) with P = floor((H + 2 padding - dilation (kernel_size - 1) - 1) / stride) + 1, rounded up with ceil_mode, and Q alike.
+    Padding, at most half a window, never wins; NaN does. With return_indices also their places h · W + w, int64.
+    Raises RuntimeError when the arguments do not fit, NotImplementedError for bool.
+
+    >>> import tritorch as torch
+    >>> values, places = torch.nn.functional.max_pool2d(torch.arange(16.0).view(1, 4, 4), 2, return_indices=True)
+    >>> places
+    tensor([[[ 5,  7],
+             [13, 15]]])
+    """
+    name = "max_pool2d"
+    x, batched = _images(name, input, 2)
+    kernel, stride = _pair(kernel_size, name, "kernel_size"), _pair(kernel_size if stride in (None, (), []) else stride, name, "stride")
+    return _max(name, x, kernel, stride, _pair(padding, name, "padding"), _pair(dilation, name, "dilation"), ceil_mode, return_indices, batched, False)
+
+
+def _max(name, x, kernel, stride, padding, dilation, ceil_mode, return_indices, batched, row):
+    found = max_pool(x, _out_size(name, x, kernel, stride, padding, dilation, ceil_mode), kernel, stride, padding, dilation)
+    return _deliver(found if return_indices else found[0], batched, row)
+
+
+def avg_pool1d(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True):
+    """The mean of every kernel_size neighbours of (N, C, L) or (C, L), `stride` (default: kernel_size) apart.
+
+    The length is that of `max_pool1d`. Padding counts as zeros, or, without count_include_pad, not at all.
+    Raises RuntimeError when the arguments do not fit.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.avg_pool1d(torch.tensor([[1.0, 3.0, 2.0, 0.0]]), 2)
+    tensor([[2., 1.]])
+    """
+    name = "avg_pool1d"
+    x, batched = _images(name, input, 1)
+    kernel, stride = _row(kernel_size, name, "kernel_size", 1), _row(kernel_size if stride in (None, ()) else stride, name, "stride", 1)
+    return _avg(name, x.unsqueeze(2), kernel, stride, _row(padding, name, "padding", 0), ceil_mode, count_include_pad, None, batched, True)
+
+
+def avg_pool2d(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
+    """The mean of every window of (N, C, H, W) or (C, H, W), `stride` (default: kernel_size) apart.
+
+    The size is that of `max_pool2d`. Padding counts as zeros, or, without count_include_pad, not at all; divisor_override stands in
+    for the count. Raises RuntimeError when the arguments do not fit.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.avg_pool2d(torch.arange(4.0).view(1, 2, 2), 2)
+    tensor([[[1.5000]]])
+    """
+    name = "avg_pool2d"
+    check(divisor_override != 0, name, "a divisor_override that is not 0", divisor_override)
+    x, batched = _images(name, input, 2)
+    kernel, stride = _pair(kernel_size, name, "kernel_size"), _pair(kernel_size if stride in (None, (), []) else stride, name, "stride")
+    return _avg(name, x, kernel, stride, _pair(padding, name, "padding"), ceil_mode, count_include_pad, divisor_override, batched, False)
+
+
+def _avg(name, x, kernel, stride, padding, ceil_mode, include, divisor, batched, row):
+    size = _out_size(name, x, kernel, stride, padding, (1, 1), ceil_mode)
+    return _deliver(avg_pool(x, size, kernel, stride, padding, bool(include), divisor), batched, row)
+
+
+# ------------------------------------------------------------------ windows that divide the input
+def _parts(name, input, output_size):
+    """Sizes of the result; None keeps the input's."""
+    value = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * 2
+    check(len(value) == 2, name, "an output_size of one or two numbers", output_size)
+    size = tuple([n if m is None else operator.index(m) for m, n in zip(value, input.shape[-2:])])
+    check(min(size) >= 0, name, "sizes that are not negative", output_size)
+    return size
+
+
+def _whole(name, input, dims):
+    """As `_images`, but channels may be missing."""
+    check(input.ndim in (dims + 1, dims + 2) and 0 not in input.shape[-dims:], name, f"{dims + 1} or {dims + 2} dims, the last {dims} not empty", input.shape)
+    return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
+
+
+def adaptive_avg_pool1d(input, output_size):
+    """The means of output_size parts of (N, C, L) or (C, L). Part p reaches from floor(p L / output_size) to ceil((p + 1) L / output_size).
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.adaptive_avg_pool1d(torch.arange(4.0).view(1, 4), 2)
+    tensor([[0.5000, 2.5000]])
+    """
+    x, batched = _whole("adaptive_avg_pool1d", input, 1)
+    return _deliver(avg_pool(x.unsqueeze(2), _row(output_size, "adaptive_avg_pool1d", "output_size", 1)), batched, True)
+
+
+def adaptive_avg_pool2d(input, output_size):
+    """The means of parts of (N, C, H, W) or (C, H, W), output_size of them along H and W; None keeps the size.
+
+    Part p of P reaches from floor(p H / P) to ceil((p + 1) H / P).
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.adaptive_avg_pool2d(torch.arange(6.0).view(1, 2, 3), (1, None))
+    tensor([[[1.5000, 2.5000, 3.5000]]])
+    """
+    name = "adaptive_avg_pool2d"
+    x, batched = _whole(name, input, 2)
+    size = _parts(name, x, output_size)
+    if size == (1, 1) and input.dtype.is_floating_point:                 # the reduction spreads one large window over many threads
+        return input.mean((-2, -1), keepdim=True)
+    return _deliver(avg_pool(x, size), batched, False)
+
+
+def adaptive_max_pool1d(input, output_size, return_indices=False):
+    """The largest of output_size parts of (N, C, L) or (C, L), and with return_indices their places along L.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.adaptive_max_pool1d(torch.arange(4.0).view(1, 4), 2)
+    tensor([[1., 3.]])
+    """
+    x, batched = _whole("adaptive_max_pool1d", input, 1)
+    found = max_pool(x.unsqueeze(2), _row(output_size, "adaptive_max_pool1d", "output_size", 1))
+    return _deliver(found if return_indices else found[0], batched, True)
+
+
+def adaptive_max_pool2d(input, output_size, return_indices=False):
+    """The largest of parts of (N, C, H, W) or (C, H, W), output_size of them along H and W; None keeps the size.
+
+    With return_indices also their places h · W + w, int64.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.adaptive_max_pool2d(torch.arange(6.0).view(1, 2, 3), 1)
+    tensor([[[5.]]])
+    """
+    name = "adaptive_max_pool2d"
+    x, batched = _whole(name, input, 2)
+    found = max_pool(x, _parts(name, x, output_size))
+    return _deliver(found if return_indices else found[0], batched, False)
+
+
+# ------------------------------------------------------------------ back to the places of the largest
+def max_unpool1d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
+    """Zeros with the values of `max_pool1d` back where its indices say. Zeiler et al., 2010.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.max_unpool1d(torch.tensor([[3.0]]), torch.tensor([[1]]), 2)
+    tensor([[0., 3.]])
+    """
+    name = "max_unpool1d"
+    pairs = [_row(v, name, what, 1) for v, what in ((kernel_size, "kernel_size"), (kernel_size if stride is None else stride, "stride"), (padding, "padding"))]
+    size = None if output_size is None else (1, operator.index(output_size[-1]))
+    return _unpool(name, input.unsqueeze(-2), indices.unsqueeze(-2), (1, pairs[0][1]), (1, pairs[1][1]), (0, pairs[2][1]), size).squeeze(-2)
+
+
+def max_unpool2d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
+    """Zeros with the values of `max_pool2d` back where its indices say; output_size where the size of the pooled image is ambiguous.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.max_unpool2d(torch.tensor([[[3.0]]]), torch.tensor([[[2]]]), 2)
+    tensor([[[0., 0.],
+             [3., 0.]]])
+    """
+    name = "max_unpool2d"
+    pairs = [_pair(v, name, what) for v, what in ((kernel_size, "kernel_size"), (kernel_size if stride is None else stride, "stride"), (padding, "padding"))]
+    return _unpool(name, input, indices, *pairs, None if output_size is None else tuple(output_size)[-2:])
+
+
+def _unpool(name, input, indices, kernel, stride, padding, size):
+    check(input.shape == indices.shape, name, "input and indices of one shape", input.shape, indices.shape)
+    usual = tuple([(n - 1) * s - 2 * p + k for n, k, s, p in zip(input.shape[-2:], kernel, stride, padding)])
+    size = usual if size is None else size
+    near = all(abs(n - m) < s or n == m for n, m, s in zip(size, usual, stride))
+    check(near, name, f"an output_size within a stride of {usual}", size, error=ValueError)
+    shape = (*input.shape[:-2], size[0] * size[1])
+    return input.new_zeros(shape).scatter(-1, indices.flatten(-2), input.flatten(-2)).view(*input.shape[:-2], *size)
