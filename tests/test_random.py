@@ -1,6 +1,8 @@
 """Random numbers: the published Philox vectors, one stream on all devices, statistics, generator states, captured graphs."""
 import math
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -342,3 +344,8 @@ def test_operators_are_functions_of_seed_and_offset(simulated):
     for device in (CPU, CUDA):
         one, two = (draws.random_normal((9,), T.float32, device, 0.0, 1.0, 5, 100).tolist() for _ in range(2))
         assert one == two
+
+
+def test_cuda_seeds_are_there_from_the_start():
+    code = "import tritorch as torch; torch.cuda.manual_seed_all(3); torch.cuda.manual_seed(4); print(torch.manual_seed(5).initial_seed())"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "5"

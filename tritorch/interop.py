@@ -270,9 +270,3 @@ def from_cuda_array(obj):
     return strided(storage, shape, strides, 0, kind)
 
 
-
-
-METHODS = {                                          # put on Tensor by the package
-    "numpy": numpy, "__array__": array_protocol, "__array_wrap__": array_wrap, "__array_priority__": 1000, "__dlpack__": to_dlpack,
-    "__dlpack_device__": dlpack_device, "__cuda_array_interface__": property(cuda_array_interface),
-}

@@ -78,6 +78,3 @@ def deep_copy(x, memo):
     return out
 
 
-
-
-METHODS = {"__reduce_ex__": reduce_ex, "__copy__": shallow_copy, "__deepcopy__": deep_copy}      # put on Tensor by the package

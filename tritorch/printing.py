@@ -31,9 +31,9 @@ def set_printoptions(precision=None, threshold=None, edgeitems=None, linewidth=N
     `profile` is 'default', 'short' or 'full' (never abbreviated); `sci_mode` None chooses by the values.
 
     >>> import tritorch as torch
-    >>> with torch.printoptions(precision=2):
-    ...     print(torch.tensor([1.12345]))
+    >>> torch.set_printoptions(precision=2); print(torch.tensor([1.12345]))
     tensor([1.12])
+    >>> torch.set_printoptions(profile="default")
     """
     if profile is not None:
         check(profile in PROFILES, "set_printoptions", f"a profile among {', '.join(PROFILES)}", profile, error=ValueError)
@@ -163,6 +163,3 @@ def tensor_repr(x):
 def tensor_format(x, spec):
     """`format(x, spec)`: that of the number for 0-dim tensors."""
     return format(x.item(), spec) if x.ndim == 0 else object.__format__(x, spec)
-
-
-METHODS = {"__repr__": tensor_repr, "__format__": tensor_format}     # put on Tensor by the package
