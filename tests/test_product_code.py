@@ -116,3 +116,15 @@ def test_attention_with_masks_groups_and_odd_sizes():
 def test_attention_with_dropout():
     check(launched(lambda e: run_attention(e, T.bfloat16, 64, dropout_p=0.1)),
           [(f"attention_backward_{x}_kernel", 80) for x in ("q", "kv")])
+
+
+def test_operands_of_more_than_2_31_elements_use_wide_offsets():
+    def call(e):
+        e(1 << 17, 1 << 15) @ e(1 << 15, 64)
+        q = e(1, 1 << 20, 32, 80, dtype=T.bfloat16).transpose(1, 2)      # one head spans 2.7 · 10⁹ elements
+        attention(q, q, q, None, 0.0, True, 0.125, 0, 0, None)
+
+    specs = launched(call)
+    wide = [spec.constexprs[[p.name for p in spec.kernel.params].index("WIDE"),] for spec in specs]
+    assert wide and all(wide)
+    check(specs, [("attention_kernel", a) for a in ARCHS])

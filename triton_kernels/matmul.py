@@ -7,16 +7,20 @@ Strides are free and a stride of 0 broadcasts, so transposed and expanded operan
 import triton
 import triton.language as tl
 
+OUT, A, B, C = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3), tl.constexpr(4)
+
 
 @triton.jit
-def batch_offset(batch, shape, strides):
-    """Offset of matrix `batch` among the matrices of a batch of any rank."""
+def batch_offset(batch, batches, operand: tl.constexpr):
+    """Offset of matrix `batch` of an operand. `batches`: sizes of the batch dims, then their strides for out, a, b, c; None: one matrix."""
     offset = batch.to(tl.int64) * 0
-    left = batch
-    for i in tl.static_range(len(shape)):
-        d: tl.constexpr = len(shape) - 1 - i
-        offset += (left % shape[d]).to(tl.int64) * strides[d]
-        left = left // shape[d]
+    if batches is not None:
+        rank: tl.constexpr = len(batches) // 5
+        left = batch
+        for i in tl.static_range(rank):
+            d: tl.constexpr = rank - 1 - i
+            offset += (left % batches[d]).to(tl.int64) * batches[rank * operand + d]
+            left = left // batches[d]
     return offset
 
 
@@ -57,10 +61,9 @@ def epilogue(acc, c_ptrs, mask, alpha, beta):
 
 
 @triton.jit
-def matmul_kernel(out_ptr, a_ptr, b_ptr, c_ptr, batch_shape, stride_ob, stride_ab, stride_bb, stride_cb,
-                  stride_os, stride_om, stride_on, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
-                  M, N, K, K_SPAN, alpha, beta, DOT: tl.constexpr, PRECISION: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
-                  BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
+def matmul_kernel(out_ptr, a_ptr, b_ptr, c_ptr, batches, stride_os, stride_om, stride_on, stride_am, stride_ak, stride_bk, stride_bn,
+                  stride_cm, stride_cn, M, N, K, K_SPAN, alpha, beta, DOT: tl.constexpr, PRECISION: tl.constexpr, EVEN_K: tl.constexpr,
+                  WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
     """Grid: (tiles · batch, splits). Split s sums over K_SPAN elements of K and writes its part at s · stride_os."""
     T: tl.constexpr = a_ptr.dtype.element_ty
     FLOAT: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
@@ -75,8 +78,8 @@ def matmul_kernel(out_ptr, a_ptr, b_ptr, c_ptr, batch_shape, stride_ob, stride_a
     rk = split * K_SPAN + tl.arange(0, BLOCK_K)
     if WIDE:                                             # some operand spans 2³¹ elements or more
         rm, rn, rk = rm.to(tl.int64), rn.to(tl.int64), rk.to(tl.int64)
-    a_ptrs = a_ptr + batch_offset(batch, batch_shape, stride_ab) + ((rm % M)[:, None] * stride_am + rk[None, :] * stride_ak)
-    b_ptrs = b_ptr + batch_offset(batch, batch_shape, stride_bb) + (rk[:, None] * stride_bk + (rn % N)[None, :] * stride_bn)
+    a_ptrs = a_ptr + batch_offset(batch, batches, A) + ((rm % M)[:, None] * stride_am + rk[None, :] * stride_ak)
+    b_ptrs = b_ptr + batch_offset(batch, batches, B) + (rk[:, None] * stride_bk + (rn % N)[None, :] * stride_bn)
     acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     end = tl.minimum(split * K_SPAN + K_SPAN, K)
     for k in range(split * K_SPAN, end, BLOCK_K):        # rows and columns past the edge wrap around: only k needs a mask
@@ -92,15 +95,15 @@ def matmul_kernel(out_ptr, a_ptr, b_ptr, c_ptr, batch_shape, stride_ob, stride_a
     mask = (rm < M)[:, None] & (rn < N)[None, :]
     c_ptrs = None
     if c_ptr is not None:
-        c_ptrs = c_ptr + batch_offset(batch, batch_shape, stride_cb) + (rm[:, None] * stride_cm + rn[None, :] * stride_cn)
+        c_ptrs = c_ptr + batch_offset(batch, batches, C) + (rm[:, None] * stride_cm + rn[None, :] * stride_cn)
     acc = epilogue(acc, c_ptrs, mask, alpha, beta)
-    out_ptrs = out_ptr + batch_offset(batch, batch_shape, stride_ob) + split.to(tl.int64) * stride_os
+    out_ptrs = out_ptr + batch_offset(batch, batches, OUT) + split.to(tl.int64) * stride_os
     tl.store(out_ptrs + (rm[:, None] * stride_om + rn[None, :] * stride_on), acc.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def split_sum_kernel(out_ptr, part_ptr, c_ptr, batch_shape, stride_ob, stride_cb, stride_om, stride_on, stride_cm, stride_cn,
-                     SPLITS, M, N, total, alpha, beta, BLOCK: tl.constexpr):
+def split_sum_kernel(out_ptr, part_ptr, c_ptr, batches, stride_om, stride_on, stride_cm, stride_cn, SPLITS, M, N, total, alpha, beta,
+                     BLOCK: tl.constexpr):
     """Second stage of split-K: add the parts (splits, batch, M, N) in order, then the epilogue."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = i < total
@@ -112,9 +115,9 @@ def split_sum_kernel(out_ptr, part_ptr, c_ptr, batch_shape, stride_ob, stride_cb
     n, m, batch = i % N, i // N % M, i // N // M
     c_ptrs = None
     if c_ptr is not None:
-        c_ptrs = c_ptr + batch_offset(batch, batch_shape, stride_cb) + m * stride_cm + n * stride_cn
+        c_ptrs = c_ptr + batch_offset(batch, batches, C) + m * stride_cm + n * stride_cn
     acc = epilogue(acc, c_ptrs, mask, alpha, beta)
-    out_ptrs = out_ptr + batch_offset(batch, batch_shape, stride_ob) + m * stride_om + n * stride_on
+    out_ptrs = out_ptr + batch_offset(batch, batches, OUT) + m * stride_om + n * stride_on
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask)
 
 

@@ -51,16 +51,17 @@ def gemm(out, a, b, c=None, alpha=1, beta=1):
     """out = alpha · a @ b + beta · c on a CUDA device: a (…, m, k), b (…, k, n) and c broadcast to out (…, m, n)."""
     if not out.numel():
         return
-    c, alpha, beta = None if beta == 0 else c, _scalar(alpha, a.dtype), _scalar(beta, a.dtype)
-    aligned = not (a.data_ptr() | b.data_ptr() | out.data_ptr()) & 15
-    p = plan(out.shape, out.strides, a.shape, a.strides, b.shape, b.strides, None if c is None else (c.shape, c.strides), a.dtype,
-             dot_precision(a.dtype), hardware(), aligned, alpha == 0)
-    if p.tma:
+    dtype = a.dtype
+    c, alpha, beta, nothing = None if beta == 0 else c, _scalar(alpha, dtype), _scalar(beta, dtype), alpha == 0
+    aligned = dtype.itemsize != 2 or not (a.data_ptr() | b.data_ptr() | out.data_ptr()) & 15
+    p = plan(out.shape, out.strides, a.shape, a.strides, b.shape, b.strides, None if c is None else (c.shape, c.strides), dtype,
+             dot_precision(dtype), hardware(), aligned, nothing)
+    if p.tma is not None:
         run_tma(p, out, a, b, c, alpha, beta)
     elif p.splits == 1:
         launch(K.matmul_kernel, p.grid, out, a, b, c, *p.geometry, alpha, beta, **p.options)
     else:
-        parts = empty(p.parts, a.dtype.compute, out.device)
+        parts = empty(p.parts, dtype.compute, out.device)
         launch(K.matmul_kernel, p.grid, parts, a, b, None, *p.geometry, None, None, **p.options)
         block = tile(256, 4096)
         launch(K.split_sum_kernel, (cdiv(out.numel(), block),), out, parts, c, *p.sum_geometry, alpha, beta, BLOCK=block)
@@ -77,8 +78,16 @@ def hardware():
     """(multiprocessors, shared memory of a block in bytes, major compute capability); None: the simulated device wants its own tiles."""
     if not tile(1, 0):
         return None
-    facts = driver.current().device_properties(current_device())
+    return _facts(current_device())
+
+
+@lru_cache
+def _facts(index):
+    facts = driver.current().device_properties(index)
     return facts.multi_processor_count, facts.shared_memory_per_block_optin, facts.major
+
+
+driver.watchers.append(_facts.cache_clear)
 
 
 @lru_cache(maxsize=4096)
@@ -104,14 +113,19 @@ def plan(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, alig
     spans = ((M, N), (om, so[-1])), ((M, k), (am, sa[-1])), ((k, N), sb[-2:]), ((M, N), (cm, sc[-1]))
     options = dict(DOT=kind != "sum", PRECISION=precision, EVEN_K=k == splits * span, WIDE=max(extent(*s) for s in spans) > 0x7FF00000,
                    BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=GROUP_M, num_warps=warps, num_stages=stages)
-    first = (batch, ob, ab, bb, cb, 0, om, so[-1])
+    first = (_batches(batch, ob, ab, bb, cb), 0, om, so[-1])
     if splits > 1:
-        first = (batch, tuple([s * M * N for s in contiguous_strides(batch)]), ab, bb, cb, prod(batch) * M * N, N, 1)
+        first = (_batches(batch, [s * M * N for s in contiguous_strides(batch)], ab, bb, cb), prod(batch) * M * N, N, 1)
     tma = None
     if aligned and splits == 1 and machine and machine[2] in (9, 10) and dtype.name in ("float16", "bfloat16") and len(batch) == 1:
         tma = plan_tma(batch[0], M, N, k, (ob[0], om, so[-1]), (ab[0], am, sa[-1]), (bb[0], *sb[-2:]), (cb[0], cm, sc[-1]), machine)
     return Plan((programs, splits), (*first, am, sa[-1], *sb[-2:], cm, sc[-1], M, N, k, span), options, splits, (splits, *shape),
-                (batch, ob, cb, om, so[-1], cm, sc[-1], splits, M, N, prod(shape)), tma)
+                (_batches(batch, ob, ab, bb, cb), om, so[-1], cm, sc[-1], splits, M, N, prod(shape)), tma)
+
+
+def _batches(shape, *strides):
+    """Sizes and strides of the batch dims as the kernels take them."""
+    return None if prod(shape) == 1 else tuple([n for row in (shape, *strides) for n in row])
 
 
 def _even(row, column):
