@@ -6,6 +6,10 @@ def on_gpu(config):
     return config.option.markexpr.strip() == "gpu"
 
 
+def pytest_addoption(parser):
+    parser.addoption("--update-records", action="store_true", help="write the registers and spills of every kernel anew")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """`-m gpu` selects every test that uses the `cuda` fixture."""

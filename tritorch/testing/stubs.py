@@ -18,6 +18,7 @@ import builtins
 from typing import Any
 '''
 PLAIN = (bool, int, float, str)
+OF_EVERY_CLASS = {"__module__", "__doc__", "__slots__", "__dict__", "__weakref__", "__qualname__", "__firstlineno__", "__static_attributes__"}
 
 
 def parameters(function):
@@ -50,7 +51,7 @@ def class_stub(cls):
     lines = [f"class {cls.__name__}:\n"]
     for name in sorted({*vars(cls), *getattr(cls, "__slots__", ())}):
         value = vars(cls).get(name)
-        if name in ("__module__", "__doc__", "__slots__", "__dict__", "__weakref__", "__qualname__", "__firstlineno__", "__static_attributes__"):
+        if name in OF_EVERY_CLASS:
             continue
         if isinstance(value, (staticmethod, classmethod)):
             lines.append(f"    @{type(value).__name__}\n" + function_stub(name, value.__func__, "    "))
@@ -64,14 +65,14 @@ def class_stub(cls):
 def stub(module):
     """The stub of a module as text."""
     parts = {"imports": [], "values": [], "functions": [], "classes": []}
-    for name, value in sorted(vars(module).items()):
+    for name in dir(module):                                         # dir and getattr find what loads when first asked for
         if name.startswith("__") or name in ("Any", "annotations"):
             continue
+        value = getattr(module, name)
         home = getattr(value, "__module__", None)
         if isinstance(value, types.ModuleType):
-            if value.__name__.startswith("tritorch."):
-                parent, _, last = value.__name__.rpartition(".")
-                parts["imports"].append(f"from {parent} import {last} as {name}\n")
+            if value.__name__ == f"{module.__name__}.{name}":
+                parts["imports"].append(f"from {module.__name__} import {name} as {name}\n")
         elif inspect.isclass(value) and home == module.__name__:
             parts["classes"].append(class_stub(value))
         elif inspect.isclass(value):

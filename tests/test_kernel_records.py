@@ -1,0 +1,72 @@
+"""Every kernel that the operators' samples launch compiles for sm_80, sm_90 and sm_100, and uses no more than the record says.
+
+The record is tests/records/kernels.json: registers and spilled bytes of a thread, shared bytes of a block. After a
+deliberate change write it anew: `python -m pytest tests/test_kernel_records.py --update-records`.
+"""
+import itertools
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import tritorch as torch
+from tritorch.cuda import compiler
+from tritorch.testing import cards
+
+RECORD = Path(__file__).parent / "records" / "kernels.json"
+ARCHITECTURES = (80, 90, 100)
+ROOM = 1.15                                                              # registers may drift this far between versions of Triton
+
+
+@pytest.fixture(scope="module")
+def launched():
+    """One specialisation of each kernel, scalar function, configuration and set of dtypes, by its label."""
+    with torch.cuda.simulate(seed=0), compiler.recording() as record:
+        where = torch.device("cuda:0")
+        for op in torch.dispatch.registry.values():
+            for kind in (torch.float32, torch.bfloat16):
+                for args in cards.samples_of(op, kind):
+                    outs, ins = cards.differentiable(op, cards.leaves(args, where))
+                    if outs:
+                        torch.autograd.grad(outs, ins, [torch.ones_like(o) for o in outs], allow_unused=True)
+        torch.cuda.synchronize()
+    return dict(sorted({label(spec): spec for spec in reversed(record.values())}.items()))
+
+
+def label(spec):
+    """module.kernel, its scalar functions and the dtypes of its pointers."""
+    names = list(spec.signature)
+    functions = [v.__name__ for path, v in sorted(spec.constexprs.items()) if hasattr(v, "cache_key")]
+    kinds = [k for k in _flat(spec.signature.values()) if k.startswith(("*", "tensordesc"))]
+    choices = [f"{names[path[0]]}={v}" for path, v in sorted(spec.constexprs.items()) if len(path) == 1 and isinstance(v, (bool, str)) and names[path[0]].isupper()]
+    kernel = spec.kernel
+    return f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}({', '.join([*functions, *kinds, *choices])})"
+
+
+def _flat(kinds):
+    for kind in kinds:
+        if isinstance(kind, tuple):
+            yield from _flat(kind)
+        else:
+            yield kind
+
+
+def test_kernels_compile_within_their_record(launched, request):
+    compiled = compiler.compile_many(launched.values(), ARCHITECTURES)
+    failed = [str(c) for c in compiled if isinstance(c, compiler.CompileError)]
+    assert not failed, "\n".join(failed[:10])
+    with ThreadPoolExecutor() as pool:
+        used = list(pool.map(compiler.resources, compiled))
+    now = {}
+    for (name, arch), usage in zip(itertools.product(launched, ARCHITECTURES), used):
+        now.setdefault(name, {})[f"sm_{arch}"] = [usage["registers"], usage["spills"], usage["shared"]]
+    if request.config.getoption("--update-records"):
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in now.items())
+        RECORD.write_text("{\n" + lines + "\n}\n")
+    record = json.loads(RECORD.read_text())
+    missing = [name for name in now if name not in record]
+    assert not missing, f"kernels without a record (write it with --update-records): {missing[:10]}"
+    worse = [f"{name} {arch}: {have} for {record[name][arch]}" for name, value in now.items() for arch, have in value.items()
+             if have[0] > record[name][arch][0] * ROOM + 8 or have[1] > record[name][arch][1]]
+    assert not worse, "registers, spills, shared memory beyond the record:\n" + "\n".join(worse[:20])
