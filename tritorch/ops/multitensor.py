@@ -1,0 +1,177 @@
+"""Operators on lists of tensors, in place: all parameters of a model in one call, on CUDA in one launch.
+
+They return nothing and record no gradients, so they are not made by `op`, but they walk the same corridor: interpreter slot,
+body (the checks), implementation by device, and the version of whatever was written moves on.
+"""
+import inspect
+
+import numpy as np
+
+from tritorch.autograd.modes import state
+from tritorch.cuda import driver
+from tritorch.cuda.launch import launch, tile
+from tritorch.dispatch import _interpret
+from tritorch.dtype import int64
+from tritorch.shape import cdiv, is_dense
+from tritorch.tensor import empty, strided
+
+CHUNK = 1 << 14                                                          # elements: six float32 arrays of it stay in a core's cache
+
+
+class MultiTensor:
+    """An operator whose parameters named in `columns` are lists: row k is their k-th tensors, all of one shape, dtype and device.
+
+    Those in `writes` are written. Other list parameters go along with the rows. An implementation is called once for each dtype
+    and device, with lists of tensors that lie contiguous in memory (copies, written back, where they do not).
+    """
+
+    def __init__(self, body, columns, writes):
+        self.names = tuple(inspect.signature(body).parameters)
+        self.columns, self.writes = [self.names.index(c) for c in columns.split()], [self.names.index(w) for w in writes.split()]
+        self.body, self.impls, self.__name__, self.__doc__, self.__module__ = body, {}, body.__name__, body.__doc__, body.__module__
+
+    def impl(self, kind):
+        """How it runs on devices of type `kind`: `fn(every parameter…)`. Giving an implementation again replaces it."""
+        def verb(fn):
+            self.impls[kind] = fn
+            return fn
+
+        return verb
+
+    def __call__(self, *args):
+        if state.interpreter is not None:
+            return _interpret(self, args)
+        self.body(*args)
+        for part in self._parts(args):
+            if not part[self.columns[0]]:
+                continue
+            settled = self._settled(part)
+            self.impls[part[self.columns[0]][0].storage.device.type](*settled)
+            for k in self.writes:
+                for mine, theirs in zip(settled[k] or (), part[k] or ()):
+                    if mine.storage is not theirs.storage:
+                        theirs.detach().copy_(mine)
+                    theirs.storage.version += 1
+
+    def _parts(self, args):
+        """The arguments, for each device and dtype that occurs."""
+        rows = {}
+        for k, x in enumerate(args[self.columns[0]]):
+            rows.setdefault((x.storage.device, x.dtype), []).append(k)
+        if len(rows) < 2:
+            return [args]
+        return [[[a[k] for k in some] if type(a) is list else a for a in args] for some in rows.values()]
+
+    def _settled(self, args):
+        """The arguments with flat stand-ins for rows that are not contiguous."""
+        if all(x.is_contiguous() for k in self.columns for x in args[k] or ()):
+            return args
+        rows = zip(*[args[k] for k in self.columns if args[k] is not None])
+        fresh = iter([list(column) for column in zip(*map(_settled_row, rows))])
+        return [next(fresh) if k in self.columns and a is not None else a for k, a in enumerate(args)]
+
+
+def _settled_row(row):
+    """Tensors of one shape as contiguous ones whose elements correspond: views where all lie gapless in the same order, else copies."""
+    if all(x.is_contiguous() for x in row):
+        return row
+    if all(x.strides == row[0].strides for x in row) and is_dense(row[0].shape, row[0].strides):
+        return [strided(x.storage, (x.numel(),), (1,), x.offset, x.dtype) for x in row]
+    return [x.detach().contiguous() for x in row]
+
+
+def multi_tensor(columns, writes):
+    """Decorator: the body becomes a MultiTensor operator."""
+    return lambda body: MultiTensor(body, columns, writes)
+
+
+# ------------------------------------------------------------------ for implementations on the CPU
+def chunks(*columns, written):
+    """The rows of the columns, piece by piece, as flat numpy arrays in the type they compute in; the first `written` are rounded back."""
+    kind = columns[0][0].dtype
+    for row in zip(*columns):
+        flat = [x.array.reshape(-1) for x in row]
+        for start in range(0, flat[0].size, CHUNK):
+            pieces = [f[start:start + CHUNK] for f in flat]
+            if kind.compute is kind:
+                yield pieces
+            else:
+                wide = [piece.astype(kind.compute.numpy) for piece in pieces]
+                yield wide
+                for piece, result in zip(pieces, wide[:written]):
+                    np.copyto(piece, result, casting="unsafe")
+
+
+def scratch(count, like):
+    """`count` arrays of a chunk for the computation on tensors such as `like`."""
+    return [np.empty(CHUNK, like.dtype.compute.numpy) for _ in range(count)]
+
+
+# ------------------------------------------------------------------ for implementations on CUDA
+def launch_rows(kernel, before, columns, *args, extra=(), **constexprs):
+    """Start a kernel of triton_kernels/optimize.py on every block of every row.
+
+    `before` are its arguments in front of the table, `args` those after it, `extra` the addresses in columns of other types.
+    """
+    first = columns[0]
+    device, block = first[0].storage.device, tile(4096, 1 << 16)
+    addresses = tuple([x.data_ptr() for column in columns for x in column])
+    plan = _plan(tuple([x.numel() for x in first]), block, device)
+    table = _resident((*addresses, *extra), device, lambda: (*addresses, *extra))
+    launch(kernel, (plan.shape[0] // 3,), *before, table, plan, first[0], len(first), *args, num_warps=8,
+           ALIGNED=not any(a & 15 for a in addresses), BLOCK=block, **constexprs)
+
+
+def blocks(tensors):
+    """How many programs `launch_rows` starts."""
+    block = tile(4096, 1 << 16)
+    return sum([cdiv(x.numel(), block) for x in tensors])
+
+
+def addresses(tensors):
+    """The addresses of tensors, as an int64 tensor on their device."""
+    found = tuple([x.data_ptr() for x in tensors])
+    return _resident(found, tensors[0].storage.device, lambda: found)
+
+
+def _plan(sizes, block, device):
+    """(tensor, first element, size) of every program, in device memory."""
+    def build():
+        counts = [cdiv(n, block) for n in sizes]
+        tensor = np.repeat(np.arange(len(sizes)), counts)
+        starts = np.arange(len(tensor)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.stack([tensor, starts * block, np.asarray(sizes, np.int64)[tensor]], 1).reshape(-1)
+
+    return _resident((block, sizes), device, build)
+
+
+_tables: dict = {}                                                       # (key, device, stream) -> int64 tensor, the least used first
+KEPT = 64
+driver.watchers.append(_tables.clear)
+
+
+def _resident(key, device, build):
+    """Integers in device memory, uploaded when they are asked for the first time.
+
+    The key determines them, so what is found is right, however tensors have moved. In a graph capture the upload is recorded:
+    it comes from pinned memory, and the result belongs to the graph.
+    """
+    from tritorch.cuda import memory
+    from tritorch.cuda.stream import current_handle, is_capturing
+
+    stream = current_handle(device.index)
+    recorded, where = is_capturing(device.index, stream), (key, device, stream)
+    found = None if recorded else _tables.pop(where, None)
+    if found is None:
+        values = np.asarray(build(), np.int64)
+        if recorded:
+            source = memory.pinned_empty(values.nbytes).view(np.int64)
+            source[:] = values
+            values = source
+        found = empty((len(values),), int64, device)
+        memory.upload(values, found.data_ptr(), device.index, memory.pinned_owner(values))
+    if not recorded:
+        while len(_tables) >= KEPT:
+            _tables.pop(next(iter(_tables)), None)
+        _tables[where] = found
+    return found
