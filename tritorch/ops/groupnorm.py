@@ -7,7 +7,17 @@ from tritorch.autograd.modes import state
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.normalize import affine_sums, gradient_array, matrix, moments, normalize_array, normalize_rows, normalize_rows_backward
+from tritorch.ops.normalize import (
+    affine_sums,
+    deliver,
+    gradient_array,
+    matrix,
+    moments,
+    normalize_array,
+    normalize_rows,
+    normalize_rows_backward,
+    scratch,
+)
 from tritorch.ops.reduce import Monoid, reduce_rows
 from tritorch.tensor import empty, strided
 
@@ -40,12 +50,15 @@ def channel_rows(p, x, groups):
 @group_norm_rows.impl("cpu")
 def group_norm_cpu(out, mean, rstd, x, num_groups, weight, bias, eps):
     size = math.prod(x.shape[1:]) // num_groups
-    work = normalize_array(matrix(x, size), mean, rstd, eps).reshape(x.shape[0], num_groups, size)
+    x = matrix(x, size)
+    work = scratch(out, x)
+    normalize_array(work, x, mean, rstd, eps)
+    samples = work.reshape(out.shape[0], num_groups, size)
     if weight is not None:
-        work *= channel_rows(weight, work, num_groups)
+        samples *= channel_rows(weight, samples, num_groups)
     if bias is not None:
-        work += channel_rows(bias, work, num_groups)
-    out[...] = work.reshape(out.shape)
+        samples += channel_rows(bias, samples, num_groups)
+    deliver(out, work)
 
 
 @group_norm_rows.impl("cuda")
@@ -74,8 +87,9 @@ def group_norm_backward_cpu(gx, gw, gb, g, x, mean, rstd, weight):
     size = math.prod(x.shape[1:]) // groups
     g, x = matrix(g, size), matrix(x, size)
     w = None if weight is None else np.tile(channel_rows(weight, g.reshape(n, groups, size), groups), (n, 1))
-    work, xhat = gradient_array(g, x, mean, rstd, w)
-    gx[...] = work.reshape(gx.shape)
+    work = scratch(gx, x)
+    xhat = gradient_array(work, g, x, mean, rstd, w)
+    deliver(gx, work)
     gw[...] = (g * xhat).reshape(n, c, -1).sum((0, 2))
     gb[...] = g.reshape(n, c, -1).sum((0, 2))
 

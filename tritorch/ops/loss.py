@@ -14,7 +14,7 @@ from tritorch.ops.create import arange
 from tritorch.ops.elementwise import binary
 from tritorch.ops.normalize import contiguous, scalar
 from tritorch.ops.pointwise import xlogy
-from tritorch.ops.reduce import single
+from tritorch.ops.reduce import single, sums_along
 from tritorch.ops.rows import chunk_of, half, rows, splits
 from tritorch.ops.softmax import log_softmax
 from tritorch.shape import cdiv, next_power_of_2
@@ -73,7 +73,7 @@ def cross_entropy_cpu(loss, target_weight, lse, x, target, weight, ignore_index,
         top = np.where(np.isfinite(top), top, 0)
         e = np.subtract(x, top)
         np.exp(e, out=e)
-        total = np.log(e.sum(axis=dim, keepdims=True))
+        total = np.log(sums_along(e, dim))
         lse[...] = (total + top).reshape(lse.shape)
         target_weight[...] = counts if weight is None else np.where(counts, weight[at], 0)
         picked = np.take_along_axis(x, np.expand_dims(at, dim), dim)
@@ -139,7 +139,8 @@ def cross_entropy_backward_cpu(gx, g, x, target, lse, weight, ignore_index, labe
         work *= np.expand_dims(hit + share * total * scale, dim)
         if label_smoothing:
             work -= np.expand_dims(scale, dim) * (share if weight is None else share * along(weight, x, dim))
-        work[np.broadcast_to(np.expand_dims(~counts, dim), x.shape)] = 0
+        if not counts.all():
+            work[np.broadcast_to(np.expand_dims(~counts, dim), x.shape)] = 0
     at = np.expand_dims(at, dim)
     np.put_along_axis(work, at, np.take_along_axis(work, at, dim) - np.expand_dims(hit, dim), dim)
     if work is not gx:

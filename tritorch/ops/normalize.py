@@ -12,7 +12,7 @@ from tritorch.cuda.launch import kernels, launch, sm_count
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.reduce import Monoid, reduce_rows, single
+from tritorch.ops.reduce import Monoid, reduce_rows, row_sums, single
 from tritorch.ops.rows import rows
 from tritorch.ops.softmax import row_blocks, warps
 from tritorch.shape import cdiv
@@ -74,40 +74,52 @@ def affine_sums(gw, gb, g, x, mean, rstd, dims):
 
 
 # ------------------------------------------------------------------ in numpy: x is (rows, N)
-def normalize_array(x, mean, rstd, eps):
-    """The normalized rows; fills mean (unless it is None) and rstd, which have one value a row."""
-    n = x.shape[1]
-    if mean is None:
-        work = x.copy()
-    else:
-        mean[...] = (x.sum(1) / x.dtype.type(n)).reshape(mean.shape)
-        work = x - mean.reshape(-1, 1)
-    spread = np.vecdot(work, work)
-    spread /= n
-    spread += x.dtype.type(eps)
-    np.sqrt(spread, out=spread)
-    np.divide(1, spread, out=spread)
-    rstd[...] = spread.reshape(rstd.shape)
-    work *= spread[:, None]
-    return work
-
-
-def gradient_array(g, x, mean, rstd, weight):
-    """(gx, g, x̂) of rows, g before its product with the weight, which broadcasts."""
-    n, rstd = x.shape[1], rstd.reshape(-1, 1)
-    xhat = x * rstd if mean is None else (x - mean.reshape(-1, 1)) * rstd
-    gx = g.copy() if weight is None else g * weight
-    slope = np.vecdot(gx, xhat)[:, None] / x.dtype.type(n)
-    if mean is not None:
-        gx -= gx.sum(1, keepdims=True) / x.dtype.type(n)
-    gx -= xhat * slope
-    gx *= rstd
-    return gx, xhat
-
-
 def matrix(a, columns):
     """An array as (rows, columns), half types as float32."""
     return single(a).reshape(a.size // max(columns, 1), columns)
+
+
+def scratch(out, x):
+    """Where the result is computed: in the output itself if its type and layout allow."""
+    return out.reshape(x.shape) if out.dtype == x.dtype and out.flags.c_contiguous else np.empty(x.shape, x.dtype)
+
+
+def deliver(out, work):
+    """Round the result into the output, unless it is there already."""
+    if out.dtype != work.dtype or not out.flags.c_contiguous:
+        out[...] = work.reshape(out.shape)
+
+
+def normalize_array(work, x, mean, rstd, eps):
+    """Normalize the rows of x into `work`; fills mean (unless it is None) and rstd, which have one value a row."""
+    n = x.dtype.type(x.shape[1])
+    if mean is None:
+        np.copyto(work, x)
+    else:
+        mean[...] = (row_sums(x) / n).reshape(mean.shape)
+        np.subtract(x, mean.reshape(-1, 1), out=work)
+    scale = np.vecdot(work, work)
+    scale /= n
+    scale += x.dtype.type(eps)
+    np.sqrt(scale, out=scale)
+    np.divide(1, scale, out=scale)
+    rstd[...] = scale.reshape(rstd.shape)
+    work *= scale[:, None]
+
+
+def gradient_array(work, g, x, mean, rstd, weight):
+    """The gradient of rows into `work`, and x̂; the weight broadcasts."""
+    n, rstd = x.dtype.type(x.shape[1]), rstd.reshape(-1, 1)
+    xhat = x * rstd if mean is None else x - mean.reshape(-1, 1)
+    if mean is not None:
+        xhat *= rstd
+    np.multiply(g, 1 if weight is None else weight, out=work)
+    slope = np.vecdot(work, xhat)[:, None] / n
+    if mean is not None:
+        work -= row_sums(work)[:, None] / n
+    work -= xhat * slope
+    work *= rstd
+    return xhat
 
 
 # ------------------------------------------------------------------ layer norm
@@ -133,13 +145,14 @@ def layer_norm_rows(input, normalized_shape, weight=None, bias=None, eps=1e-5):
 
 @layer_norm_rows.impl("cpu")
 def layer_norm_cpu(out, mean, rstd, x, normalized_shape, weight, bias, eps):
-    n = math.prod(normalized_shape)
-    work = normalize_array(matrix(x, n), mean, rstd, eps)
+    x = matrix(x, math.prod(normalized_shape))
+    work = scratch(out, x)
+    normalize_array(work, x, mean, rstd, eps)
     if weight is not None:
         work *= weight.reshape(-1)
     if bias is not None:
         work += bias.reshape(-1)
-    out[...] = work.reshape(out.shape)
+    deliver(out, work)
 
 
 @layer_norm_rows.impl("cuda")
@@ -176,9 +189,10 @@ def layer_norm_backward(g, input, mean, rstd, weight=None):
 @layer_norm_backward.impl("cpu")
 def layer_norm_backward_cpu(gx, gw, gb, g, x, mean, rstd, weight):
     n = math.prod(x.shape[mean.ndim:])
-    g = matrix(g, n)
-    work, xhat = gradient_array(g, matrix(x, n), mean, rstd, None if weight is None else weight.reshape(-1))
-    gx[...] = work.reshape(gx.shape)
+    g, x = matrix(g, n), matrix(x, n)
+    work = scratch(gx, x)
+    xhat = gradient_array(work, g, x, mean, rstd, None if weight is None else weight.reshape(-1))
+    deliver(gx, work)
     gw[...] = np.einsum("ij,ij->j", g, xhat).reshape(gw.shape)
     gb[...] = g.sum(0).reshape(gb.shape)
 
@@ -245,10 +259,12 @@ def rms_norm_rows(input, normalized_shape, weight=None, eps=1e-6):
 
 @rms_norm_rows.impl("cpu")
 def rms_norm_cpu(out, rstd, x, normalized_shape, weight, eps):
-    work = normalize_array(matrix(x, math.prod(normalized_shape)), None, rstd, eps)
+    x = matrix(x, math.prod(normalized_shape))
+    work = scratch(out, x)
+    normalize_array(work, x, None, rstd, eps)
     if weight is not None:
         work *= weight.reshape(-1)
-    out[...] = work.reshape(out.shape)
+    deliver(out, work)
 
 
 @rms_norm_rows.impl("cuda")
@@ -277,9 +293,10 @@ def rms_norm_backward(g, input, rstd, weight=None):
 @rms_norm_backward.impl("cpu")
 def rms_norm_backward_cpu(gx, gw, g, x, rstd, weight):
     n = math.prod(x.shape[rstd.ndim:])
-    g = matrix(g, n)
-    work, xhat = gradient_array(g, matrix(x, n), None, rstd, None if weight is None else weight.reshape(-1))
-    gx[...] = work.reshape(gx.shape)
+    g, x = matrix(g, n), matrix(x, n)
+    work = scratch(gx, x)
+    xhat = gradient_array(work, g, x, None, rstd, None if weight is None else weight.reshape(-1))
+    deliver(gx, work)
     gw[...] = np.einsum("ij,ij->j", g, xhat).reshape(gw.shape)
 
 

@@ -6,7 +6,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.reduce import single
+from tritorch.ops.reduce import single, sums_along
 from tritorch.ops.rows import half, rows
 from tritorch.shape import cdiv, next_power_of_2, wrap_dim
 
@@ -55,10 +55,10 @@ def softmax_array(out, x, dim, log):
     with np.errstate(invalid="ignore", divide="ignore"):
         np.subtract(x, x.max(axis=dim, keepdims=True), out=work)
         if log:
-            work -= np.log(np.exp(work).sum(axis=dim, keepdims=True))
+            work -= np.log(sums_along(np.exp(work), dim))
         else:
             np.exp(work, out=work)
-            work /= work.sum(axis=dim, keepdims=True)
+            work /= sums_along(work, dim)
     if work is not out:
         out[...] = work
 
@@ -71,12 +71,11 @@ def softmax_backward_array(gx, g, y, dim, log):
     work = gx if gx.dtype == g.dtype else np.empty_like(g)
     if log:
         np.exp(y, out=work)
-        work *= -g.sum(axis=dim, keepdims=True)
+        work *= -sums_along(g, dim)
         work += g
     else:
         np.multiply(g, y, out=work)
-        total = work.sum(axis=dim, keepdims=True)
-        np.subtract(g, total, out=work)
+        np.subtract(g, sums_along(work, dim), out=work)
         work *= y
     if work is not gx:
         gx[...] = work
