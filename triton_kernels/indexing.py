@@ -4,7 +4,16 @@ import triton.language as tl
 
 
 @triton.jit
-def places_kernel(out_ptr, index_ptr, shape, si, st, step, size, M, N, OUTER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def report(word_ptr, bad, index, number):
+    """Tell the host of one bad index: the word holds the number of the operator and the value."""
+    if word_ptr is not None:
+        if tl.max(tl.ravel(bad.to(tl.int32)), 0) > 0:
+            tl.store(word_ptr, number)
+            tl.store(word_ptr + 1, tl.max(tl.ravel(tl.where(bad, index, -0x7FFFFFFFFFFFFFFF)), 0))
+
+
+@triton.jit
+def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N, number, OUTER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Linear places in a tensor of strides `st` (0 along the indexed dim, whose stride is `step`) for an index of any rank; -1 where outside."""
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles_m = tl.cdiv(M, BLOCK_M)
@@ -21,22 +30,25 @@ def places_kernel(out_ptr, index_ptr, shape, si, st, step, size, M, N, OUTER: tl
         to_place += at * st[OUTER - 1 - k]
         outer = outer // shape[OUTER - 1 - k]
     mask = (m < M) & (n < N)
-    index = tl.load(index_ptr + from_index + m * si[OUTER] + n * si[OUTER + 1], mask=mask, other=0).to(tl.int64)
-    index = tl.where(index < 0, index + size, index)
+    given = tl.load(index_ptr + from_index + m * si[OUTER] + n * si[OUTER + 1], mask=mask, other=0).to(tl.int64)
+    index = tl.where(given < 0, given + size, given)
     place = to_place + m * st[OUTER] + n * st[OUTER + 1] + index * step
-    tl.store(out_ptr + (row * M + m) * N + n, tl.where((index >= 0) & (index < size), place, -1), mask=mask)
+    known = (index >= 0) & (index < size)
+    report(word_ptr, mask & (known == 0), given, number)
+    tl.store(out_ptr + (row * M + m) * N + n, tl.where(known, place, -1), mask=mask)
 
 
 @triton.jit
-def take_rows_kernel(out_ptr, x_ptr, index_ptr, stride_xp, stride_xn, stride_xr, stride_i, N, K, R, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr):
+def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, stride_xr, stride_i, N, K, R, number, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr):
     """out[p, k, r] = x[p, index[k], r]; rows outside are not read and become 0."""
     tiles_r = tl.cdiv(R, BLOCK_R)
     p = tl.program_id(1).to(tl.int64)
     k = (tl.program_id(0) // tiles_r * BLOCK_K + tl.arange(0, BLOCK_K)).to(tl.int64)
     r = (tl.program_id(0) % tiles_r * BLOCK_R + tl.arange(0, BLOCK_R)).to(tl.int64)
-    index = tl.load(index_ptr + k * stride_i, mask=k < K, other=0).to(tl.int64)
-    index = tl.where(index < 0, index + N, index)
+    given = tl.load(index_ptr + k * stride_i, mask=k < K, other=0).to(tl.int64)
+    index = tl.where(given < 0, given + N, given)
     inside = (k < K)[:, None] & (r < R)[None, :]
+    report(word_ptr, (k < K) & ((index < 0) | (index >= N)), given, number)
     known = ((index >= 0) & (index < N))[:, None]
     x = tl.load(x_ptr + p * stride_xp + index[:, None] * stride_xn + r[None, :] * stride_xr, mask=inside & known, other=0)
     tl.store(out_ptr + (p * K + k[:, None]) * R + r[None, :], x, mask=inside)

@@ -12,7 +12,7 @@ import itertools
 import sys
 from collections.abc import Callable
 
-from tritorch.cuda import allocator, driver
+from tritorch.cuda import allocator, driver, faults
 from tritorch.cuda.device import current_device
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.memory import Pinned
@@ -115,6 +115,8 @@ class CUDAGraph:
         self.streams.add((self.index, stream))
         with on_device(self.index):
             self.driver.graph_launch(self.executable, stream)
+        if faults.words:
+            faults.unread.add(self.index)
 
     def before_replay(self, hook: Callable[[], None]) -> None:
         """Have `hook` called at the start of every replay: for state that moves on, like a random number generator's offset.

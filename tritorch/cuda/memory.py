@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 
-from tritorch.cuda import driver
+from tritorch.cuda import driver, faults
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.memory_report import *  # noqa: F403
 from tritorch.cuda.memory_report import _dump_snapshot, _record_memory_history, _snapshot  # noqa: F401
@@ -33,6 +33,8 @@ def copy(dst_ptr: int, src_ptr: int, nbytes: int, kind: str, device_index: int, 
             driver.current().copy(dst_ptr, src_ptr, nbytes, kind, stream)
             if waits:
                 driver.current().stream_synchronize(stream)
+        if waits and device_index in faults.unread:
+            faults.read(device_index)
 
 
 def fill(ptr: int, value: int, width: int, count: int, device_index: int) -> None:

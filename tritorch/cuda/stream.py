@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tritorch.cuda import driver
+from tritorch.cuda import driver, faults
 from tritorch.cuda.device import current_device, index_of, set_device
 from tritorch.cuda.device import device as on_device
 from tritorch.device import device as Device
@@ -78,6 +78,8 @@ class Stream:
         refuse_capture("Stream.synchronize", self.device.index, self.cuda_stream)
         with on_device(self.device.index):
             driver.current().stream_synchronize(self.cuda_stream)
+        if self.device.index in faults.unread:
+            faults.read(self.device.index)
 
     def record_event(self, event=None):
         """Record `event` (a new one by default) here and return it."""
@@ -208,3 +210,5 @@ def synchronize(device=None) -> None:
     check(index not in captures, "synchronize", "no CUDA graph capture on the device, because it waits for it", "a capture under way",
           use="it before or after the capture")
     driver.current().synchronize(index)
+    if index in faults.unread:
+        faults.read(index)

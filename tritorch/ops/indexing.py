@@ -12,6 +12,7 @@ from tritorch.ops import create, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.elementwise import collapse
 from tritorch.shape import cdiv, contiguous_strides, next_power_of_2, prod, wrap_dim
+from tritorch.storage import block_storage
 from tritorch.tensor import Tensor, empty, strided
 
 K = kernels("indexing")
@@ -31,21 +32,47 @@ def check_range(name, index, size):
         raise IndexError(f"{name}: expected indices in [{-size}, {size - 1}], got {bad}")
 
 
+class _Word:
+    """Memory straight from the driver: every stream of the device may write it, so it belongs to none."""
+
+    def __init__(self, index):
+        from tritorch.cuda import driver
+
+        self.ptr = driver.current().alloc(16)
+        driver.current().fill(self.ptr, 0, 4, 4, 0)
+        driver.current().synchronize(index)
+
+
+def fault_word(device, name):
+    """(the word of a device where kernels report bad indices, the number of this operator); (None, 0) if a first call is captured."""
+    from tritorch.cuda import faults
+    from tritorch.cuda.stream import captures
+
+    word = faults.words.get(device.index)
+    if word is None:
+        if device.index in captures:
+            return None, 0
+        word = faults.words[device.index] = strided(block_storage(_Word(device.index), 16, device), (2,), (1,), 0, types.int64)
+    faults.unread.add(device.index)
+    return word, faults.number(name)
+
+
 # ------------------------------------------------------------------ rows in a canonical form
 def three(shape, dim):
     """Sizes before, at and behind a dim."""
     return prod(shape[:dim]), shape[dim], prod(shape[dim + 1:])
 
 
-def take_rows(out, x, places):
-    """out[p, k, r] = x[p, places[k], r] for a contiguous out."""
+def take_rows(out, x, places, name="index_select"):
+    """out[p, k, r] = x[p, places[k], r] for a contiguous out; places outside are reported under `name` and give 0."""
     parts, rows, width = x.shape
     count = places.shape[0]
     if out.numel():
         block_r = min(tile(256, 1024), next_power_of_2(width))
         block_k = min(max(tile(1024, 16384) // block_r, 1), next_power_of_2(count))
-        launch(K.take_rows_kernel, (cdiv(count, block_k) * cdiv(width, block_r), parts), out, x, places, *x.strides, *places.strides,
-               rows, count, width, BLOCK_K=block_k, BLOCK_R=block_r)
+        word, number = fault_word(out.device, name)
+        launch(K.take_rows_kernel, (cdiv(count, block_k) * cdiv(width, block_r), parts), out, word, x, places, *x.strides, *places.strides,
+               rows, count, width, number, BLOCK_K=block_k, BLOCK_R=block_r)
 
 
 def write_rows(out, places, src):
@@ -75,8 +102,8 @@ def join_rows(out, places, src, kind="sum", alpha=1):
            np.float64(alpha) if out.dtype is types.float64 else alpha, OP=kind, BLOCK_R=block_r)
 
 
-def linear_places(index, dim, target_shape):
-    """Where each element of an index along `dim` points in a contiguous tensor of target_shape, flat; -1 outside."""
+def linear_places(index, dim, target_shape, name):
+    """Where each element of an index along `dim` points in a contiguous tensor of target_shape, flat; -1 outside, which is reported."""
     out = empty((index.numel(),), types.int64, index.device)
     steps = list(contiguous_strides(target_shape))
     step, steps[dim] = steps[dim], 0
@@ -85,8 +112,9 @@ def linear_places(index, dim, target_shape):
     block_n = min(tile(256, 1024), next_power_of_2(cols))
     block_m = min(max(tile(1024, 16384) // block_n, 1), next_power_of_2(rows))
     if index.numel():
-        launch(K.places_kernel, (cdiv(rows, block_m) * cdiv(cols, block_n) * (index.numel() // (rows * cols)),), out, index, dims, si, st, step,
-               target_shape[dim], rows, cols, OUTER=len(dims) - 2, BLOCK_M=block_m, BLOCK_N=block_n)
+        word, number = fault_word(out.device, name)
+        launch(K.places_kernel, (cdiv(rows, block_m) * cdiv(cols, block_n) * (index.numel() // (rows * cols)),), out, word, index, dims, si, st, step,
+               target_shape[dim], rows, cols, number, OUTER=len(dims) - 2, BLOCK_M=block_m, BLOCK_N=block_n)
     return out
 
 
@@ -202,7 +230,7 @@ def index_add_cuda(out, input, dim, index, source, alpha):
     d = wrap_dim(dim, len(input.shape), "index_add")
     made = rows_first(input, d)
     src = rows_first(source, d)
-    join_rows(made, linear_places(view.reshape(index, -1), 0, made.shape[:1]), src, alpha=alpha)
+    join_rows(made, linear_places(view.reshape(index, -1), 0, made.shape[:1], "index_add"), src, alpha=alpha)
     transfer(out, rows_back(made, input.shape, d))
 
 
@@ -290,7 +318,7 @@ def gather_cuda(out, input, dim, index):
     shape = input.shape or (1,)
     index = index if index.shape else view.reshape(index, 1)
     made = in_order(out)
-    take_rows(made, flat, linear_places(index, wrap_dim(dim, len(shape), "gather"), shape))
+    take_rows(made, flat, linear_places(index, wrap_dim(dim, len(shape), "gather"), shape, "gather"), "gather")
     finish(out, made)
 
 

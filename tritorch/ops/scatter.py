@@ -50,7 +50,7 @@ def _canonical(input, dim, index, src):
         src = view.reshape(src.to(input.dtype), -1, 1)
     else:
         src = create.full((1, 1), src, dtype=input.dtype, device=input.device).expand(index.numel(), 1)
-    return made, linear_places(index, wrap_dim(dim, len(shape), "scatter"), shape), src
+    return made, linear_places(index, wrap_dim(dim, len(shape), "scatter"), shape, "scatter"), src
 
 
 @op
@@ -305,18 +305,23 @@ def put_cuda(out, input, indices, values, accumulate):
 
 
 def flat_rows(shape, indices, picked):
-    """The row of each place in the tensor whose picked dims are its rows, -1 where an index is outside."""
+    """The row of each place in the tensor whose picked dims are its rows; on CUDA -1 where an index is outside."""
     common = broadcast_shapes("index", *[indices[d].shape for d in picked])
     total = bad = None
     step = 1
     for d in reversed(picked):
-        index = view.expand_to(indices[d].to(types.int64), common)
-        index = compare.where(index < 0, index + shape[d], index)
-        wrong = (index < 0) | (index >= shape[d])
-        bad = wrong if bad is None else bad | wrong
+        index = indices[d].to(types.int64)
+        if index.device.type == "cpu":
+            index = compare.where(index < 0, index + shape[d], index)
+        else:
+            index = view.reshape(linear_places(view.reshape(index, -1), 0, (shape[d],), "index"), index.shape)
+            outside = index < 0
+            bad = outside if bad is None else bad | outside
+        index = view.expand_to(index, common)
         total = index * step if total is None else total + index * step
         step *= shape[d]
-    return view.reshape(compare.where(bad, -1, total), -1)
+    total = view.expand_to(total, common)
+    return view.reshape(total if bad is None else compare.where(bad, -1, total), -1)
 
 
 @put.grad("input")
