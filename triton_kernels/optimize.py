@@ -118,8 +118,8 @@ def adam_block(p_ptr, g_ptr, m_ptr, v_ptr, top_ptr, i, mask, lr, beta2, rest1, r
 
 @triton.jit
 def adam_kernel(table_ptr, plan_ptr, like_ptr, COUNT, found_inf_ptr, lr, beta2, rest1, rest2, eps, weight_decay, correction1,
-                root_correction2, log_beta1, log_beta2, AMSGRAD: tl.constexpr, DECOUPLED: tl.constexpr, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr,
-                STEPS: tl.constexpr, LR_POINTER: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+                root_correction2, log_beta1, log_beta2, AMSGRAD: tl.constexpr, DECOUPLED: tl.constexpr, MAXIMIZE: tl.constexpr,
+                DECAY: tl.constexpr, STEPS: tl.constexpr, LR_POINTER: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
     """`rest1` and `rest2` are 1 - beta, which float32 numbers near 1 do not give. STEPS: the number of steps of each tensor lies in
     device memory, a last column of pointers to float32."""
     if found_inf_ptr is not None:

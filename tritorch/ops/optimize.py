@@ -129,8 +129,8 @@ def adam_cuda(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, lr, 
     rate, *numbers = _numbers(params[0], 0.0 if pointer else lr, beta2, 1 - beta1, 1 - beta2, eps, weight_decay, 1 - beta1 ** t,
                               math.sqrt(1 - beta2 ** t), *logs)
     launch_rows(K.adam_kernel, (), columns, found_inf, lr if pointer else rate, *numbers,
-                extra=[s.data_ptr() for s in steps] if there else (), AMSGRAD=max_exp_avg_sqs is not None, DECOUPLED=decoupled, MAXIMIZE=maximize, DECAY=weight_decay != 0, STEPS=there,
-                LR_POINTER=pointer)
+                extra=[s.data_ptr() for s in steps] if there else (), AMSGRAD=max_exp_avg_sqs is not None, DECOUPLED=decoupled,
+                MAXIMIZE=maximize, DECAY=weight_decay != 0, STEPS=there, LR_POINTER=pointer)
 
 
 @multi_tensor("steps", writes="steps")
