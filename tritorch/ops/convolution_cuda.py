@@ -1,0 +1,186 @@
+"""How a convolution is laid out on the kernels of triton_kernels/convolution.py: tiles, splits, 1×1 as a plain matrix product."""
+from functools import lru_cache
+from math import gcd, prod
+
+from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.ops.copy import transfer
+from tritorch.ops.gemm import GROUP_M, gemm, hardware, split
+from tritorch.precision import dot_precision
+from tritorch.shape import cdiv, extent, next_power_of_2, view_strides
+from tritorch.tensor import empty, strided
+
+K = kernels("convolution")
+
+# BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, and the share of the largest tile's rate that the tile reaches when it fills the GPU.
+TILES = {
+    "half": ((128, 128, 64, 8, 3, 1.0), (128, 64, 64, 4, 3, 0.8), (64, 128, 64, 4, 3, 0.8), (64, 64, 64, 4, 4, 0.6), (128, 32, 64, 4, 4, 0.5),
+             (32, 64, 64, 4, 4, 0.35), (64, 16, 64, 4, 4, 0.2), (16, 64, 64, 4, 4, 0.2)),
+    "tf32": ((128, 128, 32, 8, 3, 1.0), (128, 64, 32, 4, 3, 0.8), (64, 128, 32, 4, 3, 0.8), (64, 64, 32, 4, 3, 0.6), (64, 16, 32, 4, 3, 0.2),
+             (16, 64, 32, 4, 3, 0.2)),
+    "bf16": ((128, 128, 32, 8, 3, 1.0), (64, 64, 32, 4, 3, 0.6), (64, 16, 32, 4, 3, 0.2), (16, 64, 32, 4, 3, 0.2)),
+    "ieee": ((128, 64, 16, 8, 3, 1.0), (64, 128, 16, 8, 3, 1.0), (64, 64, 16, 4, 3, 0.8), (32, 32, 32, 4, 3, 0.4), (64, 16, 16, 4, 3, 0.3),
+             (16, 64, 16, 4, 3, 0.3)),
+    "fp64": ((64, 64, 16, 4, 2, 1.0), (32, 32, 16, 4, 2, 0.6), (16, 16, 32, 4, 2, 0.3)),
+    "sum": ((32, 32, 8, 4, 2, 1.0), (16, 16, 16, 4, 2, 0.6)),
+}
+
+
+def _blocks(M, N, depth, groups, dtype, precision, machine, halve=False):
+    """Constants of a product of M × N × depth: the tile whose waves over the GPU take least time. `halve`: the simulator splits the depth."""
+    kind = {2: "half", 8: "fp64"}.get(dtype.itemsize, precision) if dtype.is_floating_point else "sum"
+    if machine is None:                                                  # the simulated device: few, huge tiles, yet more than one
+        side = 1024 if kind != "sum" else 32
+        block_m, block_n = [min(max(next_power_of_2(n) // 2, 16), side) for n in (M, N)]
+        block_k, warps, stages = min(max(next_power_of_2(depth) >> halve, 16), side), 4, 1
+    else:
+        block_m, block_n, block_k, warps, stages, _ = min(
+            TILES[kind], key=lambda t: (cdiv(cdiv(M, t[0]) * cdiv(N, t[1]) * groups, machine[0]) * t[0] * t[1] / t[5], -t[0] * t[1]))
+    return dict(DOT=kind != "sum", PRECISION=precision, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=GROUP_M, num_warps=warps,
+                num_stages=stages)
+
+
+def _turned(stride, dilation):
+    """What the transposed kernels ask of stride and dilation: gcd, and the inverse of dilation / gcd modulo stride / gcd."""
+    common = tuple([gcd(a, b) for a, b in zip(stride, dilation)])
+    return common, tuple([pow(d // c, -1, s // c) for s, d, c in zip(stride, dilation, common)])
+
+
+def _wide(*operands):
+    """Offsets within one image pass 2³¹ elements."""
+    return max([extent(shape[1:], strides[1:]) for shape, strides in operands]) > 0x7FF00000
+
+
+def _depthwise(weight, groups):
+    """One channel of the input a group, and few of the output."""
+    return groups > 1 and weight[1] == 1 and weight[0] // groups <= 8
+
+
+# ------------------------------------------------------------------ forward, and the gradient of the input
+def convolve(out, x, weight, bias, stride, padding, dilation, groups):
+    """out = bias + the convolution of x with the weights."""
+    _gather(out, x, weight, bias, stride, padding, dilation, groups, False)
+
+
+def convolve_input(out, gradient, weight, stride, padding, dilation, groups):
+    """The gradient of the input."""
+    _gather(out, gradient, weight, None, stride, padding, dilation, groups, True)
+
+
+def _gather(out, x, weight, bias, stride, padding, dilation, groups, transposed):
+    if not out.numel():
+        return
+    if weight.shape[2:] == (1, 1) and groups == 1 and stride == (1, 1) and padding == (0, 0) and x.shape[2:] == out.shape[2:]:
+        rows, source = _flat(out), _flat(x)
+        if rows is not None and source is not None:
+            matrix = weight.flatten(1)
+            gemm(rows, matrix.mT if transposed else matrix, source, None if bias is None else bias.unsqueeze(1))
+            return
+    if _depthwise(weight.shape, groups):
+        kernel, grid, numbers, options = _plan_depthwise(out.shape, out.strides, x.shape, x.strides, weight.shape, weight.strides, stride, padding,
+                                                         dilation, groups, transposed, hardware())
+    else:
+        kernel, grid, numbers, options = _plan(out.shape, out.strides, x.shape, x.strides, weight.shape, weight.strides, stride, padding, dilation,
+                                               groups, transposed, x.dtype, dot_precision(x.dtype), hardware())
+    launch(getattr(K, kernel), grid, out, x, weight, bias, *numbers[:3], bias.strides[0] if bias is not None else 0, *numbers[3:], **options)
+
+
+def _flat(x):
+    """(N, C, H, W) as (N, C, H · W) over the same memory, or None."""
+    shape = (*x.shape[:2], x.shape[2] * x.shape[3])
+    strides = view_strides(x.shape, x.strides, shape)
+    return None if strides is None else strided(x.storage, shape, strides, x.offset, x.dtype)
+
+
+@lru_cache(maxsize=4096)
+def _plan(shape, so, shape_x, sx, shape_w, sw, stride, padding, dilation, groups, transposed, dtype, precision, machine):
+    """(kernel, grid, numbers, constants) of a convolution; it depends on shapes, strides, dtype and machine alone."""
+    (N, channels, H, W), (P, Q), (R, S) = shape_x, shape[2:], shape_w[2:]
+    C, out_channels = channels // groups, shape[1] // groups
+    phases = prod(stride) if transposed else 1
+    M = N * cdiv(P, stride[0]) * cdiv(Q, stride[1]) if transposed else N * P * Q
+    flat = C < 32
+    depth = C * cdiv(R, stride[0]) * cdiv(S, stride[1]) if transposed else C * R * S
+    options = _blocks(M, out_channels, depth if flat else C, groups * phases, dtype, precision, machine, not flat)
+    ones = (sw[1], sw[0]) if transposed else sw[:2]
+    strides_w = (sw[0] * (C if transposed else out_channels), *ones, *sw[2:])
+    grid = (cdiv(M, options["BLOCK_M"]) * cdiv(out_channels, options["BLOCK_N"]), groups, phases)
+    numbers = (so, sx, strides_w, N, H, W, P, Q, C, out_channels, R, S, stride, padding, dilation, *_turned(stride, dilation))
+    return "convolution_kernel", grid, numbers, dict(TRANSPOSED=transposed, FLAT=flat, WIDE=_wide((shape_x, sx), (shape_w, sw)), **options)
+
+
+@lru_cache(maxsize=4096)
+def _plan_depthwise(shape, so, shape_x, sx, shape_w, sw, stride, padding, dilation, groups, transposed, machine):
+    """The same for a depthwise convolution."""
+    (N, _, H, W), (_, channels, P, Q), (R, S) = shape_x, shape, shape_w[2:]
+    phases = prod(stride) if transposed else 1
+    M = N * cdiv(P, stride[0]) * cdiv(Q, stride[1]) if transposed else N * P * Q
+    block_m, block_c = _depthwise_blocks(M, channels, sx[1] == 1, machine)
+    numbers = (so, sx, (sw[0], *sw[2:]), N, H, W, P, Q, channels, shape_w[0] // groups, R, S, stride, padding, dilation, *_turned(stride, dilation))
+    return ("depthwise_kernel", (cdiv(M, block_m) * cdiv(channels, block_c), 1, phases), numbers,
+            dict(TRANSPOSED=transposed, BLOCK_M=block_m, BLOCK_C=block_c))
+
+
+def _depthwise_blocks(pixels, channels, channels_last, machine):
+    """Pixels and channels of a tile: lanes lie along what is contiguous."""
+    if machine is None:
+        return min(max(next_power_of_2(pixels) // 2, 1), 4096), min(next_power_of_2(channels), 16)
+    return (16, 64) if channels_last else (256, 1)
+
+
+# ------------------------------------------------------------------ the gradient of the weights
+def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
+    """The gradient of the weights; splits of the pixels are added in order."""
+    pixels = gradient.numel() // max(gradient.shape[1], 1)
+    if not out.numel():
+        return
+    if not pixels:
+        out.fill_(0)
+        return
+    if _depthwise(out.shape, groups):
+        kernel, grid, numbers, splits, options = _plan_depthwise_weight(
+            out.shape, gradient.shape, gradient.strides, x.shape, x.strides, stride, padding, dilation, groups, hardware())
+    else:
+        kernel, grid, numbers, splits, options = _plan_weight(out.shape, gradient.shape, gradient.strides, x.shape, x.strides, stride, padding,
+                                                              dilation, groups, x.dtype, dot_precision(x.dtype), hardware())
+    parts = out if splits == 1 else empty((splits, *out.shape), x.dtype.compute, out.device)
+    strides = (0, *out.strides) if splits == 1 else parts.strides
+    if kernel == "depthwise_weight_kernel":
+        strides = (*strides[:2], *strides[3:])
+    launch(getattr(K, kernel), grid, parts, gradient, x, strides, *numbers, **options)
+    if splits > 1:
+        _add_parts(out, parts, splits)
+
+
+def _add_parts(out, parts, splits):
+    total, block = out.numel(), tile(256, 4096)
+    made = out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
+    launch(K.add_parts_kernel, (cdiv(total, block),), made, parts, total, splits, BLOCK=block)
+    if made is not out:
+        transfer(out, made)
+
+
+@lru_cache(maxsize=4096)
+def _plan_weight(shape, shape_g, sg, shape_x, sx, stride, padding, dilation, groups, dtype, precision, machine):
+    """(kernel, grid, numbers, splits, constants)."""
+    (N, channels, P, Q), (H, W), (_, C, R, S) = shape_g, shape_x[2:], shape
+    rows, width, pixels = channels // groups, C * R * S, N * P * Q
+    options = _blocks(rows, width, pixels, groups, dtype, precision, machine, True)
+    tiles = cdiv(rows, options["BLOCK_M"]) * cdiv(width, options["BLOCK_N"])
+    splits, span = split(tiles * groups, pixels, options["BLOCK_K"], machine)
+    numbers = (sg, sx, N, H, W, P, Q, C, rows, R, S, span, stride, padding, dilation)
+    wide = _wide((shape_g, sg), (shape_x, sx)) or pixels > 0x7FF00000
+    return "convolution_weight_kernel", (tiles, groups, splits), numbers, splits, dict(WIDE=wide, **options)
+
+
+@lru_cache(maxsize=4096)
+def _plan_depthwise_weight(shape, shape_g, sg, shape_x, sx, stride, padding, dilation, groups, machine):
+    """The same for a depthwise convolution."""
+    (N, channels, P, Q), (H, W), (R, S) = shape_g, shape_x[2:], shape[2:]
+    pixels = N * P * Q
+    block_m, block_c = _depthwise_blocks(pixels, channels, sx[1] == 1 and sg[1] == 1, machine)
+    blocks = cdiv(channels, block_c)
+    splits, span = split(blocks * R * S, pixels, block_m, machine and (4 * machine[0],))
+    numbers = (sg, sx, N, H, W, P, Q, channels, channels // groups, S, span, stride, padding, dilation)
+    return "depthwise_weight_kernel", (blocks, R * S, splits), numbers, splits, dict(BLOCK_M=block_m, BLOCK_C=block_c)
+
+
