@@ -114,6 +114,19 @@ def test_cpu_and_gpu_drop_the_same_weights(shape, cuda):
             np.testing.assert_allclose(number(out), number(here) / S, rtol=1e-5)
 
 
+def test_under_a_graph_the_numbers_count_from_a_place_on_the_device(cuda):
+    base = from_array(np.array([-7, 1000])).to(cuda)
+    x = from_array(draw(1, 2, 6, 9)).to(cuda).requires_grad_()
+
+    def run(seed, offset, base):
+        out = A.attention(x, x, x, None, 0.4, True, 1.0, seed, offset, base)[0]
+        x.grad = None
+        out.sum().backward()
+        return number(attention_keep(out, 0.4, seed, offset, base)), number(out), number(x.grad)
+
+    assert all((a == b).all() for a, b in zip(run(0, 30, base), run(-7, 1030, None)))
+
+
 def test_dropout_rate_and_generator(cuda):
     keep = number(attention_keep(T.zeros(1, 4, 256, 256), 0.25, 3, 0, None))
     assert set(np.unique(keep)) == {np.float32(0), np.float32(1 / 0.75)}

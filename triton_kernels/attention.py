@@ -117,16 +117,19 @@ def attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, strid
     return acc, top, total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["seed", "offset"])
 def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, base_ptr, stride_o, stride_lse, stride_q, stride_k, stride_v,
-                     stride_mask, H, GROUP, L, S, scale, threshold, keep_scale, seed, offset, E: tl.constexpr, EV: tl.constexpr,
-                     CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
-                     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
-    """out and lse = log Σ exp(scores). Grid: (row blocks, B · H)."""
-    head, batch = tl.program_id(1) % H, tl.program_id(1) // H
-    m = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M           # under a causal mask the longest rows start first
+                     stride_mask, H, GROUP, L, S, scale, threshold, keep_scale, seed: tl.int64, offset: tl.int64,
+                     E: tl.constexpr, EV: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
+                     PRECISION: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+                     BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
+    """out and lse = log Σ exp(scores). Grid: row blocks · B · H."""
+    blocks = tl.cdiv(L, BLOCK_M)
+    matrix = tl.program_id(0) // blocks
+    head, batch = matrix % H, matrix // H
+    m = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M               # under a causal mask the longest rows start first
     rows = rows_from(m, BLOCK_M, WIDE)
-    first_row = tl.program_id(1).to(tl.int64) * L
+    first_row = matrix.to(tl.int64) * L
     q = load_rows(head_ptr(q_ptr, stride_q, batch, head), stride_q, rows, L, E, BLOCK_D)
     k_ptr = head_ptr(k_ptr, stride_k, batch, head // GROUP)
     v_ptr = head_ptr(v_ptr, stride_v, batch, head // GROUP)
@@ -177,17 +180,20 @@ def load_lse(lse_ptr, stride, batch, head, rows, L):
     return tl.where(lse == float("-inf"), 0.0, lse)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["seed", "offset"])
 def attention_backward_q_kernel(gq_ptr, delta_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, out_ptr, lse_ptr, base_ptr, stride_gq, stride_g,
                                 stride_q, stride_k, stride_v, stride_mask, stride_o, stride_lse, H, GROUP, L, S, scale, threshold,
-                                keep_scale, seed, offset, E: tl.constexpr, EV: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr,
-                                DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr,
+                                keep_scale, seed: tl.int64, offset: tl.int64, E: tl.constexpr, EV: tl.constexpr, CAUSAL: tl.constexpr,
+                                MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
+                                BLOCK_M: tl.constexpr,
                                 BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
-    """Gradient of q, and delta = Σ g · out, which the other half needs. Grid: (row blocks, B · H)."""
-    head, batch = tl.program_id(1) % H, tl.program_id(1) // H
-    m = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
+    """Gradient of q, and delta = Σ g · out, which the other half needs. Grid: row blocks · B · H."""
+    blocks = tl.cdiv(L, BLOCK_M)
+    matrix = tl.program_id(0) // blocks
+    head, batch = matrix % H, matrix // H
+    m = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M
     rows = rows_from(m, BLOCK_M, WIDE)
-    first_row = tl.program_id(1).to(tl.int64) * L
+    first_row = matrix.to(tl.int64) * L
     q = load_rows(head_ptr(q_ptr, stride_q, batch, head), stride_q, rows, L, E, BLOCK_D)
     g = load_rows(head_ptr(g_ptr, stride_g, batch, head), stride_g, rows, L, EV, BLOCK_V)
     out = load_rows(head_ptr(out_ptr, stride_o, batch, head), stride_o, rows, L, EV, BLOCK_V)
@@ -214,15 +220,18 @@ def attention_backward_q_kernel(gq_ptr, delta_ptr, g_ptr, q_ptr, k_ptr, v_ptr, m
     store_rows(head_ptr(gq_ptr, stride_gq, batch, head), stride_gq, rows, L, gq * (scale * LN2), E, BLOCK_D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["seed", "offset"])
 def attention_backward_kv_kernel(gk_ptr, gv_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, lse_ptr, delta_ptr, base_ptr, stride_gk, stride_gv,
                                  stride_g, stride_q, stride_k, stride_v, stride_mask, stride_lse, H, GROUP, L, S, scale, threshold,
-                                 keep_scale, seed, offset, E: tl.constexpr, EV: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr,
-                                 DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr,
+                                 keep_scale, seed: tl.int64, offset: tl.int64, E: tl.constexpr, EV: tl.constexpr, CAUSAL: tl.constexpr,
+                                 MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
+                                 BLOCK_M: tl.constexpr,
                                  BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
-    """Gradients of k and v, summed over the group of query heads that share them. Grid: (key blocks, B · H / GROUP)."""
-    key_head, batch = tl.program_id(1) % (H // GROUP), tl.program_id(1) // (H // GROUP)
-    n = tl.program_id(0) * BLOCK_N
+    """Gradients of k and v, summed over the group of query heads that share them. Grid: key blocks · B · H / GROUP."""
+    blocks = tl.cdiv(S, BLOCK_N)
+    matrix = tl.program_id(0) // blocks
+    key_head, batch = matrix % (H // GROUP), matrix // (H // GROUP)
+    n = tl.program_id(0) % blocks * BLOCK_N
     columns = rows_from(n, BLOCK_N, WIDE)
     k = load_rows(head_ptr(k_ptr, stride_k, batch, key_head), stride_k, columns, S, E, BLOCK_D)
     v = load_rows(head_ptr(v_ptr, stride_v, batch, key_head), stride_v, columns, S, EV, BLOCK_V)
@@ -254,15 +263,16 @@ def attention_backward_kv_kernel(gk_ptr, gv_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mas
     store_rows(head_ptr(gv_ptr, stride_gv, batch, key_head), stride_gv, columns, S, gv, EV, BLOCK_V)
 
 
-@triton.jit
-def attention_keep_kernel(out_ptr, base_ptr, stride_o, H, L, S, threshold, keep_scale, seed, offset, BLOCK_M: tl.constexpr,
-                          BLOCK_N: tl.constexpr):
-    """The dropout factors themselves, 0 or 1 / (1 - p), for the second-order formula. Grid: (row blocks, key blocks, B · H)."""
-    head, batch = tl.program_id(2) % H, tl.program_id(2) // H
+@triton.jit(do_not_specialize=["seed", "offset"])
+def attention_keep_kernel(out_ptr, base_ptr, stride_o, H, L, S, threshold, keep_scale, seed: tl.int64, offset: tl.int64,
+                          BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The dropout factors themselves, 0 or 1 / (1 - p), for the second-order formula. Grid: (row blocks · B · H, key blocks)."""
+    blocks = tl.cdiv(L, BLOCK_M)
+    matrix = tl.program_id(0) // blocks
     seed, offset = place(seed, offset, base_ptr)
-    rows = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    rows = (tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     n = tl.program_id(1) * BLOCK_N
     columns = n + tl.arange(0, BLOCK_N)
-    keep = kept(seed, offset, tl.program_id(2).to(tl.int64) * L + rows, n, S, threshold, BLOCK_N)
-    out_ptrs = head_ptr(out_ptr, stride_o, batch, head) + (rows[:, None] * stride_o[2] + columns[None, :] * stride_o[3])
+    keep = kept(seed, offset, matrix.to(tl.int64) * L + rows, n, S, threshold, BLOCK_N)
+    out_ptrs = head_ptr(out_ptr, stride_o, matrix // H, matrix % H) + (rows[:, None] * stride_o[2] + columns[None, :] * stride_o[3])
     tl.store(out_ptrs, tl.where(keep, keep_scale, 0.0).to(out_ptr.dtype.element_ty), mask=(rows < L)[:, None] & (columns < S)[None, :])

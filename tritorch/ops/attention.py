@@ -9,7 +9,7 @@ from tritorch.ops.compare import where
 from tritorch.ops.draws import place
 from tritorch.shape import broadcast_shapes, cdiv
 
-# `attention` has twelve parameters: four tensors, the three attributes of the function, and the place of the dropout's random numbers
+# `attention` has ten parameters: four tensors, the three attributes of the function, and the place of the dropout's random numbers
 # (seed, offset, and under a captured graph the tensor that both count from), which its gradient reads again.
 
 

@@ -72,7 +72,7 @@ def forward(out, lse, query, key, value, attn_mask, dropout_p, is_causal, scale,
     """Fill out and lse."""
     stride_mask, numbers, o = prepare((query, key, value, out), attn_mask, dropout_p, is_causal, scale, seed, offset)
     B, H, L, _ = query.shape
-    launch(K.attention_kernel, (cdiv(L, o[FORWARD]["BLOCK_M"]), B * H), out, lse, query, key, value, attn_mask, base, out.strides,
+    launch(K.attention_kernel, (cdiv(L, o[FORWARD]["BLOCK_M"]) * B * H,), out, lse, query, key, value, attn_mask, base, out.strides,
            lse.strides, query.strides, key.strides, value.strides, stride_mask, *numbers, **o[FORWARD])
 
 
@@ -82,9 +82,9 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, out, lse, dropout_p, i
     (B, H, L, _), (G, S) = query.shape, key.shape[1:3]
     delta = empty(lse.shape, lse.dtype, lse.device)
     inputs, strides = (query, key, value, attn_mask), (query.strides, key.strides, value.strides, stride_mask)
-    launch(K.attention_backward_q_kernel, (cdiv(L, o[BACKWARD_Q]["BLOCK_M"]), B * H), gq, delta, g, *inputs, out, lse, base, gq.strides,
+    launch(K.attention_backward_q_kernel, (cdiv(L, o[BACKWARD_Q]["BLOCK_M"]) * B * H,), gq, delta, g, *inputs, out, lse, base, gq.strides,
            g.strides, *strides, out.strides, lse.strides, *numbers, **o[BACKWARD_Q])
-    launch(K.attention_backward_kv_kernel, (cdiv(S, o[BACKWARD_KV]["BLOCK_N"]), B * G), gk, gv, g, *inputs, lse, delta, base, gk.strides,
+    launch(K.attention_backward_kv_kernel, (cdiv(S, o[BACKWARD_KV]["BLOCK_N"]) * B * G,), gk, gv, g, *inputs, lse, delta, base, gk.strides,
            gv.strides, g.strides, *strides, lse.strides, *numbers, **o[BACKWARD_KV])
 
 
@@ -92,5 +92,5 @@ def keep(out, dropout_p, seed, offset, base):
     """Fill out (B, H, L, S) with the dropout factors."""
     B, H, L, S = out.shape
     block_m, block_n = (32, 64) if hardware() else (256, 256)
-    launch(K.attention_keep_kernel, (cdiv(L, block_m), cdiv(S, block_n), B * H), out, base, out.strides, H, L, S, threshold(dropout_p),
+    launch(K.attention_keep_kernel, (cdiv(L, block_m) * B * H, cdiv(S, block_n)), out, base, out.strides, H, L, S, threshold(dropout_p),
            np.float64(keep_scale(dropout_p)), seed, offset, BLOCK_M=block_m, BLOCK_N=block_n)
