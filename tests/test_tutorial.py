@@ -39,7 +39,7 @@ def run(out, *options, **settings):
 
 
 def checkpoint(out):
-    return tritorch.load(out / "checkpoint.safetensors")
+    return tritorch.load(out / "checkpoint.safetensors", map_location="cpu")
 
 
 def wait_for_checkpoint(process, out, newer_than=0.0):

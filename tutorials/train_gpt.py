@@ -101,11 +101,11 @@ def held_out_loss(model, text, device):
 
 
 @torch.no_grad()
-def sample(model, text, device, prompt="The ", temperature=0.7):
+def sample(model, text, device, length, prompt="The ", temperature=0.7):
     """Text drawn from the model one character at a time, with a generator of its own so that training does not notice."""
     generator = torch.Generator().manual_seed(0)
     tokens = [text.vocabulary.index(character) for character in prompt]
-    for _ in range(SAMPLE):
+    for _ in range(length):
         logits = model(torch.tensor([tokens[-CONTEXT:]]).to(device))[0, -1].cpu()
         tokens.append(torch.multinomial(F.softmax(logits / temperature, -1), 1, generator=generator).item())
     return text.decode(tokens)
@@ -226,7 +226,10 @@ def main(arguments=None):
     if not history["held_out"] or history["held_out"][-1][0] < len(history["train"]):
         evaluate()                                                # stopped between two evaluations
     plot(args.out / "loss.png", history)
-    print(f"stopped; go on with --resume --out {args.out}" if interrupted else f"\n{sample(model, text, args.device)}\n")
+    if interrupted:
+        print(f"stopped; go on with --resume --out {args.out}")
+    else:                                                         # who has learned for a few steps has little to say
+        print(f"\n{sample(model, text, args.device, length=min(SAMPLE, args.steps))}\n")
     print(report(history, seconds, first))
     return 128 + interrupted[0] if interrupted else 0
 

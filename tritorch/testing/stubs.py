@@ -18,7 +18,7 @@ import builtins
 from typing import Any
 '''
 PLAIN = (bool, int, float, str)
-OF_EVERY_CLASS = {"__module__", "__doc__", "__slots__", "__dict__", "__weakref__", "__qualname__", "__firstlineno__", "__static_attributes__"}
+OF_EVERY_CLASS = set("__module__ __doc__ __slots__ __dict__ __weakref__ __qualname__ __firstlineno__ __static_attributes__".split())
 
 
 def parameters(function):
