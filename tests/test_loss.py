@@ -30,6 +30,11 @@ def both(call, *arrays, place="cpu", rtol=1e-4, atol=1e-5):
     (g,), (h,) = tritorch.autograd.grad(got, [x], tritorch.tensor(weight).to(place)), torch.autograd.grad(want, [y], torch.tensor(weight))
     np.testing.assert_allclose(g.cpu().array, h.numpy(), rtol=rtol, atol=atol)
 
+@pytest.fixture(params=["simulated", "hardware"])
+def tiles(request, monkeypatch):
+    """Both choices of block sizes: those for the simulator and those for a GPU."""
+    monkeypatch.setattr(tritorch.cuda.driver, "hardware_tiles", request.param == "hardware")
+
 
 OPTIONS = list(itertools.product(["none", "sum", "mean"], [False, True], [0.0, 0.2], [-100, 1]))
 
@@ -56,7 +61,7 @@ def test_cross_entropy_of_probabilities(reduction, weighted, smoothing, _, cuda)
 
 
 @pytest.mark.parametrize("n", [2, 3, 65, 4097, 50257])
-def test_vocabularies(n, cuda):
+def test_vocabularies(n, cuda, tiles):
     x = values(3, n) * 5
     both(lambda f, x, t: f.cross_entropy(x, t), x, classes(n, 3), place=cuda)
     both(lambda f, x, t: f.cross_entropy(x, t, label_smoothing=0.1), x, classes(n, 3), place=cuda)

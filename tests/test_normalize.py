@@ -30,6 +30,11 @@ def both(call, *arrays, place="cpu", rtol=1e-4, atol=2e-5):
     for g, h in zip(gs, hs):
         close(g, h, rtol, atol)
 
+@pytest.fixture(params=["simulated", "hardware"])
+def tiles(request, monkeypatch):
+    """Both choices of block sizes: those for the simulator and those for a GPU."""
+    monkeypatch.setattr(tritorch.cuda.driver, "hardware_tiles", request.param == "hardware")
+
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("shape, dim", [((5,), 0), ((3, 7), 1), ((7, 3), 0), ((2, 5, 3, 4), 1), ((4, 1), 1), ((), 0)])
@@ -59,7 +64,7 @@ def test_softmax_casts_and_rounds_once(kind, cuda):
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 31, 257, 4099, 20001])
-def test_rows_of_every_length(width, cuda):
+def test_rows_of_every_length(width, cuda, tiles):
     x, w, b = values(5, width), values(width, seed=1), values(width, seed=2)
     both(lambda f, x: f.softmax(x, dim=1), x, place=cuda)
     both(lambda f, x: f.log_softmax(x, dim=1), x, place=cuda, atol=1e-3)
@@ -93,7 +98,7 @@ def test_rms_norm_takes_the_eps_of_the_compute_dtype(kind):
 
 
 @pytest.mark.parametrize("shape, groups", [((2, 4, 3), 2), ((3, 6), 3), ((2, 6, 3, 5), 2), ((2, 3, 7), 1), ((1, 8, 40, 40), 2)])
-def test_group_norm(shape, groups, cuda):
+def test_group_norm(shape, groups, cuda, tiles):
     w, b = values(shape[1], seed=1), values(shape[1], seed=2)
     for place in ("cpu", cuda):
         both(lambda f, x, w, b: f.group_norm(x, groups, w, b), values(*shape), w, b, place=place, atol=1e-4)
@@ -102,7 +107,7 @@ def test_group_norm(shape, groups, cuda):
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", [(4, 3), (4, 3, 5), (2, 5, 3, 4), (2, 3, 2, 3, 2), (3, 2, 60, 70)])
-def test_batch_norm_and_its_running_statistics(shape, training, cuda):
+def test_batch_norm_and_its_running_statistics(shape, training, cuda, tiles):
     c = shape[1]
     w, b, mean, var = values(c, seed=1), values(c, seed=2), values(c, seed=3), np.abs(values(c, seed=4)) + 0.5
     for place in ("cpu", cuda):

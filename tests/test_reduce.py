@@ -28,6 +28,11 @@ def same(ours, theirs, rtol=1e-5, atol=1e-6):
 def values(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
+@pytest.fixture(params=["simulated", "hardware"])
+def tiles(request, monkeypatch):
+    """Both choices of block sizes: those for the simulator and those for a GPU."""
+    monkeypatch.setattr(tritorch.cuda.driver, "hardware_tiles", request.param == "hardware")
+
 
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("name", FAMILY)
@@ -136,7 +141,7 @@ def test_variance_of_large_values_keeps_its_digits(cuda):
 
 
 @pytest.mark.parametrize("shape, dim", [((70001,), 0), ((3, 20000), 1), ((20000, 3), 0), ((2, 5000, 3), 1), ((500, 700), None)])
-def test_long_rows_are_split_and_deterministic(shape, dim, cuda):
+def test_long_rows_are_split_and_deterministic(shape, dim, cuda, tiles):
     array = values(*shape)
     x = tritorch.tensor(array).to(cuda)
     exact = array.astype(np.float64).sum(axis=dim)

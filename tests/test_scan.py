@@ -20,6 +20,11 @@ def same(ours, theirs, rtol=1e-5, atol=1e-5):
         assert tuple(o.shape) == tuple(t.shape) and str(o.dtype)[9:] == str(t.dtype)[6:]
         np.testing.assert_allclose(o.detach().cpu().float().array, t.detach().float().numpy(), rtol=rtol, atol=atol)
 
+@pytest.fixture(params=["simulated", "hardware"])
+def tiles(request, monkeypatch):
+    """Both choices of block sizes: those for the simulator and those for a GPU."""
+    monkeypatch.setattr(tritorch.cuda.driver, "hardware_tiles", request.param == "hardware")
+
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +73,7 @@ def test_cumprod_gradient_where_factors_are_zero(zeros):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape, dim", [((20011,), 0), ((2, 9001), 1), ((9001, 2), 0), ((300, 41), 1)])
-def test_long_rows(name, shape, dim, cuda):
+def test_long_rows(name, shape, dim, cuda, tiles):
     array = np.abs(values(*shape)) * 0 + 1 + 1e-3 * values(*shape)          # products of these neither vanish nor explode
     want = getattr(torch, name)(torch.tensor(array).double(), dim)
     got = getattr(tritorch, name)(tritorch.tensor(array).to(cuda), dim)
