@@ -3,12 +3,27 @@
 Host memory is a numpy array; device memory is a block of the caching allocator, given back when its last
 Storage dies. Storages do not know shapes or gradients.
 """
+import contextlib
+import ctypes
+
 import numpy as np
 
 from tritorch.device import cpu
 
 _new = object.__new__
 _UINT8 = np.dtype(np.uint8)
+
+
+def _keep_freed_memory():
+    """Let glibc keep up to 512 MB of freed memory instead of unmapping every large array: a fresh mapping faults on each page,
+    which made an elementwise operator on 4 MB 2.5 times slower (1.08 ms for 0.40)."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):        # another libc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-3, 1 << 28)                                             # M_MMAP_THRESHOLD: only arrays beyond 256 MB are mapped
+        mallopt(-1, 1 << 29)                                             # M_TRIM_THRESHOLD
+
+
+_keep_freed_memory()
 
 
 class Storage:

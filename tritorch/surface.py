@@ -16,7 +16,7 @@ LAZY = {
     "get_rng_state": "random", "set_rng_state": "random", "fork_rng": "random", "autocast": "amp", "is_autocast_enabled": "amp",
     "get_autocast_dtype": "amp", "set_float32_matmul_precision": "precision", "get_float32_matmul_precision": "precision",
 }
-PACKAGES = ("amp", "func", "nn", "optim", "random", "serialization", "testing", "utils")
+PACKAGES = ("amp", "func", "nn", "optim", "random", "safetensors", "serialization", "testing", "utils")
 
 
 def attach():
