@@ -145,6 +145,22 @@ def test_convolutions(kwargs):
     compare("Conv2d", (4, 2, (3, 2)), [IMAGE[0]], kwargs)
 
 
+def test_transposed_convolutions():
+    for kwargs in ({}, {"stride": 2, "padding": 1, "output_padding": 1}, {"groups": 2, "bias": False}, {"dilation": 2, "stride": 3}):
+        compare("ConvTranspose1d", (4, 6, 3), [_numbers(2, 4, 9)], kwargs)
+        compare("ConvTranspose2d", (4, 6, (3, 2)), [IMAGE], kwargs)
+        compare("ConvTranspose2d", (4, 6, 3), [IMAGE[0]], kwargs)
+    for size in ((14, 12), [2, 6, 15, 13]):
+        compare("ConvTranspose2d", (4, 6, 2), [IMAGE], {"stride": 2}, call={"output_size": size})
+    layer = nn.ConvTranspose2d(4, 6, 2, 2)
+    with pytest.raises(ValueError, match="valid sizes range from"):
+        layer(tritorch.ones(1, 4, 3, 3), output_size=(9, 9))
+    with pytest.raises(ValueError, match="output_size must have 2 or 4 elements"):
+        layer(tritorch.ones(1, 4, 3, 3), output_size=(9,))
+    with pytest.raises(ValueError, match='Only "zeros" padding mode'):
+        nn.ConvTranspose1d(1, 1, 1, padding_mode="reflect")
+
+
 def test_convolution_errors():
     for kwargs, sentence in (({"groups": 3}, "in_channels must be divisible by groups"), ({"padding": "some"}, "Invalid padding string"),
                              ({"padding": "same", "stride": 2}, "not supported for strided"),
@@ -248,6 +264,15 @@ def test_pooling():
     compare("AdaptiveMaxPool1d", (3,), [_numbers(2, 3, 7)], {"return_indices": True})
     compare("LPPool1d", (2, 3), [np.abs(_numbers(2, 3, 9))], {"stride": 2})
     compare("LPPool2d", (3, (2, 3)), [np.abs(IMAGE)])
+
+
+def test_unpooling():
+    for d, x in ((1, _numbers(2, 3, 9)), (2, IMAGE)):
+        for kwargs in ({}, {"stride": 3}):
+            indices = getattr(oracle.nn, f"MaxPool{d}d")(3 if kwargs else 2, return_indices=True, **kwargs)(oracle.tensor(x))[1].numpy()
+            values = _numbers(*indices.shape, seed=1)
+            compare(f"MaxUnpool{d}d", (3 if kwargs else 2,), [values, indices], kwargs)
+            compare(f"MaxUnpool{d}d", (3 if kwargs else 2,), [values, indices], kwargs, call={"output_size": x.shape[2:]})
 
 
 def test_padding():

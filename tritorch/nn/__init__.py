@@ -32,7 +32,7 @@ from tritorch.nn.activation import (
 )
 from tritorch.nn.attention import MultiheadAttention
 from tritorch.nn.container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
-from tritorch.nn.conv import Conv1d, Conv2d
+from tritorch.nn.conv import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
 from tritorch.nn.distance import CosineSimilarity, PairwiseDistance
 from tritorch.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from tritorch.nn.lazy import LazyBatchNorm1d, LazyBatchNorm2d, LazyBatchNorm3d, LazyConv1d, LazyConv2d, LazyLinear, UninitializedParameter
@@ -101,6 +101,8 @@ from tritorch.nn.pooling import (
     LPPool2d,
     MaxPool1d,
     MaxPool2d,
+    MaxUnpool1d,
+    MaxUnpool2d,
 )
 from tritorch.nn.recurrent_cells import GRUCell, LSTMCell, RNNCell, RNNCellBase
 from tritorch.nn.rnn import GRU, LSTM, RNN, RNNBase

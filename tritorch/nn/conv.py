@@ -13,15 +13,19 @@ _MODES = ("zeros", "reflect", "replicate", "circular")
 class _ConvNd(Module):
     """What all convolutions share; the arguments are PyTorch's."""
 
+    transposed = False
+
     def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True, padding_mode="zeros",
-                 device=None, dtype=None):
+                 device=None, dtype=None, *, output_padding=0):
         super().__init__()
         self.in_channels, self.out_channels, self.groups, self.padding_mode = in_channels, out_channels, groups, padding_mode
-        self.kernel_size, self.stride, self.dilation = (sizes(value, self._ndim) for value in (kernel_size, stride, dilation))
+        self.kernel_size, self.stride, self.dilation, self.output_padding = (
+            sizes(value, self._ndim) for value in (kernel_size, stride, dilation, output_padding))
         self.padding = padding if isinstance(padding, str) else sizes(padding, self._ndim)
         self._check()
         self._reversed_padding_repeated_twice = self._edges()
-        self.weight = Parameter(unset((out_channels, in_channels // groups, *self.kernel_size), device, dtype))
+        channels = (in_channels, out_channels // groups) if self.transposed else (out_channels, in_channels // groups)
+        self.weight = Parameter(unset((*channels, *self.kernel_size), device, dtype))
         self.register_parameter("bias", Parameter(unset((out_channels,), device, dtype)) if bias else None)
         self.reset_parameters()
 
@@ -57,18 +61,9 @@ class _ConvNd(Module):
             bound = 1 / math.sqrt(fan_in) if fan_in > 0 else 0
             init.uniform_(self.bias, -bound, bound)
 
-    def _conv_forward(self, input, weight, bias):
-        padding = self.padding
-        if self.padding_mode != "zeros":
-            input, padding = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode), 0
-        return self._convolve(input, weight, bias, self.stride, padding, self.dilation, self.groups)
-
-    def forward(self, input):
-        return self._conv_forward(input, self.weight, self.bias)
-
     def extra_repr(self):
         shown = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"]
-        for name, usual in (("padding", 0), ("dilation", 1)):
+        for name, usual in (("padding", 0), ("dilation", 1), ("output_padding", 0)):
             value = getattr(self, name)
             if value != (usual,) * len(value):
                 shown.append(f"{name}={value}")
@@ -81,7 +76,22 @@ class _ConvNd(Module):
         return ", ".join(shown)
 
 
-class Conv1d(_ConvNd):
+class _Conv(_ConvNd):
+    def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True, padding_mode="zeros",
+                 device=None, dtype=None):
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype)
+
+    def _conv_forward(self, input, weight, bias):
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            input, padding = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode), 0
+        return self._convolve(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+
+    def forward(self, input):
+        return self._conv_forward(input, self.weight, self.bias)
+
+
+class Conv1d(_Conv):
     """Cross-correlation over one dim: (N, C_in, L) or (C_in, L) with weight (C_out, C_in / groups, K) gives (N, C_out, L_out).
 
     L_out = floor((L + 2 padding - dilation (K - 1) - 1) / stride) + 1. `padding` is also "same" or "valid"; `padding_mode` is
@@ -96,7 +106,7 @@ class Conv1d(_ConvNd):
     _convolve = staticmethod(F.conv1d)
 
 
-class Conv2d(_ConvNd):
+class Conv2d(_Conv):
     """Cross-correlation over two dims: (N, C_in, H, W) or (C_in, H, W) with weight (C_out, C_in / groups, K_h, K_w).
 
     H_out = floor((H + 2 padding - dilation (K_h - 1) - 1) / stride) + 1, and W_out alike. `padding` is also "same" or "valid";
@@ -109,3 +119,62 @@ class Conv2d(_ConvNd):
 
     _ndim = 2
     _convolve = staticmethod(F.conv2d)
+
+
+class _ConvTranspose(_ConvNd):
+    transposed = True
+
+    def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, output_padding=0, groups=1, bias=True, dilation=1,
+                 padding_mode="zeros", device=None, dtype=None):
+        if padding_mode != "zeros":
+            raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}')
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype,
+                         output_padding=output_padding)
+
+    def forward(self, input, output_size=None):
+        extra = self.output_padding if output_size is None else self._output_padding(input, tuple(output_size))
+        return self._convolve(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
+
+    def _output_padding(self, input, output_size):
+        """What makes the result as large as is asked for."""
+        if len(output_size) == input.ndim:
+            output_size = output_size[-self._ndim:]
+        if len(output_size) != self._ndim:
+            raise ValueError(f"ConvTranspose{self._ndim}D: for {input.ndim}D input, output_size must have {self._ndim} or {input.ndim} "
+                             f"elements (got {len(output_size)})")
+        spatial = input.shape[-self._ndim:]
+        least = [(n - 1) * s - 2 * p + d * (k - 1) + 1
+                 for n, s, p, d, k in zip(spatial, self.stride, self.padding, self.dilation, self.kernel_size)]
+        if not all(low <= n < low + s for n, low, s in zip(output_size, least, self.stride)):
+            raise ValueError(f"requested an output size of {output_size}, but valid sizes range from {least} to "
+                             f"{[low + s - 1 for low, s in zip(least, self.stride)]} (for an input of {tuple(spatial)})")
+        return tuple(n - low for n, low in zip(output_size, least))
+
+
+class ConvTranspose1d(_ConvTranspose):
+    """The transpose of `Conv1d`: (N, C_in, L) or (C_in, L) with weight (C_in, C_out / groups, K) gives (N, C_out, L_out).
+
+    L_out = (L - 1) stride - 2 padding + dilation (K - 1) + output_padding + 1; `output_size` in the call chooses the output padding.
+
+    >>> import tritorch as torch
+    >>> torch.nn.ConvTranspose1d(16, 33, 3, stride=2)(torch.ones(20, 16, 50)).shape
+    tritorch.Size([20, 33, 101])
+    """
+
+    _ndim = 1
+    _convolve = staticmethod(F.conv_transpose1d)
+
+
+class ConvTranspose2d(_ConvTranspose):
+    """The transpose of `Conv2d`: (N, C_in, H, W) or (C_in, H, W) with weight (C_in, C_out / groups, K_h, K_w).
+
+    H_out = (H - 1) stride - 2 padding + dilation (K_h - 1) + output_padding + 1, and W_out alike; `output_size` in the call chooses the
+    output padding.
+
+    >>> import tritorch as torch
+    >>> torch.nn.ConvTranspose2d(3, 8, 3, stride=2)(torch.ones(2, 3, 5, 5), output_size=(12, 11)).shape
+    tritorch.Size([2, 8, 12, 11])
+    """
+
+    _ndim = 2
+    _convolve = staticmethod(F.conv_transpose2d)

@@ -41,6 +41,39 @@ class MaxPool2d(_MaxPoolNd):
     _pool = staticmethod(F.max_pool2d)
 
 
+class _MaxUnpoolNd(Module):
+    def __init__(self, kernel_size, stride=None, padding=0):
+        super().__init__()
+        self.kernel_size, self.padding = sizes(kernel_size, self._ndim), sizes(padding, self._ndim)
+        self.stride = self.kernel_size if stride is None else sizes(stride, self._ndim)
+
+    def forward(self, input, indices, output_size=None):
+        return self._unpool(input, indices, self.kernel_size, self.stride, self.padding, output_size)
+
+    def extra_repr(self):
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class MaxUnpool1d(_MaxUnpoolNd):
+    """Puts values back where `MaxPool1d` with `return_indices` found them; the rest is zero.
+
+    >>> import tritorch as torch
+    >>> values, places = torch.nn.MaxPool1d(2, return_indices=True)(torch.tensor([[1.0, 2, 4, 3]]))
+    >>> torch.nn.MaxUnpool1d(2)(values, places).tolist()
+    [[0.0, 2.0, 4.0, 0.0]]
+    """
+
+    _ndim = 1
+    _unpool = staticmethod(F.max_unpool1d)
+
+
+class MaxUnpool2d(_MaxUnpoolNd):
+    """Puts values back where `MaxPool2d` with `return_indices` found them; the rest is zero."""
+
+    _ndim = 2
+    _unpool = staticmethod(F.max_unpool2d)
+
+
 class AvgPool1d(Module):
     """The mean of every `kernel_size` neighbours in (N, C, L) or (C, L), `stride` (the kernel size unless given) apart.
 
