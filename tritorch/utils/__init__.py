@@ -1,0 +1,4 @@
+"""Data loading and checkpointing."""
+from tritorch.utils import data
+
+__all__ = ["data"]

@@ -1,0 +1,280 @@
+"""DataLoader: batches of a dataset, fetched here or by worker processes, in the same order either way."""
+import itertools
+import math
+import multiprocessing
+import multiprocessing.util
+import warnings
+
+from tritorch.cuda.device import is_available
+from tritorch.errors import check
+from tritorch.utils.data.collate import default_collate, default_convert, pinned
+from tritorch.utils.data.dataset import IterableDataset
+from tritorch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler, drawn_seed
+from tritorch.utils.data.worker import Exhausted, Failure, Workers
+
+
+class DataLoader:
+    """Iterates over the batches of a dataset.
+
+    `batch_size` samples make a batch (None: samples come one by one, uncollated); the last is shorter unless `drop_last`. The order is
+    that of `sampler` (indices) or `batch_sampler` (lists of indices), else random if `shuffle`, from `generator`, else as it is:
+    the same seed gives the same batches with any number of workers. `collate_fn` makes a batch of a list of samples.
+    `num_workers` processes fetch ahead, `prefetch_factor` batches each (default 2); `persistent_workers` keeps them between epochs,
+    `worker_init_fn(id)` runs first in each, `timeout` seconds are waited for a batch (0: for ever), `multiprocessing_context` says
+    how they start. `pin_memory` puts batches into page-locked memory where there is a GPU. An error in a worker is raised here with the
+    worker's traceback. `in_order=False` yields batches as they come. Raises ValueError for options that exclude each other.
+
+    >>> import tritorch as torch
+    >>> dataset = torch.utils.data.TensorDataset(torch.arange(5))
+    >>> [batch.tolist() for batch, in torch.utils.data.DataLoader(dataset, batch_size=2)]
+    [[0, 1], [2, 3], [4]]
+    """
+
+    _iterator = None
+    _ready = False
+
+    def __init__(self, dataset, batch_size=1, shuffle=None, sampler=None, batch_sampler=None, num_workers=0, collate_fn=None,
+                 pin_memory=False, drop_last=False, timeout=0, worker_init_fn=None, multiprocessing_context=None, generator=None, *,
+                 prefetch_factor=None, persistent_workers=False, pin_memory_device="", in_order=True):
+        _check_numbers(num_workers, timeout, prefetch_factor, persistent_workers, multiprocessing_context)
+        self.dataset, self.num_workers, self.timeout, self.worker_init_fn = dataset, num_workers, timeout, worker_init_fn
+        self.pin_memory, self.pin_memory_device, self.generator, self.in_order = pin_memory, pin_memory_device, generator, in_order
+        self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
+        self.persistent_workers, self.multiprocessing_context = persistent_workers, multiprocessing_context
+        self._iterable = isinstance(dataset, IterableDataset)
+        _check_order(self._iterable, batch_size, shuffle, sampler, batch_sampler, drop_last)
+        if batch_sampler is not None:
+            batch_size, drop_last = None, False
+        if sampler is None and self._iterable:
+            sampler = _Endless()
+        elif sampler is None:
+            sampler = RandomSampler(dataset, generator=generator) if shuffle else SequentialSampler(dataset)
+        if batch_size is not None:
+            batch_sampler = BatchSampler(sampler, batch_size, drop_last)
+        self.batch_size, self.drop_last, self.sampler, self.batch_sampler = batch_size, drop_last, sampler, batch_sampler
+        self.collate_fn = collate_fn or (default_convert if batch_sampler is None else default_collate)
+        self._ready = True
+
+    def __setattr__(self, name, value):
+        fixed = self._ready and name in ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+        check(not fixed, "DataLoader", f"{name} to stay as it was set", "another value", use="a new DataLoader", error=ValueError)
+        super().__setattr__(name, value)
+
+    def __iter__(self):
+        if not self.num_workers:
+            return _SingleIterator(self)
+        if not self.persistent_workers:
+            return _WorkersIterator(self)
+        if self._iterator is None or not self._iterator.workers.processes:
+            self._iterator = _WorkersIterator(self)
+        else:
+            self._iterator.start_over()
+        return self._iterator
+
+    @property
+    def _index_sampler(self):
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    def __len__(self):
+        if not self._iterable:
+            return len(self._index_sampler)
+        count = len(self.dataset)
+        return count if self.batch_size is None else count // self.batch_size if self.drop_last else math.ceil(count / self.batch_size)
+
+    def _fetch_maker(self):
+        return (_IterableFetch if self._iterable else _MapFetch).maker(self.collate_fn, self.batch_sampler is not None, self.drop_last)
+
+
+class _Endless:
+    """Stands for the order of an IterableDataset, which only it knows."""
+
+    def __iter__(self):
+        return itertools.repeat(None)
+
+
+def _check_numbers(num_workers, timeout, prefetch_factor, persistent_workers, context):
+    name = "DataLoader"
+    check(num_workers >= 0, name, "num_workers ≥ 0", num_workers, error=ValueError)
+    check(timeout >= 0, name, "timeout ≥ 0", timeout, error=ValueError)
+    check(num_workers or prefetch_factor is None, name, "num_workers > 0 with prefetch_factor", num_workers, error=ValueError)
+    check(prefetch_factor is None or prefetch_factor > 0, name, "prefetch_factor > 0", prefetch_factor, error=ValueError)
+    check(num_workers or not persistent_workers, name, "num_workers > 0 with persistent_workers", num_workers, error=ValueError)
+    check(num_workers or context is None, name, "num_workers > 0 with multiprocessing_context", num_workers, error=ValueError)
+
+
+def _check_order(iterable, batch_size, shuffle, sampler, batch_sampler, drop_last):
+    name = "DataLoader"
+    if iterable:
+        check(not shuffle, name, "no shuffle with an IterableDataset", shuffle, error=ValueError)
+        check(sampler is None, name, "no sampler with an IterableDataset", sampler, error=ValueError)
+        check(batch_sampler is None, name, "no batch_sampler with an IterableDataset", batch_sampler, error=ValueError)
+    check(sampler is None or not shuffle, name, "either a sampler or shuffle", "both", error=ValueError)
+    if batch_sampler is not None:
+        check(batch_size == 1 and not shuffle and sampler is None and not drop_last, name,
+              "a batch_sampler alone", "batch_size, shuffle, sampler or drop_last with it", error=ValueError)
+    check(batch_size is not None or not drop_last, name, "a batch_size with drop_last", None, error=ValueError)
+
+
+# ------------------------------------------------------------------ fetching
+class _MapFetch:
+    """Batches by their indices."""
+
+    def __init__(self, dataset, collate, batched, drop_last):
+        self.dataset, self.collate, self.batched, self.drop_last = dataset, collate, batched, drop_last
+
+    @classmethod
+    def maker(cls, *options):
+        return _Maker(cls, options)
+
+    def __call__(self, indices):
+        if not self.batched:
+            return self.collate(self.dataset[indices])
+        several = getattr(self.dataset, "__getitems__", None)
+        return self.collate(several(indices) if callable(several) else [self.dataset[k] for k in indices])
+
+
+class _IterableFetch(_MapFetch):
+    """The next batches of an IterableDataset; the indices only say how many samples."""
+
+    def __init__(self, dataset, *options):
+        super().__init__(dataset, *options)
+        self.samples = iter(dataset)
+
+    def __call__(self, indices):
+        if not self.batched:
+            return self.collate(next(self.samples))
+        found = list(itertools.islice(self.samples, len(indices)))
+        if not found or (self.drop_last and len(found) < len(indices)):
+            raise StopIteration
+        return self.collate(found)
+
+
+class _Maker:
+    """Makes the fetch of a dataset, in whatever process."""
+
+    def __init__(self, cls, options):
+        self.cls, self.options = cls, options
+
+    def __call__(self, dataset):
+        return self.cls(dataset, *self.options)
+
+
+# ------------------------------------------------------------------ iterating
+class _Iterator:
+    def __init__(self, loader):
+        self.loader, self.seed = loader, drawn_seed(loader.generator)    # drawn with and without workers: the order must not depend on them
+        self.pins = loader.pin_memory and is_available()
+        self.indices, self.yielded = iter(loader._index_sampler), 0
+
+    def __iter__(self):
+        return self
+
+    def __len__(self):
+        return len(self.loader)
+
+    def finished(self, batch):
+        """The last touch of a batch before it is given away."""
+        self.yielded += 1
+        if self.loader._iterable and hasattr(self.loader.dataset, "__len__") and self.yielded == len(self.loader) + 1:
+            warnings.warn(f"DataLoader: expected {len(self.loader)} batches by the dataset's length, got more; with workers, each must "
+                          "yield only its own part (see get_worker_info)", stacklevel=3)
+        return pinned(batch) if self.pins else batch
+
+
+class _SingleIterator(_Iterator):
+    """Fetches in this process."""
+
+    def __init__(self, loader):
+        super().__init__(loader)
+        self.fetch = loader._fetch_maker()(loader.dataset)
+
+    def __next__(self):
+        return self.finished(self.fetch(next(self.indices)))
+
+
+class _WorkersIterator(_Iterator):
+    """Hands out tasks to the workers in turn and puts the results back in order.
+
+    A task is named (epoch, number), so that what is left of an epoch that was broken off is recognised and dropped.
+    """
+
+    def __init__(self, loader):
+        super().__init__(loader)
+        context = loader.multiprocessing_context
+        if context is None or isinstance(context, str):
+            context = multiprocessing.get_context(context)
+        maker, count = loader._fetch_maker(), loader.num_workers
+        self.workers = Workers(context, count, maker, loader.dataset, loader.worker_init_fn, self.seed)
+        self.end = multiprocessing.util.Finalize(self, self.workers.close, exitpriority=10)      # at exit before the workers are killed
+        self.epoch = 0
+        self.begin()
+
+    def begin(self):
+        self.results, self.owner, self.sent, self.wanted = {}, {}, 0, 0
+        self.active = [True] * self.loader.num_workers
+        self.turn = itertools.cycle(range(self.loader.num_workers))
+        for _ in range(self.loader.prefetch_factor * self.loader.num_workers):
+            self.send()
+
+    def start_over(self):
+        """Begin the next epoch with the same processes."""
+        super().__init__(self.loader)
+        self.epoch += 1
+        for k in range(self.loader.num_workers) if self.loader._iterable else ():
+            self.workers.submit(k, ("epoch", self.seed + k))
+        self.begin()
+
+    def send(self):
+        """Give the next task to the next worker that still has data."""
+        worker = next((k for k in itertools.islice(self.turn, len(self.active)) if self.active[k]), None)
+        indices = next(self.indices, self) if worker is not None else self
+        if indices is not self:
+            self.owner[self.sent] = worker
+            self.workers.submit(worker, ((self.epoch, self.sent), indices))
+            self.sent += 1
+
+    def __next__(self):
+        try:
+            name = self.due()
+        except BaseException:                                            # a dead worker, a timeout, Ctrl-C: no process is left behind
+            self.end()
+            raise
+        if name is None:
+            if not self.loader.persistent_workers:
+                self.end()
+            raise StopIteration
+        result = self.results.pop(name)
+        del self.owner[name]
+        self.send()
+        if isinstance(result, Failure):
+            result.throw()
+        return self.finished(result)
+
+    def due(self):
+        """The name of the task whose result is next, waited for; None at the end."""
+        while self.owner:
+            if self.loader.in_order:
+                name = min(self.owner)
+                name = name if name in self.results else None
+            else:
+                name = next(iter(self.results), None)
+            if name is None:
+                self.collect()
+            elif isinstance(self.results[name], Exhausted):
+                del self.results[name], self.owner[name]
+            else:
+                return name
+        return None
+
+    def collect(self):
+        """Wait for results of any worker."""
+        timeout = self.loader.timeout
+        arrived = self.workers.receive(timeout or None)
+        check(arrived, "DataLoader", f"a batch within {timeout} seconds", "none")
+        for worker, (epoch, number), result in arrived:
+            if epoch != self.epoch:
+                continue
+            self.results[number] = result
+            if isinstance(result, Exhausted) and self.active[worker]:
+                self.active[worker] = False
+                self.send()
