@@ -14,8 +14,8 @@ def poisson_nll_loss(input, target, log_input=True, full=False, size_average=Non
     """e^x - y x, or x - y log(x + eps) if not `log_input`; `full` adds Stirling's y log y - y + ½ log(2π y) where y > 1."""
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
-        stirling = target * target.log() - target + 0.5 * (2 * math.pi * target).log()
-        loss = loss + stirling.masked_fill(target <= 1, 0)
+        large = target.masked_fill(target <= 1, 1)
+        loss = loss + (large * large.log() - large + 0.5 * (2 * math.pi * large).log()).masked_fill(target <= 1, 0)
     return reduced(loss, legacy_reduction(size_average, reduce, reduction))
 
 
