@@ -304,3 +304,11 @@ def test_parameters_and_buffers():
         assert type(q) is nn.Parameter and q.requires_grad and q.data_ptr() != p.data_ptr() and q.tolist() == [1, 1]
     made = (torch.ones(2, requires_grad=True) * 2)
     assert nn.Parameter(made).is_leaf
+
+
+def test_pytorchs_paths_lead_here():
+    from tritorch.nn.modules.batchnorm import _BatchNorm
+    from tritorch.nn.modules.utils import _pair, _single, _triple
+
+    assert issubclass(nn.BatchNorm2d, _BatchNorm) and nn.modules.conv.Conv2d is nn.Conv2d and nn.modules.Module is nn.Module
+    assert (_single(2), _pair(2), _triple((1, 2, 3))) == ((2,), (2, 2), (1, 2, 3))
