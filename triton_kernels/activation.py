@@ -3,7 +3,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.scalar import clamp_numbers, div, sigmoid
+from triton_kernels.compare import clamp_numbers
+from triton_kernels.scalar import div, sigmoid
 
 
 @triton.jit

@@ -1,12 +1,17 @@
 """Comparisons, predicates, logic and bits; `where`, `clamp` and other choices between elements."""
+import functools
+
 import numpy as np
 
+from tritorch.cuda.launch import kernels
 from tritorch.dtype import promote, types
 from tritorch.errors import check
-from tritorch.ops import create
-from tritorch.ops.elementwise import SCALAR, binary, boolean, launch_elementwise, ternary, unary
+from tritorch.ops import create, elementwise
+from tritorch.ops.elementwise import boolean, launch_elementwise
 from tritorch.tensor import Tensor
 
+K = kernels("compare")
+unary, binary, ternary = [functools.partial(family, functions=K) for family in (elementwise.unary, elementwise.binary, elementwise.ternary)]
 WHOLE = {"integer": True, "low": -9, "high": 9}
 SHIFTS = {"integer": True, "low": 0, "high": 7}
 
@@ -128,7 +133,7 @@ bitwise_not = unary("bitwise_not", "~input, bit by bit; on bools the logical not
 
 @bitwise_not.impl("cuda")
 def bitwise_not_cuda(out, input):
-    fn = SCALAR.logical_not if input.dtype is types.bool else SCALAR.bitwise_not
+    fn = K.logical_not if input.dtype is types.bool else K.bitwise_not
     launch_elementwise(out, (input,), fn, input.dtype)
 
 

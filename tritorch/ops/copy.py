@@ -1,9 +1,9 @@
 """Copies: between layouts, dtypes and devices, and filling with one value."""
 import numpy as np
 
-from tritorch.dtype import types
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
+from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.elementwise import SCALAR, launch_elementwise
 from tritorch.shape import broadcast_shapes, broadcast_strides

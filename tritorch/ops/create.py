@@ -4,10 +4,10 @@ import numbers
 
 import numpy as np
 
-from tritorch.dtype import types
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
+from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import copy
 from tritorch.shape import cdiv

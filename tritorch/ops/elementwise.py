@@ -5,10 +5,9 @@ Numbers stay numbers; half types compute in float32; everything broadcasts and t
 """
 import numpy as np
 
-from tritorch.dtype import types
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
-from tritorch.dtype import promote, promote_float
+from tritorch.dtype import promote, promote_float, types
 from tritorch.shape import broadcast_shapes, broadcast_strides, cdiv, is_contiguous
 from tritorch.tensor import Tensor
 

@@ -5,7 +5,7 @@ import numpy as np
 
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops import copy, create, picking, scatter, view
+from tritorch.ops import copy, create, picking, put, slicing, view
 from tritorch.tensor import Tensor
 
 
@@ -16,7 +16,7 @@ def getitem(input, key):
     (tensor([3, 5]), tensor([4, 5]))
     """
     if type(key) is int:                                                 # the commonest cases, without the parser
-        return view.select(input, 0, key)
+        return slicing.select(input, 0, key)
     part, picks = resolve(input, key)
     if picks is not None:
         return picking.index(part, picks)
@@ -29,7 +29,7 @@ def setitem(input, key, value):
     if not isinstance(value, Tensor):
         value = create.tensor(value, dtype=input.dtype, device=input.device) if not _is_number(value) else value
     if picks is not None:
-        scatter.write(part, picks, value)
+        put.write(part, picks, value)
         return
     if not isinstance(value, Tensor):
         copy.fill_(part, value)
@@ -65,7 +65,7 @@ def resolve(input, key):
         elif isinstance(k, slice):
             out, dim = _slice(out, dim, k), dim + 1
         elif isinstance(k, int):
-            out = view.select(out, dim, k)
+            out = slicing.select(out, dim, k)
         elif _is_mask(k):
             for d, places in enumerate(picking.mask_to_indices(k, out.shape[dim:dim + k.dim()])):
                 picks[dim + d] = places
@@ -110,4 +110,4 @@ def _slice(x, dim, k):
     if bounds[2] is not None and bounds[2] <= 0:
         raise ValueError(f"index: expected a step greater than zero, got {bounds[2]}; use flip() to reverse")
     start, stop, step = slice(*bounds).indices(x.shape[dim])
-    return view.slice_dim(x, dim, start, max(stop, start), step)
+    return slicing.slice_dim(x, dim, start, max(stop, start), step)

@@ -93,7 +93,7 @@ def join_rows(out, places, src, kind="sum", alpha=1):
     width = out.shape[1]
     if not src.numel() or not out.numel():
         return
-    from tritorch.ops.sorting import sort_pairs                          # sorting builds on indexing in its gradients
+    from tritorch.ops.sorting import sort_pairs  # sorting builds on indexing in its gradients
 
     ordered, order = sort_pairs(places, 0, False)
     block_r = min(tile(256, 4096), next_power_of_2(width))

@@ -20,22 +20,25 @@ from tritorch.ops import (
     normalize,
     picking,
     pointwise,
+    put,
     quantile,
     random,
     reduce,
     scan,
     scatter,
     shaping,
+    slicing,
     softmax,
     sorting,
     statistics,
+    triangles,
     view,
 )
 from tritorch.tensor import Tensor
 
 BOTH = {
-    view: """as_strided diagonal transpose unsqueeze select reshape flatten unflatten permute squeeze narrow t movedim moveaxis swapaxes swapdims
-            adjoint unbind split chunk tensor_split broadcast_to view_as""",
+    view: "transpose unsqueeze reshape flatten unflatten permute squeeze t movedim moveaxis swapaxes swapdims adjoint broadcast_to view_as",
+    slicing: "as_strided diagonal select narrow unbind split chunk tensor_split",
     copy: "clone",
     pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative positive abs absolute sign sgn square
             ceil floor round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh
@@ -53,14 +56,17 @@ BOTH = {
     softmax: "softmax log_softmax",
     matmul: "matmul mm bmm mv dot vdot inner outer ger addmm addmv addbmm baddbmm addr matrix_power kron chain_matmul",
     indexing: "gather index_select index_add",
-    scatter: "scatter scatter_add scatter_reduce index_copy index_fill index_put masked_fill masked_scatter",
+    scatter: "scatter scatter_add scatter_reduce",
+    put: "index_copy index_fill index_put masked_fill masked_scatter",
     picking: "masked_select nonzero argwhere take take_along_dim bincount",
-    shaping: "repeat_interleave tile roll flip fliplr flipud rot90 tril triu diag diag_embed trace diff",
+    shaping: "repeat_interleave tile roll flip fliplr flipud rot90 diff",
+    triangles: "tril triu diag diag_embed trace",
     sorting: "sort argsort topk msort kthvalue unique unique_consecutive searchsorted bucketize histc",
     random: "bernoulli multinomial",
 }
 METHODS = {
-    view: "view reshape_as expand expand_as unfold",
+    view: "view reshape_as expand expand_as",
+    slicing: "unfold",
     copy: "copy_ fill_ zero_ contiguous to pin_memory is_pinned type_as item tolist",
     create: "new_tensor new_full new_zeros new_ones new_empty_strided",
     shaping: "repeat",
@@ -71,7 +77,8 @@ FUNCTIONS = {
     einsum: "einsum tensordot",
     attention: "",
     shaping: """cat concat concatenate stack hstack vstack dstack row_stack column_stack meshgrid cartesian_prod combinations atleast_1d atleast_2d
-            atleast_3d block_diag tril_indices triu_indices broadcast_tensors""",
+            atleast_3d broadcast_tensors""",
+    triangles: "block_diag tril_indices triu_indices",
     random: "rand randn randint randperm rand_like randn_like randint_like normal poisson",
     dropout: "dropout",
     normalize: "layer_norm rms_norm batch_norm group_norm instance_norm",
@@ -86,8 +93,9 @@ IN_PLACE = {
     scan: "cumsum cumprod",
     matmul: "addmm addmv baddbmm addbmm addr",
     indexing: "index_add",
-    scatter: "scatter scatter_add scatter_reduce index_copy index_fill index_put masked_fill masked_scatter",
-    shaping: "tril triu",
+    scatter: "scatter scatter_add scatter_reduce",
+    put: "index_copy index_fill index_put masked_fill masked_scatter",
+    triangles: "tril triu",
 }
 OPERATORS = {
     pointwise: """__add__ add, __mul__ mul, __rmul__ mul, __radd__ add, __sub__ sub, __rsub__ rsub, __truediv__ div, __floordiv__ floor_divide,

@@ -7,7 +7,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import create, view
 from tritorch.ops.indexing import check_index, gather, index_select
-from tritorch.ops.scatter import flat_rows, put, put_shape
+from tritorch.ops.put import flat_rows, put, put_shape
 from tritorch.shape import broadcast_shapes, cdiv, prod, wrap_dim
 from tritorch.tensor import empty
 

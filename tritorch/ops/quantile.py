@@ -3,7 +3,7 @@ from collections import namedtuple
 
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops import compare, create, view
+from tritorch.ops import compare, create, slicing, view
 from tritorch.ops.reduce import sum
 from tritorch.ops.sorting import kthvalue, sort
 from tritorch.shape import wrap_dim
@@ -94,7 +94,7 @@ def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=N
     made = view.movedim(made, -1, 0)
     if keepdim:
         made = view.reshape(made, -1, *[1] * ndim) if dim is None else view.unsqueeze(made, d + 1)
-    made = view.select(made, 0, 0) if single else made
+    made = slicing.select(made, 0, 0) if single else made
     return made if out is None else out.copy_(made)
 
 

@@ -1,15 +1,14 @@
-"""Writing elements by index: scatter, scatter_add, scatter_reduce, index_put, index_copy, index_fill, masked writes."""
+"""Writing elements by an index along one dim: scatter, scatter_add, scatter_reduce."""
 import numpy as np
 
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops import compare, copy, create, view
+from tritorch.ops import compare, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.indexing import (
     REDUCTIONS,
     add_slices,
-    check_index,
     check_places,
     check_range,
     gather,
@@ -17,7 +16,7 @@ from tritorch.ops.indexing import (
     linear_places,
     write_rows,
 )
-from tritorch.shape import broadcast_shapes, prod, wrap_dim
+from tritorch.shape import wrap_dim
 from tritorch.tensor import Tensor
 
 
@@ -46,7 +45,7 @@ def _canonical(input, dim, index, src):
     if isinstance(src, Tensor):
         src = src if src.shape else view.reshape(src, 1)
         for k, n in enumerate(index.shape):
-            src = view.narrow(src, k, 0, n)
+            src = slicing.narrow(src, k, 0, n)
         src = view.reshape(src.to(input.dtype), -1, 1)
     else:
         src = create.full((1, 1), src, dtype=input.dtype, device=input.device).expand(index.numel(), 1)
@@ -242,185 +241,3 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, out=Non
         counts = compare.clamp(counts, min=1)
         made = made / counts if made.dtype.is_floating_point else made // counts
     return made if out is None else out.copy_(made)
-
-
-# ------------------------------------------------------------------ index_put
-@op
-def put(input, indices, values, accumulate):
-    """input with `values` written (or added) where the index tensors point; `indices` has one tensor or None for each dim."""
-    shape = put_shape(input, indices)
-    check(broadcast_shapes("index_put", shape, values.shape) == shape, "index_put", f"values that broadcast to {shape}", values.shape)
-    check(values.dtype is input.dtype, "index_put", f"values of {input.dtype}", values.dtype)
-    return input.shape, input.dtype, common_device("index_put", input, *indices, values)
-
-
-def put_shape(input, indices):
-    """The shape of input[indices]."""
-    for k in indices:
-        if k is not None:
-            check_index("index", k)
-    picked = [d for d, k in enumerate(indices) if k is not None]
-    common = broadcast_shapes("index", *[indices[d].shape for d in picked])
-    kept = [n for d, n in enumerate(input.shape) if d not in picked]
-    if picked == list(range(picked[0], picked[-1] + 1)):
-        lead = picked[0]
-        return (*kept[:lead], *common, *kept[lead:])
-    return (*common, *kept)
-
-
-@put.impl("cpu")
-def put_cpu(out, input, indices, values, accumulate):
-    made = np.array(input)
-    key = tuple([slice(None) if k is None else k for k in indices])
-    for size, k in zip(input.shape, indices):
-        if k is not None:
-            check_range("index_put", k, size)
-    if accumulate:
-        wide = made.astype(np.float32) if made.dtype.itemsize == 2 and made.dtype.kind not in "iu" else made
-        np.add.at(wide, key, values.astype(wide.dtype))
-        made = wide
-    else:
-        made[key] = values
-    np.copyto(out, made, casting="unsafe")
-
-
-@put.impl("cuda")
-def put_cuda(out, input, indices, values, accumulate):
-    picked = [d for d, k in enumerate(indices) if k is not None]
-    order = (*picked, *[d for d in range(len(input.shape)) if d not in picked])
-    places = flat_rows(input.shape, indices, picked)
-    sizes = [input.shape[d] for d in order]
-    rows, width = prod(sizes[:len(picked)]), prod(sizes[len(picked):])
-    made = view.reshape(view.permute_dims(input, order).clone(), rows, width)
-    full = put_shape(input, indices)
-    values = view.expand_to(values, full)
-    adjacent = picked == list(range(picked[0], picked[-1] + 1))
-    count = len(broadcast_shapes("index", *[indices[d].shape for d in picked]))
-    if adjacent:
-        values = view.movedim(values, tuple(range(picked[0], picked[0] + count)), tuple(range(count)))
-    values = view.reshape(values, places.shape[0], width)
-    (join_rows if accumulate else write_rows)(made, places, values)
-    back = [order.index(d) for d in range(len(order))]
-    transfer(out, view.permute_dims(view.reshape(made, sizes), back))
-
-
-def flat_rows(shape, indices, picked):
-    """The row of each place in the tensor whose picked dims are its rows; on CUDA -1 where an index is outside."""
-    common = broadcast_shapes("index", *[indices[d].shape for d in picked])
-    total = bad = None
-    step = 1
-    for d in reversed(picked):
-        index = indices[d].to(types.int64)
-        if index.device.type == "cpu":
-            index = compare.where(index < 0, index + shape[d], index)
-        else:
-            index = view.reshape(linear_places(view.reshape(index, -1), 0, (shape[d],), "index"), index.shape)
-            outside = index < 0
-            bad = outside if bad is None else bad | outside
-        index = view.expand_to(index, common)
-        total = index * step if total is None else total + index * step
-        step *= shape[d]
-    total = view.expand_to(total, common)
-    return view.reshape(total if bad is None else compare.where(bad, -1, total), -1)
-
-
-@put.grad("input")
-def put_grad_input(g, indices, accumulate):
-    return g if accumulate else put(g, indices, create.new_zeros(g, ()), False)
-
-
-@put.grad("values")
-def put_grad_values(g, indices, accumulate, input_shape):
-    from tritorch.ops.picking import index
-
-    if accumulate:
-        return index(g, indices)
-    places = create.arange(prod(put_shape(g, indices)), device=g.device).reshape(put_shape(g, indices))
-    winner = put(create.full(input_shape, -1, dtype=types.int64, device=g.device), indices, places, False)
-    return index(g, indices).masked_fill(index(winner, indices) != places, 0)
-
-
-@put.samples
-def put_samples(make):
-    low = {"integer": True, "low": -3, "high": 3}
-    for accumulate in (False, True):
-        yield make(4, 3), (make(5, **low), None), make(5, 3), accumulate
-        yield make(4, 3, 5), (make(2, 1, **low), None, make(3, **low)), make(2, 3, 3), accumulate
-        yield make(2, 4, 3), (None, make(2, **low), make(2, **low)), make(1), accumulate
-    yield make(4), (make(0, integer=True),), make(0), False
-
-
-@put.workloads
-def put_workloads(make):
-    x, index = make(1 << 15, 1 << 10, grad=False), make(1 << 15, integer=True, low=0, high=1 << 15)
-    yield "32768 rows of 1024 fp32", lambda: (x, (index, None), x, True), 3 * x.nbytes + index.nbytes, 1 << 25
-
-
-def index_put(input, indices, values, accumulate=False, *, out=None):
-    """input with `values` written (or, with accumulate, added) at the places that the index tensors name together."""
-    key = tuple(indices)
-    from tritorch.ops.getitem import resolve
-
-    part, picks = resolve(input, key)
-    check(part.shape == input.shape, "index_put", "index tensors", key)
-    values = values.to(input.dtype) if values.dtype is not input.dtype and not values.shape else values
-    return put(input, picks, values, accumulate) if out is None else put.into(out, input, picks, values, accumulate)
-
-
-def write(part, picks, value):
-    """`part[picks] = value` in place: what x[...] = v does after its basic part is resolved."""
-    if not isinstance(value, Tensor):
-        value = create.full((), value, dtype=part.dtype, device=part.device)
-    value = value.to(part.device, part.dtype)
-    shape = put_shape(part, picks)
-    while len(value.shape) > len(shape) and value.shape[0] == 1:
-        value = value[0]
-    put.into(part, part, picks, value, False)
-
-
-# ------------------------------------------------------------------ along one dim
-def _along(input, dim, index):
-    return tuple([index.reshape(-1) if d == wrap_dim(dim, len(input.shape), "index") else None for d in range(len(input.shape))])
-
-
-def index_copy(input, dim, index, source, *, out=None):
-    """input with the slices along `dim` that `index` names replaced by those of source."""
-    return index_put_along(input, dim, index, source, out)
-
-
-def index_fill(input, dim, index, value, *, out=None):
-    """input with the slices along `dim` that `index` names filled with a number."""
-    if not isinstance(value, Tensor):
-        value = create.full((), value, dtype=input.dtype, device=input.device)
-    return index_put_along(input, dim, index, value, out)
-
-
-def index_put_along(input, dim, index, values, out=None):
-    picks = _along(input, dim, index)
-    return put(input, picks, values, False) if out is None else put.into(out, input, picks, values, False)
-
-
-# ------------------------------------------------------------------ masks
-def masked_fill(input, mask, value, *, out=None):
-    """input with the number `value` where the mask holds; the mask broadcasts.
-
-    >>> import tritorch as torch; torch.arange(3).masked_fill(torch.tensor([True, False, True]), -1)
-    tensor([-1,  1, -1])
-    """
-    check(mask.dtype is types.bool, "masked_fill", "a mask of bools", mask.dtype)
-    if isinstance(value, Tensor):
-        check(not value.shape, "masked_fill", "a number or a 0-dim tensor", value.shape)
-        value = value.to(input.device, input.dtype)
-    elif not input.dtype.is_floating_point and input.dtype is not types.bool:
-        value = int(value)
-    made = compare.choose(mask, value, input) if out is None else compare.choose.into(out, mask, value, input)
-    return made if made.dtype is input.dtype else made.to(input.dtype)
-
-
-def masked_scatter(input, mask, source, *, out=None):
-    """input with the elements where the mask holds replaced by those of source, in order."""
-    mask = view.expand_to(mask, input.shape)
-    places = mask.reshape(-1).nonzero().reshape(-1)
-    check(source.numel() >= places.numel(), "masked_scatter", f"a source of at least {places.numel()} elements", source.numel())
-    made = put(input.reshape(-1), (places,), source.reshape(-1)[:places.numel()].to(input.dtype), False).reshape(input.shape)
-    return made if out is None else copy.copy_(out, made)

@@ -1,19 +1,15 @@
-"""Putting tensors together and their elements in another order: cat, stack, flip, roll, repeat, tril and their like."""
+"""Putting tensors together and their elements in another order: cat, stack, flip, roll, repeat and their like."""
 import itertools
 
 import numpy as np
 
-from tritorch.cuda.launch import kernels, launch
-from tritorch.cuda.launch import tile as block_size
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, types
 from tritorch.errors import check
-from tritorch.ops import copy, create, view
+from tritorch.ops import copy, create, slicing, view
 from tritorch.ops.copy import transfer
-from tritorch.shape import broadcast_shapes, cdiv, next_power_of_2, wrap_dim, wrap_dims
+from tritorch.shape import broadcast_shapes, wrap_dim, wrap_dims
 from tritorch.tensor import Tensor, strided
-
-K = kernels("shaping")
 
 
 # ------------------------------------------------------------------ cat
@@ -49,7 +45,7 @@ def concatenated_any(out, tensors, dim, sizes):
 def concatenated_grad(g, dim, sizes):
     pieces, start, d = [], 0, wrap_dim(dim, len(g.shape), "cat")
     for n in sizes:
-        pieces.append(None if n is None else view.slice_dim(g, d, start, start + n, 1))
+        pieces.append(None if n is None else slicing.slice_dim(g, d, start, start + n, 1))
         start += n or 0
     return tuple(pieces)
 
@@ -145,17 +141,6 @@ def column_stack(tensors, *, out=None):
     return cat([t if len(t.shape) > 1 else view.reshape(t, -1, 1) for t in tensors], 1, out=out)
 
 
-def block_diag(*tensors):
-    """Matrices along the diagonal of a larger one, zeros elsewhere."""
-    blocks = [atleast_2d(t) for t in tensors]
-    width, start, rows = sum(b.shape[1] for b in blocks), 0, []
-    for b in blocks:
-        left, right = [create.new_zeros(b, b.shape[0], n) for n in (start, width - start - b.shape[1])]
-        rows.append(cat([left, b, right], 1))
-        start += b.shape[1]
-    return cat(rows, 0)
-
-
 # ------------------------------------------------------------------ another order
 @op
 def flip_dims(x, dims):
@@ -233,47 +218,7 @@ def roll_dims_samples(make):
     yield make(4), (0,), (0,)
 
 
-@op
-def triangle(input, diagonal, upper):
-    """The elements on one side of a diagonal, zeros on the other: what tril and triu do."""
-    check(len(input.shape) >= 2, "triu" if upper else "tril", "a tensor of at least 2 dims", input.shape)
-    return input.shape, input.dtype, input.storage.device
-
-
-@triangle.impl("cpu")
-def triangle_cpu(out, input, diagonal, upper):
-    np.copyto(out, (np.triu if upper else np.tril)(input, diagonal))
-
-
-@triangle.impl("cuda")
-def triangle_cuda(out, input, diagonal, upper):
-    if not out.numel():
-        return
-    source = view.reshape(input, -1, *input.shape[-2:])
-    target = out if out.is_contiguous() else create.empty_like(source)
-    batch, rows, cols = source.shape
-    block_m, block_n = min(block_size(16, 64), next_power_of_2(rows)), min(block_size(64, 128), next_power_of_2(cols))
-    grid = (cdiv(rows, block_m) * cdiv(cols, block_n), batch)
-    launch(K.triangle_kernel, grid, target, source, *source.strides, rows, cols, diagonal, UPPER=upper, BLOCK_M=block_m, BLOCK_N=block_n)
-    if target is not out:
-        transfer(out, view.reshape(target, out.shape))
-
-
-@triangle.grad("input")
-def triangle_grad(g, diagonal, upper):
-    return triangle(g, diagonal, upper)
-
-
-@triangle.samples
-def triangle_samples(make):
-    yield make(4, 5), 0, True
-    yield make(2, 5, 3), -1, False
-    yield make(3, 3), 2, True
-    yield make(0, 3), 0, False
-    yield make(3, 4, integer=True), 1, False
-
-
-for _made, _rest in ((flip_dims, ((0,),)), (roll_dims, ((5,), (0,))), (triangle, (0, True))):
+for _made, _rest in ((flip_dims, ((0,),)), (roll_dims, ((5,), (0,)))):
     @_made.workloads
     def _workloads(make, _rest=_rest):
         x = make(1 << 12, 1 << 12, grad=False)
@@ -319,46 +264,6 @@ def roll(input, shifts, dims=None):
         check(len(shifts) == 1, "roll", "one shift without dims", shifts)
         return view.reshape(roll_dims(view.reshape(input, -1), shifts, (0,)), input.shape)
     return roll_dims(input, shifts, (dims,) if isinstance(dims, int) else tuple(dims))
-
-
-def tril(input, diagonal=0, *, out=None):
-    """The lower triangle: elements above the diagonal are 0.
-
-    >>> import tritorch as torch; torch.ones(2, 2).tril()
-    tensor([[1., 0.],
-            [1., 1.]])
-    """
-    return triangle(input, diagonal, False) if out is None else triangle.into(out, input, diagonal, False)
-
-
-def triu(input, diagonal=0, *, out=None):
-    """The upper triangle: elements below the diagonal are 0."""
-    return triangle(input, diagonal, True) if out is None else triangle.into(out, input, diagonal, True)
-
-
-def diag_embed(input, offset=0, dim1=-2, dim2=-1):
-    """The last dim as a diagonal of two new dims, zeros elsewhere."""
-    n = input.shape[-1] + abs(offset)
-    ndim = len(input.shape) + 1
-    a, b = wrap_dim(dim1, ndim, "diag_embed"), wrap_dim(dim2, ndim, "diag_embed")
-    shape = list(input.shape[:-1])
-    for d in sorted((a, b)):
-        shape.insert(d, n)
-    out = create.new_zeros(input, shape)
-    view.diagonal(out, offset, a, b).copy_(input)
-    return out
-
-
-def diag(input, diagonal=0):
-    """The diagonal of a matrix, or the matrix with a vector as its diagonal."""
-    check(len(input.shape) in (1, 2), "diag", "a vector or a matrix", input.shape)
-    return diag_embed(input, diagonal) if len(input.shape) == 1 else view.diagonal(input, diagonal).clone()
-
-
-def trace(input):
-    """The sum of a matrix's diagonal."""
-    check(len(input.shape) == 2, "trace", "a matrix", input.shape)
-    return view.diagonal(input).sum()
 
 
 # ------------------------------------------------------------------ repetition
@@ -441,21 +346,6 @@ def combinations(input, r=2, with_replacement=False):
     return input[create.tensor(places, device=input.device)]
 
 
-def _triangle_indices(keep, row, col, offset, dtype, device):
-    places = np.array(np.nonzero(keep(np.ones((row, col), bool), offset)))
-    return create.tensor(places, dtype=dtype or types.int64, device=device)
-
-
-def tril_indices(row, col, offset=0, *, dtype=None, device="cpu", layout=None):
-    """Rows and columns of the lower triangle of a matrix, as a (2, n) tensor."""
-    return _triangle_indices(np.tril, row, col, offset, dtype, device)
-
-
-def triu_indices(row, col, offset=0, *, dtype=None, device="cpu", layout=None):
-    """Rows and columns of the upper triangle of a matrix, as a (2, n) tensor."""
-    return _triangle_indices(np.triu, row, col, offset, dtype, device)
-
-
 def diff(input, n=1, dim=-1, prepend=None, append=None):
     """The differences of neighbours along `dim`, n times over.
 
@@ -467,6 +357,6 @@ def diff(input, n=1, dim=-1, prepend=None, append=None):
     out = cat(parts, d) if len(parts) > 1 else input
     for _ in range(min(n, out.shape[d])):
         size = out.shape[d] - 1
-        front, back = view.narrow(out, d, 1, size), view.narrow(out, d, 0, size)
+        front, back = slicing.narrow(out, d, 1, size), slicing.narrow(out, d, 0, size)
         out = front ^ back if out.dtype is types.bool else front - back
     return out

@@ -7,7 +7,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, types
 from tritorch.errors import check
-from tritorch.ops import compare, create, view
+from tritorch.ops import compare, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.indexing import gather, index_select
 from tritorch.ops.scatter import scatter_write
@@ -163,7 +163,7 @@ def kthvalue(input, k, dim=-1, keepdim=False, *, out=None):
     check(1 <= k <= n, "kthvalue", f"k between 1 and {n}", k)
     pair = sorted_first(input, k, dim, False)
     if input.shape:
-        pair = [view.narrow(v, dim, k - 1, 1) if keepdim else view.select(v, dim, k - 1) for v in pair]
+        pair = [slicing.narrow(v, dim, k - 1, 1) if keepdim else slicing.select(v, dim, k - 1) for v in pair]
     return _named(kthvalue_result, pair, out)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 def _from_scipy(name):
     def f(*arrays):
-        import scipy.special                                             # 60 ms to import: only when somebody asks
+        import scipy.special  # 60 ms to import: only when somebody asks
 
         with np.errstate(all="ignore"):
             return getattr(scipy.special, name)(*arrays)

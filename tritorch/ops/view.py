@@ -1,13 +1,13 @@
-"""Views: operators whose body returns a Tensor. They run nothing and are the same on every device."""
+"""Views of all elements under another shape or dtype: operators whose body returns a Tensor. They run nothing and are the same on every device."""
 import operator
 
 from tritorch.dispatch import op
 from tritorch.errors import check
-from tritorch.shape import broadcast_strides, extent, infer_shape, view_strides, wrap_dim
-from tritorch.tensor import Tensor, empty, strided
+from tritorch.shape import broadcast_strides, infer_shape, view_strides, wrap_dim
+from tritorch.tensor import strided
 
 
-def _same(x, shape, strides, offset=None):
+def same_memory(x, shape, strides, offset=None):
     return strided(x.storage, shape, strides, x.offset if offset is None else offset, x.dtype)
 
 
@@ -27,7 +27,7 @@ def view_as_shape(x, shape):
     shape = infer_shape(shape, x.numel(), "view")
     strides = view_strides(x.shape, x.strides, shape)
     check(strides is not None, "view", f"a shape that the strides {x.strides} allow", x.shape, shape, use="reshape(), which copies where it must")
-    return _same(x, shape, strides)
+    return same_memory(x, shape, strides)
 
 
 @view_as_shape.grad("x")
@@ -54,7 +54,7 @@ def permute_dims(x, dims):
     ndim = len(x.shape)
     order = [wrap_dim(d, ndim, "permute") for d in dims]
     check(sorted(order) == list(range(ndim)), "permute", f"each of {ndim} dims once", tuple(dims))
-    return _same(x, tuple([x.shape[d] for d in order]), tuple([x.strides[d] for d in order]))
+    return same_memory(x, tuple([x.shape[d] for d in order]), tuple([x.strides[d] for d in order]))
 
 
 @permute_dims.grad("x")
@@ -84,10 +84,10 @@ def transpose(input, dim0, dim1):
     if not shape:
         wrap_dim(dim0, 0, "transpose")
         wrap_dim(dim1, 0, "transpose")
-        return _same(input, (), ())
+        return same_memory(input, (), ())
     a, b = wrap_dim(dim0, len(shape), "transpose"), wrap_dim(dim1, len(shape), "transpose")
     shape[a], shape[b], strides[a], strides[b] = shape[b], shape[a], strides[b], strides[a]
-    return _same(input, tuple(shape), tuple(strides))
+    return same_memory(input, tuple(shape), tuple(strides))
 
 
 @transpose.grad("input")
@@ -115,7 +115,7 @@ def expand_to(x, shape):
     full = tuple([x.shape[k - lead] if n == -1 and k >= lead else n for k, n in enumerate(shape)])
     fits = min(full, default=0) >= 0 and all(n == m or m == 1 for n, m in zip(full[lead:], x.shape))
     check(fits, "expand", "sizes equal to the tensor's, or anything where it has 1", shape, x.shape)
-    return _same(x, full, broadcast_strides(x.shape, x.strides, full))
+    return same_memory(x, full, broadcast_strides(x.shape, x.strides, full))
 
 
 @expand_to.grad("x")
@@ -137,7 +137,7 @@ def squeeze_dims(x, dims):
     ndim = len(x.shape)
     drop = {wrap_dim(d, ndim, "squeeze") for d in dims}
     keep = [d for d in range(ndim) if d not in drop or x.shape[d] != 1]
-    return _same(x, tuple([x.shape[d] for d in keep]), tuple([x.strides[d] for d in keep]))
+    return same_memory(x, tuple([x.shape[d] for d in keep]), tuple([x.strides[d] for d in keep]))
 
 
 @squeeze_dims.grad("x")
@@ -162,7 +162,7 @@ def unsqueeze(input, dim):
     shape, strides = input.shape, input.strides
     d = wrap_dim(dim, len(shape) + 1, "unsqueeze")
     step = shape[d] * strides[d] if d < len(shape) else 1
-    return _same(input, (*shape[:d], 1, *shape[d:]), (*strides[:d], step, *strides[d:]))
+    return same_memory(input, (*shape[:d], 1, *shape[d:]), (*strides[:d], step, *strides[d:]))
 
 
 @unsqueeze.grad("input")
@@ -175,145 +175,6 @@ def unsqueeze_samples(make):
     yield make(3, 4), 0
     yield make(3, 4), -1
     yield make(), 0
-
-
-# ------------------------------------------------------------------ some of the elements
-@op
-def select(input, dim, index):
-    """The slice at `index` of `dim`, without that dim.
-
-    >>> import tritorch as torch; torch.arange(6).view(2, 3).select(1, -1)
-    tensor([2, 5])
-    """
-    check(len(input.shape) > 0, "select", "a tensor of at least one dim", "0 dims", error=IndexError)
-    d = wrap_dim(dim, len(input.shape), "select")
-    n, k = input.shape[d], operator.index(index)
-    if not -n <= k < n:
-        raise IndexError(f"select: expected an index in [{-n}, {n - 1}] for dim {d}, got {k}")
-    offset = input.offset + (k + n if k < 0 else k) * input.strides[d]
-    return _same(input, input.shape[:d] + input.shape[d + 1:], input.strides[:d] + input.strides[d + 1:], offset)
-
-
-@select.grad("input")
-def select_grad(g, input_shape, dim, index):
-    return select_backward(g, input_shape, dim, index)
-
-
-@select.samples
-def select_samples(make):
-    yield make(3, 4), 0, 1
-    yield make(3, 4), -1, -1
-    yield make(5), 0, 2
-    yield make(2, 0, 3), 0, 1
-
-
-@op
-def slice_dim(x, dim, start, stop, step):
-    """Every step-th element from start to stop (both already inside the dim)."""
-    shape, strides = list(x.shape), list(x.strides)
-    shape[dim], strides[dim] = max(-(-(stop - start) // step), 0), strides[dim] * step
-    return _same(x, tuple(shape), tuple(strides), x.offset + start * x.strides[dim] if shape[dim] else x.offset)
-
-
-@slice_dim.grad("x")
-def slice_dim_grad(g, x_shape, dim, start, stop, step):
-    return slice_backward(g, x_shape, dim, start, stop, step)
-
-
-@slice_dim.samples
-def slice_dim_samples(make):
-    yield make(5, 3), 0, 1, 4, 1
-    yield make(2, 7), 1, 0, 7, 3
-    yield make(4), 0, 4, 4, 1
-    yield make(3, 2), 0, 0, 3, 1
-
-
-@op
-def as_strided(input, size, stride, storage_offset=None):
-    """The storage read under any shape, strides and offset that stay inside it.
-
-    >>> import tritorch as torch; torch.arange(4).as_strided((2, 2), (1, 2))
-    tensor([[0, 2],
-            [1, 3]])
-    """
-    size, stride = tuple(size), tuple(stride)
-    offset = input.offset if storage_offset is None else storage_offset
-    check(len(size) == len(stride), "as_strided", "as many strides as sizes", size, stride)
-    check(min((*size, *stride, offset), default=0) >= 0, "as_strided", "sizes, strides and offset that are not negative", size, stride, offset)
-    need = (offset + extent(size, stride)) * input.dtype.itemsize
-    check(need <= input.storage.nbytes or 0 in size, "as_strided", f"a layout inside the storage of {input.storage.nbytes} bytes", f"one that needs {need}")
-    return _same(input, size, stride, offset)
-
-
-@as_strided.grad("input")
-def as_strided_grad(g, input_shape, input_strides, input_offset, size, stride, storage_offset):
-    offset = input_offset if storage_offset is None else storage_offset
-    return as_strided_backward(g, input_shape, input_strides, input_offset, tuple(size), tuple(stride), offset)
-
-
-@as_strided.samples
-def as_strided_samples(make):
-    yield make(12), (3, 2), (4, 1), 1
-    yield make(6), (2, 3), (1, 2), None
-    yield make(8), (3, 4), (2, 1), 0                                     # overlapping rows
-    yield make(5), (0,), (1,), 0
-
-
-@op
-def diagonal(input, offset=0, dim1=0, dim2=1):
-    """The diagonal of two dims, as the last dim.
-
-    >>> import tritorch as torch; torch.arange(9).view(3, 3).diagonal()
-    tensor([0, 4, 8])
-    """
-    ndim = len(input.shape)
-    a, b = wrap_dim(dim1, ndim, "diagonal"), wrap_dim(dim2, ndim, "diagonal")
-    check(a != b, "diagonal", "two different dims", dim1, dim2)
-    rows, cols = input.shape[a], input.shape[b]
-    count = max(min(rows, cols - offset) if offset >= 0 else min(rows + offset, cols), 0)
-    start = input.offset + ((offset * input.strides[b] if offset >= 0 else -offset * input.strides[a]) if count else 0)
-    rest = [d for d in range(ndim) if d not in (a, b)]
-    return _same(input, (*[input.shape[d] for d in rest], count), (*[input.strides[d] for d in rest], input.strides[a] + input.strides[b]), start)
-
-
-@diagonal.grad("input")
-def diagonal_grad(g, input_shape, offset, dim1, dim2):
-    return diagonal_backward(g, input_shape, offset, dim1, dim2)
-
-
-@diagonal.samples
-def diagonal_samples(make):
-    yield make(4, 3),
-    yield make(2, 3, 4), 1, -2, -1
-    yield make(3, 3), -2
-    yield make(2, 2), 5
-
-
-@op
-def unfold_dim(x, dimension, size, step):
-    """Windows of `size` along a dim, every `step`; the window is the last dim."""
-    d = wrap_dim(dimension, len(x.shape), "unfold")
-    n, s = (x.shape[d], x.strides[d]) if x.shape else (1, 1)
-    check(0 <= size <= n, "unfold", f"a size of at most {n}", size)
-    check(step > 0, "unfold", "a step of at least 1", step)
-    shape, strides = list(x.shape), list(x.strides)
-    if shape:
-        shape[d], strides[d] = (n - size) // step + 1, s * step
-    return _same(x, (*shape, size), (*strides, s))
-
-
-@unfold_dim.grad("x")
-def unfold_dim_grad(g, x_shape, dimension, size, step):
-    zero = empty(x_shape, g.dtype, g.device)                             # only its layout is read
-    windows = unfold_dim(zero, dimension, size, step)
-    return as_strided_backward(g, zero.shape, zero.strides, 0, windows.shape, windows.strides, windows.offset)
-
-
-@unfold_dim.samples
-def unfold_dim_samples(make):
-    yield make(7), 0, 3, 2
-    yield make(2, 6), 1, 2, 1
-    yield make(5, 2), 0, 5, 1
 
 
 @op
@@ -337,54 +198,6 @@ def view_as_dtype_samples(make):
     yield make(3, 4, dtype=types.float32, grad=False), types.int32
     yield make(3, 4, dtype=types.float32, grad=False), types.int16
     yield make(2, 4, dtype=types.float32, grad=False), types.float64
-
-
-# ------------------------------------------------------------------ their gradients: zeros with a part filled in
-def _into_zeros(g, shape, take):
-    """Zeros of `shape` whose part `take` is g."""
-    out = empty(shape, g.dtype, g.device).zero_()
-    take(out).copy_(g)
-    return out
-
-
-def select_backward(g, shape, dim, index):
-    return _into_zeros(g, shape, lambda out: select(out, dim, index))
-
-
-def slice_backward(g, shape, dim, start, stop, step):
-    return _into_zeros(g, shape, lambda out: slice_dim(out, dim, start, stop, step))
-
-
-def diagonal_backward(g, shape, offset, dim1, dim2):
-    return _into_zeros(g, shape, lambda out: diagonal(out, offset, dim1, dim2))
-
-
-def as_strided_backward(g, shape, strides, base_offset, size, stride, offset):
-    """Elements that several places of the view read get the sum of their gradients; elements of the input that share
-    memory share the gradient evenly, as in PyTorch."""
-    from tritorch.shape import is_dense
-
-    low = min(base_offset, offset)
-    room = max(base_offset + extent(shape, strides), offset + extent(size, stride)) - low
-    flat = empty((room,), g.dtype, g.device).zero_()
-    if is_dense(size, stride) or 0 in size:
-        if 0 not in size:
-            as_strided(flat, size, stride, offset - low).copy_(g)
-    else:
-        places = as_strided(_places(room, g.device), size, stride, offset - low)
-        flat = flat.index_add(0, places.reshape(-1), g.reshape(-1))
-    if not is_dense(shape, strides):
-        mine = as_strided(_places(room, g.device), shape, strides, base_offset - low).reshape(-1)
-        readers = empty((room,), g.dtype, g.device).zero_().index_add(0, mine, empty(mine.shape, g.dtype, g.device).fill_(1))
-        flat = flat / readers.clamp(min=1)
-    return as_strided(flat, shape, strides, base_offset - low)
-
-
-def _places(count, device):
-    from tritorch.dtype import int64
-    from tritorch.ops.create import arange
-
-    return arange(count, dtype=int64, device=device)
 
 
 # ------------------------------------------------------------------ PyTorch's names above them
@@ -469,22 +282,6 @@ def squeeze(input, dim=None):
     return squeeze_dims(input, dims)
 
 
-def narrow(input, dim, start, length):
-    """`length` elements of a dim from `start` on.
-
-    >>> import tritorch as torch; torch.arange(5).narrow(0, 1, 3)
-    tensor([1, 2, 3])
-    """
-    check(len(input.shape) > 0, "narrow", "a tensor of at least one dim", "0 dims")
-    d = wrap_dim(dim, len(input.shape), "narrow")
-    n = input.shape[d]
-    start = int(start.item()) if isinstance(start, Tensor) else start
-    check(-n <= start <= n, "narrow", f"a start in [{-n}, {n}]", start, error=IndexError)
-    start += n if start < 0 else 0
-    check(0 <= length <= n - start, "narrow", f"a length of at most {n - start} from {start} on", length)
-    return slice_dim(input, d, start, start + length, 1)
-
-
 def t(input):
     """The transpose of a tensor of at most two dims."""
     check(len(input.shape) <= 2, "t", "at most 2 dims", input.shape)
@@ -509,62 +306,3 @@ swapaxes = swapdims = transpose
 def adjoint(input):
     """The last two dims exchanged."""
     return transpose(input, -2, -1)
-
-
-def unbind(input, dim=0):
-    """The slices along a dim, as a tuple of views."""
-    d = wrap_dim(dim, len(input.shape), "unbind")
-    return tuple([select(input, d, k) for k in range(input.shape[d])])
-
-
-def split(tensor, split_size_or_sections, dim=0):
-    """Views of at most split_size along a dim, or of the sizes given.
-
-    >>> import tritorch as torch; [p.tolist() for p in torch.arange(5).split(2)]
-    [[0, 1], [2, 3], [4]]
-    """
-    d = wrap_dim(dim, len(tensor.shape), "split")
-    n, sizes = tensor.shape[d], split_size_or_sections
-    if isinstance(sizes, int):
-        check(sizes > 0 or n == 0 and sizes == 0, "split", "a size of at least 1", sizes)
-        sizes = [min(sizes, n - k) for k in range(0, n, sizes or 1)] or [0]
-    check(sum(sizes) == n and min(sizes) >= 0, "split", f"sizes that sum to {n}", tuple(sizes))
-    out, start = [], 0
-    for size in sizes:
-        out.append(slice_dim(tensor, d, start, start + size, 1))
-        start += size
-    return tuple(out)
-
-
-def chunk(input, chunks, dim=0):
-    """At most `chunks` views of equal size along a dim, the last maybe smaller."""
-    check(chunks > 0, "chunk", "at least 1 chunk", chunks)
-    n = input.shape[wrap_dim(dim, len(input.shape), "chunk")]
-    return split(input, max(-(-n // chunks), 1), dim) if n else split(input, [0] * chunks, dim)
-
-
-def tensor_split(input, indices_or_sections, dim=0):
-    """Views along a dim: `sections` parts as even as can be, or cut at the indices."""
-    n = input.shape[wrap_dim(dim, len(input.shape), "tensor_split")]
-    if isinstance(indices_or_sections, int):
-        parts = indices_or_sections
-        check(parts > 0, "tensor_split", "at least 1 section", parts)
-        sizes = [n // parts + (k < n % parts) for k in range(parts)]
-    else:
-        cuts = [0, *[min(max(c + n if c < 0 else c, 0), n) for c in indices_or_sections], n]
-        sizes = [max(b - a, 0) for a, b in zip(cuts, cuts[1:])]
-        starts = cuts[:-1]
-        return tuple([slice_dim(input, wrap_dim(dim, len(input.shape), "tensor_split"), a, a + s, 1) for a, s in zip(starts, sizes)])
-    return split(input, sizes, dim)
-
-
-def unfold(input, dimension, size, step):
-    """Windows of `size` along a dim, every `step`; the window is the last dim.
-
-    >>> import tritorch as torch; torch.arange(5).unfold(0, 3, 2)
-    tensor([[0, 1, 2],
-            [2, 3, 4]])
-    """
-    return unfold_dim(input, dimension, size, step)
-
-

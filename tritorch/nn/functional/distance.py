@@ -1,6 +1,7 @@
 """Norms of vectors and distances between them."""
 from tritorch.ops.pointwise import div
-from tritorch.ops.shaping import broadcast_tensors, triu_indices
+from tritorch.ops.shaping import broadcast_tensors
+from tritorch.ops.triangles import triu_indices
 
 
 def normalize(input, p=2.0, dim=1, eps=1e-12, out=None):

@@ -1,4 +1,4 @@
-"""Kernels that keep or drop elements by their place."""
+"""Triangles of matrices."""
 import triton
 import triton.language as tl
 

@@ -1,0 +1,159 @@
+"""Scalar functions of comparisons, predicates, logic, bits and choices; the loops are in pointwise.py."""
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+# ------------------------------------------------------------------ choices
+@triton.jit
+def where(condition, x, y):
+    return tl.where(condition != 0, x, y)
+
+
+@triton.jit
+def clamp_numbers(x, low, high):
+    x = tl.where(x < low, low, x).to(x.dtype)
+    return tl.where(x > high, high, x).to(x.dtype)
+
+
+# ------------------------------------------------------------------ comparisons and predicates
+@triton.jit
+def eq(x, y):
+    return x == y
+
+
+@triton.jit
+def ne(x, y):
+    return x != y
+
+
+@triton.jit
+def lt(x, y):
+    return x < y
+
+
+@triton.jit
+def le(x, y):
+    return x <= y
+
+
+@triton.jit
+def gt(x, y):
+    return x > y
+
+
+@triton.jit
+def ge(x, y):
+    return x >= y
+
+
+@triton.jit
+def isnan(x):
+    return x != x
+
+
+@triton.jit
+def isinf(x):
+    return (x == float("inf")) | (x == -float("inf")) if x.dtype.is_floating() else x != x
+
+
+@triton.jit
+def isfinite(x):
+    return (x - x == 0) if x.dtype.is_floating() else x == x
+
+
+@triton.jit
+def isposinf(x):
+    return x == float("inf") if x.dtype.is_floating() else x != x
+
+
+@triton.jit
+def isneginf(x):
+    return x == -float("inf") if x.dtype.is_floating() else x != x
+
+
+@triton.jit
+def signbit(x):
+    return libdevice.copysign(tl.full(x.shape, 1.0, x.dtype), x) < 0 if x.dtype.is_floating() else x < 0
+
+
+@triton.jit
+def logical_not(x):
+    return x == 0
+
+
+@triton.jit
+def logical_and(x, y):
+    return (x != 0) & (y != 0)
+
+
+@triton.jit
+def logical_or(x, y):
+    return (x != 0) | (y != 0)
+
+
+@triton.jit
+def logical_xor(x, y):
+    return (x != 0) != (y != 0)
+
+
+# ------------------------------------------------------------------ bits
+@triton.jit
+def bitwise_and(x, y):
+    return x & y
+
+
+@triton.jit
+def bitwise_or(x, y):
+    return x | y
+
+
+@triton.jit
+def bitwise_xor(x, y):
+    return x ^ y
+
+
+@triton.jit
+def bitwise_not(x):
+    return ~x
+
+
+@triton.jit
+def bitwise_left_shift(x, y):
+    return x << y
+
+
+@triton.jit
+def bitwise_right_shift(x, y):
+    return x >> y
+
+
+@triton.jit
+def gcd(x, y):
+    x, y = tl.abs(x), tl.abs(y)
+    while tl.max(y) > 0:
+        rest = tl.where(y == 0, x, x % tl.where(y == 0, 1, y))
+        x, y = tl.where(y == 0, x, y), tl.where(y == 0, y, rest)
+    return x
+
+
+@triton.jit
+def lcm(x, y):
+    divisor = gcd(x, y)
+    return tl.abs(x // tl.where(divisor == 0, 1, divisor) * y)
+
+
+# ------------------------------------------------------------------ three operands
+@triton.jit
+def lerp(x, end, weight):
+    return tl.where(tl.abs(weight) < 0.5, x + weight * (end - x), end - (end - x) * (1 - weight))
+
+
+@triton.jit
+def addcmul(x, y, z, value):
+    return x + y * z * value
+
+
+@triton.jit
+def addcdiv(x, y, z, value):
+    return x + y / z * value
