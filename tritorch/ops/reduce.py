@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tritorch.cuda.launch import kernels, launch
+from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.rows import blocks, chunk_of, forms, kept, row_strides, rows, splits
+from tritorch.ops.rows import blocks, chunk_of, forms, kept, remember, row_strides, rows, splits
 from tritorch.shape import cdiv, wrap_dims
 from tritorch.tensor import empty
 
@@ -39,20 +39,27 @@ def functions(monoid):
         {"FOLD": getattr(K, monoid.combine + "_fold"), "FINISH": getattr(K, monoid.finish + "_finish")}
 
 
+@remember
+def plan(simulated, shape, dims, limit, count, *strides):
+    """Everything about a reduction that follows from layouts: arguments, block sizes, pieces, and what each operand varies along."""
+    geometry = rows(shape, dims, *strides)
+    BLOCK_M, BLOCK_N = blocks(geometry.M, geometry.N, geometry.across, limit)
+    pieces = splits(cdiv(geometry.M, BLOCK_M), cdiv(geometry.N, BLOCK_N))
+    return geometry, BLOCK_M, BLOCK_N, pieces, chunk_of(geometry.N, BLOCK_N, pieces), forms(geometry, count)
+
+
 def reduce_rows(outs, inputs, dims, keepdim, monoid, acc, identity=0, param=0.0):
     """Reduce `inputs`, of one shape, over `dims` into `outs` on the GPU: in one launch or, where there are few long rows, in two."""
-    shape = inputs[0].shape
-    geometry = rows(shape, dims, *[row_strides(o, dims, keepdim) for o in outs], *[x.strides for x in inputs])
-    M, shape_m, stride_m, N, shape_n, stride_n, across, wide = geometry
-    BLOCK_M, BLOCK_N = blocks(M, N, across, 4096 if len(monoid.states) == 1 else 2048)
-    programs = cdiv(M, BLOCK_M)
-    pieces = splits(programs, cdiv(N, BLOCK_N))
+    strides = [row_strides(o, dims, keepdim) for o in outs] + [x.strides for x in inputs]
+    limit = 4096 if len(monoid.states) == 1 else 2048
+    geometry, BLOCK_M, BLOCK_N, pieces, chunk, kinds = plan(tile(0, 1), inputs[0].shape, dims, limit, len(inputs), *strides)
+    M, shape_m, stride_m, N, shape_n, stride_n, _, wide = geometry
     targets = tuple(outs) if pieces == 1 else tuple([empty((pieces, M), s or acc, outs[0].device) for s in monoid.states])
     first, both = functions(monoid)
-    param, chunk = np.float64(param) if acc is types.float64 else float(param), chunk_of(N, BLOCK_N, pieces)
-    launch(K.reduce_kernel, (programs, pieces), targets, tuple(inputs), shape_m, stride_m, shape_n, stride_n, M, N, chunk, N, param,
-           **first, **both, FORMS=forms(shape_m, stride_m, shape_n, stride_n, len(inputs)), IDENTITY=identity,
-           ACC=getattr(K.tl, acc.name), OUTS=len(outs), WIDE=wide, SPLIT=pieces > 1, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N)
+    param = np.float64(param) if acc is types.float64 else float(param)
+    launch(K.reduce_kernel, (cdiv(M, BLOCK_M), pieces), targets, tuple(inputs), shape_m, stride_m, shape_n, stride_n, M, N, chunk, N, param,
+           **first, **both, FORMS=kinds, IDENTITY=identity, ACC=getattr(K.tl, acc.name), OUTS=len(outs), WIDE=wide, SPLIT=pieces > 1,
+           BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N)
     if pieces > 1:
         BLOCK_M = min(BLOCK_M, max(4096 // pieces, 1))
         launch(K.merge_kernel, (cdiv(M, BLOCK_M),), tuple(outs), targets, shape_m, stride_m, M, N, param, **both,

@@ -63,13 +63,13 @@ def flat(tuples):
     return tuple([value for values in tuples for value in values])
 
 
-@remember
-def forms(shape_m, stride_m, shape_n, stride_n, count):
+def forms(geometry, count):
     """What each of the last `count` operands varies along: "row", "column" or both, "tile". The first is always a tile."""
-    rank_m, rank_n = len(shape_m), len(shape_n)
+    rank_m, rank_n = len(geometry.shape_m), len(geometry.shape_n)
     found = ["tile"]
     for k in range(1 - count, 0):
-        along_m, along_n = stride_m[len(stride_m) + k * rank_m:][:rank_m], stride_n[len(stride_n) + k * rank_n:][:rank_n]
+        along_m = geometry.stride_m[len(geometry.stride_m) + k * rank_m:][:rank_m]
+        along_n = geometry.stride_n[len(geometry.stride_n) + k * rank_n:][:rank_n]
         found.append("row" if not any(along_n) else "column" if not any(along_m) else "tile")
     return tuple(found)
 
