@@ -104,13 +104,21 @@ def std(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
 
 
 def var_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
-    """(variance, mean) over `dim`; see `var`."""
+    """(variance, mean) over `dim`; see `var`.
+
+    >>> import tritorch as torch; [v.item() for v in torch.var_mean(torch.tensor([1.0, 3.0]))]
+    [2.0, 2.0]
+    """
     dim, correction = arguments(dim, unbiased, correction)
     return variance(input, dim, correction, keepdim), mean(input, dim, keepdim)
 
 
 def std_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
-    """(standard deviation, mean) over `dim`; see `var`."""
+    """(standard deviation, mean) over `dim`; see `var`.
+
+    >>> import tritorch as torch; [v.item() for v in torch.std_mean(torch.tensor([1.0, 5.0]), correction=0)]
+    [2.0, 3.0]
+    """
     dim, correction = arguments(dim, unbiased, correction)
     return deviation(input, dim, correction, keepdim), mean(input, dim, keepdim)
 
