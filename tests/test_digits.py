@@ -16,6 +16,7 @@ SPEC.loader.exec_module(digits)
 def train(device, epochs, steps=None):
     tritorch.manual_seed(0)
     model = digits.Net().to(device)
+    tritorch.manual_seed(1)                        # the generators of both devices start the dropout masks at the same place
     learn, test = digits.datasets()
     losses = list(digits.train(model, learn, device, epochs, steps))
     return losses, digits.accuracy(model, test, device)

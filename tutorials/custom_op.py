@@ -1,4 +1,4 @@
-"""Your own operator, with your own Triton kernel, in forty lines: y = x · sigmoid(βx), known as swish (https://arxiv.org/abs/1710.05941).
+"""Your own operator, with your own Triton kernel, in forty lines of code: y = x · sigmoid(βx), known as swish (https://arxiv.org/abs/1710.05941).
 
     python tutorials/custom_op.py                                  # on the CPU
     TRITORCH_CUDA=simulated python tutorials/custom_op.py          # the kernel too, on a simulated GPU
@@ -11,6 +11,7 @@ import triton.language as tl
 
 import tritorch as torch
 from tritorch.cuda.launch import launch
+from tritorch.testing import check_op
 
 
 @triton.jit
@@ -31,10 +32,12 @@ def swish_cpu(y, x, beta):
     y[...] = x / (1 + np.exp(-beta * x))
 
 
-@swish.impl("cuda")                                                # tensors: the kernel
+@swish.impl("cuda")                                                # tensors: the kernel, for flat memory; other layouts are copied
 def swish_cuda(y, x, beta):
-    n = x.numel()
-    launch(swish_kernel, (triton.cdiv(n, 1024),), y, x.contiguous(), n, float(beta), BLOCK=1024)
+    flat = y if y.is_contiguous() else torch.empty_like(x, memory_format=torch.contiguous_format)
+    launch(swish_kernel, (triton.cdiv(x.numel(), 1024),), flat, x.contiguous(), x.numel(), float(beta), BLOCK=1024)
+    if flat is not y:
+        y.copy_(flat)
 
 
 @swish.grad("x")                                                   # written in operators, so it can be differentiated again;
@@ -50,16 +53,15 @@ def swish_samples(make):
 
 
 def main():
-    x = torch.linspace(-2, 2, 5, dtype=torch.float64, requires_grad=True)
+    x = torch.linspace(-2, 2, 5, requires_grad=True)
     y = swish(x, 1.5)
     y.sum().backward()
     print("swish    ", y.detach())
     print("gradient ", x.grad)
-    assert torch.autograd.gradcheck(lambda x: swish(x, 1.5), (x,)) and torch.autograd.gradgradcheck(lambda x: swish(x, 1.5), (x,))
+    check_op(swish, "cpu")                                         # values, layouts, dtypes, gradients to second order, out=, capture …
     if torch.cuda.is_available():
-        on_gpu = swish(x.detach().float().to("cuda"), 1.5)
-        print("on", torch.cuda.get_device_name(), on_gpu.cpu())
-        assert torch.allclose(on_gpu.cpu(), y.detach().float())
+        print("on", torch.cuda.get_device_name(), swish(x.detach().to("cuda"), 1.5))
+        check_op(swish, "cuda")
 
 
 if __name__ == "__main__":
