@@ -227,7 +227,7 @@ def logcumsumexp(input, dim):
     out_i = log(exp(x_0) + … + exp(x_i)).
 
     >>> import tritorch as torch; torch.tensor([1000.0, 1000.0]).logcumsumexp(0)
-    tensor([1000.0000, 1000.6931])
+    tensor([1000.0000, 1000.6932])
     """
     wrap_dim(dim, input.ndim, "logcumsumexp")
     check(input.dtype.is_floating_point, "logcumsumexp", "a floating dtype", input.dtype, use="x.float()")

@@ -139,7 +139,7 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, dtype=None):
 
     (Σ |x|^p)^(1/p); inf: the largest |x|; -inf: the smallest; 0: how many are not 0. The gradient at 0 is 0.
 
-    >>> import tritorch as torch; torch.linalg.vector_norm(torch.tensor([3.0, 4.0])).item()
+    >>> import tritorch as torch; from tritorch.ops.statistics import vector_norm; vector_norm(torch.tensor([3.0, 4.0])).item()
     5.0
     """
     check(x.dtype.is_floating_point, "vector_norm", "a floating dtype", x.dtype, use="x.float()")
