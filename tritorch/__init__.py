@@ -10,7 +10,16 @@ tensor([[2., 2., 2.],
 import importlib
 
 from tritorch import autograd, cuda, dispatch, surface
-from tritorch.autograd import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
+from tritorch.autograd import (
+    enable_grad,
+    inference_mode,
+    is_anomaly_check_nan_enabled,
+    is_anomaly_enabled,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from tritorch.dtype import (
     bfloat16,
     can_cast,

@@ -7,12 +7,12 @@ returns a promise `(shape, dtype, device)`, a list of promises, or a Tensor, whi
 import functools
 import inspect
 
-from tritorch.autograd import graph
+from tritorch.autograd import graph, places, slices
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.errors import check
 from tritorch.shape import layout
-from tritorch.tensor import Leaf, Tensor, empty
+from tritorch.tensor import Tensor, Unfollowed, empty, refresh
 
 registry = {}                                                            # every operator by name
 
@@ -279,19 +279,26 @@ def _no_implementation(door, device):
 
 def _view(door, args, out):
     """A body that returned a Tensor: nothing runs, but base and history are kept."""
+    source = args[0]
+    base = source.base
+    if base is None:
+        base = source
     if state.grad:
-        source = args[0]
-        base = source.base
-        if base is None:
-            base = source
-        elif base.node is not source.base_node:
-            graph.refresh(source)
-        out.base, out.base_node = base, base.node
+        if base.node is not source.base_node and base is not source:
+            refresh(source)
+        out.base = base
+        out.base_node = base.node if type(source.base_node) is not Unfollowed else source.base_node
         if source.node is not None:
             record(door, args, (out,))
-    elif state.inference:
+    else:
+        why = "inference" if state.inference else "no_grad"
+        out.base, out.base_node = base, _UNFOLLOWED[why] if base.node is None else Unfollowed(_UNFOLLOWED[why].why, base.node)
+    if source._inference:
         out._inference = True
     return out
+
+
+_UNFOLLOWED = {mode: Unfollowed(f"A view was created in {mode} mode") for mode in ("no_grad", "inference")}
 
 
 def _several(door, args, promises):
@@ -318,7 +325,7 @@ def _write(door, out, args, promise):
     check(len(outs) == len(promises), door.__name__, f"{len(promises)} destinations", len(outs))
     for o, (shape, dtype, device) in zip(outs, promises):
         _check_destination(door, o, shape, dtype, device, args)
-    node = _prepare_history(door, outs, args) if state.grad else None
+    node = slices.prepare(door, outs, args) if state.grad else None
     run = door.impls.get(promises[0][2].type)
     if run is None:
         raise _no_implementation(door, promises[0][2])
@@ -329,9 +336,9 @@ def _write(door, out, args, promise):
         if target is not o:
             o.detach().copy_(target)
         o.storage.version += 1
-        o.storage.writer = graph.user_place()
+        o.storage.writer = places.user_place()
     if node is not None:
-        graph.rebase(outs[0], node) if len(outs) == 1 else graph.hang(node, outs)
+        slices.rebase(outs[0], node) if len(outs) == 1 else graph.hang(node, outs)
     return out
 
 
@@ -346,7 +353,7 @@ def _check_destination(door, out, shape, dtype, device, args):
     check(dtype.category <= out.dtype.category, name, f"a destination that {dtype} can be cast to", out.dtype)
     check(0 not in out.strides or all(n == 1 or s for n, s in zip(out.shape, out.strides)) or 0 in out.shape, name,
           "a destination whose elements have memory of their own", f"strides {out.strides}", use="x.clone() before writing")
-    check(not (out._inference and not state.inference and state.grad), name, "a normal tensor to write outside of inference mode", "an inference tensor")
+    check(not out._inference or state.inference, name, "a normal tensor to write outside of inference mode", "an inference tensor", use="x.clone()")
 
 
 def _overlaps(door, out, args):
@@ -357,25 +364,6 @@ def _overlaps(door, out, args):
                 if not (door.aliasable and v.dtype is out.dtype and v.offset == out.offset and v.strides == out.strides and v.shape == out.shape):
                     return True
     return False
-
-
-def _prepare_history(door, outs, args):
-    """The node of a call that writes, its inputs saved before they change; None if no gradient is wanted."""
-    mask, name = 0, door.__name__
-    for i, a in enumerate(args):
-        if any(isinstance(v, Tensor) and v.requires_grad for v in (a if type(a) is tuple else (a,))):
-            mask |= 1 << i
-    for out in outs:
-        leaf = out if out.base is None else out.base
-        if type(leaf.node) is Leaf:
-            kind = "leaf Variable" if leaf is out else "view of a leaf Variable"
-            raise RuntimeError(f"{name}: a {kind} that requires grad is being used in an in-place operation; use no_grad() or an out-of-place operator")
-        if mask and not any(out is a for a in args):
-            raise RuntimeError(f"{name}: expected arguments that do not require grad, since functions with out= don't support automatic differentiation")
-    if not mask and not any(o.requires_grad for o in outs):
-        return None
-    made = door.plans.get(mask) or door.plan(mask)
-    return graph.make_node(made, args, graph.written_edges(args, outs[0]), written=outs[0])
 
 
 def common_device(name, *operands):

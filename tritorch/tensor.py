@@ -34,8 +34,13 @@ class Tensor:
     is_cpu = property(lambda self: self.storage.device is cpu)
     itemsize = property(lambda self: self.dtype.itemsize)
     nbytes = property(lambda self: layout(self.shape)[2] * self.dtype.itemsize)
-    _version = property(lambda self: self.storage.version)
     _base = property(lambda self: self.base)
+
+    @property
+    def _version(self):
+        """How often the memory was written in place."""
+        check(not self._inference, "_version", "a normal tensor (Inference tensors do not track version counter)", "one made in inference mode")
+        return self.storage.version
 
     @property
     def array(self):
@@ -121,10 +126,9 @@ class Tensor:
 
     @requires_grad.setter
     def requires_grad(self, value):
-        if self.node is not None and type(self.node) is not Leaf:
-            if not value:
-                raise RuntimeError("requires_grad: expected a leaf, got the result of an operator; use detach() to get a tensor without history")
-            return
+        if self.grad_fn is not None:
+            raise RuntimeError("requires_grad: expected a leaf (you can only change requires_grad flags of leaf variables), got the result of an operator; "
+                               "use detach() to get a tensor without history")
         if not value:
             self.node = None
         elif self.node is None:
@@ -136,7 +140,8 @@ class Tensor:
 
     def requires_grad_(self, requires_grad=True):
         """Set `requires_grad` and return the tensor."""
-        self.requires_grad = requires_grad
+        if not requires_grad or self.grad_fn is None:
+            self.requires_grad = requires_grad
         return self
 
     @property
@@ -195,27 +200,44 @@ class Tensor:
 class Leaf:
     """The end of the graph at a tensor that collects gradients. The tensor owns it; it knows the tensor weakly, so no cycle forms."""
 
-    __slots__ = ("ref", "hooks", "after", "__weakref__")
-    name = property(lambda self: "AccumulateGrad")
+    __slots__ = ("ref", "hooks", "metadata", "__weakref__")
     seq, outputs, next_functions = -1, 0, ()                             # no outputs: the engine hands leaves their gradients itself
 
     def __init__(self, tensor):
-        self.ref, self.hooks, self.after = weakref.ref(tensor), None, None
+        self.ref, self.hooks, self.metadata = weakref.ref(tensor), None, {}
 
     @property
     def variable(self):
         return self.ref()
 
+    def name(self):
+        return "AccumulateGrad"
+
     def __repr__(self):
-        return "<AccumulateGrad>"
+        return f"<AccumulateGrad object at {id(self):#x}>"
+
+
+class Unfollowed:
+    """Stands in `base_node` of a view whose base must not get history through it: `why`, and the base's node when it was made."""
+
+    __slots__ = ("why", "node")
+
+    def __init__(self, why, node=None):
+        self.why, self.node = why, node
 
 
 def refresh(view):
     """Give a view the history that its base has got since by writes in place."""
-    base = view.base
-    if base.node is not view.base_node:
-        fresh = base.as_strided(view.shape, view.strides, view.offset)
-        view.node, view.index, view.base_node = fresh.node, fresh.index, base.node
+    known, node = view.base_node, view.base.node
+    if node is None or type(node) is Leaf or node is known:              # a base that became a leaf leaves its views what they are
+        return
+    if type(known) is Unfollowed:
+        if node is not known.node:
+            raise RuntimeError(f"view: {known.why}, and its base or another view of it has been modified inplace with grad mode enabled; "
+                               "use a view made in grad mode, or write under no_grad()")
+        return
+    fresh = view.base.as_strided(view.shape, view.strides, view.offset)
+    view.node, view.index, view.base_node = fresh.node, fresh.index, node
 
 
 # ------------------------------------------------------------------ making tensors

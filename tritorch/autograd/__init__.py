@@ -1,16 +1,24 @@
 """Gradients: the graph, the engine, the modes, and functions with gradients of their own."""
+from tritorch.autograd import forward_ad, functional, graph
 from tritorch.autograd.engine import backward, grad
+from tritorch.autograd.function import Function
+from tritorch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from tritorch.autograd.graph import Node
 from tritorch.autograd.modes import (
     detect_anomaly,
     enable_grad,
     inference_mode,
+    is_anomaly_check_nan_enabled,
+    is_anomaly_enabled,
     is_grad_enabled,
     is_inference_mode_enabled,
     no_grad,
     set_detect_anomaly,
     set_grad_enabled,
+    set_multithreading_enabled,
 )
+from tritorch.tensor import Tensor as Variable
 
-__all__ = ["Node", "backward", "detect_anomaly", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled",
-           "no_grad", "set_detect_anomaly", "set_grad_enabled"]
+__all__ = ["Function", "GradcheckError", "Node", "Variable", "backward", "detect_anomaly", "enable_grad", "forward_ad", "functional", "grad", "gradcheck",
+           "gradgradcheck", "graph", "inference_mode", "is_anomaly_check_nan_enabled", "is_anomaly_enabled", "is_grad_enabled", "is_inference_mode_enabled",
+           "no_grad", "set_detect_anomaly", "set_grad_enabled", "set_multithreading_enabled"]

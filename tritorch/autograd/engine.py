@@ -4,148 +4,192 @@ A node is always younger than the nodes it leads to, so a heap ordered by age vi
 consumers: no pass to count them is needed.
 """
 import sys
+import threading
 from heapq import heappop, heappush
 
-from tritorch.autograd.graph import Node
+from tritorch.autograd.crossing import Crossing
+from tritorch.autograd.graph import GradientEdge, Node
+from tritorch.autograd.hooks import keep_gradient, register_hook, register_post_accumulate_grad_hook, retain_grad, retains_grad
 from tritorch.autograd.modes import state
+from tritorch.cuda.stream import chosen
 from tritorch.errors import GradientError, check
 from tritorch.shape import is_dense
 from tritorch.tensor import Leaf, Tensor, alias, empty
 
 _getrefcount = sys.getrefcount
+_accumulating = threading.RLock()                                        # two passes may meet at a leaf
+
+
+def _alone():
+    """What getrefcount says of a gradient that only a list of (edge, gradient) and the loop over it know, and of one in a variable."""
+    for _, g in [(None, object())]:
+        in_list = _getrefcount(g)
+    g = object()
+    return in_list, _getrefcount(g)
+
+
+_IN_LIST, _IN_VARIABLE = _alone()
 
 
 class Run:
-    """One backward pass. `wanted` maps (node, index) to a place in `captured` (None: accumulate into the leaves);
-    then only the nodes in `runs` run, and only edges to nodes in `leads` are worth a gradient."""
+    """One backward pass. `wanted` maps (node, index) to a place in `captured` (None: all leaves accumulate); then only
+    the nodes in `runs` run, and only edges to nodes in `leads` are worth a gradient; `leaves` still accumulate."""
 
-    def __init__(self, keep, create, wanted=None, runs=None, leads=None):
-        self.keep, self.create, self.wanted, self.runs, self.leads = keep, create, wanted, runs, leads
-        self.pending, self.heap, self.late, self.fresh = {}, [], {}, set()
-        self.captured = {}
+    def __init__(self, keep, create, wanted=None, runs=None, leads=None, leaves=()):
+        self.keep, self.create, self.wanted, self.runs, self.leads, self.leaves = keep, create, wanted, runs, leads, leaves
+        self.pending, self.heap, self.captured = {}, [], {}
+        self.late, self.uses = {}, None                                  # hooked leaves: their sums so far; how many nodes are still to come
+        self.crossing = None                                             # what keeps streams in order, once a second one is met
 
     def go(self, roots):
         """Give the roots their gradients, [(edge, gradient)], and walk."""
-        was, state.grad = state.grad, self.create
+        was, outer = state.grad, state.run
+        state.grad, state.run, self.roots = self.create, self, [edge[0] for edge, _ in roots]
+        if chosen() is not None:
+            self.crossing = Crossing()
         try:
-            pending, heap, deliver = self.pending, self.heap, self.deliver
-            keep, leads, wanted, anomaly = self.keep, self.leads, self.wanted, state.anomaly
             for edge, g in roots:
-                deliver(edge, g)
-            while heap:
-                node = heappop(heap)[1]
-                grads = pending.pop(node)
-                if node.pre_hooks:
-                    grads = self.before(node, grads)
-                if wanted is not None:
-                    self.capture(node, grads)
-                    if node not in self.runs:
-                        continue
-                pairs = node.pull(grads, leads)
-                if node.hooks:
-                    pairs = self.after(node, pairs, grads)
-                if not keep:
-                    node.release()
-                for edge, g in pairs:
-                    if g is None:
-                        continue
-                    if type(edge) is list:
-                        for e, v in zip(edge, g):
-                            if e is not None and v is not None:
-                                deliver(e, v)
-                        continue
-                    if anomaly:
-                        look_for_nan(node, g)
-                    target = edge[0]
-                    if g.dtype is edge[3] and target not in pending and g.shape == edge[2] and target.outputs == 1:
-                        pending[target] = [g]                            # as deliver would, without the call
-                        heappush(heap, (-target.seq, target))
-                    else:
-                        deliver(edge, g)
-            for leaf, g in self.late.items():
-                self.finish(leaf, g)
+                self.deliver(edge, g, False)
+            del roots
+            self.walk()
+            for leaf in [leaf for leaf, g in self.late.items() if g is not None]:
+                self.finish(leaf)
         finally:
-            state.grad = was
+            state.grad, state.run = was, outer
+            if self.crossing is not None:
+                self.crossing.close(self.captured.values())
 
-    def deliver(self, edge, g):
-        """Bring a gradient into the form of the input it belongs to, and hand it to that input's node."""
+    def walk(self):
+        pending, heap, deliver, late = self.pending, self.heap, self.deliver, self.late
+        keep, leads, wanted, anomaly, crossing = self.keep, self.leads, self.wanted, state.anomaly, self.crossing
+        while heap:
+            node = heappop(heap)[1]
+            grads = pending.pop(node)
+            if crossing is not None or node.streams is not None:
+                crossing = self.crossing = crossing or Crossing()
+                crossing.enter(node, grads)
+            hooks = node.hooks
+            if hooks is not None:
+                grads = hooks.on_gradients(grads)
+            if wanted is not None:
+                self.capture(node, grads)
+                if node not in self.runs:
+                    continue
+            if hooks is not None and hooks.before:
+                grads = hooks.on_node(grads)
+            pairs = node.pull(grads, leads)
+            if anomaly is not None:
+                look_for_nan(node, pairs)
+            if hooks is not None and hooks.after:
+                pairs = after(hooks, node, pairs, grads)
+            if not keep:
+                node.release()
+            grads = None                                                 # a gradient that passed through unchanged may have no other owner now
+            for edge, g in pairs:
+                if g is None:
+                    continue
+                if type(edge) is list:
+                    for e, v in zip(edge, g):
+                        if e and v is not None:
+                            deliver(e, v, False)
+                    continue
+                target = edge[0]
+                if g.dtype is edge[3] and g.shape == edge[2] and target.outputs == 1 and target not in pending and crossing is None:
+                    pending[target] = [g]                                # as deliver would, without the call
+                    heappush(heap, (-target.seq, target))
+                else:
+                    deliver(edge, g, type(target) is Leaf and _getrefcount(g) <= _IN_LIST)
+            if late:
+                pairs = g = None
+                self.count_down(node)
+
+    def deliver(self, edge, g, sole):
+        """Bring a gradient into the form of the input it belongs to, and hand it to that input's node.
+        `sole`: no one else has this tensor."""
         target, index, shape, dtype = edge
+        crossing = self.crossing
         if g.shape != shape:
-            g = g.sum_to_size(shape)
+            g, sole = g.sum_to_size(shape), True
         if g.dtype is not dtype:
-            g = g.to(dtype)
+            g, sole = g.to(dtype), True
         if type(target) is Leaf:
-            if self.wanted is not None or target.hooks or target.after:
-                old = self.late.get(target)
-                self.late[target] = g if old is None else old + g
-            else:
-                self.accumulate(target, g)
-            return
-        slots = self.pending.get(target)
-        if slots is None:
-            if target.outputs == 1:
-                self.pending[target] = [g]
-            else:
-                slots = self.pending[target] = [None] * target.outputs
-                slots[index] = g
-            heappush(self.heap, (-target.seq, target))
+            if self.wanted is not None and target not in self.leads:
+                return
+            if self.wanted is None and target.hooks is None and crossing is None:
+                self.accumulate(target, g, sole)
+                return
+            slots, index = self.late, target
+            old = slots.get(target)
         else:
+            slots = self.pending.get(target)
+            if slots is None:
+                slots = self.pending[target] = [None] * target.outputs
+                heappush(self.heap, (-target.seq, target))
             old = slots[index]
-            slots[index] = g if old is None else old + g
+        if crossing is not None:
+            crossing.leave(target, g, old)
+        slots[index] = g if old is None else old + g
 
-    def accumulate(self, leaf, g):
+    def accumulate(self, leaf, g, sole):
         """Add into the leaf's `.grad`; a gradient that nobody else holds becomes it without a copy."""
         tensor = leaf.ref()
-        if tensor is None:
+        if tensor is None or tensor.node is None:
             return
         if not g.shape and g.storage.device is not tensor.storage.device:
             g = g.to(tensor.device)
-        old = tensor._grad
-        if old is None:
-            if self.create:
-                tensor._grad = g
-            elif _getrefcount(g.storage) == 2 and is_dense(g.shape, g.strides) and g.storage.nbytes == g.nbytes:
+        with _accumulating:
+            old = tensor._grad
+            if old is not None:
+                if self.create:
+                    tensor._grad = old + g
+                else:
+                    old.add_(g)
+            elif sole and not self.create and g.strides == tensor.strides and _getrefcount(g.storage) == 2 and g.storage.nbytes == g.nbytes:
                 tensor._grad = alias(g, Tensor)
-                self.fresh.add(leaf)
+            elif is_dense(tensor.shape, tensor.strides):                 # the layout of the leaf, as in PyTorch
+                tensor._grad = g.new_empty_strided(tensor.shape, tensor.strides).copy_(g)
             else:
-                tensor._grad = g.detach().clone()
-        elif self.create or leaf in self.fresh and _getrefcount(old.storage) != 2:
-            tensor._grad = old + g                                       # others still hold this memory in the same pass
-        else:
-            old.add_(g)
+                tensor._grad = g.clone()
 
-    def finish(self, leaf, g):
-        """A leaf that is looked at only when its gradient is complete: it has hooks, or was asked for."""
-        for hook in list((leaf.hooks or {}).values()):
-            out = hook(g)
-            g = g if out is None else out
-        if self.wanted is not None:
-            place = self.wanted.get((leaf, 0))
-            if place is not None:
-                self.captured[place] = g
+    def finish(self, leaf):
+        """A leaf that is looked at only when its gradient is complete: it has hooks, was asked for, or streams meet in it."""
+        g, hooks, self.late[leaf] = self.late[leaf], leaf.hooks, None
+        if self.crossing is not None:
+            self.crossing.enter_leaf(leaf, g)
+        if hooks is not None:
+            g = hooks.on_gradients([g])[0]
+        place = None if self.wanted is None else self.wanted.get((leaf, 0))
+        if place is not None:
+            self.captured[place] = g
+        if self.wanted is not None and leaf not in self.leaves:
             return
-        self.accumulate(leaf, g)
+        if hooks is None:
+            self.accumulate(leaf, g, _getrefcount(g) <= _IN_VARIABLE)
+            return
+        if hooks.before:
+            g = hooks.on_node([g])[0]
+        self.accumulate(leaf, g, _getrefcount(g) <= _IN_VARIABLE)
         tensor = leaf.ref()
-        if tensor is not None:
-            for hook in list((leaf.after or {}).values()):
+        for hook in list(hooks.accumulated.values()):
+            if tensor is not None:
                 hook(tensor)
+        hooks.on_inputs([], [g])
 
-    def before(self, node, grads):
-        for hook in list(node.pre_hooks.values()):
-            out = hook(tuple(grads))
-            if out is not None:
-                grads = list(out) if isinstance(out, tuple) else [out]
-        return grads
-
-    def after(self, node, pairs, grads):
-        pairs = [(e, v) for edge, g in pairs for e, v in (zip(edge, g) if type(edge) is list else ((edge, g),)) if e is not None]
-        for hook in list(node.hooks.values()):
-            out = hook(tuple(g for _, g in pairs), tuple(grads))
-            if out is not None:
-                out = out if isinstance(out, tuple) else (out,)
-                check(len(out) == len(pairs), "hook", f"{len(pairs)} gradients back", len(out))
-                pairs = [(e, v) for (e, _), v in zip(pairs, out)]
-        return pairs
+    def count_down(self, node):
+        """Finish the hooked leaves that no node still to come leads to, so that their gradients need not wait for the end."""
+        if self.wanted is not None or self.crossing is not None:
+            return
+        if self.uses is None:
+            self.uses = {}
+            for n in reachable([node, *[n for _, n in self.heap]]):
+                for target, _ in n.next_functions:
+                    if type(target) is Leaf and target.hooks is not None:
+                        self.uses[target] = self.uses.get(target, 0) + 1
+        for target, _ in node.next_functions:
+            if target in self.uses:
+                self.uses[target] -= 1
+                if not self.uses[target] and self.late.get(target) is not None:
+                    self.finish(target)
 
     def capture(self, node, grads):
         for k, g in enumerate(grads):
@@ -153,54 +197,84 @@ class Run:
             if place is not None:
                 self.captured[place] = g
 
+    def reached(self):
+        """The nodes and leaves that this pass comes to."""
+        found = set(reachable(self.roots)) | set(self.roots)
+        found.update(target for n in list(found) for target, _ in n.next_functions)
+        return found if self.leads is None else found & self.leads
 
-def look_for_nan(node, g):
+
+def after(hooks, node, pairs, grads):
+    """The gradients of the inputs after the hooks on the node, which see one an input."""
+    made = {}
+    for edge, g in pairs:
+        for e, v in zip(edge, g) if type(edge) is list else ((edge, g),):
+            made[id(e)] = v
+    edges = [e for edge in node.edges for e in (edge if type(edge) is list else (edge,)) if e is not False]
+    results = hooks.on_inputs([made.get(id(e)) if e else None for e in edges], grads)
+    return [(e, v) for e, v in zip(edges, results) if e]
+
+
+def look_for_nan(node, pairs):
     """Anomaly mode: the first NaN gradient names the node and where it was recorded."""
-    if isinstance(g, Tensor) and bool((g != g).any().item()):
-        trace = "".join(node.trace or ["(recorded outside of anomaly mode)\n"])
-        raise GradientError(f"{node.name}: expected gradients without NaN, got NaN; the forward call was made at\n{trace}")
+    gradients = [v for edge, g in pairs for v in (g if type(edge) is list else (g,))]
+    for k, g in enumerate(gradients):
+        if state.anomaly and isinstance(g, Tensor) and bool((g != g).any().item()):
+            trace = node.trace or "(the forward call was made outside of anomaly mode)\n"
+            raise GradientError(f"{node.name()}: expected gradients without NaN, but it returned nan values in its {k}th output; the forward call was made at\n{trace}")
+
+
+def reachable(roots):
+    """The nodes from the roots on, leaves left out."""
+    seen, stack = set(), list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in seen and type(node) is not Leaf:
+            seen.add(node)
+            stack += [n for n, _ in node.next_functions if n is not None]
+    return seen
 
 
 def leading_nodes(roots, targets):
     """The targets and the nodes between the roots and them."""
-    seen, stack, leads = {}, list(roots), set(targets)
-    while stack:
-        node = stack.pop()
-        if node not in seen and type(node) is not Leaf:
-            seen[node] = [n for n, _ in node.next_functions if n is not None]
-            stack += seen[node]
-    for node in sorted(seen, key=lambda n: n.seq):
-        if any(n in leads for n in seen[node]):
+    leads = set(targets)
+    for node in sorted(reachable(roots), key=lambda n: n.seq):
+        if any(n in leads for n, _ in node.next_functions):
             leads.add(node)
     return leads
 
 
 def as_tuple(x):
-    return (x,) if isinstance(x, Tensor) else tuple(x)
+    return (x,) if isinstance(x, (Tensor, GradientEdge)) else tuple(x)
 
 
-def seeds(op, tensors, gradients):
+def seeds(op, outputs, gradients):
     """[(edge, gradient)] of the tensors that a pass starts from; ones for scalars that got none."""
-    if gradients is None:
-        gradients = (None,) * len(tensors)
-    gradients = as_tuple(gradients)
-    check(len(gradients) == len(tensors), op, f"{len(tensors)} gradients, one a tensor", len(gradients))
-    out = []
-    for t, g in zip(tensors, gradients):
-        if not t.requires_grad:
-            raise RuntimeError(f"{op}: element 0 of tensors does not require grad and does not have a grad_fn")
-        if g is None:
-            if t.numel() != 1:
-                raise RuntimeError(f"{op}: grad can be implicitly created only for scalar outputs, got shape {t.shape}")
-            g = empty(t.shape, t.dtype, t.device).fill_(1)
-        else:
-            check(tuple(g.shape) == tuple(t.shape), op, f"a gradient of the output's shape {t.shape}", g.shape)
-            g = alias(g, Tensor) if g.node is None else g
-        out.append(((t.node, t.index, t.shape, t.dtype), g))
-    return out
+    gradients = (None,) * len(outputs) if gradients is None else as_tuple(gradients)
+    check(len(gradients) == len(outputs), op, f"{len(outputs)} gradients, one a tensor", len(gradients))
+    return [_seed(op, k, t, g) for k, (t, g) in enumerate(zip(outputs, gradients))]
 
 
-def backward(tensors, grad_tensors=None, retain_graph=None, create_graph=False, inputs=None):
+def _seed(op, k, t, g):
+    if isinstance(t, GradientEdge):
+        check(isinstance(g, Tensor), op, "a gradient for every GradientEdge", type(g).__name__)
+        return (t.node, t.output_nr, g.shape, g.dtype), alias(g, Tensor)
+    check(isinstance(t, Tensor), op, "tensors", type(t).__name__, error=TypeError)
+    if not t.requires_grad:
+        raise RuntimeError(f"{op}: element {k} of tensors does not require grad and does not have a grad_fn")
+    if g is None:
+        if t.numel() != 1:
+            raise RuntimeError(f"{op}: grad can be implicitly created only for scalar outputs, got shape {tuple(t.shape)}; use backward(gradient) or a sum")
+        g = empty(t.shape, t.dtype, t.device).fill_(1)
+    else:
+        check(isinstance(g, Tensor), op, "gradients that are tensors or None", type(g).__name__, error=TypeError)
+        check(g.shape == t.shape, op, f"a gradient of the output's shape {tuple(t.shape)}", tuple(g.shape))
+        if g.node is None:
+            g = alias(g, Tensor)                                         # whoever gave it keeps the object, this pass the memory
+    return (t.node, t.index, t.shape, t.dtype), g
+
+
+def backward(tensors, grad_tensors=None, retain_graph=None, create_graph=False, grad_variables=None, inputs=None):
     """Accumulate the gradients of `tensors` into the `.grad` of the leaves (of `inputs` only, if given).
 
     >>> import tritorch as torch
@@ -211,27 +285,30 @@ def backward(tensors, grad_tensors=None, retain_graph=None, create_graph=False, 
     """
     tensors = as_tuple(tensors)
     keep = create_graph if retain_graph is None else retain_graph
-    if inputs is not None:
-        inputs = as_tuple(inputs)
-        check(len(inputs) > 0, "backward", "at least one tensor in inputs", "none")
-        for t, g in zip(inputs, gradients_of("backward", tensors, inputs, grad_tensors, keep, create_graph)):
-            if g is not None:
-                t.grad = g.detach().clone() if t.grad is None and not create_graph else g if t.grad is None else t.grad + g
+    if inputs is None:
+        Run(keep, create_graph).go(seeds("backward", tensors, grad_tensors))
         return
-    Run(keep, create_graph).go(seeds("backward", tensors, grad_tensors))
+    inputs = as_tuple(inputs)
+    check(len(inputs) > 0, "backward", "at least one tensor in inputs", "none", use="inputs=None for all leaves")
+    leaves = {t.node for t in inputs if isinstance(t, Tensor) and type(t.node) is Leaf}
+    found = gradients_of("backward", tensors, inputs, grad_tensors, keep, create_graph, leaves)
+    for k, (t, g) in enumerate(zip(inputs, found)):
+        if g is not None and t.node not in leaves and not any(t is other for other in inputs[:k]):
+            keep_gradient(t, g)
 
 
-def gradients_of(op, outputs, inputs, grad_outputs, keep, create):
+def gradients_of(op, outputs, inputs, grad_outputs, keep, create, leaves=()):
     """The gradients of the inputs, None where there is no way to one."""
-    wanted, places = {}, []
+    wanted, places, edges = {}, [], []
     for t in inputs:
-        if not t.requires_grad:
+        if isinstance(t, Tensor) and not t.requires_grad:
             raise RuntimeError(f"{op}: One of the differentiated Tensors does not require grad")
-        places.append(wanted.setdefault((t.node, t.index), len(wanted)))
+        edges.append((t.node, t.output_nr) if isinstance(t, GradientEdge) else (t.node, t.index))
+        places.append(wanted.setdefault(edges[-1], len(wanted)))
     roots = seeds(op, outputs, grad_outputs)
-    leads = leading_nodes([e[0] for e, _ in roots], [t.node for t in inputs])
+    leads = leading_nodes([e[0] for e, _ in roots], [node for node, _ in edges])
     runs = {n for n in leads if any(m in leads for m, _ in n.next_functions)}
-    run = Run(keep, create, wanted, runs, leads)
+    run = Run(keep, create, wanted, runs, leads, leaves)
     run.go(roots)
     return [run.captured.get(p) for p in places]
 
@@ -248,19 +325,20 @@ def grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=Fal
     """
     outputs, inputs = as_tuple(outputs), as_tuple(inputs)
     keep = create_graph if retain_graph is None else retain_graph
+    check(not (materialize_grads and allow_unused is False), "grad", "allow_unused=True or not given with materialize_grads=True", "False", error=ValueError)
     if is_grads_batched:
-        rows = [grad(outputs, inputs, [g[k] for g in as_tuple(grad_outputs)], True, create_graph, True, allow_unused, False, materialize_grads)
-                for k in range(len(as_tuple(grad_outputs)[0]))]
-        return tuple(None if column[0] is None else _stack(column) for column in zip(*rows))
-    allow_unused = materialize_grads if allow_unused is None else allow_unused
+        given = as_tuple(grad_outputs)
+        rows = [grad(outputs, inputs, [g[k] for g in given], True, create_graph, True, allow_unused, False, materialize_grads) for k in range(len(given[0]))]
+        return tuple([None if column[0] is None else _stack(column) for column in zip(*rows)])
     found = gradients_of("grad", outputs, inputs, grad_outputs, keep, create_graph)
     for k, (t, g) in enumerate(zip(inputs, found)):
-        if g is None:
-            if not allow_unused:
-                raise RuntimeError("grad: One of the differentiated Tensors appears to not have been used in the graph; "
-                                   "use allow_unused=True if this is the desired behavior")
-            if materialize_grads:
-                found[k] = empty(t.shape, t.dtype, t.device).zero_()
+        if g is not None:
+            found[k] = g if create_graph or g.node is None else g.detach()
+        elif materialize_grads:
+            found[k] = empty(t.shape, t.dtype, t.device).zero_()
+        elif not allow_unused:
+            raise RuntimeError("grad: One of the differentiated Tensors appears to not have been used in the graph; "
+                               "use allow_unused=True if this is the desired behavior")
     return tuple(found)
 
 
@@ -271,49 +349,4 @@ def _stack(gradients):
     return out
 
 
-# ------------------------------------------------------------------ hooks on tensors
-def register_hook(self, hook):
-    """Call `hook(grad)` when this tensor's gradient is complete; what it returns replaces the gradient."""
-    from tritorch.autograd.graph import Handle
-
-    check(self.requires_grad, "register_hook", "a tensor that requires grad", "one that does not")
-    node = self.node
-    if type(node) is Leaf:
-        node.hooks = node.hooks or {}
-        return Handle(node.hooks, hook)
-    index = self.index
-
-    def on_node(grads):
-        out = None if grads[index] is None else hook(grads[index])
-        return None if out is None else (*grads[:index], out, *grads[index + 1:])
-
-    return node.register_prehook(on_node)
-
-
-def register_post_accumulate_grad_hook(self, hook):
-    """Call `hook(tensor)` after this leaf's `.grad` got the gradient of a backward pass."""
-    from tritorch.autograd.graph import Handle
-
-    check(type(self.node) is Leaf, "register_post_accumulate_grad_hook", "a leaf that requires grad", "another tensor")
-    self.node.after = self.node.after or {}
-    return Handle(self.node.after, hook)
-
-
-def retain_grad(self):
-    """Let backward keep the gradient of this non-leaf tensor in its `.grad`."""
-    import weakref
-
-    check(self.requires_grad, "retain_grad", "a tensor that requires grad", "one that does not")
-    if type(self.node) is Leaf or self.__dict__.get("retains_grad"):
-        return
-    self.retains_grad, ref = True, weakref.ref(self)
-
-    def keep(g):
-        tensor = ref()
-        if tensor is not None:
-            tensor._grad = (g if state.grad else g.detach().clone()) if tensor._grad is None else tensor._grad + g
-
-    register_hook(self, keep)
-
-
-__all__ = ["Node", "backward", "grad", "register_hook", "register_post_accumulate_grad_hook", "retain_grad"]
+__all__ = ["Node", "backward", "grad", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "retains_grad"]

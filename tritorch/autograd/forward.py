@@ -15,6 +15,7 @@ class Level:
     """An interpreter that carries the tangents of one level; a tensor keeps its tangents by level in `_tangents`."""
 
     outer = None
+    by_hand = False                                                      # entered through forward_ad
 
     def __enter__(self):
         self.outer, state.interpreter = state.interpreter, self
@@ -48,6 +49,27 @@ class Level:
                 if t is not None:
                     self.give(o, t)
                     _remember(o)
+        return made
+
+    def custom(self, function, args):
+        """A call of an autograd.Function: its own `jvp` rule, or its backward transposed."""
+        tangents = [self.tangent(a) for a in args]
+        slot, state.interpreter = state.interpreter, self.outer
+        try:
+            made, ctx = function.call(args)
+            outs = made if isinstance(made, tuple) else (made,)
+            if "jvp" in function.__dict__:
+                moved = function.jvp(ctx, *tangents)
+                moved = moved if isinstance(moved, tuple) else (moved,)
+                check(len(moved) == len(outs), function.__name__, f"{len(outs)} tangents from jvp, one an output", len(moved))
+            else:
+                moved = transpose(function.apply, args, tangents)
+        finally:
+            state.interpreter = slot
+        for o, t in zip(outs, moved):
+            if t is not None and isinstance(o, Tensor):
+                check(t.shape == o.shape, function.__name__, f"a tangent of shape {o.shape} from jvp", t.shape)
+                self.give(o, t)
         return made
 
     def push(self, op, args, tangents, outs):
@@ -105,6 +127,16 @@ class Level:
             found = x.detach().clone().zero_() if found is None else found.clone()
             self.give(x, found)
         return found
+
+
+def level_of(args):
+    """The innermost level at work for which one of these values carries a tangent."""
+    level = state.interpreter
+    while level is not None:
+        if isinstance(level, Level) and any(level.tangent(a) is not None for a in args):
+            return level
+        level = level.outer
+    return None
 
 
 def _remember(out):

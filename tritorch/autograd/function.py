@@ -1,31 +1,38 @@
 """Functions with a gradient of their own, written by the user."""
-from tritorch.autograd import graph
+import functools
+
+from tritorch.autograd import graph, places, slices
 from tritorch.autograd.modes import no_grad, state
+from tritorch.cuda.stream import chosen
 from tritorch.errors import GradientError, check
-from tritorch.tensor import Tensor, empty
+from tritorch.tensor import Tensor, Unfollowed, empty
+
+_IN_FUNCTION = Unfollowed("The output of a custom Function is a view")
 
 
 class FunctionCtx(graph.Node):
     """What `forward` leaves for `backward`: saved tensors and any attributes. It is the node of the graph itself."""
 
-    __slots__ = ("saved", "function", "needs_input_grad", "__dict__")
-    _to_save, _dirty, _fixed, _materialize = (), (), (), True
+    __slots__ = ("saved", "function", "needs_input_grad", "frame", "__dict__")
+    _to_save, _dirty, _fixed, _materialize, _for_forward = (), (), (), True, None
 
     def __init__(self, function):
         self.function, self.saved, self.edges, self.needs_input_grad = function, None, (), ()
-        self.hooks = self.pre_hooks = self.trace = self.metadata = None
+        self.hooks = self.trace = self.shapes = self.streams = None
+        self.seq, self.outputs = 0, 1
 
-    @property
     def name(self):
         return self.function.__name__ + "Backward"
 
     def save_for_backward(self, *tensors):
         """Keep inputs and outputs (None passes) for `saved_tensors` in backward."""
+        for t in tensors:
+            check(t is None or isinstance(t, Tensor), "save_for_backward", "tensors or None", type(t).__name__, use="attributes of ctx", error=TypeError)
         self._to_save = tensors
 
     def save_for_forward(self, *tensors):
         """Keep tensors for a `jvp` rule."""
-        self._to_save = self._to_save or tensors
+        self._for_forward = tensors
 
     def mark_dirty(self, *tensors):
         """Say which inputs forward wrote in place; they must be returned."""
@@ -42,31 +49,39 @@ class FunctionCtx(graph.Node):
     @property
     def saved_tensors(self):
         """The tensors given to `save_for_backward`, with their places in the graph."""
+        if self._for_forward is not None:
+            return self._for_forward
         if self.saved is None:
-            raise GradientError(f"{self.name}: expected saved tensors that are still there, but backward has freed them; "
+            raise GradientError(f"{self.name()}: expected saved tensors that are still there, but backward has freed them; "
                                 "use retain_graph=True to go through the graph a second time")
-        return tuple([graph.restore(self, v, f"saved tensor {k}", self.name) for k, v in enumerate(self.saved)])
+        return tuple([graph.restore(self, v, f"saved tensor {k}", self.name()) for k, v in enumerate(self.saved)])
 
     def release(self):
-        self.saved = None
+        if self.saved:
+            self.saved = None
 
     def pull(self, grads, useful=None):
         if self._materialize:
-            grads = [empty(*self.metadata[k]).zero_() if g is None and self.metadata[k] else g for k, g in enumerate(grads)]
-        out = self.function.backward(self, *grads)
+            grads = [empty(*self.shapes[k]).zero_() if g is None and self.shapes[k] else g for k, g in enumerate(grads)]
+        rule = self.function.vjp if self.function.backward is Function.backward else self.function.backward
+        out = rule(self, *grads)
         out = out if isinstance(out, tuple) else (out,)
         count = len(self.edges)
-        check(len(out) == count or all(g is None for g in out[count:]) and len(out) > count, self.name, f"{count} gradients from backward, one an input of forward", len(out))
-        for edge, g in zip(self.edges, out):
-            if edge is not None and g is not None:
-                check(isinstance(g, Tensor), self.name, "gradients that are tensors or None", type(g).__name__, error=TypeError)
-        return [(edge, g) for edge, g in zip(self.edges, out) if edge is not None]
+        check(len(out) == count or len(out) > count and all(g is None for g in out[count:]), self.name(),
+              f"{count} gradients from backward, one an input of forward", len(out))
+        for k, (edge, g) in enumerate(zip(self.edges, out)):
+            if edge and g is not None:
+                check(isinstance(g, Tensor), self.name(), "gradients that are tensors or None", type(g).__name__, error=TypeError)
+                fits = len(g.shape) >= len(edge[2]) and all(n == m or n == 1 for n, m in zip(edge[2][::-1], g.shape[::-1]))
+                check(fits, self.name(), f"gradient {k} of a shape that sums to {edge[2]}", g.shape)
+        return [(edge, g) for edge, g in zip(self.edges, out) if edge]
 
 
 class Function:
     """A differentiable function given by static methods `forward(ctx, *args)` and `backward(ctx, *grads)`; called by `apply`.
 
-    `forward` may leave out ctx if there is a `setup_context(ctx, inputs, output)`.
+    `forward` may leave out ctx if there is a `setup_context(ctx, inputs, output)`. A static method `jvp(ctx, *tangents)` gives
+    forward mode; without it backward is transposed.
 
     >>> import tritorch as torch
     >>> class Cube(torch.autograd.Function):
@@ -84,19 +99,37 @@ class Function:
 
     setup_context = None
 
+    def __init__(self, *args, **kwargs):
+        raise RuntimeError(f"{type(self).__name__}: expected a call of apply, got an instance of the class; use {type(self).__name__}.apply(...)")
+
     @staticmethod
     def forward(*args, **kwargs):
         raise NotImplementedError("Function: expected a static method forward in the subclass")
 
     @staticmethod
     def backward(ctx, *grad_outputs):
-        raise NotImplementedError("Function: expected a static method backward in the subclass")
+        raise NotImplementedError("Function: expected a static method backward (or vjp) in the subclass")
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise NotImplementedError("Function: expected a static method jvp in the subclass")
 
     vjp = backward
 
     @classmethod
     def apply(cls, *args):
         """Run forward and record the function as one node."""
+        if any(isinstance(a, Tensor) and a._tangents for a in args):
+            from tritorch.autograd.forward import level_of
+
+            level = level_of(args)
+            if level is not None:
+                return level.custom(cls, args)
+        return cls.call(args)[0]
+
+    @classmethod
+    def call(cls, args):
+        """(outputs, the node) of a call."""
         ctx = FunctionCtx(cls)
         ctx.needs_input_grad = tuple([isinstance(a, Tensor) and a.requires_grad for a in args])
         with no_grad():
@@ -106,41 +139,96 @@ class Function:
                 made = cls.forward(*args)
                 cls.setup_context(ctx, args, made)
         outs = list(made) if isinstance(made, tuple) else [made]
-        outs = [cls._as_output(ctx, o, args) for o in outs]
+        _check_dirty(ctx, args, outs)
+        outs = [_as_output(ctx, o, args) for o in outs]
         if state.grad and any(ctx.needs_input_grad):
-            cls._record(ctx, args, outs)
+            _record(ctx, args, outs)
         ctx._to_save = ctx._dirty = ctx._fixed = ()
-        return tuple(outs) if isinstance(made, tuple) else outs[0]
+        return tuple(outs) if isinstance(made, tuple) else outs[0], ctx
 
-    @staticmethod
-    def _as_output(ctx, out, args):
-        """An input that forward returns untouched becomes a tensor of its own: the input keeps its history."""
-        if isinstance(out, Tensor) and any(out is a for a in args) and not any(out is d for d in ctx._dirty):
-            return out.detach()
+
+def _is_in(x, values):
+    return any(x is v for v in values)
+
+
+def _check_dirty(ctx, args, outs):
+    name = ctx.function.__name__
+    for d in ctx._dirty:
+        check(_is_in(d, args), name, "mark_dirty of inputs", "another tensor")
+        check(_is_in(d, outs), name, "every dirty input among the outputs of forward", "one that was not returned")
+        if state.grad and any(ctx.needs_input_grad):
+            slices.check_history(name, d, True)
+
+
+def _as_output(ctx, out, args):
+    """An input that forward returns untouched becomes a tensor of its own: the input keeps its history."""
+    if not isinstance(out, Tensor) or _is_in(out, ctx._dirty):
         return out
+    if _is_in(out, args):
+        out, source = out.detach(), out
+        out.base, out.base_node = source if source.base is None else source.base, _IN_FUNCTION
+    elif type(out.base_node) is Unfollowed and any(isinstance(a, Tensor) and a.storage is out.storage for a in args):
+        out.base_node = _IN_FUNCTION
+    else:
+        out.base = out.base_node = None                                  # a view of something that forward made
+    return out
 
-    @classmethod
-    def _record(cls, ctx, args, outs):
-        ctx.seq, ctx.outputs = graph.next_seq(), len(outs)
-        ctx.edges = [(a.node, a.index, a.shape, a.dtype) if isinstance(a, Tensor) and a.requires_grad else None for a in args]
-        for d in ctx._dirty:
-            check(not d.requires_grad or not d.is_leaf, cls.__name__, "a dirty tensor that is not a leaf that requires grad", "one that is")
-        ctx.metadata = [(o.shape, o.dtype, o.device) if isinstance(o, Tensor) else None for o in outs]
-        places = {id(o): k for k, o in enumerate(outs)}
-        ctx.saved = [graph.pack(v, id(v) in places, places.get(id(v), 0)) if v is not None else None for v in ctx._to_save]
-        for k, out in enumerate(outs):
-            if isinstance(out, Tensor) and out.dtype.is_floating_point and not any(out is f for f in ctx._fixed):
-                if any(out is d for d in ctx._dirty):
-                    out.storage.version += 1
-                    out.base = None
-                out.node, out.index = ctx, k
+
+def _record(ctx, args, outs):
+    """Make ctx the history of the outputs."""
+    ctx.seq, ctx.outputs, ctx.frame = graph.next_seq(), len(outs), places.user_place(4)
+    ctx.streams = chosen()
+    if state.anomaly is not None:
+        ctx.trace = places.user_trace()
+    ctx.edges = [(a.node, a.index, a.shape, a.dtype) if isinstance(a, Tensor) and a.requires_grad else None if isinstance(a, Tensor) else False for a in args]
+    ctx.shapes = [(o.shape, o.dtype, o.device) if isinstance(o, Tensor) else None for o in outs]
+    for d in ctx._dirty:
+        d.storage.version += 1
+        d.storage.writer = ctx.frame
+    at = {id(o): k for k, o in enumerate(outs)}
+    ctx.saved = [graph.pack(v, id(v) in at, at.get(id(v), 0)) if v is not None else None for v in ctx._to_save]
+    for k, out in enumerate(outs):
+        if isinstance(out, Tensor) and out.dtype.is_floating_point and not _is_in(out, ctx._fixed):
+            old = out.node, out.index
+            if type(out.base_node) is Unfollowed:
+                out.base_node = Unfollowed(_IN_FUNCTION.why, out.base.node)
+            out.node, out.index = ctx, k
+            if _is_in(out, ctx._dirty):
+                slices.settle(out, ctx, k, old)
 
 
 def once_differentiable(fn):
-    """A backward whose result has no gradient of its own."""
+    """A backward whose result has no gradient of its own: asking for one is an error."""
 
+    @functools.wraps(fn)
     def backward(ctx, *grads):
         with no_grad():
-            return fn(ctx, *grads)
+            made = fn(ctx, *grads)
+        watched = state.grad and any(isinstance(g, Tensor) and g.requires_grad for g in (*grads, *_saved(ctx)))
+        if not watched:
+            return made
+        several = isinstance(made, tuple)
+        blocked = tuple([_Once.apply(g, _anchor(grads, ctx)) if isinstance(g, Tensor) else g for g in (made if several else (made,))])
+        return blocked if several else blocked[0]
 
     return backward
+
+
+def _saved(ctx):
+    return [t for t in ctx.saved_tensors if t is not None] if ctx.saved is not None else []
+
+
+def _anchor(grads, ctx):
+    return next(t for t in (*grads, *_saved(ctx)) if isinstance(t, Tensor) and t.requires_grad)
+
+
+class _Once(Function):
+    """The gradient of a once differentiable function: it hangs on what was differentiable, and refuses to be differentiated."""
+
+    @staticmethod
+    def forward(ctx, g, anchor):
+        return g.detach()
+
+    @staticmethod
+    def backward(ctx, g):
+        raise RuntimeError("once_differentiable: trying to differentiate twice a function that was marked with @once_differentiable")

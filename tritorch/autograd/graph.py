@@ -3,55 +3,78 @@
 A node keeps what its rules name, as snapshots: a tensor's memory, layout, version and place in the graph, but never the
 tensor object, so that no cycle can form when that object is written in place and gets a new history.
 """
-import os
 import sys
-import traceback
+from importlib import import_module
 from itertools import count
+from typing import NamedTuple
 
+from tritorch.autograd import places
+from tritorch.autograd.hooks import Handle, hooks_of, register_multi_grad_hook
 from tritorch.autograd.modes import state
 from tritorch.autograd.saved import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
-from tritorch.errors import GradientError
+from tritorch.errors import GradientError, check
 from tritorch.storage import HostStorage, Storage
 from tritorch.tensor import Leaf, Tensor, empty, refresh, strided
 
 next_seq = count(1).__next__
+_known = places.known
+cuda_streams = import_module("tritorch.cuda.stream")                     # tritorch.cuda.stream is the function of that name
 SELF = object()                                                          # edge of a view that was written in place: into its own old values
-_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_inside = {}
 
 
-class Node:
-    """One recorded call. `edges` go to the inputs (None, an edge, or a list of edges for an argument of several tensors);
-    an edge is (node, output index, shape, dtype)."""
+class _LeavesToo(type):
+    """The ends of the graph are nodes to users."""
 
-    __slots__ = ("seq", "outputs", "edges", "hooks", "pre_hooks", "metadata", "trace", "__weakref__")
-    name = "Node"
+    def __instancecheck__(cls, x):
+        return type.__instancecheck__(cls, x) or cls is Node and type(x) is Leaf
+
+
+class Node(metaclass=_LeavesToo):
+    """One recorded call. `edges` go to the inputs: False for an argument that is no tensor, None for one that needs no gradient,
+    an edge (node, output index, shape, dtype), or a list of edges for an argument of several tensors. `shapes` are the (shape,
+    dtype, device) of the outputs, `streams` what they were made on where that is not the default stream."""
+
+    __slots__ = ("seq", "outputs", "edges", "hooks", "shapes", "trace", "streams", "_metadata", "__weakref__")
 
     def pull(self, grads, useful=None):
         """(edge, gradient) for every input, from the gradients of the outputs (None where none arrived).
         Rules none of whose edges lead to a node in `useful` may be left out."""
-        raise GradientError(f"{self.name}: expected a node with a gradient rule")
+        raise GradientError(f"{self.name()}: expected a node with a gradient rule")
+
+    def name(self):
+        """What the node is called in errors and printed tensors."""
+        return type(self).__name__
+
+    @property
+    def metadata(self):
+        """A dict for whatever the user wants to keep with the node."""
+        try:
+            return self._metadata
+        except AttributeError:
+            self._metadata = {}
+            return self._metadata
 
     @property
     def next_functions(self):
-        """(node, output index) of every input that needs a gradient, as PyTorch shows it."""
-        return tuple((e[0], e[1]) if e else (None, 0) for e in flat_edges(self.edges))
+        """(node, output index) of every input, (None, 0) where it needs no gradient."""
+        return tuple((e[0], e[1]) if e else (None, 0) for e in flat_edges(self.edges) if e is not False)
+
+    def _sequence_nr(self):
+        return self.seq
 
     def release(self):
         """Drop what was saved: backward does so as it goes, unless the graph is retained."""
 
     def register_hook(self, fn):
         """Call `fn(grad_inputs, grad_outputs)` after the node ran; what it returns replaces the gradients of the inputs."""
-        self.hooks = self.hooks or {}
-        return Handle(self.hooks, fn)
+        return Handle(hooks_of(self).after, fn)
 
     def register_prehook(self, fn):
         """Call `fn(grad_outputs)` before the node runs; what it returns replaces them."""
-        self.pre_hooks = self.pre_hooks or {}
-        return Handle(self.pre_hooks, fn)
+        return Handle(hooks_of(self).before, fn)
 
     def __repr__(self):
-        return f"<{self.name} object at {id(self):#x}>"
+        return f"<{self.name()} object at {id(self):#x}>"
 
 
 def flat_edges(edges):
@@ -68,7 +91,6 @@ class OpNode(Node):
 
     __slots__ = ("plan", "saved", "frame")
 
-    @property
     def name(self):
         base = "".join(part.capitalize() for part in self.plan.op.__name__.split("_"))
         return base + "Backward0"
@@ -101,22 +123,35 @@ class OpNode(Node):
         values = [unpack(k) for k in range(len(saved))] if saved else saved
         edges = self.edges
         for fn, sources, targets in plan.rules:
-            if useful is not None and not any(e is not None and (e[0] in useful or e[0] is SELF)
-                                              for e in flat_edges([edges[t] for t in targets])):
+            if useful is not None and not any(e and (e[0] in useful or e[0] is SELF) for e in flat_edges([edges[t] for t in targets])):
                 continue
             result = fn(*[values[s] if s >= 0 else grads[~s] for s in sources])
             if len(targets) == 1:
-                if edges[targets[0]] is not None:
+                if edges[targets[0]]:
                     out.append((edges[targets[0]], result))
             else:
-                out += [(edges[t], r) for t, r in zip(targets, result) if edges[t] is not None]
+                out += [(edges[t], r) for t, r in zip(targets, result) if edges[t]]
         return out
 
     def zeros(self, k):
-        return empty(*self.metadata[k]).zero_()
+        return empty(*self.shapes[k]).zero_()
 
     def release(self):
-        self.saved = None
+        for v in self.saved or ():
+            kind = type(v)
+            if kind is tuple and v and type(v[0]) in _STORAGES or kind is list or kind is _Hooked:
+                self.saved = None                                        # a node that kept no tensor can go again
+                return
+
+    def __getattr__(self, name):
+        """`_saved_x`: what the rules named, under the operator's names, or PyTorch's `self` and `result`."""
+        if name.startswith("_saved_"):
+            names, want = self.plan.saved_names, name[7:]
+            want = {"self": self.plan.op.names[0], "result": self.plan.op.returns[0]}.get(want, want) if want not in names else want
+            if want in names:
+                check(self.saved is not None, self.plan.op.__name__, "saved tensors that are still there", "a graph that backward has freed", use="retain_graph=True")
+                return self.unpack(names.index(want))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class _Output:
@@ -166,8 +201,8 @@ def _overwritten(node, packed, name, op):
     """The two-sided sentence: who saved the tensor, who wrote it since."""
     storage, shape, version = packed[0], packed[1], packed[7]
     frame, writer = getattr(node, "frame", None), getattr(storage, "writer", None)
-    saver = f" at {place(*frame)}" if frame else ""
-    wrote = f", last at {place(*writer)}" if writer else ""
+    saver = f" at {places.place(*frame)}" if frame else ""
+    wrote = f", last at {places.place(*writer)}" if writer else ""
     return (f"{op}: expected '{name}' of shape {shape} as it was when it was saved for the gradient{saver} (version {version}), "
             f"but it was modified by an inplace operation{wrote} (now at version {storage.version}); "
             f"use an out-of-place operator there, or x.clone() before it")
@@ -180,10 +215,14 @@ class _Hooked:
 
     def __init__(self, x, node, index):
         packer, self.unpacker = state.saved_hooks[-1]
+        version = x.storage.version
         self.value, self.node, self.index = packer(x.detach()), node, index
+        check(x.storage.version == version, "saved_tensors_hooks", "a pack hook that leaves its input alone", "one that writes it in place")
 
     def restore(self, node):
-        out = self.unpacker(self.value).detach()
+        out = self.unpacker(self.value)
+        check(isinstance(out, Tensor), "saved_tensors_hooks", "an unpack hook that returns a Tensor", type(out).__name__, error=TypeError)
+        out = out.detach()
         out.node, out.index = node if self.node is _OUTPUT else self.node, self.index
         return out
 
@@ -244,11 +283,11 @@ def record(op, args, outs):
     """Make the node of a call if one of its inputs needs a gradient that a rule can give, and hang it on the outputs."""
     mask, bit, edges = 0, 1, []
     for a in args:
-        edge = None
+        edge = False
         if isinstance(a, Tensor):
             if a.base is not None and a.base.node is not a.base_node:
                 refresh(a)
-            node = a.node
+            node, edge = a.node, None
             if node is not None:
                 mask |= bit
                 edge = (node, a.index, a.shape, a.dtype)
@@ -267,10 +306,10 @@ def record(op, args, outs):
 
 
 def _edge(x):
-    """Where the gradient of a tensor goes, None if nowhere."""
-    if not isinstance(x, Tensor) or not x.requires_grad:
-        return None
-    return x.node, x.index, x.shape, x.dtype
+    """Where the gradient of a tensor goes, None if nowhere, False if x is none."""
+    if not isinstance(x, Tensor):
+        return False
+    return (x.node, x.index, x.shape, x.dtype) if x.requires_grad else None
 
 
 def written_edges(args, written):
@@ -279,7 +318,7 @@ def written_edges(args, written):
     for a in args:
         if type(a) is tuple:
             several = [_edge(v) for v in a]
-            edges.append(several if any(several) else None)
+            edges.append(several if any(several) else False)
         else:
             edges.append((SELF, 0, a.shape, a.dtype) if a is written and a.base is not None and a.requires_grad else _edge(a))
     return edges
@@ -288,8 +327,8 @@ def written_edges(args, written):
 def make_node(plan, args, edges, written=None):
     """A node with its edges and saved inputs. `written` is the tensor that the call writes in place."""
     node = OpNode()
-    node.seq, node.plan, node.hooks, node.pre_hooks, node.trace = next_seq(), plan, None, None, None
-    node.edges = edges if plan.covers else [e if k in plan.inputs else None for k, e in enumerate(edges)]
+    node.seq, node.plan, node.hooks, node.streams, node.trace = next_seq(), plan, None, None, None
+    node.edges = edges if plan.covers else [e if k in plan.inputs else e and None for k, e in enumerate(edges)]
     saved = node.saved = []
     for source, k in plan.saves:
         if source is ARG:
@@ -300,21 +339,23 @@ def make_node(plan, args, edges, written=None):
         else:
             value = args[k]
             saved.append(FACTS[source](value) if isinstance(value, Tensor) else () if source == "shape" else None)
-    frame = sys._getframe(3)                                             # who called the door; as user_place, without its calls
-    while _inside.get(frame.f_code.co_filename, True):
-        if frame.f_back is None or not _is_inside(frame.f_code.co_filename):
+    frame = sys._getframe(3)                                             # who called the door; as places.user_place, without its calls
+    while _known.get(frame.f_code.co_filename, True):
+        if frame.f_back is None or not places.is_inside(frame.f_code.co_filename):
             break
         frame = frame.f_back
     node.frame = frame.f_code, frame.f_lasti
     if state.anomaly is not None:
-        node.trace = traceback.format_list(traceback.extract_stack())
+        node.trace = places.user_trace()
     return node
 
 
 def hang(node, outs):
     """Finish a node with its outputs and make it their history."""
     node.outputs = len(outs)
-    node.metadata = [(o.shape, o.dtype, o.storage.device) for o in outs] if len(outs) > 1 else None     # one output: its gradient always arrives
+    node.shapes = [(o.shape, o.dtype, o.storage.device) for o in outs] if len(outs) > 1 else None     # one output: its gradient always arrives
+    if cuda_streams._current.handles:                                    # empty until this thread chooses a stream
+        node.streams = cuda_streams.chosen()
     saved, plan = node.saved, node.plan
     for k, which in plan.saved_outputs:
         saved[k] = pack(outs[which], True, which)
@@ -323,93 +364,26 @@ def hang(node, outs):
             o.node, o.index = node, k
 
 
-# ------------------------------------------------------------------ views that are written in place
-class CopySlices(Node):
-    """History of a base after a write through one of its views: the view's part of the gradient goes through the
-    call that wrote, the rest goes on to the base's own past."""
-
-    __slots__ = ("inner", "geometry")
-    name = "CopySlices"
-
-    def __init__(self, base, view, inner):
-        self.seq, self.outputs, self.hooks, self.pre_hooks, self.trace = next_seq(), 1, None, None, None
-        self.metadata = [(base.shape, base.dtype, base.storage.device)]
-        past = None if base.node is None else (base.node, base.index, base.shape, base.dtype)
-        self.inner, self.geometry = inner, (view.shape, view.strides, view.offset, base.shape, base.strides, base.offset)
-        self.edges = [past, *[e for e in flat_edges(inner.edges) if e is not None and e[0] is not SELF]]
-
-    def release(self):
-        self.inner.release()
-
-    def pull(self, grads, useful=None):
-        shape, strides, offset, base_shape, base_strides, base_offset = self.geometry
-        rest = grads[0].new_empty_strided(base_shape, base_strides).copy_(grads[0])
-        part = rest.as_strided(shape, strides, offset - base_offset)
-        out, own = [], None
-        for edge, g in self.inner.pull([part.clone()]):
-            for e, v in zip(edge, g) if type(edge) is list else ((edge, g),):
-                if e is not None and e[0] is SELF:
-                    own = v
-                elif e is not None:
-                    out.append((e, v))
-        if own is None:
-            part.zero_()
-        else:
-            part.copy_(own)
-        if self.edges[0] is not None:
-            out.append((self.edges[0], rest))
-        return out
+def get_gradient_edge(tensor):
+    """The tensor's place in the graph: takes the tensor's part in `autograd.grad` and `backward` without keeping its memory."""
+    check(tensor.requires_grad, "get_gradient_edge", "a tensor that requires grad", "one that does not")
+    return GradientEdge(tensor.node, tensor.index)
 
 
-def rebase(out, node):
-    """Make `node` the history of a tensor that was written in place, and of its base if it is a view."""
-    base, out.node = out.base, None
-    hang(node, [out])
-    if base is not None and (out.node is not None or base.node is not None):
-        base.node, base.index = CopySlices(base, out, node), 0
-        refresh(out)
+class GradientEdge(NamedTuple):
+    """A node and the index of one of its outputs."""
+
+    node: Node
+    output_nr: int
+    ownership_token: object = None
 
 
-# ------------------------------------------------------------------ hooks and places
-class Handle:
-    """What a registered hook gives back: `remove()` takes the hook away."""
-
-    __slots__ = ("hooks", "key")
-    _keys = count()
-
-    def __init__(self, hooks, fn):
-        self.hooks, self.key = hooks, next(Handle._keys)
-        hooks[self.key] = fn
-
-    def remove(self):
-        self.hooks.pop(self.key, None)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.remove()
+def increment_version(tensors):
+    """Count a write in place that autograd could not see; a later backward through an old saved value is then an error."""
+    for t in (tensors,) if isinstance(tensors, Tensor) else tensors:
+        t.storage.version += 1
+        t.storage.writer = places.user_place()
 
 
-def user_place():
-    """(code, instruction) of the innermost frame outside of this package: the line that the user wrote."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame.f_code, frame.f_lasti
-
-
-def _is_inside(name):
-    inside = _inside.get(name)
-    if inside is None:
-        inside = _inside[name] = name.startswith(_HOME)
-    return inside
-
-
-def place(code, instruction):
-    """file:line of an instruction."""
-    line = code.co_firstlineno
-    for start, stop, number in code.co_lines():
-        if start <= instruction < stop and number is not None:
-            line = number
-    return f"{code.co_filename}:{line}"
+__all__ = ["GradientEdge", "Node", "disable_saved_tensors_hooks", "get_gradient_edge", "increment_version", "register_multi_grad_hook", "save_on_cpu",
+           "saved_tensors_hooks"]

@@ -1,5 +1,6 @@
 """What this thread is doing: recording gradients or not, inferring, hunting anomalies, interpreting."""
 import functools
+import inspect
 import threading
 
 
@@ -10,6 +11,8 @@ class State(threading.local):
     inference = False                                                    # results are marked and never enter a graph
     interpreter = None                                                   # who sees every operator call before it runs
     anomaly = None                                                       # None, or whether NaN gradients are looked for
+    run = None                                                           # the backward pass that is under way
+    saved_hooks_off = None                                               # what to say to whoever wants such hooks where they are forbidden
     saved_hooks = ()                                                     # stack of (pack, unpack) for saved tensors
 
 
@@ -30,10 +33,41 @@ class _Mode:
         state.grad = self.was
 
     def __call__(self, fn):
+        if inspect.isclass(fn):
+            fn.__init__ = self(fn.__init__)
+            return fn
+        if inspect.isgeneratorfunction(fn):
+            return self.steps(fn)
+
         @functools.wraps(fn)
         def wrapped(*args, **kwargs):
             with self.clone():
                 return fn(*args, **kwargs)
+
+        return wrapped
+
+    def steps(self, fn):
+        """A generator function whose steps run in the mode, and its caller between them in the caller's."""
+
+        @functools.wraps(fn)
+        def wrapped(*args, **kwargs):
+            generator = fn(*args, **kwargs)
+            step, value = generator.send, None
+            try:
+                while True:
+                    with self.clone():
+                        made = step(value)
+                    try:
+                        step, value = generator.send, (yield made)
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:                       # the caller threw it: the generator may catch it
+                        step, value = generator.throw, error
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                with self.clone():
+                    generator.close()
 
         return wrapped
 
@@ -97,10 +131,7 @@ class inference_mode(_Mode):
 
     def __enter__(self):
         self.was = state.grad, state.inference
-        if self.mode:
-            state.grad, state.inference = False, True
-        else:
-            state.inference = False
+        state.grad, state.inference = not self.mode, self.mode           # as in PyTorch, False inside of no_grad() records again
         return self
 
     def __exit__(self, *exception):
@@ -118,6 +149,29 @@ def is_grad_enabled():
 def is_inference_mode_enabled():
     """Whether this thread is inside `inference_mode`."""
     return state.inference
+
+
+def is_anomaly_enabled():
+    """Whether anomaly mode is on in this thread."""
+    return state.anomaly is not None
+
+
+def is_anomaly_check_nan_enabled():
+    """Whether anomaly mode looks for NaN."""
+    return bool(state.anomaly)
+
+
+class set_multithreading_enabled:
+    """Accepted for PyTorch's sake: a backward pass always runs in the thread that asks for it."""
+
+    def __init__(self, mode):
+        self.mode = mode
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
 
 
 class set_detect_anomaly:

@@ -1,5 +1,6 @@
 """Hooks on saved tensors: keep something else than the tensor until the backward pass asks for it."""
 from tritorch.autograd.modes import state
+from tritorch.errors import check
 
 
 class saved_tensors_hooks:
@@ -17,6 +18,8 @@ class saved_tensors_hooks:
         self.pair = pack_hook, unpack_hook
 
     def __enter__(self):
+        if state.saved_hooks_off is not None:
+            raise RuntimeError(state.saved_hooks_off)
         state.saved_hooks = (*state.saved_hooks, self.pair)
         return self
 
@@ -35,15 +38,15 @@ class save_on_cpu(saved_tensors_hooks):
         super().__init__(pack, lambda packed: packed[1].to(packed[0], non_blocking=pin_memory))
 
 
-class disable_saved_tensors_hooks(saved_tensors_hooks):
-    """Inside, no saved-tensor hooks run."""
+class disable_saved_tensors_hooks:
+    """Inside, using saved-tensor hooks is an error with this message."""
 
-    def __init__(self, error_message=""):
+    def __init__(self, error_message):
         self.message = error_message
 
     def __enter__(self):
-        self.was, state.saved_hooks = state.saved_hooks, ()
-        return self
+        check(not state.saved_hooks, "disable_saved_tensors_hooks", "no saved-tensor hooks in use", "some")
+        self.was, state.saved_hooks_off = state.saved_hooks_off, self.message
 
     def __exit__(self, *exception):
-        state.saved_hooks = self.was
+        state.saved_hooks_off = self.was

@@ -23,6 +23,7 @@ _current = _Current()
 _defaults: dict[int, Stream] = {}
 _made: dict[tuple[int, int], list[int]] = {}    # never destroyed, so that a handle names one queue for ever and so one memory pool
 _turn: dict[tuple[int, int], int] = {}
+_chosen: dict[tuple, tuple] = {}                # what chosen() has returned
 _lock = threading.Lock()
 captures: dict = {}                             # device index -> the CUDAGraph that is being recorded there
 
@@ -31,7 +32,7 @@ def forget() -> None:
     """Start anew in every thread: the driver was replaced, so every handle is void."""
     global _current
     _current = _Current()
-    for table in (_defaults, _made, _turn, captures):
+    for table in (_defaults, _made, _turn, _chosen, captures):
         table.clear()
 
 
@@ -153,6 +154,14 @@ def current_stream(device=None) -> Stream:
     """This thread's current stream on a device."""
     index = index_of(device)
     return _current.streams.get(index) or default_stream(index)
+
+
+def chosen() -> tuple | None:
+    """This thread's current streams that are not default ones, always the same tuple for the same streams; None where all are default."""
+    if not _current.handles:
+        return None
+    streams = tuple([s for _, s in sorted(_current.streams.items()) if s.cuda_stream])
+    return _chosen.setdefault(streams, streams) if streams else None
 
 
 def set_stream(stream: Stream | None) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
+from tritorch.autograd.modes import state
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import copy
@@ -64,6 +65,9 @@ def _sizes(size):
 def _finish(out, requires_grad, pin_memory=False):
     if pin_memory:
         out = copy.pin_memory(out)
+    if state.inference:
+        out._inference = True
+        return out
     return out.requires_grad_() if requires_grad else out
 
 

@@ -175,6 +175,7 @@ def attach():
     Tensor.T = property(lambda self: self.permute(tuple(range(self.ndim))[::-1]), doc="The dims in reverse order.")
     Tensor.mT = Tensor.mH = property(lambda self: self.transpose(-2, -1), doc="The last two dims exchanged.")
     Tensor.H = property(lambda self: self.t(), doc="The transpose of a matrix.")
+    Tensor.retains_grad = property(engine.retains_grad)
     surface["empty_strided"] = create.strided_empty
 
 
@@ -184,7 +185,7 @@ def backward(self, gradient=None, retain_graph=None, create_graph=False, inputs=
     >>> import tritorch as torch; x = torch.ones(2, requires_grad=True); (x * 3).sum().backward(); x.grad
     tensor([3., 3.])
     """
-    engine.backward(self, gradient, retain_graph, create_graph, inputs)
+    engine.backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def record_stream(self, stream):

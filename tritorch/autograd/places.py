@@ -1,0 +1,42 @@
+"""Places in the user's program: which line made a call, for errors that name it."""
+import os
+import sys
+import traceback
+
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+known = {}                                                               # file name -> whether it belongs to this package
+
+
+def is_inside(name):
+    """Whether a file belongs to this package: its frames are not the user's."""
+    inside = known.get(name)
+    if inside is None:
+        inside = known[name] = name.startswith(_HOME)
+    return inside
+
+
+def user_place(depth=2):
+    """(code, instruction) of the innermost frame outside of this package, from `depth` frames above on."""
+    frame = sys._getframe(depth)
+    while known.get(frame.f_code.co_filename, True):
+        if frame.f_back is None or not is_inside(frame.f_code.co_filename):
+            break
+        frame = frame.f_back
+    return frame.f_code, frame.f_lasti
+
+
+def place(code, instruction):
+    """file:line of an instruction."""
+    line = code.co_firstlineno
+    for start, stop, number in code.co_lines():
+        if start <= instruction < stop and number is not None:
+            line = number
+    return f"{code.co_filename}:{line}"
+
+
+def user_trace():
+    """The calls that lead to the user's line, as text."""
+    frames = traceback.extract_stack()
+    while len(frames) > 1 and is_inside(frames[-1].filename):
+        frames.pop()
+    return "".join(traceback.format_list(frames))

@@ -1,0 +1,87 @@
+"""Writes in place: the history of a tensor that was written, and of the base it is a view of."""
+from tritorch.autograd.graph import SELF, Node, flat_edges, hang, make_node, next_seq, written_edges
+from tritorch.autograd.hooks import move_kept
+from tritorch.tensor import Leaf, Tensor, Unfollowed, refresh
+
+
+class CopySlices(Node):
+    """History of a base after a write through one of its views: the view's part of the gradient goes through the
+    call that wrote, the rest goes on to the base's own past."""
+
+    __slots__ = ("inner", "index", "geometry")
+
+    def __init__(self, base, view, inner, index=0):
+        self.seq, self.outputs, self.hooks, self.trace, self.streams = next_seq(), 1, None, inner.trace, inner.streams
+        self.shapes = [(base.shape, base.dtype, base.storage.device)]
+        past = None if base.node is None else (base.node, base.index, base.shape, base.dtype)
+        self.inner, self.index, self.geometry = inner, index, (view.shape, view.strides, view.offset, base.shape, base.strides, base.offset)
+        self.edges = [past, *[e for e in flat_edges(inner.edges) if not e or e[0] is not SELF]]
+
+    def release(self):
+        self.inner.release()
+
+    def pull(self, grads, useful=None):
+        shape, strides, offset, base_shape, base_strides, base_offset = self.geometry
+        rest = grads[0].new_empty_strided(base_shape, base_strides).copy_(grads[0])
+        part = rest.as_strided(shape, strides, offset - base_offset)
+        arriving = [None] * self.inner.outputs
+        arriving[self.index] = part.clone()
+        out, own = [], None
+        for edge, g in self.inner.pull(arriving, useful):
+            for e, v in zip(edge, g) if type(edge) is list else ((edge, g),):
+                if e and e[0] is SELF:
+                    own = v
+                elif e:
+                    out.append((e, v))
+        if own is None:
+            part.zero_()
+        else:
+            part.copy_(own)
+        if self.edges[0] is not None:
+            out.append((self.edges[0], rest))
+        return out
+
+
+def prepare(op, outs, args):
+    """The node of a call that writes, its inputs saved before they change; None if no gradient is wanted."""
+    mask, name = 0, op.__name__
+    for i, a in enumerate(args):
+        if any(isinstance(v, Tensor) and v.requires_grad for v in (a if type(a) is tuple else (a,))):
+            mask |= 1 << i
+    for out in outs:
+        check_history(name, out, mask)
+        if (mask or out.requires_grad) and not any(out is a for a in args):
+            raise RuntimeError(f"{name}: functions with out=... arguments don't support automatic differentiation, but one of the arguments requires grad; "
+                               "use no_grad() or an out-of-place operator")
+    if not mask and not any(o.requires_grad for o in outs):
+        return None
+    made = op.plans.get(mask) or op.plan(mask)
+    return make_node(made, args, written_edges(args, outs[0]), written=outs[0])
+
+
+def check_history(name, out, wanted):
+    """Raise if the history of `out` may not change: a leaf, a view of one, a view whose history was not followed."""
+    own, base = out.requires_grad, out.base
+    if type(out.base_node) is Unfollowed and (wanted or own or base.node is not None):
+        raise RuntimeError(f"{name}: {out.base_node.why} and is being modified inplace with grad mode enabled; "
+                           "use a view made in grad mode, or write under no_grad()")
+    if own and (type(out.node) is Leaf or base is not None and type(base.node) is Leaf):
+        kind = "leaf Variable" if type(out.node) is Leaf else "view of a leaf Variable"
+        raise RuntimeError(f"{name}: a {kind} that requires grad is being used in an in-place operation; use no_grad() or an out-of-place operator")
+
+
+def rebase(out, node):
+    """Make `node` the history of a tensor that was written in place, and of its base if it is a view."""
+    old = out.node, out.index
+    out.node = None
+    hang(node, [out])
+    settle(out, node, 0, old)
+
+
+def settle(out, node, index, old):
+    """After a write whose history is `node`: its base's history, and the gradient that was to be kept."""
+    base = out.base
+    if base is not None and (out.node is not None or base.node is not None):
+        base.node, base.index = CopySlices(base, out, node, index), 0
+        refresh(out)
+    move_kept(out, *old)
