@@ -12,6 +12,26 @@ from triton_kernels.matmul import multiply, tile_of
 
 
 @triton.jit
+def zeros(x_ptr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """What sums of elements of x are collected in."""
+    T: tl.constexpr = x_ptr.dtype.element_ty
+    FLOAT: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
+    INTEGER: tl.constexpr = tl.int64 if T == tl.int64 else tl.int32
+    return tl.zeros((BLOCK_M, BLOCK_N), FLOAT if T.is_floating() else INTEGER)
+
+
+@triton.jit
+def outputs(rows, columns, N, first, TRANSPOSED: tl.constexpr, PIXELS: tl.constexpr):
+    """Image, row and column of this program's pixels among those of a phase, and whether they are there."""
+    m = first + tl.arange(0, PIXELS)
+    if TRANSPOSED:                                       # the last phases may have none
+        return (m // tl.maximum(rows * columns, 1), m // tl.maximum(columns, 1) % tl.maximum(rows, 1), m % tl.maximum(columns, 1),
+                m < N * rows * columns)
+    else:
+        return m // columns // rows, m // columns % rows, m % columns, m < N * rows * columns
+
+
+@triton.jit
 def phase_of(a, size, taps, stride, padding, dilation, common, inverse):
     """The pixels a, a + stride, … of a dim: how many there are, and of the taps that reach them the first, their step and number; pixel i
     reads at i + base + tap · move. `common` is gcd(stride, dilation), `inverse` that of dilation / common modulo stride / common."""
@@ -46,25 +66,19 @@ def convolution_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stri
 
     FLAT sums over channels and taps as one dim, which suits few channels; otherwise each step has one tap and a block of channels.
     """
-    T: tl.constexpr = x_ptr.dtype.element_ty
-    FLOAT: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
-    INTEGER: tl.constexpr = tl.int64 if T == tl.int64 else tl.int32
-    ACC: tl.constexpr = FLOAT if T.is_floating() else INTEGER
     rows, columns, scale, start, step = geometry(P, Q, R, S, stride, padding, dilation, common, inverse, TRANSPOSED)
     most = N * ((P + step[0] - 1) // step[0]) * ((Q + step[1] - 1) // step[1])
     pid_m, pid_n = tile_of(tl.program_id(0), most, K, BLOCK_M, BLOCK_N, GROUP_M)
     group = tl.program_id(1).to(tl.int64)
-    rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
     rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    per_image = tl.maximum(rows[0] * columns[0], 1)
-    n, i, j = rm // per_image, rm % per_image // tl.maximum(columns[0], 1), rm % tl.maximum(columns[0], 1)
-    live, wanted = rm < N * rows[0] * columns[0], rn < K
+    wanted = rn < K
+    n, i, j, live = outputs(rows[0], columns[0], N, pid_m * BLOCK_M, TRANSPOSED, BLOCK_M)
     h0, w0 = i * scale[0] + rows[4], j * scale[1] + columns[4]
     if WIDE:
         h0, w0, rn = h0.to(tl.int64), w0.to(tl.int64), rn.to(tl.int64)
     x_ptrs = x_ptr + n.to(tl.int64) * stride_x[0] + group * C * stride_x[1]
     w_ptrs = w_ptr + group * stride_w[0] + rn * stride_w[1]
-    acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    acc = zeros(x_ptr, BLOCK_M, BLOCK_N)
     blocks = tl.cdiv(C, BLOCK_K)
     depth = rows[3] * columns[3] * C
     turns = tl.cdiv(depth, BLOCK_K) if FLAT else rows[3] * columns[3] * blocks
@@ -88,24 +102,20 @@ def convolution_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stri
         weight = tl.load(w_ptrs[None, :] + taps[:, None], mask=inner[:, None] & wanted[None, :], other=0)
         acc = multiply(x, weight, acc, DOT, PRECISION)
     if bias_ptr is not None:
-        acc += tl.load(bias_ptr + (group * K + rn) * stride_b, mask=wanted, other=0).to(ACC)[None, :]
+        acc += tl.load(bias_ptr + (group * K + rn) * stride_b, mask=wanted, other=0).to(acc.dtype)[None, :]
     pixel = (i * step[0] + start[0]).to(tl.int64) * stride_o[2] + (j * step[1] + start[1]).to(tl.int64) * stride_o[3]
     out_ptrs = out_ptr + (n.to(tl.int64) * stride_o[0] + pixel)[:, None] + ((group * K + rn) * stride_o[1])[None, :]
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=live[:, None] & wanted[None, :])
 
 
 @triton.jit
-def convolution_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_x, N, H, W, P, Q, C, K, R, S, SPAN, stride, padding, dilation,
-                              DOT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                              BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
+def convolution_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_x, N, H, W, P, Q, C, K, R, S, SPAN,
+                              stride, padding, dilation, DOT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
+                              BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
     """The gradient of the weights: g (N, groups · K, P, Q) and x give (groups · K, C, R, S). Grid: (tiles, groups, splits).
 
     Split t sums over SPAN pixels and writes its part at t · stride_o[0]; the parts are added in order afterwards.
     """
-    T: tl.constexpr = x_ptr.dtype.element_ty
-    FLOAT: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
-    INTEGER: tl.constexpr = tl.int64 if T == tl.int64 else tl.int32
-    ACC: tl.constexpr = FLOAT if T.is_floating() else INTEGER
     width = C * R * S
     pid_m, pid_n = tile_of(tl.program_id(0), K, width, BLOCK_M, BLOCK_N, GROUP_M)
     group, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
@@ -118,16 +128,18 @@ def convolution_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_
         split, c, across, down = split.to(tl.int64), c.to(tl.int64), across.to(tl.int64), down.to(tl.int64)
     g_ptrs = g_ptr + (group * K + rm) * stride_g[1]
     x_ptrs = x_ptr + group * C * stride_x[1]
-    acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    acc = zeros(x_ptr, BLOCK_M, BLOCK_N)
     end = tl.minimum(split * SPAN + SPAN, N * P * Q)
     for first in range(split * SPAN, end, BLOCK_K):
         pixel = first + tl.arange(0, BLOCK_K)
         n, p, q = (pixel // Q // P).to(tl.int64), pixel // Q % P, pixel % Q
         live = pixel < end
-        g = tl.load(g_ptrs[:, None] + (n * stride_g[0] + p * stride_g[2] + q * stride_g[3])[None, :], mask=wanted[:, None] & live[None, :], other=0)
+        places = n * stride_g[0] + p * stride_g[2] + q * stride_g[3]
+        g = tl.load(g_ptrs[:, None] + places[None, :], mask=wanted[:, None] & live[None, :], other=0)
         h, w = (p * stride[0])[:, None] + across[None, :], (q * stride[1])[:, None] + down[None, :]
         inside = (live[:, None] & inner[None, :]) & (h >= 0) & (h < H) & (w >= 0) & (w < W)
-        x = tl.load(x_ptrs + (n * stride_x[0])[:, None] + (h * stride_x[2] + w * stride_x[3] + (c * stride_x[1])[None, :]), mask=inside, other=0)
+        within = h * stride_x[2] + w * stride_x[3] + (c * stride_x[1])[None, :]
+        x = tl.load(x_ptrs + (n * stride_x[0])[:, None] + within, mask=inside, other=0)
         acc = multiply(g, x, acc, DOT, PRECISION)
     out_ptrs = out_ptr + split.to(tl.int64) * stride_o[0] + ((group * K + rm) * stride_o[1])[:, None]
     out_ptrs += (c * stride_o[2] + r * stride_o[3] + s * stride_o[4])[None, :]
@@ -141,20 +153,14 @@ def depthwise_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stride
 
     Weight strides are those of (channel of the larger side, r, s).
     """
-    T: tl.constexpr = x_ptr.dtype.element_ty
-    FLOAT: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
-    INTEGER: tl.constexpr = tl.int64 if T == tl.int64 else tl.int32
-    ACC: tl.constexpr = FLOAT if T.is_floating() else INTEGER
     rows, columns, scale, start, step = geometry(P, Q, R, S, stride, padding, dilation, common, inverse, TRANSPOSED)
     channels = tl.cdiv(K, BLOCK_C)
-    rm = tl.program_id(0) // channels * BLOCK_M + tl.arange(0, BLOCK_M)
+    n, i, j, live = outputs(rows[0], columns[0], N, tl.program_id(0) // channels * BLOCK_M, TRANSPOSED, BLOCK_M)
     k = (tl.program_id(0) % channels * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)
-    per_image = tl.maximum(rows[0] * columns[0], 1)
-    n, i, j = rm // per_image, rm % per_image // tl.maximum(columns[0], 1), rm % tl.maximum(columns[0], 1)
-    mask = (rm < N * rows[0] * columns[0])[:, None] & (k < K)[None, :]
+    mask = live[:, None] & (k < K)[None, :]
     h0, w0 = i * scale[0] + rows[4], j * scale[1] + columns[4]
     x_ptrs = x_ptr + (n.to(tl.int64) * stride_x[0])[:, None]
-    acc = tl.zeros((BLOCK_M, BLOCK_C), ACC)
+    acc = zeros(x_ptr, BLOCK_M, BLOCK_C)
     copies = MULTIPLE if TRANSPOSED else 1
     for turn in range(rows[3] * columns[3] * copies):
         tap, copy = turn // copies, turn % copies
@@ -163,27 +169,24 @@ def depthwise_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stride
         inside = mask & ((h >= 0) & (h < H) & (w >= 0) & (w < W))[:, None]
         source = k * MULTIPLE + copy if TRANSPOSED else k // MULTIPLE
         filtered = k * MULTIPLE + copy if TRANSPOSED else k
-        x = tl.load(x_ptrs + (h.to(tl.int64) * stride_x[2] + w * stride_x[3])[:, None] + (source * stride_x[1])[None, :], mask=inside, other=0)
+        places = h.to(tl.int64) * stride_x[2] + w * stride_x[3]
+        x = tl.load(x_ptrs + places[:, None] + (source * stride_x[1])[None, :], mask=inside, other=0)
         taps = filtered * stride_w[0] + (rows[1] + r * rows[2]) * stride_w[1] + (columns[1] + s * columns[2]) * stride_w[2]
-        acc += x.to(ACC) * tl.load(w_ptr + taps, mask=k < K, other=0).to(ACC)[None, :]
+        acc += x.to(acc.dtype) * tl.load(w_ptr + taps, mask=k < K, other=0).to(acc.dtype)[None, :]
     if bias_ptr is not None:
-        acc += tl.load(bias_ptr + k * stride_b, mask=k < K, other=0).to(ACC)[None, :]
+        acc += tl.load(bias_ptr + k * stride_b, mask=k < K, other=0).to(acc.dtype)[None, :]
     pixel = (i * step[0] + start[0]).to(tl.int64) * stride_o[2] + (j * step[1] + start[1]).to(tl.int64) * stride_o[3]
     out_ptrs = out_ptr + (n.to(tl.int64) * stride_o[0] + pixel)[:, None] + (k * stride_o[1])[None, :]
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def depthwise_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_x, N, H, W, P, Q, K, MULTIPLE, S, SPAN, stride, padding, dilation,
-                            BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):
+def depthwise_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_x, N, H, W, P, Q, K, MULTIPLE, S, SPAN,
+                            stride, padding, dilation, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):
     """Its gradient of the weights. Grid: (blocks of channels, taps, splits); split t writes its part at t · stride_o[0]."""
-    T: tl.constexpr = x_ptr.dtype.element_ty
-    FLOAT: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
-    INTEGER: tl.constexpr = tl.int64 if T == tl.int64 else tl.int32
-    ACC: tl.constexpr = FLOAT if T.is_floating() else INTEGER
     k = (tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)
     r, s, split = tl.program_id(1) // S, tl.program_id(1) % S, tl.program_id(2)
-    acc = tl.zeros((BLOCK_M, BLOCK_C), ACC)
+    acc = zeros(x_ptr, BLOCK_M, BLOCK_C)
     end = tl.minimum(split * SPAN + SPAN, N * P * Q)
     for first in range(split * SPAN, end, BLOCK_M):
         pixel = first + tl.arange(0, BLOCK_M)
@@ -191,10 +194,11 @@ def depthwise_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_x,
         mask = (pixel < end)[:, None] & (k < K)[None, :]
         h, w = p * stride[0] - padding[0] + r * dilation[0], q * stride[1] - padding[1] + s * dilation[1]
         inside = mask & ((h >= 0) & (h < H) & (w >= 0) & (w < W))[:, None]
-        g = tl.load(g_ptr + (n * stride_g[0] + p.to(tl.int64) * stride_g[2] + q * stride_g[3])[:, None] + (k * stride_g[1])[None, :], mask=mask, other=0)
-        x = tl.load(x_ptr + (n * stride_x[0] + h.to(tl.int64) * stride_x[2] + w * stride_x[3])[:, None] + (k // MULTIPLE * stride_x[1])[None, :],
-                    mask=inside, other=0)
-        acc += g.to(ACC) * x.to(ACC)
+        gradients = n * stride_g[0] + p.to(tl.int64) * stride_g[2] + q * stride_g[3]
+        places = n * stride_x[0] + h.to(tl.int64) * stride_x[2] + w * stride_x[3]
+        g = tl.load(g_ptr + gradients[:, None] + (k * stride_g[1])[None, :], mask=mask, other=0)
+        x = tl.load(x_ptr + places[:, None] + (k // MULTIPLE * stride_x[1])[None, :], mask=inside, other=0)
+        acc += g.to(acc.dtype) * x.to(acc.dtype)
     out_ptrs = out_ptr + split.to(tl.int64) * stride_o[0] + k * stride_o[1] + r * stride_o[2] + s * stride_o[3]
     tl.store(out_ptrs, tl.sum(acc, 0).to(out_ptr.dtype.element_ty), mask=k < K)
 

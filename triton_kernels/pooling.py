@@ -1,19 +1,19 @@
 """Pooling of (N, C, H, W): largest and mean of windows, and their gradients as gathers, so that every sum has one order.
 
 A window begins at p · stride - padding and has a fixed kernel, or, adaptive, it is part p of the n elements divided into `count`:
-from floor(p · n / count) to ceil((p + 1) · n / count). Pairs of arguments are (height, width); what lies outside the input does not take part.
+from floor(p · n / count) to ceil((p + 1) · n / count). Pairs of arguments are (height, width); what lies outside the input takes no part.
 """
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def place(at, C, H, W, WIDE: tl.constexpr):
-    """Image, channel, row and column of element `at` of a contiguous (N, C, H, W)."""
-    if WIDE:
-        at = at.to(tl.int64)
+def places(total, C, H, W, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """Whether there is one, and image, channel, row and column of this program's elements of a contiguous (N, C, H, W)."""
+    program = tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)
+    at = program * BLOCK + tl.arange(0, BLOCK)
     plane = at // W // H
-    return plane // C, plane % C, at // W % H, at % W
+    return at < total, plane // C, plane % C, at // W % H, at % W
 
 
 @triton.jit
@@ -60,9 +60,7 @@ def widened(x):
 def max_pool_kernel(values_ptr, indices_ptr, x_ptr, stride_v, stride_i, stride_x, total, C, H, W, P, Q, stride, padding, dilation,
                     ADAPTIVE: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
     """The largest of each window, and its place h · W + w: the first of equals, the last NaN."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK) if not WIDE else tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < total
-    n, c, p, q = place(at, C, P, Q, WIDE)
+    mask, n, c, p, q = places(total, C, P, Q, WIDE, BLOCK)
     h0, h_end = window(p, H, P, stride[0], padding[0], ADAPTIVE)
     w0, w_end = window(q, W, Q, stride[1], padding[1], ADAPTIVE)
     x_ptrs = x_ptr + offset(n, c, h0, w0, stride_x)
@@ -84,11 +82,10 @@ def max_pool_kernel(values_ptr, indices_ptr, x_ptr, stride_v, stride_i, stride_x
 
 @triton.jit
 def max_pool_input_kernel(out_ptr, g_ptr, indices_ptr, stride_o, stride_g, stride_i, total, C, H, W, P, Q, reach, stride, padding,
-                          ADAPTIVE: tl.constexpr, WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+                          ADAPTIVE: tl.constexpr, WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr, WIDE: tl.constexpr,
+                          BLOCK: tl.constexpr):
     """Each element of the input collects the gradients of the windows whose largest it was."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK) if not WIDE else tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < total
-    n, c, h, w = place(at, C, H, W, WIDE)
+    mask, n, c, h, w = places(total, C, H, W, WIDE, BLOCK)
     p0, p1 = windows(h, H, P, reach[0], stride[0], padding[0], ADAPTIVE)
     q0, q1 = windows(w, W, Q, reach[1], stride[1], padding[1], ADAPTIVE)
     own = h.to(tl.int64) * W + w
@@ -108,9 +105,7 @@ def avg_pool_kernel(out_ptr, x_ptr, stride_o, stride_x, total, C, H, W, P, Q, ke
                     ADAPTIVE: tl.constexpr, INCLUDE: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, WIDE: tl.constexpr,
                     BLOCK: tl.constexpr):
     """The mean of each window, or its sum over `divisor`."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK) if not WIDE else tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < total
-    n, c, p, q = place(at, C, P, Q, WIDE)
+    mask, n, c, p, q = places(total, C, P, Q, WIDE, BLOCK)
     h0, h_end = window(p, H, P, stride[0], padding[0], ADAPTIVE)
     w0, w_end = window(q, W, Q, stride[1], padding[1], ADAPTIVE)
     x_ptrs = x_ptr + offset(n, c, h0, w0, stride_x)
@@ -135,9 +130,7 @@ def avg_pool_input_kernel(out_ptr, g_ptr, stride_o, stride_g, total, C, H, W, P,
                           ADAPTIVE: tl.constexpr, INCLUDE: tl.constexpr, WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr,
                           WIDE: tl.constexpr, BLOCK: tl.constexpr):
     """Each element of the input collects its share of the gradients of the windows that hold it."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK) if not WIDE else tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < total
-    n, c, h, w = place(at, C, H, W, WIDE)
+    mask, n, c, h, w = places(total, C, H, W, WIDE, BLOCK)
     p0, p1 = windows(h, H, P, reach[0], stride[0], padding[0], ADAPTIVE)
     q0, q1 = windows(w, W, Q, reach[1], stride[1], padding[1], ADAPTIVE)
     acc = widened(tl.zeros((BLOCK,), g_ptr.dtype.element_ty))

@@ -1,8 +1,8 @@
 """Convolution: three operators, each the gradient of the others, and PyTorch's functions above them.
 
-Forward, gradient of the input and gradient of the weights are one sum over (n, k, c, p, q, r, s), left open in different indices. It is linear in
-each of its three tensors, so the gradients of each operator are the other two, to any order. `size` is the height and width of the
-result: with it given, no operator has to guess what a stride rounded away.
+Forward, gradient of the input and gradient of the weights are one sum over (n, k, c, p, q, r, s) with different indices left open. It is
+linear in each of its three tensors, so the gradients of each operator are the other two, to any order. `size` is the height and width
+of the result: with it given, no operator has to guess what a stride rounded away.
 """
 import operator
 
@@ -16,7 +16,7 @@ def _check(name, channels, weight, groups, image):
     """Channels of the larger side and groups fit the weights (K, C / groups, R, S)."""
     check(image.ndim == 4 and len(weight) == 4, name, "tensors of 4 dims", image.shape, tuple(weight))
     check(groups > 0 and weight[0] % groups == 0, name, "groups that divide the weights", groups, tuple(weight))
-    check(image.shape[1] == channels, name, f"an input of {channels} channels for weights of shape {tuple(weight)} in {groups} groups", image.shape)
+    check(image.shape[1] == channels, name, f"an input of {channels} channels for weights {tuple(weight)} in {groups} groups", image.shape)
 
 
 # ------------------------------------------------------------------ forward
@@ -36,11 +36,10 @@ def convolution(input, weight, bias=None, size=None, stride=(1, 1), padding=(0, 
               [4., 4.]]]])
     """
     _check("convolution", weight.shape[1] * groups, weight.shape, groups, input)
-    if bias is None:
-        return (input.shape[0], weight.shape[0], *size), one_dtype("convolution", input, weight), common_device("convolution", input, weight)
-    check(bias.shape == weight.shape[:1], "convolution", f"a bias of shape {tuple(weight.shape[:1])}", bias.shape)
-    shape = (input.shape[0], weight.shape[0], *size)
-    return shape, one_dtype("convolution", input, weight, bias), common_device("convolution", input, weight, bias)
+    fits = bias is None or bias.shape == weight.shape[:1]
+    check(fits, "convolution", f"a bias of shape {tuple(weight.shape[:1])}", None if fits else bias.shape)
+    tensors = (input, weight) if bias is None else (input, weight, bias)
+    return (input.shape[0], weight.shape[0], *size), one_dtype("convolution", *tensors), common_device("convolution", *tensors)
 
 
 @convolution.impl("cpu")
@@ -97,8 +96,9 @@ def convolution_errors(make):
 
 
 # N, C, H, W, K, taps, stride, groups: the layers of a ResNet-50, a depthwise one, a patch embedding
-_LAYERS = ((64, 3, 224, 224, 64, 7, 2, 1), (64, 64, 56, 56, 64, 1, 1, 1), (64, 64, 56, 56, 64, 3, 1, 1), (64, 128, 56, 56, 128, 3, 2, 1),
-           (64, 256, 14, 14, 256, 3, 1, 1), (64, 512, 7, 7, 512, 3, 1, 1), (64, 256, 56, 56, 256, 3, 1, 256), (64, 3, 224, 224, 768, 16, 16, 1))
+_LAYERS = ((64, 3, 224, 224, 64, 7, 2, 1), (64, 64, 56, 56, 64, 1, 1, 1), (64, 64, 56, 56, 64, 3, 1, 1),
+           (64, 128, 56, 56, 128, 3, 2, 1), (64, 256, 14, 14, 256, 3, 1, 1), (64, 512, 7, 7, 512, 3, 1, 1),
+           (64, 256, 56, 56, 256, 3, 1, 256), (64, 3, 224, 224, 768, 16, 16, 1))
 
 
 def _timed(arguments):
@@ -248,8 +248,8 @@ def _numbers(name, what, value, dims, least):
 
 def _batched(name, input, weight, dims):
     """The input with a batch, and whether it had one."""
-    check(weight.ndim == dims + 2 and input.ndim in (dims + 1, dims + 2), name, f"weight of {dims + 2} dims and input of {dims + 1} or {dims + 2}",
-          weight.shape, input.shape)
+    check(weight.ndim == dims + 2 and input.ndim in (dims + 1, dims + 2), name,
+          f"weight of {dims + 2} dims and input of {dims + 1} or {dims + 2}", weight.shape, input.shape)
     return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
 
 
@@ -263,7 +263,7 @@ def _padding(name, padding, input, kernel, stride, dilation):
     check(padding == "valid" or not isinstance(padding, str), name, "padding 'same', 'valid' or numbers", repr(padding))
     padding = _numbers(name, "padding", 0 if padding == "valid" else padding, dims, 0)
     fits = all(n <= m + 2 * p for n, m, p in zip(reach, input.shape[2:], padding))
-    check(fits, name, f"a kernel {tuple(kernel)}, dilated {dilation}, no larger than the padded input", tuple(input.shape), f"padding {padding}")
+    check(fits, name, f"a kernel {tuple(kernel)}, dilated {dilation}, no larger than the input padded by {padding}", input.shape)
     return padding, tuple([(m + 2 * p - n) // s + 1 for n, m, p, s in zip(reach, input.shape[2:], padding, stride)])
 
 
@@ -303,7 +303,8 @@ def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
 
 def _transposed_size(name, input, kernel, stride, padding, dilation, extra):
     """Size of the result of a transposed convolution."""
-    check(all(e < max(s, d) for e, s, d in zip(extra, stride, dilation)), name, "output_padding smaller than stride or dilation", extra, stride, dilation)
+    fits = all(e < max(s, d) for e, s, d in zip(extra, stride, dilation))
+    check(fits, name, "output_padding smaller than stride or dilation", extra, stride, dilation)
     size = tuple([(n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, d, e in zip(input, kernel, stride, padding, dilation, extra)])
     check(min(size) > 0, name, "a result that is not empty", size)
     return size
@@ -320,9 +321,9 @@ def conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_paddi
     """
     name = "conv_transpose1d"
     x, batched = _batched(name, input, weight, 1)
-    numbers = [_numbers(name, what, value, 1, least)[0] for what, value, least in (
-        ("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1), ("output_padding", output_padding, 0))]
-    out = conv_transpose2d(x.unsqueeze(2), weight.unsqueeze(2), bias, (1, numbers[0]), (0, numbers[1]), (0, numbers[3]), groups, (1, numbers[2])).squeeze(2)
+    stride, padding, extra, dilation = [(one, *_numbers(name, what, value, 1, one)) for what, value, one in (
+        ("stride", stride, 1), ("padding", padding, 0), ("output_padding", output_padding, 0), ("dilation", dilation, 1))]
+    out = conv_transpose2d(x.unsqueeze(2), weight.unsqueeze(2), bias, stride, padding, extra, groups, dilation).squeeze(2)
     return out if batched else out.squeeze(0)
 
 

@@ -7,16 +7,16 @@ from tritorch.ops.copy import transfer
 from tritorch.ops.gemm import GROUP_M, gemm, hardware, split
 from tritorch.precision import dot_precision
 from tritorch.shape import cdiv, extent, next_power_of_2, view_strides
-from tritorch.tensor import empty, strided
+from tritorch.tensor import empty, empty_strided, strided
 
 K = kernels("convolution")
 
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, and the share of the largest tile's rate that the tile reaches when it fills the GPU.
 TILES = {
-    "half": ((128, 128, 64, 8, 3, 1.0), (128, 64, 64, 4, 3, 0.8), (64, 128, 64, 4, 3, 0.8), (64, 64, 64, 4, 4, 0.6), (128, 32, 64, 4, 4, 0.5),
-             (32, 64, 64, 4, 4, 0.35), (64, 16, 64, 4, 4, 0.2), (16, 64, 64, 4, 4, 0.2)),
-    "tf32": ((128, 128, 32, 8, 3, 1.0), (128, 64, 32, 4, 3, 0.8), (64, 128, 32, 4, 3, 0.8), (64, 64, 32, 4, 3, 0.6), (64, 16, 32, 4, 3, 0.2),
-             (16, 64, 32, 4, 3, 0.2)),
+    "half": ((128, 128, 64, 8, 3, 1.0), (128, 64, 64, 8, 3, 0.8), (64, 128, 64, 8, 3, 0.8), (64, 64, 64, 4, 4, 0.6),
+             (128, 32, 64, 8, 4, 0.5), (32, 64, 64, 4, 4, 0.35), (64, 16, 64, 4, 4, 0.2), (16, 64, 64, 4, 4, 0.2)),
+    "tf32": ((128, 128, 32, 8, 3, 1.0), (128, 64, 32, 4, 3, 0.8), (64, 128, 32, 4, 3, 0.8), (64, 64, 32, 4, 3, 0.6),
+             (64, 16, 32, 4, 3, 0.2), (16, 64, 32, 4, 3, 0.2)),
     "bf16": ((128, 128, 32, 8, 3, 1.0), (64, 64, 32, 4, 3, 0.6), (64, 16, 32, 4, 3, 0.2), (16, 64, 32, 4, 3, 0.2)),
     "ieee": ((128, 64, 16, 8, 3, 1.0), (64, 128, 16, 8, 3, 1.0), (64, 64, 16, 4, 3, 0.8), (32, 32, 32, 4, 3, 0.4), (64, 16, 16, 4, 3, 0.3),
              (16, 64, 16, 4, 3, 0.3)),
@@ -24,17 +24,22 @@ TILES = {
     "sum": ((32, 32, 8, 4, 2, 1.0), (16, 16, 16, 4, 2, 0.6)),
 }
 
+CHANNELS = 32                                                            # from here on a step takes one tap of a block of channels
 
-def _blocks(M, N, depth, groups, dtype, precision, machine, halve=False):
-    """Constants of a product of M × N × depth: the tile whose waves over the GPU take least time. `halve`: the simulator splits the depth."""
+
+def _blocks(M, N, depth, groups, dtype, precision, machine, splits=False, most=1 << 14):
+    """Constants of a product M × N × depth: the tile, of at most so many elements, whose waves over the GPU take least time, or, where
+    splits of the depth fill the GPU anyway, whose tiles take least time in all."""
     kind = {2: "half", 8: "fp64"}.get(dtype.itemsize, precision) if dtype.is_floating_point else "sum"
     if machine is None:                                                  # the simulated device: few, huge tiles, yet more than one
         side = 1024 if kind != "sum" else 32
-        block_m, block_n = [min(max(next_power_of_2(n) // 2, 16), side) for n in (M, N)]
-        block_k, warps, stages = min(max(next_power_of_2(depth) >> halve, 16), side), 4, 1
+        block_m, block_n, block_k = [min(max(next_power_of_2(n) // 2, 16), side) for n in (M, N, depth)]
+        warps, stages = 4, 1
     else:
+        sms, shared = (1 if splits else machine[0]), machine[1]
+        fitting = [t for t in TILES[kind] if (t[0] + t[1]) * t[2] * dtype.itemsize * t[4] <= shared and t[0] * t[1] <= most]
         block_m, block_n, block_k, warps, stages, _ = min(
-            TILES[kind], key=lambda t: (cdiv(cdiv(M, t[0]) * cdiv(N, t[1]) * groups, machine[0]) * t[0] * t[1] / t[5], -t[0] * t[1]))
+            fitting, key=lambda t: (cdiv(cdiv(M, t[0]) * cdiv(N, t[1]) * groups, sms) * t[0] * t[1] / t[5], -t[0] * t[1]))
     return dict(DOT=kind != "sum", PRECISION=precision, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=GROUP_M, num_warps=warps,
                 num_stages=stages)
 
@@ -48,6 +53,16 @@ def _turned(stride, dilation):
 def _wide(*operands):
     """Offsets within one image pass 2³¹ elements."""
     return max([extent(shape[1:], strides[1:]) for shape, strides in operands]) > 0x7FF00000
+
+
+def channels_last(x):
+    """The same values with channels next to each other in memory: what a step reads lies together, so it is loaded ahead in wide pieces."""
+    if x.strides[1] == 1 or x.shape[1] == 1:
+        return x
+    n, c, h, w = x.shape
+    out = empty_strided(x.shape, (c * h * w, 1, c * w, c), x.dtype, x.device)
+    transfer(out, x)
+    return out
 
 
 def _depthwise(weight, groups):
@@ -75,13 +90,17 @@ def _gather(out, x, weight, bias, stride, padding, dilation, groups, transposed)
             matrix = weight.flatten(1)
             gemm(rows, matrix.mT if transposed else matrix, source, None if bias is None else bias.unsqueeze(1))
             return
-    if _depthwise(weight.shape, groups):
-        kernel, grid, numbers, options = _plan_depthwise(out.shape, out.strides, x.shape, x.strides, weight.shape, weight.strides, stride, padding,
-                                                         dilation, groups, transposed, hardware())
+    depthwise = _depthwise(weight.shape, groups)
+    if x.shape[1] // groups >= CHANNELS and not depthwise:
+        x, weight = channels_last(x), channels_last(weight)
+    images = out.shape, out.strides, x.shape, x.strides
+    filters = weight.shape, weight.strides, stride, padding, dilation, groups
+    if depthwise:
+        kernel, grid, numbers, options = _plan_depthwise(*images, *filters, transposed, hardware())
     else:
-        kernel, grid, numbers, options = _plan(out.shape, out.strides, x.shape, x.strides, weight.shape, weight.strides, stride, padding, dilation,
-                                               groups, transposed, x.dtype, dot_precision(x.dtype), hardware())
-    launch(getattr(K, kernel), grid, out, x, weight, bias, *numbers[:3], bias.strides[0] if bias is not None else 0, *numbers[3:], **options)
+        kernel, grid, numbers, options = _plan(*images, *filters, transposed, x.dtype, dot_precision(x.dtype), hardware())
+    stride_b = 0 if bias is None else bias.strides[0]
+    launch(getattr(K, kernel), grid, out, x, weight, bias, *numbers[:3], stride_b, *numbers[3:], **options)
 
 
 def _flat(x):
@@ -98,9 +117,9 @@ def _plan(shape, so, shape_x, sx, shape_w, sw, stride, padding, dilation, groups
     C, out_channels = channels // groups, shape[1] // groups
     phases = prod(stride) if transposed else 1
     M = N * cdiv(P, stride[0]) * cdiv(Q, stride[1]) if transposed else N * P * Q
-    flat = C < 32
+    flat = C < CHANNELS
     depth = C * cdiv(R, stride[0]) * cdiv(S, stride[1]) if transposed else C * R * S
-    options = _blocks(M, out_channels, depth if flat else C, groups * phases, dtype, precision, machine, not flat)
+    options = _blocks(M, out_channels, depth if flat else C, groups * phases, dtype, precision, machine)
     ones = (sw[1], sw[0]) if transposed else sw[:2]
     strides_w = (sw[0] * (C if transposed else out_channels), *ones, *sw[2:])
     grid = (cdiv(M, options["BLOCK_M"]) * cdiv(out_channels, options["BLOCK_N"]), groups, phases)
@@ -115,7 +134,8 @@ def _plan_depthwise(shape, so, shape_x, sx, shape_w, sw, stride, padding, dilati
     phases = prod(stride) if transposed else 1
     M = N * cdiv(P, stride[0]) * cdiv(Q, stride[1]) if transposed else N * P * Q
     block_m, block_c = _depthwise_blocks(M, channels, sx[1] == 1, machine)
-    numbers = (so, sx, (sw[0], *sw[2:]), N, H, W, P, Q, channels, shape_w[0] // groups, R, S, stride, padding, dilation, *_turned(stride, dilation))
+    numbers = (so, sx, (sw[0], *sw[2:]), N, H, W, P, Q, channels, shape_w[0] // groups, R, S, stride, padding, dilation,
+               *_turned(stride, dilation))
     return ("depthwise_kernel", (cdiv(M, block_m) * cdiv(channels, block_c), 1, phases), numbers,
             dict(TRANSPOSED=transposed, BLOCK_M=block_m, BLOCK_C=block_c))
 
@@ -136,12 +156,14 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
     if not pixels:
         out.fill_(0)
         return
-    if _depthwise(out.shape, groups):
-        kernel, grid, numbers, splits, options = _plan_depthwise_weight(
-            out.shape, gradient.shape, gradient.strides, x.shape, x.strides, stride, padding, dilation, groups, hardware())
+    depthwise = _depthwise(out.shape, groups)
+    if not depthwise:
+        gradient, x = [channels_last(t) if t.shape[1] // groups >= CHANNELS else t for t in (gradient, x)]
+    images = out.shape, gradient.shape, gradient.strides, x.shape, x.strides, stride, padding, dilation, groups
+    if depthwise:
+        kernel, grid, numbers, splits, options = _plan_depthwise_weight(*images, hardware())
     else:
-        kernel, grid, numbers, splits, options = _plan_weight(out.shape, gradient.shape, gradient.strides, x.shape, x.strides, stride, padding,
-                                                              dilation, groups, x.dtype, dot_precision(x.dtype), hardware())
+        kernel, grid, numbers, splits, options = _plan_weight(*images, x.dtype, dot_precision(x.dtype), hardware())
     parts = out if splits == 1 else empty((splits, *out.shape), x.dtype.compute, out.device)
     strides = (0, *out.strides) if splits == 1 else parts.strides
     if kernel == "depthwise_weight_kernel":
@@ -164,7 +186,7 @@ def _plan_weight(shape, shape_g, sg, shape_x, sx, stride, padding, dilation, gro
     """(kernel, grid, numbers, splits, constants)."""
     (N, channels, P, Q), (H, W), (_, C, R, S) = shape_g, shape_x[2:], shape
     rows, width, pixels = channels // groups, C * R * S, N * P * Q
-    options = _blocks(rows, width, pixels, groups, dtype, precision, machine, True)
+    options = _blocks(rows, width, pixels, groups, dtype, precision, machine, True, 1 << 14 if C >= CHANNELS else 1 << 12)
     tiles = cdiv(rows, options["BLOCK_M"]) * cdiv(width, options["BLOCK_N"])
     splits, span = split(tiles * groups, pixels, options["BLOCK_K"], machine)
     numbers = (sg, sx, N, H, W, P, Q, C, rows, R, S, span, stride, padding, dilation)

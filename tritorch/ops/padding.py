@@ -42,7 +42,8 @@ def constant_pad_any(out, input, pad, value):
         out.fill_(value)
     if 0 not in shape:
         shape = tuple(shape)
-        transfer(strided(out.storage, shape, out.strides, inner, out.dtype), strided(input.storage, shape, input.strides, source, input.dtype))
+        target = strided(out.storage, shape, out.strides, inner, out.dtype)
+        transfer(target, strided(input.storage, shape, input.strides, source, input.dtype))
 
 
 @constant_pad.grad("input")
@@ -97,8 +98,8 @@ def _extend(x, dim, before, after, mode):
         x = x.narrow(dim, start, max(x.shape[dim] - start - max(-after, 0), 0))
         before, after = max(before, 0), max(after, 0)
     n = x.shape[dim]
-    most = {"reflect": n - 1, "circular": n}.get(mode, max(before, after) if n else 0)
-    check(max(before, after, 0) <= max(most, 0), "pad", f"padding of at most {max(most, 0)} in mode {mode!r} for dim {dim} of size {n}", (before, after))
+    most = max({"reflect": n - 1, "circular": n}.get(mode, max(before, after) if n else 0), 0)
+    check(max(before, after) <= most, "pad", f"padding of at most {most} in mode {mode!r} for dim {dim} of size {n}", (before, after))
     pieces = [piece for piece, count in zip(_edges(x, dim, max(before, 0), max(after, 0), mode), (before, after)) if count > 0]
     start = max(-before, 0)
     middle = x.narrow(dim, start, n - start - max(-after, 0)) if min(before, after) < 0 else x

@@ -33,7 +33,8 @@ def _images(name, input, dims):
 
 def _out_size(name, input, kernel, stride, padding, dilation, ceil_mode):
     """Number of windows along each dim. With ceil_mode a last one may stick out, if it begins inside the input or the left padding."""
-    check(min(kernel) > 0 and min(stride) > 0 and min(dilation) > 0, name, "kernel_size, stride and dilation of at least 1", kernel, stride, dilation)
+    least = min(*kernel, *stride, *dilation)
+    check(least > 0, name, "kernel_size, stride and dilation of at least 1", kernel, stride, dilation)
     out = []
     for n, k, s, p, d in zip(input.shape[2:], kernel, stride, padding, dilation):
         reach = d * (k - 1) + 1
@@ -88,7 +89,8 @@ def max_pool2d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode
     name = "max_pool2d"
     x, batched = _images(name, input, 2)
     kernel, stride = _pair(kernel_size, name, "kernel_size"), _pair(kernel_size if stride in (None, (), []) else stride, name, "stride")
-    return _max(name, x, kernel, stride, _pair(padding, name, "padding"), _pair(dilation, name, "dilation"), ceil_mode, return_indices, batched, False)
+    return _max(name, x, kernel, stride, _pair(padding, name, "padding"), _pair(dilation, name, "dilation"), ceil_mode, return_indices,
+                batched, False)
 
 
 def _max(name, x, kernel, stride, padding, dilation, ceil_mode, return_indices, batched, row):
@@ -146,7 +148,8 @@ def _parts(name, input, output_size):
 
 def _whole(name, input, dims):
     """As `_images`, but channels may be missing."""
-    check(input.ndim in (dims + 1, dims + 2) and 0 not in input.shape[-dims:], name, f"{dims + 1} or {dims + 2} dims, the last {dims} not empty", input.shape)
+    fits = input.ndim in (dims + 1, dims + 2) and 0 not in input.shape[-dims:]
+    check(fits, name, f"{dims + 1} or {dims + 2} dims, the last {dims} not empty", input.shape)
     return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
 
 
@@ -214,9 +217,9 @@ def max_unpool1d(input, indices, kernel_size, stride=None, padding=0, output_siz
     tensor([[0., 3.]])
     """
     name = "max_unpool1d"
-    pairs = [_row(v, name, what, 1) for v, what in ((kernel_size, "kernel_size"), (kernel_size if stride is None else stride, "stride"), (padding, "padding"))]
+    kernel, stride = _row(kernel_size, name, "kernel_size", 1), _row(kernel_size if stride is None else stride, name, "stride", 1)
     size = None if output_size is None else (1, operator.index(output_size[-1]))
-    return _unpool(name, input.unsqueeze(-2), indices.unsqueeze(-2), (1, pairs[0][1]), (1, pairs[1][1]), (0, pairs[2][1]), size).squeeze(-2)
+    return _unpool(name, input.unsqueeze(-2), indices.unsqueeze(-2), kernel, stride, _row(padding, name, "padding", 0), size).squeeze(-2)
 
 
 def max_unpool2d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
@@ -228,8 +231,9 @@ def max_unpool2d(input, indices, kernel_size, stride=None, padding=0, output_siz
              [3., 0.]]])
     """
     name = "max_unpool2d"
-    pairs = [_pair(v, name, what) for v, what in ((kernel_size, "kernel_size"), (kernel_size if stride is None else stride, "stride"), (padding, "padding"))]
-    return _unpool(name, input, indices, *pairs, None if output_size is None else tuple(output_size)[-2:])
+    kernel, stride = _pair(kernel_size, name, "kernel_size"), _pair(kernel_size if stride is None else stride, name, "stride")
+    size = None if output_size is None else tuple(output_size)[-2:]
+    return _unpool(name, input, indices, kernel, stride, _pair(padding, name, "padding"), size)
 
 
 def _unpool(name, input, indices, kernel, stride, padding, size):

@@ -25,7 +25,8 @@ def _launch(kernel, outs, ins, *attributes, **options):
     """Start a kernel with one lane for each element of the first output."""
     total, block = outs[0].numel(), tile(256, 4096)
     wide = max(extent(x.shape, x.strides) for x in (*outs, *ins)) > 0x7FF00000
-    launch(kernel, (cdiv(total, block),), *outs, *ins, *[x.strides for x in (*outs, *ins)], total, *attributes, WIDE=wide, BLOCK=block, **options)
+    strides = [x.strides for x in (*outs, *ins)]
+    launch(kernel, (cdiv(total, block),), *outs, *ins, *strides, total, *attributes, WIDE=wide, BLOCK=block, **options)
 
 
 def _taps(n, count, kernel):
@@ -37,8 +38,8 @@ def _collect(kernel, outs, ins, reach, stride, padding, *attributes, adaptive, *
     """Start a kernel in which each element of the input visits the windows that can hold it; `reach` is how far a window stretches."""
     size, count = outs[0].shape[2:], ins[0].shape[2:]
     most = [min(cdiv(count[d], size[d]) + 1 if adaptive else reach[d] // stride[d] + 1, count[d]) for d in (0, 1)]
-    _launch(kernel, outs, ins, *outs[0].shape[1:], *count, reach, stride, padding, *attributes, ADAPTIVE=adaptive, WINDOWS_H=most[0], WINDOWS_W=most[1],
-            **options)
+    _launch(kernel, outs, ins, *outs[0].shape[1:], *count, reach, stride, padding, *attributes, ADAPTIVE=adaptive,
+            WINDOWS_H=most[0], WINDOWS_W=most[1], **options)
 
 
 def _check_images(name, x):
@@ -53,8 +54,8 @@ def max_pool(input, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(
 
         values[n, c, p, q] = max over r, s of input[n, c, p · stride - padding + r · dilation, …]
 
-    (N, C, H, W) gives two of (N, C, *size), of the input's dtype and int64. Padding never wins. Of equal elements the first counts; NaN wins
-    over all. `kernel=None` divides the input into size parts.
+    (N, C, H, W) gives two of (N, C, *size), of the input's dtype and int64. Padding never wins. Of equal elements the first counts; NaN
+    wins over all. `kernel=None` divides the input into size parts.
     Raises RuntimeError unless the input has 4 dims, NotImplementedError for bool.
 
     >>> import tritorch as torch
@@ -168,7 +169,8 @@ def max_pool_input_errors(make):
 def max_pool_input_workloads(make):
     x = make(64, 64, 112, 112, grad=False)
     values, indices = max_pool(x, (56, 56), (3, 3), (2, 2), (1, 1))
-    yield "64x64x112x112 fp32 3x3 s2", lambda: (values, indices, (112, 112), (3, 3), (2, 2), (1, 1)), 4 * 64 * 64 * (112 ** 2 + 3 * 56 ** 2), 0
+    yield ("64x64x112x112 fp32 3x3 s2", lambda: (values, indices, (112, 112), (3, 3), (2, 2), (1, 1)),
+           4 * 64 * 64 * (112 ** 2 + 3 * 56 ** 2), 0)
 
 
 # ------------------------------------------------------------------ the mean

@@ -1,0 +1,211 @@
+"""Pooling and padding against PyTorch over their arguments, NaN and ties, and the kernels on odd and large windows."""
+import itertools
+
+import numpy as np
+import pytest
+
+import tritorch as T
+from tritorch.ops import pooling as P
+from tritorch.ops.padding import pad
+from tritorch.tensor import from_array
+
+RNG = np.random.default_rng(0)
+
+
+def draw(*shape, dtype=np.float64):
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def agree(name, x, *args, module=P, **kwargs):
+    """Values, places and gradient of a function of x are PyTorch's."""
+    torch = pytest.importorskip("torch")
+    ours, theirs = from_array(x.copy()).requires_grad_(), torch.from_numpy(x.copy()).requires_grad_()
+    got, want = getattr(module, name)(ours, *args, **kwargs), getattr(torch.nn.functional, name)(theirs, *args, **kwargs)
+    if isinstance(want, tuple):
+        np.testing.assert_array_equal(got[1].array, want[1].numpy())
+        got, want = got[0], want[0]
+    assert tuple(got.shape) == tuple(want.shape)
+    np.testing.assert_allclose(got.detach().array, want.detach().numpy(), rtol=1e-12, atol=1e-12)
+    g = draw(*want.shape)
+    got.backward(from_array(g))
+    want.backward(torch.from_numpy(g))
+    np.testing.assert_allclose(ours.grad.array, theirs.grad.numpy(), rtol=1e-12, atol=1e-12)
+
+
+# ------------------------------------------------------------------ PyTorch's arguments
+@pytest.mark.parametrize("kernel, stride, padding", [
+    (2, None, 0), (3, 2, 1), ((3, 2), (1, 2), (1, 0)), ((2, 5), (3, 1), (1, 2)), (1, 2, 0), (4, 4, 2), ((2,), (3,), (1,)), (3, [], 1)])
+@pytest.mark.parametrize("ceil_mode", [False, True])
+def test_windows_of_two_dims(kernel, stride, padding, ceil_mode):
+    for shape in ((2, 3, 9, 8), (3, 7, 10), (0, 2, 6, 6)):
+        for dilation in (1, 2, (1, 3)):
+            reach = [d * (k - 1) for k, d in zip(*[v * 2 if len(v) == 1 else v for v in (
+                (kernel,) if isinstance(kernel, int) else kernel, (dilation,) if isinstance(dilation, int) else dilation)])]
+            if max(reach) < 6:
+                agree("max_pool2d", draw(*shape), kernel, stride, padding, dilation, ceil_mode=ceil_mode, return_indices=True)
+        for include in (True, False):
+            agree("avg_pool2d", draw(*shape), kernel, stride, padding, ceil_mode, include)
+        agree("avg_pool2d", draw(*shape), kernel, stride, padding, ceil_mode, True, 7)
+
+
+@pytest.mark.parametrize("kernel, stride, padding", [(2, None, 0), (3, 2, 1), (4, 3, 2), ((2,), (1,), (1,)), (1, 1, 0)])
+@pytest.mark.parametrize("ceil_mode", [False, True])
+def test_windows_of_one_dim(kernel, stride, padding, ceil_mode):
+    for shape in ((2, 3, 11), (3, 8)):
+        for dilation in (1, 2):
+            agree("max_pool1d", draw(*shape), kernel, stride, padding, dilation, ceil_mode=ceil_mode, return_indices=True)
+        agree("avg_pool1d", draw(*shape), kernel, stride, padding, ceil_mode, False)
+        agree("avg_pool1d", draw(*shape), kernel, stride, padding, ceil_mode)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 9, 13, (3, None), (None, 4), (1, 6), (11, 2)])
+def test_parts(size):
+    for shape in ((2, 3, 6, 9), (3, 7, 5), (0, 2, 4, 4)):
+        agree("adaptive_avg_pool2d", draw(*shape), size)
+        agree("adaptive_max_pool2d", draw(*shape), size, return_indices=True)
+    if isinstance(size, int):
+        agree("adaptive_avg_pool1d", draw(2, 3, 7), size)
+        agree("adaptive_max_pool1d", draw(3, 7), size, return_indices=True)
+
+
+def test_nan_infinities_and_ties():
+    torch = pytest.importorskip("torch")
+    x = RNG.choice([np.nan, -np.inf, np.inf, 0.0, 1.0], (3, 4, 9, 9), p=[0.1, 0.3, 0.1, 0.3, 0.2])
+    x[0] = -np.inf
+    for name, args in (("max_pool2d", (3, 2, 1)), ("adaptive_max_pool2d", (4,)), ("max_pool1d", (3, 1, 1)), ("adaptive_max_pool1d", (5,))):
+        v = x if name.endswith("2d") else x[0]
+        got = getattr(P, name)(from_array(v), *args, return_indices=True)
+        want = getattr(torch.nn.functional, name)(torch.from_numpy(v), *args, return_indices=True)
+        np.testing.assert_array_equal(got[0].array, want[0].numpy())
+        np.testing.assert_array_equal(got[1].array, want[1].numpy())
+
+
+def test_integers():
+    torch = pytest.importorskip("torch")
+    x = RNG.integers(-9, 9, (2, 3, 7, 7))
+    want = torch.nn.functional.max_pool2d(torch.from_numpy(x), 3, 2, 1).numpy()
+    np.testing.assert_array_equal(P.max_pool2d(from_array(x), 3, 2, 1).array, want)
+    with pytest.raises(NotImplementedError):
+        P.adaptive_avg_pool2d(from_array(x), 1)
+    with pytest.raises(NotImplementedError):
+        P.max_pool2d(from_array(x > 0), 2)
+
+
+def test_unpooling():
+    torch = pytest.importorskip("torch")
+    F = torch.nn.functional
+    x = draw(2, 3, 7, 8)
+    values, places = F.max_pool2d(torch.from_numpy(x), 3, 2, 1, return_indices=True)
+    for size in ((7, 8), (2, 3, 7, 8)):
+        want = F.max_unpool2d(values, places, 3, 2, 1, size).numpy()
+        np.testing.assert_array_equal(P.max_unpool2d(from_array(values.numpy()), from_array(places.numpy()), 3, 2, 1, size).array, want)
+    values, places = F.max_pool1d(torch.from_numpy(x[0]), 2, return_indices=True)
+    want = F.max_unpool1d(values, places, 2).numpy()
+    np.testing.assert_array_equal(P.max_unpool1d(from_array(values.numpy()), from_array(places.numpy()), 2).array, want)
+    with pytest.raises(ValueError, match="within a stride"):
+        P.max_unpool1d(from_array(values.numpy()), from_array(places.numpy()), 2, output_size=(20,))
+
+
+@pytest.mark.parametrize("name, shape, args", [
+    ("max_pool2d", (4, 4), (2,)), ("max_pool2d", (1, 2, 4, 4), (5,)), ("max_pool2d", (1, 2, 4, 4), (3, 1, 2)),
+    ("max_pool2d", (1, 2, 4, 4), (2, 0)), ("max_pool2d", (1, 0, 4, 4), (2,)), ("max_pool2d", (1, 2, 4, 4), ((2, 2, 2),)),
+    ("max_pool2d", (1, 2, 4, 4), (2, 1, 0, 0)),
+    ("avg_pool2d", (1, 2, 4, 4), (3, 1, 2)), ("avg_pool2d", (1, 2, 4, 4), (2, 1, 0, False, True, 0)), ("avg_pool2d", (1, 2, 4, 4), (2, -1)),
+    ("adaptive_avg_pool2d", (1, 2, 0, 4), (2,)), ("adaptive_avg_pool2d", (1, 2, 4, 4), ((1, 2, 3),)), ("max_pool1d", (2, 4), (5,)),
+    ("max_pool1d", (2, 4), (2, -1)), ("avg_pool1d", (2, 4), (5,))])
+def test_what_pytorch_refuses_is_refused(name, shape, args):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(RuntimeError):
+        getattr(torch.nn.functional, name)(torch.zeros(shape), *args)
+    with pytest.raises(RuntimeError, match=f"{name}: expected"):
+        getattr(P, name)(T.zeros(shape), *args)
+
+
+# ------------------------------------------------------------------ padding
+@pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
+@pytest.mark.parametrize("sizes", [
+    (1, 2), (0, 3), (2, 0, 1, 1), (0, 0, 2, 1), (1, 1, 2, 0, 0, 2), (-1, 2), (2, -3), (-2, -1, 1, 0), (0, 0)])
+def test_padding(mode, sizes):
+    dims = len(sizes) // 2
+    for lead in ((2,), (2, 3)):
+        agree("pad", draw(*lead, *(5, 4, 6)[3 - dims:]), sizes, mode, module=T.nn.functional)
+
+
+def test_padding_with_a_number_and_any_dims():
+    torch = pytest.importorskip("torch")
+    whole = RNG.integers(0, 9, (2, 3))
+    for x, sizes, value in ((draw(3, 4), (1, -2, 3, 0), 2.5), (whole, (1, 1), 7), (draw(5) > 0, (2, 1), 1), (draw(2, 3), (), 1)):
+        want = torch.nn.functional.pad(torch.from_numpy(x), sizes, value=value)
+        np.testing.assert_array_equal(pad(from_array(x), sizes, value=value).array, want.numpy())
+
+
+def test_padding_makes_a_new_tensor():
+    x = T.ones(1, 3)
+    assert pad(x, (0, 0), "reflect").data_ptr() != x.data_ptr() != pad(x, (0, 0)).data_ptr()
+
+
+@pytest.mark.parametrize("shape, args", [
+    ((2, 3), ((3, 0), "reflect")), ((2, 3), ((4, 0), "circular")), ((3,), ((1, 1), "reflect")), ((2, 3, 4), ((1, 1, 1), "reflect")),
+    ((2, 3), ((1, 1), "mirror")), ((2, 3), ((1, 1), "reflect", 1.0)), ((3,), ((1, 1, 1, 1),)), ((3,), ((-2, -2),)),
+    ((2, 0), ((1, 1), "replicate")), ((2, 3), ((-2, -1), "replicate"))])
+def test_what_padding_refuses(shape, args):
+    torch = pytest.importorskip("torch")
+    with pytest.raises((RuntimeError, NotImplementedError)) as theirs:
+        torch.nn.functional.pad(torch.zeros(shape), *args)
+    with pytest.raises(type(theirs.value), match="pad: expected"):
+        pad(T.zeros(shape), *args)
+
+
+# ------------------------------------------------------------------ the kernels
+@pytest.mark.parametrize("tiles", ["simulated", "hardware"])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_kernels_are_the_cpu(tiles, channels_last, cuda, monkeypatch):
+    monkeypatch.setattr(T.cuda.driver, "hardware_tiles", tiles == "hardware")
+    image = draw(2, 3, 23, 19, dtype=np.float32)
+    image[0, 1, 3:5, 2:9] = np.nan
+    for name, args in (("max_pool2d", (3, 2, 1)), ("max_pool2d", ((4, 2), 1, (2, 0), (1, 3))), ("avg_pool2d", (5, 3, 2, True, False)),
+                       ("avg_pool2d", ((2, 7), (2, 3), (1, 3))), ("adaptive_avg_pool2d", ((7, 30),)), ("adaptive_max_pool2d", ((9, 19),))):
+        found = []
+        for device in ("cpu", cuda):
+            x = from_array(image.copy()).to(device)
+            x = (x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2) if channels_last else x).requires_grad_()
+            out = getattr(P, name)(x, *args)
+            out.backward(from_array(np.random.default_rng(1).standard_normal(out.shape).astype(np.float32)).to(device))
+            found.append([out.detach().cpu().array, x.grad.cpu().array])
+        for here, there in zip(*found):
+            np.testing.assert_allclose(there, here, rtol=1e-5, atol=1e-5, err_msg=f"{name}{args}")
+
+
+@pytest.mark.parametrize("adaptive, kernel, stride, padding, dilation", [
+    (True, 0, 1, 0, 1), *[(False, k, s, p, d) for k, s, d in itertools.product((1, 2, 3), (1, 2, 4), (1, 2)) for p in {0, k // 2}]])
+def test_every_window_is_found_from_its_elements(adaptive, kernel, stride, padding, dilation, cuda):
+    """On a row of places, the gradient of the largest of each window counts how often an element wins."""
+    for n in (5, 9):
+        x = from_array(RNG.permutation(n).astype(np.float32).reshape(1, 1, n))
+        for part in (2, 4, 7) if adaptive else (0,):
+            counts = []
+            for device in ("cpu", cuda):
+                y = x.to(device).detach().requires_grad_()
+                out = P.adaptive_max_pool1d(y, part) if adaptive else P.max_pool1d(y, kernel, stride, padding, dilation)
+                out.sum().backward()
+                counts.append(y.grad.cpu().array)
+            np.testing.assert_array_equal(*counts)
+
+
+def test_machine_code():
+    """Large images compile for three architectures without spilled registers."""
+    pytest.importorskip("triton")
+    from test_product_code import check, launched
+
+    from tritorch.ops.windows import avg_pool, avg_pool_input, max_pool, max_pool_input
+
+    def call(e):
+        for dtype in (T.bfloat16, T.float32):
+            x = e(64, 64, 112, 112, dtype=dtype)
+            for size, *rest in (((56, 56), (3, 3), (2, 2), (1, 1)), ((7, 9),)):
+                values, indices = max_pool(x, size, *rest)
+                max_pool_input(values, indices, (112, 112), *rest)
+                avg_pool(x, size, *rest)
+                avg_pool_input(values, (112, 112), *rest)
+
+    check(launched(call))
