@@ -24,7 +24,7 @@ from tritorch.nn import functional as F
 
 LAYERS, HEADS, WIDTH, CONTEXT, BATCH = 4, 4, 128, 128, 16         # about 0.84 million parameters
 LEARNING_RATE, WARMUP, DECAYED, WEIGHT_DECAY = 3e-3, 50, 800, 0.1
-SAVE_EVERY, EVAL_EVERY, EVAL_ROWS, SAMPLE = 20, 100, 240, 300     # steps, a multiple of it, rows of held-out text, characters
+SAVE_EVERY, EVAL_EVERY, EVAL_ROWS, SAMPLE = 20, 100, 1000, 300    # steps, a multiple of it, at most so many rows (all), characters
 
 
 # ---------------------------------------------------------------- the text
