@@ -232,7 +232,8 @@ def clip_by_norm_cpu(tensors, total, max_norm):
 
 @clip_by_norm.impl("cuda")
 def clip_by_norm_cuda(tensors, total, max_norm):
-    launch_rows(K.scale_kernel, (), [tensors], total, None, float(max_norm), CLIP=True)
+    there = total.to(tensors[0].storage.device)                          # no need to wait for the norm
+    launch_rows(K.scale_kernel, (), [tensors], there, None, float(max_norm), CLIP=True)
 
 
 @multi_tensor("scale growth_tracker", writes="scale growth_tracker")

@@ -2,7 +2,7 @@
 import warnings
 
 from tritorch.autograd.modes import no_grad
-from tritorch.ops.shaping import stack
+from tritorch.ops import optimize
 from tritorch.tensor import Tensor
 
 
@@ -25,8 +25,7 @@ def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=Non
         from tritorch.ops.create import tensor
 
         return tensor(0.0)
-    device = tensors[0].device
-    total = stack([t.norm(norm_type).to(device) for t in tensors]).norm(norm_type)
+    total = optimize.total_norm(tensors, norm_type)
     if error_if_nonfinite and not bool(total.isfinite()):
         raise RuntimeError(f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped. "
                            "To disable this error and scale the gradients by the non-finite norm anyway, set `error_if_nonfinite=False`")
@@ -36,9 +35,7 @@ def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=Non
 @no_grad()
 def clip_grads_with_norm_(parameters, max_norm, total_norm, foreach=None):
     """Multiply all gradients by min(1, max_norm / total_norm)."""
-    factor = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)      # multiplied even where it is 1: no need to wait for the norm
-    for gradient in _gradients(parameters):
-        gradient.mul_(factor.to(gradient.device))
+    optimize.clip_by_norm(_gradients(parameters), total_norm, float(max_norm))
 
 
 @no_grad()

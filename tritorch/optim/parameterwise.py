@@ -1,0 +1,46 @@
+"""ParameterWise: the optimizers that update one parameter after the other, in public operators."""
+from tritorch.autograd.modes import no_grad
+from tritorch.cuda.stream import current_handle, is_capturing
+from tritorch.dtype import float32
+from tritorch.errors import check
+from tritorch.ops.create import zeros
+from tritorch.optim.optimizer import Optimizer, evaluated
+from tritorch.tensor import Tensor
+
+
+class ParameterWise(Optimizer):
+    """Subclasses give `start(p, state, group)`, which fills a new state, and `update(p, g, state, t, lr, group)`, which is step t."""
+
+    counts = True                                                        # whether the update depends on t, a number of the host
+
+    @no_grad()
+    def step(self, closure=None):
+        loss = evaluated(closure)
+        for group in self.param_groups:
+            lr = group["lr"].item() if isinstance(group["lr"], Tensor) else group["lr"]
+            for p in self.with_gradients(group):
+                check(not self.counts or p.device.type == "cpu" or not is_capturing(p.device.index, current_handle(p.device.index)),
+                      type(self).__name__, "no CUDA graph capture, which would repeat one step", "one", use="Adam(capturable=True)")
+                state = self.state[p]
+                if not state:
+                    state["step"] = zeros((), dtype=float32, device="cpu")
+                    self.start(p, state, group)
+                state["step"] += 1
+                g = -p.grad if group.get("maximize") else p.grad
+                self.update(p, self.decayed(p, g, lr, group), state, state["step"].item(), lr, group)
+        return loss
+
+    def decayed(self, p, g, lr, group):
+        """The gradient with the one of weight_decay / 2 · p² in it; or, decoupled, the parameter shrunk."""
+        decay = group.get("weight_decay", 0)
+        if decay and group.get("decoupled_weight_decay"):
+            p.mul_(1 - lr * decay)
+        elif decay:
+            return g.add(p, alpha=decay)
+        return g
+
+    def start(self, p, state, group):
+        raise NotImplementedError(f"{type(self).__name__}: expected a method start in the subclass")
+
+    def update(self, p, g, state, t, lr, group):
+        raise NotImplementedError(f"{type(self).__name__}: expected a method update in the subclass")
