@@ -37,6 +37,7 @@ def libraries():
     if importlib.util.find_spec("torch"):
         import torch
 
+        torch.set_num_threads(1)                                     # 8×8 elements: other threads would only be woken for nothing
         found["torch"] = torch
     return found
 
@@ -179,5 +180,5 @@ def main(args):
     with contextlib.nullcontext() if on_gpu else idle_device():      # a GPU's own work hides behind the host's at these sizes
         gpu_opponents = opponents if on_gpu else {"tritorch": ours}
         found += [*eager("cuda" if on_gpu else "idle device", args, gpu_opponents), *captured(args, gpu_opponents)]
-    versions = [f"torch {opponents['torch'].__version__}"] if "torch" in opponents else []
+    versions = [f"torch {opponents['torch'].__version__} on one thread"] if "torch" in opponents else []
     rows.record("host", found, "python -m bench host", *versions, keep=not args.quick)
