@@ -103,7 +103,7 @@ def reciprocal(x):
 
 @triton.jit
 def neg(x):
-    return -x
+    return x * -1.0 if x.dtype.is_floating() else -x                    # -x is 0 - x, which loses the sign of 0
 
 
 @triton.jit
@@ -113,7 +113,7 @@ def abs(x):
 
 @triton.jit
 def sign(x):
-    return tl.where(x > 0, tl.full(x.shape, 1, x.dtype), tl.where(x < 0, tl.full(x.shape, -1, x.dtype), tl.where(x == x, tl.zeros_like(x), x)))
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 
 
 @triton.jit
@@ -340,7 +340,7 @@ def digamma(x):
     value = shift + libdevice.log(reflected) - 0.5 / reflected - series
     value = tl.where(negative, value - pi / libdevice.tan(pi * x), value)
     value = tl.where(negative & (libdevice.floor(x) == x), float("nan"), value)
-    return tl.where(x == 0, libdevice.copysign(tl.full(x.shape, float("inf"), x.dtype), -x), value).to(x.dtype)
+    return tl.where(x == 0, libdevice.copysign(tl.full(x.shape, -1.0, x.dtype), x) * -float("inf"), value).to(x.dtype)
 
 
 @triton.jit
@@ -390,4 +390,4 @@ def fmin(x, y):
 
 @triton.jit
 def heaviside(x, y):
-    return tl.where(x > 0, tl.full(x.shape, 1, x.dtype), tl.where(x < 0, tl.zeros_like(x), tl.where(x == x, y, x)))
+    return tl.where(x == 0, y, (x > 0).to(x.dtype))

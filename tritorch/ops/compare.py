@@ -7,7 +7,7 @@ from tritorch.cuda.launch import kernels
 from tritorch.dtype import promote, types
 from tritorch.errors import check
 from tritorch.ops import create, elementwise
-from tritorch.ops.elementwise import boolean, launch_elementwise
+from tritorch.ops.elementwise import boolean, integers, launch_elementwise, numbers
 from tritorch.tensor import Tensor
 
 K = kernels("compare")
@@ -100,16 +100,13 @@ logical_or = _logic("logical_or", "Whether one element is not zero.", np.logical
 logical_xor = _logic("logical_xor", "Whether exactly one element is not zero.", np.logical_xor)
 
 
-def integers(*operands):
-    """The promoted dtype, which must not be floating."""
-    kind = promote(*operands)
-    if kind.is_floating_point:
-        raise RuntimeError(f"bitwise: expected integers or bools, got {kind}")
-    return kind
+def whole_numbers(name, *operands):
+    """The promoted dtype, which must be an integer one."""
+    return integers(name, *operands) and numbers(name, *operands)
 
 
-def _bits(name, doc, ufunc, draw=WHOLE, second=WHOLE):
-    made = binary(name, doc, ufunc, result=integers)
+def _bits(name, doc, ufunc, draw=WHOLE, second=WHOLE, result=integers):
+    made = binary(name, doc, ufunc, result=result)
 
     @made.samples
     def samples(make):
@@ -126,9 +123,15 @@ def _bits(name, doc, ufunc, draw=WHOLE, second=WHOLE):
 bitwise_and = _bits("bitwise_and", "input & other, bit by bit; on bools the logical and.", np.bitwise_and)
 bitwise_or = _bits("bitwise_or", "input | other, bit by bit; on bools the logical or.", np.bitwise_or)
 bitwise_xor = _bits("bitwise_xor", "input ^ other, bit by bit; on bools the exclusive or.", np.bitwise_xor)
-bitwise_left_shift = _bits("bitwise_left_shift", "input · 2^other.", np.left_shift, second=SHIFTS)
-bitwise_right_shift = _bits("bitwise_right_shift", "input / 2^other rounded down.", np.right_shift, second=SHIFTS)
+bitwise_left_shift = _bits("bitwise_left_shift", "input · 2^other.", np.left_shift, second=SHIFTS, result=whole_numbers)
+bitwise_right_shift = _bits("bitwise_right_shift", "input / 2^other rounded down.", np.right_shift, second=SHIFTS, result=whole_numbers)
 bitwise_not = unary("bitwise_not", "~input, bit by bit; on bools the logical not.", np.invert, result=integers)
+
+
+def invert(input):
+    """`~input`."""
+    check(not input.dtype.is_floating_point, "~", "integers or bools", input.dtype, error=TypeError)
+    return bitwise_not(input)
 
 
 @bitwise_not.impl("cuda")
@@ -144,8 +147,8 @@ def bitwise_not_samples(make):
     yield make(0, **WHOLE),
 
 
-gcd = _bits("gcd", "The greatest common divisor.", np.gcd)
-lcm = _bits("lcm", "The least common multiple.", np.lcm)
+gcd = _bits("gcd", "The greatest common divisor.", np.gcd, result=whole_numbers)
+lcm = _bits("lcm", "The least common multiple.", np.lcm, result=whole_numbers)
 
 
 # ------------------------------------------------------------------ choices

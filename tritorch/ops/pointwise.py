@@ -1,10 +1,12 @@
 """Elementwise arithmetic and mathematics: one call an operator. The loops are in `elementwise.py`, the scalar functions in triton_kernels."""
+import math
+
 import numpy as np
 
-from tritorch.dtype import types
+from tritorch.dtype import promote, types
 from tritorch.errors import check
 from tritorch.ops import special
-from tritorch.ops.elementwise import SCALAR, binary, floating, launch_elementwise, on_arrays, unary
+from tritorch.ops.elementwise import SCALAR, binary, floating, floats, launch_elementwise, no_bools, numbers, on_arrays, same, unary
 from tritorch.tensor import Tensor
 
 APART = {"low": 0.5, "high": 2.0}                                        # samples away from poles and kinks
@@ -13,10 +15,13 @@ WHOLE = {"integer": True, "low": -20, "high": 20}
 
 
 # ------------------------------------------------------------------ sums and differences
-def _scaled(name, doc, ufunc, plain, sign):
+def _scaled(name, doc, ufunc, plain, sign, result):
     """input ± alpha·other; alpha = 1 costs no multiplication."""
-    made = binary(name, doc, lambda x, y, alpha: ufunc(x, y * alpha), attrs=(("alpha", 1),), grad_input=lambda g: g,
+    made = binary(name, doc, ufunc, attrs=(("alpha", 1),), result=result, grad_input=lambda g: g,
                   grad_other=lambda g, alpha: g if sign * alpha == 1 else g * (sign * alpha), samples=lambda make: [(make(3, 4), make(4), 2)])
+
+    def check_alpha(out, alpha):
+        check(isinstance(alpha, int) or out.dtype.is_floating_point, name, "a whole alpha for integers", alpha)
 
     @made.impl("cpu", raw=True)
     def on_cpu(out, x, y, alpha):
@@ -24,13 +29,15 @@ def _scaled(name, doc, ufunc, plain, sign):
         if alpha == 1:
             on_arrays(ufunc, out.array, out.dtype.compute, a, b)
         else:
-            on_arrays(lambda p, q: ufunc(p, q * p.dtype.type(alpha) if isinstance(p, np.ndarray) else q * alpha), out.array, out.dtype.compute, a, b)
+            check_alpha(out, alpha)
+            on_arrays(lambda p, q: ufunc(p, np.multiply(q, alpha)), out.array, out.dtype.compute, a, b)
 
     @made.impl("cuda")
     def on_cuda(out, x, y, alpha):
         if alpha == 1:
             launch_elementwise(out, (x, y), getattr(SCALAR, plain), out.dtype.compute)
         else:
+            check_alpha(out, alpha)
             launch_elementwise(out, (x, y), getattr(SCALAR, name), out.dtype.compute, (alpha,))
 
     return made
@@ -40,12 +47,12 @@ add = _scaled("add", """input + alpha · other, elementwise, broadcast.
 
     >>> import tritorch as torch; torch.add(torch.tensor([1.0, 2.0]), 3, alpha=2)
     tensor([7., 8.])
-    """, np.add, "plus", 1)
+    """, np.add, "plus", 1, same)
 sub = _scaled("sub", """input - alpha · other, elementwise, broadcast.
 
     >>> import tritorch as torch; torch.tensor([1.0, 2.0]) - 1
     tensor([0., 1.])
-    """, np.subtract, "minus", -1)
+    """, np.subtract, "minus", -1, no_bools)
 
 
 def rsub(input, other, alpha=1):
@@ -63,33 +70,44 @@ div_true = binary("div_true", "input / other in floating point.", np.true_divide
                   grad_input=lambda g, other: g / other, grad_other=lambda g, input, other: -g * ((input / other) / other))
 
 
-def _floor_division(x, y):
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.floor_divide(x, y)
+def _no_zeros(ufunc):
+    """Division of numpy arrays that refuses whole zeros as divisors."""
+
+    def divide(x, y):
+        check(np.result_type(x, y).kind == "f" or np.all(y), ufunc.__name__, "divisors other than 0 for integers", 0)
+        return ufunc(x, y)
+
+    return divide
 
 
 def _truncated_division(x, y):
-    if np.asarray(x).dtype.kind in "iu":
-        quotient = np.floor_divide(x, y)
-        return quotient + ((np.remainder(x, y) != 0) & ((np.asarray(x) < 0) != (np.asarray(y) < 0)))
-    return np.trunc(x / y)
+    if np.result_type(x, y).kind == "f":
+        return np.trunc(x / y)
+    quotient = np.floor_divide(x, y)
+    return quotient + ((np.remainder(x, y) != 0) & (np.less(x, 0) != np.less(y, 0)))
+
+
+def zeros(g):
+    """The gradient of steps."""
+    return g.new_zeros(g.shape)
 
 
 floor_divide = binary("floor_divide", """input / other rounded down.
 
     >>> import tritorch as torch; torch.tensor([-7, 7]) // 2
     tensor([-4,  3])
-    """, _floor_division, domain=APART, grad_input=lambda g: None, grad_other=lambda g: None,
+    """, _no_zeros(np.floor_divide), result=numbers, domain=APART, grad_input=zeros, grad_other=zeros,
                       samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3)])
-trunc_divide = binary("trunc_divide", "input / other rounded towards zero.", _truncated_division, domain=APART,
-                      grad_input=lambda g: None, grad_other=lambda g: None, samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3)])
+trunc_divide = binary("trunc_divide", "input / other rounded towards zero.", _no_zeros(_truncated_division), result=numbers,
+                      domain=APART, grad_input=zeros, grad_other=zeros, samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3)])
 remainder = binary("remainder", """input - other · ⌊input / other⌋: the sign of `other`, as Python's %.
 
     >>> import tritorch as torch; torch.tensor([-7, 7]) % 3
     tensor([2, 1])
-    """, np.remainder, domain=APART, grad_input=lambda g: g, grad_other=lambda g, input, other: -g * floor_divide(input, other),
+    """, _no_zeros(np.remainder), result=numbers, domain=APART, grad_input=lambda g: g,
+                   grad_other=lambda g, input, other: -g * floor_divide(input, other),
                    samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3), (make(9), 0.7)])
-fmod = binary("fmod", "The remainder of the division rounded towards zero: the sign of `input`, as C's fmod.", np.fmod, domain=APART,
+fmod = binary("fmod", "The remainder of the division rounded towards zero: the sign of `input`, as C's fmod.", _no_zeros(np.fmod), result=numbers, domain=APART,
               grad_input=lambda g: g, grad_other=lambda g, input, other: -g * trunc_divide(input, other),
               samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3), (make(9), 0.7)])
 
@@ -113,15 +131,22 @@ def _pow_grad_input(g, input, other):
 
 
 def _pow_grad_other(g, input, other, out):
-    log_input = log(input) if isinstance(input, Tensor) else float(np.log(input)) if input > 0 else 0.0
+    log_input = log(input) if isinstance(input, Tensor) else math.log(input) if input > 0 else -math.inf if input == 0 else math.nan
     zero_base = (input == 0) & (other >= 0) if isinstance(input, Tensor) else (other >= 0) if input == 0 else None
     grad = g * (out * log_input)
     return grad if zero_base is None else grad.masked_fill(zero_base, 0)
 
 
+def _power_dtype(name, x, y):
+    kind = promote(x, y)
+    check(kind is not types.bool or not isinstance(y, Tensor), name, "numbers", kind, use="logical operators for bools")
+    check(kind.is_floating_point or isinstance(y, Tensor) or y >= 0, name, "exponents that are not negative for integers", y, use="a floating base")
+    return kind
+
+
 def _power(x, y):
-    if np.asarray(x).dtype.kind in "iu" and np.any(np.asarray(y) < 0):
-        raise RuntimeError(f"pow: expected exponents that are not negative for integers, got {np.asarray(y).min()}; use a floating base")
+    whole = np.result_type(x, y).kind in "iu"
+    check(not whole or np.all(np.greater_equal(y, 0)), "pow", "exponents that are not negative for integers", np.min(y), use="a floating base")
     return np.power(x, y)
 
 
@@ -129,7 +154,7 @@ pow = binary("pow", """input to the power of other, elementwise, broadcast.
 
     >>> import tritorch as torch; torch.tensor([1.0, 2.0, 3.0]) ** 2
     tensor([1., 4., 9.])
-    """, _power, domain=APART, grad_input=_pow_grad_input, grad_other=_pow_grad_other,
+    """, _power, result=_power_dtype, domain=APART, grad_input=_pow_grad_input, grad_other=_pow_grad_other,
              samples=lambda make: [(make(6), 3), (make(6, **APART), -0.5), (make(4, **WHOLE), 2), (make(5), 0), (make(5), 1)])
 
 
@@ -140,19 +165,20 @@ def float_power(input, exponent, *, out=None):
     return pow(base, power) if out is None else pow.into(out, base, power)
 
 
-square = unary("square", "input².", np.square, grad=lambda g, input: g * (input * 2))
+square = unary("square", "input².", np.square, result=lambda name, x: types.int64 if x.dtype is types.bool else x.dtype, grad=lambda g, input: g * (input * 2))
 sqrt = unary("sqrt", "The square root; NaN below 0.", np.sqrt, result=floating, domain=APART, grad=lambda g, out: g / (out * 2))
 rsqrt = unary("rsqrt", "1 / √input.", lambda x: 1 / np.sqrt(x), result=floating, domain=APART, grad=lambda g, out: g * (out * out * out * -0.5))
 reciprocal = unary("reciprocal", "1 / input.", lambda x: 1 / x, result=floating, domain=APART, grad=lambda g, out: -g * out * out)
 
 # ------------------------------------------------------------------ signs and rounding
-neg = unary("neg", "-input.", np.negative, grad=lambda g: -g)
-abs = unary("abs", "|input|.", np.abs, grad=lambda g, input: g * sign(input))
-sign = unary("sign", "-1, 0 or 1.", np.sign, grad=lambda g: g * 0)
-ceil = unary("ceil", "Rounded up.", np.ceil, grad=lambda g: g * 0)
-floor = unary("floor", "Rounded down.", np.floor, grad=lambda g: g * 0)
-trunc = unary("trunc", "Rounded towards zero.", np.trunc, grad=lambda g: g * 0)
-round_even = unary("round_even", "Rounded to the nearest whole number, halves to even.", np.rint, grad=lambda g: g * 0)
+neg = unary("neg", "-input.", np.negative, result=numbers, grad=lambda g: -g)
+abs = unary("abs", "|input|.", np.abs, result=numbers, grad=lambda g, input: g * sign(input))
+sign = unary("sign", "-1, 0 or 1; 0 for NaN.", lambda x: np.greater(x, 0) if x.dtype.kind == "b" else np.sign(np.nan_to_num(x, nan=0.0)), grad=zeros)
+ceil = unary("ceil", "Rounded up.", np.ceil, result=numbers, grad=zeros)
+floor = unary("floor", "Rounded down.", np.floor, result=numbers, grad=zeros)
+trunc = unary("trunc", "Rounded towards zero.", np.trunc, result=numbers, grad=zeros)
+round_even = unary("round_even", "Rounded to the nearest whole number, halves to even.", lambda x: np.rint(x) if x.dtype.kind == "f" else x,
+                   result=numbers, grad=zeros)
 
 
 def round(input, *, decimals=0, out=None):
@@ -170,6 +196,7 @@ def round(input, *, decimals=0, out=None):
 
 def frac(input, *, out=None):
     """The part behind the point, with the sign of input."""
+    check(input.dtype.is_floating_point, "frac", "a floating dtype", input.dtype)
     return sub(input, trunc(input)) if out is None else sub.into(out, input, trunc(input), 1)
 
 
@@ -189,14 +216,9 @@ log10 = unary("log10", "The logarithm to base 10.", np.log10, result=floating, d
 log1p = unary("log1p", "log(1 + input), exact near 0.", np.log1p, result=floating, domain=APART, grad=lambda g, input: g / (input + 1))
 
 
-def _weights(g, input, other, out):
-    """The share of each operand in logaddexp; equal infinities share evenly."""
-    return exp(sub(input, out)), exp(sub(other, out))
-
-
-logaddexp = binary("logaddexp", "log(e^input + e^other), without overflow.", np.logaddexp, result=floating,
+logaddexp = binary("logaddexp", "log(e^input + e^other), without overflow.", np.logaddexp, result=floats,
                    grad_input=lambda g, input, out: g * exp(input - out), grad_other=lambda g, other, out: g * exp(other - out))
-logaddexp2 = binary("logaddexp2", "log₂(2^input + 2^other), without overflow.", np.logaddexp2, result=floating,
+logaddexp2 = binary("logaddexp2", "log₂(2^input + 2^other), without overflow.", np.logaddexp2, result=floats,
                     grad_input=lambda g, input, out: g * exp2(input - out), grad_other=lambda g, other, out: g * exp2(other - out))
 xlogy = binary("xlogy", "input · log(other), 0 where input is 0 and other is not NaN.", special.xlogy, result=floating, domain=APART,
                grad_input=lambda g, input, other: _xlogy_grad(g, input, other), grad_other=lambda g, input, other: g * input / other)
@@ -211,7 +233,8 @@ def _xlogy_grad(g, input, other):
 sigmoid = unary("sigmoid", "1 / (1 + e^-input).", special.sigmoid, result=floating, grad=lambda g, out: g * (out * (1 - out)))
 logit_eps = unary("logit_eps", "log(p / (1 - p)) of p = input clamped to [eps, 1 - eps]; eps < 0 clamps nothing.", special.logit, "logit", result=floating,
                   attrs=(("eps", -1.0),), domain={"low": 0.1, "high": 0.9},
-                  grad=lambda g, input, eps: (g / (input * (1 - input))).masked_fill((input < eps) | (input > 1 - eps), 0))
+                  grad=lambda g, input, eps: (g / (input * (1 - input))).masked_fill(
+                      (input < max(eps, 0)) | (input > 1 - max(eps, 0)), 0 if eps >= 0 else math.nan))
 
 
 def logit(input, eps=None, *, out=None):
@@ -239,7 +262,7 @@ tanh_backward = binary("tanh_backward", "g · (1 - out²).", lambda g, out: g * 
 atan2 = binary("atan2", "The angle of the point (other, input), in radians.", np.arctan2, result=floating, domain=APART,
                grad_input=lambda g, input, other: g * (other / (input * input + other * other)),
                grad_other=lambda g, input, other: g * (-input / (input * input + other * other)))
-hypot = binary("hypot", "√(input² + other²).", np.hypot, domain=APART, grad_input=lambda g, input, out: g * (input / out),
+hypot = binary("hypot", "√(input² + other²).", np.hypot, result=floats, domain=APART, grad_input=lambda g, input, out: g * (input / out),
                grad_other=lambda g, other, out: g * (other / out))
 sinc = unary("sinc", "sin(π·input) / (π·input), 1 at 0.", np.sinc, result=floating, domain=APART,
              grad=lambda g, input, out: g * ((cos(input * np.pi) - out) / input).masked_fill(input == 0, 0))
@@ -278,9 +301,11 @@ fmin = binary("fmin", "The smaller of the two; the other where one is NaN.", np.
               grad_input=lambda g, input, other: g.masked_fill(~((input <= other) | (other != other)), 0),
               grad_other=lambda g, input, other: g.masked_fill((input <= other) | (other != other), 0))
 copysign = binary("copysign", "|input| with the sign of other.", np.copysign, result=floating, domain=APART,
-                  grad_input=lambda g, input, out: g * (sign(input) * sign(out)), grad_other=lambda g: None)
-nextafter = binary("nextafter", "The next number after input towards other.", np.nextafter)
-heaviside = binary("heaviside", "0 below 0, 1 above, other at 0.", np.heaviside, grad_input=lambda g: None, grad_other=lambda g: None)
+                  grad_input=lambda g, input, out: g * (sign(input) * sign(out)), grad_other=zeros)
+nextafter = binary("nextafter", "The next number after input towards other.", np.nextafter, result=floats,
+                   grad_input=lambda g, input, other: g.masked_fill(input == other, 0), grad_other=zeros)
+heaviside = binary("heaviside", "0 below 0 and for NaN, 1 above, other at 0.", lambda x, y: np.where(np.equal(x, 0), y, np.greater(x, 0)),
+                   grad_input=zeros, grad_other=zeros)
 
 
 def _share(wins, ties, g):

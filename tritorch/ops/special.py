@@ -6,15 +6,14 @@ def _from_scipy(name):
     def f(*arrays):
         import scipy.special  # 60 ms to import: only when somebody asks
 
-        with np.errstate(all="ignore"):
-            return getattr(scipy.special, name)(*arrays)
+        return getattr(scipy.special, name)(*arrays)
 
     f.__name__ = name
     return f
 
 
-erfc, erfinv, lgamma, digamma, xlogy = map(_from_scipy, ("erfc", "erfinv", "gammaln", "digamma", "xlogy"))
-_erf64, _polygamma = _from_scipy("erf"), _from_scipy("polygamma")
+erfc, digamma, xlogy = map(_from_scipy, ("erfc", "digamma", "xlogy"))
+_erf64, _erfinv, _gammaln, _polygamma = map(_from_scipy, ("erf", "erfinv", "gammaln", "polygamma"))
 
 _ERF_P = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05, -7.34990630326855e-04,
           -2.95459980854025e-03, -1.60960333262415e-02)
@@ -52,6 +51,14 @@ def chunked(fn, *arrays, out=None):
     if out is not None and result is not out:
         np.copyto(out, result, casting="unsafe")
     return result
+
+
+def erfinv(x):
+    return np.copysign(_erfinv(x), x)                                    # scipy loses the sign of -0
+
+
+def lgamma(x):
+    return np.where(np.isinf(x), np.abs(x), _gammaln(x))                 # +∞ at -∞, as in C
 
 
 def trigamma(x):
