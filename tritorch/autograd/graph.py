@@ -117,6 +117,14 @@ class OpNode(Node):
         if saved is None:
             raise GradientError(f"{plan.op.__name__}: expected a graph whose saved tensors are still there, but backward has freed them; "
                                 "use retain_graph=True to go through the graph a second time")
+        if plan.single is not None and useful is None:                   # most nodes: one output, one rule, one gradient
+            fn, sources, target = plan.single
+            g = grads[0]
+            if not saved:
+                return ((self.edges[target], fn(g)),)
+            unpack = self.unpack
+            values = [unpack(k) for k in range(len(saved))]
+            return ((self.edges[target], fn(*[values[s] if s >= 0 else g for s in sources])),)
         if len(grads) > 1:
             grads = [self.zeros(k) if g is None and k in plan.needs_g else g for k, g in enumerate(grads)]
         unpack, out = self.unpack, []
@@ -250,7 +258,7 @@ def facts(names):
 class Plan:
     """What a call does in the backward pass when a given set of its inputs needs gradients: made once per operator and set."""
 
-    __slots__ = ("op", "rules", "saves", "saved_outputs", "saved_names", "needs_g", "inputs", "covers", "outputs")
+    __slots__ = ("op", "rules", "saves", "single", "saved_outputs", "saved_names", "needs_g", "inputs", "covers", "outputs")
 
     def __init__(self, op, mask):
         self.op = op
@@ -275,6 +283,8 @@ class Plan:
                     sources.append(slots[w])
             self.rules.append((fn, sources, [names.index(n) for n in inputs]))
         self.outputs = [k in self.needs_g for k in range(len(returns))]
+        rule = self.rules[0] if len(self.rules) == 1 and len(returns) == 1 and len(self.rules[0][2]) == 1 else None
+        self.single = None if rule is None or rule[1] != [~0] and not self.saves else (rule[0], rule[1], rule[2][0])
         self.saved_outputs = [(k, which) for k, (source, which) in enumerate(self.saves) if source is OUTPUT]
         self.covers = len(self.inputs) == mask.bit_count()
 
