@@ -2,6 +2,7 @@
 import pytest
 
 import tritorch as torch
+import tritorch.optim  # noqa: F401  the operators of the optimizers
 from tritorch.testing import CHECKS, problems
 
 OPERATORS = sorted(torch.dispatch.registry)
