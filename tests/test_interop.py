@@ -17,6 +17,7 @@ from tritorch.interop import as_tensor, asarray, from_dlpack, from_numpy, frombu
 
 KINDS = ["float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 SMALL = ["bfloat16", "float8_e4m3fn", "float8_e5m2"]
+numpy_1 = pytest.mark.skipif(not dlpack.NUMPY_KNOWS_VERSIONS, reason="numpy 2.0 speaks DLPack 0: no copy=, no device=, nothing read-only")
 
 
 def layouts(x):
@@ -43,6 +44,7 @@ def test_numpy_of_small_floats():
     assert from_numpy(np.ones(2, ml_dtypes.float8_e5m2)).dtype is T.float8_e5m2
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
 def test_the_array_is_not_the_tensors_own():
     x = T.zeros(4)
     x.numpy().shape = (2, 2)
@@ -228,6 +230,7 @@ def test_a_capsule_is_consumed_once():
             from_dlpack(bad)
 
 
+@numpy_1
 def test_read_only_memory_keeps_its_flag():
     array = np.arange(3)
     array.flags.writeable = False
@@ -261,9 +264,6 @@ def test_copies():
     y = from_dlpack(x, copy=True)
     y[0] = 5
     assert x[0] == 1 and from_dlpack(x, copy=False).data_ptr() == x.data_ptr()
-    z = np.from_dlpack(x, copy=True)
-    z[0] = 5
-    assert x[0] == 1
 
     class Old:
         def __dlpack__(self, stream=None):
@@ -275,6 +275,16 @@ def test_copies():
     assert from_dlpack(Old()).data_ptr() == x.data_ptr()
     with pytest.raises(BufferError, match="knows copy="):
         from_dlpack(Old(), copy=True)
+
+
+@numpy_1
+def test_copies_for_numpy():
+    x = T.ones(2)
+    z = np.from_dlpack(x, copy=True)
+    z[0] = 5
+    assert x[0] == 1
+    with cuda.simulate():
+        assert np.from_dlpack(T.ones(3, device="cuda"), device="cpu").tolist() == [1, 1, 1]
 
 
 def test_cuda_tensors():
@@ -295,7 +305,7 @@ def test_cuda_tensors():
         gc.collect()
         assert owner() is None
         w = T.ones(3, device="cuda")
-        assert from_dlpack(w, device="cpu").tolist() == [1, 1, 1] and np.from_dlpack(w, device="cpu").tolist() == [1, 1, 1]
+        assert from_dlpack(w, device="cpu").tolist() == [1, 1, 1]
         assert not from_dlpack(w.__dlpack__(), device="cpu").is_cuda
         for bad in (lambda: w.__dlpack__(dl_device=(1, 0), copy=False), lambda: w.__dlpack__(stream=0), lambda: w.__dlpack__(stream=2)):
             with pytest.raises(BufferError):

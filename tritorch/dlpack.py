@@ -25,6 +25,7 @@ CODES = {float64: (2, 64), float32: (2, 32), float16: (2, 16), bfloat16: (4, 16)
          int8: (0, 8), uint8: (1, 8), bool_: (6, 8), float8_e4m3fn: (10, 8), float8_e5m2: (12, 8)}
 DTYPES = {code: kind for kind, code in CODES.items()}
 READ_ONLY = 1
+NUMPY_KNOWS_VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"    # numpy 2.0 makes capsules of DLPack 0 alone, read-only memory has none
 
 
 class DLTensor(ctypes.Structure):
@@ -74,8 +75,9 @@ class Window:
 def export(x, max_version):
     """A capsule over the memory of x; versioned if the consumer knows DLPack 1."""
     read_only = x.device is cpu and not x.array.flags.writeable
-    window = Window(x.storage, x.data_ptr() if x.numel() else 0, x.shape, x.strides, x.itemsize, read_only)
-    capsule = np.asarray(window).__dlpack__(max_version=max_version)
+    somewhere = x.data_ptr() if x.numel() else 64                        # numpy 2.0 takes no NULL, even for no elements
+    window = Window(x.storage, somewhere, x.shape, x.strides, x.itemsize, read_only)
+    capsule = np.asarray(window).__dlpack__(**({"max_version": max_version} if NUMPY_KNOWS_VERSIONS else {}))
     tensor = opened(capsule).tensor
     tensor.code, tensor.bits = CODES[x.dtype]
     if x.device is not cpu:
