@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tritorch
-from tritorch.ops import multitensor, optimize
+from tritorch.ops import multitensor
 
 SHAPES = [(3, 5), (7,), (), (17, 300), (0, 2)]
 METHODS = [
@@ -211,39 +211,6 @@ def test_capture_needs_capturable(cuda):
         optimizer.step()
         with pytest.raises(RuntimeError, match="captur"), tritorch.cuda.graph(tritorch.cuda.CUDAGraph()):
             optimizer.step()
-
-
-# ------------------------------------------------------------------ gradients
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("power", [2.0, 1.0, 3.5, float("inf"), float("-inf"), 0.0])
-def test_total_norm(cuda, device, power):
-    rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal(s).astype("f4") for s in [(3, 5), (), (400, 300)]]
-    arrays[0][1, 1] = 0
-    place = cuda if device == "cuda" else "cpu"
-    got = optimize.total_norm([tritorch.tensor(a).to(place) for a in arrays], power)
-    flat = np.concatenate([a.reshape(-1) for a in arrays]).astype(np.float64)
-    assert got.device.type == device
-    np.testing.assert_allclose(got.item(), np.linalg.norm(flat, power), rtol=2e-5)
-    poisoned = [tritorch.tensor([1.0, float("nan"), 2.0]).to(place), tritorch.ones(3, device=place)]
-    assert power == 0 or np.isnan(optimize.total_norm(poisoned, power).item())
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_clipping(cuda, device):
-    place = cuda if device == "cuda" else "cpu"
-    kinds = tritorch.float32, tritorch.float32, tritorch.bfloat16, tritorch.float64
-    params = [tritorch.zeros(2, 3, device=place, dtype=k, requires_grad=True) for k in kinds]
-    for p in params:
-        p.grad = tritorch.full((2, 3), 2.0, device=place, dtype=p.dtype)
-    total = optimize.total_norm([p.grad for p in params])
-    np.testing.assert_allclose(total.item(), 2 * 24 ** 0.5, rtol=1e-6)
-    optimize.clip_by_norm([p.grad for p in params], total, 100.0)
-    assert all((p.grad == 2).all().item() for p in params)
-    optimize.clip_by_norm([p.grad for p in params], total, 1.0)
-    np.testing.assert_allclose(optimize.total_norm([p.grad for p in params]).item(), 1.0, rtol=1e-2)
-    optimize.clip_by_norm([p.grad for p in params], tritorch.tensor(float("nan"), device=place), 1.0)
-    assert all(p.grad.isnan().all().item() for p in params)
 
 
 # ------------------------------------------------------------------ the base class

@@ -4,6 +4,8 @@
 code of this package imports from the modules, `from tritorch.cuda.stream import current_handle`.
 """
 
+import importlib
+
 from tritorch.cuda import memory
 from tritorch.cuda.device import (
     current_device,
@@ -64,3 +66,10 @@ __all__ = [
     "memory_summary", "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats", "set_device",
     "set_per_process_memory_fraction", "set_stream", "simulate", "stream", "synchronize", "use_mem_pool",
 ]
+
+
+def __getattr__(name):
+    """tritorch.cuda.amp lies above this layer: it loads when it is asked for."""
+    if name == "amp":
+        return importlib.import_module("tritorch.cuda.amp")
+    raise AttributeError(f"module 'tritorch.cuda' has no attribute {name!r}")

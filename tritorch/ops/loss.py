@@ -10,6 +10,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.activation import log_sigmoid
 from tritorch.ops.compare import where
+from tritorch.ops.composite import composite
 from tritorch.ops.create import arange
 from tritorch.ops.elementwise import binary
 from tritorch.ops.normalize import contiguous, scalar
@@ -204,6 +205,7 @@ cross_entropy_backward.workloads(lambda make: [
      4 * 8192 * n, 4 * 8192 * n) for n in (32768, 50304, 131072)])
 
 
+@composite
 def cross_entropy(input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean", label_smoothing=0.0):
     """Cross entropy of logits (N, C, …) against class indices (N, …) or class probabilities (N, C, …).
 
@@ -231,6 +233,7 @@ def cross_entropy(input, target, weight=None, size_average=None, ignore_index=-1
     return loss.to(input.dtype)
 
 
+@composite
 def nll_loss(input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"):
     """Negative log-likelihood: -w_t · x_t for log-probabilities (N, C, …) and class indices (N, …).
 
@@ -264,6 +267,7 @@ terms = binary("binary_cross_entropy_terms", "-(y log x + (1 - y) log(1 - x)); l
                grad_input=lambda g, x, y: g * slope(x, y), grad_other=lambda g, x: g * ((1 - x).log() - x.log()), **probabilities)
 
 
+@composite
 def binary_cross_entropy(input, target, weight=None, size_average=None, reduce=None, reduction="mean"):
     """-w · (y log x + (1 - y) log(1 - x)) for probabilities x; logarithms stop at -100.
 
@@ -276,6 +280,7 @@ def binary_cross_entropy(input, target, weight=None, size_average=None, reduce=N
     return reduced(loss if weight is None else loss * weight, legacy_reduction(size_average, reduce, reduction))
 
 
+@composite
 def binary_cross_entropy_with_logits(input, target, weight=None, size_average=None, reduce=None, reduction="mean", pos_weight=None):
     """Binary cross entropy of σ(x), without overflow: w · ((1 - y) x - (1 + (p - 1) y) log σ(x)).
 
@@ -305,6 +310,7 @@ def distance(input, target, reduction, size_average, reduce, weight, of):
     return (loss * weight).sum() / weight.expand_as(loss).sum() if reduction == "mean" else reduced(loss * weight, reduction)
 
 
+@composite
 def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
     """(x - y)². A weighted mean divides by the sum of the weights.
 
@@ -315,6 +321,7 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
     return distance(input, target, reduction, size_average, reduce, weight, lambda d: d.square())
 
 
+@composite
 def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
     """|x - y|. A weighted mean divides by the sum of the weights.
 
@@ -325,6 +332,7 @@ def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", wei
     return distance(input, target, reduction, size_average, reduce, weight, lambda d: d.abs())
 
 
+@composite
 def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mean", beta=1.0):
     """½ (x - y)² / β where |x - y| < β, else |x - y| - ½ β.
 
@@ -339,6 +347,7 @@ def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mea
                     lambda d: where(d.abs() < beta, d.square() * (0.5 / beta), d.abs() - 0.5 * beta))
 
 
+@composite
 def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
     """½ (x - y)² where |x - y| ≤ δ, else δ (|x - y| - ½ δ). Huber, Robust Estimation of a Location Parameter, 1964.
 
@@ -351,6 +360,7 @@ def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
                     lambda d: where(d.abs() <= delta, d.square() * 0.5, (d.abs() - 0.5 * delta) * delta))
 
 
+@composite
 def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_target=False):
     """Kullback-Leibler divergence terms y (log y - x) for log-probabilities x; "batchmean" divides the sum by the batch.
 

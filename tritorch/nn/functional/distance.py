@@ -1,4 +1,5 @@
 """Norms of vectors and distances between them."""
+from tritorch.ops.composite import composite
 from tritorch.ops.pointwise import div
 from tritorch.ops.shaping import broadcast_tensors
 from tritorch.ops.triangles import triu_indices
@@ -15,6 +16,7 @@ def normalize(input, p=2.0, dim=1, eps=1e-12, out=None):
     return input / length if out is None else div(input, length, out=out)
 
 
+@composite
 def cosine_similarity(x1, x2, dim=1, eps=1e-8):
     """x1 · x2 / (max(‖x1‖, eps) max(‖x2‖, eps)) over `dim` of the broadcast shape.
 

@@ -5,11 +5,13 @@ from tritorch.autograd.modes import no_grad
 from tritorch.nn.functional.distance import cosine_similarity, pairwise_distance
 from tritorch.ops.activation import logsigmoid, softplus
 from tritorch.ops.compare import where
+from tritorch.ops.composite import composite
 from tritorch.ops.loss import legacy_reduction, reduced
 from tritorch.ops.pointwise import minimum
 from tritorch.tensor import Tensor
 
 
+@composite
 def poisson_nll_loss(input, target, log_input=True, full=False, size_average=None, eps=1e-8, reduce=None, reduction="mean"):
     """e^x - y x, or x - y log(x + eps) if not `log_input`; `full` adds Stirling's y log y - y + ½ log(2π y) where y > 1."""
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
@@ -42,17 +44,20 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
     return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 
+@composite
 def hinge_embedding_loss(input, target, margin=1.0, size_average=None, reduce=None, reduction="mean"):
     """x where y = 1, max(0, margin - x) where y = -1."""
     loss = (margin - input).clamp(min=0).masked_fill(target == 1, 0) + input.masked_fill(target == -1, 0)
     return reduced(loss, legacy_reduction(size_average, reduce, reduction))
 
 
+@composite
 def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
     """log(1 + e^(-y x)) for y = ±1."""
     return reduced(softplus(-target * input), legacy_reduction(size_average, reduce, reduction))
 
 
+@composite
 def margin_ranking_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
     """max(0, -y (x1 - x2) + margin) for y = ±1."""
     if not input1.ndim == input2.ndim == target.ndim:
@@ -61,6 +66,7 @@ def margin_ranking_loss(input1, input2, target, margin=0, size_average=None, red
     return reduced((-target * (input1 - input2) + margin).clamp(min=0), legacy_reduction(size_average, reduce, reduction))
 
 
+@composite
 def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
     """1 - cos(x1, x2) where y = 1, max(0, cos(x1, x2) - margin) where y = -1; x (N, D) and y (N), or x (D) and y a scalar."""
     if target.ndim + 1 != input1.ndim or input1.ndim != input2.ndim or target.ndim > 1:
@@ -71,6 +77,7 @@ def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, r
     return reduced(loss, legacy_reduction(size_average, reduce, reduction))
 
 
+@composite
 def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=None, reduce=None, reduction="mean"):
     """Σ_{i ≠ y} max(0, margin - x[y] + x[i])^p / C, times weight[y], for x (N, C) or (C) and y (N) or a scalar."""
     if p not in (1, 2):
@@ -84,6 +91,7 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=
     return reduced(loss.scatter(-1, index, 0.0).sum(-1) / input.shape[-1], legacy_reduction(size_average, reduce, reduction))
 
 
+@composite
 def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
     """Σ max(0, 1 - (x[y_j] - x[i])) / C over the classes y_j before the first -1 and the classes i that are not among them."""
     if input.shape != target.shape or input.ndim > 2:
@@ -105,6 +113,7 @@ def multilabel_soft_margin_loss(input, target, weight=None, size_average=None, r
     return reduced(loss.mean(-1), legacy_reduction(size_average, reduce, reduction))
 
 
+@composite
 def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2, eps=1e-6, swap=False, size_average=None, reduce=None,
                         reduction="mean"):
     """max(0, d(a, p) - d(a, n) + margin), d the p-norm of the difference; with `swap` d(a, n) is the smaller of itself and d(p, n)."""

@@ -1,0 +1,19 @@
+"""Mixed precision: autocast chooses each operator's dtype, GradScaler keeps small gradients from vanishing in float16."""
+from tritorch.amp.autocast_mode import (
+    autocast,
+    clear_autocast_cache,
+    custom_bwd,
+    custom_fwd,
+    get_autocast_dtype,
+    is_autocast_available,
+    is_autocast_cache_enabled,
+    is_autocast_enabled,
+    set_autocast_cache_enabled,
+    set_autocast_dtype,
+)
+from tritorch.amp.grad_scaler import GradScaler
+
+__all__ = [
+    "GradScaler", "autocast", "clear_autocast_cache", "custom_bwd", "custom_fwd", "get_autocast_dtype", "is_autocast_available",
+    "is_autocast_cache_enabled", "is_autocast_enabled", "set_autocast_cache_enabled", "set_autocast_dtype",
+]

@@ -1,0 +1,241 @@
+"""Autocast: an interpreter that casts the arguments of operators, by lists of names as PyTorch has them.
+
+Products run in the low dtype, what needs range or accuracy in float32, everything else in the dtype that its arguments have.
+Gradients run in the dtypes of their forward operators: inside of a backward pass nothing is cast.
+"""
+import functools
+import threading
+import warnings
+
+from tritorch.autograd.modes import state
+from tritorch.cuda.device import is_available
+from tritorch.dispatch import Interpreter
+from tritorch.dtype import bfloat16, float16, float32, promote_types
+from tritorch.errors import check
+from tritorch.tensor import Tensor
+
+LOW = set("matmul addmm linear convolution attention".split())
+LOSSES = set("""cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits mse_loss l1_loss smooth_l1_loss huber_loss
+    kl_div poisson_nll_loss soft_margin_loss margin_ranking_loss hinge_embedding_loss cosine_embedding_loss triplet_margin_loss
+    multi_margin_loss multilabel_margin_loss""".split())
+FLOAT32 = {
+    "cpu": LOSSES | {"prod"},
+    "cuda": LOSSES | set("""acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus_of layer_norm_rows
+        rms_norm_rows group_norm_rows logsumexp prod softmax log_softmax cumprod cumsum vector_norm sum cosine_similarity""".split()),
+}
+WIDEST = set("addcmul_value addcdiv_value atan2 scatter_add put".split())
+KINDS = {"cuda": (float16, bfloat16), "cpu": (bfloat16, float16)}        # the default first
+
+
+class _Local(threading.local):
+    def __init__(self):
+        self.active = dict.fromkeys(KINDS)                               # device type -> the caster that is in charge
+        self.dtypes = {kind: dtypes[0] for kind, dtypes in KINDS.items()}
+        self.depth, self.cached, self.caching = 0, {}, True
+
+
+_local = _Local()
+
+
+class _Caster(Interpreter):
+    """The interpreter of one entered `autocast`. Only the innermost of a device type works."""
+
+    def __init__(self, kind, dtype, caches):
+        self.kind, self.dtype, self.caches, self.run = kind, dtype, caches, state.run
+
+    def __call__(self, op, args, out):
+        if out is None and self.works():
+            name = op.__name__
+            if name in LOW:
+                args = self.each(args, self.lowered)
+            elif name in FLOAT32[self.kind]:
+                args = self.raised(op, args)
+            elif name in WIDEST:
+                args = self.widened(args)
+        return self.proceed(op, args, out)
+
+    def enter(self, name, args):
+        """The arguments of a composite."""
+        return self.each(args, lambda x: x.to(float32)) if name in FLOAT32[self.kind] and self.works() else args
+
+    def works(self):
+        return _local.active[self.kind] is self and state.run is self.run
+
+    def eligible(self, x):
+        return isinstance(x, Tensor) and x.storage.device.type == self.kind and x.dtype in (float32, float16, bfloat16)
+
+    def each(self, args, cast):
+        return [cast(a) if self.eligible(a) else tuple(self.each(a, cast)) if type(a) is tuple else a for a in args]
+
+    def lowered(self, x):
+        """x in the low dtype; the cast of a weight is kept, so that it is made once, however often the weight is used."""
+        if x.dtype is self.dtype:
+            return x
+        if not (self.caches and x.requires_grad and x.is_leaf and x.base is None):
+            return x.to(self.dtype)
+        key = id(x), self.dtype, state.grad
+        found = _local.cached.get(key)
+        if found is None or found[1] != x._version:
+            found = _local.cached[key] = x, x._version, x.to(self.dtype)
+        return found[2]
+
+    def raised(self, op, args):
+        """float32 by the operator's own `dtype` where it has one, which casts as it reads."""
+        if "dtype" not in op.names:
+            return self.each(args, lambda x: x.to(float32))
+        k = op.names.index("dtype")
+        if args[k] is None and self.eligible(args[0]):
+            args = [*args[:k], float32, *args[k + 1:]]
+        return args
+
+    def widened(self, args):
+        kinds = {a.dtype for a in args if self.eligible(a)}
+        if len(kinds) < 2:
+            return args
+        widest = functools.reduce(promote_types, kinds)
+        return self.each(args, lambda x: x.to(widest))
+
+
+class autocast:
+    """Inside, each operator runs in the dtype that suits it: products in `dtype`, losses and what needs range in float32.
+
+    A context manager and a decorator. `device_type` is "cuda" or "cpu", `dtype` float16 or bfloat16 (default: float16 on CUDA,
+    bfloat16 on the CPU). `enabled=False` switches casting off inside. float64 is never cast, nor are in-place and out= calls.
+    Call backward outside. `cache_enabled=False` casts weights anew at each use.
+
+    >>> import tritorch as torch
+    >>> weight = torch.ones(2, 2, requires_grad=True)
+    >>> with torch.autocast("cpu"):
+    ...     y = torch.ones(1, 2) @ weight
+    >>> y.dtype
+    tritorch.bfloat16
+    >>> y.sum().backward(); weight.grad.dtype
+    tritorch.float32
+    """
+
+    def __init__(self, device_type, dtype=None, enabled=True, cache_enabled=None):
+        check(isinstance(device_type, str), "autocast", "a string as device_type", type(device_type).__name__, error=ValueError)
+        _check_kind("autocast", device_type)
+        self.device, self.fast_dtype = device_type, get_autocast_dtype(device_type) if dtype is None else dtype
+        self._enabled, self._cache_enabled, self._entered = enabled, cache_enabled, []
+        if enabled and device_type == "cuda" and not is_available():
+            warnings.warn("autocast: expected a CUDA device, got none; casting is disabled", stacklevel=2)
+            self._enabled = False
+        if enabled and self.fast_dtype not in KINDS[device_type]:
+            warnings.warn(f"autocast: expected float16 or bfloat16 as dtype, got {self.fast_dtype}; casting is disabled", stacklevel=2)
+            self._enabled = False
+
+    def __enter__(self):
+        caches = _local.caching if self._cache_enabled is None else self._cache_enabled
+        caster = _Caster(self.device, self.fast_dtype, caches) if self._enabled else None
+        self._entered.append((caster, _local.active[self.device]))
+        _local.active[self.device] = caster
+        _local.depth += 1
+        if caster is not None:
+            caster.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        caster, _local.active[self.device] = self._entered.pop()
+        if caster is not None:
+            caster.__exit__(*exception)
+        _local.depth -= 1
+        if not _local.depth:
+            _local.cached.clear()
+
+    def __call__(self, fn):
+        @functools.wraps(fn)
+        def wrapped(*args, **kwargs):
+            with autocast(self.device, self.fast_dtype, self._enabled, self._cache_enabled):
+                return fn(*args, **kwargs)
+
+        return wrapped
+
+
+def _check_kind(name, device_type):
+    check(device_type in KINDS, name, "device_type 'cuda' or 'cpu'", repr(device_type))
+
+
+def is_autocast_available(device_type):
+    """Whether autocast knows the device type."""
+    return device_type in KINDS
+
+
+def is_autocast_enabled(device_type="cuda"):
+    """Whether operators on this type of device are being cast in this thread."""
+    _check_kind("is_autocast_enabled", device_type)
+    return _local.active[device_type] is not None
+
+
+def get_autocast_dtype(device_type):
+    """The low dtype that autocast uses on this type of device.
+
+    >>> import tritorch as torch; torch.get_autocast_dtype("cpu")
+    tritorch.bfloat16
+    """
+    _check_kind("get_autocast_dtype", device_type)
+    active = _local.active[device_type]
+    return _local.dtypes[device_type] if active is None else active.dtype
+
+
+def set_autocast_dtype(device_type, dtype):
+    """Choose the low dtype that `autocast` takes by default on this type of device, in this thread."""
+    _check_kind("set_autocast_dtype", device_type)
+    _local.dtypes[device_type] = dtype
+
+
+def is_autocast_cache_enabled():
+    """Whether casts of weights are kept until the outermost autocast ends."""
+    return _local.caching
+
+
+def set_autocast_cache_enabled(enabled):
+    """Keep casts of weights or not, where `autocast` is not told."""
+    _local.caching = enabled
+
+
+def clear_autocast_cache():
+    """Forget the casts of weights."""
+    _local.cached.clear()
+
+
+# ------------------------------------------------------------------ for autograd.Function
+def custom_fwd(fwd=None, *, device_type, cast_inputs=None):
+    """Decorator for the `forward` of an autograd.Function: with `cast_inputs`, a dtype, floating inputs are cast to it under autocast and
+    autocast is off inside; without, backward finds autocast as forward had it (see `custom_bwd`)."""
+    if fwd is None:
+        return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
+
+    @functools.wraps(fwd)
+    def decorated(ctx, *args, **kwargs):
+        ctx._dtype, active = get_autocast_dtype(device_type), is_autocast_enabled(device_type)
+        ctx._fwd_used_autocast = active and cast_inputs is None
+        if not active or cast_inputs is None:
+            return fwd(ctx, *args, **kwargs)
+        with autocast(device_type, enabled=False):
+            return fwd(ctx, *_cast(args, device_type, cast_inputs), **_cast(kwargs, device_type, cast_inputs))
+
+    return decorated
+
+
+def custom_bwd(bwd=None, *, device_type):
+    """Decorator for the `backward` of an autograd.Function whose forward has `custom_fwd`: runs under the same autocast."""
+    if bwd is None:
+        return functools.partial(custom_bwd, device_type=device_type)
+
+    @functools.wraps(bwd)
+    def decorated(ctx, *args, **kwargs):
+        with autocast(device_type, enabled=ctx._fwd_used_autocast, dtype=ctx._dtype):
+            return bwd(ctx, *args, **kwargs)
+
+    return decorated
+
+
+def _cast(value, device_type, dtype):
+    """Floating tensors of the device type inside of a value in another dtype; float64 stays."""
+    if isinstance(value, Tensor):
+        fits = value.is_floating_point() and value.device.type == device_type and value.dtype.itemsize < 8
+        return value.to(dtype) if fits else value
+    if isinstance(value, dict):
+        return {key: _cast(v, device_type, dtype) for key, v in value.items()}
+    return type(value)([_cast(v, device_type, dtype) for v in value]) if type(value) in (list, tuple) else value

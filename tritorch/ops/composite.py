@@ -1,0 +1,25 @@
+"""Functions made of operators whose arguments an interpreter may change as a whole: autocast computes losses in float32."""
+import functools
+import inspect
+
+from tritorch.autograd.modes import state
+
+
+def composite(fn):
+    """Decorator: interpreters that have a method `enter(name, args)` see the call before the operators inside, and return its arguments."""
+    signature = inspect.signature(fn)
+
+    @functools.wraps(fn)
+    def door(*args, **kwargs):
+        interpreter = state.interpreter
+        if interpreter is None:
+            return fn(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        args = bound.args
+        while interpreter is not None:
+            enter = getattr(interpreter, "enter", None)
+            args = args if enter is None else enter(fn.__name__, args)
+            interpreter = interpreter.outer
+        return fn(*args, **bound.kwargs)
+
+    return door
