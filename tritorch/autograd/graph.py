@@ -77,6 +77,9 @@ class Node(metaclass=_LeavesToo):
         return f"<{self.name()} object at {id(self):#x}>"
 
 
+Leaf.register_hook, Leaf.register_prehook = Node.register_hook, Node.register_prehook
+
+
 def flat_edges(edges):
     """All edges, those of several-tensor arguments included."""
     for edge in edges:

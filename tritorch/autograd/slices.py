@@ -29,9 +29,9 @@ class CopySlices(Node):
         out, own = [], None
         for edge, g in self.inner.pull(arriving, useful):
             for e, v in zip(edge, g) if type(edge) is list else ((edge, g),):
-                if e and e[0] is SELF:
-                    own = v
-                elif e:
+                if e and e[0] is SELF and v is not None:
+                    own = v if own is None else own + v                  # the call may have read the view twice
+                elif e and e[0] is not SELF:
                     out.append((e, v))
         if own is None:
             part.zero_()

@@ -109,8 +109,8 @@ def assign_grad_src(g, src_device):
 
 
 @assign.grad("input")
-def assign_grad_input(g):
-    return None
+def assign_grad_input(g):                                                # zeros, not None: the old values were there, as in PyTorch
+    return fill(g, 0)
 
 
 @assign.samples
@@ -123,6 +123,13 @@ def assign_samples(make):
     yield make(4, dtype=types.bfloat16), make(4)
 
 
+def check_fits(name, value, dtype):
+    """A number must lie in the range of an integer dtype; negative ones may wrap in an unsigned one, as in PyTorch."""
+    limits = types.iinfo(dtype)
+    fits = (limits.min or -limits.max) <= value <= limits.max
+    check(fits, name, f"a number in the range of {dtype}", value)
+
+
 @op(aliasable=True)
 def fill(input, value):
     """Every element the number `value`: `input.fill_(value)`.
@@ -130,6 +137,8 @@ def fill(input, value):
     >>> import tritorch as torch; torch.empty(2).fill_(3)
     tensor([3., 3.])
     """
+    if input.dtype.category == 1 and not isinstance(value, bool):
+        check_fits("fill_", value, input.dtype)
     return input.shape, input.dtype, input.storage.device
 
 
@@ -146,7 +155,7 @@ def fill_cuda(out, input, value):
 
 @fill.grad("input")
 def fill_grad(g):
-    return None
+    return fill(g, 0)
 
 
 @fill.samples
@@ -295,6 +304,15 @@ def is_pinned(input, device=None):
 def type_as(input, other):
     """The values in the dtype and device of `other`."""
     return to(input, other)
+
+
+def type_(input, dtype=None, non_blocking=False):
+    """The values in another dtype; without one the name of the tensor's type."""
+    if dtype is not None:
+        return to(input, types.as_dtype(dtype), non_blocking=non_blocking)
+    kind = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int", "int16": "Short",
+            "int8": "Char", "uint8": "Byte", "bool": "Bool"}.get(input.dtype.name, input.dtype.name)
+    return f"tritorch.{'' if input.device is cpu else 'cuda.'}{kind}Tensor"
 
 
 def cpu_(input, memory_format=None):

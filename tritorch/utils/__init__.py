@@ -1,4 +1,4 @@
 """Data loading and checkpointing."""
-from tritorch.utils import data
+from tritorch.utils import checkpoint, data
 
-__all__ = ["data"]
+__all__ = ["checkpoint", "data"]

@@ -1,0 +1,202 @@
+"""Checkpoints: the same gradients, with less memory."""
+import weakref
+
+import pytest
+from both import both
+
+import tritorch
+from tritorch.utils.checkpoint import CheckpointError
+
+
+def leaf(torch, *values):
+    return torch.tensor(list(values), dtype=torch.float64, requires_grad=True)
+
+
+def module(torch, name):
+    return __import__("importlib").import_module(f"{torch.__name__}.{name}")
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@both
+def test_gradients(torch, reentrant):
+    checkpoint = module(torch, "utils.checkpoint").checkpoint
+    x, w, runs = leaf(torch, 1.0, 2.0), leaf(torch, 3.0, 4.0), []
+
+    def f(x, k):
+        runs.append(torch.is_grad_enabled())
+        return (x * w).sin() * k, x.exp()
+
+    a, b = checkpoint(f, x, 5, use_reentrant=reentrant)
+    (a * b).sum().backward()
+    return runs, x.grad, w.grad
+
+
+@both
+def test_inputs_without_gradient(torch):
+    checkpoint = module(torch, "utils.checkpoint").checkpoint
+    x, w = torch.tensor([1.0, 2.0], dtype=torch.float64), leaf(torch, 3.0, 4.0)
+    y = checkpoint(lambda v, scale=1: (v * w * scale).tanh().sum(), x, scale=2, use_reentrant=False)
+    y.backward()
+    with torch.no_grad():
+        assert not checkpoint(lambda v: v * w, x, use_reentrant=False).requires_grad
+    return w.grad
+
+
+@both
+def test_nested_and_retained(torch):
+    checkpoint = module(torch, "utils.checkpoint").checkpoint
+    x = leaf(torch, 1.0, 2.0)
+
+    def inner(v):
+        return (v * v).sin()
+
+    def outer(v):
+        return checkpoint(inner, v.exp(), use_reentrant=False) * checkpoint(inner, v, use_reentrant=False)
+
+    y = checkpoint(outer, x, use_reentrant=False).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    return x.grad
+
+
+@both
+def test_second_order(torch):
+    checkpoint = module(torch, "utils.checkpoint").checkpoint
+    x = leaf(torch, 1.0, 2.0)
+    y = checkpoint(lambda v: (v ** 3).sin().sum(), x, use_reentrant=False)
+    (g,) = torch.autograd.grad(y, x, create_graph=True)
+    return g, torch.autograd.grad(g.sum(), x)
+
+
+def test_a_function_that_asks_twice():
+    torch, runs = tritorch, []
+    checkpoint = torch.utils.checkpoint.checkpoint
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0] + g * ctx.saved_tensors[0]
+
+    def f(v):
+        runs.append(1)
+        return Twice.apply(v.exp())
+
+    x = leaf(torch, 1.0, 2.0)
+    checkpoint(f, x, use_reentrant=False).sum().backward()
+    assert len(runs) == 2 and torch.allclose(x.grad, 2 * (2 * x.detach()).exp())
+
+
+@both
+def test_writes_inside(torch):
+    checkpoint = module(torch, "utils.checkpoint").checkpoint
+    x = leaf(torch, 1.0, 2.0)
+
+    def f(v):
+        y = v * 1
+        y[0] = 5
+        y.sin_()
+        return y * v
+
+    checkpoint(f, x, use_reentrant=False).sum().backward()
+    return x.grad
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@both
+def test_sequential(torch, reentrant):
+    sequential = module(torch, "utils.checkpoint").checkpoint_sequential
+    x = leaf(torch, 1.0, 2.0)
+    functions = [torch.sin, torch.exp, torch.tanh, torch.cos, torch.sigmoid]
+    out = []
+    for segments in (1, 2, 3, 5):
+        x.grad = None
+        sequential(functions, segments, x, use_reentrant=reentrant).sum().backward()
+        out.append(x.grad)
+    return out
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_random_numbers_repeat(reentrant):
+    torch = tritorch
+    x = torch.ones(1000, requires_grad=True)
+    seen = []
+
+    def f(v):
+        y = torch.nn.functional.dropout(v, 0.5)
+        seen.append(y.detach())
+        return (y * y).sum()
+
+    y = torch.utils.checkpoint.checkpoint(f, x, use_reentrant=reentrant)
+    torch.rand(7)
+    before = torch.get_rng_state()
+    y.backward()
+    assert len(seen) == 2 and (seen[0] == seen[1]).all() and (torch.get_rng_state() == before).all()
+    assert (x.grad == 4 * seen[0]).all()
+
+
+def test_autocast_repeats():
+    torch = tritorch
+    x, w, seen = torch.randn(3, 4, requires_grad=True), torch.randn(4, 5, requires_grad=True), []
+
+    def f(v):
+        y = v @ w
+        seen.append(y.dtype)
+        return y.exp()
+
+    with torch.autocast("cpu"):
+        y = torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False)
+    y.float().sum().backward()
+    assert seen == [torch.bfloat16] * 2 and x.grad.dtype is torch.float32
+
+
+def test_nothing_is_kept_between():
+    torch = tritorch
+    x, kept = torch.ones(4, requires_grad=True), []
+
+    def f(v):
+        y = v.exp()
+        kept.append(weakref.ref(y.storage))
+        return y.sin().sum()
+
+    y = torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False)
+    assert kept[0]() is None
+    y.backward()
+    assert len(kept) == 2 and kept[1]() is None
+
+
+def test_functions_that_change_their_mind():
+    torch = tritorch
+    checkpoint = torch.utils.checkpoint.checkpoint
+    x, turn = torch.ones(4, requires_grad=True), []
+
+    def fewer(v):
+        turn.append(1)
+        y = v.exp() if len(turn) % 2 else v * 1
+        return y + 1
+
+    def other(v):
+        turn.append(1)
+        return (v[:2] if len(turn) % 2 else v).exp().sum()
+
+    for f in (fewer, other):
+        turn.clear()
+        y = checkpoint(f, x, use_reentrant=False).sum()
+        with pytest.raises(CheckpointError, match="the same each time"):
+            y.backward()
+
+
+def test_errors():
+    torch = tritorch
+    checkpoint = torch.utils.checkpoint.checkpoint
+    x = torch.ones(4, requires_grad=True)
+    with pytest.raises(ValueError, match="use_reentrant=False"):
+        checkpoint(lambda v, k: v, x, use_reentrant=True, k=5)
+    with pytest.raises(ZeroDivisionError):
+        checkpoint(lambda v: 1 / 0, x, use_reentrant=False)
+    with pytest.warns(UserWarning, match="requires_grad=True"):
+        checkpoint(lambda v: v * 2, torch.ones(1), use_reentrant=True)

@@ -1,0 +1,455 @@
+"""autograd.Function: what forward may say, what backward gets, and what is refused."""
+import pytest
+from both import both
+
+
+def leaf(torch, *values):
+    return torch.tensor(list(values) if len(values) != 1 else values[0], dtype=torch.float64, requires_grad=True)
+
+
+def cube(torch, **members):
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x ** 3
+
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 3 * x ** 2
+
+    return type("Cube", (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward), **members})
+
+
+@both
+def test_a_function(torch):
+    x = leaf(torch, 1.0, 2.0)
+    y = cube(torch).apply(x)
+    y.sum().backward()
+    assert y.grad_fn.name() == "CubeBackward" and isinstance(y.grad_fn, torch.autograd.graph.Node)
+    return y, x.grad
+
+
+@both
+def test_twice(torch):
+    x = leaf(torch, 1.0, 2.0)
+    (g,) = torch.autograd.grad(cube(torch).apply(x).sum(), x, create_graph=True)
+    (h,) = torch.autograd.grad(g.sum(), x, create_graph=True)
+    return g, h, torch.autograd.grad(h.sum(), x)
+
+
+@both
+def test_saved_tensors_are_freed(torch):
+    x = leaf(torch, 2.0)
+    y = cube(torch).apply(x)
+    y.backward(retain_graph=True)
+    y.backward()
+    with pytest.raises(RuntimeError, match="retain_graph=True"):
+        y.backward()
+    return x.grad
+
+
+@both
+def test_setup_context(torch):
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(x, factor):
+            return x * factor, factor
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.factor = inputs[1]
+            ctx.outs = len(output)
+
+        @staticmethod
+        def backward(ctx, g, _):
+            return g * ctx.factor * ctx.outs, None
+
+    x = leaf(torch, 1.0, 2.0)
+    y, factor = Scale.apply(x, 5)
+    y.sum().backward()
+    return y, factor, x.grad
+
+
+@both
+def test_needs_input_grad(torch):
+    seen = []
+
+    class Mul(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b, c):
+            ctx.save_for_backward(a, b)
+            seen.append(ctx.needs_input_grad)
+            return a * b
+
+        @staticmethod
+        def backward(ctx, g):
+            a, b = ctx.saved_tensors
+            seen.append(ctx.needs_input_grad)
+            return g * b if ctx.needs_input_grad[0] else None, g * a if ctx.needs_input_grad[1] else None, None
+
+    x, c = leaf(torch, 2.0), torch.tensor(3.0, dtype=torch.float64)
+    y = Mul.apply(x, c, "word")
+    y.backward()
+    z = Mul.apply(c, c, None)
+    assert not z.requires_grad
+    with torch.no_grad():
+        assert not Mul.apply(x, x, 0).requires_grad
+    return seen, x.grad
+
+
+@both
+def test_several_outputs_and_missing_gradients(torch):
+    seen = []
+
+    def both_ways(materialize):
+        class Two(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.set_materialize_grads(materialize)
+                return x * 2, x * 3
+
+            @staticmethod
+            def backward(ctx, a, b):
+                seen.append([None if g is None else g.tolist() for g in (a, b)])
+                return sum(g * k for g, k in ((a, 2), (b, 3)) if g is not None)
+
+        return Two
+
+    x = leaf(torch, 1.0, 2.0)
+    for materialize in (True, False):
+        a, b = both_ways(materialize).apply(x)
+        b.sum().backward()
+    return seen, x.grad
+
+
+@both
+def test_non_differentiable_outputs(torch):
+    class Sort(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            values, places = x.sort()
+            flags = x > 0
+            rest = x * 2
+            ctx.mark_non_differentiable(rest, places)
+            ctx.save_for_backward(places)
+            return values, places, flags, rest
+
+        @staticmethod
+        def backward(ctx, g, *others):
+            (places,) = ctx.saved_tensors
+            return torch.zeros(3, dtype=torch.float64).index_add(0, places, g)
+
+    x = leaf(torch, 3.0, 1.0, 2.0)
+    made = Sort.apply(x)
+    (made[0] * torch.tensor([1.0, 10.0, 100.0], dtype=torch.float64)).sum().backward()
+    return [m.requires_grad for m in made], x.grad
+
+
+@both
+def test_saved_outputs(torch):
+    class Exp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x.exp()
+            ctx.save_for_backward(y, None)
+            return y
+
+        @staticmethod
+        def backward(ctx, g):
+            y, nothing = ctx.saved_tensors
+            assert nothing is None
+            return g * y
+
+    x = leaf(torch, 1.0, 2.0)
+    y = Exp.apply(x)
+    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    (h,) = torch.autograd.grad(g.sum(), x)
+    z = Exp.apply(x)
+    z.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+    return g, h
+
+
+@both
+def test_saved_inputs_that_were_written(torch):
+    x = leaf(torch, 1.0, 2.0)
+    y = x * 1
+    z = cube(torch).apply(y)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+
+
+# ------------------------------------------------------------------ in place
+def doubler(torch):
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            with torch.no_grad():
+                x.mul_(2)
+            ctx.mark_dirty(x)
+            return x
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    return Double
+
+
+@both
+def test_dirty_inputs(torch):
+    x = leaf(torch, 1.0, 2.0)
+    y = x * 1
+    before = y._version
+    z = doubler(torch).apply(y)
+    assert z is y and y._version > before
+    z = doubler(torch).apply(y)
+    (y * torch.tensor([1.0, 10.0], dtype=torch.float64)).sum().backward()
+    return y, x.grad
+
+
+@both
+def test_dirty_views(torch):
+    x = leaf(torch, 1.0, 2.0, 3.0)
+    y = x * 1
+    v = y[1:]
+    doubler(torch).apply(v)
+    (y * torch.tensor([1.0, 10.0, 100.0], dtype=torch.float64)).sum().backward()
+    return y, x.grad
+
+
+@both
+def test_dirty_leaves(torch):
+    x = leaf(torch, 1.0, 2.0)
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        doubler(torch).apply(x)
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        doubler(torch).apply(x[:1])
+
+
+@both
+def test_dirty_inputs_that_saw_no_gradient(torch):
+    x, c = leaf(torch, 1.0, 2.0), torch.ones(2, dtype=torch.float64)
+
+    class Into(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            a.add_(b)
+            ctx.mark_dirty(a)
+            return a
+
+        @staticmethod
+        def backward(ctx, g):
+            return g, g * 5
+
+    y = Into.apply(c, x)
+    assert y is c and c.requires_grad
+    (c * c).sum().backward()
+    return c, x.grad
+
+
+# ------------------------------------------------------------------ outputs that are inputs or views
+@both
+def test_an_input_returned(torch):
+    class Same(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 7
+
+    x = leaf(torch, 1.0, 2.0)
+    y = Same.apply(x)
+    assert y is not x and x.is_leaf and y.data_ptr() == x.data_ptr() and not y.is_leaf
+    y.sum().backward()
+    return x.grad
+
+
+@both
+def test_views_of_inputs_cannot_be_written(torch):
+    class First(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x[:1]
+
+        @staticmethod
+        def backward(ctx, g):
+            return torch.cat([g, torch.zeros(1, dtype=torch.float64)])
+
+    x = leaf(torch, 1.0, 2.0)
+    a = x * 1
+    y = First.apply(a)
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="inplace"):
+        First.apply(x * 1).mul_(2)
+    return y, x.grad
+
+
+# ------------------------------------------------------------------ errors
+@both
+def test_wrong_number_of_gradients(torch):
+    x = leaf(torch, 1.0, 2.0)
+    few = cube(torch, forward=staticmethod(lambda ctx, a, b: a * b), backward=staticmethod(lambda ctx, g: g))
+    with pytest.raises(RuntimeError, match="gradients"):
+        few.apply(x, x).sum().backward()
+    many = cube(torch, forward=staticmethod(lambda ctx, a: a * 2), backward=staticmethod(lambda ctx, g: (g, g)))
+    with pytest.raises(RuntimeError, match="gradients"):
+        many.apply(x).sum().backward()
+    nones = cube(torch, forward=staticmethod(lambda ctx, a: a * 2), backward=staticmethod(lambda ctx, g: (g, None)))
+    nones.apply(x).sum().backward()
+    shape = cube(torch, forward=staticmethod(lambda ctx, a: a * 2), backward=staticmethod(lambda ctx, g: g[:1].expand(3)))
+    with pytest.raises(RuntimeError):
+        shape.apply(x).sum().backward()
+    return x.grad
+
+
+@both
+def test_broadcast_gradients_are_summed(torch):
+    add = cube(torch, forward=staticmethod(lambda ctx, a, b: a + b), backward=staticmethod(lambda ctx, g: (g, g)))
+    a, b = leaf(torch, 1.0, 2.0), leaf(torch, 3.0)
+    add.apply(a, b).sum().backward()
+    return a.grad, b.grad
+
+
+@both
+def test_errors(torch):
+    x = leaf(torch, 1.0, 2.0)
+    with pytest.raises(TypeError):
+        cube(torch, forward=staticmethod(lambda ctx, a: ctx.save_for_backward(5))).apply(x)
+    with pytest.raises(NotImplementedError):
+        torch.autograd.Function.apply(x)
+    with pytest.raises(NotImplementedError):
+        type("NoBackward", (torch.autograd.Function,), {"forward": staticmethod(lambda ctx, a: a * 2)}).apply(x).sum().backward()
+    with pytest.raises(RuntimeError):
+        cube(torch)()(x)
+    with pytest.raises(ZeroDivisionError):
+        cube(torch, backward=staticmethod(lambda ctx, g: 1 / 0)).apply(x).sum().backward()
+
+
+@both
+def test_once_differentiable(torch):
+    from importlib import import_module
+
+    once = import_module(torch.__name__ + ".autograd.function").once_differentiable
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        @once
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            assert not torch.is_grad_enabled()
+            return g * 2 * x
+
+    x = leaf(torch, 1.0, 2.0)
+    y = Square.apply(x)
+    (g,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+    (h,) = torch.autograd.grad((y * x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        h.sum().backward()
+    return g, h
+
+
+@both
+def test_vjp_as_the_name_of_backward(torch):
+    class Triple(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 3
+
+        @staticmethod
+        def vjp(ctx, g):
+            return g * 3
+
+    x = leaf(torch, 1.0, 2.0)
+    Triple.apply(x).sum().backward()
+    return x.grad
+
+
+@both
+def test_gradients_inside_of_forward_and_backward(torch):
+    class Inner(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            with torch.enable_grad():
+                ctx.x = x.detach().requires_grad_()
+                ctx.y = (ctx.x ** 3).sum()
+            return ctx.y.detach()
+
+        @staticmethod
+        def backward(ctx, g):
+            with torch.enable_grad():
+                return g * torch.autograd.grad(ctx.y, ctx.x)[0]
+
+    x = leaf(torch, 1.0, 2.0)
+    Inner.apply(x * 2).backward()
+    return x.grad
+
+
+@both
+def test_gradcheck(torch):
+    f = cube(torch).apply
+    x = leaf(torch, 1.0, 2.0)
+    wrong = cube(torch, backward=staticmethod(lambda ctx, g: g * 3 * ctx.saved_tensors[0])).apply
+    assert torch.autograd.gradcheck(f, x) and torch.autograd.gradgradcheck(f, x) and torch.autograd.gradcheck(f, x, fast_mode=True)
+    assert not torch.autograd.gradcheck(wrong, x, raise_exception=False)
+    from importlib import import_module
+
+    error = import_module(torch.__name__ + ".autograd.gradcheck").GradcheckError
+    with pytest.raises(error):
+        torch.autograd.gradcheck(wrong, x)
+
+
+# ------------------------------------------------------------------ forward mode
+@both
+def test_jvp(torch):
+    seen = []
+
+    class Sine(torch.autograd.Function):
+        @staticmethod
+        def forward(x, y):
+            return x.sin() * y
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_forward(*inputs)
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved_tensors
+            return g * x.cos() * y, g * x.sin()
+
+        @staticmethod
+        def jvp(ctx, tx, ty):
+            x, y = ctx.saved_tensors
+            seen.append(ty is None)
+            return tx * x.cos() * y + (0 if ty is None else ty * x.sin())
+
+    import_module = __import__("importlib").import_module
+    ad = import_module(torch.__name__ + ".autograd.forward_ad")
+    x, y = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.tensor([3.0, 5.0], dtype=torch.float64)
+    with ad.dual_level():
+        a, b = ad.make_dual(x, torch.ones_like(x)), ad.make_dual(y, torch.ones_like(y) * 2)
+        first = ad.unpack_dual(Sine.apply(a, b))
+        second = ad.unpack_dual(Sine.apply(a, y) * 2)
+        plain = ad.unpack_dual(x)
+    assert plain.tangent is None
+    return [first.primal, first.tangent, second.primal, second.tangent]
+
+
+def test_forward_mode_without_a_jvp_rule_transposes_backward():
+    import tritorch as torch
+
+    x = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    value, tangent = torch.func.jvp(cube(torch).apply, (x,), (torch.tensor([1.0, 10.0], dtype=torch.float64),))
+    assert value.tolist() == [1.0, 8.0] and tangent.tolist() == [3.0, 120.0]
+    _, second = torch.func.jvp(lambda v: torch.func.jvp(cube(torch).apply, (v,), (torch.ones_like(v),))[1], (x,), (torch.ones_like(x),))
+    assert second.tolist() == [6.0, 12.0]
