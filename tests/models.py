@@ -59,7 +59,8 @@ def texts(steps):
 def images(steps):
     """Images and their classes, for every step, on the CPU."""
     rng = np.random.default_rng(0)
-    return [(torch.tensor(rng.standard_normal((6, 1, 10, 10)).astype(np.float32)), torch.tensor(rng.integers(0, 5, 6))) for _ in range(steps)]
+    pixels, classes = rng.standard_normal((steps, 6, 1, 10, 10)).astype(np.float32), rng.integers(0, 5, (steps, 6))
+    return list(zip(torch.tensor(pixels), torch.tensor(classes)))
 
 
 def loss_of(model, x, y):
