@@ -132,7 +132,7 @@ def suffixes(x):
     if x.dtype is not get_default_dtype() and (x.numel() == 0 or x.dtype not in (int64, bool_)):
         yield f"dtype={x.dtype}"
     if x.grad_fn is not None:
-        yield f"grad_fn=<{x.grad_fn.name}>"
+        yield f"grad_fn=<{x.grad_fn.name()}>"
     elif x.requires_grad:
         yield "requires_grad=True"
 
