@@ -4,9 +4,18 @@ Nothing here runs while only default streams are in use. A gradient is made on t
 that takes it waits for that stream, and the allocator learns that the memory is used on both. At the end the caller's streams
 wait for all others, so that `.grad` can be read at once.
 """
-from tritorch.cuda.allocator import Block, record_stream
+from tritorch.cuda.allocator import Block, record_stream, record_use
 from tritorch.cuda.device import current_device, set_device
-from tritorch.cuda.stream import chosen, current_stream, default_stream, set_stream
+from tritorch.cuda.stream import chosen, current_handle, current_stream, default_stream, set_stream
+
+
+def note(node):
+    """What a new node has to remember where this thread has chosen streams: which, and that they will read its saved tensors."""
+    node.streams = chosen()
+    for value in node.saved:
+        if type(value) is tuple and value and isinstance(getattr(value[0], "owner", None), Block):
+            index = value[0].device.index
+            record_use(value[0].owner, index, current_handle(index))
 
 
 class Crossing:
@@ -18,12 +27,9 @@ class Crossing:
         self.made, self.used = {}, set()                                 # node -> streams that its gradients come from
 
     def enter(self, node, grads):
-        """Make the streams of a node's forward call current, and let them wait for its gradients and saved tensors."""
+        """Make the streams of a node's forward call current, and let them wait for its gradients."""
         self.switch(node.streams)
         self.take(self.made.pop(node, None), [g for g in grads if g is not None])
-        for value in getattr(node, "saved", None) or ():
-            if self.here is not None and type(value) is tuple and value and isinstance(getattr(value[0], "owner", None), Block):
-                record_stream(value[0].owner, current_stream(value[0].device))
 
     def enter_leaf(self, leaf, g):
         """Leaves accumulate on the caller's streams."""

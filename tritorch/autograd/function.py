@@ -2,8 +2,8 @@
 import functools
 
 from tritorch.autograd import graph, places, slices
+from tritorch.autograd.crossing import note
 from tritorch.autograd.modes import no_grad, state
-from tritorch.cuda.stream import chosen
 from tritorch.errors import GradientError, check
 from tritorch.tensor import Tensor, Unfollowed, empty
 
@@ -177,7 +177,6 @@ def _as_output(ctx, out, args):
 def _record(ctx, args, outs):
     """Make ctx the history of the outputs."""
     ctx.seq, ctx.outputs, ctx.frame = graph.next_seq(), len(outs), places.user_place(4)
-    ctx.streams = chosen()
     if state.anomaly is not None:
         ctx.trace = places.user_trace()
     ctx.edges = [(a.node, a.index, a.shape, a.dtype) if isinstance(a, Tensor) and a.requires_grad else None if isinstance(a, Tensor) else False for a in args]
@@ -187,6 +186,7 @@ def _record(ctx, args, outs):
         d.storage.writer = ctx.frame
     at = {id(o): k for k, o in enumerate(outs)}
     ctx.saved = [graph.pack(v, id(v) in at, at.get(id(v), 0)) if v is not None else None for v in ctx._to_save]
+    note(ctx)
     for k, out in enumerate(outs):
         if isinstance(out, Tensor) and out.dtype.is_floating_point and not _is_in(out, ctx._fixed):
             old = out.node, out.index

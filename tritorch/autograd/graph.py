@@ -9,6 +9,7 @@ from itertools import count
 from typing import NamedTuple
 
 from tritorch.autograd import places
+from tritorch.autograd.crossing import note
 from tritorch.autograd.hooks import Handle, hooks_of, register_multi_grad_hook
 from tritorch.autograd.modes import state
 from tritorch.autograd.saved import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
@@ -367,11 +368,11 @@ def hang(node, outs):
     """Finish a node with its outputs and make it their history."""
     node.outputs = len(outs)
     node.shapes = [(o.shape, o.dtype, o.storage.device) for o in outs] if len(outs) > 1 else None     # one output: its gradient always arrives
-    if cuda_streams._current.handles:                                    # empty until this thread chooses a stream
-        node.streams = cuda_streams.chosen()
     saved, plan = node.saved, node.plan
     for k, which in plan.saved_outputs:
         saved[k] = pack(outs[which], True, which)
+    if cuda_streams._current.handles:                                    # empty until this thread chooses a stream
+        note(node)
     for k, o in enumerate(outs):
         if plan.outputs[k] and o.dtype.is_floating_point:
             o.node, o.index = node, k

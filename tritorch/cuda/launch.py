@@ -85,6 +85,8 @@ def launch(kernel, grid, *args, num_warps=4, num_stages=3, **constexprs):
     try:
         if start is None:
             start = _load(kernel, args, constexprs, {"num_warps": num_warps, "num_stages": num_stages}, index, tuple(key))
+        if index != current_device():
+            start = _elsewhere(start, index)
         if len(grid) == 1:
             start(grid[0], 1, 1, current_handle(index), values)
         else:
@@ -94,6 +96,16 @@ def launch(kernel, grid, *args, num_warps=4, num_stages=3, **constexprs):
         raise
     except Exception as error:
         raise _explained(kernel, grid, args, constexprs, error) from error
+
+
+def _elsewhere(start, index):
+    """A start on a device that is not the current one: its default stream and its context are not current either."""
+
+    def on(*launch):
+        with on_device(index):
+            start(*launch)
+
+    return on
 
 
 def _collect(args, key, values):
