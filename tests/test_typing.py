@@ -22,7 +22,7 @@ torch.save(model.state_dict(), "x.safetensors")
 """
 WRONG = {
     "torch.onez(2)": 'has no attribute "onez"',
-    "torch.ones(2).summ()": 'has no attribute "summ"',
+    "torch.exp(1.0).summ()": 'has no attribute "summ"',
     "torch.exp(torch.ones(2), 3, 4)": "Too many arguments",
     "torch.exp(1.0) + 'a'.undefined": 'has no attribute "undefined"',
 }

@@ -34,16 +34,19 @@ def parameters(function):
 
 def function_stub(name, function, indent=""):
     tensor = registry.get(function.__name__) is function and len(function.returns) == 1
+    returns = "None" if name == "__init__" else "Tensor" if tensor else "Any"
+    other = name in ("__eq__", "__ne__") or name.startswith("__i")       # object's == gives bool, and x += y may take less than x + y
     manual = (inspect.getdoc(function) or "").split("\n")[0].replace("\\", "\\\\").replace('"', "'")
-    return f'{indent}def {name}({parameters(function)}) -> {"Tensor" if tensor else "Any"}:\n{indent}    """{manual}"""\n{indent}    ...\n'
+    ignore = "  # type: ignore" if other else ""
+    return f'{indent}def {name}({parameters(function)}) -> {returns}:{ignore}\n{indent}    """{manual}"""\n{indent}    ...\n'
 
 
-def value_stub(name, value):
+def value_stub(module, name, value):
     """A line for a name that is neither function nor class."""
     kind = type(value)
     if kind in PLAIN:
         return f"{name}: builtins.{kind.__name__}\n"                    # tritorch.int and its like are dtypes
-    return f"{name}: {kind.__name__}\n" if getattr(tritorch, kind.__name__, None) is kind else f"{name}: Any\n"
+    return f"{name}: {kind.__name__}\n" if getattr(module, kind.__name__, None) is kind else f"{name}: Any\n"
 
 
 def class_stub(cls):
@@ -80,7 +83,7 @@ def stub(module):
         elif inspect.isfunction(value):
             parts["functions"].append(function_stub(name, value))
         else:
-            parts["values"].append(value_stub(name, value))
+            parts["values"].append(value_stub(module, name, value))
     return HEADER + "\n".join("".join(lines) for lines in parts.values() if lines)
 
 
