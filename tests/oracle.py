@@ -87,13 +87,14 @@ def _same_tensors(ours, theirs, rtol, atol, what, dtypes, signs):
 
 
 def agree(program, *inputs, grad=False, device="cpu", rtol=None, atol=None, what="", dtypes=True, signs=True):
-    """Run program(lib, tensors…) under both libraries on the same inputs, arrays or (array, dtype); `grad`: the gradients too."""
+    """Run program(lib, tensors…) under both libraries on the same inputs, arrays or (array, dtype); `grad`: the gradients too (of all, or of the
+    inputs whose numbers it names)."""
     inputs = [x if isinstance(x, tuple) else (x, None) for x in inputs]
     made = [[tensor(lib, *x, device) if lib is tritorch else tensor(lib, *x) for x in inputs] for lib in (tritorch, torch)]
     if grad:
         for tensors in made:
-            for x in tensors:
-                if x.dtype.is_floating_point:
+            for k, x in enumerate(tensors):
+                if x.dtype.is_floating_point and (grad is True or k in grad):
                     x.requires_grad_()
     ours, theirs = outcome(program, tritorch, *made[0]), outcome(program, torch, *made[1])
     same(ours, theirs, rtol, atol, what, dtypes, signs)

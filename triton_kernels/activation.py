@@ -14,7 +14,7 @@ def relu(x):
 
 @triton.jit
 def relu_backward(g, out):
-    return tl.where(out > 0, g, tl.zeros_like(g))
+    return tl.where(out <= 0, tl.zeros_like(g), g)
 
 
 @triton.jit
@@ -24,7 +24,7 @@ def leaky_slope(x, slope):
 
 @triton.jit
 def threshold_at(x, threshold, value):
-    return tl.where(x > threshold, x, value).to(x.dtype)
+    return tl.where(x <= threshold, value, x).to(x.dtype)
 
 
 @triton.jit

@@ -80,7 +80,15 @@ def dense_strides(shape, strides):
     """Strides of a dense tensor whose dims lie in the same order in memory: the layout of `empty_like`."""
     if is_dense(shape, strides):
         return tuple(strides)
-    order = sorted(range(len(shape)), key=lambda d: (strides[d], -d))
+    order = []                                                           # innermost first; a stride of 0 says nothing about the order
+    for d in reversed(range(len(shape))):
+        place = len(order)
+        for k in reversed(range(len(order))):
+            if strides[d] and strides[order[k]]:
+                if strides[d] >= strides[order[k]]:
+                    break
+                place = k
+        order.insert(place, d)
     out, step = [0] * len(shape), 1
     for d in order:
         out[d] = step

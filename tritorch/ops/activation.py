@@ -7,10 +7,10 @@ import numpy as np
 from tritorch.cuda.launch import kernels
 from tritorch.errors import check
 from tritorch.ops import compare, pointwise, special
-from tritorch.ops.elementwise import binary, unary
+from tritorch.ops.elementwise import binary, floats, numbers, unary
 
 K = kernels("activation")
-_unary = functools.partial(unary, functions=K)
+_unary = functools.partial(unary, functions=K, result=floats)
 _INV_SQRT2, _INV_SQRT_2PI, _SQRT_2_PI = 1 / math.sqrt(2), 1 / math.sqrt(2 * math.pi), math.sqrt(2 / math.pi)
 
 
@@ -37,28 +37,30 @@ def _pieces(fn):
 
 # ------------------------------------------------------------------ the rectifier and its kin
 def _relu_backward(g, out):
-    return g * (out > 0)
+    return np.where(out <= 0, g.dtype.type(0), g)
 
 
-relu_backward = _slope("relu_backward", "g where out > 0, else 0.", _relu_backward, lambda g_out, out_value: compare.choose(out_value > 0, g_out, 0),
+relu_backward = _slope("relu_backward", "g where out > 0, else 0.", _relu_backward, lambda g_out, out_value: compare.choose(out_value <= 0, 0, g_out),
                        source="out_value")
 relu = _unary("relu", """max(input, 0); NaN stays NaN.
 
     >>> import tritorch as torch; torch.relu(torch.tensor([-1.0, 2.0]))
     tensor([0., 2.])
-    """, lambda x: np.maximum(x, 0), grad=lambda g, out: relu_backward(g, out))
+    """, lambda x: np.maximum(x, 0), result=numbers, grad=lambda g, out: relu_backward(g, out))
 leaky_slope = _unary("leaky_slope", "input above 0, slope · input below.", lambda x, slope: np.where(x > 0, x, x * x.dtype.type(slope)),
                     attrs=(("negative_slope", 0.01),), grad=lambda g, input, negative_slope: compare.choose(input > 0, g, g * negative_slope))
 hardtanh_between = _unary("hardtanh_between", "input clamped to [min_val, max_val], with the gradient 0 on the bounds.",
                          lambda x, low, high: np.clip(x, x.dtype.type(low), x.dtype.type(high)), "clamp_numbers", attrs=(("min_val", -1.0), ("max_val", 1.0)),
-                         grad=lambda g, input, min_val, max_val: compare.choose((input > min_val) & (input < max_val), g, 0))
-threshold_at = _unary("threshold_at", "input where it is greater than threshold, else value.", lambda x, t, v: np.where(x > t, x, x.dtype.type(v)),
-                     attrs=(("threshold", 0.1), ("value", 20.0)), grad=lambda g, input, threshold: compare.choose(input > threshold, g, 0))
-hardshrink_at = _unary("hardshrink_at", "input where |input| > lambd, else 0.", lambda x, lambd: np.where(np.abs(x) > lambd, x, x.dtype.type(0)),
-                      attrs=(("lambd", 0.5),), grad=lambda g, input, lambd: compare.choose(input.abs() > lambd, g, 0))
+                         result=numbers,
+                         grad=lambda g, input, min_val, max_val: compare.choose((input <= min_val) | (input >= max_val), 0, g))
+threshold_at = _unary("threshold_at", "input where it is greater than threshold, else value.", lambda x, t, v: np.where(x <= t, x.dtype.type(v), x),
+                     result=numbers,
+                     attrs=(("threshold", 0.1), ("value", 20.0)), grad=lambda g, input, threshold: compare.choose(input <= threshold, 0, g))
+hardshrink_at = _unary("hardshrink_at", "input where |input| > lambd, else 0.", lambda x, lambd: np.where(np.abs(x) <= lambd, x.dtype.type(0), x),
+                      attrs=(("lambd", 0.5),), grad=lambda g, input, lambd: compare.choose(input.abs() <= lambd, 0, g))
 softshrink_at = _unary("softshrink_at", "input moved towards 0 by lambd, 0 between.", lambda x, lambd: np.where(x > lambd, x - x.dtype.type(lambd),
                       np.where(x < -lambd, x + x.dtype.type(lambd), x * 0)), attrs=(("lambd", 0.5),),
-                      grad=lambda g, input, lambd: compare.choose(input.abs() > lambd, g, 0))
+                      grad=lambda g, input, lambd: compare.choose(input.abs() <= lambd, 0, g))
 
 
 # ------------------------------------------------------------------ smooth ones
@@ -182,13 +184,13 @@ def _elu(x, alpha, scale, input_scale):
 
 
 elu_of = _unary("elu_of", "x above 0, alpha·(e^x - 1) below.", lambda x, alpha: _elu(x, alpha, 1, 1), attrs=(("alpha", 1.0),),
-               grad=lambda g, input, alpha: compare.choose(input > 0, g, g * (compare.clamp(input, max=0.0).exp() * alpha)))
+               grad=lambda g, input, alpha: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0).exp() * alpha), g))
 celu_of = _unary("celu_of", "x above 0, alpha·(e^(x/alpha) - 1) below.", lambda x, alpha: _elu(x, alpha, 1, 1 / alpha), attrs=(("alpha", 1.0),),
-                grad=lambda g, input, alpha: compare.choose(input > 0, g, g * (compare.clamp(input, max=0.0) / alpha).exp()))
+                grad=lambda g, input, alpha: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0) / alpha).exp(), g))
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 selu = _unary("selu", "scale · elu(x, alpha) with the constants that keep mean 0 and variance 1 (Klambauer et al., 2017).",
              lambda x: _elu(x, _SELU_ALPHA, _SELU_SCALE, 1),
-             grad=lambda g, input: compare.choose(input > 0, g * _SELU_SCALE, g * (compare.clamp(input, max=0.0).exp() * (_SELU_ALPHA * _SELU_SCALE))))
+             grad=lambda g, input: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0).exp() * (_SELU_ALPHA * _SELU_SCALE)), g * _SELU_SCALE))
 hardswish = _unary("hardswish", "x · relu6(x + 3) / 6.", lambda x: x * np.clip(x + 3, 0, 6) / 6,
                   grad=lambda g, input: compare.choose(input <= -3, 0, compare.choose(input < 3, g * (input / 3 + 0.5), g)))
 hardsigmoid = _unary("hardsigmoid", "relu6(x + 3) / 6.", lambda x: np.clip(x + 3, 0, 6) / 6,

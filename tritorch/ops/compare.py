@@ -7,7 +7,7 @@ from tritorch.cuda.launch import kernels
 from tritorch.dtype import promote, types
 from tritorch.errors import check
 from tritorch.ops import create, elementwise
-from tritorch.ops.elementwise import boolean, integers, launch_elementwise, numbers
+from tritorch.ops.elementwise import boolean, floats, integers, launch_elementwise, numbers
 from tritorch.tensor import Tensor
 
 K = kernels("compare")
@@ -205,18 +205,18 @@ def clamp(input, min=None, max=None, *, out=None):
     tensor([0.0000, 0.5000, 1.0000])
     """
     check(min is not None or max is not None, "clamp", "at least one of min and max", "neither")
-    from tritorch.ops import pointwise
-
     plain = not isinstance(min, Tensor) and not isinstance(max, Tensor)
     if plain and input.dtype.is_floating_point:
         bounds = -float("inf") if min is None else float(min), float("inf") if max is None else float(max)
         return clamp_numbers(input, *bounds) if out is None else clamp_numbers.into(out, input, *bounds)
-    made = input
-    if min is not None:
-        made = pointwise.maximum(made, min)
-    if max is not None:
-        made = pointwise.minimum(made, max)
-    return made if out is None else out.copy_(made)
+    bounds = [(bound, test) for bound, test in ((min, ge), (max, le)) if bound is not None]
+    for k, (bound, test) in enumerate(bounds):
+        keep = test(input, bound)
+        if input.dtype.is_floating_point:
+            keep = logical_or(keep, isnan(input))
+        last = out is not None and k == len(bounds) - 1
+        input = choose.into(out, keep, input, bound) if last else choose(keep, input, bound)
+    return input
 
 
 clip = clamp
@@ -261,12 +261,23 @@ def _lerp(a, b, w):
     return np.where(np.abs(w) < 0.5, a + w * (b - a), b - (b - a) * (1 - w)).astype(a.dtype if isinstance(a, np.ndarray) else b.dtype)
 
 
-lerp = ternary("lerp", "input + weight · (end - input).", _lerp, names=("input", "end", "weight"), samples=lambda make: [*_three(make), (make(4), make(4), 0.3)], grads={
+def _one_dtype(name, *operands):
+    kinds = {v.dtype for v in operands if isinstance(v, Tensor)}
+    check(len(kinds) == 1, name, "tensors of one dtype", *kinds)
+    return floats(name, *operands)
+
+
+def _divisible(name, input, tensor1, tensor2):
+    floats(name, tensor1, tensor2)
+    return promote(input, tensor1, tensor2)
+
+
+lerp = ternary("lerp", "input + weight · (end - input).", _lerp, result=_one_dtype, names=("input", "end", "weight"), samples=lambda make: [*_three(make), (make(4), make(4), 0.3)], grads={
     "input": lambda g, weight: g * (1 - weight), "end": lambda g, weight: g * weight, "weight": lambda g, input, end: g * (end - input)})
 addcmul_value = ternary("addcmul_value", "input + value · tensor1 · tensor2.", lambda x, y, z, value: x + y * z * x.dtype.type(value), "addcmul",
                         names=("input", "tensor1", "tensor2"), attrs=(("value", 1),), samples=lambda make: [(*t, 0.5) for t in _three(make)], grads={
     "input": lambda g: g, "tensor1": lambda g, tensor2, value: g * (tensor2 * value), "tensor2": lambda g, tensor1, value: g * (tensor1 * value)})
-addcdiv_value = ternary("addcdiv_value", "input + value · tensor1 / tensor2.", lambda x, y, z, value: x + y / z * x.dtype.type(value), "addcdiv",
+addcdiv_value = ternary("addcdiv_value", "input + value · tensor1 / tensor2.", lambda x, y, z, value: x + y / z * x.dtype.type(value), "addcdiv", result=_divisible,
                         names=("input", "tensor1", "tensor2"), attrs=(("value", 1),), samples=lambda make: [(*t, 0.5) for t in _three(make)], grads={
     "input": lambda g: g, "tensor1": lambda g, tensor2, value: g * value / tensor2,
     "tensor2": lambda g, tensor1, tensor2, value: -g * (tensor1 / tensor2 / tensor2 * value)})

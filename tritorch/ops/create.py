@@ -11,6 +11,7 @@ from tritorch.autograd.modes import state
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import copy
+from tritorch.ops.copy import check_fits
 from tritorch.shape import cdiv
 from tritorch.tensor import Tensor, alias, empty_strided, from_array
 from tritorch.tensor import empty as new_empty
@@ -170,9 +171,9 @@ def arange(start=0, end=None, step=1, *, out=None, dtype=None, layout=None, devi
     check((end - start) * step >= 0, "arange", "bounds in the direction of the step", (start, end), step)
     whole = all(isinstance(v, (int, np.integer)) for v in (start, end, step))
     dtype = (types.int64 if whole else types.get_default_dtype()) if dtype is None else types.as_dtype(dtype)
-    if not dtype.is_floating_point:
-        start, step = int(start), int(step) if int(step) else step
     count = -((start - end) // step) if whole else math.ceil((end - start) / step)
+    if not dtype.is_floating_point:
+        start, step = int(start), int(step)
     return _into(out, ramp(start, step, count, dtype, as_device(device)), requires_grad, pin_memory)
 
 
@@ -243,12 +244,13 @@ def _to_array(data, dtype):
     kind = types.as_dtype(dtype).numpy
     plain = _plain(data)
     try:
-        out = np.array(plain, dtype=None if kind.kind in "iub" else np.float64)
+        out = np.array(plain)
     except ValueError as error:
         raise ValueError(f"tensor: expected nested sequences of equal lengths, got {error}") from None
-    if out.dtype == object:
-        out = np.array(plain, dtype=object)
-        raise TypeError(f"tensor: expected numbers in nested sequences, got {type(out.flat[0]).__name__}")
+    check(out.dtype.kind in "iufb", "tensor", "numbers in nested sequences", out.dtype, error=TypeError)
+    if kind.kind in "iu" and out.size and out.dtype.kind != "b":
+        for value in (out.min(), out.max()):
+            check_fits("tensor", value.item(), types.as_dtype(dtype))
     return out.astype(kind)
 
 
@@ -275,7 +277,8 @@ def _inferred(data):
         elif isinstance(value, numbers.Number) and not isinstance(value, complex):
             kind = number_dtype(value)
         else:
-            raise TypeError(f"tensor: expected numbers in nested sequences, got {type(value).__name__}")
+            error = TypeError if isinstance(value, str) else RuntimeError
+            raise error(f"tensor: expected numbers in nested sequences, got {type(value).__name__}")
         found = kind if found is None else types.promote_types(found, kind)
     return types.get_default_dtype() if found is None else found
 

@@ -26,8 +26,9 @@ def getitem(input, key):
 def setitem(input, key, value):
     """Write `value` (a number, or a tensor that broadcasts) where `key` points."""
     part, picks = resolve(input, key)
-    if not isinstance(value, Tensor):
-        value = create.tensor(value, dtype=input.dtype, device=input.device) if not _is_number(value) else value
+    if not isinstance(value, Tensor) and not _is_number(value):
+        check(isinstance(value, (list, tuple, np.ndarray)), "index", "a number or a tensor to write", type(value).__name__, error=TypeError)
+        value = create.tensor(value, dtype=input.dtype, device=input.device)
     if picks is not None:
         put.write(part, picks, value)
         return
@@ -88,6 +89,8 @@ def _as_index(k, device):
     if isinstance(k, Tensor):
         if k.dtype is types.bool or k.dtype is types.uint8:
             return k.to(types.bool) if k.shape else bool(k.item())
+        if not k.shape and not k.dtype.is_floating_point:                # a view, as with a Python number
+            return int(k.item())
         check(not k.dtype.is_floating_point, "index", "tensors of integers or bools", k.dtype, error=IndexError)
         return k
     if isinstance(k, np.bool_):

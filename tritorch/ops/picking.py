@@ -224,9 +224,25 @@ def one_hot(tensor, num_classes=-1):
 def bincount(input, weights=None, minlength=0):
     """How often each number from 0 up occurs in a vector of integers, or the sum of their weights."""
     check(len(input.shape) == 1 and not input.dtype.is_floating_point, "bincount", "a vector of integers", input.dtype, input.shape)
+    check(minlength >= 0, "bincount", "a minlength of at least 0", minlength)
     size = max(int(input.max().item()) + 1 if input.numel() else 0, minlength)
     if input.numel():
         check(int(input.min().item()) >= 0, "bincount", "integers that are not negative", int(input.min().item()))
     kind = types.int64 if weights is None else types.float64 if weights.dtype is not types.float32 else types.float32
     source = create.ones_like(input, dtype=types.int64) if weights is None else weights.to(kind)
     return create.zeros(size, dtype=kind, device=input.device).index_add(0, input.to(types.int64), source)
+
+
+def unravel_index(indices, shape):
+    """The places in a tensor of `shape` that flat indices stand for: one index tensor a dim.
+
+    >>> import tritorch as torch; torch.unravel_index(torch.tensor([0, 5]), (2, 3))
+    (tensor([0, 1]), tensor([0, 2]))
+    """
+    check(not indices.dtype.is_floating_point and indices.dtype is not types.bool, "unravel_index", "indices of integers", indices.dtype)
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    places = []
+    for n in reversed(shape):
+        places.append(indices % n)
+        indices = indices // n
+    return tuple(places[::-1])

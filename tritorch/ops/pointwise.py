@@ -74,7 +74,7 @@ def _no_zeros(ufunc):
     """Division of numpy arrays that refuses whole zeros as divisors."""
 
     def divide(x, y):
-        check(np.result_type(x, y).kind == "f" or np.all(y), ufunc.__name__, "divisors other than 0 for integers", 0)
+        check(np.result_type(x, y).kind == "f" or np.all(y) or not np.size(x), ufunc.__name__, "divisors other than 0 for integers", 0)
         return ufunc(x, y)
 
     return divide
@@ -145,8 +145,8 @@ def _power_dtype(name, x, y):
 
 
 def _power(x, y):
-    whole = np.result_type(x, y).kind in "iu"
-    check(not whole or np.all(np.greater_equal(y, 0)), "pow", "exponents that are not negative for integers", np.min(y), use="a floating base")
+    fits = np.result_type(x, y).kind not in "iu" or np.all(np.greater_equal(y, 0))
+    check(fits, "pow", "exponents that are not negative for integers", "negative ones", use="a floating base")
     return np.power(x, y)
 
 

@@ -24,9 +24,12 @@ def put_shape(input, indices):
     """The shape of input[indices]."""
     for k in indices:
         if k is not None:
-            check_index("index", k)
+            check_index("index", k, IndexError)
     picked = [d for d, k in enumerate(indices) if k is not None]
-    common = broadcast_shapes("index", *[indices[d].shape for d in picked])
+    try:
+        common = broadcast_shapes("index", *[indices[d].shape for d in picked])
+    except RuntimeError as error:
+        raise IndexError(*error.args) from None
     kept = [n for d, n in enumerate(input.shape) if d not in picked]
     if picked == list(range(picked[0], picked[-1] + 1)):
         lead = picked[0]
@@ -124,8 +127,10 @@ def put_workloads(make):
 
 def index_put(input, indices, values, accumulate=False, *, out=None):
     """input with `values` written (or, with accumulate, added) at the places that the index tensors name together."""
-    key = tuple(indices)
     from tritorch.ops.getitem import resolve
+
+    check(isinstance(indices, (tuple, list)), "index_put", "a tuple of index tensors", type(indices).__name__, error=TypeError)
+    key = tuple(indices)
 
     part, picks = resolve(input, key)
     check(part.shape == input.shape, "index_put", "index tensors", key)
@@ -137,7 +142,7 @@ def write(part, picks, value):
     """`part[picks] = value` in place: what x[...] = v does after its basic part is resolved."""
     if not isinstance(value, Tensor):
         value = create.full((), value, dtype=part.dtype, device=part.device)
-    value = value.to(part.device, part.dtype)
+    value = value if value.shape else value.to(part.device)
     shape = put_shape(part, picks)
     while len(value.shape) > len(shape) and value.shape[0] == 1:
         value = value[0]
@@ -151,6 +156,8 @@ def _along(input, dim, index):
 
 def index_copy(input, dim, index, source, *, out=None):
     """input with the slices along `dim` that `index` names replaced by those of source."""
+    count = source.shape[wrap_dim(dim, len(source.shape), "index_copy")] if source.shape else 1
+    check(count == index.numel(), "index_copy", f"a source of {index.numel()} slices", count, error=IndexError)
     return index_put_along(input, dim, index, source, out)
 
 
@@ -177,7 +184,8 @@ def masked_fill(input, mask, value, *, out=None):
     if isinstance(value, Tensor):
         check(not value.shape, "masked_fill", "a number or a 0-dim tensor", value.shape)
         value = value.to(input.device, input.dtype)
-    elif not input.dtype.is_floating_point and input.dtype is not types.bool:
+    elif input.dtype.category == 1:
+        copy.check_fits("masked_fill", value, input.dtype)
         value = int(value)
     made = compare.choose(mask, value, input) if out is None else compare.choose.into(out, mask, value, input)
     return made if made.dtype is input.dtype else made.to(input.dtype)

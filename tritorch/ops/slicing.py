@@ -221,6 +221,7 @@ def split(tensor, split_size_or_sections, dim=0):
     >>> import tritorch as torch; [p.tolist() for p in torch.arange(5).split(2)]
     [[0, 1], [2, 3], [4]]
     """
+    check(len(tensor.shape) > 0, "split", "a tensor of at least one dim", "0 dims")
     d = wrap_dim(dim, len(tensor.shape), "split")
     n, sizes = tensor.shape[d], split_size_or_sections
     if isinstance(sizes, int):
@@ -236,6 +237,7 @@ def split(tensor, split_size_or_sections, dim=0):
 
 def chunk(input, chunks, dim=0):
     """At most `chunks` views of equal size along a dim, the last maybe smaller."""
+    check(len(input.shape) > 0, "chunk", "a tensor of at least one dim", "0 dims")
     check(chunks > 0, "chunk", "at least 1 chunk", chunks)
     n = input.shape[wrap_dim(dim, len(input.shape), "chunk")]
     return split(input, max(-(-n // chunks), 1), dim) if n else split(input, [0] * chunks, dim)
@@ -243,6 +245,7 @@ def chunk(input, chunks, dim=0):
 
 def tensor_split(input, indices_or_sections, dim=0):
     """Views along a dim: `sections` parts as even as can be, or cut at the indices."""
+    check(len(input.shape) > 0, "tensor_split", "a tensor of at least one dim", "0 dims")
     n = input.shape[wrap_dim(dim, len(input.shape), "tensor_split")]
     if isinstance(indices_or_sections, int):
         parts = indices_or_sections

@@ -294,6 +294,7 @@ def movedim(input, source, destination):
     source, destination = [(d,) if isinstance(d, int) else tuple(d) for d in (source, destination)]
     check(len(source) == len(destination), "movedim", "as many destinations as sources", source, destination)
     source, destination = [[wrap_dim(d, ndim, "movedim") for d in dims] for dims in (source, destination)]
+    check(len(set(source)) == len(set(destination)) == len(source), "movedim", "each dim once", source, destination)
     rest = iter([d for d in range(ndim) if d not in source])
     place = dict(zip(destination, source))
     return permute_dims(input, tuple([place[k] if k in place else next(rest) for k in range(ndim)]))
@@ -305,4 +306,11 @@ swapaxes = swapdims = transpose
 
 def adjoint(input):
     """The last two dims exchanged."""
-    return transpose(input, -2, -1)
+    check(len(input.shape) != 1, "adjoint", "a matrix or a batch of matrices", input.shape)
+    return transpose(input, -2, -1) if input.shape else input
+
+
+def matrix_adjoint(input):
+    """The transpose of a matrix: `x.H`."""
+    check(len(input.shape) in (0, 2), "H", "a matrix", input.shape)
+    return adjoint(input)

@@ -1,0 +1,93 @@
+"""index_select, gather, take, embedding, nonzero, masks and counts against PyTorch."""
+import numpy as np
+
+from oracle import EVERY, agree, draw
+
+I = np.array([2, 0, 2, 1])
+
+
+def test_along_a_dim():
+    x = draw(3, 4, 5, dtype="float64")
+    for d in (0, 1, -1):
+        agree(lambda lib, x, i, d=d: x.index_select(d, i), x, I, grad=True)
+        agree(lambda lib, x, i, d=d: x.take_along_dim(i.reshape([-1 if k == d % 3 else 1 for k in range(3)]), d), x, I % 3, grad=True)
+        for alpha in (1, 0.5):
+            def add(lib, x, i, s, d=d, alpha=alpha):
+                shape = list(x.shape)
+                shape[d] = 4
+                return x.index_add(d, i, s[:shape[0], :shape[1], :shape[2]], alpha=alpha)
+
+            agree(add, x, I, draw(4, 4, 5, dtype="float64", seed=2), grad=True)
+    for kind in EVERY:
+        agree(lambda lib, x, i: (x.index_select(0, i), x.index_add(0, i, x[i])), (draw(3, 2, dtype=kind), kind), I, what=kind)
+    for i in (np.array([3]), np.array([-1]), np.array([0.5]), np.array([[0]]), np.array([], np.int64), np.array(1), np.array([True])):
+        agree(lambda lib, x, i: x.index_select(0, i) if i.numel() == 0 or i.max() > 2 or i.min() >= 0 else 0, draw(3, 2), i, what=str(i))
+    agree(lambda lib, x, i: x.index_select(0, i), draw(), np.array([0]))
+    agree(lambda lib, x, i: x.index_select(2, i), draw(3, 2), I)
+    agree(lambda lib, x, i: x.clone().index_add_(0, i, x[:2]), draw(3), I)
+    agree(lambda lib, x, i: x.index_add(0, i, x.double()[:1]), draw(3), np.array([0]))
+
+
+def test_gather():
+    x = draw(3, 4, 5, dtype="float64")
+    for d in (0, 1, -1):
+        n = x.shape[d]
+        agree(lambda lib, x, i, d=d: x.gather(d, i), x, draw(2, 3, 4, dtype="int64", low=0, high=n), grad=True)
+    for kind in EVERY:
+        agree(lambda lib, x, i: x.gather(0, i), (draw(3, dtype=kind), kind), I, what=kind)
+    agree(lambda lib, x, i: x.gather(0, i), draw(3), np.array([3]))
+    agree(lambda lib, x, i: x.gather(0, i), draw(3), np.array([[0]]))
+    agree(lambda lib, x, i: x.gather(1, i), draw(3, 2), np.zeros((4, 1), np.int64))
+    agree(lambda lib, x, i: x.gather(0, i), draw(3), np.array([0.5]))
+    agree(lambda lib, x, i: x.gather(0, i), draw(), np.array(0), grad=True)
+    agree(lambda lib, x, i: x.gather(0, i), draw(), np.array([0, 0]))
+    agree(lambda lib, x, i: (x.take(i), lib.take_along_dim(x, i), lib.take_along_dim(x, x.argsort(1), 1)), draw(3, 4), np.array([[0, 11], [5, 3]]))
+    agree(lambda lib, x, i: x.take(i), draw(3, 4, dtype="float64"), np.array([0, 0, 5]), grad=True)
+    agree(lambda lib, x, i: x.take(i), draw(3), np.array([3]))
+
+
+def test_places():
+    for kind in EVERY:
+        x = (draw(4, 5, dtype=kind) * (draw(4, 5, seed=3) > 0)).astype(bool if kind == "bool" else None)
+        agree(lambda lib, x: (x.nonzero(), x.nonzero(as_tuple=True), lib.argwhere(x), x.count_nonzero()), (x, kind), what=kind)
+    for shape in ((), (0,), (3, 0), (2, 3, 2)):
+        agree(lambda lib, x: (x.nonzero(), x.nonzero(as_tuple=True)), draw(*shape), what=str(shape))
+    agree(lambda lib, x: x.nonzero(as_tuple=True), np.array(0))
+    agree(lambda lib, x: (x.masked_select(x > 0), lib.masked_select(x, x[0] > 0)), draw(3, 4, dtype="float64"), grad=True)
+    agree(lambda lib, x: x.masked_select(x), draw(3))
+    agree(lambda lib, x: x.masked_select(x > 0), draw())
+
+
+def test_counts():
+    for kind in ("int64", "int32", "uint8", "int8"):
+        agree(lambda lib, x: (x.bincount(), x.bincount(minlength=9), lib.bincount(x, x.float()), lib.bincount(x, x.double()), lib.bincount(x, x)), (np.array([1, 3, 1, 0]), kind))
+    agree(lambda lib, x: x.bincount(), np.array([], np.int64))
+    agree(lambda lib, x: x.bincount(), np.array([-1]))
+    agree(lambda lib, x: x.bincount(), np.array([[1]]))
+    agree(lambda lib, x: x.bincount(), np.array([1.0]))
+    agree(lambda lib, x: x.bincount(minlength=-1), np.array([1]))
+    for n in (-1, 4, 2, 0):
+        agree(lambda lib, x, n=n: lib.nn.functional.one_hot(x, n), np.array([[1, 0], [3, 2]]), what=str(n))
+    agree(lambda lib, x: lib.nn.functional.one_hot(x), np.array([-1, 2]))
+    agree(lambda lib, x: lib.nn.functional.one_hot(x), np.array([1.0]))
+    agree(lambda lib, x: lib.unravel_index(x, (3, 4)), np.array([[0, 5], [11, 7]]))
+    agree(lambda lib, x: lib.unravel_index(x, (3, 4)), np.array(7))
+
+
+def test_embedding():
+    w = draw(5, 3, dtype="float64")
+    agree(lambda lib, w, i: lib.nn.functional.embedding(i, w), w, np.array([[0, 4], [0, 1]]), grad=True)
+    agree(lambda lib, w, i: lib.nn.functional.embedding(i, w, padding_idx=-1), w, np.array([0, 4, 4, 2]), grad=True)
+    agree(lambda lib, w, i: (lib.nn.functional.embedding(i, w, max_norm=0.5), w), w, np.array([0, 4, 4, 2]))
+    agree(lambda lib, w, i: lib.nn.functional.embedding(i, w), w, np.array([5]))
+    agree(lambda lib, w, i: lib.nn.functional.embedding(i, w), w, np.array([0.5]))
+    agree(lambda lib, w, i: lib.nn.functional.embedding(i, w), w, np.zeros((2, 0), np.int64), grad=True)
+
+
+def test_on_a_cuda_device(cuda):
+    x, i = draw(3, 4), np.array([2, 0, 2, 1])
+    for f in (lambda lib, x, i: x.index_select(0, i), lambda lib, x, i: x.index_add(0, i, x[i]), lambda lib, x, i: x.gather(0, i.reshape(1, 4) * 0 + 1),
+              lambda lib, x, i: x.take(i), lambda lib, x, i: lib.nn.functional.embedding(i, x), lambda lib, x, i: x.masked_select(x > 0)):
+        agree(f, x, i, grad=True, device=cuda)
+    agree(lambda lib, x: (x.nonzero(), x.nonzero(as_tuple=True), (x > 0).nonzero()), draw(5, 7).round(), device=cuda)
+    agree(lambda lib, x: (x.bincount(), lib.nn.functional.one_hot(x), lib.unravel_index(x, (2, 2))), i, device=cuda)
