@@ -11,6 +11,7 @@ from tritorch.autograd import graph, places, slices
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.errors import check
+from tritorch.quiet import quietly
 from tritorch.shape import layout
 from tritorch.tensor import Tensor, Unfollowed, empty, refresh
 
@@ -123,6 +124,9 @@ def op(body=None, *, returns=("out",), aliasable=False):
     door.jvp_rule = door.formula_body = door.samples_body = door.errors_body = door.workloads_body = None
     for verb in (impl, grad, jvp, formula, samples, errors, workloads, rules_for, plan):
         setattr(door, verb.__name__, functools.partial(verb, door))
+    clash = set(names) & {*door.gnames, *returns}
+    check(not clash, door.__name__, f"parameters not named {door.gnames + door.returns}, by which gradient rules ask for the rest", *clash,
+          error=TypeError)
     registry[door.__name__] = door
     return door
 
@@ -131,7 +135,8 @@ def op(body=None, *, returns=("out",), aliasable=False):
 def impl(door, kind, *, raw=False):
     """How the operator runs on devices of type `kind`: `fn(outputs…, every parameter…)` fills the outputs.
 
-    On the CPU tensors arrive as numpy arrays unless `raw`. Giving an implementation again replaces it.
+    On the CPU tensors arrive as numpy arrays, and numpy does not warn about infinities and NaN, unless `raw`. Giving an
+    implementation again replaces it.
     """
 
     def verb(fn):
@@ -143,7 +148,7 @@ def impl(door, kind, *, raw=False):
 
 def _on_arrays(fn):
     def run(*values):
-        return fn(*[v.array if isinstance(v, Tensor) else _arrays(v) if type(v) is tuple else v for v in values])
+        return quietly(fn, *[v.array if isinstance(v, Tensor) else _arrays(v) if type(v) is tuple else v for v in values])
 
     return run
 

@@ -105,11 +105,10 @@ def batch_norm_train(input, weight=None, bias=None, eps=1e-5):
 def batch_norm_train_cpu(out, mean, var, x, weight, bias, eps):
     x, dims = single(x), others(x)
     n = x.dtype.type(x.size // max(x.shape[1], 1))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean[...] = x.sum(axis=dims) / n
-        work = x - broad(mean, x.ndim)
-        var[...] = np.square(work).sum(axis=dims) / n
-        scale = 1 / np.sqrt(var + x.dtype.type(eps))
+    mean[...] = x.sum(axis=dims) / n
+    work = x - broad(mean, x.ndim)
+    var[...] = np.square(work).sum(axis=dims) / n
+    scale = 1 / np.sqrt(var + x.dtype.type(eps))
     if weight is not None:
         scale *= weight.astype(x.dtype)
     work *= broad(scale, x.ndim)

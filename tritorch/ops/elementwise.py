@@ -3,9 +3,7 @@
 An operator is one call here: its name and manual, a numpy function, a Triton scalar function, a dtype rule, its gradients.
 Numbers stay numbers; half types compute in float32; everything broadcasts and takes any strides.
 """
-import contextvars
 import inspect
-import threading
 
 import numpy as np
 
@@ -13,6 +11,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, promote_float, types
 from tritorch.errors import check
+from tritorch.quiet import quietly
 from tritorch.shape import broadcast_shapes, broadcast_strides, cdiv, is_contiguous
 from tritorch.tensor import Tensor
 
@@ -90,16 +89,6 @@ FLOATS_STAY = (same, floating, numbers, floats, no_bools)                # two o
 
 
 # ------------------------------------------------------------------ on the CPU
-class _Quiet(threading.local):
-    """numpy's warnings about infinities and NaN off, in this thread: a tenth of the time that np.errstate takes."""
-
-    def __init__(self):
-        context = contextvars.copy_context()
-        context.run(np.seterr, all="ignore")
-        self.run = context.run
-
-
-quiet = _Quiet()
 PIECE = 16384                                                            # elements whose temporaries stay in the level-1 and level-2 caches
 
 
@@ -115,11 +104,11 @@ def on_arrays(fn, out, compute, *operands):
             v = np.asarray(v).astype(kind)                               # numbers wrap, as in PyTorch
         values.append(v)
     if single and plain:
-        quiet.run(fn, *values, out=out)
+        quietly(fn, *values, out=out)
     elif out.size <= PIECE:
-        quiet.run(_round_into, out, fn, kind, values)
+        quietly(_round_into, out, fn, kind, values)
     else:
-        quiet.run(_in_pieces, out, fn, kind, values)
+        quietly(_in_pieces, out, fn, kind, values)
 
 
 def _round_into(out, fn, kind, values):

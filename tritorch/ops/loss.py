@@ -69,20 +69,19 @@ def cross_entropy_cpu(loss, target_weight, lse, x, target, weight, ignore_index,
         wrong = target[counts & ((target < 0) | (target >= x.shape[dim]))].flat[0]
         raise IndexError(f"cross_entropy: expected class indices in [0, {x.shape[dim] - 1}], got {wrong}")
     at = np.where(counts, target, 0).astype(np.int64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        top = x.max(axis=dim, keepdims=True)
-        top = np.where(np.isfinite(top), top, 0)
-        e = np.subtract(x, top)
-        np.exp(e, out=e)
-        total = np.log(sums_along(e, dim))
-        lse[...] = (total + top).reshape(lse.shape)
-        target_weight[...] = counts if weight is None else np.where(counts, weight[at], 0)
-        picked = np.take_along_axis(x, np.expand_dims(at, dim), dim)
-        loss[...] = np.where(counts, target_weight * (total + (top - picked)).reshape(loss.shape), 0)
-        if label_smoothing:
-            w = along(weight, x, dim) if weight is not None else x.dtype.type(1)
-            smooth = ((np.expand_dims(lse, dim) - x) * w).sum(axis=dim)
-            loss[...] = np.where(counts, (1 - label_smoothing) * loss + label_smoothing / x.shape[dim] * smooth, 0)
+    top = x.max(axis=dim, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0)
+    e = np.subtract(x, top)
+    np.exp(e, out=e)
+    total = np.log(sums_along(e, dim))
+    lse[...] = (total + top).reshape(lse.shape)
+    target_weight[...] = counts if weight is None else np.where(counts, weight[at], 0)
+    picked = np.take_along_axis(x, np.expand_dims(at, dim), dim)
+    loss[...] = np.where(counts, target_weight * (total + (top - picked)).reshape(loss.shape), 0)
+    if label_smoothing:
+        w = along(weight, x, dim) if weight is not None else x.dtype.type(1)
+        smooth = ((np.expand_dims(lse, dim) - x) * w).sum(axis=dim)
+        loss[...] = np.where(counts, (1 - label_smoothing) * loss + label_smoothing / x.shape[dim] * smooth, 0)
 
 
 def along(weight, x, dim):
@@ -134,14 +133,13 @@ def cross_entropy_backward_cpu(gx, g, x, target, lse, weight, ignore_index, labe
     hit = (1 - label_smoothing) * (scale if weight is None else scale * weight[at].astype(x.dtype))
     total = x.shape[dim] if weight is None else weight.sum(dtype=x.dtype)
     work = gx if gx.dtype == x.dtype else np.empty_like(x)
-    with np.errstate(invalid="ignore"):
-        np.subtract(x, np.expand_dims(lse, dim), out=work)
-        np.exp(work, out=work)
-        work *= np.expand_dims(hit + share * total * scale, dim)
-        if label_smoothing:
-            work -= np.expand_dims(scale, dim) * (share if weight is None else share * along(weight, x, dim))
-        if not counts.all():
-            work[np.broadcast_to(np.expand_dims(~counts, dim), x.shape)] = 0
+    np.subtract(x, np.expand_dims(lse, dim), out=work)
+    np.exp(work, out=work)
+    work *= np.expand_dims(hit + share * total * scale, dim)
+    if label_smoothing:
+        work -= np.expand_dims(scale, dim) * (share if weight is None else share * along(weight, x, dim))
+    if not counts.all():
+        work[np.broadcast_to(np.expand_dims(~counts, dim), x.shape)] = 0
     at = np.expand_dims(at, dim)
     np.put_along_axis(work, at, np.take_along_axis(work, at, dim) - np.expand_dims(hit, dim), dim)
     if work is not gx:
@@ -251,8 +249,7 @@ def nll_loss(input, target, weight=None, size_average=None, ignore_index=-100, r
 
 # ------------------------------------------------------------------ binary cross entropy
 def _terms(x, y):
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return (y - 1) * np.maximum(np.log1p(-x), -100) - y * np.maximum(np.log(x), -100)
+    return (y - 1) * np.maximum(np.log1p(-x), -100) - y * np.maximum(np.log(x), -100)
 
 
 def _slope(x, y):

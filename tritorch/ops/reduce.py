@@ -215,8 +215,7 @@ def mean_cpu(out, x, dim, keepdim, dtype):
     dims = dims_of(dim, x.ndim, "mean")
     x = single(x if dtype is None else x.astype(dtype.numpy, copy=False))
     total = row_sums(x).reshape(out.shape) if dims == (x.ndim - 1,) else np.sum(x, axis=dims, keepdims=keepdim)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        np.divide(total, x.dtype.type(math.prod([x.shape[d] for d in dims])), out=out, casting="unsafe")
+    np.divide(total, x.dtype.type(math.prod([x.shape[d] for d in dims])), out=out, casting="unsafe")
 
 
 @mean.impl("cuda")
@@ -366,8 +365,7 @@ def logsumexp_cpu(out, x, dim, keepdim):
     x = single(x) if x.dtype.kind in "fV" else x.astype(out.dtype)
     top = np.max(x, axis=dims, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0)
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        total = np.log(np.sum(np.exp(x - top), axis=dims, keepdims=True)) + top
+    total = np.log(np.sum(np.exp(x - top), axis=dims, keepdims=True)) + top
     out[...] = total.reshape(out.shape)
 
 

@@ -169,8 +169,7 @@ def extreme(name, doc, combine, identity, compare, ufunc):
             values[...], indices[...] = x, 0
             return
         ufunc.accumulate(x, axis=dim, out=values)
-        with np.errstate(invalid="ignore"):
-            new = compare(x, values) | (x != x)
+        new = compare(x, values) | (x != x)
         place = np.arange(x.shape[dim]).reshape([-1 if d == dim % x.ndim else 1 for d in range(x.ndim)])
         np.maximum.accumulate(np.where(new, place, 0), axis=dim, out=indices)
 
@@ -236,8 +235,7 @@ def logcumsumexp(input, dim):
 
 @logcumsumexp.impl("cpu")
 def logcumsumexp_cpu(out, x, dim):
-    with np.errstate(invalid="ignore"):
-        out[...] = np.logaddexp.accumulate(single(x), axis=dim) if x.ndim else x
+    out[...] = np.logaddexp.accumulate(single(x), axis=dim) if x.ndim else x
 
 
 @logcumsumexp.impl("cuda")

@@ -52,13 +52,12 @@ def softmax_array(out, x, dim, log):
         out[...] = (x - x if log else np.exp(x - x)) if x.size else out
         return
     work = out if out.dtype == x.dtype else np.empty_like(x)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        np.subtract(x, x.max(axis=dim, keepdims=True), out=work)
-        if log:
-            work -= np.log(sums_along(np.exp(work), dim))
-        else:
-            np.exp(work, out=work)
-            work /= sums_along(work, dim)
+    np.subtract(x, x.max(axis=dim, keepdims=True), out=work)
+    if log:
+        work -= np.log(sums_along(np.exp(work), dim))
+    else:
+        np.exp(work, out=work)
+        work /= sums_along(work, dim)
     if work is not out:
         out[...] = work
 

@@ -23,10 +23,9 @@ def spread(name, doc, finish, root):
     def cpu(out, x, dim, correction, keepdim):
         x, dims = single(x), dims_of(dim, x.ndim, name)
         n = math.prod([x.shape[d] for d in dims])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            x = x - np.sum(x, axis=dims, keepdims=True) / x.dtype.type(n)
-            square = np.sum(np.square(x), axis=dims, keepdims=keepdim) / x.dtype.type(max(n - correction, 0))
-            out[...] = np.sqrt(square) if root else square
+        x = x - np.sum(x, axis=dims, keepdims=True) / x.dtype.type(n)
+        square = np.sum(np.square(x), axis=dims, keepdims=keepdim) / x.dtype.type(max(n - correction, 0))
+        out[...] = np.sqrt(square) if root else square
 
     @f.impl("cuda")
     def cuda(out, x, dim, correction, keepdim):
@@ -153,15 +152,14 @@ def vector_norm_cpu(out, x, ord, dim, keepdim, dtype):
     dims = dims_of(dim, x.ndim, "vector_norm")
     x = single(x if dtype is None else x.astype(dtype.numpy, copy=False))
     over = {"axis": dims, "keepdims": keepdim}
-    with np.errstate(divide="ignore", over="ignore"):
-        if ord == 2:
-            out[...] = np.sqrt(np.sum(np.square(x), **over))
-        elif ord == 0:
-            out[...] = np.count_nonzero(x, **over)
-        elif abs(ord) == math.inf:
-            out[...] = (np.max if ord > 0 else np.min)(np.abs(x), **over)
-        else:
-            out[...] = np.sum(np.abs(x) ** ord, **over) ** (1 / ord)
+    if ord == 2:
+        out[...] = np.sqrt(np.sum(np.square(x), **over))
+    elif ord == 0:
+        out[...] = np.count_nonzero(x, **over)
+    elif abs(ord) == math.inf:
+        out[...] = (np.max if ord > 0 else np.min)(np.abs(x), **over)
+    else:
+        out[...] = np.sum(np.abs(x) ** ord, **over) ** (1 / ord)
 
 
 @vector_norm.impl("cuda")
