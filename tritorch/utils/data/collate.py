@@ -73,7 +73,7 @@ def default_collate(batch):
     check(isinstance(first, collections.abc.Sequence), "default_collate", "tensors, numpy arrays, numbers, dicts or lists",
           type(first).__name__, error=TypeError)
     check(len({len(sample) for sample in batch}) == 1, "default_collate", "sequences of one length in a batch", [len(s) for s in batch])
-    columns = [default_collate(list(column)) for column in zip(*batch)]
+    columns = [default_collate(column) for column in zip(*batch)]
     if isinstance(first, tuple):
         return type(first)(*columns) if hasattr(first, "_fields") else columns
     return _like(first, columns)

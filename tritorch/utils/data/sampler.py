@@ -140,7 +140,7 @@ class DistributedSampler(Sampler[int]):
         check(0 <= rank < num_replicas, "DistributedSampler", f"0 ≤ rank < {num_replicas}", rank, error=ValueError)
         self.dataset, self.num_replicas, self.rank, self.epoch = dataset, num_replicas, rank, 0
         self.shuffle, self.seed, self.drop_last, count = shuffle, seed, drop_last, len(dataset) / num_replicas
-        self.num_samples = math.floor(count) if drop_last and len(dataset) > num_replicas else math.ceil(count)
+        self.num_samples = math.floor(count) if drop_last else math.ceil(count)
         self.total_size = self.num_samples * num_replicas
 
     def __iter__(self):

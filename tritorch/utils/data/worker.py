@@ -91,6 +91,7 @@ def work(pipe, make_fetch, dataset, init, number, count, seed):
     global _info
     parent = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)                         # Ctrl-C is the parent's: it ends the workers
+    _hold_interrupts(False)
     try:
         trouble, fetch = None, None
         try:
@@ -117,6 +118,12 @@ def work(pipe, make_fetch, dataset, init, number, count, seed):
             result = None
     except (EOFError, BrokenPipeError, ConnectionResetError):            # the parent is gone
         pass
+
+
+def _hold_interrupts(held):
+    """Let Ctrl-C wait, in this thread and in the processes that it starts."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK if held else signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def _seed(seed):
@@ -204,6 +211,7 @@ class Workers:
     def __init__(self, context, count, make_fetch, dataset, init, seed):
         resource_tracker.ensure_running()                                # before they start: parent and workers keep one account
         self.pipes, self.processes = [], []
+        _hold_interrupts(True)                                           # until the workers ignore them
         try:
             for k in range(count):
                 ours, theirs = context.Pipe()
@@ -215,6 +223,8 @@ class Workers:
         except BaseException:
             self.close()
             raise
+        finally:
+            _hold_interrupts(False)
 
     def submit(self, k, task):
         """Give worker k (name, indices) to fetch."""
