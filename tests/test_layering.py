@@ -117,7 +117,7 @@ def test_torch_is_an_opponent_only():
 
 
 def test_optional_packages_are_optional():
-    required = sys.stdlib_module_names | {"tritorch", "triton_kernels", "triton", "cuda", "numpy", "ml_dtypes", "safetensors", "tqdm"}
+    required = sys.stdlib_module_names | {"tritorch", "triton_kernels", "triton", "cuda", "numpy", "ml_dtypes", "scipy", "tqdm"}
     assert not offenders(PRODUCT, lambda _, module: module.split(".")[0] not in required, optional=False)
 
 

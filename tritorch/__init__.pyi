@@ -8,6 +8,7 @@ from tritorch.tensor import Tensor as Tensor
 from tritorch import amp as amp
 from tritorch.amp.autocast_mode import autocast as autocast
 from tritorch import autograd as autograd
+from tritorch import cpu as cpu
 from tritorch import cuda as cuda
 from tritorch.device import device as device
 from tritorch import dispatch as dispatch

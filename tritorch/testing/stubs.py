@@ -5,6 +5,7 @@ Operators with one output return Tensor; where a result depends on the arguments
 """
 import importlib
 import inspect
+import pkgutil
 import types
 from pathlib import Path
 
@@ -68,13 +69,14 @@ def class_stub(cls):
 def stub(module):
     """The stub of a module as text."""
     parts = {"imports": [], "values": [], "functions": [], "classes": []}
-    for name in dir(module):                                         # dir and getattr find what loads when first asked for
+    inside = {m.name for m in pkgutil.iter_modules(getattr(module, "__path__", []))}
+    for name in sorted({*dir(module), *inside}):                     # dir and getattr find what loads when first asked for
         if name.startswith("__") or name in ("Any", "annotations"):
             continue
-        value = getattr(module, name)
+        value = getattr(module, name) if name in dir(module) else None
         home = getattr(value, "__module__", None)
-        if isinstance(value, types.ModuleType):
-            if value.__name__ == f"{module.__name__}.{name}":
+        if isinstance(value, types.ModuleType) or value is None and name in inside:
+            if name in inside:
                 parts["imports"].append(f"from {module.__name__} import {name} as {name}\n")
         elif inspect.isclass(value) and home == module.__name__:
             parts["classes"].append(class_stub(value))
