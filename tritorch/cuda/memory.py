@@ -44,10 +44,12 @@ def fill(ptr: int, value: int, width: int, count: int, device_index: int) -> Non
             driver.current().fill(ptr, value, width, count, current_handle(device_index))
 
 
-def upload(array: np.ndarray, ptr: int, device_index: int, pinned_owner: Pinned | None = None) -> None:
-    """Copy a contiguous array to the device. Pageable memory may change on return; pinned memory must stay until the copy ran."""
+def upload(array: np.ndarray, ptr: int, device_index: int, pinned_owner: Pinned | None = None, non_blocking: bool = True) -> None:
+    """Copy a contiguous array to the device. Pageable memory may change on return; pinned memory only once the copy ran, for which
+    the host waits unless `non_blocking`. In a graph capture the memory must be pinned, and every replay reads it again."""
     stream = current_handle(device_index)
-    if is_capturing(device_index, stream):
+    capturing = is_capturing(device_index, stream)
+    if capturing:
         check(pinned_owner is not None, "upload", "pinned host memory in a CUDA graph capture, because replays read it again",
               "pageable memory", use="pin_memory()")
         captures[device_index].keep(pinned_owner)
@@ -55,6 +57,8 @@ def upload(array: np.ndarray, ptr: int, device_index: int, pinned_owner: Pinned 
         copy(ptr, array.__array_interface__["data"][0], array.nbytes, "h2d", device_index)
         if pinned_owner is not None:
             pinned_owner.streams.add((device_index, stream))
+            if not (non_blocking or capturing):
+                driver.current().stream_synchronize(stream)
 
 
 def download(ptr: int, nbytes: int, device_index: int) -> np.ndarray:
