@@ -5,10 +5,12 @@ operators that also get `x.f_()`: the same operator written into x. `OPERATORS` 
 """
 from tritorch.autograd import engine
 from tritorch.dtype import types
+from tritorch.errors import check
 from tritorch.ops import (
     activation,
     attention,
     compare,
+    convolution,
     copy,
     create,
     dropout,
@@ -18,8 +20,10 @@ from tritorch.ops import (
     indexing,
     matmul,
     normalize,
+    padding,
     picking,
     pointwise,
+    pooling,
     put,
     quantile,
     random,
@@ -73,8 +77,12 @@ METHODS = {
     random: "uniform_ normal_ bernoulli_ random_ exponential_ geometric_ cauchy_ log_normal_",
 }
 FUNCTIONS = {
+    convolution: "conv1d conv2d conv_transpose1d conv_transpose2d",
+    pooling: "max_pool1d max_pool2d avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d",
+    padding: "",
     create: "empty zeros ones full empty_like full_like zeros_like ones_like arange linspace logspace eye tensor scalar_tensor",
     einsum: "einsum tensordot",
+    picking: "unravel_index",
     attention: "",
     shaping: """cat concat concatenate stack hstack vstack dstack row_stack column_stack meshgrid cartesian_prod combinations atleast_1d atleast_2d
             atleast_3d broadcast_tensors""",
@@ -86,8 +94,9 @@ FUNCTIONS = {
 IN_PLACE = {
     pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative abs absolute sign sgn square ceil floor
             round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf
-            erfc erfinv lgamma digamma sinc atan2 hypot copysign xlogy float_power sigmoid logit ldexp""",
-    compare: """eq ne lt le gt ge logical_not logical_and logical_or logical_xor nan_to_num bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift
+            erfc erfinv lgamma digamma sinc atan2 hypot copysign xlogy float_power sigmoid logit ldexp
+            deg2rad rad2deg arcsin arccos arctan arcsinh arccosh arctanh arctan2 nextafter heaviside""",
+    compare: """eq ne lt le gt ge not_equal less less_equal greater greater_equal logical_not logical_and logical_or logical_xor nan_to_num bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift
             bitwise_right_shift lerp addcmul addcdiv clamp clip clamp_min clamp_max gcd lcm""",
     activation: "relu",
     scan: "cumsum cumprod",
@@ -100,7 +109,7 @@ IN_PLACE = {
 OPERATORS = {
     pointwise: """__add__ add, __mul__ mul, __rmul__ mul, __radd__ add, __sub__ sub, __rsub__ rsub, __truediv__ div, __floordiv__ floor_divide,
             __mod__ remainder, __pow__ pow, __neg__ neg, __pos__ positive, __abs__ abs""",
-    compare: """__invert__ bitwise_not, __and__ bitwise_and, __or__ bitwise_or, __xor__ bitwise_xor, __rand__ bitwise_and, __ror__ bitwise_or,
+    compare: """__invert__ invert, __and__ bitwise_and, __or__ bitwise_or, __xor__ bitwise_xor, __rand__ bitwise_and, __ror__ bitwise_or,
             __rxor__ bitwise_xor, __lshift__ bitwise_left_shift, __rshift__ bitwise_right_shift, __eq__ eq, __ne__ ne, __lt__ lt, __le__ le, __gt__ gt, __ge__ ge""",
     matmul: "__matmul__ matmul",
     getitem: "__getitem__ getitem, __setitem__ setitem",
@@ -110,7 +119,8 @@ CASTS = dict(float=types.float32, double=types.float64, half=types.float16, bflo
              short=types.int16, char=types.int8, byte=types.uint8, bool=types.bool)
 IN_PLACE_OPERATORS = """__iadd__ add, __isub__ sub, __imul__ mul, __itruediv__ div, __ipow__ pow, __ifloordiv__ floor_divide, __imod__ remainder,
             __iand__ bitwise_and, __ior__ bitwise_or, __ixor__ bitwise_xor"""
-REFLECTED = "__rtruediv__ div, __rpow__ pow, __rfloordiv__ floor_divide, __rmod__ remainder, __rmatmul__ matmul"
+REFLECTED = """__rtruediv__ div, __rpow__ pow, __rfloordiv__ floor_divide, __rmod__ remainder, __rmatmul__ matmul, __rlshift__ bitwise_left_shift,
+            __rrshift__ bitwise_right_shift"""
 
 
 def in_place(f):
@@ -168,13 +178,13 @@ def attach():
         setattr(Tensor, name, copy.as_type(kind))
     for f in (backward, engine.register_hook, engine.register_post_accumulate_grad_hook, engine.retain_grad, sum_to_size, record_stream):
         setattr(Tensor, f.__name__, f)
-    Tensor.cpu, Tensor.cuda, Tensor.new_empty, Tensor.where = copy.cpu_, copy.cuda_, create.new_empty_method, compare.tensor_where
+    Tensor.cpu, Tensor.cuda, Tensor.type, Tensor.new_empty, Tensor.where = copy.cpu_, copy.cuda_, copy.type_, create.new_empty_method, compare.tensor_where
     Tensor.__index__, Tensor.__contains__ = as_index, contains
     Tensor.__bool__, Tensor.__int__, Tensor.__float__ = [(lambda self, kind=kind: kind(self.item())) for kind in (bool, int, float)]
-    Tensor.__iter__ = lambda self: iter(self.unbind(0))
+    Tensor.__iter__ = iterate
     Tensor.T = property(lambda self: self.permute(tuple(range(self.ndim))[::-1]), doc="The dims in reverse order.")
-    Tensor.mT = Tensor.mH = property(lambda self: self.transpose(-2, -1), doc="The last two dims exchanged.")
-    Tensor.H = property(lambda self: self.t(), doc="The transpose of a matrix.")
+    Tensor.mT = Tensor.mH = property(view.adjoint, doc="The last two dims exchanged.")
+    Tensor.H = property(view.matrix_adjoint, doc="The transpose of a matrix.")
     Tensor.retains_grad = property(engine.retains_grad)
     surface["empty_strided"] = create.strided_empty
 
@@ -200,6 +210,12 @@ def as_index(self):
     if self.dtype.is_floating_point or self.numel() != 1:
         raise TypeError(f"index: expected an integer tensor of one element, got {self.dtype} of shape {self.shape}")
     return int(self.item())
+
+
+def iterate(self):
+    """The slices along the first dim."""
+    check(len(self.shape) > 0, "iter", "a tensor of at least one dim", "0 dims", error=TypeError)
+    return iter(self.unbind(0))
 
 
 def contains(self, value):
