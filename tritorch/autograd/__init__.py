@@ -19,6 +19,8 @@ from tritorch.autograd.modes import (
 )
 from tritorch.tensor import Tensor as Variable
 
-__all__ = ["Function", "GradcheckError", "Node", "Variable", "backward", "detect_anomaly", "enable_grad", "forward_ad", "functional", "grad", "gradcheck",
-           "gradgradcheck", "graph", "inference_mode", "is_anomaly_check_nan_enabled", "is_anomaly_enabled", "is_grad_enabled", "is_inference_mode_enabled",
+__all__ = ["Function", "GradcheckError", "Node", "Variable", "backward", "detect_anomaly", "enable_grad", "forward_ad", "functional",
+           "grad", "gradcheck",
+           "gradgradcheck", "graph", "inference_mode", "is_anomaly_check_nan_enabled", "is_anomaly_enabled", "is_grad_enabled",
+           "is_inference_mode_enabled",
            "no_grad", "set_detect_anomaly", "set_grad_enabled", "set_multithreading_enabled"]

@@ -38,7 +38,7 @@ class Run:
     def __init__(self, keep, create, wanted=None, runs=None, leads=None, leaves=()):
         self.keep, self.create, self.wanted, self.runs, self.leads, self.leaves = keep, create, wanted, runs, leads, leaves
         self.pending, self.heap, self.captured = {}, [], {}
-        self.late, self.uses = {}, None                                  # hooked leaves: their sums so far; how many nodes are still to come
+        self.late, self.uses = {}, None                               # hooked leaves: their sums so far; how many nodes are still to come
         self.crossing = None                                             # what keeps streams in order, once a second one is met
 
     def go(self, roots):
@@ -84,7 +84,7 @@ class Run:
                 pairs = after(hooks, node, pairs, grads)
             if not keep:
                 node.release()
-            grads = None                                                 # a gradient that passed through unchanged may have no other owner now
+            grads = None                                            # a gradient that passed through unchanged may have no other owner now
             for edge, g in pairs:
                 if g is None:
                     continue
@@ -325,10 +325,12 @@ def grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=Fal
     """
     outputs, inputs = as_tuple(outputs), as_tuple(inputs)
     keep = create_graph if retain_graph is None else retain_graph
-    check(not (materialize_grads and allow_unused is False), "grad", "allow_unused=True or not given with materialize_grads=True", "False", error=ValueError)
+    check(not (materialize_grads and allow_unused is False), "grad", "allow_unused=True or not given with materialize_grads=True", "False",
+          error=ValueError)
     if is_grads_batched:
         given = as_tuple(grad_outputs)
-        rows = [grad(outputs, inputs, [g[k] for g in given], True, create_graph, True, allow_unused, False, materialize_grads) for k in range(len(given[0]))]
+        rows = [grad(outputs, inputs, [g[k] for g in given], True, create_graph, True, allow_unused, False, materialize_grads)
+                for k in range(len(given[0]))]
         return tuple([None if column[0] is None else _stack(column) for column in zip(*rows)])
     found = gradients_of("grad", outputs, inputs, grad_outputs, keep, create_graph)
     for k, (t, g) in enumerate(zip(inputs, found)):

@@ -117,7 +117,8 @@ class Level:
         if base is not None:
             whole = self.tangent(base)
             if whole is None or whole.strides != base.strides:
-                whole = base.detach().new_empty_strided(base.shape, base.strides).zero_() if whole is None else self.same_layout(whole, base)
+                whole = base.detach().new_empty_strided(base.shape,
+                                                        base.strides).zero_() if whole is None else self.same_layout(whole, base)
                 self.give(base, whole)
             part = whole.as_strided(x.shape, x.strides, x.offset - base.offset + whole.offset)
             self.give(x, part)
@@ -174,7 +175,8 @@ def transpose(op, args, tangents):
             pulled = differentiate([outs[k] for k in live], [x for x, _ in picked], probes, create_graph=True, allow_unused=True)
             pairs = [(p, t) for p, (_, t) in zip(pulled, picked) if p is not None and p.requires_grad]
             if pairs:
-                moved = differentiate([p for p, _ in pairs], probes, [t.to(p.dtype).expand(p.shape) for p, t in pairs], create_graph=keep, allow_unused=True)
+                moved = differentiate([p for p, _ in pairs], probes, [t.to(p.dtype).expand(p.shape) for p, t in pairs], create_graph=keep,
+                                      allow_unused=True)
                 for k, m in zip(live, moved):
                     result[k] = m
     finally:
@@ -200,7 +202,8 @@ def jvp(func, primals, tangents):
     primals, tangents = ((primals,), (tangents,)) if single else (tuple(primals), tuple(tangents))
     check(len(primals) == len(tangents), "jvp", f"{len(primals)} tangents, one a primal", len(tangents))
     for x, t in zip(primals, tangents):
-        check(x.shape == t.shape and x.dtype is t.dtype, "jvp", f"tangents of the primals' shape and dtype, {x.shape} {x.dtype}", (t.shape, t.dtype))
+        check(x.shape == t.shape and x.dtype is t.dtype, "jvp", f"tangents of the primals' shape and dtype, {x.shape} {x.dtype}",
+              (t.shape, t.dtype))
     level = Level()
     duals = [level.dual(x, t) for x, t in zip(primals, tangents)]
     with level:

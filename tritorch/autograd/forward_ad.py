@@ -31,7 +31,8 @@ def _current():
 
 def enter_dual_level():
     """Begin to carry tangents; returns the level."""
-    check(_current() is None, "enter_dual_level", "no dual level around (Nested forward mode AD is not supported at the moment)", "one", use="func.jvp, which nests")
+    check(_current() is None, "enter_dual_level", "no dual level around (Nested forward mode AD is not supported at the moment)", "one",
+          use="func.jvp, which nests")
     level = Level()
     level.by_hand = True
     return level.__enter__()
@@ -40,7 +41,8 @@ def enter_dual_level():
 def exit_dual_level(*, level=None):
     """End the dual level: its tangents are gone."""
     found = _current()
-    check(found is not None and level in (None, found), "exit_dual_level", "the dual level that was entered last", "another" if found else "none")
+    check(found is not None and level in (None, found), "exit_dual_level", "the dual level that was entered last",
+          "another" if found else "none")
     check(state.interpreter is found, "exit_dual_level", "the dual level innermost", type(state.interpreter).__name__)
     found.__exit__()
 
@@ -61,7 +63,8 @@ def make_dual(tensor, tangent, *, level=None):
     level = level or _current()
     check(level is not None, "make_dual", "a dual level around", "none", use="with dual_level():")
     check(tensor.dtype.is_floating_point, "make_dual", "a floating tensor", tensor.dtype, error=ValueError)
-    check(tangent.shape == tensor.shape and tangent.dtype is tensor.dtype, "make_dual", f"a tangent of shape {tensor.shape} and {tensor.dtype}", tangent.shape, tangent.dtype)
+    check(tangent.shape == tensor.shape and tangent.dtype is tensor.dtype, "make_dual",
+          f"a tangent of shape {tensor.shape} and {tensor.dtype}", tangent.shape, tangent.dtype)
     return level.dual(tensor, tangent)
 
 

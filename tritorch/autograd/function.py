@@ -27,7 +27,8 @@ class FunctionCtx(graph.Node):
     def save_for_backward(self, *tensors):
         """Keep inputs and outputs (None passes) for `saved_tensors` in backward."""
         for t in tensors:
-            check(t is None or isinstance(t, Tensor), "save_for_backward", "tensors or None", type(t).__name__, use="attributes of ctx", error=TypeError)
+            check(t is None or isinstance(t, Tensor), "save_for_backward", "tensors or None", type(t).__name__, use="attributes of ctx",
+                  error=TypeError)
         self._to_save = tensors
 
     def save_for_forward(self, *tensors):
@@ -179,7 +180,8 @@ def _record(ctx, args, outs):
     ctx.seq, ctx.outputs, ctx.frame = graph.next_seq(), len(outs), places.user_place(4)
     if state.anomaly is not None:
         ctx.trace = places.user_trace()
-    ctx.edges = [(a.node, a.index, a.shape, a.dtype) if isinstance(a, Tensor) and a.requires_grad else None if isinstance(a, Tensor) else False for a in args]
+    ctx.edges = [(a.node, a.index, a.shape, a.dtype) if isinstance(a, Tensor) and a.requires_grad else None
+                 if isinstance(a, Tensor) else False for a in args]
     ctx.shapes = [(o.shape, o.dtype, o.device) if isinstance(o, Tensor) else None for o in outs]
     for d in ctx._dirty:
         d.storage.version += 1

@@ -33,7 +33,8 @@ def _pull(op, outs, inputs, weights, create_graph, strict):
     found = [None] * len(inputs)
     if pairs:
         found = grad([o for o, _ in pairs], inputs, [w for _, w in pairs], retain_graph=True, create_graph=create_graph, allow_unused=True)
-    check(not strict or all(g is not None for g in found), op, "outputs that depend on every input in strict mode", "an input without an effect")
+    check(not strict or all(g is not None for g in found), op, "outputs that depend on every input in strict mode",
+          "an input without an effect")
     return [x.new_zeros(x.shape) if g is None else g for g, x in zip(found, inputs)]
 
 
@@ -47,7 +48,8 @@ def _weights(op, v, like, optional):
         check(len(like) == 1 and like[0].numel() == 1 and optional, op, "v given unless there is one output of one element", "None")
         return (like[0].new_ones(like[0].shape),)
     v = _tuple(v)[1]
-    check(len(v) == len(like) and all(a.shape == b.shape for a, b in zip(v, like)), op, f"v of the shapes {[tuple(x.shape) for x in like]}", [tuple(a.shape) for a in v])
+    check(len(v) == len(like) and all(a.shape == b.shape for a, b in zip(v, like)), op, f"v of the shapes {[tuple(x.shape) for x in like]}",
+          [tuple(a.shape) for a in v])
     return v
 
 

@@ -56,7 +56,8 @@ class _Check:
         self.wanted = [j for j, x in enumerate(inputs) if isinstance(x, Tensor) and x.requires_grad]
         check(self.wanted, "gradcheck", "at least one input tensor that requires grad", "none", error=ValueError)
         for j in self.wanted:
-            check(0 not in [s for s, n in zip(inputs[j].strides, inputs[j].shape) if n > 1], "gradcheck", f"elements of input {j} with memory of their own",
+            check(0 not in [s for s, n in zip(inputs[j].strides, inputs[j].shape) if n > 1], "gradcheck",
+                  f"elements of input {j} with memory of their own",
                   f"strides {inputs[j].strides}", use="x.clone()")
         self.outs = _outputs(func, inputs)
 
@@ -146,8 +147,10 @@ class _Check:
                     raise GradcheckError("gradcheck: Expected backward function to handle undefined output grads as zeros, got other gradients")
 
 
-def gradcheck(func, inputs, *, eps=1e-6, atol=1e-5, rtol=0.001, raise_exception=True, nondet_tol=0.0, check_undefined_grad=True, check_grad_dtypes=False,
-              check_batched_grad=False, check_batched_forward_grad=False, check_forward_ad=False, check_backward_ad=True, fast_mode=False, masked=None):
+def gradcheck(func, inputs, *, eps=1e-6, atol=1e-5, rtol=0.001, raise_exception=True, nondet_tol=0.0, check_undefined_grad=True,
+              check_grad_dtypes=False,
+              check_batched_grad=False, check_batched_forward_grad=False, check_forward_ad=False, check_backward_ad=True, fast_mode=False,
+              masked=None):
     """Whether the gradients of `func` at `inputs` (float64 recommended) agree with finite differences of step `eps`.
 
     Raises GradcheckError where they do not, or returns False with `raise_exception=False`. `fast_mode` compares random
@@ -174,8 +177,10 @@ def gradcheck(func, inputs, *, eps=1e-6, atol=1e-5, rtol=0.001, raise_exception=
     return True
 
 
-def gradgradcheck(func, inputs, grad_outputs=None, *, eps=1e-6, atol=1e-5, rtol=0.001, gen_non_contig_grad_outputs=False, raise_exception=True, nondet_tol=0.0,
-                  check_undefined_grad=True, check_grad_dtypes=False, check_batched_grad=False, check_fwd_over_rev=False, check_rev_over_rev=True,
+def gradgradcheck(func, inputs, grad_outputs=None, *, eps=1e-6, atol=1e-5, rtol=0.001, gen_non_contig_grad_outputs=False,
+                  raise_exception=True, nondet_tol=0.0,
+                  check_undefined_grad=True, check_grad_dtypes=False, check_batched_grad=False, check_fwd_over_rev=False,
+                  check_rev_over_rev=True,
                   fast_mode=False, masked=False):
     """Whether the second derivatives of `func` agree with finite differences of the first; `grad_outputs` are random unless given.
 
@@ -183,7 +188,8 @@ def gradgradcheck(func, inputs, grad_outputs=None, *, eps=1e-6, atol=1e-5, rtol=
     >>> torch.autograd.gradgradcheck(lambda x: (x ** 3).sum(), torch.randn(3, dtype=torch.float64, requires_grad=True))
     True
     """
-    check(check_fwd_over_rev or check_rev_over_rev, "gradgradcheck", "forward or reverse over reverse to check", "neither", error=ValueError)
+    check(check_fwd_over_rev or check_rev_over_rev, "gradgradcheck", "forward or reverse over reverse to check", "neither",
+          error=ValueError)
     inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     places = [j for j, x in enumerate(inputs) if isinstance(x, Tensor) and x.requires_grad]
     if grad_outputs is None:
@@ -198,7 +204,8 @@ def gradgradcheck(func, inputs, grad_outputs=None, *, eps=1e-6, atol=1e-5, rtol=
         given = [x.detach().requires_grad_() if j in places and not x.requires_grad else x for j, x in enumerate(given)]
         outs = _outputs(func, given)
         pairs = [(o, w) for o, w in zip(outs, ws) if o.requires_grad]
-        found = differentiate([o for o, _ in pairs], [given[j] for j in places], [w for _, w in pairs], create_graph=True, allow_unused=True)
+        found = differentiate([o for o, _ in pairs], [given[j] for j in places], [w for _, w in pairs], create_graph=True,
+                              allow_unused=True)
         return tuple(g for g in found if g is not None)
 
     return gradcheck(gradients, (*inputs, *weights), eps=eps, atol=atol, rtol=rtol, raise_exception=raise_exception, nondet_tol=nondet_tol,

@@ -371,7 +371,7 @@ def hang(node, outs):
     saved, plan = node.saved, node.plan
     for k, which in plan.saved_outputs:
         saved[k] = pack(outs[which], True, which)
-    if cuda_streams._current.handles:                                    # empty until this thread chooses a stream
+    if cuda_streams.used:
         note(node)
     for k, o in enumerate(outs):
         if plan.outputs[k] and o.dtype.is_floating_point:

@@ -104,14 +104,16 @@ def register_hook(self, hook):
     >>> x.sum().backward(); x.grad
     tensor([10., 10.])
     """
-    check(self.requires_grad, "register_hook", "a tensor that requires grad (cannot register a hook on a tensor that doesn't require gradient)", "one that does not")
+    check(self.requires_grad, "register_hook",
+          "a tensor that requires grad (cannot register a hook on a tensor that doesn't require gradient)", "one that does not")
     return Handle(hooks_of(self.node).tensor, (self.index, hook))
 
 
 def register_post_accumulate_grad_hook(self, hook):
     """Call `hook(tensor)` after this leaf's `.grad` got the gradient of a backward pass."""
     check(self.requires_grad, "register_post_accumulate_grad_hook", "a leaf that requires grad", "a tensor that does not require grad")
-    check(type(self.node) is Leaf, "register_post_accumulate_grad_hook", "a leaf that requires grad", "the result of an operator", use="register_hook()")
+    check(type(self.node) is Leaf, "register_post_accumulate_grad_hook", "a leaf that requires grad", "the result of an operator",
+          use="register_hook()")
     return Handle(hooks_of(self.node).accumulated, hook)
 
 
@@ -123,7 +125,8 @@ def retain_grad(self):
     >>> (y * y).sum().backward(); y.grad
     tensor([6., 6.])
     """
-    check(self.requires_grad, "retain_grad", "a tensor that requires grad (can't retain_grad on Tensor that has requires_grad=False)", "one that does not")
+    check(self.requires_grad, "retain_grad", "a tensor that requires grad (can't retain_grad on Tensor that has requires_grad=False)",
+          "one that does not")
     if type(self.node) is not Leaf:
         hooks_of(self.node).kept[self.index] = weakref.ref(self)
 

@@ -24,14 +24,15 @@ _defaults: dict[int, Stream] = {}
 _made: dict[tuple[int, int], list[int]] = {}    # never destroyed, so that a handle names one queue for ever and so one memory pool
 _turn: dict[tuple[int, int], int] = {}
 _chosen: dict[tuple, tuple] = {}                # what chosen() has returned
+used = False                                    # whether any thread has chosen a stream since the driver came: until then no one needs to look
 _lock = threading.Lock()
 captures: dict = {}                             # device index -> the CUDAGraph that is being recorded there
 
 
 def forget() -> None:
     """Start anew in every thread: the driver was replaced, so every handle is void."""
-    global _current
-    _current = _Current()
+    global _current, used
+    _current, used = _Current(), False
     for table in (_defaults, _made, _turn, _chosen, captures):
         table.clear()
 
@@ -166,7 +167,9 @@ def chosen() -> tuple | None:
 
 def set_stream(stream: Stream | None) -> None:
     """Make `stream` and its device current in this thread; None changes nothing. `stream()` undoes itself, this does not."""
+    global used
     if stream is not None:
+        used = True
         index = stream.device.index
         if index != current_device():
             set_device(index)
