@@ -3,12 +3,13 @@ import collections.abc
 
 import numpy as np
 
+from tritorch.device import cpu
 from tritorch.dtype import float64
 from tritorch.errors import check
 from tritorch.interop import as_tensor
 from tritorch.ops.create import tensor
 from tritorch.ops.shaping import stack
-from tritorch.tensor import Tensor
+from tritorch.tensor import Tensor, from_array
 
 
 def default_convert(data):
@@ -56,10 +57,10 @@ def default_collate(batch):
     """
     first = batch[0]
     if isinstance(first, Tensor):
-        return stack(batch)
+        return _stacked(batch)
     if isinstance(first, np.ndarray):
         check(first.dtype.kind not in "SUO", "default_collate", "arrays of numbers", first.dtype, error=TypeError)
-        return stack([as_tensor(x) for x in batch])
+        return _stacked([as_tensor(x) for x in batch])
     if isinstance(first, np.generic) and first.dtype.kind in "biuf":
         return as_tensor(np.array(batch))
     if isinstance(first, float):
@@ -77,6 +78,14 @@ def default_collate(batch):
     if isinstance(first, tuple):
         return type(first)(*columns) if hasattr(first, "_fields") else columns
     return _like(first, columns)
+
+
+def _stacked(batch):
+    """The tensors along a new first dim; on the CPU by numpy, which takes a tenth of the time for small ones."""
+    kind = batch[0].dtype
+    if all(x.storage.device is cpu and x.dtype is kind and x.shape == batch[0].shape and x.node is None for x in batch):
+        return from_array(np.stack([x.array for x in batch]))
+    return stack(batch)
 
 
 def pinned(data):

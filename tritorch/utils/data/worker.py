@@ -242,7 +242,7 @@ class Workers:
             if pipe in ready:
                 try:
                     out.append((k, *_unpacked(pipe.recv_bytes())))
-                except EOFError:
+                except (EOFError, ConnectionResetError):
                     self._died(k)
         if ready and not out:
             self._died(next(k for k, s in enumerate(sentinels) if s in ready))
