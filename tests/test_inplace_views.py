@@ -67,3 +67,319 @@ def check_slope(program, grads):
 @hypothesis.given(programs)
 def test_random_programs(program):
     compare(program)
+
+
+def leaf(torch, *values):
+    return torch.tensor(list(values) if len(values) != 1 else values[0], dtype=torch.float64, requires_grad=True)
+
+
+# ------------------------------------------------------------------ history
+@both
+def test_a_write_through_a_view_is_seen_by_all(torch):
+    x = leaf(torch, 1.0, 2.0, 3.0, 4.0)
+    y = x * 1
+    v, u = y[1:3], y.view(2, 2)
+    w = v[:1]
+    v.mul_(x[:2])
+    u[1].add_(x[2:])
+    assert v.grad_fn is not None and w.requires_grad and v._base is y and w._base is y
+    return y, v, u, w, torch.autograd.grad((y * y).sum() + (v * u[0]).sum() + w.sum(), x)
+
+
+@both
+def test_a_base_gets_history_from_its_view(torch):
+    x = leaf(torch, 1.0, 2.0)
+    base = torch.zeros(4, dtype=torch.float64)
+    view = base[1:3]
+    view.copy_(x)
+    assert base.requires_grad and not base.is_leaf and view.requires_grad
+    (base * base).sum().backward()
+    return base, x.grad
+
+
+@both
+def test_rows_filled_one_by_one(torch):
+    x = leaf(torch, 1.0, 2.0, 3.0)
+    out = torch.zeros(3, 3, dtype=torch.float64)
+    for k in range(3):
+        out[k] = x * (k + 1)
+        out[:, k] *= 2
+    out.sum().backward()
+    return out, x.grad
+
+
+@both
+def test_constants_cut_the_gradient(torch):
+    x = leaf(torch, 1.0, 2.0, 3.0)
+    y = x * 2
+    y[0] = 7.0
+    y[1:2].zero_()
+    y.sum().backward()
+    z = x * 3
+    z.fill_(1.0)
+    assert z.requires_grad
+    (g,) = torch.autograd.grad(z.sum(), x)
+    return x.grad, g
+
+
+@both
+def test_second_order_through_writes(torch):
+    x = leaf(torch, 1.0, 2.0, 3.0)
+    y = x * 1
+    y[1:] *= x[:2] ** 2
+    y.sin_()
+    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    return g, torch.autograd.grad((g * g).sum(), x)
+
+
+@both
+def test_masks_and_indices(torch):
+    x, v = leaf(torch, 1.0, 2.0, 3.0, 4.0), leaf(torch, 5.0, 6.0)
+    y = x * 1
+    y[torch.tensor([0, 2])] = v
+    y[y.detach() > 5.5] = 0.5
+    y[torch.tensor([3, 1])] *= 10
+    (y * y).sum().backward()
+    return y, x.grad, v.grad
+
+
+@both
+def test_mixed_dtypes_in_place(torch):
+    x = torch.tensor([1.0, 2.0], dtype=torch.float32, requires_grad=True)
+    w = leaf(torch, 3.0, 5.0)
+    y = x * 1
+    y.mul_(w)
+    y[:1].add_(w[:1])
+    assert y.dtype is torch.float32
+    (y * y).sum().backward()
+    assert x.grad.dtype is torch.float32 and w.grad.dtype is torch.float64
+    return x.grad, w.grad
+
+
+def test_views_of_several_at_once_can_be_written():
+    """PyTorch refuses these writes; here they have the history that every view has."""
+    torch = tritorch
+    x = torch.arange(6.0, dtype=torch.float64).requires_grad_()
+    for parts in (lambda t: t.unbind(), lambda t: t.split(2), lambda t: t.chunk(3), lambda t: t.tensor_split(3)):
+        y = x * 1
+        views = parts(y)
+        views[1].mul_(3)
+        views[0].mul_(views[1].sum())
+        (g,) = torch.autograd.grad(y.sum(), x)
+        want = x.detach().clone().requires_grad_()
+        n = views[0].numel()
+        second = want[n:2 * n] * 3
+        (h,) = torch.autograd.grad((want[:n] * second.sum()).sum() + second.sum() + want[2 * n:].sum(), want)
+        assert torch.allclose(g, h)
+
+
+# ------------------------------------------------------------------ what may not be written
+@both
+def test_leaves(torch):
+    x = leaf(torch, 1.0, 2.0)
+
+    def assign():
+        x[0] = 5.0
+
+    for write in (lambda: x.add_(1), lambda: x.zero_(), lambda: x[:1].mul_(2), assign, lambda: x.view(2, 1).fill_(1),
+                  lambda: x.detach_().requires_grad_().exp_()):
+        with pytest.raises(RuntimeError, match="leaf Variable that requires grad is being used in an in-place operation"):
+            write()
+    with torch.no_grad():
+        x.add_(1)
+        x[0] = 7.0
+    x.data.mul_(2)
+    x.detach().sub_(1)
+    return x
+
+
+@both
+def test_out(torch):
+    x, out = leaf(torch, 1.0, 2.0), torch.zeros(2, dtype=torch.float64)
+    for call in (lambda: torch.mul(x, x, out=out), lambda: torch.mul(out, out, out=x), lambda: torch.exp(out, out=x * 1)):
+        with pytest.raises(RuntimeError, match="out=... arguments don't support automatic differentiation, but one of the arguments "
+                                               "requires grad"):
+            call()
+    with torch.no_grad():
+        assert torch.mul(x, x, out=out) is out
+    return out, torch.add(out, 1, out=torch.empty(2, dtype=torch.float64))
+
+
+@both
+def test_views_made_without_history(torch):
+    x = leaf(torch, 1.0, 2.0, 3.0)
+    y = x * 1
+    with torch.no_grad():
+        v, of_leaf = y[:2], x[:2]
+    assert v._base is y
+    for write in (lambda: v.add_(1), lambda: v.mul_(x[:2]), lambda: of_leaf.add_(1)):
+        with pytest.raises(RuntimeError, match="created in no_grad mode and is being modified inplace with grad mode enabled"):
+            write()
+    with torch.no_grad():
+        v.add_(1)
+        of_leaf.add_(1)
+    y.mul_(2)
+    with pytest.raises(RuntimeError, match="its base or another view of"):
+        v * 2                                                            # noqa: B018
+    plain = torch.zeros(3, dtype=torch.float64)
+    with torch.no_grad():
+        u = plain[:2]
+    u.add_(1)
+    with pytest.raises(RuntimeError, match="no_grad mode"):
+        u.mul_(x[:2])
+    return x, y.detach(), plain
+
+
+# ------------------------------------------------------------------ versions
+@both
+def test_versions(torch):
+    x = torch.zeros(3, dtype=torch.float64)
+    seen = [x._version]
+    v, d, alias = x[1:], x.detach(), x.data
+    v.add_(1)
+    seen += [x._version, v._version, d._version, alias._version]
+    d.mul_(2)
+    alias.add_(1)
+    seen += [x._version, v._version, alias._version]
+    x.zero_()
+    x[0] = 5
+    torch.add(x, 1, out=x)
+    torch.autograd.graph.increment_version(x)
+    return seen + [x._version, v._version, x]
+
+
+@both
+def test_overwritten_values_are_an_error(torch):
+    x = leaf(torch, 1.0, 2.0)
+    programs = []
+
+    def program(f):
+        programs.append(f)
+
+    @program
+    def input_of_a_product():
+        y = x * 1
+        z = y * y
+        y.add_(1)
+        return z
+
+    @program
+    def output_of_exp():
+        z = x.exp()
+        z.mul_(2)
+        return z
+
+    @program
+    def through_a_view():
+        y = x * 1
+        z = y.sin()
+        y[0] = 5.0
+        return z
+
+    @program
+    def through_detach():
+        z = x.exp()
+        z.detach().zero_()
+        return z
+
+    @program
+    def without_grad_mode():
+        y = x * 1
+        z = y * y
+        with torch.no_grad():
+            y.add_(1)
+        return z
+
+    @program
+    def saved_view():
+        y = x * 1
+        z = y[:1] * x[:1]
+        y.add_(1)
+        return z
+
+    @program
+    def a_weight_after_its_step():
+        z = (x * x).sin()
+        with torch.no_grad():
+            x.sub_(0.1)
+        return z
+
+    for f in programs:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            f().sum().backward()
+    y = x * 1                                                            # the values of a sum are not needed
+    z = y + y
+    y.add_(1)
+    z.sum().backward()
+    y = x * 1                                                            # .data is not counted
+    z = y.sin()
+    y.data.add_(1)
+    z.sum().backward()
+    return x.grad
+
+
+def lines_of(error, *marks):
+    """The error names the lines of this file that carry the marks."""
+    text = open(__file__).read().splitlines()
+    for mark in marks:
+        (number,) = [k for k, line in enumerate(text, 1) if line.rstrip().endswith("# " + mark)]
+        assert f"{__file__}:{number}" in str(error), f"{mark} at {number}: {error}"
+
+
+def test_the_error_names_both_lines():
+    torch = tritorch
+    x = torch.ones(3, requires_grad=True)
+    y = x * 1
+    z = y * y                                                            # saved here
+    y.add_(1)                                                            # written here
+    with pytest.raises(RuntimeError, match="modified by an inplace operation") as error:
+        z.sum().backward()
+    lines_of(error.value, "saved here", "written here")
+    assert "'other'" in str(error.value) and "(3,)" in str(error.value) and "clone()" in str(error.value)
+
+
+def test_the_error_names_the_users_lines_across_layers():
+    torch = tritorch
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    loss = net(torch.ones(5, 3)).sum()                                   # saved by a layer here
+    loss.backward(retain_graph=True)
+    optimizer.step()                                                     # written by an optimizer here
+    with pytest.raises(RuntimeError, match="modified by an inplace operation") as error:
+        loss.backward()
+    lines_of(error.value, "saved by a layer here", "written by an optimizer here")
+
+
+def test_the_error_names_the_lines_of_a_function():
+    torch = tritorch
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g * ctx.saved_tensors[0]
+
+    x = torch.ones(3, requires_grad=True)
+    y = x * 1
+    z = Square.apply(y)                                                  # saved by a Function here
+    y[0] = 2                                                             # written by an assignment here
+    with pytest.raises(RuntimeError, match="modified by an inplace operation") as error:
+        z.sum().backward()
+    lines_of(error.value, "saved by a Function here", "written by an assignment here")
+
+
+def test_nothing_is_written_by_a_call_that_fails():
+    torch = tritorch
+    x, c = torch.ones(3, requires_grad=True), torch.ones(3)
+    y = x * 1
+    for call in (lambda: y.add_(torch.ones(4)), lambda: x.add_(1), lambda: torch.add(x, 1, out=c), lambda: y.copy_(torch.ones(2, 3)),
+                 lambda: c.add_("word")):
+        with pytest.raises((RuntimeError, TypeError)):
+            call()
+    assert (x._version, y._version, c._version) == (0, 0, 0) and y.tolist() == c.tolist() == [1.0] * 3
+    y.sum().backward()
+    assert x.grad.tolist() == [1.0] * 3

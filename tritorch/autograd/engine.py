@@ -221,7 +221,8 @@ def look_for_nan(node, pairs):
     for k, g in enumerate(gradients):
         if state.anomaly and isinstance(g, Tensor) and bool((g != g).any().item()):
             trace = node.trace or "(the forward call was made outside of anomaly mode)\n"
-            raise GradientError(f"{node.name()}: expected gradients without NaN, but it returned nan values in its {k}th output; the forward call was made at\n{trace}")
+            raise GradientError(f"{node.name()}: expected gradients without NaN, but it returned nan values in its {k}th output; the "
+                                f"forward call was made at\n{trace}")
 
 
 def reachable(roots):
@@ -264,7 +265,8 @@ def _seed(op, k, t, g):
         raise RuntimeError(f"{op}: element {k} of tensors does not require grad and does not have a grad_fn")
     if g is None:
         if t.numel() != 1:
-            raise RuntimeError(f"{op}: grad can be implicitly created only for scalar outputs, got shape {tuple(t.shape)}; use backward(gradient) or a sum")
+            raise RuntimeError(f"{op}: grad can be implicitly created only for scalar outputs, got shape {tuple(t.shape)}; use "
+                               f"backward(gradient) or a sum")
         g = empty(t.shape, t.dtype, t.device).fill_(1)
     else:
         check(isinstance(g, Tensor), op, "gradients that are tensors or None", type(g).__name__, error=TypeError)

@@ -101,7 +101,8 @@ class Function:
     setup_context = None
 
     def __init__(self, *args, **kwargs):
-        raise RuntimeError(f"{type(self).__name__}: expected a call of apply, got an instance of the class; use {type(self).__name__}.apply(...)")
+        raise RuntimeError(f"{type(self).__name__}: expected a call of apply, got an instance of the class; use "
+                           f"{type(self).__name__}.apply(...)")
 
     @staticmethod
     def forward(*args, **kwargs):

@@ -64,8 +64,10 @@ class _Check:
     def compare(self, analytic, numeric, what):
         if not np.allclose(analytic, numeric, self.rtol, self.atol, equal_nan=True):
             worst = np.nanargmax(np.abs(analytic - numeric)) if np.isfinite(analytic - numeric).any() else 0
-            raise GradcheckError(f"gradcheck: expected the Jacobian of {what} by the rules as by finite differences, got {np.ravel(analytic)[worst]:.8g} and "
-                                 f"{np.ravel(numeric)[worst]:.8g} where they differ most (atol {self.atol}, rtol {self.rtol}); numerical:{numeric} analytical:{analytic}")
+            raise GradcheckError(f"gradcheck: expected the Jacobian of {what} by the rules as by finite differences, got "
+                                 f"{np.ravel(analytic)[worst]:.8g} and "
+                                 f"{np.ravel(numeric)[worst]:.8g} where they differ most (atol {self.atol}, rtol {self.rtol}); "
+                                 f"numerical:{numeric} analytical:{analytic}")
 
     def slow(self, forward, backward):
         """Every entry of every Jacobian."""
@@ -92,7 +94,8 @@ class _Check:
                 rows.append(np.zeros(x.numel()) if g is None else _flat(g))
             tables.append(np.array(rows).reshape(self.outs[i].numel(), x.numel()).T)
         if not np.allclose(*tables, rtol=0, atol=self.nondet_tol, equal_nan=True):
-            raise GradcheckError(f"gradcheck: expected backward to give the same gradients twice, got a difference of {np.abs(tables[0] - tables[1]).max():.3g}; "
+            raise GradcheckError(f"gradcheck: expected backward to give the same gradients twice, got a difference of "
+                                 f"{np.abs(tables[0] - tables[1]).max():.3g}; "
                                  "Backward is not reentrant (use nondet_tol if that is meant)")
         return tables[0]
 
@@ -129,7 +132,8 @@ class _Check:
             for j, g in zip(self.wanted, _pulled(self.outs, i, self.inputs, self.wanted, np.ones(out.numel()))):
                 x = self.inputs[j]
                 if g is not None and (g.shape != x.shape or g.dtype is not x.dtype):
-                    raise GradcheckError(f"gradcheck: expected a gradient of shape {x.shape} and {x.dtype} for input {j}, got {g.shape} and {g.dtype}")
+                    raise GradcheckError(f"gradcheck: expected a gradient of shape {x.shape} and {x.dtype} for input {j}, got {g.shape} "
+                                         f"and {g.dtype}")
 
     def undefined(self):
         """Backward through some outputs only: gradients that never arrive count as zeros."""
@@ -144,7 +148,8 @@ class _Check:
             for a, b in zip(alone, spelled):
                 a, b = [0.0 if g is None else _flat(g) for g in (a, b)]
                 if not np.allclose(a, b, self.rtol, self.atol, equal_nan=True):
-                    raise GradcheckError("gradcheck: Expected backward function to handle undefined output grads as zeros, got other gradients")
+                    raise GradcheckError("gradcheck: Expected backward function to handle undefined output grads as zeros, got other "
+                                         "gradients")
 
 
 def gradcheck(func, inputs, *, eps=1e-6, atol=1e-5, rtol=0.001, raise_exception=True, nondet_tol=0.0, check_undefined_grad=True,

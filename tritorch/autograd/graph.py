@@ -161,7 +161,8 @@ class OpNode(Node):
             names, want = self.plan.saved_names, name[7:]
             want = {"self": self.plan.op.names[0], "result": self.plan.op.returns[0]}.get(want, want) if want not in names else want
             if want in names:
-                check(self.saved is not None, self.plan.op.__name__, "saved tensors that are still there", "a graph that backward has freed", use="retain_graph=True")
+                check(self.saved is not None, self.plan.op.__name__, "saved tensors that are still there",
+                      "a graph that backward has freed", use="retain_graph=True")
                 return self.unpack(names.index(want))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -178,7 +179,8 @@ def pack(x, is_output=False, index=None):
     """What a node keeps of a value: a snapshot of a tensor, anything else as it is."""
     if isinstance(x, Tensor):
         if x._inference:
-            raise GradientError("autograd: expected a normal tensor to save for the gradient, got one made in inference mode; use x.clone() outside of it")
+            raise GradientError("autograd: expected a normal tensor to save for the gradient, got one made in inference mode; use "
+                                "x.clone() outside of it")
         storage = x.storage
         if state.saved_hooks:
             return _Hooked(x, _OUTPUT if is_output else x.node, x.index if index is None else index)
@@ -367,7 +369,8 @@ def make_node(plan, args, edges, written=None):
 def hang(node, outs):
     """Finish a node with its outputs and make it their history."""
     node.outputs = len(outs)
-    node.shapes = [(o.shape, o.dtype, o.storage.device) for o in outs] if len(outs) > 1 else None     # one output: its gradient always arrives
+    # one output: its gradient always arrives
+    node.shapes = [(o.shape, o.dtype, o.storage.device) for o in outs] if len(outs) > 1 else None
     saved, plan = node.saved, node.plan
     for k, which in plan.saved_outputs:
         saved[k] = pack(outs[which], True, which)
@@ -399,5 +402,6 @@ def increment_version(tensors):
         t.storage.writer = places.user_place()
 
 
-__all__ = ["GradientEdge", "Node", "disable_saved_tensors_hooks", "get_gradient_edge", "increment_version", "register_multi_grad_hook", "save_on_cpu",
+__all__ = ["GradientEdge", "Node", "disable_saved_tensors_hooks", "get_gradient_edge", "increment_version", "register_multi_grad_hook",
+           "save_on_cpu",
            "saved_tensors_hooks"]

@@ -148,7 +148,8 @@ def move_kept(tensor, node, index):
 
 
 def register_multi_grad_hook(tensors, fn, *, mode="all"):
-    """Call `fn` when the gradients of all these tensors are there (with one a tensor, None where there is none), or with the first of them (`mode="any"`), once a pass.
+    """Call `fn` when the gradients of all these tensors are there (with one a tensor, None where there is none), or with the first of
+    them (`mode="any"`), once a pass.
 
     >>> import tritorch as torch
     >>> x, y = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)

@@ -49,10 +49,11 @@ def prepare(op, outs, args):
         if any(isinstance(v, Tensor) and v.requires_grad for v in (a if type(a) is tuple else (a,))):
             mask |= 1 << i
     for out in outs:
-        check_history(name, out, mask)
         if (mask or out.requires_grad) and not any(out is a for a in args):
-            raise RuntimeError(f"{name}: functions with out=... arguments don't support automatic differentiation, but one of the arguments requires grad; "
+            raise RuntimeError(f"{name}: functions with out=... arguments don't support automatic differentiation, but one of the "
+                               f"arguments requires grad; "
                                "use no_grad() or an out-of-place operator")
+        check_history(name, out, mask)
     if not mask and not any(o.requires_grad for o in outs):
         return None
     made = op.plans.get(mask) or op.plan(mask)
@@ -67,7 +68,8 @@ def check_history(name, out, wanted):
                            "use a view made in grad mode, or write under no_grad()")
     if own and (type(out.node) is Leaf or base is not None and type(base.node) is Leaf):
         kind = "leaf Variable" if type(out.node) is Leaf else "view of a leaf Variable"
-        raise RuntimeError(f"{name}: a {kind} that requires grad is being used in an in-place operation; use no_grad() or an out-of-place operator")
+        raise RuntimeError(f"{name}: a {kind} that requires grad is being used in an in-place operation; use no_grad() or an "
+                           f"out-of-place operator")
 
 
 def rebase(out, node):

@@ -4,10 +4,10 @@ import numbers
 
 import numpy as np
 
+from tritorch.autograd.modes import state
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
-from tritorch.autograd.modes import state
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import copy
@@ -66,6 +66,7 @@ def _sizes(size):
 def _finish(out, requires_grad, pin_memory=False):
     if pin_memory:
         out = copy.pin_memory(out)
+    out.storage.version = 0                                              # filling it was no write in place
     if state.inference:
         out._inference = True
         return out

@@ -8,6 +8,7 @@ import inspect
 import numpy as np
 
 from tritorch.autograd.modes import state
+from tritorch.autograd.places import user_place
 from tritorch.cuda import driver
 from tritorch.cuda.launch import launch, tile
 from tritorch.dispatch import _interpret
@@ -42,6 +43,7 @@ class MultiTensor:
         if state.interpreter is not None:
             return _interpret(self, args)
         self.body(*args)
+        writer = user_place()
         for part in self._parts(args):
             if not part[self.columns[0]]:
                 continue
@@ -52,6 +54,7 @@ class MultiTensor:
                     if mine.storage is not theirs.storage:
                         theirs.detach().copy_(mine)
                     theirs.storage.version += 1
+                    theirs.storage.writer = writer
 
     def _parts(self, args):
         """The arguments, for each device and dtype that occurs."""
