@@ -48,7 +48,8 @@ def set_device(device) -> None:
     """Make `device` the current one of this thread; a negative index changes nothing."""
     index = index_of(device)
     if index >= 0:
-        check(index < device_count(), "set_device", f"an index below {device_count()}", index)
+        count = driver.current().device_count()
+        check(index < count, "set_device", f"an index below {count}", index)
         driver.current().set_device(index)
         _current.index = index
 
@@ -111,7 +112,8 @@ def is_initialized() -> bool:
 def get_device_properties(device=None):
     """Name, compute capability (major, minor), total_memory in bytes, multi_processor_count … of a device."""
     index = index_of(device)
-    check(0 <= index < device_count(), "get_device_properties", f"an index below {device_count()}", index, error=AssertionError)
+    count = driver.current().device_count()
+    check(0 <= index < count, "get_device_properties", f"an index below {count}", index, error=AssertionError)
     return driver.current().device_properties(index)
 
 

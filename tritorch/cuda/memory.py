@@ -87,7 +87,8 @@ class Pinned:
     __slots__ = ("ptr", "nbytes", "size", "streams", "driver", "__array_interface__")
 
     def __init__(self, nbytes):
-        self.driver, self.streams, self.ptr, self.nbytes = driver.current(), set(), 0, nbytes
+        self.ptr = 0                                                     # what __del__ asks for, also when there is no driver
+        self.driver, self.streams, self.nbytes = driver.current(), set(), nbytes
         self.size = 1 << max(9, (nbytes - 1).bit_length()) if nbytes else 0      # powers of two, so that few sizes serve all
         if nbytes:
             with _lock:
