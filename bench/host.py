@@ -113,8 +113,8 @@ def backward_per_node(args, tritorch, nothing, length=1000):
     for _ in range(length):
         out = nothing(out, out.detach())
     g = tritorch.ones(8, 8)
-    calls = {"backward": lambda: out.backward(g, retain_graph=True), "grad": lambda: tritorch.autograd.grad(out, leaf, g, retain_graph=True)}
-    us = microseconds(calls, args)
+    us = microseconds({"backward": lambda: out.backward(g, retain_graph=True),
+                       "grad": lambda: tritorch.autograd.grad(out, leaf, g, retain_graph=True)}, args)
     yield rows.row(f"backward(), per node of a chain of {length} (budget {NODE} µs)", "µs", us["backward"] / length, limit=NODE)
     yield rows.row(f"autograd.grad(), per node of a chain of {length}", "µs", us["grad"] / length)
 
