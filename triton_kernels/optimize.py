@@ -1,7 +1,7 @@
 """Kernels over lists of tensors: one launch for all of them, whatever their sizes.
 
 What they share: `table_ptr` holds the address of tensor t of list k at [k * COUNT + t]; `plan_ptr` holds for each program the
-tensor it works on, the first of its BLOCK elements and the number of elements of the tensor; `like_ptr` lends its type to the
+tensor it works on, which of its blocks of BLOCK elements, and the number of elements of the tensor; `like_ptr` lends its type to the
 addresses. A program whose block is whole needs no mask, so that its loads are as wide as they can be.
 """
 import triton
@@ -12,17 +12,17 @@ from triton.language.extra import libdevice
 @triton.jit
 def column(table_ptr, like_ptr, k, t, COUNT, ALIGNED: tl.constexpr):
     """Where tensor t of list k begins."""
-    address = tl.load(table_ptr + k * COUNT + t)
+    ptr = tl.load(table_ptr + k * COUNT + t).to(like_ptr.dtype)
     if ALIGNED:
-        address = tl.multiple_of(address, 16)
-    return address.to(like_ptr.dtype)
+        ptr = tl.multiple_of(ptr, 16)
+    return ptr
 
 
 @triton.jit
-def task(plan_ptr):
+def task(plan_ptr, BLOCK: tl.constexpr):
     """The tensor that this program works on, its first element, and the tensor's size."""
     row = plan_ptr + 3 * tl.program_id(0).to(tl.int64)
-    return tl.load(row), tl.multiple_of(tl.load(row + 1), 16), tl.load(row + 2)
+    return tl.load(row), tl.load(row + 1) * BLOCK, tl.load(row + 2)
 
 
 @triton.jit
@@ -82,7 +82,7 @@ def sgd_block(p_ptr, g_ptr, m_ptr, i, mask, lr, momentum, intake, weight_decay,
 def sgd_kernel(table_ptr, plan_ptr, like_ptr, COUNT, lr, momentum, intake, weight_decay, MOMENTUM: tl.constexpr, FIRST: tl.constexpr,
                NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr, LR_POINTER: tl.constexpr, ALIGNED: tl.constexpr,
                BLOCK: tl.constexpr):
-    t, first, size = task(plan_ptr)
+    t, first, size = task(plan_ptr, BLOCK)
     i = first + tl.arange(0, BLOCK)
     lr = number(lr, LR_POINTER)
     p_ptr, g_ptr = column(table_ptr, like_ptr, 0, t, COUNT, ALIGNED), column(table_ptr, like_ptr, 1, t, COUNT, ALIGNED)
@@ -125,7 +125,7 @@ def adam_kernel(table_ptr, plan_ptr, like_ptr, COUNT, found_inf_ptr, lr, beta2, 
     if found_inf_ptr is not None:
         if tl.load(found_inf_ptr) != 0:
             return
-    t, first, size = task(plan_ptr)
+    t, first, size = task(plan_ptr, BLOCK)
     i = first + tl.arange(0, BLOCK)
     lr = number(lr, LR_POINTER)
     p_ptr, g_ptr = column(table_ptr, like_ptr, 0, t, COUNT, ALIGNED), column(table_ptr, like_ptr, 1, t, COUNT, ALIGNED)
@@ -181,10 +181,14 @@ def gathered(x, KIND: tl.constexpr):
 @triton.jit
 def norm_kernel(partial_ptr, table_ptr, plan_ptr, like_ptr, COUNT, power, KIND: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
     """What the elements of each block contribute to the norm of all. KIND: "square", "abs", "max", "min", "count" or "power"."""
-    t, first, size = task(plan_ptr)
+    t, first, size = task(plan_ptr, BLOCK)
     i = first + tl.arange(0, BLOCK)
     x_ptr = column(table_ptr, like_ptr, 0, t, COUNT, ALIGNED)
-    x = tl.abs(wide(tl.load(x_ptr + i, mask=i < size, other=float("inf") if KIND == "min" else 0)))
+    if first + BLOCK <= size:
+        x = tl.load(x_ptr + i)
+    else:
+        x = tl.load(x_ptr + i, mask=i < size, other=float("inf") if KIND == "min" else 0)
+    x = tl.abs(wide(x))
     if KIND == "square":
         x = x * x
     elif KIND == "count":
@@ -231,7 +235,7 @@ def scale_block(x_ptr, i, mask, factor, found_inf_ptr):
 def scale_kernel(table_ptr, plan_ptr, like_ptr, COUNT, factor_ptr, found_inf_ptr, max_norm, CLIP: tl.constexpr, ALIGNED: tl.constexpr,
                  BLOCK: tl.constexpr):
     """Multiply by *factor_ptr, or, where CLIP, by what brings the norm *factor_ptr down to max_norm; note if a product is not finite."""
-    t, first, size = task(plan_ptr)
+    t, first, size = task(plan_ptr, BLOCK)
     i = first + tl.arange(0, BLOCK)
     factor = tl.load(factor_ptr)
     if CLIP:

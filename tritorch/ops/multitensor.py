@@ -16,6 +16,7 @@ from tritorch.dtype import int64
 from tritorch.shape import cdiv, is_dense
 from tritorch.tensor import empty, strided
 
+BLOCKS = 2048, 1 << 16                                                   # elements of a program; of 4096 Adam needs 149 registers, not 62
 CHUNK = 1 << 14                                                          # elements: six float32 arrays of it stay in a core's cache
 
 
@@ -117,7 +118,7 @@ def launch_rows(kernel, before, columns, *args, extra=(), **constexprs):
     `before` are its arguments in front of the table, `args` those after it, `extra` the addresses in columns of other types.
     """
     first = columns[0]
-    device, block = first[0].storage.device, tile(4096, 1 << 16)
+    device, block = first[0].storage.device, tile(*BLOCKS)
     addresses = tuple([x.data_ptr() for column in columns for x in column])
     plan = _plan(tuple([x.numel() for x in first]), block, device)
     table = _resident((*addresses, *extra), device, lambda: (*addresses, *extra))
@@ -127,7 +128,7 @@ def launch_rows(kernel, before, columns, *args, extra=(), **constexprs):
 
 def blocks(tensors):
     """How many programs `launch_rows` starts."""
-    block = tile(4096, 1 << 16)
+    block = tile(*BLOCKS)
     return sum([cdiv(x.numel(), block) for x in tensors])
 
 
@@ -138,12 +139,12 @@ def addresses(tensors):
 
 
 def _plan(sizes, block, device):
-    """(tensor, first element, size) of every program, in device memory."""
+    """(tensor, block, size) of every program, in device memory."""
     def build():
         counts = [cdiv(n, block) for n in sizes]
         tensor = np.repeat(np.arange(len(sizes)), counts)
         starts = np.arange(len(tensor)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.stack([tensor, starts * block, np.asarray(sizes, np.int64)[tensor]], 1).reshape(-1)
+        return np.stack([tensor, starts, np.asarray(sizes, np.int64)[tensor]], 1).reshape(-1)
 
     return _resident((block, sizes), device, build)
 

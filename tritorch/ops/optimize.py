@@ -180,7 +180,7 @@ def norm_parts_cuda(tensors, power, parts):
     partial, out, name = empty((count,), kind, device), empty((), kind, device), _KINDS.get(power, "power")
     root = 1 / power if name == "power" else 1.0
     launch_rows(K.norm_kernel, (partial,), [tensors], as_number(power, kind), KIND=name)
-    launch(K.finish_norm_kernel, (1,), out, partial, count, as_number(root, kind), KIND=name, BLOCK=tile(2048, 1 << 14), num_warps=8)
+    launch(K.finish_norm_kernel, (1,), out, partial, count, as_number(root, kind), KIND=name, BLOCK=tile(8192, 1 << 14), num_warps=16)
     parts.setdefault(device, []).append(out)
 
 

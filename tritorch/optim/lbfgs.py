@@ -22,8 +22,8 @@ class LBFGS(Optimizer):
     ...     loss = ((w - torch.tensor([1.0, 2.0])) ** 2).sum()
     ...     loss.backward()
     ...     return loss
-    >>> first = optimizer.step(closure); w.detach()
-    tensor([1., 2.])
+    >>> first = optimizer.step(closure); [round(x, 3) for x in w.tolist()]
+    [1.0, 2.0]
     """
 
     def __init__(self, params, lr=1, max_iter=20, max_eval=None, tolerance_grad=1e-7, tolerance_change=1e-9, history_size=100,
