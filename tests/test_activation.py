@@ -1,14 +1,16 @@
 """Activations against PyTorch: values at special places, gradients to second order, half types, parameters, errors."""
 import numpy as np
 import pytest
-
 from oracle import FLOATS, SPECIAL, agree, draw
 
 CALLS = {
-    "relu": [{}], "relu6": [{}], "leaky_relu": [{}, {"negative_slope": 0.2}, {"negative_slope": -0.3}], "hardtanh": [{}, {"min_val": -2, "max_val": 0.5}],
+    "relu": [{}], "relu6": [{}], "leaky_relu": [{}, {"negative_slope": 0.2}, {"negative_slope": -0.3}],
+    "hardtanh": [{}, {"min_val": -2, "max_val": 0.5}],
     "threshold": [{"threshold": 0.5, "value": 7.0}], "hardshrink": [{}, {"lambd": 1.0}], "softshrink": [{}, {"lambd": 1.0}],
-    "gelu": [{}, {"approximate": "tanh"}], "silu": [{}], "softplus": [{}, {"beta": 2.0, "threshold": 3.0}], "logsigmoid": [{}], "mish": [{}],
-    "elu": [{}, {"alpha": 0.3}], "celu": [{}, {"alpha": 2.0}], "selu": [{}], "hardswish": [{}], "hardsigmoid": [{}], "softsign": [{}], "tanhshrink": [{}],
+    "gelu": [{}, {"approximate": "tanh"}], "silu": [{}], "softplus": [{}, {"beta": 2.0, "threshold": 3.0}], "logsigmoid": [{}],
+    "mish": [{}],
+    "elu": [{}, {"alpha": 0.3}], "celu": [{}, {"alpha": 2.0}], "selu": [{}], "hardswish": [{}], "hardsigmoid": [{}], "softsign": [{}],
+    "tanhshrink": [{}],
     "sigmoid": [{}], "tanh": [{}],
 }
 CASES = [(name, keywords) for name, calls in CALLS.items() for keywords in calls]
@@ -62,7 +64,8 @@ def test_in_place():
 
 
 def test_errors():
-    for f in (lambda F, x: F.hardtanh(x, 2, 1), lambda F, x: F.gelu(x, approximate="fast"), lambda F, x: F.celu(x, 0), lambda F, x: F.softshrink(x, -1)):
+    for f in (lambda F, x: F.hardtanh(x, 2, 1), lambda F, x: F.gelu(x, approximate="fast"), lambda F, x: F.celu(x, 0),
+              lambda F, x: F.softshrink(x, -1)):
         agree(lambda lib, x, f=f: f(lib.nn.functional, x), draw(3))
     for name in "relu gelu silu relu6 leaky_relu elu hardtanh".split():
         agree(lambda lib, x, name=name: getattr(lib.nn.functional, name)(x), np.array([-2, 0, 3]), what=name)

@@ -275,7 +275,8 @@ def test_requires_grad(torch):
 @both
 def test_results_that_have_no_gradient(torch):
     x = leaf(torch, 1.0, 2.0)
-    return [(x > 1).requires_grad, x.argmax().requires_grad, x.long().requires_grad, x.sort()[1].requires_grad, torch.zeros_like(x).requires_grad,
+    return [(x > 1).requires_grad, x.argmax().requires_grad, x.long().requires_grad, x.sort()[1].requires_grad,
+            torch.zeros_like(x).requires_grad,
             x.to(torch.float32).requires_grad, x.sign().requires_grad, x.floor().requires_grad]
 
 

@@ -1,7 +1,6 @@
 """Comparisons, predicates, logic, bits, where, clamp and their kin against PyTorch."""
 import numpy as np
 import pytest
-
 from oracle import EVERY, FLOATS, SPECIAL, WHOLES, agree, draw
 
 COMPARISONS = "eq ne lt le gt ge not_equal less less_equal greater greater_equal".split()
@@ -48,9 +47,11 @@ def test_bits(name):
 def test_where():
     for a in EVERY:
         for b in EVERY:
-            agree(lambda lib, x, y: lib.where(x != 0, x, y), (draw(3, 4, dtype=a, seed=1), a), (draw(4, dtype=b, seed=2), b), what=f"{a} {b}")
+            agree(lambda lib, x, y: lib.where(x != 0, x, y), (draw(3, 4, dtype=a, seed=1), a), (draw(4, dtype=b, seed=2), b),
+                  what=f"{a} {b}")
         for number in (2, 2.5, True):
-            agree(lambda lib, x, number=number: (lib.where(x != 0, x, number), lib.where(x != 0, number, x)), (draw(3, 4, dtype=a, seed=1), a), what=f"{a} {number}")
+            agree(lambda lib, x, number=number: (lib.where(x != 0, x, number), lib.where(x != 0, number, x)),
+                  (draw(3, 4, dtype=a, seed=1), a), what=f"{a} {number}")
     agree(lambda lib, x: lib.where(x > 0, 1, 2), draw(4))
     agree(lambda lib, x: lib.where(x > 0, 1.0, 2), draw(4))
     agree(lambda lib, x: lib.where(x > 0), draw(4, 3))
@@ -84,7 +85,8 @@ def test_close():
     x, y = SPECIAL, SPECIAL + 1e-6
     for kind in ("float32", "float64"):
         for nan in (False, True):
-            agree(lambda lib, x, y, nan=nan: (lib.isclose(x, y, equal_nan=nan), lib.allclose(x, y, equal_nan=nan), lib.allclose(x, x, equal_nan=nan)), (x, kind), (y, kind))
+            agree(lambda lib, x, y, nan=nan: (lib.isclose(x, y, equal_nan=nan), lib.allclose(x, y, equal_nan=nan),
+                                              lib.allclose(x, x, equal_nan=nan)), (x, kind), (y, kind))
     agree(lambda lib, x: (lib.isclose(x, x + 1), lib.allclose(x, x), lib.isclose(x, x + 1, atol=1)), np.arange(4))
     agree(lambda lib, x: lib.isclose(x, x.double()), draw(3))
     agree(lambda lib, x: lib.isclose(x, x, rtol=-1), draw(3))
@@ -99,7 +101,8 @@ def test_replacing():
     agree(lambda lib, x: x.nan_to_num(), np.arange(3))
     for kind in ("int64", "float32"):
         x = (np.array([1, 2, 3, 2, 5]), kind)
-        agree(lambda lib, x: (lib.isin(x, lib.tensor([2, 5]).to(x.dtype)), lib.isin(x, 2), lib.isin(x, x[:0]), lib.isin(x, x[1:3], invert=True)), x, what=kind)
+        agree(lambda lib, x: (lib.isin(x, lib.tensor([2, 5]).to(x.dtype)), lib.isin(x, 2), lib.isin(x, x[:0]),
+                              lib.isin(x, x[1:3], invert=True)), x, what=kind)
 
 
 def test_three_operands():
@@ -110,7 +113,8 @@ def test_three_operands():
         agree(lambda lib, x, y, z, value=value: lib.addcmul(x, y, z, value=value), x, y, z, grad=True)
         agree(lambda lib, x, y, z, value=value: lib.addcdiv(x, y, z, value=value), x, y, z, grad=True)
     for kind in ("int64", "float16", "bfloat16", "uint8"):
-        agree(lambda lib, x, y, z: lib.addcmul(x, y, z), *[(v, kind) for v in (draw(4, dtype="uint8"), draw(4, dtype="uint8", seed=1), draw(4, dtype="uint8", seed=2))], what=kind)
+        agree(lambda lib, x, y, z: lib.addcmul(x, y, z),
+              *[(v, kind) for v in (draw(4, dtype="uint8"), draw(4, dtype="uint8", seed=1), draw(4, dtype="uint8", seed=2))], what=kind)
     agree(lambda lib, x: lib.addcdiv(x, x, x), np.array([1, 2]))
     agree(lambda lib, x, y: lib.lerp(x, y, 0.5), x, (y, "float32"))
     agree(lambda lib, x, y, z: x.clone().addcmul_(y, z).lerp_(x, 0.25).addcdiv_(x, x), x, y, z)
@@ -130,9 +134,11 @@ def test_on_a_cuda_device(cuda):
         agree(lambda lib, x, name=name: getattr(lib, name)(x), np.arange(4), device=cuda, what=name)
     for name in BITS:
         for kind in (*WHOLES, "bool"):
-            agree(lambda lib, x, y, name=name: getattr(lib, name)(x, y), (np.abs(draw(6, dtype=kind)) if kind != "bool" else draw(6, dtype=kind), kind),
+            agree(lambda lib, x, y, name=name: getattr(lib, name)(x, y),
+                  (np.abs(draw(6, dtype=kind)) if kind != "bool" else draw(6, dtype=kind), kind),
                   (np.array([0, 1, 2, 3, 2, 1]), kind), device=cuda, what=f"{name} {kind}")
     for kind in EVERY:
-        agree(lambda lib, x, y: (lib.where(x != 0, x, y), lib.where(x != 0, x, 2.5)), (draw(3, 4, dtype=kind), kind), (draw(4, dtype="int32"), "int32"), device=cuda, what=kind)
+        agree(lambda lib, x, y: (lib.where(x != 0, x, y), lib.where(x != 0, x, 2.5)), (draw(3, 4, dtype=kind), kind),
+              (draw(4, dtype="int32"), "int32"), device=cuda, what=kind)
     agree(lambda lib, x: (x.clamp(-1, 1), x.clamp(min=0), x.nan_to_num()), (SPECIAL, "float32"), device=cuda)
     agree(lambda lib, x: (x.clamp(-1, 1), x.clamp(min=0)), np.arange(-3, 4), device=cuda)

@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from oracle import agree, draw
 
 SHAPES = [(4,), (3, 4), (2, 3, 4), (2, 1, 3, 2), (), (0, 3), (3, 0, 2)]
@@ -24,10 +23,13 @@ numbers = st.integers(-5, 5)
 maybe = st.one_of(st.none(), numbers)
 slices = st.builds(slice, maybe, maybe, st.one_of(st.none(), st.integers(1, 3)))
 whole = st.one_of(st.sampled_from([(), (1,), (2,), (3,), (2, 1), (0,)])).flatmap(
-    lambda shape: st.lists(st.integers(-2, 1), min_size=int(np.prod(shape)), max_size=int(np.prod(shape))).map(lambda v: np.array(v, np.int64).reshape(shape)))
+    lambda shape: st.lists(st.integers(-2, 1), min_size=int(np.prod(shape)),
+                           max_size=int(np.prod(shape))).map(lambda v: np.array(v, np.int64).reshape(shape)))
 masks = st.one_of(st.sampled_from([(2,), (3,), (4,), (3, 4), (2, 3), ()])).flatmap(
-    lambda shape: st.lists(st.booleans(), min_size=int(np.prod(shape)), max_size=int(np.prod(shape))).map(lambda v: np.array(v, bool).reshape(shape)))
-items = st.one_of(numbers, slices, st.none(), st.just(Ellipsis), st.booleans(), whole, masks, st.lists(st.integers(-2, 1), min_size=1, max_size=3))
+    lambda shape: st.lists(st.booleans(), min_size=int(np.prod(shape)),
+                           max_size=int(np.prod(shape))).map(lambda v: np.array(v, bool).reshape(shape)))
+items = st.one_of(numbers, slices, st.none(), st.just(Ellipsis), st.booleans(), whole, masks,
+                  st.lists(st.integers(-2, 1), min_size=1, max_size=3))
 keys = st.lists(items, min_size=1, max_size=4).filter(lambda key: sum(k is Ellipsis for k in key) < 2)     # PyTorch passes over the second
 relaxed = settings(deadline=None, max_examples=300, derandomize=True, suppress_health_check=list(HealthCheck))
 
@@ -45,7 +47,8 @@ def test_writing(shape, key, kind):
     def program(lib, x, v):
         y = x * 1
         picked = y[key_of(lib, key)].shape
-        value = {"number": 2.5, "scalar": v.sum(), "one": v[:1], "same": v.sum() + lib.zeros(picked, dtype=lib.float64) + y[key_of(lib, key)].detach(),
+        value = {"number": 2.5, "scalar": v.sum(), "one": v[:1],
+                 "same": v.sum() + lib.zeros(picked, dtype=lib.float64) + y[key_of(lib, key)].detach(),
                  "wrong": lib.ones(*picked, 5, dtype=lib.float64)}[kind]
         y[key_of(lib, key)] = value
         return y
@@ -54,13 +57,18 @@ def test_writing(shape, key, kind):
 
 
 def test_particular_keys():
-    for key in ((1,), (-1,), (slice(None), 1), (Ellipsis, 0), (0, Ellipsis), (None,), (Ellipsis,), (slice(None, None, 2),), (slice(5, 1),), (slice(0, 2), None, 1),
-                (np.array([0, 2]), np.array([1, 1])), (np.array([[0], [2]]), np.array([1, 3])), (np.array([0, 2]), slice(None), np.array([1, 1])),
-                (slice(None), np.array([0, 1]), np.array([1, 1])), (None, np.array([0, 1])), (np.array([0, 1]), None, np.array([0, 1])), (True,), (False,),
+    for key in ((1,), (-1,), (slice(None), 1), (Ellipsis, 0), (0, Ellipsis), (None,), (Ellipsis,), (slice(None, None, 2),), (slice(5, 1),),
+                (slice(0, 2), None, 1),
+                (np.array([0, 2]), np.array([1, 1])), (np.array([[0], [2]]), np.array([1, 3])),
+                (np.array([0, 2]), slice(None), np.array([1, 1])),
+                (slice(None), np.array([0, 1]), np.array([1, 1])), (None, np.array([0, 1])), (np.array([0, 1]), None, np.array([0, 1])),
+                (True,), (False,),
                 (True, 0), ([0, 1],), ([0, 1], [1, 2]), (np.array([True, False, True]),), (np.array([True, False, True]), np.array([0, 1])),
                 (3,), (-4,), (0, 0, 0, 0), (slice(None, None, -1),), (slice(None, None, 0),), (1.5,), (np.array([5]),), (np.array([-4]),),
-                (np.array([True, False]),), (np.array([0.5]),), (np.int64(1),), (np.array(1),), (np.array(1), 0), ([],), (np.zeros((0, 2), np.int64),),
-                (np.array([0, 1], np.uint8),), (np.array([0, 1], np.int32),), (range(2),), (slice(np.int64(1), None),), (0, slice(None), np.array([0, 1])),
+                (np.array([True, False]),), (np.array([0.5]),), (np.int64(1),), (np.array(1),), (np.array(1), 0), ([],),
+                (np.zeros((0, 2), np.int64),),
+                (np.array([0, 1], np.uint8),), (np.array([0, 1], np.int32),), (range(2),), (slice(np.int64(1), None),),
+                (0, slice(None), np.array([0, 1])),
                 (np.array([0, 1]), 0), (0, np.array([0, 1]))):
         for shape in ((3, 4, 2), (3, 4)):
             agree(lambda lib, x, key=key: x[key_of(lib, key)], draw(*shape), grad=True, what=f"{shape}[{key}]")
@@ -78,7 +86,8 @@ def test_views_or_copies():
         f(lib, x).fill_(9)
         return x
 
-    for f in (lambda lib, x: x[1], lambda lib, x: x[..., 0], lambda lib, x: x[:, None], lambda lib, x: x[lib.tensor([0])], lambda lib, x: x[x > 100],
+    for f in (lambda lib, x: x[1], lambda lib, x: x[..., 0], lambda lib, x: x[:, None], lambda lib, x: x[lib.tensor([0])],
+              lambda lib, x: x[x > 100],
               lambda lib, x: x[:], lambda lib, x: x[...], lambda lib, x: x[True], lambda lib, x: x[lib.tensor(1)], lambda lib, x: x[()]):
         agree(lambda lib, x, f=f: program(lib, x, f), draw(3, 4), what=str(f.__code__.co_consts))
 
@@ -138,7 +147,8 @@ def test_iteration_and_membership():
 @pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4)])
 def test_on_a_cuda_device(cuda, shape):
     a, b = np.array([1, 0]), np.array([[1], [0]])
-    for key in ((1, slice(None, None, 2)), (a,), (slice(None), a), (a, np.array([1, 2])), (b, a), (None, a), (np.arange(shape[0]) == 1,), (Ellipsis, b)):
+    for key in ((1, slice(None, None, 2)), (a,), (slice(None), a), (a, np.array([1, 2])), (b, a), (None, a), (np.arange(shape[0]) == 1,),
+                (Ellipsis, b)):
         agree(lambda lib, x, key=key: x[key_of(lib, key, cuda)], draw(*shape), grad=True, device=cuda, what=str(key))
 
         def write(lib, x, key=key):

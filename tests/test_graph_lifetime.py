@@ -169,7 +169,8 @@ def saved_hooks(watch):
     y.sum().backward()
 
 
-PROGRAMS = [mlp, convolution, attention, in_place, custom_function, hooks, retained, outputs_that_are_saved, never_run, second_order, functional, after_an_error,
+PROGRAMS = [mlp, convolution, attention, in_place, custom_function, hooks, retained, outputs_that_are_saved, never_run, second_order,
+            functional, after_an_error,
             saved_hooks]
 
 

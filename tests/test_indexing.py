@@ -1,6 +1,5 @@
 """index_select, gather, take, embedding, nonzero, masks and counts against PyTorch."""
 import numpy as np
-
 from oracle import EVERY, agree, draw
 
 I = np.array([2, 0, 2, 1])
@@ -41,7 +40,8 @@ def test_gather():
     agree(lambda lib, x, i: x.gather(0, i), draw(3), np.array([0.5]))
     agree(lambda lib, x, i: x.gather(0, i), draw(), np.array(0), grad=True)
     agree(lambda lib, x, i: x.gather(0, i), draw(), np.array([0, 0]))
-    agree(lambda lib, x, i: (x.take(i), lib.take_along_dim(x, i), lib.take_along_dim(x, x.argsort(1), 1)), draw(3, 4), np.array([[0, 11], [5, 3]]))
+    agree(lambda lib, x, i: (x.take(i), lib.take_along_dim(x, i), lib.take_along_dim(x, x.argsort(1), 1)), draw(3, 4),
+          np.array([[0, 11], [5, 3]]))
     agree(lambda lib, x, i: x.take(i), draw(3, 4, dtype="float64"), np.array([0, 0, 5]), grad=True)
     agree(lambda lib, x, i: x.take(i), draw(3), np.array([3]))
 
@@ -60,7 +60,8 @@ def test_places():
 
 def test_counts():
     for kind in ("int64", "int32", "uint8", "int8"):
-        agree(lambda lib, x: (x.bincount(), x.bincount(minlength=9), lib.bincount(x, x.float()), lib.bincount(x, x.double()), lib.bincount(x, x)), (np.array([1, 3, 1, 0]), kind))
+        agree(lambda lib, x: (x.bincount(), x.bincount(minlength=9), lib.bincount(x, x.float()), lib.bincount(x, x.double()),
+                              lib.bincount(x, x)), (np.array([1, 3, 1, 0]), kind))
     agree(lambda lib, x: x.bincount(), np.array([], np.int64))
     agree(lambda lib, x: x.bincount(), np.array([-1]))
     agree(lambda lib, x: x.bincount(), np.array([[1]]))
@@ -86,7 +87,8 @@ def test_embedding():
 
 def test_on_a_cuda_device(cuda):
     x, i = draw(3, 4), np.array([2, 0, 2, 1])
-    for f in (lambda lib, x, i: x.index_select(0, i), lambda lib, x, i: x.index_add(0, i, x[i]), lambda lib, x, i: x.gather(0, i.reshape(1, 4) * 0 + 1),
+    for f in (lambda lib, x, i: x.index_select(0, i), lambda lib, x, i: x.index_add(0, i, x[i]),
+              lambda lib, x, i: x.gather(0, i.reshape(1, 4) * 0 + 1),
               lambda lib, x, i: x.take(i), lambda lib, x, i: lib.nn.functional.embedding(i, x), lambda lib, x, i: x.masked_select(x > 0)):
         agree(f, x, i, grad=True, device=cuda)
     agree(lambda lib, x: (x.nonzero(), x.nonzero(as_tuple=True), (x > 0).nonzero()), draw(5, 7).round(), device=cuda)

@@ -205,7 +205,8 @@ def alive(make, use):
 def test_memory_is_freed_with_the_last_consumer():
     torch = pytest.importorskip("torch")
     for use in (np.from_dlpack, torch.from_dlpack, from_dlpack, lambda x: from_dlpack(torch.from_dlpack(x)),
-                lambda x: from_dlpack(np.from_dlpack(x)), lambda x: x.__dlpack__(), lambda x: x.__dlpack__(max_version=(1, 0)), lambda x: from_dlpack(x)[3:].numpy()):
+                lambda x: from_dlpack(np.from_dlpack(x)), lambda x: x.__dlpack__(), lambda x: x.__dlpack__(max_version=(1, 0)),
+                lambda x: from_dlpack(x)[3:].numpy()):
         assert alive(from_numpy, use) == (True, True)
         assert alive(from_dlpack, use) == (True, True)
 

@@ -39,7 +39,8 @@ def label(spec):
     names = list(spec.signature)
     functions = [v.__name__ for path, v in sorted(spec.constexprs.items()) if hasattr(v, "cache_key")]
     kinds = [k for k in _flat(spec.signature.values()) if k.startswith(("*", "tensordesc"))]
-    choices = [f"{names[path[0]]}={v}" for path, v in sorted(spec.constexprs.items()) if len(path) == 1 and isinstance(v, (bool, str)) and names[path[0]].isupper()]
+    choices = [f"{names[path[0]]}={v}" for path, v in sorted(spec.constexprs.items())
+               if len(path) == 1 and isinstance(v, (bool, str)) and names[path[0]].isupper()]
     kernel = spec.kernel
     return f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}({', '.join([*functions, *kinds, *choices])})"
 

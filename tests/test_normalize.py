@@ -147,7 +147,8 @@ def test_instance_norm(use_input_stats):
 def test_second_derivatives(name, cuda):
     calls = {
         "softmax": lambda f, x, w: f.softmax(x * w, dim=1), "layer_norm": lambda f, x, w: f.layer_norm(x, (4,), w),
-        "rms_norm": lambda f, x, w: f.rms_norm(x, (4,), w, 1e-3), "batch_norm": lambda f, x, w: f.batch_norm(x, None, None, w, training=True),
+        "rms_norm": lambda f, x, w: f.rms_norm(x, (4,), w, 1e-3),
+        "batch_norm": lambda f, x, w: f.batch_norm(x, None, None, w, training=True),
         "group_norm": lambda f, x, w: f.group_norm(x, 2, w),
     }
     results = []

@@ -1,11 +1,12 @@
 """Pointwise arithmetic and mathematics against PyTorch: special values, dtypes, gradients, in place, out=, broadcasting."""
 import numpy as np
 import pytest
-
 from oracle import EVERY, FLOATS, SPECIAL, WHOLES, agree, draw
 
-UNARY = """abs absolute acos acosh asin asinh atan atanh ceil cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 fix floor frac lgamma log log10
-    log1p log2 logit neg negative positive rad2deg reciprocal round rsqrt sgn sigmoid sign sin sinc sinh sqrt square tan tanh trunc""".split()
+UNARY = """abs absolute acos acosh asin asinh atan atanh ceil cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 fix floor frac
+    lgamma log log10
+    log1p log2 logit neg negative positive rad2deg reciprocal round rsqrt sgn sigmoid sign sin sinc sinh sqrt square tan tanh
+    trunc""".split()
 TAKES_NUMBERS = "add sub mul div true_divide floor_divide remainder fmod pow xlogy float_power copysign rsub".split()
 BINARY = [*TAKES_NUMBERS, *"maximum minimum fmax fmin atan2 hypot logaddexp logaddexp2 heaviside ldexp nextafter".split()]
 EITHER_ZERO = ("fmax", "fmin", "remainder", "maximum", "minimum")         # of 0 and -0 either may come out
@@ -29,7 +30,8 @@ def test_unary_dtypes(kind):
 
 def test_unary_gradients():
     for name in set(UNARY) - {"sgn"}:                                      # PyTorch gives a tensor without memory
-        x = draw(4, 5, dtype="float64", seed=3, low=1.1, high=3.0) if name == "acosh" else draw(4, 5, dtype="float64", seed=3, low=-0.9, high=0.9)
+        x = draw(4, 5, dtype="float64", seed=3, low=1.1, high=3.0) if name == "acosh" else draw(4, 5, dtype="float64", seed=3, low=-0.9,
+                                                                                                high=0.9)
         agree(lambda lib, x, name=name: getattr(lib, name)(x), x, grad=True, rtol=1e-8, what=name)
 
 
@@ -94,17 +96,21 @@ def test_binary_with_numbers(number):
             agree(lambda lib, x, name=name: getattr(lib, name)(x, number), x, what=f"{name}({kind}, {number})",
                   signs=name not in EITHER_ZERO)
             if name in ("add", "sub", "mul", "div", "pow", "remainder", "floor_divide", "xlogy", "float_power"):
-                agree(lambda lib, x, name=name: getattr(lib, name)(number, x), (np.abs(draw(7, dtype=kind, seed=4)) if kind != "bool" else x[0], kind)
-                      if name not in ("remainder", "floor_divide") else (np.array([1, 2, 3]), kind), what=f"{name}({number}, {kind})", signs=name not in EITHER_ZERO)
+                agree(lambda lib, x, name=name: getattr(lib, name)(number, x),
+                      (np.abs(draw(7, dtype=kind, seed=4)) if kind != "bool" else x[0], kind)
+                      if name not in ("remainder", "floor_divide") else (np.array([1, 2, 3]), kind), what=f"{name}({number}, {kind})",
+                      signs=name not in EITHER_ZERO)
 
 
 def test_python_operators():
     for kind in ("float32", "int64", "uint8", "bool"):
         x, y = (draw(6, dtype=kind, seed=5), kind), (np.array([1, 2, 3, 4, 5, 6]), kind)
         for f in (lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / b, lambda a, b: a // b, lambda a, b: a % b,
-                  lambda a, b: a ** b, lambda a, b: -a, lambda a, b: +a, lambda a, b: abs(a), lambda a, b: 2 - a, lambda a, b: 2 / b, lambda a, b: 7 // b,
+                  lambda a, b: a ** b, lambda a, b: -a, lambda a, b: +a, lambda a, b: abs(a), lambda a, b: 2 - a, lambda a, b: 2 / b,
+                  lambda a, b: 7 // b,
                   lambda a, b: 7 % b, lambda a, b: 2 ** b, lambda a, b: 2.0 ** b, lambda a, b: a + 1.5, lambda a, b: divmod(a, b),
-                  lambda a, b: a + "x", lambda a, b: [1] + a, lambda a, b: a + None, lambda a, b: ~a, lambda a, b: a & b, lambda a, b: a << b,
+                  lambda a, b: a + "x", lambda a, b: [1] + a, lambda a, b: a + None, lambda a, b: ~a, lambda a, b: a & b,
+                  lambda a, b: a << b,
                   lambda a, b: 3 & a, lambda a, b: a @ b):
             agree(lambda lib, a, b, f=f: f(a, b), x, y, what=f"{kind} {f.__code__.co_firstlineno}")
 
@@ -113,7 +119,8 @@ def test_whole_numbers_wrap():
     for kind in WHOLES:
         limits = np.iinfo(kind)
         x = (np.array([limits.min, limits.max, 0, 1], kind), kind)
-        for f in (lambda x: x + 1, lambda x: x - 1, lambda x: -x, lambda x: x * 3, lambda x: x.abs(), lambda x: x * x, lambda x: x.square()):
+        for f in (lambda x: x + 1, lambda x: x - 1, lambda x: -x, lambda x: x * 3, lambda x: x.abs(), lambda x: x * x,
+                  lambda x: x.square()):
             agree(lambda lib, x, f=f: f(x), x, what=kind)
 
 
@@ -123,7 +130,8 @@ def test_division_rounding_modes():
         values = np.array([-7, -3, -1, 0, 1, 5, 9]).clip(0 if kind == "uint8" else -9) if kind not in FLOATS else x
         for mode in (None, "floor", "trunc", "up"):
             for other in (2, -3, 0.7):
-                agree(lambda lib, x, mode=mode, other=other: lib.div(x, other, rounding_mode=mode), (values, kind), what=f"{kind} {mode} {other}")
+                agree(lambda lib, x, mode=mode, other=other: lib.div(x, other, rounding_mode=mode), (values, kind),
+                      what=f"{kind} {mode} {other}")
     agree(lambda lib, x: lib.div(x, 0, rounding_mode="floor"), np.array([1, 2]))
     agree(lambda lib, x: x % 0, np.array([1, 2]))
 
@@ -132,7 +140,8 @@ def test_alpha():
     for kind in ("float32", "int64", "bfloat16"):
         for alpha in (1, 2, -1, 0.5):
             for name in ("add", "sub", "rsub"):
-                agree(lambda lib, x, y, name=name, alpha=alpha: getattr(lib, name)(x, y, alpha=alpha), (draw(3, 4, dtype=kind), kind), (draw(4, dtype=kind), kind),
+                agree(lambda lib, x, y, name=name, alpha=alpha: getattr(lib, name)(x, y, alpha=alpha), (draw(3, 4, dtype=kind), kind),
+                      (draw(4, dtype=kind), kind),
                       grad=kind == "float32", what=f"{name} {kind} {alpha}")
     agree(lambda lib, x: x.add(3, alpha=2), draw(4))
     agree(lambda lib, x: x.sub(True), draw(3, dtype="bool"))
@@ -173,7 +182,8 @@ def test_on_a_cuda_device(cuda):
     grid = np.meshgrid(SPECIAL, SPECIAL)
     for name in UNARY:
         for kind in ("float32", "bfloat16"):
-            special = SPECIAL[SPECIAL > -np.inf] if name == "lgamma" else SPECIAL    # the simulator's lgamma is scipy's, which is -inf at -inf
+            # the simulator's lgamma is scipy's, which is -inf at -inf
+            special = SPECIAL[SPECIAL > -np.inf] if name == "lgamma" else SPECIAL
             agree(lambda lib, x, name=name: getattr(lib, name)(x), (special, kind), device=cuda, what=f"{name} {kind}",
                   rtol=LOOSE.get(name, 1e-5) if kind == "float32" else None, signs=name != "erfinv")
     for name in BINARY:
@@ -184,4 +194,5 @@ def test_on_a_cuda_device(cuda):
             x, y = draw(4, 5, dtype=kind, seed=1), draw(5, dtype=kind, seed=2)
             if kind in WHOLES:
                 y = np.abs(y) + (name in ("floor_divide", "remainder", "fmod"))
-            agree(lambda lib, x, y, name=name: getattr(lib, name)(x, y), (x, kind), (y, kind), device=cuda, what=f"{name} {kind}", rtol=1e-5)
+            agree(lambda lib, x, y, name=name: getattr(lib, name)(x, y), (x, kind), (y, kind), device=cuda, what=f"{name} {kind}",
+                  rtol=1e-5)

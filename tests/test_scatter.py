@@ -1,6 +1,5 @@
 """scatter and its kin, index_put, index_copy, index_fill and masked writes against PyTorch."""
 import numpy as np
-
 from oracle import EVERY, WHOLES, agree, draw
 
 X, S = draw(4, 5, dtype="float64"), draw(4, 5, dtype="float64", seed=1)
@@ -35,9 +34,11 @@ def test_scatter():
 def test_reductions():
     for reduce in ("sum", "prod", "mean", "amax", "amin", "median"):
         for own in (True, False):
-            agree(lambda lib, x, i, s, r=reduce, o=own: x.scatter_reduce(0, i, s, r, include_self=o), X, REPEATED, S[:3], grad=own, what=f"{reduce} {own}")
+            agree(lambda lib, x, i, s, r=reduce, o=own: x.scatter_reduce(0, i, s, r, include_self=o), X, REPEATED, S[:3], grad=own,
+                  what=f"{reduce} {own}")
             for kind in ("int64", "float32", "bfloat16", "uint8"):
-                agree(lambda lib, x, i, s, r=reduce, o=own: x.scatter_reduce(0, i, s, r, include_self=o), (draw(4, 5, dtype=kind), kind), REPEATED,
+                agree(lambda lib, x, i, s, r=reduce, o=own: x.scatter_reduce(0, i, s, r, include_self=o), (draw(4, 5, dtype=kind), kind),
+                      REPEATED,
                       (draw(4, 5, dtype=kind, seed=1), kind), what=f"{reduce} {own} {kind}")
     ties = np.array([1.0, 1.0, 2.0, 2.0])
     for reduce in ("amax", "amin"):
@@ -93,8 +94,10 @@ def test_on_a_cuda_device(cuda):
     x, s = X.astype(np.float32), S[:3].astype(np.float32)
     for f in (lambda lib, x, i, s: x.scatter(0, i, s), lambda lib, x, i, s: x.scatter(0, i, 2.0)):
         agree(f, x, DISTINCT, s, grad=True, device=cuda)
-    for f in (lambda lib, x, i, s: x.scatter_add(0, i, s), lambda lib, x, i, s: x.scatter_reduce(0, i, s, "amax"), lambda lib, x, i, s: x.scatter_reduce(0, i, s, "mean"),
-              lambda lib, x, i, s: x.index_put((i, i), s[:3], True), lambda lib, x, i, s: x[:3].masked_fill(s > 0, -1), lambda lib, x, i, s: x[:3].masked_scatter(s > 0, s),
+    for f in (lambda lib, x, i, s: x.scatter_add(0, i, s), lambda lib, x, i, s: x.scatter_reduce(0, i, s, "amax"),
+              lambda lib, x, i, s: x.scatter_reduce(0, i, s, "mean"),
+              lambda lib, x, i, s: x.index_put((i, i), s[:3], True), lambda lib, x, i, s: x[:3].masked_fill(s > 0, -1),
+              lambda lib, x, i, s: x[:3].masked_scatter(s > 0, s),
               lambda lib, x, i, s: x.index_copy(0, i[0, :3], s[:3]), lambda lib, x, i, s: x.index_fill(1, i[0, :3], 2.0)):
         agree(f, x, REPEATED, s, grad=True, device=cuda, rtol=1e-5)
     for kind in (*WHOLES, "bool", "bfloat16"):

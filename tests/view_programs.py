@@ -80,7 +80,8 @@ step = st.one_of(
     st.tuples(st.just("write"), st.sampled_from(sorted(WRITES)), numbers, numbers, numbers, st.integers(0, 4).map(lambda n: n == 0)),
 )
 programs = st.lists(step, min_size=2, max_size=14)
-MAY_WORK = ("is the output of a function that returns multiple views", "multiple views", "refer to a single memory location", "single memory location")
+MAY_WORK = ("is the output of a function that returns multiple views", "multiple views", "refer to a single memory location",
+            "single memory location")
 
 
 class Machine:
@@ -137,4 +138,5 @@ def numeric(torch, program, dx, dy, step=1e-5):
 
 def smooth(program):
     """Whether the gradient is the slope: nothing was hidden from it, and no step has a kink."""
-    return not any(flag and kind == "write" or name in ("detach", "masked_fill_", "clamp_", "relu_") for kind, name, _, _, _, flag in program)
+    return not any(flag and kind == "write" or name in ("detach", "masked_fill_", "clamp_", "relu_")
+                   for kind, name, _, _, _, flag in program)

@@ -13,8 +13,10 @@ def report(word_ptr, bad, index, number):
 
 
 @triton.jit
-def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N, number, OUTER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Linear places in a tensor of strides `st` (0 along the indexed dim, whose stride is `step`) for an index of any rank; -1 where outside."""
+def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N, number, OUTER: tl.constexpr, BLOCK_M: tl.constexpr,
+                  BLOCK_N: tl.constexpr):
+    """Linear places in a tensor of strides `st` (0 along the indexed dim, whose stride is `step`) for an index of any rank; -1 where
+    outside."""
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles_m = tl.cdiv(M, BLOCK_M)
     pid = tl.program_id(0)
@@ -39,7 +41,8 @@ def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N,
 
 
 @triton.jit
-def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, stride_xr, stride_i, N, K, R, number, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr):
+def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, stride_xr, stride_i, N, K, R, number, BLOCK_K: tl.constexpr,
+                     BLOCK_R: tl.constexpr):
     """out[p, k, r] = x[p, index[k], r]; rows outside are not read and become 0."""
     tiles_r = tl.cdiv(R, BLOCK_R)
     p = tl.program_id(1).to(tl.int64)
@@ -88,13 +91,15 @@ def join(a, b, OP: tl.constexpr):
 
 @triton.jit
 def segments_kernel(out_ptr, src_ptr, place_ptr, order_ptr, n, R, stride_sn, stride_sr, alpha, OP: tl.constexpr, BLOCK_R: tl.constexpr):
-    """Rows with equal places lie behind each other in `order`: the program of the first of them joins them all into the row, in that order."""
+    """Rows with equal places lie behind each other in `order`: the program of the first of them joins them all into the row, in that
+    order."""
     i = tl.program_id(0).to(tl.int64)
     r = (tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)).to(tl.int64)
     place = tl.load(place_ptr + i)
     before = tl.load(place_ptr + i - 1, mask=i > 0, other=-1)
     if (place >= 0) & (place != before):
-        wide: tl.constexpr = tl.float64 if out_ptr.dtype.element_ty == tl.float64 else (tl.float32 if out_ptr.dtype.element_ty.is_floating() else tl.int64)
+        wide: tl.constexpr = tl.float64 if out_ptr.dtype.element_ty == tl.float64 else (tl.float32 if out_ptr.dtype.element_ty.is_floating()
+                                                                                        else tl.int64)
         total = tl.load(out_ptr + place * R + r, mask=r < R, other=0).to(wide)
         current = place
         while current == place:

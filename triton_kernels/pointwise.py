@@ -82,7 +82,8 @@ def store(out_ptr, offsets, value, mask):
 
 
 @triton.jit
-def unary_flat(out_ptr, x_ptr, n, a, b, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr, X_SCALAR: tl.constexpr, BLOCK: tl.constexpr):
+def unary_flat(out_ptr, x_ptr, n, a, b, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr, X_SCALAR: tl.constexpr,
+               BLOCK: tl.constexpr):
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = i < n
     x = operand(x_ptr, i, mask, X_SCALAR, COMPUTE)
@@ -132,7 +133,8 @@ def outer_offset(outer, shape, strides, OUTER: tl.constexpr):
 
 
 @triton.jit
-def unary_strided(out_ptr, x_ptr, shape, so, sx, M, N, a, b, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr, X_SCALAR: tl.constexpr,
+def unary_strided(out_ptr, x_ptr, shape, so, sx, M, N, a, b, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr,
+                  X_SCALAR: tl.constexpr,
                   OUTER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     m, n, outer = tile_of(M, N, BLOCK_M, BLOCK_N)
     mask = (m < M) & (n < N)
@@ -151,7 +153,8 @@ def binary_strided(out_ptr, x_ptr, y_ptr, shape, so, sx, sy, M, N, a, b, FN: tl.
 
 
 @triton.jit
-def ternary_strided(out_ptr, x_ptr, y_ptr, z_ptr, shape, so, sx, sy, sz, M, N, a, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr,
+def ternary_strided(out_ptr, x_ptr, y_ptr, z_ptr, shape, so, sx, sy, sz, M, N, a, FN: tl.constexpr, ATTRS: tl.constexpr,
+                    COMPUTE: tl.constexpr,
                     X_COMPUTE: tl.constexpr, X_SCALAR: tl.constexpr, Y_SCALAR: tl.constexpr, Z_SCALAR: tl.constexpr,
                     OUTER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     m, n, outer = tile_of(M, N, BLOCK_M, BLOCK_N)

@@ -28,7 +28,8 @@ def key_bits(x, DESCENDING: tl.constexpr, HIGH: tl.constexpr):
 
 
 @triton.jit
-def encode_kernel(key_ptr, x_ptr, order_ptr, stride_xr, stride_xn, N, DESCENDING: tl.constexpr, HIGH: tl.constexpr, ORDERED: tl.constexpr, BLOCK: tl.constexpr):
+def encode_kernel(key_ptr, x_ptr, order_ptr, stride_xr, stride_xn, N, DESCENDING: tl.constexpr, HIGH: tl.constexpr, ORDERED: tl.constexpr,
+                  BLOCK: tl.constexpr):
     """key[r, i] = 32 bits of x[r, order[r, i]] above the number i."""
     row = tl.program_id(1).to(tl.int64)
     i = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
@@ -97,7 +98,8 @@ def less(a, b):
 
 
 @triton.jit
-def search_kernel(out_ptr, sorted_ptr, x_ptr, N, K, count, STEPS: tl.constexpr, RIGHT: tl.constexpr, ONE: tl.constexpr, BLOCK: tl.constexpr):
+def search_kernel(out_ptr, sorted_ptr, x_ptr, N, K, count, STEPS: tl.constexpr, RIGHT: tl.constexpr, ONE: tl.constexpr,
+                  BLOCK: tl.constexpr):
     """How many elements of its sorted row are below each x (RIGHT: below or equal). ONE: one sorted row for all."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = i < count

@@ -4,7 +4,8 @@ import triton.language as tl
 
 
 @triton.jit
-def triangle_kernel(out_ptr, x_ptr, stride_xb, stride_xm, stride_xn, M, N, diagonal, UPPER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def triangle_kernel(out_ptr, x_ptr, stride_xb, stride_xm, stride_xn, M, N, diagonal, UPPER: tl.constexpr, BLOCK_M: tl.constexpr,
+                    BLOCK_N: tl.constexpr):
     """One side of a diagonal of each matrix of a batch, into contiguous memory."""
     tiles_n = tl.cdiv(N, BLOCK_N)
     batch = tl.program_id(1).to(tl.int64)

@@ -49,8 +49,8 @@ from tritorch.errors import OutOfMemoryError
 from tritorch.generator import Generator
 from tritorch.interop import as_tensor, asarray, from_dlpack, from_numpy, frombuffer
 from tritorch.ops import methods
-from tritorch.printing import get_printoptions, set_printoptions
 from tritorch.precision import get_float32_matmul_precision, set_float32_matmul_precision
+from tritorch.printing import get_printoptions, set_printoptions
 from tritorch.shape import Size
 from tritorch.tensor import Tensor
 

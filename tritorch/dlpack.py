@@ -25,7 +25,8 @@ CODES = {float64: (2, 64), float32: (2, 32), float16: (2, 16), bfloat16: (4, 16)
          int8: (0, 8), uint8: (1, 8), bool_: (6, 8), float8_e4m3fn: (10, 8), float8_e5m2: (12, 8)}
 DTYPES = {code: kind for kind, code in CODES.items()}
 READ_ONLY = 1
-NUMPY_KNOWS_VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"    # numpy 2.0 makes capsules of DLPack 0 alone, read-only memory has none
+# numpy 2.0 makes capsules of DLPack 0 alone, read-only memory has none
+NUMPY_KNOWS_VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 
 class DLTensor(ctypes.Structure):

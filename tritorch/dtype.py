@@ -154,7 +154,8 @@ def promote(*operands):
         if a is not None:
             if a is b:
                 return a
-            if b is None and type(y) in _PYTHON_TYPES and (a.category == _CATEGORY_FLOAT or type(y) is int_ and a.category == _CATEGORY_INT):
+            if b is None and type(y) in _PYTHON_TYPES and (a.category == _CATEGORY_FLOAT
+                                                           or type(y) is int_ and a.category == _CATEGORY_INT):
                 return a
     best = [None, None, None]                                            # by rank: dimensioned, 0-dim, number
     for value in operands:
@@ -216,7 +217,8 @@ class finfo:
         self.resolution = 10.0 ** -math.floor(-math.log10(self.eps)) if self.eps < 1 else 1.0
 
     def __repr__(self):
-        return f"finfo(resolution={self.resolution:g}, min={self.min:g}, max={self.max:g}, eps={self.eps:g}, tiny={self.tiny:g}, dtype={self.dtype})"
+        return (f"finfo(resolution={self.resolution:g}, min={self.min:g}, max={self.max:g}, eps={self.eps:g}, tiny={self.tiny:g}, "
+                f"dtype={self.dtype})")
 
 
 class iinfo:
@@ -235,4 +237,4 @@ class iinfo:
         return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
 
 
-types = sys.modules[__name__]                                            # this module: the name `tritorch.dtype` is the class, as in PyTorch
+types = sys.modules[__name__]                                         # this module: the name `tritorch.dtype` is the class, as in PyTorch

@@ -3,7 +3,7 @@ import contextvars
 
 import numpy as np
 
-_silent = []                                                             # contexts in which numpy is silent: a call takes one and returns it
+_silent = []                                                             # contexts in which numpy is silent; a call borrows one
 
 
 def quietly(fn, *args, **keywords):

@@ -21,7 +21,8 @@ class Tensor:
     are the tensor's place in the gradient graph (None: no gradient is wanted); a view keeps its `base`.
     """
 
-    __slots__ = ("storage", "shape", "strides", "offset", "dtype", "node", "index", "base", "base_node", "_array", "__dict__", "__weakref__")
+    __slots__ = ("storage", "shape", "strides", "offset", "dtype", "node", "index", "base", "base_node", "_array", "__dict__",
+                 "__weakref__")
     _grad = None                                                         # cold attributes live in __dict__ when they are set
     _inference = False
     _tangents = None
@@ -39,7 +40,8 @@ class Tensor:
     @property
     def _version(self):
         """How often the memory was written in place."""
-        check(not self._inference, "_version", "a normal tensor (Inference tensors do not track version counter)", "one made in inference mode")
+        check(not self._inference, "_version", "a normal tensor (Inference tensors do not track version counter)",
+              "one made in inference mode")
         return self.storage.version
 
     @property
@@ -127,7 +129,8 @@ class Tensor:
     @requires_grad.setter
     def requires_grad(self, value):
         if self.grad_fn is not None:
-            raise RuntimeError("requires_grad: expected a leaf (you can only change requires_grad flags of leaf variables), got the result of an operator; "
+            raise RuntimeError("requires_grad: expected a leaf (you can only change requires_grad flags of leaf variables), got the "
+                               "result of an operator; "
                                "use detach() to get a tensor without history")
         if not value:
             self.node = None
@@ -298,7 +301,8 @@ def from_array(array):
     if array.flags.c_contiguous:
         strides = layout(array.shape)[1]
     check(min(strides, default=0) >= 0, "from_numpy", "strides that are not negative", array.strides, use="array.copy()", error=ValueError)
-    check(all(s % array.itemsize == 0 for s in array.strides), "from_numpy", "strides in whole elements", array.strides, use="array.copy()", error=ValueError)
+    check(all(s % array.itemsize == 0 for s in array.strides), "from_numpy", "strides in whole elements", array.strides, use="array.copy()",
+          error=ValueError)
     out = strided(host_storage(array), tuple(array.shape), tuple(strides), 0, kind)
     out._array = array
     return out

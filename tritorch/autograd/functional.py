@@ -82,7 +82,7 @@ def jvp(func, inputs, v=None, create_graph=False, strict=False):
         several, outs = _call("jvp", func, fresh, strict)
         probes = [o.detach().new_zeros(o.shape).requires_grad_() for o in outs]
         pulled = _pull("jvp", outs, fresh, probes, True, strict)         # linear in the probes: its own gradient is the product
-        moved = _pull("jvp", [p for p in pulled], probes, v, create_graph, False)
+        moved = _pull("jvp", list(pulled), probes, v, create_graph, False)
     return _shape_back(several, _finished(outs, create_graph)), _shape_back(several, _finished(moved, create_graph))
 
 

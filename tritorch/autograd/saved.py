@@ -8,7 +8,8 @@ class saved_tensors_hooks:
 
     >>> import tritorch as torch
     >>> x = torch.ones(2, requires_grad=True)
-    >>> with torch.autograd.graph.saved_tensors_hooks(lambda t: t.numpy().tobytes(), lambda b: torch.frombuffer(bytearray(b), dtype=torch.float32)):
+    >>> unpack = lambda b: torch.frombuffer(bytearray(b), dtype=torch.float32)
+    >>> with torch.autograd.graph.saved_tensors_hooks(lambda t: t.numpy().tobytes(), unpack):
     ...     y = (x * x).sum()
     >>> y.backward(); x.grad
     tensor([2., 2.])

@@ -7,7 +7,7 @@ import numpy as np
 
 from tritorch.cuda import driver
 
-words = {}                                                               # device index -> the word: (2,) int64, (number of the operator + 1, value)
+words = {}                                                     # device index -> the word: (2,) int64, (number of the operator + 1, value)
 names = []                                                               # operators that may report, by number
 unread = set()                                                           # devices whose word may have been written since it was read
 

@@ -24,7 +24,7 @@ _defaults: dict[int, Stream] = {}
 _made: dict[tuple[int, int], list[int]] = {}    # never destroyed, so that a handle names one queue for ever and so one memory pool
 _turn: dict[tuple[int, int], int] = {}
 _chosen: dict[tuple, tuple] = {}                # what chosen() has returned
-used = False                                    # whether any thread has chosen a stream since the driver came: until then no one needs to look
+used = False                               # whether any thread has chosen a stream since the driver came: until then no one needs to look
 _lock = threading.Lock()
 captures: dict = {}                             # device index -> the CUDAGraph that is being recorded there
 

@@ -18,7 +18,8 @@ def _slope(name, doc, cpu, formula, attrs=(), source="input"):
     """The derivative of an activation times the arriving gradient: an operator of (g, input or output, attributes) with the
     formula's gradients."""
     defaults = [v for _, v in attrs]
-    made = binary(name, doc, cpu, functions=K, names=("g_out", source), attrs=attrs, samples=lambda make: [(make(2, 5), make(2, 5), *defaults)])
+    made = binary(name, doc, cpu, functions=K, names=("g_out", source), attrs=attrs,
+                  samples=lambda make: [(make(2, 5), make(2, 5), *defaults)])
     made.formula(formula)
     return made
 
@@ -40,7 +41,8 @@ def _relu_backward(g, out):
     return np.where(out <= 0, g.dtype.type(0), g)
 
 
-relu_backward = _slope("relu_backward", "g where out > 0, else 0.", _relu_backward, lambda g_out, out_value: compare.choose(out_value <= 0, 0, g_out),
+relu_backward = _slope("relu_backward", "g where out > 0, else 0.", _relu_backward,
+                       lambda g_out, out_value: compare.choose(out_value <= 0, 0, g_out),
                        source="out_value")
 relu = _unary("relu", """max(input, 0); NaN stays NaN.
 
@@ -48,17 +50,22 @@ relu = _unary("relu", """max(input, 0); NaN stays NaN.
     tensor([0., 2.])
     """, lambda x: np.maximum(x, 0), result=numbers, grad=lambda g, out: relu_backward(g, out))
 leaky_slope = _unary("leaky_slope", "input above 0, slope · input below.", lambda x, slope: np.where(x > 0, x, x * x.dtype.type(slope)),
-                    attrs=(("negative_slope", 0.01),), grad=lambda g, input, negative_slope: compare.choose(input > 0, g, g * negative_slope))
+                    attrs=(("negative_slope", 0.01),),
+                    grad=lambda g, input, negative_slope: compare.choose(input > 0, g, g * negative_slope))
 hardtanh_between = _unary("hardtanh_between", "input clamped to [min_val, max_val], with the gradient 0 on the bounds.",
-                         lambda x, low, high: np.clip(x, x.dtype.type(low), x.dtype.type(high)), "clamp_numbers", attrs=(("min_val", -1.0), ("max_val", 1.0)),
+                         lambda x, low, high: np.clip(x, x.dtype.type(low), x.dtype.type(high)), "clamp_numbers",
+                         attrs=(("min_val", -1.0), ("max_val", 1.0)),
                          result=numbers,
                          grad=lambda g, input, min_val, max_val: compare.choose((input <= min_val) | (input >= max_val), 0, g))
-threshold_at = _unary("threshold_at", "input where it is greater than threshold, else value.", lambda x, t, v: np.where(x <= t, x.dtype.type(v), x),
+threshold_at = _unary("threshold_at", "input where it is greater than threshold, else value.",
+                      lambda x, t, v: np.where(x <= t, x.dtype.type(v), x),
                      result=numbers,
                      attrs=(("threshold", 0.1), ("value", 20.0)), grad=lambda g, input, threshold: compare.choose(input <= threshold, 0, g))
-hardshrink_at = _unary("hardshrink_at", "input where |input| > lambd, else 0.", lambda x, lambd: np.where(np.abs(x) <= lambd, x.dtype.type(0), x),
+hardshrink_at = _unary("hardshrink_at", "input where |input| > lambd, else 0.",
+                       lambda x, lambd: np.where(np.abs(x) <= lambd, x.dtype.type(0), x),
                       attrs=(("lambd", 0.5),), grad=lambda g, input, lambd: compare.choose(input.abs() <= lambd, 0, g))
-softshrink_at = _unary("softshrink_at", "input moved towards 0 by lambd, 0 between.", lambda x, lambd: np.where(x > lambd, x - x.dtype.type(lambd),
+softshrink_at = _unary("softshrink_at", "input moved towards 0 by lambd, 0 between.",
+                       lambda x, lambd: np.where(x > lambd, x - x.dtype.type(lambd),
                       np.where(x < -lambd, x + x.dtype.type(lambd), x * 0)), attrs=(("lambd", 0.5),),
                       grad=lambda g, input, lambd: compare.choose(input.abs() <= lambd, 0, g))
 
@@ -130,9 +137,12 @@ def _gelu_tanh_formula(g_out, input):
 
 
 gelu_erf_backward = _slope("gelu_erf_backward", "g · (Φ(x) + x·φ(x)).", _pieces(_gelu_backward), _gelu_formula)
-gelu_tanh_backward = _slope("gelu_tanh_backward", "The derivative of the tanh form of GELU, times g.", _pieces(_gelu_tanh_backward), _gelu_tanh_formula)
-gelu_erf = _unary("gelu_erf", "x·Φ(x) with the normal distribution function Φ.", _pieces(_gelu), grad=lambda g, input: gelu_erf_backward(g, input))
-gelu_tanh = _unary("gelu_tanh", "x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³))).", _pieces(_gelu_tanh), grad=lambda g, input: gelu_tanh_backward(g, input))
+gelu_tanh_backward = _slope("gelu_tanh_backward", "The derivative of the tanh form of GELU, times g.", _pieces(_gelu_tanh_backward),
+                            _gelu_tanh_formula)
+gelu_erf = _unary("gelu_erf", "x·Φ(x) with the normal distribution function Φ.", _pieces(_gelu),
+                  grad=lambda g, input: gelu_erf_backward(g, input))
+gelu_tanh = _unary("gelu_tanh", "x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³))).", _pieces(_gelu_tanh),
+                   grad=lambda g, input: gelu_tanh_backward(g, input))
 
 
 def gelu(input, approximate="none"):
@@ -166,11 +176,13 @@ def _softplus(x, beta, threshold):
     return np.where(scaled > threshold, x, np.logaddexp(scaled, x.dtype.type(0)) / x.dtype.type(beta))
 
 
-softplus_of = _unary("softplus_of", "log(1 + e^(beta·x)) / beta; x itself where beta·x > threshold.", _softplus, attrs=(("beta", 1.0), ("threshold", 20.0)),
+softplus_of = _unary("softplus_of", "log(1 + e^(beta·x)) / beta; x itself where beta·x > threshold.", _softplus,
+                     attrs=(("beta", 1.0), ("threshold", 20.0)),
                     grad=lambda g, input, beta, threshold: compare.choose(input * beta > threshold, g, g * pointwise.sigmoid(input * beta)))
 log_sigmoid = _unary("log_sigmoid", "log σ(x), without overflow.", lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))),
                     grad=lambda g, input: g * pointwise.sigmoid(-input))
-mish = _unary("mish", "x · tanh(softplus(x)).", lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))), grad=lambda g, input: _mish_grad(g, input))
+mish = _unary("mish", "x · tanh(softplus(x)).", lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))),
+              grad=lambda g, input: _mish_grad(g, input))
 
 
 def _mish_grad(g, x):
@@ -185,12 +197,14 @@ def _elu(x, alpha, scale, input_scale):
 
 elu_of = _unary("elu_of", "x above 0, alpha·(e^x - 1) below.", lambda x, alpha: _elu(x, alpha, 1, 1), attrs=(("alpha", 1.0),),
                grad=lambda g, input, alpha: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0).exp() * alpha), g))
-celu_of = _unary("celu_of", "x above 0, alpha·(e^(x/alpha) - 1) below.", lambda x, alpha: _elu(x, alpha, 1, 1 / alpha), attrs=(("alpha", 1.0),),
+celu_of = _unary("celu_of", "x above 0, alpha·(e^(x/alpha) - 1) below.", lambda x, alpha: _elu(x, alpha, 1, 1 / alpha),
+                 attrs=(("alpha", 1.0),),
                 grad=lambda g, input, alpha: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0) / alpha).exp(), g))
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 selu = _unary("selu", "scale · elu(x, alpha) with the constants that keep mean 0 and variance 1 (Klambauer et al., 2017).",
              lambda x: _elu(x, _SELU_ALPHA, _SELU_SCALE, 1),
-             grad=lambda g, input: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0).exp() * (_SELU_ALPHA * _SELU_SCALE)), g * _SELU_SCALE))
+             grad=lambda g, input: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0).exp() * (_SELU_ALPHA * _SELU_SCALE)),
+                                                  g * _SELU_SCALE))
 hardswish = _unary("hardswish", "x · relu6(x + 3) / 6.", lambda x: x * np.clip(x + 3, 0, 6) / 6,
                   grad=lambda g, input: compare.choose(input <= -3, 0, compare.choose(input < 3, g * (input / 3 + 0.5), g)))
 hardsigmoid = _unary("hardsigmoid", "relu6(x + 3) / 6.", lambda x: np.clip(x + 3, 0, 6) / 6,

@@ -126,7 +126,8 @@ def _in_pieces(out, fn, kind, values):
         out, *values = [v.reshape(-1) if isinstance(v, np.ndarray) and v.ndim else v for v in (out, *values)]
     rows = max(PIECE * out.shape[0] // out.size, 1)
     for k in range(0, out.shape[0], rows):
-        _round_into(out[k:k + rows], fn, kind, [v[k:k + rows] if getattr(v, "ndim", 0) == out.ndim and v.shape[0] > 1 else v for v in values])
+        _round_into(out[k:k + rows], fn, kind,
+                    [v[k:k + rows] if getattr(v, "ndim", 0) == out.ndim and v.shape[0] > 1 else v for v in values])
 
 
 def _array(x):
@@ -189,7 +190,8 @@ def launch_elementwise(out, operands, fn, compute, attrs=(), first_compute=None)
     block_n = min(tile(128, 1024), 1 << (cols - 1).bit_length())
     block_m = min(tile(1024, 65536) // block_n, 1 << (rows - 1).bit_length())
     outer = count // (rows * cols)
-    launch(getattr(K, family + "_strided"), (cdiv(rows, block_m) * cdiv(cols, block_n) * outer,), out, *values, dims, *strides, rows, cols, *numbers,
+    launch(getattr(K, family + "_strided"), (cdiv(rows, block_m) * cdiv(cols, block_n) * outer,), out, *values, dims, *strides, rows, cols,
+           *numbers,
            num_warps=4, OUTER=len(dims) - 2, BLOCK_M=block_m, BLOCK_N=block_n, **flags)
 
 
@@ -256,7 +258,8 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
     keeps = result in FLOATS_STAY
 
     def rule(x, y, *values):
-        if keeps and isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape and x.dtype is y.dtype and x.dtype.is_floating_point:
+        if (keeps and isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape and x.dtype is y.dtype
+                and x.dtype.is_floating_point):
             device = x.storage.device                                    # the common case, without three more calls
             if device is y.storage.device:
                 return x.shape, x.dtype, device
@@ -292,7 +295,8 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
     return _finish(made, name, doc, {k: v for k, v in ((x_name, grad_input), (y_name, grad_other)) if v}, 2)
 
 
-def ternary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grads=None, attrs=(), samples=None, names=("input", "other", "third"), condition=False, **options):
+def ternary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grads=None, attrs=(), samples=None,
+            names=("input", "other", "third"), condition=False, **options):
     """An operator of three operands that broadcast; with `condition` the first is a bool tensor that has no part in the dtype."""
     fn = fn or name
 

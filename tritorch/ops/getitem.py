@@ -45,7 +45,8 @@ def _is_number(value):
 
 
 def resolve(input, key):
-    """(view, index tensors): the basic part of a key applied, and for each dim of that view an index tensor or None; None if there are none."""
+    """(view, index tensors): the basic part of a key applied, and for each dim of that view an index tensor or None; None if there are
+    none."""
     items = list(key) if isinstance(key, tuple) else [key]
     items = [_as_index(k, input.device) for k in items]
     used = sum(k.dim() if _is_mask(k) else 1 for k in items if k is not None and k is not Ellipsis and not isinstance(k, bool))

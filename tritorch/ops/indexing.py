@@ -85,7 +85,8 @@ def write_rows(out, places, src):
     launch(K.last_writer_kernel, (cdiv(places.shape[0], block),), winner, places, places.shape[0], rows, BLOCK=block)
     block_r = min(tile(256, 1024), next_power_of_2(width))
     block_n = max(tile(1024, 16384) // block_r, 1)
-    launch(K.write_rows_kernel, (cdiv(rows, block_n) * cdiv(width, block_r),), out, src, winner, rows, width, *src.strides, BLOCK_N=block_n, BLOCK_R=block_r)
+    launch(K.write_rows_kernel, (cdiv(rows, block_n) * cdiv(width, block_r),), out, src, winner, rows, width, *src.strides, BLOCK_N=block_n,
+           BLOCK_R=block_r)
 
 
 def join_rows(out, places, src, kind="sum", alpha=1):
@@ -113,7 +114,8 @@ def linear_places(index, dim, target_shape, name):
     block_m = min(max(tile(1024, 16384) // block_n, 1), next_power_of_2(rows))
     if index.numel():
         word, number = fault_word(out.device, name)
-        launch(K.places_kernel, (cdiv(rows, block_m) * cdiv(cols, block_n) * (index.numel() // (rows * cols)),), out, word, index, dims, si, st, step,
+        launch(K.places_kernel, (cdiv(rows, block_m) * cdiv(cols, block_n) * (index.numel() // (rows * cols)),), out, word, index, dims, si,
+               st, step,
                target_shape[dim], rows, cols, number, OUTER=len(dims) - 2, BLOCK_M=block_m, BLOCK_N=block_n)
     return out
 
@@ -140,7 +142,8 @@ def index_select(input, dim, index):
     check_index("index_select", index)
     check(len(index.shape) <= 1, "index_select", "an index of at most 1 dim", index.shape, error=IndexError)
     d = wrap_dim(dim, len(input.shape), "index_select")
-    return (*input.shape[:d], index.numel(), *input.shape[d + 1:]) if input.shape else (), input.dtype, common_device("index_select", input, index)
+    return (*input.shape[:d], index.numel(),
+            *input.shape[d + 1:]) if input.shape else (), input.dtype, common_device("index_select", input, index)
 
 
 @index_select.impl("cpu")
@@ -198,7 +201,8 @@ def index_add(input, dim, index, source, alpha=1):
     check_index("index_add", index)
     d = wrap_dim(dim, len(input.shape), "index_add")
     want = (*input.shape[:d], index.numel(), *input.shape[d + 1:]) if input.shape else ()
-    check(source.shape == want or source.numel() == prod(want) and len(source.shape) == len(want), "index_add", f"a source of shape {want}", source.shape)
+    check(source.shape == want or source.numel() == prod(want) and len(source.shape) == len(want), "index_add", f"a source of shape {want}",
+          source.shape)
     check(source.dtype is input.dtype, "index_add", f"a source of {input.dtype}", source.dtype)
     return input.shape, input.dtype, common_device("index_add", input, index, source)
 
@@ -221,7 +225,8 @@ def add_slices(made, dim, index, source, alpha=1):
     order = np.argsort(index, kind="stable")
     ordered = index[order]
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    sums = np.add.reduceat(source[order], starts, axis=0) if made.dtype.kind != "b" else np.logical_or.reduceat(source[order], starts, axis=0)
+    sums = np.add.reduceat(source[order], starts,
+                           axis=0) if made.dtype.kind != "b" else np.logical_or.reduceat(source[order], starts, axis=0)
     target[ordered[starts]] += sums if alpha == 1 else sums * made.dtype.type(alpha)
 
 
@@ -291,9 +296,11 @@ def check_places(name, shape, dim, index, source=None):
     d = wrap_dim(dim, len(shape), name)
     check(len(index.shape) == len(shape) or 1 >= len(shape) + len(index.shape), name, f"an index of {len(shape)} dims", index.shape)
     if index.numel():
-        check(all(n <= m for k, (n, m) in enumerate(zip(index.shape, shape)) if k != d), name, f"an index inside {tuple(shape)} but for dim {d}", index.shape)
+        check(all(n <= m for k, (n, m) in enumerate(zip(index.shape, shape)) if k != d), name,
+              f"an index inside {tuple(shape)} but for dim {d}", index.shape)
     if isinstance(source, Tensor):
-        check(len(source.shape) == len(index.shape) and all(n <= m for n, m in zip(index.shape, source.shape)), name, f"a source as large as the index {index.shape}", source.shape)
+        check(len(source.shape) == len(index.shape) and all(n <= m for n, m in zip(index.shape, source.shape)), name,
+              f"a source as large as the index {index.shape}", source.shape)
 
 
 def _one(x):

@@ -22,7 +22,8 @@ _CHUNK = 16384                                                           # eleme
 
 
 def erf(x):
-    """The error function. In float32 a rational function of degree 13/8 (the one in Eigen), 10 times faster than scipy's and within 4 ulp."""
+    """The error function. In float32 a rational function of degree 13/8 (the one in Eigen), 10 times faster than scipy's and within 4
+    ulp."""
     x = np.asarray(x)
     if x.dtype != np.float32:
         return _erf64(x)
@@ -44,7 +45,8 @@ def _erf32(out, x):
 def chunked(fn, *arrays, out=None):
     """Run `fn(out, *arrays)` piece by piece, so that its temporaries stay in the cache. Arrays of one shape, any strides."""
     arrays = [np.ascontiguousarray(a) for a in arrays]
-    result = np.empty(arrays[0].shape, arrays[0].dtype) if out is None or not out.flags.c_contiguous or out.dtype != arrays[0].dtype else out
+    fits = out is not None and out.flags.c_contiguous and out.dtype == arrays[0].dtype
+    result = out if fits else np.empty(arrays[0].shape, arrays[0].dtype)
     flat, sources = result.reshape(-1), [a.reshape(-1) for a in arrays]
     for k in range(0, flat.size, _CHUNK):
         fn(flat[k:k + _CHUNK], *[s[k:k + _CHUNK] for s in sources])

@@ -1,4 +1,4 @@
-"""Views of all elements under another shape or dtype: operators whose body returns a Tensor. They run nothing and are the same on every device."""
+"""Views of all elements under another shape or dtype: operators whose body returns a Tensor. They run nothing, on any device."""
 import operator
 
 from tritorch.dispatch import op
@@ -26,7 +26,8 @@ def view_as_shape(x, shape):
     """
     shape = infer_shape(shape, x.numel(), "view")
     strides = view_strides(x.shape, x.strides, shape)
-    check(strides is not None, "view", f"a shape that the strides {x.strides} allow", x.shape, shape, use="reshape(), which copies where it must")
+    check(strides is not None, "view", f"a shape that the strides {x.strides} allow", x.shape, shape,
+          use="reshape(), which copies where it must")
     return same_memory(x, shape, strides)
 
 

@@ -45,7 +45,7 @@ def check_values(op, where):
                     assert_near(got, want, what, tolerance(got.dtype))
             else:
                 for got, want in zip(results(op(*leaves(args, where))), base):
-                    assert got.device is where and got.dtype is want.dtype, f"{what}: {got.dtype} on {got.device} for {want.dtype} on {where}"
+                    assert got.device is where and got.dtype is want.dtype, f"{what}: {got.dtype}, {got.device} for {want.dtype}, {where}"
                     assert_near(got, want, f"{what} on {where}", tolerance(got.dtype))
 
 
@@ -151,7 +151,8 @@ def _check_direction(f, ins, analytic, rng, what, step=1e-6):
     high, low = (f(*[(x.detach() + s * d) for x, d in zip(ins, directions)]) for s in (step, -step))
     want = (high - low) / (2 * step)
     size = max(abs(want), abs(have), 1e-2)
-    assert math.isclose(have, want, rel_tol=2e-4, abs_tol=2e-5 * max(size, 1.0)), f"{what}: derivative {have} by the rules, {want} numerically"
+    assert math.isclose(have, want, rel_tol=2e-4,
+                        abs_tol=2e-5 * max(size, 1.0)), f"{what}: derivative {have} by the rules, {want} numerically"
 
 
 def _check_device_gradients(op, args, where, seed):
@@ -160,7 +161,8 @@ def _check_device_gradients(op, args, where, seed):
     outs, ins = differentiable(op, here)
     if not outs:
         return
-    weights = [_like(o, np.random.default_rng(1000 + seed)) for o in outs]     # not the seed of the samples: x as its own weight hides errors
+    # not the seed of the samples: x as its own weight hides errors
+    weights = [_like(o, np.random.default_rng(1000 + seed)) for o in outs]
     want = _gradients(outs, ins, weights, create=False)
     outs, ins = differentiable(op, there)
     for arrange in (lambda w: w, *_gradient_layouts(weights)):
@@ -254,7 +256,8 @@ def check_forward_mode(op, where):
         weights = [_like(o, rng) for o in outs]
         by_reverse = sum(float((wide(g) * wide(t)).sum()) for g, t in zip(_gradients(outs, ins, weights, False), tangents) if g is not None)
         by_forward = sum(float((wide(m) * wide(w)).sum()) for m, w in zip(results(moved), weights))
-        assert math.isclose(by_reverse, by_forward, rel_tol=1e-7, abs_tol=1e-8), f"{describe(op, args)}: {by_forward} forward, {by_reverse} reverse"
+        assert math.isclose(by_reverse, by_forward, rel_tol=1e-7,
+                            abs_tol=1e-8), f"{describe(op, args)}: {by_forward} forward, {by_reverse} reverse"
 
 
 def check_capture(op, where):

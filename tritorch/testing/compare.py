@@ -16,7 +16,8 @@ def wide(x):
     return array.astype(np.float64) if x.dtype.is_floating_point else array
 
 
-def assert_close(actual, expected, *, rtol=None, atol=None, equal_nan=False, check_device=True, check_dtype=True, check_stride=False, msg=None):
+def assert_close(actual, expected, *, rtol=None, atol=None, equal_nan=False, check_device=True, check_dtype=True, check_stride=False,
+                 msg=None):
     """Raise AssertionError unless |actual - expected| ≤ atol + rtol·|expected| everywhere (and shape, dtype and device agree).
 
     Tensors, numbers, and sequences and mappings of them; the default tolerances are those of the less precise dtype.
@@ -33,7 +34,8 @@ def assert_close(actual, expected, *, rtol=None, atol=None, equal_nan=False, che
         _pair(actual, expected, rtol, atol, equal_nan, check_device, check_dtype, check_stride, msg)
         return
     for a, e in pairs:
-        assert_close(a, e, rtol=rtol, atol=atol, equal_nan=equal_nan, check_device=check_device, check_dtype=check_dtype, check_stride=check_stride, msg=msg)
+        assert_close(a, e, rtol=rtol, atol=atol, equal_nan=equal_nan, check_device=check_device, check_dtype=check_dtype,
+                     check_stride=check_stride, msg=msg)
 
 
 def _pair(actual, expected, rtol, atol, equal_nan, check_device, check_dtype, check_stride, msg):
@@ -49,8 +51,10 @@ def _pair(actual, expected, rtol, atol, equal_nan, check_device, check_dtype, ch
     x, y = wide(a), wide(e)
     good = np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan) if x.dtype.kind == "f" or rtol or atol else x == y
     if not good.all():
-        worst = np.unravel_index(np.argmax(np.where(good, 0, np.nan_to_num(np.abs(x.astype(float) - y.astype(float)), nan=np.inf))), x.shape)
-        _must(False, f"{int((~good).sum())} of {x.size} elements are not close; the worst is {x[worst]} for {y[worst]} at {tuple(map(int, worst))} "
+        worst = np.unravel_index(np.argmax(np.where(good, 0, np.nan_to_num(np.abs(x.astype(float) - y.astype(float)), nan=np.inf))),
+                                 x.shape)
+        _must(False, f"{int((~good).sum())} of {x.size} elements are not close; the worst is {x[worst]} for {y[worst]} at "
+                     f"{tuple(map(int, worst))} "
                      f"(rtol {rtol}, atol {atol})", msg)
 
 
@@ -59,7 +63,8 @@ def _must(ok, sentence, msg):
         raise AssertionError(msg(sentence) if callable(msg) else msg or f"assert_close: {sentence}")
 
 
-def make_tensor(*shape, dtype, device=None, low=None, high=None, requires_grad=False, noncontiguous=False, exclude_zero=False, memory_format=None, seed=None):
+def make_tensor(*shape, dtype, device=None, low=None, high=None, requires_grad=False, noncontiguous=False, exclude_zero=False,
+                memory_format=None, seed=None):
     """A tensor of random numbers in [low, high): by default [-9, 9), [0, 10) for uint8, bools evenly."""
     shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
     rng = np.random.default_rng(seed)

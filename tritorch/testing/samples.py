@@ -39,7 +39,8 @@ def samples_of(op, dtype=types.float32, seed=0):
 
 def each_tensor(fn, args):
     """args with fn applied to every tensor, those in tuples included."""
-    return [fn(a) if isinstance(a, Tensor) else tuple([fn(v) if isinstance(v, Tensor) else v for v in a]) if isinstance(a, tuple) else a for a in args]
+    return [fn(a) if isinstance(a, Tensor) else tuple([fn(v) if isinstance(v, Tensor) else v for v in a]) if isinstance(a, tuple) else a
+            for a in args]
 
 
 def tensors_in(args):

@@ -72,8 +72,10 @@ def checkpoint(function, *args, use_reentrant=None, context_fn=noop_context_fn, 
     tensor([1.0806, 1.0806])
     """
     if use_reentrant:
-        check(not kwargs, "checkpoint", "no keyword arguments with use_reentrant=True", ", ".join(kwargs), use="use_reentrant=False", error=ValueError)
-        check(context_fn is noop_context_fn and not debug, "checkpoint", "context_fn and debug with use_reentrant=False alone", "use_reentrant=True", error=ValueError)
+        check(not kwargs, "checkpoint", "no keyword arguments with use_reentrant=True", ", ".join(kwargs), use="use_reentrant=False",
+              error=ValueError)
+        check(context_fn is noop_context_fn and not debug, "checkpoint", "context_fn and debug with use_reentrant=False alone",
+              "use_reentrant=True", error=ValueError)
         if is_grad_enabled() and not any(isinstance(a, Tensor) and a.requires_grad for a in args):
             warnings.warn("checkpoint: None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2)
         return _Reentrant.apply(function, preserve_rng_state, *args)
@@ -162,7 +164,8 @@ class _Reentrant(Function):
             made = ctx.function_again(*args)
         made = made if isinstance(made, tuple) else (made,)
         pairs = [(o, g) for o, g in zip(made, gradients) if isinstance(o, Tensor) and o.requires_grad]
-        check(pairs, "checkpoint", "an output that requires grad", "none of output has requires_grad=True, this checkpoint() is not necessary")
+        check(pairs, "checkpoint", "an output that requires grad",
+              "none of output has requires_grad=True, this checkpoint() is not necessary")
         run_backward([o for o, _ in pairs], [g for _, g in pairs])
         return (None, None, *[a.grad if isinstance(a, Tensor) else None for a in args])
 
