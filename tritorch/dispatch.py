@@ -140,15 +140,22 @@ def impl(door, kind, *, raw=False):
     """
 
     def verb(fn):
-        door.impls[kind] = fn if raw else _on_arrays(fn) if kind == "cpu" else _on_device(fn)
+        door.impls[kind] = fn if raw else _on_arrays(door, fn) if kind == "cpu" else _on_device(door, fn)
         return fn
 
     return verb
 
 
-def _on_arrays(fn):
+def _on_arrays(door, fn):
     def run(*values):
-        return quietly(fn, *[v.array if isinstance(v, Tensor) else _arrays(v) if type(v) is tuple else v for v in values])
+        try:
+            arrays = [v.array if isinstance(v, Tensor) else _arrays(v) if type(v) is tuple else v for v in values]
+        except TypeError:                                                # one of them has no array
+            for v in values:
+                for part in v if type(v) is tuple else (v,):
+                    _brought(door, part, values[0].storage.device)
+            raise
+        return quietly(fn, *arrays)
 
     return run
 
@@ -157,17 +164,30 @@ def _arrays(values):
     return tuple([v.array if isinstance(v, Tensor) else v for v in values])
 
 
-def _on_device(fn):
-    """A 0-dim CPU tensor among CUDA tensors is a number, as in PyTorch."""
+def _on_device(door, fn):
+    """Kernels get addresses: all tensors must lie on the device of the outputs."""
 
     def run(*values):
+        home = values[0].storage.device
         for v in values:
-            if isinstance(v, Tensor) and not v.shape and v.storage.device.type == "cpu":
-                values = [x.item() if isinstance(x, Tensor) and x.storage.device.type == "cpu" else x for x in values]
-                break
+            if isinstance(v, Tensor):
+                if v.storage.device is not home:
+                    values = [_brought(door, v, home) for v in values]
+                    break
+            elif type(v) is tuple:
+                for part in v:
+                    _brought(door, part, home)
         return fn(*values)
 
     return run
+
+
+def _brought(door, v, home):
+    """An argument for a kernel: a 0-dim CPU tensor is a number, as in PyTorch."""
+    if not isinstance(v, Tensor) or v.storage.device is home:
+        return v
+    check(not v.shape and v.storage.device.type == "cpu", door.__name__, "all tensors on one device", home, v.storage.device)
+    return v.item()
 
 
 def grad(door, *inputs):
