@@ -15,16 +15,17 @@ def broadcast_view(x, shape):
     return x if x.shape == shape else strided(x.storage, shape, broadcast_strides(x.shape, x.strides, shape), x.offset, x.dtype)
 
 
-def transfer(out, x):
-    """Fill `out` with x, of the same shape, whatever the two layouts, dtypes and devices are."""
+def transfer(out, x, non_blocking=False):
+    """Fill `out` with x, of the same shape, whatever the two layouts, dtypes and devices are. With `non_blocking` copies between
+    pinned memory and a device are only queued."""
     if out.storage.device is cpu and x.storage.device is cpu:
         np.copyto(out.array, x.array, casting="unsafe")
     elif out.storage.device is x.storage.device:
         launch_elementwise(out, (x,), SCALAR.identity, _exact(x.dtype, out.dtype))
     elif x.storage.device is cpu:
-        _to_device(out, x)
+        _to_device(out, x, non_blocking)
     elif out.storage.device is cpu:
-        _to_host(out, x)
+        _to_host(out, x, non_blocking)
     else:
         _between_devices(out, x)
 
@@ -36,7 +37,7 @@ def _exact(source, target):
     return source.compute if source.is_floating_point or source.itemsize >= target.itemsize else target.compute
 
 
-def _to_device(out, x):
+def _to_device(out, x, non_blocking):
     from tritorch.cuda import memory
 
     if x.is_contiguous():
@@ -46,12 +47,12 @@ def _to_device(out, x):
         np.copyto(packed.array, x.array)
     direct = out.dtype is x.dtype and out.is_contiguous()
     landing = out if direct else empty(x.shape, x.dtype, out.device)
-    memory.upload(packed.array, landing.data_ptr(), out.device.index, memory.pinned_owner(packed.array))
+    memory.upload(packed.array, landing.data_ptr(), out.device.index, memory.pinned_owner(packed.array), non_blocking)
     if not direct:
         transfer(out, landing)
 
 
-def _to_host(out, x):
+def _to_host(out, x, non_blocking):
     from tritorch.cuda import memory
 
     if not x.is_contiguous() or x.dtype is not out.dtype:                # cast where the kernels are
@@ -59,7 +60,7 @@ def _to_host(out, x):
         transfer(packed, x)
         x = packed
     if out.is_contiguous():
-        memory.download_into(out.array, x.data_ptr(), x.device.index, memory.pinned_owner(out.array))
+        memory.download_into(out.array, x.data_ptr(), x.device.index, memory.pinned_owner(out.array), non_blocking)
     else:
         data = memory.download(x.data_ptr(), x.nbytes, x.device.index)
         np.copyto(out.array, data.view(out.dtype.numpy).reshape(x.shape))
@@ -84,8 +85,9 @@ def _between_devices(out, x):
 
 # ------------------------------------------------------------------ operators
 @op(aliasable=True)
-def assign(input, src):
-    """`src`, broadcast to the shape of `input` and cast to its dtype and device: `input.copy_(src)`.
+def assign(input, src, non_blocking=False):
+    """`src`, broadcast to the shape of `input` and cast to its dtype and device: `input.copy_(src)`. With `non_blocking` the host
+    does not wait for copies from and to pinned memory.
 
     >>> import tritorch as torch; torch.zeros(2, 2).copy_(torch.tensor([1.0, 2.0]))
     tensor([[1., 2.],
@@ -95,8 +97,8 @@ def assign(input, src):
     return input.shape, input.dtype, input.storage.device
 
 
-def _assign(out, input, src):
-    transfer(out, broadcast_view(src, out.shape))
+def _assign(out, input, src, non_blocking):
+    transfer(out, broadcast_view(src, out.shape), non_blocking)
 
 
 assign.impl("cpu", raw=True)(_assign)
@@ -209,17 +211,18 @@ for _made in (assign, fill, copy_to):
 
 # ------------------------------------------------------------------ PyTorch's names above them
 def copy_(input, src, non_blocking=False):
-    """Write the values of `src` (a tensor or a number) here; returns the tensor. Copies from pinned memory are asynchronous."""
+    """Write the values of `src` (a tensor or a number) here; returns the tensor. With `non_blocking` the host does not wait for copies
+    between pinned memory and a device: pinned memory must stay as it is, or is only valid, once the current stream is through."""
     if not isinstance(src, Tensor):
         return fill.into(input, input, src)
-    return assign.into(input, input, src)
+    return assign.into(input, input, src, non_blocking)
 
 
 def fill_(input, value):
     """Write the number (or 0-dim tensor) `value` into every element."""
     if isinstance(value, Tensor):
         check(not value.shape, "fill_", "a number or a 0-dim tensor", value.shape)
-        return assign.into(input, input, value)
+        return assign.into(input, input, value, False)
     if input.dtype.category < 2 and isinstance(value, float) and input.dtype is not types.bool:
         value = int(value)
     return fill.into(input, input, value)
@@ -266,15 +269,10 @@ def to(input, *args, device=None, dtype=None, non_blocking=False, copy=False, me
     dtype = input.dtype if dtype is None else types.as_dtype(dtype)
     if target is input.storage.device and dtype is input.dtype and not copy:
         return input
-    if non_blocking and target is cpu and input.storage.device is not cpu:
-        return _to_pinned(input, dtype)
+    if non_blocking and target is not input.storage.device:
+        out = pinned(input.shape, dtype) if target is cpu else empty(input.shape, dtype, target)
+        return assign.into(out, out, input, True)
     return copy_to(input, dtype, target)
-
-
-def _to_pinned(input, dtype):
-    """An asynchronous copy to the host needs page-locked memory; the values are there after a synchronisation."""
-    out = pinned(input.shape, dtype)
-    return assign.into(out, out, input.detach()) if not input.requires_grad else copy_(out, input)
 
 
 def pinned(shape, dtype):
