@@ -271,7 +271,7 @@ def _seed(op, k, t, g):
     else:
         check(isinstance(g, Tensor), op, "gradients that are tensors or None", type(g).__name__, error=TypeError)
         check(g.shape == t.shape, op, f"a gradient of the output's shape {tuple(t.shape)}", tuple(g.shape))
-        if g.node is None:
+        if g.node is None and g._tangents is None:
             g = alias(g, Tensor)                                         # whoever gave it keeps the object, this pass the memory
     return (t.node, t.index, t.shape, t.dtype), g
 

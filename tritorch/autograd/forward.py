@@ -7,6 +7,7 @@ tangents are made by public operators, so forward over reverse, reverse over for
 from tritorch.autograd.engine import grad as differentiate
 from tritorch.autograd.graph import OpNode
 from tritorch.autograd.modes import state
+from tritorch.autograd.slices import CopySlices
 from tritorch.errors import check
 from tritorch.tensor import Tensor
 
@@ -96,19 +97,19 @@ class Level:
     def write(self, op, args, out, tangents, moves):
         """In-place and out=: the tangent of what is written is written too, through the base's tangent if it is a view."""
         outs = out if isinstance(out, (tuple, list)) else (out,)
-        old = [self.tangent(o) for o in outs]
-        if not moves and all(t is None for t in old):
+        if not moves and all(self.tangent(o) is None for o in outs):
             return op.into(out, *args)
-        fresh = [o.clone() if any(o is a for a in args) else None for o in outs]
-        before = [fresh[0] if a is outs[0] and fresh[0] is not None else a for a in args]
-        moved = self.push(op, before, tangents, outs) if moves else [None] * len(outs)
+        written = {id(o.storage) for o in outs}
+        before = [a.clone() if isinstance(a, Tensor) and id(a.storage) in written else a for a in args] if moves else args
         made = op.into(out, *args)
+        moved = self.push(op, before, tangents, outs) if moves else [None] * len(outs)
         for o, t in zip(outs, moved):
             current = self.settle(o)
             if t is None:
                 current.zero_()
             else:
                 current.copy_(t.expand(o.shape))
+            _remember(o)
         return made
 
     def settle(self, x):
@@ -142,10 +143,12 @@ def level_of(args):
 
 def _remember(out):
     """An output that its own node saved gets its tangents there as well: it was saved before it had them."""
-    node = out.node
+    node, index = out.node, out.index
+    if out.base is not None and type(out.base.node) is CopySlices:
+        node, index = out.base.node.inner, 0
     if isinstance(node, OpNode):
         for k, which in node.plan.saved_outputs:
-            if which == out.index and type(node.saved[k]) is tuple:
+            if which == index and type(node.saved[k]) is tuple:
                 node.saved[k] = (*node.saved[k][:8], out._tangents)
 
 

@@ -42,7 +42,7 @@ def _differences(func, inputs, j, delta, eps):
 def _pulled(outs, i, inputs, wanted, weight):
     """The gradients of the wanted inputs when the array `weight` arrives at output i."""
     out = outs[i]
-    v = from_array(np.ascontiguousarray(weight.reshape(tuple(out.shape)))).to(out.device).to(out.dtype)
+    v = from_array(weight.reshape(tuple(out.shape))).to(out.device).to(out.dtype)
     if not out.requires_grad:
         return [None] * len(wanted)
     return list(differentiate(out, [inputs[j] for j in wanted], v, retain_graph=True, allow_unused=True))

@@ -349,7 +349,7 @@ def make_node(plan, args, edges, written=None):
     for source, k in plan.saves:
         if source is ARG:
             value = args[k]
-            saved.append(pack(value if written is None or value is not written else value.clone()))
+            saved.append(pack(value if written is None or value is not written else as_it_was(value)))
         elif source is OUTPUT:
             saved.append(None)
         else:
@@ -364,6 +364,14 @@ def make_node(plan, args, edges, written=None):
     if state.anomaly is not None:
         node.trace = places.user_trace()
     return node
+
+
+def as_it_was(x):
+    """A copy of what is about to be written, tangents included."""
+    out = x.clone()
+    if x._tangents is not None:
+        out._tangents = {level: as_it_was(t) for level, t in x._tangents.items()}
+    return out
 
 
 def hang(node, outs):

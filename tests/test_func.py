@@ -1,0 +1,237 @@
+"""Derivatives of functions: every transformation alone, nested, over nested arguments."""
+import pytest
+from both import both
+
+import tritorch
+
+
+def values(torch, *v):
+    return torch.tensor(list(v) if len(v) != 1 else v[0], dtype=torch.float64)
+
+
+def f(torch):
+    return lambda x: (x ** 3).sin().sum()
+
+
+@both
+def test_grad(torch):
+    x, y = values(torch, 1.0, 2.0), values(torch, 3.0, 4.0)
+    func = torch.func
+    product = lambda a, b, scale=1: ((a * b) ** 2).sum() * scale  # noqa: E731
+    out = [func.grad(f(torch))(x), func.grad(product)(x, y), func.grad(product, argnums=1)(x, y), func.grad(product, argnums=-1)(x, y),
+           func.grad(product, argnums=(0, 1))(x, y, scale=3), func.grad_and_value(product)(x, y),
+           func.grad(lambda a: (a.sum() * 2, {"seen": a * 2}), has_aux=True)(x), func.grad_and_value(lambda a: (a.sum(), a), has_aux=True)(x)]
+    assert not any(t.requires_grad for t in (out[0], out[1], out[6][1]["seen"]))
+    return out
+
+
+@both
+def test_nested_arguments(torch):
+    tree = {"w": values(torch, 1.0, 2.0), "rest": [values(torch, 3.0), (values(torch, 5.0, 6.0),)]}
+    loss = lambda p, x: (p["w"] * x * p["rest"][0] + p["rest"][1][0] ** 2).sum()  # noqa: E731
+    gradients = torch.func.grad(loss)(tree, values(torch, 7.0, 8.0))
+    y, pull = torch.func.vjp(lambda p: {"a": p["w"] * 2, "b": (p["rest"][0],)}, tree)
+    return gradients, y, pull({"a": values(torch, 1.0, 2.0), "b": (values(torch, 3.0),)})
+
+
+@both
+def test_higher_order(torch):
+    x, g = values(torch, 2.0), lambda v: v ** 5
+    out = []
+    for _ in range(5):
+        g = torch.func.grad(g)
+        out.append(g(x))
+    return out
+
+
+@both
+def test_all_pairs(torch):
+    """Each transformation over each."""
+    x, v = values(torch, 0.5, 1.5, -0.5), values(torch, 1.0, -2.0, 0.25)
+    scalar, vector = f(torch), lambda t: (t * t.roll(1)).sin()  # noqa: E731
+    func = torch.func
+    grad, jvp = func.grad(scalar), lambda t: func.jvp(vector, (t,), (v,))[1]  # noqa: E731
+    vjp = lambda t: func.vjp(vector, t)[1](v)[0]  # noqa: E731
+    out = []
+    for inner in (grad, jvp, vjp, func.jacrev(scalar), func.jacfwd(scalar)):
+        out += [func.jvp(inner, (x,), (v,)), func.vjp(inner, x)[1](v)[0], func.jacrev(inner)(x), func.jacfwd(inner)(x),
+                func.grad(lambda t, inner=inner: (inner(t) * v).sum())(x)]
+    return out
+
+
+@both
+def test_jacobians_and_hessians(torch):
+    x, y = values(torch, [[1.0, 2.0], [3.0, 4.0]]), values(torch, 0.5, -1.0)
+    func = torch.func
+    return [func.jacrev(lambda a: a * a)(y), func.jacfwd(lambda a: a * a)(y), func.jacrev(lambda a, b: a @ b, argnums=(0, 1))(x, y),
+            func.jacfwd(lambda a, b: a @ b, argnums=(0, 1))(x, y), func.hessian(f(torch))(y), func.jacrev(func.jacrev(f(torch)))(y),
+            func.jacrev(lambda a: (a.sin(), {"s": a.sum()}))(y), func.jacfwd(lambda a: (a.sin(), a.sum()), has_aux=False)(y),
+            func.jacrev(lambda a: (a * a, a + 1), has_aux=True)(y), func.jacfwd(lambda a: (a * a, a + 1), has_aux=True)(y),
+            func.hessian(lambda a, b: (a @ b).sin().sum(), argnums=1)(x, y)]
+
+
+@both
+def test_vjp(torch):
+    x, y = values(torch, 1.0, 2.0), values(torch, 3.0, 4.0)
+    out, pull = torch.func.vjp(lambda a, b: (a * b, a.sum()), x, y)
+    first, second = pull((values(torch, 1.0, 10.0), values(torch, 100.0))), pull((values(torch, 1.0, 0.0), values(torch, 0.0)))
+    more = torch.func.vjp(lambda a: (a * 2, a + 1), x, has_aux=True)
+    return out, first, second, more[0], more[1](y), more[2]
+
+
+@both
+def test_jvp(torch):
+    x, y, v = values(torch, 1.0, 2.0), values(torch, 3.0, 4.0), values(torch, 1.0, -1.0)
+    jvp = torch.func.jvp
+    unused = jvp(lambda a, b: (a * 2, b.sin()), (x, y), (v, v))
+    value, push = torch.func.linearize(lambda a: a.sin() * a, x)
+    return jvp(lambda a, b: a * b, (x, y), (v, v)), unused, jvp(lambda a: (a.exp(), a.sum()), (x,), (v,), has_aux=True)[:2], value, push(v), push(y)
+
+
+@both
+def test_tensors_that_the_function_knows(torch):
+    """The graph around goes on through what a function closes over."""
+    x, w = values(torch, 1.0, 2.0), values(torch, 3.0, 4.0).requires_grad_()
+    g = torch.func.grad(lambda a: (a * a * w).sum())(x)
+    assert g.requires_grad
+    (gw,) = torch.autograd.grad(g.sum(), w)
+    y = x.clone().requires_grad_()
+    h = torch.func.grad(lambda a: (a ** 3).sum())(y)
+    h.sum().backward()
+    with torch.no_grad():
+        quiet = torch.func.grad(lambda a: (a * a * w).sum())(x)
+    assert not quiet.requires_grad
+    return g, gw, h, y.grad, quiet
+
+
+@both
+def test_no_grad_inside(torch):
+    def g(x):
+        with torch.no_grad():
+            c = x * x
+        return (c * x).sum()
+
+    x = values(torch, 1.0, 2.0)
+    return torch.func.grad(g)(x), torch.func.grad(lambda v: (v.detach() * v).sum())(x)
+
+
+@both
+def test_writes_inside(torch):
+    def g(x):
+        y = x * 1
+        y[0] = y[0] * 3
+        y.mul_(x)
+        out = torch.zeros(3, dtype=torch.float64)
+        out[1:] = y
+        return (out * out).sum()
+
+    x, v = values(torch, 1.0, 2.0), values(torch, 0.5, 1.0)
+    return torch.func.grad(g)(x), torch.func.jvp(g, (x,), (v,)), torch.func.hessian(g)(x)
+
+
+@both
+def test_errors(torch):
+    x = values(torch, 1.0, 2.0)
+    func = torch.func
+    for bad in (lambda: func.grad(lambda a: a)(x), lambda: func.grad(lambda a: a.sum(), argnums=3)(x), lambda: func.grad(lambda a: 5)(x),
+                lambda: func.jvp(lambda a: a, x, x), lambda: func.jvp(lambda a: a, (x,), (x, x)), lambda: func.vjp(lambda a: 5, x),
+                lambda: func.grad(lambda a: a.sum())(5.0)):
+        with pytest.raises((RuntimeError, ValueError, AssertionError)):
+            bad()
+
+
+@both
+def test_vmap(torch):
+    x, w = values(torch, [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), values(torch, 7.0, 8.0)
+    vmap, grad = torch.func.vmap, torch.func.grad
+    return [vmap(torch.dot, in_dims=(0, None))(x, w), vmap(lambda a: a * 2, in_dims=1, out_dims=1)(x), vmap(grad(f(torch)))(x),
+            vmap(vmap(lambda a: a.sin()))(x), vmap(lambda p, b: {"s": p["a"] + b, "t": (b.sum(),)}, in_dims=({"a": 0}, None))({"a": x}, w),
+            vmap(lambda a, k: a * k, in_dims=(0, None))(x, 3), torch.func.jacrev(vmap(lambda a: a.sum()))(x)]
+
+
+def test_per_sample_gradients():
+    torch = tritorch
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    parameters = {k: v.detach() for k, v in net.named_parameters()}
+    x, y = torch.randn(5, 3), torch.randn(5, 1)
+
+    def loss(p, a, b):
+        return ((torch.func.functional_call(net, p, (a,)) - b) ** 2).mean()
+
+    per_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
+    net.zero_grad()
+    ((net(x) - y) ** 2).mean().backward()
+    for name, p in net.named_parameters():
+        assert torch.allclose(per_sample[name].mean(0), p.grad, atol=1e-6)
+
+
+def test_an_ensemble():
+    torch = tritorch
+    nets = [torch.nn.Linear(3, 2) for _ in range(4)]
+    parameters, buffers = torch.func.stack_module_state(nets)
+    x = torch.randn(5, 3)
+    made = torch.func.vmap(lambda p, b, v: torch.func.functional_call(nets[0], (p, b), (v,)), in_dims=(0, 0, None))(parameters, buffers, x)
+    for k, net in enumerate(nets):
+        assert torch.allclose(made[k], net(x))
+
+
+# ------------------------------------------------------------------ torch.autograd.functional
+@both
+def test_functional(torch):
+    x, y, v = values(torch, 1.0, 2.0), values(torch, 3.0, 4.0), values(torch, 0.5, -1.0)
+    one, two = lambda a: (a ** 3).sin(), lambda a, b: (a * b, (a + b).sum())  # noqa: E731
+    scalar = lambda a, b: (a * a * b).sum()  # noqa: E731
+    F = torch.autograd.functional
+    out = [F.jacobian(one, x), F.jacobian(two, (x, y)), F.jacobian(scalar, (x, y)), F.hessian(f(torch), x), F.hessian(scalar, (x, y)), F.vjp(one, x, v),
+           F.vjp(two, (x, y), (v, values(torch, 2.0))), F.vjp(scalar, (x, y)), F.jvp(one, x, v), F.jvp(two, (x, y), (v, v)), F.vhp(scalar, (x, y), (v, v)),
+           F.hvp(f(torch), x, v), F.jacobian(one, x, strategy="forward-mode", vectorize=True)]
+    assert not out[0].requires_grad
+    z = x.clone().requires_grad_()
+    F.jacobian(one, z, create_graph=True).sum().backward()
+    for bad in (lambda: F.vjp(one, x), lambda: F.hessian(one, x), lambda: F.jacobian(lambda a: a.detach(), x, strict=True), lambda: F.vjp(one, x, y[:1])):
+        with pytest.raises(RuntimeError):
+            bad()
+    return out, z.grad
+
+
+# ------------------------------------------------------------------ forward mode by hand
+@both
+def test_dual_numbers(torch):
+    ad = __import__("importlib").import_module(torch.__name__ + ".autograd.forward_ad")
+    x, v, w = values(torch, 1.0, 2.0), values(torch, 1.0, -1.0), values(torch, 3.0, 4.0).requires_grad_()
+    with ad.dual_level():
+        dual = ad.make_dual(x, v)
+        made = ad.unpack_dual((dual * w).sin())
+        y = dual * 1
+        y[0] = 5
+        y.mul_(dual)
+        written = ad.unpack_dual(y)
+        assert ad.unpack_dual(x).tangent is None and ad.unpack_dual(dual.detach()).tangent is None
+        (g,) = torch.autograd.grad(made.tangent.sum(), w)
+        with pytest.raises(RuntimeError):
+            with ad.dual_level():
+                pass
+    assert ad.unpack_dual(dual).tangent is None
+    with pytest.raises((RuntimeError, AttributeError, AssertionError)):
+        ad.make_dual(x, v)
+    return made.primal, made.tangent, written.primal, written.tangent, g
+
+
+# ------------------------------------------------------------------ gradcheck
+@both
+def test_gradcheck(torch):
+    x, y = values(torch, [[0.5, 1.0], [2.0, -1.0]]).requires_grad_(), values(torch, 0.25, 3.0).requires_grad_()
+    check, again = torch.autograd.gradcheck, torch.autograd.gradgradcheck
+    good = lambda a, b: (a @ b, (a * b).sin().sum())  # noqa: E731
+    for fast in (False, True):
+        assert check(good, (x, y), fast_mode=fast) and again(good, (x, y), fast_mode=fast)
+        assert check(good, (x, y), check_forward_ad=True, fast_mode=fast)
+        bad = lambda a: a.detach() * a  # noqa: E731
+        assert not check(bad, (y,), fast_mode=fast, raise_exception=False)
+        with pytest.raises(RuntimeError):
+            check(bad, (y,), fast_mode=fast)
+    assert check(lambda a, k: a * k, (y, 3.0)) and check(lambda a: a.max(0)[0], (y,)) and check(torch.sin, y)
+    with pytest.raises(ValueError):
+        check(torch.sin, (y.detach(),))
+    with pytest.raises(RuntimeError):
+        check(lambda a: a * 2, (values(torch, 1.0).requires_grad_().expand(3),))
