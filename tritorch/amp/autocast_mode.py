@@ -186,7 +186,7 @@ def set_autocast_dtype(device_type, dtype):
 
 def is_autocast_cache_enabled():
     """Whether casts of weights are kept until the outermost autocast ends."""
-    return _local.caching
+    return next((caster.caches for caster in _local.active.values() if caster is not None), _local.caching)
 
 
 def set_autocast_cache_enabled(enabled):
