@@ -1,5 +1,7 @@
 """What a wheel needs: every package found, data files named, versions that agree, requirements that keep to Linux what Linux has."""
 import re
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -41,6 +43,16 @@ def test_gpu_requirements_are_for_linux_alone():
     for requirement in PROJECT["project"]["dependencies"]:
         if requirement.startswith(("triton", "cuda")):
             assert requirement.endswith("; platform_system == 'Linux'"), requirement
+
+
+def test_another_package_of_our_name_gets_a_sentence(tmp_path):
+    """One of the name triton_kernels exists; its modules must not be taken for ours."""
+    (tmp_path / "triton_kernels").mkdir()
+    (tmp_path / "triton_kernels" / "__init__.py").touch()
+    (tmp_path / "triton_kernels" / "reduce.py").touch()
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from tritorch.cuda.launch import kernels; kernels('reduce').reduce_kernel"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "ImportError: tritorch needs its own package triton_kernels, found another at" in done.stderr
 
 
 def test_nothing_heavy_is_required():

@@ -305,6 +305,9 @@ class kernels:
         if name.startswith("__"):
             raise AttributeError(name)
         package = importlib.import_module("triton_kernels")
+        if getattr(package, "OWNER", None) != "tritorch":
+            raise ImportError(f"tritorch needs its own package triton_kernels, found another at {list(package.__path__)}; "
+                              "uninstall that one and install tritorch again")
         try:
             module = importlib.import_module(f"triton_kernels.{self._family}")
         except ModuleNotFoundError as error:
