@@ -36,6 +36,7 @@ class dtype:
         return self.name                                                 # pickles as a name of this module: still one object of each
 
     def to_real(self):
+        """The dtype itself: none is complex."""
         return self
 
 

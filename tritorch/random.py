@@ -69,10 +69,12 @@ def fork_rng(devices=None, enabled=True):
 
 # ------------------------------------------------------------------ tritorch.cuda.manual_seed and its like
 def cuda_device(index):
+    """The CUDA device of an index, a name or a device."""
     return device("cuda", index) if isinstance(index, int) else as_device(index)
 
 
 def cuda_devices():
+    """All CUDA devices."""
     return [device("cuda", i) for i in range(driver.count())]
 
 

@@ -15,6 +15,7 @@ class Size(tuple):
     __slots__ = ()
 
     def numel(self):
+        """Number of elements."""
         return prod(self)
 
     def __repr__(self):

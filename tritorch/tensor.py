@@ -25,16 +25,16 @@ class Tensor:
                  "__weakref__")
     _grad = None                                                         # cold attributes live in __dict__ when they are set
     _inference = False
-    _tangents = None
+    _tangents, _settled = None, frozenset()                              # forward mode: tangents by level; the levels that wrote in place
     is_sparse = is_quantized = is_meta = is_nested = False
 
     # -------------------------------------------------------------- what it is
-    device = property(lambda self: self.storage.device)
-    ndim = property(lambda self: len(self.shape))
-    is_cuda = property(lambda self: self.storage.device.type == "cuda")
-    is_cpu = property(lambda self: self.storage.device is cpu)
-    itemsize = property(lambda self: self.dtype.itemsize)
-    nbytes = property(lambda self: layout(self.shape)[2] * self.dtype.itemsize)
+    device = property(lambda self: self.storage.device, doc="Where the memory is.")
+    ndim = property(lambda self: len(self.shape), doc="Number of dims.")
+    is_cuda = property(lambda self: self.storage.device.type == "cuda", doc="Whether the memory is on a CUDA device.")
+    is_cpu = property(lambda self: self.storage.device is cpu, doc="Whether the memory is the host's.")
+    itemsize = property(lambda self: self.dtype.itemsize, doc="Bytes of an element.")
+    nbytes = property(lambda self: layout(self.shape)[2] * self.dtype.itemsize, doc="Bytes of all elements.")
     _base = property(lambda self: self.base)
 
     @property
@@ -99,12 +99,19 @@ class Tensor:
         return is_contiguous(self.shape, self.strides)
 
     def is_floating_point(self):
+        """Whether the dtype is a floating one."""
         return self.dtype.is_floating_point
 
     def is_complex(self):
+        """Always False: there are no complex tensors."""
         return False
 
+    def is_signed(self):
+        """Whether the dtype has negative values."""
+        return self.dtype.is_signed
+
     def is_inference(self):
+        """Whether the tensor was made in inference mode."""
         return self._inference
 
     def get_device(self):

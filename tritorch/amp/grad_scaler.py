@@ -130,21 +130,27 @@ class GradScaler:
         return self._init_scale if self._scale is None else self._scale.item()
 
     def get_growth_factor(self):
+        """What the scale is multiplied with after `growth_interval` steps without infinities."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor):
+        """Set the growth factor."""
         self._growth_factor = new_factor
 
     def get_backoff_factor(self):
+        """What the scale is multiplied with after a step with infinities."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor):
+        """Set the backoff factor."""
         self._backoff_factor = new_factor
 
     def get_growth_interval(self):
+        """How many steps without infinities in a row let the scale grow."""
         return self._growth_interval
 
     def set_growth_interval(self, new_interval):
+        """Set the growth interval."""
         self._growth_interval = new_interval
 
     def is_enabled(self):

@@ -72,6 +72,7 @@ class _Mode:
         return wrapped
 
     def clone(self):
+        """A context of the same kind, for another `with`."""
         return type(self)()
 
 
@@ -115,6 +116,7 @@ class set_grad_enabled(_Mode):
         return super().__call__(fn)
 
     def clone(self):
+        """A context of the same kind, for another `with`."""
         return set_grad_enabled(self.grad)
 
 
@@ -138,6 +140,7 @@ class inference_mode(_Mode):
         state.grad, state.inference = self.was
 
     def clone(self):
+        """A context of the same kind, for another `with`."""
         return inference_mode(self.mode)
 
 

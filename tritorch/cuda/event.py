@@ -25,6 +25,7 @@ class Event:
 
     @property
     def cuda_event(self) -> int:
+        """The driver's handle; 0 before the first record."""
         return self.handle or 0
 
     def record(self, stream: Stream | None = None) -> None:

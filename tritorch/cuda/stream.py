@@ -60,10 +60,12 @@ class Stream:
 
     @property
     def device_index(self) -> int:
+        """The index of the stream's device."""
         return self.device.index
 
     @property
     def stream_id(self) -> int:
+        """The driver's handle as a number that tells streams apart."""
         return self.cuda_stream
 
     @staticmethod

@@ -214,12 +214,15 @@ class ModuleDict(Module):
         return self._modules.pop(key)
 
     def keys(self):
+        """The names, in order."""
         return self._modules.keys()
 
     def items(self):
+        """(name, value) pairs, in order."""
         return self._modules.items()
 
     def values(self):
+        """The values, in order."""
         return self._modules.values()
 
     def update(self, modules):
@@ -365,6 +368,7 @@ class ParameterDict(Module):
         return key, self.pop(key)
 
     def get(self, key, default=None):
+        """The value under a name, else the default."""
         return self[key] if key in self else default
 
     def fromkeys(self, keys, default=None):
@@ -372,12 +376,15 @@ class ParameterDict(Module):
         return ParameterDict([(key, default) for key in keys])
 
     def keys(self):
+        """The names, in order."""
         return self._keys.keys()
 
     def items(self):
+        """(name, value) pairs, in order."""
         return [(key, self[key]) for key in self._keys]
 
     def values(self):
+        """The values, in order."""
         return [self[key] for key in self._keys]
 
     def update(self, parameters):

@@ -121,6 +121,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     @property
     def in_cooldown(self):
+        """Whether steps are still left in which no reduction follows the last one."""
         return self.cooldown_counter > 0
 
     def step(self, metrics, epoch=None):

@@ -40,7 +40,9 @@ class ParameterWise(Optimizer):
         return g
 
     def start(self, p, state, group):
+        """Fill the state of a parameter before its first step."""
         raise NotImplementedError(f"{type(self).__name__}: expected a method start in the subclass")
 
     def update(self, p, g, state, t, lr, group):
+        """Step t of a parameter with the gradient g, in place."""
         raise NotImplementedError(f"{type(self).__name__}: expected a method update in the subclass")

@@ -49,6 +49,7 @@ class RandomSampler(Sampler[int]):
 
     @property
     def num_samples(self):
+        """How many samples one pass draws."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self):
