@@ -17,6 +17,8 @@ from tritorch.cuda import compiler, driver  # noqa: E402
 from tritorch.cuda.compiler import CompileError, Specialisation, compile_kernel, compile_many, recording, resources  # noqa: E402
 from tritorch.cuda.launch import launch  # noqa: E402
 
+pytestmark = pytest.mark.smoke
+
 DIVISIBLE = [["tt.divisibility", 16]]
 OPTIONS = {"num_warps": 4, "num_stages": 3}
 ARCHS = (80, 90, 100)

@@ -12,6 +12,8 @@ from tritorch.cuda.graph import current_graph
 from tritorch.cuda.stream import captures, current_handle
 from tritorch.random import manual_seed
 
+pytestmark = pytest.mark.smoke
+
 MIB = 1 << 20
 
 

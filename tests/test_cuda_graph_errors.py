@@ -9,6 +9,8 @@ from tritorch.cuda import driver, memory
 from tritorch.cuda.allocator import allocate
 from tritorch.cuda.stream import captures, current_handle
 
+pytestmark = pytest.mark.smoke
+
 MIB = 1 << 20
 
 

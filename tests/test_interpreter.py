@@ -9,6 +9,8 @@ from interpreted import SQUARE, N, Probes, X, launch  # noqa: E402
 
 from tritorch.cuda.simulated import MemoryFault  # noqa: E402
 
+pytestmark = pytest.mark.smoke
+
 probe = Probes()
 
 

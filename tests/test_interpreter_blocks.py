@@ -7,6 +7,8 @@ triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 from interpreted import SQUARE, Descriptor, Probes, X, bf16, launch, normal, rng  # noqa: E402
 
+pytestmark = pytest.mark.smoke
+
 probe = Probes()
 
 

@@ -11,6 +11,8 @@ from triton.language.extra import libdevice  # noqa: E402
 
 from tritorch.cuda.simulated import special  # noqa: E402
 
+pytestmark = pytest.mark.smoke
+
 probe = Probes()
 
 

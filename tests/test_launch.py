@@ -17,6 +17,8 @@ from tritorch.cuda.launch import LaunchError, TensorDescriptor, kernels, launch,
 from tritorch.device import device
 from tritorch.shape import Size
 
+pytestmark = pytest.mark.smoke
+
 DIVISIBLE = [["tt.divisibility", 16]]
 
 

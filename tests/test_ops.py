@@ -15,7 +15,8 @@ def test_on_cpu(name, check):
     CHECKS[check](torch.dispatch.registry[name], torch.device("cpu"))
 
 
-@pytest.mark.parametrize("check", [c for c in CHECKS if c not in ("forward_mode", "errors")])
+@pytest.mark.parametrize("check", [pytest.param(c, marks=[pytest.mark.smoke] if c == "values" else [])
+                                   for c in CHECKS if c not in ("forward_mode", "errors")])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_on_cuda(name, check, cuda):
     CHECKS[check](torch.dispatch.registry[name], cuda)
