@@ -91,8 +91,10 @@ def _same_tensors(ours, theirs, rtol, atol, what, dtypes, signs):
 
 
 def agree(program, *inputs, grad=False, device="cpu", rtol=None, atol=None, what="", dtypes=True, signs=True):
-    """Run program(lib, tensors…) under both libraries on the same inputs, arrays or (array, dtype); `grad`: the gradients too (of all, or of the
-    inputs whose numbers it names)."""
+    """Run program(lib, tensors…) under both libraries on the same inputs, arrays or (array, dtype).
+
+    `grad`: the gradients too, of all inputs or of those whose numbers it names.
+    """
     inputs = [x if isinstance(x, tuple) else (x, None) for x in inputs]
     made = [[tensor(lib, *x, device) if lib is tritorch else tensor(lib, *x) for x in inputs] for lib in (tritorch, torch)]
     if grad:

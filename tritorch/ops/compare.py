@@ -6,7 +6,7 @@ import numpy as np
 from tritorch.cuda.launch import kernels
 from tritorch.dtype import promote, types
 from tritorch.errors import check
-from tritorch.ops import create, elementwise
+from tritorch.ops import copy, create, elementwise
 from tritorch.ops.elementwise import boolean, floats, integers, launch_elementwise, numbers
 from tritorch.tensor import Tensor
 
@@ -73,7 +73,8 @@ isinf = _predicate("isinf", "Whether an element is infinite.", np.isinf, False)
 isfinite = _predicate("isfinite", "Whether an element is neither infinite nor NaN.", np.isfinite, True)
 isposinf = _predicate("isposinf", "Whether an element is +∞.", np.isposinf, False)
 isneginf = _predicate("isneginf", "Whether an element is -∞.", np.isneginf, False)
-signbit = unary("signbit", "Whether the sign bit is set (also that of -0).", lambda x: np.signbit(x) if x.dtype.kind == "f" else x < 0, result=boolean)
+signbit = unary("signbit", "Whether the sign bit is set (also that of -0).", lambda x: np.signbit(x) if x.dtype.kind == "f" else x < 0,
+                result=boolean)
 
 
 def is_nonzero(input):
@@ -88,11 +89,13 @@ def isreal(input):
 
 
 # ------------------------------------------------------------------ logic and bits
-logical_not = unary("logical_not", "Whether an element is zero.", np.logical_not, result=boolean, samples=lambda make: [(make(6, integer=True, low=0, high=2),)])
+logical_not = unary("logical_not", "Whether an element is zero.", np.logical_not, result=boolean,
+                    samples=lambda make: [(make(6, integer=True, low=0, high=2),)])
 
 
 def _logic(name, doc, ufunc):
-    return binary(name, doc, ufunc, result=boolean, samples=lambda make: [(make(3, 4, integer=True, low=0, high=2), make(4, integer=True, low=0, high=2))])
+    return binary(name, doc, ufunc, result=boolean,
+                  samples=lambda make: [(make(3, 4, integer=True, low=0, high=2), make(4, integer=True, low=0, high=2))])
 
 
 logical_and = _logic("logical_and", "Whether both elements are not zero.", np.logical_and)
@@ -161,12 +164,15 @@ def _choice_samples(make):
     yield make(0, 3) > 0, make(0, 3), make(3)
 
 
-choose = ternary("choose", "input where the condition holds, else other.", np.where, "where", names=("condition", "input", "other"), condition=True,
-                 samples=_choice_samples, grads={"input": lambda g, condition: choose(condition, g, 0), "other": lambda g, condition: choose(condition, 0, g)})
+choose = ternary("choose", "input where the condition holds, else other.", np.where, "where", names=("condition", "input", "other"),
+                 condition=True,
+                 samples=_choice_samples,
+                 grads={"input": lambda g, condition: choose(condition, g, 0), "other": lambda g, condition: choose(condition, 0, g)})
 
 
 def where(condition, input=None, other=None, *, out=None):
-    """input where the condition holds, else other, elementwise, broadcast; with the condition alone its places, as `nonzero(as_tuple=True)`.
+    """input where the condition holds, else other, elementwise, broadcast; with the condition alone its places, as
+    `nonzero(as_tuple=True)`.
 
     >>> import tritorch as torch; x = torch.tensor([-1.0, 2.0]); torch.where(x > 0, x, 0.0)
     tensor([0., 2.])
@@ -193,9 +199,11 @@ def _inside(g, input, min, max):
     return choose(keep, g, 0)
 
 
-clamp_numbers = unary("clamp_numbers", "input between two numbers.", lambda x, low, high: np.clip(x, x.dtype.type(low) if x.dtype.kind == "f" else low,
+clamp_numbers = unary("clamp_numbers", "input between two numbers.",
+                      lambda x, low, high: np.clip(x, x.dtype.type(low) if x.dtype.kind == "f" else low,
                       x.dtype.type(high) if x.dtype.kind == "f" else high), attrs=(("low", -0.5), ("high", 0.5)),
-                      grad=lambda g, input, low, high: _inside(g, input, low, high), samples=lambda make: [(make(6), -float("inf"), 0.25), (make(7), -1.0, float("inf"))])
+                      grad=lambda g, input, low, high: _inside(g, input, low, high),
+                      samples=lambda make: [(make(6), -float("inf"), 0.25), (make(7), -1.0, float("inf"))])
 
 
 def clamp(input, min=None, max=None, *, out=None):
@@ -235,12 +243,12 @@ def clamp_max(input, max, *, out=None):
 def nan_to_num(input, nan=0.0, posinf=None, neginf=None, *, out=None):
     """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype)."""
     if not input.dtype.is_floating_point:
-        return input.clone() if out is None else out.copy_(input)
+        return copy.deliver(input.clone(), out)
     limits = types.finfo(input.dtype)
     made = choose(isnan(input), float(nan or 0.0), input)
     made = choose(isposinf(input), limits.max if posinf is None else float(posinf), made)
     made = choose(isneginf(input), limits.min if neginf is None else float(neginf), made)
-    return made if out is None else out.copy_(made)
+    return copy.deliver(made, out)
 
 
 def isin(elements, test_elements, *, assume_unique=False, invert=False):
@@ -272,13 +280,19 @@ def _divisible(name, input, tensor1, tensor2):
     return promote(input, tensor1, tensor2)
 
 
-lerp = ternary("lerp", "input + weight · (end - input).", _lerp, result=_one_dtype, names=("input", "end", "weight"), samples=lambda make: [*_three(make), (make(4), make(4), 0.3)], grads={
+lerp = ternary("lerp", "input + weight · (end - input).", _lerp, result=_one_dtype, names=("input", "end", "weight"),
+               samples=lambda make: [*_three(make), (make(4), make(4), 0.3)], grads={
     "input": lambda g, weight: g * (1 - weight), "end": lambda g, weight: g * weight, "weight": lambda g, input, end: g * (end - input)})
-addcmul_value = ternary("addcmul_value", "input + value · tensor1 · tensor2.", lambda x, y, z, value: x + y * z * x.dtype.type(value), "addcmul",
-                        names=("input", "tensor1", "tensor2"), attrs=(("value", 1),), samples=lambda make: [(*t, 0.5) for t in _three(make)], grads={
-    "input": lambda g: g, "tensor1": lambda g, tensor2, value: g * (tensor2 * value), "tensor2": lambda g, tensor1, value: g * (tensor1 * value)})
-addcdiv_value = ternary("addcdiv_value", "input + value · tensor1 / tensor2.", lambda x, y, z, value: x + y / z * x.dtype.type(value), "addcdiv", result=_divisible,
-                        names=("input", "tensor1", "tensor2"), attrs=(("value", 1),), samples=lambda make: [(*t, 0.5) for t in _three(make)], grads={
+addcmul_value = ternary("addcmul_value", "input + value · tensor1 · tensor2.", lambda x, y, z, value: x + y * z * x.dtype.type(value),
+                        "addcmul",
+                        names=("input", "tensor1", "tensor2"), attrs=(("value", 1),),
+                        samples=lambda make: [(*t, 0.5) for t in _three(make)], grads={
+    "input": lambda g: g, "tensor1": lambda g, tensor2, value: g * (tensor2 * value),
+    "tensor2": lambda g, tensor1, value: g * (tensor1 * value)})
+addcdiv_value = ternary("addcdiv_value", "input + value · tensor1 / tensor2.", lambda x, y, z, value: x + y / z * x.dtype.type(value),
+                        "addcdiv", result=_divisible,
+                        names=("input", "tensor1", "tensor2"), attrs=(("value", 1),),
+                        samples=lambda make: [(*t, 0.5) for t in _three(make)], grads={
     "input": lambda g: g, "tensor1": lambda g, tensor2, value: g * value / tensor2,
     "tensor2": lambda g, tensor1, tensor2, value: -g * (tensor1 / tensor2 / tensor2 * value)})
 

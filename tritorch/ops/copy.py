@@ -6,6 +6,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.elementwise import SCALAR, launch_elementwise
+from tritorch.quiet import quietly
 from tritorch.shape import broadcast_shapes, broadcast_strides
 from tritorch.tensor import Tensor, empty, strided
 
@@ -19,7 +20,7 @@ def transfer(out, x, non_blocking=False):
     """Fill `out` with x, of the same shape, whatever the two layouts, dtypes and devices are. With `non_blocking` copies between
     pinned memory and a device are only queued."""
     if out.storage.device is cpu and x.storage.device is cpu:
-        np.copyto(out.array, x.array, casting="unsafe")
+        quietly(np.copyto, out.array, x.array, casting="unsafe")
     elif out.storage.device is x.storage.device:
         launch_elementwise(out, (x,), SCALAR.identity, _exact(x.dtype, out.dtype))
     elif x.storage.device is cpu:
@@ -93,7 +94,8 @@ def assign(input, src, non_blocking=False):
     tensor([[1., 2.],
             [1., 2.]])
     """
-    check(broadcast_shapes("copy_", input.shape, src.shape) == input.shape, "copy_", f"a source that broadcasts to {input.shape}", src.shape)
+    check(broadcast_shapes("copy_", input.shape, src.shape) == input.shape, "copy_", f"a source that broadcasts to {input.shape}",
+          src.shape)
     return input.shape, input.dtype, input.storage.device
 
 
@@ -146,8 +148,7 @@ def fill(input, value):
 
 @fill.impl("cpu", raw=True)
 def fill_cpu(out, input, value):
-    array = out.array
-    array[...] = value if array.dtype.kind == "f" or isinstance(value, (bool, np.bool_)) else np.asarray(value).astype(array.dtype)
+    quietly(np.copyto, out.array, np.asarray(value), casting="unsafe")
 
 
 @fill.impl("cuda", raw=True)
@@ -174,7 +175,7 @@ def copy_to(input, dtype, device):
     """The values in fresh contiguous memory of a dtype and device: what `to` and `clone` do.
 
     >>> import tritorch as torch; torch.tensor([1.7, -2.2]).to(torch.int32)
-    tensor([ 1, -2], dtype=torch.int32)
+    tensor([ 1, -2], dtype=tritorch.int32)
     """
     return input.shape, dtype, device
 
@@ -218,6 +219,16 @@ def copy_(input, src, non_blocking=False):
     return assign.into(input, input, src, non_blocking)
 
 
+def deliver(made, out):
+    """What a function with `out=` returns: `made`, or `out` holding its values; an empty `out` takes its shape, as in PyTorch."""
+    if out is None:
+        return made
+    check(made.dtype.category <= out.dtype.category, "out", f"a destination that {made.dtype} can be cast to", out.dtype)
+    if out.shape == made.shape:
+        return copy_(out, made)
+    return assign.into(out, empty(made.shape, out.dtype, out.device), made)
+
+
 def fill_(input, value):
     """Write the number (or 0-dim tensor) `value` into every element."""
     if isinstance(value, Tensor):
@@ -248,7 +259,8 @@ def contiguous(input, memory_format=None):
 
 
 def to(input, *args, device=None, dtype=None, non_blocking=False, copy=False, memory_format=None):
-    """The values in another dtype, on another device, or as another tensor has them: `x.to(torch.float16)`, `x.to("cuda", torch.half)`, `x.to(y)`.
+    """The values in another dtype, on another device, or as another tensor has them: `x.to(torch.float16)`, `x.to("cuda", torch.half)`,
+    `x.to(y)`.
 
     Returns the tensor itself where nothing changes, unless `copy`.
 
@@ -308,7 +320,8 @@ def type_(input, dtype=None, non_blocking=False):
     """The values in another dtype; without one the name of the tensor's type."""
     if dtype is not None:
         return to(input, types.as_dtype(dtype), non_blocking=non_blocking)
-    kind = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int", "int16": "Short",
+    kind = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int",
+            "int16": "Short",
             "int8": "Char", "uint8": "Byte", "bool": "Bool"}.get(input.dtype.name, input.dtype.name)
     return f"tritorch.{'' if input.device is cpu else 'cuda.'}{kind}Tensor"
 

@@ -213,9 +213,7 @@ def eye(n, m=None, *, out=None, dtype=None, layout=None, device=None, requires_g
 
 
 def _into(out, made, requires_grad=False, pin_memory=False):
-    if out is None:
-        return _finish(made, requires_grad, pin_memory)
-    return copy.assign.into(out, new_empty(made.shape, out.dtype, out.device), made)
+    return _finish(made, requires_grad, pin_memory) if out is None else copy.deliver(made, out)
 
 
 # ------------------------------------------------------------------ from data

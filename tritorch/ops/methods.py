@@ -36,26 +36,30 @@ from tritorch.ops import (
     sorting,
     statistics,
     triangles,
+    vectors,
     view,
 )
 from tritorch.tensor import Tensor
 
 BOTH = {
-    view: "transpose unsqueeze reshape flatten unflatten permute squeeze t movedim moveaxis swapaxes swapdims adjoint broadcast_to view_as",
-    slicing: "as_strided diagonal select narrow unbind split chunk tensor_split",
+    view: "transpose unsqueeze reshape ravel flatten unflatten permute squeeze t movedim moveaxis swapaxes swapdims adjoint broadcast_to view_as",
+    slicing: """as_strided diagonal select narrow unbind split split_with_sizes chunk tensor_split hsplit vsplit dsplit select_scatter slice_scatter diagonal_scatter
+            as_strided_scatter""",
     copy: "clone",
-    pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative positive abs absolute sign sgn square
-            ceil floor round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh
-            atanh arcsin arccos arctan arcsinh arccosh arctanh erf erfc erfinv lgamma digamma sinc deg2rad rad2deg maximum minimum fmax fmin
-            atan2 arctan2 hypot copysign logaddexp logaddexp2 xlogy nextafter heaviside ldexp float_power rsub sigmoid logit""",
-    compare: """eq ne lt le gt ge equal not_equal less less_equal greater greater_equal isnan isinf isfinite isposinf isneginf signbit isclose allclose
-            logical_not logical_and logical_or logical_xor where isreal is_nonzero isin nan_to_num bitwise_not bitwise_and bitwise_or bitwise_xor
-            bitwise_left_shift bitwise_right_shift lerp addcmul addcdiv clamp clip clamp_min clamp_max gcd lcm""",
-    activation: "relu prelu",
+    pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative positive abs
+            absolute sign sgn square ceil floor round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos
+            tan asin acos atan sinh cosh tanh asinh acosh atanh arcsin arccos arctan arcsinh arccosh arctanh erf erfc erfinv lgamma
+            digamma sinc conj resolve_conj resolve_neg conj_physical deg2rad rad2deg maximum minimum fmax fmin atan2 arctan2 hypot copysign logaddexp logaddexp2 xlogy nextafter
+            heaviside ldexp float_power rsub sigmoid logit""",
+    compare: """eq ne lt le gt ge equal not_equal less less_equal greater greater_equal isnan isinf isfinite isposinf isneginf signbit
+            isclose allclose logical_not logical_and logical_or logical_xor where isreal is_nonzero isin nan_to_num bitwise_not
+            bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift lerp addcmul addcdiv clamp clip clamp_min
+            clamp_max gcd lcm""",
+    activation: "relu prelu hardshrink",
     reduce: "sum nansum mean prod any all count_nonzero logsumexp",
     extremes: "amax amin max min argmax argmin aminmax",
     statistics: "var std var_mean std_mean norm",
-    quantile: "median nanmedian mode quantile nanmean",
+    quantile: "median nanmedian mode quantile nanquantile nanmean",
     scan: "cumsum cumprod cummax cummin logcumsumexp",
     softmax: "softmax log_softmax",
     matmul: "matmul mm bmm mv dot vdot inner outer ger addmm addmv addbmm baddbmm addr matrix_power kron chain_matmul",
@@ -64,13 +68,15 @@ BOTH = {
     put: "index_copy index_fill index_put masked_fill masked_scatter",
     picking: "masked_select nonzero argwhere take take_along_dim bincount",
     shaping: "repeat_interleave tile roll flip fliplr flipud rot90 diff",
-    triangles: "tril triu diag diag_embed trace",
+    triangles: "tril triu diag diag_embed diagflat trace",
+    vectors: "cross cov corrcoef dist",
     sorting: "sort argsort topk msort kthvalue unique unique_consecutive searchsorted bucketize histc",
     random: "bernoulli multinomial",
 }
 METHODS = {
     view: "view reshape_as expand expand_as",
     slicing: "unfold",
+    put: "put_ fill_diagonal_ apply_ map_",
     copy: "copy_ fill_ zero_ contiguous to pin_memory is_pinned type_as item tolist",
     create: "new_tensor new_full new_zeros new_ones new_empty_strided",
     shaping: "repeat",
@@ -82,22 +88,26 @@ FUNCTIONS = {
     padding: "",
     create: "empty zeros ones full empty_like full_like zeros_like ones_like arange linspace logspace eye tensor scalar_tensor",
     einsum: "einsum tensordot",
+    pointwise: "real",
+    activation: "selu celu threshold",
     picking: "unravel_index",
     attention: "",
-    shaping: """cat concat concatenate stack hstack vstack dstack row_stack column_stack meshgrid cartesian_prod combinations atleast_1d atleast_2d
-            atleast_3d broadcast_tensors""",
+    shaping: """cat concat concatenate stack hstack vstack dstack row_stack column_stack meshgrid atleast_1d atleast_2d atleast_3d
+            broadcast_tensors""",
+    vectors: "trapezoid trapz cumulative_trapezoid vander cartesian_prod combinations",
     triangles: "block_diag tril_indices triu_indices",
     random: "rand randn randint randperm rand_like randn_like randint_like normal poisson",
     dropout: "dropout",
     normalize: "layer_norm rms_norm batch_norm group_norm instance_norm",
 }
 IN_PLACE = {
-    pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative abs absolute sign sgn square ceil floor
-            round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf
-            erfc erfinv lgamma digamma sinc atan2 hypot copysign xlogy float_power sigmoid logit ldexp
-            deg2rad rad2deg arcsin arccos arctan arcsinh arccosh arctanh arctan2 nextafter heaviside""",
-    compare: """eq ne lt le gt ge not_equal less less_equal greater greater_equal logical_not logical_and logical_or logical_xor nan_to_num bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift
-            bitwise_right_shift lerp addcmul addcdiv clamp clip clamp_min clamp_max gcd lcm""",
+    pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative abs absolute sign
+            sgn square ceil floor round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos
+            atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sinc atan2 hypot copysign xlogy float_power sigmoid
+            logit ldexp deg2rad rad2deg arcsin arccos arctan arcsinh arccosh arctanh arctan2 nextafter heaviside""",
+    compare: """eq ne lt le gt ge not_equal less less_equal greater greater_equal logical_not logical_and logical_or logical_xor
+            nan_to_num bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift lerp addcmul addcdiv clamp
+            clip clamp_min clamp_max gcd lcm""",
     activation: "relu",
     scan: "cumsum cumprod",
     matmul: "addmm addmv baddbmm addbmm addr",
@@ -107,20 +117,21 @@ IN_PLACE = {
     triangles: "tril triu",
 }
 OPERATORS = {
-    pointwise: """__add__ add, __mul__ mul, __rmul__ mul, __radd__ add, __sub__ sub, __rsub__ rsub, __truediv__ div, __floordiv__ floor_divide,
-            __mod__ remainder, __pow__ pow, __neg__ neg, __pos__ positive, __abs__ abs""",
-    compare: """__invert__ invert, __and__ bitwise_and, __or__ bitwise_or, __xor__ bitwise_xor, __rand__ bitwise_and, __ror__ bitwise_or,
-            __rxor__ bitwise_xor, __lshift__ bitwise_left_shift, __rshift__ bitwise_right_shift, __eq__ eq, __ne__ ne, __lt__ lt, __le__ le, __gt__ gt, __ge__ ge""",
+    pointwise: """__add__ add, __mul__ mul, __rmul__ mul, __radd__ add, __sub__ sub, __rsub__ rsub, __truediv__ div,
+            __floordiv__ floor_divide, __mod__ remainder, __pow__ pow, __neg__ neg, __pos__ positive, __abs__ abs""",
+    compare: """__invert__ invert, __and__ bitwise_and, __or__ bitwise_or, __xor__ bitwise_xor, __rand__ bitwise_and,
+            __ror__ bitwise_or, __rxor__ bitwise_xor, __lshift__ bitwise_left_shift, __rshift__ bitwise_right_shift, __eq__ eq,
+            __ne__ ne, __lt__ lt, __le__ le, __gt__ gt, __ge__ ge""",
     matmul: "__matmul__ matmul",
     getitem: "__getitem__ getitem, __setitem__ setitem",
 }
 surface = {}                                                             # the functions of `tritorch`, by name
 CASTS = dict(float=types.float32, double=types.float64, half=types.float16, bfloat16=types.bfloat16, long=types.int64, int=types.int32,
              short=types.int16, char=types.int8, byte=types.uint8, bool=types.bool)
-IN_PLACE_OPERATORS = """__iadd__ add, __isub__ sub, __imul__ mul, __itruediv__ div, __ipow__ pow, __ifloordiv__ floor_divide, __imod__ remainder,
-            __iand__ bitwise_and, __ior__ bitwise_or, __ixor__ bitwise_xor"""
-REFLECTED = """__rtruediv__ div, __rpow__ pow, __rfloordiv__ floor_divide, __rmod__ remainder, __rmatmul__ matmul, __rlshift__ bitwise_left_shift,
-            __rrshift__ bitwise_right_shift"""
+IN_PLACE_OPERATORS = """__iadd__ add, __isub__ sub, __imul__ mul, __itruediv__ div, __ipow__ pow, __ifloordiv__ floor_divide,
+    __imod__ remainder, __iand__ bitwise_and, __ior__ bitwise_or, __ixor__ bitwise_xor, __ilshift__ bitwise_left_shift, __irshift__ bitwise_right_shift"""
+REFLECTED = """__rtruediv__ div, __rpow__ pow, __rfloordiv__ floor_divide, __rmod__ remainder, __rmatmul__ matmul,
+    __rlshift__ bitwise_left_shift, __rrshift__ bitwise_right_shift"""
 
 
 def in_place(f):
@@ -178,7 +189,12 @@ def attach():
         setattr(Tensor, name, copy.as_type(kind))
     for f in (backward, engine.register_hook, engine.register_post_accumulate_grad_hook, engine.retain_grad, sum_to_size, record_stream):
         setattr(Tensor, f.__name__, f)
-    Tensor.cpu, Tensor.cuda, Tensor.type, Tensor.new_empty, Tensor.where = copy.cpu_, copy.cuda_, copy.type_, create.new_empty_method, compare.tensor_where
+    Tensor.cpu, Tensor.cuda, Tensor.type = copy.cpu_, copy.cuda_, copy.type_
+    Tensor.new_empty, Tensor.where = create.new_empty_method, compare.tensor_where
+    Tensor.real = property(pointwise.real)
+    Tensor.layout = "strided"
+    Tensor.is_same_size, Tensor.is_set_to = same_size, same_memory
+    Tensor.__reversed__ = lambda self: self.flip(0) if self.shape else self
     Tensor.__index__, Tensor.__contains__ = as_index, contains
     Tensor.__bool__, Tensor.__int__, Tensor.__float__ = [(lambda self, kind=kind: kind(self.item())) for kind in (bool, int, float)]
     Tensor.__iter__ = iterate
@@ -210,6 +226,16 @@ def as_index(self):
     if self.dtype.is_floating_point or self.numel() != 1:
         raise TypeError(f"index: expected an integer tensor of one element, got {self.dtype} of shape {self.shape}")
     return int(self.item())
+
+
+def same_size(self, other):
+    """Whether two tensors have one shape."""
+    return self.shape == other.shape
+
+
+def same_memory(self, tensor):
+    """Whether two tensors read the same memory in the same way."""
+    return (self.data_ptr(), self.shape, self.strides, self.dtype) == (tensor.data_ptr(), tensor.shape, tensor.strides, tensor.dtype)
 
 
 def iterate(self):

@@ -5,7 +5,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops import create, view
+from tritorch.ops import copy, create, view
 from tritorch.ops.indexing import check_index, gather, index_select
 from tritorch.ops.put import flat_rows, put, put_shape
 from tritorch.shape import broadcast_shapes, cdiv, prod, wrap_dim
@@ -113,15 +113,16 @@ def masked_select(input, mask, *, out=None):
     """The elements where the mask holds, as a vector; both broadcast."""
     check(mask.dtype is types.bool, "masked_select", "a mask of bools", mask.dtype)
     shape = broadcast_shapes("masked_select", input.shape, mask.shape)
-    places = nonzero_places(view.expand_to(mask, shape), int(view.expand_to(mask, shape).count_nonzero().item()) if shape else int(mask.item()))
+    places = nonzero_places(view.expand_to(mask, shape),
+                            int(view.expand_to(mask, shape).count_nonzero().item()) if shape else int(mask.item()))
     made = index_select(view.reshape(view.expand_to(input, shape), -1), 0, places)
-    return made if out is None else out.copy_(made)
+    return copy.deliver(made, out)
 
 
 def take(input, index, *, out=None):
     """The elements of the flattened tensor that `index` names, in the shape of `index`."""
     made = view.reshape(index_select(view.reshape(input, -1), 0, view.reshape(index, -1)), index.shape)
-    return made if out is None else out.copy_(made)
+    return copy.deliver(made, out)
 
 
 def take_along_dim(input, indices, dim=None, *, out=None):
@@ -130,8 +131,9 @@ def take_along_dim(input, indices, dim=None, *, out=None):
         return take(input, view.reshape(indices, -1), out=out)
     d = wrap_dim(dim, len(input.shape), "take_along_dim")
     shape = broadcast_shapes("take_along_dim", (*input.shape[:d], 1, *input.shape[d + 1:]), (*indices.shape[:d], 1, *indices.shape[d + 1:]))
-    made = gather(view.expand_to(input, (*shape[:d], input.shape[d], *shape[d + 1:])), d, view.expand_to(indices, (*shape[:d], indices.shape[d], *shape[d + 1:])))
-    return made if out is None else out.copy_(made)
+    made = gather(view.expand_to(input, (*shape[:d], input.shape[d], *shape[d + 1:])), d,
+                  view.expand_to(indices, (*shape[:d], indices.shape[d], *shape[d + 1:])))
+    return copy.deliver(made, out)
 
 
 # ------------------------------------------------------------------ tables

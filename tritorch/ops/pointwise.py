@@ -1,11 +1,11 @@
-"""Elementwise arithmetic and mathematics: one call an operator. The loops are in `elementwise.py`, the scalar functions in triton_kernels."""
+"""Elementwise arithmetic and mathematics: one call an operator. The loops are those of `elementwise`."""
 import math
 
 import numpy as np
 
 from tritorch.dtype import promote, types
 from tritorch.errors import check
-from tritorch.ops import special
+from tritorch.ops import copy, special
 from tritorch.ops.elementwise import SCALAR, binary, floating, floats, launch_elementwise, no_bools, numbers, on_arrays, same, unary
 from tritorch.tensor import Tensor
 
@@ -18,7 +18,8 @@ WHOLE = {"integer": True, "low": -20, "high": 20}
 def _scaled(name, doc, ufunc, plain, sign, result):
     """input ± alpha·other; alpha = 1 costs no multiplication."""
     made = binary(name, doc, ufunc, attrs=(("alpha", 1),), result=result, grad_input=lambda g: g,
-                  grad_other=lambda g, alpha: g if sign * alpha == 1 else g * (sign * alpha), samples=lambda make: [(make(3, 4), make(4), 2)])
+                  grad_other=lambda g, alpha: g if sign * alpha == 1 else g * (sign * alpha),
+                  samples=lambda make: [(make(3, 4), make(4), 2)])
 
     def check_alpha(out, alpha):
         check(isinstance(alpha, int) or out.dtype.is_floating_point, name, "a whole alpha for integers", alpha)
@@ -99,7 +100,8 @@ floor_divide = binary("floor_divide", """input / other rounded down.
     """, _no_zeros(np.floor_divide), result=numbers, domain=APART, grad_input=zeros, grad_other=zeros,
                       samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3)])
 trunc_divide = binary("trunc_divide", "input / other rounded towards zero.", _no_zeros(_truncated_division), result=numbers,
-                      domain=APART, grad_input=zeros, grad_other=zeros, samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3)])
+                      domain=APART, grad_input=zeros, grad_other=zeros,
+                      samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3)])
 remainder = binary("remainder", """input - other · ⌊input / other⌋: the sign of `other`, as Python's %.
 
     >>> import tritorch as torch; torch.tensor([-7, 7]) % 3
@@ -107,7 +109,8 @@ remainder = binary("remainder", """input - other · ⌊input / other⌋: the sig
     """, _no_zeros(np.remainder), result=numbers, domain=APART, grad_input=lambda g: g,
                    grad_other=lambda g, input, other: -g * floor_divide(input, other),
                    samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3), (make(9), 0.7)])
-fmod = binary("fmod", "The remainder of the division rounded towards zero: the sign of `input`, as C's fmod.", _no_zeros(np.fmod), result=numbers, domain=APART,
+fmod = binary("fmod", "The remainder of the division rounded towards zero: the sign of `input`, as C's fmod.", _no_zeros(np.fmod),
+              result=numbers, domain=APART,
               grad_input=lambda g: g, grad_other=lambda g, input, other: -g * trunc_divide(input, other),
               samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3), (make(9), 0.7)])
 
@@ -140,7 +143,8 @@ def _pow_grad_other(g, input, other, out):
 def _power_dtype(name, x, y):
     kind = promote(x, y)
     check(kind is not types.bool or not isinstance(y, Tensor), name, "numbers", kind, use="logical operators for bools")
-    check(kind.is_floating_point or isinstance(y, Tensor) or y >= 0, name, "exponents that are not negative for integers", y, use="a floating base")
+    check(kind.is_floating_point or isinstance(y, Tensor) or y >= 0, name, "exponents that are not negative for integers", y,
+          use="a floating base")
     return kind
 
 
@@ -165,15 +169,18 @@ def float_power(input, exponent, *, out=None):
     return pow(base, power) if out is None else pow.into(out, base, power)
 
 
-square = unary("square", "input².", np.square, result=lambda name, x: types.int64 if x.dtype is types.bool else x.dtype, grad=lambda g, input: g * (input * 2))
+square = unary("square", "input².", np.square, result=lambda name, x: types.int64 if x.dtype is types.bool else x.dtype,
+               grad=lambda g, input: g * (input * 2))
 sqrt = unary("sqrt", "The square root; NaN below 0.", np.sqrt, result=floating, domain=APART, grad=lambda g, out: g / (out * 2))
-rsqrt = unary("rsqrt", "1 / √input.", lambda x: 1 / np.sqrt(x), result=floating, domain=APART, grad=lambda g, out: g * (out * out * out * -0.5))
+rsqrt = unary("rsqrt", "1 / √input.", lambda x: 1 / np.sqrt(x), result=floating, domain=APART,
+              grad=lambda g, out: g * (out * out * out * -0.5))
 reciprocal = unary("reciprocal", "1 / input.", lambda x: 1 / x, result=floating, domain=APART, grad=lambda g, out: -g * out * out)
 
 # ------------------------------------------------------------------ signs and rounding
 neg = unary("neg", "-input.", np.negative, result=numbers, grad=lambda g: -g)
 abs = unary("abs", "|input|.", np.abs, result=numbers, grad=lambda g, input: g * sign(input))
-sign = unary("sign", "-1, 0 or 1; 0 for NaN.", lambda x: np.greater(x, 0) if x.dtype.kind == "b" else np.sign(np.nan_to_num(x, nan=0.0)), grad=zeros)
+sign = unary("sign", "-1, 0 or 1; 0 for NaN.", lambda x: np.greater(x, 0) if x.dtype.kind == "b" else np.sign(np.nan_to_num(x, nan=0.0)),
+             grad=zeros)
 ceil = unary("ceil", "Rounded up.", np.ceil, result=numbers, grad=zeros)
 floor = unary("floor", "Rounded down.", np.floor, result=numbers, grad=zeros)
 trunc = unary("trunc", "Rounded towards zero.", np.trunc, result=numbers, grad=zeros)
@@ -190,7 +197,7 @@ def round(input, *, decimals=0, out=None):
     if decimals:
         scale = 10.0 ** decimals
         made = round_even(input * scale) / scale
-        return made if out is None else out.copy_(made)
+        return copy.deliver(made, out)
     return round_even(input) if out is None else round_even.into(out, input)
 
 
@@ -206,13 +213,23 @@ def positive(input):
     return input
 
 
+def real(input):
+    """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+    return input
+
+
+conj = resolve_conj = resolve_neg = conj_physical = real
+
+
 # ------------------------------------------------------------------ exponentials and logarithms
 exp = unary("exp", "e to the power of input.", np.exp, result=floating, grad=lambda g, out: g * out)
 exp2 = unary("exp2", "2 to the power of input.", np.exp2, result=floating, grad=lambda g, out: g * (out * 0.6931471805599453))
 expm1 = unary("expm1", "e^input - 1, exact near 0.", np.expm1, result=floating, grad=lambda g, out: g * (out + 1))
 log = unary("log", "The natural logarithm.", np.log, result=floating, domain=APART, grad=lambda g, input: g / input)
-log2 = unary("log2", "The logarithm to base 2.", np.log2, result=floating, domain=APART, grad=lambda g, input: g / (input * 0.6931471805599453))
-log10 = unary("log10", "The logarithm to base 10.", np.log10, result=floating, domain=APART, grad=lambda g, input: g / (input * 2.302585092994046))
+log2 = unary("log2", "The logarithm to base 2.", np.log2, result=floating, domain=APART,
+             grad=lambda g, input: g / (input * 0.6931471805599453))
+log10 = unary("log10", "The logarithm to base 10.", np.log10, result=floating, domain=APART,
+              grad=lambda g, input: g / (input * 2.302585092994046))
 log1p = unary("log1p", "log(1 + input), exact near 0.", np.log1p, result=floating, domain=APART, grad=lambda g, input: g / (input + 1))
 
 
@@ -231,7 +248,8 @@ def _xlogy_grad(g, input, other):
 
 
 sigmoid = unary("sigmoid", "1 / (1 + e^-input).", special.sigmoid, result=floating, grad=lambda g, out: g * (out * (1 - out)))
-logit_eps = unary("logit_eps", "log(p / (1 - p)) of p = input clamped to [eps, 1 - eps]; eps < 0 clamps nothing.", special.logit, "logit", result=floating,
+logit_eps = unary("logit_eps", "log(p / (1 - p)) of p = input clamped to [eps, 1 - eps]; eps < 0 clamps nothing.", special.logit, "logit",
+                  result=floating,
                   attrs=(("eps", -1.0),), domain={"low": 0.1, "high": 0.9},
                   grad=lambda g, input, eps: (g / (input * (1 - input))).masked_fill(
                       (input < max(eps, 0)) | (input > 1 - max(eps, 0)), 0 if eps >= 0 else math.nan))
@@ -256,9 +274,11 @@ tanh = unary("tanh", "The hyperbolic tangent.", np.tanh, result=floating, grad=l
 asinh = unary("asinh", "The inverse hyperbolic sine.", np.arcsinh, result=floating, grad=lambda g, input: g * rsqrt(input * input + 1))
 acosh = unary("acosh", "The inverse hyperbolic cosine.", np.arccosh, result=floating, domain={"low": 1.2, "high": 3.0},
               grad=lambda g, input: g * rsqrt(input * input - 1))
-atanh = unary("atanh", "The inverse hyperbolic tangent.", np.arctanh, result=floating, domain=UNIT, grad=lambda g, input: g / (1 - input * input))
+atanh = unary("atanh", "The inverse hyperbolic tangent.", np.arctanh, result=floating, domain=UNIT,
+              grad=lambda g, input: g / (1 - input * input))
 tanh_backward = binary("tanh_backward", "g · (1 - out²).", lambda g, out: g * (1 - out * out), names=("g_out", "out_value"),
-                       grad_input=lambda g, out_value: tanh_backward(g, out_value), grad_other=lambda g, g_out, out_value: g * (g_out * out_value * -2))
+                       grad_input=lambda g, out_value: tanh_backward(g, out_value),
+                       grad_other=lambda g, g_out, out_value: g * (g_out * out_value * -2))
 atan2 = binary("atan2", "The angle of the point (other, input), in radians.", np.arctan2, result=floating, domain=APART,
                grad_input=lambda g, input, other: g * (other / (input * input + other * other)),
                grad_other=lambda g, input, other: g * (-input / (input * input + other * other)))
@@ -279,12 +299,15 @@ def rad2deg(input, *, out=None):
 
 
 # ------------------------------------------------------------------ the error function and gamma
-erf = unary("erf", "2/√π ∫₀^input e^(-t²) dt.", special.erf, result=floating, grad=lambda g, input: g * (exp(-(input * input)) * 1.1283791670955126))
-erfc = unary("erfc", "1 - erf(input).", special.erfc, result=floating, grad=lambda g, input: g * (exp(-(input * input)) * -1.1283791670955126))
+erf = unary("erf", "2/√π ∫₀^input e^(-t²) dt.", special.erf, result=floating,
+            grad=lambda g, input: g * (exp(-(input * input)) * 1.1283791670955126))
+erfc = unary("erfc", "1 - erf(input).", special.erfc, result=floating,
+             grad=lambda g, input: g * (exp(-(input * input)) * -1.1283791670955126))
 erfinv = unary("erfinv", "The inverse of erf, on (-1, 1).", special.erfinv, result=floating, domain=UNIT,
                grad=lambda g, out: g * (exp(out * out) * 0.8862269254527580))
 lgamma = unary("lgamma", "log |Γ(input)|.", special.lgamma, result=floating, domain=APART, grad=lambda g, input: g * digamma(input))
-digamma = unary("digamma", "The derivative of lgamma.", special.digamma, result=floating, domain=APART, grad=lambda g, input: g * polygamma1(input))
+digamma = unary("digamma", "The derivative of lgamma.", special.digamma, result=floating, domain=APART,
+                grad=lambda g, input: g * polygamma1(input))
 polygamma1 = unary("polygamma1", "The derivative of digamma (trigamma).", special.trigamma, "trigamma", result=floating, domain=APART)
 
 # ------------------------------------------------------------------ extremes
@@ -321,4 +344,4 @@ arcsin, arccos, arctan, arcsinh, arccosh, arctanh, arctan2 = asin, acos, atan, a
 def ldexp(input, other, *, out=None):
     """input · 2^other."""
     made = mul(input, pow(2.0, other))
-    return made if out is None else out.copy_(made)
+    return copy.deliver(made, out)

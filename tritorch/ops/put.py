@@ -198,3 +198,39 @@ def masked_scatter(input, mask, source, *, out=None):
     check(source.numel() >= places.numel(), "masked_scatter", f"a source of at least {places.numel()} elements", source.numel())
     made = put(input.reshape(-1), (places,), source.reshape(-1)[:places.numel()].to(input.dtype), False).reshape(input.shape)
     return made if out is None else copy.copy_(out, made)
+
+
+# ------------------------------------------------------------------ single places
+def put_(input, index, source, accumulate=False):
+    """Write (or add) the elements of source at places of the flattened tensor."""
+    flat = view.reshape(input.clone(), -1)
+    made = put(flat, (view.reshape(index, -1),), view.reshape(source, -1), accumulate)
+    return copy.copy_(input, view.reshape(made, input.shape))
+
+
+def fill_diagonal_(input, fill_value, wrap=False):
+    """Write a number on the main diagonal (of equal dims if there are more than two); `wrap` starts again below it in tall matrices."""
+    check(len(input.shape) >= 2, "fill_diagonal_", "at least 2 dims", input.shape)
+    check(len(input.shape) == 2 or len(set(input.shape)) == 1, "fill_diagonal_", "equal sizes in more than 2 dims", input.shape)
+    rows, count, step = input.shape[0], min(input.shape), sum(input.strides)
+    copy.fill_(input.as_strided((count,), (step,), input.offset), fill_value)
+    if wrap and len(input.shape) == 2:
+        for start in range(input.shape[1] + 1, rows, input.shape[1] + 1):
+            fill_diagonal_(input[start:], fill_value)
+    return input
+
+
+def apply_(input, callable):
+    """Each element replaced by the Python function of it; on the CPU, slow."""
+    check(input.device.type == "cpu", "apply_", "a tensor on the CPU", input.device, error=TypeError)
+    check(not input.requires_grad, "apply_", "a tensor without gradient", "requires_grad=True", use="detach()")
+    made = [callable(v) for v in view.reshape(input, -1).tolist()]
+    return copy.copy_(input, view.reshape(create.tensor(made, dtype=input.dtype), input.shape))
+
+
+def map_(input, tensor, callable):
+    """Each element replaced by the Python function of it and the one of `tensor`; on the CPU, slow."""
+    check(input.device.type == tensor.device.type == "cpu", "map_", "tensors on the CPU", input.device, tensor.device, error=TypeError)
+    check(not input.requires_grad, "map_", "a tensor without gradient", "requires_grad=True", use="detach()")
+    pairs = zip(view.reshape(input, -1).tolist(), view.reshape(view.expand_to(tensor, input.shape), -1).tolist())
+    return copy.copy_(input, view.reshape(create.tensor([callable(a, b) for a, b in pairs], dtype=input.dtype), input.shape))

@@ -1,9 +1,10 @@
 """Order statistics by sorting: median, mode, quantile."""
+import math
 from collections import namedtuple
 
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops import compare, create, slicing, view
+from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.reduce import sum
 from tritorch.ops.sorting import kthvalue, sort
 from tritorch.shape import wrap_dim
@@ -26,28 +27,29 @@ def median(input, dim=None, keepdim=False, *, out=None):
     tensor(2.)
     """
     if dim is None:
-        return median(view.reshape(input, -1), 0).values
+        return median(view.reshape(input, -1), 0).values if input.numel() else create.new_full(input, (), math.nan)
     n = input.shape[wrap_dim(dim, len(input.shape), "median")] if input.shape else 1
     check(n > 0, "median", "a dim that is not empty", input.shape, error=IndexError)
     found = kthvalue(input, (n + 1) // 2, dim, keepdim)
     if input.dtype.is_floating_point:
         found = _first_nan(input, dim, found, keepdim)
-    return median_result(*found) if out is None else median_result(*[o.copy_(v) for o, v in zip(out, found)])
+    return median_result(*found) if out is None else median_result(*[copy.deliver(v, o) for o, v in zip(out, found)])
 
 
 def nanmedian(input, dim=None, keepdim=False, *, out=None):
     """As `median`, of the elements that are not NaN."""
     if dim is None:
-        return nanmedian(view.reshape(input, -1), 0).values
+        return nanmedian(view.reshape(input, -1), 0).values if input.numel() else create.new_full(input, (), math.nan)
     d = wrap_dim(dim, len(input.shape), "nanmedian")
     if not input.shape:
         return median(input, 0, keepdim)
+    check(input.shape[d] > 0, "nanmedian", "a dim that is not empty", input.shape, error=IndexError)
     values, places = sort(input, d)
     counts = sum(~compare.isnan(input), d, True)
     middle = compare.clamp((counts - 1) // 2, min=0)
     found = [x.gather(d, middle) for x in (values, places)]
     found = found if keepdim else [view.squeeze(x, d) for x in found]
-    return median_result(*found) if out is None else median_result(*[o.copy_(v) for o, v in zip(out, found)])
+    return median_result(*found) if out is None else median_result(*[copy.deliver(v, o) for o, v in zip(out, found)])
 
 
 def mode(input, dim=-1, keepdim=False, *, out=None):
@@ -64,42 +66,57 @@ def mode(input, dim=-1, keepdim=False, *, out=None):
     best = (number - start).argmax(-1, keepdim=True)                     # the first of the longest runs, at its end
     found = [view.movedim(x.gather(-1, best), -1, d) for x in (values, places)]
     found = found if keepdim else [view.squeeze(x, d) for x in found]
-    return mode_result(*found) if out is None else mode_result(*[o.copy_(v) for o, v in zip(out, found)])
+    return mode_result(*found) if out is None else mode_result(*[copy.deliver(v, o) for o, v in zip(out, found)])
 
 
 def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=None):
-    """The value below which the share q (a number or a vector of them) of the elements lies.
+    """The value below which the share q (a number or a vector of them) of the elements lies; NaN where there is one.
 
     >>> import tritorch as torch; torch.arange(5.0).quantile(0.25)
     tensor(1.)
     """
-    check(input.dtype in (types.float32, types.float64), "quantile", "float32 or float64", input.dtype)
-    check(interpolation in ("linear", "lower", "higher", "midpoint", "nearest"), "quantile", "a known interpolation", repr(interpolation), error=ValueError)
+    return copy.deliver(_quantile("quantile", input, q, dim, keepdim, interpolation), out)
+
+
+def nanquantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=None):
+    """As `quantile`, of the elements that are not NaN."""
+    return copy.deliver(_quantile("nanquantile", input, q, dim, keepdim, interpolation), out)
+
+
+def _quantile(name, input, q, dim, keepdim, interpolation):
+    check(input.dtype in (types.float32, types.float64), name, "float32 or float64", input.dtype)
+    check(interpolation in ("linear", "lower", "higher", "midpoint", "nearest"), name, "a known interpolation", repr(interpolation))
     single = not isinstance(q, Tensor) or not q.shape
     q = q.to(input.dtype) if isinstance(q, Tensor) else create.tensor(q, dtype=input.dtype, device=input.device)
-    check(bool(((q >= 0) & (q <= 1)).all().item()), "quantile", "q between 0 and 1", q.tolist())
+    check(bool(((q >= 0) & (q <= 1)).all().item()), name, "q between 0 and 1", q.tolist())
     ndim = len(input.shape)
-    d = 0 if dim is None else wrap_dim(dim, ndim, "quantile")
+    d = 0 if dim is None else wrap_dim(dim, ndim, name)
     rows = sort(view.reshape(input, -1) if dim is None else view.movedim(input, d, -1), -1).values
     n = rows.shape[-1]
-    check(n > 0, "quantile", "a tensor that is not empty", input.shape)
-    rank = view.reshape(q, -1) * (n - 1)
-    low = rank.floor().to(types.int64)
-    high = compare.clamp(low + 1, max=n - 1)
-    weight = {"linear": rank - low, "lower": rank * 0, "higher": (rank > low).to(rank.dtype), "midpoint": (rank > low).to(rank.dtype) * 0.5,
-              "nearest": rank.round() - low}[interpolation]
-    below, above = rows.index_select(-1, low), rows.index_select(-1, high)
-    made = compare.lerp(below, above, weight)
-    made = compare.where(compare.isnan(rows[..., -1:]), float("nan"), made)
-    made = view.movedim(made, -1, 0)
+    check(n > 0, name, "a tensor that is not empty", input.shape)
+    made = view.movedim(_between(rows, view.reshape(q, -1), interpolation, name == "nanquantile"), -1, 0)
     if keepdim:
         made = view.reshape(made, -1, *[1] * ndim) if dim is None else view.unsqueeze(made, d + 1)
-    made = slicing.select(made, 0, 0) if single else made
-    return made if out is None else out.copy_(made)
+    return slicing.select(made, 0, 0) if single else made
+
+
+def _between(rows, q, interpolation, ignore_nan):
+    """The quantiles q of sorted rows, along the last dim; NaN lies at the end of a row."""
+    n = rows.shape[-1]
+    last = compare.clamp(sum(~compare.isnan(rows), -1, True) - 1, min=0) if ignore_nan else n - 1
+    rank = q * last
+    low = rank.floor().to(types.int64)
+    weight = {"linear": rank - low, "lower": rank * 0, "higher": (rank > low).to(rank.dtype), "midpoint": (rank > low).to(rank.dtype) * 0.5,
+              "nearest": rank.round() - low}[interpolation]
+    shape = (*rows.shape[:-1], q.shape[0])
+    below, above = [rows.gather(-1, view.expand_to(k, shape)) for k in (low, compare.clamp(low + 1, max=n - 1))]
+    made = compare.lerp(below, compare.where(weight > 0, above, below), weight)
+    return made if ignore_nan else compare.where(compare.isnan(rows[..., -1:]), float("nan"), made)
 
 
 def nanmean(input, dim=None, keepdim=False, *, dtype=None, out=None):
     """The mean of the elements that are not NaN."""
+    check(input.dtype.is_floating_point, "nanmean", "a floating dtype", input.dtype)
     count = sum(~compare.isnan(input), dim, keepdim)
     made = input.nansum(dim, keepdim, dtype=dtype) / count
-    return made if out is None else out.copy_(made)
+    return copy.deliver(made, out)

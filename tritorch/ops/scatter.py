@@ -4,7 +4,7 @@ import numpy as np
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops import compare, create, slicing, view
+from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.indexing import (
     REDUCTIONS,
@@ -184,7 +184,7 @@ def scatter_join_cuda(out, input, dim, index, src, reduce):
 def scatter_join_grad(g, out, input, dim, index, src, reduce):
     if reduce == "sum":
         return g, _padded(gather(g, dim, index), src.shape)
-    if reduce == "prod":                                                 # the product of the others: by division, as PyTorch, where nothing is 0
+    if reduce == "prod":                                          # the product of the others: by division, as PyTorch, where nothing is 0
         return g * out / input, _padded(gather(g * out, dim, index) / _cut(src, index), src.shape)
     hit_input, hit_src = (input == out).to(g.dtype), (_cut(src, index) == gather(out, dim, index)).to(g.dtype)
     share = g / scatter_add(hit_input, dim, index, hit_src)              # ties share evenly
@@ -225,7 +225,8 @@ def scatter(input, dim, index, src=None, *, value=None, reduce=None, out=None):
 
 
 def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, out=None):
-    """input joined with src where `index` points along `dim`, by "sum", "prod", "mean", "amax" or "amin"; without include_self only src counts."""
+    """input joined with src where `index` points along `dim`, by "sum", "prod", "mean", "amax" or "amin"; without include_self only src
+    counts."""
     check(reduce in (*REDUCTIONS, "mean"), "scatter_reduce", f"a reduction among {', '.join(REDUCTIONS)} or mean", repr(reduce))
     if not include_self:
         start = {"sum": 0, "mean": 0, "prod": 1, "amax": -float("inf"), "amin": float("inf")}[reduce]
@@ -241,4 +242,4 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, out=Non
         counts = scatter_add(create.full_like(input, 1 if include_self else 0, dtype=src.dtype), dim, index, ones)
         counts = compare.clamp(counts, min=1)
         made = made / counts if made.dtype.is_floating_point else made // counts
-    return made if out is None else out.copy_(made)
+    return copy.deliver(made, out)

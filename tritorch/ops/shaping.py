@@ -65,14 +65,22 @@ def concatenated_workloads(make):
     yield "2 x 4096x4096 fp32", lambda: ((a, b), 0, (1 << 12, 1 << 12)), 2 * (a.nbytes + b.nbytes), 0
 
 
+def several(name, tensors):
+    """A sequence of tensors as a tuple."""
+    check(not isinstance(tensors, Tensor), name, "a sequence of tensors", "a tensor", error=TypeError)
+    return tuple(tensors)
+
+
 def cat(tensors, dim=0, *, out=None):
     """The tensors behind each other along `dim`; all other sizes must agree.
 
     >>> import tritorch as torch; torch.cat([torch.zeros(2), torch.ones(1)])
     tensor([0., 0., 1.])
     """
-    tensors = tuple(tensors)
-    check(all(isinstance(t, Tensor) for t in tensors), "cat", "tensors", ", ".join(sorted({type(t).__name__ for t in tensors})), error=TypeError)
+    tensors = several("cat", tensors)
+    check(len(tensors) > 0, "cat", "at least one tensor", "none", error=ValueError)
+    check(all(isinstance(t, Tensor) for t in tensors), "cat", "tensors", ", ".join(sorted({type(t).__name__ for t in tensors})),
+          error=TypeError)
     ndim = max([len(t.shape) for t in tensors], default=0)
     d = wrap_dim(dim, ndim, "cat")
     sizes = tuple([None if t.shape == (0,) and ndim != 1 else t.shape[d] if d < len(t.shape) else 0 for t in tensors])
@@ -88,7 +96,7 @@ def stack(tensors, dim=0, *, out=None):
     >>> import tritorch as torch; torch.stack([torch.zeros(2), torch.ones(2)]).shape
     tritorch.Size([2, 2])
     """
-    tensors = tuple(tensors)
+    tensors = several("stack", tensors)
     check(len(tensors) > 0, "stack", "at least one tensor", "none")
     check(all(t.shape == tensors[0].shape for t in tensors), "stack", "tensors of one shape", *dict.fromkeys([t.shape for t in tensors]))
     d = wrap_dim(dim, len(tensors[0].shape) + 1, "stack")
@@ -120,6 +128,7 @@ def _each(tensors, fn):
 def hstack(tensors, *, out=None):
     """Side by side: along dim 1, or 0 for one-dim tensors."""
     tensors = [atleast_1d(t) for t in tensors]
+    check(len(tensors) > 0, "hstack", "at least one tensor", "none")
     return cat(tensors, 0 if len(tensors[0].shape) == 1 else 1, out=out)
 
 
@@ -202,7 +211,8 @@ def roll_dims_cuda(out, x, shifts, dims):
         shape, source, target = list(x.shape), x.offset, out.offset
         for d, a, b, m in blocks:
             shape[d], source, target = m, source + a * x.strides[d], target + b * out.strides[d]
-        transfer(strided(out.storage, tuple(shape), out.strides, target, out.dtype), strided(x.storage, tuple(shape), x.strides, source, x.dtype))
+        transfer(strided(out.storage, tuple(shape), out.strides, target, out.dtype),
+                 strided(x.storage, tuple(shape), x.strides, source, x.dtype))
 
 
 @roll_dims.grad("x")
@@ -236,17 +246,21 @@ def flip(input, *dims):
 
 def fliplr(input):
     """Columns in reverse order."""
+    check(len(input.shape) >= 2, "fliplr", "a tensor of at least 2 dims", input.shape)
     return flip_dims(input, (1,))
 
 
 def flipud(input):
     """Rows in reverse order."""
+    check(len(input.shape) >= 1, "flipud", "a tensor of at least one dim", input.shape)
     return flip_dims(input, (0,))
 
 
 def rot90(input, k=1, dims=(0, 1)):
     """Turned k times by 90 degrees in the plane of two dims, from the first towards the second."""
-    a, b = dims
+    check(len(dims) == 2 and len(input.shape) >= 2, "rot90", "2 dims", tuple(dims), input.shape)
+    a, b = [wrap_dim(d, len(input.shape), "rot90") for d in dims]
+    check(a != b, "rot90", "two different dims", tuple(dims))
     k %= 4
     if k == 2:
         return flip_dims(input, (a, b))
@@ -263,7 +277,13 @@ def roll(input, shifts, dims=None):
     if dims is None:
         check(len(shifts) == 1, "roll", "one shift without dims", shifts)
         return view.reshape(roll_dims(view.reshape(input, -1), shifts, (0,)), input.shape)
-    return roll_dims(input, shifts, (dims,) if isinstance(dims, int) else tuple(dims))
+    dims = (dims,) if isinstance(dims, int) else tuple(dims)
+    check(len(shifts) == len(dims), "roll", "as many shifts as dims", shifts, dims)
+    total = {}
+    for shift, dim in zip(shifts, dims):
+        d = wrap_dim(dim, len(input.shape), "roll")
+        total[d] = total.get(d, 0) + shift
+    return roll_dims(input, tuple(total.values()), tuple(total))
 
 
 # ------------------------------------------------------------------ repetition
@@ -289,12 +309,14 @@ def tile(input, *dims):
     return repeat(input, (1,) * (len(input.shape) - len(dims)) + dims)
 
 
-def repeat_interleave(input, repeats, dim=None, *, output_size=None):
+def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
     """Each element along `dim` repeated, one after the other; `repeats` is a number or one number an element.
 
     >>> import tritorch as torch; torch.arange(2).repeat_interleave(2)
     tensor([0, 0, 1, 1])
     """
+    if repeats is None:                                                  # one tensor alone: the number of times for each place
+        input, repeats = create.arange(input.shape[0], device=input.device), input
     if dim is None:
         input, dim = view.reshape(input, -1), 0
     d = wrap_dim(dim, len(input.shape), "repeat_interleave")
@@ -327,23 +349,8 @@ def meshgrid(*tensors, indexing="ij"):
     shape = tuple([v.shape[0] for v in vectors])
     grids = [view.expand_to(view.reshape(v, (1,) * k + (-1,) + (1,) * (len(vectors) - k - 1)), shape) for k, v in enumerate(vectors)]
     if swap:
-        grids = [view.transpose(g, 0, 1) for g in grids]
         grids[0], grids[1] = grids[1], grids[0]
     return tuple(grids)
-
-
-def cartesian_prod(*tensors):
-    """All combinations of the elements of vectors, as rows."""
-    if len(tensors) == 1:
-        return tensors[0]
-    return stack([view.reshape(g, -1) for g in meshgrid(*tensors)], 1)
-
-
-def combinations(input, r=2, with_replacement=False):
-    """All combinations of r elements of a vector, as rows."""
-    pick = itertools.combinations_with_replacement if with_replacement else itertools.combinations
-    places = np.array(list(pick(range(input.shape[0]), r)), np.int64).reshape(-1, r)
-    return input[create.tensor(places, device=input.device)]
 
 
 def diff(input, n=1, dim=-1, prepend=None, append=None):
@@ -352,6 +359,8 @@ def diff(input, n=1, dim=-1, prepend=None, append=None):
     >>> import tritorch as torch; torch.tensor([1, 4, 9]).diff()
     tensor([3, 5])
     """
+    check(len(input.shape) > 0, "diff", "a tensor of at least one dim", "0 dims")
+    check(n >= 0, "diff", "n of at least 0", n)
     d = wrap_dim(dim, len(input.shape), "diff")
     parts = [t for t in (prepend, input, append) if t is not None]
     out = cat(parts, d) if len(parts) > 1 else input

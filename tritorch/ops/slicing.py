@@ -69,9 +69,11 @@ def as_strided(input, size, stride, storage_offset=None):
     size, stride = tuple(size), tuple(stride)
     offset = input.offset if storage_offset is None else storage_offset
     check(len(size) == len(stride), "as_strided", "as many strides as sizes", size, stride)
-    check(min((*size, *stride, offset), default=0) >= 0, "as_strided", "sizes, strides and offset that are not negative", size, stride, offset)
+    check(min((*size, *stride, offset), default=0) >= 0, "as_strided", "sizes, strides and offset that are not negative", size, stride,
+          offset)
     need = (offset + extent(size, stride)) * input.dtype.itemsize
-    check(need <= input.storage.nbytes or 0 in size, "as_strided", f"a layout inside the storage of {input.storage.nbytes} bytes", f"one that needs {need}")
+    check(need <= input.storage.nbytes or 0 in size, "as_strided", f"a layout inside the storage of {input.storage.nbytes} bytes",
+          f"one that needs {need}")
     return same_memory(input, size, stride, offset)
 
 
@@ -103,7 +105,8 @@ def diagonal(input, offset=0, dim1=0, dim2=1):
     count = max(min(rows, cols - offset) if offset >= 0 else min(rows + offset, cols), 0)
     start = input.offset + ((offset * input.strides[b] if offset >= 0 else -offset * input.strides[a]) if count else 0)
     rest = [d for d in range(ndim) if d not in (a, b)]
-    return same_memory(input, (*[input.shape[d] for d in rest], count), (*[input.strides[d] for d in rest], input.strides[a] + input.strides[b]), start)
+    return same_memory(input, (*[input.shape[d] for d in rest], count),
+                       (*[input.strides[d] for d in rest], input.strides[a] + input.strides[b]), start)
 
 
 @diagonal.grad("input")
@@ -259,6 +262,28 @@ def tensor_split(input, indices_or_sections, dim=0):
     return split(input, sizes, dim)
 
 
+def split_with_sizes(input, split_sizes, dim=0):
+    """Views of the given sizes along a dim."""
+    return split(input, list(split_sizes), dim)
+
+
+def _split_along(name, dim, least):
+    def cut(input, indices_or_sections):
+        check(len(input.shape) >= least, name, f"a tensor of at least {least} dims", input.shape)
+        d = 0 if dim == 1 and len(input.shape) == 1 else dim
+        if isinstance(indices_or_sections, int):
+            parts = indices_or_sections
+            check(parts > 0 and input.shape[d] % parts == 0, name, f"sections that divide {input.shape[d]}", parts)
+        return tensor_split(input, indices_or_sections, d)
+
+    cut.__name__ = cut.__qualname__ = name
+    cut.__doc__ = f"Equal parts, or parts cut at indices, along dim {dim}."
+    return cut
+
+
+hsplit, vsplit, dsplit = _split_along("hsplit", 1, 1), _split_along("vsplit", 0, 2), _split_along("dsplit", 2, 3)
+
+
 def unfold(input, dimension, size, step):
     """Windows of `size` along a dim, every `step`; the window is the last dim.
 
@@ -267,3 +292,34 @@ def unfold(input, dimension, size, step):
             [2, 3, 4]])
     """
     return unfold_dim(input, dimension, size, step)
+
+
+# ------------------------------------------------------------------ copies with a part replaced
+def _replaced(input, src, part, name):
+    out = input.clone()
+    target = part(out)
+    check(target.shape == src.shape, name, f"a source of shape {tuple(target.shape)}", tuple(src.shape))
+    target.copy_(src)
+    return out
+
+
+def select_scatter(input, src, dim, index):
+    """A copy of input with `src` as its slice at `index` of `dim`."""
+    return _replaced(input, src, lambda x: select(x, dim, index), "select_scatter")
+
+
+def slice_scatter(input, src, dim=0, start=None, end=None, step=1):
+    """A copy of input with `src` as its elements start:end:step along `dim`."""
+    d = wrap_dim(dim, len(input.shape), "slice_scatter")
+    first, stop, _ = slice(start, end, step).indices(input.shape[d])
+    return _replaced(input, src, lambda x: slice_dim(x, d, first, max(stop, first), step), "slice_scatter")
+
+
+def diagonal_scatter(input, src, offset=0, dim1=0, dim2=1):
+    """A copy of input with `src` as its diagonal."""
+    return _replaced(input, src, lambda x: diagonal(x, offset, dim1, dim2), "diagonal_scatter")
+
+
+def as_strided_scatter(input, src, size, stride, storage_offset=None):
+    """A copy of input with `src` as the part that `as_strided` would give."""
+    return _replaced(input.contiguous(), src, lambda x: as_strided(x, size, stride, storage_offset), "as_strided_scatter")

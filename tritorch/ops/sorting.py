@@ -7,7 +7,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, types
 from tritorch.errors import check
-from tritorch.ops import compare, create, slicing, view
+from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.indexing import gather, index_select
 from tritorch.ops.scatter import scatter_write
@@ -23,7 +23,8 @@ kthvalue_result = namedtuple("kthvalue", "values indices")
 # ------------------------------------------------------------------ the first k of each row, in order
 @op(returns=("values", "indices"))
 def sorted_first(input, k, dim, descending):
-    """The k smallest (or greatest) elements along `dim` in order, equal ones as they came, and where they were. NaN counts as the greatest."""
+    """The k smallest (or greatest) elements along `dim` in order, equal ones as they came, and where they were. NaN counts as the
+    greatest."""
     if not input.shape:
         check(0 <= k <= 1, "topk", "k of at most 1", k)
         return [((), input.dtype, input.storage.device), ((), types.int64, input.storage.device)]
@@ -120,7 +121,7 @@ def sort_pairs(input, dim, descending):
 
 def _named(kind, pair, out):
     if out is not None:
-        pair = [o.copy_(v) for o, v in zip(out, pair)]
+        pair = [copy.deliver(v, o) for o, v in zip(out, pair)]
     return kind(*pair)
 
 
@@ -141,7 +142,7 @@ def argsort(input, dim=-1, descending=False, *, stable=False):
 def msort(input, *, out=None):
     """The elements along dim 0 in order."""
     made = sort_pairs(input, 0, False)[0]
-    return made if out is None else out.copy_(made)
+    return copy.deliver(made, out)
 
 
 def topk(input, k, dim=-1, largest=True, sorted=True, *, out=None):
@@ -181,7 +182,8 @@ def unique_consecutive(input, return_inverse=False, return_counts=False, dim=Non
         first[1:] = (rows[1:] != rows[:-1]).any(1)
     starts = view.reshape(first.nonzero(), -1)
     made = rows[starts]
-    made = view.reshape(made, -1) if back is None else view.movedim(view.reshape(made, made.shape[0], *input.shape[:back], *input.shape[back + 1:]), 0, back)
+    made = view.reshape(made, -1) if back is None else view.movedim(view.reshape(made, made.shape[0], *input.shape[:back],
+                                                                                 *input.shape[back + 1:]), 0, back)
     inverse = first.to(types.int64).cumsum(0) - 1
     if return_inverse and back is None:
         inverse = view.reshape(inverse, input.shape)
@@ -233,7 +235,8 @@ def search_sorted_rows_cpu(out, sorted_sequence, values, right, kind):
         out[...] = np.searchsorted(sorted_sequence, values, side)
         return
     n = sorted_sequence.shape[-1]
-    made = [np.searchsorted(s, v, side) for s, v in zip(sorted_sequence.reshape(prod(sorted_sequence.shape[:-1]), n), values.reshape(-1, values.shape[-1]))]
+    made = [np.searchsorted(s, v, side) for s, v in
+            zip(sorted_sequence.reshape(prod(sorted_sequence.shape[:-1]), n), values.reshape(-1, values.shape[-1]))]
     out[...] = np.array(made).reshape(out.shape)
 
 
@@ -245,7 +248,8 @@ def search_sorted_rows_cuda(out, sorted_sequence, values, right, kind):
     common = promote(sorted_sequence, values)
     made, block = empty(out.shape, out.dtype, out.device), tile(512, 4096)
     launch(K.search_kernel, (cdiv(count, block),), made, sorted_sequence.to(common).contiguous(), values.to(common).contiguous(), n,
-           values.shape[-1] if values.shape else 1, count, STEPS=n.bit_length(), RIGHT=right, ONE=len(sorted_sequence.shape) == 1, BLOCK=block)
+           values.shape[-1] if values.shape else 1, count, STEPS=n.bit_length(), RIGHT=right, ONE=len(sorted_sequence.shape) == 1,
+           BLOCK=block)
     transfer(out, made)
 
 
@@ -269,7 +273,8 @@ def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=N
     >>> import tritorch as torch; torch.searchsorted(torch.tensor([1, 3, 5]), torch.tensor([3, 4]))
     tensor([1, 2])
     """
-    check(side in (None, "left", "right") and not (side == "left" and right), "searchsorted", "side 'left' or 'right' that agrees with right", (side, right))
+    check(side in (None, "left", "right") and not (side == "left" and right), "searchsorted",
+          "side 'left' or 'right' that agrees with right", (side, right))
     values = input if isinstance(input, Tensor) else create.tensor(input, device=sorted_sequence.device)
     if len(sorted_sequence.shape) > 1:
         check(values.shape[:-1] == sorted_sequence.shape[:-1], "searchsorted", "the same leading dims", sorted_sequence.shape, values.shape)
@@ -296,4 +301,4 @@ def histc(input, bins=100, min=0, max=0, *, out=None):
     inside = flat[(flat >= low) & (flat <= high)]
     places = compare.clamp(((inside.to(types.float64) - low) * (bins / (high - low))).floor().to(types.int64), max=bins - 1)
     made = places.bincount(minlength=bins).to(input.dtype)
-    return made if out is None else out.copy_(made)
+    return copy.deliver(made, out)

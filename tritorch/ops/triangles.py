@@ -94,6 +94,11 @@ def diag(input, diagonal=0):
     return diag_embed(input, diagonal) if len(input.shape) == 1 else slicing.diagonal(input, diagonal).clone()
 
 
+def diagflat(input, offset=0):
+    """A matrix with the elements, flattened, on its diagonal."""
+    return diag_embed(view.reshape(input, -1), offset)
+
+
 def trace(input):
     """The sum of a matrix's diagonal."""
     check(len(input.shape) == 2, "trace", "a matrix", input.shape)

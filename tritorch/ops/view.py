@@ -232,6 +232,11 @@ def reshape(input, *shape):
     return view_as_shape(input, shape)
 
 
+def ravel(input):
+    """The elements as one dim."""
+    return reshape(input, -1)
+
+
 def reshape_as(input, other):
     """The elements under the shape of `other`."""
     return reshape(input, other.shape)

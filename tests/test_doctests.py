@@ -1,0 +1,14 @@
+"""The examples in the operators' manuals run: families make operators far from the modules whose docstrings test_docs runs."""
+import doctest
+
+import pytest
+
+import tritorch
+
+EXAMPLES = {name: op.__doc__ for name, op in tritorch.dispatch.registry.items() if op.__doc__ and ">>>" in op.__doc__}
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_operator(name):
+    test = doctest.DocTestParser().get_doctest(EXAMPLES[name], {name: tritorch.dispatch.registry[name]}, name, None, 0)
+    assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS).run(test).failed == 0

@@ -1,0 +1,63 @@
+"""Norms and products of vectors and matrices, under the names of torch.linalg."""
+import math
+
+from tritorch.errors import check
+from tritorch.ops import copy, slicing
+from tritorch.ops import vectors as _vectors
+from tritorch.ops.extremes import amax, amin
+from tritorch.ops.matmul import chain_matmul, matmul, matrix_power
+from tritorch.ops.statistics import vector_norm as _vector_norm
+from tritorch.shape import wrap_dim
+
+__all__ = ["cross", "diagonal", "matmul", "matrix_norm", "matrix_power", "multi_dot", "norm", "vecdot", "vector_norm"]
+
+
+def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None, out=None):
+    """(Σ |x|^ord)^(1/ord) over `dim`, or over all elements.
+
+    >>> import tritorch as torch; torch.linalg.vector_norm(torch.tensor([3.0, 4.0]))
+    tensor(5.)
+    """
+    return copy.deliver(_vector_norm(x, ord, dim, keepdim, dtype), out)
+
+
+def matrix_norm(A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=None, out=None):
+    """The norm of matrices: "fro" (Frobenius), ±1 (sums of columns), ±inf (sums of rows)."""
+    check(len(A.shape) >= 2, "matrix_norm", "a matrix or a batch of matrices", A.shape)
+    check(ord in ("fro", 1, -1, math.inf, -math.inf), "matrix_norm", "ord 'fro', ±1 or ±inf", repr(ord))
+    A = A if dtype is None else A.to(dtype)
+    if ord == "fro":
+        return copy.deliver(_vector_norm(A, 2, tuple(dim), keepdim), out)
+    rows, cols = [wrap_dim(d, len(A.shape), "matrix_norm") for d in dim]
+    summed, rest = (rows, cols) if abs(ord) == 1 else (cols, rows)
+    sums = A.abs().sum(summed, keepdim=True)
+    made = (amax if ord > 0 else amin)(sums, (rest,), True)
+    return copy.deliver(made if keepdim else made.squeeze((rows, cols)), out)
+
+
+def norm(A, ord=None, dim=None, keepdim=False, *, out=None, dtype=None):
+    """A vector norm, or with two dims (or a matrix and an `ord`) a matrix norm; without `ord` the 2-norm of the elements."""
+    if ord is None or isinstance(dim, int) or dim is not None and len(dim) == 1 or dim is None and len(A.shape) == 1:
+        return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype, out=out)
+    check(dim is not None or len(A.shape) == 2, "norm", "a matrix, a vector or dims", A.shape)
+    return matrix_norm(A, ord, (0, 1) if dim is None else dim, keepdim, dtype=dtype, out=out)
+
+
+def cross(input, other, *, dim=-1, out=None):
+    """The cross product of vectors of 3 elements along `dim`."""
+    return _vectors.cross(input, other, dim, out=out)
+
+
+def vecdot(x, y, *, dim=-1, out=None):
+    """The dot products of vectors along `dim`."""
+    return copy.deliver((x * y).sum(dim), out)
+
+
+def diagonal(A, *, offset=0, dim1=-2, dim2=-1):
+    """The diagonals of matrices."""
+    return slicing.diagonal(A, offset, dim1, dim2)
+
+
+def multi_dot(tensors, *, out=None):
+    """The product of several matrices."""
+    return copy.deliver(chain_matmul(*tensors), out)

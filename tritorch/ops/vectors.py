@@ -1,0 +1,120 @@
+"""Vectors: their combinations, cross products, powers and covariances."""
+import itertools
+
+import numpy as np
+
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops import copy, create, slicing, view
+from tritorch.ops.shaping import diff, meshgrid, stack
+from tritorch.ops.statistics import vector_norm
+from tritorch.shape import broadcast_shapes, wrap_dim
+
+
+def cartesian_prod(*tensors):
+    """All combinations of the elements of vectors, as rows."""
+    if len(tensors) == 1:
+        return tensors[0]
+    return stack([view.reshape(g, -1) for g in meshgrid(*tensors)], 1)
+
+
+def combinations(input, r=2, with_replacement=False):
+    """All combinations of r elements of a vector, as rows."""
+    pick = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = np.array(list(pick(range(input.shape[0]), r)), np.int64).reshape(-1, r)
+    return input[create.tensor(places, device=input.device)]
+
+
+def vander(x, N=None, increasing=False):
+    """The powers of the elements of a vector as columns: x^(N-1) … x^0, or the other way round."""
+    check(len(x.shape) == 1, "vander", "a vector", x.shape)
+    count = x.shape[0] if N is None else N
+    check(count >= 0, "vander", "N of at least 0", count)
+    if not count:
+        return create.new_zeros(x, x.shape[0], 0)
+    powers = create.arange(count, device=x.device)
+    return x.unsqueeze(1) ** (powers if increasing else powers.flip(0))
+
+
+def cross(input, other, dim=None, *, out=None):
+    """The cross product of vectors of 3 elements along `dim` (None: the first dim of size 3).
+
+    >>> import tritorch as torch; torch.cross(torch.tensor([1, 0, 0]), torch.tensor([0, 1, 0]), dim=0)
+    tensor([0, 0, 1])
+    """
+    check(len(input.shape) == len(other.shape), "cross", "tensors of as many dims", input.shape, other.shape)
+    shape = broadcast_shapes("cross", input.shape, other.shape)
+    if dim is None:
+        check(3 in shape, "cross", "a dim of size 3", shape)
+        dim = shape.index(3)
+    d = wrap_dim(dim, len(shape), "cross")
+    check(input.shape[d] == other.shape[d] == 3, "cross", f"size 3 in dim {d}", input.shape, other.shape)
+    (a, b, c), (x, y, z) = [view.expand_to(t, shape).unbind(d) for t in (input, other)]
+    return copy.deliver(stack([b * z - c * y, c * x - a * z, a * y - b * x], d), out)
+
+
+def cov(input, *, correction=1, fweights=None, aweights=None):
+    """The covariances of variables, one a row, with one observation a column; weights repeat (fweights) or scale (aweights) observations.
+
+    >>> import tritorch as torch; torch.cov(torch.tensor([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]))
+    tensor([[ 1., -1.],
+            [-1.,  1.]])
+    """
+    check(len(input.shape) <= 2, "cov", "at most 2 dims", input.shape)
+    check(input.dtype is not types.bool, "cov", "numbers", input.dtype)
+    rows = input if len(input.shape) == 2 else view.reshape(input, 1, -1)
+    rows = rows if rows.dtype.is_floating_point else rows.to(types.get_default_dtype())
+    weights = None
+    for w in (fweights, aweights):
+        if w is not None:
+            check(w.shape == rows.shape[1:], "cov", f"{rows.shape[1]} weights", w.shape)
+            weights = w.to(rows.dtype) if weights is None else weights * w.to(rows.dtype)
+    if weights is None:
+        total, centred = rows.shape[1], rows - rows.mean(1, True)
+        weighted, loss = centred, correction
+    else:
+        total = weights.sum()
+        centred = rows - (rows * weights).sum(1, True) / total
+        weighted = centred * weights
+        loss = correction if aweights is None else correction * (weights * aweights).sum() / total
+    freedom = total - loss
+    freedom = freedom.clamp(min=0) if hasattr(freedom, "clamp") else max(freedom, 0)
+    made = centred @ weighted.t() / freedom
+    return made if len(input.shape) == 2 else made.reshape(())
+
+
+def corrcoef(input):
+    """The correlations of variables, one a row: covariances over the products of the standard deviations, within [-1, 1]."""
+    c = cov(input)
+    if not c.shape:
+        return c / c
+    deviation = c.diagonal().sqrt()
+    return (c / deviation.unsqueeze(1) / deviation).clamp(-1, 1)
+
+
+def dist(input, other, p=2):
+    """The p-norm of input - other."""
+    return vector_norm(input - other, p)
+
+
+def trapezoid(y, x=None, *, dx=None, dim=-1):
+    """The integral along `dim` by the trapezoidal rule, at places x or dx apart."""
+    return _trapezes(y, x, dx, dim).sum(dim)
+
+
+def cumulative_trapezoid(y, x=None, *, dx=None, dim=-1):
+    """The running integral along `dim` by the trapezoidal rule."""
+    return _trapezes(y, x, dx, dim).cumsum(dim)
+
+
+def _trapezes(y, x, dx, dim):
+    d = wrap_dim(dim, len(y.shape), "trapezoid")
+    n = y.shape[d]
+    means = (slicing.narrow(y, d, 1, n - 1) + slicing.narrow(y, d, 0, n - 1)) / 2
+    if x is None:
+        return means if dx is None else means * dx
+    steps = diff(x, dim=d if len(x.shape) > 1 else 0)
+    return means * (steps if len(x.shape) > 1 else view.reshape(steps, [-1 if k == d else 1 for k in range(len(y.shape))]))
+
+
+trapz = trapezoid
