@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-import tritorch as torch
-from tritorch.cuda import compiler
-from tritorch.testing import cards
+triton = pytest.importorskip("triton")
+import tritorch as torch  # noqa: E402
+from tritorch.cuda import compiler  # noqa: E402
+from tritorch.testing import cards  # noqa: E402
 
 RECORD = Path(__file__).parent / "records" / "kernels.json"
 ARCHITECTURES = (80, 90, 100)
-ROOM = 1.15                                                              # registers may drift this far between versions of Triton
+RECORDED_WITH = "3.6"                                                    # of Triton; with another version sm_90 has to compile, that is all
+ROOM = 1.15                                                              # registers may drift this far with ptxas
 
 
 @pytest.fixture(scope="module")
@@ -64,21 +66,17 @@ def chosen(launched):
 
 @pytest.mark.smoke
 @pytest.mark.timeout(1200)
-def test_kernels_compile(launched):
-    compiled = compiler.compile_many(launched.values(), [90])
-    failed = [str(c) for c in compiled if isinstance(c, compiler.CompileError)]
-    assert not failed, "\n".join(failed[:10])
-
-
-@pytest.mark.timeout(1200)
 def test_kernels_compile_within_their_record(launched, request):
-    pairs = list(chosen(launched))
+    same = triton.__version__.startswith(RECORDED_WITH)
+    pairs = [(name, arch) for name, arch in chosen(launched) if same or arch == 90]
     with ThreadPoolExecutor() as pool:
         compiled = list(itertools.chain.from_iterable(
             compiler.compile_many([launched[name] for name, of in pairs if of == arch], [arch]) for arch in ARCHITECTURES))
         failed = [str(c) for c in compiled if isinstance(c, compiler.CompileError)]
         assert not failed, "\n".join(failed[:10])
         used = list(pool.map(compiler.resources, compiled))
+    if not same:
+        pytest.skip(f"all compile; registers are recorded for Triton {RECORDED_WITH}")
     now = {}
     for (name, arch), usage in zip(pairs, used):
         now.setdefault(name, {})[f"sm_{arch}"] = [usage["registers"], usage["spills"], usage["shared"]]
