@@ -312,3 +312,17 @@ def test_a_captured_training_step_is_the_eager_one():
 
     assert run(True) == run(False)
     assert len(set(run(True))) == 4
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_results_may_die_while_work_on_them_is_queued(seed):
+    """They were allocated on the stream of the capture, and are used where the graph is replayed."""
+    with cuda.simulate(seed=seed):
+        x, recorded = tritorch.ones(8, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(recorded):
+            y = x + 1
+        recorded.replay()
+        z = y * 2
+        del y, recorded
+        cuda.synchronize()
+        assert z.tolist() == [4] * 8

@@ -326,7 +326,8 @@ def watch() -> None:
 def _observe(span, live):
     memory = span.pool.memory
     label = attribution.born(span) if live else attribution.died(span)
-    if live or type(span.home) is list:
+    replayed = span.pool.private is not None and memory.index not in captures      # replays use it on any stream, until the graph dies
+    if live or type(span.home) is list and not replayed:
         memory.annotate(span, live, label)
 
 
