@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 from both import both, plain, pytorch
-from view_programs import MAY_WORK, Machine, numeric, programs, smooth
+from view_programs import MAY_WORK, Machine, function, numeric, programs, smooth
 
 import tritorch
 
@@ -46,6 +46,8 @@ def compare(program):
     if want is not None and got is None and "modified by an inplace operation" in str(want):
         check_slope(done, grads)                                         # what is written and read by one call is kept here
         return
+    if want is None and smooth(done):
+        check_higher(done)
     assert (got is None) == (want is None), f"gradients of {done}: {got!r} here, {want!r} in PyTorch"
     for name, g, w in zip("xy", grads or (), wants or ()):
         assert (g is None) == (w is None)
@@ -60,6 +62,36 @@ def check_slope(program, grads):
             slope = (grads[n] * direction).sum().item()
             want = numeric(tritorch, program, dx, dy)
             assert abs(slope - want) <= 1e-4 * max(1.0, abs(want)), f"{'xy'[n]}: slope {want}, gradient {slope} after {program}"
+
+
+def check_higher(program):
+    """Forward mode against reverse, and second derivatives against PyTorch's, where the program could be differentiated once."""
+    machine = Machine(tritorch)
+    x, y = machine.x.detach(), machine.y.detach()
+    loss = function(tritorch, program)
+    first = tritorch.func.grad(loss, argnums=(0, 1))(x, y)
+    directions = (x + 0.5).sin(), y * y - 1
+    _, moved = tritorch.func.jvp(loss, (x, y), directions)
+    want = sum((g * d).sum().item() for g, d in zip(first, directions))
+    assert abs(moved.item() - want) <= 1e-8 * max(1.0, abs(want)), f"forward mode {moved.item()}, reverse {want} after {program}"
+    gradients = tritorch.func.grad(loss, argnums=(0, 1))
+    _, moved = tritorch.func.jvp(gradients, (x, y), directions)
+    leaves = x.clone().requires_grad_(), y.clone().requires_grad_()
+    pulled = attempt(lambda: tritorch.func.vjp(gradients, *leaves)[1](directions))[0]
+    for a, b in zip(moved, pulled or ()):                                # the Hessian is symmetric
+        np.testing.assert_allclose(plain(a), plain(b), rtol=1e-7, atol=1e-7, err_msg=f"forward over reverse of {program}")
+    seconds = []
+    for torch in (tritorch, pytorch):
+        machine = Machine(torch)
+        for s in program:
+            machine.run(s)
+        gs = [g for g in torch.autograd.grad(machine.loss(), [machine.x, machine.y], create_graph=True, allow_unused=True) if g is not None and g.requires_grad]
+        total = sum((g * g).sum() for g in gs)
+        seconds.append(attempt(lambda: torch.autograd.grad(total, [machine.x, machine.y], materialize_grads=True)) if gs else ((), None))  # noqa: B023
+    (ours, got), (theirs, error) = seconds
+    assert (got is None) == (error is None), f"second order of {program}: {got!r} here, {error!r} in PyTorch"
+    for a, b in zip(ours or (), theirs or ()):
+        np.testing.assert_allclose(plain(a), plain(b), rtol=1e-8, atol=1e-8, err_msg=f"second order of {program}")
 
 
 @pytest.mark.skipif(pytorch is None, reason="PyTorch is the reference")

@@ -92,6 +92,12 @@ class Machine:
         values = [((3 * k) % 7 - 3) / 4 + dx * (k % 5 - 1) for k in range(12)]
         self.x = torch.tensor(values, dtype=torch.float64, requires_grad=True)
         self.y = torch.tensor([0.5 + dy, -1.25, 2.0 - 2 * dy, 0.75], dtype=torch.float64, requires_grad=True)
+        self.start(self.x, self.y)
+
+    def start(self, x, y):
+        """Begin with these leaves."""
+        torch = self.torch
+        self.x, self.y = x, y
         self.tensors = [self.x.view(3, 4) * 1, self.y * 1, torch.tensor([[1.0], [-0.5], [0.25]], dtype=torch.float64), self.x, self.y]
 
     def run(self, step):
@@ -123,6 +129,18 @@ class Machine:
 
     def gradients(self):
         return self.torch.autograd.grad(self.loss(), [self.x, self.y], allow_unused=True)
+
+
+def function(torch, program):
+    """The loss as a function of the leaves."""
+    def loss(x, y):
+        machine = Machine(torch)
+        machine.start(x, y)
+        for s in program:
+            machine.run(s)
+        return machine.loss()
+
+    return loss
 
 
 def numeric(torch, program, dx, dy, step=1e-5):

@@ -203,7 +203,8 @@ def grad(door, *inputs):
         wants = tuple(inspect.signature(fn).parameters)
         known = door.gnames + door.names + door.returns + graph.facts(door.names)
         for want in wants:
-            check(want in known, door.__name__, f"a gradient rule that asks for {door.gnames + door.names + door.returns} (or an input's _shape, _strides, _offset, _dtype, _device)", want, error=TypeError)
+            check(want in known, door.__name__, f"a gradient rule that asks for {door.gnames + door.names + door.returns} (or an input's "
+                                                f"_shape, _strides, _offset, _dtype, _device)", want, error=TypeError)
         door.rules = [r for r in door.rules if not set(r[2]) & set(inputs)] + [(fn, wants, inputs)]
         door.plans.clear()
         return fn
@@ -212,7 +213,8 @@ def grad(door, *inputs):
 
 
 def jvp(door, fn):
-    """Forward mode given outright: `fn(tangents, args, outs)` returns the tangents of the outputs; tangents of inputs without one are None."""
+    """Forward mode given outright: `fn(tangents, args, outs)` returns the tangents of the outputs; tangents of inputs without one are
+    None."""
     door.jvp_rule = fn
     return fn
 
@@ -280,7 +282,8 @@ def _formula_rule(door, inputs):
             outs = outs if isinstance(outs, tuple) else (outs,)
             pairs = [(o, g) for o, g in zip(outs, gs) if o is not None and o.requires_grad]
             wanted = [v for v in leaves if isinstance(v, Tensor) and v.requires_grad]
-            found = iter(differentiate([o for o, _ in pairs], wanted, [g for _, g in pairs], create_graph=create, allow_unused=True) if pairs else [None] * len(wanted))
+            found = iter(differentiate([o for o, _ in pairs], wanted, [g for _, g in pairs], create_graph=create, allow_unused=True)
+                         if pairs else [None] * len(wanted))
             flat = [next(found) if isinstance(v, Tensor) and v.requires_grad else None for v in leaves]
         finally:
             state.grad = create
@@ -308,22 +311,23 @@ def _view(door, args, out):
     base = source.base
     if base is None:
         base = source
+    out.base = base
     if state.grad:
-        if base.node is not source.base_node and base is not source:
+        if base is not source and base.node is not source.base_node:
             refresh(source)
-        out.base = base
         out.base_node = base.node if type(source.base_node) is not Unfollowed else source.base_node
         if source.node is not None:
             record(door, args, (out,))
+    elif base.node is None and not state.inference:
+        out.base_node = _NO_GRAD
     else:
-        why = "inference" if state.inference else "no_grad"
-        out.base, out.base_node = base, _UNFOLLOWED[why] if base.node is None else Unfollowed(_UNFOLLOWED[why].why, base.node)
+        out.base_node = Unfollowed("A view was created in inference mode" if state.inference else _NO_GRAD.why, base.node)
     if source._inference:
         out._inference = True
     return out
 
 
-_UNFOLLOWED = {mode: Unfollowed(f"A view was created in {mode} mode") for mode in ("no_grad", "inference")}
+_NO_GRAD = Unfollowed("A view was created in no_grad mode")
 
 
 def _several(door, args, promises):
@@ -378,7 +382,8 @@ def _check_destination(door, out, shape, dtype, device, args):
     check(dtype.category <= out.dtype.category, name, f"a destination that {dtype} can be cast to", out.dtype)
     check(0 not in out.strides or all(n == 1 or s for n, s in zip(out.shape, out.strides)) or 0 in out.shape, name,
           "a destination whose elements have memory of their own", f"strides {out.strides}", use="x.clone() before writing")
-    check(not out._inference or state.inference, name, "a normal tensor to write outside of inference mode", "an inference tensor", use="x.clone()")
+    check(not out._inference or state.inference, name, "a normal tensor to write outside of inference mode", "an inference tensor",
+          use="x.clone()")
 
 
 def _overlaps(door, out, args):
@@ -386,7 +391,8 @@ def _overlaps(door, out, args):
     for a in args:
         for v in a if type(a) is tuple else (a,):
             if isinstance(v, Tensor) and v.storage.owner is out.storage.owner:
-                if not (door.aliasable and v.dtype is out.dtype and v.offset == out.offset and v.strides == out.strides and v.shape == out.shape):
+                if not (door.aliasable and v.dtype is out.dtype and v.offset == out.offset and v.strides == out.strides
+                        and v.shape == out.shape):
                     return True
     return False
 

@@ -33,7 +33,7 @@ copyreg.pickle(Storage, reduce_storage)
 
 def state(x):
     """Attributes that users have set."""
-    return {name: value for name, value in x.__dict__.items() if name not in ("_grad", "_inference", "_tangents")}
+    return {name: value for name, value in x.__dict__.items() if name not in ("_grad", "_inference", "_tangents", "_settled")}
 
 
 def reduce_ex(x, protocol):

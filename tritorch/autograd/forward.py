@@ -4,6 +4,8 @@ A rule is linear in the arriving gradient, so the transpose of that linear map, 
 tangents forward (J. Townsend's trick, 2017). An operator may give its own `.jvp` where that is cheaper. Levels nest, and
 tangents are made by public operators, so forward over reverse, reverse over forward and forward over forward all work.
 """
+import weakref
+
 from tritorch.autograd.engine import grad as differentiate
 from tritorch.autograd.graph import OpNode
 from tritorch.autograd.modes import state
@@ -18,6 +20,9 @@ class Level:
     outer = None
     by_hand = False                                                      # entered through forward_ad
 
+    def __init__(self):
+        self.buffers = weakref.WeakSet()                                 # memory of tangents that are written in place
+
     def __enter__(self):
         self.outer, state.interpreter = state.interpreter, self
         return self
@@ -27,7 +32,13 @@ class Level:
 
     def tangent(self, x):
         """The tangent of a tensor at this level, None if it has none."""
-        return x._tangents.get(self) if isinstance(x, Tensor) and x._tangents is not None else None
+        if not isinstance(x, Tensor):
+            return None
+        base = x.base
+        if base is not None and self in base._settled:                   # once written, a family of views has one tangent
+            whole = base._tangents[self]
+            self.give(x, whole.as_strided(x.shape, x.strides, x.offset - base.offset + whole.offset))
+        return None if x._tangents is None else x._tangents.get(self)
 
     def give(self, x, tangent):
         """Let x carry a tangent."""
@@ -36,7 +47,9 @@ class Level:
 
     def dual(self, primal, tangent):
         """The primal, as a tensor of its own that carries the tangent."""
-        return self.give(primal.view_as(primal), tangent)
+        out = primal.view_as(primal)
+        out.base = out.base_node = None                                  # writes to it are no writes to the primal's tangent
+        return self.give(out, tangent)
 
     def __call__(self, op, args, out):
         tangents = [tuple(map(self.tangent, a)) if type(a) is tuple else self.tangent(a) for a in args]
@@ -48,6 +61,8 @@ class Level:
             outs = made if isinstance(made, tuple) else (made,)
             for o, t in zip(outs, self.push(op, args, tangents, outs)):
                 if t is not None:
+                    if op.impls and t.storage in self.buffers:           # a rule gave the tangent back as it came: it may still be written
+                        t = t.clone()
                     self.give(o, t)
                     _remember(o)
         return made
@@ -113,22 +128,15 @@ class Level:
         return made
 
     def settle(self, x):
-        """A tangent of x that can be written; a view's is a view of its base's."""
-        base = x.base
-        if base is not None:
-            whole = self.tangent(base)
-            if whole is None or whole.strides != base.strides:
-                whole = base.detach().new_empty_strided(base.shape,
-                                                        base.strides).zero_() if whole is None else self.same_layout(whole, base)
-                self.give(base, whole)
-            part = whole.as_strided(x.shape, x.strides, x.offset - base.offset + whole.offset)
-            self.give(x, part)
-            return part
-        found = self.tangent(x)
-        if found is None or found.base is not None or found.requires_grad:
-            found = x.detach().clone().zero_() if found is None else found.clone()
-            self.give(x, found)
-        return found
+        """A tangent of x that can be written: memory laid out as that of x, or of its base, in which all views of it share."""
+        root = x if x.base is None else x.base
+        if self not in root._settled:
+            old = self.tangent(root)
+            whole = root.detach().new_empty_strided(root.shape, root.strides).zero_() if old is None else self.same_layout(old, root)
+            self.give(root, whole)
+            self.buffers.add(whole.storage)
+            root._settled = root._settled | {self}
+        return self.tangent(x)
 
 
 def level_of(args):

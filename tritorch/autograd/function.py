@@ -14,7 +14,7 @@ class FunctionCtx(graph.Node):
     """What `forward` leaves for `backward`: saved tensors and any attributes. It is the node of the graph itself."""
 
     __slots__ = ("saved", "function", "needs_input_grad", "frame", "__dict__")
-    _to_save, _dirty, _fixed, _materialize, _for_forward = (), (), (), True, None
+    _to_save, _dirty, _fixed, _materialize, _for_forward, _as_output = (), (), (), True, None, None
 
     def __init__(self, function):
         self.function, self.saved, self.edges, self.needs_input_grad = function, None, (), ()
@@ -55,17 +55,22 @@ class FunctionCtx(graph.Node):
         if self.saved is None:
             raise GradientError(f"{self.name()}: expected saved tensors that are still there, but backward has freed them; "
                                 "use retain_graph=True to go through the graph a second time")
-        return tuple([graph.restore(self, v, f"saved tensor {k}", self.name()) for k, v in enumerate(self.saved)])
+        values = [graph.restore(self, v, f"saved tensor {k}", self.name()) for k, v in enumerate(self.saved)]
+        return tuple([self._as_output(v) if self._as_output and v is not None and v.node is self else v for v in values])
 
     def release(self):
         if self.saved:
             self.saved = None
 
-    def pull(self, grads, useful=None):
+    def pull(self, grads, useful=None, as_output=None):
+        self._as_output = as_output
         if self._materialize:
             grads = [empty(*self.shapes[k]).zero_() if g is None and self.shapes[k] else g for k, g in enumerate(grads)]
         rule = self.function.vjp if self.function.backward is Function.backward else self.function.backward
-        out = rule(self, *grads)
+        try:
+            out = rule(self, *grads)
+        finally:
+            self._as_output = None
         out = out if isinstance(out, tuple) else (out,)
         count = len(self.edges)
         check(len(out) == count or len(out) > count and all(g is None for g in out[count:]), self.name(),
@@ -106,14 +111,17 @@ class Function:
 
     @staticmethod
     def forward(*args, **kwargs):
+        """Compute the outputs: `forward(ctx, *inputs)`, or `forward(*inputs)` beside a `setup_context`."""
         raise NotImplementedError("Function: expected a static method forward in the subclass")
 
     @staticmethod
     def backward(ctx, *grad_outputs):
+        """The gradients of the inputs from those of the outputs."""
         raise NotImplementedError("Function: expected a static method backward (or vjp) in the subclass")
 
     @staticmethod
     def jvp(ctx, *tangents):
+        """The tangents of the outputs from those of the inputs (forward mode)."""
         raise NotImplementedError("Function: expected a static method jvp in the subclass")
 
     vjp = backward

@@ -37,9 +37,10 @@ class Node(metaclass=_LeavesToo):
 
     __slots__ = ("seq", "outputs", "edges", "hooks", "shapes", "trace", "streams", "_metadata", "__weakref__")
 
-    def pull(self, grads, useful=None):
+    def pull(self, grads, useful=None, as_output=None):
         """(edge, gradient) for every input, from the gradients of the outputs (None where none arrived).
-        Rules none of whose edges lead to a node in `useful` may be left out."""
+        Rules none of whose edges lead to a node in `useful` may be left out. `as_output` gives saved outputs their history
+        where it is not this node."""
         raise GradientError(f"{self.name()}: expected a node with a gradient rule")
 
     def name(self):
@@ -116,7 +117,7 @@ class OpNode(Node):
             return restore(self, value, self.plan.saved_names[k], self.plan.op.__name__)
         return value
 
-    def pull(self, grads, useful=None):
+    def pull(self, grads, useful=None, as_output=None):
         plan, saved = self.plan, self.saved
         if saved is None:
             raise GradientError(f"{plan.op.__name__}: expected a graph whose saved tensors are still there, but backward has freed them; "
@@ -133,6 +134,9 @@ class OpNode(Node):
             grads = [self.zeros(k) if g is None and k in plan.needs_g else g for k, g in enumerate(grads)]
         unpack, out = self.unpack, []
         values = [unpack(k) for k in range(len(saved))] if saved else saved
+        if as_output is not None:
+            for k, _ in plan.saved_outputs:
+                values[k] = as_output(values[k])
         edges = self.edges
         for fn, sources, targets in plan.rules:
             if useful is not None and not any(e and (e[0] in useful or e[0] is SELF) for e in flat_edges([edges[t] for t in targets])):

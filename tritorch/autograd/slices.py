@@ -1,7 +1,8 @@
 """Writes in place: the history of a tensor that was written, and of the base it is a view of."""
 from tritorch.autograd.graph import SELF, Node, flat_edges, hang, make_node, next_seq, written_edges
 from tritorch.autograd.hooks import move_kept
-from tritorch.tensor import Leaf, Tensor, Unfollowed, refresh
+from tritorch.autograd.modes import state
+from tritorch.tensor import Leaf, Tensor, Unfollowed, refresh, strided
 
 
 class CopySlices(Node):
@@ -20,6 +21,18 @@ class CopySlices(Node):
     def release(self):
         self.inner.release()
 
+    def as_view(self, out):
+        """A saved output of the call that wrote, as what it is now: the view of a base whose history this node is."""
+        if not state.grad:
+            out.node = None                                              # the call's own node counts inside of this one alone
+            return out
+        shape, strides, offset, base_shape, base_strides, base_offset = self.geometry
+        base = strided(out.storage, base_shape, base_strides, base_offset, out.dtype)
+        base.node, base.index = self, 0
+        view = base.as_strided(shape, strides, offset)
+        view._tangents = out._tangents
+        return view
+
     def pull(self, grads, useful=None):
         shape, strides, offset, base_shape, base_strides, base_offset = self.geometry
         rest = grads[0].new_empty_strided(base_shape, base_strides).copy_(grads[0])
@@ -27,7 +40,7 @@ class CopySlices(Node):
         arriving = [None] * self.inner.outputs
         arriving[self.index] = part.clone()
         out, own = [], None
-        for edge, g in self.inner.pull(arriving, useful):
+        for edge, g in self.inner.pull(arriving, useful, self.as_view):
             for e, v in zip(edge, g) if type(edge) is list else ((edge, g),):
                 if e and e[0] is SELF and v is not None:
                     own = v if own is None else own + v                  # the call may have read the view twice

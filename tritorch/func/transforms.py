@@ -51,7 +51,7 @@ def _tracked(op, tree):
 
 def _watched(outs, fresh):
     """Whether somebody outside differentiates as well: through what the function was given, or through a tensor that it knows."""
-    if any(x._tangents or type(x.node) is not Leaf for x in fresh):
+    if any(type(x.node) is not Leaf for x in fresh):
         return True
     mine = {x.node for x in fresh}
     roots = [o.node for o in outs if isinstance(o, Tensor) and o.requires_grad]
