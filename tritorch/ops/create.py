@@ -12,6 +12,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import copy
 from tritorch.ops.copy import check_fits
+from tritorch.quiet import quietly
 from tritorch.shape import cdiv
 from tritorch.tensor import Tensor, alias, empty_strided, from_array
 from tritorch.tensor import empty as new_empty
@@ -237,7 +238,7 @@ def _to_array(data, dtype):
     """A fresh numpy array of the dtype that PyTorch would infer."""
     if isinstance(data, (np.ndarray, np.generic)):
         kind = types.from_numpy_dtype(data.dtype) if dtype is None else types.as_dtype(dtype)
-        return np.array(data, dtype=kind.numpy, order="C")
+        return quietly(np.array, data, dtype=kind.numpy, order="C")
     if dtype is None:
         dtype = _inferred(data)
     kind = types.as_dtype(dtype).numpy
@@ -250,7 +251,7 @@ def _to_array(data, dtype):
     if kind.kind in "iu" and out.size and out.dtype.kind != "b":
         for value in (out.min(), out.max()):
             check_fits("tensor", value.item(), types.as_dtype(dtype))
-    return out.astype(kind)
+    return quietly(out.astype, kind)
 
 
 def _plain(data):
