@@ -77,14 +77,33 @@ def launch(kernel, grid, *args, num_warps=4, num_stages=3, **constexprs):
             key.append(item)
         else:                       # 1, True and 1.0 are equal but not the same code, nor are 0.0 and -0.0; a JITFunction hashes in 0.3 µs
             key += (item[0], kind, id(item[1]) if kind is kernel.__class__ else repr(item[1]) if kind is float else item[1])
+    _start(key, kernel, grid, args, constexprs, num_warps, num_stages)
+
+
+class Prepared:
+    """A kernel whose constexprs and options are settled: `prepared(programs, args)` is launch(kernel, (programs,), *args, …) without
+    another look at them (2 µs less for six of them)."""
+
+    __slots__ = ("kernel", "num_warps", "num_stages", "constexprs")
+
+    def __init__(self, kernel, num_warps=4, num_stages=3, **constexprs):
+        self.kernel, self.num_warps, self.num_stages, self.constexprs = kernel, num_warps, num_stages, constexprs
+
+    def __call__(self, programs, args):
+        _start([self], self.kernel, (programs,), args, self.constexprs, self.num_warps, self.num_stages)
+
+
+def _start(key, kernel, grid, args, constexprs, num_warps, num_stages):
+    """Find or load the code for `key`, which says all about the launch but the arguments, and queue it."""
     values = []
     owner = _collect(args, key, values)
     index = current_device() if owner is None else owner.device.index
     key.append(index)
-    start = _functions.get(tuple(key))
+    key = tuple(key)
+    start = _functions.get(key)
     try:
         if start is None:
-            start = _load(kernel, args, constexprs, {"num_warps": num_warps, "num_stages": num_stages}, index, tuple(key))
+            start = _load(kernel, args, constexprs, {"num_warps": num_warps, "num_stages": num_stages}, index, key)
         if index != current_device():
             start = _elsewhere(start, index)
         if len(grid) == 1:

@@ -7,12 +7,13 @@ import inspect
 
 import numpy as np
 
-from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.cuda import driver
+from tritorch.cuda.launch import Prepared, kernels, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, promote_float, types
 from tritorch.errors import check
-from tritorch.quiet import quietly
-from tritorch.shape import broadcast_shapes, broadcast_strides, cdiv, is_contiguous
+from tritorch.ops.arrays import on_arrays
+from tritorch.shape import broadcast_shapes, broadcast_strides, cdiv, is_contiguous, layout
 from tritorch.tensor import Tensor
 
 K = kernels("pointwise")                                                 # the loops
@@ -88,48 +89,6 @@ def joined3(name, x, y, z):
 FLOATS_STAY = (same, floating, numbers, floats, no_bools)                # two operands of one floating dtype keep it
 
 
-# ------------------------------------------------------------------ on the CPU
-PIECE = 16384                                                            # elements whose temporaries stay in the level-1 and level-2 caches
-
-
-def on_arrays(fn, out, compute, *operands):
-    """Run a numpy function on operands brought to the compute type, and round the result into `out`."""
-    kind, single = compute.numpy, isinstance(fn, np.ufunc)
-    plain = out.dtype == kind or single and out.dtype == np.bool_
-    values = []
-    for v in operands:
-        if isinstance(v, np.ndarray):
-            plain = plain and v.dtype == kind
-        elif kind.kind in "iub":
-            v = np.asarray(v).astype(kind)                               # numbers wrap, as in PyTorch
-        values.append(v)
-    if single and plain:
-        quietly(fn, *values, out=out)
-    elif out.size <= PIECE:
-        quietly(_round_into, out, fn, kind, values)
-    else:
-        quietly(_in_pieces, out, fn, kind, values)
-
-
-def _round_into(out, fn, kind, values):
-    values = [v.astype(kind) if isinstance(v, np.ndarray) and v.dtype != kind else v for v in values]
-    if out.dtype == kind and isinstance(fn, np.ufunc):
-        fn(*values, out=out)
-    else:
-        np.copyto(out, fn(*values), casting="unsafe")
-
-
-def _in_pieces(out, fn, kind, values):
-    """Piece by piece along the first dim, so that temporaries stay in the cache."""
-    arrays = [v for v in (out, *values) if isinstance(v, np.ndarray) and v.ndim]
-    if all(v.shape == out.shape and v.flags.c_contiguous for v in arrays):
-        out, *values = [v.reshape(-1) if isinstance(v, np.ndarray) and v.ndim else v for v in (out, *values)]
-    rows = max(PIECE * out.shape[0] // out.size, 1)
-    for k in range(0, out.shape[0], rows):
-        _round_into(out[k:k + rows], fn, kind,
-                    [v[k:k + rows] if getattr(v, "ndim", 0) == out.ndim and v.shape[0] > 1 else v for v in values])
-
-
 def _array(x):
     return x.array if isinstance(x, Tensor) else x
 
@@ -167,32 +126,70 @@ def launch_elementwise(out, operands, fn, compute, attrs=(), first_compute=None)
 
     `first_compute` is the type of the first of three operands if it is not the common one (the condition of `where`).
     """
-    count = out.numel()
+    shape, strides, count = layout(out.shape)
     if count == 0:
         return
-    arity, shape = len(operands), out.shape
-    kinds = [compute if k or first_compute is None else first_compute for k in range(arity)]
-    values = [x if isinstance(x, Tensor) else as_number(x, k) for x, k in zip(operands, kinds)]
-    numbers = [as_number(a, compute) for a in attrs] + [0.0] * ((1 if arity == 3 else 2) - len(attrs))
-    flags = {f"{letter}_SCALAR": not isinstance(x, Tensor) for letter, x in zip("XYZ", operands)}
-    flags.update(FN=fn, ATTRS=len(attrs), COMPUTE=compute_name(compute))
+    args, scalars, flat = [out], 0, out.strides == strides or is_contiguous(shape, out.strides)
+    for x in operands:
+        if isinstance(x, Tensor):
+            if x.shape != shape or x.strides != strides and not is_contiguous(shape, x.strides):
+                flat = False
+        else:
+            scalars |= 1 << len(args)
+            x = as_number(x, compute if first_compute is None or len(args) > 1 else first_compute)
+        args.append(x)
+    how = id(fn), compute, scalars, first_compute, driver.hardware_tiles
+    if flat:
+        start, block = _loops.get(how) or _loop(how, fn, len(operands), len(attrs), "flat", BLOCK=tile(1024, 32768))
+        programs = -(-count // block)
+        args.append(count)
+    else:
+        programs, sizes, blocks = _tiles(out, operands)
+        how += blocks
+        start, _ = (_loops.get(how) or
+                    _loop(how, fn, len(operands), len(attrs), "strided", **dict(zip(("OUTER", "BLOCK_M", "BLOCK_N"), blocks))))
+        args += sizes
+    if attrs:
+        args += [as_number(a, compute) for a in attrs]
+    start(programs, args)
+
+
+_loops: dict = {}                                                        # loops with their constexprs settled, and their block sizes
+_tilings: dict = {}                                                      # what follows from shapes and strides
+for _table in (_loops, _tilings):
+    driver.watchers.append(_table.clear)                                 # another driver, other blocks
+KEPT = 4096
+
+
+def _loop(how, fn, arity, attrs, kind, **blocks):
+    """(the prepared loop, its block) of a scalar function; `how` begins with what decides about it."""
+    _, compute, scalars, first_compute, *_ = how
+    flags = {f"{letter}_SCALAR": bool(scalars >> k & 1) for k, letter in enumerate("XYZ"[:arity], 1)}
+    flags.update(dict.fromkeys("ab"[attrs:1 if arity == 3 else 2]))      # attributes that it does not have
     if arity == 3:
-        flags["X_COMPUTE"] = compute_name(kinds[0])
-    family = ("unary", "binary", "ternary")[arity - 1]
-    tensors = [out, *[x for x in operands if isinstance(x, Tensor)]]
-    if all(x.shape == shape and is_contiguous(shape, x.strides) for x in tensors):
-        block = tile(1024, 32768)
-        launch(getattr(K, family + "_flat"), (cdiv(count, block),), out, *values, count, *numbers, num_warps=4, BLOCK=block, **flags)
-        return
-    strides = [broadcast_strides(x.shape, x.strides, shape) if isinstance(x, Tensor) else (0,) * len(shape) for x in (out, *operands)]
-    dims, *strides = collapse(shape, *strides)
-    rows, cols = dims[-2:]
-    block_n = min(tile(128, 1024), 1 << (cols - 1).bit_length())
-    block_m = min(tile(1024, 65536) // block_n, 1 << (rows - 1).bit_length())
-    outer = count // (rows * cols)
-    launch(getattr(K, family + "_strided"), (cdiv(rows, block_m) * cdiv(cols, block_n) * outer,), out, *values, dims, *strides, rows, cols,
-           *numbers,
-           num_warps=4, OUTER=len(dims) - 2, BLOCK_M=block_m, BLOCK_N=block_n, **flags)
+        flags["X_COMPUTE"] = compute_name(first_compute or compute)
+    kernel = getattr(K, f"{('unary', 'binary', 'ternary')[arity - 1]}_{kind}")
+    made = Prepared(kernel, FN=fn, ATTRS=attrs, COMPUTE=compute_name(compute), **flags, **blocks)
+    _loops[how] = made, blocks.get("BLOCK")
+    return _loops[how]
+
+
+def _tiles(out, operands):
+    """(programs, shape and strides as arguments, block sizes) of a strided loop; remembered."""
+    shape = out.shape
+    key = shape, out.strides, *[(x.shape, x.strides) if isinstance(x, Tensor) else None for x in operands], driver.hardware_tiles
+    found = _tilings.get(key)
+    if found is None:
+        strides = [broadcast_strides(x.shape, x.strides, shape) if isinstance(x, Tensor) else (0,) * len(shape) for x in (out, *operands)]
+        dims, *strides = collapse(shape, *strides)
+        rows, cols = dims[-2:]
+        block_n = min(tile(128, 1024), 1 << (cols - 1).bit_length())
+        block_m = min(tile(1024, 65536) // block_n, 1 << (rows - 1).bit_length())
+        programs = cdiv(rows, block_m) * cdiv(cols, block_n) * (out.numel() // (rows * cols))
+        if len(_tilings) >= KEPT:
+            _tilings.clear()
+        found = _tilings[key] = programs, (dims, *strides, rows, cols), (len(dims) - 2, block_m, block_n)
+    return found
 
 
 # ------------------------------------------------------------------ the families
@@ -232,7 +229,7 @@ def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, 
 
     @made.impl("cpu", raw=True)
     def on_cpu(out, input, *values):
-        on_arrays(cpu if not values else lambda x: cpu(x, *values), out.array, compute_type(input, out), input.array)
+        on_arrays(cpu, out.array, compute_type(input, out), input.array, attrs=values)
 
     @made.impl("cuda")
     def on_cuda(out, input, *values):
@@ -274,7 +271,7 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
 
     @made.impl("cpu", raw=True)
     def on_cpu(out, x, y, *values):
-        on_arrays(cpu if not values else lambda a, b: cpu(a, b, *values), out.array, compute_type(x, y, out), _array(x), _array(y))
+        on_arrays(cpu, out.array, compute_type(x, y, out), _array(x), _array(y), attrs=values)
 
     @made.impl("cuda")
     def on_cuda(out, x, y, *values):
@@ -308,11 +305,10 @@ def ternary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grads=Non
 
     @made.impl("cpu", raw=True)
     def on_cpu(out, x, y, z, *values):
-        kind = out.dtype.compute
         if condition:
-            on_arrays(lambda b, c: cpu(_array(x), b, c, *values), out.array, kind, _array(y), _array(z))
+            on_arrays(cpu, out.array, out.dtype.compute, _array(y), _array(z), attrs=values, condition=_array(x))
         else:
-            on_arrays(lambda a, b, c: cpu(a, b, c, *values), out.array, kind, _array(x), _array(y), _array(z))
+            on_arrays(cpu, out.array, out.dtype.compute, _array(x), _array(y), _array(z), attrs=values)
 
     @made.impl("cuda")
     def on_cuda(out, x, y, z, *values):
