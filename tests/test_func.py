@@ -20,7 +20,8 @@ def test_grad(torch):
     product = lambda a, b, scale=1: ((a * b) ** 2).sum() * scale  # noqa: E731
     out = [func.grad(f(torch))(x), func.grad(product)(x, y), func.grad(product, argnums=1)(x, y), func.grad(product, argnums=-1)(x, y),
            func.grad(product, argnums=(0, 1))(x, y, scale=3), func.grad_and_value(product)(x, y),
-           func.grad(lambda a: (a.sum() * 2, {"seen": a * 2}), has_aux=True)(x), func.grad_and_value(lambda a: (a.sum(), a), has_aux=True)(x)]
+           func.grad(lambda a: (a.sum() * 2, {"seen": a * 2}), has_aux=True)(x),
+           func.grad_and_value(lambda a: (a.sum(), a), has_aux=True)(x)]
     assert not any(t.requires_grad for t in (out[0], out[1], out[6][1]["seen"]))
     return out
 
@@ -85,7 +86,8 @@ def test_jvp(torch):
     jvp = torch.func.jvp
     unused = jvp(lambda a, b: (a * 2, b.sin()), (x, y), (v, v))
     value, push = torch.func.linearize(lambda a: a.sin() * a, x)
-    return jvp(lambda a, b: a * b, (x, y), (v, v)), unused, jvp(lambda a: (a.exp(), a.sum()), (x,), (v,), has_aux=True)[:2], value, push(v), push(y)
+    product = jvp(lambda a, b: a * b, (x, y), (v, v))
+    return product, unused, jvp(lambda a: (a.exp(), a.sum()), (x,), (v,), has_aux=True)[:2], value, push(v), push(y)
 
 
 @both
@@ -182,13 +184,15 @@ def test_functional(torch):
     one, two = lambda a: (a ** 3).sin(), lambda a, b: (a * b, (a + b).sum())  # noqa: E731
     scalar = lambda a, b: (a * a * b).sum()  # noqa: E731
     F = torch.autograd.functional
-    out = [F.jacobian(one, x), F.jacobian(two, (x, y)), F.jacobian(scalar, (x, y)), F.hessian(f(torch), x), F.hessian(scalar, (x, y)), F.vjp(one, x, v),
-           F.vjp(two, (x, y), (v, values(torch, 2.0))), F.vjp(scalar, (x, y)), F.jvp(one, x, v), F.jvp(two, (x, y), (v, v)), F.vhp(scalar, (x, y), (v, v)),
+    out = [F.jacobian(one, x), F.jacobian(two, (x, y)), F.jacobian(scalar, (x, y)), F.hessian(f(torch), x), F.hessian(scalar, (x, y)),
+           F.vjp(one, x, v), F.vjp(two, (x, y), (v, values(torch, 2.0))), F.vjp(scalar, (x, y)), F.jvp(one, x, v),
+           F.jvp(two, (x, y), (v, v)), F.vhp(scalar, (x, y), (v, v)),
            F.hvp(f(torch), x, v), F.jacobian(one, x, strategy="forward-mode", vectorize=True)]
     assert not out[0].requires_grad
     z = x.clone().requires_grad_()
     F.jacobian(one, z, create_graph=True).sum().backward()
-    for bad in (lambda: F.vjp(one, x), lambda: F.hessian(one, x), lambda: F.jacobian(lambda a: a.detach(), x, strict=True), lambda: F.vjp(one, x, y[:1])):
+    for bad in (lambda: F.vjp(one, x), lambda: F.hessian(one, x), lambda: F.jacobian(lambda a: a.detach(), x, strict=True),
+                lambda: F.vjp(one, x, y[:1])):
         with pytest.raises(RuntimeError):
             bad()
     return out, z.grad

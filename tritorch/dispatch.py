@@ -8,6 +8,7 @@ import functools
 import inspect
 
 from tritorch.autograd import graph, places, slices
+from tritorch.autograd.formula import formula_rule
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.errors import check
@@ -250,7 +251,7 @@ def rules_for(door, needed):
     covered = {n for r in door.rules for n in r[2]}
     rest = tuple(n for n in door.names if n in needed and n not in covered)
     if rest and door.formula_body is not None:
-        return [*door.rules, (_formula_rule(door, rest), door.gnames + door.names, rest)]
+        return [*door.rules, (formula_rule(door, rest), door.gnames + door.names, rest)]
     return door.rules
 
 
@@ -258,46 +259,6 @@ def plan(door, mask):
     """What the backward pass of a call does when the inputs in `mask` need gradients; made once."""
     made = door.plans[mask] = graph.Plan(door, mask)
     return made
-
-
-def _formula_rule(door, inputs):
-    """A gradient rule for `inputs` that recomputes the formula and differentiates it."""
-    count = len(door.gnames)
-
-    def rule(*values):
-        from tritorch.autograd.engine import grad as differentiate
-
-        gs, args = values[:count], list(values[count:])
-        create, state.grad = state.grad, True
-        try:
-            places, leaves = [], []
-            for k, name in enumerate(door.names):
-                if name in inputs:
-                    several = type(args[k]) is tuple
-                    fresh = tuple(_stand_in(v, create) for v in args[k]) if several else _stand_in(args[k], create)
-                    args[k] = fresh
-                    places.append((several, len(leaves), len(fresh) if several else 1))
-                    leaves += fresh if several else [fresh]
-            outs = door.formula_body(*args)
-            outs = outs if isinstance(outs, tuple) else (outs,)
-            pairs = [(o, g) for o, g in zip(outs, gs) if o is not None and o.requires_grad]
-            wanted = [v for v in leaves if isinstance(v, Tensor) and v.requires_grad]
-            found = iter(differentiate([o for o, _ in pairs], wanted, [g for _, g in pairs], create_graph=create, allow_unused=True)
-                         if pairs else [None] * len(wanted))
-            flat = [next(found) if isinstance(v, Tensor) and v.requires_grad else None for v in leaves]
-        finally:
-            state.grad = create
-        out = [tuple(flat[i:i + n]) if several else flat[i] for several, i, n in places]
-        return tuple(out) if len(inputs) > 1 else out[0]
-
-    return rule
-
-
-def _stand_in(x, create):
-    """An input of the formula as a leaf of its own, or, when the graph goes on through it, a node of its own on top of it."""
-    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
-        return x
-    return x.view_as(x) if create and x.requires_grad else x.detach().requires_grad_()
 
 
 # ------------------------------------------------------------------ the ways out of the door

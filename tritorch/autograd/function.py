@@ -4,6 +4,7 @@ import functools
 from tritorch.autograd import graph, places, slices
 from tritorch.autograd.crossing import note
 from tritorch.autograd.modes import no_grad, state
+from tritorch.autograd.snapshot import pack, restore
 from tritorch.errors import GradientError, check
 from tritorch.tensor import Tensor, Unfollowed, empty
 
@@ -55,7 +56,7 @@ class FunctionCtx(graph.Node):
         if self.saved is None:
             raise GradientError(f"{self.name()}: expected saved tensors that are still there, but backward has freed them; "
                                 "use retain_graph=True to go through the graph a second time")
-        values = [graph.restore(self, v, f"saved tensor {k}", self.name()) for k, v in enumerate(self.saved)]
+        values = [restore(self, v, f"saved tensor {k}", self.name()) for k, v in enumerate(self.saved)]
         return tuple([self._as_output(v) if self._as_output and v is not None and v.node is self else v for v in values])
 
     def release(self):
@@ -196,7 +197,7 @@ def _record(ctx, args, outs):
         d.storage.version += 1
         d.storage.writer = ctx.frame
     at = {id(o): k for k, o in enumerate(outs)}
-    ctx.saved = [graph.pack(v, id(v) in at, at.get(id(v), 0)) if v is not None else None for v in ctx._to_save]
+    ctx.saved = [pack(v, id(v) in at, at.get(id(v), 0)) if v is not None else None for v in ctx._to_save]
     note(ctx)
     for k, out in enumerate(outs):
         if isinstance(out, Tensor) and out.dtype.is_floating_point and not _is_in(out, ctx._fixed):

@@ -13,9 +13,9 @@ from tritorch.autograd.crossing import note
 from tritorch.autograd.hooks import Handle, hooks_of, register_multi_grad_hook
 from tritorch.autograd.modes import state
 from tritorch.autograd.saved import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
+from tritorch.autograd.snapshot import as_it_was, holds_memory, is_tensor, pack, restore
 from tritorch.errors import GradientError, check
-from tritorch.storage import HostStorage, Storage
-from tritorch.tensor import Leaf, Tensor, empty, refresh, strided
+from tritorch.tensor import Leaf, Tensor, empty, refresh
 
 next_seq = count(1).__next__
 _known = places.known
@@ -113,7 +113,7 @@ class OpNode(Node):
         return self.restore(value, k)
 
     def restore(self, value, k):
-        if type(value) is tuple and value and type(value[0]) in _STORAGES or type(value) is _Hooked:
+        if is_tensor(value):
             return restore(self, value, self.plan.saved_names[k], self.plan.op.__name__)
         return value
 
@@ -154,8 +154,7 @@ class OpNode(Node):
 
     def release(self):
         for v in self.saved or ():
-            kind = type(v)
-            if kind is tuple and v and type(v[0]) in _STORAGES or kind is list or kind is _Hooked:
+            if holds_memory(v):
                 self.saved = None                                        # a node that kept no tensor can go again
                 return
 
@@ -169,80 +168,6 @@ class OpNode(Node):
                       "a graph that backward has freed", use="retain_graph=True")
                 return self.unpack(names.index(want))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-
-class _Output:
-    """Stands in a snapshot for the node that the snapshot itself lives in: a reference would be a cycle."""
-
-
-_OUTPUT = _Output()
-_STORAGES = (Storage, HostStorage)
-
-
-def pack(x, is_output=False, index=None):
-    """What a node keeps of a value: a snapshot of a tensor, anything else as it is."""
-    if isinstance(x, Tensor):
-        if x._inference:
-            raise GradientError("autograd: expected a normal tensor to save for the gradient, got one made in inference mode; use "
-                                "x.clone() outside of it")
-        storage = x.storage
-        if state.saved_hooks:
-            return _Hooked(x, _OUTPUT if is_output else x.node, x.index if index is None else index)
-        return (storage, x.shape, x.strides, x.offset, x.dtype, _OUTPUT if is_output else x.node, x.index if index is None else index,
-                storage.version, x._tangents)
-    if type(x) is tuple and x and any(isinstance(v, Tensor) for v in x):
-        return [pack(v) for v in x]
-    return x
-
-
-def restore(node, packed, name, op):
-    """A saved tensor back, with its place in the graph; written in place since then it is an error that names both sides."""
-    if type(packed) is _Hooked:
-        return packed.restore(node)
-    if packed is None:
-        return None
-    storage, shape, strides, offset, dtype, past, index, version, tangents = packed
-    if storage.version != version:
-        raise GradientError(_overwritten(node, packed, name, op))
-    if type(past) is Leaf:
-        leaf = past.ref()
-        if leaf is not None and leaf.storage is storage and leaf.node is past and leaf.shape is shape and leaf._tangents is tangents:
-            return leaf
-    out = strided(storage, shape, strides, offset, dtype)
-    out.node, out.index = (node, index) if past is _OUTPUT else (past, index)
-    if tangents is not None:
-        out._tangents = tangents
-    return out
-
-
-def _overwritten(node, packed, name, op):
-    """The two-sided sentence: who saved the tensor, who wrote it since."""
-    storage, shape, version = packed[0], packed[1], packed[7]
-    frame, writer = getattr(node, "frame", None), getattr(storage, "writer", None)
-    saver = f" at {places.place(*frame)}" if frame else ""
-    wrote = f", last at {places.place(*writer)}" if writer else ""
-    return (f"{op}: expected '{name}' of shape {shape} as it was when it was saved for the gradient{saver} (version {version}), "
-            f"but it was modified by an inplace operation{wrote} (now at version {storage.version}); "
-            f"use an out-of-place operator there, or x.clone() before it")
-
-
-class _Hooked:
-    """A saved tensor in the form that a pack hook gave it."""
-
-    __slots__ = ("value", "unpacker", "node", "index")
-
-    def __init__(self, x, node, index):
-        packer, self.unpacker = state.saved_hooks[-1]
-        version = x.storage.version
-        self.value, self.node, self.index = packer(x.detach()), node, index
-        check(x.storage.version == version, "saved_tensors_hooks", "a pack hook that leaves its input alone", "one that writes it in place")
-
-    def restore(self, node):
-        out = self.unpacker(self.value)
-        check(isinstance(out, Tensor), "saved_tensors_hooks", "an unpack hook that returns a Tensor", type(out).__name__, error=TypeError)
-        out = out.detach()
-        out.node, out.index = node if self.node is _OUTPUT else self.node, self.index
-        return out
 
 
 ARG, OUTPUT = "input", "output"                                          # where a saved value comes from; else it is one of these
@@ -368,14 +293,6 @@ def make_node(plan, args, edges, written=None):
     if state.anomaly is not None:
         node.trace = places.user_trace()
     return node
-
-
-def as_it_was(x):
-    """A copy of what is about to be written, tangents included."""
-    out = x.clone()
-    if x._tangents is not None:
-        out._tangents = {level: as_it_was(t) for level, t in x._tangents.items()}
-    return out
 
 
 def hang(node, outs):

@@ -4,4 +4,5 @@ from tritorch.func.jacobians import hessian, jacfwd, jacrev
 from tritorch.func.transforms import grad, grad_and_value, jvp, linearize, vjp
 from tritorch.func.vmap import vmap
 
-__all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "stack_module_state", "vjp", "vmap"]
+__all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "stack_module_state",
+           "vjp", "vmap"]

@@ -33,7 +33,10 @@ def jacrev(func, argnums=0, *, has_aux=False, chunk_size=None, _preallocate_and_
 
         def row(i, out):
             """The derivative of one output by every argument."""
-            pulled = [leaves(pull(rebuilt(made, iter([u if j == i else o.new_zeros(o.shape) for j, o in enumerate(outs)])))) for u in _units(out)]
+            pulled = []
+            for unit in _units(out):
+                weights = [unit if j == i else o.new_zeros(o.shape) for j, o in enumerate(outs)]
+                pulled.append(leaves(pull(rebuilt(made, iter(weights)))))
             parts = []
             for k, x in enumerate(leaves(given)):
                 shape = (*out.shape, *x.shape)
@@ -54,7 +57,7 @@ def jacfwd(func, argnums=0, has_aux=False, *, randomness="error"):
     def wrapped(*args, **kwargs):
         of_picked, given = picked_arguments("jacfwd", func, args, argnums, kwargs)
         flat = leaves(given)
-        columns, aux = [], None                                          # for each argument, the tangents of all outputs, element by element
+        columns, aux = [], None                                          # for each argument, by its elements, the tangents of all outputs
         for k, x in enumerate(flat):
             columns.append([])
             for unit in _units(x):

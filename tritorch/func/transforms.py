@@ -55,8 +55,8 @@ def _watched(outs, fresh):
         return True
     mine = {x.node for x in fresh}
     roots = [o.node for o in outs if isinstance(o, Tensor) and o.requires_grad]
-    found = {target for node in reachable(roots) for target, _ in node.next_functions if type(target) is Leaf} | {r for r in roots if type(r) is Leaf}
-    return bool(found - mine)
+    ends = [*roots, *[target for node in reachable(roots) for target, _ in node.next_functions]]
+    return any(type(end) is Leaf and end not in mine for end in ends)
 
 
 def grad_and_value(func, argnums=0, has_aux=False):
@@ -75,12 +75,15 @@ def grad_and_value(func, argnums=0, has_aux=False):
             fresh = _tracked("grad", given)
             flat = leaves(fresh)
             made = of_picked(*fresh)
-            check(not has_aux or isinstance(made, tuple) and len(made) == 2, "grad", "a function that returns (value, aux)", type(made).__name__)
+            check(not has_aux or isinstance(made, tuple) and len(made) == 2, "grad", "a function that returns (value, aux)",
+                  type(made).__name__)
             value, aux = made if has_aux else (made, None)
             check(isinstance(value, Tensor) and value.numel() == 1, "grad", "a function that returns one number (a scalar tensor)",
                   getattr(value, "shape", type(value).__name__))
             deep = recording and _watched([value], flat)
-            found = differentiate(value, flat, create_graph=deep, materialize_grads=True) if value.requires_grad else map(create.zeros_like, flat)
+            found = map(create.zeros_like, flat)
+            if value.requires_grad:
+                found = differentiate(value, flat, create_graph=deep, materialize_grads=True)
         gradient = rebuilt(given, iter(found))
         gradient = gradient[0] if isinstance(argnums, int) else gradient
         value, aux = (value, aux) if deep else (_cut(value), on_tensors(_cut, aux))
@@ -140,7 +143,8 @@ def vjp(func, *primals, has_aux=False):
             return mapped(create.zeros_like, primals)
         follow = deep or state.grad and any(c.requires_grad or c._tangents for _, c in pairs)
         with enable_grad():
-            found = differentiate([o for o, _ in pairs], flat, [c for _, c in pairs], retain_graph=True, create_graph=follow, materialize_grads=True)
+            found = differentiate([o for o, _ in pairs], flat, [c for _, c in pairs], retain_graph=True, create_graph=follow,
+                                  materialize_grads=True)
         return rebuilt(primals, iter(found))
 
     value, aux = (value, aux) if deep else (mapped(_cut, value), on_tensors(_cut, aux))

@@ -38,7 +38,8 @@ def _spread(op, dims, tree):
     """One dim for each leaf: a dim given for a container counts for all in it."""
     if dims is None or isinstance(dims, int):
         return [dims if isinstance(x, Tensor) else None for x in leaves(tree)]
-    check(isinstance(tree, (tuple, list, dict)) and len(dims) == len(tree), "vmap", f"{op} of the form of the values", dims, error=ValueError)
+    fits = isinstance(tree, (tuple, list, dict)) and len(dims) == len(tree)
+    check(fits, "vmap", f"{op} of the form of the values", dims, error=ValueError)
     if isinstance(tree, dict):
         return [d for key in tree for d in _spread(op, dims[key], tree[key])]
     return [d for part, value in zip(dims, tree) for d in _spread(op, part, value)]

@@ -1,0 +1,100 @@
+"""Saved tensors: what a node keeps of a tensor, and how the tensor comes back."""
+from tritorch.autograd import places
+from tritorch.autograd.modes import state
+from tritorch.errors import GradientError, check
+from tritorch.storage import HostStorage, Storage
+from tritorch.tensor import Leaf, Tensor, strided
+
+
+class _Output:
+    """Stands in a snapshot for the node that the snapshot itself lives in: a reference would be a cycle."""
+
+
+_OUTPUT = _Output()
+_STORAGES = (Storage, HostStorage)
+
+
+def pack(x, is_output=False, index=None):
+    """What a node keeps of a value: a snapshot of a tensor, anything else as it is."""
+    if isinstance(x, Tensor):
+        if x._inference:
+            raise GradientError("autograd: expected a normal tensor to save for the gradient, got one made in inference mode; use "
+                                "x.clone() outside of it")
+        storage = x.storage
+        if state.saved_hooks:
+            return _Hooked(x, _OUTPUT if is_output else x.node, x.index if index is None else index)
+        return (storage, x.shape, x.strides, x.offset, x.dtype, _OUTPUT if is_output else x.node, x.index if index is None else index,
+                storage.version, x._tangents)
+    if type(x) is tuple and x and any(isinstance(v, Tensor) for v in x):
+        return [pack(v) for v in x]
+    return x
+
+
+def restore(node, packed, name, op):
+    """A saved tensor back, with its place in the graph; written in place since then it is an error that names both sides."""
+    if type(packed) is _Hooked:
+        return packed.restore(node)
+    if packed is None:
+        return None
+    storage, shape, strides, offset, dtype, past, index, version, tangents = packed
+    if storage.version != version:
+        raise GradientError(_overwritten(node, packed, name, op))
+    if type(past) is Leaf:
+        leaf = past.ref()
+        if leaf is not None and leaf.storage is storage and leaf.node is past and leaf.shape is shape and leaf._tangents is tangents:
+            return leaf
+    out = strided(storage, shape, strides, offset, dtype)
+    out.node, out.index = (node, index) if past is _OUTPUT else (past, index)
+    if tangents is not None:
+        out._tangents = tangents
+    return out
+
+
+def _overwritten(node, packed, name, op):
+    """The two-sided sentence: who saved the tensor, who wrote it since."""
+    storage, shape, version = packed[0], packed[1], packed[7]
+    frame, writer = getattr(node, "frame", None), getattr(storage, "writer", None)
+    saver = f" at {places.place(*frame)}" if frame else ""
+    wrote = f", last at {places.place(*writer)}" if writer else ""
+    return (f"{op}: expected '{name}' of shape {shape} as it was when it was saved for the gradient{saver} (version {version}), "
+            f"but it was modified by an inplace operation{wrote} (now at version {storage.version}); "
+            f"use an out-of-place operator there, or x.clone() before it")
+
+
+class _Hooked:
+    """A saved tensor in the form that a pack hook gave it."""
+
+    __slots__ = ("value", "unpacker", "node", "index")
+
+    def __init__(self, x, node, index):
+        packer, self.unpacker = state.saved_hooks[-1]
+        version = x.storage.version
+        self.value, self.node, self.index = packer(x.detach()), node, index
+        check(x.storage.version == version, "saved_tensors_hooks", "a pack hook that leaves its input alone", "one that writes it in place")
+
+    def restore(self, node):
+        out = self.unpacker(self.value)
+        check(isinstance(out, Tensor), "saved_tensors_hooks", "an unpack hook that returns a Tensor", type(out).__name__, error=TypeError)
+        out = out.detach()
+        out.node, out.index = node if self.node is _OUTPUT else self.node, self.index
+        return out
+
+
+def holds_memory(packed):
+    """Whether a packed value keeps a tensor alive."""
+    kind = type(packed)
+    return kind is tuple and packed and type(packed[0]) in _STORAGES or kind is list or kind is _Hooked
+
+
+def is_tensor(packed):
+    """Whether a packed value is one tensor."""
+    kind = type(packed)
+    return kind is tuple and packed and type(packed[0]) in _STORAGES or kind is _Hooked
+
+
+def as_it_was(x):
+    """A copy of what is about to be written, tangents included."""
+    out = x.clone()
+    if x._tangents is not None:
+        out._tangents = {level: as_it_was(t) for level, t in x._tangents.items()}
+    return out
