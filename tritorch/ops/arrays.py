@@ -1,0 +1,70 @@
+"""Elementwise numpy functions on the CPU: operands brought to the compute type, results rounded once, large arrays in pieces."""
+import numpy as np
+
+from tritorch.quiet import quietly
+
+PIECE = 16384                                                            # elements whose temporaries stay in the level-1 and level-2 caches
+
+
+def fills(fn=None, *, passes=2):
+    """Decorator: the function is called as fn(out, *arrays, *attributes) and writes its result into `out`, which no operand may share.
+
+    A function that passes over its arrays once gains nothing from pieces.
+    """
+    if fn is None:
+        return lambda fn: fills(fn, passes=passes)
+    fn.fills, fn.passes = True, passes
+    return fn
+
+
+def on_arrays(fn, out, compute, *operands, attrs=(), condition=None):
+    """Run a numpy function of (condition, operands…, attributes…) on operands brought to the compute type, into `out`."""
+    kind, single = compute.numpy, isinstance(fn, np.ufunc) and not attrs
+    plain = out.dtype == kind or single and out.dtype == np.bool_
+    values = []
+    for v in operands:
+        if isinstance(v, np.ndarray):
+            plain = plain and v.dtype == kind
+        elif kind.kind in "iub":
+            v = np.asarray(v).astype(kind)                               # numbers wrap, as in PyTorch
+        values.append(v)
+    if single and plain:
+        quietly(fn, *values, out=out)
+        return
+    if condition is not None:
+        values.insert(0, condition)
+    whole = out.size <= PIECE or plain and getattr(fn, "passes", 2) == 1
+    quietly(_piece if whole else _pieces, out, fn, kind, values, attrs, condition is not None)
+
+
+def _piece(out, fn, kind, values, attrs, first):
+    """One call; `first` operands are left in their dtype."""
+    values = [v if k < first or not isinstance(v, np.ndarray) or v.dtype == kind else v.astype(kind) for k, v in enumerate(values)]
+    if out.dtype == kind and isinstance(fn, np.ufunc):
+        fn(*values, *attrs, out=out)
+    elif getattr(fn, "fills", False):
+        shared = any(isinstance(v, np.ndarray) and np.may_share_memory(v, out) for v in values)
+        made = np.empty(out.shape, kind) if shared or out.dtype != kind else out
+        fn(made, *values, *attrs)
+        if made is not out:
+            np.copyto(out, made, casting="unsafe")
+    else:
+        np.copyto(out, fn(*values, *attrs), casting="unsafe")
+
+
+def _pieces(out, fn, kind, values, attrs, first):
+    """Piece by piece along the first dim: of the flat arrays where all lie gapless."""
+    arrays = [v for v in (out, *values) if isinstance(v, np.ndarray) and v.ndim]
+    if all(v.shape == out.shape and v.flags.c_contiguous for v in arrays):
+        out, *values = [v.reshape(-1) if isinstance(v, np.ndarray) and v.ndim else v for v in (out, *values)]
+    rows = max(PIECE * out.shape[0] // out.size, 1)
+    for k in range(0, out.shape[0], rows):
+        part = [v[k:k + rows] if getattr(v, "ndim", 0) == out.ndim and v.shape[0] > 1 else v for v in values]
+        _piece(out[k:k + rows], fn, kind, part, attrs, first)
+
+
+@fills(passes=1)
+def keep(out, x, mask):
+    """x where the mask holds, else 0: by multiplying bits, four times faster than np.where, and NaN and infinity are dropped too."""
+    bits = f"i{x.dtype.itemsize}"
+    np.multiply(np.broadcast_to(x, out.shape).view(bits), mask, out=out.view(bits))
