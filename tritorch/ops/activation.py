@@ -7,6 +7,7 @@ import numpy as np
 from tritorch.cuda.launch import kernels
 from tritorch.errors import check
 from tritorch.ops import compare, pointwise, special
+from tritorch.ops.arrays import fills, keep
 from tritorch.ops.elementwise import binary, floats, numbers, unary
 
 K = kernels("activation")
@@ -24,21 +25,15 @@ def _slope(name, doc, cpu, formula, attrs=(), source="input"):
     return made
 
 
-def _pieces(fn):
-    """A numpy function of one dtype, run in pieces that stay in the cache."""
-
-    def run(*arrays):
-        numbers = [a for a in arrays if not isinstance(a, np.ndarray) or a.ndim == 0]
-        if numbers or len({a.shape for a in arrays}) > 1:
-            arrays = [np.ascontiguousarray(a) for a in np.broadcast_arrays(*arrays)]
-        return special.chunked(fn, *arrays)
-
-    return run
-
-
 # ------------------------------------------------------------------ the rectifier and its kin
-def _relu_backward(g, out):
-    return np.where(out <= 0, g.dtype.type(0), g)
+@fills(passes=1)
+def _relu(out, x):
+    np.clip(x, x.dtype.type(0), None, out=out)
+
+
+@fills(passes=1)
+def _relu_backward(out, g, x):
+    keep(out, g, np.logical_not(x <= 0))                                 # so that NaN keeps its gradient, as in PyTorch
 
 
 relu_backward = _slope("relu_backward", "g where out > 0, else 0.", _relu_backward,
@@ -48,12 +43,12 @@ relu = _unary("relu", """max(input, 0); NaN stays NaN.
 
     >>> import tritorch as torch; torch.relu(torch.tensor([-1.0, 2.0]))
     tensor([0., 2.])
-    """, lambda x: np.maximum(x, 0), result=numbers, grad=lambda g, out: relu_backward(g, out))
+    """, _relu, result=numbers, grad=lambda g, out: relu_backward(g, out))
 leaky_slope = _unary("leaky_slope", "input above 0, slope · input below.", lambda x, slope: np.where(x > 0, x, x * x.dtype.type(slope)),
                     attrs=(("negative_slope", 0.01),),
                     grad=lambda g, input, negative_slope: compare.choose(input > 0, g, g * negative_slope))
 hardtanh_between = _unary("hardtanh_between", "input clamped to [min_val, max_val], with the gradient 0 on the bounds.",
-                         lambda x, low, high: np.clip(x, x.dtype.type(low), x.dtype.type(high)), "clamp_numbers",
+                         compare.between, "clamp_numbers",
                          attrs=(("min_val", -1.0), ("max_val", 1.0)),
                          result=numbers,
                          grad=lambda g, input, min_val, max_val: compare.choose((input <= min_val) | (input >= max_val), 0, g))
@@ -71,26 +66,30 @@ softshrink_at = _unary("softshrink_at", "input moved towards 0 by lambd, 0 betwe
 
 
 # ------------------------------------------------------------------ smooth ones
+@fills
 def _gelu(out, x):
-    np.multiply(x, x.dtype.type(_INV_SQRT2), out=out)
-    out[...] = special.erf(out)
+    special.erf(out, x, _INV_SQRT2)
     out += x.dtype.type(1)
     out *= x
     out *= x.dtype.type(0.5)
 
 
+@fills
 def _gelu_backward(out, g, x):
     kind = x.dtype.type
-    np.multiply(x, x, out=out)
-    out *= kind(-0.5)
-    np.exp(out, out=out)
-    out *= x
-    out *= kind(_INV_SQRT_2PI)
-    out += kind(0.5) * special.erf(x * kind(_INV_SQRT2))
-    out += kind(0.5)
+    density = np.multiply(x, x)
+    density *= kind(-0.5)
+    np.exp(density, out=density)
+    density *= x
+    density *= kind(2 * _INV_SQRT_2PI)
+    special.erf(out, x, _INV_SQRT2)
+    out += kind(1)
+    out += density
+    out *= kind(0.5)
     out *= g
 
 
+@fills
 def _gelu_tanh(out, x):
     kind = x.dtype.type
     np.multiply(x, x, out=out)
@@ -103,6 +102,7 @@ def _gelu_tanh(out, x):
     out *= kind(0.5)
 
 
+@fills
 def _gelu_tanh_backward(out, g, x):
     kind = x.dtype.type
     square = x * x
@@ -136,12 +136,12 @@ def _gelu_tanh_formula(g_out, input):
     return g_out * ((tanh + 1) * 0.5 + input * 0.5 * (1 - tanh * tanh) * ((square * (3 * 0.044715) + 1) * _SQRT_2_PI))
 
 
-gelu_erf_backward = _slope("gelu_erf_backward", "g · (Φ(x) + x·φ(x)).", _pieces(_gelu_backward), _gelu_formula)
-gelu_tanh_backward = _slope("gelu_tanh_backward", "The derivative of the tanh form of GELU, times g.", _pieces(_gelu_tanh_backward),
+gelu_erf_backward = _slope("gelu_erf_backward", "g · (Φ(x) + x·φ(x)).", _gelu_backward, _gelu_formula)
+gelu_tanh_backward = _slope("gelu_tanh_backward", "The derivative of the tanh form of GELU, times g.", _gelu_tanh_backward,
                             _gelu_tanh_formula)
-gelu_erf = _unary("gelu_erf", "x·Φ(x) with the normal distribution function Φ.", _pieces(_gelu),
+gelu_erf = _unary("gelu_erf", "x·Φ(x) with the normal distribution function Φ.", _gelu,
                   grad=lambda g, input: gelu_erf_backward(g, input))
-gelu_tanh = _unary("gelu_tanh", "x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³))).", _pieces(_gelu_tanh),
+gelu_tanh = _unary("gelu_tanh", "x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³))).", _gelu_tanh,
                    grad=lambda g, input: gelu_tanh_backward(g, input))
 
 
@@ -157,9 +157,21 @@ def gelu(input, approximate="none"):
     return gelu_erf(input) if approximate == "none" else gelu_tanh(input)
 
 
-def _silu_backward(g, x):
-    s = special.sigmoid(x)
-    return g * s * (1 + x * (1 - s))
+@fills
+def _silu(out, x):
+    special.sigmoid(out, x)
+    out *= x
+
+
+@fills
+def _silu_backward(out, g, x):
+    one, s = x.dtype.type(1), np.empty_like(out)
+    special.sigmoid(s, x)
+    np.subtract(one, s, out=out)
+    out *= x
+    out += one
+    out *= s
+    out *= g
 
 
 def _silu_formula(g_out, input):
@@ -168,7 +180,7 @@ def _silu_formula(g_out, input):
 
 
 silu_backward = _slope("silu_backward", "g · σ(x)·(1 + x·(1 - σ(x))).", _silu_backward, _silu_formula)
-silu = _unary("silu", "x · σ(x) (also called swish).", lambda x: x * special.sigmoid(x), grad=lambda g, input: silu_backward(g, input))
+silu = _unary("silu", "x · σ(x) (also called swish).", _silu, grad=lambda g, input: silu_backward(g, input))
 
 
 def _softplus(x, beta, threshold):

@@ -43,6 +43,8 @@ def _piece(out, fn, kind, values, attrs, first):
     if out.dtype == kind and isinstance(fn, np.ufunc):
         fn(*values, *attrs, out=out)
     elif getattr(fn, "fills", False):
+        if not out.ndim:                                                 # numpy makes numbers of what has no dims
+            out, values = out.reshape(1), [v.reshape(1) if isinstance(v, np.ndarray) else v for v in values]
         shared = any(isinstance(v, np.ndarray) and np.may_share_memory(v, out) for v in values)
         made = np.empty(out.shape, kind) if shared or out.dtype != kind else out
         fn(made, *values, *attrs)

@@ -7,6 +7,7 @@ from tritorch.cuda.launch import kernels
 from tritorch.dtype import promote, types
 from tritorch.errors import check
 from tritorch.ops import copy, create, elementwise
+from tritorch.ops.arrays import fills, keep
 from tritorch.ops.elementwise import boolean, floats, integers, launch_elementwise, numbers
 from tritorch.tensor import Tensor
 
@@ -164,9 +165,19 @@ def _choice_samples(make):
     yield make(0, 3) > 0, make(0, 3), make(3)
 
 
-choose = ternary("choose", "input where the condition holds, else other.", np.where, "where", names=("condition", "input", "other"),
-                 condition=True,
-                 samples=_choice_samples,
+@fills(passes=1)
+def _choose(out, condition, x, y):
+    mask = condition if condition.dtype == np.bool_ else condition != 0
+    if out.dtype.kind == "f" and isinstance(x, np.ndarray) and not isinstance(y, np.ndarray) and y == 0:
+        keep(out, x, mask)                                               # what gradients of choices are made of
+    elif out.dtype.kind == "f" and isinstance(y, np.ndarray) and not isinstance(x, np.ndarray) and x == 0:
+        keep(out, y, ~mask)
+    else:
+        np.copyto(out, np.where(mask, x, y))
+
+
+choose = ternary("choose", "input where the condition holds, else other.", _choose, "where", names=("condition", "input", "other"),
+                 condition=True, samples=_choice_samples,
                  grads={"input": lambda g, condition: choose(condition, g, 0), "other": lambda g, condition: choose(condition, 0, g)})
 
 
@@ -199,9 +210,13 @@ def _inside(g, input, min, max):
     return choose(keep, g, 0)
 
 
-clamp_numbers = unary("clamp_numbers", "input between two numbers.",
-                      lambda x, low, high: np.clip(x, x.dtype.type(low) if x.dtype.kind == "f" else low,
-                      x.dtype.type(high) if x.dtype.kind == "f" else high), attrs=(("low", -0.5), ("high", 0.5)),
+@fills(passes=1)
+def between(out, x, low, high):
+    kind = x.dtype.type
+    np.clip(x, kind(low), kind(high), out=out)
+
+
+clamp_numbers = unary("clamp_numbers", "input between two numbers.", between, attrs=(("low", -0.5), ("high", 0.5)),
                       grad=lambda g, input, low, high: _inside(g, input, low, high),
                       samples=lambda make: [(make(6), -float("inf"), 0.25), (make(7), -1.0, float("inf"))])
 

@@ -42,15 +42,16 @@ from tritorch.ops import (
 from tritorch.tensor import Tensor
 
 BOTH = {
-    view: "transpose unsqueeze reshape ravel flatten unflatten permute squeeze t movedim moveaxis swapaxes swapdims adjoint broadcast_to view_as",
-    slicing: """as_strided diagonal select narrow unbind split split_with_sizes chunk tensor_split hsplit vsplit dsplit select_scatter slice_scatter diagonal_scatter
-            as_strided_scatter""",
+    view: """transpose unsqueeze reshape ravel flatten unflatten permute squeeze t movedim moveaxis swapaxes swapdims adjoint
+            broadcast_to view_as""",
+    slicing: """as_strided diagonal select narrow unbind split split_with_sizes chunk tensor_split hsplit vsplit dsplit select_scatter
+            slice_scatter diagonal_scatter as_strided_scatter""",
     copy: "clone",
-    pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative positive abs
-            absolute sign sgn square ceil floor round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos
-            tan asin acos atan sinh cosh tanh asinh acosh atanh arcsin arccos arctan arcsinh arccosh arctanh erf erfc erfinv lgamma
-            digamma sinc conj resolve_conj resolve_neg conj_physical deg2rad rad2deg maximum minimum fmax fmin atan2 arctan2 hypot copysign logaddexp logaddexp2 xlogy nextafter
-            heaviside ldexp float_power rsub sigmoid logit""",
+    pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative positive abs absolute
+            sign sgn square ceil floor round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin
+            acos atan sinh cosh tanh asinh acosh atanh arcsin arccos arctan arcsinh arccosh arctanh erf erfc erfinv lgamma digamma
+            sinc conj resolve_conj resolve_neg conj_physical deg2rad rad2deg maximum minimum fmax fmin atan2 arctan2 hypot copysign
+            logaddexp logaddexp2 xlogy nextafter heaviside ldexp float_power rsub sigmoid logit""",
     compare: """eq ne lt le gt ge equal not_equal less less_equal greater greater_equal isnan isinf isfinite isposinf isneginf signbit
             isclose allclose logical_not logical_and logical_or logical_xor where isreal is_nonzero isin nan_to_num bitwise_not
             bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift lerp addcmul addcdiv clamp clip clamp_min
@@ -101,13 +102,13 @@ FUNCTIONS = {
     normalize: "layer_norm rms_norm batch_norm group_norm instance_norm",
 }
 IN_PLACE = {
-    pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative abs absolute sign
-            sgn square ceil floor round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos
+    pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative abs absolute sign sgn
+            square ceil floor round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos
             atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sinc atan2 hypot copysign xlogy float_power sigmoid
             logit ldexp deg2rad rad2deg arcsin arccos arctan arcsinh arccosh arctanh arctan2 nextafter heaviside""",
     compare: """eq ne lt le gt ge not_equal less less_equal greater greater_equal logical_not logical_and logical_or logical_xor
-            nan_to_num bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift lerp addcmul addcdiv clamp
-            clip clamp_min clamp_max gcd lcm""",
+            nan_to_num bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift lerp addcmul addcdiv
+            clamp clip clamp_min clamp_max gcd lcm""",
     activation: "relu",
     scan: "cumsum cumprod",
     matmul: "addmm addmv baddbmm addbmm addr",
@@ -119,9 +120,9 @@ IN_PLACE = {
 OPERATORS = {
     pointwise: """__add__ add, __mul__ mul, __rmul__ mul, __radd__ add, __sub__ sub, __rsub__ rsub, __truediv__ div,
             __floordiv__ floor_divide, __mod__ remainder, __pow__ pow, __neg__ neg, __pos__ positive, __abs__ abs""",
-    compare: """__invert__ invert, __and__ bitwise_and, __or__ bitwise_or, __xor__ bitwise_xor, __rand__ bitwise_and,
-            __ror__ bitwise_or, __rxor__ bitwise_xor, __lshift__ bitwise_left_shift, __rshift__ bitwise_right_shift, __eq__ eq,
-            __ne__ ne, __lt__ lt, __le__ le, __gt__ gt, __ge__ ge""",
+    compare: """__invert__ invert, __and__ bitwise_and, __or__ bitwise_or, __xor__ bitwise_xor, __rand__ bitwise_and, __ror__ bitwise_or,
+            __rxor__ bitwise_xor, __lshift__ bitwise_left_shift, __rshift__ bitwise_right_shift, __eq__ eq, __ne__ ne, __lt__ lt,
+            __le__ le, __gt__ gt, __ge__ ge""",
     matmul: "__matmul__ matmul",
     getitem: "__getitem__ getitem, __setitem__ setitem",
 }
@@ -129,7 +130,8 @@ surface = {}                                                             # the f
 CASTS = dict(float=types.float32, double=types.float64, half=types.float16, bfloat16=types.bfloat16, long=types.int64, int=types.int32,
              short=types.int16, char=types.int8, byte=types.uint8, bool=types.bool)
 IN_PLACE_OPERATORS = """__iadd__ add, __isub__ sub, __imul__ mul, __itruediv__ div, __ipow__ pow, __ifloordiv__ floor_divide,
-    __imod__ remainder, __iand__ bitwise_and, __ior__ bitwise_or, __ixor__ bitwise_xor, __ilshift__ bitwise_left_shift, __irshift__ bitwise_right_shift"""
+    __imod__ remainder, __iand__ bitwise_and, __ior__ bitwise_or, __ixor__ bitwise_xor,
+    __ilshift__ bitwise_left_shift, __irshift__ bitwise_right_shift"""
 REFLECTED = """__rtruediv__ div, __rpow__ pow, __rfloordiv__ floor_divide, __rmod__ remainder, __rmatmul__ matmul,
     __rlshift__ bitwise_left_shift, __rrshift__ bitwise_right_shift"""
 

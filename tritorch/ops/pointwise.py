@@ -6,7 +6,8 @@ import numpy as np
 from tritorch.dtype import promote, types
 from tritorch.errors import check
 from tritorch.ops import copy, special
-from tritorch.ops.elementwise import SCALAR, binary, floating, floats, launch_elementwise, no_bools, numbers, on_arrays, same, unary
+from tritorch.ops.arrays import on_arrays
+from tritorch.ops.elementwise import SCALAR, binary, floating, floats, launch_elementwise, no_bools, numbers, same, unary
 from tritorch.tensor import Tensor
 
 APART = {"low": 0.5, "high": 2.0}                                        # samples away from poles and kinks
