@@ -96,7 +96,7 @@ def check_higher(program):
 
 
 @pytest.mark.skipif(pytorch is None, reason="PyTorch is the reference")
-@hypothesis.settings(max_examples=300, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(max_examples=150, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(programs)
 def test_random_programs(program):
     compare(program)

@@ -82,7 +82,7 @@ class Run:
                 look_for_nan(node, pairs)
             if hooks is not None and hooks.after:
                 pairs = after(hooks, node, pairs, grads)
-            if not keep:
+            if not keep and node.saved:
                 node.release()
             grads = None                                            # a gradient that passed through unchanged may have no other owner now
             for edge, g in pairs:

@@ -36,6 +36,7 @@ class Node(metaclass=_LeavesToo):
     dtype, device) of the outputs, `streams` what they were made on where that is not the default stream."""
 
     __slots__ = ("seq", "outputs", "edges", "hooks", "shapes", "trace", "streams", "_metadata", "__weakref__")
+    saved = ()
 
     def pull(self, grads, useful=None, as_output=None):
         """(edge, gradient) for every input, from the gradients of the outputs (None where none arrived).

@@ -18,6 +18,10 @@ class CopySlices(Node):
         self.inner, self.index, self.geometry = inner, index, (view.shape, view.strides, view.offset, base.shape, base.strides, base.offset)
         self.edges = [past, *[e for e in flat_edges(inner.edges) if not e or e[0] is not SELF]]
 
+    @property
+    def saved(self):
+        return self.inner.saved
+
     def release(self):
         self.inner.release()
 

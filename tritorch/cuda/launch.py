@@ -104,8 +104,6 @@ def _start(key, kernel, grid, args, constexprs, num_warps, num_stages):
     try:
         if start is None:
             start = _load(kernel, args, constexprs, {"num_warps": num_warps, "num_stages": num_stages}, index, key)
-        if index != current_device():
-            start = _elsewhere(start, index)
         if len(grid) == 1:
             start(grid[0], 1, 1, current_handle(index), values)
         else:
@@ -115,16 +113,6 @@ def _start(key, kernel, grid, args, constexprs, num_warps, num_stages):
         raise
     except Exception as error:
         raise _explained(kernel, grid, args, constexprs, error) from error
-
-
-def _elsewhere(start, index):
-    """A start on a device that is not the current one: its default stream and its context are not current either."""
-
-    def on(*launch):
-        with on_device(index):
-            start(*launch)
-
-    return on
 
 
 def _collect(args, key, values):

@@ -30,14 +30,15 @@ class Function:
     info: dict = {}
 
     def __init__(self, driver, kernel):
-        self.driver, self.kernel = driver, kernel
+        self.driver, self.kernel, self.device = driver, kernel, driver.device
 
     def launch(self, gx, gy, gz, stream, values):
         driver = self.driver
         if min(gx, gy, gz) < 1:
             raise DriverError(f"launch {self.kernel.name}: cudaErrorInvalidValue: expected a grid of positive sizes, got {(gx, gy, gz)}")
         with driver.lock:
-            driver.queues.push(driver.stream(stream), functools.partial(
+            queue = driver.stream(stream) if stream else driver.defaults[self.device]      # the current device may be another one
+            driver.queues.push(queue, functools.partial(
                 self.kernel.run, (gx, gy, gz), tuple(values), driver.memory, driver.random))
 
 
