@@ -196,3 +196,18 @@ def test_on_a_cuda_device(cuda):
                 y = np.abs(y) + (name in ("floor_divide", "remainder", "fmod"))
             agree(lambda lib, x, y, name=name: getattr(lib, name)(x, y), (x, kind), (y, kind), device=cuda, what=f"{name} {kind}",
                   rtol=1e-5)
+
+
+def test_large_arrays_are_worked_on_in_pieces():
+    """More elements than a piece, in layouts that go piece by piece along the first dim."""
+    x, y, row = draw(300, 101), draw(300, 101, seed=1), draw(101, seed=2)
+    for f in (lambda lib, x, y, row: lib.erf(x), lambda lib, x, y, row: lib.erf(x.t()), lambda lib, x, y, row: lib.where(x > 0, x, y),
+              lambda lib, x, y, row: lib.where(row > 0, x, 0.0), lambda lib, x, y, row: lib.where(x > 0, 0.0, row), lambda lib, x, y,
+              row: lib.lerp(x, y, row),
+              lambda lib, x, y, row: lib.nn.functional.gelu(x[:, ::2]), lambda lib, x, y, row: lib.addcmul(x, y, row), lambda lib, x, y,
+              row: x.bfloat16() + y.bfloat16(),
+              lambda lib, x, y, row: x.to(lib.bfloat16).sigmoid(), lambda lib, x, y, row: lib.where(x[:, :1] > 0, x, y[:1]), lambda lib, x,
+              y, row: (x * 1).clamp_(0, 1),
+              lambda lib, x, y, row: (x * 1).masked_fill_(y > 0, 0), lambda lib, x, y, row: lib.nn.functional.silu(x.double()), lambda lib,
+              x, y, row: x.pow(y.abs())):
+        agree(f, x, y, row, grad=True, signs=False, atol=2e-6)

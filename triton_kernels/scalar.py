@@ -295,6 +295,11 @@ def logit(x, eps):
 
 
 @triton.jit
+def sigmoid_backward(g, out):
+    return g * (out * (1 - out))
+
+
+@triton.jit
 def tanh_backward(g, out):
     return g * (1 - out * out)
 

@@ -23,6 +23,7 @@ from tritorch import graphs as graphs
 from tritorch.dtype import iinfo as iinfo
 from tritorch.autograd.modes import inference_mode as inference_mode
 from tritorch import interop as interop
+from tritorch import linalg as linalg
 from tritorch import nn as nn
 from tritorch.autograd.modes import no_grad as no_grad
 from tritorch import ops as ops
@@ -168,6 +169,9 @@ def argwhere(input, *, as_tuple=...) -> Any:
 def as_strided(input, size, stride, storage_offset=...) -> Tensor:
     """The storage read under any shape, strides and offset that stay inside it."""
     ...
+def as_strided_scatter(input, src, size, stride, storage_offset=...) -> Any:
+    """A copy of input with `src` as the part that `as_strided` would give."""
+    ...
 def as_tensor(data, dtype=..., device=...) -> Any:
     """`data` as a tensor, sharing memory (and, for tensors, history) when dtype and device allow it."""
     ...
@@ -258,6 +262,9 @@ def cat(tensors, dim=..., *, out=...) -> Any:
 def ceil(input) -> Tensor:
     """Rounded up."""
     ...
+def celu(input, alpha=...) -> Any:
+    """x above 0, alpha·(e^(x/alpha) - 1) below."""
+    ...
 def chain_matmul(*matrices, out=...) -> Any:
     """The product of several matrices in the order that needs the fewest multiplications."""
     ...
@@ -272,6 +279,9 @@ def clamp_max(input, max, *, out=...) -> Any:
     ...
 def clamp_min(input, min, *, out=...) -> Any:
     """input, at least min."""
+    ...
+def clear_autocast_cache() -> Any:
+    """Forget the casts of weights."""
     ...
 def clip(input, min=..., max=..., *, out=...) -> Any:
     """input brought between min and max (numbers or tensors; None: no bound); NaN stays NaN."""
@@ -291,6 +301,12 @@ def concat(tensors, dim=..., *, out=...) -> Any:
 def concatenate(tensors, dim=..., *, out=...) -> Any:
     """The tensors behind each other along `dim`; all other sizes must agree."""
     ...
+def conj(input) -> Any:
+    """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+    ...
+def conj_physical(input) -> Any:
+    """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+    ...
 def conv1d(input, weight, bias=..., stride=..., padding=..., dilation=..., groups=...) -> Any:
     """Cross-correlation over one dim: (N, C, L) or (C, L) with weight (K, C / groups, R) gives (N, K, L_out)."""
     ...
@@ -306,6 +322,9 @@ def conv_transpose2d(input, weight, bias=..., stride=..., padding=..., output_pa
 def copysign(input, other) -> Tensor:
     """|input| with the sign of other."""
     ...
+def corrcoef(input) -> Any:
+    """The correlations of variables, one a row: covariances over the products of the standard deviations, within [-1, 1]."""
+    ...
 def cos(input) -> Tensor:
     """The cosine, in radians."""
     ...
@@ -314,6 +333,12 @@ def cosh(input) -> Tensor:
     ...
 def count_nonzero(input, dim=...) -> Tensor:
     """How many elements over `dim` are not 0, as int64."""
+    ...
+def cov(input, *, correction=..., fweights=..., aweights=...) -> Any:
+    """The covariances of variables, one a row, with one observation a column; weights repeat (fweights) or scale (aweights) observations."""
+    ...
+def cross(input, other, dim=..., *, out=...) -> Any:
+    """The cross product of vectors of 3 elements along `dim` (None: the first dim of size 3)."""
     ...
 def cummax(input, dim) -> Any:
     """(values, indices) of the running maximum along `dim`."""
@@ -327,6 +352,9 @@ def cumprod(input, dim, dtype=...) -> Tensor:
 def cumsum(input, dim, dtype=...) -> Tensor:
     """Running sum along `dim`."""
     ...
+def cumulative_trapezoid(y, x=..., *, dx=..., dim=...) -> Any:
+    """The running integral along `dim` by the trapezoidal rule."""
+    ...
 def deg2rad(input, *, out=...) -> Any:
     """Degrees as radians."""
     ...
@@ -336,14 +364,23 @@ def diag(input, diagonal=...) -> Any:
 def diag_embed(input, offset=..., dim1=..., dim2=...) -> Any:
     """The last dim as a diagonal of two new dims, zeros elsewhere."""
     ...
+def diagflat(input, offset=...) -> Any:
+    """A matrix with the elements, flattened, on its diagonal."""
+    ...
 def diagonal(input, offset=..., dim1=..., dim2=...) -> Tensor:
     """The diagonal of two dims, as the last dim."""
+    ...
+def diagonal_scatter(input, src, offset=..., dim1=..., dim2=...) -> Any:
+    """A copy of input with `src` as its diagonal."""
     ...
 def diff(input, n=..., dim=..., prepend=..., append=...) -> Any:
     """The differences of neighbours along `dim`, n times over."""
     ...
 def digamma(input) -> Tensor:
     """The derivative of lgamma."""
+    ...
+def dist(input, other, p=...) -> Any:
+    """The p-norm of input - other."""
     ...
 def div(input, other, *, rounding_mode=..., out=...) -> Any:
     """input / other, elementwise, broadcast; `rounding_mode` 'floor' or 'trunc' rounds the quotient."""
@@ -356,6 +393,9 @@ def dot(input, tensor, *, out=...) -> Any:
     ...
 def dropout(input, p=..., training=..., inplace=..., *, generator=...) -> Any:
     """Zero each element with chance p and scale the others by 1 / (1 − p), while training."""
+    ...
+def dsplit(input, indices_or_sections) -> Any:
+    """Equal parts, or parts cut at indices, along dim 2."""
     ...
 def dstack(tensors, *, out=...) -> Any:
     """Behind each other: along dim 2."""
@@ -495,11 +535,17 @@ def group_norm(input, num_groups, weight=..., bias=..., eps=...) -> Any:
 def gt(input, other) -> Tensor:
     """input > other, elementwise, broadcast, as bool."""
     ...
+def hardshrink(input, lambd=...) -> Any:
+    """input where |input| > lambd, else 0."""
+    ...
 def heaviside(input, other) -> Tensor:
     """0 below 0 and for NaN, 1 above, other at 0."""
     ...
 def histc(input, bins=..., min=..., max=..., *, out=...) -> Any:
     """How many elements fall into each of `bins` equal parts of [min, max]; both 0: of the range of the data."""
+    ...
+def hsplit(input, indices_or_sections) -> Any:
+    """Equal parts, or parts cut at indices, along dim 1."""
     ...
 def hstack(tensors, *, out=...) -> Any:
     """Side by side: along dim 1, or 0 for one-dim tensors."""
@@ -536,6 +582,9 @@ def is_anomaly_check_nan_enabled() -> Any:
     ...
 def is_anomaly_enabled() -> Any:
     """Whether anomaly mode is on in this thread."""
+    ...
+def is_autocast_cache_enabled() -> Any:
+    """Whether casts of weights are kept until the outermost autocast ends."""
     ...
 def is_autocast_enabled(device_type=...) -> Any:
     """Whether operators on this type of device are being cast in this thread."""
@@ -750,6 +799,9 @@ def nanmean(input, dim=..., keepdim=..., *, dtype=..., out=...) -> Any:
 def nanmedian(input, dim=..., keepdim=..., *, out=...) -> Any:
     """As `median`, of the elements that are not NaN."""
     ...
+def nanquantile(input, q, dim=..., keepdim=..., *, interpolation=..., out=...) -> Any:
+    """As `quantile`, of the elements that are not NaN."""
+    ...
 def nansum(input, dim=..., keepdim=..., dtype=...) -> Tensor:
     """Sum over `dim` that counts NaN as 0."""
     ...
@@ -817,7 +869,7 @@ def promote_types(type1, type2) -> Any:
     """The smallest dtype that both promote to."""
     ...
 def quantile(input, q, dim=..., keepdim=..., *, interpolation=..., out=...) -> Any:
-    """The value below which the share q (a number or a vector of them) of the elements lies."""
+    """The value below which the share q (a number or a vector of them) of the elements lies; NaN where there is one."""
     ...
 def rad2deg(input, *, out=...) -> Any:
     """Radians as degrees."""
@@ -843,6 +895,12 @@ def randn_like(input, *, generator=..., dtype=..., layout=..., device=..., requi
 def randperm(n, *, generator=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """A random order of 0 … n − 1: the ranks of n random 64-bit integers."""
     ...
+def ravel(input) -> Any:
+    """The elements as one dim."""
+    ...
+def real(input) -> Any:
+    """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+    ...
 def reciprocal(input) -> Tensor:
     """1 / input."""
     ...
@@ -852,11 +910,17 @@ def relu(input) -> Tensor:
 def remainder(input, other) -> Tensor:
     """input - other · ⌊input / other⌋: the sign of `other`, as Python's %."""
     ...
-def repeat_interleave(input, repeats, dim=..., *, output_size=...) -> Any:
+def repeat_interleave(input, repeats=..., dim=..., *, output_size=...) -> Any:
     """Each element along `dim` repeated, one after the other; `repeats` is a number or one number an element."""
     ...
 def reshape(input, *shape) -> Any:
     """The same elements under another shape: a view where it can be, else a copy."""
+    ...
+def resolve_conj(input) -> Any:
+    """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+    ...
+def resolve_neg(input) -> Any:
+    """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
     ...
 def result_type(*operands) -> Any:
     """The result dtype of an operator on tensors and Python numbers."""
@@ -895,7 +959,7 @@ def scatter_add(input, dim, index, src) -> Tensor:
     """input with src added where `index` points along `dim`, equal places in their order."""
     ...
 def scatter_reduce(input, dim, index, src, reduce, *, include_self=..., out=...) -> Any:
-    """input joined with src where `index` points along `dim`, by 'sum', 'prod', 'mean', 'amax' or 'amin'; without include_self only src counts."""
+    """input joined with src where `index` points along `dim`, by 'sum', 'prod', 'mean', 'amax' or 'amin'; without include_self only src"""
     ...
 def searchsorted(sorted_sequence, input, *, out_int32=..., right=..., side=..., sorter=..., out=...) -> Any:
     """Where each value would go in the sorted rows so that they stay sorted: before equal elements, or behind them if `right`."""
@@ -905,6 +969,18 @@ def seed() -> Any:
     ...
 def select(input, dim, index) -> Tensor:
     """The slice at `index` of `dim`, without that dim."""
+    ...
+def select_scatter(input, src, dim, index) -> Any:
+    """A copy of input with `src` as its slice at `index` of `dim`."""
+    ...
+def selu(input) -> Tensor:
+    """scale · elu(x, alpha) with the constants that keep mean 0 and variance 1 (Klambauer et al., 2017)."""
+    ...
+def set_autocast_cache_enabled(enabled) -> Any:
+    """Keep casts of weights or not, where `autocast` is not told."""
+    ...
+def set_autocast_dtype(device_type, dtype) -> Any:
+    """Choose the low dtype that `autocast` takes by default on this type of device, in this thread."""
     ...
 def set_default_device(device) -> Any:
     """Make `device` the device of new tensors in this thread; None is the CPU again."""
@@ -942,6 +1018,9 @@ def sinc(input) -> Tensor:
 def sinh(input) -> Tensor:
     """The hyperbolic sine."""
     ...
+def slice_scatter(input, src, dim=..., start=..., end=..., step=...) -> Any:
+    """A copy of input with `src` as its elements start:end:step along `dim`."""
+    ...
 def softmax(input, dim, dtype=...) -> Tensor:
     """Exponentials along `dim`, scaled to sum to 1."""
     ...
@@ -950,6 +1029,9 @@ def sort(input, dim=..., descending=..., stable=..., *, out=...) -> Any:
     ...
 def split(tensor, split_size_or_sections, dim=...) -> Any:
     """Views of at most split_size along a dim, or of the sizes given."""
+    ...
+def split_with_sizes(input, split_sizes, dim=...) -> Any:
+    """Views of the given sizes along a dim."""
     ...
 def sqrt(input) -> Tensor:
     """The square root; NaN below 0."""
@@ -1008,6 +1090,9 @@ def tensor_split(input, indices_or_sections, dim=...) -> Any:
 def tensordot(a, b, dims=..., *, out=...) -> Any:
     """Sum of products over several dims: the last `dims` of a with the first of b, or the two lists of dims given."""
     ...
+def threshold(input, threshold, value) -> Any:
+    """input where it is greater than `threshold`, else `value`."""
+    ...
 def tile(input, *dims) -> Any:
     """As `repeat`, but missing sizes count as 1."""
     ...
@@ -1019,6 +1104,12 @@ def trace(input) -> Any:
     ...
 def transpose(input, dim0, dim1) -> Tensor:
     """Two dims exchanged."""
+    ...
+def trapezoid(y, x=..., *, dx=..., dim=...) -> Any:
+    """The integral along `dim` by the trapezoidal rule, at places x or dx apart."""
+    ...
+def trapz(y, x=..., *, dx=..., dim=...) -> Any:
+    """The integral along `dim` by the trapezoidal rule, at places x or dx apart."""
     ...
 def tril(input, diagonal=..., *, out=...) -> Any:
     """The lower triangle: elements above the diagonal are 0."""
@@ -1056,6 +1147,9 @@ def unravel_index(indices, shape) -> Any:
 def unsqueeze(input, dim) -> Tensor:
     """A new dim of size 1 at `dim`."""
     ...
+def vander(x, N=..., increasing=...) -> Any:
+    """The powers of the elements of a vector as columns: x^(N-1) … x^0, or the other way round."""
+    ...
 def var(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
     """Variance over `dim`: Σ (x - mean)² / (n - correction); `unbiased=False` is correction 0."""
     ...
@@ -1068,11 +1162,14 @@ def vdot(input, other, *, out=...) -> Any:
 def view_as(input, other) -> Any:
     """A view with the shape of `other`."""
     ...
+def vsplit(input, indices_or_sections) -> Any:
+    """Equal parts, or parts cut at indices, along dim 0."""
+    ...
 def vstack(tensors, *, out=...) -> Any:
     """Above each other: rows along dim 0."""
     ...
 def where(condition, input=..., other=..., *, out=...) -> Any:
-    """input where the condition holds, else other, elementwise, broadcast; with the condition alone its places, as `nonzero(as_tuple=True)`."""
+    """input where the condition holds, else other, elementwise, broadcast; with the condition alone its places, as"""
     ...
 def xlogy(input, other) -> Tensor:
     """input · log(other), 0 where input is 0 and other is not NaN."""

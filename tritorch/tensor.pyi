@@ -144,6 +144,9 @@ class Tensor:
     def __ifloordiv__(self, *args, **kw) -> Any:  # type: ignore
         """`floor_divide` written into the tensor itself."""
         ...
+    def __ilshift__(self, *args, **kw) -> Any:  # type: ignore
+        """`bitwise_left_shift` written into the tensor itself."""
+        ...
     def __imod__(self, *args, **kw) -> Any:  # type: ignore
         """`remainder` written into the tensor itself."""
         ...
@@ -164,6 +167,9 @@ class Tensor:
         ...
     def __ipow__(self, *args, **kw) -> Any:  # type: ignore
         """`pow` written into the tensor itself."""
+        ...
+    def __irshift__(self, *args, **kw) -> Any:  # type: ignore
+        """`bitwise_right_shift` written into the tensor itself."""
         ...
     def __isub__(self, *args, **kw) -> Any:  # type: ignore
         """`sub` written into the tensor itself."""
@@ -225,6 +231,9 @@ class Tensor:
     def __repr__(x) -> Any:
         """The text of a Tensor."""
         ...
+    def __reversed__(self) -> Any:
+        """"""
+        ...
     def __rfloordiv__(self, other) -> Any:
         """"""
         ...
@@ -277,6 +286,7 @@ class Tensor:
     _base: Any
     _grad: Any
     _inference: Any
+    _settled: Any
     _tangents: Any
     _version: Any
     def abs(input) -> Tensor:
@@ -366,6 +376,9 @@ class Tensor:
     def any(input, dim=..., keepdim=...) -> Tensor:
         """Whether some element over `dim` is not 0."""
         ...
+    def apply_(input, callable) -> Any:
+        """Each element replaced by the Python function of it; on the CPU, slow."""
+        ...
     def arccos(input) -> Tensor:
         """The arc cosine."""
         ...
@@ -423,6 +436,9 @@ class Tensor:
     array: Any
     def as_strided(input, size, stride, storage_offset=...) -> Tensor:
         """The storage read under any shape, strides and offset that stay inside it."""
+        ...
+    def as_strided_scatter(input, src, size, stride, storage_offset=...) -> Any:
+        """A copy of input with `src` as the part that `as_strided` would give."""
         ...
     def asin(input) -> Tensor:
         """The arc sine."""
@@ -573,17 +589,26 @@ class Tensor:
     def clone(input, memory_format=...) -> Any:
         """A copy with history, in fresh contiguous memory."""
         ...
+    def conj(input) -> Any:
+        """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+        ...
+    def conj_physical(input) -> Any:
+        """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+        ...
     def contiguous(input, memory_format=...) -> Any:
         """The tensor itself if its elements lie in row-major order without gaps, else a copy that does."""
         ...
     def copy_(input, src, non_blocking=...) -> Any:
-        """Write the values of `src` (a tensor or a number) here; returns the tensor. Copies from pinned memory are asynchronous."""
+        """Write the values of `src` (a tensor or a number) here; returns the tensor. With `non_blocking` the host does not wait for copies"""
         ...
     def copysign(input, other) -> Tensor:
         """|input| with the sign of other."""
         ...
     def copysign_(self, *args, **kw) -> Any:
         """`copysign` written into the tensor itself."""
+        ...
+    def corrcoef(input) -> Any:
+        """The correlations of variables, one a row: covariances over the products of the standard deviations, within [-1, 1]."""
         ...
     def cos(input) -> Tensor:
         """The cosine, in radians."""
@@ -600,8 +625,14 @@ class Tensor:
     def count_nonzero(input, dim=...) -> Tensor:
         """How many elements over `dim` are not 0, as int64."""
         ...
+    def cov(input, *, correction=..., fweights=..., aweights=...) -> Any:
+        """The covariances of variables, one a row, with one observation a column; weights repeat (fweights) or scale (aweights) observations."""
+        ...
     def cpu(input, memory_format=...) -> Any:
         """The values on the CPU."""
+        ...
+    def cross(input, other, dim=..., *, out=...) -> Any:
+        """The cross product of vectors of 3 elements along `dim` (None: the first dim of size 3)."""
         ...
     def cuda(input, device=..., non_blocking=..., memory_format=...) -> Any:
         """The values on a CUDA device (default: the current one)."""
@@ -647,8 +678,14 @@ class Tensor:
     def diag_embed(input, offset=..., dim1=..., dim2=...) -> Any:
         """The last dim as a diagonal of two new dims, zeros elsewhere."""
         ...
+    def diagflat(input, offset=...) -> Any:
+        """A matrix with the elements, flattened, on its diagonal."""
+        ...
     def diagonal(input, offset=..., dim1=..., dim2=...) -> Tensor:
         """The diagonal of two dims, as the last dim."""
+        ...
+    def diagonal_scatter(input, src, offset=..., dim1=..., dim2=...) -> Any:
+        """A copy of input with `src` as its diagonal."""
         ...
     def diff(input, n=..., dim=..., prepend=..., append=...) -> Any:
         """The differences of neighbours along `dim`, n times over."""
@@ -661,6 +698,9 @@ class Tensor:
         ...
     def dim(self) -> Any:
         """Number of dimensions."""
+        ...
+    def dist(input, other, p=...) -> Any:
+        """The p-norm of input - other."""
         ...
     def div(input, other, *, rounding_mode=..., out=...) -> Any:
         """input / other, elementwise, broadcast; `rounding_mode` 'floor' or 'trunc' rounds the quotient."""
@@ -679,6 +719,9 @@ class Tensor:
         ...
     def double(input, memory_format=...) -> Any:
         """The values as float64."""
+        ...
+    def dsplit(input, indices_or_sections) -> Any:
+        """Equal parts, or parts cut at indices, along dim 2."""
         ...
     dtype: Any
     def element_size(self) -> Any:
@@ -740,6 +783,9 @@ class Tensor:
         ...
     def fill_(input, value) -> Any:
         """Write the number (or 0-dim tensor) `value` into every element."""
+        ...
+    def fill_diagonal_(input, fill_value, wrap=...) -> Any:
+        """Write a number on the main diagonal (of equal dims if there are more than two); `wrap` starts again below it in tall matrices."""
         ...
     def fix(input) -> Tensor:
         """Rounded towards zero."""
@@ -845,6 +891,9 @@ class Tensor:
     def half(input, memory_format=...) -> Any:
         """The values as float16."""
         ...
+    def hardshrink(input, lambd=...) -> Any:
+        """input where |input| > lambd, else 0."""
+        ...
     def heaviside(input, other) -> Tensor:
         """0 below 0 and for NaN, 1 above, other at 0."""
         ...
@@ -853,6 +902,9 @@ class Tensor:
         ...
     def histc(input, bins=..., min=..., max=..., *, out=...) -> Any:
         """How many elements fall into each of `bins` equal parts of [min, max]; both 0: of the range of the data."""
+        ...
+    def hsplit(input, indices_or_sections) -> Any:
+        """Equal parts, or parts cut at indices, along dim 1."""
         ...
     def hypot(input, other) -> Tensor:
         """√(input² + other²)."""
@@ -895,7 +947,7 @@ class Tensor:
         """The values as int32."""
         ...
     def is_complex(self) -> Any:
-        """"""
+        """Always False: there are no complex tensors."""
         ...
     def is_contiguous(self) -> Any:
         """Whether the elements lie in row-major order without gaps."""
@@ -903,10 +955,10 @@ class Tensor:
     is_cpu: Any
     is_cuda: Any
     def is_floating_point(self) -> Any:
-        """"""
+        """Whether the dtype is a floating one."""
         ...
     def is_inference(self) -> Any:
-        """"""
+        """Whether the tensor was made in inference mode."""
         ...
     is_leaf: Any
     is_meta: Any
@@ -918,6 +970,15 @@ class Tensor:
         """Whether the memory is page-locked."""
         ...
     is_quantized: Any
+    def is_same_size(self, other) -> Any:
+        """Whether two tensors have one shape."""
+        ...
+    def is_set_to(self, tensor) -> Any:
+        """Whether two tensors read the same memory in the same way."""
+        ...
+    def is_signed(self) -> Any:
+        """Whether the dtype has negative values."""
+        ...
     is_sparse: Any
     def isclose(input, other, rtol=..., atol=..., equal_nan=...) -> Any:
         """|input - other| ≤ atol + rtol · |other|, elementwise; infinities are close to themselves."""
@@ -953,6 +1014,7 @@ class Tensor:
     def kthvalue(input, k, dim=..., keepdim=..., *, out=...) -> Any:
         """The k-th smallest element along `dim` (k from 1), and where it is."""
         ...
+    layout: Any
     def lcm(input, other) -> Tensor:
         """The least common multiple."""
         ...
@@ -1078,6 +1140,9 @@ class Tensor:
         ...
     mH: Any
     mT: Any
+    def map_(input, tensor, callable) -> Any:
+        """Each element replaced by the Python function of it and the one of `tensor`; on the CPU, slow."""
+        ...
     def masked_fill(input, mask, value, *, out=...) -> Any:
         """input with the number `value` where the mask holds; the mask broadcasts."""
         ...
@@ -1161,6 +1226,9 @@ class Tensor:
         ...
     def nanmedian(input, dim=..., keepdim=..., *, out=...) -> Any:
         """As `median`, of the elements that are not NaN."""
+        ...
+    def nanquantile(input, q, dim=..., keepdim=..., *, interpolation=..., out=...) -> Any:
+        """As `quantile`, of the elements that are not NaN."""
         ...
     def nansum(input, dim=..., keepdim=..., dtype=...) -> Tensor:
         """Sum over `dim` that counts NaN as 0."""
@@ -1265,8 +1333,11 @@ class Tensor:
     def prod(input, dim=..., keepdim=..., dtype=...) -> Tensor:
         """Product over one dim, or over all."""
         ...
+    def put_(input, index, source, accumulate=...) -> Any:
+        """Write (or add) the elements of source at places of the flattened tensor."""
+        ...
     def quantile(input, q, dim=..., keepdim=..., *, interpolation=..., out=...) -> Any:
-        """The value below which the share q (a number or a vector of them) of the elements lies."""
+        """The value below which the share q (a number or a vector of them) of the elements lies; NaN where there is one."""
         ...
     def rad2deg(input, *, out=...) -> Any:
         """Radians as degrees."""
@@ -1277,6 +1348,10 @@ class Tensor:
     def random_(x, from_=..., to=..., *, generator=...) -> Any:
         """Fill with integers: `random_()` of all that the dtype holds from 0 on, `random_(to)` in [0, to), `random_(from, to)` in [from, to)."""
         ...
+    def ravel(input) -> Any:
+        """The elements as one dim."""
+        ...
+    real: Any
     def reciprocal(input) -> Tensor:
         """1 / input."""
         ...
@@ -1307,7 +1382,7 @@ class Tensor:
     def repeat(input, *sizes) -> Any:
         """The tensor repeated `sizes` times along each dim, new dims in front."""
         ...
-    def repeat_interleave(input, repeats, dim=..., *, output_size=...) -> Any:
+    def repeat_interleave(input, repeats=..., dim=..., *, output_size=...) -> Any:
         """Each element along `dim` repeated, one after the other; `repeats` is a number or one number an element."""
         ...
     requires_grad: Any
@@ -1319,6 +1394,12 @@ class Tensor:
         ...
     def reshape_as(input, other) -> Any:
         """The elements under the shape of `other`."""
+        ...
+    def resolve_conj(input) -> Any:
+        """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+        ...
+    def resolve_neg(input) -> Any:
+        """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
         ...
     def retain_grad(self) -> Any:
         """Let backward keep the gradient of this non-leaf tensor in its `.grad`."""
@@ -1358,7 +1439,7 @@ class Tensor:
         """`scatter_add` written into the tensor itself."""
         ...
     def scatter_reduce(input, dim, index, src, reduce, *, include_self=..., out=...) -> Any:
-        """input joined with src where `index` points along `dim`, by 'sum', 'prod', 'mean', 'amax' or 'amin'; without include_self only src counts."""
+        """input joined with src where `index` points along `dim`, by 'sum', 'prod', 'mean', 'amax' or 'amin'; without include_self only src"""
         ...
     def scatter_reduce_(self, *args, **kw) -> Any:
         """`scatter_reduce` written into the tensor itself."""
@@ -1368,6 +1449,9 @@ class Tensor:
         ...
     def select(input, dim, index) -> Tensor:
         """The slice at `index` of `dim`, without that dim."""
+        ...
+    def select_scatter(input, src, dim, index) -> Any:
+        """A copy of input with `src` as its slice at `index` of `dim`."""
         ...
     def sgn(input) -> Tensor:
         """-1, 0 or 1; 0 for NaN."""
@@ -1415,6 +1499,9 @@ class Tensor:
     def size(self, dim=...) -> Any:
         """The shape, or its entry at `dim`."""
         ...
+    def slice_scatter(input, src, dim=..., start=..., end=..., step=...) -> Any:
+        """A copy of input with `src` as its elements start:end:step along `dim`."""
+        ...
     def softmax(input, dim, dtype=...) -> Tensor:
         """Exponentials along `dim`, scaled to sum to 1."""
         ...
@@ -1423,6 +1510,9 @@ class Tensor:
         ...
     def split(tensor, split_size_or_sections, dim=...) -> Any:
         """Views of at most split_size along a dim, or of the sizes given."""
+        ...
+    def split_with_sizes(input, split_sizes, dim=...) -> Any:
+        """Views of the given sizes along a dim."""
         ...
     def sqrt(input) -> Tensor:
         """The square root; NaN below 0."""
@@ -1505,7 +1595,7 @@ class Tensor:
         """As `repeat`, but missing sizes count as 1."""
         ...
     def to(input, *args, device=..., dtype=..., non_blocking=..., copy=..., memory_format=...) -> Any:
-        """The values in another dtype, on another device, or as another tensor has them: `x.to(torch.float16)`, `x.to('cuda', torch.half)`, `x.to(y)`."""
+        """The values in another dtype, on another device, or as another tensor has them: `x.to(torch.float16)`, `x.to('cuda', torch.half)`,"""
         ...
     def tolist(input) -> Any:
         """The elements as nested Python lists (a number for 0 dims)."""
@@ -1587,6 +1677,9 @@ class Tensor:
         ...
     def view_as(input, other) -> Any:
         """A view with the shape of `other`."""
+        ...
+    def vsplit(input, indices_or_sections) -> Any:
+        """Equal parts, or parts cut at indices, along dim 0."""
         ...
     def where(input, condition, other) -> Any:
         """`x.where(condition, other)`."""

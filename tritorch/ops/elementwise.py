@@ -1,7 +1,8 @@
 """Families of elementwise operators: `unary`, `binary` and `ternary` make an operator from a scalar function on each device.
 
 An operator is one call here: its name and manual, a numpy function, a Triton scalar function, a dtype rule, its gradients.
-Numbers stay numbers; half types compute in float32; everything broadcasts and takes any strides.
+Numbers stay numbers; half types compute in float32; everything broadcasts and takes any strides. Results are contiguous (PyTorch's
+keep the order of dims of dense operands): kernels downstream meet one layout.
 """
 import inspect
 

@@ -248,7 +248,10 @@ def _xlogy_grad(g, input, other):
     return g * log(other).masked_fill((input == 0) & (other <= 0), 0)
 
 
-sigmoid = unary("sigmoid", "1 / (1 + e^-input).", special.sigmoid, result=floating, grad=lambda g, out: g * (out * (1 - out)))
+sigmoid = unary("sigmoid", "1 / (1 + e^-input).", special.sigmoid, result=floating, grad=lambda g, out: sigmoid_backward(g, out))
+sigmoid_backward = binary("sigmoid_backward", "g · out · (1 - out).", lambda g, out: g * (out * (1 - out)), names=("g_out", "out_value"),
+                          grad_input=lambda g, out_value: sigmoid_backward(g, out_value),
+                          grad_other=lambda g, g_out, out_value: g * (g_out * (1 - 2 * out_value)))
 logit_eps = unary("logit_eps", "log(p / (1 - p)) of p = input clamped to [eps, 1 - eps]; eps < 0 clamps nothing.", special.logit, "logit",
                   result=floating,
                   attrs=(("eps", -1.0),), domain={"low": 0.1, "high": 0.9},
