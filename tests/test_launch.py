@@ -1,9 +1,7 @@
 """Launching: what is specialised, what a driver is given, when a kernel is loaded, what errors say."""
 
-import struct
 import subprocess
 import sys
-import timeit
 
 import numpy as np
 import pytest
@@ -266,14 +264,3 @@ def test_kernels_are_imported_at_the_first_attribute():
     assert done.stdout.strip() == "kernels('elementwise_of_nobody')"
     with pytest.raises(ImportError, match="tritorch needs its own package triton_kernels, found .* without elementwise_of_nobody"):
         kernels("elementwise_of_nobody").add_kernel  # noqa: B018
-
-
-def test_a_launch_costs_little_python(gpu):
-    gpu.launch = lambda *args: None
-    a, b, c = Tensor(1024), Tensor(1024), Tensor(1024)
-    driver.functions.clear()
-    launch(K.axpy_kernel, (1,), a, b, c, 1024, 2.5, BLOCK=1024)
-    best = min(timeit.repeat(lambda: launch(K.axpy_kernel, (1,), a, b, c, 1024, 2.5, BLOCK=1024), number=2000, repeat=20)) / 2000
-    pack = struct.Struct("<QQQifQQ")
-    unit = min(timeit.repeat(lambda: pack.pack(1, 2, 3, 4, 5.0, 0, 0), number=2000, repeat=20)) / 2000
-    assert best < 20 * unit, f"{best * 1e6:.2f} µs against {unit * 1e6:.2f} µs for packing alone"    # about 8 times

@@ -1,5 +1,4 @@
 """Containers, and how modules are shown."""
-import timeit
 from collections import OrderedDict
 
 import pytest
@@ -102,13 +101,3 @@ def test_repr():
   )
 )"""
     assert repr(nn.Module()) == "Module()" and repr(nn.ModuleList()) == "ModuleList()"
-
-
-def test_a_call_without_hooks_is_cheap():
-    net = nn.Identity()
-    loops = 20_000
-
-    def cost(fn):
-        return min(timeit.repeat(lambda: fn(None), number=loops, repeat=7)) / loops
-
-    assert cost(net) - cost(net.forward) < 1e-6                          # 0.2 µs on an idle machine

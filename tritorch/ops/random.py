@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 
+from tritorch.autograd.modes import state
 from tritorch.device import as_device
 from tritorch.dtype import bfloat16, float16, float32, float64, get_default_dtype, iinfo, int64, promote
 from tritorch.dtype import bool as bool_
@@ -209,6 +210,8 @@ def invert(p, count, generator):
 
 # ------------------------------------------------------------------ fills in place
 def refill(x, fill, a, b, generator):
+    if state.grad and x.requires_grad and x.is_leaf:
+        raise RuntimeError("random fill: a leaf Variable that requires grad is being used in an in-place operation; use no_grad()")
     return fill.into(x, x.shape, x.dtype, x.device, a, b, *place(x.device, generator, x.numel()))
 
 
