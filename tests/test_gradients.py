@@ -1,6 +1,8 @@
 """Gradients themselves: whose memory they are, their shapes and dtypes; and the nodes they come through."""
 from both import both
 
+import tritorch
+
 
 def leaf(torch, *values, dtype=None):
     return torch.tensor(list(values) if len(values) != 1 else values[0], dtype=dtype or torch.float64, requires_grad=True)
@@ -106,3 +108,22 @@ def test_node_hooks_and_metadata(torch):
     assert y.grad_fn.metadata == {"mine": 5}
     y.sum().backward()
     return seen
+
+
+def test_a_gradient_that_nobody_else_holds_is_not_copied():
+    torch = tritorch
+    x, w, b = torch.randn(4, 3), torch.randn(3, 5, requires_grad=True), torch.randn(5, requires_grad=True)
+    w2 = torch.randn(5, 5, requires_grad=True)
+
+    class Count(torch.dispatch.Interpreter):
+        names = []
+
+        def __call__(self, op, args, out):
+            self.names.append(op.__name__)
+            return self.proceed(op, args, out)
+
+    loss = torch.nn.functional.linear((x @ w + b).tanh(), w2).sum()
+    with Count() as count:
+        loss.backward()
+    assert not {"assign", "copy_to"} & set(count.names), count.names
+    assert all(p.grad.storage.nbytes == p.grad.nbytes for p in (w, b, w2))

@@ -2,11 +2,12 @@
 import numpy as np
 import pytest
 from both import both, plain, pytorch
-from view_programs import MAY_WORK, Machine, function, numeric, programs, smooth
 
 import tritorch
 
 hypothesis = pytest.importorskip("hypothesis")
+
+from view_programs import MAY_WORK, Machine, function, numeric, programs, smooth  # noqa: E402
 
 
 def attempt(action):

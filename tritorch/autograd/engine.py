@@ -98,7 +98,8 @@ class Run:
                     pending[target] = [g]                                # as deliver would, without the call
                     heappush(heap, (-target.seq, target))
                 else:
-                    deliver(edge, g, type(target) is Leaf and _getrefcount(g) <= _IN_LIST)
+                    sole = type(target) is Leaf and _getrefcount(g) <= _IN_LIST      # asked before g is an argument too
+                    deliver(edge, g, sole)
             if late:
                 pairs = g = None
                 self.count_down(node)
@@ -144,7 +145,7 @@ class Run:
                     tensor._grad = old + g
                 else:
                     old.add_(g)
-            elif sole and not self.create and g.strides == tensor.strides and _getrefcount(g.storage) == 2 and g.storage.nbytes == g.nbytes:
+            elif sole and not self.create and g.strides == tensor.strides and owns_memory(g):
                 tensor._grad = alias(g, Tensor)
             elif is_dense(tensor.shape, tensor.strides):                 # the layout of the leaf, as in PyTorch
                 tensor._grad = g.new_empty_strided(tensor.shape, tensor.strides).copy_(g)
@@ -163,12 +164,12 @@ class Run:
             self.captured[place] = g
         if self.wanted is not None and leaf not in self.leaves:
             return
-        if hooks is None:
-            self.accumulate(leaf, g, _getrefcount(g) <= _IN_VARIABLE)
-            return
-        if hooks.before:
+        if hooks is not None and hooks.before:
             g = hooks.on_node([g])[0]
-        self.accumulate(leaf, g, _getrefcount(g) <= _IN_VARIABLE)
+        sole = _getrefcount(g) <= _IN_VARIABLE
+        self.accumulate(leaf, g, sole)
+        if hooks is None:
+            return
         tensor = leaf.ref()
         for hook in list(hooks.accumulated.values()):
             if tensor is not None:
@@ -202,6 +203,13 @@ class Run:
         found = set(reachable(self.roots)) | set(self.roots)
         found.update(target for n in list(found) for target, _ in n.next_functions)
         return found if self.leads is None else found & self.leads
+
+
+def owns_memory(g):
+    """Whether no other tensor shares the memory of g, but for a base that only g knows, and g is all there is in it."""
+    base = g.base
+    alone = 2 if base is None or _getrefcount(base) > _IN_VARIABLE + 1 else 3        # references to the storage, with this question's own
+    return _getrefcount(g.storage) == alone and g.storage.nbytes == g.nbytes
 
 
 def after(hooks, node, pairs, grads):
