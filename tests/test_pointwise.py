@@ -200,7 +200,7 @@ def test_on_a_cuda_device(cuda):
 
 def test_large_arrays_are_worked_on_in_pieces():
     """More elements than a piece, in layouts that go piece by piece along the first dim."""
-    x, y, row = draw(300, 101), draw(300, 101, seed=1), draw(101, seed=2)
+    x, y, row = draw(3000, 101), draw(3000, 101, seed=1), draw(101, seed=2)
     for f in (lambda lib, x, y, row: lib.erf(x), lambda lib, x, y, row: lib.erf(x.t()), lambda lib, x, y, row: lib.where(x > 0, x, y),
               lambda lib, x, y, row: lib.where(row > 0, x, 0.0), lambda lib, x, y, row: lib.where(x > 0, 0.0, row), lambda lib, x, y,
               row: lib.lerp(x, y, row),
@@ -210,4 +210,4 @@ def test_large_arrays_are_worked_on_in_pieces():
               y, row: (x * 1).clamp_(0, 1),
               lambda lib, x, y, row: (x * 1).masked_fill_(y > 0, 0), lambda lib, x, y, row: lib.nn.functional.silu(x.double()), lambda lib,
               x, y, row: x.pow(y.abs())):
-        agree(f, x, y, row, grad=True, signs=False, atol=2e-6)
+        agree(f, x, y, row, grad=(0, 1), signs=False, atol=2e-5)

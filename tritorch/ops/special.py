@@ -29,7 +29,7 @@ def erf(out, x, scale=1.0):
         _erf64(x * scale if scale != 1 else x, out=out)
         return
     square = np.multiply(x, x)
-    np.minimum(square, np.float32(16 / scale ** 2), out=square)
+    np.clip(square, np.float32(0), np.float32(16 / scale ** 2), out=square)
     factors = [np.float32(c * scale ** (2 * k + 1)) for k, c in zip(range(len(_ERF) - 1, -1, -1), _ERF)]
     np.multiply(square, factors[0], out=out)
     for c in factors[1:-1]:
