@@ -2,7 +2,8 @@
 import pytest
 
 import tritorch as torch
-import tritorch.optim  # noqa: F401  the operators of the optimizers
+import tritorch.nn
+import tritorch.optim  # noqa: F401  the operators that only these load have cards as well
 from tritorch.testing import CHECKS, problems
 
 OPERATORS = sorted(torch.dispatch.registry)
