@@ -64,3 +64,18 @@ def test_use_replaces_and_tells(monkeypatch):
     driver.functions["key"] = print
     assert driver.use(device) is None and driver.current() is device and told == [device] and not driver.functions
     assert driver.use(None) is device
+
+
+def test_tensors_outlive_their_driver_in_peace(monkeypatch):
+    """They may die after another driver with fewer devices took its place: in a traceback, or in a cycle that waits for the collector."""
+    pytest.importorskip("triton")
+    import tritorch as torch
+
+    complaints = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    with torch.cuda.simulate(devices=2):
+        x, y = (torch.ones(3, device="cuda:1") for _ in range(2))
+        y.record_stream(torch.cuda.Stream("cuda:1"))
+    with torch.cuda.simulate():
+        del x, y
+    assert not complaints

@@ -36,7 +36,7 @@ def launched():
                     if outs:
                         torch.autograd.grad(outs, ins, [torch.ones_like(o) for o in outs], allow_unused=True)
         torch.cuda.synchronize()
-    ours = [spec for spec in reversed(record.values()) if spec.kernel.__module__.startswith("triton_kernels.")]     # not those of other tests
+    ours = [spec for spec in reversed(record.values()) if spec.kernel.__module__.startswith("triton_kernels.")]     # not other tests'
     return dict(sorted({label(spec): spec for spec in ours}.items()))
 
 

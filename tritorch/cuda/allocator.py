@@ -229,6 +229,8 @@ class Memory:
 
     def hold(self, span):
         """Keep a dead block's span until the streams of its home are done. Called from __del__: no lock."""
+        if memories.get(self.index) is not self:               # the driver was replaced: nobody uses this memory any more
+            return
         if captures:
             self.postponed.append(span)
             return
@@ -264,7 +266,7 @@ class Memory:
         span.dirty.add(span.size)
 
     def annotate(self, span, live, label=""):
-        if self.annotates and span.size:
+        if self.annotates and span.size and memories.get(self.index) is self:      # else the driver was replaced
             with on_device(self.index):
                 self.driver.annotate(span.ptr, span.nbytes, span.pool.stream, live, label)
 
