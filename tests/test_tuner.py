@@ -5,8 +5,9 @@ import types
 
 import pytest
 
-from tritorch.cuda import driver, tuner
+from tritorch.cuda import compiler, driver, timing, tuner
 from tritorch.cuda.device import simulate
+from tritorch.cuda.dry import DryDriver
 
 CANDIDATES = [{"BLOCK": 64, "num_warps": 4}, {"BLOCK": 128, "num_warps": 4}, {"BLOCK": 256, "num_warps": 8}]
 KERNEL = types.SimpleNamespace(cache_key="a" * 64)
@@ -25,6 +26,15 @@ class Clock:
 
     def device_count(self):
         return 1
+
+    def alloc(self, nbytes):
+        return 0
+
+    def fill(self, *args):
+        self.now += 5.0                                            # clearing the cache is not part of a measurement
+
+    def stream_synchronize(self, stream):
+        pass
 
     def event_create(self, timing):
         self.marks[len(self.marks)] = 0.0
@@ -50,6 +60,11 @@ class Clock:
         self.now += cost
 
 
+def table(path, **families):
+    (path / "tables").mkdir()
+    (path / "tables" / "sm_90.json").write_text(json.dumps(families))
+
+
 @pytest.fixture
 def clock(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITORCH_CACHE_DIR", str(tmp_path))
@@ -72,24 +87,24 @@ def test_first_candidate_unless_asked_to_tune(clock, monkeypatch):
 
 def test_fastest_candidate_is_found_once_and_remembered(clock, tmp_path):
     assert choose(clock) == CANDIDATES[1]
-    assert len(clock.runs) == 2 * (1 + tuner.ROUNDS * tuner.LAUNCHES) + 1
+    assert clock.runs == [64, 128, 256, 64] + timing.ROUNDS * [128]    # 3 times slower: out after one look
     clock.runs.clear()
     assert choose(clock) == CANDIDATES[1]
-    tuner._forget()                                                # a new process
+    tuner.forget()                                                # a new process
     assert choose(clock) == CANDIDATES[1] and not clock.runs
     (path,) = (tmp_path / "tuned").iterdir()
     assert path.name == "Clock_GPU-13000.json" and list(json.loads(path.read_text()).values()) == [CANDIDATES[1]]
     choose(clock, key=(65, 64))
     assert clock.runs
     clock.runs.clear()
-    tuner._forget()
+    tuner.forget()
     choose(clock, kernel=types.SimpleNamespace(cache_key="b" * 64))
     assert clock.runs                                              # the kernel changed
 
 
 def test_candidates_that_are_no_more_are_not_chosen(clock):
     choose(clock)
-    tuner._forget()
+    tuner.forget()
     assert tuner.choose("matmul", (64, 64), CANDIDATES[::2], kernel=KERNEL, run=clock.run) == CANDIDATES[0]
 
 
@@ -101,11 +116,91 @@ def test_nothing_is_timed_during_capture(clock, monkeypatch):
     assert choose(clock) == CANDIDATES[1]
 
 
-def test_shipped_table(clock, monkeypatch, tmp_path):
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables" / "sm_90.json").write_text(json.dumps({"matmul (64, 64)": CANDIDATES[2]}))
+def test_shipped_table_speaks_for_the_nearest_sizes_of_the_same_kind(clock, monkeypatch, tmp_path):
+    entries = [{"key": ["half", [64, 64], True], "use": CANDIDATES[2]}, {"key": ["half", [64, 1024], True], "use": CANDIDATES[1]},
+               {"key": ["half", [64, 66], True], "use": {"BLOCK": 7}}]
+    table(tmp_path, matmul=entries)
     monkeypatch.setattr(tuner, "__file__", str(tmp_path / "tuner.py"))
-    assert choose(clock) == CANDIDATES[2] and not clock.runs
+    monkeypatch.setenv("TRITORCH_TUNE", "0")
+    for key, expect in [(("half", (64, 64), True), 2), (("half", (64, 67), True), 2), (("half", (64, 1000), True), 1),
+                        (("half", (80, 400), True), 1), (("half", (64, 5000), True), 0), (("half", (64, 64), False), 0),
+                        (("single", (64, 64), True), 0), (("half", (64,), True), 0)]:
+        assert choose(clock, key) == CANDIDATES[expect], key
+    assert not clock.runs
+    assert tuner.choose("conv", ("half", (64, 64), True), CANDIDATES) is CANDIDATES[0]
+    assert tuner.distance([1], [True]) is None and tuner.distance([1, 8], [2, 4]) == 2 ** 0.5
+
+
+def test_equals_go_to_the_first(clock):
+    clock.costs.update(b64=1.005, b256=1.0)
+    assert choose(clock) is CANDIDATES[0]
+
+
+def test_where_no_candidate_runs_the_first_reports_why(clock):
+    clock.costs = dict.fromkeys(clock.costs)
+    assert choose(clock) is CANDIDATES[0]
+
+
+def test_a_candidate_that_breaks_the_device_is_named(clock, monkeypatch):
+    def broken(stream):
+        raise driver.DriverError("illegal address")
+
+    monkeypatch.setattr(clock, "stream_synchronize", broken)
+    with pytest.raises(driver.DriverError, match=r"matmul \(64, 64\): the candidate {'BLOCK': 64.*} breaks the device: illegal address"):
+        choose(clock)
+
+
+def test_shipping_keeps_what_is_said_of_other_problems(clock, tmp_path):
+    path = tmp_path / "tables" / "sm_90.json"
+    tuner.ship(path, {"matmul": [{"key": (64, "half"), "use": CANDIDATES[1]}]})
+    tuner.ship(path, {"matmul": [{"key": (64, "half"), "use": CANDIDATES[0]}, {"key": (32, "half"), "use": CANDIDATES[0]}],
+                      "conv": [{"key": (1,), "use": CANDIDATES[2]}]})
+    assert json.loads(path.read_text()) == {
+        "matmul": [{"key": [32, "half"], "use": CANDIDATES[0]}, {"key": [64, "half"], "use": CANDIDATES[0]}],
+        "conv": [{"key": [1], "use": CANDIDATES[2]}]}
+    assert len(path.read_text().splitlines()) == 9
+
+
+def test_forcing(clock):
+    forgotten = []
+    tuner.changed.append(lambda: forgotten.append(True))
+    try:
+        with tuner.forcing("matmul", CANDIDATES[2]):
+            assert choose(clock) is CANDIDATES[2] and tuner.choose("conv", 1, CANDIDATES) is CANDIDATES[0]
+        assert not clock.runs and len(forgotten) == 2
+    finally:
+        tuner.changed.pop()
+    assert choose(clock) == CANDIDATES[1]
+
+
+def test_measuring_asks_the_caller_once_for_every_problem(clock):
+    asked = []
+    choose(clock)
+    with tuner.measuring(lambda family, key, candidates, run: asked.append((family, key)) or candidates[2]):
+        assert choose(clock) == choose(clock) == CANDIDATES[2]
+    assert asked == [("matmul", (64, 64))] and choose(clock) == CANDIDATES[1]
+
+
+def test_trying_all_shows_every_candidate_and_runs_none():
+    K = pytest.importorskip("launch_kernels")
+    import tritorch
+    from tritorch.cuda.launch import launch
+
+    def twice(out, x):
+        def run(candidate):
+            launch(K.map_kernel, (1,), out, x, 64, FN=K.twice, **candidate)
+
+        run(tuner.choose("twice", (64,), CANDIDATES, K.map_kernel, run))
+
+    with simulate():
+        x, out = tritorch.ones(64, device="cuda"), tritorch.zeros(64, device="cuda")
+        with compiler.recording() as record, tuner.trying_all() as met:
+            twice(out, x)
+            twice(out, x)
+        assert out.tolist() == [2.0] * 64
+    assert met == [("twice", (64,), CANDIDATES)]
+    blocks = [(spec.constexprs[4,], spec.options["num_warps"]) for spec in record.values() if spec.kernel is K.map_kernel]
+    assert blocks == [(64, 4), (128, 4), (256, 8)]
 
 
 def test_runs_on_the_simulated_device(tmp_path, monkeypatch):
@@ -114,4 +209,27 @@ def test_runs_on_the_simulated_device(tmp_path, monkeypatch):
     runs = []
     with simulate():
         assert tuner.choose("relu", 5, CANDIDATES, run=runs.append) in CANDIDATES
-    assert len(runs) == 3 * (1 + tuner.ROUNDS * tuner.LAUNCHES)
+    assert len(runs) >= 6
+
+
+def test_a_dry_device_takes_a_training_step_of_any_size():
+    import tritorch as torch
+    from tritorch import nn, optim
+
+    before = driver.use(DryDriver(90))
+    try:
+        with compiler.recording() as record:
+            model = nn.Linear(1 << 16, 1 << 16, device="cuda")
+            optimizer = optim.SGD(model.parameters(), lr=0.1)
+            model(torch.randn(1 << 14, 1 << 16, device="cuda")).sum().backward()
+            optimizer.step()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                y = model.bias + 1
+            graph.replay()
+            assert y.tolist() == [0.0] * (1 << 16)                 # nothing ran
+            with pytest.raises(torch.cuda.OutOfMemoryError):
+                torch.empty(1 << 40, device="cuda")
+    finally:
+        driver.use(before)
+    assert any("matmul" in spec.kernel.__name__ for spec in record.values())

@@ -1,15 +1,18 @@
 """The choice between ways to run a kernel (block sizes, warps, stages).
 
-What was measured on this machine comes first, then the table shipped for the architecture (`tables/sm_90.json`), then the
-first candidate, which is the caller's best guess. With TRITORCH_TUNE=1 the candidates are timed at the first use of a key.
+What was measured on this machine comes first, then the table shipped for the architecture (`tables/sm_90.json`: this very
+problem, or the nearest of its kind), then the first candidate, which is the caller's best guess. With TRITORCH_TUNE=1 the
+candidates are timed at the first use of a key. `python -m bench tune` writes the tables.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,17 +21,26 @@ from tritorch.cuda import driver
 from tritorch.cuda.device import current_device
 from tritorch.cuda.stream import current_handle, is_capturing
 
-ROUNDS, LAUNCHES = 3, 10
+NEAR = 2.0                          # a size in a table speaks for sizes up to 4 times smaller or larger
+changed: list[Callable[[], None]] = []
+"""Called when `choose` may answer otherwise than before: whoever remembers its answers forgets them here."""
+
 _chosen: dict[tuple, dict] = {}
+_forced: dict[str, dict] = {}
+_met: list[list] = []               # what trying_all() hands out
+_measurers: list[Callable] = []     # of measuring()
 _lock = threading.RLock()
 
 
-def _forget() -> None:
+def forget() -> None:
+    """Ask the tables anew, here and in `changed`."""
     _chosen.clear()
-    _tables.cache_clear()
+    _entries.cache_clear()
+    for let_go in changed:
+        let_go()
 
 
-driver.watchers.append(_forget)
+driver.watchers.append(forget)
 
 
 def choose(family: str, key: Hashable, candidates: Sequence[dict], kernel: Any = None, run: Callable[[dict], None] | None = None) -> dict:
@@ -37,9 +49,14 @@ def choose(family: str, key: Hashable, candidates: Sequence[dict], kernel: Any =
     `key` is what the best choice depends on: sizes, dtypes. `kernel` is the kernel, so that a change of its source voids
     what was measured. `run(candidate)` launches it; it may be called many times, so it must not accumulate into its output.
     """
+    if _forced and family in _forced:
+        return _forced[family]
     place = current_device(), family, key
     found = _chosen.get(place)
     if found is None:
+        if _met:
+            _chosen[place] = candidates[0]                      # for the launches below
+            _look_at(family, key, candidates, run)
         found = _choose(family, key, candidates, kernel, run)
         if found is None:                                       # nothing may be timed while a graph is recorded: ask again later
             return candidates[0]
@@ -49,44 +66,141 @@ def choose(family: str, key: Hashable, candidates: Sequence[dict], kernel: Any =
 
 def _choose(family, key, candidates, kernel, run) -> dict | None:
     properties = driver.current().device_properties(current_device())
-    name = f"{family} {key!r}"
-    measured_name = f"{name} {getattr(kernel, 'cache_key', '')[:16]}"
-    measured = _tables(_measured_path(properties)).get(measured_name)
-    shipped = _tables(Path(__file__).parent / "tables" / f"sm_{properties.major}{properties.minor}.json").get(name)
-    for known in (measured, shipped):
-        if known in candidates:                                 # a table may be older than the candidates
-            return known
-    if run is None or len(candidates) == 1 or os.environ.get("TRITORCH_TUNE", "0") == "0":
-        return candidates[0]
+    wanted = run is not None and len(candidates) > 1 and not _met
+    found = None if wanted and _measurers else _known(family, key, candidates, kernel, properties)
+    if not wanted or not _measurers and (found is not None or os.environ.get("TRITORCH_TUNE", "0") == "0"):
+        return candidates[0] if found is None else found
     stream = current_handle(current_device())
     if is_capturing(current_device(), stream):
         return None
+    if _measurers:
+        return _measurers[-1](family, key, candidates, run)
+    from tritorch.cuda import timing
+
     with _lock:
-        best = min(candidates, key=lambda candidate: _milliseconds(run, candidate, stream))
-        _remember(_measured_path(properties), measured_name, best)
+        best = timing.fastest(f"{family} {key}", candidates, run, stream)
+        _remember(_measured_path(properties), _measured_name(family, key, kernel), best)
     return best
 
 
-def _milliseconds(run, candidate, stream) -> float:
-    """Time of one launch, the least of a few rounds; infinite where the candidate does not compile or fit."""
-    device = driver.current()
-    start, end = device.event_create(True), device.event_create(True)
-    times = []
+# ------------------------------------------------------------------ for tests, benches and compilation ahead of time
+@contextlib.contextmanager
+def forcing(family: str, candidate: dict) -> Iterator[None]:
+    """Inside, `choose` answers `candidate` for every problem of a family."""
+    before = dict(_forced)
+    _forced[family] = candidate
+    forget()
     try:
-        run(candidate)                                          # compiles and loads
-        for _ in range(ROUNDS):
-            device.event_record(start, stream)
-            for _ in range(LAUNCHES):
-                run(candidate)
-            device.event_record(end, stream)
-            device.event_synchronize(end)
-            times.append(device.event_elapsed(start, end) / LAUNCHES)
-    except driver.DriverError:
-        return float("inf")
+        yield
     finally:
-        device.event_destroy(start)
-        device.event_destroy(end)
-    return min(times)
+        _forced.clear()
+        _forced.update(before)
+        forget()
+
+
+@contextlib.contextmanager
+def trying_all() -> Iterator[list[tuple[str, Hashable, list[dict]]]]:
+    """Inside, `choose` launches every candidate of a problem that it meets for the first time, so that `compiler.recording` sees
+    all of their kernels; none of these launches runs. Yields the list of (family, key, candidates) that were met."""
+    met: list[tuple[str, Hashable, list[dict]]] = []
+    forget()
+    _met.append(met)
+    try:
+        yield met
+    finally:
+        _met.remove(met)
+        forget()
+
+
+@contextlib.contextmanager
+def measuring(measure: Callable[[str, Hashable, Sequence[dict], Callable[[dict], None]], dict]) -> Iterator[None]:
+    """Inside, `measure(family, key, candidates, run)` answers for `choose`, whatever tables say, once for every problem."""
+    forget()
+    _measurers.append(measure)
+    try:
+        yield
+    finally:
+        _measurers.remove(measure)
+        forget()
+
+
+class _Unstarted:
+    """What a driver loads while candidates are only looked at."""
+
+    def launch(self, gx, gy, gz, stream, values):
+        pass
+
+
+def _look_at(family, key, candidates, run) -> None:
+    for met in _met:
+        met.append((family, key, list(candidates)))
+    if run is None:
+        return
+    device: Any = driver.current()
+    loaded, outermost = dict(driver.functions), "load" not in vars(device)       # launches of a candidate may choose again
+    device.load = lambda *spec: _Unstarted()
+    try:
+        for candidate in candidates:
+            driver.functions.clear()
+            run(candidate)
+    finally:
+        driver.functions.clear()
+        if outermost:
+            del device.load
+            driver.functions.update(loaded)
+
+
+# ------------------------------------------------------------------ tables
+def plain(value: Any) -> Any:
+    """A key or a candidate as JSON keeps it."""
+    if isinstance(value, (tuple, list)):
+        return [plain(v) for v in value]
+    if isinstance(value, dict):
+        return {name: plain(v) for name, v in value.items()}
+    return value if value is None or isinstance(value, (bool, int, float, str)) else getattr(value, "name", None) or str(value)
+
+
+def _known(family, key, candidates, kernel, properties) -> dict | None:
+    """What the tables say, if it is still a candidate."""
+    options = {json.dumps(plain(c), sort_keys=True): c for c in candidates}
+    measured = _entries(_measured_path(properties)).get(_measured_name(family, key, kernel))
+    if measured is not None:
+        found = options.get(json.dumps(measured, sort_keys=True))
+        if found is not None:
+            return found
+    wanted, nearest = plain(key), []
+    for place, entry in enumerate(_entries(shipped_path(properties)).get(family, ())):
+        away = distance(entry["key"], wanted)
+        if away is not None:
+            nearest.append((away, place, entry["use"]))
+    for _, _, use in sorted(nearest, key=lambda n: n[:2]):
+        found = options.get(json.dumps(use, sort_keys=True))
+        if found is not None:
+            return found
+    return None
+
+
+def distance(a: Any, b: Any) -> float | None:
+    """How far apart two plain keys are: the root of the summed squares of the binary logarithms of their sizes' ratios; None where
+    anything but a size differs, or a size by more than 2 ** NEAR."""
+    total = _squares(a, b)
+    return None if total is None else math.sqrt(total)
+
+
+def _squares(a, b) -> float | None:
+    if type(a) is list and type(b) is list and len(a) == len(b):
+        parts = [_squares(x, y) for x, y in zip(a, b)]
+        return None if None in parts else sum(parts)
+    if a == b and type(a) is type(b):
+        return 0.0
+    if type(a) is int and type(b) is int and a > 0 and b > 0 and abs(away := math.log2(a / b)) <= NEAR:
+        return away * away
+    return None
+
+
+def shipped_path(properties) -> Path:
+    """The table of a device's architecture."""
+    return Path(__file__).parent / "tables" / f"sm_{properties.major}{properties.minor}.json"
 
 
 def _measured_path(properties) -> Path:
@@ -96,8 +210,12 @@ def _measured_path(properties) -> Path:
     return cache_folder() / "tuned" / f"{machine}.json"
 
 
+def _measured_name(family, key, kernel) -> str:
+    return f"{family} {json.dumps(plain(key))} {getattr(kernel, 'cache_key', '')[:16]}"
+
+
 @cache
-def _tables(path: Path) -> dict[str, dict]:
+def _entries(path: Path) -> dict:
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError):                               # absent or damaged: nothing is known
@@ -107,11 +225,26 @@ def _tables(path: Path) -> dict[str, dict]:
 def _remember(path: Path, name: str, candidate: dict) -> None:
     from tritorch.cuda.compiler import write_atomically
 
-    _tables.cache_clear()                                       # another process may have written meanwhile
-    table = {**_tables(path), name: candidate}
+    _entries.cache_clear()                                      # another process may have written meanwhile
+    table = {**_entries(path), name: plain(candidate)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(table, indent=1, sort_keys=True).encode())
     except OSError:                                             # a read-only home: measured again by the next process
         pass
-    _tables.cache_clear()
+    _entries.cache_clear()
+
+
+def ship(path: Path, found: dict[str, list[dict]]) -> None:
+    """Write entries {"key", "use"} of families into a table, one line each, sorted; what it says of other problems stays."""
+    from tritorch.cuda.compiler import write_atomically
+
+    _entries.cache_clear()
+    families = {name: {json.dumps(e["key"]): e for e in entries} for name, entries in _entries(path).items()}
+    for name, entries in found.items():
+        families.setdefault(name, {}).update({json.dumps(e["key"]): e for e in plain(entries)})
+    blocks = [f"{json.dumps(name)}: [\n" + ",\n".join(json.dumps(entries[k]) for k in sorted(entries)) + "\n]"
+              for name, entries in sorted(families.items())]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, ("{\n" + ",\n".join(blocks) + "\n}\n").encode())
+    forget()
