@@ -1,7 +1,8 @@
 """op(): a shape rule becomes an operator. Its verbs, its door, the registry, the interpreter slot.
 
 An operator is one Python function: the signature is the schema, the docstring the manual, the body the shape rule. The body
-returns a promise `(shape, dtype, device)`, a list of promises, or a Tensor, which is then a view. The verbs `impl`, `grad`,
+returns a promise `(shape, dtype, device)`, a list of promises, or a Tensor, which is then a view. A promise in a list may ask for
+strides, `(shape, dtype, device, strides)`. The verbs `impl`, `grad`,
 `jvp`, `formula`, `samples`, `errors` and `workloads` add the rest.
 """
 import functools
@@ -14,7 +15,7 @@ from tritorch.autograd.modes import state
 from tritorch.errors import check
 from tritorch.quiet import quietly
 from tritorch.shape import layout
-from tritorch.tensor import Tensor, Unfollowed, empty, refresh
+from tritorch.tensor import Tensor, Unfollowed, empty, empty_strided, refresh
 
 registry = {}                                                            # every operator by name
 
@@ -293,7 +294,7 @@ _NO_GRAD = Unfollowed("A view was created in no_grad mode")
 
 def _several(door, args, promises):
     """Several outputs at once."""
-    outs = [empty(*p) for p in promises]
+    outs = [empty(*p) if len(p) == 3 else empty_strided(p[0], p[3], *p[1:3]) for p in promises]
     device = promises[0][2]
     run = door.impls.get(device.type)
     if run is None:
@@ -313,14 +314,14 @@ def _write(door, out, args, promise):
     outs, promises = (tuple(out), promise) if several else ((out,), [promise])
     check(not isinstance(promise, Tensor), door.__name__, "an operator that computes", "a view")
     check(len(outs) == len(promises), door.__name__, f"{len(promises)} destinations", len(outs))
-    for o, (shape, dtype, device) in zip(outs, promises):
+    for o, (shape, dtype, device, *_) in zip(outs, promises):
         _check_destination(door, o, shape, dtype, device, args)
     node = slices.prepare(door, outs, args) if state.grad else None
     run = door.impls.get(promises[0][2].type)
     if run is None:
         raise _no_implementation(door, promises[0][2])
-    direct = [o.dtype is dtype and not (_overlaps(door, o, args)) for o, (_, dtype, _) in zip(outs, promises)]
-    targets = [o if ok else empty(*p) for o, ok, p in zip(outs, direct, promises)]
+    direct = [o.dtype is dtype and not (_overlaps(door, o, args)) for o, (_, dtype, *_) in zip(outs, promises)]
+    targets = [o if ok else empty(*p[:3]) for o, ok, p in zip(outs, direct, promises)]
     run(*targets, *args)
     for o, target in zip(outs, targets):
         if target is not o:

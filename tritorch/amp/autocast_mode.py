@@ -15,9 +15,9 @@ from tritorch.errors import check
 from tritorch.tensor import Tensor
 
 LOW = set("matmul addmm linear convolution attention".split())
-LOSSES = set("""cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits mse_loss l1_loss smooth_l1_loss huber_loss
-    kl_div poisson_nll_loss soft_margin_loss margin_ranking_loss hinge_embedding_loss cosine_embedding_loss triplet_margin_loss
-    multi_margin_loss multilabel_margin_loss""".split())
+LOSSES = set("""cross_entropy soft_cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits mse_loss l1_loss
+    smooth_l1_loss huber_loss kl_div poisson_nll_loss soft_margin_loss margin_ranking_loss hinge_embedding_loss cosine_embedding_loss
+    triplet_margin_loss multi_margin_loss multilabel_margin_loss""".split())
 FLOAT32 = {
     "cpu": LOSSES | {"prod"},
     "cuda": LOSSES | set("""acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus_of layer_norm_rows
@@ -57,6 +57,10 @@ class _Caster(Interpreter):
     def enter(self, name, args):
         """The arguments of a composite."""
         return self.each(args, lambda x: x.to(float32)) if name in FLOAT32[self.kind] and self.works() else args
+
+    def result(self, name, x):
+        """The dtype of the result of a composite that computes in float32 without its arguments being cast."""
+        return float32 if name in FLOAT32[self.kind] and self.works() and self.eligible(x) else None
 
     def works(self):
         return _local.active[self.kind] is self and state.run is self.run

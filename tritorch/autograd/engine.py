@@ -11,6 +11,7 @@ from tritorch.autograd.crossing import Crossing
 from tritorch.autograd.graph import GradientEdge, Node
 from tritorch.autograd.hooks import keep_gradient, register_hook, register_post_accumulate_grad_hook, retain_grad, retains_grad
 from tritorch.autograd.modes import state
+from tritorch.autograd.parts import Part, whole
 from tritorch.cuda.stream import chosen
 from tritorch.errors import GradientError, check
 from tritorch.shape import is_dense
@@ -39,6 +40,7 @@ class Run:
         self.keep, self.create, self.wanted, self.runs, self.leads, self.leaves = keep, create, wanted, runs, leads, leaves
         self.pending, self.heap, self.captured = {}, [], {}
         self.late, self.uses = {}, None                               # hooked leaves: their sums so far; how many nodes are still to come
+        self.partial = False                                             # whether a gradient arrived in parts
         self.crossing = None                                             # what keeps streams in order, once a second one is met
 
     def go(self, roots):
@@ -65,6 +67,8 @@ class Run:
         while heap:
             node = heappop(heap)[1]
             grads = pending.pop(node)
+            if self.partial:
+                grads = [whole(g) for g in grads]
             if crossing is not None or node.streams is not None:
                 crossing = self.crossing = crossing or Crossing()
                 crossing.enter(node, grads)
@@ -109,6 +113,8 @@ class Run:
         `sole`: no one else has this tensor."""
         target, index, shape, dtype = edge
         crossing = self.crossing
+        if type(g) is Part and (type(target) is Leaf or crossing is not None):
+            g, sole = g.whole(), True
         if g.shape != shape:
             g, sole = g.sum_to_size(shape), True
         if g.dtype is not dtype:
@@ -129,7 +135,7 @@ class Run:
             old = slots[index]
         if crossing is not None:
             crossing.leave(target, g, old)
-        slots[index] = g if old is None else old + g
+        slots[index] = g if old is None else g + old if type(g) is Part else old + g
 
     def accumulate(self, leaf, g, sole):
         """Add into the leaf's `.grad`; a gradient that nobody else holds becomes it without a copy."""
@@ -217,7 +223,7 @@ def after(hooks, node, pairs, grads):
     made = {}
     for edge, g in pairs:
         for e, v in zip(edge, g) if type(edge) is list else ((edge, g),):
-            made[id(e)] = v
+            made[id(e)] = whole(v)
     edges = [e for edge in node.edges for e in (edge if type(edge) is list else (edge,)) if e is not False]
     results = hooks.on_inputs([made.get(id(e)) if e else None for e in edges], grads)
     return [(e, v) for e, v in zip(edges, results) if e]

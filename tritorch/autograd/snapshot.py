@@ -1,4 +1,6 @@
 """Saved tensors: what a node keeps of a tensor, and how the tensor comes back."""
+import sys
+
 from tritorch.autograd import places
 from tritorch.autograd.modes import state
 from tritorch.errors import GradientError, check
@@ -61,6 +63,28 @@ def _overwritten(node, packed, name, op):
             f"use an out-of-place operator there, or x.clone() before it")
 
 
+def expendable(x):
+    """Whether a rule may overwrite the saved tensor x that it was given: the graph is being freed, and no one else knows the memory.
+    Never on the CPU, where numpy arrays look at memory in ways that no count tells."""
+    run, storage = state.run, x.storage
+    if type(storage) is HostStorage or run is None or run.keep or state.grad or x._tangents is not None or "_unpacked" in x.__dict__:
+        return False
+    return type(x.node) not in (Leaf, type(None)) and sys.getrefcount(storage) <= _SAVED and sys.getrefcount(storage.owner) <= _OWNED
+
+
+def _references():
+    """What getrefcount says of the storage of a snapshot that came back, and of its owner."""
+    memory = Storage()
+    memory.owner = object()
+    kept, back = (memory,), strided(memory, (), (), 0, None)
+    del memory
+    storage = back.storage
+    return sys.getrefcount(storage), sys.getrefcount(kept[0].owner)
+
+
+_SAVED, _OWNED = _references()
+
+
 class _Hooked:
     """A saved tensor in the form that a pack hook gave it."""
 
@@ -76,6 +100,7 @@ class _Hooked:
         out = self.unpacker(self.value)
         check(isinstance(out, Tensor), "saved_tensors_hooks", "an unpack hook that returns a Tensor", type(out).__name__, error=TypeError)
         out = out.detach()
+        out._unpacked = True                                             # the hooks may still have the memory
         out.node, out.index = node if self.node is _OUTPUT else self.node, self.index
         return out
 

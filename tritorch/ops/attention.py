@@ -1,13 +1,15 @@
 """Scaled dot-product attention: the operators `attention`, `attention_backward` and `attention_keep`, and the function above them."""
 import math
 
+from tritorch.autograd.modes import state
+from tritorch.autograd.parts import empty_alike
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import attention_cpu, attention_cuda
 from tritorch.ops.compare import where
 from tritorch.ops.draws import place
-from tritorch.shape import broadcast_shapes, cdiv
+from tritorch.shape import broadcast_shapes, cdiv, dense_strides
 
 # `attention` has ten parameters: four tensors, the three attributes of the function, and the place of the dropout's random numbers
 # (seed, offset, and under a captured graph the tensor that both count from), which its gradient reads again.
@@ -99,7 +101,8 @@ def attention(query, key, value, attn_mask, dropout_p, is_causal, scale, seed, o
         check(broadcast_shapes("attention", attn_mask.shape, (B, H, L, S)) == (B, H, L, S), "attention",
               f"attn_mask that broadcasts to {(B, H, L, S)}", attn_mask.shape)
     device = common_device("attention", query, key, value, attn_mask)
-    return [((B, H, L, EV), dtype, device), ((B, H, L), dtype.compute, device)]
+    shape = B, H, L, EV                                                  # heads lie as the query's do: joining them again is no copy
+    return [(shape, dtype, device, dense_strides(shape, query.strides)), ((B, H, L), dtype.compute, device)]
 
 
 @attention.impl("cpu")
@@ -112,7 +115,9 @@ attention.impl("cuda")(attention_cuda.forward)
 
 @attention.grad("query", "key", "value")
 def attention_grad(g_out, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset, base):
-    return attention_backward(g_out, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset, base)
+    values = g_out, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset, base
+    together = None if state.grad else empty_alike(query, key, value)    # parts of one projection: their gradients are parts of one too
+    return attention_backward(*values) if together is None else attention_backward.into(together, *values)
 
 
 @attention.grad("attn_mask")

@@ -23,3 +23,14 @@ def composite(fn):
         return fn(*args, **bound.kwargs)
 
     return door
+
+
+def result_dtype(name, x):
+    """The dtype in which the function `name` gives its result: that of x, or what an interpreter's method `result(name, x)` says.
+    For functions that read any dtype as it is, where casting what goes in would only cost memory."""
+    dtype, interpreter = x.dtype, state.interpreter
+    while interpreter is not None:
+        result = getattr(interpreter, "result", None)
+        dtype = dtype if result is None else result(name, x) or dtype
+        interpreter = interpreter.outer
+    return dtype

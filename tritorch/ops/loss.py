@@ -4,13 +4,14 @@ import warnings
 import numpy as np
 
 from tritorch.autograd.modes import state
+from tritorch.autograd.snapshot import expendable
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.activation import log_sigmoid
 from tritorch.ops.compare import where
-from tritorch.ops.composite import composite
+from tritorch.ops.composite import composite, result_dtype
 from tritorch.ops.create import arange
 from tritorch.ops.elementwise import binary
 from tritorch.ops.normalize import contiguous, scalar
@@ -111,10 +112,11 @@ def cross_entropy_cuda(loss, target_weight, lse, x, target, weight, ignore_index
 def cross_entropy_grad(g_loss, input, target, weight, lse, ignore_index, label_smoothing):
     if state.grad:
         lse = input.logsumexp(class_dim(input)).to(lse.dtype)
-    return cross_entropy_backward(g_loss, input, target, lse, weight, ignore_index, label_smoothing)
+    values = g_loss, input, target, lse, weight, ignore_index, label_smoothing
+    return cross_entropy_backward.into(input.detach(), *values) if expendable(input) else cross_entropy_backward(*values)
 
 
-@op
+@op(aliasable=True)                                                      # so that the gradient can take the place of the logits
 def cross_entropy_backward(gradient, input, target, lse, weight=None, ignore_index=-100, label_smoothing=0.0):
     """The gradient of cross entropy with respect to the logits, from that of every sample's loss.
 
@@ -203,7 +205,6 @@ cross_entropy_backward.workloads(lambda make: [
      4 * 8192 * n, 4 * 8192 * n) for n in (32768, 50304, 131072)])
 
 
-@composite
 def cross_entropy(input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean", label_smoothing=0.0):
     """Cross entropy of logits (N, C, …) against class indices (N, …) or class probabilities (N, C, …).
 
@@ -216,19 +217,25 @@ def cross_entropy(input, target, weight=None, size_average=None, ignore_index=-1
     """
     reduction = legacy_reduction(size_average, reduce, reduction)
     if target.dtype.is_floating_point:
-        check(target.shape == input.shape, "cross_entropy", f"class probabilities of shape {tuple(input.shape)}", target.shape)
-        dim = class_dim(input)
-        n = input.shape[dim]
-        if label_smoothing:
-            target = target * (1 - label_smoothing) + label_smoothing / n
-        terms = log_softmax(input, dim) * target
-        if weight is not None:
-            terms = terms * weight.reshape([-1 if d == dim else 1 for d in range(input.ndim)])
-        loss = -terms.sum(dim)
-        return loss.sum() / (input.numel() // n) if reduction == "mean" else reduced(loss, reduction)
+        return soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     loss, target_weight, _ = cross_entropy_rows(input, target, weight, ignore_index, label_smoothing)
     loss = loss.sum() / target_weight.sum() if reduction == "mean" else reduced(loss, reduction)
-    return loss.to(input.dtype)
+    return loss.to(result_dtype("cross_entropy", input))                 # half types are read as they are: logits can be the largest tensor
+
+
+@composite
+def soft_cross_entropy(input, target, weight, reduction, label_smoothing):
+    """Cross entropy against class probabilities."""
+    check(target.shape == input.shape, "cross_entropy", f"class probabilities of shape {tuple(input.shape)}", target.shape)
+    dim = class_dim(input)
+    n = input.shape[dim]
+    if label_smoothing:
+        target = target * (1 - label_smoothing) + label_smoothing / n
+    terms = log_softmax(input, dim) * target
+    if weight is not None:
+        terms = terms * weight.reshape([-1 if d == dim else 1 for d in range(input.ndim)])
+    loss = -terms.sum(dim)
+    return loss.sum() / (input.numel() // n) if reduction == "mean" else reduced(loss, reduction)
 
 
 @composite

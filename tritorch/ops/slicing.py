@@ -1,6 +1,8 @@
 """Views of some of the elements: select, slices, diagonals, windows, as_strided, and the pieces that split and chunk give."""
 import operator
 
+from tritorch.autograd.modes import state
+from tritorch.autograd.parts import Part
 from tritorch.dispatch import op
 from tritorch.errors import check
 from tritorch.ops.view import same_memory
@@ -158,10 +160,17 @@ def _into_zeros(g, shape, take):
 
 
 def select_backward(g, shape, dim, index):
-    return _into_zeros(g, shape, lambda out: select(out, dim, index))
+    if state.grad:
+        return _into_zeros(g, shape, lambda out: select(out, dim, index))
+    d = wrap_dim(dim, len(shape), "select")
+    return Part(shape, [(g.unsqueeze(d), d, index % shape[d])])
 
 
 def slice_backward(g, shape, dim, start, stop, step):
+    if g.shape == shape and step == 1:
+        return g
+    if not state.grad and step == 1:
+        return Part(shape, [(g, dim, start)])
     return _into_zeros(g, shape, lambda out: slice_dim(out, dim, start, stop, step))
 
 

@@ -1,0 +1,149 @@
+"""Gradients of pieces travel as pieces; saved memory that no one else knows is written over; results lie as what they came from."""
+import numpy as np
+import pytest
+
+import tritorch as torch
+from tritorch.autograd.parts import empty_alike
+from tritorch.dispatch import Interpreter
+from tritorch.nn import functional as F
+
+
+class Calls(Interpreter):
+    def __init__(self):
+        self.names = []
+
+    def __call__(self, op, args, out):
+        self.names.append(op.__name__)
+        return self.proceed(op, args, out)
+
+
+def gradient(cut, weights):
+    """The gradient of Σ weight · piece through a tensor that is not a leaf, and the operators of its backward pass."""
+    x = torch.arange(24.0).view(2, 3, 4).requires_grad_()
+    pieces = cut(x * 1.0)
+    loss = sum((p * w).sum() for p, w in zip(pieces, weights))
+    with Calls() as seen:
+        loss.backward()
+    return x.grad.numpy(), seen.names
+
+
+CUTS = {
+    "split": (lambda x: x.split([1, 3], 2), lambda g: (g[:, :, :1], g[:, :, 1:]), True),
+    "unbind": (lambda x: x.unbind(1), lambda g: (g[:, 0], g[:, 1], g[:, 2]), True),
+    "gaps": (lambda x: (x[:, :, 2], x[:, :, :1]), lambda g: (g[:, :, 2], g[:, :, :1]), False),
+    "overlap": (lambda x: (x[:, :2], x[:, 1:], x[:, 1]), lambda g: (g[:, :2], g[:, 1:], g[:, 1]), False),
+    "two dims": (lambda x: (x[1], x[:, 2], x[:, :, 3]), lambda g: (g[1], g[:, 2], g[:, :, 3]), False),
+    "and all": (lambda x: (x[:, :1], x, x[:, 2:]), lambda g: (g[:, :1], g, g[:, 2:]), False),
+    "steps": (lambda x: (x[:, ::2], x[:, 1]), lambda g: (g[:, ::2], g[:, 1]), False),
+    "empty piece": (lambda x: x.split([0, 1, 2], 1), lambda g: (g[:, :0], g[:, :1], g[:, 1:]), True),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_pieces_sum_up(name):
+    cut, places, covers = CUTS[name]
+    shapes = [p.shape for p in cut(torch.zeros(2, 3, 4))]
+    weights = [np.random.default_rng(k).standard_normal(s).astype("f4") for k, s in enumerate(shapes)]
+    want = np.zeros((2, 3, 4), "f4")
+    for place, w in zip(places(want), weights):
+        place += w
+    got, names = gradient(cut, [torch.tensor(w) for w in weights])
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    assert not covers or not {"fill", "add"} & set(names[names.index("mul"):]), names
+
+
+def test_parts_reach_leaves_hooks_and_captures():
+    x = torch.arange(6.0).requires_grad_()
+    (x[:2].sum() + x[4:].sum()).backward()
+    x[1:3].sum().backward()
+    assert x.grad.tolist() == [1, 2, 1, 0, 1, 1]
+    y, seen = x * 1, []
+    y.register_hook(lambda g: seen.append(g.tolist()))
+    assert torch.autograd.grad(y[3:].sum() + y[5], y)[0].tolist() == [0, 0, 0, 1, 1, 2] and seen == [[0, 0, 0, 1, 1, 2]]
+    y, seen = (x * 1), []
+    part = y[:2]
+    part.grad_fn.register_hook(lambda inputs, outputs: seen.append(inputs[0].tolist()))
+    part.sum().backward()
+    assert seen == [[1, 1, 0, 0, 0, 0]]
+
+
+def test_heads_of_one_projection_get_one_gradient(cuda):
+    """q, k and v cut from one tensor: their gradients are written where they belong, and joining the heads is no copy."""
+    values = np.random.default_rng(0).standard_normal((2, 5, 3 * 8)).astype("f4")
+    grads = {}
+    for device in ("cpu", cuda):
+        x = torch.tensor(values).to(device).requires_grad_()
+        q, k, v = [p.view(2, 5, 2, 4).transpose(1, 2) for p in (x * 1.0).split(8, 2)]
+        joined = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        assert joined.is_contiguous()
+        loss = joined.reshape(2, 5, 8).square().sum()
+        with Calls() as seen:
+            loss.backward()
+        assert not {"copy_to", "fill", "add", "assign"} & set(seen.names[seen.names.index("attention_backward"):]), seen.names
+        grads[str(device)] = x.grad.cpu().numpy()
+    first, second = grads.values()
+    np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6)
+    q = torch.tensor(values).requires_grad_()
+    parts = [q[:, :, k * 8:][:, :, :8].view(2, 5, 2, 4).transpose(1, 2).contiguous() for k in range(3)]
+    F.scaled_dot_product_attention(*parts, is_causal=True).square().sum().backward()
+    np.testing.assert_allclose(q.grad.numpy(), first, rtol=1e-5, atol=1e-6)
+
+
+def test_only_what_fills_a_memory_is_laid_out_alike():
+    x = torch.zeros(4, 3, 2)
+    assert [p.strides for p in empty_alike(*x.unbind(1))] == [(6, 1)] * 3
+    assert empty_alike(*x.unbind(1)[:2]) is None and empty_alike(x[:, 0], x[:, 0]) is None and empty_alike(x, x.clone()) is None
+
+
+# ------------------------------------------------------------------ writing over the logits
+def logits_and_loss(device):
+    x = torch.tensor([[0.5, 1.0, -1.0], [2.0, 0.0, 0.3]], device=device, requires_grad=True)
+    logits = (x * 2).view(2, 3)
+    return x, logits, F.cross_entropy(logits, torch.tensor([0, 2], device=device))
+
+
+@pytest.fixture
+def wanted(cuda):
+    x, logits, loss = logits_and_loss(cuda)
+    loss.backward(retain_graph=True)                                     # nothing may be written over
+    return x.grad.tolist()
+
+
+def test_the_gradient_takes_the_place_of_logits_that_no_one_holds(cuda, wanted):
+    x, logits, loss = logits_and_loss(cuda)
+    address, seen = logits.data_ptr(), []
+    logits.grad_fn.register_prehook(lambda grads: seen.append(grads[0].data_ptr() == address))
+    del logits
+    loss.backward()
+    assert seen == [True] and x.grad.tolist() == wanted
+
+
+@pytest.mark.parametrize("holder", [lambda x: x, lambda x: x.detach(), lambda x: x[0], lambda x: x.data, lambda x: x.storage.owner])
+def test_logits_that_someone_holds_are_left_alone(holder, cuda, wanted):
+    x, logits, loss = logits_and_loss(cuda)
+    held, address, seen = holder(logits), logits.data_ptr(), []
+    logits.grad_fn.register_prehook(lambda grads: seen.append(grads[0].data_ptr() == address))
+    del logits
+    loss.backward()
+    assert held is not None and seen == [False] and x.grad.tolist() == wanted
+
+
+def test_leaves_and_hooked_values_are_left_alone(cuda, wanted):
+    leaf = torch.tensor([[0.5, 1.0, -1.0]], device=cuda, requires_grad=True)
+    F.cross_entropy(leaf, torch.tensor([0], device=cuda)).backward()
+    assert leaf.tolist() == [[0.5, 1.0, -1.0]]
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or len(kept) - 1, lambda k: kept[k]):
+        x, logits, loss = logits_and_loss(cuda)
+    before = [t.tolist() for t in kept]
+    del logits
+    loss.backward()
+    assert [t.tolist() for t in kept] == before and x.grad.tolist() == wanted
+
+
+def test_logits_are_not_cast_under_autocast():
+    logits = torch.tensor([[0.5, 1.0, -1.0]]).bfloat16().requires_grad_()
+    with Calls() as seen, torch.autocast("cpu"):
+        loss = F.cross_entropy(logits, torch.tensor([0]))
+    assert loss.dtype is torch.float32 and "copy_to" not in seen.names
+    assert loss.item() == pytest.approx(F.cross_entropy(logits.detach().float(), torch.tensor([0])).item())

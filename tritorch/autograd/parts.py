@@ -1,0 +1,78 @@
+"""Gradients of pieces of a tensor, kept as pieces until the whole is needed.
+
+The gradient of a slice is zeros with a part filled in. Where a tensor is cut up (`split`, `unbind`, a loop over time steps), one such
+tensor for each piece, and their sum, would move the whole memory several times for every piece. A Part says the same and moves nothing:
+parts meet in one Part, and pieces that cover the tensor are written side by side, once, or not at all if they already lie so.
+"""
+from tritorch.autograd.modes import state
+from tritorch.shape import is_dense
+from tritorch.tensor import empty, strided
+
+
+class Part:
+    """Zeros of `shape` plus, for each (g, dim, start) of `pieces`, g at `start` of `dim`. Made by gradient rules inside a backward pass."""
+
+    __slots__ = ("shape", "dtype", "pieces")
+
+    def __init__(self, shape, pieces):
+        self.shape, self.dtype, self.pieces = shape, pieces[0][0].dtype, pieces
+        state.run.partial = True
+
+    def __add__(self, other):
+        if type(other) is Part:
+            return Part(self.shape, self.pieces + other.pieces)
+        return other + self.whole()
+
+    def to(self, dtype):
+        return self.whole().to(dtype)
+
+    def whole(self):
+        """The gradient as one tensor."""
+        pieces, dim = sorted(self.pieces, key=lambda piece: piece[2]), self.pieces[0][1]
+        ends = [start + g.shape[dim] for g, _, start in pieces]
+        apart = all(d == dim for _, d, _ in pieces) and all(end <= start for end, (_, _, start) in zip(ends, pieces[1:]))
+        covers = apart and sum([g.shape[dim] for g, _, _ in pieces]) == self.shape[dim]
+        side_by_side = _joined(self.shape, dim, pieces) if covers else None
+        if side_by_side is not None:
+            return side_by_side
+        out = empty(self.shape, self.dtype, pieces[0][0].device)
+        if not covers:
+            out.zero_()
+        for g, d, start in pieces if apart else self.pieces:
+            target = out.narrow(d, start, g.shape[d])
+            if apart:
+                target.copy_(g)
+            else:
+                target.add_(g)
+        return out
+
+
+def whole(g):
+    """A gradient as a tensor."""
+    return g.whole() if type(g) is Part else g
+
+
+def _joined(shape, dim, pieces):
+    """The tensor whose pieces lie side by side in one memory already, or None. The pieces are in order."""
+    (first, _, _), (last, _, end) = pieces[0], pieces[-1]
+    step, rest = divmod(last.offset - first.offset, end) if end else (first.strides[dim], 0)
+    if step <= 0 or rest:
+        return None
+    strides = first.strides[:dim] + (step,) + first.strides[dim + 1:]
+    for g, _, start in pieces:
+        fits = g.storage is first.storage and g.offset == first.offset + start * step and g._tangents is None
+        if not fits or any(a != b for a, b, n in zip(g.strides, strides, g.shape) if n > 1):
+            return None
+    return strided(first.storage, shape, strides, first.offset, first.dtype)
+
+
+def empty_alike(*tensors):
+    """Unset tensors in one memory, with the layout that `tensors` have in theirs; None unless these fill one, evenly interleaved."""
+    order = sorted(tensors, key=lambda x: x.offset)
+    first, step = order[0], order[1].offset - order[0].offset
+    even = step and all(x.storage is first.storage and x.shape == first.shape and x.strides == first.strides and x.dtype is first.dtype
+                        and x.offset == first.offset + k * step for k, x in enumerate(order))
+    if not even or not is_dense((len(tensors), *first.shape), (step, *first.strides)):
+        return None
+    memory = empty((len(tensors) * first.numel(),), first.dtype, first.device).storage
+    return [strided(memory, x.shape, x.strides, x.offset - first.offset, x.dtype) for x in tensors]
