@@ -15,7 +15,7 @@ SOURCES = sorted(p.relative_to(ROOT) for tree in TREES for p in (ROOT / tree).rg
 LAYERS = [
     ["tritorch", "tritorch.cuda.amp"],             # nn, optim, utils, amp, serialization, func, …: everything that is built on operators
     ["tritorch.ops", "tritorch.printing"],
-    ["tritorch.dispatch"],
+    ["tritorch.dispatch", "tritorch.repeat"],
     ["tritorch.autograd"],
     ["tritorch.generator", "tritorch.philox", "tritorch.precision"],
     ["tritorch.tensor"],

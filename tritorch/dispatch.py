@@ -14,6 +14,7 @@ from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.errors import check
 from tritorch.quiet import quietly
+from tritorch.repeat import repeating
 from tritorch.shape import layout
 from tritorch.tensor import Tensor, Unfollowed, empty, empty_strided, refresh
 
@@ -181,7 +182,7 @@ def _on_device(door, fn):
                     _brought(door, part, home)
         return fn(*values)
 
-    return run
+    return repeating(run)
 
 
 def _brought(door, v, home):

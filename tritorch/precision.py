@@ -1,4 +1,5 @@
 """How precisely float32 products are computed on a GPU."""
+from tritorch.cuda import driver
 from tritorch.errors import check
 
 _PRECISIONS = {"highest": "ieee", "high": "tf32", "medium": "bf16"}
@@ -18,7 +19,9 @@ def set_float32_matmul_precision(precision):
     """
     global _chosen
     check(precision in _PRECISIONS, "set_float32_matmul_precision", "'highest', 'high' or 'medium'", repr(precision))
-    _chosen = precision
+    if precision != _chosen:
+        _chosen = precision
+        driver.forget_calls()
 
 
 def get_float32_matmul_precision():

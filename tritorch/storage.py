@@ -5,6 +5,7 @@ Storage dies. Storages do not know shapes or gradients.
 """
 import contextlib
 import ctypes
+from importlib import import_module
 
 import numpy as np
 
@@ -82,11 +83,20 @@ def host_storage(array):
 
 def device_storage(nbytes, device):
     """Fresh memory of a CUDA device, on its current stream."""
-    global allocate, current_handle
+    global allocate, current_handle, current_trace, streams, traces
     if allocate is None:                                                 # the CUDA layer loads with the first CUDA tensor
         from tritorch.cuda.allocator import allocate
-        from tritorch.cuda.stream import current_handle
-    return block_storage(allocate(nbytes, device.index, current_handle(device.index)), nbytes, device)
+        streams = import_module("tritorch.cuda.stream")                  # tritorch.cuda.stream is the function of that name
+        current_handle = streams.current_handle
+        from tritorch.cuda.trace import current as current_trace
+        from tritorch.cuda.trace import traces
+    index = device.index
+    block = allocate(nbytes, index, current_handle(index) if streams.used else 0)
+    out = _new(Storage)
+    out.device, out.nbytes, out.owner, out.ptr, out.version, out._bytes = device, nbytes, block, block.span.ptr, 0, None
+    if traces and current_trace() is not None:
+        current_trace().made(out)
+    return out
 
 
 def block_storage(block, nbytes, device):
@@ -96,4 +106,4 @@ def block_storage(block, nbytes, device):
     return out
 
 
-allocate = current_handle = None
+allocate = current_handle = current_trace = streams = traces = None

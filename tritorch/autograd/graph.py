@@ -17,6 +17,7 @@ from tritorch.autograd.snapshot import as_it_was, holds_memory, is_tensor, pack,
 from tritorch.errors import GradientError, check
 from tritorch.tensor import Leaf, Tensor, empty, refresh
 
+_new = object.__new__
 next_seq = count(1).__next__
 _known = places.known
 cuda_streams = import_module("tritorch.cuda.stream")                     # tritorch.cuda.stream is the function of that name
@@ -229,20 +230,22 @@ def record(op, args, outs):
     """Make the node of a call if one of its inputs needs a gradient that a rule can give, and hang it on the outputs."""
     mask, bit, edges = 0, 1, []
     for a in args:
-        edge = False
         if isinstance(a, Tensor):
             if a.base is not None and a.base.node is not a.base_node:
                 refresh(a)
-            node, edge = a.node, None
-            if node is not None:
+            node = a.node
+            if node is None:
+                edges.append(None)
+            else:
                 mask |= bit
-                edge = (node, a.index, a.shape, a.dtype)
-        elif type(a) is tuple and a:
-            several = [_edge(v) for v in a]
-            if any(several):
+                edges.append((node, a.index, a.shape, a.dtype))
+        else:
+            several = type(a) is tuple and [_edge(v) for v in a]
+            if several and any(several):
                 mask |= bit
-                edge = several
-        edges.append(edge)
+                edges.append(several)
+            else:
+                edges.append(False)
         bit += bit
     if not mask:
         return
@@ -272,25 +275,27 @@ def written_edges(args, written):
 
 def make_node(plan, args, edges, written=None):
     """A node with its edges and saved inputs. `written` is the tensor that the call writes in place."""
-    node = OpNode()
+    node = _new(OpNode)
     node.seq, node.plan, node.hooks, node.streams, node.trace = next_seq(), plan, None, None, None
     node.edges = edges if plan.covers else [e if k in plan.inputs else e and None for k, e in enumerate(edges)]
     saved = node.saved = []
     for source, k in plan.saves:
         if source is ARG:
             value = args[k]
-            saved.append(pack(value if written is None or value is not written else as_it_was(value)))
+            saved.append(pack(value if value is not written or written is None else as_it_was(value)))
         elif source is OUTPUT:
             saved.append(None)
         else:
             value = args[k]
             saved.append(FACTS[source](value) if isinstance(value, Tensor) else () if source == "shape" else None)
     frame = sys._getframe(3)                                             # who called the door; as places.user_place, without its calls
-    while _known.get(frame.f_code.co_filename, True):
-        if frame.f_back is None or not places.is_inside(frame.f_code.co_filename):
+    code = frame.f_code
+    while _known.get(code.co_filename, True):
+        if frame.f_back is None or not places.is_inside(code.co_filename):
             break
         frame = frame.f_back
-    node.frame = frame.f_code, frame.f_lasti
+        code = frame.f_code
+    node.frame = code, frame.f_lasti
     if state.anomaly is not None:
         node.trace = places.user_trace()
     return node
@@ -298,14 +303,17 @@ def make_node(plan, args, edges, written=None):
 
 def hang(node, outs):
     """Finish a node with its outputs and make it their history."""
-    node.outputs = len(outs)
-    # one output: its gradient always arrives
-    node.shapes = [(o.shape, o.dtype, o.storage.device) for o in outs] if len(outs) > 1 else None
-    saved, plan = node.saved, node.plan
+    plan = node.plan
     for k, which in plan.saved_outputs:
-        saved[k] = pack(outs[which], True, which)
+        node.saved[k] = pack(outs[which], True, which)
     if cuda_streams.used:
         note(node)
+    if len(outs) == 1:
+        (out,), node.outputs, node.shapes = outs, 1, None                # one output: its gradient always arrives
+        if plan.outputs[0] and out.dtype.is_floating_point:
+            out.node, out.index = node, 0
+        return
+    node.outputs, node.shapes = len(outs), [(o.shape, o.dtype, o.storage.device) for o in outs]
     for k, o in enumerate(outs):
         if plan.outputs[k] and o.dtype.is_floating_point:
             o.node, o.index = node, k

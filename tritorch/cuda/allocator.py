@@ -42,7 +42,7 @@ def allocate(nbytes: int, device_index: int, stream: int) -> Block:
         span = memory_of(device_index).find(nbytes, stream)
     span.nbytes = nbytes
     block = _new(Block)
-    block.ptr, block.size, block.span = span.ptr, span.size, span
+    block.span = span
     journal = span.journal
     journal.append(nbytes)
     if len(journal) > BATCH:
@@ -55,7 +55,9 @@ def allocate(nbytes: int, device_index: int, stream: int) -> Block:
 class Block:
     """Memory at `ptr`, `size` bytes. It goes back to its pool when this object dies, in any thread and inside gc: no lock."""
 
-    __slots__ = ("ptr", "size", "span")
+    __slots__ = ("span",)
+    ptr = property(lambda self: self.span.ptr)
+    size = property(lambda self: self.span.size)
 
     def __del__(self):
         span = self.span

@@ -281,6 +281,7 @@ def recording() -> Iterator[dict[str, Specialisation]]:
     record: dict[str, Specialisation] = {}
     before, driver.hardware_tiles = driver.hardware_tiles, True
     driver.functions.clear()
+    driver.forget_calls()
     _recorders.append(record)
     try:
         yield record
@@ -288,6 +289,7 @@ def recording() -> Iterator[dict[str, Specialisation]]:
         _recorders.remove(record)
         driver.hardware_tiles = before
         driver.functions.clear()
+        driver.forget_calls()
 
 
 def observe(spec: Specialisation) -> None:

@@ -176,6 +176,9 @@ _NOTHING = "no CUDA device is usable ({}); use device='cpu', or TRITORCH_CUDA=si
 functions: dict[Any, Callable] = {}
 """What `launch` has loaded, by all that the machine code depends on; emptied when the driver is replaced."""
 
+call_tables: list[dict] = []
+"""What operators remember of the launches of their calls; emptied by forget_calls."""
+
 hardware_tiles = False
 """True while kernels that the simulated device runs must have the block sizes of a GPU, because they will be compiled."""
 
@@ -212,12 +215,19 @@ def chosen() -> bool:
     return _chosen is not None
 
 
+def forget_calls() -> None:
+    """Something changed that implementations look at besides their arguments: the launches they make may be others now."""
+    for table in call_tables:
+        table.clear()
+
+
 def use(driver: Driver | None) -> Driver | None:
     """Install a driver for the whole process and return the one before it; None: choose anew at the next call."""
     global _chosen, _absent
     with _lock:
         previous, _chosen, _absent = _chosen, driver, None
         functions.clear()
+        forget_calls()
         for let_go in watchers:
             let_go()
         return previous

@@ -20,6 +20,8 @@ from tritorch.cuda import driver
 from tritorch.cuda.device import current_device
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.stream import current_handle
+from tritorch.cuda.trace import current as current_trace
+from tritorch.cuda.trace import traces
 from tritorch.errors import check
 from tritorch.shape import Size
 
@@ -55,6 +57,13 @@ class TensorDescriptor:
               "a 16-byte aligned tensor whose last stride is 1 and whose other strides are multiples of 16 bytes", self.strides,
               self.dtype, error=ValueError)
         check(min(self.shape) > 0, "TensorDescriptor", "no empty dim", self.shape, error=ValueError)
+
+    def moved(self, pointer: int) -> TensorDescriptor:
+        """The same description of other memory."""
+        other = object.__new__(TensorDescriptor)
+        other.tensor, other.ptr, other.dtype, other.block, other.padding = None, pointer, self.dtype, self.block, self.padding
+        other.shape, other.strides = self.shape, self.strides
+        return other
 
     def __repr__(self):
         return f"TensorDescriptor({self.dtype}, shape={self.shape}, strides={self.strides}, block={self.block})"
@@ -113,6 +122,17 @@ def _start(key, kernel, grid, args, constexprs, num_warps, num_stages):
         raise
     except Exception as error:
         raise _explained(kernel, grid, args, constexprs, error) from error
+    if traces and current_trace() is not None:
+        current_trace().launched(start, grid, _leaves(args), values)
+
+
+def _leaves(args):
+    """The arguments that `_collect` makes values of, in the order of the values."""
+    for a in args:
+        if a.__class__ in _tuples or isinstance(a, list):
+            yield from _leaves(a)
+        elif a is not None and not (a.__class__ is not bool and hasattr(a, "__index__") and not hasattr(a, "storage") and a == 1):
+            yield a
 
 
 def _collect(args, key, values):

@@ -15,6 +15,7 @@ from tritorch.cuda.device import device as on_device
 from tritorch.cuda.memory_report import *  # noqa: F403
 from tritorch.cuda.memory_report import _dump_snapshot, _record_memory_history, _snapshot  # noqa: F401
 from tritorch.cuda.stream import captures, current_handle, is_capturing, refuse_capture
+from tritorch.cuda.trace import spoil, traces
 from tritorch.errors import check
 
 _free: dict[int, list[int]] = {}                           # size -> page-locked addresses
@@ -24,6 +25,8 @@ _lock = threading.RLock()                                  # reentrant: the coll
 
 def copy(dst_ptr: int, src_ptr: int, nbytes: int, kind: str, device_index: int, non_blocking: bool = False) -> None:
     """Copy bytes; `kind` is "h2d", "d2h", "d2d" or "p2p". Only a "d2h" copy that is not `non_blocking` waits."""
+    if traces:
+        spoil()
     if nbytes:
         stream = current_handle(device_index)
         waits = kind == "d2h" and not non_blocking
@@ -39,6 +42,8 @@ def copy(dst_ptr: int, src_ptr: int, nbytes: int, kind: str, device_index: int, 
 
 def fill(ptr: int, value: int, width: int, count: int, device_index: int) -> None:
     """Write `count` repetitions of an unsigned pattern of `width` bytes (1, 2 or 4)."""
+    if traces:
+        spoil()
     if count:
         with on_device(device_index):
             driver.current().fill(ptr, value, width, count, current_handle(device_index))

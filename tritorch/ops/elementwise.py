@@ -14,6 +14,7 @@ from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, promote_float, types
 from tritorch.errors import check
 from tritorch.ops.arrays import on_arrays
+from tritorch.ops.flat import flat_binary, flat_unary
 from tritorch.shape import broadcast_shapes, broadcast_strides, cdiv, is_contiguous, layout
 from tritorch.tensor import Tensor
 
@@ -236,6 +237,8 @@ def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, 
     def on_cuda(out, input, *values):
         launch_elementwise(out, (input,), getattr(functions, fn), compute_type(input, out), values)
 
+    made.impl("cuda", raw=True)(flat_unary(made.impls["cuda"], on_cuda))
+
     @made.samples
     def default_samples(make):
         draw = domain or {}
@@ -277,6 +280,8 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
     @made.impl("cuda")
     def on_cuda(out, x, y, *values):
         launch_elementwise(out, (x, y), getattr(functions, fn), compute_type(x, y, out), values)
+
+    made.impl("cuda", raw=True)(flat_binary(made.impls["cuda"], on_cuda))
 
     @made.samples
     def default_samples(make):

@@ -47,10 +47,12 @@ def fault_word(device, name):
     """(the word of a device where kernels report bad indices, the number of this operator); (None, 0) if a first call is captured."""
     from tritorch.cuda import faults
     from tritorch.cuda.stream import captures
+    from tritorch.cuda.trace import spoil
 
     word = faults.words.get(device.index)
     if word is None:
         if device.index in captures:
+            spoil()
             return None, 0
         word = faults.words[device.index] = strided(block_storage(_Word(device.index), 16, device), (2,), (1,), 0, types.int64)
     faults.unread.add(device.index)

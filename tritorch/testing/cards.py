@@ -280,6 +280,22 @@ def check_capture(op, where):
                 assert_near(got, want, f"{what} replayed", tolerance(got.dtype))
 
 
+def check_repeated(op, where):
+    """A second call of the same kind, which repeats the first one's launches, is right for its own values, whatever lies where."""
+    if where is cpu:
+        return
+    for args, others in zip(samples_of(op), samples_of(op, seed=1)):
+        what = describe(op, others)
+        with modes.no_grad():
+            there = leaves(args, where)
+            kept = [results(op(*there)), results(op(*there))]
+            want = results(op(*leaves(others)))
+            for got, expect in zip(results(op(*leaves(others, where))), want):
+                assert_near(got, expect, f"{what} repeated", tolerance(got.dtype))
+            for first, second in zip(*kept):
+                assert_near(second, first, f"{describe(op, args)} repeated", 0.0)
+
+
 def check_errors(op, where):
     """Every bad call gets its sentence and exception type."""
     if op.errors_body is None:
@@ -294,7 +310,8 @@ def check_errors(op, where):
 
 
 CHECKS = {f.__name__.removeprefix("check_"): f for f in (
-    check_values, check_layouts, check_gradients, check_destinations, check_dtypes, check_forward_mode, check_capture, check_errors)}
+    check_values, check_layouts, check_gradients, check_destinations, check_dtypes, check_forward_mode, check_capture, check_repeated,
+    check_errors)}
 
 
 def check_op(op, device="cpu", checks=None):

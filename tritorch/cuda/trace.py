@@ -1,0 +1,74 @@
+"""What one operator call queues on the device, noted so that it can be queued again (tritorch/repeat.py does that)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from threading import get_ident
+from typing import Any
+
+from tritorch.cuda import faults
+
+traces: dict[int, Trace] = {}                   # thread -> the call that is being watched there
+
+
+def current() -> Trace | None:
+    """The call of this thread that is being watched."""
+    return traces.get(get_ident())
+
+
+def spoil() -> None:
+    """What happens now cannot be repeated without running the implementation again."""
+    trace = traces.get(get_ident())
+    if trace is not None:
+        trace.whole = False
+
+
+class Trace:
+    """Watches what this thread queues inside its `with` block. `storages` are those of the arguments, `pointers` the addresses of
+    the arguments' first elements.
+
+    Afterwards `steps` are the launches: (start, x, y, z, values, patches), a patch being (place in `values`, which argument or
+    temporary, distance from its first element, None or what makes a descriptor of the pointer); `temporaries` are the sizes of the
+    memory that the call made for itself.
+    """
+
+    def __init__(self, storages: Sequence[Any], pointers: Sequence[int], device):
+        self.storages, self.pointers, self.device = [*storages], [*pointers], device
+        self.steps: list[tuple] = []
+        self.temporaries: list[int] = []
+        self.whole, self.reports = True, False
+
+    def __enter__(self):
+        traces[get_ident()] = self
+        return self
+
+    def __exit__(self, *exception):
+        del traces[get_ident()]
+
+    def made(self, storage) -> None:
+        """Memory that the call made for itself. It is kept until the call is over, so that each piece has an address of its own."""
+        self.storages.append(storage)
+        self.pointers.append(storage.ptr)
+        self.temporaries.append(storage.nbytes)
+        self.whole = self.whole and storage.device is self.device
+
+    def launched(self, start, grid, leaves: Iterable, values: Sequence) -> None:
+        """A launch with `values`; the `leaves` that they came from tell which are pointers (tensors) and descriptors."""
+        given, patches = [*values], []
+        for place, leaf in enumerate(leaves):
+            moved = getattr(leaf, "moved", None)
+            if moved is not None or hasattr(leaf, "storage"):
+                given[place] = None
+                patches.append((place, *self.find(leaf.ptr if moved else values[place]), moved))
+        self.steps.append((start, *(*grid, 1, 1)[:3], given, patches))
+
+    def find(self, pointer: int) -> tuple[int | None, int]:
+        """(which storage a pointer lies in, its distance from the argument's first element), or (None, the pointer) for the word of
+        bad indices, which stays where it is."""
+        for k, storage in enumerate(self.storages):
+            if storage.ptr <= pointer < storage.ptr + max(storage.nbytes, 1):
+                return k, pointer - self.pointers[k]
+        word = faults.words.get(self.device.index)
+        self.reports = word is not None and pointer == word.data_ptr()
+        self.whole = self.whole and self.reports
+        return None, pointer
