@@ -20,6 +20,7 @@ from typing import Any
 from tritorch.cuda import driver
 from tritorch.cuda.device import current_device
 from tritorch.cuda.stream import current_handle, is_capturing
+from tritorch.cuda.trace import spoil
 
 NEAR = 2.0                          # a size in a table speaks for sizes up to 4 times smaller or larger
 changed: list[Callable[[], None]] = []
@@ -36,6 +37,7 @@ def forget() -> None:
     """Ask the tables anew, here and in `changed`."""
     _chosen.clear()
     _entries.cache_clear()
+    driver.forget_calls()
     for let_go in changed:
         let_go()
 
@@ -70,6 +72,7 @@ def _choose(family, key, candidates, kernel, run) -> dict | None:
     found = None if wanted and _measurers else _known(family, key, candidates, kernel, properties)
     if not wanted or not _measurers and (found is not None or os.environ.get("TRITORCH_TUNE", "0") == "0"):
         return candidates[0] if found is None else found
+    spoil()                                                     # candidates' launches are not the call's
     stream = current_handle(current_device())
     if is_capturing(current_device(), stream):
         return None
@@ -136,6 +139,7 @@ def _look_at(family, key, candidates, run) -> None:
         met.append((family, key, list(candidates)))
     if run is None:
         return
+    spoil()
     device: Any = driver.current()
     loaded, outermost = dict(driver.functions), "load" not in vars(device)       # launches of a candidate may choose again
     device.load = lambda *spec: _Unstarted()
