@@ -112,54 +112,104 @@ def ternary_flat(out_ptr, x_ptr, y_ptr, z_ptr, n, a, FN: tl.constexpr, ATTRS: tl
 
 
 @triton.jit
-def tile_of(M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Rows, columns and the outer index of this program: the innermost two dims are tiled, the others one step a program."""
+def tile_of(M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDE: tl.constexpr):
+    """Rows and columns of this program, and its outer index: the innermost two dims are tiled, the others one step a program. Offsets in a
+    tile are int32 unless WIDE."""
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles_m = tl.cdiv(M, BLOCK_M)
     pid = tl.program_id(0)
     m = (pid // tiles_n % tiles_m) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = (pid % tiles_n) * BLOCK_N + tl.arange(0, BLOCK_N)
-    return m.to(tl.int64)[:, None], n.to(tl.int64)[None, :], pid // tiles_n // tiles_m
+    if WIDE:
+        m, n = m.to(tl.int64), n.to(tl.int64)
+    return m, n, pid // tiles_n // tiles_m
 
 
 @triton.jit
-def outer_offset(outer, shape, strides, OUTER: tl.constexpr):
+def even(x, EVEN: tl.constexpr):
+    """x, which EVEN divides: Triton, which sees for itself only what 16 divides, can then load several elements at once."""
+    if EVEN == 1:
+        return x
+    else:
+        return x // EVEN * EVEN
+
+
+@triton.jit
+def offset(outer, shape, strides, OUTER: tl.constexpr, EVEN: tl.constexpr):
     """Where the outer index points to: one division a dim and program, none an element."""
-    offset = tl.zeros((), tl.int64)
+    start = tl.zeros((), tl.int64)
     for k in tl.static_range(OUTER):
-        offset += (outer % shape[OUTER - 1 - k]).to(tl.int64) * strides[OUTER - 1 - k]
+        start += (outer % shape[OUTER - 1 - k]).to(tl.int64) * even(strides[OUTER - 1 - k], EVEN)
         outer = outer // shape[OUTER - 1 - k]
-    return offset
+    return start
+
+
+@triton.jit
+def along(m, stride, UNIT: tl.constexpr, EVEN: tl.constexpr):
+    """Offsets along a dim; EVEN divides the stride unless it is 1."""
+    if UNIT:
+        return m
+    else:
+        return m * even(stride, EVEN)
+
+
+@triton.jit
+def strided(x_ptr, m, n, M, N, outer, shape, strides, SCALAR: tl.constexpr, COMPUTE: tl.constexpr, OUTER: tl.constexpr,
+            EVENS: tl.constexpr, FORM: tl.constexpr):
+    """A tile of an operand; what does not vary along it is loaded once and spread out.
+
+    Bits of FORM: it varies along the rows (1), the columns (2); the step along them is 1 (4, 8).
+    """
+    if SCALAR:
+        x = operand(x_ptr, 0, (m < M)[:, None], True, COMPUTE)
+    else:
+        x_ptr += offset(outer, shape, strides, OUTER, EVENS[1])
+        down, right = along(m, strides[OUTER], FORM & 4, EVENS[1]), along(n, strides[OUTER + 1], FORM & 8, EVENS[1])
+        inside_m, inside_n = m < even(M, EVENS[0]), n < even(N, EVENS[1])
+        if FORM & 3 == 3:
+            x = operand(x_ptr, down[:, None] + right[None, :], inside_m[:, None] & inside_n[None, :], False, COMPUTE)
+        elif FORM & 1:                                   # as a vector: of a tile of one column each thread would load all its copies
+            x = operand(x_ptr, down, inside_m, False, COMPUTE)[:, None]
+        elif FORM & 2:
+            x = operand(x_ptr, right, inside_n, False, COMPUTE)[None, :]
+        else:
+            x = to_compute(tl.load(x_ptr) + tl.zeros((1, 1), x_ptr.dtype.element_ty), COMPUTE)
+    return tl.broadcast_to(x, (m.shape[0], n.shape[0]))
+
+
+@triton.jit
+def store_strided(out_ptr, value, m, n, M, N, outer, shape, strides, OUTER: tl.constexpr, EVENS: tl.constexpr, FORM: tl.constexpr):
+    down, right = along(m, strides[OUTER], FORM & 4, EVENS[1]), along(n, strides[OUTER + 1], FORM & 8, EVENS[1])
+    mask = (m < even(M, EVENS[0]))[:, None] & (n < even(N, EVENS[1]))[None, :]
+    store(out_ptr + offset(outer, shape, strides, OUTER, EVENS[1]), down[:, None] + right[None, :], value, mask)
 
 
 @triton.jit
 def unary_strided(out_ptr, x_ptr, shape, so, sx, M, N, a, b, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr,
-                  X_SCALAR: tl.constexpr,
-                  OUTER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    m, n, outer = tile_of(M, N, BLOCK_M, BLOCK_N)
-    mask = (m < M) & (n < N)
-    x = operand(x_ptr, outer_offset(outer, shape, sx, OUTER) + m * sx[OUTER] + n * sx[OUTER + 1], mask, X_SCALAR, COMPUTE)
-    store(out_ptr, outer_offset(outer, shape, so, OUTER) + m * so[OUTER] + n * so[OUTER + 1], apply1(x, a, b, FN, ATTRS), mask)
+                  X_SCALAR: tl.constexpr, FORMS: tl.constexpr, OUTER: tl.constexpr, EVENS: tl.constexpr, WIDE: tl.constexpr,
+                  BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    m, n, outer = tile_of(M, N, BLOCK_M, BLOCK_N, WIDE)
+    x = strided(x_ptr, m, n, M, N, outer, shape, sx, X_SCALAR, COMPUTE, OUTER, EVENS, FORMS[1])
+    store_strided(out_ptr, apply1(x, a, b, FN, ATTRS), m, n, M, N, outer, shape, so, OUTER, EVENS, FORMS[0])
 
 
 @triton.jit
 def binary_strided(out_ptr, x_ptr, y_ptr, shape, so, sx, sy, M, N, a, b, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr,
-                   X_SCALAR: tl.constexpr, Y_SCALAR: tl.constexpr, OUTER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    m, n, outer = tile_of(M, N, BLOCK_M, BLOCK_N)
-    mask = (m < M) & (n < N)
-    x = operand(x_ptr, outer_offset(outer, shape, sx, OUTER) + m * sx[OUTER] + n * sx[OUTER + 1], mask, X_SCALAR, COMPUTE)
-    y = operand(y_ptr, outer_offset(outer, shape, sy, OUTER) + m * sy[OUTER] + n * sy[OUTER + 1], mask, Y_SCALAR, COMPUTE)
-    store(out_ptr, outer_offset(outer, shape, so, OUTER) + m * so[OUTER] + n * so[OUTER + 1], apply2(x, y, a, b, FN, ATTRS), mask)
+                   X_SCALAR: tl.constexpr, Y_SCALAR: tl.constexpr, FORMS: tl.constexpr, OUTER: tl.constexpr, EVENS: tl.constexpr,
+                   WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    m, n, outer = tile_of(M, N, BLOCK_M, BLOCK_N, WIDE)
+    x = strided(x_ptr, m, n, M, N, outer, shape, sx, X_SCALAR, COMPUTE, OUTER, EVENS, FORMS[1])
+    y = strided(y_ptr, m, n, M, N, outer, shape, sy, Y_SCALAR, COMPUTE, OUTER, EVENS, FORMS[2])
+    store_strided(out_ptr, apply2(x, y, a, b, FN, ATTRS), m, n, M, N, outer, shape, so, OUTER, EVENS, FORMS[0])
 
 
 @triton.jit
 def ternary_strided(out_ptr, x_ptr, y_ptr, z_ptr, shape, so, sx, sy, sz, M, N, a, FN: tl.constexpr, ATTRS: tl.constexpr,
-                    COMPUTE: tl.constexpr,
-                    X_COMPUTE: tl.constexpr, X_SCALAR: tl.constexpr, Y_SCALAR: tl.constexpr, Z_SCALAR: tl.constexpr,
-                    OUTER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    m, n, outer = tile_of(M, N, BLOCK_M, BLOCK_N)
-    mask = (m < M) & (n < N)
-    x = operand(x_ptr, outer_offset(outer, shape, sx, OUTER) + m * sx[OUTER] + n * sx[OUTER + 1], mask, X_SCALAR, X_COMPUTE)
-    y = operand(y_ptr, outer_offset(outer, shape, sy, OUTER) + m * sy[OUTER] + n * sy[OUTER + 1], mask, Y_SCALAR, COMPUTE)
-    z = operand(z_ptr, outer_offset(outer, shape, sz, OUTER) + m * sz[OUTER] + n * sz[OUTER + 1], mask, Z_SCALAR, COMPUTE)
-    store(out_ptr, outer_offset(outer, shape, so, OUTER) + m * so[OUTER] + n * so[OUTER + 1], apply3(x, y, z, a, FN, ATTRS), mask)
+                    COMPUTE: tl.constexpr, X_COMPUTE: tl.constexpr, X_SCALAR: tl.constexpr, Y_SCALAR: tl.constexpr,
+                    Z_SCALAR: tl.constexpr, FORMS: tl.constexpr, OUTER: tl.constexpr, EVENS: tl.constexpr, WIDE: tl.constexpr,
+                    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    m, n, outer = tile_of(M, N, BLOCK_M, BLOCK_N, WIDE)
+    x = strided(x_ptr, m, n, M, N, outer, shape, sx, X_SCALAR, X_COMPUTE, OUTER, EVENS, FORMS[1])
+    y = strided(y_ptr, m, n, M, N, outer, shape, sy, Y_SCALAR, COMPUTE, OUTER, EVENS, FORMS[2])
+    z = strided(z_ptr, m, n, M, N, outer, shape, sz, Z_SCALAR, COMPUTE, OUTER, EVENS, FORMS[3])
+    store_strided(out_ptr, apply3(x, y, z, a, FN, ATTRS), m, n, M, N, outer, shape, so, OUTER, EVENS, FORMS[0])

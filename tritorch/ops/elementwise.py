@@ -5,14 +5,16 @@ Numbers stay numbers; half types compute in float32; everything broadcasts and t
 keep the order of dims of dense operands): kernels downstream meet one layout.
 """
 import inspect
+from functools import partial
 
 import numpy as np
 
-from tritorch.cuda import driver
-from tritorch.cuda.launch import Prepared, kernels, tile
+from tritorch.cuda import driver, tuner
+from tritorch.cuda.launch import Prepared, kernels
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, promote_float, types
 from tritorch.errors import check
+from tritorch.ops import tiling
 from tritorch.ops.arrays import on_arrays
 from tritorch.ops.flat import flat_binary, flat_unary
 from tritorch.shape import broadcast_shapes, broadcast_strides, cdiv, is_contiguous, layout
@@ -96,21 +98,6 @@ def _array(x):
 
 
 # ------------------------------------------------------------------ on CUDA
-def collapse(shape, *strides):
-    """Fewest dims under which all operands still step evenly; at least two, the innermost last. Returns (shape, strides…)."""
-    dims = []
-    for n, *steps in zip(shape, *strides):
-        if n == 1:
-            continue
-        if dims and all(p == n * s for p, s in zip(dims[-1][1:], steps)):
-            dims[-1] = [dims[-1][0] * n, *steps]
-        else:
-            dims.append([n, *steps])
-    while len(dims) < 2:
-        dims.insert(0, [1] + [0] * len(strides))
-    return [tuple(column) for column in zip(*dims)]
-
-
 def compute_name(compute):
     """The name of a compute dtype for the kernels; bool computes in int32."""
     return "i32" if compute is types.bool else compute.triton
@@ -131,67 +118,71 @@ def launch_elementwise(out, operands, fn, compute, attrs=(), first_compute=None)
     shape, strides, count = layout(out.shape)
     if count == 0:
         return
-    args, scalars, flat = [out], 0, out.strides == strides or is_contiguous(shape, out.strides)
+    args, scalars, flat, size = [out], 0, out.strides == strides or is_contiguous(shape, out.strides), out.dtype.itemsize
     for x in operands:
         if isinstance(x, Tensor):
             if x.shape != shape or x.strides != strides and not is_contiguous(shape, x.strides):
                 flat = False
+            if x.dtype.itemsize > size:
+                size = x.dtype.itemsize
         else:
             scalars |= 1 << len(args)
             x = as_number(x, compute if first_compute is None or len(args) > 1 else first_compute)
         args.append(x)
-    how = id(fn), compute, scalars, first_compute, driver.hardware_tiles
+    how = id(fn), compute, scalars, first_compute, size, driver.hardware_tiles
+    numbers = [as_number(a, compute) for a in attrs]
     if flat:
-        start, block = _loops.get(how) or _loop(how, fn, len(operands), len(attrs), "flat", BLOCK=tile(1024, 32768))
-        programs = -(-count // block)
-        args.append(count)
-    else:
-        programs, sizes, blocks = _tiles(out, operands)
-        how += blocks
-        start, _ = (_loops.get(how) or
-                    _loop(how, fn, len(operands), len(attrs), "strided", **dict(zip(("OUTER", "BLOCK_M", "BLOCK_N"), blocks))))
-        args += sizes
-    if attrs:
-        args += [as_number(a, compute) for a in attrs]
-    start(programs, args)
+        args += [count, *numbers]
+        start, block = _loops.get(how) or _flat_loop(how, fn, len(operands), len(attrs), args, count)
+        start(-(-count // block), args)
+        return
+    key = (*how, shape, out.strides, *[(x.shape, x.strides) if isinstance(x, Tensor) else None for x in operands])
+    start, programs, sizes = _tilings.get(key) or _strided_loop(key, fn, out, operands, args, numbers)
+    start(programs, [*args, *sizes, *numbers])
 
 
-_loops: dict = {}                                                        # loops with their constexprs settled, and their block sizes
-_tilings: dict = {}                                                      # what follows from shapes and strides
+_loops: dict = {}                                                        # flat loops with their constexprs settled, and their block sizes
+_tilings: dict = {}                                                      # the same for strided ones, and what follows from the strides
 for _table in (_loops, _tilings):
     driver.watchers.append(_table.clear)                                 # another driver, other blocks
+    tuner.changed.append(_table.clear)
 KEPT = 4096
 
 
-def _loop(how, fn, arity, attrs, kind, **blocks):
-    """(the prepared loop, its block) of a scalar function; `how` begins with what decides about it."""
+def _loop(how, fn, arity, attrs, kind):
+    """How to prepare the loop of a scalar function for given blocks; `how` begins with what decides about it."""
     _, compute, scalars, first_compute, *_ = how
     flags = {f"{letter}_SCALAR": bool(scalars >> k & 1) for k, letter in enumerate("XYZ"[:arity], 1)}
     flags.update(dict.fromkeys("ab"[attrs:1 if arity == 3 else 2]))      # attributes that it does not have
     if arity == 3:
         flags["X_COMPUTE"] = compute_name(first_compute or compute)
     kernel = getattr(K, f"{('unary', 'binary', 'ternary')[arity - 1]}_{kind}")
-    made = Prepared(kernel, FN=fn, ATTRS=attrs, COMPUTE=compute_name(compute), **flags, **blocks)
-    _loops[how] = made, blocks.get("BLOCK")
+    return partial(Prepared, kernel, FN=fn, ATTRS=attrs, COMPUTE=compute_name(compute), **flags)
+
+
+def _flat_loop(how, fn, arity, attrs, args, count):
+    """(the prepared loop, its block) for contiguous operands; remembered."""
+    prepare, size = _loop(how, fn, arity, attrs, "flat"), how[4]
+    chosen = tuner.choose("pointwise", (arity, size), tiling.flat_candidates(size), None,
+                          lambda blocks: prepare(**blocks)(cdiv(count, blocks["BLOCK"]), args))
+    _loops[how] = prepare(**chosen), chosen["BLOCK"]
     return _loops[how]
 
 
-def _tiles(out, operands):
-    """(programs, shape and strides as arguments, block sizes) of a strided loop; remembered."""
-    shape = out.shape
-    key = shape, out.strides, *[(x.shape, x.strides) if isinstance(x, Tensor) else None for x in operands], driver.hardware_tiles
-    found = _tilings.get(key)
-    if found is None:
-        strides = [broadcast_strides(x.shape, x.strides, shape) if isinstance(x, Tensor) else (0,) * len(shape) for x in (out, *operands)]
-        dims, *strides = collapse(shape, *strides)
-        rows, cols = dims[-2:]
-        block_n = min(tile(128, 1024), 1 << (cols - 1).bit_length())
-        block_m = min(tile(1024, 65536) // block_n, 1 << (rows - 1).bit_length())
-        programs = cdiv(rows, block_m) * cdiv(cols, block_n) * (out.numel() // (rows * cols))
-        if len(_tilings) >= KEPT:
-            _tilings.clear()
-        found = _tilings[key] = programs, (dims, *strides, rows, cols), (len(dims) - 2, block_m, block_n)
-    return found
+def _strided_loop(key, fn, out, operands, args, numbers):
+    """(the prepared loop, how many programs, shape and strides as arguments) for operands of any strides; remembered."""
+    still = (0,) * len(out.shape)
+    strides = [broadcast_strides(x.shape, x.strides, out.shape) if isinstance(x, Tensor) else still for x in (out, *operands)]
+    way = tiling.walk(out.shape, *strides)
+    sizes = [way.shape, *way.strides, *way.shape[-2:]]
+    prepare = partial(_loop(key, fn, len(operands), len(numbers), "strided"), FORMS=way.forms, OUTER=len(way.shape) - 2, EVENS=way.even,
+                      WIDE=way.wide)
+    chosen = tuner.choose("strided", (way.transposed, len(operands), key[4], *way.shape[-2:]), tiling.tile_candidates(way, key[4]), None,
+                          lambda blocks: prepare(**blocks)(tiling.programs(way, blocks), [*args, *sizes, *numbers]))
+    if len(_tilings) >= KEPT:
+        _tilings.clear()
+    _tilings[key] = prepare(**chosen), tiling.programs(way, chosen), sizes
+    return _tilings[key]
 
 
 # ------------------------------------------------------------------ the families

@@ -10,7 +10,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import create, view
 from tritorch.ops.copy import transfer
-from tritorch.ops.elementwise import collapse
+from tritorch.ops.tiling import collapse
 from tritorch.shape import cdiv, contiguous_strides, next_power_of_2, prod, wrap_dim
 from tritorch.storage import block_storage
 from tritorch.tensor import Tensor, empty, strided
