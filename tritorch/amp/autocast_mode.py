@@ -14,7 +14,8 @@ from tritorch.dtype import bfloat16, float16, float32, promote_types
 from tritorch.errors import check
 from tritorch.tensor import Tensor
 
-LOW = set("matmul addmm linear convolution attention".split())
+LOW = dict(matmul=2, addmm=3, linear=3, convolution=3, attention=4, linear_cross_entropy_rows=3, linear_cross_entropy_sum=3)
+"""How many of an operator's arguments, from the first on, are cast."""
 LOSSES = set("""cross_entropy soft_cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits mse_loss l1_loss
     smooth_l1_loss huber_loss kl_div poisson_nll_loss soft_margin_loss margin_ranking_loss hinge_embedding_loss cosine_embedding_loss
     triplet_margin_loss multi_margin_loss multilabel_margin_loss""".split())
@@ -47,7 +48,7 @@ class _Caster(Interpreter):
         if out is None and self.works():
             name = op.__name__
             if name in LOW:
-                args = self.each(args, self.lowered)
+                args = [*self.each(args[:LOW[name]], self.lowered), *args[LOW[name]:]]
             elif name in FLOAT32[self.kind]:
                 args = self.raised(op, args)
             elif name in WIDEST:

@@ -1,0 +1,73 @@
+"""Cross entropy and its gradient with respect to the logits in one kernel: what `linear_cross_entropy` does to a piece of logits.
+
+    loss = (1 - s) · w_t · (lse - x_t) + s / C · Σ w_c · (lse - x_c)
+    gx_c = exp(x_c - lse) · ((1 - s) · w_t + s / C · Σ w) - (1 - s) · w_t · [c = t] - s / C · w_c
+
+with the log-sum-exp lse, the target t, the class weights w and the label smoothing s. A program owns a row: it reads the row from memory
+for lse, and once more, from the cache, for the gradient, which may take the place of the logits. Rows with t = ignore_index give 0.
+"""
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def class_weights(w_ptr, n, N, ACC: tl.constexpr):
+    """Weights of classes; 1 each where there are none, 0 beyond the last."""
+    if w_ptr is not None:
+        return tl.load(w_ptr + n, mask=n < N, other=0).to(ACC)
+    return tl.where(n < N, 1, 0).to(ACC)
+
+
+@triton.jit
+def combine(a, s, b, t):
+    """Sums s and t of exponentials relative to a and b, as one. Equal largest values, infinities too, have ratio 1."""
+    ratio = tl.exp(tl.where(a == b, 0.0, -tl.abs(a - b)))
+    left = (a >= b) | (a != a)
+    return tl.where(left, a, b), tl.where(left, s + t * ratio, s * ratio + t)
+
+
+@triton.jit
+def loss_and_gradient_kernel(
+    loss_ptr, weight_ptr, gx_ptr, x_ptr, target_ptr, w_ptr, sum_w_ptr, stride_gxm, stride_xm, stride_target, N, ignore_index, smoothing,
+    SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """Loss, weight of the target and gradient of the row that the program owns; columns lie next to each other."""
+    m = tl.program_id(0).to(tl.int64)
+    target = tl.load(target_ptr + m * stride_target).to(tl.int64)
+    counts = target != ignore_index
+    tl.device_assert(~counts | (target >= 0) & (target < N), "cross_entropy: a target is not a class")
+    counts = counts & (target >= 0) & (target < N)
+    x_row, gx_row = x_ptr + m * stride_xm, gx_ptr + m * stride_gxm
+    picked = tl.load(x_row + target, mask=counts, other=0).to(ACC)        # before the gradient is there: the sums between are barriers
+    hit = tl.where(counts, class_weights(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
+    lane = tl.arange(0, BLOCK_N)
+    top = tl.full((BLOCK_N,), float("-inf"), ACC)
+    total = tl.zeros((BLOCK_N,), ACC)
+    dot = tl.zeros((BLOCK_N,), ACC)
+    weights = tl.zeros((BLOCK_N,), ACC)
+    for j in range(0, N, BLOCK_N):
+        n = j + lane
+        x = tl.load(x_row + n, mask=n < N, other=float("-inf")).to(ACC)
+        top, total = combine(top, total, x, tl.where(n < N, 1, 0).to(ACC))
+        if SMOOTH:
+            w = class_weights(w_ptr, n, N, ACC)
+            weights += w
+            dot += tl.where(n < N, w * x, 0)
+    top, total = tl.reduce((top, total), 0, combine)
+    log_total = tl.where(total == 0, 0, tl.log(total))
+    loss = hit * (log_total + (top - picked))                             # in this order large logits cancel exactly
+    tl.store(weight_ptr + m, hit)
+    mass = hit
+    if SMOOTH:
+        loss = (1 - smoothing) * loss + smoothing / N * (tl.sum(weights, 0) * (top + log_total) - tl.sum(dot, 0))
+        hit = (1 - smoothing) * hit
+        mass = hit + (smoothing / N * tl.load(sum_w_ptr).to(ACC) if sum_w_ptr is not None else smoothing)
+    tl.store(loss_ptr + m, tl.where(counts, loss, 0))
+    lse = top + log_total
+    for j in range(0, N, BLOCK_N):
+        n = j + lane
+        x = tl.load(x_row + n, mask=n < N, other=0).to(ACC)
+        gx = tl.exp(x - lse) * mass - tl.where(n == target, hit, 0)
+        if SMOOTH:
+            gx -= smoothing / N * class_weights(w_ptr, n, N, ACC)
+        tl.store(gx_row + n, tl.where(counts, gx, 0), mask=n < N)
