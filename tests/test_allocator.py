@@ -7,7 +7,7 @@ import pytest
 from recording_driver import installed
 
 import tritorch.cuda as cuda
-from tritorch.cuda import allocator, driver, memory
+from tritorch.cuda import allocator, driver, memory, spans
 from tritorch.cuda.allocator import allocate, record_stream
 from tritorch.cuda.memory_report import memory_lines
 from tritorch.errors import OutOfMemoryError
@@ -45,19 +45,32 @@ def test_segments_have_pytorchs_sizes(device, nbytes, segment):
 
 
 def test_the_best_fit_is_cut(device):
-    blocks = [allocate(n * KIB, 0, 0) for n in (100, 1, 50, 1, 200, 1)]
+    blocks = [allocate(n * MIB, 0, 0) for n in (4, 2, 3, 2, 5, 2)]
     wanted = blocks[2].ptr
     blocks[0] = blocks[2] = blocks[4] = None
-    found = allocate(40 * KIB, 0, 0)
+    found = allocate(3 * MIB - 512 * KIB, 0, 0)
     assert found.ptr == wanted
-    assert allocate(10 * KIB, 0, 0).ptr == wanted + 40 * KIB
+    assert len(device.segments) == 1
 
 
 def test_neighbours_join_again(device):
-    blocks = [allocate(512 * KIB, 0, 0) for _ in range(4)]
+    blocks = [allocate(5 * MIB, 0, 0) for _ in range(4)]
     blocks.clear()
-    assert allocate(MIB, 0, 0).size == MIB
+    assert allocate(9 * MIB, 0, 0).size == 9 * MIB
     assert len(device.segments) == 1
+
+
+def test_small_shelves_keep_what_they_have_until_a_pool_has_some_segments(device):
+    del [[allocate(512 * KIB, 0, 0) for _ in range(4)]][0]
+    other = allocate(MIB, 0, 0)                            # joining would do, but then the next half MiB finds its shelf empty
+    assert len(device.segments) == 2
+    blocks = [allocate(512 * KIB, 0, 0) for _ in range(4)]
+    assert len(device.segments) == 2
+    kept = [allocate(MIB, 0, 0) for _ in range(2 * spans.ROOMY - 3)]
+    assert len(device.segments) == spans.ROOMY
+    blocks.clear()
+    kept.append(allocate(768 * KIB, 0, 0))
+    assert len(device.segments) == spans.ROOMY and other.size == MIB
 
 
 def test_small_requests_leave_large_segments_alone(device):

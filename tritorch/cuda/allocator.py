@@ -7,7 +7,8 @@ differs: the rest of a cut is always kept apart, never handed out as slack, so a
 
 Speed comes from quick lists (Weinstock & Wulf, 1988). A freed span goes on the shelf of its size as it is, and the next
 request of that size takes it from there: one atomic list operation each under the GIL, without the lock. Joining neighbours
-waits for the first request that finds its shelf empty: it clears all shelves of its pool, then takes the best fit.
+waits for a request that finds its shelf empty: it clears all shelves of its pool, then takes the best fit (small requests do so only
+once their pool has some segments: shelves of many sizes are worth a few MiB).
 Measured on CPython 3.11: a hit and its free take 0.8 µs, the books included; a miss and its free 5 µs.
 """
 
@@ -151,6 +152,10 @@ class Memory:
                 span.home = pool[0]
                 return span
             self.process()
+            if pool.is_roomy(size):
+                span = pool.take(size, join=False) or self.grow(pool, size)
+                if span is not None:
+                    return span
             return pool.take(size) or self.grow(pool, size) or self.rescue(pool, size)
 
     def pool(self, stream):
