@@ -152,6 +152,9 @@ def wrap_dims(dims, ndim, op):
 
 def infer_shape(shape, count, op):
     """Fill in the one -1 of a shape from the number of elements."""
+    known = _layouts.get(shape) if type(shape) is not list else None
+    if known is not None and known[2] == count:                          # a shape that some tensor has had
+        return known[0]
     shape = tuple([operator.index(n) for n in shape])
     if -1 in shape:
         known = -prod(shape)
@@ -167,8 +170,8 @@ def view_strides(shape, strides, new_shape):
 
     Neighbouring dims that lie gapless behind each other form a chunk; the new dims must divide the chunks.
     """
-    if is_contiguous(shape, strides) or 0 in new_shape:
-        return contiguous_strides(new_shape)
+    if strides == layout(shape)[1] or is_contiguous(shape, strides) or 0 in new_shape:
+        return layout(new_shape)[1]
     chunks = []                                                          # (elements, step), outermost first
     for n, s in zip(shape, strides):
         if n == 1:

@@ -290,9 +290,7 @@ def make_node(plan, args, edges, written=None):
             saved.append(FACTS[source](value) if isinstance(value, Tensor) else () if source == "shape" else None)
     frame = sys._getframe(3)                                             # who called the door; as places.user_place, without its calls
     code = frame.f_code
-    while _known.get(code.co_filename, True):
-        if frame.f_back is None or not places.is_inside(code.co_filename):
-            break
+    while (_known.get(code.co_filename) or places.is_inside(code.co_filename)) and frame.f_back is not None:
         frame = frame.f_back
         code = frame.f_code
     node.frame = code, frame.f_lasti

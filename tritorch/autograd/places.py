@@ -18,11 +18,11 @@ def is_inside(name):
 def user_place(depth=2):
     """(code, instruction) of the innermost frame outside of this package, from `depth` frames above on."""
     frame = sys._getframe(depth)
-    while known.get(frame.f_code.co_filename, True):
-        if frame.f_back is None or not is_inside(frame.f_code.co_filename):
-            break
+    code = frame.f_code
+    while (known.get(code.co_filename) or is_inside(code.co_filename)) and frame.f_back is not None:
         frame = frame.f_back
-    return frame.f_code, frame.f_lasti
+        code = frame.f_code
+    return code, frame.f_lasti
 
 
 def place(code, instruction):

@@ -63,7 +63,7 @@ def prepare(op, outs, args):
     """The node of a call that writes, its inputs saved before they change; None if no gradient is wanted."""
     mask, name = 0, op.__name__
     for i, a in enumerate(args):
-        if any(isinstance(v, Tensor) and v.requires_grad for v in (a if type(a) is tuple else (a,))):
+        if a.requires_grad if isinstance(a, Tensor) else type(a) is tuple and any(isinstance(v, Tensor) and v.requires_grad for v in a):
             mask |= 1 << i
     for out in outs:
         if (mask or out.requires_grad) and not any(out is a for a in args):

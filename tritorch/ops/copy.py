@@ -151,7 +151,7 @@ def fill_cpu(out, input, value):
     quietly(np.copyto, out.array, np.asarray(value), casting="unsafe")
 
 
-@fill.impl("cuda", raw=True)
+@fill.impl("cuda")
 def fill_cuda(out, input, value):
     launch_elementwise(out, (value,), SCALAR.identity, out.dtype.compute)
 

@@ -255,8 +255,10 @@ def sum_to_size(input, *size):
     """Summed over the dims that broadcasting from `size` repeated: the opposite of `expand`."""
     size = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
     lead = len(input.shape) - len(size)
-    dims = tuple(range(lead)) + tuple([k + lead for k, n in enumerate(size) if n == 1 and input.shape[k + lead] != 1])
-    out = input.sum(dims, keepdim=True) if dims else input
+    ones = tuple([k + lead for k, n in enumerate(size) if n == 1 and input.shape[k + lead] != 1])
+    if lead and not ones:
+        return input.sum(tuple(range(lead)))
+    out = input.sum((*range(lead), *ones), keepdim=True) if ones else input
     return out.reshape(size) if lead else out
 
 
