@@ -1,16 +1,18 @@
-"""Layer, RMS, group and batch normalization, forward and backward.
+"""Layer, RMS and group normalization, forward and backward.
 
     x̂ = (x - mean) · rstd          y = x̂ · w + b
     gx = rstd · (g·w - mean(g·w) - x̂ · mean(g·w·x̂))        gw = Σ g·x̂        gb = Σ g
 
-Layer, RMS and group norm take their statistics over a row, batch norm over a channel, which here is a row too: all its
-elements. The weight of column n is n (layer, RMS), or its channel: `row % groups * channels + n // inner` (group norm).
+The statistics are those of a row. A row that fits in registers is read once, a longer one a second time, mostly from the L2 cache.
+The weight of column n is n (layer, RMS), or its channel: `row % groups * channels + n // inner` (group norm).
+Programs take every num_programs-th block of rows.
 """
 
 import triton
 import triton.language as tl
 
-from triton_kernels.reduce import offsets
+from triton_kernels.reduce import affine_combine, offsets
+from triton_kernels.rows import again, store_line
 
 
 @triton.jit
@@ -20,180 +22,169 @@ def channel(m, n, N, groups, inner, GROUPED: tl.constexpr):
 
 
 @triton.jit
+def parameter(w_ptr, m, n, inside, N, groups, inner, GROUPED: tl.constexpr):
+    """The weights of a tile, or those of its columns where all rows have the same."""
+    valid = inside & (n < N) if GROUPED else n < N
+    return tl.load(w_ptr + channel(m, n, N, groups, inner, GROUPED), mask=valid, other=0, eviction_policy="evict_last")
+
+
+@triton.jit
 def norm_kernel(
     out_ptr, mean_ptr, rstd_ptr, x_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner, eps,
     CENTER: tl.constexpr, GROUPED: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
+    LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """Normalize rows and keep their statistics: x once where the row fits in registers, else once a pass."""
+    """Normalize rows and keep their statistics."""
     RANK: tl.constexpr = len(shape_m)
-    m = (tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
-    inside = m < M
-    out_rows = out_ptr + offsets(m, shape_m, stride_m)
-    x_rows = x_ptr + offsets(m, shape_m, stride_m, 3 * RANK)
     lane = tl.arange(0, BLOCK_N)[None, :]
-    mean = tl.zeros((BLOCK_M, 1), ACC)
-    if LOOP:
-        if CENTER:
-            total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-            for j in range(0, N, BLOCK_N):
+    for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
+        m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+        inside = m < M
+        out_rows = out_ptr + offsets(m, shape_m, stride_m)
+        x_rows = x_ptr + offsets(m, shape_m, stride_m, 3 * RANK)
+        mean = tl.zeros((BLOCK_M, 1), ACC)
+        if LOOP:
+            mean, rstd = row_moments(x_rows, shape_n, stride_n, inside, N, eps, CENTER, ACC, BLOCK_M, BLOCK_N, STAGES)
+            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
                 n = j + lane
-                total += tl.load(x_rows + offsets(n, shape_n, stride_n, len(shape_n)), mask=inside & (n < N), other=0).to(ACC)
-            mean = tl.sum(total, 1, keep_dims=True) / N
-        square = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-        for j in range(0, N, BLOCK_N):
-            n = j + lane
-            valid = inside & (n < N)
-            x = tl.load(x_rows + offsets(n, shape_n, stride_n, len(shape_n)), mask=valid, other=0).to(ACC)
-            x = tl.where(valid, x - mean, 0)
-            square += x * x
-        rstd = 1 / tl.sqrt(tl.sum(square, 1, keep_dims=True) / N + eps)
-        for j in range(0, N, BLOCK_N):
-            n = j + lane
-            valid = inside & (n < N)
-            x = tl.load(x_rows + offsets(n, shape_n, stride_n, len(shape_n)), mask=valid, other=0).to(ACC)
-            y = affine((x - mean) * rstd, w_ptr, b_ptr, channel(m, n, N, groups, inner, GROUPED), valid if GROUPED else n < N, ACC)
-            tl.store(out_rows + offsets(n, shape_n, stride_n), y, mask=valid)
-    else:
-        valid = inside & (lane < N)
-        x = tl.load(x_rows + offsets(lane, shape_n, stride_n, len(shape_n)), mask=valid, other=0).to(ACC)
+                valid = inside & (n < N)
+                x = tl.load(x_rows + offsets(n, shape_n, stride_n, len(shape_n)), mask=valid, other=0, eviction_policy="evict_first")
+                y = (x.to(ACC) - mean) * rstd
+                if w_ptr is not None:
+                    y *= parameter(w_ptr, m, n, inside, N, groups, inner, GROUPED).to(ACC)
+                if b_ptr is not None:
+                    y += parameter(b_ptr, m, n, inside, N, groups, inner, GROUPED).to(ACC)
+                tl.store(out_rows + offsets(n, shape_n, stride_n), y, mask=valid)
+        else:
+            valid = inside & (lane < N)
+            x = tl.load(x_rows + offsets(lane, shape_n, stride_n, len(shape_n)), mask=valid, other=0)
+            if CENTER:
+                mean = tl.sum(x.to(ACC), 1, keep_dims=True) / N
+                y = again(x, ACC) - mean
+                square = tl.where(valid, y * y, 0)
+            else:
+                y = again(x, ACC)
+                square = x.to(ACC) * x.to(ACC)
+            rstd = 1 / tl.sqrt(tl.sum(square, 1, keep_dims=True) / N + eps)
+            y *= rstd
+            if w_ptr is not None:                                        # not before: it would take registers, and is in the cache
+                y *= parameter(w_ptr, m, lane, inside, N, groups, inner, GROUPED).to(ACC)
+            if b_ptr is not None:
+                y += parameter(b_ptr, m, lane, inside, N, groups, inner, GROUPED).to(ACC)
+            tl.store(out_rows + offsets(lane, shape_n, stride_n), y, mask=valid)
         if CENTER:
-            mean = tl.sum(x, 1, keep_dims=True) / N
-            x = tl.where(valid, x - mean, 0)
-        rstd = 1 / tl.sqrt(tl.sum(x * x, 1, keep_dims=True) / N + eps)
-        y = affine(x * rstd, w_ptr, b_ptr, channel(m, lane, N, groups, inner, GROUPED), valid if GROUPED else lane < N, ACC)
-        tl.store(out_rows + offsets(lane, shape_n, stride_n), y, mask=valid)
-    if CENTER:
-        tl.store(mean_ptr + offsets(m, shape_m, stride_m, RANK), mean, mask=inside)
-    tl.store(rstd_ptr + offsets(m, shape_m, stride_m, 2 * RANK), rstd, mask=inside)
+            tl.store(mean_ptr + offsets(m, shape_m, stride_m, RANK), mean, mask=inside)
+        tl.store(rstd_ptr + offsets(m, shape_m, stride_m, 2 * RANK), rstd, mask=inside)
 
 
 @triton.jit
-def affine(x, w_ptr, b_ptr, at, valid, ACC: tl.constexpr):
-    """x · w + b; what is None is left out."""
-    if w_ptr is not None:
-        x = x * tl.load(w_ptr + at, mask=valid, other=0).to(ACC)
-    if b_ptr is not None:
-        x = x + tl.load(b_ptr + at, mask=valid, other=0).to(ACC)
-    return x
-
-
-@triton.jit
-def norm_tiles(
-    g_ptr, x_ptr, w_ptr, m, n, mean, rstd, inside, N, groups, inner, shape_m, stride_m, shape_n, stride_n,
-    GROUPED: tl.constexpr, ACC: tl.constexpr,
+def row_moments(
+    x_rows, shape_n, stride_n, inside, N, eps,
+    CENTER: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """Tiles of g, g · w and x̂; the first two are 0 outside. Operands are gx, g, x, then mean and rstd, which have rows only."""
+    """(mean, 1 / √(var + eps)) of long rows, read once. Squares are summed relative to the mean of the first tile: that is as near
+    as (mean - there)² < var · N / BLOCK_N, so the difference of squares keeps its digits."""
+    lane = tl.arange(0, BLOCK_N)[None, :]
+    near = tl.zeros((BLOCK_M, 1), ACC)
+    if CENTER:
+        tile = tl.load(x_rows + offsets(lane, shape_n, stride_n, len(shape_n)), mask=inside & (lane < N), other=0)
+        near = tl.sum(tile.to(ACC), 1, keep_dims=True) / tl.minimum(N, BLOCK_N)
+    total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    square = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+        n = j + lane
+        valid = inside & (n < N)
+        x = tl.load(x_rows + offsets(n, shape_n, stride_n, len(shape_n)), mask=valid, other=0, eviction_policy="evict_last").to(ACC)
+        if CENTER:
+            x = tl.where(valid, x - near, 0)
+            total += x
+        square += x * x
+    var = tl.sum(square, 1, keep_dims=True) / N
+    if CENTER:
+        away = tl.sum(total, 1, keep_dims=True) / N
+        var -= away * away
+        near += away
+    return near, 1 / tl.sqrt(tl.where(var < 0, 0, var) + eps)            # nan stays
+
+
+@triton.jit
+def norm_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, EVICT: tl.constexpr):
+    """Tiles of g and x; both are 0 outside. Operands are gx, g, x, then mean and rstd, which have rows only."""
     RANK_M: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
     valid = inside & (n < N)
-    g = tl.load(g_ptr + offsets(m, shape_m, stride_m, RANK_M) + offsets(n, shape_n, stride_n, RANK_N), mask=valid, other=0).to(ACC)
-    x = tl.load(x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M) + offsets(n, shape_n, stride_n, 2 * RANK_N), mask=valid, other=0).to(ACC)
-    gw = affine(g, w_ptr, None, channel(m, n, N, groups, inner, GROUPED), valid if GROUPED else n < N, ACC)
-    return g, gw, tl.where(valid, (x - mean) * rstd, 0)
+    g_ptrs = g_ptr + offsets(m, shape_m, stride_m, RANK_M) + offsets(n, shape_n, stride_n, RANK_N)
+    x_ptrs = x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M) + offsets(n, shape_n, stride_n, 2 * RANK_N)
+    g = tl.load(g_ptrs, mask=valid, other=0, eviction_policy=EVICT)
+    return g, tl.load(x_ptrs, mask=valid, other=0, eviction_policy=EVICT)
+
+
+@triton.jit
+def norm_slope(gw, x, rstd, shift, slope, CENTER: tl.constexpr):
+    """gx from g·w, x̂ and the means of g·w and of g·w·x̂."""
+    return rstd * (gw - shift - x * slope) if CENTER else rstd * (gw - x * slope)
 
 
 @triton.jit
 def norm_backward_kernel(
     gx_ptr, gw_ptr, gb_ptr, g_ptr, x_ptr, mean_ptr, rstd_ptr, w_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner,
     CENTER: tl.constexpr, GROUPED: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Gradient of rows; with PARTIAL every program also adds up gw and gb of all its rows, one line of (programs, N) each."""
     RANK: tl.constexpr = len(shape_m)
     lane = tl.arange(0, BLOCK_N)[None, :]
-    gw = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-    gb = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-    for i in range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0)):
+    if PARTIAL:
+        gw_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+        gb_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-        rstd = tl.load(rstd_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mask=m < M, other=0)[:, None]
+        rstd = tl.load(rstd_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mask=m < M, other=0).to(ACC)[:, None]
         mean = rstd * 0
         if CENTER:
-            mean = tl.load(mean_ptr + offsets(m, shape_m, stride_m, 3 * RANK), mask=m < M, other=0)[:, None]
+            mean = tl.load(mean_ptr + offsets(m, shape_m, stride_m, 3 * RANK), mask=m < M, other=0).to(ACC)[:, None]
         m = m[:, None]
         inside = m < M
         gx_rows = gx_ptr + offsets(m, shape_m, stride_m)
         if LOOP:
             sum_g = tl.zeros((BLOCK_M, BLOCK_N), ACC)
             sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-            for j in range(0, N, BLOCK_N):
-                _, g, x = norm_tiles(g_ptr, x_ptr, w_ptr, m, j + lane, mean, rstd, inside, N, groups, inner,
-                                     shape_m, stride_m, shape_n, stride_n, GROUPED, ACC)
-                sum_g += g
-                sum_gx += g * x
-            shift = tl.sum(sum_g, 1, keep_dims=True) / N if CENTER else 0.0
-            slope = tl.sum(sum_gx, 1, keep_dims=True) / N
-            for j in range(0, N, BLOCK_N):
+            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
                 n = j + lane
-                _, g, x = norm_tiles(g_ptr, x_ptr, w_ptr, m, n, mean, rstd, inside, N, groups, inner,
-                                     shape_m, stride_m, shape_n, stride_n, GROUPED, ACC)
-                tl.store(gx_rows + offsets(n, shape_n, stride_n), rstd * (g - shift - x * slope), mask=inside & (n < N))
+                g, x = norm_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last")
+                g = g.to(ACC)
+                if w_ptr is not None:
+                    g *= parameter(w_ptr, m, n, inside, N, groups, inner, GROUPED).to(ACC)
+                sum_g += g
+                sum_gx += g * ((x.to(ACC) - mean) * rstd)
+            shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
+            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+                n = j + lane
+                g, x = norm_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first")
+                g = g.to(ACC)
+                if w_ptr is not None:
+                    g *= parameter(w_ptr, m, n, inside, N, groups, inner, GROUPED).to(ACC)
+                gx = norm_slope(g, (x.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
+                tl.store(gx_rows + offsets(n, shape_n, stride_n), gx, mask=inside & (n < N))
         else:
-            raw, g, x = norm_tiles(g_ptr, x_ptr, w_ptr, m, lane, mean, rstd, inside, N, groups, inner,
-                                   shape_m, stride_m, shape_n, stride_n, GROUPED, ACC)
-            shift = tl.sum(g, 1, keep_dims=True) / N if CENTER else 0.0
-            slope = tl.sum(g * x, 1, keep_dims=True) / N
-            tl.store(gx_rows + offsets(lane, shape_n, stride_n), rstd * (g - shift - x * slope), mask=inside & (lane < N))
+            g, x = norm_tiles(g_ptr, x_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "")
+            first_g, second_g = g.to(ACC), again(g, ACC)
+            first_x, second_x = (x.to(ACC) - mean) * rstd, (again(x, ACC) - mean) * rstd
+            first, second = first_g, second_g
+            if w_ptr is not None:
+                w = parameter(w_ptr, m, lane, inside, N, groups, inner, GROUPED)
+                first, second = first * w.to(ACC), second * again(w, ACC)
+            if CENTER:
+                shift, slope = tl.reduce((first, first * first_x), 1, affine_combine, keep_dims=True)
+            else:
+                shift, slope = mean, tl.sum(first * first_x, 1, keep_dims=True)
+            gx = norm_slope(second, second_x, rstd, shift / N, slope / N, CENTER)
+            tl.store(gx_rows + offsets(lane, shape_n, stride_n), gx, mask=inside & (lane < N))
             if PARTIAL:
-                gw += raw * x
-                gb += raw
+                gw_sum += second_g * second_x
+                if CENTER:
+                    gb_sum += second_g
     if PARTIAL:
-        at = tl.program_id(0) * N + tl.arange(0, BLOCK_N)
-        tl.store(gw_ptr + at, tl.sum(gw, 0), mask=tl.arange(0, BLOCK_N) < N)
+        store_line(gw_ptr + tl.program_id(0) * N, gw_sum, N, VEC)
         if CENTER:
-            tl.store(gb_ptr + at, tl.sum(gb, 0), mask=tl.arange(0, BLOCK_N) < N)
-
-
-# ------------------------------------------------------------------ batch norm: a row is a channel
-@triton.jit
-def channel_tile(M, N, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Rows and columns of this program, as vectors; programs go through the columns of a block of rows first."""
-    pieces = tl.cdiv(N, BLOCK_N)
-    pid = tl.program_id(0)
-    piece = pid % pieces
-    if WIDE:
-        piece = piece.to(tl.int64)
-    return (pid // pieces).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M), piece * BLOCK_N + tl.arange(0, BLOCK_N)
-
-
-@triton.jit
-def channel_load(x_ptr, m, n, M, N, shape_m, stride_m, shape_n, stride_n, K: tl.constexpr):
-    """A tile of operand K."""
-    at = offsets(m, shape_m, stride_m, K * len(shape_m))[:, None] + offsets(n, shape_n, stride_n, K * len(shape_n))[None, :]
-    return tl.load(x_ptr + at, mask=(m < M)[:, None] & (n < N)[None, :], other=0)
-
-
-@triton.jit
-def channel_kernel(
-    out_ptr, x_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, eps,
-    ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):
-    """y = (x - mean) / sqrt(var + eps) · w + b, every channel with its own; mean, var, w and b are contiguous."""
-    m, n = channel_tile(M, N, WIDE, BLOCK_M, BLOCK_N)
-    mean = tl.load(mean_ptr + m, mask=m < M, other=0).to(ACC)
-    scale = affine(1 / tl.sqrt(tl.load(var_ptr + m, mask=m < M, other=1).to(ACC) + eps), w_ptr, None, m, m < M, ACC)
-    x = channel_load(x_ptr, m, n, M, N, shape_m, stride_m, shape_n, stride_n, 1).to(ACC)
-    y = (x - mean[:, None]) * scale[:, None]
-    if b_ptr is not None:
-        y += tl.load(b_ptr + m, mask=m < M, other=0).to(ACC)[:, None]
-    out_ptrs = out_ptr + offsets(m, shape_m, stride_m)[:, None] + offsets(n, shape_n, stride_n)[None, :]
-    tl.store(out_ptrs, y, mask=(m < M)[:, None] & (n < N)[None, :])
-
-
-@triton.jit
-def channel_backward_kernel(
-    gx_ptr, g_ptr, x_ptr, mean_ptr, var_ptr, w_ptr, gw_ptr, gb_ptr, shape_m, stride_m, shape_n, stride_n, M, N, eps,
-    TRAINING: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):
-    """gx from g, x, the statistics and the sums gw = Σ g·x̂ and gb = Σ g of every channel; the last five are contiguous."""
-    m, n = channel_tile(M, N, WIDE, BLOCK_M, BLOCK_N)
-    rstd = 1 / tl.sqrt(tl.load(var_ptr + m, mask=m < M, other=1).to(ACC) + eps)
-    g = channel_load(g_ptr, m, n, M, N, shape_m, stride_m, shape_n, stride_n, 1).to(ACC)
-    if TRAINING:
-        mean = tl.load(mean_ptr + m, mask=m < M, other=0).to(ACC)
-        slope = tl.load(gw_ptr + m, mask=m < M, other=0).to(ACC) / N * rstd
-        shift = tl.load(gb_ptr + m, mask=m < M, other=0).to(ACC) / N
-        x = channel_load(x_ptr, m, n, M, N, shape_m, stride_m, shape_n, stride_n, 2).to(ACC)
-        g = g - shift[:, None] - (x - mean[:, None]) * slope[:, None]
-    gx = g * affine(rstd, w_ptr, None, m, m < M, ACC)[:, None]
-    gx_ptrs = gx_ptr + offsets(m, shape_m, stride_m)[:, None] + offsets(n, shape_n, stride_n)[None, :]
-    tl.store(gx_ptrs, gx, mask=(m < M)[:, None] & (n < N)[None, :])
+            store_line(gb_ptr + tl.program_id(0) * N, gb_sum, N, VEC)

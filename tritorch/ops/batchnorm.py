@@ -7,17 +7,18 @@ import math
 import numpy as np
 
 from tritorch.autograd.modes import no_grad, state
-from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.cuda.launch import kernels, launch, sm_count, tile
+from tritorch.cuda.tuner import choose
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.normalize import contiguous, scalar
-from tritorch.ops.reduce import Monoid, reduce_rows, single
-from tritorch.ops.rows import half, rows
+from tritorch.ops.reduce import single
+from tritorch.ops.rows import chunk_of, half, remember, rows, sum_lines
 from tritorch.shape import cdiv, next_power_of_2
-from tritorch.tensor import strided
+from tritorch.tensor import empty
 
-K = kernels("normalize")
+K = kernels("batchnorm")
 
 
 # ------------------------------------------------------------------ common ground
@@ -39,18 +40,45 @@ def broad(p, ndim):
     return None if p is None else p.reshape(-1, *[1] * (ndim - 2))
 
 
-def launch_channels(kernel, tensors, vectors, eps, **constexprs):
-    """Start an elementwise kernel over channels: `tensors` of the input's shape, outputs first, then one value a channel each."""
+ALONG = ((4096, 8, 1, 5), (2048, 4, 1, 9), (4096, 8, 3, 4), (2048, 4, 3, 8), (8192, 16, 1, 2))
+"""Ways to walk along channels that lie in one piece, or a few: columns at a time, warps, stages, programs a multiprocessor."""
+ACROSS = ((64, 64, 8, 1, 3), (64, 32, 4, 1, 7), (256, 16, 8, 1, 3), (128, 16, 4, 3, 7), (64, 64, 8, 3, 3))
+"""Ways where channels are next to each other in memory: channels and columns at a time, …"""
+
+
+@remember
+def channel_tiles(M, N, across, simulated):
+    """Candidates for the kernels of batch norm."""
+    height, width = next_power_of_2(M), next_power_of_2(N)
+    if simulated:
+        return ({"BLOCK_M": min(half(M), 64), "BLOCK_N": min(half(cdiv(N, 2)), 1024), "STAGES": 1, "PER_SM": 1, "num_warps": 4},)
+    ways = [(min(m, height), min(n, width), *rest) for m, n, *rest in (ACROSS if across else [(1, *way) for way in ALONG])]
+    return tuple([dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "STAGES", "PER_SM"), way)) for way in dict.fromkeys(ways)])
+
+
+def launch_channels(family, tensors, start):
+    """Call `start(geometry, pieces, chunk, constexprs)` with the best tile for tensors of one shape, outputs first; the constexprs are
+    those of all kernels here."""
     x = tensors[0]
-    M, shape_m, stride_m, N, shape_n, stride_n, across, wide = rows(x.shape, others(x), *[t.strides for t in tensors])
-    if not M * N:
-        return
-    height = min(next_power_of_2(M), 64) if across else 1
-    width = min(next_power_of_2(N), 2048 // height)
-    BLOCK_M, BLOCK_N = tile(height, min(half(M), 1024)), tile(width, min(half(N), 1024))
-    launch(kernel, (cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N),), *tensors, *[contiguous(v) for v in vectors], shape_m, stride_m,
-           shape_n, stride_n, M, N, scalar(eps, x.dtype.compute), **constexprs, ACC=getattr(K.tl, x.dtype.compute.name), WIDE=wide,
-           BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N)
+    geometry = rows(x.shape, others(x), *[t.strides for t in tensors])
+    M, shape_m, stride_m, N, shape_n, stride_n, across, wide = geometry
+    tiles = channel_tiles(M, N, across, bool(tile(0, 1)))
+
+    def run(t):
+        blocks = cdiv(M, t["BLOCK_M"])
+        wanted = max(tile(t["PER_SM"] * sm_count(), 2 * blocks) // blocks, 1)
+        chunk = chunk_of(N, t["BLOCK_N"], min(wanted, 512))
+        start((shape_m, stride_m, shape_n, stride_n, M, N, chunk), (blocks, cdiv(N, chunk)), dict(
+            ACC=getattr(K.tl, x.dtype.compute.name), WIDE=wide, **{name: value for name, value in t.items() if name != "PER_SM"}))
+
+    if M * N:
+        run(tiles[0] if len(tiles) == 1 else choose(family, (x.dtype.name, across, M, N), tiles, K.apply_kernel, run))
+
+
+def apply_channels(out, x, mean, var, weight, bias, eps):
+    vectors, eps = [contiguous(v) for v in (mean, var, weight, bias)], scalar(eps, x.dtype.compute)
+    launch_channels("batch_norm", (out, x), lambda geometry, grid, constexprs: launch(
+        K.apply_kernel, grid, out, x, *vectors, *geometry, eps, **constexprs))
 
 
 # ------------------------------------------------------------------ batch norm with given statistics
@@ -76,7 +104,7 @@ def batch_norm_apply_cpu(out, x, mean, var, weight, bias, eps):
 
 @batch_norm_apply.impl("cuda")
 def batch_norm_apply_cuda(out, x, mean, var, weight, bias, eps):
-    launch_channels(K.channel_kernel, (out, x), (mean, var, weight, bias), eps)
+    apply_channels(out, x, mean, var, weight, bias, eps)
 
 
 @batch_norm_apply.grad("input", "weight", "bias")
@@ -119,9 +147,24 @@ def batch_norm_train_cpu(out, mean, var, x, weight, bias, eps):
 
 @batch_norm_train.impl("cuda")
 def batch_norm_train_cuda(out, mean, var, x, weight, bias, eps):
-    monoid = Monoid("moments", "moments", "mean_var", (None, None, None))
-    reduce_rows([mean, var], [x], others(x), False, monoid, x.dtype.compute)
-    launch_channels(K.channel_kernel, (out, x), (mean, var, weight, bias), eps)
+    def start(geometry, grid, constexprs):
+        M, N, chunk = geometry[-3:]
+        means, squares = [empty((grid[1], M), mean.dtype, x.device) for _ in range(2)]
+        launch(K.moments_kernel, grid, means, squares, x, *geometry, **constexprs)
+        pieces = next_power_of_2(grid[1])
+        block = tile(max(2048 // pieces, 1), half(M))
+        launch(K.merge_moments_kernel, (cdiv(M, block),), *targets, means, squares, M, N, chunk, grid[1], BLOCK_M=block, PIECES=pieces)
+
+    targets = [t if t.is_contiguous() else empty(t.shape, t.dtype, t.device) for t in (mean, var)]
+    if x.numel():
+        launch_channels("batch_norm_moments", (x,), start)
+    else:
+        for t in targets:
+            t.fill_(math.nan)
+    apply_channels(out, x, *targets, weight, bias, eps)
+    for t, target in zip((mean, var), targets):
+        if t is not target:
+            t.copy_(target)
 
 
 @batch_norm_train.grad("input", "weight", "bias")
@@ -163,11 +206,21 @@ def batch_norm_backward_cpu(gx, gw, gb, g, x, mean, var, weight, eps, training):
 
 @batch_norm_backward.impl("cuda")
 def batch_norm_backward_cuda(gx, gw, gb, g, x, mean, var, weight, eps, training):
-    acc = x.dtype.compute
-    mean_x, var_x = [strided(t.storage, x.shape, (0, t.strides[0], *[0] * (x.ndim - 2)), t.offset, t.dtype) for t in (mean, var)]
-    monoid = Monoid("affine_var", "affine", "both", (None, None))
-    reduce_rows([gw, gb], [g, x, mean_x, var_x], others(x), False, monoid, acc, param=eps)
-    launch_channels(K.channel_backward_kernel, (gx, g, x), (mean, var, weight, gw, gb), eps, TRAINING=training)
+    def sums(geometry, grid, constexprs):
+        parts = [empty((grid[1], geometry[-3]), mean.dtype, x.device) for _ in range(2)]
+        launch(K.sums_kernel, grid, *parts, g, x, *statistics, *geometry, eps, **constexprs)
+        sum_lines([gw, gb], parts)
+
+    def slopes(geometry, grid, constexprs):
+        launch(K.slope_kernel, grid, gx, g, x, *statistics, *[contiguous(v) for v in (weight, gw, gb)], *geometry, eps, TRAINING=training,
+               **constexprs)
+
+    eps, statistics = scalar(eps, x.dtype.compute), (contiguous(mean), contiguous(var))
+    if x.numel():
+        launch_channels("batch_norm_sums", (g, x), sums)
+        launch_channels("batch_norm_slopes", (gx, g, x), slopes)
+    else:
+        gw.zero_(), gb.zero_()
 
 
 @batch_norm_backward.formula
@@ -181,6 +234,53 @@ def batch_norm_backward_formula(g, input, mean, var, weight, eps, training):
         n = max(input.numel() // max(input.shape[1], 1), 1)
         gx = g - broad(gb / n, ndim) - xhat * broad(gw / n, ndim)
     return gx * (rstd if weight is None else rstd * broad(weight, ndim)), gw, gb
+
+
+# ------------------------------------------------------------------ the running statistics
+@op(returns=("mean", "var"), aliasable=True)
+def running_statistics(old_mean, old_var, new_mean, new_var, momentum=0.1, correction=1.0):
+    """(1 - momentum) · old + momentum · new, of the mean and of the variance, the new one times `correction`: one kernel for both."""
+    channels = old_mean.shape
+    for p in (old_var, new_mean, new_var):
+        fits = len(channels) == 1 and p.shape == channels
+        check(fits, "batch_norm", f"statistics of shape {tuple(channels)}", None if fits else p.shape)
+    return [(channels, old_mean.dtype, old_mean.device), (channels, old_var.dtype, old_var.device)]
+
+
+@running_statistics.impl("cpu")
+def running_statistics_cpu(mean, var, old_mean, old_var, new_mean, new_var, momentum, correction):
+    old_mean, old_var, new_mean, new_var = [single(p) for p in (old_mean, old_var, new_mean, new_var)]
+    mean[...] = old_mean + momentum * (new_mean - old_mean)
+    var[...] = old_var + momentum * (new_var * correction - old_var)
+
+
+@running_statistics.impl("cuda")
+def running_statistics_cuda(mean, var, *statistics):
+    *statistics, momentum, correction = statistics
+    M, acc = mean.numel(), mean.dtype.compute
+    targets = [t if t.is_contiguous() else empty(t.shape, t.dtype, t.device) for t in (mean, var)]
+    block = tile(256, half(M))
+    launch(K.running_kernel, (cdiv(M, block),), *targets, *[contiguous(v) for v in statistics], M, scalar(momentum, acc),
+           scalar(correction, acc), ACC=getattr(K.tl, acc.name), BLOCK=block)
+    for t, target in zip((mean, var), targets):
+        if t is not target:
+            t.copy_(target)
+
+
+@running_statistics.formula
+def running_statistics_formula(old_mean, old_var, new_mean, new_var, momentum, correction):
+    return old_mean + momentum * (new_mean - old_mean), old_var + momentum * (new_var * correction - old_var)
+
+
+@running_statistics.samples
+def running_statistics_samples(make):
+    yield make(5), make(5), make(5), make(5), 0.3, 1.25
+    yield make(33), make(33), make(33), make(33)
+    yield make(0), make(0), make(0), make(0)
+
+
+running_statistics.errors(lambda make: [((make(3), make(2), make(3), make(3)), {}, RuntimeError, "expected statistics of shape (3,)")])
+running_statistics.workloads(lambda make: [("256 channels", lambda: tuple([make(256) for _ in range(4)]), 6 * 4 * 256, 6 * 256)])
 
 
 @batch_norm_apply.samples
@@ -211,15 +311,24 @@ batch_norm_train.errors(lambda make: [((make(2, 3), make(2)), {}, RuntimeError, 
 
 
 def image_sizes(f, arguments, units):
-    """Timed calls on activations of a ResNet, in bfloat16."""
-    n = 256 * 64 * 112 * 112
-    f.workloads(lambda make: [("256x64x112x112", lambda: arguments(
-        make(256, 64, 112, 112, dtype=types.bfloat16), *[make(64, positive=True) for _ in range(4)]), 2 * units * n, 4 * n)])
+    """Timed calls on activations of a ResNet in both layouts, in bfloat16; `units` are the passes over them."""
+    def workloads(make):
+        for n, c, side in (128, 256, 56), (256, 64, 112):
+            shapes = {"": (n, c, side, side), " channels last": (n, side, side, c)}
+            for layout, shape in shapes.items():
+                def image(shape=shape, last=bool(layout)):
+                    x = make(*shape, dtype=types.bfloat16)
+                    return x.permute(0, 3, 1, 2) if last else x
+
+                size = n * c * side * side
+                yield (f"{n}x{c}x{side}x{side}{layout}", lambda image=image, c=c: arguments(
+                    image, *[make(c, positive=True) for _ in range(4)]), 2 * units * size, 4 * size)
+    f.workloads(workloads)
 
 
-image_sizes(batch_norm_apply, lambda x, *p: (x, *p), 2)
-image_sizes(batch_norm_train, lambda x, w, b, *_: (x, w, b), 3)
-image_sizes(batch_norm_backward, lambda x, mean, var, w, _: (x, x, mean, var, w), 5)
+image_sizes(batch_norm_apply, lambda image, *p: (image(), *p), 2)
+image_sizes(batch_norm_train, lambda image, w, b, *_: (image(), w, b), 3)
+image_sizes(batch_norm_backward, lambda image, mean, var, w, _: (image(), image(), mean, var, w), 5)
 
 
 def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
@@ -238,14 +347,15 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
         check(running_mean is not None and running_var is not None, "batch_norm", "running statistics, or training=True", running_mean)
         return batch_norm_apply(input, running_mean, running_var, weight, bias, eps)
     channels_check("batch_norm", input, running_mean, running_var)
+    check((running_mean is None) == (running_var is None), "batch_norm", "running_mean and running_var, or neither", "one of them",
+          error=ValueError)
     n = input.numel() // max(input.shape[1], 1)
     check(n != 1, "batch_norm", "more than 1 value per channel when training", tuple(input.shape), error=ValueError)
     out, mean, var = batch_norm_train(input, weight, bias, eps)
-    with no_grad():
-        if running_mean is not None:
-            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-        if running_var is not None:
-            running_var.lerp_((var * (n / (n - 1)) if n else var).to(running_var.dtype), momentum)
+    if running_mean is not None:
+        with no_grad():
+            running = running_mean, running_var
+            running_statistics.into(running, *running, mean, var, momentum, n / (n - 1) if n else 1.0)
     return out
 
 

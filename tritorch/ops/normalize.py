@@ -8,15 +8,13 @@ import math
 import numpy as np
 
 from tritorch.autograd.modes import state
-from tritorch.cuda.launch import kernels, launch, sm_count
+from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.reduce import Monoid, reduce_rows, row_sums, single
-from tritorch.ops.rows import rows
-from tritorch.ops.softmax import row_blocks, warps
-from tritorch.shape import cdiv
-from tritorch.tensor import empty, strided
+from tritorch.ops.rows import WIDEST_SUMS, rows, start_rows, start_sums
+from tritorch.tensor import strided
 
 K = kernels("normalize")
 
@@ -35,31 +33,32 @@ def normalize_rows(out, mean, rstd, x, weight, bias, eps, dims, groups=1, inner=
     """Launch the forward kernel; without a mean it is RMS norm. mean and rstd have one value a row."""
     acc, center = x.dtype.compute, mean is not None
     first = mean if center else rstd
-    M, shape_m, stride_m, N, shape_n, stride_n, *_ = rows(x.shape, dims, out.strides, first.strides, rstd.strides, x.strides)
-    BLOCK_M, BLOCK_N = row_blocks(M, N, False)
-    launch(K.norm_kernel, (cdiv(M, BLOCK_M),), out, mean, rstd, x, contiguous(weight), contiguous(bias), shape_m, stride_m,
-           shape_n, stride_n, M, N, groups, inner, scalar(eps, acc), CENTER=center, GROUPED=groups > 1 or inner > 1,
-           ACC=getattr(K.tl, acc.name), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, LOOP=BLOCK_N < N, num_warps=warps(BLOCK_M * BLOCK_N))
+    geometry = rows(x.shape, dims, out.strides, first.strides, rstd.strides, x.strides)
+    M, shape_m, stride_m, N, shape_n, stride_n, *_ = geometry
+    if M:
+        args = (out, mean, rstd, x, contiguous(weight), contiguous(bias), shape_m, stride_m, shape_n, stride_n, M, N, groups, inner,
+                scalar(eps, acc))
+        start_rows(K.norm_kernel, "layer_norm" if center else "rms_norm", geometry._replace(across=False), x.dtype, args, CENTER=center,
+                   GROUPED=groups > 1 or inner > 1, ACC=getattr(K.tl, acc.name))
 
 
 def normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, dims, groups=1, inner=1):
     """Launch the backward kernel; with `gw` (and `gb`, if there is a mean) also sum those, in two deterministic stages."""
     acc, center = x.dtype.compute, mean is not None
     first = mean if center else rstd
-    M, shape_m, stride_m, N, shape_n, stride_n, *_ = rows(x.shape, dims, gx.strides, g.strides, x.strides, first.strides, rstd.strides)
-    BLOCK_M, BLOCK_N = row_blocks(M, N, False)
-    fused = gw is not None and BLOCK_N >= N and N <= 8192                 # beyond, gw and gb do not fit in registers beside the row
-    programs = min(cdiv(M, BLOCK_M), 2 * sm_count())
-    partial = [empty((programs, *gw.shape), acc, x.device) if fused and (center or k == 0) else None for k in range(2)]
-    launch(K.norm_backward_kernel, (programs if fused else cdiv(M, BLOCK_M),), gx, *partial, g, x, mean, rstd, contiguous(weight),
-           shape_m, stride_m, shape_n, stride_n, M, N, groups, inner, CENTER=center, GROUPED=groups > 1 or inner > 1, PARTIAL=fused,
-           ACC=getattr(K.tl, acc.name), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, LOOP=BLOCK_N < N, num_warps=warps(BLOCK_M * BLOCK_N))
-    if fused:
-        for target, parts in zip((gw, gb), partial):
-            if parts is not None:
-                reduce_rows([target], [parts], (0,), False, Monoid("sum", "sum"), acc)
-    elif gw is not None:
-        affine_sums(gw, gb, g, x, mean, rstd, tuple([d for d in range(x.ndim) if d not in dims]))
+    geometry = rows(x.shape, dims, gx.strides, g.strides, x.strides, first.strides, rstd.strides)
+    M, shape_m, stride_m, N, shape_n, stride_n, *_ = geometry
+    args = (g, x, mean, rstd, contiguous(weight), shape_m, stride_m, shape_n, stride_n, M, N, groups, inner)
+    constexprs = dict(CENTER=center, GROUPED=groups > 1 or inner > 1, ACC=getattr(K.tl, acc.name))
+    if gw is not None and 0 < M and N <= WIDEST_SUMS:
+        start_sums(K.norm_backward_kernel, "layer_norm_sums" if center else "rms_norm_sums", geometry, x.dtype, (gx,),
+                   (gw, gb) if center else (gw, None), args, PARTIAL=True, **constexprs)
+    else:
+        if M:
+            start_rows(K.norm_backward_kernel, "norm_backward", geometry._replace(across=False), x.dtype, (gx, None, None, *args),
+                       PARTIAL=False, **constexprs)
+        if gw is not None:
+            affine_sums(gw, gb, g, x, mean, rstd, tuple([d for d in range(x.ndim) if d not in dims]))
 
 
 def affine_sums(gw, gb, g, x, mean, rstd, dims):

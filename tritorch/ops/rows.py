@@ -7,9 +7,12 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from tritorch.cuda.launch import sm_count, tile
+from tritorch.cuda.launch import kernels, launch, sm_count, tile
+from tritorch.cuda.tuner import choose
 from tritorch.shape import cdiv, extent, next_power_of_2
+from tritorch.tensor import empty
 
+LINES = kernels("rows")
 remember = lru_cache(maxsize=4096)
 
 
@@ -108,3 +111,116 @@ def splits(programs, steps):
 def chunk_of(N, block, pieces):
     """Columns of a piece, whole tiles."""
     return cdiv(cdiv(N, block), pieces) * block
+
+
+# ------------------------------------------------------------------ kernels that keep whole rows in registers
+IN_REGISTERS = 32768
+"""Columns up to which a program can keep a row in registers; longer rows are read twice."""
+SHORT = ((2048, 16, 1, 0), (4096, 16, 1, 0), (4096, 32, 1, 0), (1024, 32, 1, 0), (2048, 8, 1, 0), (4096, 16, 3, 2), (2048, 16, 2, 4))
+"""Ways to take rows that fit: elements of a program at least, elements of a thread, stages, programs a multiprocessor (0: one a block)."""
+LONG = ((8192, 16, 1), (4096, 8, 1), (16384, 32, 1), (4096, 8, 3), (8192, 16, 3), (4096, 4, 1))
+"""Ways to walk along those that do not: columns at a time, warps, stages."""
+ACROSS = ((64, 64, 8), (32, 128, 8), (128, 32, 8), (64, 32, 4), (64, 128, 16))
+"""Ways where rows, not columns, are next to each other in memory: rows and columns at a time, warps. 64 rows fill sectors of any dtype."""
+
+
+@remember
+def row_tiles(M, N, across, simulated):
+    """Candidates for a kernel over rows: BLOCK_M, BLOCK_N (below N: the kernel walks along the row), STAGES, PER_SM, num_warps."""
+    width, height = next_power_of_2(N), next_power_of_2(M)
+    if simulated:
+        return (_row_tile(min(half(M), 1024), width if N < 300 else 256, 4),)
+    if across:
+        whole = [(m, width, min(max(m * width // 512, 1), 32)) for m in (64, 32, 16) if m * width <= 16384]
+        return _distinct([_row_tile(min(m, height), min(n, width), w) for m, n, w in (*whole, *ACROSS)])
+    short = SHORT if width < 16384 else ((0, 32, 1, 0), (0, 16, 1, 0), (0, 16, 2, 1), (0, 32, 2, 1))
+    tiles = [(min(max(size // width, 1), height), each, stages, per_sm) for size, each, stages, per_sm in short]
+    tiles = [_row_tile(m, width, min(max(m * width // (32 * each), 1), 32), stages, per_sm) for m, each, stages, per_sm in tiles]
+    loops = [_row_tile(1, n, w, stages) for n, w, stages in LONG if n < N]
+    if width < 16384:
+        return _distinct(tiles)
+    return _distinct(loops if width > IN_REGISTERS else loops + tiles[:1] if width == IN_REGISTERS else tiles + loops[:4])
+
+
+def _row_tile(block_m, block_n, warps, stages=1, per_sm=0):
+    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "STAGES": stages, "PER_SM": per_sm, "num_warps": warps}
+
+
+def _distinct(tiles):
+    return tuple([t for k, t in enumerate(tiles) if t not in tiles[:k]])
+
+
+def start_rows(kernel, family, geometry, dtype, args, **constexprs):
+    """Start `kernel` on all blocks of rows, by the tile that is best for their size."""
+    M, N, across = geometry.M, geometry.N, geometry.across
+    vector, tiles = vector_of(geometry, dtype.itemsize), row_tiles(M, N, across, bool(tile(0, 1)))
+
+    def run(t):
+        block_m, block_n, per_sm = t["BLOCK_M"], t["BLOCK_N"], t["PER_SM"]
+        blocks, vec = cdiv(M, block_m), min(vector, block_n)
+        lanes = max(32 * t["num_warps"] // (cdiv(block_m, 8) if across else block_m), 1)       # threads along a row
+        launch(kernel, (min(per_sm * sm_count(), blocks) if per_sm else blocks,), *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n,
+               LOOP=block_n < N, LANES=min(lanes, block_n // vec), VEC=vec, STAGES=t["STAGES"], num_warps=t["num_warps"])
+
+    run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, across, vector > 1, M, N), tiles, kernel, run))
+
+
+def vector_of(geometry, itemsize):
+    """Elements of a row that a thread can load at once: 16 bytes, where the rows of the first operand start at multiples of them."""
+    wide = 16 // itemsize
+    aligned = all(s % wide == 0 for s in geometry.stride_m[:len(geometry.shape_m)])
+    return wide if aligned and geometry.stride_n[0] == 1 and len(geometry.shape_n) == 1 else 1
+
+
+# ------------------------------------------------------------------ and sum over the rows as they go
+WIDEST_SUMS = 16384
+"""Columns up to which a program can add up gradients of parameters in registers, beside the row."""
+SUMS = ((1024, 8, 3), (2048, 16, 3), (1024, 8, 1), (2048, 16, 1), (1024, 16, 2), (1024, 32, 1))
+"""Ways to do it: elements of a program at least, elements of a thread, stages."""
+REGISTERS = {8: 64, 16: 112, 32: 128}
+"""What a thread needs for its elements of two operands and two sums (ptxas for sm_90); it decides how many programs share the rows."""
+
+
+@remember
+def sum_tiles(M, N, itemsize, simulated):
+    """Candidates for a kernel that reads two operands, keeps their rows in registers and also sums over the rows."""
+    width, height = next_power_of_2(N), next_power_of_2(M)
+    if simulated:
+        return (_row_tile(min(half(cdiv(M, 2)), 64), width, 4, per_sm=2),)
+    tiles = []
+    for size, each, stages in SUMS:
+        rows_, each = min(max(size // width, 1), height), max(each, width // 1024)                    # at most 1024 threads
+        stages = min(stages, max(160_000 // (2 * rows_ * width * itemsize), 1))                       # what shared memory holds
+        threads = max(rows_ * width // each, 32)
+        per_sm = min(65536 // (threads * REGISTERS[min(each, 32)]), 200_000 // (2 * stages * rows_ * width * itemsize), 16)
+        tiles.append(_row_tile(rows_, width, threads // 32, stages, max(per_sm, 1)))
+    return _distinct(tiles)
+
+
+def sum_lines(sums, parts):
+    """Each of `sums` becomes the sum of the lines of its part."""
+    lines, N = parts[0].shape
+    targets = [s if s.is_contiguous() else empty(s.shape, s.dtype, s.device) for s in sums]
+    block_n = min(tile(32, 1024), next_power_of_2(N))
+    launch(LINES.sum_lines_kernel, (cdiv(N, block_n),), tuple(targets), tuple(parts), lines, N, BLOCK_P=tile(128, 4), BLOCK_N=block_n,
+           num_warps=8)
+    for s, target in zip(sums, targets):
+        if target is not s:
+            s.copy_(target)
+
+
+def start_sums(kernel, family, geometry, dtype, outs, sums, args, **constexprs):
+    """Start a kernel that fills `outs` row by row and, line by line of (programs, N), parts of `sums` (None for one that is not wanted):
+    then add the lines up. Arguments are outs, parts, args."""
+    M, N, vector = geometry.M, geometry.N, vector_of(geometry, dtype.itemsize)
+    tiles, home = sum_tiles(M, N, dtype.itemsize, bool(tile(0, 1))), outs[0].device
+
+    def run(t):
+        block_m, block_n = t["BLOCK_M"], t["BLOCK_N"]
+        programs = min(cdiv(M, block_m), tile(t["PER_SM"] * sm_count(), 2))
+        parts = [None if s is None else empty((programs, N), dtype.compute, home) for s in sums]
+        launch(kernel, (programs,), *outs, *parts, *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n, LOOP=False, LANES=1, VEC=vector,
+               STAGES=t["STAGES"], num_warps=t["num_warps"])
+        sum_lines([s for s in sums if s is not None], [part for part in parts if part is not None])
+
+    run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, M, N), tiles, kernel, run))

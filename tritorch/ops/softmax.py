@@ -2,47 +2,25 @@
 
 import numpy as np
 
-from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.reduce import single, sums_along
-from tritorch.ops.rows import half, rows
-from tritorch.shape import cdiv, next_power_of_2, wrap_dim
+from tritorch.ops.rows import rows, start_rows
+from tritorch.shape import wrap_dim
 
 K = kernels("softmax")
-IN_REGISTERS = 16384
-"""Columns that one program keeps in registers; longer rows are read twice."""
 
 
-def launch_rows(kernel, tensors, dim, **constexprs):
+def launch_rows(kernel, family, tensors, dim, **constexprs):
     """Start a row kernel on tensors of one shape, outputs first."""
-    shape = tensors[0].shape
+    first, shape = tensors[0], tensors[0].shape
     geometry = rows(shape, (wrap_dim(dim, len(shape), "softmax"),) if shape else (), *[t.strides for t in tensors])
     M, shape_m, stride_m, N, shape_n, stride_n, across, wide = geometry
-    if not M * N:
-        return
-    BLOCK_M, BLOCK_N = row_blocks(M, N, across)
-    launch(kernel, (cdiv(M, BLOCK_M),), *tensors, shape_m, stride_m, shape_n, stride_n, M, N, **constexprs,
-           ACC=getattr(K.tl, tensors[0].dtype.compute.name), WIDE=wide, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, LOOP=BLOCK_N < N,
-           num_warps=warps(BLOCK_M * BLOCK_N))
-
-
-def row_blocks(M, N, across):
-    """(BLOCK_M, BLOCK_N) of a kernel that holds whole rows in registers while they fit."""
-    width = next_power_of_2(N)
-    if width > IN_REGISTERS:
-        rows_, width = 1, 4096
-    elif across:                                                         # 32 neighbours fill a sector; longer columns loop
-        rows_, width = min(next_power_of_2(M), 32), min(width, 256)
-    else:
-        rows_ = max(min(next_power_of_2(M), 2048 // width), 1)
-    return tile(rows_, min(half(M), 1024)), tile(width, next_power_of_2(N) if N < 300 else 256)
-
-
-def warps(elements):
-    """Warps that leave about 16 elements of a tile to a thread."""
-    return min(max(next_power_of_2(elements // 512), 1), 16)
+    if M * N:
+        start_rows(kernel, family, geometry, first.dtype, (*tensors, shape_m, stride_m, shape_n, stride_n, M, N), **constexprs,
+                   ACC=getattr(K.tl, first.dtype.compute.name), WIDE=wide)
 
 
 # ------------------------------------------------------------------ numpy
@@ -103,7 +81,7 @@ def family(name, doc, log, composed):
 
     @forward.impl("cuda")
     def forward_cuda(out, x, dim, dtype):
-        launch_rows(K.softmax_kernel, (out, x), dim, LOG=log)
+        launch_rows(K.softmax_kernel, "softmax", (out, x), dim, LOG=log)
 
     @forward.grad("input")
     def forward_grad(g, out, dim):
@@ -115,7 +93,7 @@ def family(name, doc, log, composed):
 
     @backward.impl("cuda")
     def backward_cuda(gx, g, y, dim):
-        launch_rows(K.softmax_backward_kernel, (gx, g, y), dim, LOG=log)
+        launch_rows(K.softmax_backward_kernel, "softmax_backward", (gx, g, y), dim, LOG=log)
 
     backward.formula(composed)
 

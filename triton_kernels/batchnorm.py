@@ -1,0 +1,163 @@
+"""Batch normalization, forward and backward: a row is a channel, all its elements the columns.
+
+    x̂ = (x - mean) · rstd          y = x̂ · w + b          rstd = 1 / √(var + eps)
+    gx = w · rstd · (g - gb / n - x̂ · gw / n)        gw = Σ g·x̂        gb = Σ g
+
+Program (i, p) has a block of channels and piece p of their columns, `chunk` each; whatever the layout, nothing is moved to read it.
+What is summed over pieces goes through memory, as lines of (pieces, channels), and is put together in a fixed order.
+"""
+
+import triton
+import triton.language as tl
+
+from triton_kernels.reduce import offsets
+
+
+@triton.jit
+def piece(N, chunk, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(channels, lanes, first column, the one after the last) of this program."""
+    part, lane = tl.program_id(1), tl.arange(0, BLOCK_N)
+    if WIDE:
+        part, lane = part.to(tl.int64), lane.to(tl.int64)
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    return m, lane, part * chunk, tl.minimum(part * chunk + chunk, N)
+
+
+@triton.jit
+def at(m, n, shape_m, stride_m, shape_n, stride_n, K: tl.constexpr):
+    """Offsets of a tile of operand K."""
+    return offsets(m, shape_m, stride_m, K * len(shape_m))[:, None] + offsets(n, shape_n, stride_n, K * len(shape_n))[None, :]
+
+
+@triton.jit
+def vector(ptr, m, M, ACC: tl.constexpr):
+    """One value a channel, as a column."""
+    return tl.load(ptr + m, mask=m < M, other=0).to(ACC)[:, None]
+
+
+@triton.jit
+def moments_kernel(
+    mean_ptr, square_ptr, x_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk,
+    ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):
+    """Mean and sum of squares around it of every piece, (pieces, M) each.
+
+    Squares are summed relative to the mean of the piece's first tile, which is so near that their difference keeps its digits.
+    """
+    m, lane, start, stop = piece(N, chunk, WIDE, BLOCK_M, BLOCK_N)
+    inside = (m < M)[:, None]
+    n = start + lane
+    first = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), mask=inside & (n < stop)[None, :], other=0).to(ACC)
+    near = tl.sum(first, 1) / tl.minimum(stop - start, BLOCK_N)
+    total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    square = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    for j in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
+        n = j + lane
+        valid = inside & (n < stop)[None, :]
+        x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), mask=valid, other=0).to(ACC)
+        x = tl.where(valid, x - near[:, None], 0)
+        total += x
+        square += x * x
+    away = tl.sum(total, 1) / (stop - start)
+    place = tl.program_id(1).to(tl.int64) * M + m
+    tl.store(mean_ptr + place, near + away, mask=m < M)
+    tl.store(square_ptr + place, tl.sum(square, 1) - away * away * (stop - start), mask=m < M)
+
+
+@triton.jit
+def merge_moments_kernel(
+    mean_ptr, var_ptr, means_ptr, squares_ptr, M, N, chunk, pieces, BLOCK_M: tl.constexpr, PIECES: tl.constexpr,
+):
+    """Mean and biased variance from those of the pieces. Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for
+    computing sample variances, 1979."""
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    p = tl.arange(0, PIECES)[None, :]
+    valid = (m < M) & (p < pieces)
+    mean = tl.load(means_ptr + p * M + m, mask=valid, other=0)
+    square = tl.load(squares_ptr + p * M + m, mask=valid, other=0)
+    count = tl.where(valid, tl.minimum(N - p.to(tl.int64) * chunk, chunk), 0).to(mean.dtype)
+    middle = tl.sum(mean * count, 1, keep_dims=True) / N
+    away = mean - middle
+    var = tl.sum(square + count * away * away, 1, keep_dims=True) / N
+    tl.store(mean_ptr + m, middle, mask=m < M)
+    tl.store(var_ptr + m, tl.where(var < 0, 0, var), mask=m < M)
+
+
+@triton.jit
+def apply_kernel(
+    out_ptr, x_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk, eps,
+    ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):
+    """y = (x - mean) / sqrt(var + eps) · w + b, every channel with its own; mean, var, w and b are contiguous."""
+    m, lane, start, stop = piece(N, chunk, WIDE, BLOCK_M, BLOCK_N)
+    mean, scale = vector(mean_ptr, m, M, ACC), 1 / tl.sqrt(vector(var_ptr, m, M, ACC) + eps)
+    if w_ptr is not None:
+        scale *= vector(w_ptr, m, M, ACC)
+    if b_ptr is not None:
+        b = vector(b_ptr, m, M, ACC)
+    for j in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
+        n = j + lane
+        valid = (m < M)[:, None] & (n < stop)[None, :]
+        x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 1), mask=valid, other=0).to(ACC)
+        y = (x - mean) * scale
+        if b_ptr is not None:
+            y += b
+        tl.store(out_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), y, mask=valid)
+
+
+@triton.jit
+def sums_kernel(
+    gw_ptr, gb_ptr, g_ptr, x_ptr, mean_ptr, var_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk, eps,
+    ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):
+    """Σ g·x̂ and Σ g of every piece, (pieces, M) each."""
+    m, lane, start, stop = piece(N, chunk, WIDE, BLOCK_M, BLOCK_N)
+    mean, rstd = vector(mean_ptr, m, M, ACC), 1 / tl.sqrt(vector(var_ptr, m, M, ACC) + eps)
+    gw = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    gb = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    for j in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
+        n = j + lane
+        valid = (m < M)[:, None] & (n < stop)[None, :]
+        g = tl.load(g_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), mask=valid, other=0).to(ACC)
+        x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 1), mask=valid, other=0).to(ACC)
+        gw += g * (x - mean)
+        gb += g
+    place = tl.program_id(1).to(tl.int64) * M + m
+    tl.store(gw_ptr + place[:, None], tl.sum(gw, 1, keep_dims=True) * rstd, mask=(m < M)[:, None])
+    tl.store(gb_ptr + place, tl.sum(gb, 1), mask=m < M)
+
+
+@triton.jit
+def slope_kernel(
+    gx_ptr, g_ptr, x_ptr, mean_ptr, var_ptr, w_ptr, gw_ptr, gb_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk, eps,
+    TRAINING: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):
+    """gx from g, x, the statistics and the sums gw and gb of every channel; the last five are contiguous."""
+    m, lane, start, stop = piece(N, chunk, WIDE, BLOCK_M, BLOCK_N)
+    rstd = 1 / tl.sqrt(vector(var_ptr, m, M, ACC) + eps)
+    scale = rstd
+    if w_ptr is not None:
+        scale = rstd * vector(w_ptr, m, M, ACC)
+    if TRAINING:
+        mean, shift, slope = vector(mean_ptr, m, M, ACC), vector(gb_ptr, m, M, ACC) / N, vector(gw_ptr, m, M, ACC) / N * rstd
+    for j in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
+        n = j + lane
+        valid = (m < M)[:, None] & (n < stop)[None, :]
+        g = tl.load(g_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 1), mask=valid, other=0).to(ACC)
+        if TRAINING:
+            x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 2), mask=valid, other=0).to(ACC)
+            g = g - shift - (x - mean) * slope
+        tl.store(gx_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), g * scale, mask=valid)
+
+
+@triton.jit
+def running_kernel(
+    mean_ptr, var_ptr, old_mean_ptr, old_var_ptr, new_mean_ptr, new_var_ptr, M, momentum, correction,
+    ACC: tl.constexpr, BLOCK: tl.constexpr,
+):
+    """(1 - momentum) · old + momentum · new, for the mean and for the variance, whose new value is multiplied by `correction`."""
+    m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    old, new = tl.load(old_mean_ptr + m, mask=m < M, other=0).to(ACC), tl.load(new_mean_ptr + m, mask=m < M, other=0).to(ACC)
+    tl.store(mean_ptr + m, old + momentum * (new - old), mask=m < M)
+    old, new = tl.load(old_var_ptr + m, mask=m < M, other=0).to(ACC), tl.load(new_var_ptr + m, mask=m < M, other=0).to(ACC)
+    tl.store(var_ptr + m, old + momentum * (new * correction - old), mask=m < M)

@@ -1,0 +1,71 @@
+"""What kernels over rows share: keeping rows in few registers, sums of exponentials on the way, and the sum of partial results."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def again(x, ACC: tl.constexpr):
+    """x.to(ACC) a second time. From bfloat16 it goes another way, so that the compiler keeps x until then and not its float32,
+    which takes twice the registers (84 become 57 in a gradient of softmax, and two programs fit where one did)."""
+    if x.dtype == tl.bfloat16 and ACC == tl.float32:
+        return (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    else:
+        return x.to(ACC)
+
+
+# ------------------------------------------------------------------ sums of exponentials, online
+@triton.jit
+def online(top, total, x, LANES: tl.constexpr, VEC: tl.constexpr):
+    """(largest, sum of exponentials relative to it) of LANES lanes a row, both (rows, LANES), after a tile x (rows, columns).
+
+    Element (r · LANES + lane) · VEC + v of a row belongs to `lane`. Where a thread loads VEC elements at a time and a row of the tile
+    lies on LANES threads, no value leaves its thread, and a lane costs one exponential more than it has elements.
+    """
+    x = tl.reshape(x, (x.shape[0], x.shape[1] // (LANES * VEC), LANES, VEC))
+    high = tl.maximum(top, tl.max(tl.max(x, 3), 1))
+    shift = finite(high)
+    total = total * tl.exp(top - shift) + tl.sum(tl.sum(tl.exp(x - shift[:, None, :, None]), 3), 1)
+    return high, total
+
+
+@triton.jit
+def online_rows(top, total):
+    """The same of every row, (rows,), from that of its lanes."""
+    high = tl.max(top, 1)
+    return high, tl.sum(total * tl.exp(top - finite(high)[:, None]), 1)
+
+
+@triton.jit
+def finite(high):
+    """What exponentials are taken relative to: 0 where all there is so far is -inf, whose difference to itself is nan."""
+    return tl.where(high == float("-inf"), 0, high)
+
+
+# ------------------------------------------------------------------ two stages
+@triton.jit
+def store_line(ptr, x, N, VEC: tl.constexpr):
+    """ptr[n] = Σ x[:, n] for n < N. Where a thread holds 8 neighbours it stores them as 2 times 4: a tile of float32 stored in one
+    piece would lie 4 to a thread, and the compiler would move all that goes into it, at each step of the loop before, instead."""
+    x = tl.sum(x, 0)
+    BLOCK: tl.constexpr = x.shape[0]
+    if VEC == 8 and BLOCK >= 8:
+        low, high = tl.split(tl.permute(tl.reshape(x, (BLOCK // 8, 2, 4)), (0, 2, 1)))
+        n = 8 * tl.arange(0, BLOCK // 8)[:, None] + tl.arange(0, 4)[None, :]
+        tl.store(ptr + n, low, mask=n < N)
+        tl.store(ptr + n + 4, high, mask=n + 4 < N)
+    else:
+        n = tl.arange(0, BLOCK)
+        tl.store(ptr + n, x, mask=n < N)
+
+
+@triton.jit
+def sum_lines_kernel(out_ptrs, part_ptrs, P, N, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
+    """out = Σ of the P lines of parts (P, N), for each of a few tensors; always in the same order."""
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    for k in tl.static_range(len(out_ptrs)):
+        total = tl.zeros((BLOCK_P, BLOCK_N), part_ptrs[k].dtype.element_ty)
+        for j in range(0, P, BLOCK_P):
+            p = j + tl.arange(0, BLOCK_P)[:, None]
+            total += tl.load(part_ptrs[k] + p.to(tl.int64) * N + n, mask=(p < P) & (n < N), other=0)
+        tl.store(out_ptrs[k] + n, tl.sum(total, 0, keep_dims=True), mask=n < N)
