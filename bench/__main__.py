@@ -1,15 +1,19 @@
-"""python -m bench [host] [import] [cards] [train] [gpu]: measure, print, and keep in bench/results/."""
+"""python -m bench [AREA …]: measure, print, and keep in bench/results/."""
 import argparse
 import importlib
+import sys
 
 AREAS = {
     "host": "microseconds of Python per operator: forward, with graph, backward; door, launch path, engine, allocator",
     "import": "seconds of `import tritorch`",
     "cards": "every operator's workloads on the CPU",
     "train": "the main job beside PyTorch: step time and loss curve from the same weights and batches",
-    "gpu": "every operator's workloads on a GPU, beside PyTorch where it is installed",
+    "gpu": "[FAMILY …] the table of anchors on a GPU, PyTorch in turns beside it",
+    "tune": "[FAMILY …] time every candidate of every kernel, write tritorch/cuda/tables/sm_XX.json",
+    "gpu_day": "STEP: what a GPU is needed for, in steps that each end in time: build, test, bench, tune, again",
 }
 MODULES = {"import": "imports"}
+WITH_WORDS = ("gpu", "tune", "gpu_day")                          # what follows them are their own words
 
 
 def main():
@@ -18,14 +22,23 @@ def main():
     parser.add_argument("areas", nargs="*", metavar="AREA", help="default: host import")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that it runs, not to keep")
     parser.add_argument("--steps", type=int, default=800, help="train: steps of the loss curve")
-    parser.add_argument("--only", metavar="WORD", default="", help="cards, gpu: operators whose name contains WORD")
+    parser.add_argument("--only", metavar="WORD", default="", help="cards, gpu, tune: cases whose name contains WORD")
+    parser.add_argument("--minutes", type=float, default=8.0, help="gpu, tune, gpu_day: stop after so long; what is done is kept")
+    parser.add_argument("--out", metavar="FOLDER", help="gpu, gpu_day: results go here instead of bench/results")
+    parser.add_argument("--arch", metavar="sm_90", default="", help="tune: with --compile-only, the architecture")
+    parser.add_argument("--compile-only", action="store_true", help="tune: compile every candidate into the cache; needs no GPU")
+    parser.add_argument("--rehearse", action="store_true", help="gpu, tune, gpu_day: tiny shapes on the simulated device, nothing kept")
     args = parser.parse_args()
-    for area in args.areas or ["host", "import"]:
+    words = args.areas or ["host", "import"]
+    if words[0] in WITH_WORDS:
+        words, args.families = words[:1], words[1:]
+    for area in words:
         if area not in AREAS:
             parser.error(f"expected an area among {', '.join(AREAS)}, got {area}")
-    for area in args.areas or ["host", "import"]:
+    for area in words:
         print(f"\n## {area}: {AREAS[area]}\n", flush=True)
-        importlib.import_module(f"bench.{MODULES.get(area, area)}").main(args)
+        sys.exit(importlib.import_module(f"bench.{MODULES.get(area, area)}").main(args)) if area in WITH_WORDS else importlib.import_module(
+            f"bench.{MODULES.get(area, area)}").main(args)
 
 
 main()

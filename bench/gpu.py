@@ -1,98 +1,132 @@
-"""Every operator's workloads on a GPU, PyTorch beside them where it is installed: medians of CUDA events, taking turns."""
-import importlib.util
-import statistics
+"""bench gpu [FAMILY …]: every row of the table of anchors, ours and PyTorch's in turns in one process on the same inputs.
 
-from bench import rows
-from bench.cards import declared, measured
+Kernels are compiled in parallel first. Then a process of its own measures, watched from here: a case that fails, hangs or
+breaks the device is reported as such and the rest goes on. What is known is written after every family.
+"""
+import dataclasses
+import json
+import math
+import tempfile
+import time
+from pathlib import Path
 
-REPEATS = 20
+from bench import ahead, anchors, rows, watch
 
-
-def milliseconds(events, calls):
-    """{name: median of REPEATS} for calls that take turns; `events` makes a timing event of the library of that name."""
-    times = {name: [] for name in calls}
-    for turn in range(REPEATS + 3):
-        for name, call in calls.items():
-            start, end = events[name](), events[name]()
-            start.record()
-            call()
-            end.record()
-            end.synchronize()
-            if turn >= 3:
-                times[name].append(start.elapsed_time(end))
-    return {name: statistics.median(found) for name, found in times.items()}
-
-
-class Opponent:
-    """PyTorch's operator of the same name on the same arguments, where there is one."""
-
-    def __init__(self):
-        self.torch = None
-        if importlib.util.find_spec("torch"):
-            import torch
-
-            self.torch = torch if torch.cuda.is_available() else None
-
-    def call(self, operator, values, ours):
-        """A thunk, or None: no PyTorch, no operator of that name, or its result has another shape."""
-        if self.torch is None:
-            return None
-        translated = [self.translate(v) for v in values]
-        for place in (self.torch, self.torch.nn.functional, self.torch.Tensor):
-            function = getattr(place, operator.__name__, None)
-            if function is not None:
-                try:
-                    theirs = function(*translated)
-                except (TypeError, RuntimeError, ValueError, IndexError, AttributeError):
-                    continue
-                if getattr(theirs, "shape", None) == getattr(ours, "shape", 0):
-                    return lambda function=function: function(*translated)
-        return None
-
-    def translate(self, value):
-        import tritorch
-
-        if isinstance(value, tritorch.Tensor):
-            return self.torch.from_dlpack(value.detach())
-        if isinstance(value, tritorch.dtype):
-            return getattr(self.torch, value.name)
-        if isinstance(value, tritorch.device):
-            return str(value)
-        return tuple(map(self.translate, value)) if isinstance(value, (tuple, list)) else value
-
-
-def limits(tritorch, events):
-    """Measured in this run: GB/s of a device copy, read and written, and TFLOP/s of a bf16 product of 8192³."""
-    x, y = (tritorch.empty(1 << 28, device="cuda") for _ in range(2))
-    copy = milliseconds(events, {"tritorch": lambda: y.copy_(x)})["tritorch"]
-    a = tritorch.randn(8192, 8192, device="cuda", dtype=tritorch.bfloat16)
-    product = milliseconds(events, {"tritorch": lambda: a @ a})["tritorch"]
-    return 2 * 4 * (1 << 28) / 1e6 / copy, 2 * 8192**3 / 1e9 / product
+FAMILIES = {**anchors.FAMILIES, "host": "microseconds of Python per operator, captured steps, the allocator, start-up",
+            "gpt2": "training GPT-2 124M"}
+GEOMETRIC_AIM = {"memory": 1.6, "rows": 1.6, "matmul": 1.0, "attention": 1.0, "conv": 1.0}
+OF_COPY = 0.9                                                    # of the copy's bandwidth, what memory-bound rows are meant to reach
+SILENCE = 90                                                     # s: longer than any case takes
 
 
 def main(args):
-    import tritorch
+    families = [f for f in FAMILIES if f in args.families or not args.families or "all" in args.families]
+    deadline = time.monotonic() + 60 * args.minutes
+    if args.out or args.rehearse:
+        rows.RESULTS = Path(args.out or tempfile.mkdtemp(prefix="tritorch-rehearsal-"))
+        print(f"results: {rows.RESULTS}")
+    if not (args.rehearse or usable()):
+        print("gpu: expected an NVIDIA GPU, got none; --rehearse runs tiny shapes on the simulated device")
+        return
+    if not args.rehearse:
+        ahead.compile_all(families, minutes=args.minutes / 3)
+    table = Table(args)
+    start = 0
+    while start is not None and time.monotonic() < deadline:
+        start = table.fill(families, start, deadline)
+    table.write()
+    table.close()
+
+
+def usable():
     from tritorch.cuda import driver
 
-    if not tritorch.cuda.is_available() or driver.current().name != "nvidia":
-        print("gpu: expected an NVIDIA GPU, got none; `python -m bench host cards` measure without one")
-        return
-    opponent = Opponent()
-    events = {"tritorch": lambda: tritorch.cuda.Event(enable_timing=True)}
-    if opponent.torch is not None:
-        events["torch"] = lambda: opponent.torch.cuda.Event(enable_timing=True)
-    measured_limits, found = limits(tritorch, events), []
-    for operator, label, arguments, nbytes, operations in declared("cuda", args.only):
-        values = arguments()
-        calls = {"tritorch": lambda operator=operator, values=values: operator(*values)}
-        theirs = opponent.call(operator, values, calls["tritorch"]())
-        if theirs is not None:
-            calls["torch"] = theirs
-        ms = milliseconds(events, calls)
-        seconds = {name: t / 1e3 for name, t in ms.items()}
-        name = f"{operator.__name__}, {label}"
-        found.append(measured(name, nbytes, operations, seconds["tritorch"], seconds.get("torch"), measured_limits))
-        print(name, rows.number(found[-1].ours), found[-1].unit, rows.number(found[-1].ratio), flush=True)
-    version = opponent.torch and f"torch {opponent.torch.__version__}"
-    rows.record("gpu", found, "python -m bench gpu", tritorch.cuda.get_device_name(), version,
-                f"copy {measured_limits[0]:.0f} GB/s, matmul {measured_limits[1]:.0f} TFLOP/s", keep=not (args.quick or args.only))
+    return driver.available() and driver.current().name == "nvidia"
+
+
+class Table:
+    """The rows so far; written after every family."""
+
+    def __init__(self, args):
+        self.args, self.rows, self.raw, self.failed, self.facts, self.limits, self.printed = args, [], [], [], [], (0, 0), 0
+
+    def fill(self, families, start, deadline):
+        """Measure from case number `start` on; the number to go on with, or None at the end."""
+        command = ["bench.gpu_worker", *families, "--start", str(start), *(["--only", self.args.only] if self.args.only else []),
+                   *(["--rehearse"] if self.args.rehearse else [])]
+        now = {"begin": start - 1, "family": "", "name": "start"}
+        for message in watch.watch(command, SILENCE, deadline):
+            if "limits" in message:
+                self.limits, self.facts = message["limits"], message["machine"]
+                print(f"limits of this run: copy {self.limits[0]:.0f} GB/s, product {self.limits[1]:.0f} TFLOP/s", flush=True)
+            elif "begin" in message:
+                if now["family"] not in ("", message["family"]):
+                    self.write()
+                now = message
+            elif "row" in message:
+                self.take(message)
+            elif "end" in message:
+                if not message["end"]:
+                    return None
+                self.take({"row": dataclasses.asdict(rows.row(f"{now['family']}: {now['name']}", "failed", None)), "error": message["end"]})
+                if now["begin"] < start:                         # it did not even begin: another process would not either
+                    return None
+                return now["begin"] + 1
+        return None
+
+    def take(self, message):
+        row = rows.Row(**message["row"])
+        self.rows.append(row)
+        self.raw.append({"name": row.name, **{k: v for k, v in message.items() if k not in ("row", "number", "family")}})
+        times = ", ".join(f"{name} {us:.1f} µs" for name, us in message.get("us", {}).items())
+        note = message.get("error") or ""
+        if row.ours is None:
+            self.failed.append(f"{row.name}: {note}")
+            print(f"FAILED {row.name}: {note}", flush=True)
+        else:
+            print(f"{row.name:60} {rows.number(row.ours):>9} {row.unit:8} ratio {rows.number(row.ratio):>6}  of limit "
+                  f"{rows.number(row.share_of_limit):>6}  {times}{' (replayed)' if message.get('replayed') else ''} {note}", flush=True)
+
+    def write(self):
+        """The rows so far in gpu.json with those of other families from before, everything known in gpu.csv."""
+        families = {family(r) for r in self.rows}
+        path = rows.RESULTS / "gpu.json"
+        before = [rows.Row(**r) for r in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
+        others = [r for r in before if family(r) not in families]
+        limits = f"copy {self.limits[0]:.0f} GB/s, product {self.limits[1]:.0f} TFLOP/s"
+        kept = [r for r in self.rows if r.ours is not None] + [*means(self.rows)]
+        rows.RESULTS.mkdir(exist_ok=True)
+        rows.record("gpu", kept, f"python -m bench gpu {' '.join(self.args.families)}".strip(), *self.facts, limits, others=others,
+                    keep=not (self.args.only or self.args.quick), show=False)
+        if not (self.args.only or self.args.quick):
+            lines = ["case,contestant,microseconds,relative error,note"]
+            for raw in self.raw:
+                for name, us in (raw.get("us") or {"": math.nan}).items():
+                    note = (raw.get("error") or "").replace('"', "'")
+                    lines.append(f"\"{raw['name']}\",{name},{us:.2f},{raw.get('relative_error') or ''},\"{note}\"")
+            rows.write(rows.RESULTS / "gpu.csv", "\n".join(lines) + "\n")
+
+    def close(self):
+        print(rows.markdown([r for r in self.rows if r.ours is not None]))
+        for mean in means(self.rows):
+            print(f"{mean.name}: {mean.ours:.3f}")
+        aims = {raw["name"]: raw.get("aim", 1.0) for raw in self.raw}
+        short = [f"{r.name}: {r.ratio:.2f} × PyTorch, meant {aims[r.name]:g}" for r in self.rows if r.ratio and r.ratio < aims[r.name]]
+        slow = [f"{r.name}: {r.share_of_limit:.2f} of the copy, meant {OF_COPY}" for r in self.rows
+                if r.unit == "GB/s" and family(r) in ("memory", "rows") and r.share_of_limit and r.share_of_limit < OF_COPY]
+        for title, found in (("below PyTorch or their aim", short), ("below the memory's rate", slow), ("failed", self.failed)):
+            print(f"\n{len(found)} {title}")
+            print("\n".join(f"  {line}" for line in found), flush=True)
+
+
+def family(row):
+    return row.name.partition(":")[0]
+
+
+def means(table):
+    """Rows with the geometric mean of each family's ratios."""
+    for name, aim in GEOMETRIC_AIM.items():
+        ratios = [r.ratio for r in table if family(r) == name and r.ratio]
+        if ratios:
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            yield rows.row(f"{name}: geometric mean of {len(ratios)} ratios (aim {aim})", "×", mean, limit=aim)

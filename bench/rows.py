@@ -68,16 +68,17 @@ def commit():
     return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 
-def record(area, rows, command, *facts, keep=True):
-    """Stamp the rows and print them; to keep them is to write the area's file and renew the table."""
+def record(area, rows, command, *facts, keep=True, others=(), show=True):
+    """Stamp the rows; `show` prints them, `keep` writes them into the area's file, after `others`, and renews the table."""
     stamp = dict(command=command, machine=machine(*facts), date=datetime.date.today().isoformat(), commit=commit())
     for r in rows:
         for field, value in stamp.items():
             setattr(r, field, value)
-    print(markdown(rows))
+    if show:
+        print(markdown(rows))
     if keep:
         RESULTS.mkdir(exist_ok=True)
-        write(RESULTS / f"{area}.json", json.dumps([asdict(r) for r in rows], indent=1, ensure_ascii=False) + "\n")
+        write(RESULTS / f"{area}.json", json.dumps([asdict(r) for r in (*others, *rows)], indent=1, ensure_ascii=False) + "\n")
         write(RESULTS / "README.md", table())
 
 

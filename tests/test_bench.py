@@ -1,11 +1,14 @@
 """The measurements' own arithmetic, and the form of the results that are kept."""
 import argparse
 import json
+import subprocess
+import sys
+import time
 from dataclasses import fields
 
 import pytest
 
-from bench import rows, timing
+from bench import rows, timing, watch
 from bench.models import twin
 
 
@@ -55,3 +58,60 @@ def test_twin_is_the_same_program_on_torch():
     torch = pytest.importorskip("torch")
     program = twin.load(rows.ROOT / "tutorials" / "train_gpt.py", "torch")
     assert program.torch is torch and program.F is torch.nn.functional
+
+
+def test_every_case_runs_at_its_real_size_on_a_dry_device():
+    pytest.importorskip("triton")
+    from bench import ahead, gpu
+    from bench.sides import driven
+    from tritorch.cuda import compiler
+    from tritorch.cuda.dry import DryDriver
+
+    with driven(DryDriver(90)), compiler.recording() as record:
+        assert ahead.run(gpu.FAMILIES) == []
+    assert len(record) > 100
+
+
+@pytest.mark.parametrize("words", [["rows", "--only", "softmax"], ["attention", "--only", "B4H16T4096D128 bwd"],
+                                   ["host", "--only", "MLP step SGD"]])
+def test_rehearsal(words, tmp_path):
+    """The whole of `bench gpu` on tiny shapes: the result is right, and written where it was asked to be."""
+    pytest.importorskip("triton")
+    command = [sys.executable, "-m", "bench", "gpu", *words, "--rehearse", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=rows.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "\n0 failed" in done.stdout, done.stdout + done.stderr
+    assert f"{words[0]}: " in done.stdout
+
+
+def test_gpu_results_keep_the_rows_of_other_families(tmp_path, monkeypatch):
+    from bench import gpu
+
+    monkeypatch.setattr(rows, "RESULTS", tmp_path)
+    for name, ratio in (("rows: softmax", 2.0), ("matmul: big", 1.5), ("matmul: big", 3.0)):
+        table = gpu.Table(argparse.Namespace(families=[], only="", quick=False, rehearse=False))
+        table.take({"row": vars(rows.row(name, "µs", 1.0, ratio, "torch")), "us": {"tritorch": 1.0, "torch": ratio}})
+        table.take({"row": vars(rows.row("conv: broken", "failed", None)), "error": "RuntimeError: no"})
+        table.write()
+    kept = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+    assert [(r["name"], r["ratio"]) for r in kept if "mean" not in r["name"]] == [("rows: softmax", 2.0), ("matmul: big", 3.0)]
+    assert "geometric mean of 1 ratios" in kept[-1]["name"] and kept[-1]["share_of_limit"] == 3.0
+    assert '"conv: broken",,nan,,"RuntimeError: no"' in (tmp_path / "gpu.csv").read_text(encoding="utf-8")
+
+
+SPEAKER = """
+import sys, time
+from bench.watch import say
+say(begin=0)
+print("by the way", flush=True)
+{}
+say(done=True)
+"""
+
+
+@pytest.mark.parametrize("last, end", [("", ""), ("sys.exit(7)", "its process ended with 7: by the way"),
+                                       ("time.sleep(60)", "nothing heard for 2 s: it hangs")])
+def test_a_watched_process(last, end, tmp_path, monkeypatch):
+    (tmp_path / "speaker.py").write_text(SPEAKER.format(last))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{rows.ROOT}")
+    messages = list(watch.watch(["speaker"], 2 if "sleep" in last else 60, time.monotonic() + 60))
+    assert messages == [{"begin": 0}, *([{"done": True}] if not last else []), {"end": end}]

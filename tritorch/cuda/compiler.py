@@ -11,11 +11,13 @@ import contextlib
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 import subprocess
 import tempfile
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -215,11 +217,19 @@ def compile_many(specs: Iterable[Specialisation], archs: Iterable[int], workers:
     The results come in the order of `itertools.product(specs, archs)`; a kernel that does not compile, or takes its
     process down, is its CompileError. Kernels must be found at the top level of a module.
     """
+    return list(compile_each(specs, archs, workers))
+
+
+def compile_each(specs: Iterable[Specialisation], archs: Iterable[int], workers: int | None = None,
+                 deadline: float = math.inf) -> Iterator[Compiled | CompileError]:
+    """compile_many, one result after the other; what has not begun at `deadline` (of time.monotonic) is a CompileError that says so."""
     idle: list[_Worker] = []
 
     def one(item):
         worker = idle.pop() if idle else _Worker()
         try:
+            if time.monotonic() > deadline:
+                return CompileError(f"{item[0]} was not compiled for sm_{item[1]}: out of time")
             return _cached(*item, worker.ask)
         except CompileError as error:
             return error
@@ -228,7 +238,7 @@ def compile_many(specs: Iterable[Specialisation], archs: Iterable[int], workers:
 
     try:
         with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-            return list(pool.map(one, itertools.product(list(specs), list(archs))))
+            yield from pool.map(one, itertools.product(list(specs), list(archs)))
     finally:
         for worker in idle:
             worker.close()

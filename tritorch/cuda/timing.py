@@ -41,7 +41,7 @@ def milliseconds(name: str, candidates: Sequence[dict], run: Callable[[dict], No
     end = time.perf_counter() + SECONDS
     for turn in range(ROUNDS if len(alive) > 1 else min(3, ROUNDS)):
         for i in alive:
-            _flush(device, stream)
+            flush(device, stream)
             device.event_record(marks[i][0], stream)
             run(candidates[i])
             device.event_record(marks[i][1], stream)
@@ -70,10 +70,11 @@ def _works(name, candidate, run, stream) -> bool:
     return True
 
 
-def _flush(device: Any, stream: int) -> None:
+def flush(device: Any, stream: int) -> None:
+    """Overwrite the L2 cache of the current device, in stream order."""
     index = current_device()
     if index not in _flushes:
-        size = -(-2 * device.device_properties(index).L2_cache_size // 4)
+        size = device.device_properties(index).L2_cache_size
         _flushes[index] = device.alloc(4 * size), size
     pointer, count = _flushes[index]
     device.fill(pointer, 0, 4, count, stream)

@@ -1,0 +1,71 @@
+"""Kernels compiled before anything is measured: cases run on a dry device, what they launch is compiled by all cores."""
+import importlib
+import importlib.util
+import time
+
+from tqdm import tqdm
+
+from bench import anchors
+from bench.sides import Sides, driven
+
+
+def compile_all(families, only="", arch=None, candidates=False, minutes=10.0):
+    """Compile what the families launch, into the cache; with `candidates` every configuration that the tuner could choose.
+
+    For this machine's GPU, or for `arch` without one. Returns [(specialisation, Compiled or CompileError)].
+    """
+    from tritorch.cuda import compiler, driver, tuner
+    from tritorch.cuda.dry import DryDriver
+
+    start = time.perf_counter()
+    device = DryDriver(arch) if arch else DryDriver(properties=driver.current().device_properties(0))
+    arch = 10 * device.properties.major + device.properties.minor
+    with driven(device), compiler.recording() as record:
+        if candidates:
+            with tuner.trying_all():
+                run(families, only)
+        else:
+            run(families, only)
+    specs = list(record.values())
+    print(f"{len(specs)} kernels met in {time.perf_counter() - start:.1f} s", flush=True)
+    compiled = []
+    with tqdm(total=len(specs), desc=f"compiling for sm_{arch}", mininterval=2) as bar:
+        for found in compiler.compile_each(specs, [arch], deadline=time.monotonic() + 60 * minutes):
+            bar.update()
+            compiled.append(found)
+    failed = [c for c in compiled if isinstance(c, compiler.CompileError)]
+    print(f"{len(compiled) - len(failed)} of {len(specs)} compiled in {time.perf_counter() - start:.1f} s", flush=True)
+    for error in failed:
+        print(f"  {str(error)[:300]}")
+    return list(zip(specs, compiled))
+
+
+def run(families, only=""):
+    """Every case once, which on a dry device costs the host's time; the sentences of those that failed."""
+    failed = []
+    for family, name, program in programs(families):
+        if only in name:
+            try:
+                program()
+            except Exception as error:
+                failed.append(f"{family}: {name}: {type(error).__name__}: {str(error)[:300]}")
+                print(f"  {failed[-1]}", flush=True)
+    return failed
+
+
+def programs(families):
+    """(family, name, function) of all that the families launch. A family beyond those of bench.anchors names its own."""
+    import tritorch
+
+    sides = Sides(alone=True)
+    for family in families:
+        if family in anchors.FAMILIES:
+            for _, case in anchors.cases([family]):
+                def program(case=case):
+                    with anchors.precision(tritorch, case.precision):
+                        case.build(tritorch, *sides.inputs(case)[0])()
+
+                yield family, case.name, program
+        elif importlib.util.find_spec(f"bench.gpu_{family}"):
+            for program in importlib.import_module(f"bench.gpu_{family}").programs(sides):
+                yield family, getattr(program, "__name__", family), program

@@ -1,0 +1,22 @@
+"""Matrix products: arithmetic decides, except for the skinny ones."""
+from bench.anchors import Case, Input, half, of
+
+LINEAR = [(16384, 2304, 768), (16384, 3072, 768), (16384, 768, 3072), (16384, 50304, 768), (768, 50304, 16384), (16384, 768, 50304),
+          (64, 4096, 4096), (1, 4096, 4096)]
+PRECISIONS = {"bf16": ("bfloat16", "highest", None), "fp16": ("float16", "highest", None), "tf32": ("float32", "high", 2e-3),
+              "fp32": ("float32", "highest", 1e-5)}
+
+
+def cases(size):
+    for name, (dtype, precision, tolerance) in PRECISIONS.items():
+        for side in (512, 1024, 2048, 4096, 8192, *([16384] if dtype != "float32" else [])):
+            n, _ = size(side, side)
+            pair = [Input((n, n), dtype), Input((n, n), dtype)]
+            yield Case(f"matmul {name} {side}^3", of(lambda T, a, b: a @ b), pair, 3 * n * n * (4 if dtype == "float32" else 2), 2 * n**3,
+                       precision=precision, tolerance=tolerance, aim=2.0 if name == "fp32" else 1.0)
+    for shape in LINEAR:
+        m, n, k = size(*shape)
+        yield Case(f"linear bf16 {'x'.join(map(str, shape))}", of(lambda T, a, b: T.nn.functional.linear(a, b)), [half(m, k), half(n, k)],
+                   2 * (m * k + n * k + m * n), 2 * m * n * k)
+    b, n, _ = size(128, 1024, 1024)
+    yield Case("bmm bf16 128x1024^3", of(lambda T, a, b: a @ b), [half(b, n, n), half(b, n, n)], 6 * b * n * n, 2 * b * n**3)

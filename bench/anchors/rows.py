@@ -1,0 +1,38 @@
+"""Functions of whole rows or images: softmax, norms, losses, pooling."""
+from bench.anchors import Case, Input, backward, half, of
+
+
+def both(name, function, inputs, wrt, out, forward_bytes, backward_bytes, **more):
+    """A case for the forward pass and one for the backward pass; `out`: the shape and dtype of the result."""
+    yield Case(f"{name} fwd", of(function), inputs, forward_bytes, **more)
+    graded = [Input(i.shape, i.dtype, i.high, k in wrt, i.own, i.nhwc) for k, i in enumerate(inputs)]
+    more = {**more, "compare": slice(None)}
+    yield Case(f"{name} bwd", backward(function, wrt), [out, *graded], backward_bytes, **more)
+
+
+def cases(size):
+    for columns in (1024, 4096, 16384):
+        rows, n = size((1 << 27) // columns, columns)
+        x, w, b, e = half(rows, n), half(n), half(n), 2 * rows * n
+        shown = f"bf16 {rows}x{n}"
+        yield from both(f"softmax {shown}", lambda T, x: T.softmax(x, -1), [x], [0], half(rows, n), 2 * e, 3 * e)
+        yield from both(f"layer_norm {shown}", lambda T, x, w, b: T.nn.functional.layer_norm(x, w.shape, w, b), [x, w, b], [0, 1, 2],
+                        half(rows, n), 2 * e, 3 * e)
+        yield from both(f"rms_norm {shown}", lambda T, x, w: T.nn.functional.rms_norm(x, w.shape, w), [x, w], [0, 1], half(rows, n),
+                        2 * e, 3 * e)
+    for vocabulary in (32768, 50304, 131072):
+        rows, n = size(8192, vocabulary)
+        x, target, e = half(rows, n), Input((rows,), "int64", high=n), 2 * rows * n
+        yield from both(f"cross_entropy bf16 {rows}x{n}", lambda T, x, target: T.nn.functional.cross_entropy(x, target), [x, target], [0],
+                        half(), e, 2 * e)
+    for layout in ("nchw", "nhwc"):
+        shape = size(128, 256, 56, 56)
+        b, c, h, w = shape
+        e = 2 * b * c * h * w
+        last = layout == "nhwc"
+        x, scale, shift = Input(shape, "bfloat16", nhwc=last), Input((c,)), Input((c,))
+        pooled = (b, c, (h - 1) // 2 + 1, (w - 1) // 2 + 1)
+        yield from both(f"batch_norm bf16 {layout}", lambda T, x, w, b: T.nn.functional.batch_norm(x, None, None, w, b, training=True),
+                        [x, scale, shift], [0, 1, 2], Input(shape, "bfloat16", nhwc=last), 3 * e, 5 * e)
+        yield from both(f"max_pool2d bf16 {layout}", lambda T, x: T.nn.functional.max_pool2d(x, 3, 2, 1), [x], [0],
+                        Input(pooled, "bfloat16", nhwc=last), 1.25 * e, 1.25 * e)
