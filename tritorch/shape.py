@@ -30,6 +30,7 @@ class Size(tuple):
 
 numel = prod
 _layouts = {}
+_INT = {int}
 
 
 def layout(shape):
@@ -152,9 +153,10 @@ def wrap_dims(dims, ndim, op):
 
 def infer_shape(shape, count, op):
     """Fill in the one -1 of a shape from the number of elements."""
-    known = _layouts.get(shape) if type(shape) is not list else None
-    if known is not None and known[2] == count:                          # a shape that some tensor has had
-        return known[0]
+    if type(shape) is tuple and {*map(type, shape)} == _INT:
+        known = _layouts.get(shape)
+        if known is not None and known[2] == count:                      # a shape that some tensor has had
+            return known[0]
     shape = tuple([operator.index(n) for n in shape])
     if -1 in shape:
         known = -prod(shape)
