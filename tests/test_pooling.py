@@ -197,14 +197,15 @@ def test_machine_code():
     pytest.importorskip("triton")
     from test_product_code import check, launched
 
-    from tritorch.ops.windows import avg_pool, avg_pool_input, max_pool, max_pool_input
+    from tritorch.ops.largest import max_pool, max_pool_input
+    from tritorch.ops.windows import avg_pool, avg_pool_input
 
     def call(e):
         for dtype in (T.bfloat16, T.float32):
             x = e(64, 64, 112, 112, dtype=dtype)
             for size, *rest in (((56, 56), (3, 3), (2, 2), (1, 1)), ((7, 9),)):
-                values, indices = max_pool(x, size, *rest)
-                max_pool_input(values, indices, (112, 112), *rest)
+                values, taps = max_pool(x, size, *rest)
+                max_pool_input(values, taps, (112, 112), *rest)
                 avg_pool(x, size, *rest)
                 avg_pool_input(values, (112, 112), *rest)
 

@@ -1,19 +1,56 @@
 """Pooling of (N, C, H, W): largest and mean of windows, and their gradients as gathers, so that every sum has one order.
 
 A window begins at p · stride - padding and has a fixed kernel, or, adaptive, it is part p of the n elements divided into `count`:
-from floor(p · n / count) to ceil((p + 1) · n / count). Pairs of arguments are (height, width); what lies outside the input takes no part.
+from floor(p · n / count) to ceil((p + 1) · n / count). Pairs are (height, width); what lies outside the input takes no part.
+A program works on a tile of planes (n · C + c) × places (h · W + w, or p · Q + q). `TAPS` is the size of the largest window.
 """
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def places(total, C, H, W, WIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """Whether there is one, and image, channel, row and column of this program's elements of a contiguous (N, C, H, W)."""
-    program = tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)
-    at = program * BLOCK + tl.arange(0, BLOCK)
-    plane = at // W // H
-    return at < total, plane // C, plane % C, at // W % H, at % W
+def tile_of(planes, C, H, W, EVEN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Which elements of this program's tile there are, and which places; image and channel of the planes, row and column of the places.
+
+    Places are the tile's first dim: where neither is contiguous for Triton to see, it lays neighbouring threads along that one. Planes past
+    the last, which there are none of if EVEN, stand for the last, so that loads need no mask for them. C is None where images are as far
+    apart as C planes.
+    """
+    tiles = tl.cdiv(H * W, BLOCK_P)
+    plane = tl.program_id(0) // tiles * BLOCK_C + tl.arange(0, BLOCK_C)
+    place = tl.program_id(0) % tiles * BLOCK_P + tl.arange(0, BLOCK_P)
+    there = (place < H * W)[:, None]
+    if EVEN:
+        some = tl.broadcast_to(there, (BLOCK_P, BLOCK_C))
+    else:
+        some = there & (plane < planes)[None, :]
+        plane = tl.minimum(plane, planes - 1)
+    if C is None:
+        return some, there, plane * 0, plane, place // W, place % W
+    else:
+        return some, there, plane // C, plane % C, place // W, place % W
+
+
+@triton.jit
+def pointers(ptr, n, c, h, w, strides, WIDE: tl.constexpr):
+    """Where (n, c, h, w) lie: a row of planes and a column of places."""
+    if WIDE:
+        h, w = h.to(tl.int64), w.to(tl.int64)
+    planes = ptr + n.to(tl.int64) * strides[0] + c.to(tl.int64) * strides[1]
+    return planes[None, :] + (h * strides[2] + w * strides[3])[:, None]
+
+
+@triton.jit
+def step_of(r, stride, WIDE: tl.constexpr):
+    if WIDE:
+        return tl.full((), r, tl.int64) * stride
+    else:
+        return r * stride
+
+
+@triton.jit
+def within(h, n):
+    return (h >= 0) & (h < n)
 
 
 @triton.jit
@@ -46,105 +83,205 @@ def size_of(p, n, count, kernel, stride, padding, ADAPTIVE: tl.constexpr, INCLUD
 
 
 @triton.jit
-def offset(n, c, h, w, strides):
-    return n.to(tl.int64) * strides[0] + c.to(tl.int64) * strides[1] + h.to(tl.int64) * strides[2] + w * strides[3]
-
-
-@triton.jit
 def widened(x):
     """Half types as float32."""
     return x.to(tl.float32) if x.dtype.is_floating() and x.dtype.primitive_bitwidth < 32 else x
 
 
 @triton.jit
-def max_pool_kernel(values_ptr, indices_ptr, x_ptr, stride_v, stride_i, stride_x, total, C, H, W, P, Q, stride, padding, dilation,
-                    ADAPTIVE: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """The largest of each window, and its place h · W + w: the first of equals, the last NaN."""
-    mask, n, c, p, q = places(total, C, P, Q, WIDE, BLOCK)
-    h0, h_end = window(p, H, P, stride[0], padding[0], ADAPTIVE)
-    w0, w_end = window(q, W, Q, stride[1], padding[1], ADAPTIVE)
-    x_ptrs = x_ptr + offset(n, c, h0, w0, stride_x)
-    best = widened(tl.zeros((BLOCK,), x_ptr.dtype.element_ty))
-    found = tl.full((BLOCK,), -1, tl.int64)
-    for r in range(TAPS_H):
-        h = h0 + r * dilation[0]
-        for s in range(TAPS_W):
-            w = w0 + s * dilation[1]
-            inside = mask & (h >= 0) & (h < h_end) & (w >= 0) & (w < w_end)
-            step = (r * dilation[0]).to(tl.int64) * stride_x[2] + s * dilation[1] * stride_x[3]
-            x = widened(tl.load(x_ptrs + step, mask=inside, other=0))
-            better = inside & ((x > best) | (x != x) | (found < 0))
-            best = tl.where(better, x, best)
-            found = tl.where(better, h.to(tl.int64) * W + w, found)
-    tl.store(values_ptr + offset(n, c, p, q, stride_v), best.to(values_ptr.dtype.element_ty), mask=mask)
-    tl.store(indices_ptr + offset(n, c, p, q, stride_i), found, mask=mask)
+def first_tap(start, dilation):
+    """The first place of a window that begins at `start` which is not before the input."""
+    return (tl.maximum(-start, 0) + dilation - 1) // dilation
 
 
 @triton.jit
-def max_pool_input_kernel(out_ptr, g_ptr, indices_ptr, stride_o, stride_g, stride_i, total, C, H, W, P, Q, reach, stride, padding,
-                          ADAPTIVE: tl.constexpr, WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr, WIDE: tl.constexpr,
-                          BLOCK: tl.constexpr):
-    """Each element of the input collects the gradients of the windows whose largest it was."""
-    mask, n, c, h, w = places(total, C, H, W, WIDE, BLOCK)
-    p0, p1 = windows(h, H, P, reach[0], stride[0], padding[0], ADAPTIVE)
-    q0, q1 = windows(w, W, Q, reach[1], stride[1], padding[1], ADAPTIVE)
-    own = h.to(tl.int64) * W + w
-    acc = widened(tl.zeros((BLOCK,), g_ptr.dtype.element_ty))
+def larger(best, found, x_ptrs, inside, tap, LOWEST: tl.constexpr):
+    """The larger of the best so far and the element behind x_ptrs, and its place in the window."""
+    x = widened(tl.load(x_ptrs, mask=inside, other=LOWEST))
+    better = (x > best) | (x != x)
+    return tl.where(better, x, best), tl.where(better, tap, found)
+
+
+@triton.jit
+def max_pool_kernel(values_ptr, taps_ptr, x_ptr, stride_v, stride_t, stride_x, planes, C, H, W, P, Q, STRIDE: tl.constexpr,
+                    PADDING: tl.constexpr, DILATION: tl.constexpr, ADAPTIVE: tl.constexpr, TAPS: tl.constexpr, LOWEST: tl.constexpr,
+                    UNROLL: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+    """The largest of each window, and its place r · TAPS[1] + s in it: the first of equals, the last NaN."""
+    some, there, n, c, p, q = tile_of(planes, C, P, Q, EVEN, BLOCK_P, BLOCK_C)
+    h0, h_end = window(p, H, P, STRIDE[0], PADDING[0], ADAPTIVE)
+    w0, w_end = window(q, W, Q, STRIDE[1], PADDING[1], ADAPTIVE)
+    x_ptrs = pointers(x_ptr, n, c, h0, w0, stride_x, WIDE)
+    best = widened(tl.full((BLOCK_P, BLOCK_C), LOWEST, x_ptr.dtype.element_ty))
+    first = first_tap(h0, DILATION[0]) * TAPS[1] + first_tap(w0, DILATION[1])
+    found = tl.broadcast_to(first[:, None], (BLOCK_P, BLOCK_C))
+    HEIGHT: tl.constexpr = TAPS[0]
+    WIDTH: tl.constexpr = TAPS[1]
+    if UNROLL:
+        for r in tl.static_range(HEIGHT):
+            row = there & within(h0 + r * DILATION[0], h_end)[:, None]
+            row_ptrs = x_ptrs + step_of(r * DILATION[0], stride_x[2], WIDE)
+            for s in tl.static_range(WIDTH):
+                inside = row & within(w0 + s * DILATION[1], w_end)[:, None]
+                at = row_ptrs + step_of(s * DILATION[1], stride_x[3], WIDE)
+                best, found = larger(best, found, at, inside, r * WIDTH + s, LOWEST)
+    else:
+        for tap in range(HEIGHT * WIDTH):
+            r, s = tap // WIDTH, tap % WIDTH
+            inside = there & (within(h0 + r * DILATION[0], h_end) & within(w0 + s * DILATION[1], w_end))[:, None]
+            at = x_ptrs + (step_of(r * DILATION[0], stride_x[2], WIDE) + step_of(s * DILATION[1], stride_x[3], WIDE))
+            best, found = larger(best, found, at, inside, tap, LOWEST)
+    tl.store(pointers(values_ptr, n, c, p, q, stride_v, WIDE), best.to(values_ptr.dtype.element_ty), mask=some)
+    tl.store(pointers(taps_ptr, n, c, p, q, stride_t, WIDE), found.to(taps_ptr.dtype.element_ty), mask=some)
+
+
+@triton.jit
+def places_kernel(out_ptr, taps_ptr, stride_o, stride_t, planes, C, H, W, P, Q, STRIDE: tl.constexpr, PADDING: tl.constexpr,
+                  DILATION: tl.constexpr, ADAPTIVE: tl.constexpr, TAPS: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr,
+                  BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+    """The places h · W + w in the image of places in windows."""
+    some, there, n, c, p, q = tile_of(planes, C, P, Q, EVEN, BLOCK_P, BLOCK_C)
+    tap = tl.load(pointers(taps_ptr, n, c, p, q, stride_t, WIDE), mask=some, other=0).to(tl.int64)
+    h0, _ = window(p, H, P, STRIDE[0], PADDING[0], ADAPTIVE)
+    w0, _ = window(q, W, Q, STRIDE[1], PADDING[1], ADAPTIVE)
+    place = (h0[:, None] + tap // TAPS[1] * DILATION[0]) * W + w0[:, None] + tap % TAPS[1] * DILATION[1]
+    tl.store(pointers(out_ptr, n, c, p, q, stride_o, WIDE), place, mask=some)
+
+
+@triton.jit
+def add_chosen(acc, tap, g, R: tl.constexpr, S: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr):
+    """acc + g where the window chose its element R and S from its beginning."""
+    if R >= 0 and S >= 0 and R % DILATION[0] == 0 and S % DILATION[1] == 0:
+        if R // DILATION[0] < TAPS[0] and S // DILATION[1] < TAPS[1]:
+            acc += tl.where(tap == R // DILATION[0] * TAPS[1] + S // DILATION[1], g, 0)
+    return acc
+
+
+@triton.jit
+def chosen(taps, gradients, DOWN: tl.constexpr, RIGHT: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
+           STRIDE: tl.constexpr, COLUMNS: tl.constexpr):
+    """The sum of the gradients of those windows around a cell that chose the element DOWN and RIGHT of where the first one begins."""
+    acc = tl.zeros_like(gradients[0])
+    for k in tl.static_range(len(gradients)):
+        acc = add_chosen(acc, taps[k], gradients[k], DOWN - k // COLUMNS * STRIDE[0], RIGHT - k % COLUMNS * STRIDE[1], TAPS, DILATION)
+    return acc
+
+
+@triton.jit
+def max_pool_cells_kernel(out_ptr, g_ptr, taps_ptr, stride_o, stride_g, stride_t, planes, C, H, W, P, Q, cells_h, cells_w,
+                          STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, TAPS: tl.constexpr, FIRST: tl.constexpr,
+                          COUNT: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Each element of the input collects the gradients of the windows whose largest it was.
+
+    A program's places are cells of STRIDE elements: the same COUNT windows, from FIRST on, lie around each, so which tap of which window
+    an element of the cell is, is known when this is compiled.
+    """
+    some, there, n, c, i, j = tile_of(planes, C, cells_h, cells_w, EVEN, BLOCK_P, BLOCK_C)
+    COLUMNS: tl.constexpr = COUNT[1]
+    WINDOWS: tl.constexpr = COUNT[0] * COUNT[1]
+    CELL_H: tl.constexpr = STRIDE[0]
+    CELL_W: tl.constexpr = STRIDE[1]
+    DOWN: tl.constexpr = PADDING[0] - FIRST[0] * STRIDE[0]
+    RIGHT: tl.constexpr = PADDING[1] - FIRST[1] * STRIDE[1]
+    taps, gradients = (), ()
+    for k in tl.static_range(WINDOWS):
+        p, q = i + (FIRST[0] + k // COLUMNS), j + (FIRST[1] + k % COLUMNS)
+        inside = there & (within(p, P) & within(q, Q))[:, None]
+        taps = taps + (tl.load(pointers(taps_ptr, n, c, p, q, stride_t, WIDE), mask=inside, other=0).to(tl.int32),)
+        gradients = gradients + (widened(tl.load(pointers(g_ptr, n, c, p, q, stride_g, WIDE), mask=inside, other=0)),)
+    for a in tl.static_range(CELL_H):
+        h = i * CELL_H + a
+        row = some & (h < H)[:, None]
+        if CELL_W == 2:                                  # neighbours are stored together
+            even = chosen(taps, gradients, DOWN + a, RIGHT, TAPS, DILATION, STRIDE, COLUMNS)
+            odd = chosen(taps, gradients, DOWN + a, RIGHT + 1, TAPS, DILATION, STRIDE, COLUMNS)
+            two = tl.arange(0, 2)[None, None, :]
+            at = pointers(out_ptr, n, c, h, j * 2, stride_o, WIDE)[:, :, None] + two * stride_o[3]
+            tl.store(at, tl.join(even, odd).to(out_ptr.dtype.element_ty), mask=row[:, :, None] & ((j * 2)[:, None, None] + two < W))
+        else:
+            for b in tl.static_range(CELL_W):
+                w = j * CELL_W + b
+                acc = chosen(taps, gradients, DOWN + a, RIGHT + b, TAPS, DILATION, STRIDE, COLUMNS)
+                tl.store(pointers(out_ptr, n, c, h, w, stride_o, WIDE), acc.to(out_ptr.dtype.element_ty), mask=row & (w < W)[:, None])
+
+
+@triton.jit
+def max_pool_input_kernel(out_ptr, g_ptr, taps_ptr, stride_o, stride_g, stride_t, planes, C, H, W, P, Q, STRIDE: tl.constexpr,
+                          PADDING: tl.constexpr, DILATION: tl.constexpr, ADAPTIVE: tl.constexpr, TAPS: tl.constexpr, reach,
+                          WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr,
+                          BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+    """The same for windows of any size and place, which each element finds for itself."""
+    some, there, n, c, h, w = tile_of(planes, C, H, W, EVEN, BLOCK_P, BLOCK_C)
+    p0, p1 = windows(h, H, P, reach[0], STRIDE[0], PADDING[0], ADAPTIVE)
+    q0, q1 = windows(w, W, Q, reach[1], STRIDE[1], PADDING[1], ADAPTIVE)
+    acc = widened(tl.zeros((BLOCK_P, BLOCK_C), g_ptr.dtype.element_ty))
     for j in range(WINDOWS_H):
         p = p0 + j
+        start_h, _ = window(p, H, P, STRIDE[0], PADDING[0], ADAPTIVE)
         for k in range(WINDOWS_W):
             q = q0 + k
-            inside = mask & (p <= p1) & (q <= q1)
-            chosen = inside & (tl.load(indices_ptr + offset(n, c, p, q, stride_i), mask=inside, other=-1) == own)
-            acc += widened(tl.load(g_ptr + offset(n, c, p, q, stride_g), mask=chosen, other=0))
-    tl.store(out_ptr + offset(n, c, h, w, stride_o), acc.to(out_ptr.dtype.element_ty), mask=mask)
+            start_w, _ = window(q, W, Q, STRIDE[1], PADDING[1], ADAPTIVE)
+            r, s = h - start_h, w - start_w
+            hit = (p <= p1) & (q <= q1) & (r % DILATION[0] == 0) & (s % DILATION[1] == 0)
+            inside = there & hit[:, None]
+            tap = tl.load(pointers(taps_ptr, n, c, p, q, stride_t, WIDE), mask=inside, other=0).to(tl.int32)
+            inside = inside & (tap == (r // DILATION[0] * TAPS[1] + s // DILATION[1])[:, None])
+            acc += widened(tl.load(pointers(g_ptr, n, c, p, q, stride_g, WIDE), mask=inside, other=0))
+    tl.store(pointers(out_ptr, n, c, h, w, stride_o, WIDE), acc.to(out_ptr.dtype.element_ty), mask=some)
 
 
 @triton.jit
-def avg_pool_kernel(out_ptr, x_ptr, stride_o, stride_x, total, C, H, W, P, Q, kernel, stride, padding, divisor,
-                    ADAPTIVE: tl.constexpr, INCLUDE: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, WIDE: tl.constexpr,
-                    BLOCK: tl.constexpr):
+def avg_pool_kernel(out_ptr, x_ptr, stride_o, stride_x, planes, C, H, W, P, Q, divisor, STRIDE: tl.constexpr, PADDING: tl.constexpr,
+                    ADAPTIVE: tl.constexpr, INCLUDE: tl.constexpr, TAPS: tl.constexpr, UNROLL: tl.constexpr, WIDE: tl.constexpr,
+                    EVEN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
     """The mean of each window, or its sum over `divisor`."""
-    mask, n, c, p, q = places(total, C, P, Q, WIDE, BLOCK)
-    h0, h_end = window(p, H, P, stride[0], padding[0], ADAPTIVE)
-    w0, w_end = window(q, W, Q, stride[1], padding[1], ADAPTIVE)
-    x_ptrs = x_ptr + offset(n, c, h0, w0, stride_x)
-    acc = widened(tl.zeros((BLOCK,), x_ptr.dtype.element_ty))
-    for r in range(TAPS_H):
-        h = h0 + r
-        for s in range(TAPS_W):
-            w = w0 + s
-            inside = mask & (h >= 0) & (h < h_end) & (w >= 0) & (w < w_end)
-            acc += widened(tl.load(x_ptrs + (r.to(tl.int64) * stride_x[2] + s * stride_x[3]), mask=inside, other=0))
+    some, there, n, c, p, q = tile_of(planes, C, P, Q, EVEN, BLOCK_P, BLOCK_C)
+    h0, h_end = window(p, H, P, STRIDE[0], PADDING[0], ADAPTIVE)
+    w0, w_end = window(q, W, Q, STRIDE[1], PADDING[1], ADAPTIVE)
+    x_ptrs = pointers(x_ptr, n, c, h0, w0, stride_x, WIDE)
+    acc = widened(tl.zeros((BLOCK_P, BLOCK_C), x_ptr.dtype.element_ty))
+    HEIGHT: tl.constexpr = TAPS[0]
+    WIDTH: tl.constexpr = TAPS[1]
+    if UNROLL:
+        for r in tl.static_range(HEIGHT):
+            row = there & within(h0 + r, h_end)[:, None]
+            row_ptrs = x_ptrs + step_of(r, stride_x[2], WIDE)
+            for s in tl.static_range(WIDTH):
+                inside = row & within(w0 + s, w_end)[:, None]
+                acc += widened(tl.load(row_ptrs + step_of(s, stride_x[3], WIDE), mask=inside, other=0))
+    else:
+        for tap in range(HEIGHT * WIDTH):
+            r, s = tap // WIDTH, tap % WIDTH
+            inside = there & (within(h0 + r, h_end) & within(w0 + s, w_end))[:, None]
+            acc += widened(tl.load(x_ptrs + (step_of(r, stride_x[2], WIDE) + step_of(s, stride_x[3], WIDE)), mask=inside, other=0))
     if divisor is None:
-        share = (size_of(p, H, P, kernel[0], stride[0], padding[0], ADAPTIVE, INCLUDE)
-                 * size_of(q, W, Q, kernel[1], stride[1], padding[1], ADAPTIVE, INCLUDE))
-        acc = acc / share.to(acc.dtype)
+        share = (size_of(p, H, P, TAPS[0], STRIDE[0], PADDING[0], ADAPTIVE, INCLUDE)
+                 * size_of(q, W, Q, TAPS[1], STRIDE[1], PADDING[1], ADAPTIVE, INCLUDE))
+        acc = acc / share.to(acc.dtype)[:, None]
     else:
         acc = acc / divisor.to(acc.dtype)
-    tl.store(out_ptr + offset(n, c, p, q, stride_o), acc.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(pointers(out_ptr, n, c, p, q, stride_o, WIDE), acc.to(out_ptr.dtype.element_ty), mask=some)
 
 
 @triton.jit
-def avg_pool_input_kernel(out_ptr, g_ptr, stride_o, stride_g, total, C, H, W, P, Q, reach, stride, padding, divisor,
-                          ADAPTIVE: tl.constexpr, INCLUDE: tl.constexpr, WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr,
-                          WIDE: tl.constexpr, BLOCK: tl.constexpr):
+def avg_pool_input_kernel(out_ptr, g_ptr, stride_o, stride_g, planes, C, H, W, P, Q, reach, divisor, STRIDE: tl.constexpr,
+                          PADDING: tl.constexpr, ADAPTIVE: tl.constexpr, INCLUDE: tl.constexpr, WINDOWS_H: tl.constexpr,
+                          WINDOWS_W: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
     """Each element of the input collects its share of the gradients of the windows that hold it."""
-    mask, n, c, h, w = places(total, C, H, W, WIDE, BLOCK)
-    p0, p1 = windows(h, H, P, reach[0], stride[0], padding[0], ADAPTIVE)
-    q0, q1 = windows(w, W, Q, reach[1], stride[1], padding[1], ADAPTIVE)
-    acc = widened(tl.zeros((BLOCK,), g_ptr.dtype.element_ty))
+    some, there, n, c, h, w = tile_of(planes, C, H, W, EVEN, BLOCK_P, BLOCK_C)
+    p0, p1 = windows(h, H, P, reach[0], STRIDE[0], PADDING[0], ADAPTIVE)
+    q0, q1 = windows(w, W, Q, reach[1], STRIDE[1], PADDING[1], ADAPTIVE)
+    acc = widened(tl.zeros((BLOCK_P, BLOCK_C), g_ptr.dtype.element_ty))
     for j in range(WINDOWS_H):
         p = p0 + j
-        rows = size_of(p, H, P, reach[0] + 1, stride[0], padding[0], ADAPTIVE, INCLUDE)
+        rows = size_of(p, H, P, reach[0] + 1, STRIDE[0], PADDING[0], ADAPTIVE, INCLUDE)
         for k in range(WINDOWS_W):
             q = q0 + k
-            inside = mask & (p <= p1) & (q <= q1)
-            g = widened(tl.load(g_ptr + offset(n, c, p, q, stride_g), mask=inside, other=0))
+            hit = (p <= p1) & (q <= q1)
+            g = widened(tl.load(pointers(g_ptr, n, c, p, q, stride_g, WIDE), mask=there & hit[:, None], other=0))
             if divisor is None:
-                share = rows * size_of(q, W, Q, reach[1] + 1, stride[1], padding[1], ADAPTIVE, INCLUDE)
-                g = g / tl.where(inside, share, 1).to(acc.dtype)
+                share = rows * size_of(q, W, Q, reach[1] + 1, STRIDE[1], PADDING[1], ADAPTIVE, INCLUDE)
+                g = g / tl.where(hit, share, 1).to(acc.dtype)[:, None]
             acc += g
     if divisor is not None:
         acc = acc / divisor.to(acc.dtype)
-    tl.store(out_ptr + offset(n, c, h, w, stride_o), acc.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(pointers(out_ptr, n, c, h, w, stride_o, WIDE), acc.to(out_ptr.dtype.element_ty), mask=some)

@@ -2,7 +2,8 @@
 import operator
 
 from tritorch.errors import check
-from tritorch.ops.windows import avg_pool, max_pool
+from tritorch.ops.largest import max_pool, places_of
+from tritorch.ops.windows import avg_pool
 from tritorch.shape import cdiv
 
 
@@ -94,8 +95,13 @@ def max_pool2d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode
 
 
 def _max(name, x, kernel, stride, padding, dilation, ceil_mode, return_indices, batched, row):
-    found = max_pool(x, _out_size(name, x, kernel, stride, padding, dilation, ceil_mode), kernel, stride, padding, dilation)
-    return _deliver(found if return_indices else found[0], batched, row)
+    size = _out_size(name, x, kernel, stride, padding, dilation, ceil_mode)
+    return _largest(x, size, return_indices, batched, row, kernel, stride, padding, dilation)
+
+
+def _largest(x, size, return_indices, batched, row, *window):
+    values, taps = max_pool(x, size, *window)
+    return _deliver((values, places_of(taps, tuple(x.shape[2:]), *window)) if return_indices else values, batched, row)
 
 
 def avg_pool1d(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True):
@@ -189,8 +195,7 @@ def adaptive_max_pool1d(input, output_size, return_indices=False):
     tensor([[1., 3.]])
     """
     x, batched = _whole("adaptive_max_pool1d", input, 1)
-    found = max_pool(x.unsqueeze(2), _row(output_size, "adaptive_max_pool1d", "output_size", 1))
-    return _deliver(found if return_indices else found[0], batched, True)
+    return _largest(x.unsqueeze(2), _row(output_size, "adaptive_max_pool1d", "output_size", 1), return_indices, batched, True)
 
 
 def adaptive_max_pool2d(input, output_size, return_indices=False):
@@ -204,8 +209,7 @@ def adaptive_max_pool2d(input, output_size, return_indices=False):
     """
     name = "adaptive_max_pool2d"
     x, batched = _whole(name, input, 2)
-    found = max_pool(x, _parts(name, x, output_size))
-    return _deliver(found if return_indices else found[0], batched, False)
+    return _largest(x, _parts(name, x, output_size), return_indices, batched, False)
 
 
 # ------------------------------------------------------------------ back to the places of the largest

@@ -97,7 +97,7 @@ def tile_candidates(way, size):
     budget = max(4096 // size, 512)
     shared = any(form & 3 == 2 for form in way.forms)                    # an operand that all rows have in common: several rows at a time
     most = [(budget, 2 * budget if shared else budget, 4), (budget // 2, 2 * budget, 4), (budget, budget, 4), (budget, 4 * budget, 8)]
-    return [_fitted(cdiv(total, columns), columns, warps, rows, cols) for n, total, warps in most for columns in [_even_parts(cols, n)]]
+    return [_fitted(cdiv(total, columns), columns, warps, rows, cols) for n, total, warps in most for columns in [even_parts(cols, n)]]
 
 
 def _fitted(m, n, warps, rows, cols):
@@ -109,7 +109,7 @@ def _fitted(m, n, warps, rows, cols):
     return {"BLOCK_M": min(area // n, _pow2(rows)), "BLOCK_N": n, "num_warps": warps}
 
 
-def _even_parts(cols, most):
+def even_parts(cols, most):
     """The widest power of two up to `most` that wastes at most an eighth of the lanes, if there is one from 64 on."""
     n = min(most, _pow2(cols))
     while n > 64 and cdiv(cols, n) * n > cols * 1.125:

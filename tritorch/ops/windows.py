@@ -1,176 +1,72 @@
-"""The operators of pooling: the largest and the mean of windows of images, and their gradients. PyTorch's functions are in pooling.py.
+"""The mean of windows of images and its gradient, and what it shares with the largest (largest.py). PyTorch's functions are in pooling.py.
 
 They take (N, C, H, W) and pairs (height, width), with the size of the result given: `kernel=None` is adaptive pooling, where window
 p of P covers the elements from floor(p · H / P) to ceil((p + 1) · H / P).
 """
 import numpy as np
 
+from tritorch.cuda import tuner
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.windows_cpu import counts, max_windows, spread_windows, sum_windows
-from tritorch.shape import cdiv, extent
+from tritorch.ops.tiling import even_parts
+from tritorch.ops.windows_cpu import counts, spread_windows, sum_windows
+from tritorch.shape import cdiv, extent, next_power_of_2
 
 K = kernels("pooling")
+UNROLLED = 25                                                            # elements of the largest window whose loop is unrolled
 HALVES = (types.float16.numpy, types.bfloat16.numpy)
 
 
-def _along(dim, kernel, stride, padding, dilation=(1, 1)):
+def along_dim(dim, kernel, stride, padding, dilation=(1, 1)):
     """The window along one dim."""
     return None if kernel is None else kernel[dim], stride[dim], padding[dim], dilation[dim]
 
 
-def _launch(kernel, outs, ins, *attributes, **options):
-    """Start a kernel with one lane for each element of the first output."""
-    total, block = outs[0].numel(), tile(256, 4096)
+def launch_places(kernel, outs, ins, shape, *attributes, **options):
+    """Start a kernel on tiles of the planes and places of a tensor (N, C, H, W) of `shape`."""
+    n, c, h, w = shape
+    together = all(n == 1 or x.strides[0] == c * x.strides[1] for x in (*outs, *ins))
     wide = max(extent(x.shape, x.strides) for x in (*outs, *ins)) > 0x7FF00000
     strides = [x.strides for x in (*outs, *ins)]
-    launch(kernel, (cdiv(total, block),), *outs, *ins, *strides, total, *attributes, WIDE=wide, BLOCK=block, **options)
+    key = max(x.dtype.itemsize for x in ins), ins[0].strides[1] == 1 < c, c, h * w
+
+    def run(blocks):
+        programs = cdiv(n * c, blocks["BLOCK_C"]) * cdiv(h * w, blocks["BLOCK_P"])
+        launch(kernel, (programs,), *outs, *ins, *strides, n * c, None if together else c, *attributes, WIDE=wide,
+               EVEN=n * c % blocks["BLOCK_C"] == 0, **options, **blocks)
+
+    run(tuner.choose(kernel.__name__, key, _blocks(*key), kernel, run))
 
 
-def _taps(n, count, kernel):
-    """Most elements of a window along a dim."""
-    return kernel if kernel is not None else cdiv(n, count) + (n % count > 0)
+def _blocks(size, channels_first, channels, places):
+    """Tiles of planes × places: along the channels where they are next to each other in memory, else along the places."""
+    if channels_first:
+        wanted = [(64, 16, 4), (64, 32, 4), (32, 32, 4), (64, 8, 4), (128, 16, 8)]
+    else:                                                                # what a place needs is computed once for all planes of a thread
+        along = even_parts(places, 256)
+        wanted = [(total // along, along, warps) for total, warps in ((1024, 4), (512, 4), (256, 4), (2048, 4), (1024, 8))]
+    return [{"BLOCK_C": tile(min(m, next_power_of_2(channels) if channels_first else m), 16),
+             "BLOCK_P": tile(min(k, next_power_of_2(places)), min(4096, next_power_of_2(places))), "num_warps": w} for m, k, w in wanted]
 
 
-def _collect(kernel, outs, ins, reach, stride, padding, *attributes, adaptive, **options):
+def taps_of(shape, size, kernel):
+    """Most elements of a window along each dim."""
+    return kernel or tuple([cdiv(n, count) + (n % count > 0) for n, count in zip(shape, size)])
+
+
+def collect(kernel, outs, ins, reach, stride, padding, *attributes, adaptive, **options):
     """Start a kernel in which each element of the input visits the windows that can hold it; `reach` is how far a window stretches."""
     size, count = outs[0].shape[2:], ins[0].shape[2:]
     most = [min(cdiv(count[d], size[d]) + 1 if adaptive else reach[d] // stride[d] + 1, count[d]) for d in (0, 1)]
-    _launch(kernel, outs, ins, *outs[0].shape[1:], *count, reach, stride, padding, *attributes, ADAPTIVE=adaptive,
-            WINDOWS_H=most[0], WINDOWS_W=most[1], **options)
+    launch_places(kernel, outs, ins, outs[0].shape, *size, *count, reach, *attributes, STRIDE=stride, PADDING=padding,
+            ADAPTIVE=adaptive, WINDOWS_H=most[0], WINDOWS_W=most[1], **options)
 
 
-def _check_images(name, x):
+def check_images(name, x):
     check(x.ndim == 4, name, "an input (N, C, H, W)", x.shape)
     check(x.dtype is not types.bool, name, "a dtype of numbers", x.dtype, error=NotImplementedError)
-
-
-# ------------------------------------------------------------------ the largest
-@op(returns=("values", "indices"))
-def max_pool(input, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
-    """The largest element of each window, and its place h · W + w in its channel.
-
-        values[n, c, p, q] = max over r, s of input[n, c, p · stride - padding + r · dilation, …]
-
-    (N, C, H, W) gives two of (N, C, *size), of the input's dtype and int64. Padding never wins. Of equal elements the first counts; NaN
-    wins over all. `kernel=None` divides the input into size parts.
-    Raises RuntimeError unless the input has 4 dims, NotImplementedError for bool.
-
-    >>> import tritorch as torch
-    >>> torch.nn.functional.max_pool2d(torch.arange(16.0).view(1, 1, 4, 4), 2)
-    tensor([[[[ 5.,  7.],
-              [13., 15.]]]])
-    """
-    _check_images("max_pool", input)
-    shape = (*input.shape[:2], *size)
-    return [(shape, input.dtype, input.device), (shape, types.int64, input.device)]
-
-
-@max_pool.impl("cpu")
-def max_pool_cpu(values, indices, input, size, kernel, stride, padding, dilation):
-    if not values.size:
-        return
-    x = input.astype(np.float32) if input.dtype in HALVES else input
-    across, columns = max_windows(x, 3, size[1], *_along(1, kernel, stride, padding, dilation))
-    values[...], rows = max_windows(across, 2, size[0], *_along(0, kernel, stride, padding, dilation))
-    indices[...] = rows * input.shape[3] + np.take_along_axis(columns, rows, 2)
-
-
-@max_pool.impl("cuda")
-def max_pool_cuda(values, indices, input, size, kernel, stride, padding, dilation):
-    if values.numel():
-        taps = [_taps(n, count, kernel and kernel[d]) for d, (n, count) in enumerate(zip(input.shape[2:], size))]
-        _launch(K.max_pool_kernel, (values, indices), (input,), *input.shape[1:], *size, stride, padding, dilation, ADAPTIVE=kernel is None,
-                TAPS_H=taps[0], TAPS_W=taps[1])
-
-
-@max_pool.grad("input")
-def max_pool_grad(g_values, indices, input_shape, kernel, stride, padding, dilation):
-    return max_pool_input(g_values, indices, tuple(input_shape[2:]), kernel, stride, padding, dilation)
-
-
-@max_pool.samples
-def max_pool_samples(make):
-    yield make(2, 3, 5, 7), (2, 3), (2, 2), (2, 2)
-    yield make(1, 2, 6, 5), (4, 3), (3, 3), (2, 2), (1, 1)
-    yield make(1, 2, 7, 6), (4, 3), (2, 3), (2, 1), (1, 1), (2, 2)
-    yield make(2, 1, 7, 5), (3, 2)
-    yield make(1, 2, 3, 2), (4, 2)
-    yield make(2, 2, 4, 6), (2, 3)
-    yield make(0, 3, 4, 4), (2, 2), (2, 2), (2, 2)
-    yield make(1, 2, 5, 5, integer=True, low=-99, high=99), (3, 3), (3, 3), (2, 2), (1, 1)
-
-
-@max_pool.errors
-def max_pool_errors(make):
-    yield (make(3, 4), (1, 1)), {}, RuntimeError, "an input (N, C, H, W)"
-    yield (make(1, 1, 3, 4, integer=True, dtype=types.bool), (1, 1)), {}, NotImplementedError, "a dtype of numbers"
-
-
-@max_pool.workloads
-def max_pool_workloads(make):
-    x = make(64, 64, 112, 112, grad=False)
-    yield "64x64x112x112 fp32 3x3 s2", lambda: (x, (56, 56), (3, 3), (2, 2), (1, 1)), 4 * 64 * 64 * (112 ** 2 + 3 * 56 ** 2), 0
-    yield "64x64x112x112 fp32 2x2", lambda: (x, (56, 56), (2, 2), (2, 2)), 4 * 64 * 64 * (112 ** 2 + 3 * 56 ** 2), 0
-
-
-@op
-def max_pool_input(gradient, indices, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
-    """The gradient of `max_pool`: each element of the input gets the sum over the windows whose `indices` name it.
-
-        out[n, c, h, w] = Σ over p, q with indices[n, c, p, q] = h · W + w of gradient[n, c, p, q]
-
-    gradient and indices (N, C, P, Q) give (N, C, *size). Sums have a fixed order.
-
-    >>> import tritorch as torch; from tritorch.ops.windows import max_pool_input
-    >>> max_pool_input(torch.ones(1, 1, 1, 1), torch.tensor([[[[2]]]]), (2, 2)).tolist()
-    [[[[0.0, 0.0], [1.0, 0.0]]]]
-    """
-    _check_images("max_pool_input", gradient)
-    check(gradient.shape == indices.shape, "max_pool_input", "gradient and indices of one shape", gradient.shape, indices.shape)
-    return (*gradient.shape[:2], *size), gradient.dtype, gradient.device
-
-
-@max_pool_input.impl("cpu")
-def max_pool_input_cpu(out, gradient, indices, size, kernel, stride, padding, dilation):
-    planes, area = gradient.shape[0] * gradient.shape[1], size[0] * size[1]
-    if out.size:
-        at = indices.reshape(planes, -1) + np.arange(planes)[:, None] * area
-        out[...] = np.bincount(at.ravel(), gradient.ravel(), planes * area).reshape(out.shape)
-
-
-@max_pool_input.impl("cuda")
-def max_pool_input_cuda(out, gradient, indices, size, kernel, stride, padding, dilation):
-    if out.numel():
-        reach = (0, 0) if kernel is None else tuple([dilation[d] * (kernel[d] - 1) for d in (0, 1)])
-        _collect(K.max_pool_input_kernel, (out,), (gradient, indices), reach, stride, padding, adaptive=kernel is None)
-
-
-@max_pool_input.grad("gradient")
-def max_pool_input_grad(g, indices):
-    return g.flatten(2).gather(2, indices.flatten(2)).view(indices.shape)
-
-
-@max_pool_input.samples
-def max_pool_input_samples(make):
-    for image, *args in list(max_pool_samples(make))[:7]:
-        values, indices = max_pool(image.detach(), *args)
-        yield (make(*values.shape), indices, tuple(image.shape[2:]), *args[1:])
-
-
-@max_pool_input.errors
-def max_pool_input_errors(make):
-    yield (make(1, 1, 2, 2), make(1, 1, 2, 3, integer=True), (4, 4)), {}, RuntimeError, "gradient and indices of one shape"
-
-
-@max_pool_input.workloads
-def max_pool_input_workloads(make):
-    x = make(64, 64, 112, 112, grad=False)
-    values, indices = max_pool(x, (56, 56), (3, 3), (2, 2), (1, 1))
-    yield ("64x64x112x112 fp32 3x3 s2", lambda: (values, indices, (112, 112), (3, 3), (2, 2), (1, 1)),
-           4 * 64 * 64 * (112 ** 2 + 3 * 56 ** 2), 0)
 
 
 # ------------------------------------------------------------------ the mean
@@ -189,7 +85,7 @@ def avg_pool(input, size, kernel=None, stride=(1, 1), padding=(0, 0), include=Tr
     tensor([[[[ 2.5000,  4.5000],
               [10.5000, 12.5000]]]])
     """
-    _check_images("avg_pool", input)
+    check_images("avg_pool", input)
     check(input.dtype.is_floating_point, "avg_pool", "a floating dtype", input.dtype, error=NotImplementedError)
     return (*input.shape[:2], *size), input.dtype, input.device
 
@@ -198,7 +94,7 @@ def _shares(shape, size, kernel, stride, padding, include, divisor):
     """What each window's sum is divided by."""
     if divisor is not None:
         return divisor
-    rows, columns = [counts(shape[d], size[d], *_along(d, kernel, stride, padding)[:3], include) for d in (0, 1)]
+    rows, columns = [counts(shape[d], size[d], *along_dim(d, kernel, stride, padding)[:3], include) for d in (0, 1)]
     return rows[:, None] * columns
 
 
@@ -206,7 +102,7 @@ def _shares(shape, size, kernel, stride, padding, include, divisor):
 def avg_pool_cpu(out, input, size, kernel, stride, padding, include, divisor):
     acc = input.astype(np.float32) if input.dtype in HALVES else input
     for d in (0, 1):
-        acc = sum_windows(acc, 2 + d, size[d], *_along(d, kernel, stride, padding))
+        acc = sum_windows(acc, 2 + d, size[d], *along_dim(d, kernel, stride, padding))
     acc /= np.asarray(_shares(input.shape[2:], size, kernel, stride, padding, include, divisor), acc.dtype)
     out[...] = acc
 
@@ -214,9 +110,9 @@ def avg_pool_cpu(out, input, size, kernel, stride, padding, include, divisor):
 @avg_pool.impl("cuda")
 def avg_pool_cuda(out, input, size, kernel, stride, padding, include, divisor):
     if out.numel():
-        taps = [_taps(input.shape[2 + d], size[d], kernel and kernel[d]) for d in (0, 1)]
-        _launch(K.avg_pool_kernel, (out,), (input,), *input.shape[1:], *size, kernel or (1, 1), stride, padding, divisor,
-                ADAPTIVE=kernel is None, INCLUDE=include, TAPS_H=taps[0], TAPS_W=taps[1])
+        most = taps_of(input.shape[2:], size, kernel)
+        launch_places(K.avg_pool_kernel, (out,), (input,), out.shape, *input.shape[2:], *size, divisor, STRIDE=stride, PADDING=padding,
+                ADAPTIVE=kernel is None, INCLUDE=include, TAPS=most, UNROLL=most[0] * most[1] <= UNROLLED)
 
 
 @avg_pool.grad("input")
@@ -260,7 +156,7 @@ def avg_pool_input(gradient, size, kernel=None, stride=(1, 1), padding=(0, 0), i
     >>> avg_pool_input(torch.ones(1, 1, 1, 1), (1, 2)).tolist()
     [[[[0.5, 0.5]]]]
     """
-    _check_images("avg_pool_input", gradient)
+    check_images("avg_pool_input", gradient)
     return (*gradient.shape[:2], *size), gradient.dtype, gradient.device
 
 
@@ -269,7 +165,7 @@ def avg_pool_input_cpu(out, gradient, size, kernel, stride, padding, include, di
     acc = gradient.astype(np.float32) if gradient.dtype in HALVES else gradient
     acc = acc / np.asarray(_shares(size, gradient.shape[2:], kernel, stride, padding, include, divisor), acc.dtype)
     for d in (0, 1):
-        acc = spread_windows(acc, 2 + d, size[d], *_along(d, kernel, stride, padding))
+        acc = spread_windows(acc, 2 + d, size[d], *along_dim(d, kernel, stride, padding))
     out[...] = acc
 
 
@@ -277,7 +173,7 @@ def avg_pool_input_cpu(out, gradient, size, kernel, stride, padding, include, di
 def avg_pool_input_cuda(out, gradient, size, kernel, stride, padding, include, divisor):
     if out.numel():
         reach = (0, 0) if kernel is None else (kernel[0] - 1, kernel[1] - 1)
-        _collect(K.avg_pool_input_kernel, (out,), (gradient,), reach, stride, padding, divisor, adaptive=kernel is None, INCLUDE=include)
+        collect(K.avg_pool_input_kernel, (out,), (gradient,), reach, stride, padding, divisor, adaptive=kernel is None, INCLUDE=include)
 
 
 @avg_pool_input.grad("gradient")

@@ -1,0 +1,223 @@
+"""The largest of windows of images, its gradient, and the places that it came from. PyTorch's functions are in pooling.py.
+
+They take (N, C, H, W) and pairs (height, width), as windows.py says.
+"""
+import numpy as np
+
+from tritorch.cuda.launch import kernels
+from tritorch.dispatch import op
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops.extremes import lowest
+from tritorch.ops.windows import HALVES, UNROLLED, along_dim, check_images, collect, launch_places, taps_of
+from tritorch.ops.windows_cpu import bounds, max_windows
+from tritorch.shape import cdiv
+
+K = kernels("pooling")
+
+
+def _tap_dtype(taps):
+    """What holds a place in a window."""
+    return types.uint8 if taps[0] * taps[1] <= 256 else types.int32
+
+
+@op(returns=("values", "taps"))
+def max_pool(input, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
+    """The largest element of each window, and its place r · width + s in the window: a byte, where `places_of` would take eight.
+
+        values[n, c, p, q] = max over r, s of input[n, c, p · stride - padding + r · dilation, …]
+
+    (N, C, H, W) gives two of (N, C, *size), of the input's dtype and uint8 (int32 where a window has more than 256 elements). Padding
+    never wins. Of equal elements the first counts; NaN wins over all. `kernel=None` divides the input into size parts.
+    Raises RuntimeError unless the input has 4 dims, NotImplementedError for bool.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.max_pool2d(torch.arange(16.0).view(1, 1, 4, 4), 2)
+    tensor([[[[ 5.,  7.],
+              [13., 15.]]]])
+    """
+    check_images("max_pool", input)
+    shape = (*input.shape[:2], *size)
+    taps = _tap_dtype(taps_of(input.shape[2:], size, kernel) if 0 not in size else (1, 1))
+    return [(shape, input.dtype, input.device), (shape, taps, input.device)]
+
+
+@max_pool.impl("cpu")
+def max_pool_cpu(values, taps, input, size, kernel, stride, padding, dilation):
+    if not values.size:
+        return
+    x = input.astype(np.float32) if input.dtype in HALVES else input
+    across, columns = max_windows(x, 3, size[1], *along_dim(1, kernel, stride, padding, dilation))
+    values[...], rows = max_windows(across, 2, size[0], *along_dim(0, kernel, stride, padding, dilation))
+    starts = [_starts(input.shape[2 + d], size[d], kernel, stride[d], padding[d]) for d in (0, 1)]
+    s = (np.take_along_axis(columns, rows, 2) - starts[1]) // dilation[1]
+    taps[...] = (rows - starts[0][:, None]) // dilation[0] * taps_of(input.shape[2:], size, kernel)[1] + s
+
+
+def _starts(n, count, kernel, stride, padding):
+    """Where the windows along a dim begin."""
+    return bounds(n, count)[0] if kernel is None else np.arange(count) * stride - padding
+
+
+@max_pool.impl("cuda")
+def max_pool_cuda(values, taps, input, size, kernel, stride, padding, dilation):
+    if values.numel():
+        most = taps_of(input.shape[2:], size, kernel)
+        launch_places(K.max_pool_kernel, (values, taps), (input,), values.shape, *input.shape[2:], *size, STRIDE=stride, PADDING=padding,
+                DILATION=dilation, ADAPTIVE=kernel is None, TAPS=most, LOWEST=lowest(input.dtype), UNROLL=most[0] * most[1] <= UNROLLED)
+
+
+@max_pool.grad("input")
+def max_pool_grad(g_values, taps, input_shape, kernel, stride, padding, dilation):
+    return max_pool_input(g_values, taps, tuple(input_shape[2:]), kernel, stride, padding, dilation)
+
+
+@max_pool.samples
+def max_pool_samples(make):
+    yield make(2, 3, 5, 7), (2, 3), (2, 2), (2, 2)
+    yield make(1, 2, 6, 5), (4, 3), (3, 3), (2, 2), (1, 1)
+    yield make(1, 2, 7, 6), (4, 3), (2, 3), (2, 1), (1, 1), (2, 2)
+    yield make(2, 1, 7, 5), (3, 2)
+    yield make(1, 2, 3, 2), (4, 2)
+    yield make(2, 2, 4, 6), (2, 3)
+    yield make(0, 3, 4, 4), (2, 2), (2, 2), (2, 2)
+    yield make(1, 2, 5, 5, integer=True, low=-99, high=99), (3, 3), (3, 3), (2, 2), (1, 1)
+    yield make(1, 1, 20, 20), (1, 2), (17, 17), (2, 3)
+
+
+@max_pool.errors
+def max_pool_errors(make):
+    yield (make(3, 4), (1, 1)), {}, RuntimeError, "an input (N, C, H, W)"
+    yield (make(1, 1, 3, 4, integer=True, dtype=types.bool), (1, 1)), {}, NotImplementedError, "a dtype of numbers"
+
+
+def _image(make, kind, last=False):
+    """The image of ResNet's max_pool2d for a batch of 128, 256 channels of it."""
+    x = make(128, 56, 56, 256, grad=False).to(kind).permute(0, 3, 1, 2)
+    return x if last else x.contiguous()
+
+
+RESNET = (28, 28), (3, 3), (2, 2), (1, 1)
+
+
+@max_pool.workloads
+def max_pool_workloads(make):
+    bf16 = types.bfloat16
+    for label, kind, last in ("fp32", types.float32, False), ("bf16", bf16, False), ("bf16 channels last", bf16, True):
+        nbytes = 128 * 256 * (56 ** 2 * kind.itemsize + 28 ** 2 * (kind.itemsize + 1))
+        yield f"128x256x56x56 {label} 3x3 s2", lambda kind=kind, last=last: (_image(make, kind, last), *RESNET), nbytes, 0
+    yield "128x256x56x56 bf16 2x2", lambda: (_image(make, bf16), (28, 28), (2, 2), (2, 2)), 128 * 256 * (56 ** 2 * 2 + 28 ** 2 * 3), 0
+
+
+@op
+def places_of(taps, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
+    """The places h · W + w in an image of (H, W) = size of the places in windows that `max_pool` gives; int64.
+
+    >>> import tritorch as torch; from tritorch.ops.largest import places_of
+    >>> places_of(torch.tensor([[[[3, 3]]]], dtype=torch.uint8), (2, 4), (2, 2), (2, 2)).tolist()
+    [[[[5, 7]]]]
+    """
+    check_images("places_of", taps)
+    return taps.shape, types.int64, taps.device
+
+
+@places_of.impl("cpu")
+def places_of_cpu(out, taps, size, kernel, stride, padding, dilation):
+    if out.size:
+        width = taps_of(size, taps.shape[2:], kernel)[1]
+        rows, columns = [_starts(size[d], taps.shape[2 + d], kernel, stride[d], padding[d]) for d in (0, 1)]
+        taps = taps.astype(np.int64)
+        out[...] = (rows[:, None] + taps // width * dilation[0]) * size[1] + columns + taps % width * dilation[1]
+
+
+@places_of.impl("cuda")
+def places_of_cuda(out, taps, size, kernel, stride, padding, dilation):
+    if out.numel():
+        launch_places(K.places_kernel, (out,), (taps,), taps.shape, *size, *taps.shape[2:], STRIDE=stride, PADDING=padding,
+                DILATION=dilation, ADAPTIVE=kernel is None, TAPS=taps_of(size, taps.shape[2:], kernel))
+
+
+@places_of.samples
+def places_of_samples(make):
+    for image, *args in list(max_pool_samples(make)):
+        yield (max_pool(image.detach(), *args)[1], tuple(image.shape[2:]), *args[1:])
+
+
+@places_of.errors
+def places_of_errors(make):
+    yield (make(3, 4, integer=True), (2, 2)), {}, RuntimeError, "an input (N, C, H, W)"
+
+
+@places_of.workloads
+def places_of_workloads(make):
+    taps = make(128, 256, 28, 28, integer=True, low=0, high=9).to(types.uint8)
+    yield "128x256x28x28", lambda: (taps, (56, 56), *RESNET[1:]), 9 * taps.numel(), 0
+
+
+@op
+def max_pool_input(gradient, taps, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
+    """The gradient of `max_pool`: each element of the input gets the sum over the windows whose `taps` name it.
+
+        out[n, c, h, w] = Σ over p, q with places_of(taps)[n, c, p, q] = h · W + w of gradient[n, c, p, q]
+
+    gradient and taps (N, C, P, Q) give (N, C, *size). Sums have a fixed order.
+
+    >>> import tritorch as torch; from tritorch.ops.largest import max_pool_input
+    >>> max_pool_input(torch.ones(1, 1, 1, 1), torch.tensor([[[[2]]]], dtype=torch.uint8), (2, 2)).tolist()
+    [[[[0.0, 0.0], [1.0, 0.0]]]]
+    """
+    check_images("max_pool_input", gradient)
+    check(gradient.shape == taps.shape, "max_pool_input", "gradient and taps of one shape", gradient.shape, taps.shape)
+    return (*gradient.shape[:2], *size), gradient.dtype, gradient.device
+
+
+@max_pool_input.impl("cpu")
+def max_pool_input_cpu(out, gradient, taps, size, kernel, stride, padding, dilation):
+    planes, area = gradient.shape[0] * gradient.shape[1], size[0] * size[1]
+    if out.size:
+        places = np.empty(taps.shape, np.int64)
+        places_of_cpu(places, taps, size, kernel, stride, padding, dilation)
+        at = places.reshape(planes, -1) + np.arange(planes)[:, None] * area
+        out[...] = np.bincount(at.ravel(), gradient.ravel(), planes * area).reshape(out.shape)
+
+
+@max_pool_input.impl("cuda")
+def max_pool_input_cuda(out, gradient, taps, size, kernel, stride, padding, dilation):
+    if not out.numel():
+        return
+    most = taps_of(size, taps.shape[2:], kernel)
+    reach = tuple([dilation[d] * (most[d] - 1) for d in (0, 1)])
+    if kernel is None or kernel[0] * kernel[1] > UNROLLED or stride[0] * stride[1] > UNROLLED:
+        collect(K.max_pool_input_kernel, (out,), (gradient, taps), (0, 0) if kernel is None else reach, stride, padding,
+                 adaptive=kernel is None, DILATION=dilation, TAPS=most)
+        return
+    first = tuple([-((reach[d] - padding[d]) // stride[d]) for d in (0, 1)])
+    count = tuple([(stride[d] - 1 + padding[d]) // stride[d] - first[d] + 1 for d in (0, 1)])
+    cells = tuple([cdiv(n, step) for n, step in zip(size, stride)])
+    launch_places(K.max_pool_cells_kernel, (out,), (gradient, taps), (*out.shape[:2], *cells), *size, *taps.shape[2:], *cells,
+                  STRIDE=stride, PADDING=padding, DILATION=dilation, TAPS=most, FIRST=first, COUNT=count)
+
+
+@max_pool_input.grad("gradient")
+def max_pool_input_grad(g, taps, size, kernel, stride, padding, dilation):
+    places = places_of(taps, size, kernel, stride, padding, dilation)
+    return g.flatten(2).gather(2, places.flatten(2)).view(taps.shape)
+
+
+@max_pool_input.samples
+def max_pool_input_samples(make):
+    for image, *args in [*list(max_pool_samples(make))[:7], *list(max_pool_samples(make))[8:]]:
+        values, taps = max_pool(image.detach(), *args)
+        yield (make(*values.shape), taps, tuple(image.shape[2:]), *args[1:])
+
+
+@max_pool_input.errors
+def max_pool_input_errors(make):
+    yield (make(1, 1, 2, 2), make(1, 1, 2, 3, integer=True), (4, 4)), {}, RuntimeError, "gradient and taps of one shape"
+
+
+@max_pool_input.workloads
+def max_pool_input_workloads(make):
+    for label, kind in ("fp32", types.float32), ("bf16", types.bfloat16):
+        nbytes = 128 * 256 * (56 ** 2 * kind.itemsize + 28 ** 2 * (kind.itemsize + 1))
+        yield f"128x256x56x56 {label} 3x3 s2", lambda kind=kind: (*max_pool(_image(make, kind), *RESNET), (56, 56), *RESNET[1:]), nbytes, 0
