@@ -101,9 +101,14 @@ def parts(args):
         us = microseconds({"plain": lambda: bench_nothing(x, x), "graph": lambda: bench_nothing(leaf, x)}, args)
         yield rows.row("cpu: door, shape rule and allocation", "µs", us["plain"], limit=DOOR)
         yield rows.row(f"cpu: the same and a graph node (budget {DOOR} µs)", "µs", us["graph"], limit=DOOR)
-        yield from backward_per_node(args, tritorch, bench_nothing)
+        engine = list(backward_per_node(args, tritorch, bench_nothing))
+        yield from engine
         with idle_device():
             yield from device_parts(args, tritorch, bench_nothing)
+            stages = anatomy(args, tritorch, engine[0].ours)
+        yield from stages
+        if not args.quick:
+            rows.renew("stages", shown(stages))
     finally:
         del registry["bench_nothing"]
 
@@ -127,14 +132,43 @@ def device_parts(args, tritorch, nothing):
     leaf = tritorch.empty(1024, device="cuda").requires_grad_()
     handle = current_handle(0)
     us = microseconds({"door": lambda: nothing(x, x), "graph": lambda: nothing(leaf, x),
-                       "add": lambda: x + x, "add graph": lambda: leaf + x,
                        "allocator": lambda: allocate(4096, 0, handle)}, args)
     yield rows.row("idle device: door, shape rule and allocation", "µs", us["door"], limit=DOOR)
     yield rows.row(f"idle device: the same and a graph node (budget {DOOR} µs)", "µs", us["graph"], limit=DOOR)
-    yield rows.row("idle device: x + x, all but the kernel", "µs", us["add"])
-    yield rows.row("idle device: x + x with graph, all but the kernel", "µs", us["add graph"])
     yield rows.row("idle device: allocate and free 4 KiB", "µs", us["allocator"], limit=ALLOCATOR)
     yield from launch_path(args, x)
+
+
+def anatomy(args, tritorch, per_node):
+    """Where the microseconds of `x + y` go, the kernel left out: what each stage adds, measured alone or as a difference."""
+    from tritorch.cuda.allocator import allocate
+    from tritorch.dispatch import registry
+    from tritorch.tensor import empty
+
+    x, y = (tritorch.empty(1024, device="cuda") for _ in range(2))
+    leaf, add = tritorch.empty(1024, device="cuda").requires_grad_(), registry["add"]
+    started, add.impls["cuda"] = add.impls["cuda"], lambda out, x, y, alpha: None
+    try:
+        bare = microseconds({"door": lambda: x + y}, args)["door"]
+    finally:
+        add.impls["cuda"] = started
+    us = microseconds({"rule": lambda: add.body(x, y, 1), "memory": lambda: allocate(4096, 0, 0),
+                       "empty": lambda: empty(x.shape, x.dtype, x.storage.device), "all": lambda: x + y, "graph": lambda: leaf + y}, args)
+    parts = {"the door: arguments, interpreter slot, implementation": bare - us["rule"] - us["empty"],
+             "shape rule": us["rule"],
+             "memory from the pool, and back": us["memory"],
+             "tensor and storage objects": us["empty"] - us["memory"],
+             "finding the launch, pointers": us["all"] - bare,
+             "graph node": us["graph"] - us["all"],
+             "its part of the backward engine": per_node}
+    limits = {"finding the launch, pointers": LAUNCH}
+    return [rows.row(f"idle device: x + y, {name}", "µs", spent, limit=limits.get(name)) for name, spent in parts.items()]
+
+
+def shown(found):
+    """The stages as the README has them."""
+    lines = [f"| {r.name.partition(', ')[2]} | {rows.number(r.ours)} |\n" for r in found]
+    return "".join(["| `x + y`, all but the kernel | µs |\n|---|---:|\n", *lines, f"| together | {sum(r.ours for r in found):.1f} |\n"])
 
 
 def launch_path(args, x):

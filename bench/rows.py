@@ -87,6 +87,14 @@ def write(path, text):
     os.replace(path.with_suffix(".tmp"), path)
 
 
+def renew(block, text, path=ROOT / "README.md"):
+    """Write what stands between `<!-- bench BLOCK -->` and `<!-- end -->` in the README anew."""
+    start, end = f"<!-- bench {block} -->\n", "<!-- end -->"
+    before, found, rest = path.read_text(encoding="utf-8").partition(start)
+    if found:
+        write(path, before + start + text + rest[rest.index(end):])
+
+
 def table():
     """Every area's newest rows as Markdown."""
     lines = ["# Results", "", "Written by `python -m bench`; do not edit. Medians of calls that take turns. `ratio`: how many times better",
