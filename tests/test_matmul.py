@@ -1,10 +1,10 @@
-"""Matrix products: what the cards cannot know. PyTorch as an oracle, ranks, precision, a GPU's tiles, split-K, TMA."""
+"""Matrix products: what the cards cannot know. PyTorch as an oracle, ranks, precision."""
 import numpy as np
 import pytest
 
 import tritorch as T
-from tritorch.ops import gemm, products
 from tritorch.ops import matmul as M
+from tritorch.ops import products
 from tritorch.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from tritorch.tensor import from_array
 
@@ -169,89 +169,3 @@ def test_medium_precision_rounds_operands_to_bfloat16(cuda):
     finally:
         set_float32_matmul_precision("highest")
     np.testing.assert_allclose(out, rounded[0] @ rounded[1], rtol=1e-5, atol=1e-5)
-
-
-# ------------------------------------------------------------------ geometry on the device
-
-
-def gaps(x):
-    """The same values, every second column of wider memory."""
-    wide = T.zeros((*x.shape[:-1], 2 * x.shape[-1]), dtype=x.dtype, device=x.device)
-    wide[..., ::2] = x
-    return wide[..., ::2]
-
-
-SHAPES = [
-    ((70, 50), (50, 90)), ((1, 300), (300, 40)), ((40, 300), (300, 1)), ((1, 900), (900, 1)), ((5, 3, 20), (20, 30)),
-    ((3, 20, 17), (3, 17, 33)), ((2, 3, 8, 9), (3, 9, 8)), ((3, 1, 64), (64, 5)), ((2, 2000), (2000, 3)), ((7, 4, 1, 9), (9, 6)),
-]
-
-
-@pytest.mark.parametrize("tiles", ["simulated", "hardware"])
-@pytest.mark.parametrize("a, b", SHAPES)
-def test_every_layout_and_epilogue(a, b, tiles, cuda, monkeypatch):
-    monkeypatch.setattr(T.cuda.driver, "hardware_tiles", tiles == "hardware")
-    x, y, bias = draw(*a), draw(*b, seed=1), draw(b[-1], seed=2)
-    want = x.astype(np.float64) @ y
-    def turned(v):
-        return v.mT.contiguous().mT
-
-    for f, g in ((T.Tensor.contiguous, T.Tensor.contiguous), (turned, gaps), (gaps, turned)):
-        p, q = f(from_array(x).to(cuda)), g(from_array(y).to(cuda))
-        np.testing.assert_allclose(number(products.matmul(p, q)), want, atol=1e-3)
-        c = from_array(bias).to(cuda)
-        np.testing.assert_allclose(number(products.addmm(c, p, q, 0.5, -2.0)), 0.5 * bias - 2 * want, atol=1e-3)
-
-
-def test_split_k_is_used_deterministic_and_right(cuda, monkeypatch):
-    monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
-    x, y = draw(20, 4000), draw(4000, 24, seed=1)
-    machine = gemm.hardware()
-    made = gemm.plan((20, 24), (24, 1), (20, 4000), (4000, 1), (4000, 24), (24, 1), None, T.float32, "ieee", machine, True, False)
-    assert made.splits > 1
-    first, second = [number(from_array(x).to(cuda) @ from_array(y).to(cuda)) for _ in range(2)]
-    assert (first == second).all()
-    np.testing.assert_allclose(first, x.astype(np.float64) @ y, atol=1e-3)
-
-
-def test_rows_of_a_batch_become_one_tall_matrix():
-    made = gemm.plan((8, 4, 5), (20, 5, 1), (8, 4, 6), (24, 6, 1), (6, 5), (5, 1), None, T.float32, "ieee", (132, 232448, 9), True, False)
-    assert made.geometry[0] is None and 32 in made.geometry
-    apart = gemm.plan((8, 4, 5), (20, 5, 1), (8, 4, 6), (6, 48, 1), (6, 5), (5, 1), None, T.float32, "ieee", (132, 232448, 9), True, False)
-    assert apart.geometry[0] == (8, 20, 6, 0, 0)
-
-
-@pytest.mark.parametrize("turned_a", [False, True])
-@pytest.mark.parametrize("turned_b", [False, True])
-@pytest.mark.parametrize("batch", [1, 2])
-def test_tma_form_is_the_plain_product(turned_a, turned_b, batch, cuda):
-    """The persistent kernel on the simulated device, forced by a machine that has two multiprocessors."""
-    m, n, k = 136, 264, 72
-    a, b = [from_array(draw(batch, *s)).to(T.bfloat16) for s in ((m, k), (k, n))]
-    want = number(a.to(T.float32)) @ number(b.to(T.float32))
-    a, b = a.to(cuda), b.to(cuda)
-    a, b = a.mT.contiguous().mT if turned_a else a, b.mT.contiguous().mT if turned_b else b
-    out, c = T.empty(batch, m, n, dtype=T.bfloat16, device=cuda), from_array(draw(n)).to(T.bfloat16).to(cuda)
-    plan = gemm.plan(out.shape, out.strides, a.shape, a.strides, b.shape, b.strides, (c.shape, c.strides), T.bfloat16, "ieee",
-                     (2, 232448, 9), True, False)
-    assert plan.tma and plan.tma["options"]["TRANS_A"] == turned_a and plan.tma["options"]["TRANS_B"] == turned_b
-    gemm.run_tma(plan, out, a, b, c, 0.5, None)
-    np.testing.assert_allclose(number(out.to(T.float32)), 0.5 * want + number(c.to(T.float32)), rtol=2 ** -7, atol=1e-2)
-
-
-@pytest.mark.parametrize("change", ["offset", "columns", "arch", "dtype", "small"])
-def test_tma_is_left_alone_where_it_cannot(change):
-    m, n, k = (64, 64, 64) if change == "small" else (4096, 4096, 4095 if change == "columns" else 4096)
-    made = gemm.plan((m, n), (n, 1), (m, k), (k, 1), (k, n), (n, 1), None, T.float32 if change == "dtype" else T.bfloat16, "ieee",
-                     (132, 232448, 8 if change == "arch" else 9), change != "offset", False)
-    assert made.tma is None
-
-
-def test_scratch_and_tiles_fit_small_devices():
-    for machine in ((132, 232448, 9), (108, 166912, 8), (40, 101376, 8)):
-        for kind, tiles in gemm.TILES.items():
-            if kind != "tma":
-                size = {"half": 2, "odd": 2, "fp64": 8, "int8": 1, "sum": 8}.get(kind, 4)
-                for m, n, k in ((4096, 4096, 4096), (64, 4096, 512), (4096, 16, 4096), (17, 17, 17)):
-                    found, tile = gemm.choose(kind, m, n, k, 1, size, machine, True, True)
-                    assert found == kind and tile in [t[:5] for t in tiles] and (tile[0] + tile[1]) * tile[2] * size * tile[4] <= machine[1]

@@ -8,11 +8,12 @@ pytest.importorskip("triton")
 from recording_driver import RecordingDriver  # noqa: E402
 
 import tritorch as T  # noqa: E402
-from tritorch.cuda import driver  # noqa: E402
+from tritorch.cuda import driver, tuner  # noqa: E402
 from tritorch.cuda.compiler import CompileError, compile_many, recording, resources  # noqa: E402
 from tritorch.cuda.driver import DeviceProperties  # noqa: E402
+from tritorch.ops import gemm_choice as choice  # noqa: E402
 from tritorch.ops.attention import attention, attention_backward  # noqa: E402
-from tritorch.ops.gemm import TILES  # noqa: E402
+from tritorch.ops.products import linear  # noqa: E402
 from tritorch.precision import set_float32_matmul_precision  # noqa: E402
 
 ARCHS = (80, 90, 100)
@@ -44,7 +45,7 @@ def check(specs, may_spill=False):
     assert specs
     for k, compiled in enumerate(compile_many(specs, ARCHS, workers=2)):
         spec, arch = specs[k // len(ARCHS)], ARCHS[k % len(ARCHS)]
-        if arch == 80 and "tma" in spec.kernel.__name__:                 # TMA came with sm_90
+        if arch == 80 and "persistent" in spec.kernel.__name__ or arch != 90 and spec.kernel.is_gluon():      # TMA came with sm_90
             continue
         assert not isinstance(compiled, CompileError), str(compiled)
         used = resources(compiled)
@@ -57,7 +58,7 @@ PRODUCTS = {
     "half": lambda e: [e(*a, **BF16) @ e(*b, **BF16) for a, b in (
         ((4095, 4096), (4096, 4095)), ((1024, 512), (512, 1024)), ((128, 4096), (4096, 512)), ((64, 4096), (4096, 4096)),
         ((16, 4096), (4096, 8192)), ((8192, 4096), (4096, 16)))],
-    "tma": lambda e: [T.addmm(e(4096, **BF16), e(4096, 4096, **BF16), b) for b in (e(4096, 4096, **BF16), e(4096, 4096, **BF16).mT)]
+    "large": lambda e: [T.addmm(e(4096, **BF16), e(4096, 4096, **BF16), b) for b in (e(4096, 4096, **BF16), e(4096, 4096, **BF16).mT)]
     + [e(768, 16384, **BF16) @ e(16384, 50304, **BF16), e(128, 1024, 1024, **BF16) @ e(128, 1024, 1024, **BF16)],
     "ieee": lambda e: [e(4096, 4096) @ e(4096, 4096), e(512, 512) @ e(512, 512), e(64, 4096) @ e(4096, 64), e(16, 512) @ e(512, 4096)],
     "fp64": lambda e: [e(m, n, dtype=T.float64) @ e(n, m, dtype=T.float64) for m, n in ((4096, 512), (64, 64))],
@@ -82,14 +83,27 @@ def test_products_of_less_precision(precision):
     check(specs)
 
 
-def test_the_table_names_tiles_that_are_launched():
-    """Each row of the table wins for some problem."""
-    won = set()
-    for call in PRODUCTS.values():
-        for spec in launched(call):
-            names = [p.name for p in spec.kernel.params]
-            won.add(tuple(spec.constexprs.get((names.index(n),)) for n in ("BLOCK_M", "BLOCK_N", "BLOCK_K") if n in names))
-    assert {t[:3] for t in TILES["tma"][:1] + TILES["half"][1:3]} <= won
+H200 = (132, 232448, 9)
+BY_TMA = [c for _, c in choice.gluon(8192, 8192, 8192, 1, H200) + choice.persistent(8192, 8192, 8192, 1, H200)]
+
+
+@pytest.mark.parametrize("candidate", BY_TMA, ids=lambda c: f"{c['kernel']}-{c['BLOCK_M']}-{c['BLOCK_N']}-{c.get('CONSUMERS', 1)}")
+def test_every_candidate_by_tma_keeps_its_sums_in_registers(candidate):
+    """In every layout of the operands, with a bias and with an activation behind it; the Hopper kernels use wgmma and nothing waits for all
+    of it inside the loop."""
+    def call(e):
+        for a, b in ((e(4096, 4096, **BF16), e(4096, 4096, **BF16)), (e(4096, 4096, **BF16).mT, e(4096, 4096, **BF16)),
+                     (e(4096, 4096, **BF16), e(4096, 4096, **BF16).mT)):
+            a @ b
+        linear(e(4096, 4096, **BF16), e(4096, 4096, **BF16), e(4096, **BF16))
+
+    with tuner.forcing("matmul", candidate):
+        specs = launched(call)
+    assert len(specs) == 4
+    for compiled in compile_many(specs, (90,), workers=2):
+        used = resources(compiled)
+        assert used["spills"] == 0 and used["shared"] <= H200[1], used
+        assert "wgmma.mma_async" in compiled.ptx and "wgmma.wait_group.sync.aligned 1" in compiled.ptx
 
 
 def run_attention(empty, dtype, size, heads=8, key_heads=8, causal=True, mask=None, dropout_p=0.0):

@@ -1,6 +1,10 @@
-"""Matrix products: one tiled kernel for every layout, batch, dtype and epilogue, the second stage of split-K, and a persistent TMA form.
+"""Matrix products: one tiled kernel for every layout, batch, dtype and epilogue, and the second stage of split-K.
 
-    out = alpha · a @ b + beta · c        a: (batch, M, K)   b: (batch, K, N)   c: anything that broadcasts to (batch, M, N)
+    pre = alpha · a @ b + beta · c        a: (batch, M, K)   b: (batch, K, N)   c: anything that broadcasts to (batch, M, N)
+    out = ACTIVATION(pre)
+
+`pre` is rounded to out's type before the activation, stored or not, so that fused and separate operators give the same bits. With a SLOPE,
+the derivative of an activation, c is where it is taken: pre = SLOPE(alpha · a @ b, c).
 
 Strides are free and a stride of 0 broadcasts, so transposed and expanded operands are read where they lie.
 """
@@ -48,22 +52,58 @@ def multiply(a, b, acc, DOT: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def epilogue(acc, c_ptrs, mask, alpha, beta):
-    """alpha · acc + beta · c; what is None is left out."""
+def load_c(c_ptr, offset, rm, rn, stride_cm, stride_cn, M, N, FORM: tl.constexpr):
+    """What is added to rows rm and columns rn: a "row" that all rows share, a "column", or a "tile"."""
+    if FORM == "row":
+        return tl.load(c_ptr + offset + rn.to(tl.int64) * stride_cn, mask=rn < N, other=0)[None, :]
+    elif FORM == "column":
+        return tl.load(c_ptr + offset + rm.to(tl.int64) * stride_cm, mask=rm < M, other=0)[:, None]
+    else:
+        c_ptrs = c_ptr + offset + (rm.to(tl.int64)[:, None] * stride_cm + rn.to(tl.int64)[None, :] * stride_cn)
+        return tl.load(c_ptrs, mask=(rm < M)[:, None] & (rn < N)[None, :], other=0)
+
+
+@triton.jit
+def scaled(acc, alpha):
     if alpha is not None:
         acc = acc * alpha.to(acc.dtype)
-    if c_ptrs is not None:
-        c = tl.load(c_ptrs, mask=mask, other=0).to(acc.dtype)
-        if beta is not None:
-            c = c * beta.to(acc.dtype)
-        acc += c
     return acc
 
 
 @triton.jit
-def matmul_kernel(out_ptr, a_ptr, b_ptr, c_ptr, batches, stride_os, stride_om, stride_on, stride_am, stride_ak, stride_bk, stride_bn,
-                  stride_cm, stride_cn, M, N, K, K_SPAN, alpha, beta, DOT: tl.constexpr, PRECISION: tl.constexpr, EVEN_K: tl.constexpr,
-                  WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
+def combined(acc, c, beta, T: tl.constexpr, SLOPE: tl.constexpr):
+    """acc + beta · c, or SLOPE(acc rounded to T, c)."""
+    c = c.to(acc.dtype)
+    if SLOPE is not None:
+        return SLOPE(acc.to(T).to(acc.dtype), c)
+    if beta is not None:
+        c = c * beta.to(acc.dtype)
+    return acc + c
+
+
+@triton.jit
+def epilogue(acc, c_ptr, offset, rm, rn, stride_cm, stride_cn, M, N, alpha, beta, T: tl.constexpr, FORM: tl.constexpr,
+             SLOPE: tl.constexpr):
+    """What is stored before the activation, of type T; the matrix to add is at c_ptr + offset, None: nothing is added."""
+    acc = scaled(acc, alpha)
+    if c_ptr is not None:
+        acc = combined(acc, load_c(c_ptr, offset, rm, rn, stride_cm, stride_cn, M, N, FORM), beta, T, SLOPE)
+    return acc.to(T)
+
+
+@triton.jit
+def activated(value, ACTIVATION: tl.constexpr):
+    """ACTIVATION(value) in float32, rounded once more."""
+    if ACTIVATION is not None:
+        value = ACTIVATION(value.to(tl.float32)).to(value.dtype)
+    return value
+
+
+@triton.jit
+def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, batches, stride_os, stride_om, stride_on, stride_am, stride_ak, stride_bk,
+                  stride_bn, stride_cm, stride_cn, M, N, K, K_SPAN, alpha, beta, FORM: tl.constexpr, SLOPE: tl.constexpr,
+                  ACTIVATION: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
+                  BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
     """Grid: (tiles · batch, splits). Split s sums over K_SPAN elements of K and writes its part at s · stride_os."""
     T: tl.constexpr = a_ptr.dtype.element_ty
     FLOAT: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
@@ -92,64 +132,34 @@ def matmul_kernel(out_ptr, a_ptr, b_ptr, c_ptr, batches, stride_os, stride_om, s
         acc = multiply(a, b, acc, DOT, PRECISION)
         a_ptrs += BLOCK_K * stride_ak
         b_ptrs += BLOCK_K * stride_bk
+    value = epilogue(acc, c_ptr, batch_offset(batch, batches, C), rm, rn, stride_cm, stride_cn, M, N, alpha, beta,
+                     out_ptr.dtype.element_ty, FORM, SLOPE)
     mask = (rm < M)[:, None] & (rn < N)[None, :]
-    c_ptrs = None
-    if c_ptr is not None:
-        c_ptrs = c_ptr + batch_offset(batch, batches, C) + (rm[:, None] * stride_cm + rn[None, :] * stride_cn)
-    acc = epilogue(acc, c_ptrs, mask, alpha, beta)
-    out_ptrs = out_ptr + batch_offset(batch, batches, OUT) + split.to(tl.int64) * stride_os
-    tl.store(out_ptrs + (rm[:, None] * stride_om + rn[None, :] * stride_on), acc.to(out_ptr.dtype.element_ty), mask=mask)
+    offsets = batch_offset(batch, batches, OUT) + split.to(tl.int64) * stride_os + (rm[:, None] * stride_om + rn[None, :] * stride_on)
+    if pre_ptr is not None:
+        tl.store(pre_ptr + offsets, value, mask=mask)
+    tl.store(out_ptr + offsets, activated(value, ACTIVATION), mask=mask)
 
 
 @triton.jit
-def split_sum_kernel(out_ptr, part_ptr, c_ptr, batches, stride_om, stride_on, stride_cm, stride_cn, SPLITS, M, N, total, alpha, beta,
-                     BLOCK: tl.constexpr):
-    """Second stage of split-K: add the parts (splits, batch, M, N) in order, then the epilogue."""
+def split_sum_kernel(out_ptr, pre_ptr, part_ptr, c_ptr, batches, stride_om, stride_on, stride_cm, stride_cn, M, N, total, alpha, beta,
+                     SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    """Second stage of split-K: add the parts (SPLITS, batch, M, N) in order, then the epilogue."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = i < total
     part_ptrs = part_ptr + i
     acc = tl.load(part_ptrs, mask=mask, other=0)
-    for _ in range(1, SPLITS):
+    for _ in tl.static_range(1, SPLITS):
         part_ptrs += total
         acc += tl.load(part_ptrs, mask=mask, other=0)
     n, m, batch = i % N, i // N % M, i // N // M
-    c_ptrs = None
+    TO: tl.constexpr = out_ptr.dtype.element_ty
+    acc = scaled(acc, alpha)
     if c_ptr is not None:
-        c_ptrs = c_ptr + batch_offset(batch, batches, C) + m * stride_cm + n * stride_cn
-    acc = epilogue(acc, c_ptrs, mask, alpha, beta)
-    out_ptrs = out_ptr + batch_offset(batch, batches, OUT) + m * stride_om + n * stride_on
-    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def matmul_tma_kernel(out_desc, a_desc, b_desc, c_ptr, stride_cb, stride_cm, stride_cn, BATCH, M, N, K, alpha, beta,
-                      TRANS_A: tl.constexpr, TRANS_B: tl.constexpr, PROGRAMS: tl.constexpr,
-                      BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
-    """The same product for 16-bit types on sm_90 and later: PROGRAMS programs stay resident and take tiles in turn, operands arrive by TMA.
-
-    Descriptors are (batch, rows, columns) of row-major memory; TRANS_A: a lies as (batch, K, M), TRANS_B: b lies as (batch, N, K).
-    Out-of-bounds elements arrive as 0 and are not stored.
-    """
-    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles * BATCH, PROGRAMS):
-        batch = tile // tiles
-        pid_m, pid_n = tile_of(tile % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        m, n = pid_m * BLOCK_M, pid_n * BLOCK_N
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        for k in range(0, K, BLOCK_K):
-            if TRANS_A:
-                a = a_desc.load([batch, k, m]).reshape(BLOCK_K, BLOCK_M).T
-            else:
-                a = a_desc.load([batch, m, k]).reshape(BLOCK_M, BLOCK_K)
-            if TRANS_B:
-                b = b_desc.load([batch, n, k]).reshape(BLOCK_N, BLOCK_K).T
-            else:
-                b = b_desc.load([batch, k, n]).reshape(BLOCK_K, BLOCK_N)
-            acc = tl.dot(a, b, acc)
-        c_ptrs, mask = None, None
-        if c_ptr is not None:
-            rm, rn = (m + tl.arange(0, BLOCK_M)).to(tl.int64), n + tl.arange(0, BLOCK_N)
-            mask = (rm < M)[:, None] & (rn < N)[None, :]
-            c_ptrs = c_ptr + batch.to(tl.int64) * stride_cb + (rm[:, None] * stride_cm + rn[None, :] * stride_cn)
-        acc = epilogue(acc, c_ptrs, mask, alpha, beta)
-        out_desc.store([batch, m, n], acc.to(out_desc.dtype).reshape(1, BLOCK_M, BLOCK_N))
+        c = tl.load(c_ptr + batch_offset(batch, batches, C) + m * stride_cm + n * stride_cn, mask=mask, other=0)
+        acc = combined(acc, c, beta, TO, SLOPE)
+    value = acc.to(TO)
+    offsets = batch_offset(batch, batches, OUT) + m * stride_om + n * stride_on
+    if pre_ptr is not None:
+        tl.store(pre_ptr + offsets, value, mask=mask)
+    tl.store(out_ptr + offsets, activated(value, ACTIVATION), mask=mask)

@@ -264,7 +264,7 @@ def _leaf(a, path, spec):
         spec.constexprs[path] = a
         return "constexpr"
     if a.__class__ is TensorDescriptor:
-        return f"tensordesc<{a.dtype.triton}[{', '.join(map(str, a.block))}]>"
+        return f"tensordesc<{a.dtype.triton}[{', '.join(map(str, a.block))}]{_shared_layout(a) if spec.kernel.is_gluon() else ''}>"
     if hasattr(a, "storage"):
         if not a.data_ptr() & 15:
             spec.attrs[path] = _DIVISIBLE
@@ -280,6 +280,14 @@ def _leaf(a, path, spec):
     if not a & 15:
         spec.attrs[path] = _DIVISIBLE
     return "i32" if -0x80000000 <= a <= 0x7FFFFFFF else "i64" if a < 1 << 63 else "u64"
+
+
+def _shared_layout(a) -> str:
+    """How a tile lies in shared memory; Gluon's kernels are told, Triton's find out by themselves."""
+    size = a.dtype.itemsize
+    swizzle = next((n for n in (128, 64, 32) if a.block[-1] * size % n == 0), 0)
+    return (f",NVMMASharedLayout(swizzle_byte_width={swizzle}, element_bitwidth={8 * size}, rank={len(a.block)}, transposed=False, "
+            "fp4_padded=False, cga_layout=[])")
 
 
 def _count(kind) -> int:

@@ -62,7 +62,7 @@ class Layout:
         remaining = iter(descriptors)
         for kind in kinds:
             if kind.startswith("tensordesc"):
-                rank = kind.count(",") + 1
+                rank = kind.partition("]")[0].count(",") + 1
                 if descriptors:
                     formats += ["128s", *"i" * rank, *"q" * rank]
                     steps.append(_mapped(next(remaining)))

@@ -4,7 +4,7 @@ from math import gcd, prod
 
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.ops.copy import transfer
-from tritorch.ops.gemm import GROUP_M, gemm, hardware, split
+from tritorch.ops.gemm import GROUP_M, gemm, hardware
 from tritorch.precision import dot_precision
 from tritorch.shape import cdiv, extent, next_power_of_2, view_strides
 from tritorch.tensor import empty, empty_strided, strided
@@ -206,3 +206,11 @@ def _plan_depthwise_weight(shape, shape_g, sg, shape_x, sx, stride, padding, dil
     return "depthwise_weight_kernel", (blocks, R * S, splits), numbers, splits, dict(BLOCK_M=block_m, BLOCK_C=block_c)
 
 
+def split(programs, k, block_k, machine):
+    """Pieces of K and the elements of each: where the result has too few tiles to fill the GPU, several programs share one."""
+    sms = machine[0] if machine else 4
+    wanted = min(sms // max(programs, 1), k // (4 * block_k) if machine else cdiv(k, block_k), 64)
+    if wanted < 2:
+        return 1, cdiv(k, block_k) * block_k
+    span = cdiv(cdiv(k, block_k), wanted) * block_k
+    return cdiv(k, span), span

@@ -1,0 +1,184 @@
+"""Matrix products on the device: geometry, every candidate that a table may name, split-K, TMA, fused activations."""
+import numpy as np
+import pytest
+
+import tritorch as T
+from tritorch.cuda import tuner
+from tritorch.ops import gemm, products
+from tritorch.ops import gemm_choice as choice
+from tritorch.tensor import from_array
+
+H200 = (132, 232448, 9)
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def number(x):
+    return x.detach().to(T.float32).cpu().array
+
+
+@pytest.fixture
+def hardware_tiles(monkeypatch):
+    monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
+
+
+def problem(m, n, k, dtype=T.bfloat16, precision="ieee", machine=H200, aligned=True, turned=(False, False), compiles=False, batch=()):
+    """The Problem of contiguous (or transposed) operands."""
+    def strides(rows, columns, turn):
+        inner = (1, rows) if turn else (columns, 1)
+        return (*([rows * columns] if batch else []), *inner)
+
+    return gemm.problem((*batch, m, n), strides(m, n, False), (*batch, m, k), strides(m, k, turned[0]), (*batch, k, n),
+                        strides(k, n, turned[1]), None, dtype, precision, machine, aligned, False, None, compiles)
+
+
+# ------------------------------------------------------------------ layouts
+def turned(v):
+    return v.mT.contiguous().mT
+
+
+def gaps(x):
+    """The same values, every second column of wider memory."""
+    wide = T.zeros((*x.shape[:-1], 2 * x.shape[-1]), dtype=x.dtype, device=x.device)
+    wide[..., ::2] = x
+    return wide[..., ::2]
+
+
+SHAPES = [
+    ((70, 50), (50, 90)), ((1, 300), (300, 40)), ((40, 300), (300, 1)), ((1, 900), (900, 1)), ((5, 3, 20), (20, 30)),
+    ((3, 20, 17), (3, 17, 33)), ((2, 3, 8, 9), (3, 9, 8)), ((3, 1, 64), (64, 5)), ((2, 2000), (2000, 3)), ((7, 4, 1, 9), (9, 6)),
+]
+
+
+@pytest.mark.parametrize("tiles", ["simulated", "hardware"])
+@pytest.mark.parametrize("a, b", SHAPES)
+def test_every_layout_and_epilogue(a, b, tiles, cuda, monkeypatch):
+    monkeypatch.setattr(T.cuda.driver, "hardware_tiles", tiles == "hardware")
+    x, y, bias = draw(*a), draw(*b, seed=1), draw(b[-1], seed=2)
+    want = x.astype(np.float64) @ y
+    for f, g in ((T.Tensor.contiguous, T.Tensor.contiguous), (turned, gaps), (gaps, turned)):
+        p, q = f(from_array(x).to(cuda)), g(from_array(y).to(cuda))
+        np.testing.assert_allclose(number(products.matmul(p, q)), want, atol=1e-3)
+        c = from_array(bias).to(cuda)
+        np.testing.assert_allclose(number(products.addmm(c, p, q, 0.5, -2.0)), 0.5 * bias - 2 * want, atol=1e-3)
+
+
+def test_rows_of_a_batch_become_one_tall_matrix():
+    rest = (6, 5), (5, 1), None, T.float32, "ieee", H200, True, False, None, False
+    made = gemm.problem((8, 4, 5), (20, 5, 1), (8, 4, 6), (24, 6, 1), *rest)
+    assert made.batch == (1,) and made.M == 32
+    apart = gemm.problem((8, 4, 5), (20, 5, 1), (8, 4, 6), (6, 48, 1), *rest)
+    assert apart.batch == (8,) and apart.M == 4 and (apart.out[0], apart.a[0], apart.b[0]) == ((20,), (6,), (0,))
+
+
+# ------------------------------------------------------------------ candidates
+KINDS = {"half": T.bfloat16, "odd": T.float16, "tf32": T.float32, "bf16": T.float32, "ieee": T.float32, "fp64": T.float64, "int8": T.int8,
+         "sum": T.int32}
+
+
+def every_candidate():
+    """All that a table may choose for a product with tails in all dims, once cut into one piece and once into several."""
+    for kind in KINDS:
+        for m, n, k in ((83, 133, 331),):
+            seen = {}
+            for _, c in choice.plain(kind, m, n, k, 1, KINDS[kind].itemsize, H200):
+                seen.setdefault((*[c[f"BLOCK_{d}"] for d in "MNK"], c["splits"] > 1), c)
+            yield from ((kind, c) for c in seen.values())
+
+
+@pytest.mark.parametrize("kind, candidate", [pytest.param(k, c, id="-".join([k, *[str(c[f"BLOCK_{d}"]) for d in "MNK"], str(c["splits"])]))
+                                             for k, c in every_candidate()])
+def test_plain_candidates(kind, candidate, cuda, hardware_tiles):
+    m, n, k = 83, 133, 331
+    dtype = KINDS[kind]
+    whole = not dtype.is_floating_point
+    x, y = (np.round(5 * draw(m, k)), np.round(5 * draw(k, n))) if whole else (draw(m, k), draw(k, n))
+    a, b = [from_array(v).to(dtype).to(cuda) for v in (x, y)]
+    if kind == "half":                                                   # rows that start at multiples of 16 bytes
+        a, b = [T.nn.functional.pad(v, (0, -v.shape[1] % 8))[:, :v.shape[1]] for v in (a, b)]
+    want = number(a).astype(np.float64) @ number(b)
+    with tuner.forcing("matmul", candidate):
+        T.set_float32_matmul_precision({"tf32": "high", "bf16": "medium"}.get(kind, "highest"))
+        try:
+            got = products.matmul(a, b)
+        finally:
+            T.set_float32_matmul_precision("highest")
+    if whole:
+        assert (got.cpu().array == want.astype(got.cpu().array.dtype)).all()
+    else:
+        np.testing.assert_allclose(number(got), want, atol={"half": 0.2, "odd": 0.05, "tf32": 0.05, "bf16": 0.5}.get(kind, 1e-3), rtol=1e-2)
+
+
+@pytest.mark.parametrize("along_k", [True, False])
+@pytest.mark.parametrize("splits", [1, 3])
+def test_vector_candidates(along_k, splits, cuda, hardware_tiles):
+    """A row times a matrix and a matrix times a column, in every block."""
+    n, k = 77, 2600
+    w, x, bias = [from_array(draw(*s, seed=3)).to(cuda) for s in ((n, k), (k,), (n,))]
+    w = w if along_k else turned(w)
+    want = number(w).astype(np.float64) @ number(x)
+    for block_n, block_k, warps in choice.VECTORS + choice.COLUMNS:
+        candidate = dict(kernel="vector", BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, splits=splits)
+        with tuner.forcing("matmul", candidate):
+            row = products.linear(x, w, bias)
+            column = products.addmm(bias.unsqueeze(1), w, x.unsqueeze(1), 0.5, 2.0)
+        np.testing.assert_allclose(number(row), want + number(bias), atol=1e-3)
+        np.testing.assert_allclose(number(column)[:, 0], 2 * want + 0.5 * number(bias), atol=1e-3)
+
+
+PERSISTENT = [candidate for _, candidate in choice.persistent(4096, 4096, 4096, 1, H200)]
+
+
+@pytest.mark.parametrize("turned_a", [False, True])
+@pytest.mark.parametrize("turned_b", [False, True])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("candidate", PERSISTENT, ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}")
+def test_persistent_candidates(turned_a, turned_b, batch, candidate, cuda, hardware_tiles, monkeypatch):
+    """The kernel by TMA, with more tiles than multiprocessors, tails in every dim, and what is added as a row, a column or a tile."""
+    monkeypatch.setattr(gemm, "hardware", lambda: (2, 232448, 9))
+    m, n, k = 136, 264, 72
+    a, b = [from_array(draw(batch, *s)).to(T.bfloat16) for s in ((m, k), (k, n))]
+    want = number(a) @ number(b)
+    a, b = a.to(cuda), b.to(cuda)
+    a, b = turned(a) if turned_a else a, turned(b) if turned_b else b
+    for shape in ((n,), (m, 1), (batch, m, n)):
+        c = from_array(draw(*shape)).to(T.bfloat16).to(cuda)
+        with tuner.forcing("matmul", candidate):
+            out = products.addmm(c, a, b, 1, 0.5)
+        np.testing.assert_allclose(number(out), 0.5 * want + number(c), rtol=2 ** -7, atol=1e-2)
+
+
+@pytest.mark.parametrize("change", ["nothing", "offset", "columns", "arch", "dtype"])
+def test_tma_is_left_alone_where_it_cannot(change):
+    made = problem(4096, 4096, 4095 if change == "columns" else 4096, T.float32 if change == "dtype" else T.bfloat16,
+                   machine=(132, 232448, 8 if change == "arch" else 9), aligned=change != "offset", compiles=True)
+    assert (made.boxes is not None) == (change == "nothing") == any(c["kernel"] == "gluon" for c in made.candidates)
+
+
+def test_the_first_candidates():
+    """What is likeliest: resident programs for large products, pieces of K where tiles are few, vectors for a row."""
+    kernels = {size: [c["kernel"] for c in problem(*size, compiles=True, turned=(False, True)).candidates]
+               for size in ((8192, 8192, 8192), (64, 4096, 4096), (1, 4096, 4096))}
+    assert kernels[8192, 8192, 8192][0] == "gluon" and {"plain", "persistent"} <= set(kernels[8192, 8192, 8192])
+    assert kernels[64, 4096, 4096][0] == "plain" and set(kernels[1, 4096, 4096]) == {"vector"}
+    assert problem(64, 256, 4096).candidates[0]["splits"] > 1
+    assert all(len(found) <= 12 for found in kernels.values())
+
+
+def test_candidates_fit_small_devices():
+    for machine in (H200, (108, 166912, 8), (40, 101376, 8)):
+        for kind, dtype in KINDS.items():
+            for m, n, k in ((4096, 4096, 4096), (64, 4096, 512), (4096, 16, 4096), (17, 17, 17)):
+                found = choice.plain(kind, m, n, k, 1, dtype.itemsize, machine)
+                assert found
+                for _, c in found:
+                    assert (c["BLOCK_M"] + c["BLOCK_N"]) * c["BLOCK_K"] * dtype.itemsize * c["num_stages"] <= machine[1]
+
+
+def test_split_k_is_deterministic_and_right(cuda, hardware_tiles):
+    x, y = draw(20, 4000), draw(4000, 24, seed=1)
+    first, second = [number(from_array(x).to(cuda) @ from_array(y).to(cuda)) for _ in range(2)]
+    assert (first == second).all()
+    np.testing.assert_allclose(first, x.astype(np.float64) @ y, atol=1e-3)

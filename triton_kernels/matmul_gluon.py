@@ -1,0 +1,165 @@
+"""Matrix products of 16-bit types on Hopper with the schedule written out: a warp loads by TMA, groups of warps multiply.
+
+The loading warp fills a ring of STAGES slots, tile after tile, without waiting for the tiles to be finished. One consumer of 8 warps takes
+every tile (both warp groups share its columns), or two consumers of 4 warps take turns: while one stores its tile the other multiplies,
+in the order that the ring sets. The results are those of matmul_persistent.py, whose descriptors and epilogue these are; there is no
+interpreter for Gluon, so that file is also the reference.
+"""
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+
+from triton_kernels.matmul import activated, epilogue, tile_of
+
+
+@gluon.jit
+def place(tile, shape, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
+    """Matrix, row and column of a tile."""
+    tiles = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N)
+    pid_m, pid_n = tile_of(tile % tiles, shape[1], shape[2], BLOCK_M, BLOCK_N, GROUP_M)
+    return tile // tiles, pid_m * BLOCK_M, pid_n * BLOCK_N
+
+
+@gluon.jit
+def after(slot, phase, steps, STAGES: gl.constexpr):
+    """Slot and phase of the ring some steps later."""
+    slot += steps
+    return slot % STAGES, phase ^ (slot // STAGES & 1)
+
+
+@gluon.jit
+def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
+            BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr):
+    """The loading warp: wait until a slot is empty, fill it."""
+    a_bufs, b_bufs, empty, ready = ring
+    total = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N) * shape[0]
+    slot, phase = 0, 1                                   # all slots are empty at first
+    for tile in range(gl.program_id(0), total, PROGRAMS):
+        batch, m, n = place(tile, shape, BLOCK_M, BLOCK_N, GROUP_M)
+        for k in range(0, shape[3], BLOCK_K):
+            mbarrier.wait(empty.index(slot), phase)
+            full = ready.index(slot)
+            mbarrier.expect(full, a_desc.block_type.nbytes + b_desc.block_type.nbytes)
+            a = a_bufs.index(slot)._reinterpret(a_desc.dtype, a_desc.block_type.shape, a_desc.layout)
+            b = b_bufs.index(slot)._reinterpret(b_desc.dtype, b_desc.block_type.shape, b_desc.layout)
+            tma.async_copy_global_to_shared(a_desc, [batch, k, m] if TRANS_A else [batch, m, k], full, a)
+            tma.async_copy_global_to_shared(b_desc, [batch, n, k] if TRANS_B else [batch, k, n], full, b)
+            slot, phase = after(slot, phase, 1, STAGES)
+
+
+@gluon.jit
+def multiply_tile(ring, slot, phase, steps, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+                  STAGES: gl.constexpr, WARPS: gl.constexpr):
+    """The sum over K of one tile. One product is always under way: a slot is given back while the next one is being multiplied."""
+    a_bufs, b_bufs, empty, ready = ring
+    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16])
+    acc = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, layout)
+    before = slot
+    for k in range(steps):
+        mbarrier.wait(ready.index(slot), phase)
+        a = a_bufs.index(slot)
+        b = b_bufs.index(slot)
+        acc = warpgroup_mma(a.permute((1, 0)) if TRANS_A else a, b.permute((1, 0)) if TRANS_B else b, acc, is_async=True)
+        acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc, ))
+        mbarrier.arrive(empty.index(before), count=1, pred=k > 0)
+        before = slot
+        slot, phase = after(slot, phase, 1, STAGES)
+    acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
+    mbarrier.arrive(empty.index(before), count=1)
+    return acc, slot, phase
+
+
+@gluon.jit
+def halves(x):
+    return x.reshape((x.shape[0], 2, x.shape[1] // 2)).permute((0, 2, 1)).split()
+
+
+@gluon.jit
+def pieces_of(acc, PIECES: gl.constexpr):
+    """A tile as 1, 2 or 4 pieces of its columns; this moves nothing between threads."""
+    if PIECES == 1:
+        return (acc, )
+    elif PIECES == 2:
+        return halves(acc)
+    else:
+        left, right = halves(acc)
+        p0, p1 = halves(left)
+        p2, p3 = halves(right)
+        return (p0, p1, p2, p3)
+
+
+@gluon.jit
+def send(desc, batch, m, n, value, buf, BUFFERS: gl.constexpr):
+    """Store a piece by TMA, once its buffer is free again."""
+    tma.store_wait(pendings=BUFFERS - 1)
+    buf.store(value)
+    fence_async_shared()
+    tma.async_copy_shared_to_global(desc, [batch, m, n], buf._reinterpret(desc.dtype, desc.block_type.shape, desc.layout))
+
+
+@gluon.jit
+def consume(out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A: gl.constexpr,
+            TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr,
+            BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+            PIECES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMERS: gl.constexpr, TURN: gl.constexpr, WARPS: gl.constexpr):
+    """Multiply and store every CONSUMERS-th tile of this program, from its TURN on."""
+    WIDTH: gl.constexpr = BLOCK_N // PIECES
+    STORES: gl.constexpr = 1 if pre_desc is None else 2
+    piece: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, WIDTH, 16])
+    steps = gl.cdiv(shape[3], BLOCK_K)
+    total = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N) * shape[0]
+    slot, phase = after(0, 0, TURN * steps, STAGES)      # the ring holds the other consumer's slots too
+    for tile in range(gl.program_id(0) + TURN * PROGRAMS, total, CONSUMERS * PROGRAMS):
+        batch, m, n = place(tile, shape, BLOCK_M, BLOCK_N, GROUP_M)
+        acc, slot, phase = multiply_tile(ring, slot, phase, steps, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N, STAGES, WARPS)
+        slot, phase = after(slot, phase, (CONSUMERS - 1) * steps, STAGES)
+        pieces = pieces_of(acc, PIECES)
+        rm = m + gl.arange(0, BLOCK_M, gl.SliceLayout(1, piece))
+        for i in gl.static_range(PIECES):
+            rn = n + i * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, piece))
+            sums = gl.convert_layout(pieces[i], piece, assert_trivial=True)
+            value = epilogue(sums, c_ptr, batch.to(gl.int64) * stride_cb, rm, rn, stride_cm, stride_cn, shape[1], shape[2], alpha, beta,
+                             out_desc.dtype, FORM, SLOPE)
+            if pre_desc is not None:
+                send(pre_desc, batch, m, n + i * WIDTH, value, out_bufs.index(TURN * BUFFERS), BUFFERS)
+            buf = out_bufs.index(TURN * BUFFERS + (STORES * (i + 1) - 1) % BUFFERS)
+            send(out_desc, batch, m, n + i * WIDTH, activated(value, ACTIVATION), buf, BUFFERS)
+    tma.store_wait(pendings=0)
+
+
+@gluon.jit
+def matmul_gluon_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_cb, stride_cm, stride_cn, BATCH, M, N, K, alpha, beta,
+                        TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
+                        PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+                        GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr, CONSUMERS: gl.constexpr):
+    """Grid: PROGRAMS. num_warps is that of one consumer."""
+    WARPS: gl.constexpr = gl.num_warps()
+    BUFFERS: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
+    T: gl.constexpr = a_desc.dtype
+    A: gl.constexpr = [BLOCK_K, BLOCK_M] if TRANS_A else [BLOCK_M, BLOCK_K]
+    B: gl.constexpr = [BLOCK_N, BLOCK_K] if TRANS_B else [BLOCK_K, BLOCK_N]
+    OUT: gl.constexpr = [BLOCK_M, BLOCK_N // PIECES]
+    a_bufs = gl.allocate_shared_memory(T, [STAGES, A[0], A[1]], gl.NVMMASharedLayout.get_default_for(A, T))
+    b_bufs = gl.allocate_shared_memory(T, [STAGES, B[0], B[1]], gl.NVMMASharedLayout.get_default_for(B, T))
+    out_bufs = gl.allocate_shared_memory(T, [CONSUMERS * BUFFERS, OUT[0], OUT[1]], gl.NVMMASharedLayout.get_default_for(OUT, T))
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(empty.index(i), count=1)
+        mbarrier.init(ready.index(i), count=1)
+    fence_async_shared()
+    ring, shape = (a_bufs, b_bufs, empty, ready), (BATCH, M, N, K)
+    if CONSUMERS == 1:
+        gl.warp_specialize([
+            (consume, (out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A, TRANS_B,
+                       FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 1, 0, WARPS)),
+            (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+        ], [1], [24])
+    else:
+        gl.warp_specialize([
+            (consume, (out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A, TRANS_B,
+                       FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 2, 0, WARPS)),
+            (consume, (out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A, TRANS_B,
+                       FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 2, 1, WARPS)),
+            (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+        ], [4, 1], [232, 24])

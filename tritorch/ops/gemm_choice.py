@@ -1,0 +1,125 @@
+"""Which kernel multiplies two matrices, in which tiles: the candidates of a product, the likeliest first.
+
+A candidate names its kernel, that kernel's blocks, stages and warps, and `splits`, the pieces that K is cut into. The order comes from a
+count of clock cycles: waves of tiles over the multiprocessors, each as long as its products or its loads take. The tuner has the last word.
+"""
+from tritorch.shape import cdiv, next_power_of_2
+
+# BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, and the share of the matrix units' rate that the tile reaches when it fills the GPU.
+# "odd" are 16-bit operands whose rows do not start at multiples of 16 bytes: they cannot be copied asynchronously and need registers.
+TILES = {
+    "half": ((128, 256, 64, 8, 3, 0.8), (128, 128, 64, 4, 3, 0.72), (64, 128, 64, 4, 4, 0.6), (128, 64, 64, 4, 4, 0.6),
+             (64, 64, 64, 4, 4, 0.45), (64, 64, 128, 4, 4, 0.45), (32, 64, 128, 4, 4, 0.25), (64, 32, 128, 4, 4, 0.25),
+             (16, 64, 128, 4, 4, 0.15), (64, 16, 128, 4, 4, 0.15), (16, 32, 256, 4, 4, 0.1)),
+    "odd": ((128, 128, 32, 8, 3, 0.4), (64, 64, 32, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
+    "tf32": ((128, 128, 32, 8, 3, 0.6), (128, 64, 32, 4, 3, 0.5), (64, 128, 32, 4, 3, 0.5), (64, 64, 32, 4, 4, 0.35),
+             (16, 64, 64, 4, 4, 0.1), (64, 16, 64, 4, 4, 0.1)),
+    "bf16": ((128, 128, 32, 8, 3, 0.4), (64, 64, 32, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
+    "ieee": ((128, 128, 16, 8, 3, 0.7), (64, 128, 16, 8, 3, 0.6), (128, 64, 16, 8, 3, 0.6), (64, 64, 16, 4, 3, 0.5),
+             (32, 32, 32, 4, 3, 0.3), (16, 64, 32, 4, 3, 0.25), (64, 16, 32, 4, 3, 0.25)),
+    "fp64": ((64, 64, 16, 4, 3, 0.6), (32, 32, 16, 4, 3, 0.4), (16, 16, 32, 4, 3, 0.2)),
+    "int8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
+    "sum": ((32, 32, 8, 4, 2, 0.5), (16, 16, 16, 4, 2, 0.3)),
+}
+# By TMA: BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, PIECES, rate.
+PERSISTENT = ((128, 256, 64, 8, 3, 2, 0.9), (256, 128, 64, 8, 3, 1, 0.9), (128, 128, 64, 8, 4, 1, 0.8), (128, 64, 64, 4, 5, 1, 0.6))
+# BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, PIECES, CONSUMERS, rate: two consumers hide the storing of tiles, one has larger tiles.
+GLUON = ((128, 256, 64, 8, 4, 4, 1, 0.97), (256, 128, 64, 8, 4, 4, 1, 0.95), (128, 128, 64, 4, 5, 2, 2, 0.9),
+         (64, 256, 64, 4, 4, 4, 2, 0.85), (128, 128, 64, 8, 6, 2, 1, 0.85), (128, 64, 64, 4, 8, 1, 1, 0.6))
+VECTORS = ((4, 1024, 4), (2, 2048, 4), (8, 512, 4), (16, 256, 4))        # BLOCK_N, BLOCK_K, num_warps where K lies together in memory
+COLUMNS = ((64, 64, 4), (128, 32, 4), (128, 64, 8), (32, 128, 4))        # where N does
+PEAK = {"half": 2048, "odd": 2048, "tf32": 1024, "bf16": 2048, "ieee": 128, "fp64": 128, "int8": 4096, "sum": 128}
+LOADS = 48                          # bytes that reach a multiprocessor in a cycle
+START, SECOND = 2000, 4000          # cycles: filling and draining a tile's pipeline; the second kernel of a split product
+GROUP_M = 8
+SIDE = {"sum": 32}                  # of tiles on the simulated device, elsewhere 1024: it wants few, huge tiles, yet more than one
+
+
+def tiles_of(M, N, batch, block_m, block_n):
+    return cdiv(M, block_m) * cdiv(N, block_n) * batch
+
+
+def span_of(k, block_k, splits):
+    """Elements of K that one of `splits` pieces takes: whole blocks."""
+    return cdiv(cdiv(k, block_k), splits) * block_k
+
+
+def plain(kind, M, N, k, batch, itemsize, machine):
+    """Candidates of the tiled kernel that takes any layout, as (cycles, candidate)."""
+    if machine is None:
+        side = SIDE.get(kind, 1024)
+        block_m, block_n = [min(max(next_power_of_2(n) // 2, 16), side) for n in (M, N)]
+        block_k = min(max(next_power_of_2(k), 16), side)
+        splits = min(4 // max(tiles_of(M, N, batch, block_m, block_n), 1), cdiv(k, block_k))
+        return [(0, _plain(block_m, block_n, block_k, 4, 3, max(splits, 1)))]
+    found = []
+    for *blocks, rate in TILES[kind]:
+        block_m, block_n, block_k, _, stages = blocks
+        if (block_m + block_n) * block_k * itemsize * stages <= machine[1]:
+            tiles, splits = tiles_of(M, N, batch, block_m, block_n), 1
+            while splits == 1 or (tiles * splits <= 2 * machine[0] and k >= 2 * block_k * splits and splits <= 32):
+                cost = cycles(tiles * splits, blocks, span_of(k, block_k, splits), PEAK[kind] * rate, itemsize, machine)
+                cost += SECOND + splits * batch * M * N * 8 / (20 * machine[0]) if splits > 1 else 0
+                found.append((cost, _plain(*blocks, splits)))
+                splits *= 2
+    return found
+
+
+def _plain(block_m, block_n, block_k, warps, stages, splits):
+    return dict(kernel="plain", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, num_stages=stages, splits=splits)
+
+
+def cycles(tiles, blocks, k, rate, itemsize, machine, start=START):
+    """Clock cycles of `tiles` tiles that sum over k, dealt to the multiprocessors."""
+    block_m, block_n = blocks[:2]
+    return cdiv(tiles, machine[0]) * (max(block_m * block_n * k / rate, (block_m + block_n) * k * itemsize / LOADS) + start)
+
+
+def persistent(M, N, k, batch, machine):
+    """Candidates by TMA; `machine` allows it and k is at least 64."""
+    found = []
+    for *blocks, stages, pieces, rate in PERSISTENT:
+        block_m, block_n, block_k, warps = blocks
+        if ((block_m + block_n) * block_k * stages + block_m * block_n // pieces) * 2 <= machine[1] - 1024:
+            cost = cycles(tiles_of(M, N, batch, block_m, block_n), blocks, k, PEAK["half"] * rate, 2, machine)
+            found.append((cost, dict(kernel="persistent", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
+                                     num_stages=stages, PIECES=pieces)))
+    return found
+
+
+def gluon(M, N, k, batch, machine):
+    """Candidates with the schedule written out, for Hopper."""
+    found = []
+    for *blocks, stages, pieces, consumers, rate in GLUON:
+        block_m, block_n, block_k, warps = blocks
+        tiles = tiles_of(M, N, batch, block_m, block_n)
+        start = START if consumers == 1 else START // 2 if tiles > machine[0] else 2 * START
+        cost = cycles(tiles, blocks, k, PEAK["half"] * rate, 2, machine, start)
+        found.append((cost, dict(kernel="gluon", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, STAGES=stages,
+                                 PIECES=pieces, CONSUMERS=consumers)))
+    return found
+
+
+def vector(N, k, batch, along_k, machine):
+    """Candidates of a matrix of N rows times a vector of k elements, as (cycles, candidate)."""
+    if machine is None:
+        block_n, block_k = min(max(next_power_of_2(N) // 2, 1), 256), min(next_power_of_2(max(k, 1)), 1024)
+        splits = min(4 // max(cdiv(N, block_n) * batch, 1), cdiv(k, block_k))
+        return [(0, dict(kernel="vector", BLOCK_N=block_n, BLOCK_K=block_k, num_warps=4, splits=max(splits, 1)))]
+    found = []
+    for block_n, block_k, warps in VECTORS if along_k or N == 1 else COLUMNS:
+        if N == 1:
+            block_n, block_k = 1, block_n * block_k
+        programs, splits = cdiv(N, block_n) * batch, 1
+        while splits == 1 or (programs * splits <= 16 * machine[0] and k >= 2 * block_k * splits and splits <= 32):
+            waves = cdiv(programs * splits, 8 * machine[0])              # eight programs share a multiprocessor
+            cost = waves * (span_of(k, block_k, splits) * block_n + START) + (SECOND if splits > 1 else 0)
+            found.append((cost, dict(kernel="vector", BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, splits=splits)))
+            splits *= 2
+    return found
+
+
+def likeliest(*groups):
+    """The best few candidates of each of the groups, given with their numbers; all in the order of their cycles."""
+    kept = [found for group, count in groups for found in sorted(group, key=lambda f: f[0])[:count]]
+    return [candidate for _, candidate in sorted(kept, key=lambda f: f[0])]
