@@ -262,3 +262,19 @@ def test_views_made_without_history(torch):
     with pytest.raises(RuntimeError, match="no_grad mode"):
         u.mul_(x[:2])
     return x, y.detach(), plain
+
+
+@pytest.mark.parametrize("way", ["backward", "grad"])
+def test_second_order_through_a_write_whose_result_is_saved(way):
+    x = tritorch.tensor([0.3, 0.5, 0.7], dtype=tritorch.float64, requires_grad=True)
+    y = x * 1.5
+    y[:2].exp_()                                                         # keeps its result, which is now a part of y
+    loss = (y**2).sum()
+    if way == "backward":
+        loss.backward(create_graph=True)
+        g = x.grad
+    else:
+        (g,) = tritorch.autograd.grad(loss, x, create_graph=True)
+    (second,) = tritorch.autograd.grad(g.pow(2).sum(), x)
+    e = np.exp(3 * np.array([0.3, 0.5]))                                 # g = 3 exp(3 x) where written, 4.5 x elsewhere
+    assert np.allclose(second.numpy(), [*(54 * e * e), 2 * 4.5**2 * 0.7])

@@ -6,6 +6,7 @@ consumers: no pass to count them is needed.
 import sys
 import threading
 from heapq import heappop, heappush
+from operator import attrgetter
 
 from tritorch.autograd.crossing import Crossing
 from tritorch.autograd.graph import GradientEdge, Node
@@ -251,12 +252,24 @@ def reachable(roots):
 
 
 def leading_nodes(roots, targets):
-    """The targets and the nodes between the roots and them."""
-    leads = set(targets)
-    for node in sorted(reachable(roots), key=lambda n: n.seq):
-        if any(n in leads for n, _ in node.next_functions):
+    """(the targets and the nodes between the roots and them, those that have a way to a target through an input)."""
+    below, stack = {}, list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in below and type(node) is not Leaf:
+            found = below[node] = []
+            for edge in node.edges:
+                if type(edge) is list:
+                    found += [e[0] for e in edge if e]
+                elif edge:
+                    found.append(edge[0])
+            stack += found
+    leads, runs = set(targets), set()
+    for node in sorted(below, key=attrgetter("seq")):
+        if not leads.isdisjoint(below[node]):
             leads.add(node)
-    return leads
+            runs.add(node)
+    return leads, runs
 
 
 def as_tuple(x):
@@ -322,8 +335,7 @@ def gradients_of(op, outputs, inputs, grad_outputs, keep, create, leaves=()):
         edges.append((t.node, t.output_nr) if isinstance(t, GradientEdge) else (t.node, t.index))
         places.append(wanted.setdefault(edges[-1], len(wanted)))
     roots = seeds(op, outputs, grad_outputs)
-    leads = leading_nodes([e[0] for e, _ in roots], [node for node, _ in edges])
-    runs = {n for n in leads if any(m in leads for m, _ in n.next_functions)}
+    leads, runs = leading_nodes([e[0] for e, _ in roots], [node for node, _ in edges])
     run = Run(keep, create, wanted, runs, leads, leaves)
     run.go(roots)
     return [run.captured.get(p) for p in places]

@@ -124,14 +124,15 @@ class OpNode(Node):
         if saved is None:
             raise GradientError(f"{plan.op.__name__}: expected a graph whose saved tensors are still there, but backward has freed them; "
                                 "use retain_graph=True to go through the graph a second time")
-        if plan.single is not None and useful is None:                   # most nodes: one output, one rule, one gradient
+        if plan.single is not None and as_output is None:                # most nodes: one output, one rule, one gradient
             fn, sources, target = plan.single
-            g = grads[0]
-            if not saved:
-                return ((self.edges[target], fn(g)),)
-            unpack = self.unpack
-            values = [unpack(k) for k in range(len(saved))]
-            return ((self.edges[target], fn(*[values[s] if s >= 0 else g for s in sources])),)
+            edge, g = self.edges[target], grads[0]
+            if useful is None or type(edge) is tuple and edge[0] in useful:
+                if not saved:
+                    return ((edge, fn(g)),)
+                unpack = self.unpack
+                values = [unpack(k) for k in range(len(saved))]
+                return ((edge, fn(*[values[s] if s >= 0 else g for s in sources])),)
         if len(grads) > 1:
             grads = [self.zeros(k) if g is None and k in plan.needs_g else g for k, g in enumerate(grads)]
         unpack, out = self.unpack, []
