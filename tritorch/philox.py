@@ -5,7 +5,7 @@ key `seed` gives four 32-bit words, in any order and in parallel. An operator th
 in logical (row-major) order, word i % 4 of counter offset + i // 4, and moves the generator's offset on by the counters it used.
 Where an element needs 64 bits (float64, integers) that word is the high half, and the low half is the same word of lane 1: the
 third counter word is 1 instead of 0. So float64 draws are those of float32 with more digits. Operators that draw until they
-accept take a lane for each attempt. `triton_kernels/random.py` computes the same words with `tl.philox`.
+accept take a lane for each attempt. `triton_kernels/random.py` computes the same words.
 """
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ import numpy as np
 from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.errors import check
-from tritorch.ops.draws import filled, open_unit
+from tritorch.ops.draws import open_unit
+from tritorch.ops.filling import filled
 from tritorch.philox import words
 
 K = kernels("random")
@@ -80,7 +81,7 @@ def random_poisson_cpu(out, rate, seed, offset, base):
 
 @random_poisson.impl("cuda")
 def random_poisson_cuda(out, rate, seed, offset, base):
-    filled(out, K.poisson_kernel, rate.contiguous(), out.numel(), seed, offset, base, hardware=256)      # float64 spills at 1024
+    filled(out, K.poisson_kernel, rate.contiguous(), out.numel(), seed, offset, base, block=256)      # float64 spills at 1024
 
 
 @random_poisson.grad("rate")

@@ -1,0 +1,25 @@
+"""The launch of a kernel that fills a tensor, element by element in logical order."""
+from tritorch.cuda import tuner
+from tritorch.cuda.launch import launch, tile
+from tritorch.shape import cdiv
+from tritorch.tensor import empty
+
+
+def filled(out, kernel, *args, block=1024, **constexprs):
+    """Launch a kernel that writes `out` in logical order, through a contiguous tensor if `out` has gaps."""
+    target = out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
+    count = out.numel()
+
+    def run(block):
+        launch(kernel, (cdiv(count, block["BLOCK"]),), target, *args, **constexprs, **block)
+
+    if count:
+        run(tuner.choose("draws", (kernel.__name__, out.dtype.itemsize), _blocks(block), kernel, run))
+    if target is not out:
+        out.detach().copy_(target)
+
+
+def _blocks(block):
+    """Elements of a program, around the usual number."""
+    sizes = (block, 4), (2 * block, 4), (2 * block, 8), (block // 2, 4), (block, 8)
+    return [{"BLOCK": tile(size, 1 << 16), "num_warps": warps} for size, warps in sizes]
