@@ -3,7 +3,10 @@
     out = dropout(softmax(scale · q @ kᵀ + mask)) @ v        q: (B, H, L, E)   k: (B, H / group, S, E)   v: (B, H / group, S, EV)
 
 Scores live in units of log 2, so that exp2 is all the softmax needs. `stride_x` is the tuple (batch, head, row, column).
-MASK: 0 none, 1 bool (True may attend), 2 additive. In backward every program owns what it writes: no atomics.
+Row i meets the keys from i + shift - left to i + shift + right where LEFT and RIGHT say that there is a bound; blocks of keys that every
+row of a block meets are taken without a look at single scores. MASK: 0 none, 1 bool (True may attend), 2 additive. ALIBI: slope · the
+distance from the diagonal is taken off. With `cu_q_ptr` and `cu_k_ptr` the sequences of a batch lie one after the other, sequence b in
+rows cu[b] to cu[b + 1]; shift is then the number of keys less that of rows, else 0. TMA: q, k and v are descriptors of tiles.
 """
 import triton
 import triton.language as tl
@@ -12,6 +15,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
 
+# ------------------------------------------------------------------ places
 @triton.jit
 def head_ptr(x_ptr, stride, batch, head):
     """First element of one head."""
@@ -28,13 +32,49 @@ def rows_from(start, BLOCK: tl.constexpr, WIDE: tl.constexpr):
 
 
 @triton.jit
-def load_rows(x_ptr, stride, rows, ROWS, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
-    """Rows of one head, padded with zeros to BLOCK columns."""
+def sequence(cu_ptr, batch, length):
+    """(first row in memory, rows) of a sequence."""
+    start = 0
+    if cu_ptr is not None:
+        start = tl.load(cu_ptr + batch).to(tl.int32)
+        length = tl.load(cu_ptr + batch + 1).to(tl.int32) - start
+    return start, length
+
+
+@triton.jit
+def matrix_ptr(x_ptr, stride, batch, head, start, PACKED: tl.constexpr, TMA: tl.constexpr):
+    """First element of the rows of one head of one sequence; a descriptor as it is."""
+    if TMA:
+        return x_ptr
+    elif PACKED:
+        return x_ptr + head.to(tl.int64) * stride[1] + start.to(tl.int64) * stride[2]
+    else:
+        return head_ptr(x_ptr, stride, batch, head)
+
+
+@triton.jit
+def load_rows(x_ptr, stride, rows, ROWS, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr):
+    """Rows of one head, padded with zeros to BLOCK columns. WHOLE: all rows are there."""
     d = tl.arange(0, BLOCK)
-    inside = (rows < ROWS)[:, None]
-    if COLUMNS != BLOCK:
-        inside = inside & (d < COLUMNS)[None, :]
-    return tl.load(x_ptr + (rows[:, None] * stride[2] + d[None, :] * stride[3]), mask=inside, other=0)
+    x_ptrs = x_ptr + (rows[:, None] * stride[2] + d[None, :] * stride[3])
+    if WHOLE and COLUMNS == BLOCK:
+        return tl.load(x_ptrs)
+    elif WHOLE:
+        return tl.load(x_ptrs, mask=(d < COLUMNS)[None, :], other=0)
+    elif COLUMNS == BLOCK:
+        return tl.load(x_ptrs, mask=(rows < ROWS)[:, None], other=0)
+    else:
+        return tl.load(x_ptrs, mask=(rows < ROWS)[:, None] & (d < COLUMNS)[None, :], other=0)
+
+
+@triton.jit
+def load_tile(x_ptr, stride, batch, head, start, rows, ROWS, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
+              TMA: tl.constexpr):
+    """The rows from `start` on of one head, through its descriptor or its pointer."""
+    if TMA:
+        return x_ptr.load([batch, head, start, 0]).reshape(rows.shape[0], BLOCK)
+    else:
+        return load_rows(x_ptr, stride, rows, ROWS, COLUMNS, BLOCK, WHOLE)
 
 
 @triton.jit
@@ -46,6 +86,22 @@ def store_rows(x_ptr, stride, rows, ROWS, x, COLUMNS: tl.constexpr, BLOCK: tl.co
 
 
 @triton.jit
+def keys_of(m, S, shift, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(begin, whole, rest, end) of the keys for the rows from m on: some row meets keys begin … end, every row those from whole to rest.
+    All but end are multiples of BLOCK_N."""
+    begin, end, whole, rest = 0, S, 0, S // BLOCK_N * BLOCK_N
+    if RIGHT:
+        end = tl.minimum(S, m + BLOCK_M + shift + right)
+        rest = tl.minimum(rest, tl.maximum(m + shift + right + 1, 0) // BLOCK_N * BLOCK_N)
+    if LEFT:
+        begin = tl.maximum(m + shift - left, 0) // BLOCK_N * BLOCK_N
+        whole = tl.cdiv(tl.maximum(m + BLOCK_M - 1 + shift - left, 0), BLOCK_N) * BLOCK_N
+        whole = tl.maximum(tl.minimum(whole, tl.cdiv(end, BLOCK_N) * BLOCK_N), begin)
+    return begin, whole, tl.maximum(whole, rest), end
+
+
+# ------------------------------------------------------------------ scores
+@triton.jit
 def product(a, b, acc, PRECISION: tl.constexpr):
     """acc + a @ b in the given float32 precision."""
     if PRECISION == "bf16":
@@ -55,23 +111,29 @@ def product(a, b, acc, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def scores(q, k, mask_ptr, stride_mask, rows, columns, L, S, scale, ACC: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr,
-           EDGE: tl.constexpr, PRECISION: tl.constexpr):
-    """A tile of scaled and masked scores, in units of log 2: -inf where a row may not attend. EDGE: the tile may cross an edge."""
-    s = product(q, tl.trans(k), tl.zeros((q.shape[0], k.shape[0]), ACC), PRECISION) * scale
+def biased(s, i, j, L, S, shift, scale, slope, mask_ptr, stride_mask, MASK: tl.constexpr, ALIBI: tl.constexpr):
+    """Products of rows i and keys j as scores in units of log 2."""
+    s = s * scale
+    if ALIBI:
+        s -= slope * tl.abs(j - i - shift).to(s.dtype)
     if MASK > 0:
-        inside = (rows < L)[:, None] & (columns < S)[None, :]
-        mask = tl.load(mask_ptr + (rows[:, None] * stride_mask[2] + columns[None, :] * stride_mask[3]), mask=inside, other=0)
+        mask = tl.load(mask_ptr + (i * stride_mask[2] + j * stride_mask[3]), mask=(i < L) & (j < S), other=0)
         if MASK == 1:
             s = tl.where(mask != 0, s, float("-inf"))
         else:
-            s += mask.to(ACC) * LOG2E
-    if EDGE:
-        seen = (columns < S)[None, :]
-        if CAUSAL:
-            seen = seen & (rows[:, None] >= columns[None, :])
-        s = tl.where(seen, s, float("-inf"))
+            s += mask.to(s.dtype) * LOG2E
     return s
+
+
+@triton.jit
+def visible(i, j, S, shift, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    """Whether rows i may meet keys j."""
+    seen = j < S
+    if RIGHT:
+        seen = seen & (j - i <= shift + right)
+    if LEFT:
+        seen = seen & (i - j <= left - shift)
+    return seen
 
 
 @triton.jit
@@ -94,35 +156,52 @@ def kept(seed, offset, row, n, S, threshold, BLOCK_N: tl.constexpr):
     return (words >> 8).to(tl.int32) >= threshold
 
 
+# ------------------------------------------------------------------ forward
 @triton.jit
-def attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, rows, first_row, begin, end, L, S, scale,
-           threshold, seed, offset, E: tl.constexpr, EV: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
-           EDGE: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-           BLOCK_V: tl.constexpr):
-    """Take the keys from begin to end into the running maximum, total and weighted sum of values of each row."""
-    for n in range(begin, end, BLOCK_N):
+def attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head, rows, first_row, begin, end, L, S,
+           shift, left, right, scale, slope, threshold, seed, offset, E: tl.constexpr, EV: tl.constexpr, LEFT: tl.constexpr,
+           RIGHT: tl.constexpr, MASK: tl.constexpr, ALIBI: tl.constexpr, LATE: tl.constexpr, DROPOUT: tl.constexpr, EDGE: tl.constexpr,
+           PRECISION: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, SPECIALIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+           BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
+    """Take the keys from begin to end into the running maximum, total and weighted sum of values of each row.
+
+    EDGE: some row may not meet all of them. LATE: the scale waits until the maximum is taken, and costs nothing then.
+    """
+    for n in tl.range(begin, end, BLOCK_N, warp_specialize=SPECIALIZE):
         columns = rows_from(n, BLOCK_N, WIDE)
-        k = load_rows(k_ptr, stride_k, columns, S, E, BLOCK_D)
-        s = scores(q, k, mask_ptr, stride_mask, rows, columns, L, S, scale, acc.dtype, CAUSAL, MASK, EDGE, PRECISION)
-        higher = tl.maximum(top, tl.max(s, 1))
-        shift = tl.where(higher == float("-inf"), 0.0, higher)          # a row that sees no key yet
-        p = tl.exp2(s - shift[:, None])
-        shrink = tl.exp2(top - shift)
+        k = load_tile(k_ptr, stride_k, batch, head, n, columns, S, E, BLOCK_D, not EDGE, TMA)
+        s = product(q, tl.trans(k), tl.zeros((q.shape[0], BLOCK_N), acc.dtype), PRECISION)
+        i, j = rows[:, None], columns[None, :]
+        if not LATE:
+            s = biased(s, i, j, L, S, shift, scale, slope, mask_ptr, stride_mask, MASK, ALIBI)
+        if EDGE:
+            s = tl.where(visible(i, j, S, shift, left, right, LEFT, RIGHT), s, float("-inf"))
+        if LATE:
+            higher = tl.maximum(top, tl.max(s, 1) * scale)
+        else:
+            higher = tl.maximum(top, tl.max(s, 1))
+        pivot = tl.where(higher == float("-inf"), 0.0, higher)          # a row that sees no key yet
+        if LATE:
+            p = tl.exp2(s * scale - pivot[:, None])
+        else:
+            p = tl.exp2(s - pivot[:, None])
+        shrink = tl.exp2(top - pivot)
         total = total * shrink + tl.sum(p, 1)
         if DROPOUT:
             p = tl.where(kept(seed, offset, first_row + rows, n, S, threshold, BLOCK_N), p, 0.0)
-        v = load_rows(v_ptr, stride_v, columns, S, EV, BLOCK_V)
+        v = load_tile(v_ptr, stride_v, batch, head, n, columns, S, EV, BLOCK_V, not EDGE, TMA)
         acc = product(p.to(v.dtype), v, acc * shrink[:, None], PRECISION)
         top = higher
     return acc, top, total
 
 
 @triton.jit(do_not_specialize=["seed", "offset"])
-def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, base_ptr, stride_o, stride_lse, stride_q, stride_k, stride_v,
-                     stride_mask, H, GROUP, L, S, scale, threshold, keep_scale, seed: tl.int64, offset: tl.int64,
-                     E: tl.constexpr, EV: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
-                     PRECISION: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                     BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
+def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr, cu_q_ptr, cu_k_ptr, base_ptr, stride_o, stride_lse,
+                     stride_q, stride_k, stride_v, stride_mask, stride_slopes, H, GROUP, L, S, left, right, scale, threshold, keep_scale,
+                     seed: tl.int64, offset: tl.int64, E: tl.constexpr, EV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+                     MASK: tl.constexpr, LATE: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
+                     TMA: tl.constexpr, SPECIALIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+                     BLOCK_V: tl.constexpr):
     """out and lse = log Σ exp(scores). Grid: row blocks · B · H."""
     blocks = tl.cdiv(L, BLOCK_M)
     matrix = tl.program_id(0) // blocks
@@ -130,137 +209,50 @@ def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, base_ptr, 
     m = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M               # under a causal mask the longest rows start first
     rows = rows_from(m, BLOCK_M, WIDE)
     first_row = matrix.to(tl.int64) * L
-    q = load_rows(head_ptr(q_ptr, stride_q, batch, head), stride_q, rows, L, E, BLOCK_D)
-    k_ptr = head_ptr(k_ptr, stride_k, batch, head // GROUP)
-    v_ptr = head_ptr(v_ptr, stride_v, batch, head // GROUP)
+    PACKED: tl.constexpr = cu_q_ptr is not None
+    ALIBI: tl.constexpr = slopes_ptr is not None
+    ACC: tl.constexpr = lse_ptr.dtype.element_ty
+    start_q, L = sequence(cu_q_ptr, batch, L)
+    start_k, S = sequence(cu_k_ptr, batch, S)
+    shift, slope = 0, 0.0
+    if PACKED:
+        shift = S - L
+    q_ptr = matrix_ptr(q_ptr, stride_q, batch, head, start_q, PACKED, TMA)
+    k_ptr = matrix_ptr(k_ptr, stride_k, batch, head // GROUP, start_k, PACKED, TMA)
+    v_ptr = matrix_ptr(v_ptr, stride_v, batch, head // GROUP, start_k, PACKED, TMA)
+    q = load_tile(q_ptr, stride_q, batch, head, m, rows, L, E, BLOCK_D, False, TMA)
     if MASK > 0:
         mask_ptr = head_ptr(mask_ptr, stride_mask, batch, head)
+    if ALIBI:
+        slope = tl.load(head_ptr(slopes_ptr, stride_slopes, batch, head)).to(ACC) * LOG2E
     if DROPOUT:
         seed, offset = place(seed, offset, base_ptr)
-    ACC: tl.constexpr = tl.float64 if q_ptr.dtype.element_ty == tl.float64 else tl.float32
     acc = tl.zeros((BLOCK_M, BLOCK_V), ACC)
     top = tl.full((BLOCK_M,), float("-inf"), ACC)
     total = tl.zeros((BLOCK_M,), ACC)
-    end, middle = S, S // BLOCK_N * BLOCK_N                              # whole blocks first, then those that cross an edge
-    if CAUSAL:
-        end = tl.minimum(S, m + BLOCK_M)
-        middle = tl.minimum(middle, m // BLOCK_N * BLOCK_N)
-    acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, rows, first_row, 0, middle,
-                             L, S, scale, threshold, seed, offset, E, EV, CAUSAL, MASK, DROPOUT, False, PRECISION, WIDE,
-                             BLOCK_N, BLOCK_D, BLOCK_V)
-    acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, rows, first_row, middle, end,
-                             L, S, scale, threshold, seed, offset, E, EV, CAUSAL, MASK, DROPOUT, True, PRECISION, WIDE,
-                             BLOCK_N, BLOCK_D, BLOCK_V)
+    begin, whole, rest, end = keys_of(m, S, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
+    if PACKED:
+        if m >= L:                                                       # the sequence is shorter than the longest
+            begin, whole, rest, end = 0, 0, 0, 0
+    if SPECIALIZE:                                                       # the compiler divides the warps of a kernel over one loop only
+        whole, rest = end, end
+    if LEFT or SPECIALIZE:
+        acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head // GROUP, rows,
+                                 first_row, begin, whole, L, S, shift, left, right, scale, slope, threshold, seed, offset, E, EV, LEFT,
+                                 RIGHT, MASK, ALIBI, LATE, DROPOUT, True, PRECISION, WIDE, TMA, SPECIALIZE, BLOCK_N, BLOCK_D, BLOCK_V)
+    if not SPECIALIZE:
+        acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head // GROUP, rows,
+                                 first_row, whole, rest, L, S, shift, left, right, scale, slope, threshold, seed, offset, E, EV, LEFT,
+                                 RIGHT, MASK, ALIBI, LATE, DROPOUT, False, PRECISION, WIDE, TMA, False, BLOCK_N, BLOCK_D, BLOCK_V)
+        acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head // GROUP, rows,
+                                 first_row, rest, end, L, S, shift, left, right, scale, slope, threshold, seed, offset, E, EV, LEFT,
+                                 RIGHT, MASK, ALIBI, LATE, DROPOUT, True, PRECISION, WIDE, TMA, False, BLOCK_N, BLOCK_D, BLOCK_V)
     acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]              # a row that sees no key gives 0, as in PyTorch
     if DROPOUT:
         acc *= keep_scale
-    store_rows(head_ptr(out_ptr, stride_o, batch, head), stride_o, rows, L, acc, EV, BLOCK_V)
-    tl.store(head_ptr(lse_ptr, stride_lse, batch, head) + rows * stride_lse[2], (top + tl.log2(total)) * LN2, mask=rows < L)
-
-
-@triton.jit
-def weights_and_slopes(q, k, v, g, mask_ptr, stride_mask, rows, columns, n, first_row, lse, delta, L, S, scale, threshold, keep_scale,
-                       seed, offset, CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr):
-    """A tile of the weights that met v, and of the gradient of the scores."""
-    s = scores(q, k, mask_ptr, stride_mask, rows, columns, L, S, scale, lse.dtype, CAUSAL, MASK, True, PRECISION)
-    p = tl.exp2(s - lse[:, None])
-    slope = product(g, tl.trans(v), tl.zeros((g.shape[0], v.shape[0]), lse.dtype), PRECISION)
-    weight = p
-    if DROPOUT:
-        keep = kept(seed, offset, first_row + rows, n, S, threshold, k.shape[0])
-        weight = tl.where(keep, p * keep_scale, 0.0)
-        slope = tl.where(keep, slope * keep_scale, 0.0)
-    return weight, p * (slope - delta[:, None])
-
-
-@triton.jit
-def load_lse(lse_ptr, stride, batch, head, rows, L):
-    """Row shifts in units of log 2, such that rows past the end and rows that see no key get weights of 0."""
-    lse = tl.load(head_ptr(lse_ptr, stride, batch, head) + rows * stride[2], mask=rows < L, other=float("inf")) * LOG2E
-    return tl.where(lse == float("-inf"), 0.0, lse)
-
-
-@triton.jit(do_not_specialize=["seed", "offset"])
-def attention_backward_q_kernel(gq_ptr, delta_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, out_ptr, lse_ptr, base_ptr, stride_gq, stride_g,
-                                stride_q, stride_k, stride_v, stride_mask, stride_o, stride_lse, H, GROUP, L, S, scale, threshold,
-                                keep_scale, seed: tl.int64, offset: tl.int64, E: tl.constexpr, EV: tl.constexpr, CAUSAL: tl.constexpr,
-                                MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
-                                BLOCK_M: tl.constexpr,
-                                BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
-    """Gradient of q, and delta = Σ g · out, which the other half needs. Grid: row blocks · B · H."""
-    blocks = tl.cdiv(L, BLOCK_M)
-    matrix = tl.program_id(0) // blocks
-    head, batch = matrix % H, matrix // H
-    m = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M
-    rows = rows_from(m, BLOCK_M, WIDE)
-    first_row = matrix.to(tl.int64) * L
-    q = load_rows(head_ptr(q_ptr, stride_q, batch, head), stride_q, rows, L, E, BLOCK_D)
-    g = load_rows(head_ptr(g_ptr, stride_g, batch, head), stride_g, rows, L, EV, BLOCK_V)
-    out = load_rows(head_ptr(out_ptr, stride_o, batch, head), stride_o, rows, L, EV, BLOCK_V)
-    k_ptr = head_ptr(k_ptr, stride_k, batch, head // GROUP)
-    v_ptr = head_ptr(v_ptr, stride_v, batch, head // GROUP)
-    if MASK > 0:
-        mask_ptr = head_ptr(mask_ptr, stride_mask, batch, head)
-    if DROPOUT:
-        seed, offset = place(seed, offset, base_ptr)
-    lse = load_lse(lse_ptr, stride_lse, batch, head, rows, L)
-    delta = tl.sum(g.to(lse.dtype) * out.to(lse.dtype), 1)
-    tl.store(delta_ptr + first_row + rows, delta, mask=rows < L)
-    gq = tl.zeros((BLOCK_M, BLOCK_D), lse.dtype)
-    end = S
-    if CAUSAL:
-        end = tl.minimum(S, m + BLOCK_M)
-    for n in range(0, end, BLOCK_N):
-        columns = rows_from(n, BLOCK_N, WIDE)
-        k = load_rows(k_ptr, stride_k, columns, S, E, BLOCK_D)
-        v = load_rows(v_ptr, stride_v, columns, S, EV, BLOCK_V)
-        _, slope = weights_and_slopes(q, k, v, g, mask_ptr, stride_mask, rows, columns, n, first_row, lse, delta, L, S, scale, threshold,
-                                      keep_scale, seed, offset, CAUSAL, MASK, DROPOUT, PRECISION)
-        gq = product(slope.to(k.dtype), k, gq, PRECISION)
-    store_rows(head_ptr(gq_ptr, stride_gq, batch, head), stride_gq, rows, L, gq * (scale * LN2), E, BLOCK_D)
-
-
-@triton.jit(do_not_specialize=["seed", "offset"])
-def attention_backward_kv_kernel(gk_ptr, gv_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, lse_ptr, delta_ptr, base_ptr, stride_gk, stride_gv,
-                                 stride_g, stride_q, stride_k, stride_v, stride_mask, stride_lse, H, GROUP, L, S, scale, threshold,
-                                 keep_scale, seed: tl.int64, offset: tl.int64, E: tl.constexpr, EV: tl.constexpr, CAUSAL: tl.constexpr,
-                                 MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
-                                 BLOCK_M: tl.constexpr,
-                                 BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
-    """Gradients of k and v, summed over the group of query heads that share them. Grid: key blocks · B · H / GROUP."""
-    blocks = tl.cdiv(S, BLOCK_N)
-    matrix = tl.program_id(0) // blocks
-    key_head, batch = matrix % (H // GROUP), matrix // (H // GROUP)
-    n = tl.program_id(0) % blocks * BLOCK_N
-    columns = rows_from(n, BLOCK_N, WIDE)
-    k = load_rows(head_ptr(k_ptr, stride_k, batch, key_head), stride_k, columns, S, E, BLOCK_D)
-    v = load_rows(head_ptr(v_ptr, stride_v, batch, key_head), stride_v, columns, S, EV, BLOCK_V)
-    if DROPOUT:
-        seed, offset = place(seed, offset, base_ptr)
-    ACC: tl.constexpr = lse_ptr.dtype.element_ty
-    gk = tl.zeros((BLOCK_N, BLOCK_D), ACC)
-    gv = tl.zeros((BLOCK_N, BLOCK_V), ACC)
-    begin = 0
-    if CAUSAL:
-        begin = n // BLOCK_M * BLOCK_M
-    for member in range(0, GROUP):
-        head = key_head * GROUP + member
-        first_row = (batch * H + head).to(tl.int64) * L
-        head_mask = mask_ptr
-        if MASK > 0:
-            head_mask = head_ptr(mask_ptr, stride_mask, batch, head)
-        for m in range(begin, L, BLOCK_M):
-            rows = rows_from(m, BLOCK_M, WIDE)
-            q = load_rows(head_ptr(q_ptr, stride_q, batch, head), stride_q, rows, L, E, BLOCK_D)
-            g = load_rows(head_ptr(g_ptr, stride_g, batch, head), stride_g, rows, L, EV, BLOCK_V)
-            lse = load_lse(lse_ptr, stride_lse, batch, head, rows, L)
-            delta = tl.load(delta_ptr + first_row + rows, mask=rows < L, other=0)
-            weight, slope = weights_and_slopes(q, k, v, g, head_mask, stride_mask, rows, columns, n, first_row, lse, delta, L, S, scale,
-                                               threshold, keep_scale, seed, offset, CAUSAL, MASK, DROPOUT, PRECISION)
-            gv = product(tl.trans(weight.to(g.dtype)), g, gv, PRECISION)
-            gk = product(tl.trans(slope.to(q.dtype)), q, gk, PRECISION)
-    store_rows(head_ptr(gk_ptr, stride_gk, batch, key_head), stride_gk, columns, S, gk * (scale * LN2), E, BLOCK_D)
-    store_rows(head_ptr(gv_ptr, stride_gv, batch, key_head), stride_gv, columns, S, gv, EV, BLOCK_V)
+    store_rows(matrix_ptr(out_ptr, stride_o, batch, head, start_q, PACKED, False), stride_o, rows, L, acc, EV, BLOCK_V)
+    lse_ptr = matrix_ptr(lse_ptr, stride_lse, batch, head, start_q, PACKED, False)
+    tl.store(lse_ptr + rows * stride_lse[2], (top + tl.log2(total)) * LN2, mask=rows < L)
 
 
 @triton.jit(do_not_specialize=["seed", "offset"])

@@ -1,0 +1,228 @@
+"""Gradients of scaled dot-product attention; the weights are computed again, block by block, from q, k and lse.
+
+    P = exp(scores - lse)    dS = P (g @ vᵀ - delta),  delta = Σ g · out    gv = Pᵀ @ g    gq = scale · dS @ k    gk = scale · dSᵀ @ q
+
+One kernel owns rows and goes over the keys, the other owns keys and goes over the rows: no atomics, the same bits every time. Names and
+conventions are those of triton_kernels/attention.py. The second kernel holds its tiles as (keys, rows), so that Pᵀ and dSᵀ are in the
+registers from which the matrix units read them.
+"""
+import triton
+import triton.language as tl
+
+from triton_kernels.attention import (
+    LN2,
+    LOG2E,
+    biased,
+    head_ptr,
+    kept,
+    keys_of,
+    load_rows,
+    load_tile,
+    matrix_ptr,
+    place,
+    product,
+    rows_from,
+    sequence,
+    store_rows,
+    visible,
+)
+
+
+@triton.jit
+def load_lse(lse_ptr, stride, rows, L):
+    """Row shifts in units of log 2; infinite, so that the weights are 0, past the end and where a row sees no key."""
+    lse = tl.load(lse_ptr + rows * stride[2], mask=rows < L, other=float("inf")) * LOG2E
+    return tl.where(lse == float("-inf"), float("inf"), lse)
+
+
+@triton.jit
+def weights(s, lse, i, j, L, S, shift, left, right, scale, slope, mask_ptr, stride_mask, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+            MASK: tl.constexpr, ALIBI: tl.constexpr, EDGE: tl.constexpr):
+    """The weights of a tile from its products of rows and keys."""
+    p = tl.exp2(biased(s, i, j, L, S, shift, scale, slope, mask_ptr, stride_mask, MASK, ALIBI) - lse)
+    if EDGE:
+        p = tl.where(visible(i, j, S, shift, left, right, LEFT, RIGHT), p, 0.0)
+    return p
+
+
+# ------------------------------------------------------------------ rows
+@triton.jit
+def over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head, rows, first_row, begin, end, L, S,
+              shift, left, right, scale, slope, threshold, keep_scale, seed, offset, E: tl.constexpr, EV: tl.constexpr,
+              LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr, ALIBI: tl.constexpr, DROPOUT: tl.constexpr,
+              EDGE: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, BLOCK_N: tl.constexpr,
+              BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
+    """Add what the keys from begin to end give to the gradient of a block of rows."""
+    for n in tl.range(begin, end, BLOCK_N):
+        columns = rows_from(n, BLOCK_N, WIDE)
+        k = load_tile(k_ptr, stride_k, batch, head, n, columns, S, E, BLOCK_D, not EDGE, TMA)
+        v = load_tile(v_ptr, stride_v, batch, head, n, columns, S, EV, BLOCK_V, not EDGE, TMA)
+        s = product(q, tl.trans(k), tl.zeros((q.shape[0], BLOCK_N), gq.dtype), PRECISION)
+        slopes = product(g, tl.trans(v), tl.zeros((q.shape[0], BLOCK_N), gq.dtype), PRECISION)
+        p = weights(s, lse[:, None], rows[:, None], columns[None, :], L, S, shift, left, right, scale, slope, mask_ptr, stride_mask, LEFT,
+                    RIGHT, MASK, ALIBI, EDGE)
+        if DROPOUT:
+            slopes = tl.where(kept(seed, offset, first_row + rows, n, S, threshold, BLOCK_N), slopes * keep_scale, 0.0)
+        gq = product((p * (slopes - delta[:, None])).to(k.dtype), k, gq, PRECISION)
+    return gq
+
+
+@triton.jit(do_not_specialize=["seed", "offset"])
+def attention_backward_q_kernel(gq_ptr, delta_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr, out_ptr, lse_ptr, cu_q_ptr, cu_k_ptr,
+                                base_ptr, stride_gq, stride_g, stride_q, stride_k, stride_v, stride_mask, stride_slopes, stride_o,
+                                stride_lse, H, GROUP, L, S, left, right, scale, threshold, keep_scale, seed: tl.int64, offset: tl.int64,
+                                E: tl.constexpr, EV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr,
+                                DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr,
+                                BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
+    """Gradient of q, and delta (laid out as lse), which the other kernel needs. Grid: row blocks · B · H."""
+    blocks = tl.cdiv(L, BLOCK_M)
+    matrix = tl.program_id(0) // blocks
+    head, batch = matrix % H, matrix // H
+    m = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M               # under a causal mask the longest rows start first
+    rows = rows_from(m, BLOCK_M, WIDE)
+    first_row = matrix.to(tl.int64) * L
+    PACKED: tl.constexpr = cu_q_ptr is not None
+    ALIBI: tl.constexpr = slopes_ptr is not None
+    start_q, L = sequence(cu_q_ptr, batch, L)
+    start_k, S = sequence(cu_k_ptr, batch, S)
+    shift, slope = 0, 0.0
+    if PACKED:
+        shift = S - L
+    q_ptr = matrix_ptr(q_ptr, stride_q, batch, head, start_q, PACKED, TMA)
+    g_ptr = matrix_ptr(g_ptr, stride_g, batch, head, start_q, PACKED, TMA)
+    k_ptr = matrix_ptr(k_ptr, stride_k, batch, head // GROUP, start_k, PACKED, TMA)
+    v_ptr = matrix_ptr(v_ptr, stride_v, batch, head // GROUP, start_k, PACKED, TMA)
+    lse_ptr = matrix_ptr(lse_ptr, stride_lse, batch, head, start_q, PACKED, False)
+    lse = load_lse(lse_ptr, stride_lse, rows, L)
+    q = load_tile(q_ptr, stride_q, batch, head, m, rows, L, E, BLOCK_D, False, TMA)
+    g = load_tile(g_ptr, stride_g, batch, head, m, rows, L, EV, BLOCK_V, False, TMA)
+    out = load_rows(matrix_ptr(out_ptr, stride_o, batch, head, start_q, PACKED, False), stride_o, rows, L, EV, BLOCK_V, False)
+    delta = tl.sum(g.to(lse.dtype) * out.to(lse.dtype), 1)
+    tl.store(matrix_ptr(delta_ptr, stride_lse, batch, head, start_q, PACKED, False) + rows * stride_lse[2], delta, mask=rows < L)
+    if MASK > 0:
+        mask_ptr = head_ptr(mask_ptr, stride_mask, batch, head)
+    if ALIBI:
+        slope = tl.load(head_ptr(slopes_ptr, stride_slopes, batch, head)).to(lse.dtype) * LOG2E
+    if DROPOUT:
+        seed, offset = place(seed, offset, base_ptr)
+    gq = tl.zeros((BLOCK_M, BLOCK_D), lse.dtype)
+    begin, whole, rest, end = keys_of(m, S, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
+    if PACKED:
+        if m >= L:
+            begin, whole, rest, end = 0, 0, 0, 0
+    if LEFT:
+        gq = over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head // GROUP, rows, first_row,
+                       begin, whole, L, S, shift, left, right, scale, slope, threshold, keep_scale, seed, offset, E, EV, LEFT, RIGHT, MASK,
+                       ALIBI, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
+    gq = over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head // GROUP, rows, first_row,
+                   whole, rest, L, S, shift, left, right, scale, slope, threshold, keep_scale, seed, offset, E, EV, LEFT, RIGHT, MASK,
+                   ALIBI, DROPOUT, False, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
+    gq = over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head // GROUP, rows, first_row,
+                   rest, end, L, S, shift, left, right, scale, slope, threshold, keep_scale, seed, offset, E, EV, LEFT, RIGHT, MASK,
+                   ALIBI, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
+    store_rows(matrix_ptr(gq_ptr, stride_gq, batch, head, start_q, PACKED, False), stride_gq, rows, L, gq * (scale * LN2), E, BLOCK_D)
+
+
+# ------------------------------------------------------------------ keys
+@triton.jit
+def rows_of(n, L, shift, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(begin, whole, rest, end) of the rows that meet the keys from n on, as in `keys_of`; but all start at multiples of BLOCK_M."""
+    begin, end, whole, rest = 0, L, 0, L
+    if RIGHT:
+        begin = tl.maximum(n - shift - right, 0) // BLOCK_M * BLOCK_M
+        whole = tl.cdiv(tl.maximum(n + BLOCK_N - 1 - shift - right, 0), BLOCK_M) * BLOCK_M
+    if LEFT:
+        end = tl.minimum(L, tl.maximum(n + BLOCK_N - shift + left, 0))
+        rest = tl.minimum(L, tl.maximum(n - shift + left + 1, 0) // BLOCK_M * BLOCK_M)
+    whole = tl.minimum(tl.maximum(whole, begin), end)
+    return begin, whole, tl.maximum(whole, rest), end
+
+
+@triton.jit
+def over_rows(gk, gv, k, v, g_ptr, q_ptr, lse_ptr, delta_ptr, mask_ptr, stride_g, stride_q, stride_lse, stride_mask, batch, head, columns, n,
+              first_row, begin, end, L, S, shift, left, right, scale, slope, threshold, keep_scale, seed, offset, E: tl.constexpr,
+              EV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr, ALIBI: tl.constexpr, DROPOUT: tl.constexpr,
+              EDGE: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, BLOCK_M: tl.constexpr,
+              BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
+    """Add what the rows from begin to end give to the gradients of a block of keys."""
+    for m in tl.range(begin, end, BLOCK_M):
+        rows = rows_from(m, BLOCK_M, WIDE)
+        q = load_tile(q_ptr, stride_q, batch, head, m, rows, L, E, BLOCK_D, False, TMA)
+        g = load_tile(g_ptr, stride_g, batch, head, m, rows, L, EV, BLOCK_V, False, TMA)
+        lse = load_lse(lse_ptr, stride_lse, rows, L)
+        delta = tl.load(delta_ptr + rows * stride_lse[2], mask=rows < L, other=0)
+        s = product(k, tl.trans(q), tl.zeros((k.shape[0], BLOCK_M), gk.dtype), PRECISION)
+        slopes = product(v, tl.trans(g), tl.zeros((k.shape[0], BLOCK_M), gk.dtype), PRECISION)
+        p = weights(s, lse[None, :], rows[None, :], columns[:, None], L, S, shift, left, right, scale, slope, mask_ptr, stride_mask, LEFT,
+                    RIGHT, MASK, ALIBI, EDGE)
+        met = p
+        if DROPOUT:
+            keep = tl.trans(kept(seed, offset, first_row + rows, n, S, threshold, k.shape[0]))
+            met = tl.where(keep, p * keep_scale, 0.0)
+            slopes = tl.where(keep, slopes * keep_scale, 0.0)
+        gv = product(met.to(g.dtype), g, gv, PRECISION)
+        gk = product((p * (slopes - delta[None, :])).to(q.dtype), q, gk, PRECISION)
+    return gk, gv
+
+
+@triton.jit(do_not_specialize=["seed", "offset"])
+def attention_backward_kv_kernel(gk_ptr, gv_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr, lse_ptr, delta_ptr, cu_q_ptr, cu_k_ptr,
+                                 base_ptr, stride_gk, stride_gv, stride_g, stride_q, stride_k, stride_v, stride_mask, stride_slopes,
+                                 stride_lse, H, GROUP, L, S, left, right, scale, threshold, keep_scale, seed: tl.int64, offset: tl.int64,
+                                 E: tl.constexpr, EV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr,
+                                 DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr,
+                                 BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
+    """Gradients of k and v, summed over the group of query heads that share them. Grid: key blocks · B · H / GROUP."""
+    blocks = tl.cdiv(S, BLOCK_N)
+    matrix = tl.program_id(0) // blocks
+    key_head, batch = matrix % (H // GROUP), matrix // (H // GROUP)
+    n = tl.program_id(0) % blocks * BLOCK_N                              # under a causal mask the first keys meet most rows
+    columns = rows_from(n, BLOCK_N, WIDE)
+    PACKED: tl.constexpr = cu_q_ptr is not None
+    ALIBI: tl.constexpr = slopes_ptr is not None
+    ACC: tl.constexpr = lse_ptr.dtype.element_ty
+    longest = L
+    start_q, L = sequence(cu_q_ptr, batch, L)
+    start_k, S = sequence(cu_k_ptr, batch, S)
+    shift, slope = 0, 0.0
+    if PACKED:
+        shift = S - L
+    k_ptr = matrix_ptr(k_ptr, stride_k, batch, key_head, start_k, PACKED, TMA)
+    v_ptr = matrix_ptr(v_ptr, stride_v, batch, key_head, start_k, PACKED, TMA)
+    k = load_tile(k_ptr, stride_k, batch, key_head, n, columns, S, E, BLOCK_D, False, TMA)
+    v = load_tile(v_ptr, stride_v, batch, key_head, n, columns, S, EV, BLOCK_V, False, TMA)
+    if DROPOUT:
+        seed, offset = place(seed, offset, base_ptr)
+    gk = tl.zeros((BLOCK_N, BLOCK_D), ACC)
+    gv = tl.zeros((BLOCK_N, BLOCK_V), ACC)
+    begin, whole, rest, end = rows_of(n, L, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
+    if PACKED:
+        if n >= S:
+            begin, whole, rest, end = 0, 0, 0, 0
+    for member in range(0, GROUP):
+        head = key_head * GROUP + member
+        first_row = (batch * H + head).to(tl.int64) * longest
+        q_of = matrix_ptr(q_ptr, stride_q, batch, head, start_q, PACKED, TMA)
+        g_of = matrix_ptr(g_ptr, stride_g, batch, head, start_q, PACKED, TMA)
+        lse_of = matrix_ptr(lse_ptr, stride_lse, batch, head, start_q, PACKED, False)
+        delta_of = matrix_ptr(delta_ptr, stride_lse, batch, head, start_q, PACKED, False)
+        mask_of = mask_ptr
+        if MASK > 0:
+            mask_of = head_ptr(mask_ptr, stride_mask, batch, head)
+        if ALIBI:
+            slope = tl.load(head_ptr(slopes_ptr, stride_slopes, batch, head)).to(ACC) * LOG2E
+        if RIGHT:
+            gk, gv = over_rows(gk, gv, k, v, g_of, q_of, lse_of, delta_of, mask_of, stride_g, stride_q, stride_lse, stride_mask, batch, head,
+                               columns, n, first_row, begin, whole, L, S, shift, left, right, scale, slope, threshold, keep_scale, seed,
+                               offset, E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_M, BLOCK_D, BLOCK_V)
+        gk, gv = over_rows(gk, gv, k, v, g_of, q_of, lse_of, delta_of, mask_of, stride_g, stride_q, stride_lse, stride_mask, batch, head,
+                           columns, n, first_row, whole, rest, L, S, shift, left, right, scale, slope, threshold, keep_scale, seed, offset,
+                           E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, False, PRECISION, WIDE, TMA, BLOCK_M, BLOCK_D, BLOCK_V)
+        if LEFT:
+            gk, gv = over_rows(gk, gv, k, v, g_of, q_of, lse_of, delta_of, mask_of, stride_g, stride_q, stride_lse, stride_mask, batch, head,
+                               columns, n, first_row, rest, end, L, S, shift, left, right, scale, slope, threshold, keep_scale, seed, offset,
+                               E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_M, BLOCK_D, BLOCK_V)
+    gk_ptr = matrix_ptr(gk_ptr, stride_gk, batch, key_head, start_k, PACKED, False)
+    gv_ptr = matrix_ptr(gv_ptr, stride_gv, batch, key_head, start_k, PACKED, False)
+    store_rows(gk_ptr, stride_gk, columns, S, gk * (scale * LN2), E, BLOCK_D)
+    store_rows(gv_ptr, stride_gv, columns, S, gv, EV, BLOCK_V)
