@@ -4,14 +4,18 @@ import pytest
 
 import tritorch as T
 from tritorch.generator import Generator
-from tritorch.ops import attention as A
 from tritorch.ops import attention_cpu
-from tritorch.ops.attention import attention_keep, scaled_dot_product_attention
+from tritorch.ops.attention import attention, attention_keep, scaled_dot_product_attention
 from tritorch.tensor import from_array
 
 
 def draw(*shape, seed=0, dtype=np.float64):
     return np.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape)).astype(dtype)
+
+
+def dense(q, k, v, window=(None, None), scale=0.5, dropout=(0.0, 0, 0), base=None):
+    """The operator, without masks and sequences."""
+    return attention(q, k, v, None, None, None, None, None, window, scale, dropout, base)
 
 
 def number(x):
@@ -110,7 +114,7 @@ def test_cpu_and_gpu_drop_the_same_weights(shape, cuda):
         eye = from_array(np.broadcast_to(np.eye(S, dtype=np.float32), (B, H, S, S)).copy())
         q, k = T.zeros(B, H, L, 2), T.zeros(B, H, S, 2)
         for device in ("cpu", cuda):                                     # equal scores, and the weights themselves as the result
-            out = A.attention(q.to(device), k.to(device), eye.to(device), None, 0.3, False, 1.0, seed, offset, None)[0]
+            out = dense(q.to(device), k.to(device), eye.to(device), scale=1.0, dropout=(0.3, seed, offset))[0]
             np.testing.assert_allclose(number(out), number(here) / S, rtol=1e-5)
 
 
@@ -119,7 +123,7 @@ def test_under_a_graph_the_numbers_count_from_a_place_on_the_device(cuda):
     x = from_array(draw(1, 2, 6, 9)).to(cuda).requires_grad_()
 
     def run(seed, offset, base):
-        out = A.attention(x, x, x, None, 0.4, True, 1.0, seed, offset, base)[0]
+        out = dense(x, x, x, window=(None, 0), scale=1.0, dropout=(0.4, seed, offset), base=base)[0]
         x.grad = None
         out.sum().backward()
         return number(attention_keep(out, 0.4, seed, offset, base)), number(out), number(x.grad)

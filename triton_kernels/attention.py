@@ -137,36 +137,39 @@ def visible(i, j, S, shift, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr
 
 
 @triton.jit
-def place(seed, offset, base_ptr):
-    """Seed and first counter; under a captured graph they live on the device, and offset counts from there."""
+def draws_of(seed, offset, base_ptr, threshold, first_row):
+    """What `kept` takes. Under a captured graph seed and first counter live on the device, and offset counts from there."""
     if base_ptr is not None:
         seed = tl.load(base_ptr)
         offset += tl.load(base_ptr + 1)
-    return seed, offset
+    return seed, offset, threshold, first_row
 
 
 @triton.jit
-def kept(seed, offset, row, n, S, threshold, BLOCK_N: tl.constexpr):
+def kept(draws, rows, n, S, BLOCK_N: tl.constexpr):
     """Which scores dropout keeps: those whose 24 random bits reach the threshold. Score (row, j) has word j % 4 of counter
     offset + row · ceil(S / 4) + j // 4, row counting over all heads."""
-    counter = offset + row[:, None].to(tl.int64) * tl.cdiv(S, 4) + (n // 4 + tl.arange(0, BLOCK_N // 4))[None, :]
+    seed, offset, threshold, first_row = draws
+    counter = offset + (first_row + rows)[:, None].to(tl.int64) * tl.cdiv(S, 4) + (n // 4 + tl.arange(0, BLOCK_N // 4))[None, :]
     low, high = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
     w0, w1, w2, w3 = tl.philox(seed, low, high, low * 0, low * 0)
-    words = tl.join(tl.join(w0, w2), tl.join(w1, w3)).reshape(row.shape[0], BLOCK_N)
+    words = tl.join(tl.join(w0, w2), tl.join(w1, w3)).reshape(rows.shape[0], BLOCK_N)
     return (words >> 8).to(tl.int32) >= threshold
 
 
 # ------------------------------------------------------------------ forward
 @triton.jit
-def attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head, rows, first_row, begin, end, L, S,
-           shift, left, right, scale, slope, threshold, seed, offset, E: tl.constexpr, EV: tl.constexpr, LEFT: tl.constexpr,
-           RIGHT: tl.constexpr, MASK: tl.constexpr, ALIBI: tl.constexpr, LATE: tl.constexpr, DROPOUT: tl.constexpr, EDGE: tl.constexpr,
-           PRECISION: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, SPECIALIZE: tl.constexpr, BLOCK_N: tl.constexpr,
-           BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
+def attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, head, rows, begin, end, bounds, bias, draws, E: tl.constexpr,
+           EV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr, ALIBI: tl.constexpr, LATE: tl.constexpr,
+           DROPOUT: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr,
+           SPECIALIZE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
     """Take the keys from begin to end into the running maximum, total and weighted sum of values of each row.
 
     EDGE: some row may not meet all of them. LATE: the scale waits until the maximum is taken, and costs nothing then.
     """
+    L, S, shift, left, right = bounds
+    scale, slope = bias
+    stride_k, stride_v, stride_mask = strides
     for n in tl.range(begin, end, BLOCK_N, warp_specialize=SPECIALIZE):
         columns = rows_from(n, BLOCK_N, WIDE)
         k = load_tile(k_ptr, stride_k, batch, head, n, columns, S, E, BLOCK_D, not EDGE, TMA)
@@ -188,7 +191,7 @@ def attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, strid
         shrink = tl.exp2(top - pivot)
         total = total * shrink + tl.sum(p, 1)
         if DROPOUT:
-            p = tl.where(kept(seed, offset, first_row + rows, n, S, threshold, BLOCK_N), p, 0.0)
+            p = tl.where(kept(draws, rows, n, S, BLOCK_N), p, 0.0)
         v = load_tile(v_ptr, stride_v, batch, head, n, columns, S, EV, BLOCK_V, not EDGE, TMA)
         acc = product(p.to(v.dtype), v, acc * shrink[:, None], PRECISION)
         top = higher
@@ -225,8 +228,8 @@ def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr
         mask_ptr = head_ptr(mask_ptr, stride_mask, batch, head)
     if ALIBI:
         slope = tl.load(head_ptr(slopes_ptr, stride_slopes, batch, head)).to(ACC) * LOG2E
-    if DROPOUT:
-        seed, offset = place(seed, offset, base_ptr)
+    draws = draws_of(seed, offset, base_ptr, threshold, first_row)
+    bounds, bias, strides, key_head = (L, S, shift, left, right), (scale, slope), (stride_k, stride_v, stride_mask), head // GROUP
     acc = tl.zeros((BLOCK_M, BLOCK_V), ACC)
     top = tl.full((BLOCK_M,), float("-inf"), ACC)
     total = tl.zeros((BLOCK_M,), ACC)
@@ -237,16 +240,16 @@ def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr
     if SPECIALIZE:                                                       # the compiler divides the warps of a kernel over one loop only
         whole, rest = end, end
     if LEFT or SPECIALIZE:
-        acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head // GROUP, rows,
-                                 first_row, begin, whole, L, S, shift, left, right, scale, slope, threshold, seed, offset, E, EV, LEFT,
-                                 RIGHT, MASK, ALIBI, LATE, DROPOUT, True, PRECISION, WIDE, TMA, SPECIALIZE, BLOCK_N, BLOCK_D, BLOCK_V)
+        acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, key_head, rows, begin, whole, bounds, bias,
+                                 draws, E, EV, LEFT, RIGHT, MASK, ALIBI, LATE, DROPOUT, True, PRECISION, WIDE, TMA, SPECIALIZE, BLOCK_N,
+                                 BLOCK_D, BLOCK_V)
     if not SPECIALIZE:
-        acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head // GROUP, rows,
-                                 first_row, whole, rest, L, S, shift, left, right, scale, slope, threshold, seed, offset, E, EV, LEFT,
-                                 RIGHT, MASK, ALIBI, LATE, DROPOUT, False, PRECISION, WIDE, TMA, False, BLOCK_N, BLOCK_D, BLOCK_V)
-        acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head // GROUP, rows,
-                                 first_row, rest, end, L, S, shift, left, right, scale, slope, threshold, seed, offset, E, EV, LEFT,
-                                 RIGHT, MASK, ALIBI, LATE, DROPOUT, True, PRECISION, WIDE, TMA, False, BLOCK_N, BLOCK_D, BLOCK_V)
+        acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, key_head, rows, whole, rest, bounds, bias,
+                                 draws, E, EV, LEFT, RIGHT, MASK, ALIBI, LATE, DROPOUT, False, PRECISION, WIDE, TMA, False, BLOCK_N,
+                                 BLOCK_D, BLOCK_V)
+        acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, key_head, rows, rest, end, bounds, bias,
+                                 draws, E, EV, LEFT, RIGHT, MASK, ALIBI, LATE, DROPOUT, True, PRECISION, WIDE, TMA, False, BLOCK_N,
+                                 BLOCK_D, BLOCK_V)
     acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]              # a row that sees no key gives 0, as in PyTorch
     if DROPOUT:
         acc *= keep_scale
@@ -261,10 +264,10 @@ def attention_keep_kernel(out_ptr, base_ptr, stride_o, H, L, S, threshold, keep_
     """The dropout factors themselves, 0 or 1 / (1 - p), for the second-order formula. Grid: (row blocks · B · H, key blocks)."""
     blocks = tl.cdiv(L, BLOCK_M)
     matrix = tl.program_id(0) // blocks
-    seed, offset = place(seed, offset, base_ptr)
+    draws = draws_of(seed, offset, base_ptr, threshold, matrix.to(tl.int64) * L)
     rows = (tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     n = tl.program_id(1) * BLOCK_N
     columns = n + tl.arange(0, BLOCK_N)
-    keep = kept(seed, offset, matrix.to(tl.int64) * L + rows, n, S, threshold, BLOCK_N)
+    keep = kept(draws, rows, n, S, BLOCK_N)
     out_ptrs = head_ptr(out_ptr, stride_o, matrix // H, matrix % H) + (rows[:, None] * stride_o[2] + columns[None, :] * stride_o[3])
     tl.store(out_ptrs, tl.where(keep, keep_scale, 0.0).to(out_ptr.dtype.element_ty), mask=(rows < L)[:, None] & (columns < S)[None, :])

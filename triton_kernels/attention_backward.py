@@ -13,13 +13,13 @@ from triton_kernels.attention import (
     LN2,
     LOG2E,
     biased,
+    draws_of,
     head_ptr,
     kept,
     keys_of,
     load_rows,
     load_tile,
     matrix_ptr,
-    place,
     product,
     rows_from,
     sequence,
@@ -36,9 +36,11 @@ def load_lse(lse_ptr, stride, rows, L):
 
 
 @triton.jit
-def weights(s, lse, i, j, L, S, shift, left, right, scale, slope, mask_ptr, stride_mask, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-            MASK: tl.constexpr, ALIBI: tl.constexpr, EDGE: tl.constexpr):
-    """The weights of a tile from its products of rows and keys."""
+def weights(s, lse, i, j, bounds, bias, mask_ptr, stride_mask, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr,
+            ALIBI: tl.constexpr, EDGE: tl.constexpr):
+    """The weights of a tile from its products of rows i and keys j."""
+    L, S, shift, left, right = bounds
+    scale, slope = bias
     p = tl.exp2(biased(s, i, j, L, S, shift, scale, slope, mask_ptr, stride_mask, MASK, ALIBI) - lse)
     if EDGE:
         p = tl.where(visible(i, j, S, shift, left, right, LEFT, RIGHT), p, 0.0)
@@ -47,22 +49,22 @@ def weights(s, lse, i, j, L, S, shift, left, right, scale, slope, mask_ptr, stri
 
 # ------------------------------------------------------------------ rows
 @triton.jit
-def over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head, rows, first_row, begin, end, L, S,
-              shift, left, right, scale, slope, threshold, keep_scale, seed, offset, E: tl.constexpr, EV: tl.constexpr,
-              LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr, ALIBI: tl.constexpr, DROPOUT: tl.constexpr,
-              EDGE: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, BLOCK_N: tl.constexpr,
-              BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
+def over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, strides, batch, head, rows, begin, end, bounds, bias, draws, keep_scale,
+              E: tl.constexpr, EV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr, ALIBI: tl.constexpr,
+              DROPOUT: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr,
+              BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
     """Add what the keys from begin to end give to the gradient of a block of rows."""
+    stride_k, stride_v, stride_mask = strides
+    S = bounds[1]
     for n in tl.range(begin, end, BLOCK_N):
         columns = rows_from(n, BLOCK_N, WIDE)
         k = load_tile(k_ptr, stride_k, batch, head, n, columns, S, E, BLOCK_D, not EDGE, TMA)
         v = load_tile(v_ptr, stride_v, batch, head, n, columns, S, EV, BLOCK_V, not EDGE, TMA)
         s = product(q, tl.trans(k), tl.zeros((q.shape[0], BLOCK_N), gq.dtype), PRECISION)
         slopes = product(g, tl.trans(v), tl.zeros((q.shape[0], BLOCK_N), gq.dtype), PRECISION)
-        p = weights(s, lse[:, None], rows[:, None], columns[None, :], L, S, shift, left, right, scale, slope, mask_ptr, stride_mask, LEFT,
-                    RIGHT, MASK, ALIBI, EDGE)
+        p = weights(s, lse[:, None], rows[:, None], columns[None, :], bounds, bias, mask_ptr, stride_mask, LEFT, RIGHT, MASK, ALIBI, EDGE)
         if DROPOUT:
-            slopes = tl.where(kept(seed, offset, first_row + rows, n, S, threshold, BLOCK_N), slopes * keep_scale, 0.0)
+            slopes = tl.where(kept(draws, rows, n, S, BLOCK_N), slopes * keep_scale, 0.0)
         gq = product((p * (slopes - delta[:, None])).to(k.dtype), k, gq, PRECISION)
     return gq
 
@@ -70,11 +72,12 @@ def over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, 
 @triton.jit(do_not_specialize=["seed", "offset"])
 def attention_backward_q_kernel(gq_ptr, delta_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr, out_ptr, lse_ptr, cu_q_ptr, cu_k_ptr,
                                 base_ptr, stride_gq, stride_g, stride_q, stride_k, stride_v, stride_mask, stride_slopes, stride_o,
-                                stride_lse, H, GROUP, L, S, left, right, scale, threshold, keep_scale, seed: tl.int64, offset: tl.int64,
-                                E: tl.constexpr, EV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr,
-                                DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr,
-                                BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
-    """Gradient of q, and delta (laid out as lse), which the other kernel needs. Grid: row blocks · B · H."""
+                                stride_lse, stride_delta, H, GROUP, L, S, left, right, scale, threshold, keep_scale, seed: tl.int64,
+                                offset: tl.int64, E: tl.constexpr, EV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+                                MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
+                                TMA: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+                                BLOCK_V: tl.constexpr):
+    """Gradient of q, and delta, which the other kernel needs. Grid: row blocks · B · H."""
     blocks = tl.cdiv(L, BLOCK_M)
     matrix = tl.program_id(0) // blocks
     head, batch = matrix % H, matrix // H
@@ -98,28 +101,26 @@ def attention_backward_q_kernel(gq_ptr, delta_ptr, g_ptr, q_ptr, k_ptr, v_ptr, m
     g = load_tile(g_ptr, stride_g, batch, head, m, rows, L, EV, BLOCK_V, False, TMA)
     out = load_rows(matrix_ptr(out_ptr, stride_o, batch, head, start_q, PACKED, False), stride_o, rows, L, EV, BLOCK_V, False)
     delta = tl.sum(g.to(lse.dtype) * out.to(lse.dtype), 1)
-    tl.store(matrix_ptr(delta_ptr, stride_lse, batch, head, start_q, PACKED, False) + rows * stride_lse[2], delta, mask=rows < L)
+    delta_ptr = matrix_ptr(delta_ptr, stride_delta, batch, head, start_q, PACKED, False)
+    tl.store(delta_ptr + rows * stride_delta[2], delta, mask=rows < L)
     if MASK > 0:
         mask_ptr = head_ptr(mask_ptr, stride_mask, batch, head)
     if ALIBI:
         slope = tl.load(head_ptr(slopes_ptr, stride_slopes, batch, head)).to(lse.dtype) * LOG2E
-    if DROPOUT:
-        seed, offset = place(seed, offset, base_ptr)
+    draws = draws_of(seed, offset, base_ptr, threshold, first_row)
+    bounds, bias, strides, key_head = (L, S, shift, left, right), (scale, slope), (stride_k, stride_v, stride_mask), head // GROUP
     gq = tl.zeros((BLOCK_M, BLOCK_D), lse.dtype)
     begin, whole, rest, end = keys_of(m, S, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
     if PACKED:
         if m >= L:
             begin, whole, rest, end = 0, 0, 0, 0
     if LEFT:
-        gq = over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head // GROUP, rows, first_row,
-                       begin, whole, L, S, shift, left, right, scale, slope, threshold, keep_scale, seed, offset, E, EV, LEFT, RIGHT, MASK,
-                       ALIBI, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
-    gq = over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head // GROUP, rows, first_row,
-                   whole, rest, L, S, shift, left, right, scale, slope, threshold, keep_scale, seed, offset, E, EV, LEFT, RIGHT, MASK,
-                   ALIBI, DROPOUT, False, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
-    gq = over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, stride_k, stride_v, stride_mask, batch, head // GROUP, rows, first_row,
-                   rest, end, L, S, shift, left, right, scale, slope, threshold, keep_scale, seed, offset, E, EV, LEFT, RIGHT, MASK,
-                   ALIBI, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
+        gq = over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, strides, batch, key_head, rows, begin, whole, bounds, bias, draws,
+                       keep_scale, E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
+    gq = over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, strides, batch, key_head, rows, whole, rest, bounds, bias, draws,
+                   keep_scale, E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, False, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
+    gq = over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, strides, batch, key_head, rows, rest, end, bounds, bias, draws,
+                   keep_scale, E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
     store_rows(matrix_ptr(gq_ptr, stride_gq, batch, head, start_q, PACKED, False), stride_gq, rows, L, gq * (scale * LN2), E, BLOCK_D)
 
 
@@ -139,25 +140,25 @@ def rows_of(n, L, shift, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, B
 
 
 @triton.jit
-def over_rows(gk, gv, k, v, g_ptr, q_ptr, lse_ptr, delta_ptr, mask_ptr, stride_g, stride_q, stride_lse, stride_mask, batch, head, columns, n,
-              first_row, begin, end, L, S, shift, left, right, scale, slope, threshold, keep_scale, seed, offset, E: tl.constexpr,
-              EV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr, ALIBI: tl.constexpr, DROPOUT: tl.constexpr,
-              EDGE: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, BLOCK_M: tl.constexpr,
-              BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
+def over_rows(gk, gv, k, v, q_ptr, g_ptr, lse_ptr, delta_ptr, mask_ptr, strides, batch, head, columns, n, begin, end, bounds, bias, draws,
+              keep_scale, E: tl.constexpr, EV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr,
+              ALIBI: tl.constexpr, DROPOUT: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
+              TMA: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
     """Add what the rows from begin to end give to the gradients of a block of keys."""
+    stride_q, stride_g, stride_lse, stride_delta, stride_mask = strides
+    L, S = bounds[0], bounds[1]
     for m in tl.range(begin, end, BLOCK_M):
         rows = rows_from(m, BLOCK_M, WIDE)
         q = load_tile(q_ptr, stride_q, batch, head, m, rows, L, E, BLOCK_D, False, TMA)
         g = load_tile(g_ptr, stride_g, batch, head, m, rows, L, EV, BLOCK_V, False, TMA)
         lse = load_lse(lse_ptr, stride_lse, rows, L)
-        delta = tl.load(delta_ptr + rows * stride_lse[2], mask=rows < L, other=0)
+        delta = tl.load(delta_ptr + rows * stride_delta[2], mask=rows < L, other=0)
         s = product(k, tl.trans(q), tl.zeros((k.shape[0], BLOCK_M), gk.dtype), PRECISION)
         slopes = product(v, tl.trans(g), tl.zeros((k.shape[0], BLOCK_M), gk.dtype), PRECISION)
-        p = weights(s, lse[None, :], rows[None, :], columns[:, None], L, S, shift, left, right, scale, slope, mask_ptr, stride_mask, LEFT,
-                    RIGHT, MASK, ALIBI, EDGE)
+        p = weights(s, lse[None, :], rows[None, :], columns[:, None], bounds, bias, mask_ptr, stride_mask, LEFT, RIGHT, MASK, ALIBI, EDGE)
         met = p
         if DROPOUT:
-            keep = tl.trans(kept(seed, offset, first_row + rows, n, S, threshold, k.shape[0]))
+            keep = tl.trans(kept(draws, rows, n, S, k.shape[0]))
             met = tl.where(keep, p * keep_scale, 0.0)
             slopes = tl.where(keep, slopes * keep_scale, 0.0)
         gv = product(met.to(g.dtype), g, gv, PRECISION)
@@ -168,10 +169,11 @@ def over_rows(gk, gv, k, v, g_ptr, q_ptr, lse_ptr, delta_ptr, mask_ptr, stride_g
 @triton.jit(do_not_specialize=["seed", "offset"])
 def attention_backward_kv_kernel(gk_ptr, gv_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr, lse_ptr, delta_ptr, cu_q_ptr, cu_k_ptr,
                                  base_ptr, stride_gk, stride_gv, stride_g, stride_q, stride_k, stride_v, stride_mask, stride_slopes,
-                                 stride_lse, H, GROUP, L, S, left, right, scale, threshold, keep_scale, seed: tl.int64, offset: tl.int64,
-                                 E: tl.constexpr, EV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr,
-                                 DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr,
-                                 BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
+                                 stride_lse, stride_delta, H, GROUP, L, S, left, right, scale, threshold, keep_scale, seed: tl.int64,
+                                 offset: tl.int64, E: tl.constexpr, EV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+                                 MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
+                                 TMA: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+                                 BLOCK_V: tl.constexpr):
     """Gradients of k and v, summed over the group of query heads that share them. Grid: key blocks · B · H / GROUP."""
     blocks = tl.cdiv(S, BLOCK_N)
     matrix = tl.program_id(0) // blocks
@@ -191,8 +193,7 @@ def attention_backward_kv_kernel(gk_ptr, gv_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mas
     v_ptr = matrix_ptr(v_ptr, stride_v, batch, key_head, start_k, PACKED, TMA)
     k = load_tile(k_ptr, stride_k, batch, key_head, n, columns, S, E, BLOCK_D, False, TMA)
     v = load_tile(v_ptr, stride_v, batch, key_head, n, columns, S, EV, BLOCK_V, False, TMA)
-    if DROPOUT:
-        seed, offset = place(seed, offset, base_ptr)
+    bounds, strides = (L, S, shift, left, right), (stride_q, stride_g, stride_lse, stride_delta, stride_mask)
     gk = tl.zeros((BLOCK_N, BLOCK_D), ACC)
     gv = tl.zeros((BLOCK_N, BLOCK_V), ACC)
     begin, whole, rest, end = rows_of(n, L, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
@@ -201,27 +202,28 @@ def attention_backward_kv_kernel(gk_ptr, gv_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mas
             begin, whole, rest, end = 0, 0, 0, 0
     for member in range(0, GROUP):
         head = key_head * GROUP + member
-        first_row = (batch * H + head).to(tl.int64) * longest
+        draws = draws_of(seed, offset, base_ptr, threshold, (batch * H + head).to(tl.int64) * longest)
         q_of = matrix_ptr(q_ptr, stride_q, batch, head, start_q, PACKED, TMA)
         g_of = matrix_ptr(g_ptr, stride_g, batch, head, start_q, PACKED, TMA)
         lse_of = matrix_ptr(lse_ptr, stride_lse, batch, head, start_q, PACKED, False)
-        delta_of = matrix_ptr(delta_ptr, stride_lse, batch, head, start_q, PACKED, False)
+        delta_of = matrix_ptr(delta_ptr, stride_delta, batch, head, start_q, PACKED, False)
         mask_of = mask_ptr
         if MASK > 0:
             mask_of = head_ptr(mask_ptr, stride_mask, batch, head)
         if ALIBI:
             slope = tl.load(head_ptr(slopes_ptr, stride_slopes, batch, head)).to(ACC) * LOG2E
+        bias = (scale, slope)
         if RIGHT:
-            gk, gv = over_rows(gk, gv, k, v, g_of, q_of, lse_of, delta_of, mask_of, stride_g, stride_q, stride_lse, stride_mask, batch, head,
-                               columns, n, first_row, begin, whole, L, S, shift, left, right, scale, slope, threshold, keep_scale, seed,
-                               offset, E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_M, BLOCK_D, BLOCK_V)
-        gk, gv = over_rows(gk, gv, k, v, g_of, q_of, lse_of, delta_of, mask_of, stride_g, stride_q, stride_lse, stride_mask, batch, head,
-                           columns, n, first_row, whole, rest, L, S, shift, left, right, scale, slope, threshold, keep_scale, seed, offset,
-                           E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, False, PRECISION, WIDE, TMA, BLOCK_M, BLOCK_D, BLOCK_V)
+            gk, gv = over_rows(gk, gv, k, v, q_of, g_of, lse_of, delta_of, mask_of, strides, batch, head, columns, n, begin, whole, bounds,
+                               bias, draws, keep_scale, E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_M,
+                               BLOCK_D, BLOCK_V)
+        gk, gv = over_rows(gk, gv, k, v, q_of, g_of, lse_of, delta_of, mask_of, strides, batch, head, columns, n, whole, rest, bounds,
+                           bias, draws, keep_scale, E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, False, PRECISION, WIDE, TMA, BLOCK_M,
+                           BLOCK_D, BLOCK_V)
         if LEFT:
-            gk, gv = over_rows(gk, gv, k, v, g_of, q_of, lse_of, delta_of, mask_of, stride_g, stride_q, stride_lse, stride_mask, batch, head,
-                               columns, n, first_row, rest, end, L, S, shift, left, right, scale, slope, threshold, keep_scale, seed, offset,
-                               E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_M, BLOCK_D, BLOCK_V)
+            gk, gv = over_rows(gk, gv, k, v, q_of, g_of, lse_of, delta_of, mask_of, strides, batch, head, columns, n, rest, end, bounds,
+                               bias, draws, keep_scale, E, EV, LEFT, RIGHT, MASK, ALIBI, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_M,
+                               BLOCK_D, BLOCK_V)
     gk_ptr = matrix_ptr(gk_ptr, stride_gk, batch, key_head, start_k, PACKED, False)
     gv_ptr = matrix_ptr(gv_ptr, stride_gv, batch, key_head, start_k, PACKED, False)
     store_rows(gk_ptr, stride_gk, columns, S, gk * (scale * LN2), E, BLOCK_D)

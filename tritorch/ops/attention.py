@@ -8,21 +8,27 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import attention_cpu, attention_cuda
 from tritorch.ops.compare import where
+from tritorch.ops.create import arange
 from tritorch.ops.draws import place
+from tritorch.ops.shaping import cat
 from tritorch.shape import broadcast_shapes, cdiv, dense_strides
 
-# `attention` has ten parameters: four tensors, the three attributes of the function, and the place of the dropout's random numbers
-# (seed, offset, and under a captured graph the tensor that both count from), which its gradient reads again.
+# `attention` has twelve parameters: seven tensors, three attributes of the function (what they hold is told at the operator), and the
+# place of the dropout's random numbers, which its gradient reads again: seed, offset, and under a captured graph the tensor `base` that
+# both count from.
+EVERYWHERE = (None, None)                                                # the window without bounds
 
 
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, *,
-                                 generator=None):
+                                 window_size=(-1, -1), alibi_slopes=None, generator=None):
     """softmax(query @ keyᵀ · scale + attn_mask) @ value, without storing the scores.
 
     query (…, H, L, E), key (…, G, S, E) and value (…, G, S, EV), of one floating dtype, give (…, H, L, EV). Leading dims
     broadcast; with enable_gqa H / G query heads share a key head. scale is 1 / √E by default. A bool attn_mask says which key a row may
     attend to, a floating one is added to the scores; it broadcasts to (…, H, L, S). is_causal lets row i attend to keys 0 … i. A row
     that may attend to nothing gives 0. Weights are dropped with chance dropout_p and the others scaled by 1 / (1 - dropout_p).
+    Beyond PyTorch: window_size = (left, right) lets row i attend to keys i - left … i + right, where -1 is no bound; alibi_slopes, (H) or
+    (B, H), take slope · |i - j| off the scores (Press et al., "Train short, test long", 2022). Their cost is that of the keys that are met.
     Raises RuntimeError when shapes or dtypes do not fit, or attn_mask is given together with is_causal.
     Vaswani et al., "Attention is all you need", 2017; computed as in Dao, "FlashAttention-2", 2023.
 
@@ -41,8 +47,19 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     scale = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale
     rows, quads = math.prod(query.shape[:3]), cdiv(key.shape[2], 4)
     seed, offset, base = place(query.device, generator, rows * quads * 4) if dropout_p else (0, 0, None)
-    out = attention(query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base)[0]
+    window = (None, 0) if is_causal else EVERYWHERE
+    if tuple(window_size) != (-1, -1):
+        window = window_of(name, window_size, is_causal)
+    out = attention(query, key, value, attn_mask, alibi_slopes, None, None, None, window, scale, (dropout_p, seed, offset), base)[0]
     return out if lead is None else out.reshape(*lead, *out.shape[-2:])
+
+
+def window_of(name, window_size, is_causal=False):
+    """(left, right) with None for no bound, from numbers of which -1 says so."""
+    check(len(window_size) == 2 and min(window_size) >= -1, name, "window_size as two numbers of at least -1", window_size,
+          error=ValueError)
+    left, right = [None if n < 0 else int(n) for n in window_size]
+    return left, 0 if is_causal else right
 
 
 def _four_dims(name, query, key, value, attn_mask, enable_gqa):
@@ -78,16 +95,19 @@ def _batched(x, batch):
 
 # ------------------------------------------------------------------ the operator
 @op(returns=("out", "lse"))
-def attention(query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base):
+def attention(query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, longest, window, scale, dropout, base):
     """Attention of query (B, H, L, E) to key (B, G, S, E) and value (B, G, S, EV): the result, and log Σ exp of each row of scores.
 
-    H / G query heads share a key head. attn_mask (bool or added) broadcasts to (B, H, L, S). Under dropout score (b, h, i, j) takes the
-    random bits of `tritorch.philox` at its own place after offset.
+    H / G query heads share a key head. attn_mask (bool or added) broadcasts to (B, H, L, S), alibi_slopes to (B, H). window is (left,
+    right): row i may attend to the keys i - left … i + right; None is no bound. dropout is (p, seed, offset): score (b, h, i, j) takes the
+    random bits of `tritorch.philox` at its own place after offset. With cu_seq_q and cu_seq_k, (N + 1) integers, B is 1 and sequence n has
+    the rows cu_seq_q[n] … cu_seq_q[n + 1] and the keys likewise; longest is (most rows, most keys) of a sequence, and the last row of a
+    sequence stands at its last key.
 
     >>> import tritorch as torch
     >>> x = torch.zeros(1, 1, 2, 4)
-    >>> attention(x, x, x, None, 0.0, False, 0.5, 0, 0, None)[1]
-    tensor([[[0.6931, 0.6931]]])
+    >>> attention(x, x, x, None, None, None, None, None, (None, 0), 0.5, (0.0, 0, 0), None)[1]
+    tensor([[[0.0000, 0.6931]]])
     """
     B, H, L, E = query.shape
     G, S, EV = value.shape[1:]
@@ -100,116 +120,156 @@ def attention(query, key, value, attn_mask, dropout_p, is_causal, scale, seed, o
         check(attn_mask.dtype in (types.bool, dtype, dtype.compute), "attention", f"attn_mask of dtype bool or {dtype}", attn_mask.dtype)
         check(broadcast_shapes("attention", attn_mask.shape, (B, H, L, S)) == (B, H, L, S), "attention",
               f"attn_mask that broadcasts to {(B, H, L, S)}", attn_mask.shape)
-    device = common_device("attention", query, key, value, attn_mask)
+    if alibi_slopes is not None:
+        check(alibi_slopes.shape in ((H,), (B, H)) and alibi_slopes.dtype.is_floating_point, "attention",
+              f"floating alibi_slopes of shape {(H,)} or {(B, H)}", alibi_slopes.shape, alibi_slopes.dtype)
+    if longest is not None:
+        check(B == 1 and attn_mask is None and not dropout[0] and cu_seq_q.shape == cu_seq_k.shape and cu_seq_q.ndim == 1 and len(cu_seq_q)
+              and not cu_seq_q.dtype.is_floating_point and not cu_seq_k.dtype.is_floating_point, "attention",
+              "packed sequences in one batch, without attn_mask and dropout, their places in query and key integers of one shape (N + 1,)",
+              B, cu_seq_q.shape, cu_seq_k.shape)
+    device = common_device("attention", query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k)
     shape = B, H, L, EV                                                  # heads lie as the query's do: joining them again is no copy
     return [(shape, dtype, device, dense_strides(shape, query.strides)), ((B, H, L), dtype.compute, device)]
 
 
-@attention.impl("cpu")
-def attention_on_cpu(out, lse, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base):
-    attention_cpu.forward(out, lse, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset)
-
-
+attention.impl("cpu")(attention_cpu.forward)
 attention.impl("cuda")(attention_cuda.forward)
 
 
 @attention.grad("query", "key", "value")
-def attention_grad(g_out, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset, base):
-    values = g_out, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset, base
+def attention_grad(g_out, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale, dropout, base):
+    values = g_out, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale, dropout, base
     together = None if state.grad else empty_alike(query, key, value)    # parts of one projection: their gradients are parts of one too
     return attention_backward(*values) if together is None else attention_backward.into(together, *values)
 
 
 @attention.grad("attn_mask")
-def attention_grad_mask(g_out, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base):
-    return weights_and_slopes(g_out, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base)[1]
+def attention_grad_mask(g_out, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, window, scale, dropout, base):
+    return weights_and_slopes(g_out, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, window, scale, dropout, base)[1]
+
+
+@attention.grad("alibi_slopes")
+def attention_grad_slopes(g_out, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, window, scale, dropout, base):
+    slopes = weights_and_slopes(g_out, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, window, scale, dropout, base)[1]
+    return -(slopes * diagonals(query, key, cu_seq_q, cu_seq_k)[0].abs()).sum((-2, -1))
 
 
 @attention.samples
 def attention_samples(make):
-    def call(q, k, v, mask=None, dropout_p=0.0, is_causal=False, scale=0.5, seed=7, offset=3):
-        return q, k, v, mask, dropout_p, is_causal, scale, seed, offset, None
+    def call(q, k, v, mask=None, dropout_p=0.0, window=EVERYWHERE, scale=0.5, slopes=None, cu=(None, None, None)):
+        return q, k, v, mask, slopes, *cu, window, scale, (dropout_p, 7, 3), None
 
+    def places(*starts):
+        return sum([(make(1, integer=True, low=n, high=n + 1),) for n in starts], ())
+
+    causal = None, 0
     yield call(make(2, 2, 5, 4), make(2, 2, 7, 4), make(2, 2, 7, 3))
-    yield call(make(1, 2, 19, 3), make(1, 2, 19, 3), make(1, 2, 19, 3), is_causal=True)
-    yield call(make(1, 4, 3, 5), make(1, 2, 18, 5), make(1, 2, 18, 5), is_causal=True)
+    yield call(make(1, 2, 19, 3), make(1, 2, 19, 3), make(1, 2, 19, 3), window=causal)
+    yield call(make(1, 4, 3, 5), make(1, 2, 18, 5), make(1, 2, 18, 5), window=causal)
     yield call(make(2, 2, 3, 4), make(2, 1, 5, 4), make(2, 1, 5, 4), mask=make(2, 1, 3, 5), scale=1.0)
     yield call(make(1, 2, 4, 2), make(1, 2, 6, 2), make(1, 2, 6, 2), mask=make(4, 6, integer=True, low=0, high=2).bool())
     yield call(make(1, 2, 4, 3), make(1, 2, 6, 3), make(1, 2, 6, 3), dropout_p=0.4)
+    yield call(make(1, 2, 18, 2), make(1, 2, 21, 2), make(1, 2, 21, 2), window=(2, 1), slopes=make(2))
+    starts = cat(places(0, 1, 1, 18)).int(), cat(places(0, 3, 5, 9))
+    yield call(make(1, 2, 18, 2), make(1, 1, 9, 2), make(1, 1, 9, 2), window=(3, 0), cu=(*starts, (17, 4)), slopes=make(1, 2))
     yield call(make(1, 1, 2, 3), make(1, 1, 0, 3), make(1, 1, 0, 3))
     yield call(make(0, 2, 2, 3), make(0, 2, 4, 3), make(0, 2, 4, 3))
 
 
 @attention.errors
 def attention_errors(make):
-    q = make(1, 2, 3, 4)
-    rest = 0.0, False, 0.5, 0, 0, None
-    yield (q, make(1, 2, 5, 3), make(1, 2, 5, 4), None, *rest), {}, RuntimeError, "query, key and value that fit"
-    yield (q, q, q, make(3, 4), *rest), {}, RuntimeError, "broadcast"
-    yield (q, q, q, make(3, 3, integer=True, low=0, high=2), *rest), {}, RuntimeError, "attn_mask of dtype bool"
+    q, ints = make(1, 2, 3, 4), make(3, 3, integer=True, low=0, high=2)
+    rest = EVERYWHERE, 0.5, (0.0, 0, 0), None
+    yield (q, make(1, 2, 5, 3), make(1, 2, 5, 4), None, None, None, None, None, *rest), {}, RuntimeError, "query, key and value that fit"
+    yield (q, q, q, make(3, 4), None, None, None, None, *rest), {}, RuntimeError, "broadcast"
+    yield (q, q, q, ints, None, None, None, None, *rest), {}, RuntimeError, "attn_mask of dtype bool"
+    yield (q, q, q, None, make(3), None, None, None, *rest), {}, RuntimeError, "alibi_slopes of shape"
+    yield (q, q, q, None, None, ints, ints, (3, 3), *rest), {}, RuntimeError, "packed sequences"
 
 
 def _workloads(make, tensors, products):
-    half = dict(dtype=types.bfloat16)
-    for b, h, t, d in ((16, 12, 1024, 64), (4, 32, 4096, 64), (4, 16, 4096, 128), (1, 16, 16384, 128)):
-        qkv = [make(b, h, t, d, **half) for _ in range(3)]
-        yield f"bf16 B{b}H{h}T{t}D{d} causal", qkv, tensors * 2 * b * h * t * d, products * b * h * t * t * d
+    """Under a causal mask half of the products are asked for."""
+    for b, h, t, d, causal in ((16, 12, 1024, 64, True), (4, 32, 4096, 64, True), (4, 16, 4096, 128, True), (1, 16, 16384, 128, True),
+                               (4, 16, 4096, 128, False)):
+        qkv = [make(b, h, t, d, dtype=types.bfloat16) for _ in range(3)]
+        call = (*qkv, None, None, None, None, None, (None, 0) if causal else EVERYWHERE, 1 / math.sqrt(d), (0.0, 0, 0), None)
+        label = f"bf16 B{b}H{h}T{t}D{d} causal={causal}"
+        yield label, call, tensors * 2 * b * h * t * d, products * b * h * t * t * d * (1 if causal else 2)
 
 
 @attention.workloads
 def attention_workloads(make):
-    for label, qkv, moved, flops in _workloads(make, 4, 2):
-        yield label, lambda qkv=qkv: (*qkv, None, 0.0, True, 0.125, 0, 0, None), moved, flops
+    for label, call, moved, flops in _workloads(make, 4, 2):
+        yield label, lambda call=call: call, moved, flops
 
 
 # ------------------------------------------------------------------ its gradient
 @op(returns=("gq", "gk", "gv"))
-def attention_backward(g, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset, base):
+def attention_backward(g, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale, dropout, base):
     """Gradients of `attention` for query, key and value, from its result and lse; the weights are computed again, block by block.
 
         P = exp(scores - lse),  dS = P (g @ valueᵀ - Σ g · out),  gv = Pᵀ @ g,  gq = scale · dS @ key,  gk = scale · dSᵀ @ query
 
     >>> import tritorch as torch
-    >>> x, lse = torch.zeros(1, 1, 2, 4), torch.full((1, 1, 2), 0.6931)
-    >>> [gx.shape for gx in attention_backward(x + 1, x, x, x, None, x, lse, 0.0, False, 0.5, 0, 0, None)]
+    >>> x, lse, rest = torch.zeros(1, 1, 2, 4), torch.full((1, 1, 2), 0.6931), (None, None, None, (None, None), 0.5, (0.0, 0, 0), None)
+    >>> [gx.shape for gx in attention_backward(x + 1, x, x, x, None, None, x, lse, *rest)]
     [tritorch.Size([1, 1, 2, 4]), tritorch.Size([1, 1, 2, 4]), tritorch.Size([1, 1, 2, 4])]
     """
-    return [(x.shape, x.dtype, x.device) for x in (query, key, value)]
+    return [(x.shape, x.dtype, x.device, dense_strides(x.shape, x.strides)) for x in (query, key, value)]
 
 
-@attention_backward.impl("cpu")
-def attention_backward_on_cpu(gq, gk, gv, g, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset, base):
-    attention_cpu.backward(gq, gk, gv, g, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset)
-
-
+attention_backward.impl("cpu")(attention_cpu.backward)
 attention_backward.impl("cuda")(attention_cuda.backward)
 
 
 @attention_backward.formula
-def attention_backward_formula(g, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset, base):
-    weights, slopes = weights_and_slopes(g, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base)
+def attention_backward_formula(g, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale, dropout,
+                               base):
+    weights, slopes = weights_and_slopes(g, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, window, scale, dropout, base)
     group = query.shape[1] // max(key.shape[1], 1)
     return (slopes @ repeated(key, group)) * scale, shared(slopes.mT @ query, group) * scale, shared(weights.mT @ g, group)
 
 
-def weights_and_slopes(g, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base):
+def weights_and_slopes(g, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, window, scale, dropout, base):
     """The weights that met value, and the gradient of the scores, both (B, H, L, S), in operators that can be differentiated."""
     group = query.shape[1] // max(key.shape[1], 1)
     scores = (query @ repeated(key, group).mT) * scale
+    away, seen = diagonals(query, key, cu_seq_q, cu_seq_k)
+    if alibi_slopes is not None:
+        scores = scores - alibi_slopes.to(scores.dtype).unsqueeze(-1).unsqueeze(-1) * away.abs()
     if attn_mask is not None:
         scores = where(attn_mask, scores, -math.inf) if attn_mask.dtype is types.bool else scores + attn_mask
-    if is_causal:
-        scores = where(scores.detach().new_ones(scores.shape[-2:]).tril() > 0, scores, -math.inf)
+    for bound, within in zip(window, (lambda left: away >= -left, lambda right: away <= right)):
+        if bound is not None:
+            seen = within(bound) if seen is None else seen & within(bound)
+    if seen is not None:
+        scores = where(seen, scores, -math.inf)
     if scores.shape[-1]:
         blind = scores.detach().amax(-1, keepdim=True) == -math.inf      # rows that see no key: weights of 0, not NaN
         p = where(blind, 0.0, where(blind, 0.0, scores).softmax(-1))
     else:
         p = scores
     slopes, weights = g @ repeated(value, group).mT, p
-    if dropout_p:
-        keep = attention_keep(scores.detach(), dropout_p, seed, offset, base)
+    if dropout[0]:
+        keep = attention_keep(scores.detach(), *dropout, base)
         slopes, weights = slopes * keep, p * keep
     return weights, p * (slopes - (p * slopes).sum(-1, keepdim=True))
+
+
+def diagonals(query, key, cu_seq_q, cu_seq_k):
+    """(how far each key is to the right of the diagonal of its row, (L, S); whether they are of one sequence, None: all are)."""
+    i, j = arange(query.shape[2], device=query.device), arange(key.shape[2], device=query.device)
+    if cu_seq_q is None:
+        return j - i.unsqueeze(-1), None
+    (of_i, from_end_i), (of_j, from_end_j) = [_in_sequence(n, cu.long()) for n, cu in ((i, cu_seq_q), (j, cu_seq_k))]
+    return from_end_j - from_end_i.unsqueeze(-1), of_j == of_i.unsqueeze(-1)
+
+
+def _in_sequence(n, cu):
+    """The sequence of each place, and where it lies, counted from the end of the sequence."""
+    of = (n.unsqueeze(-1) >= cu[1:-1]).sum(-1)
+    return of, n - cu[1:][of]
 
 
 def repeated(x, group):
@@ -225,18 +285,18 @@ def shared(x, group):
 @attention_backward.samples
 def attention_backward_samples(make):
     # derivatives for query, key and value hold where out and lse follow them, as they do in attention's own second-order test
-    for *tensors, dropout_p, is_causal, scale, seed, offset, base in attention_samples(make):
-        q, k, v, mask = [None if x is None else x.detach() for x in tensors]
-        out, lse = attention(q, k, v, mask, dropout_p, is_causal, scale, seed, offset, base)
-        yield make(*out.shape), q, k, v, mask, out, lse, dropout_p, is_causal, scale, seed, offset, base
+    for *tensors, longest, window, scale, dropout, base in attention_samples(make):
+        q, k, v, mask, slopes, *cu = [None if x is None else x.detach() for x in tensors]
+        out, lse = attention(q, k, v, mask, slopes, *cu, longest, window, scale, dropout, base)
+        yield make(*out.shape), q, k, v, mask, slopes, out, lse, *cu, longest, window, scale, dropout, base
 
 
 @attention_backward.workloads
 def attention_backward_workloads(make):
-    for label, qkv, moved, flops in _workloads(make, 8, 5):
-        def call(qkv=qkv):
-            out, lse = attention(*qkv, None, 0.0, True, 0.125, 0, 0, None)
-            return out, *qkv, None, out, lse, 0.0, True, 0.125, 0, 0, None
+    for label, args, moved, flops in _workloads(make, 8, 5):
+        def call(args=args):
+            out, lse = attention(*args)
+            return out, *args[:5], out, lse, *args[5:]
 
         yield label, call, moved, flops
 

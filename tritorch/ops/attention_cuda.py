@@ -1,96 +1,188 @@
-"""How attention is laid out on the kernels of triton_kernels/attention.py."""
+"""How attention is laid out on the kernels of triton_kernels/attention*.py."""
 import math
-from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from tritorch.cuda.launch import kernels, launch
+from tritorch.cuda.launch import TensorDescriptor, kernels, launch
+from tritorch.cuda.tuner import choose
 from tritorch.ops.attention_cpu import keep_scale, threshold
 from tritorch.ops.gemm import hardware
 from tritorch.precision import dot_precision
 from tritorch.shape import broadcast_strides, cdiv, extent, next_power_of_2
 from tritorch.tensor import empty
 
-K = kernels("attention")
+FORWARD, BACKWARD = kernels("attention"), kernels("attention_backward")
 LOG2E = math.log2(math.e)
 
-# For each width of the values multiplied in bytes, up to a head size: BLOCK_M, BLOCK_N, num_warps, num_stages of the forward kernel, of
-# the gradient of q, and of those of k and v. Compiled for sm_80, sm_90 and sm_100 without dropout none spills, float64 at 256 aside.
+# BLOCK_M, BLOCK_N, num_warps, num_stages for head sizes up to a bound, by what is multiplied: "half" are 16-bit types, "tf32" float32 on
+# the matrix units, "ieee" and "fp64" are not. The first is the guess for a problem that was not measured.
 TILES = {
-    2: {64: ((128, 64, 8, 3), (128, 64, 8, 2), (128, 64, 8, 2)),
-        128: ((128, 64, 8, 3), (64, 64, 8, 2), (64, 64, 8, 2)),
-        256: ((64, 64, 8, 2), (32, 64, 8, 2), (32, 32, 8, 2))},
-    4: {64: ((64, 32, 8, 2), (32, 32, 8, 2), (32, 32, 8, 2)),
-        128: ((32, 32, 8, 1), (32, 32, 8, 2), (32, 32, 8, 1)),
-        256: ((32, 32, 8, 1), (16, 16, 8, 2), (16, 16, 8, 1))},
-    8: {64: ((32, 16, 4, 2), (16, 16, 8, 1), (16, 16, 8, 1)),
-        128: ((32, 16, 8, 2), (16, 16, 4, 2), (16, 16, 4, 1)),
-        256: ((16, 16, 8, 1), (16, 16, 8, 2), (16, 16, 8, 1))},
+    "forward": {
+        "half": {64: ((128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3)),
+                 128: ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2)), 256: ((64, 64, 8, 2), (128, 64, 8, 2))},
+        "tf32": {64: ((64, 64, 4, 2), (128, 32, 8, 2)), 128: ((64, 32, 4, 2), (64, 64, 8, 2)), 256: ((32, 32, 8, 1),)},
+        "ieee": {64: ((64, 32, 8, 2), (32, 32, 8, 2)), 128: ((32, 32, 8, 1),), 256: ((32, 32, 8, 1),)},
+        "fp64": {64: ((32, 16, 4, 2),), 128: ((32, 16, 8, 2),), 256: ((16, 16, 8, 1),)},
+    },
+    "backward_q": {
+        "half": {64: ((128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 4, 2)), 128: ((128, 64, 8, 2), (64, 64, 8, 2), (64, 64, 4, 2)),
+                 256: ((64, 32, 8, 2),)},
+        "tf32": {64: ((64, 32, 4, 2), (64, 64, 8, 2)), 128: ((64, 32, 8, 2), (32, 32, 4, 2)), 256: ((32, 32, 8, 1), (16, 16, 8, 2))},
+        "ieee": {64: ((32, 32, 8, 2),), 128: ((16, 32, 8, 2), (32, 16, 8, 2)), 256: ((16, 16, 8, 2),)},
+        "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 4, 2),), 256: ((16, 16, 8, 2),)},
+    },
+    "backward_kv": {
+        "half": {64: ((64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 2)), 128: ((64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2)),
+                 256: ((32, 64, 8, 2), (16, 64, 8, 2))},
+        "tf32": {64: ((32, 64, 4, 2), (64, 64, 8, 2)), 128: ((32, 32, 4, 2), (32, 64, 8, 2)), 256: ((32, 32, 8, 1), (16, 16, 8, 1))},
+        "ieee": {64: ((32, 32, 8, 2),), 128: ((32, 32, 8, 1),), 256: ((16, 16, 8, 1),)},
+        "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 4, 1),), 256: ((16, 16, 8, 1),)},
+    },
 }
-FORWARD, BACKWARD_Q, BACKWARD_KV = range(3)
+SPECIALIZED = {64: ((128, 64, 3), (128, 128, 2)), 128: ((128, 64, 2), (128, 128, 2))}      # BLOCK_M, BLOCK_N, num_stages; 4 warps become 12
 
 
-def options(which, itemsize, L, S, E, EV, machine):
-    """Block sizes of a kernel."""
-    block_d, block_v = max(next_power_of_2(E), 16), max(next_power_of_2(EV), 16)
-    if machine is None:                                                  # the simulated device: few, large blocks, yet more than one
-        rows, keys = [min(max(next_power_of_2(n) // 2, 16), 512) for n in (L, S)]
-        warps, stages = 4, 1
-    else:
-        table = TILES[itemsize]
-        rows, keys, warps, stages = table[min((d for d in table if d >= max(block_d, block_v)), default=256)][which]
-    return {"E": E, "EV": EV, "BLOCK_M": rows, "BLOCK_N": keys, "BLOCK_D": block_d, "BLOCK_V": block_v, "num_warps": warps,
-            "num_stages": stages}
+class Problem(NamedTuple):
+    """What the kernels of a call have in common."""
+
+    batches: int                                                         # sequences
+    stride_mask: tuple
+    stride_slopes: tuple
+    numbers: tuple                                                       # the scalars that every kernel takes, in their order
+    constants: dict                                                      # likewise the constexprs
+    key: tuple                                                           # what the best tiles depend on
+    tma: bool                                                            # whether all operands can come by TMA
+
+    @classmethod
+    def of(cls, tensors, others, attn_mask, alibi_slopes, cu_seq_q, longest, window, scale, dropout):
+        """`tensors` are the operands that may be read by TMA: query, key, value (and the gradient); `others` are further ones."""
+        query, key, value = tensors[:3]
+        (B, H, L, E), G, S, EV, dtype = query.shape, key.shape[1], key.shape[2], value.shape[3], query.dtype
+        if longest is not None:
+            B, (L, S) = cu_seq_q.shape[0] - 1, longest
+        (left, right), (p, seed, offset) = window, dropout
+        stride_mask = (0,) * 4 if attn_mask is None else broadcast_strides(attn_mask.shape, attn_mask.strides, (B, H, L, S))
+        stride_slopes = (0, 0) if alibi_slopes is None else broadcast_strides(alibi_slopes.shape, alibi_slopes.strides, (B, H))
+        spans = [extent(x.shape[2:], x.strides[2:]) for x in (*tensors, *others)] + [extent((L, S), stride_mask[2:])]
+        masked = 0 if attn_mask is None else 1 if attn_mask.dtype.name == "bool" else 2
+        number = np.float64 if dtype.itemsize == 8 else float
+        numbers = (H, H // max(G, 1), L, S, left or 0, right or 0, number(scale * LOG2E), threshold(p), number(keep_scale(p)), seed, offset)
+        constants = {"E": E, "EV": EV, "LEFT": left is not None, "RIGHT": right is not None, "MASK": masked, "DROPOUT": p > 0,
+                     "PRECISION": dot_precision(dtype), "WIDE": max(spans) > 0x7FF00000, "BLOCK_D": max(next_power_of_2(E), 16),
+                     "BLOCK_V": max(next_power_of_2(EV), 16)}
+        tma = dtype.itemsize == 2 and longest is None and constants["BLOCK_D"] == constants["BLOCK_V"] and all(map(described, tensors))
+        features = [left is not None, right is not None, alibi_slopes is not None, p > 0, longest is not None, tma]
+        key = (dtype, constants["PRECISION"], E, EV, B * H, H // max(G, 1), L, S, f"mask {masked}", *features)
+        return cls(B, stride_mask, stride_slopes, numbers, constants, key, tma)
+
+    def candidates(self, which, machine):
+        """The ways to run a kernel, the best guess first."""
+        L, S = self.numbers[2:4]
+        block, dtype, precision = max(self.constants["BLOCK_D"], self.constants["BLOCK_V"]), *self.key[:2]
+        if machine is None:                                              # the simulated device: few, large blocks, yet more than one
+            rows, keys = [min(max(next_power_of_2(n) // 2, 16), 512) for n in (L, S)]
+            return [_candidate("plain", False, rows, keys, 4, 1)]
+        kind = {2: "half", 8: "fp64"}.get(dtype.itemsize, "ieee" if precision == "ieee" else "tf32")
+        table, shared, major = TILES[which][kind], machine[1], machine[2]
+        tiles = table[min((d for d in table if d >= block), default=256)]
+        ways = [_candidate("plain", tma, *tile) for tma in ((True, False) if self.tma and major >= 9 else (False,)) for tile in tiles]
+        if which == "forward" and self.tma and major == 9 and not self.constants["DROPOUT"] and not self.constants["MASK"]:
+            ways += [_candidate("specialized", True, rows, keys, 4, stages) for rows, keys, stages in SPECIALIZED.get(block, ())]
+        fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
+        return fitting or ways[-1:]
 
 
-@lru_cache(maxsize=1024)
-def plan(query, key, value, mask, dtype, dropout, is_causal, precision, machine, *layouts):
-    """(strides of the mask, options of the three kernels). query, key and value are shapes, mask is a shape, strides and dtype, or None,
-    layouts are the (shape, strides) of all tensors."""
-    (B, H, L, E), S, EV = query, key[2], value[3]
-    stride_mask = broadcast_strides(*mask[:2], (B, H, L, S)) if mask else (0, 0, 0, 0)
-    spans = [extent(shape[2:], strides[2:]) for shape, strides in layouts] + [extent((L, S), stride_mask[2:])]
-    shared = {"CAUSAL": is_causal, "MASK": 0 if mask is None else 1 if mask[2].name == "bool" else 2, "DROPOUT": dropout,
-              "PRECISION": precision, "WIDE": max(spans) > 0x7FF00000}
-    return stride_mask, [{**options(which, dtype.itemsize, L, S, E, EV, machine), **shared} for which in range(3)]
+def _candidate(kernel, tma, rows, keys, warps, stages):
+    return {"kernel": kernel, "TMA": tma, "BLOCK_M": rows, "BLOCK_N": keys, "num_warps": warps, "num_stages": stages}
 
 
-def prepare(tensors, attn_mask, dropout_p, is_causal, scale, seed, offset):
-    """(strides of the mask, the numbers that every kernel takes, options of the three kernels)."""
-    query, key, value = tensors[:3]
-    dtype, H, G = query.dtype, query.shape[1], key.shape[1]
-    mask = None if attn_mask is None else (attn_mask.shape, attn_mask.strides, attn_mask.dtype)
-    stride_mask, kernels_options = plan(query.shape, key.shape, value.shape, mask, dtype, dropout_p > 0, is_causal, dot_precision(dtype),
-                                        hardware(), *[(x.shape, x.strides) for x in tensors])
-    number = np.float64 if dtype.itemsize == 8 else float
-    numbers = (H, H // max(G, 1), query.shape[2], key.shape[2], number(scale * LOG2E), threshold(dropout_p), number(keep_scale(dropout_p)),
-               seed, offset)
-    return stride_mask, numbers, kernels_options
+def shared_bytes(which, way, block, itemsize):
+    """Shared memory that the operands of a tile take: what stays, and what the loop reads ahead."""
+    rows, keys = way["BLOCK_M"], way["BLOCK_N"]
+    stays, moves = {"forward": (rows, 2 * keys), "backward_q": (2 * rows, 2 * keys), "backward_kv": (2 * keys, 2 * rows)}[which]
+    return (stays + moves * way["num_stages"]) * block * itemsize
 
 
-def forward(out, lse, query, key, value, attn_mask, dropout_p, is_causal, scale, seed, offset, base):
+def described(x):
+    """Whether TMA can read a tensor: rows of consecutive elements that start at multiples of 16 bytes."""
+    steps = [s for n, s in zip(x.shape[:-1], x.strides) if n > 1]
+    return x.strides[-1] == 1 and all(s > 0 and s % 8 == 0 for s in steps) and not x.data_ptr() & 15 and 0 not in x.shape
+
+
+def descriptor(x, rows, columns):
+    """Tiles of (rows, columns) of the heads of x. The steps of dims of size 1 say nothing, but must be legal."""
+    steps = [s if n > 1 else 8 for n, s in zip(x.shape[:3], x.strides)]
+    return TensorDescriptor(x, (1, 1, rows, columns), x.shape, (*steps, 1))
+
+
+def operands(way, block, rows, keys):
+    """Tensors that are read by rows and by keys, as the kernel takes them."""
+    if not way["TMA"]:
+        return (*rows, *keys)
+    return (*[descriptor(x, way["BLOCK_M"], block) for x in rows], *[descriptor(x, way["BLOCK_N"], block) for x in keys])
+
+
+def settled(problem, way):
+    """Constexprs and options of a launch."""
+    return {**problem.constants, **{name: value for name, value in way.items() if name != "kernel"}}
+
+
+# ------------------------------------------------------------------ the three kernels
+def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, longest, window, scale, dropout, base):
     """Fill out and lse."""
-    stride_mask, numbers, o = prepare((query, key, value, out), attn_mask, dropout_p, is_causal, scale, seed, offset)
-    B, H, L, _ = query.shape
-    launch(K.attention_kernel, (cdiv(L, o[FORWARD]["BLOCK_M"]) * B * H,), out, lse, query, key, value, attn_mask, base, out.strides,
-           lse.strides, query.strides, key.strides, value.strides, stride_mask, *numbers, **o[FORWARD])
+    p = Problem.of((query, key, value), (out,), attn_mask, alibi_slopes, cu_seq_q, longest, window, scale, dropout)
+    cu_seq_q, cu_seq_k = _dense(cu_seq_q, cu_seq_k)
+    late = scale > 0 and attn_mask is None and alibi_slopes is None
+
+    def run(way):
+        q, k, v = operands(way, p.constants["BLOCK_D"], (query,), (key, value))
+        launch(FORWARD.attention_kernel, (cdiv(p.numbers[2], way["BLOCK_M"]) * p.batches * query.shape[1],), out, lse, q, k, v, attn_mask,
+               alibi_slopes, cu_seq_q, cu_seq_k, base, out.strides, lse.strides, query.strides, key.strides, value.strides, p.stride_mask,
+               p.stride_slopes, *p.numbers, LATE=late, SPECIALIZE=way["kernel"] == "specialized", **settled(p, way))
+
+    _chosen(p, "forward", FORWARD, "attention_kernel", run)
 
 
-def backward(gq, gk, gv, g, query, key, value, attn_mask, out, lse, dropout_p, is_causal, scale, seed, offset, base):
+def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale, dropout,
+             base):
     """Fill the gradients of query, key and value."""
-    stride_mask, numbers, o = prepare((query, key, value, g, out, gq, gk, gv), attn_mask, dropout_p, is_causal, scale, seed, offset)
-    (B, H, L, _), (G, S) = query.shape, key.shape[1:3]
-    delta = empty(lse.shape, lse.dtype, lse.device)
-    inputs, strides = (query, key, value, attn_mask), (query.strides, key.strides, value.strides, stride_mask)
-    launch(K.attention_backward_q_kernel, (cdiv(L, o[BACKWARD_Q]["BLOCK_M"]) * B * H,), gq, delta, g, *inputs, out, lse, base, gq.strides,
-           g.strides, *strides, out.strides, lse.strides, *numbers, **o[BACKWARD_Q])
-    launch(K.attention_backward_kv_kernel, (cdiv(S, o[BACKWARD_KV]["BLOCK_N"]) * B * G,), gk, gv, g, *inputs, lse, delta, base, gk.strides,
-           gv.strides, g.strides, *strides, lse.strides, *numbers, **o[BACKWARD_KV])
+    p = Problem.of((query, key, value, g), (out, gq, gk, gv), attn_mask, alibi_slopes, cu_seq_q, longest, window, scale, dropout)
+    delta, block, G = empty(lse.shape, lse.dtype, lse.device), p.constants["BLOCK_D"], key.shape[1]
+    shared = query.strides, key.strides, value.strides, p.stride_mask, p.stride_slopes
+    cu_seq_q, cu_seq_k = _dense(cu_seq_q, cu_seq_k)
+
+    def run_q(way):
+        q, grad, k, v = operands(way, block, (query, g), (key, value))
+        launch(BACKWARD.attention_backward_q_kernel, (cdiv(p.numbers[2], way["BLOCK_M"]) * p.batches * query.shape[1],), gq, delta, grad, q,
+               k, v, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, base, gq.strides, g.strides, *shared, out.strides, lse.strides,
+               delta.strides, *p.numbers, **settled(p, way))
+
+    def run_kv(way):
+        q, grad, k, v = operands(way, block, (query, g), (key, value))
+        launch(BACKWARD.attention_backward_kv_kernel, (cdiv(p.numbers[3], way["BLOCK_N"]) * p.batches * G,), gk, gv, grad, q, k, v,
+               attn_mask, alibi_slopes, lse, delta, cu_seq_q, cu_seq_k, base, gk.strides, gv.strides, g.strides, *shared, lse.strides,
+               delta.strides, *p.numbers, **settled(p, way))
+
+    _chosen(p, "backward_q", BACKWARD, "attention_backward_q_kernel", run_q)
+    _chosen(p, "backward_kv", BACKWARD, "attention_backward_kv_kernel", run_kv)
+
+
+def _dense(*places):
+    """The kernels read the places of sequences one after the other."""
+    return [None if x is None else x.contiguous() for x in places]
+
+
+def _chosen(problem, which, family, kernel, run):
+    """Run the kernel in the best way that is known."""
+    machine = hardware()
+    ways = problem.candidates(which, machine)
+    run(ways[0] if machine is None else choose(f"attention_{which}", problem.key, ways, getattr(family, kernel), run))
 
 
 def keep(out, dropout_p, seed, offset, base):
     """Fill out (B, H, L, S) with the dropout factors."""
     B, H, L, S = out.shape
     block_m, block_n = (32, 64) if hardware() else (256, 256)
-    launch(K.attention_keep_kernel, (cdiv(L, block_m) * B * H, cdiv(S, block_n)), out, base, out.strides, H, L, S, threshold(dropout_p),
-           np.float64(keep_scale(dropout_p)), seed, offset, BLOCK_M=block_m, BLOCK_N=block_n)
+    launch(FORWARD.attention_keep_kernel, (cdiv(L, block_m) * B * H, cdiv(S, block_n)), out, base, out.strides, H, L, S,
+           threshold(dropout_p), np.float64(keep_scale(dropout_p)), seed, offset, BLOCK_M=block_m, BLOCK_N=block_n)
