@@ -1,96 +1,155 @@
-"""Stable sorting: keys become unique 64-bit numbers (32 key bits, then the position), blocks are sorted, runs are merged by rank."""
+"""Stable sorting. Short rows are sorted by one program each, long ones digit by digit (radix sort, the lowest digit first)."""
 import triton
 import triton.language as tl
 
+from triton_kernels.bitonic import sort_block
 
+
+# ------------------------------------------------------------------ keys
 @triton.jit
-def key_bits(x, DESCENDING: tl.constexpr, HIGH: tl.constexpr):
-    """32 bits of an order-preserving unsigned image of x, in an int64: NaN above all, -0 equal to 0."""
-    if x.dtype == tl.float64:
-        x = tl.where(x == 0, 0.0, x)
-        bits = x.to(tl.int64, bitcast=True)
-        bits = tl.where(x != x, 0x7FFFFFFFFFFFFFFF, tl.where(bits < 0, ~bits, bits | (-0x7FFFFFFFFFFFFFFF - 1)))
-        bits = tl.where(x != x, -1, bits)
-        wide = (bits >> 32) & 0xFFFFFFFF if HIGH else bits & 0xFFFFFFFF
-    elif x.dtype.is_floating():
-        x = x.to(tl.float32)
-        x = tl.where(x == 0, 0.0, x)
-        bits = x.to(tl.int32, bitcast=True).to(tl.int64)
-        wide = tl.where(bits < 0, ~bits, bits + 0x80000000) & 0xFFFFFFFF
-        wide = tl.where(x != x, 0xFFFFFFFF, wide)
+def ordered_bits(x, FALLING: tl.constexpr):
+    """An unsigned number of the size of x in the order of x: NaN above all, -0 equal to 0."""
+    WIDTH: tl.constexpr = x.dtype.primitive_bitwidth
+    if WIDTH == 1:
+        return (x == 0).to(tl.uint8) if FALLING else x.to(tl.uint8)
     else:
-        whole = x.to(tl.int64)
-        if x.dtype == tl.int64:
-            wide = ((whole >> 32) + 0x80000000) & 0xFFFFFFFF if HIGH else whole & 0xFFFFFFFF
-        else:
-            wide = whole + 0x80000000
-    return 0xFFFFFFFF - wide if DESCENDING else wide
+        UINT: tl.constexpr = tl.uint8 if WIDTH == 8 else tl.uint16 if WIDTH == 16 else tl.uint32 if WIDTH == 32 else tl.uint64
+        key = x.to(UINT, bitcast=True)
+        TOP: tl.constexpr = 1 << (WIDTH - 1)
+        if x.dtype.is_floating():
+            INF: tl.constexpr = (0x7FF << 52 if WIDTH == 64 else 0x7F800000 if WIDTH == 32
+                                 else 0x7F80 if x.dtype == tl.bfloat16 else 0x7C00)
+            size = key & (TOP - 1)
+            key = tl.where(size == 0, TOP, tl.where(key == size, key | TOP, ~key))
+            key = tl.where(size > INF, 2 * TOP - 1, key).to(UINT)
+        elif x.dtype.is_int_signed():
+            key = key ^ TOP
+        return ~key if FALLING else key
 
 
 @triton.jit
-def encode_kernel(key_ptr, x_ptr, order_ptr, stride_xr, stride_xn, N, DESCENDING: tl.constexpr, HIGH: tl.constexpr, ORDERED: tl.constexpr,
-                  BLOCK: tl.constexpr):
-    """key[r, i] = 32 bits of x[r, order[r, i]] above the number i."""
-    row = tl.program_id(1).to(tl.int64)
-    i = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    at = tl.load(order_ptr + row * N + i, mask=i < N, other=0) if ORDERED else i
-    x = tl.load(x_ptr + row * stride_xr + at * stride_xn, mask=i < N, other=0)
-    bits = key_bits(x, DESCENDING, HIGH)
-    tl.store(key_ptr + row * N + i, ((bits - 0x80000000) << 32) | i, mask=i < N)
+def digit_of(x, SHIFT: tl.constexpr, BITS: tl.constexpr, FALLING: tl.constexpr, RAW: tl.constexpr):
+    """BITS bits of the key of x from bit SHIFT on; RAW: x is a number that is not negative, or -1, which comes last."""
+    key = x if RAW else ordered_bits(x, FALLING)
+    return ((key >> SHIFT) & ((1 << BITS) - 1)).to(tl.uint32)
+
+
+# ------------------------------------------------------------------ rows that fit a program
+@triton.jit
+def sort_rows_kernel(values_ptr, indices_ptr, x_ptr, order_ptr, stride_xr, stride_xn, rows, N, K, KEY_BITS: tl.constexpr,
+                     FALLING: tl.constexpr, RAW: tl.constexpr, M: tl.constexpr, L: tl.constexpr, RB: tl.constexpr):
+    """The first K of each row of N <= 2^L elements in order and where they are, 2^(M - L) rows a program.
+
+    The row consists of x[row, order[row, :]] where there is an order. Keys of more than 32 - L bits are sorted in several rounds,
+    from the lowest bits on.
+    """
+    ROUND: tl.constexpr = min(32 - L, KEY_BITS)
+    e = tl.arange(0, 1 << M)
+    row = tl.program_id(0).to(tl.int64) * (1 << (M - L)) + (e >> L)
+    i = e & ((1 << L) - 1)
+    first = e - i                                               # of the row in the tile
+    inside = (row < rows) & (i < N)
+    at = i if order_ptr is None else tl.load(order_ptr + row * N + i, mask=inside, other=0)
+    x = tl.load(x_ptr + row * stride_xr + at.to(tl.int64) * stride_xn, mask=inside, other=0)
+    key = x & ((1 << KEY_BITS) - 1) if RAW else ordered_bits(x, FALLING)
+    key = tl.where(inside, key, (1 << KEY_BITS) - 1).to(key.dtype)           # behind the row: as great as any and later
+    if KEY_BITS <= ROUND:
+        order = (sort_block((key.to(tl.uint32) << L) | i.to(tl.uint32), M, L, RB) & ((1 << L) - 1)).to(tl.int32)
+    else:
+        order = i
+        for k in range((KEY_BITS + ROUND - 1) // ROUND):
+            part = ((tl.gather(key, first + order, 0) >> (k * ROUND)) & ((1 << ROUND) - 1)).to(tl.uint32)
+            place = sort_block((part << L) | i.to(tl.uint32), M, L, RB) & ((1 << L) - 1)
+            order = tl.gather(order, first + place.to(tl.int32), 0)
+    inside = inside & (i < K)
+    if order_ptr is not None:
+        order = tl.load(order_ptr + row * N + order, mask=inside, other=0)
+    x = tl.load(x_ptr + row * stride_xr + order.to(tl.int64) * stride_xn, mask=inside)
+    tl.store(values_ptr + row * K + i, x, mask=inside)
+    tl.store(indices_ptr + row * K + i, order.to(indices_ptr.dtype.element_ty), mask=inside)
+
+
+# ------------------------------------------------------------------ long rows: one pass for each digit
+@triton.jit
+def rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, stride_xr, stride_xn, N, SHIFT: tl.constexpr, BITS: tl.constexpr,
+                FALLING: tl.constexpr, RAW: tl.constexpr, LOG: tl.constexpr, RB: tl.constexpr):
+    """Each tile of a row in the order of its digits: where its elements come from, where each digit begins and where it ends."""
+    TILE: tl.constexpr = 1 << LOG
+    row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, TILE)
+    count = tl.minimum(N - tile * TILE, TILE)
+    x = tl.load(x_ptr + row * stride_xr + (tile * TILE + i) * stride_xn, mask=i < count, other=0)
+    packed = (digit_of(x, SHIFT, BITS, FALLING, RAW) << LOG) | i.to(tl.uint32)
+    packed = sort_block(tl.where(i < count, packed, 0xFFFFFFFF - i.to(tl.uint32)), LOG, LOG, RB)
+    number = row * tl.num_programs(0) + tile
+    tl.store(place_ptr + number * TILE + i, (packed & (TILE - 1)).to(tl.int16))
+    digit = (packed >> LOG).to(tl.int32)
+    before = tl.gather(digit, tl.maximum(i - 1, 0), 0)
+    after = tl.gather(digit, tl.minimum(i + 1, TILE - 1), 0)
+    bins = tl.arange(0, 1 << BITS)
+    tl.store(first_ptr + (number << BITS) + bins, bins.to(tl.int16) * 0)
+    tl.store(last_ptr + (number << BITS) + bins, bins.to(tl.int16) * 0)
+    tl.debug_barrier()                                          # digits that the tile lacks keep the zeros
+    tl.store(first_ptr + (number << BITS) + digit, i.to(tl.int16), mask=(i < count) & ((i == 0) | (digit != before)))
+    tl.store(last_ptr + (number << BITS) + digit, (i + 1).to(tl.int16), mask=(i < count) & ((i == count - 1) | (digit != after)))
 
 
 @triton.jit
-def sort_blocks_kernel(key_ptr, N, BLOCK: tl.constexpr):
-    """Each block of each row sorted by itself, in place."""
-    row = tl.program_id(1).to(tl.int64)
-    i = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    key = tl.load(key_ptr + row * N + i, mask=i < N, other=0x7FFFFFFFFFFFFFFF)
-    tl.store(key_ptr + row * N + i, tl.sort(key, 0), mask=i < N)
+def spread_kernel(shift_ptr, total_ptr, first_ptr, last_ptr, tiles, PIECE: tl.constexpr, BITS: tl.constexpr, BLOCK_T: tl.constexpr,
+                  BLOCK_D: tl.constexpr):
+    """For each digit the way of a tile's elements from their place in the tile to that in the piece of PIECE tiles; totals of pieces."""
+    row, piece = tl.program_id(2).to(tl.int64), tl.program_id(1)
+    d = tl.program_id(0) * BLOCK_D + tl.arange(0, BLOCK_D)[None, :]
+    before = tl.zeros((1, BLOCK_D), shift_ptr.dtype.element_ty)
+    for start in range(piece * PIECE, tl.minimum(piece * PIECE + PIECE, tiles), BLOCK_T):
+        t = start + tl.arange(0, BLOCK_T)[:, None]
+        at = ((row * tiles + t) << BITS) + d
+        first = tl.load(first_ptr + at, mask=t < tiles, other=0).to(before.dtype)
+        count = tl.load(last_ptr + at, mask=t < tiles, other=0).to(before.dtype) - first
+        tl.store(shift_ptr + at, before + tl.cumsum(count, 0) - count - first, mask=t < tiles)
+        before += tl.sum(count, 0, keep_dims=True)
+    tl.store(total_ptr + ((row * tl.num_programs(1) + piece) << BITS) + d, before)
 
 
 @triton.jit
-def merge_kernel(out_ptr, key_ptr, N, run, STEPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Pairs of sorted runs merged: the place of a key is its own rank plus its rank in the other run. Keys are unique."""
-    row = tl.program_id(1).to(tl.int64)
-    i = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    mask = i < N
-    key = tl.load(key_ptr + row * N + i, mask=mask, other=0)
-    mine = i // run
-    other = mine + 1 - 2 * (mine % 2)
-    start = tl.minimum(other * run, N)
-    low = start
-    high = tl.minimum(start + run, N)
-    for _ in range(STEPS):
-        middle = (low + high) // 2
-        probe = tl.load(key_ptr + row * N + middle, mask=mask & (low < high), other=0)
-        below = (probe < key) & (low < high)
-        low = tl.where(below, middle + 1, low)
-        high = tl.where(below, high, tl.minimum(middle, high))
-    place = tl.minimum(mine, other) * run + (i - mine * run) + (low - start)
-    tl.store(out_ptr + row * N + place, key, mask=mask)
+def base_kernel(total_ptr, pieces, BITS: tl.constexpr, BLOCK_P: tl.constexpr):
+    """Totals of (row, piece, digit) become the place where each digit of each piece begins in the row."""
+    d = tl.arange(0, 1 << BITS)[None, :]
+    total_ptr += (tl.program_id(0).to(tl.int64) * pieces) << BITS
+    total = tl.zeros((1, 1 << BITS), total_ptr.dtype.element_ty)
+    for start in range(0, pieces, BLOCK_P):
+        p = start + tl.arange(0, BLOCK_P)[:, None]
+        total += tl.sum(tl.load(total_ptr + (p << BITS) + d, mask=p < pieces, other=0), 0, keep_dims=True)
+    base = tl.cumsum(total, 1) - total
+    for start in range(0, pieces, BLOCK_P):
+        p = start + tl.arange(0, BLOCK_P)[:, None]
+        count = tl.load(total_ptr + (p << BITS) + d, mask=p < pieces, other=0)
+        tl.store(total_ptr + (p << BITS) + d, base + tl.cumsum(count, 0) - count, mask=p < pieces)
+        base += tl.sum(count, 0, keep_dims=True)
 
 
 @triton.jit
-def decode_kernel(order_ptr, key_ptr, before_ptr, N, CHAINED: tl.constexpr, BLOCK: tl.constexpr):
-    """The positions that sorted keys carry; after a second pass those of the first pass that they point to."""
-    row = tl.program_id(1).to(tl.int64)
-    i = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    position = tl.load(key_ptr + row * N + i, mask=i < N, other=0) & 0xFFFFFFFF
-    if CHAINED:
-        position = tl.load(before_ptr + row * N + position, mask=i < N, other=0)
-    tl.store(order_ptr + row * N + i, position, mask=i < N)
+def scatter_kernel(values_ptr, indices_ptr, x_ptr, from_ptr, place_ptr, shift_ptr, base_ptr, stride_xr, stride_xn, N, K,
+                   PIECE: tl.constexpr, SHIFT: tl.constexpr, BITS: tl.constexpr, FALLING: tl.constexpr, RAW: tl.constexpr,
+                   LOG: tl.constexpr):
+    """Elements and their indices (without from_ptr: their places) to where they are after this digit; the last pass keeps K of them."""
+    TILE: tl.constexpr = 1 << LOG
+    row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    number = row * tl.num_programs(0) + tile
+    piece = row * tl.cdiv(tl.num_programs(0), PIECE) + tile // PIECE
+    i = tl.arange(0, TILE)
+    inside = i < N - tile * TILE
+    at = tile * TILE + tl.load(place_ptr + number * TILE + i, mask=inside, other=0)
+    x = tl.load(x_ptr + row * stride_xr + at * stride_xn, mask=inside, other=0)
+    index = at if from_ptr is None else tl.load(from_ptr + row * N + at, mask=inside, other=0)
+    digit = digit_of(x, SHIFT, BITS, FALLING, RAW)
+    to = i + tl.load(shift_ptr + (number << BITS) + digit, mask=inside, other=0)
+    to += tl.load(base_ptr + (piece << BITS) + digit, mask=inside, other=0)
+    tl.store(values_ptr + row * K + to, x, mask=inside & (to < K))
+    tl.store(indices_ptr + row * K + to, index.to(indices_ptr.dtype.element_ty), mask=inside & (to < K))
 
 
-@triton.jit
-def pick_kernel(values_ptr, indices_ptr, x_ptr, order_ptr, stride_xr, stride_xn, N, K, BLOCK: tl.constexpr):
-    """The first K of each row in its order, with their indices."""
-    row = tl.program_id(1).to(tl.int64)
-    i = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    order = tl.load(order_ptr + row * N + i, mask=i < K, other=0)
-    tl.store(values_ptr + row * K + i, tl.load(x_ptr + row * stride_xr + order * stride_xn, mask=i < K), mask=i < K)
-    tl.store(indices_ptr + row * K + i, order, mask=i < K)
-
-
+# ------------------------------------------------------------------ places in sorted sequences
 @triton.jit
 def less(a, b):
     """a < b where NaN is above all."""

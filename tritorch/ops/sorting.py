@@ -10,6 +10,7 @@ from tritorch.errors import check
 from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.indexing import gather, index_select
+from tritorch.ops.ordering import sort_rows
 from tritorch.ops.scatter import scatter_write
 from tritorch.shape import cdiv, next_power_of_2, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
@@ -62,33 +63,12 @@ def sorted_first_cuda(values, indices, input, k, dim, descending):
     if not values.numel():
         return
     d = wrap_dim(dim, len(input.shape), "sort")
-    rows = view.reshape(view.movedim(input, d, -1), -1, input.shape[d])
-    order = order_on_device(rows, descending)
+    rows = view.reshape(view.movedim(input, d, -1).contiguous(), -1, input.shape[d])
     lead = (*input.shape[:d], *input.shape[d + 1:])
     made = [empty((*lead, k), x.dtype, x.device) for x in (values, indices)]
-    block = min(tile(1024, 8192), next_power_of_2(k))
-    launch(K.pick_kernel, (cdiv(k, block), rows.shape[0]), *made, rows, order, *rows.strides, rows.shape[1], k, BLOCK=block)
+    sort_rows(*[view.reshape(m, rows.shape[0], k) for m in made], rows, descending)
     for out, m in zip((values, indices), made):
         transfer(out, view.movedim(m, -1, d))
-
-
-def order_on_device(rows, descending):
-    """The stable order of each row: one pass for keys of up to 32 bits, two (low half, high half) for 64."""
-    count, n = rows.shape
-    passes = (False, True) if rows.dtype.itemsize == 8 else (False,)
-    keys, spare, order, next_order = [empty((count, n), types.int64, rows.device) for _ in range(4)]
-    block = min(tile(2048, 4096), max(next_power_of_2(n), 2))
-    grid = (cdiv(n, block), count)
-    for k, high in enumerate(passes):
-        launch(K.encode_kernel, grid, keys, rows, order, *rows.strides, n, DESCENDING=descending, HIGH=high, ORDERED=k > 0, BLOCK=block)
-        launch(K.sort_blocks_kernel, grid, keys, n, num_warps=8, BLOCK=block)
-        run = block
-        while run < n:
-            launch(K.merge_kernel, grid, spare, keys, n, run, STEPS=run.bit_length(), BLOCK=block)
-            keys, spare, run = spare, keys, 2 * run
-        launch(K.decode_kernel, grid, next_order, keys, order, n, CHAINED=k > 0, BLOCK=block)
-        order, next_order = next_order, order
-    return order
 
 
 @sorted_first.grad("input")

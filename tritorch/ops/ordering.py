@@ -1,0 +1,97 @@
+"""How rows are sorted on the GPU: in one launch where a program holds a whole row, else by radix passes."""
+from tritorch.cuda import tuner
+from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.dtype import types
+from tritorch.shape import cdiv
+from tritorch.tensor import empty
+
+K = kernels("sorting")
+PIECE = 256                                                     # tiles whose counts one program adds up
+RADIX = [{"LOG": log, "DIGIT": digit, "RB": 4} for log, digit in ((12, 11), (12, 8), (13, 11), (11, 8), (13, 8))]
+SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3}]
+
+
+def key_bits(dtype):
+    return 1 if dtype is types.bool else 8 * dtype.itemsize
+
+
+def log_of(n):
+    """The smallest L with n <= 2^L."""
+    return max(n - 1, 0).bit_length()
+
+
+def longest():
+    """The greatest row that one program sorts."""
+    return tile(8192, 512)
+
+
+def sort_rows(values, indices, rows, descending=False, order=None, bits=None):
+    """The first values.shape[1] of each row in stable order, NaN the greatest, into contiguous (rows, k) tensors.
+
+    `order`: a row is rows[r, order[r, :]] instead (at most `longest()` of them), in rising order. `bits`: the elements are integers
+    below 2^bits - 1, or -1, which comes last.
+    """
+    count, n = rows.shape[0], rows.shape[1] if order is None else order.shape[1]
+    if not values.numel():
+        return
+    common = {"FALLING": descending, "RAW": bits is not None}
+    bits = key_bits(rows.dtype) if bits is None else bits
+    if n <= longest():
+        _short(values, indices, rows, order, count, n, {**common, "KEY_BITS": bits})
+    else:
+        _radix(values, indices, rows, count, n, bits, common)
+
+
+def _short(values, indices, rows, order, count, n, common):
+    length = max(log_of(n), 1)
+    least = min(max(length, tile(10, 9)), length + log_of(count))
+    candidates = [{"M": max(m, length, rb + 5), "L": length, "RB": rb, "num_warps": 1 << max(m, length, rb + 5) - rb - 5}
+                  for m, rb in ((least, min(4, length)), (least, min(3, length)), (least, min(5, length)), (least + 1, min(4, length)))]
+    candidates = [c for k, c in enumerate(candidates) if c["num_warps"] <= 32 and c not in candidates[:k]]
+
+    def run(choice):
+        launch(K.sort_rows_kernel, (cdiv(count, 1 << choice["M"] - length),), values, indices, rows, order, *rows.strides, count, n,
+               values.shape[1], **common, **choice)
+
+    run(tuner.choose("sort_rows", (rows.dtype.name, n, count), candidates, K.sort_rows_kernel, run))
+
+
+def _radix(values, indices, rows, count, n, bits, common):
+    candidates = tile(RADIX, SIMULATED)
+
+    def run(choice):
+        _passes(values, indices, rows, count, n, bits, choice["LOG"], choice["DIGIT"], choice["RB"], common)
+
+    run(tuner.choose("radix_sort", (rows.dtype.name, bits, n, count), candidates, K.rank_kernel, run))
+
+
+def _passes(values, indices, rows, count, n, bits, log, digit, rb, common):
+    passes = cdiv(bits, digit)
+    digit = cdiv(bits, passes)
+    tiles, pieces = cdiv(n, 1 << log), cdiv(cdiv(n, 1 << log), PIECE)
+    wide = types.int64 if n >= 1 << 31 else types.int32
+    device = rows.device
+    place = empty((count * tiles << log,), types.int16, device)
+    first, last = [empty((count * tiles << digit,), types.int16, device) for _ in range(2)]
+    shift, base = [empty((count * size << digit,), wide, device) for size in (tiles, pieces)]
+    source, origin = rows, None
+    for low in range(0, bits, digit):
+        end = low + digit >= bits
+        target = (values, indices) if end else [empty((count, n), t, device) for t in (rows.dtype, wide)]
+        _pass(*target, source, origin, place, first, last, shift, base, count, n, log, rb,
+              {"SHIFT": low, "BITS": min(digit, bits - low), **common})
+        source, origin = target
+
+
+def _pass(values, indices, source, origin, place, first, last, shift, base, count, n, log, rb, common):
+    """One digit: the tiles sorted by it, its counts added up, the elements sent where they belong."""
+    bits, tiles = common["BITS"], cdiv(n, 1 << log)
+    pieces = cdiv(tiles, PIECE)
+    warps = 1 << log - rb - 5
+    launch(K.rank_kernel, (tiles, count), place, first, last, source, *source.strides, n, num_warps=max(warps, 1), LOG=log, RB=rb, **common)
+    block = min(32, 1 << bits)
+    launch(K.spread_kernel, (cdiv(1 << bits, block), pieces, count), shift, base, first, last, tiles, PIECE=PIECE, BITS=bits, BLOCK_T=64,
+           BLOCK_D=block)
+    launch(K.base_kernel, (count,), base, pieces, num_warps=8, BITS=bits, BLOCK_P=8)
+    launch(K.scatter_kernel, (tiles, count), values, indices, source, origin, place, shift, base, *source.strides, n, values.shape[1],
+           num_warps=8, PIECE=PIECE, LOG=log, **common)
