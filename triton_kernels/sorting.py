@@ -36,21 +36,26 @@ def digit_of(x, SHIFT: tl.constexpr, BITS: tl.constexpr, FALLING: tl.constexpr, 
 
 # ------------------------------------------------------------------ rows that fit a program
 @triton.jit
-def sort_rows_kernel(values_ptr, indices_ptr, x_ptr, order_ptr, stride_xr, stride_xn, rows, N, K, KEY_BITS: tl.constexpr,
-                     FALLING: tl.constexpr, RAW: tl.constexpr, M: tl.constexpr, L: tl.constexpr, RB: tl.constexpr):
+def sort_rows_kernel(values_ptr, indices_ptr, x_ptr, order_ptr, stride_xr, rows, N, K, KEY_BITS: tl.constexpr, FALLING: tl.constexpr,
+                     RAW: tl.constexpr, M: tl.constexpr, L: tl.constexpr, RB: tl.constexpr):
     """The first K of each row of N <= 2^L elements in order and where they are, 2^(M - L) rows a program.
 
     The row consists of x[row, order[row, :]] where there is an order. Keys of more than 32 - L bits are sorted in several rounds,
     from the lowest bits on.
     """
     ROUND: tl.constexpr = min(32 - L, KEY_BITS)
+    row = tl.program_id(0).to(tl.int64) << (M - L)
     e = tl.arange(0, 1 << M)
-    row = tl.program_id(0).to(tl.int64) * (1 << (M - L)) + (e >> L)
     i = e & ((1 << L) - 1)
-    first = e - i                                               # of the row in the tile
-    inside = (row < rows) & (i < N)
-    at = i if order_ptr is None else tl.load(order_ptr + row * N + i, mask=inside, other=0)
-    x = tl.load(x_ptr + row * stride_xr + at.to(tl.int64) * stride_xn, mask=inside, other=0)
+    first = 0 if M == L else e - i                              # of the row in the tile
+    inside = i < N if M == L else (row + (e >> L) < rows) & (i < N)
+    x_ptr += row * stride_xr
+    at_x = 0 if M == L else (e >> L).to(tl.int64) * stride_xr
+    at = i
+    if order_ptr is not None:
+        order_ptr += row * N
+        at = tl.load(order_ptr + (e >> L) * N + i, mask=inside, other=0)
+    x = tl.load(x_ptr + (at_x + at), mask=inside, other=0)
     key = x & ((1 << KEY_BITS) - 1) if RAW else ordered_bits(x, FALLING)
     key = tl.where(inside, key, (1 << KEY_BITS) - 1).to(key.dtype)           # behind the row: as great as any and later
     if KEY_BITS <= ROUND:
@@ -61,24 +66,24 @@ def sort_rows_kernel(values_ptr, indices_ptr, x_ptr, order_ptr, stride_xr, strid
             part = ((tl.gather(key, first + order, 0) >> (k * ROUND)) & ((1 << ROUND) - 1)).to(tl.uint32)
             place = sort_block((part << L) | i.to(tl.uint32), M, L, RB) & ((1 << L) - 1)
             order = tl.gather(order, first + place.to(tl.int32), 0)
-    inside = inside & (i < K)
+    kept = (i < K) & inside
     if order_ptr is not None:
-        order = tl.load(order_ptr + row * N + order, mask=inside, other=0)
-    x = tl.load(x_ptr + row * stride_xr + order.to(tl.int64) * stride_xn, mask=inside)
-    tl.store(values_ptr + row * K + i, x, mask=inside)
-    tl.store(indices_ptr + row * K + i, order.to(indices_ptr.dtype.element_ty), mask=inside)
+        order = tl.load(order_ptr + (e >> L) * N + order, mask=kept, other=0)
+    to = row * K + ((e >> L) * K + i)
+    tl.store(values_ptr + to, tl.load(x_ptr + (at_x + order), mask=kept), mask=kept)
+    tl.store(indices_ptr + to, order.to(indices_ptr.dtype.element_ty), mask=kept)
 
 
 # ------------------------------------------------------------------ long rows: one pass for each digit
 @triton.jit
-def rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, stride_xr, stride_xn, N, SHIFT: tl.constexpr, BITS: tl.constexpr,
-                FALLING: tl.constexpr, RAW: tl.constexpr, LOG: tl.constexpr, RB: tl.constexpr):
+def rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, N, SHIFT: tl.constexpr, BITS: tl.constexpr, FALLING: tl.constexpr,
+                RAW: tl.constexpr, LOG: tl.constexpr, RB: tl.constexpr):
     """Each tile of a row in the order of its digits: where its elements come from, where each digit begins and where it ends."""
     TILE: tl.constexpr = 1 << LOG
     row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
     i = tl.arange(0, TILE)
-    count = tl.minimum(N - tile * TILE, TILE)
-    x = tl.load(x_ptr + row * stride_xr + (tile * TILE + i) * stride_xn, mask=i < count, other=0)
+    count = tl.minimum(N - tile * TILE, TILE).to(tl.int32)
+    x = tl.load(x_ptr + (row * N + tile * TILE) + i, mask=i < count, other=0)
     packed = (digit_of(x, SHIFT, BITS, FALLING, RAW) << LOG) | i.to(tl.uint32)
     packed = sort_block(tl.where(i < count, packed, 0xFFFFFFFF - i.to(tl.uint32)), LOG, LOG, RB)
     number = row * tl.num_programs(0) + tile
@@ -101,12 +106,13 @@ def spread_kernel(shift_ptr, total_ptr, first_ptr, last_ptr, tiles, PIECE: tl.co
     row, piece = tl.program_id(2).to(tl.int64), tl.program_id(1)
     d = tl.program_id(0) * BLOCK_D + tl.arange(0, BLOCK_D)[None, :]
     before = tl.zeros((1, BLOCK_D), shift_ptr.dtype.element_ty)
-    for start in range(piece * PIECE, tl.minimum(piece * PIECE + PIECE, tiles), BLOCK_T):
+    end = tl.minimum(piece * PIECE + PIECE, tiles)
+    for start in range(piece * PIECE, end, BLOCK_T):
         t = start + tl.arange(0, BLOCK_T)[:, None]
         at = ((row * tiles + t) << BITS) + d
-        first = tl.load(first_ptr + at, mask=t < tiles, other=0).to(before.dtype)
-        count = tl.load(last_ptr + at, mask=t < tiles, other=0).to(before.dtype) - first
-        tl.store(shift_ptr + at, before + tl.cumsum(count, 0) - count - first, mask=t < tiles)
+        first = tl.load(first_ptr + at, mask=t < end, other=0).to(before.dtype)
+        count = tl.load(last_ptr + at, mask=t < end, other=0).to(before.dtype) - first
+        tl.store(shift_ptr + at, before + tl.cumsum(count, 0) - count - first, mask=t < end)
         before += tl.sum(count, 0, keep_dims=True)
     tl.store(total_ptr + ((row * tl.num_programs(1) + piece) << BITS) + d, before)
 
@@ -129,7 +135,7 @@ def base_kernel(total_ptr, pieces, BITS: tl.constexpr, BLOCK_P: tl.constexpr):
 
 
 @triton.jit
-def scatter_kernel(values_ptr, indices_ptr, x_ptr, from_ptr, place_ptr, shift_ptr, base_ptr, stride_xr, stride_xn, N, K,
+def scatter_kernel(values_ptr, indices_ptr, x_ptr, from_ptr, place_ptr, shift_ptr, base_ptr, N, K,
                    PIECE: tl.constexpr, SHIFT: tl.constexpr, BITS: tl.constexpr, FALLING: tl.constexpr, RAW: tl.constexpr,
                    LOG: tl.constexpr):
     """Elements and their indices (without from_ptr: their places) to where they are after this digit; the last pass keeps K of them."""
@@ -138,10 +144,11 @@ def scatter_kernel(values_ptr, indices_ptr, x_ptr, from_ptr, place_ptr, shift_pt
     number = row * tl.num_programs(0) + tile
     piece = row * tl.cdiv(tl.num_programs(0), PIECE) + tile // PIECE
     i = tl.arange(0, TILE)
-    inside = i < N - tile * TILE
-    at = tile * TILE + tl.load(place_ptr + number * TILE + i, mask=inside, other=0)
-    x = tl.load(x_ptr + row * stride_xr + at * stride_xn, mask=inside, other=0)
-    index = at if from_ptr is None else tl.load(from_ptr + row * N + at, mask=inside, other=0)
+    inside = i < tl.minimum(N - tile * TILE, TILE).to(tl.int32)
+    start = row * N + tile * TILE
+    at = tl.load(place_ptr + number * TILE + i, mask=inside, other=0).to(tl.int32)
+    x = tl.load(x_ptr + start + at, mask=inside, other=0)
+    index = tile * TILE + at if from_ptr is None else tl.load(from_ptr + start + at, mask=inside, other=0)
     digit = digit_of(x, SHIFT, BITS, FALLING, RAW)
     to = i + tl.load(shift_ptr + (number << BITS) + digit, mask=inside, other=0)
     to += tl.load(base_ptr + (piece << BITS) + digit, mask=inside, other=0)

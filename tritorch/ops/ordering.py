@@ -28,7 +28,7 @@ def longest():
 def sort_rows(values, indices, rows, descending=False, order=None, bits=None):
     """The first values.shape[1] of each row in stable order, NaN the greatest, into contiguous (rows, k) tensors.
 
-    `order`: a row is rows[r, order[r, :]] instead (at most `longest()` of them), in rising order. `bits`: the elements are integers
+    `rows` is contiguous, (count, n). `order`: a row is rows[r, order[r, :]] instead (at most `longest()` of them), in rising order. `bits`: the elements are integers
     below 2^bits - 1, or -1, which comes last.
     """
     count, n = rows.shape[0], rows.shape[1] if order is None else order.shape[1]
@@ -46,11 +46,11 @@ def _short(values, indices, rows, order, count, n, common):
     length = max(log_of(n), 1)
     least = min(max(length, tile(10, 9)), length + log_of(count))
     candidates = [{"M": max(m, length, rb + 5), "L": length, "RB": rb, "num_warps": 1 << max(m, length, rb + 5) - rb - 5}
-                  for m, rb in ((least, min(4, length)), (least, min(3, length)), (least, min(5, length)), (least + 1, min(4, length)))]
+                  for m, rb in ((least, min(4, length)), (least, min(3, length)), (least + 1, min(4, length)))]
     candidates = [c for k, c in enumerate(candidates) if c["num_warps"] <= 32 and c not in candidates[:k]]
 
     def run(choice):
-        launch(K.sort_rows_kernel, (cdiv(count, 1 << choice["M"] - length),), values, indices, rows, order, *rows.strides, count, n,
+        launch(K.sort_rows_kernel, (cdiv(count, 1 << choice["M"] - length),), values, indices, rows, order, rows.strides[0], count, n,
                values.shape[1], **common, **choice)
 
     run(tuner.choose("sort_rows", (rows.dtype.name, n, count), candidates, K.sort_rows_kernel, run))
@@ -88,10 +88,10 @@ def _pass(values, indices, source, origin, place, first, last, shift, base, coun
     bits, tiles = common["BITS"], cdiv(n, 1 << log)
     pieces = cdiv(tiles, PIECE)
     warps = 1 << log - rb - 5
-    launch(K.rank_kernel, (tiles, count), place, first, last, source, *source.strides, n, num_warps=max(warps, 1), LOG=log, RB=rb, **common)
+    launch(K.rank_kernel, (tiles, count), place, first, last, source, n, num_warps=max(warps, 1), LOG=log, RB=rb, **common)
     block = min(32, 1 << bits)
     launch(K.spread_kernel, (cdiv(1 << bits, block), pieces, count), shift, base, first, last, tiles, PIECE=PIECE, BITS=bits, BLOCK_T=64,
            BLOCK_D=block)
     launch(K.base_kernel, (count,), base, pieces, num_warps=8, BITS=bits, BLOCK_P=8)
-    launch(K.scatter_kernel, (tiles, count), values, indices, source, origin, place, shift, base, *source.strides, n, values.shape[1],
-           num_warps=8, PIECE=PIECE, LOG=log, **common)
+    launch(K.scatter_kernel, (tiles, count), values, indices, source, origin, place, shift, base, n, values.shape[1], num_warps=8,
+           PIECE=PIECE, LOG=log, **common)

@@ -1,0 +1,120 @@
+"""The ways rows are sorted on a GPU: one program a row, and radix passes over many tiles."""
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import EVERY, FLOATS, SPECIAL
+
+import tritorch as torch
+from tritorch.cuda import driver
+from tritorch.ops import ordering
+from tritorch.ops.sorting import order_of
+
+LIMITS = {"int64": [2**63 - 1, -2**63, 2**32, -2**32, 0, -1], "int32": [2**31 - 1, -2**31, 0, -1], "int16": [2**15 - 1, -2**15],
+          "int8": [127, -128], "uint8": [255, 0]}
+
+
+def drawn(kind, *shape, seed=0, spread=None):
+    """Random values of a dtype over all its range, with ties, NaN, infinities and zeros of both signs."""
+    rng = np.random.default_rng(seed)
+    if kind == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if kind in FLOATS:
+        x = rng.standard_normal(shape).astype("float64" if kind == "float64" else "float32")
+        x = np.where(rng.random(shape) < 0.3, rng.choice(SPECIAL, shape), x)
+        return x.astype(x.dtype if kind == "float64" else "float32")
+    limits = np.iinfo(kind)
+    x = rng.integers(limits.min, limits.max, shape, dtype=kind, endpoint=True)
+    return np.where(rng.random(shape) < 0.3, rng.choice(np.array(LIMITS[kind], kind), shape), x)
+
+
+def check(x, cuda, descending=False, k=None, dim=-1):
+    """sort on the device against numpy's stable order; the values bit by bit, so that zeros keep their signs."""
+    on_device = x.to(cuda)
+    host = x.array
+    n = host.shape[dim]
+    values, indices = torch.sort(on_device, dim, descending) if k is None else torch.ops.sorting.sorted_first(on_device, k, dim, descending)
+    want = np.take(order_of(host, dim, descending), range(n if k is None else k), axis=dim)
+    np.testing.assert_array_equal(indices.cpu().numpy(), want)
+    assert values.cpu().array.tobytes() == np.take_along_axis(host, want, dim).tobytes()
+
+
+def made(kind, array):
+    return torch.tensor(array).to(getattr(torch, kind))
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("descending", [False, True])
+def test_rows_of_every_length(cuda, kind, descending):
+    """Rows of one program (up to 512 on the simulator) and of several tiles with an odd tail."""
+    for shape in ((3, 1), (5, 2), (7, 33), (2, 512), (3, 513), (2, 1031)):
+        check(made(kind, drawn(kind, *shape)), cuda, descending)
+    check(made(kind, drawn(kind, 700, 2)), cuda, descending, dim=0)
+
+
+@pytest.mark.parametrize("array", [np.zeros(2000), np.arange(2000.0), np.arange(2000.0)[::-1].copy(), np.full(1500, np.nan),
+                                   np.tile([0.0, -0.0, 1.0], 400), np.repeat(np.arange(5.0), 300)], ids=str)
+def test_patterns(cuda, array):
+    for x in (torch.tensor(array), torch.tensor(array).view(-1, 100)):
+        for descending in (False, True):
+            check(x, cuda, descending)
+
+
+def test_first_of_long_rows(cuda):
+    x = made("float32", drawn("float32", 3, 1500))
+    for k in (1, 7, 600, 1500):
+        check(x, cuda, True, k)
+
+
+def test_layouts(cuda):
+    x = made("float32", drawn("float32", 40, 30))
+    host = x.array
+    for view, array in ((lambda t: t.t(), host.T), (lambda t: t[::2, 3:], host[::2, 3:]), (lambda t: t[:1].expand(4, 30), host[[0] * 4]),
+                        (lambda t: t[:3, :1].expand(3, 600), host[:3, [0] * 600])):
+        for dim in (0, 1):
+            got = torch.sort(view(x.to(cuda)), dim).indices.cpu().numpy()
+            np.testing.assert_array_equal(got, order_of(array, dim, False))
+
+
+@pytest.mark.parametrize("choice", ordering.RADIX, ids=str)
+def test_radix_passes_of_the_gpu(cuda, choice):
+    """The configurations that a GPU runs, on a row of three tiles of which the last is short."""
+    n = (2 << choice["LOG"]) + 77
+    for kind, raw in (("float32", None), ("bfloat16", None), ("int64", 13)):
+        x = made(kind, drawn(kind, 1, n)) if raw is None else torch.randint(-1, 2**13 - 1, (1, n))
+        values, indices = torch.empty(1, n, dtype=x.dtype, device=cuda), torch.empty(1, n, dtype=torch.int64, device=cuda)
+        bits = 8 * x.dtype.itemsize if raw is None else raw
+        ordering._passes(values, indices, x.to(cuda), 1, n, bits, choice["LOG"], choice["DIGIT"], choice["RB"],
+                         {"FALLING": False, "RAW": raw is not None})
+        key = x.array if raw is None else x.array % 2**13
+        np.testing.assert_array_equal(indices.cpu().numpy(), order_of(key, 1, False))
+        assert values.cpu().array.tobytes() == np.take_along_axis(x.array, order_of(key, 1, False), 1).tobytes()
+
+
+def test_pieces_of_many_tiles(cuda, monkeypatch):
+    monkeypatch.setattr(ordering, "PIECE", 2)
+    check(made("int16", drawn("int16", 2, 1800)), cuda)
+
+
+@pytest.mark.parametrize("n", [5, 1000, 4096, 8000])
+def test_short_rows_as_a_gpu_sorts_them(cuda, n, monkeypatch):
+    if driver.current().name != "simulated":
+        pytest.skip("the suite has run this on the device")
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    for kind in ("float32", "int64", "bfloat16"):
+        check(made(kind, drawn(kind, 3, n)), cuda, True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.floats(width=32), min_size=1, max_size=700), st.booleans(), st.integers(1, 3))
+def test_any_floats(values, descending, rows):
+    with torch.cuda.simulate(seed=0):
+        x = torch.tensor(np.array(values, "float32")).expand(rows, len(values))
+        check(x, torch.device("cuda:0"), descending)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(-2**63, 2**63 - 1), min_size=1, max_size=700), st.booleans())
+def test_any_integers(values, descending):
+    with torch.cuda.simulate(seed=0):
+        check(torch.tensor(np.array(values)), torch.device("cuda:0"), descending)
