@@ -28,8 +28,8 @@ def longest():
 def sort_rows(values, indices, rows, descending=False, order=None, bits=None):
     """The first values.shape[1] of each row in stable order, NaN the greatest, into contiguous (rows, k) tensors.
 
-    `rows` is contiguous, (count, n). `order`: a row is rows[r, order[r, :]] instead (at most `longest()` of them), in rising order. `bits`: the elements are integers
-    below 2^bits - 1, or -1, which comes last.
+    `rows` is contiguous, (count, n). `order`: a row is rows[r, order[r, :]] instead, at most `longest()` of them in rising order.
+    `bits`: the elements are integers below 2^bits - 1, or -1, which comes last.
     """
     count, n = rows.shape[0], rows.shape[1] if order is None else order.shape[1]
     if not values.numel():
@@ -93,5 +93,5 @@ def _pass(values, indices, source, origin, place, first, last, shift, base, coun
     launch(K.spread_kernel, (cdiv(1 << bits, block), pieces, count), shift, base, first, last, tiles, PIECE=PIECE, BITS=bits, BLOCK_T=64,
            BLOCK_D=block)
     launch(K.base_kernel, (count,), base, pieces, num_warps=8, BITS=bits, BLOCK_P=8)
-    launch(K.scatter_kernel, (tiles, count), values, indices, source, origin, place, shift, base, n, values.shape[1], num_warps=8,
+    launch(K.scatter_kernel, (tiles, count), values, indices, source, origin, place, shift, base, n, values.shape[1], num_warps=16,
            PIECE=PIECE, LOG=log, **common)

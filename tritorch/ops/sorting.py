@@ -12,7 +12,7 @@ from tritorch.ops.copy import transfer
 from tritorch.ops.indexing import gather, index_select
 from tritorch.ops.ordering import sort_rows
 from tritorch.ops.scatter import scatter_write
-from tritorch.shape import cdiv, next_power_of_2, prod, wrap_dim
+from tritorch.shape import cdiv, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
 
 K = kernels("sorting")
@@ -89,8 +89,12 @@ def sorted_first_samples(make):
 
 @sorted_first.workloads
 def sorted_first_workloads(make):
-    x = make(1 << 14, 1 << 12, grad=False)
+    n, x = 1 << 26, make(1 << 14, 1 << 12, grad=False)
+    yield "64M fp32", lambda: (x.view(-1), n, 0, False), 4 * x.nbytes, 0              # values in and out, indices out
+    yield "64M bf16", lambda: (x.view(-1).to(types.bfloat16), n, 0, False), 3 * x.nbytes, 0
+    yield "64 rows of 1M fp32", lambda: (x.view(64, -1), n // 64, 1, False), 4 * x.nbytes, 0
     yield "16384 rows of 4096 fp32", lambda: (x, 1 << 12, 1, False), 4 * x.nbytes, 0
+    yield "1M rows of 64 fp32", lambda: (x.view(-1, 64), 64, 1, False), 4 * x.nbytes, 0
     yield "top 64 of 16384 rows of 4096 fp32", lambda: (x, 64, 1, True), x.nbytes, 0
 
 
