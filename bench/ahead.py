@@ -43,7 +43,7 @@ def compile_all(families, only="", arch=None, candidates=False, minutes=10.0):
 def run(families, only=""):
     """Every case once, which on a dry device costs the host's time; the sentences of those that failed."""
     failed = []
-    for family, name, program in programs(families):
+    for family, name, program in programs(families, Sides(alone=True)):
         if only in name:
             try:
                 program()
@@ -53,14 +53,13 @@ def run(families, only=""):
     return failed
 
 
-def programs(families):
+def programs(families, sides, size=anchors.real):
     """(family, name, function) of all that the families launch. A family beyond those of bench.anchors names its own."""
     import tritorch
 
-    sides = Sides(alone=True)
     for family in families:
         if family in anchors.FAMILIES:
-            for _, case in anchors.cases([family]):
+            for _, case in anchors.cases([family], size):
                 def program(case=case):
                     with anchors.precision(tritorch, case.precision):
                         case.build(tritorch, *sides.inputs(case)[0])()

@@ -14,13 +14,14 @@ from bench import ahead, anchors, rows, watch
 
 FAMILIES = {**anchors.FAMILIES, "host": "microseconds of Python per operator, captured steps, the allocator, start-up",
             "gpt2": "training GPT-2 124M"}
+MORE = {"cards": "every operator's workloads as its card declares them; only when it is named"}
 GEOMETRIC_AIM = {"memory": 1.6, "rows": 1.6, "matmul": 1.0, "attention": 1.0, "conv": 1.0}
 OF_COPY = 0.9                                                    # of the copy's bandwidth, what memory-bound rows are meant to reach
 SILENCE = 90                                                     # s: longer than any case takes
 
 
 def main(args):
-    families = [f for f in FAMILIES if f in args.families or not args.families or "all" in args.families]
+    families = [f for f in (*FAMILIES, *MORE) if f in args.families or f in FAMILIES and (not args.families or "all" in args.families)]
     deadline = time.monotonic() + 60 * args.minutes
     if args.out or args.rehearse:
         rows.RESULTS = Path(args.out or tempfile.mkdtemp(prefix="tritorch-rehearsal-"))

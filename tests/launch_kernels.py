@@ -10,6 +10,11 @@ def twice(x):
 
 
 @triton.jit
+def same(x):
+    return x
+
+
+@triton.jit
 def square(x):
     return x * x
 

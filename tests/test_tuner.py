@@ -176,9 +176,43 @@ def test_forcing(clock):
 def test_measuring_asks_the_caller_once_for_every_problem(clock):
     asked = []
     choose(clock)
-    with tuner.measuring(lambda family, key, candidates, run: asked.append((family, key)) or candidates[2]):
+    with tuner.measuring(lambda family, key, candidates, run, known: asked.append((family, key)) or candidates[2]):
         assert choose(clock) == choose(clock) == CANDIDATES[2]
     assert asked == [("matmul", (64, 64))] and choose(clock) == CANDIDATES[1]
+
+
+def test_what_only_tries_is_no_part_of_a_call_that_is_repeated(monkeypatch, tmp_path):
+    """x + y notes its launches to repeat them; those of the tuner are not among them."""
+    import tritorch as torch
+
+    monkeypatch.setenv("TRITORCH_CACHE_DIR", str(tmp_path))
+    for tune in ("0", "1"):
+        monkeypatch.setenv("TRITORCH_TUNE", tune)
+        started = []
+        device = DryDriver(90)
+        device.load = lambda kernel, *spec: types.SimpleNamespace(launch=lambda *values: started.append(kernel.__name__))
+        before = driver.use(device)
+        try:
+            x, y = torch.empty(1 << 20, device="cuda"), torch.empty(1 << 20, device="cuda")
+            for _ in range(3):
+                started.clear()
+                x + y
+                torch.nn.functional.softmax(x.view(1024, 1024), -1)
+            assert len(started) == 2
+        finally:
+            driver.use(before)
+
+
+def test_tuning_leaves_writes_in_place_as_they_are(monkeypatch, tmp_path):
+    import tritorch as torch
+
+    monkeypatch.setenv("TRITORCH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITORCH_TUNE", "1")
+    with simulate():
+        x = torch.ones(6, 4, device="cuda")
+        x.add_(1.0)
+        x.t()[1:].mul_(3.0)
+        assert x.tolist() == [[2.0, 6.0, 6.0, 6.0]] * 6
 
 
 def test_trying_all_shows_every_candidate_and_runs_none():

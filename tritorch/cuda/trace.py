@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -21,6 +22,17 @@ def spoil() -> None:
     trace = traces.get(get_ident())
     if trace is not None:
         trace.whole = False
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """What this thread queues inside is no part of the call that is being watched."""
+    trace = traces.pop(get_ident(), None)
+    try:
+        yield
+    finally:
+        if trace is not None:
+            traces[get_ident()] = trace
 
 
 class Trace:

@@ -20,7 +20,7 @@ from typing import Any
 from tritorch.cuda import driver
 from tritorch.cuda.device import current_device
 from tritorch.cuda.stream import current_handle, is_capturing
-from tritorch.cuda.trace import spoil
+from tritorch.cuda.trace import spoil, unseen
 
 NEAR = 2.0                          # a size in a table speaks for sizes up to 4 times smaller or larger
 changed: list[Callable[[], None]] = []
@@ -56,11 +56,13 @@ def choose(family: str, key: Hashable, candidates: Sequence[dict], kernel: Any =
     place = current_device(), family, key
     found = _chosen.get(place)
     if found is None:
-        if _met:
-            _chosen[place] = candidates[0]                      # for the launches below
-            _look_at(family, key, candidates, run)
-        found = _choose(family, key, candidates, kernel, run)
+        with unseen():                                          # launches that only try are no part of the operator's call
+            if _met:
+                _chosen[place] = candidates[0]                  # for the launches below
+                _look_at(family, key, candidates, run)
+            found = _choose(family, key, candidates, kernel, run)
         if found is None:                                       # nothing may be timed while a graph is recorded: ask again later
+            spoil()
             return candidates[0]
         _chosen[place] = found
     return found
@@ -68,16 +70,15 @@ def choose(family: str, key: Hashable, candidates: Sequence[dict], kernel: Any =
 
 def _choose(family, key, candidates, kernel, run) -> dict | None:
     properties = driver.current().device_properties(current_device())
-    wanted = run is not None and len(candidates) > 1 and not _met
-    found = None if wanted and _measurers else _known(family, key, candidates, kernel, properties)
-    if not wanted or not _measurers and (found is not None or os.environ.get("TRITORCH_TUNE", "0") == "0"):
+    found = _known(family, key, candidates, kernel, properties)
+    unknown = found is None and os.environ.get("TRITORCH_TUNE", "0") != "0"
+    if len(candidates) == 1 or _met or not (unknown or _measurers):
         return candidates[0] if found is None else found
-    spoil()                                                     # candidates' launches are not the call's
     stream = current_handle(current_device())
-    if is_capturing(current_device(), stream):
-        return None
+    if run is None or is_capturing(current_device(), stream):
+        return found
     if _measurers:
-        return _measurers[-1](family, key, candidates, run)
+        return _measurers[-1](family, key, candidates, run, found)
     from tritorch.cuda import timing
 
     with _lock:
@@ -116,8 +117,9 @@ def trying_all() -> Iterator[list[tuple[str, Hashable, list[dict]]]]:
 
 
 @contextlib.contextmanager
-def measuring(measure: Callable[[str, Hashable, Sequence[dict], Callable[[dict], None]], dict]) -> Iterator[None]:
-    """Inside, `measure(family, key, candidates, run)` answers for `choose`, whatever tables say, once for every problem."""
+def measuring(measure: Callable[[str, Hashable, Sequence[dict], Callable[[dict], None], dict | None], dict | None]) -> Iterator[None]:
+    """Inside, `measure(family, key, candidates, run, what tables say or None)` answers for `choose`, once for every problem; None:
+    the first candidate, until it is asked again."""
     forget()
     _measurers.append(measure)
     try:
@@ -139,7 +141,6 @@ def _look_at(family, key, candidates, run) -> None:
         met.append((family, key, list(candidates)))
     if run is None:
         return
-    spoil()
     device: Any = driver.current()
     loaded, outermost = dict(driver.functions), "load" not in vars(device)       # launches of a candidate may choose again
     device.load = lambda *spec: _Unstarted()
@@ -149,6 +150,7 @@ def _look_at(family, key, candidates, run) -> None:
             run(candidate)
     finally:
         driver.functions.clear()
+        driver.forget_calls()
         if outermost:
             del device.load
             driver.functions.update(loaded)

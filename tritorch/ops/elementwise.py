@@ -160,11 +160,16 @@ def _loop(how, fn, arity, attrs, kind):
     return partial(Prepared, kernel, FN=fn, ATTRS=attrs, COMPUTE=compute_name(compute), **flags)
 
 
+def _again(args, run):
+    """`run`, which the tuner may call often; None where that would change the result, because an operand is the destination too."""
+    return None if any(isinstance(x, Tensor) and x.storage is args[0].storage for x in args[1:]) else run
+
+
 def _flat_loop(how, fn, arity, attrs, args, count):
     """(the prepared loop, its block) for contiguous operands; remembered."""
     prepare, size = _loop(how, fn, arity, attrs, "flat"), how[4]
     chosen = tuner.choose("pointwise", (arity, size), tiling.flat_candidates(size), None,
-                          lambda blocks: prepare(**blocks)(cdiv(count, blocks["BLOCK"]), args))
+                          _again(args, lambda blocks: prepare(**blocks)(cdiv(count, blocks["BLOCK"]), args)))
     _loops[how] = prepare(**chosen), chosen["BLOCK"]
     return _loops[how]
 
@@ -178,7 +183,7 @@ def _strided_loop(key, fn, out, operands, args, numbers):
     prepare = partial(_loop(key, fn, len(operands), len(numbers), "strided"), FORMS=way.forms, OUTER=len(way.shape) - 2, EVENS=way.even,
                       WIDE=way.wide)
     chosen = tuner.choose("strided", (way.transposed, len(operands), key[4], *way.shape[-2:]), tiling.tile_candidates(way, key[4]), None,
-                          lambda blocks: prepare(**blocks)(tiling.programs(way, blocks), [*args, *sizes, *numbers]))
+                          _again(args, lambda blocks: prepare(**blocks)(tiling.programs(way, blocks), [*args, *sizes, *numbers])))
     if len(_tilings) >= KEPT:
         _tilings.clear()
     _tilings[key] = prepare(**chosen), tiling.programs(way, chosen), sizes

@@ -1,0 +1,132 @@
+"""bench tune [FAMILY …]: every candidate of every kernel that the workloads launch, checked against the first and timed.
+
+A FAMILY is a family of workloads (memory, rows, matmul, …) or of kernels (softmax, pointwise, …, as `tuner.choose` names them); default:
+all. All candidates are compiled by all cores first. What is chosen goes to tritorch/cuda/tables/sm_XX.json after every workload.
+With --compile-only nothing is timed and no GPU is needed: the cache is filled for --arch, failures and spills are listed.
+"""
+import collections
+import json
+import math
+import tempfile
+import time
+from pathlib import Path
+
+from bench import ahead, anchors, gpu, watch
+
+SILENCE = 60                                                     # s: longer than all candidates of any problem take
+SPILLS = 64                                                      # bytes a thread from which on they are listed
+
+
+def main(args):
+    every = [*anchors.FAMILIES, "gpt2"]
+    workloads = [w for w in [*every, "cards"] if w in args.families] or every
+    families = [f for f in args.families if f not in workloads]
+    if args.compile_only:
+        return report(ahead.compile_all(workloads, args.only, arch_of(args.arch), candidates=True, minutes=args.minutes))
+    if not (args.rehearse or gpu.usable()):
+        print("tune: expected an NVIDIA GPU, got none; --compile-only --arch sm_90 needs none")
+        return 1
+    deadline = time.monotonic() + 60 * args.minutes
+    if not args.rehearse:
+        ahead.compile_all(workloads, args.only, candidates=True, minutes=args.minutes / 2)
+    state = dict(workloads=workloads, families=families, only=args.only, known={}, broken={}, rehearse=args.rehearse, start=0)
+    session = Session(state, table_path(args))
+    while time.monotonic() < deadline and session.go(deadline):
+        pass
+    session.close()
+    return 0
+
+
+def arch_of(text):
+    return int(text.removeprefix("sm_")) if text else None
+
+
+def table_path(args):
+    from tritorch.cuda import driver, tuner
+
+    if args.rehearse:
+        return Path(args.out or tempfile.mkdtemp(prefix="tritorch-rehearsal-")) / "sm_90.json"
+    path = tuner.shipped_path(driver.current().device_properties(0))
+    return Path(args.out) / path.name if args.out else path
+
+
+def report(compiled):
+    """Failures were listed; what spills is listed here."""
+    from tritorch.cuda.compiler import CompileError, resources
+
+    spills = [(resources(c)["spills"], str(spec)) for spec, c in compiled if not isinstance(c, CompileError)]
+    for nbytes, shown in sorted(spills, reverse=True):
+        if nbytes >= SPILLS:
+            print(f"{nbytes} bytes spilled: {shown[:300]}")
+    return 0
+
+
+class Session:
+    """What was chosen so far, over as many processes as it takes."""
+
+    def __init__(self, state, path):
+        self.state, self.path = state, path
+        self.chosen = collections.defaultdict(list)
+        self.gains, self.refused, self.failed = collections.defaultdict(list), [], []
+
+    def go(self, deadline):
+        """Run one process; whether another is to follow."""
+        trying, before = None, (len(self.state["known"]), len(self.state["broken"]), self.state["start"])
+        for message in watch.watch(["bench.tune_worker", json.dumps(self.state)], SILENCE, deadline):
+            if "begin" in message:
+                self.save()
+                self.state["start"] = message["begin"]
+                print(message["name"], flush=True)
+            elif "trying" in message:
+                trying = message["problem"], message["trying"]
+            elif "chosen" in message:
+                trying = None
+                self.take(message)
+            elif "failed" in message:
+                self.failed.append(message["failed"])
+                print(f"FAILED {message['failed']}", flush=True)
+            elif "end" in message:
+                self.save()
+                return self.ended(message["end"], trying, before)
+        return False
+
+    def ended(self, reason, trying, before):
+        if not reason or reason == "out of time":
+            return False
+        if trying:
+            self.refused.append(f"{trying[0]}: candidate {trying[1]}: {reason}")
+            self.state["broken"].setdefault(trying[0], []).append(trying[1])
+            return True
+        self.failed.append(reason)
+        self.state["start"] += 1
+        return before[2] < self.state["start"] - 1 or len(self.state["known"]) > before[0]
+
+    def take(self, message):
+        family, key = json.loads(message["problem"])
+        self.state["known"][message["problem"]] = message["chosen"]
+        self.chosen[family].append({"key": key, "use": message["use"]})
+        us = message["us"]
+        first, best = us.get("0"), us.get(str(message["chosen"]))
+        gain = first / best if first and best else math.nan
+        if first and best:
+            self.gains[family].append(gain)
+        print(f"  {family} {key}: {message['use']}  {best or 0:.1f} µs, first {first or 0:.1f} µs, gain {gain:.2f}", flush=True)
+        for place, why in message["refused"].items():
+            candidate = message["candidates"][int(place)] if place != "check" else ""
+            self.refused.append(f"{family} {key}: {candidate}: {why}")
+            print(f"  REFUSED {self.refused[-1]}", flush=True)
+
+    def save(self):
+        from tritorch.cuda import tuner
+
+        if self.chosen:
+            tuner.ship(self.path, self.chosen)
+
+    def close(self):
+        print(f"\ntable: {self.path}")
+        for family, gains in sorted(self.gains.items()):
+            mean = math.exp(sum(map(math.log, gains)) / len(gains))
+            print(f"{family}: {len(gains)} problems, gain over the first candidate {mean:.3f} in the mean, {max(gains):.2f} at most")
+        for title, found in (("candidates refused", self.refused), ("failed", self.failed)):
+            print(f"\n{len(found)} {title}")
+            print("\n".join(f"  {line}" for line in found), flush=True)

@@ -1,0 +1,112 @@
+"""Tuning without a GPU: wrong candidates are told from right ones, a process that dies or hangs costs its candidate, not the run."""
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+import tritorch as torch  # noqa: E402
+from bench import rows, tune, watch  # noqa: E402
+from bench.agree import Agreement  # noqa: E402
+from tritorch.cuda import tuner  # noqa: E402
+from tritorch.cuda.launch import launch  # noqa: E402
+
+K = pytest.importorskip("launch_kernels")
+
+
+def test_wrong_results_are_refused_and_inputs_are_put_back():
+    with torch.cuda.simulate():
+        x, out, places = torch.randn(64, device="cuda"), torch.full((64,), 5.0, device="cuda"), torch.arange(64, device="cuda")
+        before = x.tolist(), places.tolist()
+
+        def run(candidate):
+            scratch = torch.empty(candidate.get("scratch", 8), device="cuda")        # not a result: each candidate has its own
+            launch(K.map_kernel, (1,), scratch, x, 4, FN=K.square, BLOCK=64)
+            launch(K.map_kernel, (1,), out, x, candidate.get("n", 64), FN=candidate.get("FN", K.twice), BLOCK=64)
+            launch(K.map_kernel, (1,), places, places, 64, FN=candidate.get("places", K.same), BLOCK=64)
+
+        agreement = Agreement(run, {})
+        assert [dtype.name for _, _, dtype in agreement.outputs] == ["float32", "int64"]
+        assert agreement.refused({"scratch": 4}) == agreement.refused({}) == ""
+        assert "relative error" in agreement.refused({"FN": K.square})
+        assert agreement.refused({"n": 60}) == "6.25% of the float32 are finite in one result alone"
+        assert "of the int64 differ" in agreement.refused({"places": K.twice})
+        agreement.close()
+        assert (x.tolist(), places.tolist()) == before
+
+
+def state(**more):
+    return dict(workloads=["rows"], families=[], only="softmax", known={}, broken={}, rehearse=True, start=0, **more)
+
+
+def test_rehearsal_writes_a_table_elsewhere(tmp_path):
+    command = [sys.executable, "-m", "bench", "tune", "rows", "softmax", "--only", "softmax", "--rehearse", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=rows.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "0 failed" in done.stdout and "0 candidates refused" in done.stdout, done.stdout + done.stderr
+    table = json.loads((tmp_path / "sm_90.json").read_text(encoding="utf-8"))
+    assert table.keys() == {"softmax"}                             # the other families were not asked for
+    assert all(entry.keys() == {"key", "use"} for entry in table["softmax"])
+
+
+def speak(monkeypatch, *conversations):
+    """What watch.watch yields, process after process."""
+    remaining, asked = list(conversations), []
+
+    def speaking(arguments, silence, deadline):
+        asked.append(json.loads(arguments[1]))
+        yield from remaining.pop(0)
+
+    monkeypatch.setattr(watch, "watch", speaking)
+    return asked
+
+
+PROBLEM = json.dumps(["softmax", ["half", 64]])
+CHOSEN = {"problem": PROBLEM, "chosen": 1, "use": {"B": 2}, "candidates": [{"B": 1}, {"B": 2}], "refused": {}, "us": {"0": 3.0, "1": 2.0}}
+
+
+def test_a_candidate_that_hangs_is_left_out_by_the_next_process(tmp_path, monkeypatch, capsys):
+    asked = speak(monkeypatch, [{"begin": 3, "name": "x"}, {"problem": PROBLEM, "trying": 2}, {"end": "it hangs"}],
+                  [{"begin": 3, "name": "x"}, CHOSEN, {"begin": 4, "name": "y"}, {"end": "its process ended with 1"}],
+                  [{"begin": 5, "name": "z"}, {"end": ""}])
+    session = tune.Session(state(), tmp_path / "sm_90.json")
+    while session.go(time.monotonic() + 60):
+        pass
+    session.close()
+    assert asked[1]["broken"] == {PROBLEM: [2]} and asked[1]["start"] == 3
+    assert asked[2]["known"] == {PROBLEM: 1} and asked[2]["start"] == 5
+    assert "gain over the first candidate 1.500" in capsys.readouterr().out
+    assert json.loads(Path(tmp_path / "sm_90.json").read_text()) == {"softmax": [{"key": ["half", 64], "use": {"B": 2}}]}
+
+
+def test_a_process_that_cannot_start_is_not_started_for_ever(tmp_path, monkeypatch):
+    asked = speak(monkeypatch, *[[{"end": "its process ended with 1"}]] * 5)
+    session = tune.Session(state(), tmp_path / "sm_90.json")
+    while session.go(time.monotonic() + 60):
+        pass
+    assert len(asked) == 1
+
+
+def test_a_table_changes_what_an_operator_launches(tmp_path, monkeypatch):
+    """The way from `bench tune`'s table into a launch, by a softmax on a dry device."""
+    from bench.sides import driven
+    from tritorch.cuda import compiler
+    from tritorch.cuda.dry import DryDriver
+
+    def launched():
+        with driven(DryDriver(90)), compiler.recording() as record, tuner.trying_all() as met:
+            torch.softmax(torch.empty(4096, 1024, device="cuda"), -1)
+        with driven(DryDriver(90)), compiler.recording() as record:
+            torch.softmax(torch.empty(4096, 1024, device="cuda"), -1)
+        return met, [dict(spec.options) for spec in record.values()]
+
+    met, before = launched()
+    ((family, key, candidates),) = met
+    other = next(c for c in candidates if c["num_warps"] != before[0]["num_warps"])
+    tuner.ship(tmp_path / "tables" / "sm_90.json", {family: [{"key": key, "use": other}]})
+    monkeypatch.setattr(tuner, "__file__", str(tmp_path / "tuner.py"))
+    _, after = launched()
+    assert after[0]["num_warps"] == other["num_warps"]
