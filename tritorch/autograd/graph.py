@@ -289,12 +289,14 @@ def make_node(plan, args, edges, written=None):
         else:
             value = args[k]
             saved.append(FACTS[source](value) if isinstance(value, Tensor) else () if source == "shape" else None)
-    frame = sys._getframe(3)                                             # who called the door; as places.user_place, without its calls
-    code = frame.f_code
-    while (_known.get(code.co_filename) or places.is_inside(code.co_filename)) and frame.f_back is not None:
-        frame = frame.f_back
+    if saved:
+        # who called the door, for the error about a saved tensor that was written since; as places.user_place, without its calls
+        frame = sys._getframe(3)
         code = frame.f_code
-    node.frame = code, frame.f_lasti
+        while (_known.get(code.co_filename) or places.is_inside(code.co_filename)) and frame.f_back is not None:
+            frame = frame.f_back
+            code = frame.f_code
+        node.frame = code, frame.f_lasti
     if state.anomaly is not None:
         node.trace = places.user_trace()
     return node

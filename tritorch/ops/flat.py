@@ -31,7 +31,7 @@ def flat_unary(general, implementation):
                 except Exception:
                     return general(out, x, *rest)                        # fails too, and says with which arguments
             if found is None:
-                return _learn(known, key, general, implementation, (out, x), (out, x, *rest))
+                return _learn(known, key, implementation, (out, x), (out, x, *rest))
         general(out, x, *rest)
 
     return run
@@ -63,7 +63,7 @@ def flat_binary(general, implementation):
                     except Exception:
                         return general(out, x, y, *rest)                 # fails too, and says with which arguments
                 if found is None:
-                    return _learn(known, key, general, implementation, tensors, (out, x, y, *rest))
+                    return _learn(known, key, implementation, tensors, (out, x, y, *rest))
         general(out, x, y, *rest)
 
     return run
@@ -75,11 +75,9 @@ def _remembered():
     return table
 
 
-def _learn(known, key, general, implementation, tensors, args):
+def _learn(known, key, implementation, tensors, args):
     """Run the implementation; remember its launch if it was one in a row of programs, given destination, operands and what follows."""
     storages = [t.storage for t in tensors]
-    if len(set(storages)) < len(storages):                               # x + x does not tell which of its pointers is which
-        return general(*args)
     with Trace(storages, [s.ptr for s in storages], storages[0].device) as trace:
         implementation(*args)
     if len(known) >= KEPT:
@@ -87,5 +85,5 @@ def _learn(known, key, general, implementation, tensors, args):
     known[key] = False
     if trace.whole and len(trace.steps) == 1:
         start, programs, y, z, values, patches = trace.steps[0]
-        if y == z == 1 and patches == [(k, k, 0, None) for k in range(len(tensors))]:
+        if y == z == 1 and patches == [(k, storages.index(s), 0, None) for k, s in enumerate(storages)]:       # of x + x the first is named
             known[key] = start, programs, values[len(args) - len(key[-1]):]
