@@ -7,6 +7,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.elementwise import SCALAR, launch_elementwise
 from tritorch.quiet import quietly
+from tritorch.repeat import repeating
 from tritorch.shape import broadcast_shapes, broadcast_strides
 from tritorch.tensor import Tensor, empty, strided
 
@@ -104,7 +105,7 @@ def _assign(out, input, src, non_blocking):
 
 
 assign.impl("cpu", raw=True)(_assign)
-assign.impl("cuda", raw=True)(_assign)
+assign.impl("cuda", raw=True)(repeating(_assign))
 
 
 @assign.grad("src")
@@ -181,7 +182,7 @@ def copy_to(input, dtype, device):
 
 
 copy_to.impl("cpu", raw=True)(lambda out, input, dtype, device: transfer(out, input))
-copy_to.impl("cuda", raw=True)(lambda out, input, dtype, device: transfer(out, input))
+copy_to.impl("cuda", raw=True)(repeating(lambda out, input, dtype, device: transfer(out, input)))
 
 
 @copy_to.grad("input")
