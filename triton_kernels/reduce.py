@@ -5,6 +5,7 @@ layout needs a copy. What is reduced is a monoid, written as four functions on s
 
     LIFT(x, index, valid, param, IDENTITY)  the state of one element; the identity where `valid` is false
     COMBINE(*left, *right)                  two neighbouring states as one; associative
+    STEP(*state, *later)                    the same for the state of one element behind all others: COMBINE, or what is cheaper
     FOLD(state)                             a tile's columns as one: tl.reduce, which takes COMBINE by name only
     FINISH(*state, count, param)            the results, one for each output
 
@@ -29,10 +30,11 @@ def offsets(index, shape, strides, FIRST: tl.constexpr = 0):
 
 
 @triton.jit
-def load_tiles(x_ptrs, m, n, M, stop, shape_m, stride_m, shape_n, stride_n, SKIP: tl.constexpr, FORMS: tl.constexpr, ACC: tl.constexpr):
+def load_tiles(x_ptrs, m, n, M, stop, shape_m, stride_m, shape_n, stride_n, SKIP: tl.constexpr, FORMS: tl.constexpr, ACC: tl.constexpr,
+               EVEN: tl.constexpr):
     """A tile of every operand. FORMS says what it varies along: "tile" (both), "row" (one value a row) or "column".
 
-    `stride_m` and `stride_n` hold the strides of all operands; in `stride_m` those of SKIP results come first.
+    `stride_m` and `stride_n` hold the strides of all operands; in `stride_m` those of SKIP results come first. EVEN: all of it is there.
     """
     x = ()
     for k in tl.static_range(len(FORMS)):
@@ -44,7 +46,7 @@ def load_tiles(x_ptrs, m, n, M, stop, shape_m, stride_m, shape_n, stride_n, SKIP
         else:
             row = offsets(m, shape_m, stride_m, (SKIP + k) * len(shape_m))[:, None]
             at = row + offsets(n, shape_n, stride_n, k * len(shape_n))[None, :]
-            value = tl.load(x_ptrs[k] + at, mask=(m < M)[:, None] & (n < stop)[None, :], other=0)
+            value = tl.load(x_ptrs[k] + at, mask=None if EVEN else (m < M)[:, None] & (n < stop)[None, :], other=None if EVEN else 0)
         x = x + (value.to(ACC),)
     return x
 
@@ -52,28 +54,32 @@ def load_tiles(x_ptrs, m, n, M, stop, shape_m, stride_m, shape_n, stride_n, SKIP
 @triton.jit
 def reduce_kernel(
     out_ptrs, x_ptrs, shape_m, stride_m, shape_n, stride_n, M, N, chunk, count, param,
-    LIFT: tl.constexpr, COMBINE: tl.constexpr, FOLD: tl.constexpr, FINISH: tl.constexpr, IDENTITY: tl.constexpr, ACC: tl.constexpr,
-    FORMS: tl.constexpr, OUTS: tl.constexpr, WIDE: tl.constexpr, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    LIFT: tl.constexpr, STEP: tl.constexpr, FOLD: tl.constexpr, FINISH: tl.constexpr, IDENTITY: tl.constexpr, ACC: tl.constexpr,
+    FORMS: tl.constexpr, OUTS: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
     """Program (i, s) reduces columns [s * chunk, (s + 1) * chunk) of rows [i * BLOCK_M, (i + 1) * BLOCK_M).
 
-    With SPLIT the states are stored, as (splits, M), instead of the OUTS results.
+    With SPLIT the states are stored, as (splits, M), instead of the OUTS results. EVEN: rows and columns fill all tiles.
     """
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    inside = (m < M)[:, None]
     start = tl.program_id(1) * chunk
     stop = tl.minimum(start + chunk, N)
     lane = tl.arange(0, BLOCK_N)
     if WIDE:
         lane = lane.to(tl.int64)
-    nothing = ()
-    for _ in tl.static_range(len(FORMS)):
-        nothing = nothing + (tl.zeros((BLOCK_M, BLOCK_N), ACC),)
-    state = LIFT(*nothing, lane[None, :], inside & (lane < 0)[None, :], param, IDENTITY)
-    for j in range(start, stop, BLOCK_N):
+    n = start + lane
+    valid = tl.full((BLOCK_M, BLOCK_N), True, tl.int1)
+    if not EVEN:
+        valid = (m < M)[:, None] & (n < stop)[None, :]
+    x = load_tiles(x_ptrs, m, n, M, stop, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC, EVEN)
+    state = LIFT(*x, n[None, :], valid, param, IDENTITY)
+    for j in range(start + BLOCK_N, stop, BLOCK_N):
         n = j + lane
-        x = load_tiles(x_ptrs, m, n, M, stop, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC)
-        state = COMBINE(*state, *LIFT(*x, n[None, :], inside & (n < stop)[None, :], param, IDENTITY))
+        if not EVEN:
+            valid = (m < M)[:, None] & (n < stop)[None, :]
+        x = load_tiles(x_ptrs, m, n, M, stop, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC, EVEN)
+        state = STEP(*state, *LIFT(*x, n[None, :], valid, param, IDENTITY))
     state = FOLD(state)
     if SPLIT:
         for k in tl.static_range(len(out_ptrs)):
@@ -205,7 +211,7 @@ def truth_lift(x, index, valid, param, IDENTITY: tl.constexpr):
 
 @triton.jit
 def max_combine(a, b):
-    return (tl.where((a > b) | (a != a), a, b),)
+    return (tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL),)
 
 
 @triton.jit
@@ -215,7 +221,7 @@ def max_fold(state):
 
 @triton.jit
 def min_combine(a, b):
-    return (tl.where((a < b) | (a != a), a, b),)
+    return (tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL),)
 
 
 @triton.jit
@@ -245,25 +251,34 @@ def indexed_lift(x, index, valid, param, IDENTITY: tl.constexpr):
 
 
 @triton.jit
-def argmax_combine(a, i, b, j):
-    left = (a > b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))
-    return tl.where(left, a, b), tl.where(left, i, j)
+def first_of(best, a, i):
+    """The least index of the elements that are `best`, of those that are NaN if it is."""
+    last = tl.full((1, 1), 0x7FFFFFFF if i.dtype == tl.int32 else 0x7FFFFFFFFFFFFFFF, i.dtype)
+    return tl.min(tl.where((a == best[:, None]) | (a != a), i, last), 1)
+
+
+@triton.jit
+def argmax_step(a, i, b, j):
+    later = (b > a) | ((b != b) & (a == a))
+    return tl.where(later, b, a), tl.where(later, j, i)
 
 
 @triton.jit
 def argmax_fold(state):
-    return tl.reduce(state, 1, argmax_combine)
+    best = max_fold((state[0],))[0]
+    return best, first_of(best, state[0], state[1])
 
 
 @triton.jit
-def argmin_combine(a, i, b, j):
-    left = (a < b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))
-    return tl.where(left, a, b), tl.where(left, i, j)
+def argmin_step(a, i, b, j):
+    later = (b < a) | ((b != b) & (a == a))
+    return tl.where(later, b, a), tl.where(later, j, i)
 
 
 @triton.jit
 def argmin_fold(state):
-    return tl.reduce(state, 1, argmin_combine)
+    best = min_fold((state[0],))[0]
+    return best, first_of(best, state[0], state[1])
 
 
 @triton.jit
@@ -283,6 +298,18 @@ def moments_combine(mean_a, square_a, n_a, mean_b, square_b, n_b):
     delta = mean_b - mean_a
     share = tl.where(n == 0, 0, n_b / tl.where(n == 0, 1, n))
     return mean_a + delta * share, square_a + square_b + delta * delta * n_a * share, n
+
+
+@triton.jit
+def moments_step(mean, square, n, x, zero, one):
+    """One more element, or, where `one` is 0, none. An approximate share of the mean only moves the point that squares are taken from."""
+    total = n + one
+    delta = x - mean
+    if x.dtype == tl.float32:
+        share = libdevice.fast_dividef(one, tl.maximum(total, 1.0))
+    else:
+        share = one / tl.maximum(total, 1.0)
+    return mean + delta * share, square + delta * delta * n * share, total
 
 
 @triton.jit

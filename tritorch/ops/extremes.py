@@ -122,7 +122,7 @@ def indexed(name, doc, combine, identity, on_array):
         yield make(3, 0, 2), 2
 
     f.errors(lambda make: [((make(0, 3), 0), {}, IndexError, "expected dims of at least one element")])
-    sweeps(f)
+    sweeps(f, whole=False)
     return f
 
 

@@ -1,71 +1,20 @@
 """Reductions to one value: sum, nansum, mean, prod, any, all, count_nonzero, logsumexp, vector norms.
 
-On the GPU a reduction is a monoid (`triton_kernels/reduce.py`) run over the rows of any layout by `reduce_rows`.
+On the GPU a reduction is a monoid run over the rows of any layout by `reduce_rows` (monoids.py).
 """
 import math
-from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
-from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.rows import blocks, chunk_of, forms, kept, remember, row_strides, rows, splits
-from tritorch.shape import cdiv, wrap_dims
-from tritorch.tensor import empty
-
-K = kernels("reduce")
+from tritorch.ops.monoids import Monoid, reduce_rows
+from tritorch.ops.rows import kept
+from tritorch.shape import wrap_dims
 
 
 # ------------------------------------------------------------------ the common ground of all reductions
-class Monoid(NamedTuple):
-    """A reduction by the names of its device functions: <lift>_lift, <combine>_combine and _fold, <finish>_finish.
-
-    `states` are the dtypes of its state; None stands for the accumulator's.
-    """
-
-    lift: str
-    combine: str
-    finish: str = "first"
-    states: tuple = (None,)
-
-
-@lru_cache(maxsize=512)
-def functions(monoid):
-    """The device functions of a monoid as launch keywords: those of the first stage alone, those of both."""
-    return {"LIFT": getattr(K, monoid.lift + "_lift"), "COMBINE": getattr(K, monoid.combine + "_combine")}, \
-        {"FOLD": getattr(K, monoid.combine + "_fold"), "FINISH": getattr(K, monoid.finish + "_finish")}
-
-
-@remember
-def plan(simulated, shape, dims, limit, count, *strides):
-    """Everything about a reduction that follows from layouts: arguments, block sizes, pieces, and what each operand varies along."""
-    geometry = rows(shape, dims, *strides)
-    BLOCK_M, BLOCK_N = blocks(geometry.M, geometry.N, geometry.across, limit)
-    pieces = splits(cdiv(geometry.M, BLOCK_M), cdiv(geometry.N, BLOCK_N))
-    return geometry, BLOCK_M, BLOCK_N, pieces, chunk_of(geometry.N, BLOCK_N, pieces), forms(geometry, count)
-
-
-def reduce_rows(outs, inputs, dims, keepdim, monoid, acc, identity=0, param=0.0):
-    """Reduce `inputs`, of one shape, over `dims` into `outs` on the GPU: in one launch or, where there are few long rows, in two."""
-    strides = [row_strides(o, dims, keepdim) for o in outs] + [x.strides for x in inputs]
-    limit = 4096 if len(monoid.states) == 1 else 2048
-    geometry, BLOCK_M, BLOCK_N, pieces, chunk, kinds = plan(tile(0, 1), inputs[0].shape, dims, limit, len(inputs), *strides)
-    M, shape_m, stride_m, N, shape_n, stride_n, _, wide = geometry
-    targets = tuple(outs) if pieces == 1 else tuple([empty((pieces, M), s or acc, outs[0].device) for s in monoid.states])
-    first, both = functions(monoid)
-    param = np.float64(param) if acc is types.float64 else float(param)
-    launch(K.reduce_kernel, (cdiv(M, BLOCK_M), pieces), targets, tuple(inputs), shape_m, stride_m, shape_n, stride_n, M, N, chunk, N, param,
-           **first, **both, FORMS=kinds, IDENTITY=identity, ACC=getattr(K.tl, acc.name), OUTS=len(outs), WIDE=wide, SPLIT=pieces > 1,
-           BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N)
-    if pieces > 1:
-        BLOCK_M = min(BLOCK_M, max(4096 // pieces, 1))
-        launch(K.merge_kernel, (cdiv(M, BLOCK_M),), tuple(outs), targets, shape_m, stride_m, M, N, param, **both,
-               BLOCK_M=BLOCK_M, SPLITS=pieces)
-
-
 def dims_of(dim, ndim, name):
     """The dims that `dim` names; None and () name all."""
     return wrap_dims(None if dim == () else dim, ndim, name)
@@ -128,11 +77,14 @@ def bad_dims(f):
     f.errors(errors)
 
 
-def sweeps(f):
-    """Rows, columns and the whole of a large matrix, timed."""
+def sweeps(f, *front, whole=True):
+    """Rows and columns of 512 MiB in rows of 4096, and all of it, timed; `front` are the arguments in front of the dim."""
     def workloads(make):
-        for label, dim in ("rows", 1), ("columns", 0), ("all", None):
-            yield f"8192x8192 {label}", lambda dim=dim: (make(8192, 8192), dim), 4 * 8192 * 8192, 8192 * 8192
+        for kind in types.float32, types.bfloat16:
+            rows = (1 << 17) // kind.itemsize
+            for label, dim in (("rows", 1), ("columns", 0), ("all", None))[:3 if whole else 2]:
+                yield (f"{rows}x4096 {kind.name} {label}",
+                       lambda dim=dim, rows=rows, kind=kind: (make(rows, 4096, dtype=kind), *front, dim), rows * 4096 * kind.itemsize, 0)
     f.workloads(workloads)
 
 

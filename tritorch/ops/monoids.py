@@ -1,0 +1,95 @@
+"""Reductions on the GPU: a monoid (`triton_kernels/reduce.py`) run over the rows of any layout."""
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from tritorch.cuda import tuner
+from tritorch.cuda.launch import kernels, launch, sm_count, tile
+from tritorch.dtype import types
+from tritorch.ops.rows import chunk_of, forms, half, remember, row_strides, rows
+from tritorch.shape import cdiv, next_power_of_2
+from tritorch.tensor import empty
+
+K = kernels("reduce")
+STEPS = {"argmax", "argmin", "moments"}                                  # monoids that take one more element in a cheaper way
+
+
+class Monoid(NamedTuple):
+    """A reduction by the names of its device functions: <lift>_lift, <combine>_combine, _step and _fold, <finish>_finish.
+
+    `states` are the dtypes of its state; None stands for the accumulator's.
+    """
+
+    lift: str
+    combine: str
+    finish: str = "first"
+    states: tuple = (None,)
+
+
+@lru_cache(maxsize=512)
+def functions(monoid):
+    """The device functions of a monoid as launch keywords: those of the first stage alone, those of both."""
+    step = monoid.combine + ("_step" if monoid.combine in STEPS else "_combine")
+    return {"LIFT": getattr(K, monoid.lift + "_lift"), "STEP": getattr(K, step)}, \
+        {"FOLD": getattr(K, monoid.combine + "_fold"), "FINISH": getattr(K, monoid.finish + "_finish")}
+
+
+@remember
+def plan(shape, dims, count, *strides):
+    """What follows from layouts alone: the geometry, and what each operand varies along."""
+    geometry = rows(shape, dims, *strides)
+    return geometry, forms(geometry, count)
+
+
+WAYS = ((4096, 4, 8), (4096, 8, 8), (8192, 8, 4), (2048, 4, 8), (4096, 4, 4), (8192, 4, 4), (16384, 16, 4))
+"""Elements of a tile (half of it where the state is more than one value), warps, programs a multiprocessor where rows are cut."""
+
+
+@remember
+def tiles(M, N, across, itemsize, states, processors):
+    """Candidates: tiles, and into how many pieces (a power of two) to cut few long rows."""
+    found = []
+    for limit, warps, per_sm in WAYS if processors else WAYS[:1]:
+        limit = limit if states == 1 else limit // 2
+        m = min(next_power_of_2(M), max(512 // itemsize, 64)) if across else 1
+        n = min(next_power_of_2(N), limit // m)
+        m = m if across else min(next_power_of_2(M), limit // n)
+        if not processors:
+            m, n = min(half(M), 1024), min(half(N), 1024)
+        wanted = per_sm * processors // cdiv(M, m) if processors else 2
+        pieces = max(min(_power_below(wanted), _power_below(cdiv(N, n)), 1024), 1)
+        way = {"BLOCK_M": m, "BLOCK_N": n, "pieces": pieces, "num_warps": warps}
+        if way not in found:
+            found.append(way)
+    return tuple(found)
+
+
+def _power_below(n):
+    return 1 << max(n.bit_length() - 1, 0)
+
+
+def reduce_rows(outs, inputs, dims, keepdim, monoid, acc, identity=0, param=0.0):
+    """Reduce `inputs`, of one shape, over `dims` into `outs` on the GPU: in one launch or, where there are few long rows, in two."""
+    strides = [row_strides(o, dims, keepdim) for o in outs] + [x.strides for x in inputs]
+    geometry, kinds = plan(inputs[0].shape, dims, len(inputs), *strides)
+    M, shape_m, stride_m, N, shape_n, stride_n, across, wide = geometry
+    if not M:
+        return
+    first, both = functions(monoid)
+    param, size = np.float64(param) if acc is types.float64 else float(param), inputs[0].dtype.itemsize
+
+    def run(way):
+        m, n, pieces, warps = way["BLOCK_M"], way["BLOCK_N"], way["pieces"], way["num_warps"]
+        chunk = chunk_of(N, n, pieces)
+        targets = tuple(outs) if pieces == 1 else tuple([empty((pieces, M), s or acc, outs[0].device) for s in monoid.states])
+        even = N > 0 and M % m == N % n == 0 and cdiv(N, chunk) == pieces
+        launch(K.reduce_kernel, (cdiv(M, m), pieces), targets, tuple(inputs), shape_m, stride_m, shape_n, stride_n, M, N, chunk, N, param,
+               **first, **both, FORMS=kinds, IDENTITY=identity, ACC=getattr(K.tl, acc.name), OUTS=len(outs), WIDE=wide, EVEN=even,
+               SPLIT=pieces > 1, BLOCK_M=m, BLOCK_N=n, num_warps=warps)
+        if pieces > 1:
+            m = min(m, max(4096 // pieces, 1))
+            launch(K.merge_kernel, (cdiv(M, m),), tuple(outs), targets, shape_m, stride_m, M, N, param, **both, BLOCK_M=m, SPLITS=pieces)
+
+    ways = tiles(M, N, across, size, len(monoid.states), tile(1, 0) and sm_count())
+    run(ways[0] if len(ways) == 1 else tuner.choose("reduce", (monoid.combine, size, across, M, N), ways, K.reduce_kernel, run))
