@@ -138,8 +138,10 @@ def op(body=None, *, returns=("out",), aliasable=False):
 def impl(door, kind, *, raw=False):
     """How the operator runs on devices of type `kind`: `fn(outputs…, every parameter…)` fills the outputs.
 
-    On the CPU tensors arrive as numpy arrays, and numpy does not warn about infinities and NaN, unless `raw`. Giving an
-    implementation again replaces it.
+    On the CPU tensors arrive as numpy arrays, and numpy does not warn about infinities and NaN. On CUDA what a call launches is
+    launched again by later calls whose arguments have the same shapes, strides, dtypes and numbers, without `fn` (see repeat.py): it must
+    look at nothing else, or have `driver.forget_calls()` called when that changes. `raw` leaves both out. Giving an implementation again
+    replaces it.
     """
 
     def verb(fn):
