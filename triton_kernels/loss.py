@@ -11,13 +11,15 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.reduce import logsumexp_combine, logsumexp_fold, offsets
+from triton_kernels.reduce import offsets
+from triton_kernels.rows import online, online_rows
 
 
 @triton.jit
 def cross_entropy_kernel(
     loss_ptr, weight_ptr, lse_ptr, x_ptr, target_ptr, w_ptr, shape_m, stride_m, stride_xn, M, N, ignore_index, smoothing,
-    SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Loss, weight of the target and log-sum-exp of every row; `stride_m` holds the strides of these, x and the target."""
     RANK: tl.constexpr = len(shape_m)
@@ -28,20 +30,21 @@ def cross_entropy_kernel(
     tl.device_assert(~counts | (target >= 0) & (target < N), "cross_entropy: a target is not a class")
     counts = counts & (target >= 0) & (target < N)
     lane = tl.arange(0, BLOCK_N)[None, :]
-    top = tl.full((BLOCK_M, BLOCK_N), float("-inf"), ACC)
-    total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-    dot = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-    weights = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-    for j in range(0, N, BLOCK_N):
+    top = tl.full((BLOCK_M, LANES), float("-inf"), ACC)
+    total = tl.zeros((BLOCK_M, LANES), ACC)
+    if SMOOTH:
+        dot = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+        weights = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         n = j + lane
         valid = (m < M)[:, None] & (n < N)
         x = tl.load(x_rows[:, None] + n.to(tl.int64) * stride_xn, mask=valid, other=float("-inf")).to(ACC)
-        top, total = logsumexp_combine(top, total, x, tl.where(n < N, 1, 0).to(ACC))
+        top, total = online(top, total, x, LANES, VEC)
         if SMOOTH:
             w = class_weight(w_ptr, n, N, ACC)
             weights += w
             dot += tl.where(n < N, w * x, 0)
-    top, total = logsumexp_fold((top, total))
+    top, total = online_rows(top, total)
     log_total = tl.where(total == 0, 0, tl.log(total))
     x = tl.load(x_rows + target * stride_xn, mask=counts, other=0).to(ACC)
     w = tl.where(counts, class_weight(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
@@ -64,7 +67,7 @@ def class_weight(w_ptr, n, N, ACC: tl.constexpr):
 @triton.jit
 def cross_entropy_backward_kernel(
     gx_ptr, g_ptr, x_ptr, lse_ptr, target_ptr, w_ptr, sum_w_ptr, shape_m, stride_m, stride_gxn, stride_xn, M, N, chunk,
-    ignore_index, smoothing, SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ignore_index, smoothing, SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):
     """g of every row times the formula above. `stride_m` holds the strides of gx, g, x, lse and the target."""
     RANK: tl.constexpr = len(shape_m)
@@ -81,7 +84,7 @@ def cross_entropy_backward_kernel(
         hit = (1 - smoothing) * hit
         mass = hit + (smoothing / N * tl.load(sum_w_ptr).to(ACC) if sum_w_ptr is not None else smoothing)
     start = tl.program_id(1) * chunk
-    for j in range(start, tl.minimum(start + chunk, N), BLOCK_N):
+    for j in tl.range(start, tl.minimum(start + chunk, N), BLOCK_N, num_stages=STAGES):
         n = j + tl.arange(0, BLOCK_N)[None, :]
         valid = (m < M)[:, None] & (n < N)
         x = tl.load(x_rows[:, None] + n.to(tl.int64) * stride_xn, mask=valid, other=0).to(ACC)

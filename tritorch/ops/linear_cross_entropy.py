@@ -15,16 +15,15 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.composite import result_dtype
-from tritorch.ops.gemm import gemm
-from tritorch.ops.loss import (
-    cross_entropy,
+from tritorch.ops.cross_entropy import (
     cross_entropy_backward,
     cross_entropy_backward_cpu,
     cross_entropy_backward_cuda,
     cross_entropy_cpu,
     cross_entropy_cuda,
-    reduced,
 )
+from tritorch.ops.gemm import gemm
+from tritorch.ops.loss import cross_entropy, reduced
 from tritorch.ops.matmul import linear
 from tritorch.ops.normalize import contiguous, scalar
 from tritorch.ops.reduce import Monoid, reduce_rows

@@ -1,0 +1,227 @@
+"""Cross entropy against class indices, as fused operators: the rows' losses, and their gradient. The public function is in `loss`."""
+import numpy as np
+
+from tritorch.autograd.modes import state
+from tritorch.autograd.snapshot import expendable
+from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.cuda.tuner import choose
+from tritorch.dispatch import op
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops.create import arange
+from tritorch.ops.normalize import contiguous, scalar
+from tritorch.ops.reduce import single, sums_along
+from tritorch.ops.rows import half, remember, rows
+from tritorch.shape import cdiv, next_power_of_2
+from tritorch.tensor import empty, strided
+
+K = kernels("loss")
+
+
+def class_dim(x):
+    """Classes are dim 1, or dim 0 of a single sample."""
+    return min(x.ndim, 2) - 1
+
+
+@op(returns=("loss", "target_weight", "lse"))
+def cross_entropy_rows(input, target, weight=None, ignore_index=-100, label_smoothing=0.0):
+    """Cross entropy of every sample, the weight of its target (0 where ignored), and the log-sum-exp of its logits.
+
+    loss = (1 - s) · w_t · (lse - x_t) + s / C · Σ w_c · (lse - x_c). Only `loss` has a gradient. Half types give float32.
+    """
+    name, dim = "cross_entropy", class_dim(input)
+    check(input.ndim > 0 and input.dtype.is_floating_point, name, "floating logits of at least one dim", input.dtype, input.shape)
+    rest = (*input.shape[:dim], *input.shape[dim + 1:])
+    check(target.shape == rest, name, f"targets of shape {rest}", target.shape)
+    check(target.dtype in (types.int64, types.int32, types.uint8), name, "class indices or probabilities", target.dtype)
+    fits = weight is None or weight.shape == (input.shape[dim],)
+    check(fits, name, f"a weight for each of {input.shape[dim]} classes", None if fits else weight.shape)
+    check(0 <= label_smoothing <= 1, name, "label_smoothing in [0, 1]", label_smoothing)
+    row = rest, input.dtype.compute, input.device
+    return [row, row, row]
+
+
+@cross_entropy_rows.impl("cpu")
+def cross_entropy_cpu(loss, target_weight, lse, x, target, weight, ignore_index, label_smoothing):
+    dim, x = class_dim(x), single(x)
+    counts = target != ignore_index
+    if not (counts & (target >= 0) & (target < x.shape[dim]) == counts).all():
+        wrong = target[counts & ((target < 0) | (target >= x.shape[dim]))].flat[0]
+        raise IndexError(f"cross_entropy: expected class indices in [0, {x.shape[dim] - 1}], got {wrong}")
+    at = np.where(counts, target, 0).astype(np.int64)
+    top = x.max(axis=dim, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0)
+    e = np.subtract(x, top)
+    np.exp(e, out=e)
+    total = np.log(sums_along(e, dim))
+    lse[...] = (total + top).reshape(lse.shape)
+    target_weight[...] = counts if weight is None else np.where(counts, weight[at], 0)
+    picked = np.take_along_axis(x, np.expand_dims(at, dim), dim)
+    loss[...] = np.where(counts, target_weight * (total + (top - picked)).reshape(loss.shape), 0)
+    if label_smoothing:
+        w = along(weight, x, dim) if weight is not None else x.dtype.type(1)
+        smooth = ((np.expand_dims(lse, dim) - x) * w).sum(axis=dim)
+        loss[...] = np.where(counts, (1 - label_smoothing) * loss + label_smoothing / x.shape[dim] * smooth, 0)
+
+
+def along(weight, x, dim):
+    """Class weights in the shape of x."""
+    return weight.astype(x.dtype).reshape([-1 if d == dim else 1 for d in range(x.ndim)])
+
+
+LONG = ((4096, 8, 1, 4), (4096, 4, 1, 4), (8192, 8, 1, 2), (8192, 16, 1, 2), (2048, 4, 1, 8), (4096, 8, 3, 8), (2048, 4, 3, 8))
+"""Ways to walk along the classes of a row: so many at a time, warps, stages, tiles of a piece, which is what a program has backward."""
+ACROSS = ((64, 32, 4), (64, 64, 8), (128, 32, 8), (32, 64, 4))
+"""Ways where rows, not classes, are next to each other in memory: rows and classes at a time, warps."""
+
+
+@remember
+def class_tiles(M, N, across, simulated):
+    """Candidates for the kernels of cross entropy."""
+    height, width = next_power_of_2(M), next_power_of_2(N)
+    if simulated:
+        ways = [(min(half(M), 512), min(half(N), 2048), 4, 1, 1)]
+    elif across:
+        ways = [(min(m, height), min(n, width), warps, 1, 4) for m, n, warps in ACROSS]
+    elif width >= 2048:
+        ways = [(1, min(n, width), warps, stages, tiles) for n, warps, stages, tiles in LONG]
+    else:
+        ways = [(max(min(height, size // width), 1), width, warps, 1, 1) for size, warps in ((2048, 4), (4096, 4), (1024, 1), (4096, 8))]
+    return tuple([dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "STAGES", "TILES"), way)) for way in dict.fromkeys(ways)])
+
+
+def launch_classes(family, kernel, geometry, dtype, start, trial=None):
+    """Call `start(options, tiles of a piece, lanes, elements of a vector)` with the best tile; `trial`, if start itself may be called
+    but once, is called to find it."""
+    M, N, across = geometry.M, geometry.N, geometry.across
+    ways = class_tiles(M, N, across, bool(tile(0, 1)))
+    vector = 16 // dtype.itemsize if geometry.stride_n[-1] == 1 and N % 8 == 0 else 1
+
+    def run(t, start=trial or start):
+        options = {name: value for name, value in t.items() if name != "TILES"}
+        vec = min(vector, t["BLOCK_N"])
+        lanes = max(32 * t["num_warps"] // (cdiv(t["BLOCK_M"], 8) if across else t["BLOCK_M"]), 1)
+        start(options, t["TILES"], min(lanes, t["BLOCK_N"] // vec), vec)
+
+    if M:
+        run(ways[0] if len(ways) == 1 else choose(family, (dtype.name, across, vector > 1, M, N), ways, kernel, run), start)
+
+
+@cross_entropy_rows.impl("cuda")
+def cross_entropy_cuda(loss, target_weight, lse, x, target, weight, ignore_index, label_smoothing):
+    geometry = rows(x.shape, (class_dim(x),), *[t.strides for t in (loss, target_weight, lse, x, target)])
+    M, shape_m, stride_m, N, _, (stride_xn,), *_ = geometry
+    acc, weight = x.dtype.compute, contiguous(weight)
+
+    def start(options, tiles, lanes, vec):
+        launch(K.cross_entropy_kernel, (cdiv(M, options["BLOCK_M"]),), loss, target_weight, lse, x, target, weight, shape_m, stride_m,
+               stride_xn, M, N, ignore_index, scalar(label_smoothing, acc), SMOOTH=label_smoothing > 0, ACC=getattr(K.tl, acc.name),
+               LANES=lanes, VEC=vec, **options)
+
+    launch_classes("cross_entropy", K.cross_entropy_kernel, geometry, x.dtype, start)
+
+
+@cross_entropy_rows.grad("input")
+def cross_entropy_grad(g_loss, input, target, weight, lse, ignore_index, label_smoothing):
+    if state.grad:
+        lse = input.logsumexp(class_dim(input)).to(lse.dtype)
+    values = g_loss, input, target, lse, weight, ignore_index, label_smoothing
+    return cross_entropy_backward.into(input.detach(), *values) if expendable(input) else cross_entropy_backward(*values)
+
+
+@op(aliasable=True)                                                      # so that the gradient can take the place of the logits
+def cross_entropy_backward(gradient, input, target, lse, weight=None, ignore_index=-100, label_smoothing=0.0):
+    """The gradient of cross entropy with respect to the logits, from that of every sample's loss.
+
+    gx_c = g · (exp(x_c - lse) · ((1 - s) · w_t + s / C · Σ w) - (1 - s) · w_t · [c = t] - s / C · w_c)
+    """
+    return input.shape, input.dtype, input.device
+
+
+@cross_entropy_backward.impl("cpu")
+def cross_entropy_backward_cpu(gx, g, x, target, lse, weight, ignore_index, label_smoothing):
+    dim, x, g = class_dim(x), single(x), single(g)
+    counts = target != ignore_index
+    at = np.where(counts, target, 0).astype(np.int64)
+    scale = np.where(counts, g, 0)
+    share = label_smoothing / x.shape[dim]
+    hit = (1 - label_smoothing) * (scale if weight is None else scale * weight[at].astype(x.dtype))
+    total = x.shape[dim] if weight is None else weight.sum(dtype=x.dtype)
+    work = gx if gx.dtype == x.dtype else np.empty_like(x)
+    np.subtract(x, np.expand_dims(lse, dim), out=work)
+    np.exp(work, out=work)
+    work *= np.expand_dims(hit + share * total * scale, dim)
+    if label_smoothing:
+        work -= np.expand_dims(scale, dim) * (share if weight is None else share * along(weight, x, dim))
+    if not counts.all():
+        work[np.broadcast_to(np.expand_dims(~counts, dim), x.shape)] = 0
+    at = np.expand_dims(at, dim)
+    np.put_along_axis(work, at, np.take_along_axis(work, at, dim) - np.expand_dims(hit, dim), dim)
+    if work is not gx:
+        gx[...] = work
+
+
+@cross_entropy_backward.impl("cuda")
+def cross_entropy_backward_cuda(gx, g, x, target, lse, weight, ignore_index, label_smoothing):
+    geometry = rows(x.shape, (class_dim(x),), *[t.strides for t in (gx, g, x, lse, target)])
+    M, shape_m, stride_m, N, _, stride_n, *_ = geometry
+    acc, weight = x.dtype.compute, contiguous(weight)
+    total = weight.sum() if weight is not None and label_smoothing else None
+
+    def start(options, tiles, *_, out=gx):
+        chunk = tiles * options["BLOCK_N"]
+        grid = cdiv(M, options["BLOCK_M"]), cdiv(N, chunk)
+        launch(K.cross_entropy_backward_kernel, grid, out, g, x, lse, target, weight, total, shape_m, stride_m, *stride_n, M, N, chunk,
+               ignore_index, scalar(label_smoothing, acc), SMOOTH=label_smoothing > 0, ACC=getattr(K.tl, acc.name), **options)
+
+    def trial(*how):                                                     # gx may lie where the logits are, which are needed once more
+        spare = empty((gx.storage.nbytes // gx.dtype.itemsize,), gx.dtype, gx.device)
+        start(*how, out=strided(spare.storage, gx.shape, gx.strides, gx.offset, gx.dtype))
+
+    launch_classes("cross_entropy_backward", K.cross_entropy_backward_kernel, geometry, x.dtype, start,
+                   trial if gx.storage is x.storage else None)
+
+
+@cross_entropy_backward.formula
+def cross_entropy_backward_formula(gradient, input, target, lse, weight, ignore_index, label_smoothing):
+    dim = class_dim(input)
+    n, shape = input.shape[dim], [-1 if d == dim else 1 for d in range(input.ndim)]
+    w = (input.new_ones(n) if weight is None else weight).reshape(shape)
+    hit = (arange(n, device=input.device).reshape(shape) == target.unsqueeze(dim)).to(input.dtype) * w
+    share, hits = label_smoothing / n, (1 - label_smoothing) * hit
+    mass = hits.sum(dim, keepdim=True) + share * w.sum()
+    rate = (input - lse.unsqueeze(dim)).exp() * mass - hits - share * w
+    return rate * (gradient * (target != ignore_index)).unsqueeze(dim)
+
+
+@cross_entropy_rows.samples
+def cross_entropy_samples(make):
+    yield make(4, 7), make(4, integer=True, low=0, high=7)
+    yield make(5, 3), make(5, integer=True, low=0, high=3), make(3, positive=True, grad=False), 1, 0.1
+    yield make(2, 5, 3, 2), make(2, 3, 2, integer=True, low=0, high=5), None, 2
+    yield make(3, 301), make(3, integer=True, low=0, high=301), None, -100, 0.2
+    yield make(6), make(integer=True, low=0, high=6)
+    yield make(0, 4), make(0, integer=True, low=0, high=4)
+
+
+@cross_entropy_backward.samples
+def cross_entropy_backward_samples(make):
+    yield make(4), make(4, 7), make(4, integer=True, low=0, high=7), make(4)
+    yield make(5), make(5, 3), make(5, integer=True, low=0, high=3), make(5), make(3, positive=True, grad=False), 1, 0.1
+    yield make(2, 3, 2), make(2, 5, 3, 2), make(2, 3, 2, integer=True, low=0, high=5), make(2, 3, 2), None, 2
+    yield make(3), make(3, 301), make(3, integer=True, low=0, high=301), make(3), None, -100, 0.2
+
+
+@cross_entropy_rows.errors
+def cross_entropy_errors(make):
+    yield (make(4, 7), make(5, integer=True, low=0, high=7)), {}, RuntimeError, "expected targets of shape (4,)"
+    yield (make(4, 7), make(4, integer=True, low=7, high=8)), {}, IndexError, "expected class indices in [0, 6], got 7"
+    yield (make(4, 7), make(4, integer=True, low=0, high=7), make(3)), {}, RuntimeError, "expected a weight for each of 7 classes"
+
+
+cross_entropy_rows.workloads(lambda make: [
+    (f"8192x{n}", lambda n=n: (make(8192, n, dtype=types.bfloat16), make(8192, integer=True, low=0, high=n)), 2 * 8192 * n, 4 * 8192 * n)
+    for n in (32768, 50304, 131072)])
+cross_entropy_backward.workloads(lambda make: [
+    (f"8192x{n}", lambda n=n: (make(8192), make(8192, n, dtype=types.bfloat16), make(8192, integer=True, low=0, high=n), make(8192)),
+     4 * 8192 * n, 4 * 8192 * n) for n in (32768, 50304, 131072)])
