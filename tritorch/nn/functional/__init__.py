@@ -89,3 +89,4 @@ from tritorch.ops.pooling import (
     max_unpool1d,
     max_unpool2d,
 )
+from tritorch.ops.residual_norm import dropout_add_layer_norm, dropout_add_rms_norm

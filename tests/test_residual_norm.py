@@ -1,0 +1,112 @@
+"""dropout_add_layer_norm and dropout_add_rms_norm against the chain of operators that they replace."""
+import numpy as np
+import pytest
+
+import tritorch
+from tritorch.nn import functional as F
+
+
+def values(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture(params=["simulated", "hardware"])
+def tiles(request, monkeypatch):
+    """Both choices of block sizes: those for the simulator and those for a GPU."""
+    monkeypatch.setattr(tritorch.cuda.driver, "hardware_tiles", request.param == "hardware")
+
+
+def leaves(place, shape, kind=tritorch.float32, stream=None):
+    """input, residual, weight and bias."""
+    kinds = kind, stream or kind, kind, kind
+    shapes = shape, shape, shape[-1:], shape[-1:]
+    return [tritorch.tensor(values(*s, seed=k)).to(k_).to(place).requires_grad_() for k, (s, k_) in enumerate(zip(shapes, kinds))]
+
+
+def fused(center, x, residual, w, b, p, generator):
+    if center:
+        return F.dropout_add_layer_norm(x, residual, w.shape, w, b, p, generator=generator)
+    return F.dropout_add_rms_norm(x, residual, w.shape, w, p, generator=generator)
+
+
+def chained(center, x, residual, w, b, p, generator):
+    stream = residual + F.dropout(x, p, generator=generator)
+    return (F.layer_norm(stream, w.shape, w, b) if center else F.rms_norm(stream, w.shape, w)), stream
+
+
+def run(function, center, tensors, p):
+    """Both results and the gradients of all tensors, as arrays."""
+    generator = tritorch.Generator(tensors[0].device).manual_seed(11)
+    outs = function(center, *tensors, p, generator)
+    tensors = tensors if center else tensors[:3]
+    weights = [tritorch.tensor(values(*o.shape, seed=9 + k)).to(o) for k, o in enumerate(outs)]
+    return [t.detach().float().cpu().array for t in (*outs, *tritorch.autograd.grad(outs, tensors, weights))]
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("shape", [(5, 7), (2, 3, 8), (70, 33), (3, 4100)])
+def test_is_the_chain(shape, p, center, cuda, tiles):
+    for place in ("cpu", cuda):
+        got, want = [run(function, center, leaves(place, shape), p) for function in (fused, chained)]
+        for g, h in zip(got, want):
+            np.testing.assert_allclose(g, h, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("width", [16388, 20001])
+def test_rows_that_do_not_fit_in_registers(width, cuda, tiles):
+    for center in (True, False):
+        got, want = [run(function, center, leaves(cuda, (2, width)), 0.2) for function in (fused, chained)]
+        for g, h in zip(got, want):
+            np.testing.assert_allclose(g, h, rtol=1e-3, atol=2e-3)
+
+
+def test_a_wide_stream_beside_half_inputs(cuda):
+    for place in ("cpu", cuda):
+        x, residual, w, b = leaves(place, (4, 64), tritorch.bfloat16, tritorch.float32)
+        y, stream = F.dropout_add_layer_norm(x, residual, (64,), w, b)
+        assert y.dtype is tritorch.bfloat16 and stream.dtype is tritorch.float32
+        np.testing.assert_array_equal(stream.detach().cpu().array, (residual.detach() + x.detach().float()).cpu().array)
+        gx, gr = tritorch.autograd.grad([y, stream], [x, residual], [tritorch.ones_like(y), tritorch.ones_like(stream)])
+        assert gx.dtype is tritorch.bfloat16 and gr.dtype is tritorch.float32
+
+
+def test_layouts_of_the_operands(cuda):
+    x, residual, w, b = leaves(cuda, (6, 5, 12))
+    want = F.dropout_add_layer_norm(x, residual, (12,), w, b)
+    turned = residual.detach().permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    gapped = tritorch.tensor(np.repeat(x.detach().cpu().array, 2, 1)).to(cuda)[:, ::2]
+    for got, expect in zip(F.dropout_add_layer_norm(gapped, turned, (12,), w, b), want):
+        np.testing.assert_allclose(got.detach().cpu().array, expect.detach().cpu().array, rtol=1e-5, atol=1e-6)
+
+
+def test_no_numbers_are_drawn_without_dropout():
+    x, residual, w, b = leaves("cpu", (3, 8))
+    generator = tritorch.Generator().manual_seed(1)
+    F.dropout_add_layer_norm(x, residual, (8,), w, b, 0.5, False, generator=generator)
+    F.dropout_add_rms_norm(x, residual, (8,), w, 0.0, generator=generator)
+    assert generator.get_offset() == 0
+    assert (F.dropout_add_rms_norm(x, residual, (8,), w, 1.0, generator=generator)[1] == residual).all()
+
+
+def test_gradients_when_only_one_result_is_used(cuda):
+    for place in ("cpu", cuda):
+        x, residual, w, b = leaves(place, (3, 8))
+        y, stream = F.dropout_add_layer_norm(x, residual, (8,), w, b, 0.5)
+        (g,) = tritorch.autograd.grad(stream.sum(), [residual], retain_graph=True)
+        assert (g == 1).all()
+        (g,) = tritorch.autograd.grad(y.sum(), [b])
+        assert (g == 3).all()
+
+
+def test_second_derivatives(cuda):
+    found = []
+    for place in ("cpu", cuda):
+        for function in (fused, chained):
+            x, residual, w, b = leaves(place, (5, 4))
+            y, stream = function(True, x, residual, w, b, 0.3, tritorch.Generator(x.device).manual_seed(3))
+            (g,) = tritorch.autograd.grad((y ** 3).sum() + (stream ** 2).sum(), [x], create_graph=True)
+            found.append([t.cpu().array for t in tritorch.autograd.grad((g * g).sum(), [x, w])])
+    for other in found[1:]:
+        for g, h in zip(other, found[0]):
+            np.testing.assert_allclose(g, h, rtol=2e-3, atol=2e-3)

@@ -1,0 +1,201 @@
+"""Dropout, addition to the residual stream and its layer or RMS norm in one kernel, forward and backward.
+
+    s = residual + x · keep / (1 - p)          y = (s - mean) · rstd · w + b
+    gs = g_s + rstd · (g·w - mean(g·w) - x̂ · mean(g·w·x̂))        gx = gs · keep / (1 - p)        gw = Σ g·x̂        gb = Σ g
+
+The norm is that of s as it is stored, rounded to its dtype. Element i keeps by word i of the Philox stream, as in `dropout_kernel`.
+"""
+
+import triton
+import triton.language as tl
+
+from triton_kernels.normalize import norm_slope
+from triton_kernels.random import in_order, philox_words
+from triton_kernels.reduce import affine_combine, offsets
+from triton_kernels.rows import again, store_line
+
+
+@triton.jit
+def dropped(m, start, N, threshold, scale, seed, offset, base_ptr, EVEN: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr):
+    """What the columns from `start` on of rows m are multiplied with: 0 or `scale`. EVEN: 4 divides N, so that four neighbours share a
+    counter; else every element draws for itself."""
+    if EVEN:
+        index = (m * N + start) // 4 + tl.arange(0, BLOCK_N // 4)[None, :]
+        w0, w1, w2, w3 = philox_words(seed, offset, index, 0, base_ptr)
+        bits = in_order(w0, w1, w2, w3)
+    else:
+        i = m * N + start + tl.arange(0, BLOCK_N)[None, :]
+        w0, w1, w2, w3 = philox_words(seed, offset, i // 4, 0, base_ptr)
+        bits = tl.where(i % 4 < 2, tl.where(i % 4 == 0, w0, w1), tl.where(i % 4 == 2, w2, w3))
+    return tl.where(bits >= threshold.to(tl.uint32), scale.to(ACC), 0.0)
+
+
+@triton.jit
+def stream_tile(
+    x_ptr, residual_ptr, base_ptr, m, start, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale, seed, offset,
+    DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """residual + x · keep / (1 - p), as ACC."""
+    RANK_M: tl.constexpr = len(shape_m)
+    RANK_N: tl.constexpr = len(shape_n)
+    n = start + tl.arange(0, BLOCK_N)[None, :]
+    valid = inside & (n < N)
+    x_ptrs = x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M) + offsets(n, shape_n, stride_n, 2 * RANK_N)
+    residual_ptrs = residual_ptr + offsets(m, shape_m, stride_m, 3 * RANK_M) + offsets(n, shape_n, stride_n, 3 * RANK_N)
+    x, residual = tl.load(x_ptrs, mask=valid, other=0), tl.load(residual_ptrs, mask=valid, other=0)
+    if DROP:
+        return residual.to(ACC) + x.to(ACC) * dropped(m, start, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N)
+    else:
+        return residual.to(ACC) + x.to(ACC)
+
+
+@triton.jit
+def normed(s, mean, rstd, w_ptr, b_ptr, n, N, ACC: tl.constexpr):
+    y = (s - mean) * rstd
+    if w_ptr is not None:
+        y *= tl.load(w_ptr + n, mask=n < N, other=0, eviction_policy="evict_last").to(ACC)
+    if b_ptr is not None:
+        y += tl.load(b_ptr + n, mask=n < N, other=0, eviction_policy="evict_last").to(ACC)
+    return y
+
+
+@triton.jit(do_not_specialize=["threshold", "scale", "seed", "offset"])
+def residual_norm_kernel(
+    out_ptr, sum_ptr, mean_ptr, rstd_ptr, x_ptr, residual_ptr, w_ptr, b_ptr, base_ptr, shape_m, stride_m, shape_n, stride_n, M, N, eps,
+    threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
+    CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+):
+    """A row that fits in registers is read once; of a longer one the sum comes back from the cache. Operands are out, sum, x, residual,
+    then mean and rstd, which have rows only."""
+    RANK: tl.constexpr = len(shape_m)
+    RANK_N: tl.constexpr = len(shape_n)
+    lane = tl.arange(0, BLOCK_N)[None, :]
+    for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
+        m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+        inside = m < M
+        out_rows, sum_rows = out_ptr + offsets(m, shape_m, stride_m), sum_ptr + offsets(m, shape_m, stride_m, RANK)
+        mean = tl.zeros((BLOCK_M, 1), ACC)
+        if LOOP:
+            total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+                s = stream_tile(x_ptr, residual_ptr, base_ptr, m, j, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale,
+                                seed, offset, DROP, EVEN, ACC, BLOCK_N).to(sum_ptr.dtype.element_ty)
+                tl.store(sum_rows + offsets(j + lane, shape_n, stride_n, RANK_N), s, mask=inside & (j + lane < N))
+                total += s.to(ACC)
+            if CENTER:
+                mean = tl.sum(total, 1, keep_dims=True) / N
+            tl.debug_barrier()                                           # what other threads stored is read below
+            square = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+                valid = inside & (j + lane < N)
+                s = tl.load(sum_rows + offsets(j + lane, shape_n, stride_n, RANK_N), mask=valid, other=0).to(ACC)
+                s = tl.where(valid, s - mean, 0)
+                square += s * s
+            rstd = 1 / tl.sqrt(tl.sum(square, 1, keep_dims=True) / N + eps)
+            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+                n = j + lane
+                s = tl.load(sum_rows + offsets(n, shape_n, stride_n, RANK_N), mask=inside & (n < N), other=0).to(ACC)
+                tl.store(out_rows + offsets(n, shape_n, stride_n), normed(s, mean, rstd, w_ptr, b_ptr, n, N, ACC), mask=inside & (n < N))
+        else:
+            valid = inside & (lane < N)
+            s = stream_tile(x_ptr, residual_ptr, base_ptr, m, 0, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale, seed,
+                            offset, DROP, EVEN, ACC, BLOCK_N).to(sum_ptr.dtype.element_ty)
+            tl.store(sum_rows + offsets(lane, shape_n, stride_n, RANK_N), s, mask=valid)
+            first, second = s.to(ACC), again(s, ACC)
+            if CENTER:
+                mean = tl.sum(tl.where(valid, first, 0), 1, keep_dims=True) / N
+            square = tl.where(valid, second - mean, 0)
+            rstd = 1 / tl.sqrt(tl.sum(square * square, 1, keep_dims=True) / N + eps)
+            tl.store(out_rows + offsets(lane, shape_n, stride_n), normed(second, mean, rstd, w_ptr, b_ptr, lane, N, ACC), mask=valid)
+        tl.store(mean_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mean, mask=inside)
+        tl.store(rstd_ptr + offsets(m, shape_m, stride_m, 5 * RANK), rstd, mask=inside)
+
+
+@triton.jit
+def slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST: tl.constexpr):
+    """Tiles of g, g_s and s, operands FIRST and on; 0 outside."""
+    RANK_M: tl.constexpr = len(shape_m)
+    RANK_N: tl.constexpr = len(shape_n)
+    valid = inside & (n < N)
+    g_ptrs = g_ptr + offsets(m, shape_m, stride_m, FIRST * RANK_M) + offsets(n, shape_n, stride_n, FIRST * RANK_N)
+    s_ptrs = sum_ptr + offsets(m, shape_m, stride_m, (FIRST + 2) * RANK_M) + offsets(n, shape_n, stride_n, (FIRST + 2) * RANK_N)
+    g_sum_ptrs = g_sum_ptr + offsets(m, shape_m, stride_m, (FIRST + 1) * RANK_M) + offsets(n, shape_n, stride_n, (FIRST + 1) * RANK_N)
+    g, s = tl.load(g_ptrs, mask=valid, other=0), tl.load(s_ptrs, mask=valid, other=0)
+    return g, tl.load(g_sum_ptrs, mask=valid, other=0), s
+
+
+@triton.jit(do_not_specialize=["threshold", "scale", "seed", "offset"])
+def residual_norm_backward_kernel(
+    gs_ptr, gx_ptr, gw_ptr, gb_ptr, g_ptr, g_sum_ptr, sum_ptr, mean_ptr, rstd_ptr, w_ptr, base_ptr,
+    shape_m, stride_m, shape_n, stride_n, M, N, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
+    CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+):
+    """Gradient of the residual and, where DROP, of x; with PARTIAL every program also adds up gw and gb of all its rows. Operands are gs,
+    gx (where DROP), g, g_s, s; mean and rstd are contiguous."""
+    RANK: tl.constexpr = len(shape_m)
+    RANK_N: tl.constexpr = len(shape_n)
+    FIRST: tl.constexpr = 2 if DROP else 1
+    lane = tl.arange(0, BLOCK_N)[None, :]
+    if PARTIAL:
+        gw_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+        gb_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
+        m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+        rstd = tl.load(rstd_ptr + m, mask=m < M, other=0).to(ACC)[:, None]
+        mean = rstd * 0
+        if CENTER:
+            mean = tl.load(mean_ptr + m, mask=m < M, other=0).to(ACC)[:, None]
+        m = m[:, None]
+        inside = m < M
+        gs_rows = gs_ptr + offsets(m, shape_m, stride_m)
+        if LOOP:
+            sum_g = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+            sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+                g, _, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST)
+                g = weighted(g.to(ACC), w_ptr, j + lane, N, ACC)
+                sum_g += g
+                sum_gx += g * ((s.to(ACC) - mean) * rstd)
+            shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
+            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+                n = j + lane
+                valid = inside & (n < N)
+                g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST)
+                g = weighted(g.to(ACC), w_ptr, n, N, ACC)
+                gs = g_sum.to(ACC) + norm_slope(g, (s.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
+                tl.store(gs_rows + offsets(n, shape_n, stride_n), gs, mask=valid)
+                if DROP:
+                    gx = gs * dropped(m, j, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N)
+                    tl.store(gx_ptr + offsets(m, shape_m, stride_m, RANK) + offsets(n, shape_n, stride_n, RANK_N), gx, mask=valid)
+        else:
+            valid = inside & (lane < N)
+            g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST)
+            first, first_x = weighted(g.to(ACC), w_ptr, lane, N, ACC), (s.to(ACC) - mean) * rstd
+            if CENTER:
+                shift, slope = tl.reduce((first, first * first_x), 1, affine_combine, keep_dims=True)
+            else:
+                shift, slope = mean, tl.sum(first * first_x, 1, keep_dims=True)
+            second, second_x = again(g, ACC), (again(s, ACC) - mean) * rstd
+            if PARTIAL:
+                gw_sum += second * second_x
+                if CENTER:
+                    gb_sum += second
+            second = weighted(second, w_ptr, lane, N, ACC)
+            gs = g_sum.to(ACC) + norm_slope(second, second_x, rstd, shift / N, slope / N, CENTER)
+            tl.store(gs_rows + offsets(lane, shape_n, stride_n), gs, mask=valid)
+            if DROP:
+                gx = gs * dropped(m, 0, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N)
+                tl.store(gx_ptr + offsets(m, shape_m, stride_m, RANK) + offsets(lane, shape_n, stride_n, RANK_N), gx, mask=valid)
+    if PARTIAL:
+        store_line(gw_ptr + tl.program_id(0) * N, gw_sum, N, VEC)
+        if CENTER:
+            store_line(gb_ptr + tl.program_id(0) * N, gb_sum, N, VEC)
+
+
+@triton.jit
+def weighted(g, w_ptr, n, N, ACC: tl.constexpr):
+    if w_ptr is not None:
+        g *= tl.load(w_ptr + n, mask=n < N, other=0, eviction_policy="evict_last").to(ACC)
+    return g

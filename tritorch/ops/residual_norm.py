@@ -1,0 +1,277 @@
+"""Dropout, addition to a residual stream and the norm of the sum, in one kernel: the joint between two blocks of a transformer."""
+import math
+
+import numpy as np
+
+from tritorch.autograd.modes import state
+from tritorch.cuda.launch import kernels
+from tritorch.dispatch import op
+from tritorch.dtype import promote, types
+from tritorch.errors import check
+from tritorch.ops.draws import place, random_dropout, threshold
+from tritorch.ops.dropout import idle
+from tritorch.ops.normalize import affine_sums, contiguous, moments, normalized_dims, scalar
+from tritorch.ops.reduce import single
+from tritorch.ops.rows import rows, start_rows, start_sums
+from tritorch.philox import words
+
+K = kernels("residual_norm")
+WIDEST = 8192
+"""Columns up to which the gradients of the parameters are summed beside the row; 16384 spill registers."""
+
+
+def drop_arguments(p, seed, offset, N, kind):
+    """(threshold, factor, seed, offset) and the constexprs that say how elements are dropped."""
+    return (threshold(p), np.float64(1 / (1 - p)), seed, offset), dict(DROP=p > 0, EVEN=N % 4 == 0, ACC=getattr(K.tl, kind.name))
+
+
+@op(returns=("out", "sum", "mean", "rstd"))
+def residual_norm(input, residual, normalized_shape, weight=None, bias=None, center=True, eps=1e-5, p=0.0, seed=0, offset=0, base=None):
+    """(norm of the sum, the sum, its mean and 1 / √(var + eps) in every row) of residual + dropout(input, p); only the first two have
+    gradients. `center` makes it layer norm, else it is RMS norm, with a mean of 0 and no bias. The elements that `dropout` with the same
+    seed and offset drops are dropped. The sum has the dtype of the residual and is rounded once; the norm is that of the rounded sum.
+    """
+    name = "dropout_add_layer_norm" if center else "dropout_add_rms_norm"
+    dims = normalized_dims(name, input, normalized_shape, weight, bias)
+    same = input.shape == residual.shape and residual.dtype.is_floating_point
+    check(same, name, f"a floating residual of shape {tuple(input.shape)}", None if same else (residual.dtype, tuple(residual.shape)))
+    check(0 <= p < 1, name, "0 ≤ p < 1", p, error=ValueError)
+    check(center or bias is None, name, "no bias without a mean", "one")
+    row = input.shape[:dims[0]], promote(input, residual).compute, input.device
+    return [(input.shape, input.dtype, input.device), (input.shape, residual.dtype, input.device), row, row]
+
+
+def matrix(a, columns, kind):
+    return a.astype(kind).reshape(a.size // max(columns, 1), columns)
+
+
+def factors(shape, p, seed, offset, kind):
+    """What dropout multiplies the elements with."""
+    return np.array([0, 1 / (1 - p)], kind)[(words(seed, offset, math.prod(shape)) >= threshold(p)).view(np.uint8)].reshape(shape)
+
+
+@residual_norm.impl("cpu")
+def residual_norm_cpu(out, total, mean, rstd, x, residual, normalized_shape, weight, bias, center, eps, p, seed, offset, base):
+    columns, kind = math.prod(normalized_shape), mean.dtype
+    s = x.astype(kind)
+    if p:
+        s *= factors(x.shape, p, seed, offset, kind)
+    s += residual.astype(kind)
+    total[...] = s
+    s = matrix(total, columns, kind)
+    middle = s.mean(1, keepdims=True) if center else np.zeros((len(s), 1), kind)
+    s -= middle
+    scale = 1 / np.sqrt(np.square(s).mean(1, keepdims=True) + kind.type(eps))
+    s *= scale
+    if weight is not None:
+        s *= weight.reshape(-1).astype(kind)
+    if bias is not None:
+        s += bias.reshape(-1).astype(kind)
+    out[...], mean[...], rstd[...] = s.reshape(out.shape), middle.reshape(mean.shape), scale.reshape(rstd.shape)
+
+
+@residual_norm.impl("cuda")
+def residual_norm_cuda(out, total, mean, rstd, x, residual, normalized_shape, weight, bias, center, eps, p, seed, offset, base):
+    dims = tuple(range(x.ndim - len(normalized_shape), x.ndim))
+    geometry = rows(x.shape, dims, *[t.strides for t in (out, total, x, residual, mean, rstd)])._replace(across=False)
+    M, shape_m, stride_m, N, shape_n, stride_n, *_ = geometry
+    drop, constexprs = drop_arguments(p, seed, offset, N, mean.dtype)
+    if M:
+        start_rows(K.residual_norm_kernel, "residual_norm", geometry, x.dtype,
+                   (out, total, mean, rstd, x, residual, contiguous(weight), contiguous(bias), base, shape_m, stride_m, shape_n, stride_n,
+                    M, N, scalar(eps, mean.dtype), *drop), CENTER=center, **constexprs)
+
+
+@residual_norm.grad("input", "residual", "weight", "bias")
+def residual_norm_grad(g_out, g_sum, normalized_shape, weight, sum, mean, rstd, center, eps, p, seed, offset, base):
+    if state.grad:
+        n = len(normalized_shape)
+        mean, rstd = moments(sum, n, eps) if center else (mean, (sum.square().mean(tuple(range(-n, 0))) + eps).rsqrt())
+    saved = g_out, g_sum, sum, mean, rstd, weight, center
+    if p:
+        g_residual, g_input, g_weight, g_bias = residual_norm_dropped_backward(*saved, p, seed, offset, base)
+        return g_input, g_residual, g_weight, g_bias
+    g_residual, g_weight, g_bias = residual_norm_backward(*saved)
+    return g_residual, g_residual, g_weight, g_bias
+
+
+# ------------------------------------------------------------------ backward
+def gradient_promises(g, g_sum, total, mean, weight):
+    parameter = total.shape[mean.ndim:], (weight if weight is not None else g).dtype, total.device
+    return [(total.shape, total.dtype, total.device), parameter, parameter]
+
+
+@op(returns=("g_residual", "g_weight", "g_bias"))
+def residual_norm_backward(g, g_sum, total, mean, rstd, weight=None, center=True):
+    """The gradients of `residual_norm` without dropout: of the residual, which is that of the input too, of weight and bias.
+
+    With x̂ = (s - mean) · rstd: gs = g_s + rstd · (g·w - mean(g·w) - x̂ · mean(g·w·x̂)), gw = Σ g·x̂, gb = Σ g; without `center` the mean
+    is 0, mean(g·w) is not subtracted, and gb is 0.
+    """
+    return gradient_promises(g, g_sum, total, mean, weight)
+
+
+@op(returns=("g_residual", "g_input", "g_weight", "g_bias"))
+def residual_norm_dropped_backward(g, g_sum, total, mean, rstd, weight=None, center=True, p=0.5, seed=0, offset=0, base=None):
+    """The gradients of `residual_norm`: those of `residual_norm_backward`, and that of the input behind dropout, in the dtype of g."""
+    residual, *parameters = gradient_promises(g, g_sum, total, mean, weight)
+    return [residual, (g.shape, g.dtype, g.device), *parameters]
+
+
+def gradients_array(gs, gw, gb, g, g_sum, total, mean, rstd, weight, center):
+    columns, kind = math.prod(total.shape[mean.ndim:]), np.promote_types(single(total).dtype, single(g).dtype)
+    g, x = matrix(g, columns, kind), matrix(total, columns, kind)
+    if center:
+        x -= mean.reshape(-1, 1)
+    x *= rstd.reshape(-1, 1)
+    slope = g if weight is None else g * weight.reshape(-1).astype(kind)
+    gs[...] = g_sum.astype(kind) + ((slope - slope.mean(1, keepdims=True) * center - x * (slope * x).mean(1, keepdims=True))
+                                    * rstd.reshape(-1, 1)).reshape(gs.shape)
+    gw[...] = (g * x).sum(0).reshape(gw.shape)
+    gb[...] = g.sum(0).reshape(gb.shape) if center else 0
+
+
+@residual_norm_backward.impl("cpu")
+def residual_norm_backward_cpu(gs, gw, gb, g, g_sum, total, mean, rstd, weight, center):
+    gradients_array(gs, gw, gb, g, g_sum, total, mean, rstd, weight, center)
+
+
+@residual_norm_dropped_backward.impl("cpu")
+def residual_norm_dropped_backward_cpu(gs, gx, gw, gb, g, g_sum, total, mean, rstd, weight, center, p, seed, offset, base):
+    exact = np.empty(gs.shape, mean.dtype)
+    gradients_array(exact, gw, gb, g, g_sum, total, mean, rstd, weight, center)
+    gs[...] = exact
+    gx[...] = exact * factors(gx.shape, p, seed, offset, mean.dtype)
+
+
+@residual_norm_backward.impl("cuda")
+def residual_norm_backward_cuda(gs, gw, gb, g, g_sum, total, mean, rstd, weight, center):
+    gradients_cuda(gs, None, gw, gb, g, g_sum, total, mean, rstd, weight, center, 0.0, 0, 0, None)
+
+
+@residual_norm_dropped_backward.impl("cuda")
+def residual_norm_dropped_backward_cuda(*values):
+    gradients_cuda(*values)
+
+
+def gradients_cuda(gs, gx, gw, gb, g, g_sum, total, mean, rstd, weight, center, p, seed, offset, base):
+    dims = tuple(range(mean.ndim, total.ndim))
+    geometry = rows(total.shape, dims, *[t.strides for t in (gs, gx, g, g_sum, total) if t is not None])._replace(across=False)
+    M, shape_m, stride_m, N, shape_n, stride_n, *_ = geometry
+    drop, constexprs = drop_arguments(p, seed, offset, N, mean.dtype)
+    constexprs.update(CENTER=center, DROP=gx is not None)
+    args = (g, g_sum, total, contiguous(mean) if center else None, contiguous(rstd), contiguous(weight), base, shape_m, stride_m, shape_n,
+            stride_n, M, N, *drop)
+    if 0 < M and N <= WIDEST:
+        start_sums(K.residual_norm_backward_kernel, "residual_norm_sums", geometry, g.dtype, (gs, gx), (gw, gb if center else None), args,
+                   PARTIAL=True, **constexprs)
+    else:
+        if M:
+            start_rows(K.residual_norm_backward_kernel, "residual_norm_backward", geometry, g.dtype, (gs, gx, None, None, *args),
+                       PARTIAL=False, **constexprs)
+        affine_sums(gw, gb, g, total, mean if center else None, rstd, tuple(range(mean.ndim)))
+    if not center:
+        gb.zero_()
+
+
+@residual_norm_backward.formula
+def residual_norm_backward_formula(g, g_sum, total, mean, rstd, weight, center):
+    dims, lead = tuple(range(mean.ndim, total.ndim)), tuple(range(mean.ndim))
+    rest = (1,) * len(dims)
+    rstd = rstd.reshape(*rstd.shape, *rest)
+    xhat = (total - mean.reshape(*mean.shape, *rest) if center else total) * rstd
+    slope = g if weight is None else g * weight
+    inner = slope - xhat * (slope * xhat).mean(dims, keepdim=True)
+    gs = g_sum + rstd * (inner - slope.mean(dims, keepdim=True) if center else inner)
+    gw, gb = ((g * xhat).sum(lead), g.sum(lead)) if lead else (g * xhat, g)
+    return gs, gw, gb if center else gb * 0
+
+
+@residual_norm_dropped_backward.formula
+def residual_norm_dropped_backward_formula(g, g_sum, total, mean, rstd, weight, center, p, seed, offset, base):
+    gs, gw, gb = residual_norm_backward_formula(g, g_sum, total, mean, rstd, weight, center)
+    return gs, random_dropout(gs, p, seed, offset, base).to(g.dtype), gw, gb
+
+
+# ------------------------------------------------------------------ the cards' tests and sizes
+@residual_norm.samples
+def residual_norm_samples(make):
+    yield make(3, 7), make(3, 7), (7,), make(7), make(7)
+    yield make(2, 3, 8), make(2, 3, 8), (3, 8), make(3, 8), make(3, 8), True, 1e-2, 0.3, 7, 5
+    yield make(5, 9), make(5, 9), (9,), make(9), None, False, 1e-5, 0.5, -3, 1 << 33
+    yield make(37, 4), make(37, 4), (4,), None, None, False
+    yield make(2, 301), make(2, 301), (301,), make(301), make(301), True, 1e-5, 0.1, 3, 9
+    yield make(6), make(6), (6,), make(6), make(6)
+    yield make(0, 4), make(0, 4), (4,), make(4), make(4)
+
+
+@residual_norm_backward.samples
+def residual_norm_backward_samples(make):
+    yield make(3, 7), make(3, 7), make(3, 7), make(3), make(3), make(7)
+    yield make(2, 3, 5), make(2, 3, 5), make(2, 3, 5), make(2), make(2), make(3, 5), False
+    yield make(37, 9), make(37, 9), make(37, 9), make(37), make(37)
+
+
+@residual_norm_dropped_backward.samples
+def residual_norm_dropped_backward_samples(make):
+    yield make(3, 8), make(3, 8), make(3, 8), make(3), make(3), make(8), True, 0.3, 7, 5
+    yield make(2, 3, 5), make(2, 3, 5), make(2, 3, 5), make(2), make(2), make(3, 5), False, 0.5, -1, 1 << 33
+    yield make(37, 9), make(37, 9), make(37, 9), make(37), make(37), None, True, 0.1, 3, 3
+
+
+@residual_norm.errors
+def residual_norm_errors(make):
+    yield (make(3, 4), make(3, 4), (5,)), {}, RuntimeError, "expected an input whose last dims are (5,)"
+    yield (make(3, 4), make(4), (4,)), {}, RuntimeError, "expected a floating residual of shape (3, 4)"
+    yield (make(3, 4), make(3, 4), (4,), None, None, True, 1e-5, 1.5), {}, ValueError, "0 ≤ p < 1"
+
+
+def stream_sizes(f, arguments, passes):
+    def workloads(make):
+        def wide(*shape):
+            return make(*shape, dtype=types.bfloat16)
+
+        for m, n in (131072, 1024), (32768, 4096), (8192, 16384):
+            yield f"{m}x{n}", lambda m=m, n=n: arguments(wide, make, m, n), passes * 2 * m * n, 10 * m * n
+    f.workloads(workloads)
+
+
+stream_sizes(residual_norm, lambda wide, make, m, n: (wide(m, n), wide(m, n), (n,), wide(n), None, False, 1e-5, 0.1, 7, 0), 4)
+stream_sizes(residual_norm_backward, lambda wide, make, m, n: (*[wide(m, n) for _ in range(3)], make(m), make(m), wide(n)), 4)
+stream_sizes(residual_norm_dropped_backward, lambda wide, make, m, n: (
+    *[wide(m, n) for _ in range(3)], make(m), make(m), wide(n), True, 0.1, 7, 0), 5)
+
+
+# ------------------------------------------------------------------ the public functions
+def dropout_add_layer_norm(input, residual, normalized_shape, weight=None, bias=None, p=0.0, training=True, eps=1e-5, *, generator=None):
+    """(layer_norm(s), s) of s = residual + dropout(input, p): a block's output joins the stream, and the next block gets its norm.
+
+    One kernel forward and one backward (and the sums for weight and bias) instead of three each. With the same generator it drops what
+    `dropout` drops; the sum is rounded once, to the dtype of the residual, which may be float32 beside an input of a half type.
+    weight and bias have the shape `normalized_shape`, that of the last dims. Without dropout (p = 0, or not training) no numbers are drawn.
+
+    >>> import tritorch as torch
+    >>> y, stream = torch.nn.functional.dropout_add_layer_norm(torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 0.0]]), (2,))
+    >>> stream
+    tensor([[2., 3.]])
+    """
+    return joined(input, residual, normalized_shape, weight, bias, True, eps, p, training, generator)
+
+
+def dropout_add_rms_norm(input, residual, normalized_shape, weight=None, p=0.0, training=True, eps=None, *, generator=None):
+    """(rms_norm(s), s) of s = residual + dropout(input, p): see `dropout_add_layer_norm`; eps as in `rms_norm`.
+
+    >>> import tritorch as torch
+    >>> y, stream = torch.nn.functional.dropout_add_rms_norm(torch.tensor([[1.0, 3.0]]), torch.tensor([[2.0, 0.0]]), (2,))
+    >>> y
+    tensor([[1., 1.]])
+    """
+    eps = types.finfo(input.dtype.compute).eps if eps is None else eps
+    return joined(input, residual, normalized_shape, weight, None, False, eps, p, training, generator)
+
+
+def joined(x, residual, normalized_shape, weight, bias, center, eps, p, training, generator):
+    draws = (0.0, 0, 0, None)
+    if not idle(x, p, training):
+        x, draws = (x * 0.0, draws) if p == 1 else (x, (p, *place(x.device, generator, x.numel())))
+    return residual_norm(x, residual, tuple(normalized_shape), weight, bias, center, eps, *draws)[:2]
