@@ -4,7 +4,8 @@ from math import gcd, prod
 
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.ops.copy import transfer
-from tritorch.ops.gemm import GROUP_M, gemm, hardware
+from tritorch.ops.gemm import gemm, hardware
+from tritorch.ops.gemm_choice import GROUP_M
 from tritorch.precision import dot_precision
 from tritorch.shape import cdiv, extent, next_power_of_2, view_strides
 from tritorch.tensor import empty, empty_strided, strided

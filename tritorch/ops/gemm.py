@@ -1,5 +1,5 @@
-"""Matrix products on a GPU: from tensors to the geometry that kernels take, and the start of the kernel that gemm_choice.py ranks first
-or the tuner has found to be fastest."""
+"""Matrix products on a GPU: from tensors to the geometry that kernels take. gemm_choice.py ranks the kernels that would do, the tuner may
+know better, gemm_run.py starts the one."""
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -8,15 +8,13 @@ import numpy as np
 
 from tritorch.cuda import driver, tuner
 from tritorch.cuda.device import current_device
-from tritorch.cuda.launch import TensorDescriptor, kernels, launch, tile
+from tritorch.cuda.launch import kernels, tile
 from tritorch.ops import gemm_choice as choice
-from tritorch.ops.gemm_choice import GROUP_M
+from tritorch.ops.gemm_run import RUN
 from tritorch.ops.rows import coalesce
 from tritorch.precision import dot_precision
-from tritorch.shape import broadcast_strides, cdiv, contiguous_strides, extent
-from tritorch.tensor import empty
+from tritorch.shape import broadcast_strides, extent
 
-K, VECTOR, PERSISTENT, GLUON = [kernels(name) for name in ("matmul", "matvec", "matmul_persistent", "matmul_gluon")]
 ACTIVATIONS = kernels("activation")
 
 
@@ -128,6 +126,8 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles):
         along_k = a[2] == 1 if M > 1 else b[1] == 1
         return choice.likeliest((choice.vector(max(M, N), k, batch, along_k, machine), 8))
     groups = [(choice.plain(kind, M, N, k, batch, itemsize, machine), 6)]
+    if kind == "ieee" and machine and machine[2] in (9, 10) and len(a[0]) == 1 and k >= choice.LEAST_EXACT:
+        groups.append((choice.exact(M, N, k, batch, machine), 4))
     if boxes is not None:
         groups.append((choice.persistent(M, N, k, batch, machine), 2 if compiles and machine[2] == 9 else 4))
         if compiles and machine[2] == 9:
@@ -159,84 +159,3 @@ def described(batch, rows, columns, strides):
     if column != 1 or row % 8 or step % 8 or row < columns or step <= 0:
         return None
     return turned, (batch, rows, columns), (step, row, 1)
-
-
-# ------------------------------------------------------------------ starting kernels
-def _batches(shape, *strides):
-    """Sizes and strides of the batch dims as the kernels take them."""
-    return None if prod(shape) == 1 else tuple([n for row in (shape, *strides) for n in row])
-
-
-def _geometry(p, splits):
-    """`batches`, then out's strides between splits, rows and columns; parts of a split product are one after the other."""
-    if splits == 1:
-        return _batches(p.batch, p.out[0], p.a[0], p.b[0], p.c[0]), 0, *p.out[1:]
-    parts = [s * p.M * p.N for s in contiguous_strides(p.batch)]
-    return _batches(p.batch, parts, p.a[0], p.b[0], p.c[0]), prod(p.batch) * p.M * p.N, p.N, 1
-
-
-def _in_parts(p, splits, block_k, tensors, fused, start):
-    """start(how many splits, elements of K in each, tensors, what is fused), then the sum of the parts if there are several."""
-    span = choice.span_of(p.k, block_k, splits)
-    splits = cdiv(p.k, span) if span else 1
-    if splits == 1:
-        return start(1, span, tensors, fused, p.form)
-    out, pre, a, b, c, alpha, beta = tensors
-    parts = empty((splits, *p.shape), p.dtype.compute, out.device)
-    start(splits, span, (parts, None, a, b, None, None, None), dict(SLOPE=None, ACTIVATION=None), None)
-    block, total = tile(256, 4096), out.numel()
-    launch(K.split_sum_kernel, (cdiv(total, block),), out, pre, parts, c, _batches(p.batch, p.out[0], p.a[0], p.b[0], p.c[0]), *p.out[1:],
-           *p.c[1:], p.M, p.N, total, alpha, beta, SPLITS=splits, BLOCK=block, **fused)
-
-
-def run_plain(p, splits, tensors, fused, options):
-    """The tiled kernel of any layout."""
-    programs = choice.tiles_of(p.M, p.N, prod(p.batch), options["BLOCK_M"], options["BLOCK_N"])
-
-    def start(splits, span, tensors, fused, form):
-        *pointers, alpha, beta = tensors
-        launch(K.matmul_kernel, (programs, splits), *pointers, *_geometry(p, splits), *p.a[1:], *p.b[1:], *p.c[1:], p.M, p.N, p.k, span,
-               alpha, beta, FORM=form, DOT=p.dot, PRECISION=p.precision, EVEN_K=p.k == splits * span, WIDE=p.wide, GROUP_M=GROUP_M, **fused,
-               **options)
-
-    _in_parts(p, splits, options["BLOCK_K"], tensors, fused, start)
-
-
-def run_vector(p, splits, tensors, fused, options):
-    """A matrix times a vector: b is the matrix if M is 1, else a."""
-    N, turned = max(p.M, p.N), p.M == 1
-    w, x, along = ((p.b[2], p.b[1]), p.a[2], 2) if turned else (p.a[1:], p.b[1], 1)
-
-    def start(splits, span, tensors, fused, form):
-        out, pre, a, b, c, alpha, beta = tensors
-        batches, step, *strides = _geometry(p, splits)
-        launch(VECTOR.matvec_kernel, (cdiv(N, options["BLOCK_N"]) * prod(p.batch), splits), out, pre, *((b, a) if turned else (a, b)), c,
-               batches, step, strides[along - 1], *w, x, p.c[along], N, p.k, span, alpha, beta, EVEN_K=p.k == splits * span, WIDE=p.wide,
-               TURNED=turned, **fused, **options)
-
-    _in_parts(p, splits, options["BLOCK_K"], tensors, fused, start)
-
-
-def run_by_tma(kernel, p, tensors, fused, options):
-    """A persistent kernel: as many programs as multiprocessors."""
-    out, pre, a, b, c, alpha, beta = tensors
-    block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
-    programs = min(choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n), hardware()[0])
-    boxes = (("out", block_m, block_n // options["PIECES"]), ("a", block_m, block_k), ("b", block_k, block_n))
-    boxes = {name: box(p.boxes[name], rows, columns) for name, rows, columns in boxes}
-    out, pre, a, b = [x if x is None else TensorDescriptor(x, *boxes[name]) for x, name in ((out, "out"), (pre, "out"), (a, "a"), (b, "b"))]
-    launch(kernel, (programs,), out, pre, a, b, c, p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, alpha, beta, TRANS_A=p.boxes["a"][0],
-           TRANS_B=p.boxes["b"][0], FORM=p.form, PROGRAMS=programs, GROUP_M=GROUP_M, **fused, **options)
-
-
-def box(matrix, rows, columns):
-    """(block, shape, strides) of a descriptor of a matrix batch."""
-    turned, shape, strides = matrix
-    return (1, columns, rows) if turned else (1, rows, columns), shape, strides
-
-
-RUN = {
-    "plain": run_plain, "vector": run_vector,
-    "persistent": lambda p, splits, *rest: run_by_tma(PERSISTENT.matmul_persistent_kernel, p, *rest),
-    "gluon": lambda p, splits, *rest: run_by_tma(GLUON.matmul_gluon_kernel, p, *rest),
-}

@@ -26,6 +26,9 @@ PERSISTENT = ((128, 256, 64, 8, 3, 2, 0.9), (256, 128, 64, 8, 3, 1, 0.9), (128, 
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, PIECES, CONSUMERS, rate: two consumers hide the storing of tiles, one has larger tiles.
 GLUON = ((128, 256, 64, 8, 4, 4, 1, 0.97), (256, 128, 64, 8, 4, 4, 1, 0.95), (128, 128, 64, 4, 5, 2, 2, 0.9),
          (64, 256, 64, 4, 4, 4, 2, 0.85), (128, 128, 64, 8, 6, 2, 1, 0.85), (128, 64, 64, 4, 8, 1, 1, 0.6))
+EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4, 3, 0.6), (64, 128, 32, 4, 3, 0.6))
+LEAST_EXACT = 256                   # elements of K from which sums of parts are at least as accurate as sums of float32 (test_exact.py)
+FALLBACK = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=16, num_warps=8, num_stages=3)
 VECTORS = ((4, 1024, 4), (2, 2048, 4), (8, 512, 4), (16, 256, 4))        # BLOCK_N, BLOCK_K, num_warps where K lies together in memory
 COLUMNS = ((64, 64, 4), (128, 32, 4), (128, 64, 8), (32, 128, 4))        # where N does
 PEAK = {"half": 2048, "odd": 2048, "tf32": 1024, "bf16": 2048, "ieee": 128, "fp64": 128, "int8": 4096, "sum": 128}
@@ -97,6 +100,19 @@ def gluon(M, N, k, batch, machine):
         cost = cycles(tiles, blocks, k, PEAK["half"] * rate, 2, machine, start)
         found.append((cost, dict(kernel="gluon", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, STAGES=stages,
                                  PIECES=pieces, CONSUMERS=consumers)))
+    return found
+
+
+def exact(M, N, k, batch, machine):
+    """Candidates that make float32 products of bfloat16 parts."""
+    found = []
+    for *blocks, stages, rate in EXACT:
+        block_m, block_n, block_k, warps = blocks
+        if (block_m + block_n) * block_k * stages * 6 <= machine[1] - 1024:
+            cost = cycles(tiles_of(M, N, batch, block_m, block_n), blocks, k, PEAK["half"] * rate / 6, 6, machine)
+            cost += 2 * SECOND + (M + N) * k * batch * 10 / (16 * machine[0])
+            found.append((cost, dict(kernel="exact", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
+                                     num_stages=stages)))
     return found
 
 

@@ -1,0 +1,146 @@
+"""float32 products from bfloat16 parts: as accurate as float32 itself, IEEE's infinities, NaN, overflow and denormals."""
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tritorch as T
+from tritorch.cuda import tuner
+from tritorch.ops import gemm_choice as choice
+from tritorch.ops import products
+from tritorch.tensor import from_array
+
+H200 = (132, 232448, 9)
+CANDIDATES = [c for _, c in choice.exact(4096, 4096, 4096, 1, H200)]
+
+
+# ------------------------------------------------------------------ what the hardware makes of it
+def toward_zero(x):
+    near = x.astype(np.float32)
+    return np.where(np.abs(near.astype(np.float64)) > np.abs(x), np.nextafter(near, np.float32(0)), near)
+
+
+def matrix_unit(c, a, b):
+    """c + a @ b over 16 elements as matrix units are known to add: every addend cut off one bit below the last of the largest, the sum
+    cut off once more (Fasi et al., "Numerical behavior of NVIDIA tensor cores", 2021)."""
+    products = a[:, :, None].astype(np.float64) * b[None].astype(np.float64)
+    largest = np.maximum(np.abs(products).max(1), np.abs(c.astype(np.float64)))
+    unit = np.exp2(np.floor(np.log2(np.maximum(largest, 1e-300))) - 24)
+    return toward_zero((np.trunc(products / unit[:, None]).sum(1) + np.trunc(c / unit)) * unit)
+
+
+def parts(x):
+    found = []
+    for _ in range(3):
+        found.append(x.astype(ml_dtypes.bfloat16).astype(np.float32))
+        x = x - found[-1]
+    return found
+
+
+def by_parts(a, b, block):
+    a_parts, b_parts, acc = parts(a), parts(b), np.zeros((len(a), b.shape[1]), np.float32)
+    for start in range(0, a.shape[1], block):
+        some = np.zeros_like(acc)
+        for i, j in ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1), (0, 0)):
+            for k in range(start, start + block, 16):
+                some = matrix_unit(some, a_parts[i][:, k:k + 16], b_parts[j][k:k + 16])
+        acc = acc + some
+    return acc
+
+
+def by_float32(a, b):
+    """What float32 units do: one fused multiplication and addition after the other."""
+    acc = np.zeros((len(a), b.shape[1]), np.float32)
+    for k in range(a.shape[1]):
+        acc = (acc.astype(np.float64) + a[:, k, None].astype(np.float64) * b[None, k].astype(np.float64)).astype(np.float32)
+    return acc
+
+
+DRAWS = {
+    "normal": lambda rng, *s: rng.standard_normal(s), "positive": lambda rng, *s: rng.random(s),
+    "badly scaled": lambda rng, *s: rng.standard_normal(s) * np.exp2(rng.integers(-30, 30, s)),
+    "tiny": lambda rng, *s: rng.standard_normal(s) * 2.0 ** -60,
+    "powers": lambda rng, *s: np.exp2(rng.integers(-8, 8, s)) * (1 + 2.0 ** -23),
+}
+
+
+@pytest.mark.parametrize("k", [choice.LEAST_EXACT, 1024])
+@pytest.mark.parametrize("name", [*DRAWS, "cancelling"])
+def test_no_less_accurate_than_float32(name, k):
+    """Root mean square and largest error against float64, relative to Σ |a| |b|."""
+    rng = np.random.default_rng([k, len(name)])
+    draw = DRAWS.get(name, DRAWS["normal"])
+    a, b = draw(rng, 12, k).astype(np.float32), draw(rng, k, 12).astype(np.float32)
+    if name == "cancelling":                                             # the second half takes away what the first gave, but a few bits
+        a[:, k // 2:], b[k // 2:] = -a[:, :k // 2] * np.float32(1 + 2.0 ** -20), b[:k // 2]
+    exact, size = a.astype(np.float64) @ b.astype(np.float64), np.abs(a).astype(np.float64) @ np.abs(b)
+    plain = (by_float32(a, b) - exact) / size
+    for block in sorted({c["BLOCK_K"] for c in CANDIDATES}):
+        ours = (by_parts(a, b, block) - exact) / size
+        assert np.sqrt((ours ** 2).mean()) <= np.sqrt((plain ** 2).mean()) and np.abs(ours).max() <= np.abs(plain).max()
+
+
+def test_three_parts_hold_a_number():
+    x = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
+    for scale in (1.0, 2.0 ** 100, 2.0 ** -107):
+        scaled = (x[np.abs(x) > 0.5] * scale).astype(np.float32).astype(np.float64)
+        assert (np.abs(sum(p.astype(np.float64) for p in parts(scaled.astype(np.float32))) - scaled) <= 2.0 ** -26 * np.abs(scaled)).all()
+
+
+# ------------------------------------------------------------------ the kernels
+@pytest.fixture
+def hardware_tiles(monkeypatch):
+    monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def on(x, device, turned=False):
+    x = from_array(x).to(device)
+    return x.mT.contiguous().mT if turned else x
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda c: "-".join(str(c[f"BLOCK_{d}"]) for d in "MNK"))
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+def test_every_candidate_in_every_layout(candidate, turned, cuda, hardware_tiles):
+    x, y, z = draw(131, 270), draw(270, 149), draw(149)
+    want = x.astype(np.float64) @ y + z
+    with tuner.forcing("matmul", candidate):
+        out = products.addmm(on(z, cuda), on(x, cuda, turned[0]), on(y, cuda, turned[1])).cpu().array
+    assert np.abs(out - want).max() <= 2.0 ** -22 * (np.abs(x) @ np.abs(y)).max()
+
+
+@pytest.mark.parametrize("shapes", [((2, 70, 260), (2, 260, 40)), ((2, 70, 260), (1, 260, 40)), ((1, 70, 260), (3, 260, 40))])
+def test_batches(shapes, cuda, hardware_tiles):
+    x, y = [draw(*s, seed=k) for k, s in enumerate(shapes)]
+    with tuner.forcing("matmul", CANDIDATES[0]):
+        out = products.matmul(on(x, cuda), on(y, cuda)).cpu().array
+    np.testing.assert_allclose(out, x.astype(np.float64) @ y, atol=1e-4)
+
+
+BAD = [np.inf, -np.inf, np.nan, np.float32(3.4e38), np.float32(1e-40), np.float32(2.0 ** -110)]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+@pytest.mark.parametrize("where", [0, 1])
+def test_what_parts_cannot_say_is_left_to_float32(bad, where, cuda, hardware_tiles):
+    """Bit for bit what the tiled kernel makes, which multiplies as IEEE says."""
+    x, y = draw(40, 260), draw(260, 48)
+    (x, y)[where][7, 9] = bad
+    y[:, 3] = 0.5                                                        # exactly representable: has no middle part
+    results = []
+    for candidate in (CANDIDATES[0], dict(kernel="plain", splits=1, **choice.FALLBACK)):
+        with tuner.forcing("matmul", candidate), np.errstate(all="ignore"):
+            results.append(products.matmul(on(x, cuda), on(y, cuda)).cpu().array)
+    np.testing.assert_array_equal(*results)
+    with np.errstate(all="ignore"):
+        want = x @ y
+    assert (np.isnan(results[0]) == np.isnan(want)).all() and (np.isinf(results[0]) == np.isinf(want)).all()
+
+
+def test_sums_that_may_overflow_are_left_to_float32(cuda, hardware_tiles):
+    x, y = np.full((20, 256), 2.0 ** 62, np.float32), np.full((256, 20), 2.0 ** 60, np.float32)
+    y[1::2] *= -1
+    with tuner.forcing("matmul", CANDIDATES[0]):
+        assert (products.matmul(on(x, cuda), on(y, cuda)).cpu().array == 0).all()

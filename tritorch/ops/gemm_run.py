@@ -1,0 +1,130 @@
+"""Starting the kernels of a matrix product. Each `run_…` takes the Problem (gemm.py), how many pieces K is cut into, the tensors and
+scalars (out, pre, a, b, c, alpha, beta), what is fused behind the sums, and the options of its kernel."""
+from math import prod
+
+from tritorch.cuda.launch import TensorDescriptor, kernels, launch, sm_count, tile
+from tritorch.dtype import types
+from tritorch.ops import gemm_choice as choice
+from tritorch.ops.gemm_choice import GROUP_M
+from tritorch.shape import cdiv, contiguous_strides
+from tritorch.tensor import empty
+
+K, VECTOR, EXACT = kernels("matmul"), kernels("matvec"), kernels("matmul_exact")
+PERSISTENT, GLUON = kernels("matmul_persistent"), kernels("matmul_gluon")
+
+
+def _batches(shape, *strides):
+    """Sizes and strides of the batch dims as the kernels take them."""
+    return None if prod(shape) == 1 else tuple([n for row in (shape, *strides) for n in row])
+
+
+def _geometry(p, splits):
+    """`batches`, then out's strides between splits, rows and columns; parts of a split product are one after the other."""
+    if splits == 1:
+        return _batches(p.batch, p.out[0], p.a[0], p.b[0], p.c[0]), 0, *p.out[1:]
+    parts = [s * p.M * p.N for s in contiguous_strides(p.batch)]
+    return _batches(p.batch, parts, p.a[0], p.b[0], p.c[0]), prod(p.batch) * p.M * p.N, p.N, 1
+
+
+def _in_parts(p, splits, block_k, tensors, fused, start):
+    """start(how many splits, elements of K in each, tensors, what is fused), then the sum of the parts if there are several."""
+    span = choice.span_of(p.k, block_k, splits)
+    splits = cdiv(p.k, span) if span else 1
+    if splits == 1:
+        return start(1, span, tensors, fused, p.form)
+    out, pre, a, b, c, alpha, beta = tensors
+    parts = empty((splits, *p.shape), p.dtype.compute, out.device)
+    start(splits, span, (parts, None, a, b, None, None, None), dict(SLOPE=None, ACTIVATION=None), None)
+    block, total = tile(256, 4096), out.numel()
+    launch(K.split_sum_kernel, (cdiv(total, block),), out, pre, parts, c, _batches(p.batch, p.out[0], p.a[0], p.b[0], p.c[0]), *p.out[1:],
+           *p.c[1:], p.M, p.N, total, alpha, beta, SPLITS=splits, BLOCK=block, **fused)
+
+
+def run_plain(p, splits, tensors, fused, options, verdict=None):
+    """The tiled kernel of any layout."""
+    programs = choice.tiles_of(p.M, p.N, prod(p.batch), options["BLOCK_M"], options["BLOCK_N"])
+
+    def start(splits, span, tensors, fused, form):
+        *pointers, alpha, beta = tensors
+        launch(K.matmul_kernel, (programs, splits), *pointers, verdict, *_geometry(p, splits), *p.a[1:], *p.b[1:], *p.c[1:], p.M, p.N, p.k,
+               span, alpha, beta, FORM=form, DOT=p.dot, PRECISION=p.precision, EVEN_K=p.k == splits * span, WIDE=p.wide, GROUP_M=GROUP_M,
+               **fused, **options)
+
+    _in_parts(p, splits, options["BLOCK_K"], tensors, fused, start)
+
+
+def run_vector(p, splits, tensors, fused, options):
+    """A matrix times a vector: b is the matrix if M is 1, else a."""
+    N, turned = max(p.M, p.N), p.M == 1
+    w, x, along = ((p.b[2], p.b[1]), p.a[2], 2) if turned else (p.a[1:], p.b[1], 1)
+
+    def start(splits, span, tensors, fused, form):
+        out, pre, a, b, c, alpha, beta = tensors
+        batches, step, *strides = _geometry(p, splits)
+        launch(VECTOR.matvec_kernel, (cdiv(N, options["BLOCK_N"]) * prod(p.batch), splits), out, pre, *((b, a) if turned else (a, b)), c,
+               batches, step, strides[along - 1], *w, x, p.c[along], N, p.k, span, alpha, beta, EVEN_K=p.k == splits * span, WIDE=p.wide,
+               TURNED=turned, **fused, **options)
+
+    _in_parts(p, splits, options["BLOCK_K"], tensors, fused, start)
+
+
+def run_by_tma(kernel, p, tensors, fused, options):
+    """A persistent kernel: as many programs as multiprocessors."""
+    out, pre, a, b, c, alpha, beta = tensors
+    block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
+    programs = min(choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n), sm_count())
+    boxes = (("out", block_m, block_n // options["PIECES"]), ("a", block_m, block_k), ("b", block_k, block_n))
+    boxes = {name: box(p.boxes[name], rows, columns) for name, rows, columns in boxes}
+    out, pre, a, b = [x if x is None else TensorDescriptor(x, *boxes[name]) for x, name in ((out, "out"), (pre, "out"), (a, "a"), (b, "b"))]
+    launch(kernel, (programs,), out, pre, a, b, c, p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, alpha, beta, TRANS_A=p.boxes["a"][0],
+           TRANS_B=p.boxes["b"][0], FORM=p.form, PROGRAMS=programs, GROUP_M=GROUP_M, **fused, **options)
+
+
+def box(matrix, rows, columns):
+    """(block, shape, strides) of a descriptor of a matrix batch."""
+    turned, shape, strides = matrix
+    return (1, columns, rows) if turned else (1, rows, columns), shape, strides
+
+
+# ------------------------------------------------------------------ float32 in parts
+PROGRAMS_SPLIT, ROWS, COLUMNS = 1024, 16, 256                            # of split_kernel: all programs are on the GPU at once
+
+
+def _in_rows(batch, rows, columns, strides):
+    """(transposed, strides, sizes) of a float32 operand as split_kernel walks through it; a matrix that serves a whole batch comes once."""
+    (step,), row, column = strides
+    turned = column != 1 and row == 1
+    if turned:
+        rows, columns, row, column = columns, rows, column, row
+    return turned, (step, row, column), (batch if step else 1, rows, columns)
+
+
+def run_exact(p, splits, tensors, fused, options):
+    """float32 from three bfloat16 parts of each operand; where those cannot tell, the tiled kernel behind it does the work."""
+    out, pre, a, b, c, alpha, beta = tensors
+    a_rows, b_rows = _in_rows(p.batch[0], p.M, p.k, p.a), _in_rows(p.batch[0], p.k, p.N, p.b)
+    parts, boxes, geometry = [], [], []
+    for (turned, strides, (batch, rows, columns)), *block in ((a_rows, options["BLOCK_M"], options["BLOCK_K"]),
+                                                              (b_rows, options["BLOCK_K"], options["BLOCK_N"])):
+        padded = cdiv(columns, 8) * 8
+        parts.append(empty((3, batch, rows, padded), types.bfloat16, out.device))
+        boxes.append(TensorDescriptor(parts[-1], *box((turned, (3 * batch, rows, columns), (rows * padded, padded, 1)), *block)))
+        geometry += [*strides, padded, batch, rows, columns]
+    elements = [x.numel() for x in parts]
+    programs_a = min(max(PROGRAMS_SPLIT * elements[0] // sum(elements), 1), PROGRAMS_SPLIT - 1)
+    ranges, verdict = empty((2, PROGRAMS_SPLIT), types.int32, out.device), empty((1,), types.int32, out.device)
+    launch(EXACT.split_kernel, (PROGRAMS_SPLIT,), *parts, ranges, a, b, *geometry, PROGRAMS_A=programs_a, PROGRAMS=PROGRAMS_SPLIT,
+           BLOCK_R=ROWS, BLOCK_C=COLUMNS, num_warps=8)
+    programs = min(choice.tiles_of(p.M, p.N, p.batch[0], options["BLOCK_M"], options["BLOCK_N"]), sm_count())
+    launch(EXACT.matmul_exact_kernel, (programs,), out, pre, verdict, *boxes, c, ranges, p.out[0][0], *p.out[1:], p.c[0][0], *p.c[1:],
+           p.batch[0], p.M, p.N, p.k, (p.k - 1).bit_length(), alpha, beta, TRANS_A=a_rows[0], TRANS_B=b_rows[0],
+           SHARED_A=a_rows[2][0] < p.batch[0], SHARED_B=b_rows[2][0] < p.batch[0], FORM=p.form, PROGRAMS_A=programs_a,
+           PROGRAMS_SPLIT=PROGRAMS_SPLIT, PROGRAMS=programs, GROUP_M=GROUP_M, **fused, **options)
+    run_plain(p, 1, tensors, fused, choice.FALLBACK, verdict)
+
+
+RUN = {
+    "plain": run_plain, "vector": run_vector, "exact": run_exact,
+    "persistent": lambda p, splits, *rest: run_by_tma(PERSISTENT.matmul_persistent_kernel, p, *rest),
+    "gluon": lambda p, splits, *rest: run_by_tma(GLUON.matmul_gluon_kernel, p, *rest),
+}
