@@ -22,10 +22,9 @@ from triton.language.extra import libdevice
 def offsets(index, shape, strides, FIRST: tl.constexpr = 0):
     """Element offsets of flat indices into a strided shape; `strides` starts at FIRST. The outermost dim needs no remainder."""
     offset = index * 0
-    for k in tl.static_range(len(shape) - 1):
-        d: tl.constexpr = len(shape) - 1 - k
-        offset += (index % shape[d]) * strides[FIRST + d]
-        index = index // shape[d]
+    for k in tl.static_range(1, len(shape)):                             # no name for the dim: a constexpr is given a value but once
+        offset += (index % shape[len(shape) - k]) * strides[FIRST + len(shape) - k]
+        index = index // shape[len(shape) - k]
     return offset + index * strides[FIRST]
 
 

@@ -90,3 +90,4 @@ from tritorch.ops.pooling import (
     max_unpool2d,
 )
 from tritorch.ops.residual_norm import dropout_add_layer_norm, dropout_add_rms_norm
+from tritorch.ops.rotary import rotary_embedding

@@ -1,0 +1,45 @@
+"""Rotary position embedding: pairs of features turned by the angle of their position; backward is the turn by the opposite angle.
+
+    y_a = x_a · cos - x_b · sin          y_b = x_b · cos + x_a · sin
+
+A pair is (x_i, x_{i + P}) of the first 2 P features, or (x_{2i}, x_{2i + 1}) where INTERLEAVED; the other features pass through.
+"""
+
+import triton
+import triton.language as tl
+
+from triton_kernels.reduce import offsets
+
+
+@triton.jit
+def rotary_kernel(
+    out_ptr, x_ptr, cos_ptr, sin_ptr, shape_m, stride_m, stride_on, stride_xn, stride_cn, stride_sn, M, P, D,
+    INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, REST: tl.constexpr,
+):
+    """Rows of out, x, cos and sin; cos and sin have P columns, the others D. REST covers the features that pass through, 0 if there are
+    none. A program reads its rows before it writes them: out may be x."""
+    RANK: tl.constexpr = len(shape_m)
+    m = (tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    n = tl.arange(0, BLOCK_P)[None, :]
+    valid = (m < M) & (n < P)
+    out_rows, x_rows = out_ptr + offsets(m, shape_m, stride_m), x_ptr + offsets(m, shape_m, stride_m, RANK)
+    cos = tl.load(cos_ptr + offsets(m, shape_m, stride_m, 2 * RANK) + n * stride_cn, mask=valid, other=0).to(ACC)
+    sin = tl.load(sin_ptr + offsets(m, shape_m, stride_m, 3 * RANK) + n * stride_sn, mask=valid, other=0).to(ACC)
+    if INVERSE:
+        sin = -sin
+    if INTERLEAVED:
+        both = tl.arange(0, 2 * BLOCK_P)[None, :]
+        pairs = (m < M) & (both < 2 * P)
+        x = tl.load(x_rows + both * stride_xn, mask=pairs, other=0).to(ACC)
+        a, b = tl.split(tl.reshape(x, (BLOCK_M, BLOCK_P, 2)))
+        y = tl.interleave(a * cos - b * sin, b * cos + a * sin)
+        tl.store(out_rows + both * stride_on, y, mask=pairs)
+    else:
+        a = tl.load(x_rows + n * stride_xn, mask=valid, other=0).to(ACC)
+        b = tl.load(x_rows + (n + P) * stride_xn, mask=valid, other=0).to(ACC)
+        tl.store(out_rows + n * stride_on, a * cos - b * sin, mask=valid)
+        tl.store(out_rows + (n + P) * stride_on, b * cos + a * sin, mask=valid)
+    if REST:
+        n = 2 * P + tl.arange(0, REST)[None, :]
+        rest = (m < M) & (n < D)
+        tl.store(out_rows + n * stride_on, tl.load(x_rows + n * stride_xn, mask=rest), mask=rest)
