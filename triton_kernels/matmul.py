@@ -21,10 +21,9 @@ def batch_offset(batch, batches, operand: tl.constexpr):
     if batches is not None:
         rank: tl.constexpr = len(batches) // 5
         left = batch
-        for i in tl.static_range(rank):
-            d: tl.constexpr = rank - 1 - i
-            offset += (left % batches[d]).to(tl.int64) * batches[rank * operand + d]
-            left = left // batches[d]
+        for i in tl.static_range(1, rank + 1):                           # no name for the dim: a constexpr is given a value but once
+            offset += (left % batches[rank - i]).to(tl.int64) * batches[rank * operand + rank - i]
+            left = left // batches[rank - i]
     return offset
 
 
