@@ -71,6 +71,8 @@ class Trace:
             moved = getattr(leaf, "moved", None)
             if moved is not None or hasattr(leaf, "storage"):
                 given[place] = None
+                if moved is not None:
+                    moved = moved(leaf.ptr).moved                        # of a copy that keeps no tensor alive
                 patches.append((place, *self.find(leaf.ptr if moved else values[place]), moved))
         self.steps.append((start, *(*grid, 1, 1)[:3], given, patches))
 
