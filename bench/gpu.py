@@ -49,7 +49,8 @@ class Table:
     """The rows so far; written after every family."""
 
     def __init__(self, args):
-        self.args, self.rows, self.raw, self.failed, self.facts, self.limits, self.printed = args, [], [], [], [], (0, 0), 0
+        self.args, self.rows, self.raw, self.failed, self.facts, self.limits = args, [], [], [], [], (0, 0)
+        self.keep = bool(args.out) or not (args.only or args.quick)          # a part is no result, unless it goes elsewhere
 
     def fill(self, families, start, deadline):
         """Measure from case number `start` on; the number to go on with, or None at the end."""
@@ -98,8 +99,8 @@ class Table:
         kept = [r for r in self.rows if r.ours is not None] + [*means(self.rows)]
         rows.RESULTS.mkdir(exist_ok=True)
         rows.record("gpu", kept, f"python -m bench gpu {' '.join(self.args.families)}".strip(), *self.facts, limits, others=others,
-                    keep=not (self.args.only or self.args.quick), show=False)
-        if not (self.args.only or self.args.quick):
+                    keep=self.keep, show=False)
+        if self.keep:
             lines = ["case,contestant,microseconds,relative error,note"]
             for raw in self.raw:
                 for name, us in (raw.get("us") or {"": math.nan}).items():

@@ -19,10 +19,14 @@ SPILLS = 64                                                      # bytes a threa
 
 def main(args):
     every = [*anchors.FAMILIES, "gpt2"]
-    workloads = [w for w in [*every, "cards"] if w in args.families] or every
-    families = [f for f in args.families if f not in workloads]
+    words = [*every, *args.families] if "all" in args.families else args.families
+    workloads = [w for w in [*every, "cards", "host", "samples"] if w in words] or every
+    families = [f for f in words if f not in (*workloads, "all")]
     if args.compile_only:
-        return report(ahead.compile_all(workloads, args.only, arch_of(args.arch), candidates=True, minutes=args.minutes))
+        tuned = [w for w in workloads if w in every]
+        compiled = ahead.compile_all(tuned, args.only, arch_of(args.arch), candidates=True, minutes=args.minutes)
+        others = [w for w in workloads if w not in every]        # what tests and host launch: as they launch it, not in every way
+        return report([*compiled, *ahead.compile_all(others, args.only, arch_of(args.arch), minutes=args.minutes)])
     if not (args.rehearse or gpu.usable()):
         print("tune: expected an NVIDIA GPU, got none; --compile-only --arch sm_90 needs none")
         return 1

@@ -19,6 +19,24 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(pytest.mark.gpu)
 
 
+def pytest_configure(config):
+    if on_gpu(config):
+        config.pluginmanager.register(Guard())
+
+
+class Guard:
+    """A kernel that breaks the device makes every later call fail: end the run there, and say which test it was."""
+
+    def pytest_runtest_logfinish(self, nodeid):
+        from tritorch.cuda import driver
+
+        if driver.chosen() and driver.current().name == "nvidia":
+            try:
+                driver.current().synchronize(0)
+            except driver.DriverError as error:
+                pytest.exit(f"{nodeid} broke the device: {error}", returncode=3)
+
+
 @pytest.fixture(scope="session")
 def cuda(request):
     """A CUDA device: the real one under `-m gpu`, else the simulated one."""

@@ -88,7 +88,7 @@ def test_gpu_results_keep_the_rows_of_other_families(tmp_path, monkeypatch):
 
     monkeypatch.setattr(rows, "RESULTS", tmp_path)
     for name, ratio in (("rows: softmax", 2.0), ("matmul: big", 1.5), ("matmul: big", 3.0)):
-        table = gpu.Table(argparse.Namespace(families=[], only="", quick=False, rehearse=False))
+        table = gpu.Table(argparse.Namespace(families=[], only="", quick=False, out=None))
         table.take({"row": vars(rows.row(name, "µs", 1.0, ratio, "torch")), "us": {"tritorch": 1.0, "torch": ratio}})
         table.take({"row": vars(rows.row("conv: broken", "failed", None)), "error": "RuntimeError: no"})
         table.write()

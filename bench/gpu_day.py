@@ -1,0 +1,130 @@
+"""bench gpu_day STEP …: what a GPU is needed for, step by step; each ends within --minutes and leaves its output in --out.
+
+    build   compile every kernel and every candidate for this GPU, on all cores
+    test    the tests that need a GPU, in several processes at once
+    bench   the table of anchors with the tables as they are
+    tune    time every candidate, write the table of this architecture
+    again   the table of anchors once more, with what was tuned
+    smoke   a handful of operators and one training step, to see that anything works at all
+
+Steps run in the order given; without any, in the order of this list, smoke first. `--rehearse` runs all of it without a GPU.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench import rows, shards
+
+STEPS = ("smoke", "build", "test", "bench", "tune", "again")
+PARTS = 12                                                       # processes of tests: they compile on the host and share the GPU
+SMOKE = """
+import tritorch as torch
+from tritorch.cuda import driver
+torch.manual_seed(0)
+print(driver.current().name, torch.cuda.get_device_name(), driver.current().device_properties(0))
+for dtype in (torch.float32, torch.bfloat16):
+    host = torch.randn(300, 200).to(dtype), torch.randn(200, 100).to(dtype)
+    x, y = (t.cuda() for t in host)
+    for name, call in {
+        "add": lambda a, b: a + 1, "sum": lambda a, b: a.sum(1), "softmax": lambda a, b: torch.softmax(a, -1),
+        "product": lambda a, b: a @ b,
+        "transpose": lambda a, b: a.t().contiguous(), "sort": lambda a, b: torch.sort(a, 1)[0], "cumsum": lambda a, b: a.cumsum(0),
+        "layer_norm": lambda a, b: torch.nn.functional.layer_norm(a, (200,)),
+    }.items():
+        got, want = call(x, y).cpu().float(), call(*host).float()
+        print(f"{str(dtype):16} {name:10} largest difference {(got - want).abs().max().item():.3g}", flush=True)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+x, target = torch.randn(256, 64, device="cuda"), torch.randint(0, 8, (256,), device="cuda")
+losses = []
+for _ in range(20):
+    loss = torch.nn.functional.cross_entropy(model(x), target)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print("losses of 20 steps", [round(v, 3) for v in losses])
+assert losses[-1] < losses[0]
+"""
+
+
+def main(args):
+    steps = args.families or STEPS
+    unknown = set(steps) - set(STEPS)
+    if unknown:
+        print(f"gpu_day: expected steps among {', '.join(STEPS)}, got {', '.join(sorted(unknown))}")
+        return 2
+    folder = Path(args.out or rows.ROOT / "runs" / "gpu_day").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for step in steps:
+        start = time.monotonic()
+        print(f"\n== {step}", flush=True)
+        code = globals()[step](args, folder, start + 60 * args.minutes)
+        failed += bool(code)
+        print(f"== {step}: {'failed, code ' + str(code) if code else 'done'} after {time.monotonic() - start:.0f} s", flush=True)
+    return int(bool(failed))
+
+
+def logged(command, log, deadline, **environment):
+    """Run `python …`, its output on the screen and in a file, until the deadline; its exit code."""
+    with open(log, "w", encoding="utf-8") as file:
+        process = subprocess.Popen([sys.executable, *command], cwd=rows.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "PYTHONUNBUFFERED": "1", **environment})
+        try:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                file.write(line)
+                file.flush()
+                if time.monotonic() > deadline:
+                    process.kill()
+            return process.wait()
+        finally:
+            process.kill()
+
+
+def words(args, deadline):
+    """The options that a step hands on."""
+    left = max((deadline - time.monotonic()) / 60 - 0.2, 0.1)
+    return ["--minutes", f"{left:.2f}", *(["--only", args.only] if args.only else []), *(["--rehearse"] if args.rehearse else [])]
+
+
+def smoke(args, folder, deadline):
+    return logged(["-c", SMOKE], folder / "smoke.log", deadline, **({"TRITORCH_CUDA": "simulated"} if args.rehearse else {}))
+
+
+def build(args, folder, deadline):
+    more = ["--arch", "sm_90"] if args.rehearse else []
+    options = [w for w in words(args, deadline) if w != "--rehearse"]
+    return logged(["-m", "bench", "tune", "all", "host", "samples", "--compile-only", *more, *options], folder / "build.log", deadline)
+
+
+def test(args, folder, deadline):
+    """Every test that needs a GPU; what is not well is listed, whole logs are in the folder."""
+    wanted = ["-k", args.only] if args.only else []
+    outcomes, parts = shards.run(wanted, folder / "tests", 2 if args.rehearse else PARTS, deadline)
+    bad = sorted((test, outcome) for test, outcome in outcomes.items() if outcome not in ("PASSED", "SKIPPED", "XFAIL"))
+    passed = sum(outcome == "PASSED" for outcome in outcomes.values())
+    lines = [f"{passed} of {len(outcomes)} tests passed, {len(bad)} not well", *[f"{outcome} {test}" for test, outcome in bad]]
+    (folder / "tests.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "tests.log").write_text("".join(line for part in parts for line in part.output), encoding="utf-8")
+    print("\n".join(lines[:100]), flush=True)
+    return bool(bad)
+
+
+def bench(args, folder, deadline, name="bench"):
+    return logged(["-m", "bench", "gpu", "--out", str(folder / name), *words(args, deadline)], folder / f"{name}.log", deadline)
+
+
+def tune(args, folder, deadline):
+    code = logged(["-m", "bench", "tune", *words(args, deadline)], folder / "tune.log", deadline)
+    for table in (rows.ROOT / "tritorch" / "cuda" / "tables").glob("*.json"):
+        shutil.copy(table, folder)
+    return code
+
+
+def again(args, folder, deadline):
+    return bench(args, folder, deadline, "again")

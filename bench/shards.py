@@ -1,0 +1,120 @@
+"""The tests that need a GPU, in several processes at once: a kernel that breaks the device or hangs ends one of them, and another takes
+over its remaining tests."""
+import os
+import queue
+import re
+import subprocess
+import sys
+import threading
+import time
+
+from bench import rows
+
+LINE = re.compile(r"^(tests/\S+::.*?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
+BROKEN = re.compile(r"(tests/\S+::.*) broke the device")            # what tests/conftest.py says before it ends the process
+BROKE = 3                                                        # the exit code that goes with it
+SILENCE = 150                                                    # s: longer than any test takes
+
+
+def collect(words):
+    """The ids of the tests."""
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "--collect-only", "-q", "-p", "no:cacheprovider", *words]
+    done = subprocess.run(command, cwd=rows.ROOT, capture_output=True, text=True)
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+def divided(ids, count):
+    """Parts of about the same length; tests of one function and first parameter stay together, because they share kernels."""
+    groups = {}
+    for test in ids:
+        groups.setdefault(test.split("-")[0], []).append(test)
+    parts = [[] for _ in range(count)]
+    for group in sorted(groups.values(), key=len, reverse=True):
+        min(parts, key=len).extend(group)
+    return [part for part in parts if part]
+
+
+class Shard:
+    """One part of the tests, run by one process after the other until none is left."""
+
+    def __init__(self, number, tests, folder):
+        self.remaining, self.file, self.log = list(tests), folder / f"part{number}.txt", folder / f"part{number}.log"
+        self.results, self.lines, self.process, self.count, self.output = {}, None, None, 0, []
+
+    def start(self):
+        self.count = len(self.remaining)
+        self.file.write_text("\n".join(self.remaining), encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-v", "--tb=short", "-p", "no:cacheprovider", f"@{self.file}"]
+        self.process = subprocess.Popen(command, cwd=rows.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                        env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        self.lines, self.heard = queue.Queue(), time.monotonic()
+        threading.Thread(target=lambda p=self.process, q=self.lines: [*map(q.put, p.stdout), q.put(None)], daemon=True).start()
+
+    def poll(self):
+        """Take what was said; False when nothing is left to run."""
+        while self.lines is not None:
+            try:
+                line = self.lines.get_nowait()
+            except queue.Empty:
+                if time.monotonic() - self.heard < SILENCE:
+                    return True
+                self.process.kill()
+                line, self.output = None, [*self.output, f"nothing heard for {SILENCE} s\n"]
+            if line is None:
+                return self.ended()
+            self.hear(line)
+        return False
+
+    def hear(self, line):
+        self.heard = time.monotonic()
+        self.output.append(line)
+        match, broken = LINE.match(line), BROKEN.search(line)
+        if match and match[1] in self.remaining:
+            self.results[match[1]] = match[2]
+            self.remaining.remove(match[1])
+        elif broken and broken[1] in self.results:
+            self.results[broken[1]] = "BROKE THE DEVICE"
+
+    def ended(self):
+        """The process is gone: what it left goes to another one, without the test that it died in."""
+        code = self.process.wait()
+        self.lines = None
+        if self.remaining and code in (0, 1, 2, 4, 5):            # pytest came to its end without them
+            self.results.update(dict.fromkeys(self.remaining, "NOT RUN"))
+            self.remaining.clear()
+        elif self.remaining and (code != BROKE or len(self.remaining) == self.count):
+            begun = [test for test in self.remaining if self.output and self.output[-1].startswith(f"{test} ")]
+            self.results[(begun or self.remaining)[0]] = "DIED"
+            self.remaining.remove((begun or self.remaining)[0])
+        self.log.write_text("".join(self.output), encoding="utf-8")
+        if self.remaining:
+            self.start()
+        return bool(self.remaining)
+
+    def stop(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        self.results.update(dict.fromkeys(self.remaining, "NOT RUN"))
+        self.log.write_text("".join(self.output), encoding="utf-8")
+
+
+def run(words, folder, count, deadline):
+    """Run the tests in `count` processes until `deadline` (of time.monotonic): {test: outcome}."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = collect(words)
+    shards = [Shard(number, part, folder) for number, part in enumerate(divided(ids, count))]
+    for shard in shards:
+        shard.start()
+    running, told = list(shards), 0.0
+    while running and time.monotonic() < deadline:
+        running = [shard for shard in running if shard.poll()]
+        if time.monotonic() - told > 10:
+            told = time.monotonic()
+            done = sum(len(shard.results) for shard in shards)
+            bad = sum(r not in ("PASSED", "SKIPPED", "XFAIL") for shard in shards for r in shard.results.values())
+            print(f"{done} of {len(ids)} tests done, {bad} not well", flush=True)
+        time.sleep(0.05)
+    for shard in shards:
+        shard.stop()
+    return {test: outcome for shard in shards for test, outcome in shard.results.items()}, shards

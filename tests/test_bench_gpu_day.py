@@ -1,0 +1,76 @@
+"""The day with a GPU, without one: tests divided among processes that may die, steps that end in time."""
+import argparse
+import time
+
+import pytest
+
+from bench import gpu_day, rows, shards
+
+TESTS = """
+import os, time, pytest
+pytestmark = pytest.mark.gpu
+
+@pytest.mark.parametrize("n", range(6))
+def test_fine(n):
+    assert n != 4
+
+def test_dies():
+    os._exit(9)
+
+def test_hangs():
+    time.sleep(1000)
+
+def test_last():
+    pass
+"""
+CONFTEST = """
+import pytest
+def pytest_configure(config):
+    config.addinivalue_line("markers", "gpu: ")
+def pytest_runtest_logfinish(nodeid):
+    if nodeid.endswith("[2]"):
+        pytest.exit(f"{nodeid} broke the device: illegal address", returncode=3)
+"""
+
+
+def test_no_test_costs_another(tmp_path, monkeypatch, capsys):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text(TESTS)
+    (tmp_path / "tests" / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    monkeypatch.setattr(rows, "ROOT", tmp_path)
+    monkeypatch.setattr(shards, "SILENCE", 6)
+    outcomes, parts = shards.run([], tmp_path / "out", 2, time.monotonic() + 120)
+    named = {test.partition("::")[2]: outcome for test, outcome in outcomes.items()}
+    assert named == {**{f"test_fine[{n}]": "PASSED" for n in (0, 1, 3, 5)}, "test_fine[2]": "BROKE THE DEVICE", "test_fine[4]": "FAILED",
+                     "test_dies": "DIED", "test_hangs": "DIED", "test_last": "PASSED"}
+    assert any("nothing heard for 6 s" in line for part in parts for line in part.output)
+    assert (tmp_path / "out" / "part0.log").exists()
+
+
+def test_what_is_not_run_in_time_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "collect", lambda words: ["tests/test_gone.py::test_it"])
+    outcomes, _ = shards.run([], tmp_path, 2, time.monotonic() - 1)
+    assert outcomes == {"tests/test_gone.py::test_it": "NOT RUN"}
+
+
+def day(tmp_path, *steps):
+    return gpu_day.main(argparse.Namespace(families=list(steps), out=str(tmp_path), minutes=5.0, only="softmax", rehearse=True))
+
+
+def test_steps_in_a_rehearsal(tmp_path, capsys):
+    pytest.importorskip("triton")
+    assert day(tmp_path, "smoke", "bench", "tune") == 0, capsys.readouterr().out
+    assert "losses of 20 steps" in (tmp_path / "smoke.log").read_text()
+    assert "softmax" in (tmp_path / "bench" / "gpu.json").read_text() and "0 candidates refused" in (tmp_path / "tune.log").read_text()
+
+
+def test_unknown_steps_are_refused(tmp_path, capsys):
+    assert day(tmp_path, "bnech") == 2
+    assert "expected steps among smoke, build, test, bench, tune, again, got bnech" in capsys.readouterr().out
+
+
+def test_a_step_ends_in_time(tmp_path):
+    start = time.monotonic()
+    program = "import time\nwhile True: print('.', flush=True); time.sleep(0.1)"
+    assert gpu_day.logged(["-c", program], tmp_path / "log", start + 1) != 0 and time.monotonic() < start + 20
