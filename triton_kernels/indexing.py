@@ -78,40 +78,6 @@ def write_rows_kernel(out_ptr, src_ptr, winner_ptr, rows, R, stride_sn, stride_s
 
 
 @triton.jit
-def join(a, b, OP: tl.constexpr):
-    if OP == "sum":
-        return a + b
-    elif OP == "prod":
-        return a * b
-    elif OP == "amax":
-        return tl.where((a >= b) | (a != a), a, b)
-    else:
-        return tl.where((a <= b) | (a != a), a, b)
-
-
-@triton.jit
-def segments_kernel(out_ptr, src_ptr, place_ptr, order_ptr, n, R, stride_sn, stride_sr, alpha, OP: tl.constexpr, BLOCK_R: tl.constexpr):
-    """Rows with equal places lie behind each other in `order`: the program of the first of them joins them all into the row, in that
-    order."""
-    i = tl.program_id(0).to(tl.int64)
-    r = (tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)).to(tl.int64)
-    place = tl.load(place_ptr + i)
-    before = tl.load(place_ptr + i - 1, mask=i > 0, other=-1)
-    if (place >= 0) & (place != before):
-        wide: tl.constexpr = tl.float64 if out_ptr.dtype.element_ty == tl.float64 else (tl.float32 if out_ptr.dtype.element_ty.is_floating()
-                                                                                        else tl.int64)
-        total = tl.load(out_ptr + place * R + r, mask=r < R, other=0).to(wide)
-        current = place
-        while current == place:
-            row = tl.load(order_ptr + i)
-            value = tl.load(src_ptr + row * stride_sn + r * stride_sr, mask=r < R, other=0).to(wide)
-            total = join(total, value * alpha if OP == "sum" else value, OP)
-            i += 1
-            current = tl.load(place_ptr + i, mask=i < n, other=-1)
-        tl.store(out_ptr + place * R + r, total.to(out_ptr.dtype.element_ty), mask=r < R)
-
-
-@triton.jit
 def count_kernel(count_ptr, x_ptr, n, BLOCK: tl.constexpr):
     """How many elements of each block are not zero."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

@@ -10,6 +10,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import create, view
 from tritorch.ops.copy import transfer
+from tritorch.ops.segments import join_rows
 from tritorch.ops.tiling import collapse
 from tritorch.shape import cdiv, contiguous_strides, next_power_of_2, prod, wrap_dim
 from tritorch.storage import block_storage
@@ -89,20 +90,6 @@ def write_rows(out, places, src):
     block_n = max(tile(1024, 16384) // block_r, 1)
     launch(K.write_rows_kernel, (cdiv(rows, block_n) * cdiv(width, block_r),), out, src, winner, rows, width, *src.strides, BLOCK_N=block_n,
            BLOCK_R=block_r)
-
-
-def join_rows(out, places, src, kind="sum", alpha=1):
-    """out[places[i]] joined with src[i], equal places in the order of i; out is contiguous, (rows, width)."""
-    width = out.shape[1]
-    if not src.numel() or not out.numel():
-        return
-    from tritorch.ops.sorting import sort_pairs  # sorting builds on indexing in its gradients
-
-    ordered, order = sort_pairs(places, 0, False)
-    block_r = min(tile(256, 4096), next_power_of_2(width))
-    alpha = float(alpha) if out.dtype.is_floating_point else int(alpha)
-    launch(K.segments_kernel, (places.shape[0], cdiv(width, block_r)), out, src, ordered, order, places.shape[0], width, *src.strides,
-           np.float64(alpha) if out.dtype is types.float64 else alpha, OP=kind, BLOCK_R=block_r)
 
 
 def linear_places(index, dim, target_shape, name):
@@ -193,7 +180,7 @@ def index_select_workloads(make):
     yield "32768 rows of 1024 fp32", lambda: (x, 0, index), 2 * x.nbytes + index.nbytes, 0
 
 
-@op
+@op(aliasable=True)
 def index_add(input, dim, index, source, alpha=1):
     """input with alpha · source added to its slices along `dim` that `index` names, equal indices in their order.
 
@@ -235,10 +222,21 @@ def add_slices(made, dim, index, source, alpha=1):
 @index_add.impl("cuda")
 def index_add_cuda(out, input, dim, index, source, alpha):
     d = wrap_dim(dim, len(input.shape), "index_add")
-    made = rows_first(input, d)
-    src = rows_first(source, d)
-    join_rows(made, linear_places(view.reshape(index, -1), 0, made.shape[:1], "index_add"), src, alpha=alpha)
-    transfer(out, rows_back(made, input.shape, d))
+    source = source.clone() if source.storage is out.storage else source
+    places = linear_places(view.reshape(index, -1), 0, (input.shape[d] if input.shape else 1,), "index_add")
+    if out.is_contiguous() and prod(input.shape[:d]) == 1:               # the rows lie behind each other as they are
+        target = view.reshape(out, places_of(input.shape, d))
+        base = target if input.data_ptr() == out.data_ptr() else view.reshape(input, target.shape)
+        join_rows(target, base, places, view.reshape(source, places.shape[0], target.shape[1]), alpha=alpha)
+    else:
+        made = rows_first(input, d)
+        join_rows(made, made, places, rows_first(source, d), alpha=alpha)
+        transfer(out, rows_back(made, input.shape, d))
+
+
+def places_of(shape, d):
+    """(rows, width) of a contiguous tensor along its first dim d that is not 1."""
+    return (shape[d], prod(shape[d + 1:])) if shape else (1, 1)
 
 
 def rows_first(x, d):

@@ -6,8 +6,9 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import copy, create, view
-from tritorch.ops.indexing import check_index, gather, index_select
+from tritorch.ops.indexing import add_slices, check_index, finish, gather, in_order, index_select, linear_places
 from tritorch.ops.put import flat_rows, put, put_shape
+from tritorch.ops.segments import join_rows
 from tritorch.shape import broadcast_shapes, cdiv, prod, wrap_dim
 from tritorch.tensor import empty
 
@@ -157,10 +158,7 @@ def table_rows_any(out, weight, index, padding_idx):
 
 @table_rows.grad("weight")
 def table_rows_grad(g, weight_shape, index, padding_idx):
-    flat, places = view.reshape(g, -1, weight_shape[1]), view.reshape(index, -1)
-    if padding_idx >= 0:
-        flat = flat.masked_fill((places == padding_idx).unsqueeze(1), 0)
-    return create.new_zeros(g, weight_shape).index_add(0, places, flat)
+    return table_gradient(g, index, weight_shape[0], padding_idx)
 
 
 @table_rows.samples
@@ -175,6 +173,53 @@ def table_rows_samples(make):
 def table_rows_workloads(make):
     weight, places = make(50304, 1024, grad=False), make(65536, integer=True, low=0, high=50304)
     yield "65536 of 50304x1024 fp32", lambda: (weight, places, -1), 2 * 65536 * 4096 + places.nbytes, 0
+
+
+@op
+def table_gradient(rows, index, count, padding_idx):
+    """The gradient of a table of which `index` named some rows: for each of `count` rows the sum of its `rows`, 0 for padding_idx."""
+    return (count, rows.shape[-1]), rows.dtype, rows.storage.device
+
+
+@table_gradient.impl("cpu")
+def table_gradient_cpu(out, rows, index, count, padding_idx):
+    made = np.zeros(out.shape, np.float32 if out.dtype.itemsize == 2 else out.dtype)
+    add_slices(made, 0, index.reshape(-1), np.asarray(rows, made.dtype).reshape(index.size, out.shape[1]))
+    if padding_idx >= 0:
+        made[padding_idx] = 0
+    np.copyto(out, made, casting="unsafe")
+
+
+@table_gradient.impl("cuda")
+def table_gradient_cuda(out, rows, index, count, padding_idx):
+    made = in_order(out)
+    places = linear_places(view.reshape(index, -1), 0, (count,), "embedding")
+    join_rows(made, None, places, view.reshape(rows, index.numel(), out.shape[1]), skip=padding_idx)
+    finish(out, made)
+
+
+@table_gradient.grad("rows")
+def table_gradient_grad(g, index, padding_idx):
+    picked = table_rows(g, index, -1)
+    return picked if padding_idx < 0 else picked.masked_fill((index == padding_idx).unsqueeze(-1), 0)
+
+
+@table_gradient.samples
+def table_gradient_samples(make):
+    yield make(2, 5, 3), make(2, 5, integer=True, low=0, high=7), 7, -1
+    yield make(6, 2), make(6, integer=True, low=-4, high=4), 4, 1
+    yield make(40, 33), make(40, integer=True, low=0, high=2), 3, -1              # long segments
+    yield make(0, 3), make(0, integer=True), 5, -1
+    yield make(3), make(integer=True, low=0, high=5), 5, -1
+
+
+@table_gradient.workloads
+def table_gradient_workloads(make):
+    rows = make(65536, 1024, grad=False).to(types.bfloat16)
+    nbytes = rows.nbytes + 50304 * 2048 + 65536 * 8
+    for label, high in (("any", 50304), ("16 hot", 16)):
+        places = make(65536, integer=True, low=0, high=high)
+        yield f"65536 rows ({label}) to 50304x1024 bf16", lambda places=places: (rows, places, 50304, -1), nbytes, 1 << 26
 
 
 def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False):

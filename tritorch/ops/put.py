@@ -6,7 +6,8 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, view
 from tritorch.ops.copy import transfer
-from tritorch.ops.indexing import check_index, check_range, join_rows, linear_places, write_rows
+from tritorch.ops.indexing import check_index, check_range, linear_places, write_rows
+from tritorch.ops.segments import join_rows
 from tritorch.shape import broadcast_shapes, prod, wrap_dim
 from tritorch.tensor import Tensor
 
@@ -68,7 +69,10 @@ def put_cuda(out, input, indices, values, accumulate):
     if adjacent:
         values = view.movedim(values, tuple(range(picked[0], picked[0] + count)), tuple(range(count)))
     values = view.reshape(values, places.shape[0], width)
-    (join_rows if accumulate else write_rows)(made, places, values)
+    if accumulate:
+        join_rows(made, made, places, values)
+    else:
+        write_rows(made, places, values)
     back = [order.index(d) for d in range(len(order))]
     transfer(out, view.permute_dims(view.reshape(made, sizes), back))
 

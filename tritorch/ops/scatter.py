@@ -11,11 +11,13 @@ from tritorch.ops.indexing import (
     add_slices,
     check_places,
     check_range,
+    finish,
     gather,
-    join_rows,
+    in_order,
     linear_places,
     write_rows,
 )
+from tritorch.ops.segments import join_rows
 from tritorch.shape import wrap_dim
 from tritorch.tensor import Tensor
 
@@ -37,11 +39,10 @@ def _source_cpu(src, index, like):
     return np.full(index.size, src).astype(like.dtype)
 
 
-def _canonical(input, dim, index, src):
-    """(a fresh flat copy of input as rows of width 1, places, the source as rows of width 1) on CUDA."""
+def _flat_cuda(input, dim, index, src):
+    """(places in the flat input, the source as rows of width 1) on CUDA."""
     shape = input.shape or (1,)
     index = index if index.shape else view.reshape(index, 1)
-    made = view.reshape(input.clone(), -1, 1)
     if isinstance(src, Tensor):
         src = src if src.shape else view.reshape(src, 1)
         for k, n in enumerate(index.shape):
@@ -49,7 +50,16 @@ def _canonical(input, dim, index, src):
         src = view.reshape(src.to(input.dtype), -1, 1)
     else:
         src = create.full((1, 1), src, dtype=input.dtype, device=input.device).expand(index.numel(), 1)
-    return made, linear_places(index, wrap_dim(dim, len(shape), "scatter"), shape, "scatter"), src
+    return linear_places(index, wrap_dim(dim, len(shape), "scatter"), shape, "scatter"), src
+
+
+def _joined(out, input, dim, index, src, kind):
+    """Fill out, which may be input, with input and the sources that fall on each of its elements."""
+    places, src = _flat_cuda(input, dim, index, src.clone() if src.storage is out.storage else src)
+    made = in_order(out)
+    target = view.reshape(made, -1, 1)
+    join_rows(target, target if input.data_ptr() == made.data_ptr() else view.reshape(input, -1, 1), places, src, kind)
+    finish(out, made)
 
 
 @op
@@ -69,8 +79,8 @@ def scatter_write_cpu(out, input, dim, index, src):
 
 @scatter_write.impl("cuda")
 def scatter_write_cuda(out, input, dim, index, src):
-    made, places, src = _canonical(input, dim, index, src)
-    write_rows(made, places, src)
+    made = view.reshape(input.clone(), -1, 1)
+    write_rows(made, *_flat_cuda(input, dim, index, src))
     transfer(out, view.reshape(made, out.shape))
 
 
@@ -112,7 +122,7 @@ def scatter_write_errors(make):
     yield (make(3), 0, make(2), make(2)), {}, RuntimeError, "an index of integers"
 
 
-@op
+@op(aliasable=True)
 def scatter_add(input, dim, index, src):
     """input with src added where `index` points along `dim`, equal places in their order.
 
@@ -134,9 +144,7 @@ def scatter_add_cpu(out, input, dim, index, src):
 
 @scatter_add.impl("cuda")
 def scatter_add_cuda(out, input, dim, index, src):
-    made, places, src = _canonical(input, dim, index, src)
-    join_rows(made, places, src)
-    transfer(out, view.reshape(made, out.shape))
+    _joined(out, input, dim, index, src, "sum")
 
 
 @scatter_add.grad("input")
@@ -157,7 +165,7 @@ def scatter_add_samples(make):
     yield make(), 0, make(integer=True, low=0, high=1), make()
 
 
-@op
+@op(aliasable=True)
 def scatter_join(input, dim, index, src, reduce):
     """input joined with src by "sum", "prod", "amax" or "amin" where `index` points along `dim`."""
     check_places("scatter_reduce", input.shape, dim, index, src)
@@ -175,9 +183,7 @@ def scatter_join_cpu(out, input, dim, index, src, reduce):
 
 @scatter_join.impl("cuda")
 def scatter_join_cuda(out, input, dim, index, src, reduce):
-    made, places, src = _canonical(input, dim, index, src)
-    join_rows(made, places, src, reduce)
-    transfer(out, view.reshape(made, out.shape))
+    _joined(out, input, dim, index, src, reduce)
 
 
 @scatter_join.grad("input", "src")

@@ -1,0 +1,118 @@
+"""Rows joined where their places are equal, in the order in which they came. Rows of one place are a segment of the sorted places."""
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def sum_join(a, b):
+    return a + b
+
+
+@triton.jit
+def prod_join(a, b):
+    return a * b
+
+
+@triton.jit
+def amax_join(a, b):
+    return tl.where((a >= b) | (a != a), a, b)
+
+
+@triton.jit
+def amin_join(a, b):
+    return tl.where((a <= b) | (a != a), a, b)
+
+
+@triton.jit
+def sum_all(x):
+    return tl.reduce(x, 0, sum_join, keep_dims=True)
+
+
+@triton.jit
+def prod_all(x):
+    return tl.reduce(x, 0, prod_join, keep_dims=True)
+
+
+@triton.jit
+def amax_all(x):
+    return tl.reduce(x, 0, amax_join, keep_dims=True)
+
+
+@triton.jit
+def amin_all(x):
+    return tl.reduce(x, 0, amin_join, keep_dims=True)
+
+
+@triton.jit
+def bounds_kernel(bounds_ptr, sorted_ptr, n, rows, STEPS: tl.constexpr, BLOCK: tl.constexpr):
+    """Where the segment of each row begins in the sorted places, of which those of -1 lie at the end; one number more than rows."""
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    low = tl.zeros((BLOCK,), bounds_ptr.dtype.element_ty)
+    high = low + n
+    for _ in range(STEPS):
+        middle = low + (high - low) // 2
+        place = tl.load(sorted_ptr + middle, mask=(low < high) & (row <= rows), other=-1)
+        below = (place >= 0) & (place < row) & (low < high)
+        low = tl.where(below, middle + 1, low)
+        high = tl.where(below, high, tl.minimum(middle, high))
+    tl.store(bounds_ptr + row, low, mask=row <= rows)
+
+
+@triton.jit
+def pieces_kernel(piece_ptr, src_ptr, sorted_ptr, order_ptr, bounds_ptr, n, R, stride_sn, stride_sr, JOIN: tl.constexpr,
+                  ALL: tl.constexpr, IDENTITY: tl.constexpr, LONG: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
+    """What LONG consecutive places add to segments of more than LONG: to one that begins before (0) and one that begins here (1)."""
+    piece = tl.program_id(0)
+    r = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]
+    low = piece * LONG
+    high = tl.minimum(low + LONG, n)
+    for slot in tl.static_range(2):
+        place = tl.load(sorted_ptr + (low if slot == 0 else high - 1)).to(tl.int64)
+        start = tl.load(bounds_ptr + tl.maximum(place, 0))
+        end = tl.load(bounds_ptr + tl.maximum(place, 0) + 1)
+        if (place >= 0) & (end - start > LONG) & ((start < low) == (slot == 0)):
+            total = tl.full((BLOCK_N, BLOCK_R), IDENTITY, piece_ptr.dtype.element_ty)
+            for first in range(tl.maximum(start, low), tl.minimum(end, high), BLOCK_N):
+                i = first + tl.arange(0, BLOCK_N)[:, None]
+                inside = i < tl.minimum(end, high)
+                row = tl.load(order_ptr + i, mask=inside, other=0).to(tl.int64)
+                value = tl.load(src_ptr + row * stride_sn + r * stride_sr, mask=inside & (r < R), other=0).to(total.dtype)
+                total = tl.where(inside, JOIN(total, value), total)
+            tl.store(piece_ptr + (piece.to(tl.int64) * 2 + slot) * R + r, ALL(total), mask=r < R)
+
+
+@triton.jit
+def segments_kernel(out_ptr, base_ptr, src_ptr, order_ptr, bounds_ptr, piece_ptr, rows, R, stride_bn, stride_br, stride_sn, stride_sr,
+                    alpha, skip, JOIN: tl.constexpr, IDENTITY: tl.constexpr, TOUCHED: tl.constexpr, LONG: tl.constexpr,
+                    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
+    """out[n] = base[n] (without base: 0) joined with alpha times the segment of n, whose long ones lie in pieces. The row `skip` has no
+    segment. TOUCHED: out is base, rows without a segment stay as they are."""
+    tiles_r = tl.cdiv(R, BLOCK_R)
+    n = (tl.program_id(0) // tiles_r).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
+    r = (tl.program_id(0) % tiles_r) * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]
+    wide: tl.constexpr = tl.float64 if out_ptr.dtype.element_ty == tl.float64 else (tl.float32 if out_ptr.dtype.element_ty.is_floating()
+                                                                                    else tl.int64)
+    start = tl.load(bounds_ptr + n, mask=n < rows, other=0)
+    count = tl.where(n == skip, 0, tl.load(bounds_ptr + n + 1, mask=n < rows, other=0) - start)
+    inside = (n < rows) & (r < R)
+    total = tl.full((BLOCK_N, BLOCK_R), IDENTITY, wide)
+    near = tl.where(count > LONG, 0, count)
+    for j in range(tl.max(tl.ravel(near), 0)):
+        row = tl.load(order_ptr + start + j, mask=j < near, other=0).to(tl.int64)
+        value = tl.load(src_ptr + row * stride_sn + r * stride_sr, mask=(j < near) & inside, other=0).to(wide)
+        total = tl.where(j < near, JOIN(total, value), total)
+    if piece_ptr is not None:
+        first = start // LONG
+        pieces = tl.where(count > LONG, (start + count - 1) // LONG - first + 1, 0)
+        for j in range(tl.max(tl.ravel(pieces), 0)):
+            at = ((first + j).to(tl.int64) * 2 + (j == 0)) * R + r
+            total = tl.where(j < pieces, JOIN(total, tl.load(piece_ptr + at, mask=(j < pieces) & inside, other=0)), total)
+    if alpha is not None:
+        total = total * alpha.to(wide)
+    if base_ptr is None:
+        total = tl.where(count > 0, total, 0)
+    else:
+        base = tl.load(base_ptr + n * stride_bn + r * stride_br, mask=inside & (count > 0) if TOUCHED else inside, other=0)
+        total = tl.where(count > 0, JOIN(base.to(wide), total), base.to(wide))
+    kept = inside & (count > 0) if TOUCHED else inside
+    tl.store(out_ptr + n * R + r, total.to(out_ptr.dtype.element_ty), mask=kept)

@@ -1,0 +1,63 @@
+"""Sums over equal indices on the GPU: the indices are sorted, then each row of the result joins its own segment, in order."""
+import math
+
+import numpy as np
+
+from tritorch.cuda import tuner
+from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.dtype import types
+from tritorch.ops.ordering import sort_rows
+from tritorch.shape import cdiv, next_power_of_2
+from tritorch.tensor import empty
+
+K = kernels("segments")
+TILES = [{"ELEMENTS": elements, "WIDTH": width, "num_warps": warps}
+         for elements, width, warps in ((2048, 1024, 4), (1024, 1024, 4), (4096, 1024, 8), (2048, 2048, 4), (512, 512, 4), (512, 512, 1))]
+SIMULATED = [{"ELEMENTS": 4096, "WIDTH": 64, "num_warps": 4}]
+
+
+def identity(kind, dtype):
+    """What does not change a number that it is joined with."""
+    if kind in ("sum", "prod"):
+        return int(kind == "prod")
+    if dtype.is_floating_point:
+        return -math.inf if kind == "amax" else math.inf
+    return -1 << 63 if kind == "amax" else (1 << 63) - 1
+
+
+def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1):
+    """out[r] = base[r] joined with alpha · src[i] for the i with places[i] = r, in their order; -1 is no place.
+
+    `out` is contiguous, (rows, width); `base` may be `out` itself, or None: then rows that no place names are 0, as is the row `skip`.
+    """
+    rows, width = out.shape
+    n = places.shape[0]
+    if not out.numel() or not n and base is out:
+        return
+    wide = types.int64 if max(n, rows) >= 1 << 31 else types.int32
+    accumulator = types.float32 if out.dtype.compute is types.float32 else types.float64 if out.dtype is types.float64 else types.int64
+    ordered, order = empty((1, n), places.dtype, out.device), empty((1, n), wide, out.device)
+    sort_rows(ordered, order, places.reshape(1, n).contiguous(), bits=rows.bit_length())
+    bounds, block = empty((rows + 1,), wide, out.device), tile(256, 16384)
+    launch(K.bounds_kernel, (cdiv(rows + 1, block),), bounds, ordered, n, rows, STEPS=n.bit_length(), BLOCK=block)
+    long = tile(256, 16)
+    common = {"JOIN": getattr(K, f"{kind}_join"), "IDENTITY": identity(kind, accumulator), "LONG": long}
+    pieces = None
+    if n > long:
+        pieces, block = empty((cdiv(n, long), 2, width), accumulator, out.device), min(tile(1024, 64), next_power_of_2(width))
+        launch(K.pieces_kernel, (cdiv(n, long), cdiv(width, block)), pieces, src, ordered, order, bounds, n, width, *src.strides, **common,
+               ALL=getattr(K, f"{kind}_all"), BLOCK_N=max(min(tile(4096, 256) // block, long), 1), BLOCK_R=block)
+    factor = None if alpha == 1 else np.float64(alpha) if accumulator is types.float64 else float(alpha) if accumulator is types.float32 \
+        else int(alpha)
+
+    candidates = tile(TILES if width >= 64 else TILES[4:] + TILES[:4], SIMULATED)
+
+    def run(choice):
+        block_r = min(choice["WIDTH"], next_power_of_2(width))
+        block_n = max(choice["ELEMENTS"] // block_r, 1)
+        launch(K.segments_kernel, (cdiv(rows, block_n) * cdiv(width, block_r),), out, base, src, order, bounds, pieces, rows, width,
+               *((0, 0) if base is None else base.strides), *src.strides, factor, skip, **common, TOUCHED=base is out, BLOCK_N=block_n,
+               BLOCK_R=block_r, num_warps=choice["num_warps"])
+
+    key = out.dtype.name, n, rows, width
+    run(tuner.choose("segments", key, candidates, K.segments_kernel, None if base is out else run))      # timing would add again and again
