@@ -16,7 +16,7 @@ from tritorch.errors import check
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
 from tritorch.shape import layout
-from tritorch.tensor import Tensor, Unfollowed, empty, empty_strided, refresh
+from tritorch.tensor import Tensor, Unfollowed, empty, empty_strided, refresh, swaps
 
 registry = {}                                                            # every operator by name
 
@@ -347,6 +347,7 @@ def _check_destination(door, out, shape, dtype, device, args):
         check(out.numel() == 0 and not any(out is a for a in args), name, f"a destination of shape {tuple(shape)}", out.shape)
         fresh = empty(shape, out.dtype, device)                          # an empty out= takes the shape of the result, as in PyTorch
         out.storage, out.shape, out.strides, out.offset, out._array = fresh.storage, fresh.shape, fresh.strides, 0, fresh._array
+        swaps[0] += 1
     check(dtype.category <= out.dtype.category, name, f"a destination that {dtype} can be cast to", out.dtype)
     check(0 not in out.strides or all(n == 1 or s for n, s in zip(out.shape, out.strides)) or 0 in out.shape, name,
           "a destination whose elements have memory of their own", f"strides {out.strides}", use="x.clone() before writing")

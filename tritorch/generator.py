@@ -13,6 +13,7 @@ import numpy as np
 from tritorch.cuda.graph import current_graph
 from tritorch.cuda.memory import upload
 from tritorch.cuda.stream import captures, default_stream, stream
+from tritorch.cuda.watching import host_work, watched
 from tritorch.device import as_device, device
 from tritorch.dtype import int64, uint8
 from tritorch.errors import check
@@ -42,9 +43,7 @@ class Generator:
         """Start over from a seed in [-2⁶³, 2⁶⁴)."""
         seed = operator.index(seed)
         check(-1 << 63 <= seed < 1 << 64, "manual_seed", "a seed of 64 bits", seed)
-        with self._lock:
-            self._seed, self._offset = seed & 0xFFFFFFFFFFFFFFFF, 0
-        return self
+        return self._go(seed & 0xFFFFFFFFFFFFFFFF, 0)
 
     def seed(self):
         """Start over from a seed drawn by the operating system, and return it."""
@@ -57,7 +56,7 @@ class Generator:
     def get_state(self):
         """The seed and the offset as 16 bytes (a uint8 tensor on the CPU)."""
         with self._lock:
-            return from_array(np.array([self._seed, self._offset], np.uint64).view(np.uint8))
+            return from_array(np.array([self._seed, self.get_offset()], np.uint64).view(np.uint8))
 
     def set_state(self, new_state):
         """Go to a place that `get_state` returned."""
@@ -65,20 +64,18 @@ class Generator:
         got = new_state.device.type, new_state.dtype, new_state.shape
         check(got == ("cpu", uint8, (16,)), "set_state", "16 uint8 elements on the CPU, as get_state returns them", got)
         seed, offset = np.ascontiguousarray(new_state.array).view(np.uint64)
-        with self._lock:
-            self._seed, self._offset = int(seed), int(offset)
-        return self
+        return self._go(int(seed), int(offset))
 
     graphsafe_get_state, graphsafe_set_state = get_state, set_state
 
     def get_offset(self):
         """Counters used since the seed."""
-        return self._offset
+        here = self._recording()
+        return self._offset if here is None else self._offset + here.used
 
     def set_offset(self, offset):
         """Go to a counter."""
-        with self._lock:
-            self._offset = operator.index(offset)
+        self._go(self._seed, operator.index(offset))
 
     def clone_state(self):
         """A second generator at the same place."""
@@ -96,11 +93,33 @@ class Generator:
         The seed is the signed form of its 64 bits. While a CUDA graph is captured, `base` is a device tensor of (seed, offset)
         that every replay moves on; the seed returned is then 0 and the offset counts from there.
         """
-        graph = current_graph() if captures and self.device.type == "cuda" else None
-        if graph is not None:
-            return recording(self, graph).take(counters)
+        here = self._recording()
+        if here is not None:
+            return here.take(counters)
         seed, offset = self.advance(counters)
         return seed - (seed >> 63 << 64), offset, None
+
+    def _recording(self):
+        """What stands for the generator while its work is recorded into a CUDA graph or will be, else None."""
+        if self.device.type != "cuda":
+            return None
+        graph = current_graph() if captures else None
+        if graph is None and watched.watcher is not None:
+            graph = watched.watcher.as_graph()
+        return None if graph is None else recording(self, graph)
+
+    def _go(self, seed, offset):
+        """Go to a place. A replay starts anywhere: what is recorded can go to places that lie behind its start, as checkpoints do."""
+        here = self._recording()
+        if here is not None and (seed != self._seed or offset < self._offset):
+            host_work("a new place of a generator")
+            here = self._recording()
+        if here is not None and seed == self._seed and offset >= self._offset:
+            here.used = offset - self._offset
+        else:
+            with self._lock:
+                self._seed, self._offset = seed, offset
+        return self
 
     def advance(self, counters):
         """Move on and return (seed, offset) as they were."""
@@ -114,7 +133,7 @@ class Recording:
 
     def __init__(self, generator, graph):
         self.generator, self.used = generator, 0
-        with stream(default_stream(generator.device.index)):             # not recorded, so that a replay finds what is written before it
+        with stream(default_stream(generator.device.index) if captures else None):       # not recorded: replays find what is written before
             self.base = empty((2,), int64, generator.device)
         graph.keep(self.base.storage.owner)
 
@@ -123,8 +142,11 @@ class Recording:
         return 0, offset, self.base
 
     def __call__(self):
-        place = np.array(self.generator.advance(self.used), np.uint64)
-        upload(place, self.base.data_ptr(), self.base.device.index)
+        """Before a replay: bring the place to the device and move on."""
+        self.place(*self.generator.advance(self.used))
+
+    def place(self, seed, offset):
+        upload(np.array([seed, offset], np.uint64), self.base.data_ptr(), self.base.device.index)
 
 
 def recording(generator, graph):

@@ -12,6 +12,7 @@ from tritorch.shape import _layouts, dense_strides, extent, is_contiguous, layou
 from tritorch.storage import HostStorage, device_storage, host_storage
 
 _new = object.__new__
+swaps = [0]              # how often a tensor's memory or wish for a gradient, or a module's member, was replaced: captured steps look again
 
 
 class Tensor:
@@ -139,6 +140,7 @@ class Tensor:
             raise RuntimeError("requires_grad: expected a leaf (you can only change requires_grad flags of leaf variables), got the "
                                "result of an operator; "
                                "use detach() to get a tensor without history")
+        swaps[0] += 1
         if not value:
             self.node = None
         elif self.node is None:
@@ -195,6 +197,7 @@ class Tensor:
         check(isinstance(other, Tensor), "data", "a Tensor", type(other).__name__, error=TypeError)
         self.storage, self.shape, self.strides, self.offset = other.storage.alias(), other.shape, other.strides, other.offset
         self.dtype, self._array = other.dtype, None
+        swaps[0] += 1
 
     def detach(self):
         """The same memory without history; writes through either are seen by both and counted together."""
@@ -203,6 +206,7 @@ class Tensor:
     def detach_(self):
         """Forget the history of this tensor."""
         check(self.base is None, "detach_", "a tensor that is not a view", "a view", use="detach()")
+        swaps[0] += 1
         self.node = None
         return self
 

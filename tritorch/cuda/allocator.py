@@ -56,7 +56,7 @@ def allocate(nbytes: int, device_index: int, stream: int) -> Block:
 class Block:
     """Memory at `ptr`, `size` bytes. It goes back to its pool when this object dies, in any thread and inside gc: no lock."""
 
-    __slots__ = ("span",)
+    __slots__ = ("span", "__weakref__")
     ptr = property(lambda self: self.span.ptr)
     size = property(lambda self: self.span.size)
 

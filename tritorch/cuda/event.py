@@ -7,6 +7,7 @@ import sys
 from tritorch.cuda import driver
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.stream import Stream, captures, current_stream
+from tritorch.cuda.watching import host_work
 from tritorch.errors import check
 
 
@@ -53,6 +54,7 @@ class Event:
     def synchronize(self) -> None:
         """Wait until the last record has happened."""
         if self.handle is not None:
+            host_work("Event.synchronize")
             check(not captures, "Event.synchronize", "no CUDA graph capture, because it waits for the device", "a capture under way",
                   use="it before or after the capture")
             self.driver.event_synchronize(self.handle)

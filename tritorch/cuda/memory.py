@@ -16,6 +16,7 @@ from tritorch.cuda.memory_report import *  # noqa: F403
 from tritorch.cuda.memory_report import _dump_snapshot, _record_memory_history, _snapshot  # noqa: F401
 from tritorch.cuda.stream import captures, current_handle, is_capturing, refuse_capture
 from tritorch.cuda.trace import spoil, traces
+from tritorch.cuda.watching import host_work
 from tritorch.errors import check
 
 _free: dict[int, list[int]] = {}                           # size -> page-locked addresses
@@ -52,6 +53,8 @@ def fill(ptr: int, value: int, width: int, count: int, device_index: int) -> Non
 def upload(array: np.ndarray, ptr: int, device_index: int, pinned_owner: Pinned | None = None, non_blocking: bool = True) -> None:
     """Copy a contiguous array to the device. Pageable memory may change on return; pinned memory only once the copy ran, for which
     the host waits unless `non_blocking`. In a graph capture the memory must be pinned, and every replay reads it again."""
+    if pinned_owner is None and array.nbytes:
+        host_work("copy from pageable host memory")
     stream = current_handle(device_index)
     capturing = is_capturing(device_index, stream)
     if capturing:

@@ -7,6 +7,7 @@ import threading
 from tritorch.cuda import driver, faults
 from tritorch.cuda.device import current_device, index_of, set_device
 from tritorch.cuda.device import device as on_device
+from tritorch.cuda.watching import host_work
 from tritorch.device import device as Device
 from tritorch.errors import check
 
@@ -214,6 +215,7 @@ def is_capturing(index: int, handle: int) -> bool:
 
 def refuse_capture(what: str, index: int, handle: int) -> None:
     """Raise when `what`, which waits for the device, is called in a graph capture: the work it waits for is not running."""
+    host_work(what)
     check(not captures or not is_capturing(index, handle), what, "no CUDA graph capture on the stream, because it waits for the device",
           "a capture under way", use="it before or after the capture")
 
@@ -221,6 +223,7 @@ def refuse_capture(what: str, index: int, handle: int) -> None:
 def synchronize(device=None) -> None:
     """Wait for all work queued on a device. Errors of kernels that ran meanwhile are raised here."""
     index = index_of(device)
+    host_work("synchronize")
     check(index not in captures, "synchronize", "no CUDA graph capture on the device, because it waits for it", "a capture under way",
           use="it before or after the capture")
     driver.current().synchronize(index)

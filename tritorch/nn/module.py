@@ -5,7 +5,7 @@ from tritorch.nn.hooks import Hooks, call_with_hooks, everywhere
 from tritorch.nn.parameter import Buffer, Parameter
 from tritorch.nn.registry import Registry
 from tritorch.nn.state_dict import StateDict
-from tritorch.tensor import Tensor
+from tritorch.tensor import Tensor, swaps
 
 _MEMBERS = ("_parameters", "_buffers", "_modules")
 _every_forward, _every_forward_pre = everywhere._forward_hooks, everywhere._forward_pre_hooks
@@ -133,6 +133,7 @@ class Module(Hooks, StateDict, Conversion):
                 if name in _MEMBERS and not isinstance(value, Registry):
                     value = self._replace_members(name, value)
                 object.__setattr__(self, name, value)
+                swaps[0] += 1
 
     def _assign(self, members, what, name, value):
         own = vars(self)

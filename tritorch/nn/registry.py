@@ -1,6 +1,8 @@
 """The dictionaries in which a module keeps its parameters, buffers and children."""
 import weakref
 
+from tritorch.tensor import swaps
+
 
 class Registry(dict):
     """A dictionary of a module's members that shows every entry in the module's `__dict__` too.
@@ -23,19 +25,23 @@ class Registry(dict):
 
     def __setitem__(self, name, value):
         super().__setitem__(name, value)
+        swaps[0] += 1
         self._shown()[name] = value
 
     def __delitem__(self, name):
         super().__delitem__(name)
+        swaps[0] += 1
         self._shown().pop(name, None)
 
     def pop(self, name, *default):
         if name in self:
             self._shown().pop(name, None)
+            swaps[0] += 1
         return super().pop(name, *default)
 
     def popitem(self):
         name, value = super().popitem()
+        swaps[0] += 1
         self._shown().pop(name, None)
         return name, value
 

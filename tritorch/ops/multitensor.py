@@ -162,13 +162,14 @@ def _resident(key, device, build):
     """
     from tritorch.cuda import memory
     from tritorch.cuda.stream import current_handle, is_capturing
+    from tritorch.cuda.watching import watched
 
     stream = current_handle(device.index)
     recorded, where = is_capturing(device.index, stream), (key, device, stream)
     found = None if recorded else _tables.pop(where, None)
     if found is None:
         values = np.asarray(build(), np.int64)
-        if recorded:
+        if recorded or watched.watcher is not None:
             source = memory.pinned_empty(values.nbytes).view(np.int64)
             source[:] = values
             values = source

@@ -35,10 +35,12 @@ class Adam(Optimizer):
 
     @property
     def _step_supports_amp_scaling(self):
+        self.become_capturable()
         return all(_counts_on_device(group) for group in self.param_groups)
 
     @no_grad()
     def step(self, closure=None):
+        self.become_capturable()
         self.refuse_capture()
         loss = evaluated(closure)
         for group in self.param_groups:

@@ -7,6 +7,7 @@ from copy import deepcopy
 
 from tritorch.autograd.modes import enable_grad, no_grad
 from tritorch.cuda.stream import captures, current_handle, is_capturing
+from tritorch.cuda.watching import watched
 from tritorch.dtype import float32
 from tritorch.errors import check
 from tritorch.nn.hooks import add_hook
@@ -174,6 +175,17 @@ class Optimizer:
         """The parameters of a group that have gradients."""
         return [p for p in group["params"] if p._grad is not None]
 
+    @no_grad()
+    def become_capturable(self):
+        """In a step that is being compiled: count the steps of CUDA parameters on the device from here on, as `capturable=True` does."""
+        for group in self.param_groups if watched.watcher is not None else ():
+            if not group["capturable"] and group["params"][0].is_cuda:
+                group["capturable"] = True
+                for p in group["params"]:
+                    if "step" in self.state.get(p, ()):
+                        self.state[p]["step"] = self.state[p]["step"].to(p.device, float32)
+                watched.watcher.note(f"{type(self).__name__}: capturable=True was set, so that its steps are counted on the device")
+
     def refuse_capture(self):
         """Numbers that the host computes are frozen in a CUDA graph: only capturable groups may be recorded."""
         for group in self.param_groups if captures else ():
@@ -237,8 +249,11 @@ def evaluated(closure):
 
 
 def rate_of(group, parameters):
-    """A group's learning rate: a number, or the tensor where it lies on the parameters' device, so that a captured step reads it anew."""
+    """A group's learning rate: a number, or the tensor where it lies on the parameters' device, so that a captured step reads it anew.
+    In a step that is being compiled a number becomes such a tensor too, which follows it."""
     lr = group["lr"]
+    if watched.watcher is not None and parameters[0].is_cuda and not (isinstance(lr, Tensor) and lr.is_cuda):
+        return watched.watcher.rate(group, parameters[0])
     return lr.item() if isinstance(lr, Tensor) and (parameters[0].device.type == "cpu" or lr.device.type == "cpu") else lr
 
 

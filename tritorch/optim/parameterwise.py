@@ -1,6 +1,7 @@
 """ParameterWise: the optimizers that update one parameter after the other, in public operators."""
 from tritorch.autograd.modes import no_grad
 from tritorch.cuda.stream import current_handle, is_capturing
+from tritorch.cuda.watching import host_work
 from tritorch.dtype import float32
 from tritorch.errors import check
 from tritorch.ops.create import zeros
@@ -15,6 +16,7 @@ class ParameterWise(Optimizer):
 
     @no_grad()
     def step(self, closure=None):
+        host_work("numbers of the optimizer that the host keeps")
         loss = evaluated(closure)
         for group in self.param_groups:
             lr = group["lr"].item() if isinstance(group["lr"], Tensor) else group["lr"]

@@ -2,6 +2,7 @@
 import types
 import warnings
 
+from tritorch.cuda.watching import host_work
 from tritorch.errors import check
 from tritorch.optim.optimizer import Optimizer
 from tritorch.tensor import Tensor
@@ -106,6 +107,7 @@ class LRScheduler:
         self._set_lrs(closed() if closed else self.get_lr())
 
     def _set_lrs(self, rates):
+        host_work("learning rates that the host computes")
         for group, lr in zip(self.optimizer.param_groups, rates):
             set_group(group, "lr", lr)
         self._last_lr = group_values(self.optimizer, "lr")

@@ -1,0 +1,175 @@
+"""Compiled functions: calls are told apart by what Python sees of them; each kind is warmed up, captured and replayed, or stays eager."""
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import types
+import warnings
+import weakref
+
+from tritorch.amp import clear_autocast_cache
+from tritorch.compiler.keys import Surroundings, host_draws, is_input
+from tritorch.compiler.recording import Capture, Order, Recording, Refused, landing
+from tritorch.compiler.watch import Unsupported, Watch, home
+from tritorch.cuda import driver
+from tritorch.cuda.device import current_device
+from tritorch.cuda.graph import current_graph, graph_pool_handle
+from tritorch.cuda.stream import Stream, captures
+from tritorch.cuda.watching import watched
+from tritorch.func.trees import leaves, rebuilt
+
+WARM_UPS = 8                                                             # two equal calls in a row must be among so many
+everyone = weakref.WeakSet()                                             # compiled functions, for reset()
+_one_at_a_time = threading.RLock()                                       # a replay is impossible while another thread captures
+
+
+class Kind:
+    """Calls of one key: their recordings, the last warm-up call in each situation (with how many were equal, and how many there were),
+    or why they stay eager."""
+
+    def __init__(self, objects, why):
+        self.objects, self.why, self.last, self.recordings, self.seen = objects, why, None, [], {}
+
+
+class Compiled:
+    """What `tritorch.compile` makes of a function."""
+
+    def __init__(self, function, fullgraph, options):
+        functools.update_wrapper(self, function)
+        self.function, self.fullgraph, self.limit, self.fuse = function, fullgraph, options["cache_size_limit"], options["fuse"]
+        self.surroundings, self.warned = Surroundings(function), set()
+        self.forget()
+        everyone.add(self)
+
+    def forget(self):
+        """Start anew: every call is a first one."""
+        self.kinds, self.leaves, self.modules, self.rates, self.notes, self.order = {}, [], {}, {}, {}, Order()
+        self.device = driver.current() if driver.available() else None
+        self.pool = self.stream = None
+
+    def __get__(self, owner, kind=None):
+        return self if owner is None else types.MethodType(self, owner)
+
+    def __call__(self, *args, **kwargs):
+        if watched.watcher is not None or not driver.available() or captures and current_graph() is not None:
+            return self.function(*args, **kwargs)                        # part of another capture, or nothing to capture
+        given, key = self.surroundings.key(args, kwargs)
+        kind = self.kinds.get(key)
+        if key is None or kind is not None and kind.why is not None:
+            return self.function(*args, **kwargs)
+        with _one_at_a_time:
+            if self.device is not driver.current():                      # it took the place of the one that was recorded on
+                self.forget()
+                kind = None
+            for recording in kind.recordings if kind is not None else ():
+                if recording.holds():
+                    return recording(given)
+            if kind is None:
+                kind = self.new_kind(key, given, args, kwargs)
+            if kind.why is None:
+                return self.watched_call(kind, given, args, kwargs)
+        return self.function(*args, **kwargs)
+
+    def new_kind(self, key, given, args, kwargs):
+        why = None
+        if len(self.kinds) >= self.limit:
+            why = f"more than {self.limit} kinds of arguments and surroundings (options={{'cache_size_limit': …}})"
+            self.tell(why)
+            return Kind((), why)
+        if any(not x.is_cuda or x.device.index != current_device() for x in given):
+            why = "arguments that are not on the current CUDA device"
+            if any(x.is_cuda for x in given):
+                self.tell(why)
+        objects = [x for x in self.surroundings.objects(args, kwargs) if x is not self]
+        kind = self.kinds[key] = Kind(objects, why)
+        return kind
+
+    # -------------------------------------------------------------- calls that Python makes
+    def watched_call(self, kind, given, args, kwargs):
+        """A warm-up call, or one that is captured."""
+        expected = kind.seen.get(self.situation([ref() is None or ref()._grad is None for ref in self.leaves]))
+        capture = None
+        if expected is not None and expected.repeats:
+            self.stream, self.pool = self.stream or Stream(current_device()), self.pool or graph_pool_handle()
+            capture = Capture(current_device(), self.stream, self.pool)
+        apart = capture is not None or len({home(x) for x in given}) < len(given)        # shared memory does not tell arguments apart
+        inputs = [landing(x) for x in given] if apart else given
+        watch = Watch(self, inputs, expected, capture)
+        before, had, draws = {id(x): x._grad for x in watch.known.values()}, [x._grad for x in given], host_draws()
+        try:
+            result = self.run(watch, _with_tensors(inputs, (args, kwargs)))
+        except Refused as error:                                         # nothing of it has run
+            for leaf in watch.known.values():
+                leaf._grad = before.get(id(leaf))
+            self.object(kind, str(error))
+            return self.function(*args, **kwargs)
+        finally:
+            if apart:
+                watch.copy_back(given)
+        watch.conclude(result, host_draws() != draws, any(x._grad is not g for x, g in zip((*inputs, *given), (*had, *had))))
+        if watch.why is None and capture is not None:
+            watch.why = watch.difference(expected)
+        if watch.why is not None:
+            self.object(kind, watch.why)
+        elif capture is None:
+            self.compare(kind, watch)
+        else:
+            return self.keep(kind, Recording(self.order, watch, before, result)).deliver(given)
+        ours = {id(mine): x for mine, x in zip(inputs, given)}
+        return rebuilt(result, iter([ours.get(id(x), x) for x in leaves(result)]))
+
+    def run(self, watch, tree):
+        """The function on the arguments in `tree`, watched, and captured if there is a capture."""
+        args, kwargs = tree
+        clear_autocast_cache()                                           # a cast from before would be missing in the graph
+        try:
+            with watch.capture or contextlib.nullcontext(), watch.watching():
+                return self.function(*args, **kwargs)
+        finally:
+            clear_autocast_cache()
+            self.modules.update((id(m), weakref.ref(m)) for m in watch.modules.values())
+
+    def situation(self, without_gradient):
+        """What Python finds in parameters and modules: warm-up calls are compared with those in the same situation."""
+        modules = [ref() for ref in self.modules.values()]
+        return tuple(without_gradient), tuple([m is not None and m.training for m in modules])
+
+    def compare(self, kind, watch):
+        """After a warm-up call: did it what the one before did?"""
+        situation = self.situation(watch.had_none)
+        before = kind.seen.get(situation)
+        if before is not None:
+            difference = watch.difference(before)
+            watch.repeats, watch.tries = difference is None, before.tries + 1
+            if watch.tries == WARM_UPS:
+                self.object(kind, f"no two calls in a row that do the same: {difference}")
+        watch.rest()
+        kind.seen[situation] = watch
+
+    def keep(self, kind, recording):
+        """A recording for the next calls; the oldest one goes when there are many."""
+        kind.recordings.insert(0, recording)
+        del kind.recordings[self.limit:]
+        kind.seen.clear()
+        return recording
+
+    # -------------------------------------------------------------- calls that stay eager
+    def object(self, kind, why):
+        """From now on calls of this kind run eagerly."""
+        kind.why, kind.seen, kind.recordings = why, {}, []
+        self.tell(why)
+
+    def tell(self, why):
+        if self.fullgraph:
+            raise Unsupported(f"compile: expected a function that can be captured as a whole with fullgraph=True, got {why}")
+        if why not in self.warned:
+            self.warned.add(why)
+            name = getattr(self.function, "__qualname__", type(self.function).__name__)
+            warnings.warn(f"compile: {name} runs eagerly, because a CUDA graph cannot hold {why}", stacklevel=4)
+
+
+def _with_tensors(inputs, tree):
+    """The tree with `inputs` in the places of the tensors that are inputs."""
+    inputs = iter(inputs)
+    return rebuilt(tree, iter([next(inputs) if is_input(x) else x for x in leaves(tree)]))

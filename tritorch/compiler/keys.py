@@ -1,0 +1,101 @@
+"""What Python sees of a call: calls with equal keys do the same with other numbers in their tensors."""
+from __future__ import annotations
+
+import random
+import types
+
+import numpy as np
+
+from tritorch.amp.autocast_mode import _Caster
+from tritorch.autograd.modes import state
+from tritorch.compiler.watch import CONSTANTS
+from tritorch.cuda.device import current_device
+from tritorch.dtype import get_default_dtype
+from tritorch.func.trees import leaves
+from tritorch.nn.module import Module
+from tritorch.nn.parameter import Parameter
+from tritorch.precision import get_float32_matmul_precision
+from tritorch.tensor import Tensor
+
+
+class Surroundings:
+    """What a function reads besides its arguments: globals and variables of enclosing functions that its code names, and the plain
+    attributes of the object it is a method of. Numbers and strings count by value, everything else by identity."""
+
+    def __init__(self, function):
+        method = isinstance(function, types.MethodType)
+        self.object = vars(function.__self__) if method and not isinstance(function.__self__, Module) else {}
+        function = function.__func__ if method else function
+        code = getattr(function, "__code__", None)
+        self.globals = getattr(function, "__globals__", {})
+        self.names = [n for n in dict.fromkeys(_names(code)) if n in self.globals] if code is not None else []
+        self.cells = getattr(function, "__closure__", None) or ()
+
+    def values(self):
+        """The values themselves."""
+        own = [v for v in self.object.values() if v.__class__ in CONSTANTS]
+        return [*map(self.globals.get, self.names), *[_content(cell) for cell in self.cells], *own]
+
+    def key(self, args, kwargs):
+        """(the tensors among the arguments, what else a call depends on); the latter is None where another interpreter is at work."""
+        given = []
+        key = [v if v.__class__ in CONSTANTS else id(v) for v in self.values()]
+        key += state.grad, state.inference, get_default_dtype(), get_float32_matmul_precision(), current_device()
+        _describe(args, given, key)
+        if kwargs:
+            _describe((kwargs,), given, key)
+        interpreter = state.interpreter
+        while interpreter is not None:
+            if type(interpreter) is not _Caster:
+                return given, None
+            key += interpreter.kind, interpreter.dtype, interpreter.caches, interpreter.works()
+            interpreter = interpreter.outer
+        return given, tuple(key)
+
+    def objects(self, args, kwargs):
+        """What the key knows by its id, to be kept, so that no other object gets that id."""
+        return [x for x in (*self.values(), *leaves((args, kwargs))) if x.__class__ not in CONSTANTS and not is_input(x)]
+
+
+def is_input(x):
+    """Whether an argument is copied to where a recording reads it. Parameters are what they are, as those of modules."""
+    return isinstance(x, Tensor) and not isinstance(x, Parameter)
+
+
+def _describe(values, given, key):
+    for x in values:
+        kind = x.__class__
+        if kind in CONSTANTS:
+            key += kind, x
+        elif is_input(x):
+            given.append(x)
+            key.append((x.shape, x.strides, x.dtype, x.storage.device, x.requires_grad))
+        elif isinstance(x, (tuple, list)):
+            key += kind, len(x)
+            _describe(x, given, key)
+        elif isinstance(x, dict):
+            key += kind, tuple(x)
+            _describe(x.values(), given, key)
+        else:
+            key += kind, id(x)
+
+
+def _names(code):
+    """The names that a code object and those inside of it use."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _content(cell):
+    try:
+        return cell.cell_contents
+    except ValueError:                                                   # not bound yet
+        return None
+
+
+def host_draws():
+    """The place of the host's own random number generators."""
+    kind, numbers, *place = np.random.get_state()
+    return random.getstate(), kind, numbers.tobytes(), place

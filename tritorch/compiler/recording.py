@@ -1,0 +1,226 @@
+"""A recording: one captured call of a compiled function, what must hold so that a replay does what the call would do, and the replay."""
+from __future__ import annotations
+
+from operator import attrgetter, is_, itemgetter
+
+from tritorch.autograd.modes import no_grad, state
+from tritorch.compiler.watch import CONSTANTS, home
+from tritorch.cuda import allocator, driver, memory
+from tritorch.cuda.graph import CUDAGraph
+from tritorch.cuda.stream import StreamContext, current_handle, current_stream, synchronize
+from tritorch.func.trees import leaves, rebuilt
+from tritorch.shape import is_dense
+from tritorch.tensor import Tensor, empty, empty_like, empty_strided, strided, swaps
+
+_grad, FREE, KEPT = attrgetter("_grad"), object(), object()              # a gradient that may be anything before, or stays as it is
+
+
+class Refused(RuntimeError):
+    """The driver would not capture what was queued: nothing of it has run."""
+
+
+class Capture:
+    """Context manager: work that is queued inside, on a stream of its own, is captured, and run once at the end."""
+
+    def __init__(self, index, stream, pool):
+        self.index, self.stream, self.pool, self.graph, self.open = index, stream, pool, CUDAGraph(), False
+
+    def __enter__(self):
+        synchronize(self.index)
+        self.context = StreamContext(self.stream)
+        self.context.__enter__()
+        try:
+            self.graph.capture_begin(self.pool)
+        except BaseException:
+            self.context.__exit__()
+            raise
+        self.open = True
+        return self
+
+    def run(self):
+        """End the capture and queue what it holds; what comes now is queued behind it."""
+        if self.open:
+            self.open = False
+            try:
+                self.graph.capture_end()
+            except driver.DriverError as error:
+                raise Refused(str(error)) from error
+            self.graph.replay()
+
+    def __exit__(self, *exception):
+        try:
+            self.run()
+        finally:
+            self.context.__exit__()
+            current_stream(self.index).wait_stream(self.stream)
+        return False
+
+    def owns(self, place):
+        """Whether memory belongs to the capture."""
+        return type(place) is allocator.Block and place.span.pool.private is self.graph.private is not None
+
+
+class Recording:
+    """`watch` saw the captured call, `before` are the gradients that the parameters `watch.known` had before it, `result` is what it
+    returned. `inputs` is the memory that the graph reads arguments from."""
+
+    def __init__(self, order, watch, before, result):
+        self.graph, self.index, self.order, self.inputs, self.moved = watch.capture.graph, watch.index, order, watch.inputs, False
+        self.kept = [storage for _, storage, _ in watch.externals.values()]            # what the graph touches must live as long as it
+        self.dense = [is_dense(x.shape, x.strides) for x in self.inputs]
+        self._note_gradients(watch, before)
+        self._note_program(watch)
+        self._note_result(watch, result)
+        self.written = sorted(n[1] for n in watch.written if n.__class__ is tuple and n[0] == "input")
+
+    # -------------------------------------------------------------- what was so when it was captured
+    def _note_gradients(self, watch, before):
+        """What every parameter's gradient must be before a replay (None, FREE or its memory), and is after it."""
+        self.leaves, self.needs, self.after = list(watch.known.values()), [], []
+        looked = {id(ref()) for k, ref in enumerate(watch.leaves) if k in watch.looked}
+        for leaf in self.leaves:
+            old, new = before.get(id(leaf)), leaf._grad
+            self.needs.append(None if old is None else home(old) if id(leaf) in looked else FREE)
+            self.after.append(KEPT if old is new is not None else new)
+        self.changed = [(leaf, g) for leaf, g in zip(self.leaves, self.after) if g is not KEPT and g is not before.get(id(leaf))]
+        self.settled = [leaf._grad for leaf in self.leaves]
+        self.steady = all(map(self._admits, self.needs, self.settled))
+        self.written_leaves = [leaf.storage for leaf in self.leaves if watch.numbers.get(home(leaf)) in watch.written]
+
+    def _admits(self, need, g):
+        return need is FREE or (g is None if need is None else g is not None and home(g) is need)
+
+    def _note_program(self, watch):
+        """The modules, optimizers and parameters that Python would look at."""
+        self.swaps = swaps[0]
+        self.roots = [(ref, place) for place, _, ref in watch.externals.values() if ref() is not None]
+        self.nodes = [(leaf, leaf.node) for leaf in self.leaves]
+        modules = {id(m): m for module in watch.modules.values() for m in module.modules()}
+        self.modules = [(m, _members(m)) for m in modules.values()]
+        self.optimizers = [(o, o.state, len(o.state), len(o.param_groups)) for o in watch.optimizers.values()]
+        self.groups = []
+        for group in [g for o in watch.optimizers.values() for g in o.param_groups]:
+            skip = {"params", "lr", "initial_lr"} if id(group) in watch.groups else {"params", "initial_lr"}
+            names = [n for n, v in group.items() if n not in skip and not isinstance(v, Tensor)]
+            self.groups.append((group, itemgetter(*names), itemgetter(*names)(group), group["params"], len(group["params"])))
+
+    def _note_result(self, watch, result):
+        """How to make each part of the result: a copy of memory of the graph, an argument itself, or the same object every time."""
+        self.tree, self.parts, ours = result, [], {id(x): k for k, x in enumerate(self.inputs)}
+        for x in leaves(result):
+            if not isinstance(x, Tensor) or id(x) in ours:
+                self.parts.append((None, x) if id(x) not in ours else (ours[id(x)], None))
+            elif watch.capture.owns(home(x)) or any(x.storage is mine.storage for mine in self.inputs):
+                static = x.detach()
+                self.parts.append((-1 if static.is_contiguous() else -2, static))
+            else:
+                self.parts.append((None, x))
+        self.single = self.parts[0][1] if result is not None and isinstance(result, Tensor) and self.parts[0][0] == -1 else None
+        self.tree = rebuilt(result, iter([None] * len(self.parts)))
+
+    # -------------------------------------------------------------- before a replay
+    def holds(self):
+        """Whether Python would do now what it did when this was captured."""
+        if swaps[0] != self.swaps:
+            if not self._unchanged():
+                return False
+            self.swaps = swaps[0]
+        for optimizer, known, entries, groups in self.optimizers:
+            if optimizer.state is not known or len(known) != entries or len(optimizer.param_groups) != groups:
+                return False
+        for group, options, values, params, count in self.groups:
+            if options(group) != values or group["params"] is not params or len(params) != count:
+                return False
+        self.moved = not all(map(is_, map(_grad, self.leaves), self.settled))
+        return self.steady and not self.moved or all(map(self._admits, self.needs, map(_grad, self.leaves)))
+
+    def _unchanged(self):
+        """The longer look at what hardly ever changes."""
+        for ref, place in self.roots:
+            x = ref()
+            if x is not None and home(x) is not place:
+                return False
+        if any(leaf.node is not node for leaf, node in self.nodes):
+            return False
+        return all(_same(_members(m), known) for m, known in self.modules)
+
+    # -------------------------------------------------------------- the replay
+    def __call__(self, given):
+        index = self.index
+        self.order.follow(index)
+        for mine, x, dense in zip(self.inputs, given, self.dense):
+            if dense:
+                memory.copy(mine.data_ptr(), x.data_ptr(), mine.nbytes, "d2d", index)
+            else:
+                _land(mine, x)
+        self.graph.replay()
+        for k in self.written:
+            given[k].detach().copy_(self.inputs[k].detach())
+        return self.deliver(given)
+
+    def deliver(self, given):
+        """What Python would have left behind, and the result."""
+        if self.moved:
+            for leaf, g in self.changed:
+                leaf._grad = g
+        for storage in self.written_leaves:
+            storage.version += 1
+        if self.single is not None:
+            return _copy(self.single)
+        return rebuilt(self.tree, iter([x if k is None else given[k] if k >= 0 else _copy(x) for k, x in self.parts]))
+
+
+def landing(x):
+    """A copy of an argument, of the same layout."""
+    out = strided(empty_strided(_distinct(x), x.strides, x.dtype, x.device).storage, x.shape, x.strides, 0, x.dtype)
+    _land(out, x)
+    return out.requires_grad_(x.requires_grad)
+
+
+def _distinct(x):
+    """The shape of what has memory of its own: one element of what is expanded."""
+    return tuple([n if step else 1 for n, step in zip(x.shape, x.strides)])
+
+
+def _land(mine, x):
+    shape = _distinct(x)
+    with no_grad():
+        strided(mine.storage, shape, mine.strides, 0, mine.dtype).copy_(strided(x.storage, shape, x.strides, x.offset, x.dtype))
+
+
+def _copy(static):
+    """A tensor of the caller's own."""
+    if static.is_contiguous():
+        out = empty(static.shape, static.dtype, static.storage.device)
+        memory.copy(out.data_ptr(), static.data_ptr(), static.nbytes, "d2d", out.storage.device.index)
+    else:
+        out = empty_like(static)
+        out.copy_(static)
+    if state.inference:
+        out._inference = True
+    return out
+
+
+def _members(module):
+    """What a module's program depends on: who its members are, and its plain attributes."""
+    members = [*module._parameters.values(), *module._buffers.values(), *module._modules.values()]
+    return members, [value for value in vars(module).values() if value.__class__ in CONSTANTS]
+
+
+def _same(now, known):
+    return len(now[0]) == len(known[0]) and all(map(is_, now[0], known[0])) and now[1] == known[1]
+
+
+class Order:
+    """Replays of graphs that share memory run one after the other, on whichever streams they are queued."""
+
+    def __init__(self):
+        self.stream = None
+
+    def follow(self, index):
+        """What is queued on the current stream from now on comes after the replays so far."""
+        if self.stream is None or self.stream.cuda_stream != current_handle(index):
+            stream = current_stream(index)
+            if self.stream is not None:
+                stream.wait_stream(self.stream)
+            self.stream = stream

@@ -1,0 +1,286 @@
+"""Watching a call of a compiled function: which operators it ran on which tensors, and what in it no CUDA graph can hold.
+
+The trace of a call names memory by the order in which it was first met, so that two calls which do the same have equal traces,
+though their addresses differ. Two equal warm-up calls in a row are what a capture needs.
+"""
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+
+from tritorch.autograd import places
+from tritorch.autograd.modes import state
+from tritorch.cuda import allocator
+from tritorch.cuda.device import current_device
+from tritorch.cuda.stream import current_handle
+from tritorch.cuda.watching import watched
+from tritorch.device import device
+from tritorch.dispatch import Interpreter
+from tritorch.dtype import dtype
+from tritorch.func.trees import leaves
+from tritorch.nn.hooks import register_module_forward_pre_hook
+from tritorch.ops.create import full
+from tritorch.optim.optimizer import register_optimizer_step_pre_hook
+from tritorch.tensor import Leaf, Tensor
+
+PLACES = {"seed", "offset", "base"}                                      # arguments of random operators, others in every call
+PASSAGES = {"door", "into", "wrapped", "call", "<lambda>", "<listcomp>", "<genexpr>"}   # functions of ours that do not say what was called
+CONSTANTS = frozenset([int, float, bool, str, bytes, type(None), dtype, device])
+
+
+class Unsupported(RuntimeError):
+    """With `fullgraph=True`: the function does something that cannot be part of a CUDA graph."""
+
+
+class Watch(Interpreter):
+    """Sees one call, from below all other interpreters, so that it meets what they make of the operators.
+
+    `inputs` are the tensors among the arguments, `leaves` weak references to the parameters known so far (new ones are added),
+    `expected` is the watch of the warm-up call before, `plan` what is to be fused. Afterwards `events` is the trace, `lines` where
+    each event was, `met` the memory by number (weakly), `dead` the event before which memory was free again, `looked` the gradients
+    from before the call that an operator touched, `written` what was written in place, `why` the reason against a capture.
+    """
+
+    repeats, tries = False, 1                                            # whether the call before did the same; how many were compared
+
+    def __init__(self, owner, inputs, expected=None, capture=None, plan=None):
+        self.owner, self.inputs, self.expected, self.capture, self.plan = owner, inputs, expected, capture, plan
+        self.leaves, self.index, self.had_none = owner.leaves, current_device(), []
+        self.events, self.lines, self.met, self.dead, self.externals = [], [], [], {}, {}
+        self.numbers = weakref.WeakKeyDictionary()                       # memory -> number, or ("input", k), or ("grad", k)
+        self.looked, self.written, self.modules, self.optimizers, self.groups = set(), set(), {}, {}, {}
+        self.why = self.operator = self.result = None
+        self.backward, self.hooks, self.known = False, [], {}
+        for k, x in enumerate(inputs):
+            self.numbers.setdefault(home(x), ("input", k))
+        for k, ref in enumerate(self.leaves):
+            self.know(k, ref())
+
+    def know(self, k, leaf):
+        """A parameter, and by its number the gradient that it has now."""
+        self.had_none.append(leaf is None or leaf._grad is None)
+        if leaf is not None:
+            self.known[id(leaf)] = leaf
+            if leaf._grad is not None:
+                self.numbers.setdefault(home(leaf._grad), ("grad", k))
+
+    # -------------------------------------------------------------- coming and going
+    @contextlib.contextmanager
+    def watching(self):
+        """What this thread does inside is the call."""
+        bottom, slot = state, "interpreter"
+        while getattr(bottom, slot) is not None:
+            bottom, slot = getattr(bottom, slot), "outer"
+        hooks = register_module_forward_pre_hook(self.on_module), register_optimizer_step_pre_hook(self.on_step)
+        setattr(bottom, slot, self)
+        watched.watcher = self
+        try:
+            yield self
+        finally:
+            watched.watcher = None
+            setattr(bottom, slot, None)
+            for hook in hooks:
+                hook.remove()
+            self.flush()
+
+    def flush(self):
+        """Bring about what was put off."""
+        if self.plan is not None:
+            self.plan.flush()
+        for hook in self.hooks:
+            hook.generator.advance(hook.used)
+        self.hooks.clear()
+
+    @contextlib.contextmanager
+    def unseen(self):
+        """Our own work on behalf of the call."""
+        slot, state.interpreter, watched.watcher = state.interpreter, None, None
+        try:
+            yield
+        finally:
+            state.interpreter, watched.watcher = slot, self
+
+    def on_module(self, module, args):
+        if watched.watcher is self:
+            self.modules[id(module)] = module
+
+    def on_step(self, optimizer, args, kwargs):
+        if watched.watcher is self:
+            self.optimizers[id(optimizer)] = optimizer
+
+    # -------------------------------------------------------------- the trace
+    def __call__(self, op, args, out):
+        name, outer, line = op.__name__, self.operator, places.user_place()
+        self.operator = name
+        event = name, tuple([self.token(a) for n, a in zip(op.names, args) if n not in PLACES]), self.token(out)
+        self.backward |= state.run is not None
+        written = [out] if out is not None else [args[k] for k in getattr(op, "writes", ())]
+        self.written.update(self.numbers[home(x)] for x in tensors_in(written))
+        try:
+            made = self.proceed(op, args, out) if self.plan is None else self.plan.run(self, event, op, args, out)
+        finally:
+            self.operator = outer
+        self.events.append((*event, self.token(made)))
+        self.lines.append(line)
+        return made
+
+    def token(self, x):
+        """What of an argument or result is the same in a call that does the same."""
+        if isinstance(x, Tensor):
+            number = self.number(x)
+            offset = x.offset - self.inputs[number[1]].offset if number.__class__ is tuple and number[0] == "input" else x.offset
+            return number, x.shape, x.strides, offset, x.dtype, x.node is not None
+        if isinstance(x, (tuple, list)):
+            return tuple([self.token(item) for item in x])
+        return x if x.__class__ in CONSTANTS else type(x).__name__
+
+    def number(self, x):
+        place = home(x)
+        found = self.numbers.get(place)
+        if found is None:
+            found = self.numbers[place] = len(self.met)
+            self.meet(found, x, place)
+        elif found.__class__ is tuple and found[0] == "grad":
+            self.looked.add(found[1])
+        return found
+
+    def meet(self, number, x, place):
+        """Memory that the call has not touched before."""
+        if not x.is_cuda:
+            self.blocked("work on tensors of the CPU")
+        elif x.device.index != self.index:
+            self.blocked("a second device")
+        dead, events = self.dead, self.events                            # the callback must not know the watch: no cycle
+        self.met.append(weakref.ref(place, lambda _: dead.setdefault(number, len(events))))
+        if type(x.node) is Leaf and id(x) not in self.known:
+            self.leaves.append(weakref.ref(x))
+            self.know(len(self.leaves) - 1, x)
+        if self.capture is not None and self.capture.open and not self.capture.owns(place):
+            self.externals[number] = place, x.storage, weakref.ref(x)
+            if number >= len(self.expected.met) or self.expected.met[number]() is not place:
+                self.blocked("memory that an earlier call made; pass it as an argument, or write one tensor in place")
+
+    # -------------------------------------------------------------- what the layers below ask for and tell
+    def blocked(self, what):
+        """`what` cannot be part of a graph: the call goes on eagerly, after all that was recorded of it has been queued."""
+        code, instruction, name = self.origin()
+        why = f"{name} at {places.place(code, instruction)} ({what})"
+        self.why = self.why or why
+        self.flush()
+        if self.capture is not None:
+            with self.unseen():
+                self.capture.run()
+        if self.owner.fullgraph:
+            raise Unsupported(f"compile: expected a function that can be captured as a whole with fullgraph=True, got {why}")
+
+    def origin(self):
+        """The user's line, as code and instruction, and what it called."""
+        frame, name = sys._getframe(2), None
+        while places.is_inside(frame.f_code.co_filename) and frame.f_back is not None:
+            name = name if frame.f_code.co_name in PASSAGES else frame.f_code.co_name
+            frame = frame.f_back
+        return frame.f_code, frame.f_lasti, self.operator or name
+
+    def note(self, text):
+        """Something that the report shall say."""
+        self.owner.notes[text] = None
+
+    def rate(self, group, like):
+        """The learning rate of a group as a tensor on the device, set anew before every call."""
+        key = id(group), like.dtype.compute
+        found = self.owner.rates.get(key)
+        if found is None and self.capture is not None:
+            self.blocked("a parameter group that is new")
+        with self.unseen():
+            if found is None:
+                found = self.owner.rates[key] = Rate(group, like)
+            if self.capture is None or not self.capture.open:
+                found.refresh()
+            elif found.refresh not in self.capture.graph.hooks:
+                self.capture.graph.before_replay(found.refresh)
+        self.groups[id(group)] = group
+        return found.tensor
+
+    def as_graph(self):
+        """What a generator takes for the graph in a warm-up call, so that it starts the kernels that will be captured."""
+        return self if self.capture is None and self.why is None else None
+
+    def before_replay(self, hook):
+        self.hooks.append(hook)
+        with self.unseen():
+            hook.place(hook.generator._seed, hook.generator._offset)
+
+    def keep(self, block):
+        allocator.record_use(block, self.index, current_handle(self.index))
+
+    # -------------------------------------------------------------- the trace as a whole
+    def conclude(self, result, host_drew, gave_gradients):
+        """The call is over: `result` is what it returned, the rest what only a look at all of it shows."""
+        found = leaves(result)
+        odd = [type(x).__name__ for x in found if not isinstance(x, Tensor) and x.__class__ not in CONSTANTS]
+        self.result = [type(x) if isinstance(x, Tensor) else x for x in found]
+        for bad, why in [(host_drew, "random numbers that Python or numpy draws on the host"), (odd, f"a result of type {''.join(odd[:1])}"),
+                         (gave_gradients, "the gradient of an argument, which would go to a copy of it"),
+                         (any(isinstance(x, Tensor) and not x.is_cuda for x in found), "a result on the CPU"),
+                         (not self.met, "a call without work on a CUDA device")]:
+            self.why = self.why or (why if bad else None)
+
+    def copy_back(self, given):
+        """What was written to copies of arguments goes to the arguments."""
+        for k in sorted(n[1] for n in self.written if n.__class__ is tuple and n[0] == "input"):
+            given[k].detach().copy_(self.inputs[k].detach())
+
+    def rest(self):
+        """Keep what later calls are compared with, and nothing that a call should not keep alive."""
+        self.inputs, self.known, self.expected, self.modules, self.optimizers, self.groups = [], {}, None, {}, {}, {}
+
+    def difference(self, other):
+        """Where two calls did not do the same: a sentence, or None."""
+        for mine, theirs, line in zip(self.events, other.events, self.lines):
+            if mine != theirs:
+                return f"{mine[0]} at {places.place(*line)} (another call had {_contrast(mine, theirs)})"
+        if len(self.events) != len(other.events):
+            longer, k = max(self, other, key=lambda watch: len(watch.events)), min(len(self.events), len(other.events))
+            return f"{longer.events[k][0]} at {places.place(*longer.lines[k])} (not in every call)"
+        return None if self.result == other.result else "the result (another call returned other values that are not tensors)"
+
+
+class Rate:
+    """A learning rate in device memory that follows the number in a parameter group."""
+
+    def __init__(self, group, like):
+        self.group, self.value = group, None
+        self.tensor = full((), 0.0, dtype=like.dtype.compute, device=like.device)
+
+    def refresh(self):
+        lr = self.group["lr"]
+        if isinstance(lr, Tensor) and lr.is_cuda:
+            self.tensor.copy_(lr)
+        elif (lr := float(lr)) != self.value:
+            self.value = lr
+            self.tensor.fill_(lr)
+
+
+def home(x):
+    """What stands for the memory of a tensor, whichever of its Storages the tensor has."""
+    owner = x.storage.owner
+    return owner if type(owner) is allocator.Block else x.storage
+
+
+def tensors_in(tree):
+    """The tensors in nested lists and tuples."""
+    for item in tree:
+        if isinstance(item, Tensor):
+            yield item
+        elif isinstance(item, (tuple, list)):
+            yield from tensors_in(item)
+
+
+def _contrast(mine, theirs):
+    if mine[0] != theirs[0]:
+        return theirs[0]
+    for a, b in zip(mine[1], theirs[1]):
+        if a != b:
+            return "other tensors" if isinstance(a, tuple) else f"{b!r} where this one has {a!r}"
+    return "another result"
