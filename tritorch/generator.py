@@ -174,9 +174,8 @@ def default_generator(place=None) -> Generator:
     place = as_device(place)
     found = _defaults.get(place)
     if found is None:
-        found = Generator(place)
-        found.manual_seed(secrets.randbits(53) if _first["seed"] is None else _first["seed"])
-        found = _defaults.setdefault(place, found)
+        seed = secrets.randbits(53) if _first["seed"] is None else _first["seed"]
+        found = _defaults.setdefault(place, _restore(place, seed, 0))
     return found
 
 

@@ -15,7 +15,7 @@ from tritorch.compiler.watch import Unsupported, Watch, home
 from tritorch.cuda import driver
 from tritorch.cuda.device import current_device
 from tritorch.cuda.graph import current_graph, graph_pool_handle
-from tritorch.cuda.stream import Stream, captures
+from tritorch.cuda.stream import OnlyStream, captures
 from tritorch.cuda.watching import watched
 from tritorch.func.trees import leaves, rebuilt
 
@@ -91,7 +91,7 @@ class Compiled:
         expected = kind.seen.get(self.situation([ref() is None or ref()._grad is None for ref in self.leaves]))
         capture = None
         if expected is not None and expected.repeats:
-            self.stream, self.pool = self.stream or Stream(current_device()), self.pool or graph_pool_handle()
+            self.stream, self.pool = self.stream or OnlyStream(current_device()), self.pool or graph_pool_handle()
             capture = Capture(current_device(), self.stream, self.pool)
         apart = capture is not None or len({home(x) for x in given}) < len(given)        # shared memory does not tell arguments apart
         inputs = [landing(x) for x in given] if apart else given

@@ -5,12 +5,12 @@ from operator import attrgetter, is_, itemgetter
 
 from tritorch.autograd.modes import no_grad, state
 from tritorch.compiler.watch import CONSTANTS, home
-from tritorch.cuda import allocator, driver, memory
+from tritorch.cuda import allocator, driver
 from tritorch.cuda.graph import CUDAGraph
-from tritorch.cuda.stream import StreamContext, current_handle, current_stream, synchronize
+from tritorch.cuda.stream import current_handle, current_stream, synchronize
 from tritorch.func.trees import leaves, rebuilt
 from tritorch.shape import is_dense
-from tritorch.tensor import Tensor, empty, empty_like, empty_strided, strided, swaps
+from tritorch.tensor import Tensor, empty_like, empty_strided, strided, swaps
 
 _grad, FREE, KEPT = attrgetter("_grad"), object(), object()              # a gradient that may be anything before, or stays as it is
 
@@ -27,12 +27,11 @@ class Capture:
 
     def __enter__(self):
         synchronize(self.index)
-        self.context = StreamContext(self.stream)
-        self.context.__enter__()
+        self.stream.__enter__()
         try:
             self.graph.capture_begin(self.pool)
         except BaseException:
-            self.context.__exit__()
+            self.stream.__exit__()
             raise
         self.open = True
         return self
@@ -51,7 +50,7 @@ class Capture:
         try:
             self.run()
         finally:
-            self.context.__exit__()
+            self.stream.__exit__()
             current_stream(self.index).wait_stream(self.stream)
         return False
 
@@ -67,7 +66,8 @@ class Recording:
     def __init__(self, order, watch, before, result):
         self.graph, self.index, self.order, self.inputs, self.moved = watch.capture.graph, watch.index, order, watch.inputs, False
         self.kept = [storage for _, storage, _ in watch.externals.values()]            # what the graph touches must live as long as it
-        self.dense = [is_dense(x.shape, x.strides) for x in self.inputs]
+        self.landings = [(x.data_ptr(), x.nbytes, None) if is_dense(x.shape, x.strides) else (0, 0, x) for x in self.inputs]
+        self.copy = driver.current().copy
         self._note_gradients(watch, before)
         self._note_program(watch)
         self._note_result(watch, result)
@@ -112,10 +112,10 @@ class Recording:
                 self.parts.append((None, x) if id(x) not in ours else (ours[id(x)], None))
             elif watch.capture.owns(home(x)) or any(x.storage is mine.storage for mine in self.inputs):
                 static = x.detach()
-                self.parts.append((-1 if static.is_contiguous() else -2, static))
+                self.parts.append((-1, static))
             else:
                 self.parts.append((None, x))
-        self.single = self.parts[0][1] if result is not None and isinstance(result, Tensor) and self.parts[0][0] == -1 else None
+        self.single = self.parts[0][1] if isinstance(result, Tensor) and self.parts[0][0] == -1 else None
         self.tree = rebuilt(result, iter([None] * len(self.parts)))
 
     # -------------------------------------------------------------- before a replay
@@ -146,12 +146,12 @@ class Recording:
 
     # -------------------------------------------------------------- the replay
     def __call__(self, given):
-        index = self.index
-        self.order.follow(index)
-        for mine, x, dense in zip(self.inputs, given, self.dense):
-            if dense:
-                memory.copy(mine.data_ptr(), x.data_ptr(), mine.nbytes, "d2d", index)
-            else:
+        stream = current_handle(self.index)
+        self.order.follow(self.index, stream)
+        for x, (pointer, nbytes, mine) in zip(given, self.landings):
+            if nbytes:
+                self.copy(pointer, x.storage.ptr + x.offset * x.dtype.itemsize, nbytes, "d2d", stream)
+            elif mine is not None:
                 _land(mine, x)
         self.graph.replay()
         for k in self.written:
@@ -166,8 +166,19 @@ class Recording:
         for storage in self.written_leaves:
             storage.version += 1
         if self.single is not None:
-            return _copy(self.single)
-        return rebuilt(self.tree, iter([x if k is None else given[k] if k >= 0 else _copy(x) for k, x in self.parts]))
+            return self._copied(self.single)
+        return rebuilt(self.tree, iter([x if k is None else given[k] if k >= 0 else self._copied(x) for k, x in self.parts]))
+
+    def _copied(self, static):
+        """A result of the caller's own."""
+        out = empty_like(static)
+        if out.strides == static.strides:
+            self.copy(out.storage.ptr, static.data_ptr(), static.nbytes, "d2d", current_handle(self.index))
+        else:
+            out.copy_(static)
+        if state.inference:
+            out._inference = True
+        return out
 
 
 def landing(x):
@@ -188,19 +199,6 @@ def _land(mine, x):
         strided(mine.storage, shape, mine.strides, 0, mine.dtype).copy_(strided(x.storage, shape, x.strides, x.offset, x.dtype))
 
 
-def _copy(static):
-    """A tensor of the caller's own."""
-    if static.is_contiguous():
-        out = empty(static.shape, static.dtype, static.storage.device)
-        memory.copy(out.data_ptr(), static.data_ptr(), static.nbytes, "d2d", out.storage.device.index)
-    else:
-        out = empty_like(static)
-        out.copy_(static)
-    if state.inference:
-        out._inference = True
-    return out
-
-
 def _members(module):
     """What a module's program depends on: who its members are, and its plain attributes."""
     members = [*module._parameters.values(), *module._buffers.values(), *module._modules.values()]
@@ -217,9 +215,9 @@ class Order:
     def __init__(self):
         self.stream = None
 
-    def follow(self, index):
+    def follow(self, index, handle):
         """What is queued on the current stream from now on comes after the replays so far."""
-        if self.stream is None or self.stream.cuda_stream != current_handle(index):
+        if self.stream is None or self.stream.cuda_stream != handle:
             stream = current_stream(index)
             if self.stream is not None:
                 stream.wait_stream(self.stream)

@@ -113,8 +113,11 @@ class CUDAGraph:
             hook()
         stream = current_handle(self.index)
         self.streams.add((self.index, stream))
-        with on_device(self.index):
+        if current_device() == self.index:
             self.driver.graph_launch(self.executable, stream)
+        else:
+            with on_device(self.index):
+                self.driver.graph_launch(self.executable, stream)
         if faults.words:
             faults.unread.add(self.index)
 

@@ -25,7 +25,7 @@ _defaults: dict[int, Stream] = {}
 _made: dict[tuple[int, int], list[int]] = {}    # never destroyed, so that a handle names one queue for ever and so one memory pool
 _turn: dict[tuple[int, int], int] = {}
 _chosen: dict[tuple, tuple] = {}                # what chosen() has returned
-used = False                               # whether any thread has chosen a stream since the driver came: until then no one needs to look
+used = 0                                   # how often threads have chosen streams since the driver came: until then no one needs to look
 _lock = threading.Lock()
 captures: dict = {}                             # device index -> the CUDAGraph that is being recorded there
 
@@ -33,7 +33,7 @@ captures: dict = {}                             # device index -> the CUDAGraph 
 def forget() -> None:
     """Start anew in every thread: the driver was replaced, so every handle is void."""
     global _current, used
-    _current, used = _Current(), False
+    _current, used = _Current(), 0
     for table in (_defaults, _made, _turn, _chosen, captures):
         table.clear()
 
@@ -120,6 +120,29 @@ class Stream:
         return f"<tritorch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
 
+class OnlyStream(Stream):
+    """Stands for the default stream where that cannot be used: whoever works inside of `with stream:` has not chosen any."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self):
+        global used
+        used += 1
+        index = self.device.index
+        self._before = _current.streams.get(index), _current.handles.get(index)
+        _current.streams[index], _current.handles[index] = self, self.cuda_stream
+        return self
+
+    def __exit__(self, *exception):
+        global used
+        used -= 1
+        for table, before in zip((_current.streams, _current.handles), self._before):
+            if before is None:
+                del table[self.device.index]
+            else:
+                table[self.device.index] = before
+
+
 class ExternalStream(Stream):
     """A stream made elsewhere, by its driver handle; whoever made it keeps it alive."""
 
@@ -164,7 +187,7 @@ def chosen() -> tuple | None:
     """This thread's current streams that are not default ones, always the same tuple for the same streams; None where all are default."""
     if not _current.handles:
         return None
-    streams = tuple([s for _, s in sorted(_current.streams.items()) if s.cuda_stream])
+    streams = tuple([s for _, s in sorted(_current.streams.items()) if s.cuda_stream and type(s) is not OnlyStream])
     return _chosen.setdefault(streams, streams) if streams else None
 
 
@@ -172,7 +195,7 @@ def set_stream(stream: Stream | None) -> None:
     """Make `stream` and its device current in this thread; None changes nothing. `stream()` undoes itself, this does not."""
     global used
     if stream is not None:
-        used = True
+        used += 1
         index = stream.device.index
         if index != current_device():
             set_device(index)
