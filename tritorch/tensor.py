@@ -12,7 +12,7 @@ from tritorch.shape import _layouts, dense_strides, extent, is_contiguous, layou
 from tritorch.storage import HostStorage, device_storage, host_storage
 
 _new = object.__new__
-swaps = [0]              # how often a tensor's memory or wish for a gradient, or a module's member, was replaced: captured steps look again
+swaps = [0, 0]           # how often [memory or requires_grad of a tensor, or a module's member; a gradient] was replaced: recordings look
 
 
 class Tensor:
@@ -169,10 +169,12 @@ class Tensor:
             check(value.shape == self.shape, "grad", f"shape {self.shape}", value.shape)
             check(value.dtype is self.dtype, "grad", f"dtype {self.dtype}", value.dtype)
             check(value.device is self.device, "grad", f"device {self.device}", value.device)
+        swaps[1] += 1
         self._grad = value
 
     @grad.deleter
     def grad(self):
+        swaps[1] += 1
         self._grad = None
 
     @property

@@ -16,7 +16,7 @@ from tritorch.autograd.parts import Part, whole
 from tritorch.cuda.stream import chosen
 from tritorch.errors import GradientError, check
 from tritorch.shape import is_dense
-from tritorch.tensor import Leaf, Tensor, alias, empty
+from tritorch.tensor import Leaf, Tensor, alias, empty, swaps
 
 _getrefcount = sys.getrefcount
 _accumulating = threading.RLock()                                        # two passes may meet at a leaf
@@ -147,11 +147,12 @@ class Run:
             g = g.to(tensor.device)
         with _accumulating:
             old = tensor._grad
+            if old is not None and not self.create:
+                old.add_(g)
+                return
+            swaps[1] += 1
             if old is not None:
-                if self.create:
-                    tensor._grad = old + g
-                else:
-                    old.add_(g)
+                tensor._grad = old + g
             elif sole and not self.create and g.strides == tensor.strides and owns_memory(g):
                 tensor._grad = alias(g, Tensor)
             elif is_dense(tensor.shape, tensor.strides):                 # the layout of the leaf, as in PyTorch

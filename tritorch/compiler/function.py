@@ -11,6 +11,7 @@ import weakref
 from tritorch.amp import clear_autocast_cache
 from tritorch.compiler.keys import Surroundings, host_draws, is_input
 from tritorch.compiler.recording import Capture, Order, Recording, Refused, landing
+from tritorch.compiler.report import reported
 from tritorch.compiler.watch import Unsupported, Watch, home
 from tritorch.cuda import driver
 from tritorch.cuda.device import current_device
@@ -28,8 +29,9 @@ class Kind:
     """Calls of one key: their recordings, the last warm-up call in each situation (with how many were equal, and how many there were),
     or why they stay eager."""
 
-    def __init__(self, objects, why):
-        self.objects, self.why, self.last, self.recordings, self.seen = objects, why, None, [], {}
+    def __init__(self, objects, given, why):
+        self.objects, self.why, self.recordings, self.seen = objects, why, [], {}
+        self.arguments = [f"{x.dtype.name}{list(x.shape)}" for x in given]
 
 
 class Compiled:
@@ -37,7 +39,7 @@ class Compiled:
 
     def __init__(self, function, fullgraph, options):
         functools.update_wrapper(self, function)
-        self.function, self.fullgraph, self.limit, self.fuse = function, fullgraph, options["cache_size_limit"], options["fuse"]
+        self.function, self.fullgraph, self.limit = function, fullgraph, options["cache_size_limit"]
         self.surroundings, self.warned = Surroundings(function), set()
         self.forget()
         everyone.add(self)
@@ -76,19 +78,24 @@ class Compiled:
         if len(self.kinds) >= self.limit:
             why = f"more than {self.limit} kinds of arguments and surroundings (options={{'cache_size_limit': …}})"
             self.tell(why)
-            return Kind((), why)
+            return Kind((), given, why)
         if any(not x.is_cuda or x.device.index != current_device() for x in given):
             why = "arguments that are not on the current CUDA device"
             if any(x.is_cuda for x in given):
                 self.tell(why)
         objects = [x for x in self.surroundings.objects(args, kwargs) if x is not self]
-        kind = self.kinds[key] = Kind(objects, why)
+        kind = self.kinds[key] = Kind(objects, given, why)
         return kind
+
+    def report(self):
+        """What became of the calls so far, as text: for each kind its recordings with the operators in them, or why it runs eagerly."""
+        return reported(self)
 
     # -------------------------------------------------------------- calls that Python makes
     def watched_call(self, kind, given, args, kwargs):
         """A warm-up call, or one that is captured."""
-        expected = kind.seen.get(self.situation([ref() is None or ref()._grad is None for ref in self.leaves]))
+        situation = self.situation([ref() is None or ref()._grad is None for ref in self.leaves])
+        expected = kind.seen.get(situation)
         capture = None
         if expected is not None and expected.repeats:
             self.stream, self.pool = self.stream or OnlyStream(current_device()), self.pool or graph_pool_handle()
@@ -101,7 +108,7 @@ class Compiled:
             result = self.run(watch, _with_tensors(inputs, (args, kwargs)))
         except Refused as error:                                         # nothing of it has run
             for leaf in watch.known.values():
-                leaf._grad = before.get(id(leaf))
+                leaf.grad = before.get(id(leaf))
             self.object(kind, str(error))
             return self.function(*args, **kwargs)
         finally:
@@ -115,6 +122,7 @@ class Compiled:
         elif capture is None:
             self.compare(kind, watch)
         else:
+            del kind.seen[situation]
             return self.keep(kind, Recording(self.order, watch, before, result)).deliver(given)
         ours = {id(mine): x for mine, x in zip(inputs, given)}
         return rebuilt(result, iter([ours.get(id(x), x) for x in leaves(result)]))
@@ -143,7 +151,7 @@ class Compiled:
             difference = watch.difference(before)
             watch.repeats, watch.tries = difference is None, before.tries + 1
             if watch.tries == WARM_UPS:
-                self.object(kind, f"no two calls in a row that do the same: {difference}")
+                self.object(kind, difference)
         watch.rest()
         kind.seen[situation] = watch
 
@@ -151,7 +159,6 @@ class Compiled:
         """A recording for the next calls; the oldest one goes when there are many."""
         kind.recordings.insert(0, recording)
         del kind.recordings[self.limit:]
-        kind.seen.clear()
         return recording
 
     # -------------------------------------------------------------- calls that stay eager

@@ -4,10 +4,11 @@ from __future__ import annotations
 from operator import attrgetter, is_, itemgetter
 
 from tritorch.autograd.modes import no_grad, state
+from tritorch.compiler.report import operators
 from tritorch.compiler.watch import CONSTANTS, home
 from tritorch.cuda import allocator, driver
 from tritorch.cuda.graph import CUDAGraph
-from tritorch.cuda.stream import current_handle, current_stream, synchronize
+from tritorch.cuda.stream import current_handle, current_stream, default_stream, synchronize
 from tritorch.func.trees import leaves, rebuilt
 from tritorch.shape import is_dense
 from tritorch.tensor import Tensor, empty_like, empty_strided, strided, swaps
@@ -20,7 +21,7 @@ class Refused(RuntimeError):
 
 
 class Capture:
-    """Context manager: work that is queued inside, on a stream of its own, is captured, and run once at the end."""
+    """Context manager: what is queued inside is captured, on a stream of its own, and queued as a whole at the end."""
 
     def __init__(self, index, stream, pool):
         self.index, self.stream, self.pool, self.graph, self.open = index, stream, pool, CUDAGraph(), False
@@ -37,21 +38,20 @@ class Capture:
         return self
 
     def run(self):
-        """End the capture and queue what it holds; what comes now is queued behind it."""
+        """End the capture and queue what it holds on the caller's stream, where all that comes now is queued too."""
         if self.open:
             self.open = False
             try:
                 self.graph.capture_end()
             except driver.DriverError as error:
                 raise Refused(str(error)) from error
+            finally:
+                self.stream.__exit__()
+            current_stream(self.index).wait_stream(default_stream(self.index))         # where hooks have memory that the replay reads
             self.graph.replay()
 
     def __exit__(self, *exception):
-        try:
-            self.run()
-        finally:
-            self.stream.__exit__()
-            current_stream(self.index).wait_stream(self.stream)
+        self.run()
         return False
 
     def owns(self, place):
@@ -67,7 +67,7 @@ class Recording:
         self.graph, self.index, self.order, self.inputs, self.moved = watch.capture.graph, watch.index, order, watch.inputs, False
         self.kept = [storage for _, storage, _ in watch.externals.values()]            # what the graph touches must live as long as it
         self.landings = [(x.data_ptr(), x.nbytes, None) if is_dense(x.shape, x.strides) else (0, 0, x) for x in self.inputs]
-        self.copy = driver.current().copy
+        self.copy, self.operators = driver.current().copy, operators(watch.events)
         self._note_gradients(watch, before)
         self._note_program(watch)
         self._note_result(watch, result)
@@ -131,6 +131,9 @@ class Recording:
         for group, options, values, params, count in self.groups:
             if options(group) != values or group["params"] is not params or len(params) != count:
                 return False
+        if self.steady and swaps[1] == self.gradients:                   # as the last replay of this recording left them
+            self.moved = False
+            return True
         self.moved = not all(map(is_, map(_grad, self.leaves), self.settled))
         return self.steady and not self.moved or all(map(self._admits, self.needs, map(_grad, self.leaves)))
 
@@ -160,9 +163,11 @@ class Recording:
 
     def deliver(self, given):
         """What Python would have left behind, and the result."""
-        if self.moved:
+        if self.moved and self.changed:
+            swaps[1] += 1
             for leaf, g in self.changed:
                 leaf._grad = g
+        self.gradients = swaps[1]
         for storage in self.written_leaves:
             storage.version += 1
         if self.single is not None:

@@ -25,7 +25,7 @@ from tritorch.optim.optimizer import register_optimizer_step_pre_hook
 from tritorch.tensor import Leaf, Tensor
 
 PLACES = {"seed", "offset", "base"}                                      # arguments of random operators, others in every call
-PASSAGES = {"door", "into", "wrapped", "call", "<lambda>", "<listcomp>", "<genexpr>"}   # functions of ours that do not say what was called
+PASSAGES = "tritorch.compiler", "tritorch.dispatch", "tritorch.cuda.watching"      # modules whose functions do not say what was called
 CONSTANTS = frozenset([int, float, bool, str, bytes, type(None), dtype, device])
 
 
@@ -165,7 +165,8 @@ class Watch(Interpreter):
     def blocked(self, what):
         """`what` cannot be part of a graph: the call goes on eagerly, after all that was recorded of it has been queued."""
         code, instruction, name = self.origin()
-        why = f"{name} at {places.place(code, instruction)} ({what})"
+        place = places.place(code, instruction)
+        why = f"{what} at {place}" if name is None else f"{name} at {place} ({what})"
         self.why = self.why or why
         self.flush()
         if self.capture is not None:
@@ -178,9 +179,11 @@ class Watch(Interpreter):
         """The user's line, as code and instruction, and what it called."""
         frame, name = sys._getframe(2), None
         while places.is_inside(frame.f_code.co_filename) and frame.f_back is not None:
-            name = name if frame.f_code.co_name in PASSAGES else frame.f_code.co_name
+            called = frame.f_code.co_name
+            if called[0] not in "_<" and called != "wrapped" and not frame.f_globals["__name__"].startswith(PASSAGES):
+                name = called
             frame = frame.f_back
-        return frame.f_code, frame.f_lasti, self.operator or name
+        return frame.f_code, frame.f_lasti, name or self.operator
 
     def note(self, text):
         """Something that the report shall say."""
@@ -220,10 +223,11 @@ class Watch(Interpreter):
         found = leaves(result)
         odd = [type(x).__name__ for x in found if not isinstance(x, Tensor) and x.__class__ not in CONSTANTS]
         self.result = [type(x) if isinstance(x, Tensor) else x for x in found]
-        for bad, why in [(host_drew, "random numbers that Python or numpy draws on the host"), (odd, f"a result of type {''.join(odd[:1])}"),
+        for bad, why in [(host_drew, "random numbers that Python or numpy draws on the host"),
+                         (odd, f"a result of type {''.join(odd[:1])}"),
                          (gave_gradients, "the gradient of an argument, which would go to a copy of it"),
                          (any(isinstance(x, Tensor) and not x.is_cuda for x in found), "a result on the CPU"),
-                         (not self.met, "a call without work on a CUDA device")]:
+                         (not self.events, "a call without work on a CUDA device")]:
             self.why = self.why or (why if bad else None)
 
     def copy_back(self, given):

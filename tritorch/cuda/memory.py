@@ -29,10 +29,10 @@ def copy(dst_ptr: int, src_ptr: int, nbytes: int, kind: str, device_index: int, 
     if traces:
         spoil()
     if nbytes:
-        stream = current_handle(device_index)
         waits = kind == "d2h" and not non_blocking
         if waits:
-            refuse_capture("copy to the host", device_index, stream)
+            refuse_capture("copy to the host", device_index, current_handle(device_index))
+        stream = current_handle(device_index)                            # now: where a compiled step is captured that has just ended
         with on_device(device_index):
             driver.current().copy(dst_ptr, src_ptr, nbytes, kind, stream)
             if waits:

@@ -125,6 +125,10 @@ class OnlyStream(Stream):
 
     __slots__ = ("_before",)
 
+    def synchronize(self) -> None:
+        """Wait for the work queued so far, here and on the stream that this one stood for."""
+        synchronize(self.device)
+
     def __enter__(self):
         global used
         used += 1

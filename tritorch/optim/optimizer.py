@@ -11,7 +11,7 @@ from tritorch.cuda.watching import watched
 from tritorch.dtype import float32
 from tritorch.errors import check
 from tritorch.nn.hooks import add_hook
-from tritorch.tensor import Tensor
+from tritorch.tensor import Tensor, swaps
 
 required = object()                                                      # a default that every group must give itself
 _pre_hooks, _post_hooks = OrderedDict(), OrderedDict()                   # of all optimizers
@@ -81,6 +81,7 @@ class Optimizer:
 
     def zero_grad(self, set_to_none=True):
         """Forget all gradients, or, without `set_to_none`, set them to 0."""
+        swaps[1] += 1
         for group in self.param_groups:
             for p in group["params"]:
                 if set_to_none or p._grad is None:
