@@ -15,11 +15,13 @@ from triton_kernels.reduce import logsumexp_combine, offsets, prod_combine, sum_
 def scan_kernel(
     out_ptrs, x_ptrs, prefix_ptrs, shape_m, stride_m, stride_n, M, N, chunk,
     LIFT: tl.constexpr, COMBINE: tl.constexpr, SCAN: tl.constexpr, FINISH: tl.constexpr, IDENTITY: tl.constexpr, ACC: tl.constexpr,
-    REVERSE: tl.constexpr, PREFIX: tl.constexpr, TOTALS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    REVERSE: tl.constexpr, PREFIX: tl.constexpr, TOTALS: tl.constexpr, EVEN: tl.constexpr, LOOP: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
     """Program (i, c) scans columns [c * chunk, (c + 1) * chunk) of rows [i * BLOCK_M, (i + 1) * BLOCK_M).
 
-    `stride_m` and `stride_n` hold the strides of the results, then those of the inputs. REVERSE scans from the last column.
+    `stride_m` and `stride_n` hold the strides of the results, then those of the inputs. REVERSE scans from the last column. EVEN: rows and
+    columns fill all tiles. LOOP: a chunk is more than one.
     """
     OUTS: tl.constexpr = len(stride_n) - len(x_ptrs)
     RANK: tl.constexpr = len(shape_m)
@@ -40,26 +42,31 @@ def scan_kernel(
             before = before + (tl.where(piece > 0, value, carry[k]),)
         carry = before
 
-    for j in range(piece * chunk, stop, BLOCK_N):
+    valid = tl.full((BLOCK_M, BLOCK_N), True, tl.int1)
+    for j in range(piece * chunk, stop if LOOP else piece * chunk + 1, BLOCK_N):
         n = j + lane
-        valid = inside & (n < stop)
+        if not EVEN:
+            valid = inside & (n < stop)
         at = n
         if REVERSE:
             at = N - 1 - n
         x = ()
         for k in tl.static_range(len(x_ptrs)):
             ptrs = x_ptrs[k] + offsets(m, shape_m, stride_m, (OUTS + k) * RANK) + at.to(tl.int64) * stride_n[OUTS + k]
-            x = x + (tl.load(ptrs, mask=valid, other=0).to(ACC),)
-        state = COMBINE(*carry, *SCAN(LIFT(*x, n, valid, IDENTITY)))
+            x = x + (tl.load(ptrs, mask=None if EVEN else valid, other=None if EVEN else 0).to(ACC),)
+        state = SCAN(LIFT(*x, n, valid, IDENTITY))
+        if LOOP or PREFIX:
+            state = COMBINE(*carry, *state)
         if not TOTALS:
             results = FINISH(*state)
             for k in tl.static_range(OUTS):
                 ptrs = out_ptrs[k] + offsets(m, shape_m, stride_m, k * RANK) + at.to(tl.int64) * stride_n[k]
-                tl.store(ptrs, results[k], mask=valid)
-        last = ()
-        for k in tl.static_range(len(state)):
-            last = last + (tl.sum(tl.where(lane == BLOCK_N - 1, state[k], 0), 1, keep_dims=True).to(state[k].dtype),)
-        carry = last
+                tl.store(ptrs, results[k], mask=None if EVEN else valid)
+        if LOOP or TOTALS:
+            last = ()
+            for k in tl.static_range(len(state)):
+                last = last + (tl.sum(tl.where(lane == BLOCK_N - 1, state[k], 0), 1, keep_dims=True).to(state[k].dtype),)
+            carry = last
     if TOTALS:
         for k in tl.static_range(len(out_ptrs)):
             tl.store(out_ptrs[k] + piece * M + m, carry[k], mask=inside)

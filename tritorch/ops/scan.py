@@ -3,13 +3,14 @@ from collections import namedtuple
 
 import numpy as np
 
-from tritorch.cuda.launch import kernels, launch
+from tritorch.cuda import tuner
+from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.dispatch import op
 from tritorch.dtype import promote_float, types
 from tritorch.errors import check
 from tritorch.ops.extremes import highest, lowest
 from tritorch.ops.reduce import accumulator, single, whole
-from tritorch.ops.rows import blocks, chunk_of, rows, splits
+from tritorch.ops.rows import chunk_of, half, remember, rows
 from tritorch.shape import cdiv, next_power_of_2, wrap_dim
 from tritorch.tensor import empty
 
@@ -17,30 +18,61 @@ K = kernels("scan")
 CummaxResult, CumminResult = namedtuple("cummax", "values indices"), namedtuple("cummin", "values indices")
 
 
+WAYS = ((4096, 4), (4096, 8), (2048, 4), (8192, 8), (8192, 16), (16384, 16), (1024, 4))
+"""Elements of a tile (half of it where the state is more than one value) and warps."""
+
+
+@remember
+def tiles(M, N, across, itemsize, states, processors):
+    """Candidates: tiles, and into how many pieces to cut few long rows, which are then read twice."""
+    found = []
+    for limit, warps in WAYS if processors else WAYS[:1]:
+        limit = limit if states == 1 else limit // 2
+        m = min(next_power_of_2(M), (128 if cdiv(M * itemsize, 128) >= processors else 64) // itemsize) if across else 1
+        n = min(next_power_of_2(N), limit // m)
+        m = m if across else min(next_power_of_2(M), limit // n)
+        if not processors:
+            m, n = min(half(M), 1024), min(half(N), 1024)
+        programs, steps = cdiv(M, m), cdiv(N, n)
+        wanted = cdiv(4 * processors, programs) if processors else 2
+        pieces = min(wanted, steps, 1024) if programs < processors or not processors else 1
+        way = {"BLOCK_M": m, "BLOCK_N": n, "pieces": cdiv(steps, cdiv(steps, max(pieces, 1))) if steps else 1, "num_warps": warps}
+        if way not in found:
+            found.append(way)
+    return tuple(found)
+
+
 def scan_rows(outs, inputs, dim, lift, combine, finish, states, acc, identity=0, reverse=False):
     """Scan `inputs` along `dim` into `outs` on the GPU: in one launch or, where there are few long rows, in three."""
     shape = inputs[0].shape
-    dims = (dim,) if shape else ()
-    geometry = rows(shape, dims, *[t.strides for t in (*outs, *inputs)])
+    geometry = rows(shape, (dim,) if shape else (), *[t.strides for t in (*outs, *inputs)])
     M, shape_m, stride_m, N, _, stride_n, across, _ = geometry
-    BLOCK_M, BLOCK_N = blocks(M, N, across, 2048)
-    programs = cdiv(M, BLOCK_M)
-    pieces = splits(programs, cdiv(N, BLOCK_N))
+    if not M or not N:
+        return
     monoid = {"LIFT": getattr(K, lift + "_lift"), "COMBINE": getattr(K, combine + "_combine"), "SCAN": getattr(K, combine + "_scan"),
-              "FINISH": getattr(K, finish + "_finish"), "IDENTITY": identity, "ACC": getattr(K.tl, acc.name), "REVERSE": reverse,
-              "BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}
+              "FINISH": getattr(K, finish + "_finish"), "IDENTITY": identity, "ACC": getattr(K.tl, acc.name), "REVERSE": reverse}
 
-    def run(targets, prefix, **stage):
-        launch(K.scan_kernel, (programs, pieces), targets, tuple(inputs), prefix, shape_m, stride_m, stride_n, M, N,
-               chunk_of(N, BLOCK_N, pieces), **monoid, **stage)
+    def run(way):
+        m, n, pieces, warps = way["BLOCK_M"], way["BLOCK_N"], way["pieces"], way["num_warps"]
+        chunk = chunk_of(N, n, pieces)
+        even = M % m == N % n == 0 and chunk * pieces == N
 
-    totals = ()
-    if pieces > 1:
-        totals = tuple([empty((pieces, M), s or acc, outs[0].device) for s in states])
-        run(totals, (), PREFIX=False, TOTALS=True)
-        block = min(BLOCK_M, max(2048 // pieces, 1))
-        launch(K.prefix_kernel, (cdiv(M, block),), totals, M, pieces, SCAN=monoid["SCAN"], BLOCK_M=block, PIECES=next_power_of_2(pieces))
-    run(tuple(outs), totals, PREFIX=pieces > 1, TOTALS=False)
+        def stage(targets, prefix, **kind):
+            launch(K.scan_kernel, (cdiv(M, m), pieces), targets, tuple(inputs), prefix, shape_m, stride_m, stride_n, M, N, chunk, **monoid,
+                   **kind, EVEN=even, LOOP=chunk > n, BLOCK_M=m, BLOCK_N=n, num_warps=warps)
+
+        totals = ()
+        if pieces > 1:
+            totals = tuple([empty((pieces, M), s or acc, outs[0].device) for s in states])
+            stage(totals, (), PREFIX=False, TOTALS=True)
+            block = min(m, max(2048 // pieces, 1))
+            launch(K.prefix_kernel, (cdiv(M, block),), totals, M, pieces, SCAN=monoid["SCAN"], BLOCK_M=block,
+                   PIECES=next_power_of_2(pieces))
+        stage(tuple(outs), totals, PREFIX=pieces > 1, TOTALS=False)
+
+    size = inputs[0].dtype.itemsize
+    ways = tiles(M, N, across, size, len(states), tile(1, 0) and sm_count())
+    run(ways[0] if len(ways) == 1 else tuner.choose("scan", (combine, size, across, M, N), ways, K.scan_kernel, run))
 
 
 def sample_scans(make):
@@ -58,11 +90,14 @@ def bad_dim(f):
     f.errors(lambda make: [((make(2, 3), 2), {}, IndexError, "expected a dim in [-2, 1], got 2")])
 
 
-def sweeps(f):
+def sweeps(f, extra=0):
+    """Rows and columns of 512 MiB in rows of 4096, and one long row; `extra` bytes an element are written besides."""
     def workloads(make):
-        yield "8192x8192 rows", lambda: (make(8192, 8192), 1), 2 * 4 * 8192 * 8192, 8192 * 8192
-        yield "8192x8192 columns", lambda: (make(8192, 8192), 0), 2 * 4 * 8192 * 8192, 8192 * 8192
-        yield "64M in one row", lambda: (make(1 << 26), 0), 2 * 4 * (1 << 26), 1 << 26
+        for kind in types.float32, types.bfloat16:
+            n, each = (1 << 29) // kind.itemsize, 2 * kind.itemsize + extra
+            for label, shape, dim in ("rows", (n // 4096, 4096), 1), ("columns", (n // 4096, 4096), 0), ("one row", (n,), 0):
+                arguments = lambda shape=shape, dim=dim, kind=kind: (make(*shape, dtype=kind), dim)  # noqa: E731
+                yield f"{kind.name} {label} of {shape}", arguments, each * n, 0
     f.workloads(workloads)
 
 
@@ -184,7 +219,7 @@ def extreme(name, doc, combine, identity, compare, ufunc):
 
     f.samples(sample_scans)
     bad_dim(f)
-    sweeps(f)
+    sweeps(f, 8)
     return f
 
 
