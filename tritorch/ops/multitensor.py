@@ -4,6 +4,8 @@ They return nothing and record no gradients, so they are not made by `op`, but t
 body (the checks), implementation by device, and the version of whatever was written moves on.
 """
 import inspect
+from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -13,10 +15,10 @@ from tritorch.cuda import driver
 from tritorch.cuda.launch import launch, tile
 from tritorch.dispatch import _interpret
 from tritorch.dtype import int64
-from tritorch.shape import cdiv, is_dense
+from tritorch.shape import is_dense
 from tritorch.tensor import empty, strided
 
-BLOCKS = 2048, 1 << 16                                                   # elements of a program; of 4096 Adam needs 149 registers, not 62
+BLOCK = 2048                                                             # elements of a program; of 4096 Adam needs 149 registers, not 62
 CHUNK = 1 << 14                                                          # elements: six float32 arrays of it stay in a core's cache
 
 
@@ -30,6 +32,7 @@ class MultiTensor:
     def __init__(self, body, columns, writes):
         self.names = tuple(inspect.signature(body).parameters)
         self.columns, self.writes = [self.names.index(c) for c in columns.split()], [self.names.index(w) for w in writes.split()]
+        self._ready = {}                                                 # id of a first tensor -> layouts that need no preparation
         self.body, self.impls, self.__name__, self.__doc__, self.__module__ = body, {}, body.__name__, body.__doc__, body.__module__
 
     def impl(self, kind):
@@ -44,18 +47,36 @@ class MultiTensor:
         if state.interpreter is not None:
             return _interpret(self, args)
         self.body(*args)
-        writer = user_place()
-        for part in self._parts(args):
-            if not part[self.columns[0]]:
-                continue
+        if args[self.columns[0]]:
+            self._run(args)
+            writer = user_place()
+            for k in self.writes:
+                for x in args[k] or ():
+                    storage = x.storage
+                    storage.version += 1
+                    storage.writer = writer
+
+    def _run(self, args):
+        """On parts of one dtype and device, contiguous; whether the arguments are one is remembered, since training asks at every step."""
+        columns = [args[k] for k in self.columns if args[k] is not None]
+        first = columns[0]
+        facts = [[x.storage.device for x in first], [x.shape for x in first]]
+        for column in columns:
+            facts += [x.dtype for x in column], [x.strides for x in column]
+        if self._ready.get(id(first[0])) == facts:
+            return self.impls[facts[0][0].type](*args)
+        parts = self._parts(args)
+        if len(parts) == 1 and all(x.is_contiguous() for column in columns for x in column):
+            if len(self._ready) >= KEPT:
+                self._ready.clear()
+            self._ready[id(first[0])] = facts
+        for part in parts:
             settled = self._settled(part)
             self.impls[part[self.columns[0]][0].storage.device.type](*settled)
             for k in self.writes:
                 for mine, theirs in zip(settled[k] or (), part[k] or ()):
                     if mine.storage is not theirs.storage:
                         theirs.detach().copy_(mine)
-                    theirs.storage.version += 1
-                    theirs.storage.writer = writer
 
     def _parts(self, args):
         """The arguments, for each device and dtype that occurs."""
@@ -112,24 +133,28 @@ def scratch(count, like):
 
 
 # ------------------------------------------------------------------ for implementations on CUDA
-def launch_rows(kernel, before, columns, *args, extra=(), **constexprs):
+def launch_rows(kernel, before, columns, *args, extra=(), block=BLOCK, **constexprs):
     """Start a kernel of triton_kernels/optimize.py on every block of every row.
 
     `before` are its arguments in front of the table, `args` those after it, `extra` the addresses in columns of other types.
     """
     first = columns[0]
-    device, block = first[0].storage.device, tile(*BLOCKS)
-    addresses = tuple([x.data_ptr() for column in columns for x in column])
-    plan = _plan(tuple([x.numel() for x in first]), block, device)
+    device, block, size = first[0].storage.device, tile(block, 1 << 16), first[0].dtype.itemsize
+    addresses = tuple([x.storage.ptr + x.offset * size for column in columns for x in column])
+    plan = _plan(first, block, device)
     table = _resident((*addresses, *extra), device, lambda: (*addresses, *extra))
     launch(kernel, (plan.shape[0] // 3,), *before, table, plan, first[0], len(first), *args, num_warps=8,
-           ALIGNED=not any(a & 15 for a in addresses), BLOCK=block, **constexprs)
+           ALIGNED=_aligned(addresses), BLOCK=block, **constexprs)
 
 
-def blocks(tensors):
+@lru_cache(maxsize=256)
+def _aligned(addresses):
+    return not any(a & 15 for a in addresses)
+
+
+def programs(tensors, block):
     """How many programs `launch_rows` starts."""
-    block = tile(*BLOCKS)
-    return sum([cdiv(x.numel(), block) for x in tensors])
+    return _plan(tensors, tile(block, 1 << 16), tensors[0].storage.device).shape[0] // 3
 
 
 def addresses(tensors):
@@ -138,15 +163,18 @@ def addresses(tensors):
     return _resident(found, tensors[0].storage.device, lambda: found)
 
 
-def _plan(sizes, block, device):
+def _plan(tensors, block, device):
     """(tensor, block, size) of every program, in device memory."""
+    shapes = tuple([x.shape for x in tensors])
+
     def build():
-        counts = [cdiv(n, block) for n in sizes]
+        sizes = np.array([prod(shape) for shape in shapes], np.int64)
+        counts = -(-sizes // block)
         tensor = np.repeat(np.arange(len(sizes)), counts)
         starts = np.arange(len(tensor)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.stack([tensor, starts, np.asarray(sizes, np.int64)[tensor]], 1).reshape(-1)
+        return np.stack([tensor, starts, sizes[tensor]], 1).reshape(-1)
 
-    return _resident((block, sizes), device, build)
+    return _resident((block, shapes), device, build)
 
 
 _tables: dict = {}                                                       # (key, device, stream) -> int64 tensor, the least used first

@@ -9,10 +9,11 @@ import numpy as np
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.errors import check
 from tritorch.ops.elementwise import as_number
-from tritorch.ops.multitensor import addresses, blocks, chunks, launch_rows, multi_tensor, scratch
+from tritorch.ops.multitensor import addresses, chunks, launch_rows, multi_tensor, programs, scratch
 from tritorch.tensor import Tensor, empty
 
 K = kernels("optimize")
+NORM_BLOCK = 8192                                                        # elements of a program that only reads
 
 
 def _same_lengths(name, *lists):
@@ -142,7 +143,8 @@ def advance(steps, found_inf):
 def advance_cpu(steps, found_inf):
     more = 1 if found_inf is None else 1 - found_inf.item()
     for step in steps:
-        step.array[...] += more
+        array = step.array
+        np.add(array, more, array)
 
 
 @advance.impl("cuda")
@@ -176,10 +178,10 @@ def norm_parts_cpu(tensors, power, parts):
 
 @norm_parts.impl("cuda")
 def norm_parts_cuda(tensors, power, parts):
-    device, kind, count = tensors[0].storage.device, tensors[0].dtype.compute, blocks(tensors)
+    device, kind, count = tensors[0].storage.device, tensors[0].dtype.compute, programs(tensors, NORM_BLOCK)
     partial, out, name = empty((count,), kind, device), empty((), kind, device), _KINDS.get(power, "power")
     root = 1 / power if name == "power" else 1.0
-    launch_rows(K.norm_kernel, (partial,), [tensors], as_number(power, kind), KIND=name)
+    launch_rows(K.norm_kernel, (partial,), [tensors], as_number(power, kind), block=NORM_BLOCK, KIND=name)
     launch(K.finish_norm_kernel, (1,), out, partial, count, as_number(root, kind), KIND=name, BLOCK=tile(8192, 1 << 14), num_warps=16)
     parts.setdefault(device, []).append(out)
 

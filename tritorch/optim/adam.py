@@ -49,11 +49,11 @@ class Adam(Optimizer):
                 continue
             states = [self.state[p] or self._start(p, group) for p in params]
             steps = [s["step"] for s in states]
-            optimize.advance(steps, self.found_inf)
             if _counts_on_device(group):
+                optimize.advance(steps, self.found_inf)
                 self._update(group, params, states, steps)
                 continue
-            counts = [step.item() for step in steps]
+            counts = [_advanced(step.array) for step in steps]
             for count in dict.fromkeys(counts):
                 some = [k for k, c in enumerate(counts) if c == count]
                 self._update(group, [params[k] for k in some], [states[k] for k in some], count)
@@ -90,6 +90,12 @@ class AdamW(Adam):
                  capturable=False, differentiable=False, fused=None):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, foreach=foreach, maximize=maximize, capturable=capturable,
                          differentiable=differentiable, fused=fused, decoupled_weight_decay=True)
+
+
+def _advanced(count):
+    """The number in a 0-dim array on the host, raised by 1."""
+    count.fill(count.item() + 1)
+    return count.item()
 
 
 def _counts_on_device(group):
