@@ -13,6 +13,7 @@ from tritorch.cuda.compiler import CompileError, compile_many, recording, resour
 from tritorch.cuda.driver import DeviceProperties  # noqa: E402
 from tritorch.ops import gemm_choice as choice  # noqa: E402
 from tritorch.ops.attention import attention, attention_backward  # noqa: E402
+from tritorch.ops.feed_forward import linear_activation, linear_slope  # noqa: E402
 from tritorch.ops.products import linear  # noqa: E402
 from tritorch.precision import set_float32_matmul_precision  # noqa: E402
 
@@ -60,6 +61,8 @@ PRODUCTS = {
         ((16, 4096), (4096, 8192)), ((8192, 4096), (4096, 16)))],
     "large": lambda e: [T.addmm(e(4096, **BF16), e(4096, 4096, **BF16), b) for b in (e(4096, 4096, **BF16), e(4096, 4096, **BF16).mT)]
     + [e(768, 16384, **BF16) @ e(16384, 50304, **BF16), e(128, 1024, 1024, **BF16) @ e(128, 1024, 1024, **BF16)],
+    "fused": lambda e: [linear_activation(e(16384, 768, **BF16), e(3072, 768, **BF16), e(3072, **BF16), "gelu_tanh"),
+                        linear_slope(e(16384, 768, **BF16), e(768, 3072, **BF16), e(16384, 3072, **BF16), "gelu_tanh")],
     "ieee": lambda e: [e(4096, 4096) @ e(4096, 4096), e(512, 512) @ e(512, 512), e(64, 4096) @ e(4096, 64), e(16, 512) @ e(512, 4096)],
     "fp64": lambda e: [e(m, n, dtype=T.float64) @ e(n, m, dtype=T.float64) for m, n in ((4096, 512), (64, 64))],
     "whole": lambda e: [e(4096, 512, dtype=t) @ e(512, 4096, dtype=t) for t in (T.int8, T.int16, T.int32, T.int64, T.uint8)],

@@ -92,9 +92,10 @@ def epilogue(acc, c_ptr, offset, rm, rn, stride_cm, stride_cn, M, N, alpha, beta
 
 @triton.jit
 def activated(value, ACTIVATION: tl.constexpr):
-    """ACTIVATION(value) in float32, rounded once more."""
+    """ACTIVATION(value), computed in float32 at least and rounded once more."""
+    T: tl.constexpr = value.dtype
     if ACTIVATION is not None:
-        value = ACTIVATION(value.to(tl.float32)).to(value.dtype)
+        value = ACTIVATION(value.to(tl.float64 if T == tl.float64 else tl.float32)).to(T)
     return value
 
 

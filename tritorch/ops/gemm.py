@@ -115,7 +115,8 @@ def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, a
             boxes = None
     kind = kind_of(dtype, precision, k, aligned and _even(am, sa[-1]) and _even(*sb[-2:]))
     found = candidates(kind, M, N, k, prod(batch), dtype.itemsize, machine, a, b, boxes, compiles)
-    key = (kind, None if boxes is None else (boxes["a"][0], boxes["b"][0]), fused or "", prod(batch), M, N, k)
+    layout = f"{'n' if a[2] == 1 else 't'}{'n' if b[2] == 1 else 't'}{'' if boxes is None else ' tma'}"
+    key = (kind, layout, fused or "", prod(batch), M, N, k)
     wide = max(extent(*s) for s in spans) > 0x7FF00000
     return Problem(shape, batch, M, N, k, o, a, b, c_strides, dtype, precision, kind != "sum", form, wide, boxes, key, found)
 
