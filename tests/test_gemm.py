@@ -182,3 +182,14 @@ def test_split_k_is_deterministic_and_right(cuda, hardware_tiles):
     first, second = [number(from_array(x).to(cuda) @ from_array(y).to(cuda)) for _ in range(2)]
     assert (first == second).all()
     np.testing.assert_allclose(first, x.astype(np.float64) @ y, atol=1e-3)
+
+
+def test_a_wider_result_takes_a_kernel_that_has_room_for_it(cuda):
+    """Sums over pieces are kept in float32 beside 16-bit operands: out = a @ b + out, and never by TMA."""
+    made = gemm.problem((4096, 768), (768, 1), (4096, 4096), (1, 4096), (4096, 768), (768, 1), None, T.bfloat16, "ieee", H200, True, False,
+                        None, True, False)
+    assert {c["kernel"] for c in made.candidates} == {"plain"}
+    a, b, start = [from_array(draw(*s)).to(cuda) for s in ((48, 64), (64, 32), (48, 32))]
+    a, b, out = a.bfloat16(), b.bfloat16(), start.clone()
+    gemm.gemm(out, a, b, out)
+    np.testing.assert_allclose(number(out), number(a) @ number(b) + number(start), rtol=1e-5, atol=1e-5)

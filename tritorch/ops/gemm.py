@@ -54,7 +54,8 @@ def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=No
     aligned = not (a.data_ptr() | b.data_ptr() | out.data_ptr() | (0 if pre is None else pre.data_ptr())) & 15
     machine = hardware()
     p = problem(out.shape, out.strides, a.shape, a.strides, b.shape, b.strides, None if c is None else (c.shape, c.strides), dtype,
-                dot_precision(dtype), machine, aligned, nothing, slope or activation, driver.current().name != "simulated")
+                dot_precision(dtype), machine, aligned, nothing, slope or activation, driver.current().name != "simulated",
+                out.dtype is dtype)
     fused = dict(SLOPE=slope and getattr(ACTIVATIONS, slope), ACTIVATION=activation and getattr(ACTIVATIONS, activation))
     tensors = out, pre, a, b, c, alpha, beta
 
@@ -90,8 +91,9 @@ driver.watchers.append(_facts.cache_clear)
 
 # ------------------------------------------------------------------ geometry
 @lru_cache(maxsize=4096)
-def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, aligned, no_product, fused, compiles):
-    """The Problem of a product; it depends on shapes, strides, dtype and machine alone. `compiles`: kernels run as machine code."""
+def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, aligned, no_product, fused, compiles, rounds=True):
+    """The Problem of a product; it depends on shapes, strides, dtype and machine alone. `compiles`: kernels run as machine code.
+    `rounds`: the result has the operands' dtype, not a wider one, which the kernels that store by TMA have no room for."""
     M, N, k = shape[-2], shape[-1], 0 if no_product else shape_a[-1]
     sc = broadcast_strides(*c, shape) if c else (0,) * len(shape)
     sa = broadcast_strides(shape_a, sa, (*shape[:-1], shape_a[-1]))
@@ -108,7 +110,7 @@ def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, a
     spans = ((M, N), o[1:]), ((M, k), a[1:]), ((k, N), b[1:]), ((M, N), c_strides[1:])
     form = None if c is None else "tile" if cm and sc[-1] else "column" if cm else "row"
     boxes = None
-    if machine and machine[2] in (9, 10) and dtype.name in ("float16", "bfloat16") and aligned and len(batch) == 1 and k >= 64:
+    if machine and machine[2] in (9, 10) and dtype.name in ("float16", "bfloat16") and aligned and rounds and len(batch) == 1 and k >= 64:
         boxes = {name: described(batch[0], *size, (s[0][0], *s[1:])) for name, size, s in (("a", (M, k), a), ("b", (k, N), b),
                                                                                            ("out", (M, N), o))}
         if None in boxes.values() or boxes["out"][0]:
