@@ -3,68 +3,17 @@ import itertools
 
 import numpy as np
 
-from tritorch.dispatch import common_device, op
-from tritorch.dtype import promote, types
+from tritorch.dispatch import op
+from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import copy, create, slicing, view
 from tritorch.ops.copy import transfer
+from tritorch.ops.joining import concatenated
 from tritorch.shape import broadcast_shapes, wrap_dim, wrap_dims
 from tritorch.tensor import Tensor, strided
 
 
 # ------------------------------------------------------------------ cat
-@op
-def concatenated(tensors, dim, sizes):
-    """The tensors behind each other along `dim`, on which they have `sizes`."""
-    check(len(tensors) > 0, "cat", "at least one tensor", "none")
-    parts = [t for t in tensors if t.shape != (0,)] or tensors[:1]       # PyTorch lets empty 1-d tensors pass
-    first = parts[0].shape
-    check(len(first) > 0, "cat", "tensors of at least one dim", "0 dims")
-    d = wrap_dim(dim, len(first), "cat")
-    for t in parts[1:]:
-        fits = len(t.shape) == len(first) and all(a == b for k, (a, b) in enumerate(zip(t.shape, first)) if k != d)
-        check(fits, "cat", f"sizes that agree in all dims but {d}", first, t.shape)
-    total = sum([t.shape[d] for t in parts])
-    return (*first[:d], total, *first[d + 1:]), promote(*tensors), common_device("cat", *parts)
-
-
-@concatenated.impl("cpu", raw=True)
-@concatenated.impl("cuda", raw=True)
-def concatenated_any(out, tensors, dim, sizes):
-    d, start = wrap_dim(dim, len(out.shape), "cat"), 0
-    for t in tensors:
-        if t.shape == (0,) and len(out.shape) != 1:
-            continue
-        shape = list(out.shape)
-        shape[d] = t.shape[d]
-        transfer(strided(out.storage, tuple(shape), out.strides, out.offset + start * out.strides[d], out.dtype), t)
-        start += t.shape[d]
-
-
-@concatenated.grad("tensors")
-def concatenated_grad(g, dim, sizes):
-    pieces, start, d = [], 0, wrap_dim(dim, len(g.shape), "cat")
-    for n in sizes:
-        pieces.append(None if n is None else slicing.slice_dim(g, d, start, start + n, 1))
-        start += n or 0
-    return tuple(pieces)
-
-
-@concatenated.samples
-def concatenated_samples(make):
-    yield (make(2, 3), make(4, 3)), 0, (2, 4)
-    yield (make(2, 3), make(2, 1), make(2, 0)), -1, (3, 1, 0)
-    yield (make(5),), 0, (5,)
-    yield (make(0), make(3, 2)), 0, (None, 3)
-    yield (make(3, grad=False), make(2, integer=True)), 0, (3, 2)
-
-
-@concatenated.workloads
-def concatenated_workloads(make):
-    a, b = make(1 << 12, 1 << 12, grad=False), make(1 << 12, 1 << 12, grad=False)
-    yield "2 x 4096x4096 fp32", lambda: ((a, b), 0, (1 << 12, 1 << 12)), 2 * (a.nbytes + b.nbytes), 0
-
-
 def several(name, tensors):
     """A sequence of tensors as a tuple."""
     check(not isinstance(tensors, Tensor), name, "a sequence of tensors", "a tensor", error=TypeError)

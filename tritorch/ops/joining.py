@@ -1,0 +1,96 @@
+"""The operator behind cat and stack: tensors behind each other, up to eight of them in one launch."""
+import itertools
+from math import gcd, prod
+
+from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.dispatch import common_device, op
+from tritorch.dtype import promote, types
+from tritorch.errors import check
+from tritorch.ops import slicing
+from tritorch.ops.copy import transfer
+from tritorch.ops.tiling import even_parts
+from tritorch.shape import cdiv, wrap_dim
+from tritorch.tensor import strided
+
+K = kernels("shaping")
+TOGETHER = 8                                                             # tensors in one launch
+
+
+@op
+def concatenated(tensors, dim, sizes):
+    """The tensors behind each other along `dim`, on which they have `sizes`."""
+    check(len(tensors) > 0, "cat", "at least one tensor", "none")
+    parts = [t for t in tensors if t.shape != (0,)] or tensors[:1]       # PyTorch lets empty 1-d tensors pass
+    first = parts[0].shape
+    check(len(first) > 0, "cat", "tensors of at least one dim", "0 dims")
+    d = wrap_dim(dim, len(first), "cat")
+    for t in parts[1:]:
+        fits = len(t.shape) == len(first) and all(a == b for k, (a, b) in enumerate(zip(t.shape, first)) if k != d)
+        check(fits, "cat", f"sizes that agree in all dims but {d}", first, t.shape)
+    total = sum([t.shape[d] for t in parts])
+    return (*first[:d], total, *first[d + 1:]), promote(*tensors), common_device("cat", *parts)
+
+
+@concatenated.impl("cuda", raw=True)
+def concatenated_cuda(out, tensors, dim, sizes):
+    parts = [t for t in tensors if t.numel()]
+    if out.is_contiguous() and all(t.dtype is out.dtype and t.storage.device is out.storage.device and t.is_contiguous() for t in parts):
+        _join(out, parts, wrap_dim(dim, len(out.shape), "cat"))
+    else:
+        concatenated_any(out, tensors, dim, sizes)
+
+
+def _join(out, parts, d):
+    """Contiguous tensors of one dtype behind each other, `TOGETHER` of them in one launch."""
+    rows, inner = prod(out.shape[:d]), prod(out.shape[d + 1:])
+    total, start = out.shape[d] * inner, 0
+    for first in range(0, len(parts), TOGETHER):
+        some = parts[first:first + TOGETHER]
+        widths = tuple([t.shape[d] * inner for t in some])
+        starts = tuple([start + n for n in itertools.accumulate((0, *widths[:-1]))])
+        start = starts[-1] + widths[-1]
+        even = gcd(16, total, *starts, *widths)
+        most = max(4096 // out.dtype.itemsize, 512)
+        n = tile(even_parts(max(widths), most), 1024)
+        m = tile(max(most // n, 1), 64)
+        launch(K.join_kernel, (cdiv(rows, m) * cdiv(max(widths), n), len(some)), out, tuple(some), starts, widths, total, rows,
+               EVEN=1 if even == 16 else even, BLOCK_M=m, BLOCK_N=n)
+
+
+@concatenated.impl("cpu", raw=True)
+def concatenated_any(out, tensors, dim, sizes):
+    d, start = wrap_dim(dim, len(out.shape), "cat"), 0
+    for t in tensors:
+        if t.shape == (0,) and len(out.shape) != 1:
+            continue
+        shape = list(out.shape)
+        shape[d] = t.shape[d]
+        transfer(strided(out.storage, tuple(shape), out.strides, out.offset + start * out.strides[d], out.dtype), t)
+        start += t.shape[d]
+
+
+@concatenated.grad("tensors")
+def concatenated_grad(g, dim, sizes):
+    pieces, start, d = [], 0, wrap_dim(dim, len(g.shape), "cat")
+    for n in sizes:
+        pieces.append(None if n is None else slicing.slice_dim(g, d, start, start + n, 1))
+        start += n or 0
+    return tuple(pieces)
+
+
+@concatenated.samples
+def concatenated_samples(make):
+    yield (make(2, 3), make(4, 3)), 0, (2, 4)
+    yield (make(2, 3), make(2, 1), make(2, 0)), -1, (3, 1, 0)
+    yield (make(5),), 0, (5,)
+    yield (make(0), make(3, 2)), 0, (None, 3)
+    yield (make(3, grad=False), make(2, integer=True)), 0, (3, 2)
+
+
+@concatenated.workloads
+def concatenated_workloads(make):
+    for kind in types.float32, types.bfloat16:
+        n = (1 << 16) // kind.itemsize
+        for dim in 0, 1:
+            yield (f"2 x ({n}, 4096) {kind.name}, dim {dim}",
+                   lambda n=n, kind=kind, dim=dim: ((make(n, 4096, dtype=kind),) * 2, dim, ((n, n), (4096, 4096))[dim]), 1 << 30, 0)
