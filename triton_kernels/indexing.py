@@ -2,6 +2,8 @@
 import triton
 import triton.language as tl
 
+from triton_kernels.pointwise import even
+
 
 @triton.jit
 def report(word_ptr, bad, index, number):
@@ -41,9 +43,10 @@ def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N,
 
 
 @triton.jit
-def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, stride_xr, stride_i, N, K, R, number, BLOCK_K: tl.constexpr,
-                     BLOCK_R: tl.constexpr):
-    """out[p, k, r] = x[p, index[k], r]; rows outside are not read and become 0."""
+def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, stride_xr, stride_i, N, K, R, number, EVEN: tl.constexpr,
+                     BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr):
+    """out[p, k, r] = x[p, index[k], r]; rows outside are not read and become 0. EVEN divides R and the strides of p and n."""
+    R, stride_xp, stride_xn = even(R, EVEN), even(stride_xp, EVEN), even(stride_xn, EVEN)
     tiles_r = tl.cdiv(R, BLOCK_R)
     p = tl.program_id(1).to(tl.int64)
     k = (tl.program_id(0) // tiles_r * BLOCK_K + tl.arange(0, BLOCK_K)).to(tl.int64)

@@ -2,8 +2,11 @@
 
 Sums over equal indices are made in a fixed order (indices sorted, then one program a run), so results are deterministic.
 """
+from math import gcd
+
 import numpy as np
 
+from tritorch.cuda import tuner
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
@@ -70,12 +73,26 @@ def take_rows(out, x, places, name="index_select"):
     """out[p, k, r] = x[p, places[k], r] for a contiguous out; places outside are reported under `name` and give 0."""
     parts, rows, width = x.shape
     count = places.shape[0]
-    if out.numel():
-        block_r = min(tile(256, 1024), next_power_of_2(width))
-        block_k = min(max(tile(1024, 16384) // block_r, 1), next_power_of_2(count))
-        word, number = fault_word(out.device, name)
-        launch(K.take_rows_kernel, (cdiv(count, block_k) * cdiv(width, block_r), parts), out, word, x, places, *x.strides, *places.strides,
-               rows, count, width, number, BLOCK_K=block_k, BLOCK_R=block_r)
+    if not out.numel():
+        return
+    word, number = fault_word(out.device, name)
+    even = gcd(16, width, x.strides[0], x.strides[1])
+
+    def run(block):
+        k, r = block["BLOCK_K"], block["BLOCK_R"]
+        launch(K.take_rows_kernel, (cdiv(count, k) * cdiv(width, r), parts), out, word, x, places, *x.strides, *places.strides, rows, count,
+               width, number, EVEN=1 if even == 16 else even, **block)
+
+    run(tuner.choose("take_rows", (out.dtype.itemsize, width), _row_blocks(out.dtype.itemsize, width, count), K.take_rows_kernel, run))
+
+
+def _row_blocks(size, width, count):
+    """Rows and elements of them at a time: 4 KiB together, or other amounts."""
+    found = []
+    for total, most, warps in ((4096, 2048, 4), (4096, 1024, 4), (8192, 4096, 4), (2048, 2048, 4), (8192, 4096, 8)):
+        r = min(tile(max(most // size, 32), 1024), next_power_of_2(width))
+        found.append({"BLOCK_K": min(max(tile(total // size, 16384) // r, 1), next_power_of_2(count)), "BLOCK_R": r, "num_warps": warps})
+    return found
 
 
 def write_rows(out, places, src):
