@@ -7,7 +7,7 @@ from oracle import EVERY, FLOATS, SPECIAL
 
 import tritorch as torch
 from tritorch.cuda import driver
-from tritorch.ops import ordering
+from tritorch.ops import ordering, selection
 from tritorch.ops.sorting import order_of
 
 LIMITS = {"int64": [2**63 - 1, -2**63, 2**32, -2**32, 0, -1], "int32": [2**31 - 1, -2**31, 0, -1], "int16": [2**15 - 1, -2**15],
@@ -118,3 +118,48 @@ def test_any_floats(values, descending, rows):
 def test_any_integers(values, descending):
     with torch.cuda.simulate(seed=0):
         check(torch.tensor(np.array(values)), torch.device("cuda:0"), descending)
+
+
+# ------------------------------------------------------------------ selection
+@pytest.mark.parametrize("kind", [k for k in EVERY if k != "bool"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_first_few(cuda, kind, descending):
+    """Rows of one program and of several chunks, one of which has fewer elements than are asked for."""
+    for rows, n, k in ((5, 40, 3), (3, 512, 128), (2, 700, 60), (2, 1030, 20), (1, 20000, 100)):
+        check(made(kind, drawn(kind, rows, n)), cuda, descending, k)
+
+
+@pytest.mark.parametrize("array", [np.zeros(2000), np.arange(2000.0), np.full(1500, np.nan), np.tile([0.0, -0.0, np.nan], 400),
+                                   np.repeat(np.arange(5.0), 300)], ids=["zeros", "rising", "nan", "three", "few"])
+def test_first_few_of_patterns(cuda, array):
+    for k in (1, 2, 100):
+        for descending in (False, True):
+            check(torch.tensor(array), cuda, descending, k)
+            check(torch.tensor(array).view(-1, 100), cuda, descending, min(k, 25))
+
+
+@pytest.mark.parametrize("kind", [k for k in EVERY if k != "bool"])
+def test_order_statistics(cuda, kind):
+    for rows, n in ((4, 1), (9, 7), (3, 300), (2, 900)):
+        x = made(kind, drawn(kind, rows, n))
+        order = order_of(x.array, 1, False)
+        for k in {1, 2, (n + 1) // 2, n}:
+            if k <= n:
+                values, indices = x.to(cuda).kthvalue(k, 1)
+                np.testing.assert_array_equal(indices.cpu().numpy(), order[:, k - 1])
+                assert values.cpu().array.tobytes() == np.take_along_axis(x.array, order[:, k - 1:k], 1).tobytes()
+
+
+@pytest.mark.parametrize("choice", selection.TILES, ids=str)
+def test_selection_as_a_gpu_does_it(cuda, choice, monkeypatch):
+    monkeypatch.setattr(selection, "TILES", [choice])
+    for n, k in ((300, 7), (512, 64)):
+        check(made("float32", drawn("float32", 3, n)), cuda, True, k)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(width=32) | st.sampled_from([0.0, -0.0, 1.0]), min_size=32, max_size=600), st.booleans(), st.data())
+def test_first_of_any_floats(values, descending, data):
+    k = data.draw(st.integers(1, len(values) // 4))
+    with torch.cuda.simulate(seed=0):
+        check(torch.tensor(np.array(values, "float32")), torch.device("cuda:0"), descending, k)

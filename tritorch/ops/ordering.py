@@ -7,6 +7,7 @@ from tritorch.tensor import empty
 
 K = kernels("sorting")
 PIECE = 256                                                     # tiles whose counts one program adds up
+SHORT = [{"RB": 4, "MORE": 0}, {"RB": 3, "MORE": 0}, {"RB": 4, "MORE": 1}]
 RADIX = [{"LOG": log, "DIGIT": digit, "RB": 4} for log, digit in ((12, 11), (12, 8), (13, 11), (11, 8), (13, 8))]
 SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3}]
 
@@ -44,16 +45,15 @@ def sort_rows(values, indices, rows, descending=False, order=None, bits=None):
 
 def _short(values, indices, rows, order, count, n, common):
     length = max(log_of(n), 1)
-    least = min(max(length, tile(10, 9)), length + log_of(count))
-    candidates = [{"M": max(m, length, rb + 5), "L": length, "RB": rb, "num_warps": 1 << max(m, length, rb + 5) - rb - 5}
-                  for m, rb in ((least, min(4, length)), (least, min(3, length)), (least + 1, min(4, length)))]
-    candidates = [c for k, c in enumerate(candidates) if c["num_warps"] <= 32 and c not in candidates[:k]]
+    least = min(max(length, tile(10, 9)), length + log_of(count))            # a tile of less than 1024 keys leaves a program little to do
 
     def run(choice):
-        launch(K.sort_rows_kernel, (cdiv(count, 1 << choice["M"] - length),), values, indices, rows, order, rows.strides[0], count, n,
-               values.shape[1], **common, **choice)
+        rb = min(choice["RB"], length)
+        held = max(least + choice["MORE"], length, rb + 5)
+        launch(K.sort_rows_kernel, (cdiv(count, 1 << held - length),), values, indices, rows, order, rows.strides[0], count, n,
+               values.shape[1], **common, M=held, L=length, RB=rb, num_warps=1 << held - rb - 5)
 
-    run(tuner.choose("sort_rows", (rows.dtype.name, n, count), candidates, K.sort_rows_kernel, run))
+    run(tuner.choose("sort_rows", (rows.dtype.name, n, count), SHORT, K.sort_rows_kernel, run))
 
 
 def _radix(values, indices, rows, count, n, bits, common):

@@ -10,8 +10,9 @@ from tritorch.errors import check
 from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.indexing import gather, index_select
-from tritorch.ops.ordering import sort_rows
+from tritorch.ops.ordering import longest
 from tritorch.ops.scatter import scatter_write
+from tritorch.ops.selection import first_of_rows, kth_of_rows
 from tritorch.shape import cdiv, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
 
@@ -66,7 +67,7 @@ def sorted_first_cuda(values, indices, input, k, dim, descending):
     rows = view.reshape(view.movedim(input, d, -1).contiguous(), -1, input.shape[d])
     lead = (*input.shape[:d], *input.shape[d + 1:])
     made = [empty((*lead, k), x.dtype, x.device) for x in (values, indices)]
-    sort_rows(*[view.reshape(m, rows.shape[0], k) for m in made], rows, descending)
+    first_of_rows(*[view.reshape(m, rows.shape[0], k) for m in made], rows, descending)
     for out, m in zip((values, indices), made):
         transfer(out, view.movedim(m, -1, d))
 
@@ -85,6 +86,7 @@ def sorted_first_samples(make):
     yield make(), 1, 0, False
     yield make(0, 3), 3, 1, False
     yield make(5, 3), 0, 0, True
+    yield make(2, 300), 5, 1, True
 
 
 @sorted_first.workloads
@@ -96,6 +98,7 @@ def sorted_first_workloads(make):
     yield "16384 rows of 4096 fp32", lambda: (x, 1 << 12, 1, False), 4 * x.nbytes, 0
     yield "1M rows of 64 fp32", lambda: (x.view(-1, 64), 64, 1, False), 4 * x.nbytes, 0
     yield "top 64 of 16384 rows of 4096 fp32", lambda: (x, 64, 1, True), x.nbytes, 0
+    yield "top 64 of 64 rows of 1M fp32", lambda: (x.view(64, -1), 64, 1, True), x.nbytes, 0
 
 
 def sort_pairs(input, dim, descending):
@@ -142,14 +145,75 @@ topk_result.__repr__ = sort_result.__repr__ = kthvalue_result.__repr__ = lambda 
     f"torch.return_types.{type(self).__name__}(values={self.values!r}, indices={self.indices!r})")
 
 
-def kthvalue(input, k, dim=-1, keepdim=False, *, out=None):
-    """The k-th smallest element along `dim` (k from 1), and where it is."""
+@op(returns=("values", "indices"))
+def order_statistic(input, k, dim):
+    """The k-th smallest element along `dim` (k from 1), in stable order, and where it is."""
     n = input.shape[wrap_dim(dim, len(input.shape), "kthvalue")] if input.shape else 1
     check(1 <= k <= n, "kthvalue", f"k between 1 and {n}", k)
-    pair = sorted_first(input, k, dim, False)
-    if input.shape:
-        pair = [slicing.narrow(v, dim, k - 1, 1) if keepdim else slicing.select(v, dim, k - 1) for v in pair]
-    return _named(kthvalue_result, pair, out)
+    d = wrap_dim(dim, len(input.shape), "kthvalue")
+    shape = (*input.shape[:d], *input.shape[d + 1:])
+    return [(shape, input.dtype, input.storage.device), (shape, types.int64, input.storage.device)]
+
+
+@order_statistic.impl("cpu")
+def order_statistic_cpu(values, indices, input, k, dim):
+    if not input.shape:
+        values[...], indices[...] = input, 0
+        return
+    order = np.take(order_of(input, dim, False), [k - 1], axis=dim)
+    indices[...] = order.reshape(indices.shape)
+    values[...] = np.take_along_axis(input, order, dim).reshape(values.shape)
+
+
+@order_statistic.impl("cuda")
+def order_statistic_cuda(values, indices, input, k, dim):
+    if not input.shape:
+        transfer(values, input)
+        indices.fill_(0)
+        return
+    if not values.numel():
+        return
+    d = wrap_dim(dim, len(input.shape), "kthvalue")
+    rows = view.reshape(view.movedim(input, d, -1).contiguous(), -1, input.shape[d])
+    if rows.shape[1] <= longest():
+        made = [empty((rows.shape[0],), x.dtype, x.device) for x in (values, indices)]
+        kth_of_rows(*made, rows, k)
+    else:
+        made = [empty((rows.shape[0], k), x.dtype, x.device) for x in (values, indices)]
+        first_of_rows(*made, rows, False)
+        made = [slicing.select(m, 1, k - 1) for m in made]
+    for out, m in zip((values, indices), made):
+        transfer(out, view.reshape(m, out.shape))
+
+
+@order_statistic.grad("input")
+def order_statistic_grad(g_values, indices, input_shape, dim):
+    if not input_shape:
+        return g_values
+    return scatter_write(create.new_zeros(g_values, input_shape), dim, indices.unsqueeze(dim), g_values.unsqueeze(dim))
+
+
+@order_statistic.samples
+def order_statistic_samples(make):
+    yield make(7), 7, 0
+    yield make(3, 9), 4, -1
+    yield make(6, 2, 3), 1, 0
+    yield make(2, 40), 21, 1
+    yield make(40, integer=True, low=-3, high=3), 20, 0
+    yield make(), 1, 0
+    yield make(0, 3), 3, 1
+
+
+@order_statistic.workloads
+def order_statistic_workloads(make):
+    x = make(1 << 14, 1 << 12, grad=False)
+    yield "median of 16384 rows of 4096 fp32", lambda: (x, 1 << 11, 1), x.nbytes, 0
+
+
+def kthvalue(input, k, dim=-1, keepdim=False, *, out=None):
+    """The k-th smallest element along `dim` (k from 1), and where it is."""
+    pair = order_statistic(input, k, dim)
+    return _named(kthvalue_result, [view.unsqueeze(x, dim) for x in pair] if keepdim and input.shape else pair, out)
 
 
 # ------------------------------------------------------------------ different elements

@@ -1,0 +1,58 @@
+"""The first few of each row on the GPU, without sorting the row: chosen in chunks until one program can sort what is left."""
+from tritorch.cuda import tuner
+from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.dtype import types
+from tritorch.ops.ordering import longest, sort_rows
+from tritorch.shape import cdiv, next_power_of_2
+from tritorch.tensor import empty
+
+K = kernels("selection")
+TILES = [{"ELEMENTS": elements, "num_warps": warps} for elements, warps in ((4096, 8), (4096, 4), (2048, 4), (8192, 16), (1024, 2))]
+
+
+def first_of_rows(values, indices, rows, descending):
+    """As `sort_rows`, by selection where that reads less: k is small and the rows are not short."""
+    n, k, limit = rows.shape[1], values.shape[1], longest()
+    if n < tile(256, 32) or 4 * k > min(n, limit):
+        sort_rows(values, indices, rows, descending)
+        return
+    order = None
+    while order is None or n > limit:
+        order, n = _select(rows, order, n, k, descending)
+    if n > k:
+        order, _ = _select(rows, order, n, k, descending)
+    sort_rows(values, indices, rows, descending, order)
+
+
+def shape(count, n, groups, choice):
+    """How rows of n elements lie in a program."""
+    length = next_power_of_2(max(n, 2))
+    rows = max(min(next_power_of_2(count), choice["ELEMENTS"] // length), 1)
+    return {"ROWS": rows, "LEN": length, "GROUPS": min(next_power_of_2(groups), length), "num_warps": choice["num_warps"]}
+
+
+def _select(rows, order, n, k, descending):
+    """Where the first k of each chunk are (or of the elements that `order` names), and how many that makes in a row."""
+    count, limit = rows.shape[0], longest()
+    chunks = cdiv(n, limit)
+    total = (chunks - 1) * k + min(k, n - (chunks - 1) * limit)
+    found = empty((count, total), types.int64 if rows.shape[1] >= 1 << 31 else types.int32, rows.device)
+
+    def run(choice):
+        held = shape(count, min(n, limit), k, choice)
+        launch(K.select_kernel, (cdiv(count, held["ROWS"]), chunks), found, rows, order, rows.strides[0], count, n, k, total,
+               FALLING=descending, **held)
+
+    run(tuner.choose("select", (rows.dtype.name, n, k, count), TILES, K.select_kernel, run))
+    return found, total
+
+
+def kth_of_rows(values, indices, rows, k):
+    """The k-th smallest element of each row (of at most `longest()`), as (count,) tensors."""
+    count, n = rows.shape
+
+    def run(choice):
+        held = shape(count, n, k, choice)
+        launch(K.kth_kernel, (cdiv(count, held["ROWS"]),), values, indices, rows, rows.strides[0], count, n, k, FALLING=False, **held)
+
+    run(tuner.choose("kth", (rows.dtype.name, n, count), TILES, K.kth_kernel, run))
