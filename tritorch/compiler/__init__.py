@@ -4,9 +4,11 @@ from __future__ import annotations
 import functools
 
 from tritorch.compiler.function import Compiled, everyone
+from tritorch.compiler.module import OptimizedModule
 from tritorch.compiler.watch import Unsupported
 from tritorch.cuda.watching import host_work, watched
 from tritorch.errors import check
+from tritorch.nn.module import Module
 
 __all__ = ["Unsupported", "compile", "disable", "is_compiling", "list_backends", "reset"]
 
@@ -15,7 +17,7 @@ OPTIONS = {"cache_size_limit": 8}
 
 
 def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", mode=None, options=None, disable=False):
-    """A function that does the same by replaying a CUDA graph: a training step or an inference function, under 20 µs of Python a call.
+    """A function or module that does the same by replaying a CUDA graph: a training step, an inference function, a forward pass.
 
     Calls are told apart by shapes, strides, dtypes and `requires_grad` of tensors among the arguments (also in lists, tuples and
     dicts), by all other arguments, by the globals and variables of enclosing functions that the code names, by modes such as
@@ -25,8 +27,10 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
     bit for bit what they would be without `compile`.
 
     * Python runs only in calls that are watched or captured: prints, counters and lists in the function do not go on afterwards.
-    * Arguments are copied to where the graph reads them; results are copies of the caller's own, without history. Gradients left in
-      `.grad` are overwritten by the next call that leaves some.
+    * Arguments are copied to where the graph reads them; results are copies of the caller's own. Gradients left in `.grad` are
+      overwritten by the next call that leaves some.
+    * Results that require grad, of a function that runs no backward pass itself, can be differentiated (once): the backward pass is a
+      second graph. Until it has run, or the results are gone, other calls run eagerly. Other results have no history.
     * Adam and AdamW get `capturable=True`. SGD can be captured too; optimizers that compute on the host run eagerly.
     * What no CUDA graph can hold (a value that the host waits for, shapes that depend on values, random numbers or schedules of the
       host, work on CPU tensors) keeps that kind of calls eager, with one warning that names it and the line. `fullgraph=True` raises
@@ -60,7 +64,9 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
         return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
                                  disable=disable)
     check(callable(model), "compile", "a function or a module", type(model).__name__, error=TypeError)
-    return model if disable else Compiled(model, fullgraph, {**OPTIONS, **(options or {})})
+    if disable:
+        return model
+    return (OptimizedModule if isinstance(model, Module) else Compiled)(model, fullgraph, {**OPTIONS, **(options or {})})
 
 
 def is_compiling():

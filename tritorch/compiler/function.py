@@ -9,10 +9,11 @@ import warnings
 import weakref
 
 from tritorch.amp import clear_autocast_cache
+from tritorch.compiler.differentiable import DifferentiableRecording
 from tritorch.compiler.keys import Surroundings, host_draws, is_input
-from tritorch.compiler.recording import Capture, Order, Recording, Refused, landing
+from tritorch.compiler.recording import Capture, Order, Recording, landing
 from tritorch.compiler.report import reported
-from tritorch.compiler.watch import Unsupported, Watch, home
+from tritorch.compiler.watch import Refused, Unsupported, Watch, home
 from tritorch.cuda import driver
 from tritorch.cuda.device import current_device
 from tritorch.cuda.graph import current_graph, graph_pool_handle
@@ -39,6 +40,7 @@ class Compiled:
 
     def __init__(self, function, fullgraph, options):
         functools.update_wrapper(self, function)
+        self.name = getattr(function, "__qualname__", type(function).__name__)
         self.function, self.fullgraph, self.limit = function, fullgraph, options["cache_size_limit"]
         self.surroundings, self.warned = Surroundings(function), set()
         self.forget()
@@ -66,7 +68,7 @@ class Compiled:
                 kind = None
             for recording in kind.recordings if kind is not None else ():
                 if recording.holds():
-                    return recording(given)
+                    return self.function(*args, **kwargs) if recording.busy() else recording(given)
             if kind is None:
                 kind = self.new_kind(key, given, args, kwargs)
             if kind.why is None:
@@ -99,11 +101,12 @@ class Compiled:
         capture = None
         if expected is not None and expected.repeats:
             self.stream, self.pool = self.stream or OnlyStream(current_device()), self.pool or graph_pool_handle()
-            capture = Capture(current_device(), self.stream, self.pool)
+            pool = graph_pool_handle() if expected.differentiable else self.pool         # its memory is in use between two replays
+            capture = Capture(current_device(), self.stream, pool)
         apart = capture is not None or len({home(x) for x in given}) < len(given)        # shared memory does not tell arguments apart
         inputs = [landing(x) for x in given] if apart else given
         watch = Watch(self, inputs, expected, capture)
-        before, had, draws = {id(x): x._grad for x in watch.known.values()}, [x._grad for x in given], host_draws()
+        before, had, draws = {id(x): x._grad for x in watch.known.values()}, [_gradient(x) for x in given], host_draws()
         try:
             result = self.run(watch, _with_tensors(inputs, (args, kwargs)))
         except Refused as error:                                         # nothing of it has run
@@ -114,7 +117,7 @@ class Compiled:
         finally:
             if apart:
                 watch.copy_back(given)
-        watch.conclude(result, host_draws() != draws, any(x._grad is not g for x, g in zip((*inputs, *given), (*had, *had))))
+        watch.conclude(result, host_draws() != draws, [_gradient(x) for x in given] != had)
         if watch.why is None and capture is not None:
             watch.why = watch.difference(expected)
         if watch.why is not None:
@@ -123,7 +126,11 @@ class Compiled:
             self.compare(kind, watch)
         else:
             del kind.seen[situation]
-            return self.keep(kind, Recording(self.order, watch, before, result)).deliver(given)
+            try:
+                recording = (DifferentiableRecording if watch.differentiable else Recording)(self, watch, before, result)
+                return self.keep(kind, recording).deliver(given)
+            except Refused as error:                                     # of the backward pass
+                self.object(kind, str(error))
         ours = {id(mine): x for mine, x in zip(inputs, given)}
         return rebuilt(result, iter([ours.get(id(x), x) for x in leaves(result)]))
 
@@ -172,8 +179,12 @@ class Compiled:
             raise Unsupported(f"compile: expected a function that can be captured as a whole with fullgraph=True, got {why}")
         if why not in self.warned:
             self.warned.add(why)
-            name = getattr(self.function, "__qualname__", type(self.function).__name__)
-            warnings.warn(f"compile: {name} runs eagerly, because a CUDA graph cannot hold {why}", stacklevel=4)
+            warnings.warn(f"compile: {self.name} runs eagerly, because a CUDA graph cannot hold {why}", stacklevel=4)
+
+
+def _gradient(x):
+    """What changes when x gets a gradient."""
+    return id(x._grad), x._grad is not None and x._grad.storage.version
 
 
 def _with_tensors(inputs, tree):

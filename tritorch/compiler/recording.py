@@ -3,9 +3,10 @@ from __future__ import annotations
 
 from operator import attrgetter, is_, itemgetter
 
+from tritorch.autograd.function import Function
 from tritorch.autograd.modes import no_grad, state
 from tritorch.compiler.report import operators
-from tritorch.compiler.watch import CONSTANTS, home
+from tritorch.compiler.watch import CONSTANTS, Refused, home
 from tritorch.cuda import allocator, driver
 from tritorch.cuda.graph import CUDAGraph
 from tritorch.cuda.stream import current_handle, current_stream, default_stream, synchronize
@@ -16,12 +17,11 @@ from tritorch.tensor import Tensor, empty_like, empty_strided, strided, swaps
 _grad, FREE, KEPT = attrgetter("_grad"), object(), object()              # a gradient that may be anything before, or stays as it is
 
 
-class Refused(RuntimeError):
-    """The driver would not capture what was queued: nothing of it has run."""
-
-
 class Capture:
-    """Context manager: what is queued inside is captured, on a stream of its own, and queued as a whole at the end."""
+    """Context manager: what is queued inside is captured, on a stream of its own, and queued as a whole at the end. With `later` it
+    is only captured."""
+
+    later = False
 
     def __init__(self, index, stream, pool):
         self.index, self.stream, self.pool, self.graph, self.open = index, stream, pool, CUDAGraph(), False
@@ -48,7 +48,8 @@ class Capture:
             finally:
                 self.stream.__exit__()
             current_stream(self.index).wait_stream(default_stream(self.index))         # where hooks have memory that the replay reads
-            self.graph.replay()
+            if not self.later:
+                self.graph.replay()
 
     def __exit__(self, *exception):
         self.run()
@@ -63,8 +64,8 @@ class Recording:
     """`watch` saw the captured call, `before` are the gradients that the parameters `watch.known` had before it, `result` is what it
     returned. `inputs` is the memory that the graph reads arguments from."""
 
-    def __init__(self, order, watch, before, result):
-        self.graph, self.index, self.order, self.inputs, self.moved = watch.capture.graph, watch.index, order, watch.inputs, False
+    def __init__(self, owner, watch, before, result):
+        self.graph, self.index, self.order, self.inputs, self.moved = watch.capture.graph, watch.index, owner.order, watch.inputs, False
         self.kept = [storage for _, storage, _ in watch.externals.values()]            # what the graph touches must live as long as it
         self.landings = [(x.data_ptr(), x.nbytes, None) if is_dense(x.shape, x.strides) else (0, 0, x) for x in self.inputs]
         self.copy, self.operators = driver.current().copy, operators(watch.events)
@@ -80,7 +81,8 @@ class Recording:
         looked = {id(ref()) for k, ref in enumerate(watch.leaves) if k in watch.looked}
         for leaf in self.leaves:
             old, new = before.get(id(leaf)), leaf._grad
-            self.needs.append(None if old is None else home(old) if id(leaf) in looked else FREE)
+            blind = old is not None or not (watch.backward or watch.optimizers)          # nobody asked whether there was one
+            self.needs.append(home(old) if id(leaf) in looked else FREE if blind else None)
             self.after.append(KEPT if old is new is not None else new)
         self.changed = [(leaf, g) for leaf, g in zip(self.leaves, self.after) if g is not KEPT and g is not before.get(id(leaf))]
         self.settled = [leaf._grad for leaf in self.leaves]
@@ -149,8 +151,13 @@ class Recording:
 
     # -------------------------------------------------------------- the replay
     def __call__(self, given):
+        self.play(given)
+        return self.deliver(given)
+
+    def play(self, given):
+        """Bring the arguments to where the graph reads them, and run it."""
         stream = current_handle(self.index)
-        self.order.follow(self.index, stream)
+        self.order.follow(self.index)
         for x, (pointer, nbytes, mine) in zip(given, self.landings):
             if nbytes:
                 self.copy(pointer, x.storage.ptr + x.offset * x.dtype.itemsize, nbytes, "d2d", stream)
@@ -159,10 +166,20 @@ class Recording:
         self.graph.replay()
         for k in self.written:
             given[k].detach().copy_(self.inputs[k].detach())
-        return self.deliver(given)
 
     def deliver(self, given):
-        """What Python would have left behind, and the result."""
+        """The result."""
+        self.settle()
+        if self.single is not None:
+            return self.copied(self.single)
+        return rebuilt(self.tree, iter([x if k is None else given[k] if k >= 0 else self.copied(x) for k, x in self.parts]))
+
+    def busy(self):
+        """Whether a replay would overwrite what is still needed."""
+        return False
+
+    def settle(self):
+        """Leave parameters as Python would have."""
         if self.moved and self.changed:
             swaps[1] += 1
             for leaf, g in self.changed:
@@ -170,11 +187,12 @@ class Recording:
         self.gradients = swaps[1]
         for storage in self.written_leaves:
             storage.version += 1
-        if self.single is not None:
-            return self._copied(self.single)
-        return rebuilt(self.tree, iter([x if k is None else given[k] if k >= 0 else self._copied(x) for k, x in self.parts]))
 
-    def _copied(self, static):
+    def versions(self):
+        """Changes when a parameter is written."""
+        return sum([leaf.storage.version for leaf in self.leaves])
+
+    def copied(self, static):
         """A result of the caller's own."""
         out = empty_like(static)
         if out.strides == static.strides:
@@ -186,8 +204,22 @@ class Recording:
         return out
 
 
+class Landing(Function):
+    """An argument that requires grad, and its copy."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return landing(x.detach())
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
 def landing(x):
-    """A copy of an argument, of the same layout."""
+    """A copy of an argument, of the same layout and with its place in the gradient graph."""
+    if x.requires_grad and state.grad:
+        return Landing.apply(x)
     out = strided(empty_strided(_distinct(x), x.strides, x.dtype, x.device).storage, x.shape, x.strides, 0, x.dtype)
     _land(out, x)
     return out.requires_grad_(x.requires_grad)
@@ -220,9 +252,9 @@ class Order:
     def __init__(self):
         self.stream = None
 
-    def follow(self, index, handle):
+    def follow(self, index):
         """What is queued on the current stream from now on comes after the replays so far."""
-        if self.stream is None or self.stream.cuda_stream != handle:
+        if self.stream is None or self.stream.cuda_stream != current_handle(index):
             stream = current_stream(index)
             if self.stream is not None:
                 stream.wait_stream(self.stream)

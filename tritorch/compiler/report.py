@@ -4,7 +4,7 @@ from collections import Counter
 
 def reported(compiled):
     """The text of `Compiled.report`."""
-    lines = [f"{compiled.__name__}: {len(compiled.kinds)} kinds of calls", *compiled.notes]
+    lines = [f"{compiled.name}: {len(compiled.kinds)} kinds of calls", *compiled.notes]
     for number, kind in enumerate(compiled.kinds.values(), 1):
         arguments = ", ".join(kind.arguments) or "no tensors"
         if kind.why is not None:

@@ -33,6 +33,10 @@ class Unsupported(RuntimeError):
     """With `fullgraph=True`: the function does something that cannot be part of a CUDA graph."""
 
 
+class Refused(RuntimeError):
+    """What was queued could not be captured: nothing of it has run."""
+
+
 class Watch(Interpreter):
     """Sees one call, from below all other interpreters, so that it meets what they make of the operators.
 
@@ -158,7 +162,8 @@ class Watch(Interpreter):
             self.know(len(self.leaves) - 1, x)
         if self.capture is not None and self.capture.open and not self.capture.owns(place):
             self.externals[number] = place, x.storage, weakref.ref(x)
-            if number >= len(self.expected.met) or self.expected.met[number]() is not place:
+            known = self.capture.later or number < len(self.expected.met) and self.expected.met[number]() is place
+            if not known:
                 self.blocked("memory that an earlier call made; pass it as an argument, or write one tensor in place")
 
     # -------------------------------------------------------------- what the layers below ask for and tell
@@ -170,6 +175,8 @@ class Watch(Interpreter):
         self.why = self.why or why
         self.flush()
         if self.capture is not None:
+            if self.capture.later:
+                raise Refused(why)
             with self.unseen():
                 self.capture.run()
         if self.owner.fullgraph:
@@ -222,7 +229,8 @@ class Watch(Interpreter):
         """The call is over: `result` is what it returned, the rest what only a look at all of it shows."""
         found = leaves(result)
         odd = [type(x).__name__ for x in found if not isinstance(x, Tensor) and x.__class__ not in CONSTANTS]
-        self.result = [type(x) if isinstance(x, Tensor) else x for x in found]
+        self.result = [x.requires_grad if isinstance(x, Tensor) else x for x in found]
+        self.differentiable = not self.backward and any(isinstance(x, Tensor) and x.requires_grad for x in found)
         for bad, why in [(host_drew, "random numbers that Python or numpy draws on the host"),
                          (odd, f"a result of type {''.join(odd[:1])}"),
                          (gave_gradients, "the gradient of an argument, which would go to a copy of it"),
@@ -237,7 +245,7 @@ class Watch(Interpreter):
 
     def rest(self):
         """Keep what later calls are compared with, and nothing that a call should not keep alive."""
-        self.inputs, self.known, self.expected, self.modules, self.optimizers, self.groups = [], {}, None, {}, {}, {}
+        self.inputs, self.known, self.owner, self.expected, self.modules, self.optimizers, self.groups = [], {}, None, None, {}, {}, {}
 
     def difference(self, other):
         """Where two calls did not do the same: a sentence, or None."""

@@ -1,0 +1,80 @@
+"""Recordings whose results have gradients: the backward pass is a second graph, and autograd sees one node."""
+from __future__ import annotations
+
+import weakref
+
+from tritorch.autograd.engine import grad
+from tritorch.autograd.function import Function, once_differentiable
+from tritorch.compiler.recording import Capture, Recording
+from tritorch.compiler.watch import Refused, Watch
+from tritorch.errors import check
+from tritorch.func.trees import leaves, rebuilt
+from tritorch.tensor import Leaf, Tensor, empty_like
+
+
+class DifferentiableRecording(Recording):
+    """One forward pass and its gradients. Memory between the two belongs to the last call: until its backward pass has run, or its
+    results are gone, other calls run eagerly."""
+
+    pending = None                                                       # the node of the last call, weakly
+
+    def __init__(self, owner, watch, before, result):
+        super().__init__(owner, watch, before, result)
+        outs = [x for x in leaves(result) if isinstance(x, Tensor) and watch.capture.owns(x.storage.owner)]
+        sources = [x for x in (*watch.inputs, *self.leaves) if x.requires_grad]
+        if any(leaf.node.hooks is not None for leaf in self.leaves if type(leaf.node) is Leaf):
+            raise Refused("hooks on parameters that a graph would run once")
+        self.sources = [k for k, x in enumerate(watch.inputs) if x.requires_grad], [x for x in self.leaves if x.requires_grad]
+        self.seeds = [empty_like(x) if x.requires_grad else None for x in outs]
+        self.statics = [x for k, x in self.parts if k == -1]
+        capture = Capture(self.index, owner.stream, watch.capture.pool)
+        after = Watch(owner, (), watch, capture)
+        capture.later = True
+        with capture, after.watching():
+            roots = [(x, g) for x, g in zip(outs, self.seeds) if g is not None]
+            found = grad([x for x, _ in roots], sources, [g for _, g in roots], retain_graph=True, allow_unused=True)
+        self.found, self.backward = [None if g is None else g.detach() for g in found], capture.graph
+        self.kept += [storage for _, storage, _ in after.externals.values()]
+        self.inputs = [x.detach() for x in self.inputs]
+
+    def busy(self):
+        """Whether a backward pass may still want the memory of the last call."""
+        return self.pending is not None and self.pending() is not None
+
+    def __call__(self, given):
+        return self.deliver(given, self.play)
+
+    def deliver(self, given, play=None):
+        made = iter(_Replay.apply(self, given, play, *[given[k] for k in self.sources[0]], *self.sources[1]))
+        self.settle()
+        return rebuilt(self.tree, iter([next(made) if k == -1 else x if k is None else given[k] for k, x in self.parts]))
+
+
+class _Replay(Function):
+    """The node of a call: forward(recording, arguments, how to replay, what wants a gradient)."""
+
+    @staticmethod
+    def forward(ctx, recording, given, play, *sources):
+        if play is not None:
+            play(given)
+        ctx.recording, ctx.versions = recording, recording.versions()
+        outs = tuple([recording.copied(x) for x in recording.statics])
+        ctx.mark_non_differentiable(*[x for x, g in zip(outs, recording.seeds) if g is None])
+        recording.pending = weakref.ref(ctx)
+        return outs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        recording = ctx.recording
+        mine = recording.pending is not None and recording.pending() is ctx
+        check(mine, "compile", "one backward pass for each call, before the next call", "another")
+        check(ctx.versions == recording.versions(), "compile", "parameters as they were in the forward pass",
+              "some that were written since", use="backward before the optimizer's step")
+        for seed, g in zip(recording.seeds, grads):
+            if seed is not None:
+                seed.copy_(g)
+        recording.order.follow(recording.index)
+        recording.backward.replay()
+        recording.pending = None
+        return None, None, None, *recording.found

@@ -1,0 +1,32 @@
+"""Compiled modules."""
+from tritorch.compiler.function import Compiled
+from tritorch.nn.module import Module
+
+
+class OptimizedModule(Module):
+    """A module whose forward pass is compiled, and its backward pass with it. It shows the attributes of the module `_orig_mod`."""
+
+    def __init__(self, module, *options):
+        super().__init__()
+        self._orig_mod = module
+        self.compiled = Compiled(module, *options)
+
+    def forward(self, *args, **kwargs):
+        return self.compiled(*args, **kwargs)
+
+    def report(self):
+        """What became of the calls so far; see `tritorch.compile`."""
+        return self.compiled.report()
+
+    def train(self, mode=True):
+        self._orig_mod.train(mode)
+        return super().train(mode)
+
+    def __getattr__(self, name):
+        return getattr(vars(self)["_orig_mod"], name)
+
+    def __getitem__(self, key):
+        return self._orig_mod[key]
+
+    def __len__(self):
+        return len(self._orig_mod)
