@@ -137,7 +137,7 @@ def counted(config, batch, steps=5, clip=1.0):
 def counts(config, batch):
     """Rows of what was counted, with the logits and without; prints the plan beside the count."""
     for fused in (False, True):
-        c, how = replace(config, fused_loss=fused), "fused loss" if fused else "plain loss"
+        c, how = replace(config, fused=fused), "fused operators" if fused else "plain"
         found, plan = counted(c, batch), memory_plan(c, batch, fused)
         print(f"\nmemory plan, {how}, batch {batch} × {c.context}:")
         for name, nbytes in [*plan.items(), ("sum", sum(plan.values())), ("counted peak", found["peak"])]:

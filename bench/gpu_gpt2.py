@@ -20,8 +20,8 @@ def work(sides, rehearse):
     batch, rates = 2 if rehearse else gpt2.BATCH, {}
     yield "tokens/s, eager", lambda: throughput("eager", size, batch, sides, rates, eager, {"torch": eager})
     yield "tokens/s, one graph", lambda: throughput("one graph", size, batch, sides, rates, graphed, {"torch.compile": compiled})
-    yield "tokens/s, one graph, fused loss", lambda: throughput(
-        "one graph, fused loss", {**size, "fused_loss": True}, batch, sides, rates, graphed, {"torch.compile": compiled})
+    yield "tokens/s, one graph, fused operators", lambda: throughput(
+        "one graph, fused operators", {**size, "fused": True}, batch, sides, rates, graphed, {"torch.compile": compiled})
     yield "step by kernel", lambda: breakdown(size, batch)
     yield "curves", lambda: curves(size or {}, sides, 3 if rehearse else LEARN)
 
@@ -29,7 +29,7 @@ def work(sides, rehearse):
 def programs(sides):
     """What is compiled ahead: a step of each kind."""
     def step(fused):
-        run = eager(tritorch, {"fused_loss": fused}, gpt2.BATCH, "cuda")
+        run = eager(tritorch, {"fused": fused}, gpt2.BATCH, "cuda")
         run()
         run()
 
@@ -114,7 +114,7 @@ def measured(torch, make, size, batch, device):
 def throughput(how, size, batch, sides, rates, make, opponents):
     """Rows of tokens/s and of peak memory; PyTorch's numbers are kept for the cases that follow."""
     speed, peak = measured(tritorch, make, size, batch, "cuda")
-    plain = {name: value for name, value in size.items() if name != "fused_loss"}
+    plain = {name: value for name, value in size.items() if name != "fused"}
     best = None
     for name, build in opponents.items() if sides.torch else ():
         if name not in rates:

@@ -25,7 +25,7 @@ def tokens(rows=3, seed=0, config=TINY):
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("kind", [None, "cpu"])
 def test_learns(fused, kind):
-    model, optimizer = made(dataclasses.replace(DROPPING, fused_loss=fused))
+    model, optimizer = made(dataclasses.replace(DROPPING, fused=fused))
     x = tokens()
     losses = [train_step(model, optimizer, x[:, :-1], x[:, 1:], kind).item() for _ in range(25)]
     assert losses[0] == pytest.approx(np.log(TINY.vocabulary), rel=0.05) and losses[-1] < 0.7 * losses[0]
@@ -35,7 +35,7 @@ def test_both_losses_are_the_same():
     x = tokens()
     losses = []
     for fused in (False, True):
-        model, optimizer = made(dataclasses.replace(TINY, fused_loss=fused))
+        model, optimizer = made(dataclasses.replace(TINY, fused=fused))
         losses.append([train_step(model, optimizer, x[:, :-1], x[:, 1:]).item() for _ in range(5)])
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
@@ -75,7 +75,7 @@ def test_captured_step_is_the_eager_one(cuda, fused):
     """In bfloat16, with clipping and two groups of parameters: the same losses and weights to the last bit."""
     curves, weights = [], []
     for captured in (False, True):
-        model, optimizer = made(dataclasses.replace(TINY, fused_loss=fused), cuda, fused=True, capturable=True)
+        model, optimizer = made(dataclasses.replace(TINY, fused=fused), cuda, fused=True, capturable=True)
         x = tokens().to(cuda)
 
         def step(model=model, optimizer=optimizer, x=x):
@@ -111,7 +111,7 @@ def test_gradients_accumulate_in_place(cuda):
 # ------------------------------------------------------------------ what is counted
 def test_a_step_asks_the_driver_for_nothing_and_updates_in_few_launches():
     pytest.importorskip("triton")
-    found = gpt2.counted(dataclasses.replace(TINY, fused_loss=True), 2, steps=2)
+    found = gpt2.counted(dataclasses.replace(TINY, fused=True), 2, steps=2)
     assert found["allocations"] == 0 and found["launches"]["optimize.adam_kernel"] == 2 and found["seconds"] > 0
 
 
@@ -119,7 +119,7 @@ def test_the_memory_plan_is_what_is_counted():
     pytest.importorskip("triton")
     config = gpt2.twin.load(gpt2.MODEL).Config(vocabulary=4096, context=256, layers=4, heads=4, width=256)
     for fused in (False, True):
-        c = dataclasses.replace(config, fused_loss=fused)
+        c = dataclasses.replace(config, fused=fused)
         assert gpt2.counted(c, 8, steps=1)["peak"] == pytest.approx(sum(gpt2.memory_plan(c, 8, fused).values()), rel=0.05)
 
 

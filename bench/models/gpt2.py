@@ -22,8 +22,8 @@ class Config:
     width: int = 768
     dropout: float = 0.0
     bias: bool = True
-    fused_loss: bool = False
-    """Whether the loss comes from F.linear_cross_entropy, which stores no logits."""
+    fused: bool = False
+    """Whether to use what tritorch has beyond PyTorch: the joint of two blocks as one operator, and a loss that stores no logits."""
 
 
 TINY = Config(vocabulary=61, context=16, layers=2, heads=2, width=32)
@@ -76,7 +76,7 @@ class GPT2(nn.Module):
         self.config = config
         self.transformer = nn.ModuleDict(dict(
             wte=nn.Embedding(config.vocabulary, config.width), wpe=nn.Embedding(config.context, config.width),
-            drop=nn.Dropout(config.dropout), h=nn.ModuleList([Block(config) for _ in range(config.layers)]),
+            drop=nn.Dropout(config.dropout), h=nn.Sequential(*[Block(config) for _ in range(config.layers)]),
             ln_f=nn.LayerNorm(config.width, bias=config.bias)))
         self.lm_head = nn.Linear(config.width, config.vocabulary, bias=False)
         self.transformer.wte.weight = self.lm_head.weight                 # one matrix reads tokens and writes them
@@ -91,14 +91,22 @@ class GPT2(nn.Module):
     def forward(self, tokens, targets=None):
         parts = self.transformer
         x = parts.drop(parts.wte(tokens) + parts.wpe.weight[: tokens.shape[1]])
-        for block in parts.h:
-            x = block(x)
-        x = parts.ln_f(x)
+        x = self.joined(x) if self.config.fused else parts.ln_f(parts.h(x))
         if targets is None:
             return self.lm_head(x)
-        if self.config.fused_loss:
+        if self.config.fused:
             return F.linear_cross_entropy(x.flatten(0, 1), self.lm_head.weight, targets.flatten())
         return F.cross_entropy(self.lm_head(x).flatten(0, 1), targets.flatten())
+
+    def joined(self, x):
+        """The normalized stream behind the blocks; each joint, dropout, addition and norm, is one operator."""
+        blocks, last = self.transformer.h, self.transformer.ln_f
+        read = blocks[0].ln_1(x)
+        for block, following in zip(blocks, [*[b.ln_1 for b in blocks[1:]], last]):
+            for part, norm in ((block.attn, block.ln_2), (block.mlp, following)):
+                read, x = F.dropout_add_layer_norm(part(read), x, (self.config.width,), norm.weight, norm.bias, self.config.dropout,
+                                                   self.training, norm.eps)
+        return read
 
     @torch.no_grad()
     def generate(self, tokens, count, temperature=1.0, top_k=None, generator=None):
