@@ -95,6 +95,19 @@ def test_only_what_fills_a_memory_is_laid_out_alike():
     assert empty_alike(*x.unbind(1)[:2]) is None and empty_alike(x[:, 0], x[:, 0]) is None and empty_alike(x, x.clone()) is None
 
 
+def test_gradients_of_half_types_are_added_to_wider_ones_as_they_are():
+    weight, x = torch.ones(3, 3, requires_grad=True), torch.full((2, 3), 0.1)
+    grads, casts = [], []
+    for _ in range(2):
+        with torch.autocast("cpu"):
+            loss = (x @ weight).float().sum()
+        with Calls() as seen:
+            loss.backward()
+        grads.append(weight.grad.clone())
+        casts.append(seen.names.count("copy_to"))
+    assert casts[1] == casts[0] - 1 and torch.equal(grads[1], 2 * grads[0]) and weight.grad.dtype is torch.float32
+
+
 # ------------------------------------------------------------------ writing over the logits
 def logits_and_loss(device):
     x = torch.tensor([[0.5, 1.0, -1.0], [2.0, 0.0, 0.3]], device=device, requires_grad=True)

@@ -118,13 +118,14 @@ class Run:
             g, sole = g.whole(), True
         if g.shape != shape:
             g, sole = g.sum_to_size(shape), True
-        if g.dtype is not dtype:
+        direct = type(target) is Leaf and self.wanted is None and target.hooks is None and crossing is None
+        if g.dtype is not dtype and not (direct and self.adds(target, g)):
             g, sole = g.to(dtype), True
+        if direct:
+            self.accumulate(target, g, sole)
+            return
         if type(target) is Leaf:
             if self.wanted is not None and target not in self.leads:
-                return
-            if self.wanted is None and target.hooks is None and crossing is None:
-                self.accumulate(target, g, sole)
                 return
             slots, index = self.late, target
             old = slots.get(target)
@@ -137,6 +138,11 @@ class Run:
         if crossing is not None:
             crossing.leave(target, g, old)
         slots[index] = g if old is None else g + old if type(g) is Part else old + g
+
+    def adds(self, leaf, g):
+        """Whether the leaf has a gradient of a wider dtype that g can be added to as it is."""
+        tensor = leaf.ref()
+        return tensor is not None and tensor._grad is not None and not self.create and g.dtype.itemsize < tensor.dtype.itemsize
 
     def accumulate(self, leaf, g, sole):
         """Add into the leaf's `.grad`; a gradient that nobody else holds becomes it without a copy."""
