@@ -6,6 +6,7 @@ from tritorch.storage import HostStorage as HostStorage
 _layouts: Any
 _new: Any
 cpu: Any
+swaps: Any
 
 def alias(x, cls) -> Any:
     """The same memory and version as an object of `cls`, without history."""
