@@ -47,6 +47,7 @@ def test_compiles_without_a_gpu(arch):
     assert (found.num_warps, found.num_ctas, found.shared, found.descriptors) == (8, 1, 0, [])
     used = resources(found)
     assert 8 <= used["registers"] <= 64 and used["spills"] == 0 and used["shared"] == 0
+    assert (used["load"], used["store"], used["wgmma"], used["tma"]) == (32, 32, 0, 0)
     assert triton.runtime.driver._active is before
 
 
@@ -167,3 +168,19 @@ def test_torch_is_not_loaded():
     code = "import sys; from tritorch.cuda import compiler; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert compiler.cache_folder().is_absolute()
+
+
+def test_instructions_are_counted(monkeypatch):
+    ptx = """.entry
+ ld.global.L1::evict_last.L2::cache_hint.v8.b32 { %r1 }, [ %rd1 + 0 ], %rd9;
+ @%p1 st.global.v2.b64 [ %rd1 + 0 ], { %rd4, %rd5 };
+ st.global.b32 [ %rd1 + 0 ], { %r1 };
+ wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {
+ cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1]
+ cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1]
+"""
+    monkeypatch.setattr(compiler.Compiled, "ptx", property(lambda self: ptx))
+    used = resources(build(mapped(), 90))
+    assert (used["load"], used["store"], used["wgmma"], used["tma"]) == (256, 128, 1, 2)
+    monkeypatch.setattr(compiler.Compiled, "ptx", property(lambda self: "cp.async.cg.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x10, %r2;"))
+    assert resources(build(mapped(), 90))["load"] == 128

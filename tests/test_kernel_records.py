@@ -1,7 +1,8 @@
 """Every kernel that the operators' samples launch compiles for sm_80, sm_90 and sm_100, and uses no more than the record says.
 
-The record is tests/records/kernels.json: registers and spilled bytes of a thread, shared bytes of a block. After a
-deliberate change write it anew: `python -m pytest tests/test_kernel_records.py --update-records`.
+The record is tests/records/kernels.json: registers and spilled bytes of a thread, shared bytes of a block, bits of the widest load and
+store, numbers of wgmma and TMA instructions. After a deliberate change write it anew:
+`python -m pytest tests/test_kernel_records.py --update-records`.
 """
 import itertools
 import json
@@ -21,6 +22,7 @@ from tritorch.testing import cards  # noqa: E402
 RECORD = Path(__file__).parent / "records" / "kernels.json"
 ARCHITECTURES = (80, 90, 100)
 RECORDED_WITH = "3.6"                                                    # of Triton; with another version sm_90 has to compile, that is all
+WHAT = ("registers", "spills", "shared", "load", "store", "wgmma", "tma")
 ROOM = 1.15                                                              # registers may drift this far with ptxas
 
 
@@ -82,7 +84,7 @@ def test_kernels_compile_within_their_record(launched, request):
         pytest.skip(f"all compile; registers are recorded for Triton {RECORDED_WITH}")
     now = {}
     for (name, arch), usage in zip(pairs, used):
-        now.setdefault(name, {})[f"sm_{arch}"] = [usage["registers"], usage["spills"], usage["shared"]]
+        now.setdefault(name, {})[f"sm_{arch}"] = [usage[what] for what in WHAT]
     if request.config.getoption("--update-records"):
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(now.items()))
         RECORD.write_text("{\n" + lines + "\n}\n")
@@ -91,4 +93,7 @@ def test_kernels_compile_within_their_record(launched, request):
     assert not missing, f"kernels without a record (write it with --update-records): {missing[:10]}"
     worse = [f"{name} {arch}: {have} for {record[name][arch]}" for name, value in now.items() for arch, have in value.items()
              if have[0] > record[name][arch][0] * ROOM + 8 or have[1] > record[name][arch][1]]
-    assert not worse, "registers, spills, shared memory beyond the record:\n" + "\n".join(worse[:20])
+    assert not worse, f"{', '.join(WHAT)} beyond the record:\n" + "\n".join(worse[:20])
+    lost = [f"{name} {arch}: {have} for {record[name][arch]}" for name, value in now.items() for arch, have in value.items()
+            if any(h < r and (k < 5 or not h) for k, (h, r) in enumerate(zip(have[3:], record[name][arch][3:]), 3))]
+    assert not lost, f"{', '.join(WHAT[3:])}: narrower than the record, or gone:\n" + "\n".join(lost[:20])

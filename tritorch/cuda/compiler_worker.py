@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import io
 import os
 import pickle
@@ -53,20 +51,5 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, compiler.triton.JITFunction):
-            return _find, (value.__module__, value.__qualname__, value.fn.__code__.co_filename)
+            return compiler.find_kernel, compiler.kernel_place(value)
         return NotImplemented
-
-
-def _find(module: str, name: str, file: str) -> Any:
-    if module == "__main__" or (module not in sys.modules and importlib.util.find_spec(module.partition(".")[0]) is None):
-        found = sys.modules.get(file)                            # a script: loaded from its file, under the file's name
-        if found is None:
-            specification = importlib.util.spec_from_file_location(file, file)
-            assert specification and specification.loader
-            found = sys.modules[file] = importlib.util.module_from_spec(specification)
-            specification.loader.exec_module(found)
-    else:
-        found = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found

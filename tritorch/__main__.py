@@ -1,0 +1,96 @@
+"""python -m tritorch warmup | info: compile a program's kernels ahead of time; say what this installation sees."""
+
+import argparse
+import importlib.metadata
+import platform
+import sys
+from pathlib import Path
+
+
+def main(words=None):
+    parser = argparse.ArgumentParser(prog="python -m tritorch", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    warm = commands.add_parser("warmup", help="compile the kernels of a program, in parallel and without a GPU",
+                               description="The program runs on a device that takes kernels and does nothing, at its real sizes; what it "
+                               "launched is compiled into the cache (TRITORCH_CACHE_DIR). Values read from the device are zeros.")
+    warm.add_argument("program", help="a Python file, module:function, or a list of kernels (.json) that --save wrote")
+    warm.add_argument("arguments", nargs=argparse.REMAINDER, help="of the Python file")
+    warm.add_argument("--arch", help="such as sm_90; default: the GPU of this machine")
+    warm.add_argument("--save", metavar="LIST.json", type=Path, help="write which kernels the program needs, compile nothing")
+    warm.add_argument("--workers", type=int, help="processes; default: one for every core")
+    commands.add_parser("info", help="versions, device, cache")
+    args = parser.parse_args(words)
+    return info() if args.command == "info" else warmup(args)
+
+
+def warmup(args):
+    """Find the kernels, then save or compile them; 1 where something failed."""
+    from tritorch import warmup as ahead
+    from tritorch.cuda import driver, kernel_list
+
+    code = 0
+    if args.arch is None and not driver.available():
+        print("warmup: expected a GPU, or --arch sm_80, sm_90 or sm_100 to compile for, got neither", file=sys.stderr)
+        return 2
+    arch = int(args.arch.removeprefix("sm_")) if args.arch else None
+    if args.program.endswith(".json"):
+        specs = kernel_list.load(Path(args.program))
+    else:
+        specs, error = found(ahead, args, arch)
+        if error is not None:
+            print(f"warmup: the program ended with {type(error).__name__}: {error}; going on with what it launched before", file=sys.stderr)
+            code = 1
+    if args.save:
+        kernel_list.save(args.save, specs)
+        print(f"{len(specs)} kernels listed in {args.save}")
+        return code
+    if arch is None:
+        properties = driver.current().device_properties(0)
+        arch = 10 * properties.major + properties.minor
+    counts = ahead.warm_up(specs, arch, args.workers)
+    print(f"{len(specs)} kernels for sm_{arch}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
+    return code or int(counts["failed"] > 0)
+
+
+def found(ahead, args, arch):
+    """The specialisations, and the error that ended the program or None."""
+    error = None
+    program = ahead.program_of(args.program, args.arguments)
+
+    def guarded():
+        nonlocal error
+        try:
+            program()
+        except Exception as problem:
+            error = problem
+
+    return ahead.kernels_of(guarded, arch), error
+
+
+def info():
+    """Print what this installation sees."""
+    import tritorch
+    from tritorch.cuda import compiler, driver
+
+    print(f"tritorch {tritorch.__version__}, Python {platform.python_version()}, {platform.platform()}")
+    for package in ("numpy", "ml_dtypes", "scipy", "triton", "cuda-bindings"):
+        try:
+            print(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            print(f"{package} is not installed")
+    if driver.available():
+        for index in range(driver.count()):
+            p = driver.current().device_properties(index)
+            print(f"cuda:{index} {p.name}, sm_{p.major}{p.minor}, {p.total_memory >> 30} GiB, {p.multi_processor_count} multiprocessors")
+    else:
+        try:
+            driver.current()
+        except RuntimeError as error:
+            print(error)
+    kernels = list((compiler.cache_folder() / "kernels").glob("*.z"))
+    print(f"{compiler.cache_folder()}: {len(kernels)} kernels, {sum(k.stat().st_size for k in kernels) / 1e6:.1f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
