@@ -11,6 +11,9 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from triton_kernels.matmul import activated, epilogue, tile_of
 
+load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared           # the older names are those of Triton 3.6
+store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
 
 @gluon.jit
 def place(tile, shape, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
@@ -40,10 +43,10 @@ def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.cons
             mbarrier.wait(empty.index(slot), phase)
             full = ready.index(slot)
             mbarrier.expect(full, a_desc.block_type.nbytes + b_desc.block_type.nbytes)
-            a = a_bufs.index(slot)._reinterpret(a_desc.dtype, a_desc.block_type.shape, a_desc.layout)
-            b = b_bufs.index(slot)._reinterpret(b_desc.dtype, b_desc.block_type.shape, b_desc.layout)
-            tma.async_copy_global_to_shared(a_desc, [batch, k, m] if TRANS_A else [batch, m, k], full, a)
-            tma.async_copy_global_to_shared(b_desc, [batch, n, k] if TRANS_B else [batch, k, n], full, b)
+            a = a_bufs.index(slot).reshape(a_desc.block_type.shape)
+            b = b_bufs.index(slot).reshape(b_desc.block_type.shape)
+            load(a_desc, [batch, k, m] if TRANS_A else [batch, m, k], full, a)
+            load(b_desc, [batch, n, k] if TRANS_B else [batch, k, n], full, b)
             slot, phase = after(slot, phase, 1, STAGES)
 
 
@@ -94,7 +97,7 @@ def send(desc, batch, m, n, value, buf, BUFFERS: gl.constexpr):
     tma.store_wait(pendings=BUFFERS - 1)
     buf.store(value)
     fence_async_shared()
-    tma.async_copy_shared_to_global(desc, [batch, m, n], buf._reinterpret(desc.dtype, desc.block_type.shape, desc.layout))
+    store(desc, [batch, m, n], buf.reshape(desc.block_type.shape))
 
 
 @gluon.jit
