@@ -109,6 +109,19 @@ def test_every_candidate_by_tma_keeps_its_sums_in_registers(candidate):
         assert "wgmma.mma_async" in compiled.ptx and "wgmma.wait_group.sync.aligned 1" in compiled.ptx
 
 
+@pytest.mark.parametrize("candidate", [c for _, c in choice.exact(4096, 4096, 4096, 1, H200, True)], ids=lambda c: str(c["BLOCK_K"]))
+def test_float32_from_parts_on_hopper(candidate):
+    """Six products of a slot in a row, and no part of a tile in local memory."""
+    with tuner.forcing("matmul", candidate):
+        specs = launched(lambda e: [e(4096, 4096) @ e(4096, 4096), e(4096, 4096).mT @ e(4096, 4096),
+                                    linear(e(4096, 4096), e(4096, 4096), e(4096))])
+    specs = [s for s in specs if s.kernel.is_gluon()]
+    assert len(specs) == 3
+    for compiled in compile_many(specs, (90,), workers=2):
+        assert resources(compiled)["spills"] == 0 and compiled.shared <= H200[1]
+        assert compiled.ptx.count("wgmma.mma_async") == 2 * 6 * candidate["BLOCK_K"] // 16 and compiled.ptx.count("wgmma.wait_group") == 2
+
+
 def run_attention(empty, dtype, size, heads=8, key_heads=8, causal=True, mask=None, dropout_p=0.0):
     q, k, v = empty(2, heads, 512, size, dtype=dtype), *[empty(2, key_heads, 512, size, dtype=dtype) for _ in range(2)]
     mask = None if mask is None else empty(512, 512, dtype=mask)

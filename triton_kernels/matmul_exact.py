@@ -65,9 +65,8 @@ def split_kernel(a_part_ptr, b_part_ptr, range_ptr, a_ptr, b_ptr, stride_ab, str
 
 
 @triton.jit
-def in_range(range_ptr, bits_k, PROGRAMS_A: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr):
-    """Whether the parts say all about both operands and no sum of 2 ** bits_k products can overflow."""
-    i = tl.arange(0, BLOCK)
+def in_range(range_ptr, i, bits_k, PROGRAMS_A: tl.constexpr, PROGRAMS: tl.constexpr):
+    """Whether the parts say all about both operands and no sum of 2 ** bits_k products can overflow; i: 0 … PROGRAMS and more."""
     largest = tl.load(range_ptr + i, mask=i < PROGRAMS, other=0)
     smallest = tl.load(range_ptr + PROGRAMS + i, mask=i < PROGRAMS, other=0x7F800000)
     of_a = tl.max(tl.where(i < PROGRAMS_A, largest, 0), 0) >> 23
@@ -84,7 +83,7 @@ def matmul_exact_kernel(out_ptr, pre_ptr, verdict_ptr, a_desc, b_desc, c_ptr, ra
                         BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
     """Grid: PROGRAMS, which take tiles in turn. Descriptors are (3 · batch, rows, columns) of parts; SHARED: one matrix for all of the
     batch. verdict_ptr: 1 where this kernel leaves the product to the one behind it, else 0."""
-    good = in_range(range_ptr, bits_k, PROGRAMS_A, PROGRAMS_SPLIT, 1024)
+    good = in_range(range_ptr, tl.arange(0, 1024), bits_k, PROGRAMS_A, PROGRAMS_SPLIT)
     if tl.program_id(0) == 0:
         tl.store(verdict_ptr, 1 - good.to(tl.int32))
     step_a = 1 if SHARED_A else BATCH

@@ -27,6 +27,7 @@ PERSISTENT = ((128, 256, 64, 8, 3, 2, 0.9), (256, 128, 64, 8, 3, 1, 0.9), (128, 
 GLUON = ((128, 256, 64, 8, 4, 4, 1, 0.97), (256, 128, 64, 8, 4, 4, 1, 0.95), (128, 128, 64, 4, 5, 2, 2, 0.9),
          (64, 256, 64, 4, 4, 4, 2, 0.85), (128, 128, 64, 8, 6, 2, 1, 0.85), (128, 64, 64, 4, 8, 1, 1, 0.6))
 EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4, 3, 0.6), (64, 128, 32, 4, 3, 0.6))
+EXACT_GLUON = ((128, 128, 64, 4, 2, 0.93), (128, 128, 32, 4, 4, 0.92))   # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, rate
 LEAST_EXACT = 256                   # elements of K from which sums of parts are at least as accurate as sums of float32 (test_exact.py)
 FALLBACK = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=16, num_warps=8, num_stages=3)
 VECTORS = ((4, 1024, 4), (2, 2048, 4), (8, 512, 4), (16, 256, 4))        # BLOCK_N, BLOCK_K, num_warps where K lies together in memory
@@ -103,16 +104,16 @@ def gluon(M, N, k, batch, machine):
     return found
 
 
-def exact(M, N, k, batch, machine):
-    """Candidates that make float32 products of bfloat16 parts."""
+def exact(M, N, k, batch, machine, hopper=False):
+    """Candidates that make float32 products of bfloat16 parts; `hopper`: with the schedule written out."""
     found = []
-    for *blocks, stages, rate in EXACT:
+    for *blocks, stages, rate in EXACT_GLUON if hopper else EXACT:
         block_m, block_n, block_k, warps = blocks
         if (block_m + block_n) * block_k * stages * 6 <= machine[1] - 1024:
             cost = cycles(tiles_of(M, N, batch, block_m, block_n), blocks, k, PEAK["half"] * rate / 6, 6, machine)
             cost += 2 * SECOND + (M + N) * k * batch * 10 / (16 * machine[0])
-            found.append((cost, dict(kernel="exact", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
-                                     num_stages=stages)))
+            found.append((cost, dict(kernel="exact_gluon" if hopper else "exact", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
+                                     num_warps=warps, **{"STAGES" if hopper else "num_stages": stages})))
     return found
 
 

@@ -9,7 +9,7 @@ from tritorch.ops.gemm_choice import GROUP_M
 from tritorch.shape import cdiv, contiguous_strides
 from tritorch.tensor import empty
 
-K, VECTOR, EXACT = kernels("matmul"), kernels("matvec"), kernels("matmul_exact")
+K, VECTOR, EXACT, EXACT_GLUON = kernels("matmul"), kernels("matvec"), kernels("matmul_exact"), kernels("matmul_exact_gluon")
 PERSISTENT, GLUON = kernels("matmul_persistent"), kernels("matmul_gluon")
 
 
@@ -99,12 +99,13 @@ def _in_rows(batch, rows, columns, strides):
     return turned, (step, row, column), (batch if step else 1, rows, columns)
 
 
-def run_exact(p, splits, tensors, fused, options):
-    """float32 from three bfloat16 parts of each operand; where those cannot tell, the tiled kernel behind it does the work."""
+def run_exact(kernel, rows_a, p, tensors, fused, options):
+    """float32 from three bfloat16 parts of each operand; where those cannot tell, the tiled kernel behind it does the work. `rows_a`: of
+    a that the kernel loads at once, None: all of a tile."""
     out, pre, a, b, c, alpha, beta = tensors
     a_rows, b_rows = _in_rows(p.batch[0], p.M, p.k, p.a), _in_rows(p.batch[0], p.k, p.N, p.b)
     parts, boxes, geometry = [], [], []
-    for (turned, strides, (batch, rows, columns)), *block in ((a_rows, options["BLOCK_M"], options["BLOCK_K"]),
+    for (turned, strides, (batch, rows, columns)), *block in ((a_rows, rows_a or options["BLOCK_M"], options["BLOCK_K"]),
                                                               (b_rows, options["BLOCK_K"], options["BLOCK_N"])):
         padded = cdiv(columns, 8) * 8
         parts.append(empty((3, batch, rows, padded), types.bfloat16, out.device))
@@ -116,7 +117,7 @@ def run_exact(p, splits, tensors, fused, options):
     launch(EXACT.split_kernel, (PROGRAMS_SPLIT,), *parts, ranges, a, b, *geometry, PROGRAMS_A=programs_a, PROGRAMS=PROGRAMS_SPLIT,
            BLOCK_R=ROWS, BLOCK_C=COLUMNS, num_warps=8)
     programs = min(choice.tiles_of(p.M, p.N, p.batch[0], options["BLOCK_M"], options["BLOCK_N"]), sm_count())
-    launch(EXACT.matmul_exact_kernel, (programs,), out, pre, verdict, *boxes, c, ranges, p.out[0][0], *p.out[1:], p.c[0][0], *p.c[1:],
+    launch(kernel, (programs,), out, pre, verdict, *boxes, c, ranges, p.out[0][0], *p.out[1:], p.c[0][0], *p.c[1:],
            p.batch[0], p.M, p.N, p.k, (p.k - 1).bit_length(), alpha, beta, TRANS_A=a_rows[0], TRANS_B=b_rows[0],
            SHARED_A=a_rows[2][0] < p.batch[0], SHARED_B=b_rows[2][0] < p.batch[0], FORM=p.form, PROGRAMS_A=programs_a,
            PROGRAMS_SPLIT=PROGRAMS_SPLIT, PROGRAMS=programs, GROUP_M=GROUP_M, **fused, **options)
@@ -124,7 +125,9 @@ def run_exact(p, splits, tensors, fused, options):
 
 
 RUN = {
-    "plain": run_plain, "vector": run_vector, "exact": run_exact,
+    "plain": run_plain, "vector": run_vector,
+    "exact": lambda p, splits, *rest: run_exact(EXACT.matmul_exact_kernel, None, p, *rest),
+    "exact_gluon": lambda p, splits, *rest: run_exact(EXACT_GLUON.matmul_exact_gluon_kernel, 64, p, *rest),
     "persistent": lambda p, splits, *rest: run_by_tma(PERSISTENT.matmul_persistent_kernel, p, *rest),
     "gluon": lambda p, splits, *rest: run_by_tma(GLUON.matmul_gluon_kernel, p, *rest),
 }
