@@ -3,7 +3,9 @@ import numpy as np
 import pytest
 
 import tritorch as T
+from tritorch.cuda import tuner
 from tritorch.generator import Generator
+from tritorch.nn.attention.varlen import AuxRequest, varlen_attn
 from tritorch.ops import attention_cpu
 from tritorch.ops.attention import attention, attention_keep, scaled_dot_product_attention
 from tritorch.tensor import from_array
@@ -239,3 +241,115 @@ def test_saves_no_scores():
     q = T.zeros(1, 2, 64, 4).requires_grad_()
     out = scaled_dot_product_attention(q, q, q)
     assert max(t.numel() for t in out.grad_fn.saved_tensors) == q.numel()
+
+
+# ------------------------------------------------------------------ windows, distances, packed sequences
+def relation(L, S, window, shift=0):
+    """(which keys each row may meet, their distance from the diagonal)."""
+    away = np.arange(S) - np.arange(L)[:, None] - shift
+    left, right = window
+    return (away >= (-np.inf if left < 0 else -left)) & (away <= (np.inf if right < 0 else right)), np.abs(away)
+
+
+def leaves(arrays, device, kind=None):
+    return [from_array(a.copy()).to(device).to(kind or T.float64).requires_grad_() for a in arrays]
+
+
+def gradients(out, tensors):
+    out.backward(from_array(draw(*out.shape, seed=77)).to(out.device).to(out.dtype))
+    return [number(t.to(T.float64)) for t in (out, *[t.grad for t in tensors])]
+
+
+@pytest.mark.parametrize("tiles", ["simulated", "hardware"])
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (5, 0), (0, 3), (70, 40), (3, -1), (200, 200)])
+def test_windows_and_distances_are_masks(window, tiles, cuda, monkeypatch):
+    """The blocks that a window skips would have given nothing."""
+    monkeypatch.setattr(T.cuda.driver, "hardware_tiles", tiles == "hardware")
+    for L, S in ((150, 150), (97, 210), (210, 97)):
+        arrays = [draw(1, 4, L, 8, seed=1), draw(1, 2, S, 8, seed=2), draw(1, 2, S, 5, seed=3)]
+        slopes = np.array([0.5, 0.25, 0.1, 1.0])
+        seen, away = relation(L, S, window)
+        mask = np.where(seen, 0.0, -np.inf) - slopes[:, None, None] * away
+        want = leaves(arrays, "cpu")
+        want = gradients(scaled_dot_product_attention(*want, from_array(mask), enable_gqa=True), want)
+        for device in ("cpu", cuda):
+            mine = leaves(arrays, device)
+            out = scaled_dot_product_attention(*mine, enable_gqa=True, window_size=window, alibi_slopes=from_array(slopes).to(device))
+            for a, b in zip(gradients(out, mine), want):
+                np.testing.assert_allclose(a, b, atol=1e-11)
+
+
+@pytest.mark.parametrize("tiles", ["simulated", "hardware"])
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (6, 0), (4, 9)])
+def test_packed_sequences_are_sequences(window, tiles, cuda, monkeypatch):
+    """Each as if it were alone, rows and keys counted from its end; some are empty, others shorter than a block or longer."""
+    monkeypatch.setattr(T.cuda.driver, "hardware_tiles", tiles == "hardware")
+    lengths, heads = ((3, 3), (0, 2), (1, 0), (70, 90), (140, 60), (5, 33)), (4, 2)
+    starts = [np.concatenate([[0], np.cumsum([n[k] for n in lengths])]) for k in range(2)]
+    arrays = [draw(starts[0][-1], heads[0], 8, seed=1), draw(starts[1][-1], heads[1], 8, seed=2), draw(starts[1][-1], heads[1], 8, seed=3)]
+    slopes, weights = np.array([0.3, 0.1, 0.2, 0.7]), draw(*arrays[0].shape, seed=77)
+    want = [np.zeros_like(a) for a in (arrays[0], *arrays)]
+    for n, (L, S) in enumerate(lengths):
+        if not L or not S:
+            continue
+        rows, keys = [slice(s[n], s[n + 1]) for s in starts]
+        seen, away = relation(L, S, window, S - L)
+        alone = leaves([a[part].swapaxes(0, 1)[None] for a, part in zip(arrays, (rows, keys, keys))], "cpu")
+        out = scaled_dot_product_attention(*alone, from_array(np.where(seen, 0, -np.inf) - slopes[:, None, None] * away), enable_gqa=True)
+        out.backward(from_array(weights[rows].swapaxes(0, 1)[None].copy()))
+        for target, part, t in zip(want, (rows, rows, keys, keys), (out, *[t.grad for t in alone])):
+            target[part] = number(t)[0].swapaxes(0, 1)
+    for device in ("cpu", cuda):
+        mine = leaves(arrays, device)
+        places = [from_array(s.astype(np.int32)).to(device) for s in starts]
+        out, lse = varlen_attn(*mine, *places, 140, 90, return_aux=AuxRequest(lse=True), window_size=window, enable_gqa=True,
+                               alibi_slopes=from_array(slopes).to(device))
+        assert out.is_contiguous() and lse.shape == out.shape[:2] and not lse.requires_grad
+        for a, b in zip(gradients(out, mine), want):
+            np.testing.assert_allclose(a, b, atol=1e-11)
+
+
+def test_packed_sequences_are_pytorchs_calls():
+    x, places = from_array(draw(7, 4, 8)), from_array(np.array([0, 3, 7]))
+    with pytest.raises(ValueError, match="as many key heads"):
+        varlen_attn(x, x[:, :2], x[:, :2], places, places, 4, 4)
+    with pytest.raises(ValueError, match="two numbers of at least -1"):
+        varlen_attn(x, x, x, places, places, 4, 4, window_size=(-2, 0))
+    with pytest.raises(RuntimeError, match="packed query, key and value"):
+        varlen_attn(x[None], x, x, places, places, 4, 4)
+    assert (number(varlen_attn(x, x, x, places, None, 4, 4)) == number(varlen_attn(x, x, x, places, places, 4, 4))).all()
+
+
+# ------------------------------------------------------------------ the choice of tiles
+def candidates(cuda, size, dtype, causal, L=150, S=170):
+    """Of each kernel, what the tuner may choose from at these sizes."""
+    x = [from_array(draw(1, n, 2, size, seed=k)).to(cuda).to(dtype).transpose(1, 2).requires_grad_() for k, n in enumerate((L, S, S))]
+    with tuner.trying_all() as met:
+        scaled_dot_product_attention(*x, is_causal=causal).sum().backward()
+    return [(family, way) for family, _, ways in met if family.startswith("attention") for way in ways]
+
+
+@pytest.mark.parametrize("size, dtype, causal", [(64, "bfloat16", False), (64, "float16", True), (128, "bfloat16", True),
+                                                 (128, "float16", False), (80, "bfloat16", True), (256, "bfloat16", False),
+                                                 (33, "float32", True)])
+def test_every_candidate_is_right(size, dtype, causal, cuda, monkeypatch):
+    """On blocks that end inside, heads side by side; fresh memory is poisoned."""
+    monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
+    kind, (L, S) = getattr(T, dtype), (150, 170)
+    arrays = [draw(1, n, 2, size, seed=k) for k, n in enumerate((L, S, S, L))]
+    rounded = [number(from_array(a).to(kind).to(T.float64)).swapaxes(1, 2) for a in arrays]
+    want = exact(*rounded, causal, size ** -0.5)
+    plain = exact(*[r.astype(np.float32) for r in rounded], causal, np.float32(size ** -0.5))
+    known = candidates(cuda, size, kind, causal)
+    assert len({family for family, _ in known}) == 3
+    for family, way in known:
+        with tuner.forcing(family, way):
+            q, k, v, g = [from_array(a).to(cuda).to(kind).transpose(1, 2) for a in arrays]
+            q, k, v = [t.requires_grad_() for t in (q, k, v)]
+            out = scaled_dot_product_attention(q, k, v, is_causal=causal)
+            assert out.stride() == q.stride()
+            out.backward(g)
+        half = {"bfloat16": 2 ** -8, "float16": 2 ** -11}.get(dtype, 0)
+        for mine, other, composed in zip((out, q.grad, k.grad, v.grad), want, plain):
+            error, theirs = [np.abs(x - other).max() / np.abs(other).max() for x in (number(mine.to(T.float64)), composed)]
+            assert error <= 4 * half + 8 * theirs, (family, way, error, theirs)

@@ -128,11 +128,12 @@ def biased(s, i, j, L, S, shift, scale, slope, mask_ptr, stride_mask, MASK: tl.c
 @triton.jit
 def visible(i, j, S, shift, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
     """Whether rows i may meet keys j."""
-    seen = j < S
+    end = S
     if RIGHT:
-        seen = seen & (j - i <= shift + right)
+        end = tl.minimum(i + (shift + right + 1), S)
+    seen = j < end
     if LEFT:
-        seen = seen & (i - j <= left - shift)
+        seen = seen & (j >= i + (shift - left))
     return seen
 
 

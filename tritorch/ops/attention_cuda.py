@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tritorch.cuda import driver
 from tritorch.cuda.launch import TensorDescriptor, kernels, launch
 from tritorch.cuda.tuner import choose
 from tritorch.ops.attention_cpu import keep_scale, threshold
@@ -12,7 +13,7 @@ from tritorch.precision import dot_precision
 from tritorch.shape import broadcast_strides, cdiv, extent, next_power_of_2
 from tritorch.tensor import empty
 
-FORWARD, BACKWARD = kernels("attention"), kernels("attention_backward")
+FORWARD, BACKWARD, HOPPER = kernels("attention"), kernels("attention_backward"), kernels("attention_gluon")
 LOG2E = math.log2(math.e)
 
 # BLOCK_M, BLOCK_N, num_warps, num_stages for head sizes up to a bound, by what is multiplied: "half" are 16-bit types, "tf32" float32 on
@@ -41,6 +42,7 @@ TILES = {
     },
 }
 SPECIALIZED = {64: ((128, 64, 3), (128, 128, 2)), 128: ((128, 64, 2), (128, 128, 2))}      # BLOCK_M, BLOCK_N, num_stages; 4 warps become 12
+GLUON = {64: ((64, 128, 3), (128, 64, 3)), 128: ((64, 128, 2),)}                           # ROWS, BLOCK_N, STAGES
 
 
 class Problem(NamedTuple):
@@ -53,6 +55,7 @@ class Problem(NamedTuple):
     constants: dict                                                      # likewise the constexprs
     key: tuple                                                           # what the best tiles depend on
     tma: bool                                                            # whether all operands can come by TMA
+    gluon: bool                                                          # whether the kernel in Gluon knows all that is asked for
 
     @classmethod
     def of(cls, tensors, others, attn_mask, alibi_slopes, cu_seq_q, longest, window, scale, dropout):
@@ -74,7 +77,9 @@ class Problem(NamedTuple):
         tma = dtype.itemsize == 2 and longest is None and constants["BLOCK_D"] == constants["BLOCK_V"] and all(map(described, tensors))
         features = [left is not None, right is not None, alibi_slopes is not None, p > 0, longest is not None, tma]
         key = (dtype, constants["PRECISION"], E, EV, B * H, H // max(G, 1), L, S, f"mask {masked}", *features)
-        return cls(B, stride_mask, stride_slopes, numbers, constants, key, tma)
+        gluon = (tma and E == EV == constants["BLOCK_D"] and not masked and alibi_slopes is None and not p and left is None
+                 and (right or 0) >= 0 and scale > 0 and all(map(described, others)))
+        return cls(B, stride_mask, stride_slopes, numbers, constants, key, tma, gluon)
 
     def candidates(self, which, machine):
         """The ways to run a kernel, the best guess first."""
@@ -86,10 +91,15 @@ class Problem(NamedTuple):
         kind = {2: "half", 8: "fp64"}.get(dtype.itemsize, "ieee" if precision == "ieee" else "tf32")
         table, shared, major = TILES[which][kind], machine[1], machine[2]
         tiles = table[min((d for d in table if d >= block), default=256)]
-        ways = [_candidate("plain", tma, *tile) for tma in ((True, False) if self.tma and major >= 9 else (False,)) for tile in tiles]
+        ways = [_candidate("plain", False, *tile) for tile in tiles]
+        if self.tma and major >= 9:
+            ways = [_candidate("plain", True, *tile) for tile in tiles] + ways[:1]
         if which == "forward" and self.tma and major == 9 and not self.constants["DROPOUT"] and not self.constants["MASK"]:
             ways += [_candidate("specialized", True, rows, keys, 4, stages) for rows, keys, stages in SPECIALIZED.get(block, ())]
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
+        if self.gluon and which == "forward" and major == 9 and driver.current().name != "simulated":
+            fitting += [{"kernel": "gluon", "ROWS": rows, "BLOCK_N": keys, "STAGES": stages, "PINGPONG": turns, "num_warps": 4}
+                        for rows, keys, stages in GLUON.get(block, ()) for turns in (True, False)]
         return fitting or ways[-1:]
 
 
@@ -136,12 +146,24 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
     late = scale > 0 and attn_mask is None and alibi_slopes is None
 
     def run(way):
+        if way["kernel"] == "gluon":
+            return forward_gluon(p, way, out, lse, query, key, value)
         q, k, v = operands(way, p.constants["BLOCK_D"], (query,), (key, value))
         launch(FORWARD.attention_kernel, (cdiv(p.numbers[2], way["BLOCK_M"]) * p.batches * query.shape[1],), out, lse, q, k, v, attn_mask,
                alibi_slopes, cu_seq_q, cu_seq_k, base, out.strides, lse.strides, query.strides, key.strides, value.strides, p.stride_mask,
                p.stride_slopes, *p.numbers, LATE=late, SPECIALIZE=way["kernel"] == "specialized", **settled(p, way))
 
     _chosen(p, "forward", FORWARD, "attention_kernel", run)
+
+
+def forward_gluon(p, way, out, lse, query, key, value):
+    """The Hopper kernel, whose programs stay and take tiles in turn."""
+    H, group, L, S, _, right, scale = p.numbers[:7]
+    block, rows = p.constants["BLOCK_D"], way["ROWS"]
+    programs = min(hardware()[0], cdiv(cdiv(L, 2 * rows), 2) * p.batches * H)              # each takes pairs of row blocks
+    descriptors = [descriptor(x, n, block) for x, n in ((out, rows), (query, rows), (key, way["BLOCK_N"]), (value, way["BLOCK_N"]))]
+    launch(HOPPER.attention_gluon_kernel, (programs,), descriptors[0], lse, *descriptors[1:], lse.strides, p.batches, H, group, L, S, right,
+           scale, RIGHT=p.constants["RIGHT"], PROGRAMS=programs, BLOCK_D=block, **{n: v for n, v in way.items() if n != "kernel"})
 
 
 def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale, dropout,

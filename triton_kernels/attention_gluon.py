@@ -1,0 +1,239 @@
+"""Attention of 16-bit types on Hopper with the schedule written out, after FlashAttention-3 (Shah et al. 2024).
+
+One warp loads: the rows of q, then keys and values into rings of STAGES slots, tile after tile, without waiting for the tiles to be
+finished. Two warp groups own ROWS rows each. A group has the products of the next keys under way while it takes the softmax of
+these, and the groups take turns (PINGPONG), so that one exponentiates while the matrix units work for the other. Keys are met from right to
+left: blocks that cross an edge come first. The results are those of triton_kernels/attention.py; there is no interpreter for Gluon, so that
+file is also the reference.
+"""
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+
+LN2 = gl.constexpr(0.6931471805599453)
+
+
+@gluon.jit
+def pairs_of(sizes, ROWS: gl.constexpr):
+    """(pairs of row blocks in a head, pairs of all heads). The first block of a head and the last, the second and the last but one, …
+    together meet as many keys under a causal mask as any other pair, so programs that take turns get equal shares, and the programs that
+    run at one time read the keys of few heads, which stay in the L2 cache."""
+    pairs = gl.cdiv(gl.cdiv(sizes[2], 2 * ROWS), 2)
+    return pairs, pairs * sizes[1]
+
+
+@gluon.jit
+def tiles_in(pair, sizes, ROWS: gl.constexpr):
+    """2, but 1 where a block is its own partner."""
+    return 2 - (2 * pair + 1 == gl.cdiv(sizes[2], 2 * ROWS)).to(gl.int32)
+
+
+@gluon.jit
+def place(pair, half, sizes, RIGHT: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
+    """(first row, blocks of keys, how many of them cross an edge) of a tile."""
+    _, _, L, S, right = sizes
+    BLOCK_M: gl.constexpr = 2 * ROWS
+    m = gl.where(half == 0, gl.cdiv(L, BLOCK_M) - 1 - pair, pair) * BLOCK_M
+    end, whole = S, S // BLOCK_N
+    if RIGHT:
+        end = gl.minimum(S, m + BLOCK_M + right)
+        whole = gl.minimum(whole, (m + right + 1) // BLOCK_N)
+    steps = gl.cdiv(end, BLOCK_N)
+    return m, steps, steps - gl.minimum(whole, steps)
+
+
+@gluon.jit
+def fill(desc, batch, head, row, ring, empty, ready, slot, phase):
+    """Load a block into a slot of a ring as soon as it is empty."""
+    mbarrier.wait(empty.index(slot), phase)
+    mbarrier.expect(ready.index(slot), desc.block_type.nbytes)
+    buf = ring.index(slot)._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+    tma.async_copy_global_to_shared(desc, [batch, head, row, 0], ready.index(slot), buf)
+
+
+@gluon.jit
+def produce(q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr,
+            BLOCK_N: gl.constexpr, STAGES: gl.constexpr):
+    """The loading warp."""
+    q_bufs, k_bufs, v_bufs = bufs
+    q_empty, q_ready, k_empty, k_ready, v_empty, v_ready = bars
+    H = sizes[0]
+    pairs, items = pairs_of(sizes, ROWS)
+    slot, phase, turn = 0, 1, 1                          # all slots are empty at first
+    for item in range(gl.program_id(0), items, PROGRAMS):
+        pair, matrix = item % pairs, item // pairs
+        head, batch = matrix % H, matrix // H
+        for half in range(tiles_in(pair, sizes, ROWS)):
+            m, steps, _ = place(pair, half, sizes, RIGHT, ROWS, BLOCK_N)
+            for c in gl.static_range(2):
+                fill(q_desc, batch, head, m + c * ROWS, q_bufs, q_empty, q_ready, c, turn)
+            turn ^= 1
+            for i in range(steps):
+                n = (steps - 1 - i) * BLOCK_N
+                fill(k_desc, batch, head // GROUP, n, k_bufs, k_empty, k_ready, slot, phase)
+                fill(v_desc, batch, head // GROUP, n, v_bufs, v_empty, v_ready, slot, phase)
+                slot, phase = after(slot, phase, STAGES)
+
+
+@gluon.jit
+def after(slot, phase, STAGES: gl.constexpr):
+    """The next slot of the ring, and its phase."""
+    last = slot == STAGES - 1
+    return gl.where(last, 0, slot + 1), gl.where(last, phase ^ 1, phase)
+
+
+@gluon.jit
+def softmax(s, top, total, rows, n, S, right, scale, EDGE: gl.constexpr, RIGHT: gl.constexpr):
+    """(weights, new maximum, new total, how much shrinks what was there). Scores s are not scaled yet."""
+    if EDGE:
+        keys = n + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
+        if RIGHT:
+            s = gl.where(keys[None, :] < gl.minimum(rows + right + 1, S)[:, None], s, float("-inf"))
+        else:
+            s = gl.where((keys < S)[None, :], s, float("-inf"))
+    higher = gl.maximum(top, gl.max(s, 1) * scale)
+    pivot = higher
+    if EDGE:
+        pivot = gl.where(higher == float("-inf"), 0.0, higher)           # a row that sees no key yet
+    p = gl.exp2(s * scale - pivot[:, None])
+    shrink = gl.exp2(top - pivot)
+    return p, higher, total * shrink + gl.sum(p, 1), shrink
+
+
+@gluon.jit
+def step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, n, S, right, scale, EDGE: gl.constexpr, RIGHT: gl.constexpr,
+         SCORES: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr, TURN: gl.constexpr):
+    """Begin the products with the keys at n and with the values before them, take the softmax of the first while the second runs."""
+    _, k_bufs, v_bufs = bufs
+    _, _, k_empty, k_ready, v_empty, v_ready = bars
+    slot, phase, before, phase_before = slots
+    OUT: gl.constexpr = acc.type.layout
+    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
+    mbarrier.wait(k_ready.index(slot), phase)
+    mbarrier.wait(v_ready.index(before), phase_before)
+    if PINGPONG:
+        mbarrier.wait(turns.index(TURN), (count & 1) ^ (1 - TURN))
+    ROWS: gl.constexpr = q.shape[0]
+    BLOCK_N: gl.constexpr = k_bufs.shape[1]
+    weights = gl.convert_layout(p.to(q.dtype), OPERAND)                  # carried as they are: rounded, each would be unpacked and packed
+    zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, SCORES)
+    s = warpgroup_mma(q, k_bufs.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
+    acc = warpgroup_mma(weights, v_bufs.index(before), acc, is_async=True)
+    if PINGPONG:
+        mbarrier.arrive(turns.index(1 - TURN), count=1)
+    s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
+    mbarrier.arrive(k_empty.index(slot), count=1)
+    p, top, total, shrink = softmax(s, top, total, rows, n, S, right, scale, EDGE, RIGHT)
+    acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
+    mbarrier.arrive(v_empty.index(before), count=1)
+    acc = acc * gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None]
+    following, phase_following = after(slot, phase, STAGES)
+    return acc, p, top, total, (following, phase_following, slot, phase), count + 1
+
+
+@gluon.jit
+def attend(q, bufs, bars, turns, slot, phase, count, rows, steps, edges, sizes, scale, RIGHT: gl.constexpr, SCORES: gl.constexpr,
+           OUT: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr, TURN: gl.constexpr):
+    """(result, maxima, totals of the rows of one tile; where the ring and the turns stand then)."""
+    _, k_bufs, v_bufs = bufs
+    _, _, k_empty, k_ready, v_empty, v_ready = bars
+    S, right = sizes[3], sizes[4]
+    ROWS: gl.constexpr = q.shape[0]
+    BLOCK_N: gl.constexpr = k_bufs.shape[1]
+    BLOCK_D: gl.constexpr = q.shape[1]
+    mbarrier.wait(k_ready.index(slot), phase)
+    zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, SCORES)
+    s = warpgroup_mma(q, k_bufs.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
+    s = warpgroup_mma_wait(num_outstanding=0, deps=(s, ))
+    mbarrier.arrive(k_empty.index(slot), count=1)
+    top = gl.full((ROWS, ), float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
+    total = gl.zeros((ROWS, ), gl.float32, gl.SliceLayout(1, SCORES))
+    p, top, total, _ = softmax(s, top, total, rows, (steps - 1) * BLOCK_N, S, right, scale, True, RIGHT)
+    acc = gl.zeros((ROWS, BLOCK_D), gl.float32, OUT)
+    following, phase_following = after(slot, phase, STAGES)
+    slots = (following, phase_following, slot, phase)
+    for i in range(1, edges):
+        acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (steps - 1 - i) * BLOCK_N, S,
+                                                right, scale, True, RIGHT, SCORES, STAGES, PINGPONG, TURN)
+    for i in range(gl.maximum(edges, 1), steps):
+        acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (steps - 1 - i) * BLOCK_N, S,
+                                                right, scale, False, RIGHT, SCORES, STAGES, PINGPONG, TURN)
+    slot, phase, before, phase_before = slots
+    mbarrier.wait(v_ready.index(before), phase_before)
+    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
+    acc = warpgroup_mma(gl.convert_layout(p.to(q.dtype), OPERAND), v_bufs.index(before), acc, is_async=True)
+    acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
+    mbarrier.arrive(v_empty.index(before), count=1)
+    return acc, top, total, slot, phase, count
+
+
+@gluon.jit
+def consume(out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr,
+            ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr,
+            TURN: gl.constexpr):
+    """A warp group: its ROWS rows of every tile of this program."""
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
+    T: gl.constexpr = out_desc.dtype
+    H, _, L, _, _ = sizes
+    q_empty, q_ready = bars[0], bars[1]
+    q = bufs[0].index(TURN)
+    pairs, items = pairs_of(sizes, ROWS)
+    slot, phase, turn, count = 0, 0, 0, 0
+    for item in range(gl.program_id(0), items, PROGRAMS):
+        pair, matrix = item % pairs, item // pairs
+        head, batch = matrix % H, matrix // H
+        for half in range(tiles_in(pair, sizes, ROWS)):
+            m, steps, edges = place(pair, half, sizes, RIGHT, ROWS, BLOCK_N)
+            rows = m + TURN * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
+            mbarrier.wait(q_ready.index(TURN), turn)
+            acc, top, total, slot, phase, count = attend(q, bufs, bars, turns, slot, phase, count, rows, steps, edges, sizes, scale, RIGHT,
+                                                         SCORES, OUT, STAGES, PINGPONG, TURN)
+            acc = acc / gl.convert_layout(total, gl.SliceLayout(1, OUT))[:, None]
+            q.store(acc.to(T))                                           # the rows of q are no longer needed
+            fence_async_shared()
+            tma.async_copy_shared_to_global(out_desc, [batch, head, m + TURN * ROWS, 0],
+                                            q._reinterpret(T, out_desc.block_type.shape, out_desc.layout))
+            lse_ptrs = lse_ptr + batch.to(gl.int64) * stride_lse[0] + head.to(gl.int64) * stride_lse[1] + rows * stride_lse[2]
+            gl.store(lse_ptrs, (top + gl.log2(total)) * LN2, mask=rows < L)
+            tma.store_wait(pendings=0)
+            mbarrier.arrive(q_empty.index(TURN), count=1)
+            turn ^= 1
+
+
+@gluon.jit
+def attention_gluon_kernel(out_desc, lse_ptr, q_desc, k_desc, v_desc, stride_lse, BATCH, H, GROUP, L, S, right, scale, RIGHT: gl.constexpr,
+                           PROGRAMS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr,
+                           STAGES: gl.constexpr, PINGPONG: gl.constexpr):
+    """out and lse as of attention_kernel, without masks; scale > 0, right ≥ 0. num_warps is 4. Grid: PROGRAMS."""
+    T: gl.constexpr = q_desc.dtype
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)
+    q_bufs = gl.allocate_shared_memory(T, [2, ROWS, BLOCK_D], layout)
+    k_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
+    v_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
+    q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    q_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    k_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(q_empty.index(i), count=1)
+        mbarrier.init(q_ready.index(i), count=1)
+        mbarrier.init(turns.index(i), count=1)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(k_empty.index(i), count=2)
+        mbarrier.init(k_ready.index(i), count=1)
+        mbarrier.init(v_empty.index(i), count=2)
+        mbarrier.init(v_ready.index(i), count=1)
+    fence_async_shared()
+    bufs, bars = (q_bufs, k_bufs, v_bufs), (q_empty, q_ready, k_empty, k_ready, v_empty, v_ready)
+    sizes = (H, BATCH * H, L, S, right)
+    gl.warp_specialize([
+        (consume, (out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, RIGHT, PROGRAMS, ROWS, BLOCK_N, BLOCK_D, STAGES,
+                   PINGPONG, 0)),
+        (consume, (out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, RIGHT, PROGRAMS, ROWS, BLOCK_N, BLOCK_D, STAGES,
+                   PINGPONG, 1)),
+        (produce, (q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, RIGHT, PROGRAMS, ROWS, BLOCK_N, STAGES)),
+    ], [4, 1], [240, 24])
