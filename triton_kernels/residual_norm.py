@@ -16,13 +16,21 @@ from triton_kernels.rows import again, store_line
 
 
 @triton.jit
-def dropped(m, start, N, threshold, scale, seed, offset, base_ptr, EVEN: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr):
+def dropped(
+    m, start, N, threshold, scale, seed, offset, base_ptr, EVEN: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
+):
     """What the columns from `start` on of rows m are multiplied with: 0 or `scale`. EVEN: 4 divides N, so that four neighbours share a
-    counter; else every element draws for itself."""
+    counter; else every element draws for itself. Where a thread loads 8 neighbours it draws their two counters too."""
     if EVEN:
-        index = (m * N + start) // 4 + tl.arange(0, BLOCK_N // 4)[None, :]
-        w0, w1, w2, w3 = philox_words(seed, offset, index, 0, base_ptr)
-        bits = in_order(w0, w1, w2, w3)
+        first = (m * N + start) // 4
+        if VEC == 8 and BLOCK_N >= 8:
+            index = first + 2 * tl.arange(0, BLOCK_N // 8)[None, :]
+            w0, w1, w2, w3 = philox_words(seed, offset, index, 0, base_ptr)
+            v0, v1, v2, v3 = philox_words(seed, offset, index + 1, 0, base_ptr)
+            bits = in_order(tl.interleave(w0, v0), tl.interleave(w1, v1), tl.interleave(w2, v2), tl.interleave(w3, v3))
+        else:
+            w0, w1, w2, w3 = philox_words(seed, offset, first + tl.arange(0, BLOCK_N // 4)[None, :], 0, base_ptr)
+            bits = in_order(w0, w1, w2, w3)
     else:
         i = m * N + start + tl.arange(0, BLOCK_N)[None, :]
         w0, w1, w2, w3 = philox_words(seed, offset, i // 4, 0, base_ptr)
@@ -33,7 +41,7 @@ def dropped(m, start, N, threshold, scale, seed, offset, base_ptr, EVEN: tl.cons
 @triton.jit
 def stream_tile(
     x_ptr, residual_ptr, base_ptr, m, start, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale, seed, offset,
-    DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr,
+    DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
 ):
     """residual + x · keep / (1 - p), as ACC."""
     RANK_M: tl.constexpr = len(shape_m)
@@ -44,7 +52,7 @@ def stream_tile(
     residual_ptrs = residual_ptr + offsets(m, shape_m, stride_m, 3 * RANK_M) + offsets(n, shape_n, stride_n, 3 * RANK_N)
     x, residual = tl.load(x_ptrs, mask=valid, other=0), tl.load(residual_ptrs, mask=valid, other=0)
     if DROP:
-        return residual.to(ACC) + x.to(ACC) * dropped(m, start, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N)
+        return residual.to(ACC) + x.to(ACC) * dropped(m, start, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
     else:
         return residual.to(ACC) + x.to(ACC)
 
@@ -80,7 +88,7 @@ def residual_norm_kernel(
             total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
             for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
                 s = stream_tile(x_ptr, residual_ptr, base_ptr, m, j, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale,
-                                seed, offset, DROP, EVEN, ACC, BLOCK_N).to(sum_ptr.dtype.element_ty)
+                                seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_ptr.dtype.element_ty)
                 tl.store(sum_rows + offsets(j + lane, shape_n, stride_n, RANK_N), s, mask=inside & (j + lane < N))
                 total += s.to(ACC)
             if CENTER:
@@ -100,7 +108,7 @@ def residual_norm_kernel(
         else:
             valid = inside & (lane < N)
             s = stream_tile(x_ptr, residual_ptr, base_ptr, m, 0, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale, seed,
-                            offset, DROP, EVEN, ACC, BLOCK_N).to(sum_ptr.dtype.element_ty)
+                            offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_ptr.dtype.element_ty)
             tl.store(sum_rows + offsets(lane, shape_n, stride_n, RANK_N), s, mask=valid)
             first, second = s.to(ACC), again(s, ACC)
             if CENTER:
@@ -167,7 +175,7 @@ def residual_norm_backward_kernel(
                 gs = g_sum.to(ACC) + norm_slope(g, (s.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
                 tl.store(gs_rows + offsets(n, shape_n, stride_n), gs, mask=valid)
                 if DROP:
-                    gx = gs * dropped(m, j, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N)
+                    gx = gs * dropped(m, j, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
                     tl.store(gx_ptr + offsets(m, shape_m, stride_m, RANK) + offsets(n, shape_n, stride_n, RANK_N), gx, mask=valid)
         else:
             valid = inside & (lane < N)
@@ -186,7 +194,7 @@ def residual_norm_backward_kernel(
             gs = g_sum.to(ACC) + norm_slope(second, second_x, rstd, shift / N, slope / N, CENTER)
             tl.store(gs_rows + offsets(lane, shape_n, stride_n), gs, mask=valid)
             if DROP:
-                gx = gs * dropped(m, 0, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N)
+                gx = gs * dropped(m, 0, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
                 tl.store(gx_ptr + offsets(m, shape_m, stride_m, RANK) + offsets(lane, shape_n, stride_n, RANK_N), gx, mask=valid)
     if PARTIAL:
         store_line(gw_ptr + tl.program_id(0) * N, gw_sum, N, VEC)
