@@ -11,8 +11,8 @@ from tritorch.autograd.modes import state
 from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check
-from tritorch.ops.reduce import Monoid, reduce_rows, row_sums, single
+from tritorch.errors import check, sentence
+from tritorch.ops.reduce import Monoid, reduce_rows, single, sums_along
 from tritorch.ops.rows import WIDEST_SUMS, rows, start_rows, start_sums
 from tritorch.tensor import strided
 
@@ -95,8 +95,10 @@ def normalize_array(work, x, mean, rstd, eps):
     if mean is None:
         np.copyto(work, x)
     else:
-        mean[...] = (row_sums(x) / n).reshape(mean.shape)
-        np.subtract(x, mean.reshape(-1, 1), out=work)
+        middle = sums_along(x, 1)
+        middle /= n
+        mean[...] = middle.reshape(mean.shape)
+        np.subtract(x, middle, out=work)
     scale = np.vecdot(work, work)
     scale /= n
     scale += x.dtype.type(eps)
@@ -115,31 +117,32 @@ def gradient_array(work, g, x, mean, rstd, weight):
     np.multiply(g, 1 if weight is None else weight, out=work)
     slope = np.vecdot(work, xhat)[:, None] / n
     if mean is not None:
-        work -= row_sums(work)[:, None] / n
+        work -= sums_along(work, 1) / n
     work -= xhat * slope
     work *= rstd
     return xhat
 
 
 # ------------------------------------------------------------------ layer norm
-def normalized_dims(name, input, normalized_shape, *parameters):
-    """The dims that are normalized, after a look at the shapes."""
-    n = len(normalized_shape)
-    check(0 < n <= input.ndim and tuple(input.shape[input.ndim - n:]) == tuple(normalized_shape), name,
-          f"an input whose last dims are {tuple(normalized_shape)}", input.shape)
+def leading(name, input, normalized_shape, *parameters):
+    """How many dims lie before those that are normalized, after a look at the shapes."""
+    shape = input.shape
+    lead = len(shape) - len(normalized_shape)
+    if not normalized_shape or lead < 0 or shape[lead:] != normalized_shape:               # the sentences are made when they are needed
+        raise RuntimeError(sentence(name, f"an input whose last dims are {normalized_shape}", shape))
     check(input.dtype.is_floating_point, name, "a floating dtype", input.dtype)
     for p in parameters:
-        fits = p is None or p.shape == tuple(normalized_shape)
-        check(fits, name, f"weight and bias of shape {tuple(normalized_shape)}", None if fits else p.shape)
-    return tuple(range(input.ndim - n, input.ndim))
+        if p is not None and p.shape != normalized_shape:
+            raise RuntimeError(sentence(name, f"weight and bias of shape {normalized_shape}", p.shape))
+    return lead
 
 
 @op(returns=("out", "mean", "rstd"))
 def layer_norm_rows(input, normalized_shape, weight=None, bias=None, eps=1e-5):
     """Layer norm and the statistics of every row: (out, mean, 1 / √(var + eps)). Only `out` has a gradient."""
-    dims = normalized_dims("layer_norm", input, normalized_shape, weight, bias)
-    row = input.shape[:dims[0]], input.dtype.compute, input.device
-    return [(input.shape, input.dtype, input.device), row, row]
+    lead, shape, device = leading("layer_norm", input, normalized_shape, weight, bias), input.shape, input.storage.device
+    row = shape[:lead], input.dtype.compute, device
+    return [(shape, input.dtype, device), row, row]
 
 
 @layer_norm_rows.impl("cpu")
@@ -252,8 +255,8 @@ layer_norm_backward.workloads(lambda make: norm_sizes(
 @op(returns=("out", "rstd"))
 def rms_norm_rows(input, normalized_shape, weight=None, eps=1e-6):
     """RMS norm and the statistic of every row: (out, 1 / √(mean(x²) + eps)). Only `out` has a gradient."""
-    dims = normalized_dims("rms_norm", input, normalized_shape, weight)
-    return [(input.shape, input.dtype, input.device), (input.shape[:dims[0]], input.dtype.compute, input.device)]
+    lead, shape, device = leading("rms_norm", input, normalized_shape, weight), input.shape, input.storage.device
+    return [(shape, input.dtype, device), (shape[:lead], input.dtype.compute, device)]
 
 
 @rms_norm_rows.impl("cpu")

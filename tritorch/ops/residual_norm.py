@@ -10,7 +10,7 @@ from tritorch.dtype import promote, types
 from tritorch.errors import check
 from tritorch.ops.draws import place, random_dropout, threshold
 from tritorch.ops.dropout import idle
-from tritorch.ops.normalize import affine_sums, contiguous, moments, normalized_dims, scalar
+from tritorch.ops.normalize import affine_sums, contiguous, leading, moments, scalar
 from tritorch.ops.reduce import single
 from tritorch.ops.rows import rows, start_rows, start_sums
 from tritorch.philox import words
@@ -32,12 +32,12 @@ def residual_norm(input, residual, normalized_shape, weight=None, bias=None, cen
     seed and offset drops are dropped. The sum has the dtype of the residual and is rounded once; the norm is that of the rounded sum.
     """
     name = "dropout_add_layer_norm" if center else "dropout_add_rms_norm"
-    dims = normalized_dims(name, input, normalized_shape, weight, bias)
+    lead = leading(name, input, normalized_shape, weight, bias)
     same = input.shape == residual.shape and residual.dtype.is_floating_point
     check(same, name, f"a floating residual of shape {tuple(input.shape)}", None if same else (residual.dtype, tuple(residual.shape)))
     check(0 <= p < 1, name, "0 ≤ p < 1", p, error=ValueError)
     check(center or bias is None, name, "no bias without a mean", "one")
-    row = input.shape[:dims[0]], promote(input, residual).compute, input.device
+    row = input.shape[:lead], promote(input, residual).compute, input.device
     return [(input.shape, input.dtype, input.device), (input.shape, residual.dtype, input.device), row, row]
 
 
