@@ -9,9 +9,9 @@ from bench import gpt2, rows
 from bench.models import twin
 from tritorch.cuda import driver
 
-STEPS, ROUNDS, WARM = 12, 3, 6
+STEPS, ROUNDS, WARM = 12, 3, 10                                          # of warming up PyTorch compiles and ours records
 LEARN, LEARN_ROWS, SMOOTH = 200, 8, 20                                   # steps, rows of text in a step, steps that are averaged
-FAMILIES = {"matmul": "matmul", "attention": "attention", "optimize": "optimizer", "loss": "loss", "linear_cross_entropy": "loss"}
+KINDS = {"mat": "matmul", "attention": "attention", "optimize": "optimizer", "loss": "loss", "linear_cross_entropy": "loss"}   # by prefix
 
 
 def work(sides, rehearse):
@@ -58,18 +58,7 @@ def graphed(torch, size, batch, device):
     def step():
         return program.train_step(model, optimizer, tokens, tokens, device, clip=None)
 
-    if hasattr(torch, "compile"):
-        return torch.compile(step)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return lambda kept=step: graph.replay()
+    return torch.compile(step)
 
 
 def compiled(torch, size, batch, device):
@@ -225,7 +214,7 @@ def rows_of(found, config, batch, rates):
     spent = {}
     for (module, kernel), (count, seconds) in sorted(found.items(), key=lambda item: -item[1][1]):
         print(f"{1e3 * seconds:9.3f} ms {count:5} × {module}.{kernel}")
-        part = FAMILIES.get(module, "memory-bound")
+        part = next((part for prefix, part in KINDS.items() if module.startswith(prefix)), "memory-bound")
         spent[part] = spent.get(part, 0.0) + 1e3 * seconds
     floors = {}
     for name, (amount, rate) in gpt2.work(config, batch).items():

@@ -74,27 +74,30 @@ def test_generates():
 def test_captured_step_is_the_eager_one(cuda, fused):
     """In bfloat16, with clipping and two groups of parameters: the same losses and weights to the last bit."""
     curves, weights = [], []
-    for captured in (False, True):
+    for captured in (None, "graph", "compile"):
         model, optimizer = made(dataclasses.replace(TINY, fused=fused), cuda, fused=True, capturable=True)
         x = tokens().to(cuda)
 
         def step(model=model, optimizer=optimizer, x=x):
             return train_step(model, optimizer, x[:, :-1], x[:, 1:], "cuda")
 
-        losses = [step().item() for _ in range(2)]
-        if captured:
+        if captured == "compile":
+            step = torch.compile(step)
+        losses = [step().item() for _ in range(4)]
+        if captured == "graph":
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 loss = step()
         for _ in range(3):
-            if captured:
+            if captured == "graph":
                 graph.replay()
-            losses.append((loss if captured else step()).item())
+            losses.append((loss if captured == "graph" else step()).item())
         curves.append(losses)
         weights.append([p.detach().cpu().numpy() for p in model.parameters()])
-    assert curves[0] == curves[1]
-    for one, other in zip(*weights):
-        np.testing.assert_array_equal(one, other)
+    assert curves[0] == curves[1] == curves[2]
+    for one, *others in zip(*weights):
+        for other in others:
+            np.testing.assert_array_equal(one, other)
 
 
 def test_gradients_accumulate_in_place(cuda):
