@@ -69,6 +69,7 @@ def test_a_wide_stream_beside_half_inputs(cuda):
         np.testing.assert_array_equal(stream.detach().cpu().array, (residual.detach() + x.detach().float()).cpu().array)
         gx, gr = tritorch.autograd.grad([y, stream], [x, residual], [tritorch.ones_like(y), tritorch.ones_like(stream)])
         assert gx.dtype is tritorch.bfloat16 and gr.dtype is tritorch.float32
+        assert tritorch.equal(gx, gr.bfloat16())                             # without dropout the same number, rounded
 
 
 def test_layouts_of_the_operands(cuda):

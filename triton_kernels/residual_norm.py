@@ -140,11 +140,11 @@ def residual_norm_backward_kernel(
     CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """Gradient of the residual and, where DROP, of x; with PARTIAL every program also adds up gw and gb of all its rows. Operands are gs,
-    gx (where DROP), g, g_s, s; mean and rstd are contiguous."""
+    """Gradient of the residual and, unless gx_ptr is None, of x; with PARTIAL every program also adds gw and gb of all its rows. Operands
+    are gs, gx (if there is one), g, g_s, s; mean and rstd are contiguous."""
     RANK: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
-    FIRST: tl.constexpr = 2 if DROP else 1
+    FIRST: tl.constexpr = 2 if gx_ptr is not None else 1
     lane = tl.arange(0, BLOCK_N)[None, :]
     if PARTIAL:
         gw_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
@@ -174,8 +174,10 @@ def residual_norm_backward_kernel(
                 g = weighted(g.to(ACC), w_ptr, n, N, ACC)
                 gs = g_sum.to(ACC) + norm_slope(g, (s.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
                 tl.store(gs_rows + offsets(n, shape_n, stride_n), gs, mask=valid)
-                if DROP:
-                    gx = gs * dropped(m, j, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
+                if gx_ptr is not None:
+                    gx = gs
+                    if DROP:
+                        gx *= dropped(m, j, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
                     tl.store(gx_ptr + offsets(m, shape_m, stride_m, RANK) + offsets(n, shape_n, stride_n, RANK_N), gx, mask=valid)
         else:
             valid = inside & (lane < N)
@@ -193,8 +195,10 @@ def residual_norm_backward_kernel(
             second = weighted(second, w_ptr, lane, N, ACC)
             gs = g_sum.to(ACC) + norm_slope(second, second_x, rstd, shift / N, slope / N, CENTER)
             tl.store(gs_rows + offsets(lane, shape_n, stride_n), gs, mask=valid)
-            if DROP:
-                gx = gs * dropped(m, 0, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
+            if gx_ptr is not None:
+                gx = gs
+                if DROP:
+                    gx *= dropped(m, 0, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
                 tl.store(gx_ptr + offsets(m, shape_m, stride_m, RANK) + offsets(lane, shape_n, stride_n, RANK_N), gx, mask=valid)
     if PARTIAL:
         store_line(gw_ptr + tl.program_id(0) * N, gw_sum, N, VEC)

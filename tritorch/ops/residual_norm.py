@@ -88,7 +88,7 @@ def residual_norm_grad(g_out, g_sum, normalized_shape, weight, sum, mean, rstd, 
         n = len(normalized_shape)
         mean, rstd = moments(sum, n, eps) if center else (mean, (sum.square().mean(tuple(range(-n, 0))) + eps).rsqrt())
     saved = g_out, g_sum, sum, mean, rstd, weight, center
-    if p:
+    if p or g_out.dtype is not g_sum.dtype:                              # a second gradient, or the same one rounded for a narrower input
         g_residual, g_input, g_weight, g_bias = residual_norm_dropped_backward(*saved, p, seed, offset, base)
         return g_input, g_residual, g_weight, g_bias
     g_residual, g_weight, g_bias = residual_norm_backward(*saved)
@@ -159,7 +159,7 @@ def gradients_cuda(gs, gx, gw, gb, g, g_sum, total, mean, rstd, weight, center, 
     geometry = rows(total.shape, dims, *[t.strides for t in (gs, gx, g, g_sum, total) if t is not None])._replace(across=False)
     M, shape_m, stride_m, N, shape_n, stride_n, *_ = geometry
     drop, constexprs = drop_arguments(p, seed, offset, N, mean.dtype)
-    constexprs.update(CENTER=center, DROP=gx is not None)
+    constexprs.update(CENTER=center)
     args = (g, g_sum, total, contiguous(mean) if center else None, contiguous(rstd), contiguous(weight), base, shape_m, stride_m, shape_n,
             stride_n, M, N, *drop)
     if 0 < M and N <= WIDEST:
