@@ -1,7 +1,12 @@
 """Activations against PyTorch: values at special places, gradients to second order, half types, parameters, errors."""
+import math
+
 import numpy as np
 import pytest
 from oracle import FLOATS, SPECIAL, agree, draw
+
+import tritorch
+import tritorch.nn
 
 CALLS = {
     "relu": [{}], "relu6": [{}], "leaky_relu": [{}, {"negative_slope": 0.2}, {"negative_slope": -0.3}],
@@ -77,3 +82,15 @@ def test_on_a_cuda_device(cuda):
         agree(call(name, keywords), (ORDINARY, "float32"), device=cuda, grad=True, rtol=1e-5, atol=1e-6, what=name, signs=False)
         special = SPECIAL[np.isfinite(SPECIAL)] if name == "gelu" else SPECIAL
         agree(call(name, keywords), (special, "float32"), device=cuda, what=name, rtol=1e-5, atol=1e-6, signs=False)
+
+
+def test_gelu_keeps_its_digits_where_it_is_small(cuda):
+    """Relative to itself: 1 + erf would have none left at -5."""
+    x = np.linspace(-6, 6, 5001).astype(np.float32)
+    wide = x.astype(np.float64)
+    cdf = np.vectorize(math.erfc)(-wide / math.sqrt(2)) / 2
+    y = tritorch.tensor(x).to(cuda).requires_grad_()
+    out = tritorch.nn.functional.gelu(y)
+    out.sum().backward()
+    np.testing.assert_allclose(out.detach().cpu().array, wide * cdf, rtol=4e-6)
+    np.testing.assert_allclose(y.grad.cpu().array, cdf + wide * np.exp(-wide ** 2 / 2) / math.sqrt(2 * math.pi), rtol=1e-5, atol=2e-7)
