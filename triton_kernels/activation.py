@@ -4,7 +4,8 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from triton_kernels.compare import clamp_numbers
-from triton_kernels.scalar import quick_inverse, sigmoid
+from triton_kernels.quick import quick_inverse
+from triton_kernels.scalar import sigmoid
 
 
 @triton.jit
