@@ -150,6 +150,28 @@ def test_persistent_candidates(turned_a, turned_b, batch, candidate, cuda, hardw
         np.testing.assert_allclose(number(out), 0.5 * want + number(c), rtol=2 ** -7, atol=1e-2)
 
 
+@pytest.mark.parametrize("turned_a, turned_b", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_tf32_by_tma(turned_a, turned_b, batch, cuda, hardware_tiles, monkeypatch):
+    """Operands that do not lie along K, or whose rows TMA cannot step over, are copied; the others are read where they are."""
+    monkeypatch.setattr(gemm_run, "sm_count", lambda: 2)
+    for m, n, k in ((136, 260, 72), (52, 36, 99)):
+        x, y, c = draw(batch, m, k), draw(batch, k, n, seed=1), draw(m, n, seed=2)
+        a, b = from_array(x).to(cuda), from_array(y).to(cuda)
+        a, b = turned(a) if turned_a else a, turned(b) if turned_b else b
+        want = x.astype(np.float64) @ y + c
+        for _, candidate in choice.persistent(m, n, k, batch, H200, 4):
+            T.set_float32_matmul_precision("high")
+            try:
+                with tuner.forcing("matmul", candidate):
+                    out = products.addmm(from_array(c).to(cuda), a, b)
+            finally:
+                T.set_float32_matmul_precision("highest")
+            np.testing.assert_allclose(number(out), want, atol=2 ** -9 * k ** 0.5 * 4)
+        made = problem(m, n, k, T.float32, "tf32", turned=(turned_a, turned_b), batch=(batch,) if batch > 1 else ())
+        assert made.boxes["copied"] == ["a"] * (turned_a or k % 4 > 0) + ["b"] * (not turned_b or k % 4 > 0)
+
+
 @pytest.mark.parametrize("change", ["nothing", "offset", "columns", "arch", "dtype"])
 def test_tma_is_left_alone_where_it_cannot(change):
     made = problem(4096, 4096, 4095 if change == "columns" else 4096, T.float32 if change == "dtype" else T.bfloat16,

@@ -1,4 +1,4 @@
-"""Matrix products of 16-bit types on Hopper with the schedule written out: a warp loads by TMA, groups of warps multiply.
+"""Matrix products of 16-bit types and in TF32 on Hopper with the schedule written out: a warp loads by TMA, groups of warps multiply.
 
 The loading warp fills a ring of STAGES slots, tile after tile, without waiting for the tiles to be finished. One consumer of 8 warps takes
 every tile (both warp groups share its columns), or two consumers of 4 warps take turns: while one stores its tile the other multiplies,
@@ -55,7 +55,8 @@ def multiply_tile(ring, slot, phase, steps, TRANS_A: gl.constexpr, TRANS_B: gl.c
                   STAGES: gl.constexpr, WARPS: gl.constexpr):
     """The sum over K of one tile. One product is always under way: a slot is given back while the next one is being multiplied."""
     a_bufs, b_bufs, empty, ready = ring
-    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16])
+    DEPTH: gl.constexpr = 256 // a_bufs.dtype.primitive_bitwidth
+    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, DEPTH])
     acc = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, layout)
     before = slot
     for k in range(steps):
@@ -108,7 +109,8 @@ def consume(out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, ou
     """Multiply and store every CONSUMERS-th tile of this program, from its TURN on."""
     WIDTH: gl.constexpr = BLOCK_N // PIECES
     STORES: gl.constexpr = 1 if pre_desc is None else 2
-    piece: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, WIDTH, 16])
+    DEPTH: gl.constexpr = 256 // out_desc.dtype.primitive_bitwidth
+    piece: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, WIDTH, DEPTH])
     steps = gl.cdiv(shape[3], BLOCK_K)
     total = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N) * shape[0]
     slot, phase = after(0, 0, TURN * steps, STAGES)      # the ring holds the other consumer's slots too

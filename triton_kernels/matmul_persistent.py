@@ -1,4 +1,4 @@
-"""Matrix products of 16-bit types by TMA on sm_90 and later: programs that stay resident and take tiles in turn.
+"""Matrix products of 16-bit types and in TF32 by TMA on sm_90 and later: programs that stay resident and take tiles in turn.
 
 Descriptors are (batch, rows, columns) of row-major memory; TRANS_A: a lies as (batch, K, M), TRANS_B: b lies as (batch, N, K).
 Out-of-bounds elements arrive as 0 and are not stored. The epilogue is that of matmul.py.
@@ -45,7 +45,7 @@ def matmul_persistent_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_c
         for k in range(0, K, BLOCK_K):
             a = load_tile(a_desc, batch, m, k, BLOCK_M, BLOCK_K, TRANS_A)
             b = load_tile(b_desc, batch, k, n, BLOCK_K, BLOCK_N, TRANS_B)
-            acc = tl.dot(a, b, acc)
+            acc = tl.dot(a, b, acc, input_precision="tf32")
         if PIECES == 1:
             finish(acc, batch, m, n, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta, FORM, SLOPE,
                    ACTIVATION)

@@ -13,7 +13,7 @@ from tritorch.ops import gemm_choice as choice
 from tritorch.ops.gemm_run import RUN
 from tritorch.ops.rows import coalesce
 from tritorch.precision import dot_precision
-from tritorch.shape import broadcast_strides, extent
+from tritorch.shape import broadcast_strides, cdiv, extent
 
 ACTIVATIONS = kernels("activation")
 
@@ -110,11 +110,9 @@ def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, a
     spans = ((M, N), o[1:]), ((M, k), a[1:]), ((k, N), b[1:]), ((M, N), c_strides[1:])
     form = None if c is None else "tile" if cm and sc[-1] else "column" if cm else "row"
     boxes = None
-    if machine and machine[2] in (9, 10) and dtype.name in ("float16", "bfloat16") and aligned and rounds and len(batch) == 1 and k >= 64:
-        boxes = {name: described(batch[0], *size, (s[0][0], *s[1:])) for name, size, s in (("a", (M, k), a), ("b", (k, N), b),
-                                                                                           ("out", (M, N), o))}
-        if None in boxes.values() or boxes["out"][0]:
-            boxes = None
+    by_tma = dtype.name in ("float16", "bfloat16") or dtype.name == "float32" and precision == "tf32"
+    if by_tma and machine and machine[2] in (9, 10) and aligned and rounds and len(batch) == 1 and k >= 64:
+        boxes = boxes_of(batch[0], M, N, k, o, a, b, dtype.itemsize)
     kind = kind_of(dtype, precision, k, aligned and _even(am, sa[-1]) and _even(*sb[-2:]))
     found = candidates(kind, M, N, k, prod(batch), dtype.itemsize, machine, a, b, boxes, compiles)
     layout = f"{'n' if a[2] == 1 else 't'}{'n' if b[2] == 1 else 't'}{'' if boxes is None else ' tma'}"
@@ -134,9 +132,10 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles):
         if compiles and machine[2] == 9:
             groups.append((choice.exact(M, N, k, batch, machine, True), 2))
     if boxes is not None:
-        groups.append((choice.persistent(M, N, k, batch, machine), 2 if compiles and machine[2] == 9 else 4))
+        extra = choice.copying(batch * k * sum({"a": M, "b": N}[name] for name in boxes["copied"]), itemsize, machine)
+        groups.append((choice.later(choice.persistent(M, N, k, batch, machine, itemsize), extra), 2 if compiles and machine[2] == 9 else 4))
         if compiles and machine[2] == 9:
-            groups.append((choice.gluon(M, N, k, batch, machine), 4))
+            groups.append((choice.later(choice.gluon(M, N, k, batch, machine, itemsize), extra), 4))
     return choice.likeliest(*groups)
 
 
@@ -154,13 +153,26 @@ def kind_of(dtype, precision, k, even):
     return "fp64" if dtype.itemsize == 8 else precision if dtype.itemsize == 4 else "half" if even else "odd"
 
 
-def described(batch, rows, columns, strides):
-    """(transposed, shape, strides) of a 16-bit matrix batch as TMA reads it, or None where it cannot."""
+def boxes_of(batch, M, N, k, out, a, b, itemsize):
+    """How TMA reads a and b and writes out; "copied" names the operands that must be copied first, because matrix units take 32-bit
+    numbers along K alone. None where TMA cannot write out or read a 16-bit operand."""
+    a, b, out = [described(batch, *size, (s[0][0], *s[1:]), itemsize) for size, s in (((M, k), a), ((k, N), b), ((M, N), out))]
+    copied, padded = [], cdiv(k, 4) * 4
+    if itemsize == 4:
+        if a is None or a[0]:
+            a, copied = (False, (batch, M, k), (M * padded, padded, 1)), ["a"]
+        if b is None or not b[0]:
+            b, copied = (True, (batch, N, k), (N * padded, padded, 1)), [*copied, "b"]
+    return None if a is None or b is None or out is None or out[0] else {"a": a, "b": b, "out": out, "copied": copied}
+
+
+def described(batch, rows, columns, strides, itemsize):
+    """(transposed, shape, strides) of a matrix batch as TMA reads it, or None where it cannot."""
     step, row, column = strides
     turned = column != 1
     if turned:
         rows, columns, row, column = columns, rows, column, row
     step = step if batch > 1 else rows * row
-    if column != 1 or row % 8 or step % 8 or row < columns or step <= 0:
+    if column != 1 or row * itemsize % 16 or step * itemsize % 16 or row < columns or step <= 0:
         return None
     return turned, (batch, rows, columns), (step, row, 1)

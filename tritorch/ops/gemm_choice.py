@@ -21,7 +21,7 @@ TILES = {
     "int8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
     "sum": ((32, 32, 8, 4, 2, 0.5), (16, 16, 16, 4, 2, 0.3)),
 }
-# By TMA: BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, PIECES, rate.
+# By TMA, for 16-bit types; a 32-bit one takes half of BLOCK_K: BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, PIECES, rate.
 PERSISTENT = ((128, 256, 64, 8, 3, 2, 0.9), (256, 128, 64, 8, 3, 1, 0.9), (128, 128, 64, 8, 4, 1, 0.8), (128, 64, 64, 4, 5, 1, 0.6))
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, PIECES, CONSUMERS, rate: two consumers hide the storing of tiles, one has larger tiles.
 GLUON = ((128, 256, 64, 8, 4, 4, 1, 0.97), (256, 128, 64, 8, 4, 4, 1, 0.95), (128, 128, 64, 4, 5, 2, 2, 0.9),
@@ -79,26 +79,27 @@ def cycles(tiles, blocks, k, rate, itemsize, machine, start=START):
     return cdiv(tiles, machine[0]) * (max(block_m * block_n * k / rate, (block_m + block_n) * k * itemsize / LOADS) + start)
 
 
-def persistent(M, N, k, batch, machine):
+def persistent(M, N, k, batch, machine, itemsize=2):
     """Candidates by TMA; `machine` allows it and k is at least 64."""
     found = []
-    for *blocks, stages, pieces, rate in PERSISTENT:
-        block_m, block_n, block_k, warps = blocks
-        if ((block_m + block_n) * block_k * stages + block_m * block_n // pieces) * 2 <= machine[1] - 1024:
-            cost = cycles(tiles_of(M, N, batch, block_m, block_n), blocks, k, PEAK["half"] * rate, 2, machine)
+    for block_m, block_n, depth, warps, stages, pieces, rate in PERSISTENT:
+        blocks, block_k = (block_m, block_n), 2 * depth // itemsize
+        if ((block_m + block_n) * block_k * stages + block_m * block_n // pieces) * itemsize <= machine[1] - 1024:
+            cost = cycles(tiles_of(M, N, batch, *blocks), blocks, k, 2 * PEAK["half"] // itemsize * rate, itemsize, machine)
             found.append((cost, dict(kernel="persistent", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
                                      num_stages=stages, PIECES=pieces)))
     return found
 
 
-def gluon(M, N, k, batch, machine):
+def gluon(M, N, k, batch, machine, itemsize=2):
     """Candidates with the schedule written out, for Hopper."""
     found = []
-    for *blocks, stages, pieces, consumers, rate in GLUON:
-        block_m, block_n, block_k, warps = blocks
-        tiles = tiles_of(M, N, batch, block_m, block_n)
+    for block_m, block_n, depth, warps, most, pieces, consumers, rate in GLUON:
+        blocks, block_k, tiles = (block_m, block_n), 2 * depth // itemsize, tiles_of(M, N, batch, block_m, block_n)
+        leaving = 2 * consumers * block_m * block_n // pieces * itemsize if pieces > 1 else block_m * block_n * itemsize
+        stages = min(most, (machine[1] - 1024 - leaving) // ((block_m + block_n) * 2 * depth))
         start = START if consumers == 1 else START // 2 if tiles > machine[0] else 2 * START
-        cost = cycles(tiles, blocks, k, PEAK["half"] * rate, 2, machine, start)
+        cost = cycles(tiles, blocks, k, 2 * PEAK["half"] // itemsize * rate, itemsize, machine, start)
         found.append((cost, dict(kernel="gluon", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, STAGES=stages,
                                  PIECES=pieces, CONSUMERS=consumers)))
     return found
@@ -134,6 +135,15 @@ def vector(N, k, batch, along_k, machine):
             found.append((cost, dict(kernel="vector", BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, splits=splits)))
             splits *= 2
     return found
+
+
+def copying(elements, itemsize, machine):
+    """Cycles that a copy of operands takes before a product."""
+    return SECOND + 2 * elements * itemsize / (16 * machine[0]) if elements else 0
+
+
+def later(found, cost):
+    return [(cycles + cost, candidate) for cycles, candidate in found]
 
 
 def likeliest(*groups):

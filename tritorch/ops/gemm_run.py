@@ -5,9 +5,10 @@ from math import prod
 from tritorch.cuda.launch import TensorDescriptor, kernels, launch, sm_count, tile
 from tritorch.dtype import types
 from tritorch.ops import gemm_choice as choice
+from tritorch.ops.copy import transfer
 from tritorch.ops.gemm_choice import GROUP_M
 from tritorch.shape import cdiv, contiguous_strides
-from tritorch.tensor import empty
+from tritorch.tensor import empty, strided
 
 K, VECTOR, EXACT, EXACT_GLUON = kernels("matmul"), kernels("matvec"), kernels("matmul_exact"), kernels("matmul_exact_gluon")
 PERSISTENT, GLUON = kernels("matmul_persistent"), kernels("matmul_gluon")
@@ -73,11 +74,22 @@ def run_by_tma(kernel, p, tensors, fused, options):
     out, pre, a, b, c, alpha, beta = tensors
     block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
     programs = min(choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n), sm_count())
+    if "a" in p.boxes["copied"]:
+        a = along_k(a, *p.boxes["a"][1:], *p.a)
+    if "b" in p.boxes["copied"]:
+        b = along_k(b, *p.boxes["b"][1:], p.b[0], p.b[2], p.b[1])
     boxes = (("out", block_m, block_n // options["PIECES"]), ("a", block_m, block_k), ("b", block_k, block_n))
     boxes = {name: box(p.boxes[name], rows, columns) for name, rows, columns in boxes}
     out, pre, a, b = [x if x is None else TensorDescriptor(x, *boxes[name]) for x, name in ((out, "out"), (pre, "out"), (a, "a"), (b, "b"))]
     launch(kernel, (programs,), out, pre, a, b, c, p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, alpha, beta, TRANS_A=p.boxes["a"][0],
            TRANS_B=p.boxes["b"][0], FORM=p.form, PROGRAMS=programs, GROUP_M=GROUP_M, **fused, **options)
+
+
+def along_k(x, shape, strides, step, row, column):
+    """A copy of a matrix batch (…, rows, K) with the given strides; row and column are x's own."""
+    copy = strided(empty((strides[0] * shape[0],), x.dtype, x.device).storage, shape, strides, 0, x.dtype)
+    transfer(copy, strided(x.storage, shape, (*step, row, column), x.offset, x.dtype))
+    return copy
 
 
 def box(matrix, rows, columns):
