@@ -13,7 +13,7 @@ from tritorch.nn.module import Module
 __all__ = ["Unsupported", "compile", "disable", "is_compiling", "list_backends", "reset"]
 
 MODES = None, "default", "reduce-overhead", "max-autotune"
-OPTIONS = {"cache_size_limit": 8}
+OPTIONS = {"cache_size_limit": 8, "fuse": True, "inexact": False}
 
 
 def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", mode=None, options=None, disable=False):
@@ -40,9 +40,13 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
     * Calls of compiled functions run one at a time, whatever threads they are made in; while one is captured, other threads must not
       wait for the device.
 
-    `options`: "cache_size_limit", how many kinds of calls and how many recordings of each are kept (8); beyond, calls are eager.
-    `dynamic`, `mode` and `backend` are accepted: every shape has a recording of its own. The result has `report()`, which tells what
-    became of the calls.
+    Chains of operators for which there is one kernel (`compiler.patterns.PATTERNS`) are replaced where nobody else looks at what is in
+    between, after one more warm-up call. By default only those that change no bit; `mode="max-autotune"` adds those that round in
+    another way. `report()` of the result tells what became of the calls, what was replaced and how it rounds.
+
+    `options`: "cache_size_limit", how many kinds of calls and how many recordings of each are kept (8); "fuse", whether chains are
+    replaced at all (True); "inexact", also where the last bits change (False). `dynamic`, other modes and `backend` are accepted and
+    change nothing: every shape has a recording of its own.
 
     >>> import tritorch as torch
     >>> weight = torch.zeros(2, requires_grad=True)
@@ -66,7 +70,8 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
     check(callable(model), "compile", "a function or a module", type(model).__name__, error=TypeError)
     if disable:
         return model
-    return (OptimizedModule if isinstance(model, Module) else Compiled)(model, fullgraph, {**OPTIONS, **(options or {})})
+    chosen = {**OPTIONS, "inexact": mode == "max-autotune", **(options or {})}
+    return (OptimizedModule if isinstance(model, Module) else Compiled)(model, fullgraph, chosen)
 
 
 def is_compiling():

@@ -10,6 +10,7 @@ import weakref
 
 from tritorch.amp import clear_autocast_cache
 from tritorch.compiler.differentiable import DifferentiableRecording
+from tritorch.compiler.fusion import Fusion, matches
 from tritorch.compiler.keys import Surroundings, host_draws, is_input
 from tritorch.compiler.recording import Capture, Order, Recording, landing
 from tritorch.compiler.report import reported
@@ -42,6 +43,7 @@ class Compiled:
         functools.update_wrapper(self, function)
         self.name = getattr(function, "__qualname__", type(function).__name__)
         self.function, self.fullgraph, self.limit = function, fullgraph, options["cache_size_limit"]
+        self.fuse, self.inexact = options["fuse"], options["inexact"]
         self.surroundings, self.warned = Surroundings(function), set()
         self.forget()
         everyone.add(self)
@@ -98,14 +100,18 @@ class Compiled:
         """A warm-up call, or one that is captured."""
         situation = self.situation([ref() is None or ref()._grad is None for ref in self.leaves])
         expected = kind.seen.get(situation)
-        capture = None
-        if expected is not None and expected.repeats:
+        capture = plan = None
+        if expected is not None and expected.repeats and expected.matches is None:
+            expected.matches = matches(expected, self.inexact) if self.fuse else []
+            plan = Fusion(expected.matches, expected.events) if expected.matches else None       # first in a warm-up call of its own
+        if expected is not None and expected.repeats and plan is None:
+            plan = Fusion(expected.matches, expected.events) if expected.matches else None
             self.stream, self.pool = self.stream or OnlyStream(current_device()), self.pool or graph_pool_handle()
             pool = graph_pool_handle() if expected.differentiable else self.pool         # its memory is in use between two replays
             capture = Capture(current_device(), self.stream, pool)
         apart = capture is not None or len({home(x) for x in given}) < len(given)        # shared memory does not tell arguments apart
         inputs = [landing(x) for x in given] if apart else given
-        watch = Watch(self, inputs, expected, capture)
+        watch = Watch(self, inputs, expected, capture, plan)
         before, had, draws = {id(x): x._grad for x in watch.known.values()}, [_gradient(x) for x in given], host_draws()
         try:
             result = self.run(watch, _with_tensors(inputs, (args, kwargs)))
@@ -154,7 +160,9 @@ class Compiled:
         """After a warm-up call: did it what the one before did?"""
         situation = self.situation(watch.had_none)
         before = kind.seen.get(situation)
-        if before is not None:
+        if watch.plan is not None:
+            watch.repeats, watch.matches = True, watch.plan.done
+        elif before is not None:
             difference = watch.difference(before)
             watch.repeats, watch.tries = difference is None, before.tries + 1
             if watch.tries == WARM_UPS:

@@ -69,6 +69,8 @@ class Recording:
         self.kept = [storage for _, storage, _ in watch.externals.values()]            # what the graph touches must live as long as it
         self.landings = [(x.data_ptr(), x.nbytes, None) if is_dense(x.shape, x.strides) else (0, 0, x) for x in self.inputs]
         self.copy, self.operators = driver.current().copy, operators(watch.events)
+        self.fused = watch.plan.done if watch.plan is not None else []
+        self.replaced = [match.pattern for match in self.fused]
         self._note_gradients(watch, before)
         self._note_program(watch)
         self._note_result(watch, result)

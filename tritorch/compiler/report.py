@@ -13,6 +13,8 @@ def reported(compiled):
             lines.append(f"{number}. ({arguments}) is being warmed up")
         for recording in kind.recordings:
             lines.append(f"{number}. ({arguments}) is replayed: {sum(recording.operators.values())} operators in one CUDA graph")
+            lines += [f"   {count:5} × {pattern.name} in one kernel (rounding: {pattern.rounding})"
+                      for pattern, count in Counter(recording.replaced).items()]
             lines += [f"   {count:5} × {name}" for name, count in recording.operators.most_common()]
     return "\n".join(lines)
 

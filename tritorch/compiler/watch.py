@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
+from typing import NamedTuple
 
 from tritorch.autograd import places
 from tritorch.autograd.modes import state
@@ -24,13 +25,23 @@ from tritorch.ops.create import full
 from tritorch.optim.optimizer import register_optimizer_step_pre_hook
 from tritorch.tensor import Leaf, Tensor
 
-PLACES = {"seed", "offset", "base"}                                      # arguments of random operators, others in every call
 PASSAGES = "tritorch.compiler", "tritorch.dispatch", "tritorch.cuda.watching"      # modules whose functions do not say what was called
 CONSTANTS = frozenset([int, float, bool, str, bytes, type(None), dtype, device])
 
 
 class Unsupported(RuntimeError):
     """With `fullgraph=True`: the function does something that cannot be part of a CUDA graph."""
+
+
+class Seen(NamedTuple):
+    """A tensor in a trace. `number` stands for its memory."""
+
+    number: object
+    shape: tuple
+    strides: tuple
+    offset: int
+    dtype: dtype
+    requires_grad: bool
 
 
 class Refused(RuntimeError):
@@ -47,6 +58,7 @@ class Watch(Interpreter):
     """
 
     repeats, tries = False, 1                                            # whether the call before did the same; how many were compared
+    matches = None                                                       # what can be fused, once somebody has looked
 
     def __init__(self, owner, inputs, expected=None, capture=None, plan=None):
         self.owner, self.inputs, self.expected, self.capture, self.plan = owner, inputs, expected, capture, plan
@@ -91,7 +103,7 @@ class Watch(Interpreter):
     def flush(self):
         """Bring about what was put off."""
         if self.plan is not None:
-            self.plan.flush()
+            self.plan.flush(self)
         for hook in self.hooks:
             hook.generator.advance(hook.used)
         self.hooks.clear()
@@ -117,7 +129,7 @@ class Watch(Interpreter):
     def __call__(self, op, args, out):
         name, outer, line = op.__name__, self.operator, places.user_place()
         self.operator = name
-        event = name, tuple([self.token(a) for n, a in zip(op.names, args) if n not in PLACES]), self.token(out)
+        event = name, tuple([self.token(a) for n, a in zip(op.names, args) if n != "base"]), self.token(out)
         self.backward |= state.run is not None
         written = [out] if out is not None else [args[k] for k in getattr(op, "writes", ())]
         self.written.update(self.numbers[home(x)] for x in tensors_in(written))
@@ -134,7 +146,7 @@ class Watch(Interpreter):
         if isinstance(x, Tensor):
             number = self.number(x)
             offset = x.offset - self.inputs[number[1]].offset if number.__class__ is tuple and number[0] == "input" else x.offset
-            return number, x.shape, x.strides, offset, x.dtype, x.node is not None
+            return Seen(number, x.shape, x.strides, offset, x.dtype, x.node is not None)
         if isinstance(x, (tuple, list)):
             return tuple([self.token(item) for item in x])
         return x if x.__class__ in CONSTANTS else type(x).__name__
@@ -246,6 +258,7 @@ class Watch(Interpreter):
     def rest(self):
         """Keep what later calls are compared with, and nothing that a call should not keep alive."""
         self.inputs, self.known, self.owner, self.expected, self.modules, self.optimizers, self.groups = [], {}, None, None, {}, {}, {}
+        self.plan = None
 
     def difference(self, other):
         """Where two calls did not do the same: a sentence, or None."""

@@ -1,0 +1,212 @@
+"""tritorch.compile: chains of operators that become one kernel, and those that must not."""
+import contextlib
+
+import numpy as np
+import pytest
+from models import GPT, seeded, texts, train_step
+from test_compile import captured, on_device, same, state_of
+
+import tritorch as torch
+from tritorch import nn
+from tritorch.compiler.patterns import LINK, PATTERNS, Pattern
+from tritorch.nn import functional as F
+
+
+def train(compile, device):
+    model = seeded(GPT, device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, capturable=True)
+    step = compile(lambda x, y: train_step(model, optimizer, x, y))
+    return step, state_of(model, *[step(x, y) for x, y in on_device(texts(7), device)])
+
+
+def replaced(step):
+    """{pattern: how often} of the one recording."""
+    assert captured(step) == 1
+    (kind,) = step.kinds.values()
+    names = [pattern.name for pattern in kind.recordings[0].replaced]
+    for name in names:
+        assert f"{names.count(name)} × {name} in one kernel (rounding: " in step.report()
+    return {name: names.count(name) for name in names}
+
+
+def test_a_transformer_changes_no_bit(cuda):
+    step, compiled = train(torch.compile, cuda)
+    assert replaced(step) == {"linear + gelu": 2, "linear + gradient of gelu": 2}
+    _, eager = train(lambda f: f, cuda)
+    same(eager, compiled)
+    step, compiled = train(lambda f: torch.compile(f, options={"fuse": False}), cuda)
+    assert replaced(step) == {}
+    same(eager, compiled)
+
+
+def test_patterns_that_round_otherwise_are_asked_for(cuda):
+    step, compiled = train(lambda f: torch.compile(f, mode="max-autotune"), cuda)
+    assert replaced(step) == {"dropout + add + layer_norm": 4, "linear + gelu": 2, "linear + gradient of gelu": 2}
+    for a, b in zip(train(lambda f: f, cuda)[1], compiled):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def run(function, *args, calls=6, **options):
+    """A compiled function after calls that all gave what the plain one gives."""
+    step = torch.compile(function, **options)
+    for _ in range(calls):
+        for a, b in zip(step(*args), function(*args)):
+            np.testing.assert_allclose(a.cpu(), b.cpu(), rtol=1e-6, atol=1e-6)
+    return step
+
+
+@pytest.mark.parametrize("activation", [F.relu, F.silu, F.gelu, lambda x: F.gelu(x, approximate="tanh")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_activations_forward_and_backward(cuda, activation, dtype):
+    first, second = nn.Linear(5, 7).to(cuda, dtype), nn.Linear(7, 3, bias=False).to(cuda, dtype)
+
+    def function(x):
+        first.zero_grad(), second.zero_grad()
+        out = second(activation(first(x)))
+        out.square().sum().backward()
+        return [t.float() for t in (out.detach(), first.weight.grad, first.bias.grad, second.weight.grad)]
+
+    found = replaced(run(function, torch.randn(2, 4, 5, device=cuda, dtype=dtype)))
+    assert sorted(found.values()) == [1, 1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+def test_norms_of_sums(cuda, norm):
+    x, y = torch.randn(3, 8, device=cuda), torch.randn(3, 8, device=cuda)
+
+    def added(x, y):
+        s = x + y
+        return getattr(F, norm)(s, (8,)), s
+
+    assert replaced(run(added, x, y, options={"inexact": True})) == {f"add + {norm}": 1}
+    assert replaced(run(added, x, y)) == {}
+
+    def dropped(x, y):
+        torch.manual_seed(0)
+        return [getattr(F, norm)(y + F.dropout(x, 0.5), (8,), torch.ones(8, device=cuda))]
+
+    eager = dropped(x, y)
+    step = torch.compile(lambda x, y: getattr(F, norm)(y + F.dropout(x, 0.5), (8,), torch.ones(8, device=cuda)), mode="max-autotune")
+    for _ in range(6):
+        torch.manual_seed(0)
+        np.testing.assert_allclose(step(x, y).cpu(), eager[0].cpu(), rtol=1e-5, atol=1e-5)
+    assert replaced(step) == {f"dropout + add + {norm}": 1}
+
+
+# ------------------------------------------------------------------ results that somebody else wants
+@torch.no_grad()
+def test_a_result_in_between_is_written_where_it_is_wanted(cuda):
+    layer, x, held = nn.Linear(5, 7).cuda(), torch.randn(4, 5, device=cuda), []
+
+    def nobody(x):
+        return [F.gelu(layer(x))]
+
+    def returned(x):
+        h = layer(x)
+        return F.gelu(h), h
+
+    def read(x):
+        h = layer(x)
+        return [F.gelu(h) + h]
+
+    def kept(x):
+        held.append(layer(x))
+        return [F.gelu(held[-1])]
+
+    for function, wanted in (nobody, False), (returned, True), (read, True), (kept, True):
+        step = run(function, x)
+        assert replaced(step) == {"linear + gelu": 1}
+        (kind,) = step.kinds.values()
+        (match,) = kind.recordings[0].fused
+        assert match.wanted == (wanted,)
+    for h in held:
+        np.testing.assert_array_equal(h.cpu(), layer(x).cpu())
+
+
+@torch.no_grad()
+def test_chains_that_are_disturbed_stay_as_they_are(cuda):
+    layer = nn.Linear(5, 5).cuda()
+
+    def read_before(x):
+        h = layer(x)
+        return h * 2, F.gelu(h)
+
+    def operand_written(x):
+        x = x + 1
+        h = layer(x)
+        x.add_(1)
+        return F.gelu(h), x
+
+    def result_written(x):
+        h = layer(x)
+        h.add_(1)
+        return [F.gelu(h)]
+
+    def a_part(x):
+        return [F.gelu(layer(x)[1:])]
+
+    for function in read_before, operand_written, result_written, a_part:
+        assert replaced(run(function, torch.randn(4, 5, device=cuda))) == {}
+
+
+@torch.no_grad()
+def test_a_call_that_goes_otherwise_is_made_up_for(cuda):
+    layer, x, calls, seen = nn.Linear(5, 7).cuda(), torch.randn(4, 5, device=cuda), [], []
+
+    def late(x, other):
+        calls.append(None)
+        h = layer(x)
+        y = F.gelu(h)
+        if len(calls) == other:
+            seen.append(h.tolist())
+        return y
+
+    def early(x, other):
+        calls.append(None)
+        h = layer(x)
+        if len(calls) == other:
+            seen.append(h.tolist())
+        return F.gelu(h)
+
+    def kept(x, other):
+        calls.append(None)
+        h = layer(x)
+        if len(calls) == other:
+            seen.append(h)
+        return F.gelu(h)
+
+    for function in late, early, kept:
+        for other in 3, 4:                                               # the call that tries the replacement, the one that is captured
+            calls.clear()
+            step = torch.compile(function)
+            with pytest.warns(UserWarning, match="tolist at") if function is not kept else contextlib.nullcontext():
+                for _ in range(6):
+                    np.testing.assert_array_equal(step(x, other).cpu(), F.gelu(layer(x)).cpu())
+            assert len(calls) == (6 if function is not kept else 4)
+            found = seen.pop()
+            np.testing.assert_array_equal(found.tolist() if function is kept else found, layer(x).tolist())
+
+
+# ------------------------------------------------------------------ the table
+@torch.no_grad()
+def test_a_pattern_is_one_entry(cuda, monkeypatch):
+    filled = []
+
+    def fill(mul, exp):
+        ((between,), (x, factor)), ((out,), (link,)) = mul, exp
+        assert between is None and link is LINK
+        filled.append(factor)
+        out.copy_((x * factor).exp())
+
+    pattern = Pattern("scaled exp", ("mul", "exp"), lambda mul, exp: mul[1] == 3, fill, (False,), True, "none")
+    monkeypatch.setattr("tritorch.compiler.fusion.PATTERNS", [pattern])
+    x = torch.randn(3, device=cuda)
+    assert replaced(run(lambda x: [(x * 3).exp(), (x * 2).exp()], x)) == {"scaled exp": 1}
+    assert filled == [3, 3]                                              # once to try, once in the capture
+
+
+def test_every_pattern_says_how_it_rounds():
+    for pattern in PATTERNS:
+        assert len(pattern.keeps) == len(pattern.chain) - 1 and pattern.exact == pattern.rounding.startswith("none")
+        assert all(name in torch.dispatch.registry for name in pattern.chain)

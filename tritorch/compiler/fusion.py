@@ -1,0 +1,163 @@
+"""Fusion: which chains of a trace a pattern covers, and the call in which they are replaced.
+
+A chain is replaced only where the trace of two equal calls shows that nobody reads or writes in between what its operators read and
+make, and where a result that the kernel leaves out is read by nobody and was free again at once, by its reference count. In the call the
+first operators of a chain are put off; the last one runs the kernel. Should the call turn out other than the trace, what was put off is
+made up for.
+"""
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from typing import NamedTuple
+
+from tritorch.autograd.graph import record
+from tritorch.autograd.modes import state
+from tritorch.compiler.patterns import LINK, PATTERNS, Pattern
+from tritorch.compiler.watch import Seen, home
+from tritorch.shape import layout
+from tritorch.tensor import empty, empty_strided, strided
+
+
+class Match(NamedTuple):
+    """Where a pattern applies: the places of its calls in the trace, and for each result in between whether it is wanted."""
+
+    pattern: Pattern
+    places: tuple[int, ...]
+    wanted: tuple[bool, ...]
+
+
+def matches(watch, inexact):
+    """What can be replaced in a call such as the one watched."""
+    users, taken, found = defaultdict(list), set(), []
+    for k, event in enumerate(watch.events):
+        for number in set(_numbers(event[1:3])):
+            users[number].append(k)
+    for start in range(len(watch.events)):
+        for pattern in PATTERNS:
+            match = _match(watch, pattern, start, users) if pattern.exact or inexact else None
+            if match is not None and not taken.intersection(match.places):
+                taken.update(match.places)
+                found.append(match)
+    return found
+
+
+def _match(watch, pattern, start, users):
+    """The pattern with its first call at `start`, or None."""
+    events, places, made, given = watch.events, [], None, []
+    for name in pattern.chain:
+        later = [k for k in users[made.number] if k > places[-1]] if places else [start]
+        if not later or events[later[0]][0] != name or events[later[0]][2] is not None:
+            return None
+        places.append(later[0])
+        args = _linked(events[later[0]][1], made)
+        if made is not None and args.count(LINK) != 1:
+            return None
+        given.append(args)
+        made = events[later[0]][3]
+        if len(places) < len(pattern.chain) and type(made) is not Seen:
+            return None
+    if not pattern.fits(*given) or not _undisturbed(events, places):
+        return None
+    numbers, last = [events[k][3].number for k in places[:-1]], places[-1]
+    wanted = tuple([users[n][-1] > k or watch.dead.get(n, last + 2) > last + 1 for n, k in zip(numbers, places[1:])])
+    return Match(pattern, tuple(places), wanted) if all(can or not want for can, want in zip(pattern.keeps, wanted)) else None
+
+
+def _undisturbed(events, places):
+    """Whether nothing is written, between the first call and the last, that the calls put off read. Operators on lists of tensors
+    return nothing, and may write all of them."""
+    read = set(_numbers([events[k][1] for k in places[:-1]]))
+    written = [events[k][2] if events[k][3] is not None else events[k][1] for k in range(places[0] + 1, places[-1])]
+    return not read.intersection(_numbers(written))
+
+
+def _linked(args, before):
+    """Arguments with LINK for the result of the call before."""
+    return [LINK if before is not None and (a is before or type(a) is Seen and a == before) else a for a in args]
+
+
+def _numbers(tree):
+    for item in tree if isinstance(tree, (tuple, list)) else ():
+        if type(item) is Seen:
+            yield item.number
+        else:
+            yield from _numbers(item)
+
+
+class Fusion:
+    """The replacements of one call, which must go as the trace `events` did. `done` are those that were made."""
+
+    def __init__(self, found, events):
+        self.steps = {place: match for match in found for place in match.places}
+        self.events, self.done = events, []
+        self.pending, self.left_out = {}, []                             # match -> [(operator, arguments, result), …] put off; see settle
+
+    def run(self, watch, event, op, args, out):
+        """An operator of the call."""
+        place = len(watch.events)
+        self.settle(watch)
+        if self.steps and (place >= len(self.events) or event != self.events[place][:3]):
+            self.flush(watch)
+        match = self.steps.get(place)
+        if match is None:
+            return watch.proceed(op, args, out)
+        promises = op.body(*args)
+        if place == match.places[-1]:
+            return self.replace(watch, match, op, args, promises)
+        result = strided(empty((0,), *promises[1:3]).storage, promises[0], layout(promises[0])[1], 0, promises[1])
+        _note(op, args, (result,))
+        self.pending.setdefault(match, []).append((op, args, result))
+        return result
+
+    def replace(self, watch, match, op, args, promises):
+        """Run the kernel in the place of the last call of a chain."""
+        several = isinstance(promises, list)
+        outs = [empty(*p) if len(p) == 3 else empty_strided(p[0], p[3], *p[1:3]) for p in (promises if several else [promises])]
+        calls, before = [], None
+        for (earlier, given, result), wanted in zip(self.pending.pop(match), match.wanted):
+            if wanted:
+                _substantiate(watch, result)
+            else:
+                self.left_out.append((earlier, given, weakref.ref(result.storage), result.shape, result.dtype))
+            calls.append(((result if wanted else None,), _linked(given, before)))
+            before = result
+        match.pattern.fill(*calls, (outs, _linked(args, before)))
+        _note(op, args, outs)
+        self.done.append(match)
+        return tuple(outs) if several else outs[0]
+
+    def settle(self, watch):
+        """Results that the last kernel left out are gone by now. If one is not, as in no call before, it is computed after all."""
+        left_out, self.left_out = self.left_out, []
+        for op, args, ref, shape, dtype in left_out:
+            storage = ref()
+            if storage is not None:
+                result = strided(storage, shape, layout(shape)[1], 0, dtype)
+                _substantiate(watch, result)
+                op.impls["cuda"](result, *args)
+
+    def flush(self, watch):
+        """Nothing is replaced any more; what was put off is computed."""
+        self.settle(watch)
+        self.steps, pending, self.pending = {}, self.pending, {}
+        for calls in pending.values():
+            for op, args, result in calls:
+                _substantiate(watch, result)
+                op.impls["cuda"](result, *args)
+
+
+def _substantiate(watch, result):
+    """Give a result that was put off memory, known to the trace by the number that the result has."""
+    memory, storage = empty(result.shape, result.dtype, result.device), result.storage
+    watch.numbers[home(memory)] = watch.numbers[home(result)]
+    storage.owner, storage.ptr, storage.nbytes = memory.storage.owner, memory.storage.ptr, memory.storage.nbytes
+
+
+def _note(op, args, outs):
+    """As an operator call ends."""
+    if state.grad:
+        record(op, args, outs)
+    elif state.inference:
+        for out in outs:
+            out._inference = True

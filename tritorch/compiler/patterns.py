@@ -1,0 +1,100 @@
+"""Chains of operators for which there is one kernel. An entry of PATTERNS is all that a further one takes.
+
+The operators keep their places in the gradient graph: only what runs on the device is another kernel, which fills the results of all of
+them. So a pattern serves forward and backward passes alike.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tritorch.compiler.watch import Seen
+from tritorch.ops.feed_forward import ACTIVATIONS, linear_activation, linear_slope
+from tritorch.ops.gemm import gemm
+from tritorch.ops.residual_norm import residual_norm
+from tritorch.tensor import empty
+
+LINK = object()                                                          # stands for the result of the call before among the arguments
+
+
+class Pattern(NamedTuple):
+    """`chain`: the operators, by name; each reads the result of the one before in one of its arguments, which is then LINK.
+    `fits(*arguments of each call)`: whether the kernel can do it; tensors are `Seen`. `fill(*(results, arguments) of each call)`: run
+    it; results in between are None where nobody else reads them.
+    `keeps`: for each result in between, whether the kernel can write it. `exact`: whether every bit is the one that the operators give."""
+
+    name: str
+    chain: tuple[str, ...]
+    fits: Callable
+    fill: Callable
+    keeps: tuple[bool, ...]
+    exact: bool
+    rounding: str
+
+
+# ------------------------------------------------------------------ products and activations
+def _rows_of_one_dtype(linear, *_):
+    x, weight, bias = linear
+    return len(x.shape) > 1 and len(weight.shape) == 2 and x.dtype is weight.dtype and (bias is None or bias.dtype is x.dtype)
+
+
+def _activate(name):
+    def fill(linear, activation):
+        ((pre,), (x, weight, bias)), ((out,), _) = linear, activation
+        if pre is None:
+            gemm(out, x, weight.mT, bias, activation=ACTIVATIONS[name][0].__name__)
+        else:
+            linear_activation.impls["cuda"](out, pre, x, weight, bias, name)
+
+    return fill
+
+
+def _no_bias(linear, slope):
+    return _rows_of_one_dtype(linear) and linear[2] is None and slope[0] is LINK and slope[1].dtype is linear[0].dtype
+
+
+def _slope(name):
+    def fill(linear, slope):
+        (_, (g, turned, _)), ((out,), (_, pre)) = linear, slope
+        linear_slope.impls["cuda"](out, g, turned.mT, pre, name)
+
+    return fill
+
+
+# ------------------------------------------------------------------ residual streams and norms
+def _one_shape(add, norm, dropped=None):
+    x, y, alpha = add
+    x, y = [dropped[0] if dropped is not None and operand is LINK else operand for operand in (x, y)]
+    alike = type(x) is type(y) is Seen and x.shape == y.shape and x.dtype is y.dtype and x.dtype.is_floating_point
+    return alike and alpha == 1 and (dropped is None or 0 < dropped[1] < 1)
+
+
+def _norm(center):
+    def fill(*calls):
+        ((total,), (x, y, _)), (outs, (_, shape, weight, *rest)) = calls[-2:]
+        bias, eps = rest if center else (None, *rest)
+        mean, rstd = outs[1:] if center else (empty(outs[1].shape, outs[1].dtype, outs[1].device), outs[1])
+        drop = 0.0, 0, 0, None
+        if len(calls) == 3:
+            residual, (x, *drop) = y if x is LINK else x, calls[0][1]
+        else:
+            residual = y
+        total = empty(residual.shape, residual.dtype, residual.device) if total is None else total
+        residual_norm.impls["cuda"](outs[0], total, mean, rstd, x, residual, tuple(shape), weight, bias, center, eps, *drop)
+
+    return fill
+
+
+ORDER = "the sums of a row may be taken in another order, which changes last bits of mean and variance"
+ONCE = "dropout and addition round once, not twice; " + ORDER
+NORMS = ("layer_norm", True), ("rms_norm", False)
+PATTERNS = [
+    *[Pattern(f"linear + {name}", ("linear", forward.__name__), _rows_of_one_dtype, _activate(name), (True,), True,
+              "none: the product is rounded before the activation") for name, (forward, _) in ACTIVATIONS.items()],
+    *[Pattern(f"linear + gradient of {name}", ("linear", backward.__name__), _no_bias, _slope(name), (False,), True,
+              "none: the product is rounded before the derivative") for name, (_, backward) in ACTIVATIONS.items()],
+    *[Pattern(f"dropout + add + {name}", ("random_dropout", "add", f"{name}_rows"),
+              lambda dropout, add, norm: _one_shape(add, norm, dropout), _norm(center), (False, True), False, ONCE)
+      for name, center in NORMS],
+    *[Pattern(f"add + {name}", ("add", f"{name}_rows"), _one_shape, _norm(center), (True,), False, ORDER) for name, center in NORMS],
+]
