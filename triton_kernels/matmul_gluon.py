@@ -109,7 +109,7 @@ def consume(out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, ou
     """Multiply and store every CONSUMERS-th tile of this program, from its TURN on."""
     WIDTH: gl.constexpr = BLOCK_N // PIECES
     STORES: gl.constexpr = 1 if pre_desc is None else 2
-    DEPTH: gl.constexpr = 256 // out_desc.dtype.primitive_bitwidth
+    DEPTH: gl.constexpr = 256 // ring[0].dtype.primitive_bitwidth
     piece: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, WIDTH, DEPTH])
     steps = gl.cdiv(shape[3], BLOCK_K)
     total = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N) * shape[0]
@@ -146,7 +146,8 @@ def matmul_gluon_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_cb, st
     OUT: gl.constexpr = [BLOCK_M, BLOCK_N // PIECES]
     a_bufs = gl.allocate_shared_memory(T, [STAGES, A[0], A[1]], gl.NVMMASharedLayout.get_default_for(A, T))
     b_bufs = gl.allocate_shared_memory(T, [STAGES, B[0], B[1]], gl.NVMMASharedLayout.get_default_for(B, T))
-    out_bufs = gl.allocate_shared_memory(T, [CONSUMERS * BUFFERS, OUT[0], OUT[1]], gl.NVMMASharedLayout.get_default_for(OUT, T))
+    TO: gl.constexpr = out_desc.dtype
+    out_bufs = gl.allocate_shared_memory(TO, [CONSUMERS * BUFFERS, OUT[0], OUT[1]], gl.NVMMASharedLayout.get_default_for(OUT, TO))
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):

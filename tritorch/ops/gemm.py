@@ -14,6 +14,7 @@ from tritorch.ops.gemm_run import RUN
 from tritorch.ops.rows import coalesce
 from tritorch.precision import dot_precision
 from tritorch.shape import broadcast_strides, cdiv, extent
+from tritorch.tensor import empty_strided
 
 ACTIVATIONS = kernels("activation")
 
@@ -55,15 +56,18 @@ def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=No
     machine = hardware()
     p = problem(out.shape, out.strides, a.shape, a.strides, b.shape, b.strides, None if c is None else (c.shape, c.strides), dtype,
                 dot_precision(dtype), machine, aligned, nothing, slope or activation, driver.current().name != "simulated",
-                out.dtype is dtype)
+                out.dtype.itemsize)
     fused = dict(SLOPE=slope and getattr(ACTIVATIONS, slope), ACTIVATION=activation and getattr(ACTIVATIONS, activation))
-    tensors = out, pre, a, b, c, alpha, beta
 
-    def run(candidate):
+    def run(candidate, out=out):
         options = {name: value for name, value in candidate.items() if name not in ("kernel", "splits")}
-        RUN[candidate["kernel"]](p, candidate.get("splits", 1), tensors, fused, options)
+        RUN[candidate["kernel"]](p, candidate.get("splits", 1), (out, pre, a, b, c, alpha, beta), fused, options)
 
-    run(tuner.choose("matmul", p.key, p.candidates, run=run) if machine else p.candidates[0])
+    def trial(candidate):                                                # one of many: not into what the next one adds to
+        adds = c is not None and c.storage is out.storage
+        run(candidate, empty_strided(out.shape, out.strides, out.dtype, out.device) if adds else out)
+
+    run(tuner.choose("matmul", p.key, p.candidates, run=trial) if machine else p.candidates[0])
 
 
 def _scalar(value, dtype):
@@ -91,9 +95,10 @@ driver.watchers.append(_facts.cache_clear)
 
 # ------------------------------------------------------------------ geometry
 @lru_cache(maxsize=4096)
-def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, aligned, no_product, fused, compiles, rounds=True):
+def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, aligned, no_product, fused, compiles, out_size=None):
     """The Problem of a product; it depends on shapes, strides, dtype and machine alone. `compiles`: kernels run as machine code.
-    `rounds`: the result has the operands' dtype, not a wider one, which the kernels that store by TMA have no room for."""
+    `out_size`: bytes of a number of the result, which may be wider than the operands'."""
+    out_size = out_size or dtype.itemsize
     M, N, k = shape[-2], shape[-1], 0 if no_product else shape_a[-1]
     sc = broadcast_strides(*c, shape) if c else (0,) * len(shape)
     sa = broadcast_strides(shape_a, sa, (*shape[:-1], shape_a[-1]))
@@ -111,12 +116,12 @@ def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, a
     form = None if c is None else "tile" if cm and sc[-1] else "column" if cm else "row"
     boxes = None
     by_tma = dtype.name in ("float16", "bfloat16") or dtype.name == "float32" and precision == "tf32"
-    if by_tma and machine and machine[2] in (9, 10) and aligned and rounds and len(batch) == 1 and k >= 64:
-        boxes = boxes_of(batch[0], M, N, k, o, a, b, dtype.itemsize)
+    if by_tma and machine and machine[2] in (9, 10) and aligned and len(batch) == 1 and k >= 64:
+        boxes = boxes_of(batch[0], M, N, k, o, a, b, dtype.itemsize, out_size)
     kind = kind_of(dtype, precision, k, aligned and _even(am, sa[-1]) and _even(*sb[-2:]))
     found = candidates(kind, M, N, k, prod(batch), dtype.itemsize, machine, a, b, boxes, compiles)
     layout = f"{'n' if a[2] == 1 else 't'}{'n' if b[2] == 1 else 't'}{'' if boxes is None else ' tma'}"
-    key = (kind, layout, fused or "", prod(batch), M, N, k)
+    key = (kind, layout, fused or ("wider" if out_size > dtype.itemsize else ""), prod(batch), M, N, k)
     wide = max(extent(*s) for s in spans) > 0x7FF00000
     return Problem(shape, batch, M, N, k, o, a, b, c_strides, dtype, precision, kind != "sum", form, wide, boxes, key, found)
 
@@ -133,9 +138,10 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles):
             groups.append((choice.exact(M, N, k, batch, machine, True), 2))
     if boxes is not None:
         extra = choice.copying(batch * k * sum({"a": M, "b": N}[name] for name in boxes["copied"]), itemsize, machine)
-        groups.append((choice.later(choice.persistent(M, N, k, batch, machine, itemsize), extra), 2 if compiles and machine[2] == 9 else 4))
+        found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"])
+        groups.append((choice.later(found, extra), 2 if compiles and machine[2] == 9 else 4))
         if compiles and machine[2] == 9:
-            groups.append((choice.later(choice.gluon(M, N, k, batch, machine, itemsize), extra), 4))
+            groups.append((choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra), 4))
     return choice.likeliest(*groups)
 
 
@@ -153,17 +159,20 @@ def kind_of(dtype, precision, k, even):
     return "fp64" if dtype.itemsize == 8 else precision if dtype.itemsize == 4 else "half" if even else "odd"
 
 
-def boxes_of(batch, M, N, k, out, a, b, itemsize):
+def boxes_of(batch, M, N, k, out, a, b, itemsize, out_size):
     """How TMA reads a and b and writes out; "copied" names the operands that must be copied first, because matrix units take 32-bit
     numbers along K alone. None where TMA cannot write out or read a 16-bit operand."""
-    a, b, out = [described(batch, *size, (s[0][0], *s[1:]), itemsize) for size, s in (((M, k), a), ((k, N), b), ((M, N), out))]
+    a, b = [described(batch, *size, (s[0][0], *s[1:]), itemsize) for size, s in (((M, k), a), ((k, N), b))]
+    out = described(batch, M, N, (out[0][0], *out[1:]), out_size)
     copied, padded = [], cdiv(k, 4) * 4
     if itemsize == 4:
         if a is None or a[0]:
             a, copied = (False, (batch, M, k), (M * padded, padded, 1)), ["a"]
         if b is None or not b[0]:
             b, copied = (True, (batch, N, k), (N * padded, padded, 1)), [*copied, "b"]
-    return None if a is None or b is None or out is None or out[0] else {"a": a, "b": b, "out": out, "copied": copied}
+    if a is None or b is None or out is None or out[0]:
+        return None
+    return {"a": a, "b": b, "out": out, "copied": copied, "sizes": (itemsize, out_size)}
 
 
 def described(batch, rows, columns, strides, itemsize):

@@ -79,24 +79,24 @@ def cycles(tiles, blocks, k, rate, itemsize, machine, start=START):
     return cdiv(tiles, machine[0]) * (max(block_m * block_n * k / rate, (block_m + block_n) * k * itemsize / LOADS) + start)
 
 
-def persistent(M, N, k, batch, machine, itemsize=2):
-    """Candidates by TMA; `machine` allows it and k is at least 64."""
+def persistent(M, N, k, batch, machine, itemsize=2, out_size=2):
+    """Candidates by TMA, for operands and a result of so many bytes a number; `machine` allows it and k is at least 64."""
     found = []
     for block_m, block_n, depth, warps, stages, pieces, rate in PERSISTENT:
         blocks, block_k = (block_m, block_n), 2 * depth // itemsize
-        if ((block_m + block_n) * block_k * stages + block_m * block_n // pieces) * itemsize <= machine[1] - 1024:
+        if (block_m + block_n) * 2 * depth * stages + block_m * block_n // pieces * out_size <= machine[1] - 1024:
             cost = cycles(tiles_of(M, N, batch, *blocks), blocks, k, 2 * PEAK["half"] // itemsize * rate, itemsize, machine)
             found.append((cost, dict(kernel="persistent", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
                                      num_stages=stages, PIECES=pieces)))
     return found
 
 
-def gluon(M, N, k, batch, machine, itemsize=2):
+def gluon(M, N, k, batch, machine, itemsize=2, out_size=2):
     """Candidates with the schedule written out, for Hopper."""
     found = []
     for block_m, block_n, depth, warps, most, pieces, consumers, rate in GLUON:
         blocks, block_k, tiles = (block_m, block_n), 2 * depth // itemsize, tiles_of(M, N, batch, block_m, block_n)
-        leaving = 2 * consumers * block_m * block_n // pieces * itemsize if pieces > 1 else block_m * block_n * itemsize
+        leaving = 2 * consumers * block_m * block_n // pieces * out_size if pieces > 1 else block_m * block_n * out_size
         stages = min(most, (machine[1] - 1024 - leaving) // ((block_m + block_n) * 2 * depth))
         start = START if consumers == 1 else START // 2 if tiles > machine[0] else 2 * START
         cost = cycles(tiles, blocks, k, 2 * PEAK["half"] // itemsize * rate, itemsize, machine, start)
