@@ -17,7 +17,7 @@ FAMILIES = {**anchors.FAMILIES, "host": "microseconds of Python per operator, ca
 MORE = {"cards": "every operator's workloads as its card declares them; only when it is named"}
 GEOMETRIC_AIM = {"memory": 1.6, "rows": 1.6, "matmul": 1.0, "attention": 1.0, "conv": 1.0}
 OF_COPY = 0.9                                                    # of the copy's bandwidth, what memory-bound rows are meant to reach
-SILENCE = 90                                                     # s: longer than any case takes
+SILENCE = 90                                                     # s: longer than the start takes
 
 
 def main(args):

@@ -10,6 +10,7 @@ from bench import anchors, clock, rows
 from bench.sides import Sides, apart
 from bench.watch import say
 
+PATIENCE = {True: 90, False: 300}                                # s without a word: a case, a whole program that PyTorch compiles
 ARITHMETIC = 50                                                  # operations a byte from which on arithmetic is the limit
 
 
@@ -29,7 +30,7 @@ def main():
     for number, (family, name, measure) in enumerate(work(args, sides, limits)):
         if number < args.start or args.only not in name:
             continue
-        say(begin=number, family=family, name=name)
+        say(begin=number, family=family, name=name, patience=PATIENCE[family in anchors.FAMILIES])
         try:
             found = measure()
         except Exception as error:                               # a row that fails is a row: the others go on

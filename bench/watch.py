@@ -2,6 +2,7 @@
 
 The process says what it does as JSON lines on its standard output (`say`); everything else that it prints is passed on.
 """
+import contextlib
 import json
 import os
 import queue
@@ -18,7 +19,7 @@ def say(**message):
 def watch(arguments, silence, deadline):
     """Start `python -m …` and yield what it says; the last message is {"end": sentence}, empty when all went well.
 
-    It is killed after `silence` seconds without a message, and at `deadline` (of time.monotonic).
+    It is killed after `silence` seconds without a word, and at `deadline` (of time.monotonic). A message may ask for more "patience".
     """
     process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                env={**os.environ, "PYTHONUNBUFFERED": "1"})
@@ -37,9 +38,12 @@ def watch(arguments, silence, deadline):
             code = process.wait()
             reason = "" if code == 0 else f"its process ended with {code}: {' '.join(last[-1:])}"
         elif line.startswith("{"):
-            yield json.loads(line)
+            message = json.loads(line)
+            silence = message.get("patience", silence)
+            yield message
         elif line.strip():
             last.append(line.strip())
             print(line, end="", flush=True)
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=20)
     yield {"end": reason}

@@ -109,6 +109,12 @@ def whole_numbers(name, *operands):
     return integers(name, *operands) and numbers(name, *operands)
 
 
+def _whole_workloads(made, arity):
+    n = 1 << 24
+    made.workloads(lambda make: [(f"{made.__name__} 16M int64", lambda: tuple([make(n, integer=True, low=1, high=9) for _ in range(arity)]),
+                                  8 * n * (arity + 1), n)])
+
+
 def _bits(name, doc, ufunc, draw=WHOLE, second=WHOLE, result=integers):
     made = binary(name, doc, ufunc, result=result)
 
@@ -121,6 +127,7 @@ def _bits(name, doc, ufunc, draw=WHOLE, second=WHOLE, result=integers):
         if second is WHOLE and name.startswith("bitwise"):
             yield make(4, **draw) > 0, make(4, **second) > 0
 
+    _whole_workloads(made, 2)
     return made
 
 
@@ -130,6 +137,7 @@ bitwise_xor = _bits("bitwise_xor", "input ^ other, bit by bit; on bools the excl
 bitwise_left_shift = _bits("bitwise_left_shift", "input · 2^other.", np.left_shift, second=SHIFTS, result=whole_numbers)
 bitwise_right_shift = _bits("bitwise_right_shift", "input / 2^other rounded down.", np.right_shift, second=SHIFTS, result=whole_numbers)
 bitwise_not = unary("bitwise_not", "~input, bit by bit; on bools the logical not.", np.invert, result=integers)
+_whole_workloads(bitwise_not, 1)
 
 
 def invert(input):
