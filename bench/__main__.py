@@ -11,15 +11,30 @@ AREAS = {
     "gpt2": "GPT-2 124M without a GPU: launches, host time and memory of a step, counted; the loss curve of a small one beside PyTorch",
     "gpu": "[FAMILY …] the table of anchors on a GPU, PyTorch in turns beside it",
     "tune": "[FAMILY …] time every candidate of every kernel, write tritorch/cuda/tables/sm_XX.json",
-    "gpu_day": "STEP: what a GPU is needed for, in steps that each end in time: build, test, bench, tune, again",
+    "gpu_day": "[STEP …] what a GPU is needed for, in steps that each end in time",
 }
 MODULES = {"import": "imports"}
 WITH_WORDS = ("gpu", "tune", "gpu_day")                          # what follows them are their own words
 
 
+EPILOG = """
+gpu FAMILY: memory, rows, index, optim, matmul, attention, conv, host, gpt2 (default: all of these), cards
+tune FAMILY: the first seven, gpt2, cards, or families of kernels as the tuner names them: softmax, matmul, strided, …
+gpu_day STEP, each within --minutes and with its output under --out (default: all, in this order):
+  smoke   a handful of operators and a training step, to see that anything works
+  build   compile every kernel and every candidate, on all cores
+  test    the tests that need a GPU, in several processes
+  bench   the table of anchors
+  tune    time the candidates, write the table of this architecture
+  again   the table of anchors once more
+With TRITORCH_CACHE_DIR a folder of compiled kernels can be carried along.
+"""
+
+
 def main():
-    parser = argparse.ArgumentParser(prog="python -m bench", formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     description="\n".join(f"{name:8}{what}" for name, what in AREAS.items()))
+    areas = "\n".join(f"{name:8}{what}" for name, what in AREAS.items())
+    parser = argparse.ArgumentParser(prog="python -m bench", formatter_class=argparse.RawDescriptionHelpFormatter, description=areas,
+                                     epilog=EPILOG)
     parser.add_argument("areas", nargs="*", metavar="AREA", help="default: host import")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that it runs, not to keep")
     parser.add_argument("--steps", type=int, default=800, help="train: steps of the loss curve")
@@ -36,10 +51,11 @@ def main():
     for area in words:
         if area not in AREAS:
             parser.error(f"expected an area among {', '.join(AREAS)}, got {area}")
+    code = 0
     for area in words:
         print(f"\n## {area}: {AREAS[area]}\n", flush=True)
-        sys.exit(importlib.import_module(f"bench.{MODULES.get(area, area)}").main(args)) if area in WITH_WORDS else importlib.import_module(
-            f"bench.{MODULES.get(area, area)}").main(args)
+        code = importlib.import_module(f"bench.{MODULES.get(area, area)}").main(args) or code
+    return code
 
 
-main()
+sys.exit(main())

@@ -28,7 +28,7 @@ def main(args):
         print(f"results: {rows.RESULTS}")
     if not (args.rehearse or usable()):
         print("gpu: expected an NVIDIA GPU, got none; --rehearse runs tiny shapes on the simulated device")
-        return
+        return 1
     if not args.rehearse:
         ahead.compile_all(families, minutes=args.minutes / 3)
     table = Table(args)
@@ -37,6 +37,7 @@ def main(args):
         start = table.fill(families, start, deadline)
     table.write()
     table.close()
+    return 0
 
 
 def usable():

@@ -1,13 +1,6 @@
-"""bench gpu_day STEP …: what a GPU is needed for, step by step; each ends within --minutes and leaves its output in --out.
+"""bench gpu_day [STEP …]: what a GPU is needed for, step by step; each ends within --minutes and leaves its output in --out.
 
-    build   compile every kernel and every candidate for this GPU, on all cores
-    test    the tests that need a GPU, in several processes at once
-    bench   the table of anchors with the tables as they are
-    tune    time every candidate, write the table of this architecture
-    again   the table of anchors once more, with what was tuned
-    smoke   a handful of operators and one training step, to see that anything works at all
-
-Steps run in the order given; without any, in the order of this list, smoke first. `--rehearse` runs all of it without a GPU.
+`python -m bench --help` says what the steps are. Without any, all of them run in order; `--rehearse` runs them without a GPU.
 """
 import os
 import shutil

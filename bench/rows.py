@@ -63,7 +63,11 @@ def processor():
 def commit():
     """The commit measured, with a + when the sources differ from it."""
     def git(*words):
-        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True).stdout.strip()
+        try:
+            return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True).stdout.strip()
+        except OSError:                                          # no git here
+            return ""
+
     changed = git("status", "--porcelain", "--", "tritorch", "triton_kernels", "tutorials")
     return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 

@@ -33,7 +33,7 @@ def main(args):
     deadline = time.monotonic() + 60 * args.minutes
     if not args.rehearse:
         ahead.compile_all(workloads, args.only, candidates=True, minutes=args.minutes / 2)
-    state = dict(workloads=workloads, families=families, only=args.only, known={}, broken={}, rehearse=args.rehearse, start=0)
+    state = dict(workloads=workloads, families=families, only=args.only, known={}, broken={}, unchecked=[], rehearse=args.rehearse, start=0)
     session = Session(state, table_path(args))
     while time.monotonic() < deadline and session.go(deadline):
         pass
@@ -81,8 +81,8 @@ class Session:
                 self.save()
                 self.state["start"] = message["begin"]
                 print(message["name"], flush=True)
-            elif "trying" in message:
-                trying = message["problem"], message["trying"]
+            elif "trying" in message or "checking" in message:
+                trying = message["problem"], message.get("trying")
             elif "chosen" in message:
                 trying = None
                 self.take(message)
@@ -97,6 +97,10 @@ class Session:
     def ended(self, reason, trying, before):
         if not reason or reason == "out of time":
             return False
+        if trying and trying[1] is None:
+            self.failed.append(f"{trying[0]}: the check of its candidates: {reason}")
+            self.state["unchecked"].append(trying[0])
+            return True
         if trying:
             self.refused.append(f"{trying[0]}: candidate {trying[1]}: {reason}")
             self.state["broken"].setdefault(trying[0], []).append(trying[1])

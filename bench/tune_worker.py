@@ -13,11 +13,12 @@ from bench.watch import say
 class Measurer:
     """Answers for the tuner: times the candidates that agree with the first, once for every problem.
 
-    `known`: what earlier processes chose, by problem. `broken`: {problem: places of candidates that ended a process}.
+    `known`: what earlier processes chose, by problem. `broken`: {problem: places of candidates that ended a process}; `unchecked`:
+    problems whose check ended one.
     """
 
-    def __init__(self, families, known, broken):
-        self.families, self.known, self.broken, self.busy = families, known, broken, False
+    def __init__(self, families, known, broken, unchecked):
+        self.families, self.known, self.broken, self.unchecked, self.busy = families, known, broken, unchecked, False
 
     def __call__(self, family, key, candidates, run, table):
         from tritorch.cuda import tuner
@@ -37,28 +38,12 @@ class Measurer:
         return candidates[place]
 
     def measure(self, problem, candidates, run):
-        from tritorch.cuda import driver, timing
+        from tritorch.cuda import timing
         from tritorch.cuda.device import current_device
         from tritorch.cuda.stream import current_handle
 
-        refused, agreement = {}, None
         good = [i for i in range(len(candidates)) if i not in self.broken.get(problem, ())]
-        say(problem=problem, trying=good[0])
-        try:
-            agreement = Agreement(run, candidates[good[0]])
-        except (driver.DriverError, MemoryError, RuntimeError) as error:
-            refused["check"] = first_line(error)
-        for i in good[1:]:
-            say(problem=problem, trying=i)
-            try:
-                wrong = agreement.refused(candidates[i]) if agreement else ""
-            except (driver.DriverError, RuntimeError) as error:
-                wrong = first_line(error)
-                driver.current().synchronize(current_device())   # raises where the device is broken: the next process leaves it out
-            if wrong:
-                refused[i] = wrong
-        if agreement:
-            agreement.close()
+        refused = self.check(problem, candidates, run, good)
         good = [i for i in good if i not in refused]
         times = timing.milliseconds(problem, [candidates[i] for i in good], run, current_handle(current_device()))
         best = timing.pick([candidates[i] for i in good], times) if good else candidates[0]
@@ -67,10 +52,42 @@ class Measurer:
             us={i: 1e3 * t for i, t in zip(good, times) if t < float("inf")})
         return place
 
+    def check(self, problem, candidates, run, good):
+        """{place: why} of the candidates that do not run or do not agree with the first."""
+        refused, agreement = {}, None
+        if problem not in self.unchecked and good:
+            say(problem=problem, checking=True)
+            try:
+                agreement = Agreement(run, candidates[good[0]])
+            except RuntimeError as error:                        # of the driver, or out of memory
+                refused["check"] = first_line(error)
+                synchronize()
+        for i in good[1:] if agreement else good:
+            say(problem=problem, trying=i)
+            try:
+                run(candidates[i])
+                wrong = agreement.refused(candidates[i]) if agreement else ""
+            except RuntimeError as error:
+                wrong = first_line(error)
+            synchronize()
+            if wrong:
+                refused[i] = wrong
+        if agreement:
+            agreement.close()
+        return refused
+
+
+def synchronize():
+    """Raises where the device is broken: the next process leaves out what did it."""
+    from tritorch.cuda import driver
+    from tritorch.cuda.device import current_device
+
+    driver.current().synchronize(current_device())
+
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("state", help="JSON: workloads, families, only, known, broken, rehearse, start")
+    parser.add_argument("state", help="JSON: workloads, families, only, known, broken, unchecked, rehearse, start")
     args = json.loads(parser.parse_args().state)
     from tritorch.cuda import driver, tuner
 
@@ -79,7 +96,7 @@ def main():
         driver.hardware_tiles = True                             # the simulated device's own tiles leave nothing to choose
 
     size = anchors.tiny if args["rehearse"] else anchors.real
-    with tuner.measuring(Measurer(args["families"], args["known"], args["broken"])):
+    with tuner.measuring(Measurer(args["families"], args["known"], args["broken"], args["unchecked"])):
         for number, (family, name, program) in enumerate(programs(args["workloads"], Sides(alone=True), size)):
             if number < args["start"] or args["only"] not in name:
                 continue

@@ -40,7 +40,7 @@ def test_wrong_results_are_refused_and_inputs_are_put_back():
 
 
 def state(**more):
-    return dict(workloads=["rows"], families=[], only="softmax", known={}, broken={}, rehearse=True, start=0, **more)
+    return dict(workloads=["rows"], families=[], only="softmax", known={}, broken={}, unchecked=[], rehearse=True, start=0, **more)
 
 
 def test_rehearsal_writes_a_table_elsewhere(tmp_path):
@@ -69,15 +69,17 @@ CHOSEN = {"problem": PROBLEM, "chosen": 1, "use": {"B": 2}, "candidates": [{"B":
 
 
 def test_a_candidate_that_hangs_is_left_out_by_the_next_process(tmp_path, monkeypatch, capsys):
-    asked = speak(monkeypatch, [{"begin": 3, "name": "x"}, {"problem": PROBLEM, "trying": 2}, {"end": "it hangs"}],
+    asked = speak(monkeypatch, [{"begin": 3, "name": "x"}, {"problem": PROBLEM, "checking": True}, {"end": "it hangs"}],
+                  [{"begin": 3, "name": "x"}, {"problem": PROBLEM, "trying": 2}, {"end": "it hangs"}],
                   [{"begin": 3, "name": "x"}, CHOSEN, {"begin": 4, "name": "y"}, {"end": "its process ended with 1"}],
                   [{"begin": 5, "name": "z"}, {"end": ""}])
     session = tune.Session(state(), tmp_path / "sm_90.json")
     while session.go(time.monotonic() + 60):
         pass
     session.close()
-    assert asked[1]["broken"] == {PROBLEM: [2]} and asked[1]["start"] == 3
-    assert asked[2]["known"] == {PROBLEM: 1} and asked[2]["start"] == 5
+    assert asked[1]["unchecked"] == [PROBLEM] and not asked[1]["broken"]
+    assert asked[2]["broken"] == {PROBLEM: [2]} and asked[2]["start"] == 3
+    assert asked[3]["known"] == {PROBLEM: 1} and asked[3]["start"] == 5
     assert "gain over the first candidate 1.500" in capsys.readouterr().out
     assert json.loads(Path(tmp_path / "sm_90.json").read_text()) == {"softmax": [{"key": ["half", 64], "use": {"B": 2}}]}
 
