@@ -16,22 +16,23 @@ from triton_kernels.rows import again, store_line
 
 
 @triton.jit
-def channel(m, n, N, groups, inner, GROUPED: tl.constexpr):
-    """Index of the weight of row m, column n."""
-    return (m % groups) * (N // inner) + n // inner if GROUPED else n
-
-
-@triton.jit
-def parameter(w_ptr, m, n, inside, N, groups, inner, GROUPED: tl.constexpr):
-    """The weights of a tile, or those of its columns where all rows have the same."""
-    valid = inside & (n < N) if GROUPED else n < N
-    return tl.load(w_ptr + channel(m, n, N, groups, inner, GROUPED), mask=valid, other=0, eviction_policy="evict_last")
+def parameter(w_ptr, m, start, inside, N, groups, inner, SHARED: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The weights of the columns from `start` on: one line for all rows, or where SHARED those of each row's channels. SHARED neighbours
+    are of one channel, which is then looked up once for all of them."""
+    if SHARED:
+        k = start // SHARED + tl.arange(0, BLOCK_N // SHARED)[None, :]
+        at = (m % groups) * (N // inner) + k // (inner // SHARED)
+        w = tl.load(w_ptr + at, mask=inside & (k * SHARED < N), other=0)
+        return tl.reshape(tl.broadcast_to(w[:, :, None], (m.shape[0], BLOCK_N // SHARED, SHARED)), (m.shape[0], BLOCK_N))
+    else:
+        n = start + tl.arange(0, BLOCK_N)[None, :]
+        return tl.load(w_ptr + n, mask=n < N, other=0, eviction_policy="evict_last")
 
 
 @triton.jit
 def norm_kernel(
     out_ptr, mean_ptr, rstd_ptr, x_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner, eps,
-    CENTER: tl.constexpr, GROUPED: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
+    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
     LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Normalize rows and keep their statistics."""
@@ -51,9 +52,9 @@ def norm_kernel(
                 x = tl.load(x_rows + offsets(n, shape_n, stride_n, len(shape_n)), mask=valid, other=0, eviction_policy="evict_first")
                 y = (x.to(ACC) - mean) * rstd
                 if w_ptr is not None:
-                    y *= parameter(w_ptr, m, n, inside, N, groups, inner, GROUPED).to(ACC)
+                    y *= parameter(w_ptr, m, j, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
                 if b_ptr is not None:
-                    y += parameter(b_ptr, m, n, inside, N, groups, inner, GROUPED).to(ACC)
+                    y += parameter(b_ptr, m, j, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
                 tl.store(out_rows + offsets(n, shape_n, stride_n), y, mask=valid)
         else:
             valid = inside & (lane < N)
@@ -68,9 +69,9 @@ def norm_kernel(
             rstd = 1 / tl.sqrt(tl.sum(square, 1, keep_dims=True) / N + eps)
             y *= rstd
             if w_ptr is not None:                                        # not before: it would take registers, and is in the cache
-                y *= parameter(w_ptr, m, lane, inside, N, groups, inner, GROUPED).to(ACC)
+                y *= parameter(w_ptr, m, 0, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
             if b_ptr is not None:
-                y += parameter(b_ptr, m, lane, inside, N, groups, inner, GROUPED).to(ACC)
+                y += parameter(b_ptr, m, 0, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
             tl.store(out_rows + offsets(lane, shape_n, stride_n), y, mask=valid)
         if CENTER:
             tl.store(mean_ptr + offsets(m, shape_m, stride_m, RANK), mean, mask=inside)
@@ -128,7 +129,7 @@ def norm_slope(gw, x, rstd, shift, slope, CENTER: tl.constexpr):
 @triton.jit
 def norm_backward_kernel(
     gx_ptr, gw_ptr, gb_ptr, g_ptr, x_ptr, mean_ptr, rstd_ptr, w_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner,
-    CENTER: tl.constexpr, GROUPED: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr,
+    CENTER: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Gradient of rows; with PARTIAL every program also adds up gw and gb of all its rows, one line of (programs, N) each."""
@@ -154,7 +155,7 @@ def norm_backward_kernel(
                 g, x = norm_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last")
                 g = g.to(ACC)
                 if w_ptr is not None:
-                    g *= parameter(w_ptr, m, n, inside, N, groups, inner, GROUPED).to(ACC)
+                    g *= parameter(w_ptr, m, j, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
                 sum_g += g
                 sum_gx += g * ((x.to(ACC) - mean) * rstd)
             shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
@@ -163,7 +164,7 @@ def norm_backward_kernel(
                 g, x = norm_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first")
                 g = g.to(ACC)
                 if w_ptr is not None:
-                    g *= parameter(w_ptr, m, n, inside, N, groups, inner, GROUPED).to(ACC)
+                    g *= parameter(w_ptr, m, j, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
                 gx = norm_slope(g, (x.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
                 tl.store(gx_rows + offsets(n, shape_n, stride_n), gx, mask=inside & (n < N))
         else:
@@ -172,7 +173,7 @@ def norm_backward_kernel(
             first_x, second_x = (x.to(ACC) - mean) * rstd, (again(x, ACC) - mean) * rstd
             first, second = first_g, second_g
             if w_ptr is not None:
-                w = parameter(w_ptr, m, lane, inside, N, groups, inner, GROUPED)
+                w = parameter(w_ptr, m, 0, inside, N, groups, inner, SHARED, BLOCK_N)
                 first, second = first * w.to(ACC), second * again(w, ACC)
             if CENTER:
                 shift, slope = tl.reduce((first, first * first_x), 1, affine_combine, keep_dims=True)

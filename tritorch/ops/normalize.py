@@ -13,7 +13,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, sentence
 from tritorch.ops.reduce import Monoid, reduce_rows, single, sums_along
-from tritorch.ops.rows import WIDEST_SUMS, rows, start_rows, start_sums
+from tritorch.ops.rows import WIDEST_SUMS, rows, start_rows, start_sums, vector_of
 from tritorch.tensor import strided
 
 K = kernels("normalize")
@@ -39,7 +39,13 @@ def normalize_rows(out, mean, rstd, x, weight, bias, eps, dims, groups=1, inner=
         args = (out, mean, rstd, x, contiguous(weight), contiguous(bias), shape_m, stride_m, shape_n, stride_n, M, N, groups, inner,
                 scalar(eps, acc))
         start_rows(K.norm_kernel, "layer_norm" if center else "rms_norm", geometry._replace(across=False), x.dtype, args, CENTER=center,
-                   GROUPED=groups > 1 or inner > 1, ACC=getattr(K.tl, acc.name))
+                   SHARED=shared(geometry, groups, inner, x.dtype), ACC=getattr(K.tl, acc.name))
+
+
+def shared(geometry, groups, inner, dtype):
+    """How many neighbours surely share a weight in group norm; 0: it is not group norm."""
+    vector = vector_of(geometry, dtype.itemsize)
+    return 0 if groups == inner == 1 else vector if inner % vector == 0 else 1
 
 
 def normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, dims, groups=1, inner=1):
@@ -49,7 +55,7 @@ def normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, dims, groups=1
     geometry = rows(x.shape, dims, gx.strides, g.strides, x.strides, first.strides, rstd.strides)
     M, shape_m, stride_m, N, shape_n, stride_n, *_ = geometry
     args = (g, x, mean, rstd, contiguous(weight), shape_m, stride_m, shape_n, stride_n, M, N, groups, inner)
-    constexprs = dict(CENTER=center, GROUPED=groups > 1 or inner > 1, ACC=getattr(K.tl, acc.name))
+    constexprs = dict(CENTER=center, SHARED=shared(geometry, groups, inner, x.dtype), ACC=getattr(K.tl, acc.name))
     if gw is not None and 0 < M and N <= WIDEST_SUMS:
         start_sums(K.norm_backward_kernel, "layer_norm_sums" if center else "rms_norm_sums", geometry, x.dtype, (gx,),
                    (gw, gb) if center else (gw, None), args, PARTIAL=True, **constexprs)

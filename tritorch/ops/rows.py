@@ -131,7 +131,7 @@ def row_tiles(M, N, across, simulated):
     if simulated:
         return (_row_tile(min(half(M), 1024), width if N < 300 else 256, 4),)
     if across:
-        whole = [(m, width, min(max(m * width // 512, 1), 32)) for m in (64, 32, 16) if m * width <= 16384]
+        whole = [(m, width, min(max(m * width // 512, 1), 32)) for m in (64, 32, 16) if m * width <= 8192]
         return _distinct([_row_tile(min(m, height), min(n, width), w) for m, n, w in (*whole, *ACROSS)])
     short = SHORT if width < 16384 else ((0, 32, 1, 0), (0, 16, 1, 0), (0, 16, 2, 1), (0, 32, 2, 1))
     tiles = [(min(max(size // width, 1), height), each, stages, per_sm) for size, each, stages, per_sm in short]
