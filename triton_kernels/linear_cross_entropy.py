@@ -9,6 +9,8 @@ for lse, and once more, from the cache, for the gradient, which may take the pla
 import triton
 import triton.language as tl
 
+from triton_kernels.rows import online, online_rows
+
 
 @triton.jit
 def class_weights(w_ptr, n, N, ACC: tl.constexpr):
@@ -19,17 +21,9 @@ def class_weights(w_ptr, n, N, ACC: tl.constexpr):
 
 
 @triton.jit
-def combine(a, s, b, t):
-    """Sums s and t of exponentials relative to a and b, as one. Equal largest values, infinities too, have ratio 1."""
-    ratio = tl.exp(tl.where(a == b, 0.0, -tl.abs(a - b)))
-    left = (a >= b) | (a != a)
-    return tl.where(left, a, b), tl.where(left, s + t * ratio, s * ratio + t)
-
-
-@triton.jit
 def loss_and_gradient_kernel(
     loss_ptr, weight_ptr, gx_ptr, x_ptr, target_ptr, w_ptr, sum_w_ptr, stride_gxm, stride_xm, stride_target, N, ignore_index, smoothing,
-    SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr,
+    SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr,
 ):
     """Loss, weight of the target and gradient of the row that the program owns; columns lie next to each other."""
     m = tl.program_id(0).to(tl.int64)
@@ -40,26 +34,28 @@ def loss_and_gradient_kernel(
     x_row, gx_row = x_ptr + m * stride_xm, gx_ptr + m * stride_gxm
     picked = tl.load(x_row + target, mask=counts, other=0).to(ACC)        # before the gradient is there: the sums between are barriers
     hit = tl.where(counts, class_weights(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
-    lane = tl.arange(0, BLOCK_N)
-    top = tl.full((BLOCK_N,), float("-inf"), ACC)
-    total = tl.zeros((BLOCK_N,), ACC)
-    dot = tl.zeros((BLOCK_N,), ACC)
-    weights = tl.zeros((BLOCK_N,), ACC)
+    lane = tl.arange(0, BLOCK_N)[None, :]
+    top = tl.full((1, LANES), float("-inf"), ACC)
+    total = tl.zeros((1, LANES), ACC)
+    if SMOOTH:
+        dot = tl.zeros((1, BLOCK_N), ACC)
+        weights = tl.zeros((1, BLOCK_N), ACC)
     for j in range(0, N, BLOCK_N):
         n = j + lane
         x = tl.load(x_row + n, mask=n < N, other=float("-inf")).to(ACC)
-        top, total = combine(top, total, x, tl.where(n < N, 1, 0).to(ACC))
+        top, total = online(top, total, x, LANES, VEC)
         if SMOOTH:
             w = class_weights(w_ptr, n, N, ACC)
             weights += w
             dot += tl.where(n < N, w * x, 0)
-    top, total = tl.reduce((top, total), 0, combine)
+    tops, totals = online_rows(top, total)
+    top, total = tl.max(tops, 0), tl.sum(totals, 0)                      # of the one row
     log_total = tl.where(total == 0, 0, tl.log(total))
     loss = hit * (log_total + (top - picked))                             # in this order large logits cancel exactly
     tl.store(weight_ptr + m, hit)
     mass = hit
     if SMOOTH:
-        loss = (1 - smoothing) * loss + smoothing / N * (tl.sum(weights, 0) * (top + log_total) - tl.sum(dot, 0))
+        loss = (1 - smoothing) * loss + smoothing / N * (tl.sum(weights) * (top + log_total) - tl.sum(dot))
         hit = (1 - smoothing) * hit
         mass = hit + (smoothing / N * tl.load(sum_w_ptr).to(ACC) if sum_w_ptr is not None else smoothing)
     tl.store(loss_ptr + m, tl.where(counts, loss, 0))

@@ -326,11 +326,6 @@ def std_finish(mean, square, n, count, param):
     return (tl.sqrt(square / tl.maximum(count - param, 0.0)),)
 
 
-@triton.jit
-def mean_var_finish(mean, square, n, count, param):
-    return mean, square / count
-
-
 # ------------------------------------------------------------------ gradients of scale and shift: Σ g · (x - mean) · rstd and Σ g
 @triton.jit
 def affine_lift(g, x, mean, rstd, index, valid, param, IDENTITY: tl.constexpr):
@@ -340,11 +335,6 @@ def affine_lift(g, x, mean, rstd, index, valid, param, IDENTITY: tl.constexpr):
 @triton.jit
 def scale_lift(g, x, rstd, index, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid, g * (x * rstd), 0),)
-
-
-@triton.jit
-def affine_var_lift(g, x, mean, var, index, valid, param, IDENTITY: tl.constexpr):
-    return tl.where(valid, g * ((x - mean) * (1 / tl.sqrt(var + param))), 0), tl.where(valid, g, 0)
 
 
 @triton.jit

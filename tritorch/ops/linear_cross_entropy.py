@@ -32,7 +32,7 @@ from tritorch.tensor import empty, strided
 
 K = kernels("linear_cross_entropy")
 BUFFER = 1 << 29                                                         # bytes; each piece adds a pass over the gradient of the weight
-SHAPES = (8192, 16), (8192, 8), (4096, 8), (4096, 4), (2048, 4)              # the first keeps the rows under way, 26 MB of bf16, in L2
+SHAPES = (16384, 32), (8192, 16), (8192, 8), (4096, 8), (4096, 4), (2048, 4)  # the first keeps the rows under way, 26 MB of bf16, in L2
 CANDIDATES = [dict(BLOCK_N=block, num_warps=warps) for block, warps in SHAPES]
 
 
@@ -235,10 +235,10 @@ def sum_cuda(total, divisor, gx, gw, gb, x, w, b, target, weight, ignore_index, 
         options = dict(SMOOTH=label_smoothing > 0, ACC=getattr(K.tl, acc.name))
 
         def run(candidate, out=None):
-            out = logits if out is None else out
+            out, vec = logits if out is None else out, min(16 // x.dtype.itemsize, candidate["BLOCK_N"])
             launch(K.loss_and_gradient_kernel, (rows,), part(losses, span), part(weights, span), out, logits, part(target, span), weight,
                    sum_w, out.strides[0], logits.strides[0], target.strides[0], classes, ignore_index, scalar(label_smoothing, acc),
-                   **options, **candidate)
+                   **options, **candidate, VEC=vec, LANES=min(32 * candidate.get("num_warps", 4), candidate["BLOCK_N"] // vec))
 
         run(choice(x.dtype, classes, lambda candidate: run(candidate, empty(logits.shape, x.dtype, x.device))))
 
