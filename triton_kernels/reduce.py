@@ -62,11 +62,11 @@ def reduce_kernel(
     With SPLIT the states are stored, as (splits, M), instead of the OUTS results. EVEN: rows and columns fill all tiles.
     """
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    start = tl.program_id(1) * chunk
-    stop = tl.minimum(start + chunk, N)
-    lane = tl.arange(0, BLOCK_N)
+    piece, lane = tl.program_id(1), tl.arange(0, BLOCK_N)
     if WIDE:
-        lane = lane.to(tl.int64)
+        piece, lane = piece.to(tl.int64), lane.to(tl.int64)
+    start = piece * chunk
+    stop = tl.minimum(start + chunk, N)
     n = start + lane
     valid = tl.full((BLOCK_M, BLOCK_N), True, tl.int1)
     if not EVEN:

@@ -15,8 +15,8 @@ from triton_kernels.reduce import logsumexp_combine, offsets, prod_combine, sum_
 def scan_kernel(
     out_ptrs, x_ptrs, prefix_ptrs, shape_m, stride_m, stride_n, M, N, chunk,
     LIFT: tl.constexpr, COMBINE: tl.constexpr, SCAN: tl.constexpr, FINISH: tl.constexpr, IDENTITY: tl.constexpr, ACC: tl.constexpr,
-    REVERSE: tl.constexpr, PREFIX: tl.constexpr, TOTALS: tl.constexpr, EVEN: tl.constexpr, LOOP: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    REVERSE: tl.constexpr, PREFIX: tl.constexpr, TOTALS: tl.constexpr, EVEN: tl.constexpr, LOOP: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Program (i, c) scans columns [c * chunk, (c + 1) * chunk) of rows [i * BLOCK_M, (i + 1) * BLOCK_M).
 
@@ -27,14 +27,15 @@ def scan_kernel(
     RANK: tl.constexpr = len(shape_m)
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     inside = m < M
-    piece = tl.program_id(1)
+    piece, lane = tl.program_id(1), tl.arange(0, BLOCK_N)[None, :]
+    if WIDE:
+        piece, lane = piece.to(tl.int64), lane.to(tl.int64)
     stop = tl.minimum((piece + 1) * chunk, N)
-    lane = tl.arange(0, BLOCK_N)[None, :]
 
     nothing = ()
     for _ in tl.static_range(len(x_ptrs)):
         nothing = nothing + (tl.zeros((BLOCK_M, 1), ACC),)
-    carry = LIFT(*nothing, m.to(tl.int32) * 0, m < 0, IDENTITY)
+    carry = LIFT(*nothing, m.to(lane.dtype) * 0, m < 0, IDENTITY)
     if PREFIX:
         before = ()
         for k in tl.static_range(len(prefix_ptrs)):

@@ -46,7 +46,7 @@ def scan_rows(outs, inputs, dim, lift, combine, finish, states, acc, identity=0,
     """Scan `inputs` along `dim` into `outs` on the GPU: in one launch or, where there are few long rows, in three."""
     shape = inputs[0].shape
     geometry = rows(shape, (dim,) if shape else (), *[t.strides for t in (*outs, *inputs)])
-    M, shape_m, stride_m, N, _, stride_n, across, _ = geometry
+    M, shape_m, stride_m, N, _, stride_n, across, wide = geometry
     if not M or not N:
         return
     monoid = {"LIFT": getattr(K, lift + "_lift"), "COMBINE": getattr(K, combine + "_combine"), "SCAN": getattr(K, combine + "_scan"),
@@ -59,7 +59,7 @@ def scan_rows(outs, inputs, dim, lift, combine, finish, states, acc, identity=0,
 
         def stage(targets, prefix, **kind):
             launch(K.scan_kernel, (cdiv(M, m), pieces), targets, tuple(inputs), prefix, shape_m, stride_m, stride_n, M, N, chunk, **monoid,
-                   **kind, EVEN=even, LOOP=chunk > n, BLOCK_M=m, BLOCK_N=n, num_warps=warps)
+                   **kind, EVEN=even, LOOP=chunk > n, WIDE=wide, BLOCK_M=m, BLOCK_N=n, num_warps=warps)
 
         totals = ()
         if pieces > 1:
