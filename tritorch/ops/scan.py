@@ -18,7 +18,7 @@ K = kernels("scan")
 CummaxResult, CumminResult = namedtuple("cummax", "values indices"), namedtuple("cummin", "values indices")
 
 
-WAYS = ((4096, 4), (4096, 8), (2048, 4), (8192, 8), (8192, 16), (16384, 16), (1024, 4))
+WAYS = ((4096, 4), (4096, 8), (2048, 4), (8192, 8), (8192, 16), (1024, 4))
 """Elements of a tile (half of it where the state is more than one value) and warps."""
 
 

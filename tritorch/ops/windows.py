@@ -15,7 +15,7 @@ from tritorch.ops.windows_cpu import counts, spread_windows, sum_windows
 from tritorch.shape import cdiv, extent, next_power_of_2
 
 K = kernels("pooling")
-UNROLLED = 25                                                            # elements of the largest window whose loop is unrolled
+UNROLLED = 9                                                             # elements of the largest window whose loop is unrolled
 HALVES = (types.float16.numpy, types.bfloat16.numpy)
 
 
@@ -43,10 +43,10 @@ def launch_places(kernel, outs, ins, shape, *attributes, **options):
 def _blocks(size, channels_first, channels, places):
     """Tiles of planes × places: along the channels where they are next to each other in memory, else along the places."""
     if channels_first:
-        wanted = [(64, 16, 4), (64, 32, 4), (32, 32, 4), (64, 8, 4), (128, 16, 8)]
+        wanted = [(64, 16, 4), (64, 8, 4), (32, 32, 4), (128, 16, 8), (64, 32, 8)]
     else:                                                                # what a place needs is computed once for all planes of a thread
         along = even_parts(places, 256)
-        wanted = [(total // along, along, warps) for total, warps in ((1024, 4), (512, 4), (256, 4), (2048, 4), (1024, 8))]
+        wanted = [(total // along, along, warps) for total, warps in ((1024, 4), (512, 4), (256, 4), (2048, 8), (1024, 8))]
     return [{"BLOCK_C": tile(min(m, next_power_of_2(channels) if channels_first else m), 16),
              "BLOCK_P": tile(min(k, next_power_of_2(places)), min(4096, next_power_of_2(places))), "num_warps": w} for m, k, w in wanted]
 
