@@ -1,4 +1,4 @@
-"""Functions of whole rows or images: softmax, norms, losses, pooling."""
+"""Functions of whole rows or images: softmax, norms, rotary embedding, losses, pooling."""
 from bench.anchors import Case, Input, backward, half, of
 
 
@@ -8,6 +8,23 @@ def both(name, function, inputs, wrt, out, forward_bytes, backward_bytes, **more
     graded = [Input(i.shape, i.dtype, i.high, k in wrt, i.own, i.nhwc) for k, i in enumerate(inputs)]
     more = {**more, "compare": slice(None)}
     yield Case(f"{name} bwd", backward(function, wrt), [out, *graded], backward_bytes, **more)
+
+
+def add_norm(T, x, residual, w, b):
+    """The norm of a stream after an addition to it, which is kept as well: one kernel, or PyTorch's two."""
+    fused = getattr(T.nn.functional, "dropout_add_layer_norm", None)
+    if fused is not None:
+        return fused(x, residual, w.shape, w, b)[0]
+    return T.nn.functional.layer_norm(residual + x, w.shape, w, b)
+
+
+def rotary(T, x, cos, sin):
+    """Rotary position embedding of (batch, heads, T, D): one kernel, or the usual composition."""
+    fused = getattr(T.nn.functional, "rotary_embedding", None)
+    if fused is not None:
+        return fused(x, cos, sin)
+    a, b = x.chunk(2, -1)
+    return T.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
 def cases(size):
@@ -20,6 +37,10 @@ def cases(size):
                         half(rows, n), 2 * e, 3 * e)
         yield from both(f"rms_norm {shown}", lambda T, x, w: T.nn.functional.rms_norm(x, w.shape, w), [x, w], [0, 1], half(rows, n),
                         2 * e, 3 * e)
+        yield Case(f"add and layer_norm {shown}", of(add_norm), [x, x, w, b], 4 * e)
+    shape = size(4, 32, 4096, 128)
+    e, table = 2 * shape[0] * shape[1] * shape[2] * shape[3], half(shape[2], shape[3] // 2)
+    yield from both("rotary bf16 4x32x4096x128", rotary, [half(*shape), table, table], [0], half(*shape), 2 * e, 2 * e)
     for vocabulary in (32768, 50304, 131072):
         rows, n = size(8192, vocabulary)
         x, target, e = half(rows, n), Input((rows,), "int64", high=n), 2 * rows * n
