@@ -21,7 +21,8 @@ EPILOG = """
 gpu FAMILY: memory, rows, index, optim, matmul, attention, conv, host, gpt2 (default: all of these), cards
 tune FAMILY: the first seven, gpt2, cards, or families of kernels as the tuner names them: softmax, matmul, strided, …
 gpu_day STEP, each within --minutes and with its output under --out (default: all, in this order):
-  smoke   a handful of operators and a training step, to see that anything works
+  smoke   a handful of operators and a training step, to see that anything works; then each kind of kernel for products and attention
+          by itself: one that hangs or is wrong is left out by the later steps (TRITORCH_AVOID=kind,kind for other commands)
   build   compile every kernel and every candidate, on all cores
   test    the tests that need a GPU, in several processes
   bench   the table of anchors

@@ -6,12 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 from bench import rows, shards
 
 STEPS = ("smoke", "build", "test", "bench", "tune", "again")
+SECONDS = 90                                                     # for a kind of kernel to compile and to prove itself
 PARTS = 12                                                       # processes of tests: they compile on the host and share the GPU
 SMOKE = """
 import tritorch as torch
@@ -43,6 +45,28 @@ print("losses of 20 steps", [round(v, 3) for v in losses])
 assert losses[-1] < losses[0]
 """
 
+KINDS = ("plain", "persistent", "specialized", "gluon")          # of kernels that the tuner chooses among for products and attention
+KIND = """
+import tritorch as torch
+torch.manual_seed(0)
+F, size, sizes = torch.nn.functional, SIZE, SHAPE
+for transposed in range(4):
+    x, y = (torch.randn(size, size).bfloat16() for _ in range(2))
+    x, y = x.t() if transposed & 1 else x, y.t() if transposed & 2 else y
+    got, want = (x.cuda() @ y.cuda()).cpu().float(), x.float() @ y.float()
+    assert (got - want).abs().max() <= 0.02 * want.abs().max(), "product"
+for width in (64, 128):
+    q, k, v = (torch.randn(*sizes, width).bfloat16().requires_grad_() for _ in range(3))
+    there = [t.detach().cuda().requires_grad_() for t in (q, k, v)]
+    want = F.scaled_dot_product_attention(*(t.float() for t in (q, k, v)), is_causal=True)
+    got = F.scaled_dot_product_attention(*there, is_causal=True)
+    weight = torch.randn(*want.shape)
+    (want * weight).sum().backward()
+    (got * weight.cuda().bfloat16()).sum().backward()
+    for ours, theirs in zip((got, *(t.grad for t in there)), (want, *(t.grad for t in (q, k, v)))):
+        assert (ours.detach().cpu().float() - theirs.float()).abs().max() <= 0.05 * theirs.float().abs().max(), f"attention {width}"
+"""
+
 
 def main(args):
     steps = args.families or STEPS
@@ -67,15 +91,16 @@ def logged(command, log, deadline, **environment):
     with open(log, "w", encoding="utf-8") as file:
         process = subprocess.Popen([sys.executable, *command], cwd=rows.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    env={**os.environ, "PYTHONUNBUFFERED": "1", **environment})
+        alarm = threading.Timer(max(deadline - time.monotonic(), 0), process.kill)       # also of a process that says nothing any more
+        alarm.start()
         try:
             for line in process.stdout:
                 print(line, end="", flush=True)
                 file.write(line)
                 file.flush()
-                if time.monotonic() > deadline:
-                    process.kill()
             return process.wait()
         finally:
+            alarm.cancel()
             process.kill()
 
 
@@ -86,7 +111,19 @@ def words(args, deadline):
 
 
 def smoke(args, folder, deadline):
-    return logged(["-c", SMOKE], folder / "smoke.log", deadline, **({"TRITORCH_CUDA": "simulated"} if args.rehearse else {}))
+    device = {"TRITORCH_CUDA": "simulated"} if args.rehearse else {}
+    code = logged(["-c", SMOKE], folder / "smoke.log", deadline, **device)
+    program = KIND.replace("SIZE", "50" if args.rehearse else "2000").replace("SHAPE", "(1, 2, 50)" if args.rehearse else "(2, 8, 700)")
+    bad = []
+    for kind in KINDS:
+        others, limit = ",".join(k for k in KINDS if k != kind), min(deadline, time.monotonic() + SECONDS)
+        if logged(["-c", program], folder / f"smoke_{kind}.log", limit, TRITORCH_AVOID=others, **device):
+            bad.append(kind)
+        print(f"{kind} kernels: {'WRONG, or hanging' if kind in bad else 'right'}", flush=True)
+    if bad:
+        os.environ["TRITORCH_AVOID"] = ",".join(bad)
+        print(f"from here on: TRITORCH_AVOID={','.join(bad)}", flush=True)
+    return code or int(bool(bad))
 
 
 def build(args, folder, deadline):

@@ -1,5 +1,6 @@
 """The day with a GPU, without one: tests divided among processes that may die, steps that end in time."""
 import argparse
+import os
 import time
 
 import pytest
@@ -62,6 +63,7 @@ def test_steps_in_a_rehearsal(tmp_path, capsys):
     pytest.importorskip("triton")
     assert day(tmp_path, "smoke", "bench", "tune") == 0, capsys.readouterr().out
     assert "losses of 20 steps" in (tmp_path / "smoke.log").read_text()
+    assert "gluon kernels: right" in capsys.readouterr().out
     assert "softmax" in (tmp_path / "bench" / "gpu.json").read_text() and "0 candidates refused" in (tmp_path / "tune.log").read_text()
 
 
@@ -70,7 +72,17 @@ def test_unknown_steps_are_refused(tmp_path, capsys):
     assert "expected steps among smoke, build, test, bench, tune, again, got bnech" in capsys.readouterr().out
 
 
-def test_a_step_ends_in_time(tmp_path):
+def test_a_kind_of_kernel_that_hangs_is_avoided(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(gpu_day, "SMOKE", "")
+    monkeypatch.setattr(gpu_day, "SECONDS", 3)
+    monkeypatch.setattr(gpu_day, "KIND", "import os, time\nif 'gluon' not in os.environ['TRITORCH_AVOID']: time.sleep(60)")
+    monkeypatch.setenv("TRITORCH_AVOID", "")
+    assert day(tmp_path, "smoke") == 1
+    assert "gluon kernels: WRONG" in capsys.readouterr().out and os.environ["TRITORCH_AVOID"] == "gluon"
+
+
+@pytest.mark.parametrize("says", ["print('.', flush=True)", ""])
+def test_a_step_ends_in_time(says, tmp_path):
     start = time.monotonic()
-    program = "import time\nwhile True: print('.', flush=True); time.sleep(0.1)"
+    program = f"import time\nwhile True: {says or None}; time.sleep(0.1)"
     assert gpu_day.logged(["-c", program], tmp_path / "log", start + 1) != 0 and time.monotonic() < start + 20

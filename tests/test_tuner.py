@@ -267,3 +267,12 @@ def test_a_dry_device_takes_a_training_step_of_any_size():
     finally:
         driver.use(before)
     assert any("matmul" in spec.kernel.__name__ for spec in record.values())
+
+
+def test_kernels_that_are_to_be_avoided_are_left_out(clock, monkeypatch):
+    ways = [{"kernel": "gluon", "BLOCK": 1}, {"kernel": "plain", "BLOCK": 2}, {"kernel": "plain", "BLOCK": 3}]
+    monkeypatch.setenv("TRITORCH_AVOID", "gluon,other")
+    assert tuner.choose("family", (1,), ways)["BLOCK"] == 2 and tuner.choose("family", (2,), ways[:1])["BLOCK"] == 1
+    monkeypatch.delenv("TRITORCH_AVOID")
+    tuner.forget()
+    assert tuner.choose("family", (1,), ways)["BLOCK"] == 1

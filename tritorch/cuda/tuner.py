@@ -50,12 +50,16 @@ def choose(family: str, key: Hashable, candidates: Sequence[dict], kernel: Any =
 
     `key` is what the best choice depends on: sizes, dtypes. `kernel` is the kernel, so that a change of its source voids
     what was measured. `run(candidate)` launches it; it may be called many times, so it must not accumulate into its output.
+    TRITORCH_AVOID=gluon,persistent leaves out candidates whose "kernel" is named there, if others remain: a way around a kernel
+    that a GPU or a version of Triton does not get along with.
     """
     if _forced and family in _forced:
         return _forced[family]
     place = current_device(), family, key
     found = _chosen.get(place)
     if found is None:
+        avoided = os.environ.get("TRITORCH_AVOID", "").split(",")
+        candidates = [c for c in candidates if c.get("kernel") not in avoided] or candidates
         with unseen():                                          # launches that only try are no part of the operator's call
             if _met:
                 _chosen[place] = candidates[0]                  # for the launches below
