@@ -158,19 +158,22 @@ class NvidiaFunction:
             "occupancy": call("cuOccupancyMaxActiveBlocksPerMultiprocessor", self.handle, 32 * compiled.num_warps, compiled.shared),
         }
         layout = Layout(signature, compiled.descriptors, compiled.parameters)
-        special = layout.expand or compiled.global_scratch_size or compiled.num_ctas > 1 or compiled.pdl or compiled.cooperative
+        special = compiled.global_scratch_size or compiled.num_ctas > 1 or compiled.pdl or compiled.cooperative
         self.launch = (_general if special else _simple)(driver, self.handle, compiled, layout)
 
 
 def _simple(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callable:
     device, here, buffers, streams = driver.here.device, driver.here, Buffers(layout), _streams
     pack, start, threads, shared = layout.struct.pack_into, cu.cuLaunchKernel, 32 * compiled.num_warps, compiled.shared
+    expand = layout.expand
 
     def launch(gx, gy, gz, stream, values):
         if here.device != device:
             with driver.on(device):
                 return launch(gx, gy, gz, stream, values)
         view, addresses = buffers.pair
+        if expand is not None:
+            values = expand(values)
         try:
             pack(view, 0, *values, 0, 0)
         except OverflowError:
