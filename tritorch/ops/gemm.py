@@ -133,7 +133,7 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles):
         return choice.likeliest((choice.vector(max(M, N), k, batch, along_k, machine), 8))
     groups = [(choice.plain(kind, M, N, k, batch, itemsize, machine), 6)]
     if kind == "ieee" and machine and machine[2] in (9, 10) and len(a[0]) == 1 and k >= choice.LEAST_EXACT:
-        groups.append((choice.exact(M, N, k, batch, machine), 4))
+        groups.append((choice.exact(M, N, k, batch, machine), 5))
         if compiles and machine[2] == 9:
             groups.append((choice.exact(M, N, k, batch, machine, True), 2))
     if boxes is not None:

@@ -26,7 +26,8 @@ PERSISTENT = ((128, 256, 64, 8, 3, 2, 0.9), (256, 128, 64, 8, 3, 1, 0.9), (128, 
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, PIECES, CONSUMERS, rate: two consumers hide the storing of tiles, one has larger tiles.
 GLUON = ((128, 256, 64, 8, 4, 4, 1, 0.97), (256, 128, 64, 8, 4, 4, 1, 0.95), (128, 128, 64, 4, 5, 2, 2, 0.9),
          (64, 256, 64, 4, 4, 4, 2, 0.85), (128, 128, 64, 8, 6, 2, 1, 0.85), (128, 64, 64, 4, 8, 1, 1, 0.6))
-EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4, 3, 0.6), (64, 128, 32, 4, 3, 0.6))
+EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4, 3, 0.6), (64, 128, 32, 4, 3, 0.6),
+         (64, 64, 64, 4, 3, 0.5))
 EXACT_GLUON = ((128, 128, 64, 4, 2, 0.93), (128, 128, 32, 4, 4, 0.92))   # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, rate
 LEAST_EXACT = 256                   # elements of K from which sums of parts are at least as accurate as sums of float32 (test_exact.py)
 FALLBACK = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=16, num_warps=8, num_stages=3)
@@ -36,6 +37,7 @@ PEAK = {"half": 2048, "odd": 2048, "tf32": 1024, "bf16": 2048, "ieee": 128, "fp6
 LOADS = 48                          # bytes that reach a multiprocessor in a cycle
 START, SECOND = 2000, 4000          # cycles: filling and draining a tile's pipeline; the second kernel of a split product
 GROUP_M = 8
+HOPELESS = 2.5
 SIDE = {"sum": 32}                  # of tiles on the simulated device, elsewhere 1024: it wants few, huge tiles, yet more than one
 
 
@@ -147,6 +149,8 @@ def later(found, cost):
 
 
 def likeliest(*groups):
-    """The best few candidates of each of the groups, given with their numbers; all in the order of their cycles."""
-    kept = [found for group, count in groups for found in sorted(group, key=lambda f: f[0])[:count]]
-    return [candidate for _, candidate in sorted(kept, key=lambda f: f[0])]
+    """The best few candidates of each of the groups, given with their numbers; all in the order of their cycles. Of what should take
+    HOPELESS times as long as the first, each group keeps one: the count may be wrong about a whole kernel, less so about its tiles."""
+    kept = [(rank, found) for group, count in groups for rank, found in enumerate(sorted(group, key=lambda f: f[0])[:count])]
+    least = min(found[0] for _, found in kept)
+    return [candidate for rank, (cost, candidate) in sorted(kept, key=lambda f: f[1][0]) if rank == 0 or cost <= HOPELESS * least]
