@@ -14,6 +14,7 @@ from tritorch.cuda.driver import DeviceProperties  # noqa: E402
 from tritorch.ops import gemm_choice as choice  # noqa: E402
 from tritorch.ops.attention import attention, attention_backward  # noqa: E402
 from tritorch.ops.feed_forward import linear_activation, linear_slope  # noqa: E402
+from tritorch.ops.grouped import grouped_mm  # noqa: E402
 from tritorch.ops.products import linear  # noqa: E402
 from tritorch.precision import set_float32_matmul_precision  # noqa: E402
 
@@ -63,6 +64,9 @@ PRODUCTS = {
     + [e(768, 16384, **BF16) @ e(16384, 50304, **BF16), e(128, 1024, 1024, **BF16) @ e(128, 1024, 1024, **BF16)],
     "fused": lambda e: [linear_activation(e(16384, 768, **BF16), e(3072, 768, **BF16), e(3072, **BF16), "gelu_tanh"),
                         linear_slope(e(16384, 768, **BF16), e(768, 3072, **BF16), e(16384, 3072, **BF16), "gelu_tanh")],
+    "grouped": lambda e: [grouped_mm(e(4096, 512, **BF16), e(8, 512, 1024, **BF16), offs=e(8, dtype=T.int32)),
+                          grouped_mm(e(512, 4096, **BF16), e(4096, 1024, **BF16), offs=e(8, dtype=T.int32)),
+                          grouped_mm(e(4096, 500), e(1, 500, 1000), offs=e(1, dtype=T.int32))],
     "ieee": lambda e: [e(4096, 4096) @ e(4096, 4096), e(512, 512) @ e(512, 512), e(64, 4096) @ e(4096, 64), e(16, 512) @ e(512, 4096)],
     "fp64": lambda e: [e(m, n, dtype=T.float64) @ e(n, m, dtype=T.float64) for m, n in ((4096, 512), (64, 64))],
     "whole": lambda e: [e(4096, 512, dtype=t) @ e(512, 4096, dtype=t) for t in (T.int8, T.int16, T.int32, T.int64, T.uint8)],

@@ -60,6 +60,7 @@ from tritorch.ops.batchnorm import batch_norm, instance_norm
 from tritorch.ops.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
 from tritorch.ops.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout, rrelu
 from tritorch.ops.feed_forward import feed_forward
+from tritorch.ops.grouped import grouped_mm
 from tritorch.ops.groupnorm import group_norm
 from tritorch.ops.linear_cross_entropy import linear_cross_entropy
 from tritorch.ops.loss import (

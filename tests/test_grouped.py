@@ -1,0 +1,64 @@
+"""Products of groups: what the cards cannot know. A GPU's tiles, groups of any size, gradients of every pairing of ranks."""
+import numpy as np
+import pytest
+
+import tritorch as T
+from tritorch.cuda import tuner
+from tritorch.ops import grouped
+from tritorch.tensor import from_array
+
+ENDS = [0, 70, 70, 203]                                                  # an empty group, one larger than a tile, rows behind the last
+
+
+def draw(*shape, dtype=np.float32):
+    return np.random.default_rng(shape).standard_normal(shape).astype(dtype)
+
+
+def by_hand(a, b, ends):
+    starts = [0, *ends[:-1]]
+    if a.ndim == 2 and b.ndim == 3:
+        out = np.zeros((len(a), b.shape[2]), a.dtype)
+        for s, e, m in zip(starts, ends, b):
+            out[s:e] = a[s:e] @ m
+        return out
+    if a.ndim == 3:
+        return by_hand(b.T, a.transpose(0, 2, 1), ends).T
+    return np.stack([a[:, s:e] @ b[s:e] for s, e in zip(starts, ends)])
+
+
+SHAPES = [((215, 45), (4, 45, 77)), ((77, 215), (215, 45)), ((4, 77, 45), (45, 215))]
+
+
+@pytest.mark.parametrize("a, b", SHAPES)
+@pytest.mark.parametrize("tile", [*grouped.TILES[2], grouped.TILES[4][1]], ids=str)
+def test_every_tile(a, b, tile, cuda, monkeypatch):
+    monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
+    x, y = draw(*a), draw(*b)
+    candidate = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"), tile))
+    with tuner.forcing("grouped", candidate):
+        out = T.nn.functional.grouped_mm(from_array(x).to(cuda), from_array(y).to(cuda), offs=T.tensor(ENDS, dtype=T.int32, device=cuda))
+    np.testing.assert_allclose(out.cpu().array, by_hand(x, y, ENDS), atol=1e-4)
+
+
+@pytest.mark.parametrize("a, b", [((7, 3), (3, 3, 4)), ((4, 7), (7, 3)), ((3, 4, 3), (3, 7))])
+def test_gradients_of_every_pairing(a, b):
+    ends = [2, 2, 6]
+    x, y, weights = draw(*a, dtype=np.float64), draw(*b, dtype=np.float64), draw(*by_hand(draw(*a), draw(*b), ends).shape, dtype=np.float64)
+    p, q = [from_array(v).requires_grad_() for v in (x, y)]
+    out = T.nn.functional.grouped_mm(p, q, offs=T.tensor(ends, dtype=T.int32))
+    (out * from_array(weights)).sum().backward()
+    for leaf, values in ((p, x), (q, y)):
+        for place in list(np.ndindex(values.shape))[::3]:
+            kept, sides = values[place], []
+            for step in (1e-6, -1e-6):
+                values[place] = kept + step
+                sides.append((by_hand(x, y, ends) * weights).sum())
+            values[place] = kept
+            assert abs((sides[0] - sides[1]) / 2e-6 - leaf.grad.array[place]) < 1e-6
+
+
+def test_misfits_raise_one_sentence():
+    x, ends = from_array(draw(4, 3)), T.tensor([2, 4], dtype=T.int32)
+    for arguments, sentence in (((x, x, ends, x), "no bias"), ((x, x.unsqueeze(0)), "offs unless both have 3 dims")):
+        with pytest.raises(RuntimeError, match=f"grouped_mm: expected {sentence}"):
+            T.nn.functional.grouped_mm(*arguments[:2], **dict(zip(("offs", "bias"), arguments[2:])))

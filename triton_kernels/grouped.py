@@ -1,0 +1,80 @@
+"""Products of matrices that share one tensor: groups of rows each times a matrix of their own, or sums over groups of K.
+
+`ends_ptr` (GROUPS,) int32 holds where each group ends, in ascending order; it stays on the device.
+"""
+import triton
+import triton.language as tl
+
+from triton_kernels.matmul import multiply
+
+
+@triton.jit
+def group_starts(ends_ptr, i, GROUPS):
+    """Where groups i begin."""
+    return tl.load(ends_ptr + i - 1, mask=(i > 0) & (i <= GROUPS), other=0)
+
+
+@triton.jit
+def pick(values, i, which):
+    return tl.sum(tl.where(i == which, values, 0), 0)
+
+
+@triton.jit
+def grouped_rows_kernel(out_ptr, a_ptr, b_ptr, ends_ptr, stride_om, stride_on, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
+                        GROUPS, M, N, K, PRECISION: tl.constexpr, EVEN_K: tl.constexpr, ALL: tl.constexpr, BLOCK_M: tl.constexpr,
+                        BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """out[rows of group g] = a[those rows] @ b[g], 0 for rows behind the last group. Grid: (blocks of M + groups + 1) · blocks of N.
+    ALL: a power of two above GROUPS."""
+    T: tl.constexpr = a_ptr.dtype.element_ty
+    ACC: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
+    columns = tl.cdiv(N, BLOCK_N)
+    pid_m, pid_n = tl.program_id(0) // columns, tl.program_id(0) % columns
+    i = tl.arange(0, ALL)
+    starts = group_starts(ends_ptr, i, GROUPS)
+    ends = tl.load(ends_ptr + i, mask=i < GROUPS, other=0)
+    ends = tl.where(i == GROUPS, M, ends)                # one more group: the rows behind the last
+    blocks = tl.where(i <= GROUPS, tl.cdiv(tl.maximum(ends - starts, 0), BLOCK_M), 0)
+    group = tl.sum((tl.cumsum(blocks, 0) <= pid_m).to(tl.int32), 0)
+    before = tl.sum(tl.where(i < group, blocks, 0), 0)
+    end = pick(ends, i, group)
+    rm = (pick(starts, i, group) + (pid_m - before) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    rn = (pid_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+    rk = tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + (rm % M)[:, None] * stride_am + rk.to(tl.int64)[None, :] * stride_ak
+    b_ptrs = b_ptr + group.to(tl.int64) * stride_bg + rk.to(tl.int64)[:, None] * stride_bk + (rn % N)[None, :] * stride_bn
+    acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    for k in range(0, tl.where(group < GROUPS, K, 0), BLOCK_K):
+        if EVEN_K:
+            a, b = tl.load(a_ptrs), tl.load(b_ptrs)
+        else:
+            a = tl.load(a_ptrs, mask=(k + rk < K)[None, :], other=0)
+            b = tl.load(b_ptrs, mask=(k + rk < K)[:, None], other=0)
+        acc = multiply(a, b, acc, True, PRECISION)
+        a_ptrs += BLOCK_K * stride_ak
+        b_ptrs += BLOCK_K * stride_bk
+    mask = (rm < end)[:, None] & (rn < N)[None, :]
+    tl.store(out_ptr + rm[:, None] * stride_om + rn[None, :] * stride_on, acc.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def grouped_sums_kernel(out_ptr, a_ptr, b_ptr, ends_ptr, stride_og, stride_om, stride_on, stride_am, stride_ak, stride_bk, stride_bn,
+                        M, N, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """out[g] = a[:, columns of group g] @ b[those rows]. Grid: (blocks of M · blocks of N, groups)."""
+    T: tl.constexpr = a_ptr.dtype.element_ty
+    ACC: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
+    columns = tl.cdiv(N, BLOCK_N)
+    group = tl.program_id(1)
+    start = tl.load(ends_ptr + group - 1, mask=group > 0, other=0)
+    end = tl.load(ends_ptr + group)
+    rm = (tl.program_id(0) // columns * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    rn = (tl.program_id(0) % columns * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    for first in range(start, end, BLOCK_K):
+        rk = (first + tl.arange(0, BLOCK_K)).to(tl.int64)
+        inside = rk < end
+        a = tl.load(a_ptr + (rm % M)[:, None] * stride_am + rk[None, :] * stride_ak, mask=inside[None, :], other=0)
+        b = tl.load(b_ptr + rk[:, None] * stride_bk + (rn % N)[None, :] * stride_bn, mask=inside[:, None], other=0)
+        acc = multiply(a, b, acc, True, PRECISION)
+    mask = (rm < M)[:, None] & (rn < N)[None, :]
+    out_ptrs = out_ptr + group.to(tl.int64) * stride_og + rm[:, None] * stride_om + rn[None, :] * stride_on
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask)
