@@ -5,7 +5,7 @@ from collections import namedtuple
 
 from tritorch.ops.attention import scaled_dot_product_attention
 from tritorch.ops.dropout import dropout
-from tritorch.ops.matmul import baddbmm, bmm, linear
+from tritorch.ops.matmul import linear
 from tritorch.ops.padding import pad
 from tritorch.ops.shaping import cat
 
@@ -42,12 +42,11 @@ def multi_head_attention_forward(query, key, value, embed_dim_to_check, num_head
     dropout_p = dropout_p if training else 0.0
     if need_weights:
         mixed, scores = _attend_with_weights(heads, dropout_p)
-        scores = scores.view(-1, num_heads, *scores.shape[1:])
         scores = scores.mean(1) if average_attn_weights else scores
     else:
-        mixed, scores = _attend(heads, num_heads, dropout_p, causal), None
+        mixed, scores = scaled_dot_product_attention(*heads, dropout_p, causal), None
     length, batch, embed = query.shape
-    output = linear(mixed.transpose(0, 1).reshape(length * batch, embed), out_proj_weight, out_proj_bias).view(length, batch, -1)
+    output = linear(mixed.permute(2, 0, 1, 3).reshape(length * batch, embed), out_proj_weight, out_proj_bias).view(length, batch, -1)
     if not batched:
         output, scores = output.squeeze(1), None if scores is None else scores.squeeze(0)
     return output, scores
@@ -117,7 +116,7 @@ def _project(query, key, value, weight, bias, separate):
 
 
 def _split_heads(q, k, v, num_heads, attn_mask, key_padding_mask, biases, add_zero_attn, static):
-    """(L, N, E) as (N · heads, L, E / heads), with the extra key and value at the end, and the masks made to fit."""
+    """(L, N, E) seen as (N, heads, L, E / heads), with the extra key and value at the end, and the masks made to fit."""
     length, batch, embed = q.shape
     head = embed // num_heads
     if head * num_heads != embed:
@@ -126,35 +125,29 @@ def _split_heads(q, k, v, num_heads, attn_mask, key_padding_mask, biases, add_ze
     if biases[0] is not None:
         k, v = (cat([x, bias.expand(1, batch, embed)]) for x, bias in zip((k, v), biases))
         extra += 1
-    q, k, v = (x.reshape(x.shape[0], batch * num_heads, head).transpose(0, 1) for x in (q, k, v))
-    k, v = (x if given is None else given for x, given in zip((k, v), static))
+    q, k, v = (x.unflatten(-1, (num_heads, head)).permute(1, 2, 0, 3) for x in (q, k, v))
+    k, v = (x if given is None else given.view(batch, num_heads, *given.shape[1:]) for x, given in zip((k, v), static))
     if add_zero_attn:
         k, v = (pad(x, (0, 0, 0, 1)) for x in (k, v))
         extra += 1
     if extra:
         attn_mask, key_padding_mask = (None if mask is None else pad(mask, (0, extra)) for mask in (attn_mask, key_padding_mask))
+    if attn_mask is not None:
+        attn_mask = attn_mask.unsqueeze(0) if attn_mask.shape[0] == 1 else attn_mask.view(batch, num_heads, *attn_mask.shape[1:])
     if key_padding_mask is not None:
-        if tuple(key_padding_mask.shape) != (batch, k.shape[1]):
-            raise AssertionError(f"Expected key_padding_mask to be of shape {(batch, k.shape[1] - extra)}, "
+        if tuple(key_padding_mask.shape) != (batch, k.shape[2]):
+            raise AssertionError(f"Expected key_padding_mask to be of shape {(batch, k.shape[2] - extra)}, "
                                  f"but got {(key_padding_mask.shape[0], key_padding_mask.shape[1] - extra)}")
-        padding = key_padding_mask.view(batch, 1, 1, -1).expand(batch, num_heads, 1, -1).reshape(batch * num_heads, 1, -1)
+        padding = key_padding_mask.view(batch, 1, 1, -1)
         attn_mask = padding if attn_mask is None else attn_mask + padding
     return _Heads(q, k, v, attn_mask)
 
 
 def _attend_with_weights(heads, dropout_p):
-    q, k = heads.q * math.sqrt(1.0 / heads.q.shape[-1]), heads.k.transpose(-2, -1)
-    scores = bmm(q, k) if heads.attn_mask is None else baddbmm(heads.attn_mask, q, k)
+    scores = (heads.q * math.sqrt(1.0 / heads.q.shape[-1])) @ heads.k.transpose(-2, -1)
+    if heads.attn_mask is not None:
+        scores = scores + heads.attn_mask
     scores = scores.softmax(-1)
     if dropout_p > 0.0:
         scores = dropout(scores, dropout_p)
-    return bmm(scores, heads.v), scores
-
-
-def _attend(heads, num_heads, dropout_p, causal):
-    mask = heads.attn_mask
-    if mask is not None:
-        mask = mask.unsqueeze(0) if mask.shape[0] == 1 else mask.view(-1, num_heads, *mask.shape[1:])
-    q, k, v = (x.view(-1, num_heads, *x.shape[1:]) for x in (heads.q, heads.k, heads.v))
-    mixed = scaled_dot_product_attention(q, k, v, mask, dropout_p, causal)
-    return mixed.reshape(-1, *mixed.shape[2:])
+    return scores @ heads.v, scores
