@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 
 import tritorch as T
-from tritorch.cuda import tuner
+from tritorch.cuda import driver, tuner
+from tritorch.cuda.dry import DryDriver
 from tritorch.generator import Generator
 from tritorch.nn.attention.varlen import AuxRequest, varlen_attn
 from tritorch.ops import attention_cpu
@@ -321,11 +322,17 @@ def test_packed_sequences_are_pytorchs_calls():
 
 
 # ------------------------------------------------------------------ the choice of tiles
-def candidates(cuda, size, dtype, causal, L=150, S=170):
+def operands(size, L, S):
+    """Query, key, value and the gradient of the result, (1, rows, heads, size): two heads share one of keys and values."""
+    return [draw(1, n, heads, size, seed=k) for k, (n, heads) in enumerate(((L, 2), (S, 1), (S, 1), (L, 2)))]
+
+
+def candidates(cuda, arrays, dtype, causal):
     """Of each kernel, what the tuner may choose from at these sizes."""
-    x = [from_array(draw(1, n, 2, size, seed=k)).to(cuda).to(dtype).transpose(1, 2).requires_grad_() for k, n in enumerate((L, S, S))]
+    q, k, v, g = [from_array(a).to(cuda).to(dtype).transpose(1, 2) for a in arrays]
+    q, k, v = [t.requires_grad_() for t in (q, k, v)]
     with tuner.trying_all() as met:
-        scaled_dot_product_attention(*x, is_causal=causal).sum().backward()
+        scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True).backward(g)
     return [(family, way) for family, _, ways in met if family.startswith("attention") for way in ways]
 
 
@@ -335,21 +342,44 @@ def candidates(cuda, size, dtype, causal, L=150, S=170):
 def test_every_candidate_is_right(size, dtype, causal, cuda, monkeypatch):
     """On blocks that end inside, heads side by side; fresh memory is poisoned."""
     monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
-    kind, (L, S) = getattr(T, dtype), (150, 170)
-    arrays = [draw(1, n, 2, size, seed=k) for k, n in enumerate((L, S, S, L))]
+    kind, (L, S) = getattr(T, dtype), (150, 170) if T.cuda.driver.current().name == "simulated" else (1000, 1100)
+    arrays = operands(size, L, S)
     rounded = [number(from_array(a).to(kind).to(T.float64)).swapaxes(1, 2) for a in arrays]
-    want = exact(*rounded, causal, size ** -0.5)
-    plain = exact(*[r.astype(np.float32) for r in rounded], causal, np.float32(size ** -0.5))
-    known = candidates(cuda, size, kind, causal)
+
+    def reference(q, k, v, g):
+        out, gq, gk, gv = exact(q, *[np.repeat(x, 2, 1) for x in (k, v)], g, causal, q.dtype.type(size ** -0.5))
+        return out, gq, gk.sum(1, keepdims=True), gv.sum(1, keepdims=True)
+
+    want, plain = reference(*rounded), reference(*[r.astype(np.float32) for r in rounded])
+    known = candidates(cuda, arrays, kind, causal)
     assert len({family for family, _ in known}) == 3
     for family, way in known:
         with tuner.forcing(family, way):
             q, k, v, g = [from_array(a).to(cuda).to(kind).transpose(1, 2) for a in arrays]
             q, k, v = [t.requires_grad_() for t in (q, k, v)]
-            out = scaled_dot_product_attention(q, k, v, is_causal=causal)
+            out = scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
             assert out.stride() == q.stride()
             out.backward(g)
         half = {"bfloat16": 2 ** -8, "float16": 2 ** -11}.get(dtype, 0)
         for mine, other, composed in zip((out, q.grad, k.grad, v.grad), want, plain):
             error, theirs = [np.abs(x - other).max() / np.abs(other).max() for x in (number(mine.to(T.float64)), composed)]
             assert error <= 4 * half + 8 * theirs, (family, way, error, theirs)
+
+
+def test_hopper_kernels_are_among_the_candidates():
+    """On a GPU of its kind each of the three kernels has a form in Gluon, where it does what is asked for."""
+    def families(**keywords):
+        with tuner.trying_all() as met:
+            x = [T.empty(2, 8, 512, 128, dtype=T.bfloat16, device="cuda").requires_grad_() for _ in range(3)]
+            g = T.empty(2, 8, 512, 128, dtype=T.bfloat16, device="cuda")
+            scaled_dot_product_attention(*x, **keywords).backward(g)
+        return sorted({f for f, _, ways in met for way in ways if way.get("kernel") == "gluon" and f.startswith("attention")})
+
+    before = driver.use(DryDriver(90))
+    try:
+        assert families() == families(is_causal=True) == ["attention_backward_kv", "attention_backward_q", "attention_forward"]
+        assert families(window_size=(64, 0)) == families(scale=-1.0) == families(dropout_p=0.1) == []
+        driver.use(DryDriver(100))
+        assert families() == []
+    finally:
+        driver.use(before)

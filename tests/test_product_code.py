@@ -140,6 +140,31 @@ def test_attention(dtype, size):
     check(launched(lambda e: run_attention(e, getattr(T, dtype), size)), may_spill=size == 256)
 
 
+@pytest.mark.parametrize("size", [64, 128])
+def test_attention_on_hopper(size):
+    """The loops of the kernels in Gluon keep everything in registers; around them, at head size 128, some words may lie in memory."""
+    before = driver.use(GPU())
+    try:
+        with tuner.trying_all(), recording() as record:
+            q, k, v, g = [T.empty(2, 512, 8, size, dtype=T.bfloat16, device="cuda").transpose(1, 2) for _ in range(4)]
+            with T.no_grad():
+                rest = None, None, None, None, (None, 0), 0.125, (0.0, 0, 0), None
+                out, lse = attention(q, k, v, None, *rest)
+                attention_backward(g, q, k, v, None, None, out, lse, *rest[1:])
+    finally:
+        driver.use(before)
+    specs = [spec for spec in record.values() if spec.kernel.is_gluon() and spec.constexprs.get(
+        ([p.name for p in spec.kernel.params].index("ROWS"),)) == 64]
+    assert {spec.kernel.__name__ for spec in specs} == {"attention_gluon_kernel", "attention_backward_q_gluon_kernel",
+                                                        "attention_backward_kv_gluon_kernel"}
+    for spec, compiled in zip(specs, compile_many(specs, [90], workers=2)):
+        assert not isinstance(compiled, CompileError), str(compiled)
+        used = resources(compiled)
+        print(f"{spec.kernel.__name__} {used}")
+        assert used["spills"] <= (0 if size == 64 else 160) and compiled.num_warps == 12
+        assert "wgmma.mma_async" in compiled.ptx and "setmaxnreg.inc" in compiled.ptx and "cp.async.bulk.tensor" in compiled.ptx
+
+
 def test_attention_with_masks_groups_and_odd_sizes():
     check(launched(lambda e: [run_attention(e, T.bfloat16, 64, causal=False, mask=T.bool),
                               run_attention(e, T.float16, 80, 8, 2, False, T.float16)]), may_spill=True)

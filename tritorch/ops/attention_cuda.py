@@ -13,7 +13,8 @@ from tritorch.precision import dot_precision
 from tritorch.shape import broadcast_strides, cdiv, extent, next_power_of_2
 from tritorch.tensor import empty
 
-FORWARD, BACKWARD, HOPPER = kernels("attention"), kernels("attention_backward"), kernels("attention_gluon")
+FORWARD, BACKWARD = kernels("attention"), kernels("attention_backward")
+HOPPER, HOPPER_BACKWARD = kernels("attention_gluon"), kernels("attention_backward_gluon")
 LOG2E = math.log2(math.e)
 
 # BLOCK_M, BLOCK_N, num_warps, num_stages for head sizes up to a bound, by what is multiplied: "half" are 16-bit types, "tf32" float32 on
@@ -42,7 +43,14 @@ TILES = {
     },
 }
 SPECIALIZED = {64: ((128, 64, 3), (128, 128, 2)), 128: ((128, 64, 2), (128, 128, 2))}      # BLOCK_M, BLOCK_N, num_stages; 4 warps become 12
-GLUON = {64: ((64, 128, 3), (128, 64, 3)), 128: ((64, 128, 2),)}                           # ROWS, BLOCK_N, STAGES
+GLUON = {                                                                # the whole tile is 2 · ROWS
+    "forward": {64: [{"ROWS": rows, "BLOCK_N": keys, "STAGES": 3, "PINGPONG": turns} for rows, keys in ((64, 128), (128, 64))
+                     for turns in (True, False)],
+                128: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2, "PINGPONG": turns} for turns in (True, False)]},
+    "backward_q": {64: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2}, {"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}],
+                   128: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}]},
+    "backward_kv": {64: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}], 128: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}]},
+}
 
 
 class Problem(NamedTuple):
@@ -75,10 +83,10 @@ class Problem(NamedTuple):
                      "PRECISION": dot_precision(dtype), "WIDE": max(spans) > 0x7FF00000, "BLOCK_D": max(next_power_of_2(E), 16),
                      "BLOCK_V": max(next_power_of_2(EV), 16)}
         tma = dtype.itemsize == 2 and longest is None and constants["BLOCK_D"] == constants["BLOCK_V"] and all(map(described, tensors))
-        features = [left is not None, right is not None, alibi_slopes is not None, p > 0, longest is not None, tma]
-        key = (dtype, constants["PRECISION"], E, EV, B * H, H // max(G, 1), L, S, f"mask {masked}", *features)
         gluon = (tma and E == EV == constants["BLOCK_D"] and not masked and alibi_slopes is None and not p and left is None
                  and (right or 0) >= 0 and scale > 0 and all(map(described, others)))
+        features = [left is not None, right is not None, alibi_slopes is not None, p > 0, longest is not None, tma, gluon]
+        key = (dtype, constants["PRECISION"], E, EV, B * H, H // max(G, 1), L, S, f"mask {masked}", *features)
         return cls(B, stride_mask, stride_slopes, numbers, constants, key, tma, gluon)
 
     def candidates(self, which, machine):
@@ -97,9 +105,8 @@ class Problem(NamedTuple):
         if which == "forward" and self.tma and major == 9 and not self.constants["DROPOUT"] and not self.constants["MASK"]:
             ways += [_candidate("specialized", True, rows, keys, 4, stages) for rows, keys, stages in SPECIALIZED.get(block, ())]
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
-        if self.gluon and which == "forward" and major == 9 and driver.current().name != "simulated":
-            fitting += [{"kernel": "gluon", "ROWS": rows, "BLOCK_N": keys, "STAGES": stages, "PINGPONG": turns, "num_warps": 4}
-                        for rows, keys, stages in GLUON.get(block, ()) for turns in (True, False)]
+        if self.gluon and major == 9 and driver.current().name != "simulated":
+            fitting += [{"kernel": "gluon", **tile, "num_warps": 4} for tile in GLUON[which].get(block, ())]
         return fitting or ways[-1:]
 
 
@@ -147,7 +154,9 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
 
     def run(way):
         if way["kernel"] == "gluon":
-            return forward_gluon(p, way, out, lse, query, key, value)
+            rows, keys = way["ROWS"], way["BLOCK_N"]
+            return start_gluon(p, way, HOPPER.attention_gluon_kernel, p.numbers[2], p.numbers[0], (rows, None, rows, keys, keys),
+                               (out, lse, query, key, value), (lse.strides,))
         q, k, v = operands(way, p.constants["BLOCK_D"], (query,), (key, value))
         launch(FORWARD.attention_kernel, (cdiv(p.numbers[2], way["BLOCK_M"]) * p.batches * query.shape[1],), out, lse, q, k, v, attn_mask,
                alibi_slopes, cu_seq_q, cu_seq_k, base, out.strides, lse.strides, query.strides, key.strides, value.strides, p.stride_mask,
@@ -156,14 +165,14 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
     _chosen(p, "forward", FORWARD, "attention_kernel", run)
 
 
-def forward_gluon(p, way, out, lse, query, key, value):
-    """The Hopper kernel, whose programs stay and take tiles in turn."""
+def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides):
+    """Start a Hopper kernel, whose programs stay and take pairs of blocks in turn. `shapes` are the rows of each tensor's tile, or None
+    where the tensor is read by a pointer; `length` of `heads` matrices is what its programs own."""
     H, group, L, S, _, right, scale = p.numbers[:7]
-    block, rows = p.constants["BLOCK_D"], way["ROWS"]
-    programs = min(hardware()[0], cdiv(cdiv(L, 2 * rows), 2) * p.batches * H)              # each takes pairs of row blocks
-    descriptors = [descriptor(x, n, block) for x, n in ((out, rows), (query, rows), (key, way["BLOCK_N"]), (value, way["BLOCK_N"]))]
-    launch(HOPPER.attention_gluon_kernel, (programs,), descriptors[0], lse, *descriptors[1:], lse.strides, p.batches, H, group, L, S, right,
-           scale, RIGHT=p.constants["RIGHT"], PROGRAMS=programs, BLOCK_D=block, **{n: v for n, v in way.items() if n != "kernel"})
+    programs = min(hardware()[0], cdiv(cdiv(length, 2 * way["ROWS"]), 2) * p.batches * heads)
+    args = [x if rows is None else descriptor(x, rows, p.constants["BLOCK_D"]) for rows, x in zip(shapes, tensors)]
+    launch(kernel, (programs,), *args, *strides, p.batches, H, group, L, S, right, scale, RIGHT=p.constants["RIGHT"],
+           PROGRAMS=programs, BLOCK_D=p.constants["BLOCK_D"], **{name: value for name, value in way.items() if name != "kernel"})
 
 
 def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale, dropout,
@@ -175,12 +184,22 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
     cu_seq_q, cu_seq_k = _dense(cu_seq_q, cu_seq_k)
 
     def run_q(way):
+        if way["kernel"] == "gluon":
+            rows, keys = way["ROWS"], way["BLOCK_N"]
+            return start_gluon(p, way, HOPPER_BACKWARD.attention_backward_q_gluon_kernel, p.numbers[2], p.numbers[0],
+                               (rows, None, rows, rows, keys, keys, rows, None), (gq, delta, g, query, key, value, out, lse),
+                               (lse.strides, delta.strides))
         q, grad, k, v = operands(way, block, (query, g), (key, value))
         launch(BACKWARD.attention_backward_q_kernel, (cdiv(p.numbers[2], way["BLOCK_M"]) * p.batches * query.shape[1],), gq, delta, grad, q,
                k, v, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, base, gq.strides, g.strides, *shared, out.strides, lse.strides,
                delta.strides, *p.numbers, **settled(p, way))
 
     def run_kv(way):
+        if way["kernel"] == "gluon":
+            keys, rows = way["ROWS"], way["BLOCK_M"]
+            return start_gluon(p, way, HOPPER_BACKWARD.attention_backward_kv_gluon_kernel, p.numbers[3], G,
+                               (keys, keys, rows, rows, keys, keys, None, None), (gk, gv, g, query, key, value, lse, delta),
+                               (lse.strides, delta.strides))
         q, grad, k, v = operands(way, block, (query, g), (key, value))
         launch(BACKWARD.attention_backward_kv_kernel, (cdiv(p.numbers[3], way["BLOCK_N"]) * p.batches * G,), gk, gv, grad, q, k, v,
                attn_mask, alibi_slopes, lse, delta, cu_seq_q, cu_seq_k, base, gk.strides, gv.strides, g.strides, *shared, lse.strides,

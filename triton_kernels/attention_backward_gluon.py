@@ -1,0 +1,314 @@
+"""Gradients of attention for 16-bit types on Hopper with the schedule written out; conventions as in attention_gluon.py.
+
+One warp loads, two warp groups own ROWS rows, or ROWS keys, each and go over the keys, or the rows. What a group adds to its result is
+still being multiplied while the products of the next block begin; while a group exponentiates, the matrix units work for the other one.
+The results are those of triton_kernels/attention_backward.py, which is also the reference.
+"""
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+
+from triton_kernels.attention_gluon import after, fill, pairs_of, place, tiles_in
+
+LN2 = gl.constexpr(0.6931471805599453)
+LOG2E = gl.constexpr(1.4426950408889634)
+
+
+@gluon.jit
+def row_ptrs(x_ptr, stride, batch, head, rows):
+    """Where the numbers of rows of one head lie."""
+    return x_ptr + batch.to(gl.int64) * stride[0] + head.to(gl.int64) * stride[1] + rows * stride[2]
+
+
+@gluon.jit
+def send(desc, batch, head, row, buf, value):
+    """Store the rows of one warp group through shared memory."""
+    buf.store(value.to(desc.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(desc, [batch, head, row, 0], buf._reinterpret(desc.dtype, desc.block_type.shape, desc.layout))
+
+
+@gluon.jit
+def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(bars.index(i), count=ARRIVALS)
+    return bars
+
+
+# ------------------------------------------------------------------ rows
+@gluon.jit
+def load_for_rows(descs, bufs, bars, sizes, GROUP, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
+                  STAGES: gl.constexpr):
+    """The loading warp: what stays of each tile, then keys and values."""
+    empty, ready, k_empty, k_ready, v_empty, v_ready = bars
+    H = sizes[0]
+    pairs, items = pairs_of(sizes, ROWS)
+    slot, phase, turn = 0, 1, 1                          # all slots are empty at first
+    for item in range(gl.program_id(0), items, PROGRAMS):
+        pair, matrix = item % pairs, item // pairs
+        head, batch = matrix % H, matrix // H
+        for half in range(tiles_in(pair, sizes, ROWS)):
+            m, steps, _ = place(pair, half, sizes, RIGHT, ROWS, BLOCK_N)
+            for c in gl.static_range(2):
+                mbarrier.wait(empty.index(c), turn)
+                mbarrier.expect(ready.index(c), 3 * descs[0].block_type.nbytes)
+                for x in gl.static_range(3):
+                    buf = bufs[x].index(c)._reinterpret(descs[x].dtype, descs[x].block_type.shape, descs[x].layout)
+                    tma.async_copy_global_to_shared(descs[x], [batch, head, m + c * ROWS, 0], ready.index(c), buf)
+            turn ^= 1
+            for i in range(steps):
+                n = (steps - 1 - i) * BLOCK_N
+                fill(descs[3], batch, head // GROUP, n, bufs[3], k_empty, k_ready, slot, phase)
+                fill(descs[4], batch, head // GROUP, n, bufs[4], v_empty, v_ready, slot, phase)
+                slot, phase = after(slot, phase, STAGES)
+
+
+@gluon.jit
+def slopes_of(s, slopes, lse, delta, rows, n, S, right, scale, EDGE: gl.constexpr, RIGHT: gl.constexpr):
+    """The gradient of a tile of scores: `s` are products of rows and keys, `slopes` is under way and waited for in between."""
+    p = gl.exp2(s * scale - lse[:, None])
+    if EDGE:
+        keys = n + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
+        if RIGHT:
+            p = gl.where(keys[None, :] < gl.minimum(rows + right + 1, S)[:, None], p, 0.0)
+        else:
+            p = gl.where((keys < S)[None, :], p, 0.0)
+    slopes = warpgroup_mma_wait(num_outstanding=0, deps=(slopes, ))
+    return p * (slopes - delta[:, None])
+
+
+@gluon.jit
+def next_keys(gq, slopes, q, g, lse, delta, k_bufs, v_bufs, bars, slots, rows, n, S, right, scale, EDGE: gl.constexpr, RIGHT: gl.constexpr,
+              SCORES: gl.constexpr, STAGES: gl.constexpr):
+    """Add what the keys before give to the gradient of the rows, from the slopes of their scores, and find the slopes of those at n."""
+    _, _, k_empty, k_ready, v_empty, v_ready = bars
+    slot, phase, before = slots
+    ROWS: gl.constexpr = q.shape[0]
+    BLOCK_N: gl.constexpr = k_bufs.shape[1]
+    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=gq.type.layout, k_width=2)
+    operand = gl.convert_layout(slopes.to(q.dtype), OPERAND)
+    mbarrier.wait(k_ready.index(slot), phase)
+    mbarrier.wait(v_ready.index(slot), phase)
+    zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, SCORES)
+    s = warpgroup_mma(q, k_bufs.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
+    gq = warpgroup_mma(operand, k_bufs.index(before), gq, is_async=True)
+    products = warpgroup_mma(g, v_bufs.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
+    s = warpgroup_mma_wait(num_outstanding=2, deps=(s, ))
+    slopes = slopes_of(s, products, lse, delta, rows, n, S, right, scale, EDGE, RIGHT)
+    gq = warpgroup_mma_wait(num_outstanding=0, deps=(gq, ))
+    mbarrier.arrive(v_empty.index(slot), count=1)
+    mbarrier.arrive(k_empty.index(before), count=1)
+    following, phase = after(slot, phase, STAGES)
+    return gq, slopes, (following, phase, slot)
+
+
+@gluon.jit
+def own_rows(gq_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, sizes, scale, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr,
+             ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, TURN: gl.constexpr):
+    """A warp group: its ROWS rows of every tile of this program."""
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
+    empty, ready, k_empty = bars[0], bars[1], bars[2]
+    H, _, L, S, right = sizes
+    T: gl.constexpr = gq_desc.dtype
+    q, g, out = bufs[0].index(TURN), bufs[1].index(TURN), bufs[2].index(TURN)
+    pairs, items = pairs_of(sizes, ROWS)
+    slot, phase, turn = 0, 0, 0
+    for item in range(gl.program_id(0), items, PROGRAMS):
+        pair, matrix = item % pairs, item // pairs
+        head, batch = matrix % H, matrix // H
+        for half in range(tiles_in(pair, sizes, ROWS)):
+            m, steps, edges = place(pair, half, sizes, RIGHT, ROWS, BLOCK_N)
+            rows = m + TURN * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
+            lse = gl.load(row_ptrs(lse_ptr, stride_lse, batch, head, rows), mask=rows < L, other=0) * LOG2E
+            mbarrier.wait(ready.index(TURN), turn)
+            delta = gl.sum(g.load(OUT).to(gl.float32) * out.load(OUT).to(gl.float32), 1)
+            delta = gl.convert_layout(delta, gl.SliceLayout(1, SCORES))
+            gl.store(row_ptrs(delta_ptr, stride_delta, batch, head, rows), delta, mask=rows < L)
+            gq = gl.zeros((ROWS, BLOCK_D), gl.float32, OUT)
+            mbarrier.wait(bars[3].index(slot), phase)
+            mbarrier.wait(bars[5].index(slot), phase)
+            zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, SCORES)
+            s = warpgroup_mma(q, bufs[3].index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
+            products = warpgroup_mma(g, bufs[4].index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
+            s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
+            slopes = slopes_of(s, products, lse, delta, rows, (steps - 1) * BLOCK_N, S, right, scale, True, RIGHT)
+            mbarrier.arrive(bars[4].index(slot), count=1)
+            following, phase_following = after(slot, phase, STAGES)
+            slots = (following, phase_following, slot)
+            for i in range(1, edges):
+                gq, slopes, slots = next_keys(gq, slopes, q, g, lse, delta, bufs[3], bufs[4], bars, slots, rows, (steps - 1 - i) * BLOCK_N,
+                                              S, right, scale, True, RIGHT, SCORES, STAGES)
+            for i in range(gl.maximum(edges, 1), steps):
+                gq, slopes, slots = next_keys(gq, slopes, q, g, lse, delta, bufs[3], bufs[4], bars, slots, rows, (steps - 1 - i) * BLOCK_N,
+                                              S, right, scale, False, RIGHT, SCORES, STAGES)
+            slot, phase, before = slots
+            OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
+            gq = warpgroup_mma(gl.convert_layout(slopes.to(T), OPERAND), bufs[3].index(before), gq, is_async=True)
+            gq = warpgroup_mma_wait(num_outstanding=0, deps=(gq, ))
+            mbarrier.arrive(k_empty.index(before), count=1)
+            send(gq_desc, batch, head, m + TURN * ROWS, out, gq * (scale * LN2))
+            tma.store_wait(pendings=0)
+            mbarrier.arrive(empty.index(TURN), count=1)
+            turn ^= 1
+
+
+@gluon.jit
+def attention_backward_q_gluon_kernel(gq_desc, delta_ptr, g_desc, q_desc, k_desc, v_desc, out_desc, lse_ptr, stride_lse, stride_delta,
+                                      BATCH, H, GROUP, L, S, right, scale, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr,
+                                      ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr):
+    """Gradient of q, and delta = Σ g · out. Without masks; scale > 0, right ≥ 0. num_warps is 4. Grid: PROGRAMS."""
+    T: gl.constexpr = q_desc.dtype
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)
+    q_bufs = gl.allocate_shared_memory(T, [2, ROWS, BLOCK_D], layout)
+    g_bufs = gl.allocate_shared_memory(T, [2, ROWS, BLOCK_D], layout)
+    out_bufs = gl.allocate_shared_memory(T, [2, ROWS, BLOCK_D], layout)
+    k_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
+    v_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
+    bars = (barriers(2, 1), barriers(2, 1), barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, 2), barriers(STAGES, 1))
+    fence_async_shared()
+    bufs, sizes = (q_bufs, g_bufs, out_bufs, k_bufs, v_bufs), (H, BATCH * H, L, S, right)
+    gl.warp_specialize([
+        (own_rows, (gq_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, sizes, scale, RIGHT, PROGRAMS, ROWS, BLOCK_N,
+                    BLOCK_D, STAGES, 0)),
+        (own_rows, (gq_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, sizes, scale, RIGHT, PROGRAMS, ROWS, BLOCK_N,
+                    BLOCK_D, STAGES, 1)),
+        (load_for_rows, ((q_desc, g_desc, out_desc, k_desc, v_desc), bufs, bars, sizes, GROUP, RIGHT, PROGRAMS, ROWS, BLOCK_N, STAGES)),
+    ], [4, 1], [240, 24])
+
+
+# ------------------------------------------------------------------ keys
+@gluon.jit
+def place_of_keys(pair, half, sizes, RIGHT: gl.constexpr, ROWS: gl.constexpr, BLOCK_M: gl.constexpr):
+    """(first key, first row that meets it, blocks of rows, how many of them cross an edge) of a tile."""
+    _, _, S, L, right = sizes
+    n = gl.where(half == 0, pair, gl.cdiv(S, 2 * ROWS) - 1 - pair) * (2 * ROWS)
+    begin, edges = 0, 0
+    if RIGHT:
+        begin = gl.maximum(n - right, 0) // BLOCK_M * BLOCK_M
+        edges = gl.cdiv(gl.maximum(n + 2 * ROWS - 1 - right, 0), BLOCK_M) - begin // BLOCK_M
+    steps = gl.cdiv(gl.maximum(L - begin, 0), BLOCK_M)
+    return n, begin, steps, gl.minimum(edges, steps)
+
+
+@gluon.jit
+def load_for_keys(descs, bufs, bars, sizes, GROUP, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr, BLOCK_M: gl.constexpr,
+                  STAGES: gl.constexpr):
+    """The loading warp: keys and values of each tile, then the rows of every query head that shares them."""
+    empty, ready, q_empty, q_ready, g_empty, g_ready = bars
+    heads = sizes[0]
+    pairs, items = pairs_of(sizes, ROWS)
+    slot, phase, turn = 0, 1, 1                          # all slots are empty at first
+    for item in range(gl.program_id(0), items, PROGRAMS):
+        pair, matrix = item % pairs, item // pairs
+        head, batch = matrix % heads, matrix // heads
+        for half in range(tiles_in(pair, sizes, ROWS)):
+            n, begin, steps, _ = place_of_keys(pair, half, sizes, RIGHT, ROWS, BLOCK_M)
+            for c in gl.static_range(2):
+                mbarrier.wait(empty.index(c), turn)
+                mbarrier.expect(ready.index(c), 2 * descs[0].block_type.nbytes)
+                for x in gl.static_range(2):
+                    buf = bufs[x].index(c)._reinterpret(descs[x].dtype, descs[x].block_type.shape, descs[x].layout)
+                    tma.async_copy_global_to_shared(descs[x], [batch, head, n + c * ROWS, 0], ready.index(c), buf)
+            turn ^= 1
+            for i in range(GROUP * steps):
+                member, m = head * GROUP + i // steps, begin + i % steps * BLOCK_M
+                fill(descs[2], batch, member, m, bufs[2], q_empty, q_ready, slot, phase)
+                fill(descs[3], batch, member, m, bufs[3], g_empty, g_ready, slot, phase)
+                slot, phase = after(slot, phase, STAGES)
+
+
+@gluon.jit
+def add_rows(gk, gv, k, v, q_bufs, g_bufs, bars, slot, phase, lse_ptrs, delta_ptrs, stride, keys, m, L, right, scale, EDGE: gl.constexpr,
+             SCORES: gl.constexpr, STAGES: gl.constexpr):
+    """Add what the rows at m give to the gradients of keys and values. (To keep the last product under way into the next block, as for
+    rows, costs more registers than there are at head size 128.)"""
+    _, _, q_empty, q_ready, g_empty, g_ready = bars
+    ROWS: gl.constexpr = k.shape[0]
+    BLOCK_M: gl.constexpr = q_bufs.shape[1]
+    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=gk.type.layout, k_width=2)
+    q, g = q_bufs.index(slot), g_bufs.index(slot)
+    rows = m + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+    lse = gl.load(lse_ptrs + rows * stride[0], mask=rows < L, other=float("inf")) * LOG2E
+    delta = gl.load(delta_ptrs + rows * stride[1], mask=rows < L, other=0)
+    mbarrier.wait(q_ready.index(slot), phase)
+    mbarrier.wait(g_ready.index(slot), phase)
+    zeros = gl.zeros((ROWS, BLOCK_M), gl.float32, SCORES)
+    s = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    products = warpgroup_mma(v, g.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
+    p = gl.exp2(s * scale - lse[None, :])
+    if EDGE:
+        p = gl.where(rows[None, :] >= (keys - right)[:, None], p, 0.0)
+    gv = warpgroup_mma(gl.convert_layout(p.to(k.dtype), OPERAND), g, gv, is_async=True)
+    products = warpgroup_mma_wait(num_outstanding=1, deps=(products, ))
+    slopes = (p * (products - delta[None, :])).to(k.dtype)
+    gk = warpgroup_mma(gl.convert_layout(slopes, OPERAND), q, gk, is_async=True)
+    gk, gv = warpgroup_mma_wait(num_outstanding=0, deps=(gk, gv))
+    mbarrier.arrive(q_empty.index(slot), count=1)
+    mbarrier.arrive(g_empty.index(slot), count=1)
+    slot, phase = after(slot, phase, STAGES)
+    return gk, gv, slot, phase
+
+
+@gluon.jit
+def own_keys(gk_desc, gv_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, sizes, GROUP, scale, RIGHT: gl.constexpr,
+             PROGRAMS: gl.constexpr, ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr,
+             TURN: gl.constexpr):
+    """A warp group: its ROWS keys of every tile of this program."""
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_M, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
+    empty, ready = bars[0], bars[1]
+    heads, _, _, L, right = sizes
+    k, v = bufs[0].index(TURN), bufs[1].index(TURN)
+    stride = (stride_lse[2], stride_delta[2])
+    pairs, items = pairs_of(sizes, ROWS)
+    slot, phase, turn = 0, 0, 0
+    for item in range(gl.program_id(0), items, PROGRAMS):
+        pair, matrix = item % pairs, item // pairs
+        head, batch = matrix % heads, matrix // heads
+        for half in range(tiles_in(pair, sizes, ROWS)):
+            n, begin, steps, edges = place_of_keys(pair, half, sizes, RIGHT, ROWS, BLOCK_M)
+            keys = n + TURN * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
+            gk = gl.zeros((ROWS, BLOCK_D), gl.float32, OUT)
+            gv = gl.zeros((ROWS, BLOCK_D), gl.float32, OUT)
+            mbarrier.wait(ready.index(TURN), turn)
+            for member in range(GROUP):
+                lse_ptrs = row_ptrs(lse_ptr, stride_lse, batch, head * GROUP + member, 0)
+                delta_ptrs = row_ptrs(delta_ptr, stride_delta, batch, head * GROUP + member, 0)
+                for i in range(0, edges):
+                    gk, gv, slot, phase = add_rows(gk, gv, k, v, bufs[2], bufs[3], bars, slot, phase, lse_ptrs, delta_ptrs, stride, keys,
+                                                   begin + i * BLOCK_M, L, right, scale, True, SCORES, STAGES)
+                for i in range(edges, steps):
+                    gk, gv, slot, phase = add_rows(gk, gv, k, v, bufs[2], bufs[3], bars, slot, phase, lse_ptrs, delta_ptrs, stride, keys,
+                                                   begin + i * BLOCK_M, L, right, scale, False, SCORES, STAGES)
+            send(gk_desc, batch, head, n + TURN * ROWS, k, gk * (scale * LN2))
+            send(gv_desc, batch, head, n + TURN * ROWS, v, gv)
+            tma.store_wait(pendings=0)
+            mbarrier.arrive(empty.index(TURN), count=1)
+            turn ^= 1
+
+
+@gluon.jit
+def attention_backward_kv_gluon_kernel(gk_desc, gv_desc, g_desc, q_desc, k_desc, v_desc, lse_ptr, delta_ptr, stride_lse, stride_delta,
+                                       BATCH, H, GROUP, L, S, right, scale, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr,
+                                       ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr):
+    """Gradients of k and v, over all query heads that share them. Without masks; scale > 0, right ≥ 0.
+    num_warps is 4. Grid: PROGRAMS."""
+    T: gl.constexpr = q_desc.dtype
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, BLOCK_D], T)
+    k_bufs = gl.allocate_shared_memory(T, [2, ROWS, BLOCK_D], layout)
+    v_bufs = gl.allocate_shared_memory(T, [2, ROWS, BLOCK_D], layout)
+    q_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_D], layout)
+    g_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_D], layout)
+    bars = (barriers(2, 1), barriers(2, 1), barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, 2), barriers(STAGES, 1))
+    fence_async_shared()
+    bufs, sizes = (k_bufs, v_bufs, q_bufs, g_bufs), (H // GROUP, BATCH * (H // GROUP), S, L, right)
+    gl.warp_specialize([
+        (own_keys, (gk_desc, gv_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, sizes, GROUP, scale, RIGHT, PROGRAMS, ROWS,
+                    BLOCK_M, BLOCK_D, STAGES, 0)),
+        (own_keys, (gk_desc, gv_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, sizes, GROUP, scale, RIGHT, PROGRAMS, ROWS,
+                    BLOCK_M, BLOCK_D, STAGES, 1)),
+        (load_for_keys, ((k_desc, v_desc, q_desc, g_desc), bufs, bars, sizes, GROUP, RIGHT, PROGRAMS, ROWS, BLOCK_M, STAGES)),
+    ], [4, 1], [240, 24])
