@@ -1,13 +1,14 @@
 """The first K of a row without sorting it: the row is read once, a threshold between the K and the others is found by bisection."""
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 from triton_kernels.sorting import ordered_bits
 
 
 @triton.jit
-def chosen(key, k, GROUPS: tl.constexpr):
-    """Which keys of each row are its first k, of equal ones those on the left; for each the number of chosen ones on its left.
+def chosen(key, k, most, GROUPS: tl.constexpr):
+    """Which keys of each row are its first, of equal ones those on the left: at least k and at most `most` >= k. And how many.
 
     Each of GROUPS >= k interleaved groups has a least key. The greatest of these is not below the k-th key of the row.
     """
@@ -16,46 +17,65 @@ def chosen(key, k, GROUPS: tl.constexpr):
     least = tl.min(tl.reshape(key, [ROWS, LEN // GROUPS, GROUPS]), 1)
     low = tl.min(least, 1, keep_dims=True)
     high = tl.max(least, 1, keep_dims=True)
-    while tl.max(tl.ravel((low < high).to(tl.int32)), 0) > 0:
+    count = tl.sum((key <= high).to(tl.int32), 1, keep_dims=True)
+    while tl.max(tl.ravel(((count > most) & (low < high)).to(tl.int32)), 0) > 0:
         middle = low + ((high - low) >> 1)
-        count = tl.sum((key <= middle).to(tl.int32), 1, keep_dims=True)
-        low = tl.where(count > k, low, tl.where(count == k, middle, tl.minimum(middle, high - 1) + 1))
-        high = tl.where(count >= k, middle, high)
-    below = key < high
-    equal = key == high
-    missing = k - tl.sum(below.to(tl.int32), 1, keep_dims=True)
-    both = tl.where(below, 1 << 16, tl.where(equal, 1, 0))                   # two counts in one scan: a row has fewer than 2^15 elements
-    before = tl.cumsum(both, 1) - both
-    ties = before & 0xFFFF
-    return below | (equal & (ties < missing)), (before >> 16) + tl.minimum(ties, missing)
+        found = tl.sum((key <= middle).to(tl.int32), 1, keep_dims=True)
+        low = tl.where(found < k, tl.minimum(middle, high - 1) + 1, low)
+        high = tl.where(found < k, high, middle)
+        count = tl.where(found < k, count, found)
+    kept = key <= high
+    if tl.max(tl.ravel(count), 0) > most:                       # too many equal ones
+        below = (key < high).to(tl.int32)
+        ties = places(key == high)
+        kept = kept & ((below > 0) | (ties < most - tl.sum(below, 1, keep_dims=True)))
+    return kept, tl.minimum(count, most)
 
 
 @triton.jit
-def keys(x_ptr, from_ptr, row, i, start, inside, N, stride_xr, FALLING: tl.constexpr):
-    """(keys of 32 or 64 bits, where they are in the row); what lies behind the row comes last."""
-    at = start + i
-    if from_ptr is not None:
-        at = tl.load(from_ptr + row * N + at, mask=inside, other=0).to(at.dtype)
-    x = tl.load(x_ptr + row * stride_xr + at, mask=inside, other=0)
+def places(kept):
+    """How many kept ones each row has to the left of each place: words of 32 bits are scanned, not the elements."""
+    ROWS: tl.constexpr = kept.shape[0]
+    LEN: tl.constexpr = kept.shape[1]
+    lane = tl.arange(0, min(LEN, 32))[None, None, :]
+    word = tl.sum(tl.reshape(kept.to(tl.int32), [ROWS, LEN // min(LEN, 32), min(LEN, 32)]) << lane, 2)
+    count = libdevice.popc(word)
+    before = tl.cumsum(count, 1) - count
+    return tl.reshape(before[:, :, None] + libdevice.popc(word[:, :, None] & ((1 << lane) - 1)), [ROWS, LEN])
+
+
+@triton.jit
+def key_of(x, inside, FALLING: tl.constexpr):
+    """Keys of 32 or 64 bits; what lies behind the row comes last."""
     key = ordered_bits(x, FALLING)
     if key.dtype != tl.uint64:
         key = key.to(tl.uint32)
-    return tl.where(inside, key, 0xFFFFFFFFFFFFFFFF if key.dtype == tl.uint64 else 0xFFFFFFFF).to(key.dtype), at
+    return tl.where(inside, key, 0xFFFFFFFFFFFFFFFF if key.dtype == tl.uint64 else 0xFFFFFFFF).to(key.dtype)
 
 
 @triton.jit
-def select_kernel(order_ptr, x_ptr, from_ptr, stride_xr, rows, N, K, TOTAL, FALLING: tl.constexpr, ROWS: tl.constexpr, LEN: tl.constexpr,
-                  GROUPS: tl.constexpr):
-    """Where the first K of each LEN elements of a row are, in rising order; a row of the result has TOTAL. With from_ptr the row is
-    x[row, from[row, :]]."""
+def select_kernel(order_ptr, x_ptr, from_ptr, stride_xr, rows, N, K, MOST, TOTAL, FALLING: tl.constexpr, ROWS: tl.constexpr,
+                  LEN: tl.constexpr, GROUPS: tl.constexpr, FILL: tl.constexpr):
+    """Where the first K (and perhaps some more, up to MOST) of each LEN elements of a row are, in rising order, then -1; a row of the
+    result has TOTAL. With from_ptr the row is x[row, from[row, :]]."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     start = tl.program_id(1).to(tl.int64) * LEN
     i = tl.arange(0, LEN)[None, :]
     size = tl.minimum(N - start, LEN).to(tl.int32)
     inside = (row < rows) & (i < size)
-    key, at = keys(x_ptr, from_ptr, row, i, start, inside, N, stride_xr, FALLING)
-    kept, place = chosen(key, tl.minimum(size, K), GROUPS)
-    tl.store(order_ptr + row * TOTAL + tl.program_id(1) * K + place, at.to(order_ptr.dtype.element_ty), mask=kept & inside)
+    at = start.to(order_ptr.dtype.element_ty) + i
+    if from_ptr is not None:
+        at = tl.load(from_ptr + (row * N + start) + i, mask=inside, other=0)
+    key = key_of(tl.load(x_ptr + row * stride_xr + at, mask=inside, other=0), inside, FALLING)
+    most = tl.minimum(size, MOST)
+    kept, count = chosen(key, tl.minimum(size, K), most, GROUPS)
+    order_ptr += row * TOTAL + tl.program_id(1).to(tl.int64) * MOST
+    kept = kept & inside
+    tl.store(order_ptr + places(kept), at, mask=kept)
+    if FILL:
+        rest = tl.arange(0, FILL)[None, :]
+        nothing = tl.full((ROWS, FILL), -1, order_ptr.dtype.element_ty)
+        tl.store(order_ptr + rest, nothing, mask=(row < rows) & (rest >= count) & (rest < most))
 
 
 @triton.jit
@@ -65,8 +85,8 @@ def kth_kernel(values_ptr, indices_ptr, x_ptr, stride_xr, rows, N, K, FALLING: t
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     i = tl.arange(0, LEN)[None, :]
     inside = (row < rows) & (i < N)
-    key, _ = keys(x_ptr, None, row, i, 0, inside, N, stride_xr, FALLING)
-    kept, _ = chosen(key, K, GROUPS)
+    key = key_of(tl.load(x_ptr + row * stride_xr + i, mask=inside, other=0), inside, FALLING)
+    kept, _ = chosen(key, K, K, GROUPS)
     greatest = tl.max(tl.where(kept, key, 0).to(key.dtype), 1, keep_dims=True)
     at = tl.max(tl.where(kept & (key == greatest), i, -1), 1, keep_dims=True)
     tl.store(values_ptr + row, tl.load(x_ptr + row * stride_xr + at, mask=row < rows), mask=row < rows)

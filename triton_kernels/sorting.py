@@ -40,8 +40,8 @@ def sort_rows_kernel(values_ptr, indices_ptr, x_ptr, order_ptr, stride_xr, rows,
                      RAW: tl.constexpr, M: tl.constexpr, L: tl.constexpr, RB: tl.constexpr):
     """The first K of each row of N <= 2^L elements in order and where they are, 2^(M - L) rows a program.
 
-    The row consists of x[row, order[row, :]] where there is an order. Keys of more than 32 - L bits are sorted in several rounds,
-    from the lowest bits on.
+    With an order the row consists of x[row, order[row, :]], up to an order of -1. Keys of more than 32 - L bits are sorted in several
+    rounds, from the lowest bits on.
     """
     ROUND: tl.constexpr = min(32 - L, KEY_BITS)
     row = tl.program_id(0).to(tl.int64) << (M - L)
@@ -54,7 +54,8 @@ def sort_rows_kernel(values_ptr, indices_ptr, x_ptr, order_ptr, stride_xr, rows,
     at = i
     if order_ptr is not None:
         order_ptr += row * N
-        at = tl.load(order_ptr + (e >> L) * N + i, mask=inside, other=0)
+        at = tl.load(order_ptr + (e >> L) * N + i, mask=inside, other=-1)
+        inside = at >= 0
     x = tl.load(x_ptr + (at_x + at), mask=inside, other=0)
     key = x & ((1 << KEY_BITS) - 1) if RAW else ordered_bits(x, FALLING)
     key = tl.where(inside, key, (1 << KEY_BITS) - 1).to(key.dtype)           # behind the row: as great as any and later

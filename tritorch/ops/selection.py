@@ -13,14 +13,15 @@ TILES = [{"ELEMENTS": elements, "num_warps": warps} for elements, warps in ((409
 def first_of_rows(values, indices, rows, descending):
     """As `sort_rows`, by selection where that reads less: k is small and the rows are not short."""
     n, k, limit = rows.shape[1], values.shape[1], longest()
-    if n < tile(256, 32) or 4 * k > min(n, limit):
+    if n < tile(512, 32) or 8 * k > min(n, limit):
         sort_rows(values, indices, rows, descending)
         return
     order = None
-    while order is None or n > limit:
-        order, n = _select(rows, order, n, k, descending)
-    if n > k:
-        order, _ = _select(rows, order, n, k, descending)
+    while n > limit:
+        order, n = _select(rows, order, n, k, k, descending)
+    most = next_power_of_2(4 * k)                               # to stop at some more costs less than to find the threshold
+    if n > 2 * most:
+        order, _ = _select(rows, order, n, k, most, descending)
     sort_rows(values, indices, rows, descending, order)
 
 
@@ -31,17 +32,17 @@ def shape(count, n, groups, choice):
     return {"ROWS": rows, "LEN": length, "GROUPS": min(next_power_of_2(groups), length), "num_warps": choice["num_warps"]}
 
 
-def _select(rows, order, n, k, descending):
-    """Where the first k of each chunk are (or of the elements that `order` names), and how many that makes in a row."""
+def _select(rows, order, n, k, most, descending):
+    """Where the first k to `most` of each chunk are (or of the elements that `order` names), and how long that makes a row."""
     count, limit = rows.shape[0], longest()
     chunks = cdiv(n, limit)
-    total = (chunks - 1) * k + min(k, n - (chunks - 1) * limit)
+    total = (chunks - 1) * most + min(most, n - (chunks - 1) * limit)
     found = empty((count, total), types.int64 if rows.shape[1] >= 1 << 31 else types.int32, rows.device)
 
     def run(choice):
         held = shape(count, min(n, limit), k, choice)
-        launch(K.select_kernel, (cdiv(count, held["ROWS"]), chunks), found, rows, order, rows.strides[0], count, n, k, total,
-               FALLING=descending, **held)
+        launch(K.select_kernel, (cdiv(count, held["ROWS"]), chunks), found, rows, order, rows.strides[0], count, n, k, most, total,
+               FALLING=descending, FILL=most if most > k else 0, **held)
 
     run(tuner.choose("select", (rows.dtype.name, n, k, count), TILES, K.select_kernel, run))
     return found, total
