@@ -28,10 +28,10 @@ def ordered_bits(x, FALLING: tl.constexpr):
 
 
 @triton.jit
-def digit_of(x, SHIFT: tl.constexpr, BITS: tl.constexpr, FALLING: tl.constexpr, RAW: tl.constexpr):
-    """BITS bits of the key of x from bit SHIFT on; RAW: x is a number that is not negative, or -1, which comes last."""
+def digit_of(x, shift, BITS: tl.constexpr, FALLING: tl.constexpr, RAW: tl.constexpr):
+    """BITS bits of the key of x from bit `shift` on; RAW: x is a number that is not negative, or -1, which comes last."""
     key = x if RAW else ordered_bits(x, FALLING)
-    return ((key >> SHIFT) & ((1 << BITS) - 1)).to(tl.uint32)
+    return ((key >> shift.to(key.dtype)) & ((1 << BITS) - 1)).to(tl.uint32)
 
 
 # ------------------------------------------------------------------ rows that fit a program
@@ -76,8 +76,8 @@ def sort_rows_kernel(values_ptr, indices_ptr, x_ptr, order_ptr, stride_xr, rows,
 
 
 # ------------------------------------------------------------------ long rows: one pass for each digit
-@triton.jit
-def rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, N, SHIFT: tl.constexpr, BITS: tl.constexpr, FALLING: tl.constexpr,
+@triton.jit(do_not_specialize=["digit_shift"])
+def rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, N, digit_shift, BITS: tl.constexpr, FALLING: tl.constexpr,
                 RAW: tl.constexpr, LOG: tl.constexpr, RB: tl.constexpr):
     """Each tile of a row in the order of its digits: where its elements come from, where each digit begins and where it ends."""
     TILE: tl.constexpr = 1 << LOG
@@ -85,7 +85,7 @@ def rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, N, SHIFT: tl.constexpr, B
     i = tl.arange(0, TILE)
     count = tl.minimum(N - tile * TILE, TILE).to(tl.int32)
     x = tl.load(x_ptr + (row * N + tile * TILE) + i, mask=i < count, other=0)
-    packed = (digit_of(x, SHIFT, BITS, FALLING, RAW) << LOG) | i.to(tl.uint32)
+    packed = (digit_of(x, digit_shift, BITS, FALLING, RAW) << LOG) | i.to(tl.uint32)
     packed = sort_block(tl.where(i < count, packed, 0xFFFFFFFF - i.to(tl.uint32)), LOG, LOG, RB)
     number = row * tl.num_programs(0) + tile
     tl.store(place_ptr + number * TILE + i, (packed & (TILE - 1)).to(tl.int16))
@@ -135,11 +135,12 @@ def base_kernel(total_ptr, pieces, BITS: tl.constexpr, BLOCK_P: tl.constexpr):
         base += tl.sum(count, 0, keep_dims=True)
 
 
-@triton.jit
-def scatter_kernel(values_ptr, indices_ptr, x_ptr, from_ptr, place_ptr, shift_ptr, base_ptr, N, K,
-                   PIECE: tl.constexpr, SHIFT: tl.constexpr, BITS: tl.constexpr, FALLING: tl.constexpr, RAW: tl.constexpr,
-                   LOG: tl.constexpr):
-    """Elements and their indices (without from_ptr: their places) to where they are after this digit; the last pass keeps K of them."""
+@triton.jit(do_not_specialize=["digit_shift"])
+def scatter_kernel(values_ptr, indices_ptr, x_ptr, from_ptr, place_ptr, shift_ptr, base_ptr, N, K, digit_shift,
+                   PIECE: tl.constexpr, BITS: tl.constexpr, FALLING: tl.constexpr, RAW: tl.constexpr,
+                   LOG: tl.constexpr, ALONE: tl.constexpr):
+    """Elements and their indices (without from_ptr: their places) to where they are after this digit; the last pass keeps K of them.
+    ALONE: base_ptr holds the totals of the row's only piece."""
     TILE: tl.constexpr = 1 << LOG
     row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
     number = row * tl.num_programs(0) + tile
@@ -147,12 +148,17 @@ def scatter_kernel(values_ptr, indices_ptr, x_ptr, from_ptr, place_ptr, shift_pt
     i = tl.arange(0, TILE)
     inside = i < tl.minimum(N - tile * TILE, TILE).to(tl.int32)
     start = row * N + tile * TILE
-    at = tl.load(place_ptr + number * TILE + i, mask=inside, other=0).to(tl.int32)
+    # one element a thread at a time: neighbours in the order go to neighbouring places, which is what the stores want
+    at = tl.load(place_ptr + number * TILE + tl.max_contiguous(i, 1), mask=inside, other=0).to(tl.int32)
     x = tl.load(x_ptr + start + at, mask=inside, other=0)
     index = tile * TILE + at if from_ptr is None else tl.load(from_ptr + start + at, mask=inside, other=0)
-    digit = digit_of(x, SHIFT, BITS, FALLING, RAW)
+    digit = digit_of(x, digit_shift, BITS, FALLING, RAW)
     to = i + tl.load(shift_ptr + (number << BITS) + digit, mask=inside, other=0)
-    to += tl.load(base_ptr + (piece << BITS) + digit, mask=inside, other=0)
+    if ALONE:
+        total = tl.load(base_ptr + (row << BITS) + tl.arange(0, 1 << BITS))
+        to += tl.gather(tl.cumsum(total, 0) - total, digit.to(tl.int32), 0)
+    else:
+        to += tl.load(base_ptr + (piece << BITS) + digit, mask=inside, other=0)
     tl.store(values_ptr + row * K + to, x, mask=inside & (to < K))
     tl.store(indices_ptr + row * K + to, index.to(indices_ptr.dtype.element_ty), mask=inside & (to < K))
 

@@ -78,20 +78,20 @@ def _passes(values, indices, rows, count, n, bits, log, digit, rb, common):
     for low in range(0, bits, digit):
         end = low + digit >= bits
         target = (values, indices) if end else [empty((count, n), t, device) for t in (rows.dtype, wide)]
-        _pass(*target, source, origin, place, first, last, shift, base, count, n, log, rb,
-              {"SHIFT": low, "BITS": min(digit, bits - low), **common})
+        _pass(*target, source, origin, place, first, last, shift, base, count, n, low, log, rb, {"BITS": digit, **common})
         source, origin = target
 
 
-def _pass(values, indices, source, origin, place, first, last, shift, base, count, n, log, rb, common):
+def _pass(values, indices, source, origin, place, first, last, shift, base, count, n, low, log, rb, common):
     """One digit: the tiles sorted by it, its counts added up, the elements sent where they belong."""
     bits, tiles = common["BITS"], cdiv(n, 1 << log)
     pieces = cdiv(tiles, PIECE)
     warps = 1 << log - rb - 5
-    launch(K.rank_kernel, (tiles, count), place, first, last, source, n, num_warps=max(warps, 1), LOG=log, RB=rb, **common)
+    launch(K.rank_kernel, (tiles, count), place, first, last, source, n, low, num_warps=max(warps, 1), LOG=log, RB=rb, **common)
     block = min(32, 1 << bits)
     launch(K.spread_kernel, (cdiv(1 << bits, block), pieces, count), shift, base, first, last, tiles, PIECE=PIECE, BITS=bits, BLOCK_T=64,
            BLOCK_D=block)
-    launch(K.base_kernel, (count,), base, pieces, num_warps=8, BITS=bits, BLOCK_P=8)
-    launch(K.scatter_kernel, (tiles, count), values, indices, source, origin, place, shift, base, n, values.shape[1], num_warps=16,
-           PIECE=PIECE, LOG=log, **common)
+    if pieces > 1:
+        launch(K.base_kernel, (count,), base, pieces, num_warps=8, BITS=bits, BLOCK_P=8)
+    launch(K.scatter_kernel, (tiles, count), values, indices, source, origin, place, shift, base, n, values.shape[1], low, num_warps=16,
+           PIECE=PIECE, LOG=log, ALONE=pieces == 1, **common)

@@ -65,6 +65,9 @@ def sorted_first_cuda(values, indices, input, k, dim, descending):
         return
     d = wrap_dim(dim, len(input.shape), "sort")
     rows = view.reshape(view.movedim(input, d, -1).contiguous(), -1, input.shape[d])
+    if d == len(input.shape) - 1 and values.is_contiguous() and indices.is_contiguous():
+        first_of_rows(view.reshape(values, -1, k), view.reshape(indices, -1, k), rows, descending)
+        return
     lead = (*input.shape[:d], *input.shape[d + 1:])
     made = [empty((*lead, k), x.dtype, x.device) for x in (values, indices)]
     first_of_rows(*[view.reshape(m, rows.shape[0], k) for m in made], rows, descending)
@@ -253,8 +256,7 @@ def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=No
     tensor([1, 2])
     """
     if dim is None:
-        order = argsort(view.reshape(input, -1), 0)
-        rows, d = view.reshape(input, -1)[order], None
+        (rows, order), d = sort_pairs(view.reshape(input, -1), 0, False), None
     else:
         d = wrap_dim(dim, len(input.shape), "unique")
         flat = view.reshape(view.movedim(input, d, 0), input.shape[d], -1)
