@@ -111,7 +111,7 @@ class Session:
 
     def take(self, message):
         family, key = json.loads(message["problem"])
-        self.state["known"][message["problem"]] = message["chosen"]
+        self.state["known"][message["problem"]] = message["use"]
         self.chosen[family].append({"key": key, "use": message["use"]})
         us = message["us"]
         first, best = us.get("0"), us.get(str(message["chosen"]))

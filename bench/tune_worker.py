@@ -29,7 +29,7 @@ class Measurer:
         if self.families and family not in self.families:
             return table or candidates[0]
         if problem in self.known:
-            return candidates[self.known[problem]]
+            return next((c for c in candidates if tuner.plain(c) == self.known[problem]), candidates[0])
         self.busy = True
         try:
             place = self.measure(problem, candidates, run)
@@ -38,7 +38,7 @@ class Measurer:
         return candidates[place]
 
     def measure(self, problem, candidates, run):
-        from tritorch.cuda import timing
+        from tritorch.cuda import timing, tuner
         from tritorch.cuda.device import current_device
         from tritorch.cuda.stream import current_handle
 
@@ -48,7 +48,7 @@ class Measurer:
         times = timing.milliseconds(problem, [candidates[i] for i in good], run, current_handle(current_device()))
         best = timing.pick([candidates[i] for i in good], times) if good else candidates[0]
         place = candidates.index(best)
-        say(problem=problem, chosen=place, use=best, candidates=candidates, refused=refused,
+        say(problem=problem, chosen=place, use=tuner.plain(best), candidates=tuner.plain(candidates), refused=refused,
             us={i: 1e3 * t for i, t in zip(good, times) if t < float("inf")})
         return place
 

@@ -79,7 +79,7 @@ def test_a_candidate_that_hangs_is_left_out_by_the_next_process(tmp_path, monkey
     session.close()
     assert asked[1]["unchecked"] == [PROBLEM] and not asked[1]["broken"]
     assert asked[2]["broken"] == {PROBLEM: [2]} and asked[2]["start"] == 3
-    assert asked[3]["known"] == {PROBLEM: 1} and asked[3]["start"] == 5
+    assert asked[3]["known"] == {PROBLEM: {"B": 2}} and asked[3]["start"] == 5
     assert "gain over the first candidate 1.500" in capsys.readouterr().out
     assert json.loads(Path(tmp_path / "sm_90.json").read_text()) == {"softmax": [{"key": ["half", 64], "use": {"B": 2}}]}
 
