@@ -74,8 +74,8 @@ R cuFuncSetCacheConfig(P function, int config) { return 0; }
 R cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, P function, int threads, size_t shared) { *blocks = 4; return 0; }
 R cuLaunchKernel(P function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, P stream,
                  P *parameters, P *extra) {
-    note("launch %p grid %u %u %u block %u %u %u shared %u stream %p first %p extra %p\n", function, gx, gy, gz, bx, by, bz, shared, stream,
-         *(P *)parameters[0], (P)extra);
+    note("launch %p grid %u %u %u block %u %u %u shared %u stream %p first %p extra %p aligned %d\n", function, gx, gy, gz, bx, by, bz, shared,
+         stream, *(P *)parameters[0], (P)extra, (int)((uintptr_t)parameters[0] % 64 == 0));
     return gx > 1u << 30 ? 1 : 0;
 }
 typedef struct { int id; char pad[4]; char value[64]; } Attribute;
