@@ -1,0 +1,161 @@
+"""The names around tritorch.compile, and the forms in which it takes functions."""
+import functools
+import gc
+
+import pytest
+from test_compile import both, captured, kinds, state_of
+
+import tritorch as torch
+from tritorch import nn
+from tritorch.nn import functional as F
+from tritorch.utils.checkpoint import checkpoint
+
+
+def test_arguments_of_compile(cuda):
+    def f(x):
+        return x + 1
+
+    assert torch.compile(f, disable=True) is f and torch.compile(disable=True)(f) is f
+    for made in (torch.compile(f), torch.compile(fullgraph=True, dynamic=True, mode="reduce-overhead", backend="inductor")(f)):
+        assert made.__name__ == "f" and made.__wrapped__ is f
+        for k in range(4):
+            assert made(torch.full((2,), float(k), device=cuda)).tolist() == [k + 1] * 2
+        assert captured(made) == 1
+    with pytest.raises(ValueError, match="mode None, 'default'"):
+        torch.compile(f, mode="fast")
+    with pytest.raises(ValueError, match="options among"):
+        torch.compile(f, options={"triton.cudagraphs": True})
+    with pytest.raises(TypeError, match="a function or a module, got int"):
+        torch.compile(3)
+    assert torch.compiler.list_backends() == ["cudagraph"]
+
+
+def test_is_compiling_and_reset(cuda):
+    seen = []
+
+    @torch.compile
+    def f(x):
+        seen.append((torch.compiler.is_compiling(), torch.cuda.is_current_stream_capturing()))
+        return x * 2
+
+    x = torch.ones(2, device=cuda)
+    for _ in range(5):
+        f(x)
+    assert seen == [(True, False), (True, False), (True, True)] and not torch.compiler.is_compiling()
+    assert captured(f) == 1
+    torch.compiler.reset()
+    assert not kinds(f) and f(x).tolist() == [2, 2] and len(seen) == 4
+
+
+def test_methods_partial_functions_and_objects(cuda):
+    class Trainer:
+        def __init__(self, factor):
+            self.weight, self.factor = torch.zeros(2, device=cuda), factor
+
+        @torch.compile
+        def decorated(self, x):
+            self.weight.add_(x * self.factor)
+
+        def plain(self, x):
+            self.weight.add_(x * self.factor)
+
+        def __call__(self, x):
+            self.plain(x)
+
+    x = torch.ones(2, device=cuda)
+    first, second = Trainer(1), Trainer(10)
+    for _ in range(5):
+        first.decorated(x), second.decorated(x)
+    assert first.weight.tolist() == [5, 5] and second.weight.tolist() == [50, 50] and captured(Trainer.decorated) == 2
+    trainer = Trainer(1)
+    step = torch.compile(trainer.plain)
+    for k in range(10):
+        if k == 5:
+            trainer.factor = 2                                           # a plain attribute of the object
+        step(x)
+    assert trainer.weight.tolist() == [15, 15] and captured(step) == 2
+    for function in functools.partial(Trainer.plain, Trainer(1)), Trainer(1):
+        step = torch.compile(function)
+        for _ in range(5):
+            step(x)
+        assert captured(step) == 1
+        assert getattr(function, "args", [function])[0].weight.tolist() == [5, 5]
+
+
+def test_variables_of_enclosing_functions(cuda):
+    factor, mask = 1.0, torch.ones(2, device=cuda)
+
+    @torch.compile
+    def g(x):
+        return x * factor * mask
+
+    for k in range(12):
+        if k == 4:
+            factor = 3.0
+        if k == 8:
+            mask = torch.full((2,), 5.0, device=cuda)
+        assert g(torch.ones(2, device=cuda)).tolist() == [factor * (5 if k >= 8 else 1)] * 2
+    assert captured(g) == 3
+
+
+def train(compile):
+    torch.manual_seed(0)
+    layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)]).cuda()
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+
+    def part(layer, x):
+        return F.dropout(layer(x).relu(), 0.5)
+
+    @compile
+    def step(x):
+        x = F.dropout(x, 0.2)
+        for k, layer in enumerate(layers):
+            x = checkpoint(part, layer, x, use_reentrant=k == 2)
+        loss = F.dropout(x, 0.2).square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    torch.manual_seed(1)
+    losses = [step(torch.randn(3, 4, device="cuda")) for _ in range(7)]
+    if compile is torch.compile:
+        assert captured(step) == 1
+    return [*state_of(layers, *losses), torch.cuda.get_rng_state().numpy()]
+
+
+def test_checkpoints_draw_the_same_numbers_twice(cuda):
+    both(train)
+
+
+def test_recordings_are_few(cuda):
+    model, x = nn.Linear(2, 2).cuda(), torch.ones(2, 2, device=cuda)
+    f = torch.compile(model.forward, options={"cache_size_limit": 2})
+    with torch.no_grad():
+        for k in range(12):
+            if k % 3 == 0:
+                model.weight.data = torch.full((2, 2), float(k), device=cuda)
+            assert torch.equal(f(x), model(x))
+    assert captured(f) <= 2
+
+
+def test_a_pool_serves_all_kinds():
+    with torch.cuda.simulate():
+        gc.collect()
+        f = torch.compile(lambda x: ((x * 2).sin() + 1).cos())
+        for n in (1 << 12, 1 << 13, 1 << 14):
+            for _ in range(4):
+                f(torch.ones(n, device="cuda"))
+        segments = [s for s in torch.cuda.memory_snapshot() if s["segment_pool_id"] == f.pool]
+        assert captured(f) == 3 and len(segments) == 1
+
+
+def test_what_a_step_leaves_is_there_for_other_streams(cuda):
+    total = torch.zeros(2, device=cuda)
+    step = torch.compile(lambda x: total.add_(x).clone())
+    for k in range(6):
+        y = step(torch.ones(2, device=cuda))
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            assert (y * 2).tolist() == [2 * k + 2] * 2
