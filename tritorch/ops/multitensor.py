@@ -11,8 +11,10 @@ import numpy as np
 
 from tritorch.autograd.modes import state
 from tritorch.autograd.places import user_place
-from tritorch.cuda import driver
+from tritorch.cuda import driver, memory
 from tritorch.cuda.launch import launch, tile
+from tritorch.cuda.stream import OnlyStream, captures, current_handle, is_capturing
+from tritorch.cuda.watching import watched
 from tritorch.dispatch import _interpret
 from tritorch.dtype import int64
 from tritorch.shape import is_dense
@@ -178,33 +180,44 @@ def _plan(tensors, block, device):
 
 
 _tables: dict = {}                                                       # (key, device, stream) -> int64 tensor, the least used first
+_aside: dict = {}                                                        # device index -> the stream that uploads while another is captured
 KEPT = 64
-driver.watchers.append(_tables.clear)
+driver.watchers += _tables.clear, _aside.clear
 
 
 def _resident(key, device, build):
     """Integers in device memory, uploaded when they are asked for the first time.
 
-    The key determines them, so what is found is right, however tensors have moved. In a graph capture the upload is recorded:
-    it comes from pinned memory, and the result belongs to the graph.
+    The key determines them, so what is found is right, however tensors have moved.
     """
-    from tritorch.cuda import memory
-    from tritorch.cuda.stream import current_handle, is_capturing
-    from tritorch.cuda.watching import watched
-
     stream = current_handle(device.index)
-    recorded, where = is_capturing(device.index, stream), (key, device, stream)
-    found = None if recorded else _tables.pop(where, None)
+    if is_capturing(device.index, stream):
+        return _uploaded_aside(build(), device)
+    where = key, device, stream
+    found = _tables.pop(where, None)
     if found is None:
-        values = np.asarray(build(), np.int64)
-        if recorded or watched.watcher is not None:
-            source = memory.pinned_empty(values.nbytes).view(np.int64)
-            source[:] = values
-            values = source
-        found = empty((len(values),), int64, device)
-        memory.upload(values, found.data_ptr(), device.index, memory.pinned_owner(values))
-    if not recorded:
-        while len(_tables) >= KEPT:
-            _tables.pop(next(iter(_tables)), None)
-        _tables[where] = found
+        found = _uploaded(build(), device, pinned=watched.watcher is not None)
+    while len(_tables) >= KEPT:
+        _tables.pop(next(iter(_tables)), None)
+    _tables[where] = found
+    return found
+
+
+def _uploaded(values, device, pinned):
+    values = np.asarray(values, np.int64)
+    if pinned:
+        values, source = memory.pinned_empty(values.nbytes).view(np.int64), values
+        values[:] = source
+    found = empty((len(values),), int64, device)
+    memory.upload(values, found.data_ptr(), device.index, memory.pinned_owner(values))
+    return found
+
+
+def _uploaded_aside(values, device):
+    """Integers that a CUDA graph reads: uploaded now, on a stream that is not captured, so that no replay does it again."""
+    aside = _aside.get(device.index) or _aside.setdefault(device.index, OnlyStream(device.index, priority=-1))
+    with aside:
+        found = _uploaded(values, device, pinned=True)
+        driver.current().stream_synchronize(aside.cuda_stream)
+    captures[device.index].keep(found.storage.owner)
     return found
