@@ -5,7 +5,7 @@ import importlib.util
 from bench import rows
 from bench.timing import race
 
-DOOR, LAUNCH, NODE, ALLOCATOR = 3.0, 1.5, 1.0, 1.0               # budgets, µs
+DOOR, LAUNCH, NODE, ALLOCATOR, STEP = 3.0, 1.5, 1.0, 1.0, 20.0   # budgets, µs
 
 OPERATORS = {                                                    # the same source on both libraries; x wants a gradient or not
     "x + y": lambda torch, x, y: x + y,
@@ -136,6 +136,7 @@ def device_parts(args, tritorch, nothing):
     yield rows.row(f"idle device: the same and a graph node (budget {DOOR} µs)", "µs", us["graph"], limit=DOOR)
     yield rows.row("idle device: allocate and free 4 KiB", "µs", us["allocator"], limit=ALLOCATOR)
     yield from launch_path(args, x)
+    yield from compiled_step(args, tritorch)
 
 
 def anatomy(args, tritorch, per_node):
@@ -177,6 +178,29 @@ def launch_path(args, x):
 
     us = microseconds({"launch": lambda: launch(nothing_kernel, (1,), x, x, x, 1024, BLOCK=1024)}, args)
     yield rows.row(f"idle device: launch with four arguments (budget {LAUNCH} µs)", "µs", us["launch"], limit=LAUNCH)
+
+
+def compiled_step(args, torch):
+    """A replayed training step of two arguments, for models of few parameters and of many."""
+    nn, calls = torch.nn, {}
+    for layers in (2, 74, 500):
+        model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(layers)]).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        @torch.compile
+        def step(x, target, model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), target)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        x, target = torch.empty(8, 8, device="cuda"), torch.empty(8, 8, device="cuda")
+        for _ in range(6):                                           # until it is replayed
+            step(x, target)
+        calls[2 * layers] = lambda step=step, x=x, target=target: step(x, target)
+    for count, us in microseconds(calls, args).items():
+        yield rows.row(f"idle device: compiled step, {count} parameters (budget {STEP} µs)", "µs", us, limit=STEP)
 
 
 def captured(args, opponents, length=100):

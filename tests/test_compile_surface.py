@@ -1,6 +1,8 @@
 """The names around tritorch.compile, and the forms in which it takes functions."""
+import copy
 import functools
 import gc
+import pickle
 
 import pytest
 from test_compile import both, captured, kinds, state_of
@@ -126,6 +128,25 @@ def train(compile):
 
 def test_checkpoints_draw_the_same_numbers_twice(cuda):
     both(train)
+
+
+def test_copies_start_anew(cuda):
+    model, x = torch.compile(nn.Linear(2, 2).cuda()), torch.ones(1, 2, device=cuda)
+    for _ in range(4):
+        model(x).sum().backward()
+    other = copy.deepcopy(model)
+    nn.init.ones_(other.weight), nn.init.zeros_(other.bias)
+    assert other(x).tolist() == [[2, 2]] and other.compiled.function is other._orig_mod and captured(other.compiled) == 0
+    assert list(pickle.loads(pickle.dumps(other)).state_dict()) == list(model.state_dict())
+
+
+def test_cpu_arguments_make_no_kinds(cuda):
+    f = torch.compile(lambda x: x + 1, options={"cache_size_limit": 1})
+    for n in range(4):
+        assert f(torch.zeros(n)).tolist() == [1] * n
+    assert not f.kinds and not f.warned
+    with pytest.warns(UserWarning, match="arguments that are not on the current CUDA device"):
+        torch.compile(lambda x, y: x.sum().item() + y)(torch.zeros(2), torch.zeros(2, device=cuda))
 
 
 def test_recordings_are_few(cuda):

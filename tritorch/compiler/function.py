@@ -28,10 +28,10 @@ _one_at_a_time = threading.RLock()                                       # a rep
 
 
 class Kind:
-    """Calls of one key: their recordings, the last warm-up call in each situation (with how many were equal, and how many there were),
-    or why they stay eager."""
+    """Calls of one key: their recordings, the last warm-up call in each situation, or why they stay eager. `objects` are those that the
+    key knows by their ids."""
 
-    def __init__(self, objects, given, why):
+    def __init__(self, objects=(), given=(), why=None):
         self.objects, self.why, self.recordings, self.seen = objects, why, [], {}
         self.arguments = [f"{x.dtype.name}{list(x.shape)}" for x in given]
 
@@ -42,11 +42,13 @@ class Compiled:
     def __init__(self, function, fullgraph, options):
         functools.update_wrapper(self, function)
         self.name = getattr(function, "__qualname__", type(function).__name__)
-        self.function, self.fullgraph, self.limit = function, fullgraph, options["cache_size_limit"]
-        self.fuse, self.inexact = options["fuse"], options["inexact"]
-        self.surroundings, self.warned = Surroundings(function), set()
+        self.function, self.fullgraph, self.options, self.limit = function, fullgraph, options, options["cache_size_limit"]
+        self.surroundings, self.warned = Surroundings(function), {}
         self.forget()
         everyone.add(self)
+
+    def __reduce__(self):
+        return Compiled, (self.function, self.fullgraph, self.options)
 
     def forget(self):
         """Start anew: every call is a first one."""
@@ -78,17 +80,18 @@ class Compiled:
         return self.function(*args, **kwargs)
 
     def new_kind(self, key, given, args, kwargs):
-        why = None
-        if len(self.kinds) >= self.limit:
-            why = f"more than {self.limit} kinds of arguments and surroundings (options={{'cache_size_limit': …}})"
-            self.tell(why)
-            return Kind((), given, why)
+        """The kind of a call that is the first of it."""
         if any(not x.is_cuda or x.device.index != current_device() for x in given):
             why = "arguments that are not on the current CUDA device"
             if any(x.is_cuda for x in given):
                 self.tell(why)
+            return Kind(why=why)
+        if len(self.kinds) >= self.limit:
+            why = f"more than {self.limit} kinds of arguments and surroundings; see the option cache_size_limit"
+            self.tell(why)
+            return Kind(why=why)
         objects = [x for x in self.surroundings.objects(args, kwargs) if x is not self]
-        kind = self.kinds[key] = Kind(objects, given, why)
+        kind = self.kinds[key] = Kind(objects, given)
         return kind
 
     def report(self):
@@ -102,7 +105,7 @@ class Compiled:
         expected = kind.seen.get(situation)
         capture = plan = None
         if expected is not None and expected.repeats and expected.matches is None:
-            expected.matches = matches(expected, self.inexact) if self.fuse else []
+            expected.matches = matches(expected, self.options["inexact"]) if self.options["fuse"] else []
             plan = Fusion(expected.matches, expected.events) if expected.matches else None       # first in a warm-up call of its own
         if expected is not None and expected.repeats and plan is None:
             plan = Fusion(expected.matches, expected.events) if expected.matches else None
@@ -135,7 +138,7 @@ class Compiled:
             try:
                 recording = (DifferentiableRecording if watch.differentiable else Recording)(self, watch, before, result)
                 return self.keep(kind, recording).deliver(given)
-            except Refused as error:                                     # of the backward pass
+            except Exception as error:                                   # of the backward pass, which shall raise it when it runs
                 self.object(kind, str(error))
         ours = {id(mine): x for mine, x in zip(inputs, given)}
         return rebuilt(result, iter([ours.get(id(x), x) for x in leaves(result)]))
@@ -186,7 +189,7 @@ class Compiled:
         if self.fullgraph:
             raise Unsupported(f"compile: expected a function that can be captured as a whole with fullgraph=True, got {why}")
         if why not in self.warned:
-            self.warned.add(why)
+            self.warned[why] = None
             warnings.warn(f"compile: {self.name} runs eagerly, because a CUDA graph cannot hold {why}", stacklevel=4)
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 def reported(compiled):
     """The text of `Compiled.report`."""
     lines = [f"{compiled.name}: {len(compiled.kinds)} kinds of calls", *compiled.notes]
+    lines += [f"eager calls: {why}" for why in compiled.warned if all(why != kind.why for kind in compiled.kinds.values())]
     for number, kind in enumerate(compiled.kinds.values(), 1):
         arguments = ", ".join(kind.arguments) or "no tensors"
         if kind.why is not None:
