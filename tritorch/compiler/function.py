@@ -103,15 +103,7 @@ class Compiled:
         """A warm-up call, or one that is captured."""
         situation = self.situation([ref() is None or ref()._grad is None for ref in self.leaves])
         expected = kind.seen.get(situation)
-        capture = plan = None
-        if expected is not None and expected.repeats and expected.matches is None:
-            expected.matches = matches(expected, self.options["inexact"]) if self.options["fuse"] else []
-            plan = Fusion(expected.matches, expected.events) if expected.matches else None       # first in a warm-up call of its own
-        if expected is not None and expected.repeats and plan is None:
-            plan = Fusion(expected.matches, expected.events) if expected.matches else None
-            self.stream, self.pool = self.stream or OnlyStream(current_device()), self.pool or graph_pool_handle()
-            pool = graph_pool_handle() if expected.differentiable else self.pool         # its memory is in use between two replays
-            capture = Capture(current_device(), self.stream, pool)
+        capture, plan = (None, None) if expected is None or not expected.repeats else self.planned(expected)
         apart = capture is not None or len({home(x) for x in given}) < len(given)        # shared memory does not tell arguments apart
         inputs = [landing(x) for x in given] if apart else given
         watch = Watch(self, inputs, expected, capture, plan)
@@ -127,21 +119,43 @@ class Compiled:
             if apart:
                 watch.copy_back(given)
         watch.conclude(result, host_draws() != draws, [_gradient(x) for x in given] != had)
-        if watch.why is None and capture is not None:
-            watch.why = watch.difference(expected)
+        if capture is not None:
+            del kind.seen[situation]
+            watch.why = watch.why or watch.difference(expected)
         if watch.why is not None:
             self.object(kind, watch.why)
         elif capture is None:
             self.compare(kind, watch)
         else:
-            del kind.seen[situation]
-            try:
-                recording = (DifferentiableRecording if watch.differentiable else Recording)(self, watch, before, result)
-                return self.keep(kind, recording).deliver(given)
-            except Exception as error:                                   # of the backward pass, which shall raise it when it runs
-                self.object(kind, str(error))
+            recording = self.recorded(kind, watch, before, result)
+            if recording is not None:
+                return recording.deliver(given)
         ours = {id(mine): x for mine, x in zip(inputs, given)}
         return rebuilt(result, iter([ours.get(id(x), x) for x in leaves(result)]))
+
+    def planned(self, expected):
+        """(capture, plan) for a call that should go as `expected` did. What can be fused is first tried in a warm-up call of its own,
+        which has the kernels loaded."""
+        first = expected.matches is None
+        if first:
+            expected.matches = matches(expected, self.options["inexact"]) if self.options["fuse"] else []
+        plan = Fusion(expected.matches, expected.events) if expected.matches else None
+        if first and plan is not None:
+            return None, plan
+        self.stream, self.pool = self.stream or OnlyStream(current_device()), self.pool or graph_pool_handle()
+        pool = graph_pool_handle() if expected.differentiable else self.pool             # its memory is in use between two replays
+        return Capture(current_device(), self.stream, pool), plan
+
+    def recorded(self, kind, watch, before, result):
+        """A recording of the call for the next ones; the oldest one goes when there are many."""
+        try:
+            recording = (DifferentiableRecording if watch.differentiable else Recording)(self, watch, before, result)
+        except Exception as error:                                       # of the backward pass, which will raise it when it runs
+            self.object(kind, str(error))
+            return None
+        kind.recordings.insert(0, recording)
+        del kind.recordings[self.limit:]
+        return recording
 
     def run(self, watch, tree):
         """The function on the arguments in `tree`, watched, and captured if there is a capture."""
@@ -168,16 +182,10 @@ class Compiled:
         elif before is not None:
             difference = watch.difference(before)
             watch.repeats, watch.tries = difference is None, before.tries + 1
-            if watch.tries == WARM_UPS:
+            if difference is not None and watch.tries >= WARM_UPS:
                 self.object(kind, difference)
         watch.rest()
         kind.seen[situation] = watch
-
-    def keep(self, kind, recording):
-        """A recording for the next calls; the oldest one goes when there are many."""
-        kind.recordings.insert(0, recording)
-        del kind.recordings[self.limit:]
-        return recording
 
     # -------------------------------------------------------------- calls that stay eager
     def object(self, kind, why):
