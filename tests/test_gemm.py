@@ -150,6 +150,22 @@ def test_persistent_candidates(turned_a, turned_b, batch, candidate, cuda, hardw
         np.testing.assert_allclose(number(out), 0.5 * want + number(c), rtol=2 ** -7, atol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("shapes", [((1, 136, 72), (3, 72, 40)), ((3, 24, 72), (1, 72, 40))])
+def test_one_matrix_for_a_batch(shapes, dtype, cuda, hardware_tiles, monkeypatch):
+    """By TMA, with the shared operand read, or copied, once; a shared second operand has turned the batch into rows."""
+    monkeypatch.setattr(gemm_run, "sm_count", lambda: 2)
+    x, y = [from_array(draw(*s, seed=k)).to(getattr(T, dtype)).to(cuda) for k, s in enumerate(shapes)]
+    y = y if shapes[1][0] > 1 else turned(y).expand(3, 72, 40)
+    T.set_float32_matmul_precision("high")
+    try:
+        with tuner.forcing("matmul", choice.persistent(4096, 4096, 4096, 1, H200, x.dtype.itemsize, x.dtype.itemsize)[0][1]):
+            out = products.matmul(x, y)
+    finally:
+        T.set_float32_matmul_precision("highest")
+    np.testing.assert_allclose(number(out), number(x) @ number(y), atol=0.1, rtol=1e-2)
+
+
 @pytest.mark.parametrize("turned_a, turned_b", [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_tf32_by_tma(turned_a, turned_b, batch, cuda, hardware_tiles, monkeypatch):

@@ -31,22 +31,25 @@ def after(slot, phase, steps, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
-            BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr):
+def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr,
+            PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+            STAGES: gl.constexpr):
     """The loading warp: wait until a slot is empty, fill it."""
     a_bufs, b_bufs, empty, ready = ring
     total = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N) * shape[0]
     slot, phase = 0, 1                                   # all slots are empty at first
     for tile in range(gl.program_id(0), total, PROGRAMS):
         batch, m, n = place(tile, shape, BLOCK_M, BLOCK_N, GROUP_M)
+        at_a = batch * 0 if SHARED_A else batch
+        at_b = batch * 0 if SHARED_B else batch
         for k in range(0, shape[3], BLOCK_K):
             mbarrier.wait(empty.index(slot), phase)
             full = ready.index(slot)
             mbarrier.expect(full, a_desc.block_type.nbytes + b_desc.block_type.nbytes)
             a = a_bufs.index(slot).reshape(a_desc.block_type.shape)
             b = b_bufs.index(slot).reshape(b_desc.block_type.shape)
-            load(a_desc, [batch, k, m] if TRANS_A else [batch, m, k], full, a)
-            load(b_desc, [batch, n, k] if TRANS_B else [batch, k, n], full, b)
+            load(a_desc, [at_a, k, m] if TRANS_A else [at_a, m, k], full, a)
+            load(b_desc, [at_b, n, k] if TRANS_B else [at_b, k, n], full, b)
             slot, phase = after(slot, phase, 1, STAGES)
 
 
@@ -134,9 +137,10 @@ def consume(out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, ou
 
 @gluon.jit
 def matmul_gluon_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_cb, stride_cm, stride_cn, BATCH, M, N, K, alpha, beta,
-                        TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
-                        PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-                        GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr, CONSUMERS: gl.constexpr):
+                        TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr, FORM: gl.constexpr,
+                        SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
+                        BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
+                        CONSUMERS: gl.constexpr):
     """Grid: PROGRAMS. num_warps is that of one consumer."""
     WARPS: gl.constexpr = gl.num_warps()
     BUFFERS: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
@@ -159,7 +163,8 @@ def matmul_gluon_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_cb, st
         gl.warp_specialize([
             (consume, (out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A, TRANS_B,
                        FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 1, 0, WARPS)),
-            (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
+                       STAGES)),
         ], [1], [24])
     else:
         gl.warp_specialize([
@@ -167,5 +172,6 @@ def matmul_gluon_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_cb, st
                        FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 2, 0, WARPS)),
             (consume, (out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A, TRANS_B,
                        FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 2, 1, WARPS)),
-            (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
+                       STAGES)),
         ], [4, 1], [232, 24])

@@ -1,6 +1,7 @@
 """Matrix products of 16-bit types and in TF32 by TMA on sm_90 and later: programs that stay resident and take tiles in turn.
 
-Descriptors are (batch, rows, columns) of row-major memory; TRANS_A: a lies as (batch, K, M), TRANS_B: b lies as (batch, N, K).
+Descriptors are (batch, rows, columns) of row-major memory; TRANS_A: a lies as (batch, K, M), TRANS_B: b lies as (batch, N, K);
+SHARED_A, SHARED_B: one matrix for all of the batch.
 Out-of-bounds elements arrive as 0 and are not stored. The epilogue is that of matmul.py.
 """
 import triton
@@ -32,19 +33,22 @@ def finish(acc, batch, m, n, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, st
 
 @triton.jit
 def matmul_persistent_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_cb, stride_cm, stride_cn, BATCH, M, N, K, alpha, beta,
-                             TRANS_A: tl.constexpr, TRANS_B: tl.constexpr, FORM: tl.constexpr, SLOPE: tl.constexpr,
-                             ACTIVATION: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                             BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, PIECES: tl.constexpr):
+                             TRANS_A: tl.constexpr, TRANS_B: tl.constexpr, SHARED_A: tl.constexpr, SHARED_B: tl.constexpr,
+                             FORM: tl.constexpr, SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, PROGRAMS: tl.constexpr,
+                             BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+                             PIECES: tl.constexpr):
     """Grid: PROGRAMS. A tile is stored in PIECES (1 or 2) halves of its columns, which take half the shared memory."""
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles * BATCH, PROGRAMS):
         batch = tile // tiles
         pid_m, pid_n = tile_of(tile % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m, n = pid_m * BLOCK_M, pid_n * BLOCK_N
+        at_a = batch * 0 if SHARED_A else batch
+        at_b = batch * 0 if SHARED_B else batch
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, K, BLOCK_K):
-            a = load_tile(a_desc, batch, m, k, BLOCK_M, BLOCK_K, TRANS_A)
-            b = load_tile(b_desc, batch, k, n, BLOCK_K, BLOCK_N, TRANS_B)
+            a = load_tile(a_desc, at_a, m, k, BLOCK_M, BLOCK_K, TRANS_A)
+            b = load_tile(b_desc, at_b, k, n, BLOCK_K, BLOCK_N, TRANS_B)
             acc = tl.dot(a, b, acc, input_precision="tf32")
         if PIECES == 1:
             finish(acc, batch, m, n, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta, FORM, SLOPE,

@@ -162,14 +162,15 @@ def kind_of(dtype, precision, k, even):
 def boxes_of(batch, M, N, k, out, a, b, itemsize, out_size):
     """How TMA reads a and b and writes out; "copied" names the operands that must be copied first, because matrix units take 32-bit
     numbers along K alone. None where TMA cannot write out or read a 16-bit operand."""
+    shared = [s[0][0] == 0 for s in (a, b)]
     a, b = [described(batch, *size, (s[0][0], *s[1:]), itemsize) for size, s in (((M, k), a), ((k, N), b))]
     out = described(batch, M, N, (out[0][0], *out[1:]), out_size)
     copied, padded = [], cdiv(k, 4) * 4
     if itemsize == 4:
         if a is None or a[0]:
-            a, copied = (False, (batch, M, k), (M * padded, padded, 1)), ["a"]
+            a, copied = (False, (1 if shared[0] else batch, M, k), (M * padded, padded, 1)), ["a"]
         if b is None or not b[0]:
-            b, copied = (True, (batch, N, k), (N * padded, padded, 1)), [*copied, "b"]
+            b, copied = (True, (1 if shared[1] else batch, N, k), (N * padded, padded, 1)), [*copied, "b"]
     if a is None or b is None or out is None or out[0]:
         return None
     return {"a": a, "b": b, "out": out, "copied": copied, "sizes": (itemsize, out_size)}
@@ -181,7 +182,8 @@ def described(batch, rows, columns, strides, itemsize):
     turned = column != 1
     if turned:
         rows, columns, row, column = columns, rows, column, row
-    step = step if batch > 1 else rows * row
+    if batch == 1 or not step:                                           # one matrix, if need be for all of the batch
+        batch, step = 1, rows * row
     if column != 1 or row * itemsize % 16 or step * itemsize % 16 or row < columns or step <= 0:
         return None
     return turned, (batch, rows, columns), (step, row, 1)

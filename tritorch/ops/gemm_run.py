@@ -82,7 +82,13 @@ def run_by_tma(kernel, p, tensors, fused, options):
     boxes = {name: box(p.boxes[name], rows, columns) for name, rows, columns in boxes}
     out, pre, a, b = [x if x is None else TensorDescriptor(x, *boxes[name]) for x, name in ((out, "out"), (pre, "out"), (a, "a"), (b, "b"))]
     launch(kernel, (programs,), out, pre, a, b, c, p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, alpha, beta, TRANS_A=p.boxes["a"][0],
-           TRANS_B=p.boxes["b"][0], FORM=p.form, PROGRAMS=programs, GROUP_M=GROUP_M, **fused, **options)
+           TRANS_B=p.boxes["b"][0], **_shared(p, p.boxes["a"][1], p.boxes["b"][1]), FORM=p.form, PROGRAMS=programs, GROUP_M=GROUP_M,
+           **fused, **options)
+
+
+def _shared(p, a, b):
+    """Which operand, of a shape that TMA reads, is one matrix for all of the batch."""
+    return dict(SHARED_A=a[0] < p.batch[0], SHARED_B=b[0] < p.batch[0])
 
 
 def along_k(x, shape, strides, step, row, column):
@@ -131,7 +137,7 @@ def run_exact(kernel, rows_a, p, tensors, fused, options):
     programs = min(choice.tiles_of(p.M, p.N, p.batch[0], options["BLOCK_M"], options["BLOCK_N"]), sm_count())
     launch(kernel, (programs,), out, pre, verdict, *boxes, c, ranges, p.out[0][0], *p.out[1:], p.c[0][0], *p.c[1:],
            p.batch[0], p.M, p.N, p.k, (p.k - 1).bit_length(), alpha, beta, TRANS_A=a_rows[0], TRANS_B=b_rows[0],
-           SHARED_A=a_rows[2][0] < p.batch[0], SHARED_B=b_rows[2][0] < p.batch[0], FORM=p.form, PROGRAMS_A=programs_a,
+           **_shared(p, a_rows[2], b_rows[2]), FORM=p.form, PROGRAMS_A=programs_a,
            PROGRAMS_SPLIT=PROGRAMS_SPLIT, PROGRAMS=programs, GROUP_M=GROUP_M, **fused, **options)
     run_plain(p, 1, tensors, fused, choice.FALLBACK, verdict)
 
