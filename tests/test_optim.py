@@ -147,6 +147,28 @@ def test_tables_are_made_once(cuda):
     assert len(multitensor._tables) <= multitensor.KEPT and keep
 
 
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_parameters_and_gradients_of_other_layouts_are_noticed(name, cuda):
+    """What was known of the lists in the step before does not hold for tensors that are turned, or of another dtype, since."""
+    results = []
+    for device in ("cpu", cuda):
+        w = tritorch.arange(12.0, device=device).view(3, 4).requires_grad_()
+        optimizer = getattr(tritorch.optim, name)([w], lr=0.1)
+        for turned in (False, False, True, True, False):
+            gradient = tritorch.arange(12.0, device=device).view(3, 4) + 1
+            w.grad = gradient.t().contiguous().t() if turned else gradient
+            optimizer.step()
+        results.append(w.detach().cpu().array)
+        w.data = w.data.half()
+        w.grad = tritorch.ones(3, 4, device=device).half()
+        for state in optimizer.state.values():
+            state.update({k: v.half() for k, v in state.items() if getattr(v, "shape", ()) == w.shape})
+        optimizer.step()
+        results.append(w.detach().cpu().float().array)
+    np.testing.assert_allclose(results[2], results[0], rtol=1e-6)
+    np.testing.assert_allclose(results[3], results[1], rtol=2e-3)
+
+
 def test_one_launch_for_all(cuda, monkeypatch):
     launched = []
     monkeypatch.setattr(multitensor, "launch", lambda kernel, *args, **options: launched.append(kernel.__name__))
