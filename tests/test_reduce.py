@@ -167,3 +167,14 @@ def test_sum_keeps_no_memory_of_its_input():
     with tritorch.no_grad():
         x.mul_(5)
     total.backward()                                                      # the input was written since, and was not needed
+
+
+@pytest.mark.parametrize("shape, dims", [
+    ((5, 37, 4, 43), (0, 2, 3)), ((7, 3, 70), (0, 2)), ((64, 5, 16), (0, 2)), ((3, 4, 5, 300), (0, 1, 3)), ((6, 40, 3, 20), (0, 2)),
+    ((20, 3, 30, 2), (1, 3))])
+@pytest.mark.parametrize("name", ["sum", "var", "amax", "count_nonzero", "logsumexp"])
+def test_several_dims_that_do_not_merge(name, shape, dims, cuda, tiles):
+    array = values(*shape)
+    want = getattr(torch, name)(torch.tensor(array).double(), dims)
+    got = getattr(tritorch, name)(tritorch.tensor(array).to(cuda), dims)
+    np.testing.assert_allclose(got.cpu().array, want.numpy(), rtol=1e-4, atol=1e-4)

@@ -29,8 +29,23 @@ def offsets(index, shape, strides, FIRST: tl.constexpr = 0):
 
 
 @triton.jit
-def load_tiles(x_ptrs, m, n, M, stop, shape_m, stride_m, shape_n, stride_n, SKIP: tl.constexpr, FORMS: tl.constexpr, ACC: tl.constexpr,
-               EVEN: tl.constexpr):
+def column_offsets(n, outer, inner, shape, strides, FIRST: tl.constexpr, INNER: tl.constexpr):
+    """Element offsets of columns n. INNER: they lie in one step of all dims but the last, `outer`, so that no element needs a division."""
+    if INNER:
+        RANK: tl.constexpr = len(shape)
+        start = tl.zeros((), tl.int64)
+        for k in tl.static_range(RANK - 1):
+            size = shape[RANK - 2 - k]
+            start += (outer % size).to(tl.int64) * strides[FIRST + RANK - 2 - k]
+            outer = outer // size
+        return start + inner * strides[FIRST + RANK - 1]
+    else:
+        return offsets(n, shape, strides, FIRST)
+
+
+@triton.jit
+def load_tiles(x_ptrs, m, n, outer, inner, M, there, shape_m, stride_m, shape_n, stride_n, SKIP: tl.constexpr, FORMS: tl.constexpr,
+               ACC: tl.constexpr, EVEN: tl.constexpr, INNER: tl.constexpr):
     """A tile of every operand. FORMS says what it varies along: "tile" (both), "row" (one value a row) or "column".
 
     `stride_m` and `stride_n` hold the strides of all operands; in `stride_m` those of SKIP results come first. EVEN: all of it is there.
@@ -41,25 +56,50 @@ def load_tiles(x_ptrs, m, n, M, stop, shape_m, stride_m, shape_n, stride_n, SKIP
         if FORMS[k] == "row":
             value = tl.load(x_ptrs[k] + offsets(m, shape_m, stride_m, (SKIP + k) * len(shape_m)), mask=m < M, other=0)[:, None]
         elif FORMS[k] == "column":
-            value = tl.load(x_ptrs[k] + offsets(n, shape_n, stride_n, k * len(shape_n)), mask=n < stop, other=0)[None, :]
+            at = column_offsets(n, outer, inner, shape_n, stride_n, k * len(shape_n), INNER)
+            value = tl.load(x_ptrs[k] + at, mask=there, other=0)[None, :]
         else:
             row = offsets(m, shape_m, stride_m, (SKIP + k) * len(shape_m))[:, None]
-            at = row + offsets(n, shape_n, stride_n, k * len(shape_n))[None, :]
-            value = tl.load(x_ptrs[k] + at, mask=None if EVEN else (m < M)[:, None] & (n < stop)[None, :], other=None if EVEN else 0)
+            at = row + column_offsets(n, outer, inner, shape_n, stride_n, k * len(shape_n), INNER)[None, :]
+            value = tl.load(x_ptrs[k] + at, mask=None if EVEN else (m < M)[:, None] & there[None, :], other=None if EVEN else 0)
         x = x + (value.to(ACC),)
     return x
 
 
 @triton.jit
-def reduce_kernel(
-    out_ptrs, x_ptrs, shape_m, stride_m, shape_n, stride_n, M, N, chunk, count, param,
-    LIFT: tl.constexpr, STEP: tl.constexpr, FOLD: tl.constexpr, FINISH: tl.constexpr, IDENTITY: tl.constexpr, ACC: tl.constexpr,
-    FORMS: tl.constexpr, OUTS: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr,
+def lifted_tile(
+    x_ptrs, m, j, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n, param, LIFT: tl.constexpr, IDENTITY: tl.constexpr,
+    ACC: tl.constexpr, FORMS: tl.constexpr, OUTS: tl.constexpr, EVEN: tl.constexpr, INNER: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+):
+    """The states of the elements of a tile, which begins at column j, of `width` to a step of the outer dims if INNER."""
+    outer = j // width
+    inner = j - outer * width + lane
+    if INNER:
+        size = shape_n[len(shape_n) - 1]
+        n = outer * size + inner
+        there = (inner < size) & (j + lane < stop)
+    else:
+        n = j + lane
+        there = n < stop
+    valid = tl.full((BLOCK_M, BLOCK_N), True, tl.int1)
+    if not EVEN:
+        valid = (m < M)[:, None] & there[None, :]
+    x = load_tiles(x_ptrs, m, n, outer, inner, M, there, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC, EVEN, INNER)
+    return LIFT(*x, n[None, :], valid, param, IDENTITY)
+
+
+@triton.jit
+def reduce_kernel(
+    out_ptrs, x_ptrs, shape_m, stride_m, shape_n, stride_n, M, N, width, chunk, count, param,
+    LIFT: tl.constexpr, STEP: tl.constexpr, FOLD: tl.constexpr, FINISH: tl.constexpr, IDENTITY: tl.constexpr, ACC: tl.constexpr,
+    FORMS: tl.constexpr, OUTS: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, INNER: tl.constexpr, SPLIT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Program (i, s) reduces columns [s * chunk, (s + 1) * chunk) of rows [i * BLOCK_M, (i + 1) * BLOCK_M).
 
-    With SPLIT the states are stored, as (splits, M), instead of the OUTS results. EVEN: rows and columns fill all tiles.
+    With SPLIT the states are stored, as (splits, M), instead of the OUTS results. EVEN: rows and columns fill all tiles. INNER: N counts
+    columns as if the last of their dims had `width` elements, whole tiles, so that no tile passes its end.
     """
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     piece, lane = tl.program_id(1), tl.arange(0, BLOCK_N)
@@ -67,18 +107,11 @@ def reduce_kernel(
         piece, lane = piece.to(tl.int64), lane.to(tl.int64)
     start = piece * chunk
     stop = tl.minimum(start + chunk, N)
-    n = start + lane
-    valid = tl.full((BLOCK_M, BLOCK_N), True, tl.int1)
-    if not EVEN:
-        valid = (m < M)[:, None] & (n < stop)[None, :]
-    x = load_tiles(x_ptrs, m, n, M, stop, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC, EVEN)
-    state = LIFT(*x, n[None, :], valid, param, IDENTITY)
+    state = lifted_tile(x_ptrs, m, start, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n, param, LIFT, IDENTITY, ACC, FORMS,
+                        OUTS, EVEN, INNER, BLOCK_M, BLOCK_N)
     for j in range(start + BLOCK_N, stop, BLOCK_N):
-        n = j + lane
-        if not EVEN:
-            valid = (m < M)[:, None] & (n < stop)[None, :]
-        x = load_tiles(x_ptrs, m, n, M, stop, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC, EVEN)
-        state = STEP(*state, *LIFT(*x, n[None, :], valid, param, IDENTITY))
+        state = STEP(*state, *lifted_tile(x_ptrs, m, j, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n, param, LIFT, IDENTITY,
+                                          ACC, FORMS, OUTS, EVEN, INNER, BLOCK_M, BLOCK_N))
     state = FOLD(state)
     if SPLIT:
         for k in tl.static_range(len(out_ptrs)):

@@ -8,10 +8,12 @@ from tritorch.cuda import tuner
 from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.dtype import types
 from tritorch.ops.rows import chunk_of, forms, half, remember, row_strides, rows
+from tritorch.ops.tiling import even_parts
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty
 
 K = kernels("reduce")
+INNERMOST = 16                                                           # elements from which on the last of several dims has its own tiles
 STEPS = {"argmax", "argmin", "moments"}                                  # monoids that take one more element in a cheaper way
 
 
@@ -47,18 +49,19 @@ WAYS = ((4096, 4, 8), (4096, 8, 8), (8192, 8, 4), (2048, 4, 8), (4096, 4, 4), (8
 
 
 @remember
-def tiles(M, N, across, itemsize, states, processors):
-    """Candidates: tiles, and into how many pieces (a power of two) to cut few long rows."""
-    found = []
+def tiles(M, N, inner, across, itemsize, states, processors):
+    """Candidates: tiles, and into how many pieces (a power of two) to cut few long rows. `inner` is the last dim of several columns' dims
+    where tiles shall not pass its end."""
+    found, columns = [], inner or N
     for limit, warps, per_sm in WAYS if processors else WAYS[:1]:
         limit = limit if states == 1 else limit // 2
         m = min(next_power_of_2(M), max(512 // itemsize, 64)) if across else 1
-        n = min(next_power_of_2(N), limit // m)
+        n = even_parts(inner, limit // m) if inner else min(next_power_of_2(N), limit // m)
         m = m if across else min(next_power_of_2(M), limit // n)
         if not processors:
-            m, n = min(half(M), 1024), min(half(N), 1024)
+            m, n = min(half(M), 1024), min(half(columns), 1024)
         wanted = per_sm * processors // cdiv(M, m) if processors else 2
-        pieces = max(min(_power_below(wanted), _power_below(cdiv(N, n)), 1024), 1)
+        pieces = max(min(_power_below(wanted), _power_below(N // columns * cdiv(columns, n)), 1024), 1)
         way = {"BLOCK_M": m, "BLOCK_N": n, "pieces": pieces, "num_warps": warps}
         if way not in found:
             found.append(way)
@@ -78,18 +81,21 @@ def reduce_rows(outs, inputs, dims, keepdim, monoid, acc, identity=0, param=0.0)
         return
     first, both = functions(monoid)
     param, size = np.float64(param) if acc is types.float64 else float(param), inputs[0].dtype.itemsize
+    inner = shape_n[-1] if len(shape_n) > 1 and shape_n[-1] >= INNERMOST and N else 0
 
     def run(way):
         m, n, pieces, warps = way["BLOCK_M"], way["BLOCK_N"], way["pieces"], way["num_warps"]
-        chunk = chunk_of(N, n, pieces)
+        width = cdiv(inner, n) * n if inner else N
+        padded = N // inner * width if inner else N
+        chunk = chunk_of(padded, n, pieces)
         targets = tuple(outs) if pieces == 1 else tuple([empty((pieces, M), s or acc, outs[0].device) for s in monoid.states])
-        even = N > 0 and M % m == N % n == 0 and cdiv(N, chunk) == pieces
-        launch(K.reduce_kernel, (cdiv(M, m), pieces), targets, tuple(inputs), shape_m, stride_m, shape_n, stride_n, M, N, chunk, N, param,
-               **first, **both, FORMS=kinds, IDENTITY=identity, ACC=getattr(K.tl, acc.name), OUTS=len(outs), WIDE=wide, EVEN=even,
-               SPLIT=pieces > 1, BLOCK_M=m, BLOCK_N=n, num_warps=warps)
+        even = N > 0 and M % m == (inner or N) % n == 0 and cdiv(padded, chunk) == pieces
+        launch(K.reduce_kernel, (cdiv(M, m), pieces), targets, tuple(inputs), shape_m, stride_m, shape_n, stride_n, M, padded,
+               max(width, 1), chunk, N, param, **first, **both, FORMS=kinds, IDENTITY=identity, ACC=getattr(K.tl, acc.name), OUTS=len(outs),
+               WIDE=wide, EVEN=even, INNER=bool(inner), SPLIT=pieces > 1, BLOCK_M=m, BLOCK_N=n, num_warps=warps)
         if pieces > 1:
             m = min(m, max(4096 // pieces, 1))
             launch(K.merge_kernel, (cdiv(M, m),), tuple(outs), targets, shape_m, stride_m, M, N, param, **both, BLOCK_M=m, SPLITS=pieces)
 
-    ways = tiles(M, N, across, size, len(monoid.states), tile(1, 0) and sm_count())
-    run(ways[0] if len(ways) == 1 else tuner.choose("reduce", (monoid.combine, size, across, M, N), ways, K.reduce_kernel, run))
+    ways = tiles(M, N, inner, across, size, len(monoid.states), tile(1, 0) and sm_count())
+    run(ways[0] if len(ways) == 1 else tuner.choose("reduce", (monoid.combine, size, across, M, N, inner), ways, K.reduce_kernel, run))
