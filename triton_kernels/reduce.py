@@ -1,4 +1,4 @@
-"""Reductions of any strided tensor: one loop over rows × columns, and the monoids it runs.
+"""Reductions of any strided tensor: a loop over rows × columns and, in one file because it is given them by name, the monoids it runs.
 
 A row is one element of the result, its columns are the elements reduced into it; both are given as (shape, strides), so no
 layout needs a copy. What is reduced is a monoid, written as four functions on states (tuples of one to three values):

@@ -52,7 +52,7 @@ WAYS = ((4096, 4, 8), (4096, 8, 8), (8192, 8, 4), (2048, 4, 8), (4096, 4, 4), (8
 def tiles(M, N, inner, across, itemsize, states, processors):
     """Candidates: tiles, and into how many pieces (a power of two) to cut few long rows. `inner` is the last dim of several columns' dims
     where tiles shall not pass its end."""
-    found, columns = [], inner or N
+    found, columns = [], inner or max(N, 1)
     for limit, warps, per_sm in WAYS if processors else WAYS[:1]:
         limit = limit if states == 1 else limit // 2
         m = min(next_power_of_2(M), max(512 // itemsize, 64)) if across else 1
