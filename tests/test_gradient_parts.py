@@ -108,6 +108,43 @@ def test_gradients_of_half_types_are_added_to_wider_ones_as_they_are():
     assert casts[1] == casts[0] - 1 and torch.equal(grads[1], 2 * grads[0]) and weight.grad.dtype is torch.float32
 
 
+def residual_block(x, w, b, scale):
+    x = x * scale                                                        # not a leaf, and a gradient to see
+    return x + F.layer_norm(x, (4,), w, b).sin()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_norm_adds_what_the_stream_it_reads_has_got_already(device, cuda):
+    device = device if device == "cpu" else cuda
+    leaves = [torch.tensor(np.random.default_rng(k).standard_normal(s).astype("f4"), device=device, requires_grad=True)
+              for k, s in enumerate(((3, 4), (4,), (4,), (1,)))]
+    with Calls() as seen:
+        residual_block(*leaves).square().sum().backward()
+    assert "residual_norm_backward" in seen.names and seen.names.count("add") == 1          # the one of the forward pass
+    got = [t.grad.cpu().numpy() for t in leaves]
+    want = torch.autograd.grad(residual_block(*leaves).square().sum(), leaves, create_graph=True)
+    for g, w in zip(got, want):
+        np.testing.assert_allclose(g, w.detach().cpu().numpy(), rtol=2e-5, atol=2e-6)
+    some = torch.autograd.grad(residual_block(*leaves).square().sum(), [leaves[0], leaves[2]])
+    for g, w in zip(some, (want[0], want[2])):
+        np.testing.assert_allclose(g.cpu().numpy(), w.detach().cpu().numpy(), rtol=2e-5, atol=2e-6)
+
+
+def test_a_norm_reads_gradients_of_half_types_as_they_are():
+    x, w = torch.tensor([[0.3, -1.0, 2.0, 0.7]], requires_grad=True), torch.ones(4, 4, requires_grad=True)
+    with torch.autocast("cpu"):
+        loss = (F.layer_norm(x * 1.0, (4,)) @ w).float().square().sum()
+    with Calls() as seen:
+        loss.backward()
+    assert seen.names.count("copy_to") == 2                              # of the loss's gradient, and of the weight's
+    hooked = []
+    with torch.autocast("cpu"):
+        y = F.layer_norm(x * 1.0, (4,))
+        y.register_hook(lambda g: hooked.append(g.dtype))
+        (y @ w).float().square().sum().backward()
+    assert hooked == [torch.float32]
+
+
 # ------------------------------------------------------------------ writing over the logits
 def logits_and_loss(device):
     x = torch.tensor([[0.5, 1.0, -1.0], [2.0, 0.0, 0.3]], device=device, requires_grad=True)

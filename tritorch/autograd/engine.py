@@ -41,6 +41,7 @@ class Run:
         self.keep, self.create, self.wanted, self.runs, self.leads, self.leaves = keep, create, wanted, runs, leads, leaves
         self.pending, self.heap, self.captured = {}, [], {}
         self.late, self.uses = {}, None                               # hooked leaves: their sums so far; how many nodes are still to come
+        self.node = None                                                 # whose rules run, where `arrived` may answer
         self.partial = False                                             # whether a gradient arrived in parts
         self.crossing = None                                             # what keeps streams in order, once a second one is met
 
@@ -119,7 +120,7 @@ class Run:
         if g.shape != shape:
             g, sole = g.sum_to_size(shape), True
         direct = type(target) is Leaf and self.wanted is None and target.hooks is None and crossing is None
-        if g.dtype is not dtype and not (direct and self.adds(target, g)):
+        if g.dtype is not dtype and not (self.adds(target, g) if direct else self.reads(target, index)):
             g, sole = g.to(dtype), True
         if direct:
             self.accumulate(target, g, sole)
@@ -143,6 +144,13 @@ class Run:
         """Whether the leaf has a gradient of a wider dtype that g can be added to as it is."""
         tensor = leaf.ref()
         return tensor is not None and tensor._grad is not None and not self.create and g.dtype.itemsize < tensor.dtype.itemsize
+
+    def reads(self, node, index):
+        """Whether the node's rule reads a gradient of any dtype, and no one else looks at it: nothing has arrived and nobody asked."""
+        plan, slots = getattr(node, "plan", None), self.pending.get(node)
+        if plan is None or not getattr(plan.op, "reads_any_gradient", False) or slots is not None and slots[index] is not None:
+            return False
+        return not self.create and self.wanted is None and node.hooks is None
 
     def accumulate(self, leaf, g, sole):
         """Add into the leaf's `.grad`; a gradient that nobody else holds becomes it without a copy."""

@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from tritorch.autograd.modes import state
+from tritorch.autograd.parts import arrived
 from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.dtype import types
@@ -172,7 +173,15 @@ def layer_norm_cuda(out, mean, rstd, x, normalized_shape, weight, bias, eps):
 def layer_norm_grad(g_out, input, normalized_shape, weight, mean, rstd, eps):
     if state.grad:
         mean, rstd = moments(input, len(normalized_shape), eps)
+    others = arrived("input")
+    if others is not None:                                               # a residual stream's gradient: added where ours is written
+        from tritorch.ops.residual_norm import residual_norm_backward
+
+        return residual_norm_backward(g_out, others, input, mean, rstd, weight)
     return layer_norm_backward(g_out, input, mean, rstd, weight)
+
+
+layer_norm_rows.reads_any_gradient = True                                # its kernels compute in float32: no cast before them
 
 
 def moments(input, n, eps):
