@@ -126,6 +126,26 @@ def test_the_memory_plan_is_what_is_counted():
         assert gpt2.counted(c, 8, steps=1)["peak"] == pytest.approx(sum(gpt2.memory_plan(c, 8, fused).values()), rel=0.05)
 
 
+@pytest.mark.timeout(900)
+def test_its_kernels_compile_for_the_gpu():
+    """Those that the full width chooses on an H200, with and without fused operators: none spills, all fit."""
+    pytest.importorskip("triton")
+    from tritorch.cuda import compiler
+
+    program, wanted = gpt2.twin.load(gpt2.MODEL), {}
+    with gpt2.counting(), compiler.recording() as record:
+        for fused in (False, True):
+            model = program.GPT2(program.Config(layers=1, fused=fused)).to("cuda")
+            x = torch.empty(32, 1024, dtype=torch.int64, device="cuda")
+            program.train_step(model, program.optimizer_of(model, fused=True), x, x, "cuda")
+        wanted.update(record)
+    assert len(wanted) > 40
+    for compiled in compiler.compile_many(list(wanted.values()), [90], workers=2):
+        assert not isinstance(compiled, compiler.CompileError), str(compiled)
+        used = compiler.resources(compiled)
+        assert used["spills"] == 0 and used["shared"] <= 232448, (compiled.name, used)
+
+
 def test_rehearsal_of_the_gpu_bench(cuda, monkeypatch):
     from bench import gpu_gpt2
 

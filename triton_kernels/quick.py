@@ -13,4 +13,5 @@ def quick_exp(x):
 @triton.jit
 def quick_inverse(x):
     """1 / x, in float32 within 2 ulp, for x below 2¹²⁶."""
-    return libdevice.fast_dividef(tl.full(x.shape, 1.0, x.dtype), x) if x.dtype == tl.float32 else 1.0 / x
+    one = tl.where(x == x, 1.0, 1.0)                                    # tl.full would need a layout inside of a Gluon kernel
+    return libdevice.fast_dividef(one, x) if x.dtype == tl.float32 else 1.0 / x
