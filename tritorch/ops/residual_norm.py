@@ -162,13 +162,13 @@ def gradients_cuda(gs, gx, gw, gb, g, g_sum, total, mean, rstd, weight, center, 
     constexprs.update(CENTER=center)
     args = (g, g_sum, total, contiguous(mean) if center else None, contiguous(rstd), contiguous(weight), base, shape_m, stride_m, shape_n,
             stride_n, M, N, *drop)
-    if 0 < M and N <= WIDEST:
+    if 0 < M and N <= WIDEST * 4 // mean.dtype.itemsize:
         start_sums(K.residual_norm_backward_kernel, "residual_norm_sums", geometry, g.dtype, (gs, gx), (gw, gb if center else None), args,
                    PARTIAL=True, **constexprs)
     else:
         if M:
             start_rows(K.residual_norm_backward_kernel, "residual_norm_backward", geometry, g.dtype, (gs, gx, None, None, *args),
-                       PARTIAL=False, **constexprs)
+                       limit=WIDEST, PARTIAL=False, **constexprs)
         affine_sums(gw, gb, g, total, mean if center else None, rstd, tuple(range(mean.ndim)))
     if not center:
         gb.zero_()

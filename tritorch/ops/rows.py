@@ -125,21 +125,22 @@ ACROSS = ((64, 64, 8), (32, 128, 8), (128, 32, 8), (64, 32, 4), (64, 128, 16))
 
 
 @remember
-def row_tiles(M, N, across, simulated):
-    """Candidates for a kernel over rows: BLOCK_M, BLOCK_N (below N: the kernel walks along the row), STAGES, PER_SM, num_warps."""
+def row_tiles(M, N, across, simulated, limit=IN_REGISTERS):
+    """Candidates for a kernel over rows: BLOCK_M, BLOCK_N (below N: the kernel walks along the row), STAGES, PER_SM, num_warps. Rows of
+    more than `limit` columns do not fit in registers."""
     width, height = next_power_of_2(N), next_power_of_2(M)
     if simulated:
         return (_row_tile(min(half(M), 1024), width if N < 300 else 256, 4),)
     if across:
         whole = [(m, width, min(max(m * width // 512, 1), 32)) for m in (64, 32, 16) if m * width <= 8192]
         return _distinct([_row_tile(min(m, height), min(n, width), w) for m, n, w in (*whole, *ACROSS)])
-    short = SHORT if width < 16384 else ((0, 32, 1, 0), (0, 16, 1, 0), (0, 16, 2, 1), (0, 32, 2, 1))
+    short = SHORT if width < 16384 else ((0, 16, 2, 1), (0, 32, 1, 0), (0, 16, 1, 0), (0, 32, 2, 1), (0, 32, 2, 2))
     tiles = [(min(max(size // width, 1), height), each, stages, per_sm) for size, each, stages, per_sm in short]
     tiles = [_row_tile(m, width, min(max(m * width // (32 * each), 1), 32), stages, per_sm) for m, each, stages, per_sm in tiles]
     loops = [_row_tile(1, n, w, stages) for n, w, stages in LONG if n < N]
-    if width < 16384:
-        return _distinct(tiles)
-    return _distinct(loops if width > IN_REGISTERS else loops + tiles[:1] if width == IN_REGISTERS else tiles + loops[:4])
+    if width > limit:
+        return _distinct(loops)
+    return _distinct(tiles if width < 16384 else tiles + loops[:3] if width == 16384 else loops + tiles[1:2])
 
 
 def _row_tile(block_m, block_n, warps, stages=1, per_sm=0):
@@ -150,10 +151,11 @@ def _distinct(tiles):
     return tuple([t for k, t in enumerate(tiles) if t not in tiles[:k]])
 
 
-def start_rows(kernel, family, geometry, dtype, args, **constexprs):
+def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, **constexprs):
     """Start `kernel` on all blocks of rows, by the tile that is best for their size."""
     M, N, across = geometry.M, geometry.N, geometry.across
-    vector, tiles = vector_of(geometry, dtype.itemsize), row_tiles(M, N, across, bool(tile(0, 1)))
+    limit = limit // 4 if dtype.itemsize == 8 else limit                 # twice the registers, and few instructions work on them
+    vector, tiles = vector_of(geometry, dtype.itemsize), row_tiles(M, N, across, bool(tile(0, 1)), limit)
 
     def run(t):
         block_m, block_n, per_sm = t["BLOCK_M"], t["BLOCK_N"], t["PER_SM"]
@@ -174,7 +176,7 @@ def vector_of(geometry, itemsize):
 
 # ------------------------------------------------------------------ and sum over the rows as they go
 WIDEST_SUMS = 16384
-"""Columns up to which a program can add up gradients of parameters in registers, beside the row."""
+"""Columns (of float64 half as many) up to which a program can add up gradients of parameters in registers, beside the row."""
 SUMS = ((1024, 8, 3), (2048, 16, 3), (1024, 8, 1), (2048, 16, 1), (1024, 16, 2), (1024, 32, 1))
 """Ways to do it: elements of a program at least, elements of a thread, stages."""
 REGISTERS = {8: 64, 16: 112, 32: 128}
