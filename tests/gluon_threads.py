@@ -1,0 +1,211 @@
+"""Runs Hopper kernels in Gluon on threads and numpy: enough of the language to hold a schedule against its results.
+
+Every part of `gl.warp_specialize` is a thread. Loads by TMA arrive at once, products and stores by TMA happen as late as the waits allow,
+and shared memory starts as NaN: a slot given back too early, a barrier waited for too late or a phase that is off shows as a wrong number,
+a wait without end as an error. Numbers are kept as they are; layouts mean nothing.
+"""
+import ast
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+import triton_kernels
+
+PATIENCE = 20.0                                                          # seconds at a barrier that tell a deadlock
+here = threading.local()                                                 # products and stores of this thread that are under way
+
+
+class Tensor(np.ndarray):
+    """Registers: an array that keeps its class as a scalar too."""
+
+    type = SimpleNamespace(layout=None)
+
+    def __array_wrap__(self, array, context=None, return_scalar=False):
+        return np.asarray(array).view(Tensor)
+
+    def to(self, dtype):
+        return self
+
+
+def tensor(value):
+    return np.asarray(value).view(Tensor)
+
+
+class Memory:
+    """A piece of shared memory."""
+
+    dtype = "half"
+
+    def __init__(self, array):
+        self.array, self.shape = array, list(array.shape)
+
+    def index(self, i):
+        return Memory(self.array[int(i)])
+
+    def permute(self, order):
+        return Memory(self.array.transpose(order))
+
+    def _reinterpret(self, dtype, shape, layout):
+        return Memory(self.array.reshape(shape))
+
+    def load(self, layout):
+        return tensor(self.array.copy())
+
+    def store(self, value):
+        self.array[...] = value
+
+
+class Barrier:
+    def __init__(self):
+        self.phase, self.bytes, self.changed = 0, 0, threading.Condition()
+
+    def init(self, count):
+        self.count = self.left = count
+
+    def change(self, arrivals, nbytes):
+        with self.changed:
+            self.left, self.bytes = self.left - arrivals, self.bytes + nbytes
+            assert self.left >= 0, "more arrivals than the barrier counts"
+            if self.left == 0 and self.bytes == 0:
+                self.phase, self.left = self.phase + 1, self.count
+                self.changed.notify_all()
+
+    def wait(self, parity):
+        with self.changed:
+            if not self.changed.wait_for(lambda: self.phase & 1 != int(parity), PATIENCE):
+                raise TimeoutError("a barrier that nobody completes")
+
+
+class Barriers(list):
+    def index(self, i):
+        return self[int(i)]
+
+
+class Descriptor:
+    """Tiles (1, 1, rows, columns) of a 4-dim array."""
+
+    dtype, layout = "half", None
+
+    def __init__(self, array, rows):
+        self.array, shape = array, [1, 1, rows, array.shape[3]]
+        self.block_type = SimpleNamespace(shape=shape, nbytes=2 * rows * array.shape[3])
+
+
+class Pointer:
+    def __init__(self, array, place=0):
+        self.array, self.place = array, place
+
+    def __add__(self, distance):
+        return Pointer(self.array, self.place + distance)
+
+
+def copy_in(desc, at, barrier, buf):
+    b, h, row, _ = map(int, at)
+    found = desc.array[b, h, row:row + buf.shape[2]]
+    buf.array[...] = 0
+    buf.array[0, 0, :len(found)] = found
+    barrier.change(0, -desc.block_type.nbytes)
+
+
+def copy_out(desc, at, buf):
+    b, h, row, _ = map(int, at)
+    target = desc.array[b, h, row:row + buf.shape[2]]
+    here.stores.append(lambda: target.__setitem__(..., buf.array[0, 0, :len(target)]))
+
+
+def store_wait(pendings):
+    while len(here.stores) > pendings:
+        here.stores.pop(0)()
+
+
+class Product:
+    def __init__(self, a, b, acc):
+        self.operands, self.value = (a, b, acc), None
+
+    def run(self):
+        a, b, acc = [x.array if isinstance(x, Memory) else x for x in self.operands]
+        self.value = tensor(a @ b + (0 if acc is None else acc))
+
+
+def multiply(a, b, acc, use_acc=True, is_async=False):
+    here.products.append(Product(a, b, acc if use_acc else None))
+    return here.products[-1]
+
+
+def multiply_wait(num_outstanding, deps):
+    while len(here.products) > num_outstanding:
+        here.products.pop(0).run()
+    assert all(d.value is not None for d in deps), "a product is used before it is waited for"
+    return deps[0].value if len(deps) == 1 else tuple(d.value for d in deps)
+
+
+def load(pointer, mask, other):
+    flat = pointer.array.reshape(-1)
+    return tensor(np.where(mask, flat[np.where(mask, pointer.place, 0)], other))
+
+
+def store(pointer, value, mask):
+    pointer.array.reshape(-1)[pointer.place[mask]] = value[mask]
+
+
+def allocate(dtype, shape, layout):
+    return Barriers(Barrier() for _ in range(shape[0])) if layout == "barrier" else Memory(np.full(shape, np.nan))
+
+
+def specialize(parts, warps, registers):
+    failures = []
+
+    def run(part, args):
+        here.products, here.stores = [], []
+        try:
+            part(*args)
+            assert not here.products and not here.stores, "something is under way at the end"
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=part) for part in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def arrive(barrier, count):
+    barrier.change(count, 0)
+    time.sleep(0.0002)                                                   # whoever was let go on too early does
+
+
+def language(program):
+    layout = SimpleNamespace(get_default_for=lambda *a: None)
+    nothing = dict.fromkeys(("SliceLayout", "NVMMADistributedLayout", "DotOperandLayout"), lambda *a, **k: None)
+    gl = SimpleNamespace(
+        constexpr=lambda x: x, float32="float32", int32="int32", int64="int64", NVMMASharedLayout=layout, **nothing, static_range=range,
+        program_id=lambda axis: tensor(program), allocate_shared_memory=allocate, warp_specialize=specialize, load=load, store=store,
+        cdiv=lambda a, b: tensor(-(-a // b)), minimum=lambda a, b: tensor(np.minimum(a, b)), maximum=lambda a, b: tensor(np.fmax(a, b)),
+        where=lambda c, a, b: tensor(np.where(c, a, b)), max=lambda x, axis: tensor(np.asarray(x).max(axis)),
+        sum=lambda x, axis: tensor(np.asarray(x).sum(axis)), exp2=lambda x: tensor(np.exp2(x)), log2=lambda x: tensor(np.log2(x)),
+        arange=lambda a, b, layout: tensor(np.arange(a, b)), zeros=lambda shape, dtype, layout: tensor(np.zeros(shape)),
+        full=lambda shape, value, dtype, layout: tensor(np.full(shape, value)), convert_layout=lambda x, layout: x)
+    mbarrier = SimpleNamespace(
+        MBarrierLayout=lambda: "barrier", init=lambda b, count: b.init(count), wait=lambda b, parity: b.wait(parity),
+        expect=lambda b, nbytes: b.change(1, nbytes), arrive=arrive)
+    tma = SimpleNamespace(async_copy_global_to_shared=copy_in, async_copy_shared_to_global=copy_out, store_wait=store_wait)
+    return {"gl": gl, "mbarrier": mbarrier, "tma": tma, "gluon": SimpleNamespace(jit=lambda f: f), "fence_async_shared": lambda: None,
+            "warpgroup_mma": multiply, "warpgroup_mma_wait": multiply_wait}
+
+
+def run(kernel, families, *args, PROGRAMS, **constexprs):
+    """Every program of a kernel of the last of `families`, files of triton_kernels that see each other's names."""
+    for program in range(PROGRAMS):
+        names = language(program)
+        for family in families:
+            tree = ast.parse((Path(triton_kernels.__path__[0]) / f"{family}.py").read_text())
+            tree.body = [node for node in tree.body if not isinstance(node, (ast.Import, ast.ImportFrom))]
+            exec(compile(tree, family, "exec"), names)
+        with np.errstate(all="ignore"):
+            names[kernel](*args, PROGRAMS=PROGRAMS, **constexprs)

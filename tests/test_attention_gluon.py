@@ -1,0 +1,49 @@
+"""The schedules of attention's kernels in Gluon: rings, turns, phases, edges and pairs of blocks, run on threads."""
+import numpy as np
+import pytest
+from gluon_threads import Descriptor, Pointer, run
+
+SHAPES = [(1, 2, 2, 40, 40), (2, 2, 1, 70, 33), (1, 4, 2, 33, 90), (1, 1, 1, 130, 130), (1, 1, 1, 5, 5), (1, 2, 1, 64, 100)]
+
+
+def reference(q, k, v, g, right, scale):
+    k, v = [np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v)]
+    s = q @ k.swapaxes(-1, -2) * scale
+    if right is not None:
+        s = np.where(np.arange(s.shape[-1]) - np.arange(s.shape[-2])[:, None] <= right, s, -np.inf)
+    top = s.max(-1, keepdims=True)
+    lse = top + np.log(np.exp(s - top).sum(-1, keepdims=True))
+    p = np.exp(s - lse)
+    out = p @ v
+    slopes = p * (g @ v.swapaxes(-1, -2) - (g * out).sum(-1, keepdims=True))
+    return out, lse[..., 0], slopes @ k * scale, slopes.swapaxes(-1, -2) @ q * scale, p.swapaxes(-1, -2) @ g
+
+
+@pytest.mark.parametrize("right", [None, 0, 17])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rows, block, stages, turns, programs", [(16, 32, 2, True, 2), (16, 16, 3, False, 3), (32, 16, 2, True, 1)])
+def test_schedules(rows, block, stages, turns, programs, shape, right):
+    B, H, G, L, S = shape
+    D, rng = 8, np.random.default_rng(3)
+    q, k, v, g = [rng.standard_normal(s) for s in ((B, H, L, D), (B, G, S, D), (B, G, S, D), (B, H, L, D))]
+    want = reference(q, k, v, g, right, 0.3)
+    out, gq, gk, gv = [np.full_like(x, np.nan) for x in (q, q, k, v)]
+    lse, delta = np.full((2, B, H, L), np.nan)
+    stride = (H * L, L, 1)
+    sizes = B, H, H // G, L, S, right or 0, 0.3 * np.log2(np.e)
+    options = {"RIGHT": right is not None, "PROGRAMS": programs, "ROWS": rows, "BLOCK_D": D, "STAGES": stages}
+
+    def tiles(n, *arrays):
+        return [Descriptor(x, n) for x in arrays]
+
+    run("attention_gluon_kernel", ["attention_gluon"], *tiles(rows, out), Pointer(lse), *tiles(rows, q), *tiles(block, k, v), stride,
+        *sizes, BLOCK_N=block, PINGPONG=turns, **options)
+    both = ["attention_gluon", "attention_backward_gluon"]
+    run("attention_backward_q_gluon_kernel", both, *tiles(rows, gq), Pointer(delta), *tiles(rows, g, q), *tiles(block, k, v),
+        *tiles(rows, out), Pointer(lse), stride, stride, *sizes, BLOCK_N=block, **options)
+    run("attention_backward_kv_gluon_kernel", both, *tiles(rows, gk, gv), *tiles(block, g, q), *tiles(rows, k, v), Pointer(lse),
+        Pointer(delta), stride, stride, *sizes, BLOCK_M=block, **options)
+    found = out, lse, gq, gk, gv
+    shared = [x.reshape(B, G, H // G, S, D).sum(2) for x in want[3:]]
+    for mine, other in zip(found, (*want[:3], *shared)):
+        np.testing.assert_allclose(mine, other, atol=1e-9)
