@@ -62,7 +62,7 @@ def bounds_kernel(bounds_ptr, sorted_ptr, n, rows, STEPS: tl.constexpr, BLOCK: t
 def pieces_kernel(piece_ptr, src_ptr, sorted_ptr, order_ptr, bounds_ptr, n, R, stride_sn, stride_sr, JOIN: tl.constexpr,
                   ALL: tl.constexpr, IDENTITY: tl.constexpr, LONG: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
     """What LONG consecutive places add to segments of more than LONG: to one that begins before (0) and one that begins here (1)."""
-    piece = tl.program_id(0)
+    piece = tl.program_id(0).to(tl.int64)
     r = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]
     low = piece * LONG
     high = tl.minimum(low + LONG, n)
@@ -78,7 +78,7 @@ def pieces_kernel(piece_ptr, src_ptr, sorted_ptr, order_ptr, bounds_ptr, n, R, s
                 row = tl.load(order_ptr + i, mask=inside, other=0).to(tl.int64)
                 value = tl.load(src_ptr + row * stride_sn + r * stride_sr, mask=inside & (r < R), other=0).to(total.dtype)
                 total = tl.where(inside, JOIN(total, value), total)
-            tl.store(piece_ptr + (piece.to(tl.int64) * 2 + slot) * R + r, ALL(total), mask=r < R)
+            tl.store(piece_ptr + (piece * 2 + slot) * R + r, ALL(total), mask=r < R)
 
 
 @triton.jit

@@ -290,8 +290,8 @@ def index_add_samples(make):
 
 @index_add.workloads
 def index_add_workloads(make):
-    x, index = make(1 << 15, 1 << 10, grad=False), make(1 << 15, integer=True, low=0, high=1 << 15)
-    yield "32768 rows of 1024 fp32", lambda: (x, 0, index, x), 3 * x.nbytes + index.nbytes, 1 << 25
+    x, index = make(1 << 14, 1 << 12, grad=False), make(1 << 14, integer=True, low=0, high=1 << 14)
+    yield "16384 rows of 4096 fp32", lambda: (x, 0, index, x), 3 * x.nbytes + index.nbytes, 1 << 26
 
 
 # ------------------------------------------------------------------ element by element

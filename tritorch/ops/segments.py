@@ -52,12 +52,14 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1):
 
     candidates = tile(TILES if width >= 64 else TILES[4:] + TILES[:4], SIMULATED)
 
-    def run(choice):
+    def run(choice, target=out):
         block_r = min(choice["WIDTH"], next_power_of_2(width))
         block_n = max(choice["ELEMENTS"] // block_r, 1)
-        launch(K.segments_kernel, (cdiv(rows, block_n) * cdiv(width, block_r),), out, base, src, order, bounds, pieces, rows, width,
-               *((0, 0) if base is None else base.strides), *src.strides, factor, skip, **common, TOUCHED=base is out, BLOCK_N=block_n,
+        launch(K.segments_kernel, (cdiv(rows, block_n) * cdiv(width, block_r),), target, base, src, order, bounds, pieces, rows, width,
+               *((0, 0) if base is None else base.strides), *src.strides, factor, skip, **common, TOUCHED=base is target, BLOCK_N=block_n,
                BLOCK_R=block_r, num_warps=choice["num_warps"])
 
-    key = out.dtype.name, n, rows, width
-    run(tuner.choose("segments", key, candidates, K.segments_kernel, None if base is out else run))      # timing would add again and again
+    def trial(choice):                                          # in place it would add again and again
+        run(choice, empty(out.shape, out.dtype, out.device) if base is out else out)
+
+    run(tuner.choose("segments", (out.dtype.name, n, rows, width), candidates, K.segments_kernel, trial))
