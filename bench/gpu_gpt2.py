@@ -22,7 +22,8 @@ def work(sides, rehearse):
     yield "tokens/s, one graph", lambda: throughput("one graph", size, batch, sides, rates, graphed, {"torch.compile": compiled})
     yield "tokens/s, one graph, fused operators", lambda: throughput(
         "one graph, fused operators", {**size, "fused": True}, batch, sides, rates, graphed, {"torch.compile": compiled})
-    yield "step by kernel", lambda: breakdown(size, batch)
+    yield "step by kernel", lambda: breakdown("step", size, batch)
+    yield "step by kernel, fused operators", lambda: breakdown("step by fused operators", {**size, "fused": True}, batch)
     yield "curves", lambda: curves(size or {}, sides, 3 if rehearse else LEARN)
 
 
@@ -182,33 +183,34 @@ def seconds(call, count=20):
     return start.elapsed_time(end) / 1e3 / count
 
 
-def breakdown(size, batch):
+def breakdown(how, size, batch):
     """Rows: milliseconds of each kind of kernel in an eager step, beside the floor of that work at the rates of this GPU. The step is
     queued behind other work, so that the device never waits for the host between two events."""
-    rates = limits()
+    rates, tiny = limits(), "width" in size
     step = eager(tritorch, size, batch, "cuda")
     step()
     with Timed() as timed:
         step()
         step()                                                           # loads and remembers what the first one met
         timed.seconds()
-        ahead = tritorch.randn(8192 if not size else 64, 8192 if not size else 64, device="cuda", dtype=tritorch.bfloat16)
+        side = 64 if tiny else 8192
+        ahead = tritorch.randn(side, side, device="cuda", dtype=tritorch.bfloat16)
         tritorch.cuda.synchronize()
         start = time.perf_counter()
         step()
         host = time.perf_counter() - start
         tritorch.cuda.synchronize()
         timed.seconds()
-        for _ in range(int(host / 1e-3) + 1 if not size else 1):
+        for _ in range(1 if tiny else int(host / 1e-3) + 1):
             ahead @ ahead
         count = len(timed.marks)
         step()
         timed.marks = timed.marks[count:]
         found = timed.seconds()
-    return list(rows_of(found, twin.load(gpt2.MODEL).Config(**size), batch, rates))
+    return list(rows_of(how, found, twin.load(gpt2.MODEL).Config(**size), batch, rates))
 
 
-def rows_of(found, config, batch, rates):
+def rows_of(how, found, config, batch, rates):
     table, floor = gpt2.floor_table(config, batch, rates)
     print(table)
     spent = {}
@@ -221,8 +223,8 @@ def rows_of(found, config, batch, rates):
         part = next((p for p in ("matmul", "attention", "loss", "optimizer") if name.startswith(p)), "memory-bound")
         floors[part] = floors.get(part, 0.0) + 1e3 * amount / rates[rate]
     for part, ms in spent.items():
-        yield rows.row(f"step: {part} (floor {floors[part]:.2f} ms)", "ms", ms, limit=floors[part])
-    yield rows.row(f"step: all kernels (floor {floor:.2f} ms)", "ms", sum(spent.values()), limit=floor)
+        yield rows.row(f"{how}: {part} (floor {floors[part]:.2f} ms)", "ms", ms, limit=floors[part])
+    yield rows.row(f"{how}: all kernels (floor {floor:.2f} ms)", "ms", sum(spent.values()), limit=floor)
 
 
 # ------------------------------------------------------------------ learning
