@@ -30,7 +30,9 @@ class Side:
     def step(self, batch, number):
         tokens, targets = (self.torch.from_numpy(half.copy()) for half in batch)
         start = time.perf_counter()
-        loss = self.program.train_step(self.model, self.optimizer, tokens, targets, number).item()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.program.learning_rate(number)
+        loss = self.program.train_step(self.model, self.optimizer, tokens, targets).item()
         self.seconds.append(time.perf_counter() - start)
         self.losses.append(loss)
 

@@ -122,10 +122,8 @@ def optimizer_of(model):
     return torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=WEIGHT_DECAY)
 
 
-def train_step(model, optimizer, tokens, targets, step):
+def train_step(model, optimizer, tokens, targets):
     """One step of AdamW; returns the loss as a tensor, because asking for its value would make the CPU wait for the GPU."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate(step)
     loss = loss_of(model, tokens, targets)
     optimizer.zero_grad()
     loss.backward()
@@ -207,11 +205,19 @@ def main(arguments=None):
     def evaluate():
         history["held_out"].append([len(history["train"]), held_out_loss(model, text, args.device)])
 
+    def step_of(tokens, targets):
+        return train_step(model, optimizer, tokens, targets)
+
+    if args.device == "cuda":
+        step_of = torch.compile(step_of)                          # from the third step or so on, all of it is one CUDA graph
+
     fresh, seconds, start = [], 0.0, time.perf_counter()          # losses not yet asked for; seconds spent in training steps
     with tqdm(range(first, args.steps + 1), initial=first - 1, total=args.steps, unit="step", dynamic_ncols=True) as bar:
         for step in bar:
             tokens, targets = text.batch()
-            fresh.append(train_step(model, optimizer, tokens.to(args.device), targets.to(args.device), step))
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step)
+            fresh.append(step_of(tokens.to(args.device), targets.to(args.device)))
             if interrupted or step == args.steps or step % SAVE_EVERY == 0:
                 history["train"] += [loss.item() for loss in fresh]
                 fresh, seconds = [], seconds + time.perf_counter() - start
