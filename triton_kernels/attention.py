@@ -7,6 +7,8 @@ Row i meets the keys from i + shift - left to i + shift + right where LEFT and R
 row of a block meets are taken without a look at single scores. MASK: 0 none, 1 bool (True may attend), 2 additive. ALIBI: slope · the
 distance from the diagonal is taken off. With `cu_q_ptr` and `cu_k_ptr` the sequences of a batch lie one after the other, sequence b in
 rows cu[b] to cu[b + 1]; shift is then the number of keys less that of rows, else 0. TMA: q, k and v are descriptors of tiles.
+SPECIALIZE: the compiler gives the loads to warps of their own. (The kernels are longer than a screen, as they name all that any form of
+attention needs.)
 """
 import triton
 import triton.language as tl
