@@ -49,7 +49,7 @@ def _short(values, indices, rows, order, count, n, common):
 
     def run(choice):
         rb = min(choice["RB"], length)
-        held = max(least + choice["MORE"], length, rb + 5)
+        held = max(least + choice["MORE"] * (length < least), length, rb + 5)
         launch(K.sort_rows_kernel, (cdiv(count, 1 << held - length),), values, indices, rows, order, rows.strides[0], count, n,
                values.shape[1], **common, M=held, L=length, RB=rb, num_warps=1 << held - rb - 5)
 
