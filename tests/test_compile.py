@@ -78,6 +78,13 @@ def test_a_transformer_with_dropout_schedule_clipping_and_scaler(cuda, scaled):
     both(train_gpt, cuda, 7, scaled)
 
 
+def test_a_step_on_a_stream_of_its_own(cuda):
+    eager = train_gpt(lambda f: f, cuda, 7, False)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        same(eager, train_gpt(torch.compile, cuda, 7, False))
+        torch.cuda.synchronize()
+
+
 def train_cnn(compile, device, optimizer):
     model = seeded(CNN, device)
     optimizer = optimizer(model.parameters())

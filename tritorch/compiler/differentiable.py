@@ -27,7 +27,7 @@ class DifferentiableRecording(Recording):
         self.sources = [k for k, x in enumerate(watch.inputs) if x.requires_grad], [x for x in self.leaves if x.requires_grad]
         self.seeds = [empty_like(x) if x.requires_grad else None for x in outs]
         self.statics = [x for k, x in self.parts if k == -1]
-        capture = Capture(self.index, owner.stream, watch.capture.pool)
+        capture = Capture(self.index, watch.capture.stream, watch.capture.pool)
         after = Watch(owner, (), watch, capture)
         capture.later = True
         with capture, after.watching():

@@ -18,7 +18,7 @@ from tritorch.compiler.watch import Refused, Unsupported, Watch, home
 from tritorch.cuda import driver
 from tritorch.cuda.device import current_device
 from tritorch.cuda.graph import current_graph, graph_pool_handle
-from tritorch.cuda.stream import OnlyStream, captures
+from tritorch.cuda.stream import OnlyStream, Stream, captures, current_handle
 from tritorch.cuda.watching import watched
 from tritorch.func.trees import leaves, rebuilt
 
@@ -54,7 +54,7 @@ class Compiled:
         """Start anew: every call is a first one."""
         self.kinds, self.leaves, self.modules, self.rates, self.notes, self.order = {}, [], {}, {}, {}, Order()
         self.device = driver.current() if driver.available() else None
-        self.pool = self.stream = None
+        self.pool, self.streams = None, {}
 
     def __get__(self, owner, kind=None):
         return self if owner is None else types.MethodType(self, owner)
@@ -142,9 +142,11 @@ class Compiled:
         plan = Fusion(expected.matches, expected.events) if expected.matches else None
         if first and plan is not None:
             return None, plan
-        self.stream, self.pool = self.stream or OnlyStream(current_device()), self.pool or graph_pool_handle()
+        self.pool, index = self.pool or graph_pool_handle(), current_device()
         pool = graph_pool_handle() if expected.differentiable else self.pool             # its memory is in use between two replays
-        return Capture(current_device(), self.stream, pool), plan
+        form = Stream if current_handle(index) else OnlyStream           # what backward passes do differs, as it does in warm-up calls
+        stream = self.streams.get(form) or self.streams.setdefault(form, form(index))
+        return Capture(index, stream, pool), plan
 
     def recorded(self, kind, watch, before, result):
         """A recording of the call for the next ones; the oldest one goes when there are many."""
