@@ -43,7 +43,7 @@ def launched(call):
 
 
 def check(specs, may_spill=False):
-    """Every specialisation compiles; the kernels of common calls keep everything in registers."""
+    """Every specialisation compiles; the kernels of common calls keep everything in registers, but for 16 words outside of their loops."""
     assert specs
     for k, compiled in enumerate(compile_many(specs, ARCHS, workers=2)):
         spec, arch = specs[k // len(ARCHS)], ARCHS[k % len(ARCHS)]
@@ -52,7 +52,7 @@ def check(specs, may_spill=False):
         assert not isinstance(compiled, CompileError), str(compiled)
         used = resources(compiled)
         print(f"{spec.kernel.__name__} sm_{arch} {spec.options} {used}")
-        assert may_spill or used["spills"] <= 32, (spec, arch, used)
+        assert may_spill or used["spills"] <= 64, (spec, arch, used)
 
 
 BF16 = {"dtype": T.bfloat16}

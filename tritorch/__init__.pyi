@@ -44,6 +44,7 @@ from tritorch import storage as storage
 from tritorch import surface as surface
 from tritorch import testing as testing
 from tritorch import utils as utils
+from tritorch import warmup as warmup
 
 bfloat16: dtype
 bool: dtype
@@ -298,7 +299,7 @@ def combinations(input, r=..., with_replacement=...) -> Any:
     """All combinations of r elements of a vector, as rows."""
     ...
 def compile(model=..., *, fullgraph=..., dynamic=..., backend=..., mode=..., options=..., disable=...) -> Any:
-    """A function that does the same by replaying a CUDA graph: a training step or an inference function, under 20 µs of Python a call."""
+    """A function or module that does the same by replaying a CUDA graph: a training step, an inference function, a forward pass."""
     ...
 def concat(tensors, dim=..., *, out=...) -> Any:
     """The tensors behind each other along `dim`; all other sizes must agree."""
