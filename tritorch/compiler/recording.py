@@ -9,7 +9,7 @@ from tritorch.compiler.report import operators
 from tritorch.compiler.watch import CONSTANTS, Refused, home
 from tritorch.cuda import allocator, driver
 from tritorch.cuda.graph import CUDAGraph
-from tritorch.cuda.stream import current_handle, current_stream, default_stream, synchronize
+from tritorch.cuda.stream import current_handle, current_stream, default_stream
 from tritorch.func.trees import leaves, rebuilt
 from tritorch.shape import is_dense
 from tritorch.tensor import Tensor, empty_like, empty_strided, strided, swaps
@@ -27,7 +27,7 @@ class Capture:
         self.index, self.stream, self.pool, self.graph, self.open = index, stream, pool, CUDAGraph(), False
 
     def __enter__(self):
-        synchronize(self.index)
+        allocator.empty_cache()                                          # waits; warm-up calls left as much as the graph's pool needs
         self.stream.__enter__()
         try:
             self.graph.capture_begin(self.pool)
