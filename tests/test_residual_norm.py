@@ -81,6 +81,31 @@ def test_layouts_of_the_operands(cuda):
         np.testing.assert_allclose(got.detach().cpu().array, expect.detach().cpu().array, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("kinds", [("float32", "float32"), ("bfloat16", "float32")])
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("shape", [(70, 33), (2, 3, 8), (2, 8200)])
+def test_the_bias_of_the_layer_in_front(shape, p, kinds, center, cuda, tiles):
+    """As if it had been added to the input; its gradient is the sum of the input's over the rows, before that is rounded."""
+    norm = F.dropout_add_layer_norm if center else F.dropout_add_rms_norm
+    kinds = [getattr(tritorch, kind) for kind in kinds]
+    for place in ("cpu", cuda):
+        x, residual, w, v = leaves(place, shape, *kinds)
+        v = v.detach().float().requires_grad_()
+        found = []
+        for added, bias in ((x, v), (x.float() + v, None)):
+            generator = tritorch.Generator(place).manual_seed(11)
+            outs = norm(added, residual, shape[-1:], w, p=p, generator=generator, input_bias=bias)
+            seeds = [tritorch.tensor(values(*o.shape, seed=9 + k)).to(place).to(o.dtype) for k, o in enumerate(outs)]
+            found.append([outs[1], *tritorch.autograd.grad(outs, [v, x, residual, w], seeds)])
+        rounded = kinds[0] is tritorch.bfloat16
+        for k, (got, want) in enumerate(zip(*found)):
+            error = 3e-2 * shape[0] ** 0.5 if rounded and k else 5e-4
+            assert got.dtype is want.dtype
+            got, want = [t.detach().float().cpu().array for t in (got, want)]
+            np.testing.assert_allclose(got, want, rtol=error, atol=error)
+
+
 def test_no_numbers_are_drawn_without_dropout():
     x, residual, w, b = leaves("cpu", (3, 8))
     generator = tritorch.Generator().manual_seed(1)

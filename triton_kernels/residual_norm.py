@@ -1,7 +1,8 @@
 """Dropout, addition to the residual stream and its layer or RMS norm in one kernel, forward and backward.
 
-    s = residual + x · keep / (1 - p)          y = (s - mean) · rstd · w + b
-    gs = g_s + rstd · (g·w - mean(g·w) - x̂ · mean(g·w·x̂))        gx = gs · keep / (1 - p)        gw = Σ g·x̂        gb = Σ g
+    s = residual + (x + v) · keep / (1 - p)    y = (s - mean) · rstd · w + b
+    gs = g_s + rstd · (g·w - mean(g·w) - x̂ · mean(g·w·x̂))        gx = gs · keep / (1 - p)
+    gw = Σ g·x̂        gb = Σ g        gv = Σ gx
 
 The norm is that of s as it is stored, rounded to its dtype. Element i keeps by word i of the Philox stream, as in `dropout_kernel`.
 """
@@ -40,21 +41,23 @@ def dropped(
 
 @triton.jit
 def stream_tile(
-    x_ptr, residual_ptr, base_ptr, m, start, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale, seed, offset,
+    x_ptr, residual_ptr, v_ptr, base_ptr, m, start, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale, seed, offset,
     DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
 ):
-    """residual + x · keep / (1 - p), as ACC."""
+    """residual + (x + v) · keep / (1 - p), as ACC."""
     RANK_M: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
     n = start + tl.arange(0, BLOCK_N)[None, :]
     valid = inside & (n < N)
     x_ptrs = x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M) + offsets(n, shape_n, stride_n, 2 * RANK_N)
     residual_ptrs = residual_ptr + offsets(m, shape_m, stride_m, 3 * RANK_M) + offsets(n, shape_n, stride_n, 3 * RANK_N)
-    x, residual = tl.load(x_ptrs, mask=valid, other=0), tl.load(residual_ptrs, mask=valid, other=0)
+    x, residual = tl.load(x_ptrs, mask=valid, other=0).to(ACC), tl.load(residual_ptrs, mask=valid, other=0)
+    if v_ptr is not None:
+        x += tl.load(v_ptr + n, mask=n < N, other=0, eviction_policy="evict_last").to(ACC)
     if DROP:
-        return residual.to(ACC) + x.to(ACC) * dropped(m, start, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
+        return residual.to(ACC) + x * dropped(m, start, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
     else:
-        return residual.to(ACC) + x.to(ACC)
+        return residual.to(ACC) + x
 
 
 @triton.jit
@@ -69,8 +72,8 @@ def normed(s, mean, rstd, w_ptr, b_ptr, n, N, ACC: tl.constexpr):
 
 @triton.jit(do_not_specialize=["threshold", "scale", "seed", "offset"])
 def residual_norm_kernel(
-    out_ptr, sum_ptr, mean_ptr, rstd_ptr, x_ptr, residual_ptr, w_ptr, b_ptr, base_ptr, shape_m, stride_m, shape_n, stride_n, M, N, eps,
-    threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
+    out_ptr, sum_ptr, mean_ptr, rstd_ptr, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, shape_m, stride_m, shape_n, stride_n,
+    M, N, eps, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
     CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
@@ -87,8 +90,8 @@ def residual_norm_kernel(
         if LOOP:
             total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
             for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-                s = stream_tile(x_ptr, residual_ptr, base_ptr, m, j, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale,
-                                seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_ptr.dtype.element_ty)
+                s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, j, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
+                                scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_ptr.dtype.element_ty)
                 tl.store(sum_rows + offsets(j + lane, shape_n, stride_n, RANK_N), s, mask=inside & (j + lane < N))
                 total += s.to(ACC)
             if CENTER:
@@ -107,8 +110,8 @@ def residual_norm_kernel(
                 tl.store(out_rows + offsets(n, shape_n, stride_n), normed(s, mean, rstd, w_ptr, b_ptr, n, N, ACC), mask=inside & (n < N))
         else:
             valid = inside & (lane < N)
-            s = stream_tile(x_ptr, residual_ptr, base_ptr, m, 0, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale, seed,
-                            offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_ptr.dtype.element_ty)
+            s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, 0, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale,
+                            seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_ptr.dtype.element_ty)
             tl.store(sum_rows + offsets(lane, shape_n, stride_n, RANK_N), s, mask=valid)
             first, second = s.to(ACC), again(s, ACC)
             if CENTER:
@@ -135,13 +138,13 @@ def slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, s
 
 @triton.jit(do_not_specialize=["threshold", "scale", "seed", "offset"])
 def residual_norm_backward_kernel(
-    gs_ptr, gx_ptr, gw_ptr, gb_ptr, g_ptr, g_sum_ptr, sum_ptr, mean_ptr, rstd_ptr, w_ptr, base_ptr,
+    gs_ptr, gx_ptr, gw_ptr, gb_ptr, gv_ptr, g_ptr, g_sum_ptr, sum_ptr, mean_ptr, rstd_ptr, w_ptr, base_ptr,
     shape_m, stride_m, shape_n, stride_n, M, N, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
     CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """Gradient of the residual and, unless gx_ptr is None, of x; with PARTIAL every program also adds gw and gb of all its rows. Operands
-    are gs, gx (if there is one), g, g_s, s; mean and rstd are contiguous."""
+    """Gradient of the residual and, unless gx_ptr is None, of x; with PARTIAL every program also adds gw, gb and,
+    unless gv_ptr is None, gv of all its rows. Operands are gs, gx (if there is one), g, g_s, s; mean and rstd are contiguous."""
     RANK: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
     FIRST: tl.constexpr = 2 if gx_ptr is not None else 1
@@ -149,6 +152,7 @@ def residual_norm_backward_kernel(
     if PARTIAL:
         gw_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
         gb_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+        gv_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
         rstd = tl.load(rstd_ptr + m, mask=m < M, other=0).to(ACC)[:, None]
@@ -199,11 +203,15 @@ def residual_norm_backward_kernel(
                 gx = gs
                 if DROP:
                     gx *= dropped(m, 0, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
+                if PARTIAL and gv_ptr is not None:
+                    gv_sum += gx
                 tl.store(gx_ptr + offsets(m, shape_m, stride_m, RANK) + offsets(lane, shape_n, stride_n, RANK_N), gx, mask=valid)
     if PARTIAL:
         store_line(gw_ptr + tl.program_id(0) * N, gw_sum, N, VEC)
         if CENTER:
             store_line(gb_ptr + tl.program_id(0) * N, gb_sum, N, VEC)
+        if gv_ptr is not None:
+            store_line(gv_ptr + tl.program_id(0) * N, gv_sum, N, VEC)
 
 
 @triton.jit

@@ -34,7 +34,7 @@ class Attention(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.heads, self.dropout = config.heads, config.dropout
+        self.heads, self.dropout, self.fused = config.heads, config.dropout, config.fused
         self.c_attn = nn.Linear(config.width, 3 * config.width, bias=config.bias)
         self.c_proj = nn.Linear(config.width, config.width, bias=config.bias)
 
@@ -42,7 +42,8 @@ class Attention(nn.Module):
         B, T, C = x.shape
         q, k, v = [part.view(B, T, self.heads, C // self.heads).transpose(1, 2) for part in self.c_attn(x).split(C, dim=2)]
         read = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
-        return self.c_proj(read.transpose(1, 2).reshape(B, T, C))
+        read = read.transpose(1, 2).reshape(B, T, C)
+        return F.linear(read, self.c_proj.weight) if self.fused else self.c_proj(read)       # the joint adds the bias
 
 
 class MLP(nn.Module):
@@ -55,7 +56,7 @@ class MLP(nn.Module):
 
     def forward(self, x):
         if self.fused:
-            return F.feed_forward(x, self.c_fc.weight, self.c_fc.bias, self.c_proj.weight, self.c_proj.bias, "gelu_tanh")
+            return F.feed_forward(x, self.c_fc.weight, self.c_fc.bias, self.c_proj.weight, None, "gelu_tanh")
         return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
 
 
@@ -101,13 +102,13 @@ class GPT2(nn.Module):
         return F.cross_entropy(self.lm_head(x).flatten(0, 1), targets.flatten())
 
     def joined(self, x):
-        """The normalized stream behind the blocks; each joint, dropout, addition and norm, is one operator."""
+        """The normalized stream behind the blocks; each joint, bias, dropout, addition and norm, is one operator."""
         blocks, last = self.transformer.h, self.transformer.ln_f
         read = blocks[0].ln_1(x)
         for block, following in zip(blocks, [*[b.ln_1 for b in blocks[1:]], last]):
             for part, norm in ((block.attn, block.ln_2), (block.mlp, following)):
                 read, x = F.dropout_add_layer_norm(part(read), x, (self.config.width,), norm.weight, norm.bias, self.config.dropout,
-                                                   self.training, norm.eps)
+                                                   self.training, norm.eps, input_bias=part.c_proj.bias)
         return read
 
     @torch.no_grad()

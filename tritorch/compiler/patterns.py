@@ -80,7 +80,7 @@ def _norm(center):
         else:
             residual = y
         total = empty(residual.shape, residual.dtype, residual.device) if total is None else total
-        residual_norm.impls["cuda"](outs[0], total, mean, rstd, x, residual, tuple(shape), weight, bias, center, eps, *drop)
+        residual_norm.impls["cuda"](outs[0], total, mean, rstd, x, residual, tuple(shape), weight, bias, center, eps, *drop, None)
 
     return fill
 
