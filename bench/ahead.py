@@ -6,7 +6,7 @@ import time
 from tqdm import tqdm
 
 from bench import anchors
-from bench.sides import Sides, driven
+from bench.sides import Sides
 
 
 def compile_all(families, only="", arch=None, candidates=False, minutes=10.0):
@@ -20,7 +20,7 @@ def compile_all(families, only="", arch=None, candidates=False, minutes=10.0):
     start = time.perf_counter()
     device = DryDriver(arch) if arch else DryDriver(properties=driver.current().device_properties(0))
     arch = 10 * device.properties.major + device.properties.minor
-    with driven(device), compiler.recording() as record:
+    with driver.using(device), compiler.recording() as record:
         if candidates:
             with tuner.trying_all():
                 run(families, only)

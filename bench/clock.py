@@ -5,7 +5,7 @@ import time
 from tritorch.cuda import driver, timing
 
 SMALL = 60.0                                                     # µs: below it a call is captured, so that only the device is measured
-FLUSHES = 2                                                      # of 4 times the L2 cache: 0.15 ms in which the host queues the call
+FLUSHES = 2                                                      # of 4 times the L2 cache, in which the host queues the call
 CALLS = 20                                                       # of it in one graph
 SECONDS, LEAST, MOST = 0.25, 5, 30                               # of measuring a case, rounds
 

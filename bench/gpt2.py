@@ -100,11 +100,8 @@ def counting():
     from tritorch.cuda import driver
 
     ours = Counting()
-    before = driver.use(ours.driver)
-    try:
+    with driver.using(ours.driver):
         yield ours
-    finally:
-        driver.use(before)
 
 
 def counted(config, batch, steps=5, clip=1.0):

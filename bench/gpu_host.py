@@ -6,6 +6,7 @@ import sys
 import time
 
 from bench import rows
+from bench.host import mlp_step
 from bench.timing import clock
 
 ROUNDS, CALLS = 7, 300
@@ -88,20 +89,6 @@ def eager(name, call, libraries, places, scale):
         kinds[", with graph"][library] = lambda torch=torch, x=leaf, y=y: call(torch, x, y)
         kinds[", backward"][library] = lambda out=out, g=g: out.backward(g, retain_graph=True)
     return [compared(f"{name}{kind}", calls, libraries, scale) for kind, calls in kinds.items()]
-
-
-def mlp_step(torch, optimizer, device, **options):
-    nn = torch.nn
-    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
-    optimizer = getattr(torch.optim, optimizer)(model.parameters(), lr=1e-3, **options)
-    x, target = torch.randn(64, 64, device=device), torch.randint(0, 10, (64,), device=device)
-
-    def step():
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), target).backward()
-        optimizer.step()
-
-    return step
 
 
 def steps(optimizer, libraries, places, scale):

@@ -67,11 +67,11 @@ def steps(args, opponents):
         yield rows.row(f"cpu: step of a 64-64-64-10 MLP, {optimizer}", "µs", us["tritorch"], us.get("torch"), "torch")
 
 
-def mlp_step(torch, optimizer):
+def mlp_step(torch, optimizer, device="cpu", **options):
     nn = torch.nn
-    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    optimizer = getattr(torch.optim, optimizer)(model.parameters(), lr=1e-3)
-    x, target = torch.randn(64, 64), torch.randint(0, 10, (64,))
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
+    optimizer = getattr(torch.optim, optimizer)(model.parameters(), lr=1e-3, **options)
+    x, target = torch.randn(64, 64, device=device), torch.randint(0, 10, (64,), device=device)
 
     def step():
         optimizer.zero_grad()
@@ -218,16 +218,11 @@ def captured(args, opponents, length=100):
     yield rows.row(f"cuda: x + 1, captured {length} times, per kernel", "µs", per_kernel["tritorch"], per_kernel.get("torch"), "torch")
 
 
-@contextlib.contextmanager
 def idle_device():
     from tritorch.cuda import driver
     from tritorch.cuda.dry import DryDriver
 
-    previous = driver.use(DryDriver(90))
-    try:
-        yield
-    finally:
-        driver.use(previous)
+    return driver.using(DryDriver(90))
 
 
 def main(args):

@@ -1,5 +1,4 @@
 """The two libraries on one device: the same inputs for both, and how far apart their results are."""
-import contextlib
 import importlib.util
 
 import tritorch
@@ -75,13 +74,3 @@ def apart(case, ours, theirs, torch):
 def compared(case, out):
     out = list(out) if isinstance(out, (tuple, list)) else [out]
     return out[case.compare] if isinstance(case.compare, slice) else [out[case.compare]]
-
-
-@contextlib.contextmanager
-def driven(device):
-    """Another driver inside."""
-    before = driver.use(device)
-    try:
-        yield device
-    finally:
-        driver.use(before)

@@ -375,11 +375,8 @@ def test_hopper_kernels_are_among_the_candidates():
             scaled_dot_product_attention(*x, **keywords).backward(g)
         return sorted({f for f, _, ways in met for way in ways if way.get("kernel") == "gluon" and f.startswith("attention")})
 
-    before = driver.use(DryDriver(90))
-    try:
+    with driver.using(DryDriver(90)):
         assert families() == families(is_causal=True) == ["attention_backward_kv", "attention_backward_q", "attention_forward"]
         assert families(window_size=(64, 0)) == families(scale=-1.0) == families(dropout_p=0.1) == []
         driver.use(DryDriver(100))
         assert families() == []
-    finally:
-        driver.use(before)

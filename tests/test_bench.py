@@ -46,11 +46,8 @@ def test_host_parts_on_the_idle_device():
     from bench import host
     from tritorch.cuda import driver
 
-    before = driver.use(None)
-    try:
+    with driver.using(None):
         found = list(host.parts(argparse.Namespace(quick=True)))
-    finally:
-        driver.use(before)
     stages = [r for r in found if "x + y, " in r.name]                   # differences of noisy times, which have no sign to rely on
     assert len(found) >= 13 and len(stages) == 7 and all(r.ours > 0 for r in found if r not in stages)
 
@@ -64,11 +61,10 @@ def test_twin_is_the_same_program_on_torch():
 def test_every_case_runs_at_its_real_size_on_a_dry_device():
     pytest.importorskip("triton")
     from bench import ahead, gpu
-    from bench.sides import driven
-    from tritorch.cuda import compiler
+    from tritorch.cuda import compiler, driver
     from tritorch.cuda.dry import DryDriver
 
-    with driven(DryDriver(90)), compiler.recording() as record:
+    with driver.using(DryDriver(90)), compiler.recording() as record:
         assert ahead.run([*gpu.FAMILIES, *gpu.MORE]) == []
     assert len(record) > 100
 

@@ -94,14 +94,13 @@ def test_a_process_that_cannot_start_is_not_started_for_ever(tmp_path, monkeypat
 
 def test_a_table_changes_what_an_operator_launches(tmp_path, monkeypatch):
     """The way from `bench tune`'s table into a launch, by a softmax on a dry device."""
-    from bench.sides import driven
-    from tritorch.cuda import compiler
+    from tritorch.cuda import compiler, driver
     from tritorch.cuda.dry import DryDriver
 
     def launched():
-        with driven(DryDriver(90)), compiler.recording() as record, tuner.trying_all() as met:
+        with driver.using(DryDriver(90)), compiler.recording() as record, tuner.trying_all() as met:
             torch.softmax(torch.empty(4096, 1024, device="cuda"), -1)
-        with driven(DryDriver(90)), compiler.recording() as record:
+        with driver.using(DryDriver(90)), compiler.recording() as record:
             torch.softmax(torch.empty(4096, 1024, device="cuda"), -1)
         return met, [dict(spec.options) for spec in record.values()]
 

@@ -7,8 +7,7 @@ import pytest
 pytest.importorskip("triton")
 
 from bench import ahead, anchors  # noqa: E402
-from bench.sides import driven  # noqa: E402
-from tritorch.cuda import compiler, tuner  # noqa: E402
+from tritorch.cuda import compiler, driver, tuner  # noqa: E402
 from tritorch.cuda.dry import DryDriver  # noqa: E402
 
 
@@ -25,7 +24,7 @@ def met(arch):
                 found[name] = record
         return None
 
-    with driven(DryDriver(arch)), tuner.measuring(look):
+    with driver.using(DryDriver(arch)), tuner.measuring(look):
         assert ahead.run(anchors.FAMILIES) == []
     return found
 

@@ -148,8 +148,7 @@ def test_many_kernels_compile_in_processes_and_none_takes_the_others_down(capfd)
 
 def test_recording_sees_what_is_launched_on_any_driver():
     x, half = Tensor(64), Tensor(64, dtype=tritorch.float16)
-    before = driver.use(Driver())
-    try:
+    with driver.using(Driver()):
         launch(K.map_kernel, (1,), x, x, 64, FN=K.twice, BLOCK=64)            # loaded before: recorded all the same
         with recording() as record:
             assert driver.hardware_tiles
@@ -158,8 +157,6 @@ def test_recording_sees_what_is_launched_on_any_driver():
                 launch(K.map_kernel, (1,), half, x, 64, FN=K.square, BLOCK=64, num_warps=2)
         launch(K.map_kernel, (1,), x, half, 64, FN=K.twice, BLOCK=64)
         assert not driver.hardware_tiles
-    finally:
-        driver.use(before)
     assert [spec.signature["out_ptr"] for spec in record.values()] == ["*fp32", "*fp16"]
     assert [build(spec, 90).num_warps for spec in record.values()] == [4, 2]
 

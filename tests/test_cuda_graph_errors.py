@@ -129,8 +129,7 @@ def test_a_capture_that_the_driver_refuses_leaves_nothing():
             return super().graph_instantiate(graph)
 
     device = Refusing()
-    before = driver.use(device)
-    try:
+    with driver.using(device):
         recorded = cuda.CUDAGraph()
         for step in ("begin", "instantiate"):
             device.refused = (step,)
@@ -148,5 +147,3 @@ def test_a_capture_that_the_driver_refuses_leaves_nothing():
         del recorded
         assert device.named("exec_destroy") == [("exec_destroy", executable)]
         assert len(device.named("graph_destroy")) == 2
-    finally:
-        driver.use(before)

@@ -28,9 +28,8 @@ def no_driver_left():
     """A test may choose a driver; the next one finds the old one."""
     from tritorch.cuda import driver
 
-    previous = driver.use(None)
-    yield
-    driver.use(previous)
+    with driver.using(None):
+        yield
 
 
 @pytest.mark.parametrize("name", ["tritorch", *MODULES])

@@ -11,9 +11,8 @@ from tritorch.cuda import driver
 
 @pytest.fixture(autouse=True)
 def unchosen(monkeypatch):
-    before = driver.use(None)
-    yield
-    driver.use(before)
+    with driver.using(None):
+        yield
 
 
 def test_none_says_what_to_do(monkeypatch):

@@ -75,9 +75,8 @@ class Driver:
 @pytest.fixture
 def gpu():
     recording = Driver()
-    before = driver.use(recording)
-    yield recording
-    driver.use(before)
+    with driver.using(recording):
+        yield recording
 
 
 def loaded(gpu, kernel, *args, **constexprs):

@@ -33,12 +33,9 @@ class GPU(RecordingDriver):
 
 def launched(call):
     """What `call(empty)` launches; empty(*shape, dtype) makes a tensor."""
-    before = driver.use(GPU())
-    try:
+    with driver.using(GPU()):
         with recording() as record, T.no_grad():
             call(lambda *shape, dtype=T.float32: T.empty(*shape, dtype=dtype, device="cuda"))
-    finally:
-        driver.use(before)
     return list(record.values())
 
 
@@ -143,16 +140,13 @@ def test_attention(dtype, size):
 @pytest.mark.parametrize("size", [64, 128])
 def test_attention_on_hopper(size):
     """The loops of the kernels in Gluon keep everything in registers; around them, at head size 128, some words may lie in memory."""
-    before = driver.use(GPU())
-    try:
+    with driver.using(GPU()):
         with tuner.trying_all(), recording() as record:
             q, k, v, g = [T.empty(2, 512, 8, size, dtype=T.bfloat16, device="cuda").transpose(1, 2) for _ in range(4)]
             with T.no_grad():
                 rest = None, None, None, None, (None, 0), 0.125, (0.0, 0, 0), None
                 out, lse = attention(q, k, v, None, *rest)
                 attention_backward(g, q, k, v, None, None, out, lse, *rest[1:])
-    finally:
-        driver.use(before)
     specs = [spec for spec in record.values() if spec.kernel.is_gluon() and spec.constexprs.get(
         ([p.name for p in spec.kernel.params].index("ROWS"),)) == 64]
     assert {spec.kernel.__name__ for spec in specs} == {"attention_gluon_kernel", "attention_backward_q_gluon_kernel",

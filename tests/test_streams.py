@@ -71,14 +71,11 @@ def test_a_simulation_ends_with_its_block(simulated):
 
 def test_without_a_device_every_question_is_answered(monkeypatch):
     monkeypatch.setenv("TRITORCH_CUDA", "none")
-    before = driver.use(None)
-    try:
+    with driver.using(None):
         assert not cuda.is_available() and cuda.device_count() == 0 and not cuda.is_initialized()
         assert (cuda.current_device(), cuda.memory_allocated(), cuda.is_current_stream_capturing()) == (0, 0, False)
         with pytest.raises(RuntimeError, match="no CUDA device is usable"):
             cuda.synchronize()
-    finally:
-        driver.use(before)
 
 
 # ------------------------------------------------------------------ which stream is current

@@ -70,9 +70,8 @@ def clock(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITORCH_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITORCH_TUNE", "1")
     device = Clock(b64=3.0, b128=1.0, b256=None)
-    before = driver.use(device)
-    yield device
-    driver.use(before)
+    with driver.using(device):
+        yield device
 
 
 def choose(clock, key=(64, 64), kernel=KERNEL):
@@ -191,16 +190,13 @@ def test_what_only_tries_is_no_part_of_a_call_that_is_repeated(monkeypatch, tmp_
         started = []
         device = DryDriver(90)
         device.load = lambda kernel, *spec: types.SimpleNamespace(launch=lambda *values: started.append(kernel.__name__))
-        before = driver.use(device)
-        try:
+        with driver.using(device):
             x, y = torch.empty(1 << 20, device="cuda"), torch.empty(1 << 20, device="cuda")
             for _ in range(3):
                 started.clear()
                 x + y
                 torch.nn.functional.softmax(x.view(1024, 1024), -1)
             assert len(started) == 2
-        finally:
-            driver.use(before)
 
 
 def test_tuning_leaves_writes_in_place_as_they_are(monkeypatch, tmp_path):
@@ -250,8 +246,7 @@ def test_a_dry_device_takes_a_training_step_of_any_size():
     import tritorch as torch
     from tritorch import nn, optim
 
-    before = driver.use(DryDriver(90))
-    try:
+    with driver.using(DryDriver(90)):
         with compiler.recording() as record:
             model = nn.Linear(1 << 16, 1 << 16, device="cuda")
             optimizer = optim.SGD(model.parameters(), lr=0.1)
@@ -264,8 +259,6 @@ def test_a_dry_device_takes_a_training_step_of_any_size():
             assert y.tolist() == [0.0] * (1 << 16)                 # nothing ran
             with pytest.raises(torch.cuda.OutOfMemoryError):
                 torch.empty(1 << 40, device="cuda")
-    finally:
-        driver.use(before)
     assert any("matmul" in spec.kernel.__name__ for spec in record.values())
 
 

@@ -34,16 +34,13 @@ def program(tmp_path, monkeypatch):
 
 
 def test_a_program_is_compiled_once(program, capsys, monkeypatch):
-    before = driver.use(None)
-    try:
+    with driver.using(None):
         assert command.main(["warmup", "--arch", "sm_90", program, "16"]) == 0
         out = capsys.readouterr().out.splitlines()
         assert out[0] == "sum 0.0" and out[1].endswith(" compiled, 0 cached, 0 failed") and " kernels for sm_90: " in out[1]
         monkeypatch.setattr(compiler, "compile_here", lambda *spec: pytest.fail("compiled again"))
         assert command.main(["warmup", "--arch", "90", program, "16"]) == 0
         assert " 0 compiled, " in capsys.readouterr().out
-    finally:
-        driver.use(before)
 
 
 def test_lists_are_compiled_elsewhere(program, tmp_path, capsys):
@@ -83,10 +80,7 @@ def test_mistakes_are_sentences(tmp_path, capsys, monkeypatch):
         warmup.program_of("absent")
     assert warmup.program_of("json:JSONDecoder.decode") is json.JSONDecoder.decode
     monkeypatch.setenv("TRITORCH_CUDA", "none")
-    before = driver.use(None)
-    try:
+    with driver.using(None):
         assert command.main(["warmup", "json:loads"]) == 2 and "expected a GPU, or --arch" in capsys.readouterr().err
         assert command.main(["info"]) == 0
-    finally:
-        driver.use(before)
     assert "triton " in (told := capsys.readouterr().out) and "TRITORCH_CUDA=none" in told and "kernels, " in told

@@ -9,15 +9,8 @@ for lse, and once more, from the cache, for the gradient, which may take the pla
 import triton
 import triton.language as tl
 
+from triton_kernels.loss import class_weight
 from triton_kernels.rows import online, online_rows
-
-
-@triton.jit
-def class_weights(w_ptr, n, N, ACC: tl.constexpr):
-    """Weights of classes; 1 each where there are none, 0 beyond the last."""
-    if w_ptr is not None:
-        return tl.load(w_ptr + n, mask=n < N, other=0).to(ACC)
-    return tl.where(n < N, 1, 0).to(ACC)
 
 
 @triton.jit
@@ -33,7 +26,7 @@ def loss_and_gradient_kernel(
     counts = counts & (target >= 0) & (target < N)
     x_row, gx_row = x_ptr + m * stride_xm, gx_ptr + m * stride_gxm
     picked = tl.load(x_row + target, mask=counts, other=0).to(ACC)        # before the gradient is there: the sums between are barriers
-    hit = tl.where(counts, class_weights(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
+    hit = tl.where(counts, class_weight(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
     lane = tl.arange(0, BLOCK_N)[None, :]
     top = tl.full((1, LANES), float("-inf"), ACC)
     total = tl.zeros((1, LANES), ACC)
@@ -45,7 +38,7 @@ def loss_and_gradient_kernel(
         x = tl.load(x_row + n, mask=n < N, other=float("-inf")).to(ACC)
         top, total = online(top, total, x, LANES, VEC)
         if SMOOTH:
-            w = class_weights(w_ptr, n, N, ACC)
+            w = class_weight(w_ptr, n, N, ACC)
             weights += w
             dot += tl.where(n < N, w * x, 0)
     tops, totals = online_rows(top, total)
@@ -65,5 +58,5 @@ def loss_and_gradient_kernel(
         x = tl.load(x_row + n, mask=n < N, other=0).to(ACC)
         gx = tl.exp(x - lse) * mass - tl.where(n == target, hit, 0)
         if SMOOTH:
-            gx -= smoothing / N * class_weights(w_ptr, n, N, ACC)
+            gx -= smoothing / N * class_weight(w_ptr, n, N, ACC)
         tl.store(gx_row + n, tl.where(counts, gx, 0), mask=n < N)

@@ -197,7 +197,7 @@ def _brought(door, v, home):
 
 def grad(door, *inputs):
     """The gradient of the named inputs. The rule's parameters are names: `g` (or `g_<return>`), inputs, outputs; what it names is saved.
-    `x_shape`, `x_dtype` and `x_device` ask for a fact of the input x and keep no memory alive.
+    `x_shape` (_strides, _offset, _dtype, _device) asks for a fact of the input x and keeps no memory alive.
 
     It returns one gradient for each name (None: no gradient), in public operators. The engine sums broadcast dims away and casts.
     """

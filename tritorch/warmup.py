@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
@@ -21,7 +21,8 @@ def kernels_of(program: Callable[[], object], arch: int | None = None) -> list:
     of this machine). Its tensors have their real shapes and no values: what is read from them is zeros."""
     from tritorch.cuda import compiler
 
-    with _dry(arch), compiler.recording() as record:
+    properties = driver.current().device_properties(0) if arch is None else None
+    with driver.using(DryDriver(arch or 0, properties)), compiler.recording() as record:
         program()
     return list(record.values())
 
@@ -63,13 +64,3 @@ def _run_file(name, arguments):
             runpy.run_path(name, run_name="__main__")
     finally:
         sys.argv = before
-
-
-@contextlib.contextmanager
-def _dry(arch: int | None) -> Iterator[None]:
-    properties = driver.current().device_properties(0) if arch is None else None
-    before = driver.use(DryDriver(arch or 0, properties))
-    try:
-        yield
-    finally:
-        driver.use(before)

@@ -6,9 +6,10 @@ Everything above this file is the same code on a GPU (`nvidia.NvidiaDriver`) and
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -231,6 +232,16 @@ def use(driver: Driver | None) -> Driver | None:
         for let_go in watchers:
             let_go()
         return previous
+
+
+@contextlib.contextmanager
+def using(driver: Driver | None) -> Iterator[Driver | None]:
+    """Another driver inside: `with using(DryDriver(90)):`."""
+    before = use(driver)
+    try:
+        yield driver
+    finally:
+        use(before)
 
 
 def _choose() -> None:

@@ -165,11 +165,6 @@ def _again(args, run):
     return None if any(isinstance(x, Tensor) and x.storage is args[0].storage for x in args[1:]) else run
 
 
-def _repeatable(args, run):
-    """`run`, or None where it would read what it wrote before: in place."""
-    return None if any(isinstance(x, Tensor) and x.storage is args[0].storage for x in args[1:]) else run
-
-
 def _flat_loop(how, fn, arity, attrs, args, count):
     """(the prepared loop, its block) for contiguous operands; remembered."""
     prepare, size = _loop(how, fn, arity, attrs, "flat"), how[4]

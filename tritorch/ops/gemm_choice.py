@@ -3,6 +3,7 @@
 A candidate names its kernel, that kernel's blocks, stages and warps, and `splits`, the pieces that K is cut into. The order comes from a
 count of clock cycles: waves of tiles over the multiprocessors, each as long as its products or its loads take. The tuner has the last word.
 """
+from tritorch.ops.rows import chunk_of
 from tritorch.shape import cdiv, next_power_of_2
 
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, and the share of the matrix units' rate that the tile reaches when it fills the GPU.
@@ -45,11 +46,6 @@ def tiles_of(M, N, batch, block_m, block_n):
     return cdiv(M, block_m) * cdiv(N, block_n) * batch
 
 
-def span_of(k, block_k, splits):
-    """Elements of K that one of `splits` pieces takes: whole blocks."""
-    return cdiv(cdiv(k, block_k), splits) * block_k
-
-
 def plain(kind, M, N, k, batch, itemsize, machine):
     """Candidates of the tiled kernel that takes any layout, as (cycles, candidate)."""
     if machine is None:
@@ -64,7 +60,7 @@ def plain(kind, M, N, k, batch, itemsize, machine):
         if (block_m + block_n) * block_k * itemsize * stages <= machine[1]:
             tiles, splits = tiles_of(M, N, batch, block_m, block_n), 1
             while splits == 1 or (tiles * splits <= 2 * machine[0] and k >= 2 * block_k * splits and splits <= 32):
-                cost = cycles(tiles * splits, blocks, span_of(k, block_k, splits), PEAK[kind] * rate, itemsize, machine)
+                cost = cycles(tiles * splits, blocks, chunk_of(k, block_k, splits), PEAK[kind] * rate, itemsize, machine)
                 cost += SECOND + splits * batch * M * N * 8 / (20 * machine[0]) if splits > 1 else 0
                 found.append((cost, _plain(*blocks, splits)))
                 splits *= 2
@@ -133,7 +129,7 @@ def vector(N, k, batch, along_k, machine):
         programs, splits = cdiv(N, block_n) * batch, 1
         while splits == 1 or (programs * splits <= 16 * machine[0] and k >= 2 * block_k * splits and splits <= 32):
             waves = cdiv(programs * splits, 8 * machine[0])              # eight programs share a multiprocessor
-            cost = waves * (span_of(k, block_k, splits) * block_n + START) + (SECOND if splits > 1 else 0)
+            cost = waves * (chunk_of(k, block_k, splits) * block_n + START) + (SECOND if splits > 1 else 0)
             found.append((cost, dict(kernel="vector", BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, splits=splits)))
             splits *= 2
     return found

@@ -7,6 +7,7 @@ from tritorch.dtype import types
 from tritorch.ops import gemm_choice as choice
 from tritorch.ops.copy import transfer
 from tritorch.ops.gemm_choice import GROUP_M
+from tritorch.ops.rows import chunk_of
 from tritorch.shape import cdiv, contiguous_strides
 from tritorch.tensor import empty, strided
 
@@ -29,7 +30,7 @@ def _geometry(p, splits):
 
 def _in_parts(p, splits, block_k, tensors, fused, start):
     """start(how many splits, elements of K in each, tensors, what is fused), then the sum of the parts if there are several."""
-    span = choice.span_of(p.k, block_k, splits)
+    span = chunk_of(p.k, block_k, splits)
     splits = cdiv(p.k, span) if span else 1
     if splits == 1:
         return start(1, span, tensors, fused, p.form)
