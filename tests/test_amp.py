@@ -299,3 +299,54 @@ def test_older_names(cuda):
         assert (x.to(cuda) @ x.to(cuda)).dtype is tritorch.bfloat16
     assert on_cuda.GradScaler(8.0).get_scale() == on_cpu.GradScaler(8.0).get_scale() == 8.0
     assert tritorch.cuda.amp.custom_fwd is on_cuda.custom_fwd
+
+
+class Calls(Interpreter):
+    def __init__(self):
+        self.names = []
+
+    def __call__(self, op, args, out):
+        self.names.append(op.__name__)
+        return self.proceed(op, args, out)
+
+
+LAYERS = {
+    "linear": lambda F, x, w, b: F.linear(x, w, b).float(),
+    "feed_forward": lambda F, x, w, b: F.feed_forward(x, w, b, w.T, b[:3], "relu").float(),
+    "linear_activation": lambda F, x, w, b: tritorch.ops.feed_forward.linear_activation(x, w, b, "silu")[0].float(),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_biases_of_layers_stay_in_float32(name, cuda):
+    """They are neither cast nor rounded, and their gradients are sums in float32 of gradients in bfloat16."""
+    found = []
+    for device in ("cpu", cuda):
+        rng = np.random.default_rng(0)
+        x, w, b = [tritorch.tensor(rng.standard_normal(s).astype("f4"), device=device).bfloat16().float() for s in ((64, 3), (5, 3), (5,))]
+        b = b + 2**-12                                                   # gone in bfloat16
+        for t in (w, b):
+            t.requires_grad_()
+        with Calls() as calls, autocast(x.device.type, tritorch.bfloat16):
+            out = LAYERS[name](tritorch.nn.functional, x, w, b)
+        assert calls.names.count("copy_to") == (4 if name == "feed_forward" else 3)         # x, w (and its transpose), the result
+        with Calls() as calls:
+            out.sum().backward()
+        assert b.grad.dtype is tritorch.float32
+        found.append([t.detach().cpu().numpy() for t in (out, w.grad, b.grad)])
+        if name == "linear":
+            assert (found[-1][2] == 64).all() and calls.names.count("copy_to") == 2         # the result's and the weight's
+            exact = x.cpu().numpy() @ w.detach().cpu().numpy().T + b.detach().cpu().numpy()
+            np.testing.assert_array_equal(found[-1][0], tritorch.tensor(exact).bfloat16().float().numpy())
+    for one, other in zip(*found):
+        np.testing.assert_allclose(one, other, rtol=2e-2, atol=2e-2)
+
+
+def test_biases_of_half_types_are_cast(cuda):
+    for device in ("cpu", cuda):
+        x, w = tritorch.ones(2, 3, device=device), tritorch.ones(4, 3, device=device)
+        with autocast(x.device.type, tritorch.bfloat16):
+            out = nn.functional.linear(x, w, tritorch.ones(4, device=device, dtype=tritorch.float16))
+        assert out.dtype is tritorch.bfloat16 and (out == 4).all()
+    with pytest.raises(RuntimeError, match="one dtype"):
+        nn.functional.linear(x, w, tritorch.ones(4, device=x.device, dtype=tritorch.float16))

@@ -3,7 +3,19 @@ import numpy as np
 import pytest
 
 import tritorch
+from tritorch.dispatch import Interpreter
 from tritorch.nn import functional as F
+
+
+class Names(Interpreter):
+    """Which operators were called."""
+
+    def __init__(self):
+        self.seen = set()
+
+    def __call__(self, op, args, out):
+        self.seen.add(op.__name__)
+        return self.proceed(op, args, out)
 
 
 def values(*shape, seed=0):
@@ -104,6 +116,16 @@ def test_the_bias_of_the_layer_in_front(shape, p, kinds, center, cuda, tiles):
             assert got.dtype is want.dtype
             got, want = [t.detach().float().cpu().array for t in (got, want)]
             np.testing.assert_allclose(got, want, rtol=error, atol=error)
+
+
+def test_one_gradient_serves_input_and_residual_where_nothing_lies_between():
+    """Without dropout or a bias, of one dtype: no second one is stored."""
+    for bias, name in ((None, "residual_norm_backward"), (tritorch.ones(8), "residual_norm_dropped_backward")):
+        x, residual, w, b = leaves("cpu", (3, 8))
+        y, stream = F.dropout_add_layer_norm(x, residual, (8,), w, b, input_bias=bias)
+        with Names() as names:
+            (y.sum() + stream.sum()).backward()
+        assert names.seen & {"residual_norm_backward", "residual_norm_dropped_backward"} == {name}
 
 
 def test_no_numbers_are_drawn_without_dropout():

@@ -17,6 +17,8 @@ from tritorch.tensor import Tensor
 LOW = dict(matmul=2, addmm=3, linear=3, linear_activation=3, linear_slope=3, feed_forward_layers=5, convolution=3, attention=4,
            linear_cross_entropy_rows=3, linear_cross_entropy_sum=3, grouped_rows=2, grouped_sums=2)
 """How many of an operator's arguments, from the first on, are cast."""
+BIASES = dict(linear=(2,), linear_activation=(2,), feed_forward_layers=(2, 4))
+"""Which of these are added to sums in float32, and stay in float32 if they are."""
 LOSSES = set("""cross_entropy soft_cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits mse_loss l1_loss
     smooth_l1_loss huber_loss kl_div poisson_nll_loss soft_margin_loss margin_ranking_loss hinge_embedding_loss cosine_embedding_loss
     triplet_margin_loss multi_margin_loss multilabel_margin_loss""".split())
@@ -49,12 +51,20 @@ class _Caster(Interpreter):
         if out is None and self.works():
             name = op.__name__
             if name in LOW:
-                args = [*self.each(args[:LOW[name]], self.lowered), *args[LOW[name]:]]
+                args = self.low(args, LOW[name], BIASES.get(name, ()))
             elif name in FLOAT32[self.kind]:
                 args = self.raised(op, args)
             elif name in WIDEST:
                 args = self.widened(args)
         return self.proceed(op, args, out)
+
+    def low(self, args, count, biases):
+        """The arguments of a product: `count` of them in the low dtype, but for biases in float32."""
+        kept = {k: args[k] for k in biases if args[k] is not None and args[k].dtype is float32}
+        args = [*self.each([None if k in kept else a for k, a in enumerate(args[:count])], self.lowered), *args[count:]]
+        for k, bias in kept.items():
+            args[k] = bias
+        return args
 
     def enter(self, name, args):
         """The arguments of a composite."""
@@ -107,7 +117,8 @@ class autocast:
 
     A context manager and a decorator. `device_type` is "cuda" or "cpu", `dtype` float16 or bfloat16 (default: float16 on CUDA,
     bfloat16 on the CPU). `enabled=False` switches casting off inside. float64 is never cast, nor are in-place and out= calls.
-    Call backward outside. `cache_enabled=False` casts weights anew at each use.
+    Call backward outside. `cache_enabled=False` casts weights anew at each use. Biases of linear layers in float32 are added as they are
+    (PyTorch rounds them first), and get gradients that were never rounded.
 
     >>> import tritorch as torch
     >>> weight = torch.ones(2, 2, requires_grad=True)

@@ -118,7 +118,7 @@ class Run:
         if type(g) is Part and (type(target) is Leaf or crossing is not None):
             g, sole = g.whole(), True
         if g.shape != shape:
-            g, sole = g.sum_to_size(shape), True
+            g, sole = g.sum_to_size(shape, dtype=dtype if dtype.itemsize > g.dtype.itemsize else None), True
         direct = type(target) is Leaf and self.wanted is None and target.hooks is None and crossing is None
         if g.dtype is not dtype and not (self.adds(target, g) if direct else self.reads(target, index)):
             g, sole = g.to(dtype), True

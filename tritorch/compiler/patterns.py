@@ -35,7 +35,8 @@ class Pattern(NamedTuple):
 # ------------------------------------------------------------------ products and activations
 def _rows_of_one_dtype(linear, *_):
     x, weight, bias = linear
-    return len(x.shape) > 1 and len(weight.shape) == 2 and x.dtype is weight.dtype and (bias is None or bias.dtype is x.dtype)
+    fits = bias is None or bias.dtype in (x.dtype, x.dtype.compute)
+    return fits and len(x.shape) > 1 and len(weight.shape) == 2 and x.dtype is weight.dtype
 
 
 def _activate(name):

@@ -8,7 +8,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import activation as plain
 from tritorch.ops.gemm import gemm
-from tritorch.ops.products import as_rows, linear, matmul, one_dtype
+from tritorch.ops.products import affine_dtype, as_rows, linear, matmul, one_dtype
 from tritorch.tensor import empty
 
 # name: the activation, its derivative times a gradient
@@ -18,7 +18,7 @@ ACTIVATIONS = {"relu": (plain.relu, plain.relu_backward), "silu": (plain.silu, p
 
 def _known(name, activation, *operands):
     check(activation in ACTIVATIONS, name, f"an activation among {', '.join(ACTIVATIONS)}", repr(activation))
-    dtype = one_dtype(name, *[x for x in operands if x is not None])
+    dtype = one_dtype(name, *operands)
     check(dtype.is_floating_point, name, "floating tensors", dtype)
 
 
@@ -39,15 +39,15 @@ def linear_activation(input, weight, bias=None, activation="gelu"):
 
         pre = input @ weightᵀ + bias        out = activation(pre)
 
-    input (…, k), weight (n, k), bias broadcasts to (…, n), of one floating dtype; activation is "relu", "silu", "gelu" or "gelu_tanh". Both
-    results are (…, n); gradients flow through out alone. Raises RuntimeError when shapes, dtypes or the name do not fit.
+    input (…, k), weight (n, k), bias broadcasts to (…, n), of dtypes as in `linear`; activation is "relu", "silu", "gelu" or
+    "gelu_tanh". Both results are (…, n); gradients flow through out alone. Raises RuntimeError when shapes, dtypes or the name do not fit.
 
     >>> import tritorch as torch
     >>> out, pre = linear_activation(torch.ones(3), torch.ones(2, 3), torch.tensor([0.0, -9.0]), "relu")
     >>> out
     tensor([3., 0.])
     """
-    _known("linear_activation", activation, input, weight, bias)
+    _known("linear_activation", activation, input, weight)
     promise = linear.body(input, weight, bias)
     return [promise, promise]
 
@@ -163,14 +163,15 @@ def feed_forward_layers(input, weight1, bias1, weight2, bias2, activation="gelu"
 
         pre = input @ weight1ᵀ + bias1        hidden = activation(pre)        out = hidden @ weight2ᵀ + bias2
 
-    input (…, k), weight1 (h, k), weight2 (n, h), biases None or broadcasting, of one floating dtype; activation as in linear_activation.
+    input (…, k), weight1 (h, k), weight2 (n, h), biases None or broadcasting, of dtypes as in `linear`; activation as in linear_activation.
     Gradients flow through out alone.
 
     >>> import tritorch as torch
     >>> feed_forward_layers(torch.ones(3), torch.ones(2, 3), None, torch.ones(1, 2), None, "relu")[0]
     tensor([6.])
     """
-    _known("feed_forward", activation, input, weight1, bias1, weight2, bias2)
+    _known("feed_forward", activation, input, weight1, weight2)
+    affine_dtype("feed_forward", input, weight2, bias2)
     hidden = linear.body(input, weight1, bias1)
     check(weight2.ndim == 2 and weight2.shape[1] == weight1.shape[0], "feed_forward", "weight2.shape[1] == weight1.shape[0]", weight1.shape,
           weight2.shape)

@@ -251,14 +251,14 @@ def contains(self, value):
     return bool((self == value).any().item())
 
 
-def sum_to_size(input, *size):
-    """Summed over the dims that broadcasting from `size` repeated: the opposite of `expand`."""
+def sum_to_size(input, *size, dtype=None):
+    """Summed over the dims that broadcasting from `size` repeated: the opposite of `expand`. `dtype` is that of sums."""
     size = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
     lead = len(input.shape) - len(size)
     ones = tuple([k + lead for k, n in enumerate(size) if n == 1 and input.shape[k + lead] != 1])
     if lead and not ones:
-        return input.sum(tuple(range(lead)))
-    out = input.sum((*range(lead), *ones), keepdim=True) if ones else input
+        return input.sum(tuple(range(lead)), dtype=dtype)
+    out = input.sum((*range(lead), *ones), keepdim=True, dtype=dtype) if ones else input
     return out.reshape(size) if lead else out
 
 

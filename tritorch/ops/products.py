@@ -34,6 +34,12 @@ def one_dtype(name, *tensors):
     return dtype
 
 
+def affine_dtype(name, input, weight, bias):
+    """The dtype of all operands; a bias beside half types may be float32, as the sums that it is added to."""
+    wide = bias is None or input.dtype.is_floating_point and bias.dtype is input.dtype.compute
+    return one_dtype(name, input, weight) if wide else one_dtype(name, input, weight, bias)
+
+
 # ------------------------------------------------------------------ on the CPU
 def multiply(out, a, b, alpha=1, c=None, beta=1):
     """out = alpha · a @ b + beta · c by BLAS, which takes transposed operands as they are. Half types are rounded once, at the end."""
@@ -208,7 +214,7 @@ def linear(input, weight, bias=None):
 
         out = input @ weightᵀ + bias
 
-    input (…, k), weight (n, k), bias broadcasts to (…, n), of one dtype, give (…, n).
+    input (…, k), weight (n, k), bias broadcasts to (…, n), of one dtype, give (…, n). A bias beside half types may be float32.
     Raises RuntimeError when the shapes or dtypes do not fit.
 
     >>> import tritorch as torch
@@ -222,7 +228,7 @@ def linear(input, weight, bias=None):
         return shape, one_dtype("linear", input, weight), common_device("linear", input, weight)
     if bias.shape != weight.shape[:1]:
         check(broadcast_shapes("linear", bias.shape, shape) == shape, "linear", f"a bias that broadcasts to {shape}", bias.shape)
-    return shape, one_dtype("linear", input, weight, bias), common_device("linear", input, weight, bias)
+    return shape, affine_dtype("linear", input, weight, bias), common_device("linear", input, weight, bias)
 
 
 @linear.impl("cpu")

@@ -90,12 +90,12 @@ def residual_norm_cuda(out, total, mean, rstd, x, residual, normalized_shape, we
 
 
 @residual_norm.grad("input", "residual", "weight", "bias", "input_bias")
-def residual_norm_grad(g_out, g_sum, normalized_shape, weight, sum, mean, rstd, center, eps, p, seed, offset, base, input_bias_shape):
+def residual_norm_grad(g_out, g_sum, normalized_shape, weight, sum, mean, rstd, center, eps, p, seed, offset, base, input_bias_dtype):
     if state.grad:
         n = len(normalized_shape)
         mean, rstd = moments(sum, n, eps) if center else (mean, (sum.square().mean(tuple(range(-n, 0))) + eps).rsqrt())
     saved = g_out, g_sum, sum, mean, rstd, weight, center
-    biased = input_bias_shape is not None
+    biased = input_bias_dtype is not None
     if p or biased or g_out.dtype is not g_sum.dtype:                    # a second gradient, or the same one rounded for a narrower input
         g_residual, g_input, g_weight, g_bias, g_input_bias = residual_norm_dropped_backward(*saved, p, seed, offset, base, biased)
         return g_input, g_residual, g_weight, g_bias, g_input_bias if biased else None
