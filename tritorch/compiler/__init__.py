@@ -46,7 +46,8 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
 
     `options`: "cache_size_limit", how many kinds of calls and how many recordings of each are kept (8); "fuse", whether chains are
     replaced at all (True); "inexact", also where the last bits change (False). `dynamic`, other modes and `backend` are accepted and
-    change nothing: every shape has a recording of its own.
+    change nothing: every shape has a recording of its own. Raises ValueError for other modes and options, TypeError for a `model` that
+    cannot be called.
 
     >>> import tritorch as torch
     >>> weight = torch.zeros(2, requires_grad=True)

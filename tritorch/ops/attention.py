@@ -29,7 +29,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     that may attend to nothing gives 0. Weights are dropped with chance dropout_p and the others scaled by 1 / (1 - dropout_p).
     Beyond PyTorch: window_size = (left, right) lets row i attend to keys i - left … i + right, where -1 is no bound; alibi_slopes, (H) or
     (B, H), take slope · |i - j| off the scores (Press et al., "Train short, test long", 2022). Their cost is that of the keys that are met.
-    Raises RuntimeError when shapes or dtypes do not fit, or attn_mask is given together with is_causal.
+    Raises RuntimeError when shapes or dtypes do not fit, or attn_mask is given together with is_causal; ValueError for another window_size.
     Vaswani et al., "Attention is all you need", 2017; computed as in Dao, "FlashAttention-2", 2023.
 
     >>> import tritorch as torch

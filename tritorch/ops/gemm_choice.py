@@ -6,7 +6,7 @@ count of clock cycles: waves of tiles over the multiprocessors, each as long as 
 from tritorch.ops.rows import chunk_of
 from tritorch.shape import cdiv, next_power_of_2
 
-# BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, and the share of the matrix units' rate that the tile reaches when it fills the GPU.
+# BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, and a guess at the share of the units' rate that the tile reaches when it fills the GPU.
 # "odd" are 16-bit operands whose rows do not start at multiples of 16 bytes: they cannot be copied asynchronously and need registers.
 TILES = {
     "half": ((128, 256, 64, 8, 3, 0.8), (128, 128, 64, 4, 3, 0.72), (64, 128, 64, 4, 4, 0.6), (128, 64, 64, 4, 4, 0.6),

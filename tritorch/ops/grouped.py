@@ -184,10 +184,17 @@ def grouped_sums_workloads(make):
 
 
 def grouped_mm(mat_a, mat_b, *, offs=None, bias=None, out_dtype=None):
-    """Products of groups of matrices in one launch; `offs` (g,) int32 says where the groups of the dim that they share end.
+    """Products of groups of matrices in one launch; `offs` (g,) int32 says where the groups of the dim that is cut up end.
 
-    (m, k) @ (g, k, n): groups of rows, gives (m, n). (m, k) @ (k, n): groups of k, gives (g, m, n). (g, m, k) @ (k, n): groups of
-    columns, gives (m, n). (g, m, k) @ (g, k, n): without offs, gives (g, m, n).
+    | mat_a | mat_b | result | group j, from offs[j - 1] to offs[j] |
+    |---|---|---|---|
+    | (m, k) | (g, k, n) | (m, n) | rows of mat_a, times mat_b[j]; rows behind the last group are 0 |
+    | (g, m, k) | (k, n) | (m, n) | columns of mat_b, behind mat_a[j]; columns behind the last group are 0 |
+    | (m, k) | (k, n) | (g, m, n) | of k: result[j] is the product of these columns and rows |
+    | (g, m, k) | (g, k, n) | (g, m, n) | without offs: mat_a[j] @ mat_b[j] |
+
+    Any floating dtype, which out_dtype may name but not change; no bias. (PyTorch takes bfloat16 alone.) Raises RuntimeError when shapes
+    or dtypes do not fit.
 
     >>> import tritorch as torch
     >>> a, b, ends = torch.ones(3, 2), torch.ones(2, 2, 4), torch.tensor([1, 3], dtype=torch.int32)

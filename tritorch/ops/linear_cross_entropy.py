@@ -271,7 +271,8 @@ def linear_cross_entropy(input, linear_weight, target, *, linear_bias=None, weig
 
     input (N, k) or (k,), linear_weight (C, k), class indices (N,) or (); linear_bias (C,), class weights (C,). At most 512 MiB of logits
     exist at a time; for a mean or a sum the gradients are made along with the loss. Class probabilities as targets, (N, C), and
-    K-dimensional losses, linear_weight (C, d₁, …, k), are computed by the two functions. `options` is accepted and changes nothing.
+    K-dimensional losses, linear_weight (C, d₁, …, k), are computed by the two functions. PyTorch's `options` is accepted and
+    changes nothing.
     Raises RuntimeError when shapes or dtypes do not fit, IndexError for a target that is no class.
 
     >>> import tritorch as torch; from tritorch.nn import functional as F

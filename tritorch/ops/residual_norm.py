@@ -268,10 +268,11 @@ def dropout_add_layer_norm(input, residual, normalized_shape, weight=None, bias=
                            input_bias=None):
     """(layer_norm(s), s) of s = residual + dropout(input + input_bias, p): a block's output joins the stream, the next one gets its norm.
 
-    One kernel forward and one backward (and the sums for weight and bias) instead of three each. With the same generator it drops what
-    `dropout` drops; the sum is rounded once, to the dtype of the residual, which may be float32 beside an input of a half type.
-    weight, bias and input_bias have the shape `normalized_shape`, that of the last dims. Without dropout (p = 0, or not training) no
-    numbers are drawn. `input_bias` is that of the layer in front, if it left it out: its gradient then costs no pass over memory.
+    input and residual have one shape; weight, bias and input_bias have the shape `normalized_shape`, that of the last dims. The norm has
+    the dtype of the input, s that of the residual, which may be float32 beside an input of a half type; s is rounded once. One kernel
+    forward and one backward (and the sums for weight and bias) instead of three each. With the same generator it drops what `dropout`
+    drops; without dropout (p = 0, or not training) no numbers are drawn. `input_bias` is that of the layer in front, if it left it out: its
+    gradient then costs no pass over memory. Raises RuntimeError when shapes or dtypes do not fit, ValueError unless 0 ≤ p ≤ 1.
 
     >>> import tritorch as torch
     >>> y, stream = torch.nn.functional.dropout_add_layer_norm(torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 0.0]]), (2,))

@@ -25,6 +25,7 @@ def rotary_embedding(input, cos, sin, interleaved=False, inverse=False):
     (T, P) for an input (batch, heads, T, D) as attention takes it, (T, 1, P) for (batch, T, heads, D), (batch, 1, T, P) where samples
     have positions of their own. They may have another dtype; half types compute in float32. Any strides are read where they lie: parts
     of one projection to queries, keys and values need no copy. `inverse` turns back, which is also the gradient.
+    Raises RuntimeError when shapes or dtypes do not fit.
     Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding, 2021.
 
     >>> import tritorch as torch
