@@ -51,12 +51,9 @@ def test_feed_forward_is_the_chain(activation, biases, device, cuda):
     arrays = [draw(*s, seed=k) for k, s in enumerate(((4, 5, 6), (9, 6), (9,), (7, 9), (7,)))]
     ours, chain = [[a.to(there).requires_grad_() for a in arrays] for _ in range(2)]
     forward = family.ACTIVATIONS[activation][0]
-    b1, b2 = (2, 4) if biases else (None, None)
-    def pick(v, k):
-        return None if k is None else v[k]
-
-    got = T.nn.functional.feed_forward(ours[0], ours[1], pick(ours, b1), ours[3], pick(ours, b2), activation)
-    want = linear(forward(linear(chain[0], chain[1], pick(chain, b1))), chain[3], pick(chain, b2))
+    values, (x, w1, b1, w2, b2) = [[v if biases or v.ndim > 1 else None for v in leaves] for leaves in (ours, chain)]
+    got = T.nn.functional.feed_forward(*values, activation)
+    want = linear(forward(linear(x, w1, b1)), w2, b2)
     same(got, want)
     weights = draw(4, 5, 7, seed=9).to(there)
     (got * weights).sum().backward()

@@ -26,7 +26,6 @@ def test_nothing_is_spilled(name):
     for spec, compiled in zip(specs, compile_many(specs, [90], workers=2)):
         assert not isinstance(compiled, CompileError), str(compiled)
         used = resources(compiled)
-        print(spec.kernel.__name__, spec.options, used)
         assert used["spills"] == 0, (spec, used)
         if spec.kernel.__name__ == "segments_kernel":
             assert "ld.global.v4.b32" in compiled.ptx and "st.global.v4.b32" in compiled.ptx

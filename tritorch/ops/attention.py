@@ -48,7 +48,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     rows, quads = math.prod(query.shape[:3]), cdiv(key.shape[2], 4)
     seed, offset, base = place(query.device, generator, rows * quads * 4) if dropout_p else (0, 0, None)
     window = (None, 0) if is_causal else EVERYWHERE
-    if tuple(window_size) != (-1, -1):
+    if window_size != (-1, -1):
         window = window_of(name, window_size, is_causal)
     out = attention(query, key, value, attn_mask, alibi_slopes, None, None, None, window, scale, (dropout_p, seed, offset), base)[0]
     return out if lead is None else out.reshape(*lead, *out.shape[-2:])
@@ -56,8 +56,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 
 def window_of(name, window_size, is_causal=False):
     """(left, right) with None for no bound, from numbers of which -1 says so."""
-    check(len(window_size) == 2 and min(window_size) >= -1, name, "window_size as two numbers of at least -1", window_size,
-          error=ValueError)
+    fits = isinstance(window_size, (tuple, list)) and len(window_size) == 2 and min(window_size) >= -1
+    check(fits, name, "window_size as two numbers of at least -1", window_size, error=ValueError)
     left, right = [None if n < 0 else int(n) for n in window_size]
     return left, 0 if is_causal else right
 

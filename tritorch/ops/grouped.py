@@ -201,11 +201,11 @@ def grouped_mm(mat_a, mat_b, *, offs=None, bias=None, out_dtype=None):
     >>> torch.nn.functional.grouped_mm(a, b, offs=ends).shape
     tritorch.Size([3, 4])
     """
-    check(bias is None, "grouped_mm", "no bias", bias)
+    check(bias is None, "grouped_mm", "no bias", "one")
     check(out_dtype in (None, mat_a.dtype), "grouped_mm", f"out_dtype {mat_a.dtype}", out_dtype)
     ranks = mat_a.ndim, mat_b.ndim
     check(ranks in ((2, 2), (2, 3), (3, 2), (3, 3)), "grouped_mm", "tensors of 2 or 3 dims", mat_a.shape, mat_b.shape)
-    check((offs is None) == (ranks == (3, 3)), "grouped_mm", "offs unless both have 3 dims", offs)
+    check((offs is None) == (ranks == (3, 3)), "grouped_mm", "offs unless both have 3 dims", "none" if offs is None else "offs")
     if ranks == (3, 3):
         return bmm(mat_a, mat_b)
     if ranks == (3, 2):

@@ -332,7 +332,7 @@ def rows_errors(make):
     yield (x, w, b, make(3, integer=True, low=5, high=6)), {}, IndexError, "expected class indices in [0, 4], got 5"
 
 
-def sizes(make, products, lead=()):
+def sizes(make, products):
     """GPT-2's last layer, and one with a larger vocabulary."""
     for n, k, c in (32768, 768, 50304), (8192, 4096, 128256):
         def call(n=n, k=k, c=c):

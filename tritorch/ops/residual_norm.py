@@ -104,7 +104,7 @@ def residual_norm_grad(g_out, g_sum, normalized_shape, weight, sum, mean, rstd, 
 
 
 # ------------------------------------------------------------------ backward
-def gradient_promises(g, g_sum, total, mean, weight):
+def gradient_promises(g, total, mean, weight):
     parameter = total.shape[mean.ndim:], (weight if weight is not None else g).dtype, total.device
     return [(total.shape, total.dtype, total.device), parameter, parameter]
 
@@ -116,14 +116,14 @@ def residual_norm_backward(g, g_sum, total, mean, rstd, weight=None, center=True
     With x̂ = (s - mean) · rstd: gs = g_s + rstd · (g·w - mean(g·w) - x̂ · mean(g·w·x̂)), gw = Σ g·x̂, gb = Σ g; without `center` the mean
     is 0, mean(g·w) is not subtracted, and gb is 0.
     """
-    return gradient_promises(g, g_sum, total, mean, weight)
+    return gradient_promises(g, total, mean, weight)
 
 
 @op(returns=("g_residual", "g_input", "g_weight", "g_bias", "g_input_bias"))
 def residual_norm_dropped_backward(g, g_sum, total, mean, rstd, weight=None, center=True, p=0.5, seed=0, offset=0, base=None, biased=False):
     """The gradients of `residual_norm`: those of `residual_norm_backward`, that of the input behind dropout, in the dtype of g, and its sum
     over all rows, that of `input_bias`, empty unless `biased`."""
-    residual, *parameters = gradient_promises(g, g_sum, total, mean, weight)
+    residual, *parameters = gradient_promises(g, total, mean, weight)
     return [residual, (g.shape, g.dtype, g.device), *parameters, (total.shape[mean.ndim:] if biased else (0,), mean.dtype, g.device)]
 
 

@@ -9,7 +9,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from tritorch.cuda.launch import tile
-from tritorch.shape import cdiv, extent
+from tritorch.shape import cdiv, extent, next_power_of_2
 
 remember = lru_cache(maxsize=4096)
 
@@ -104,21 +104,17 @@ def _fitted(m, n, warps, rows, cols):
     """The tile, no longer than the walk is, but then the wider; on the simulated device, whose cost is by the program, a large one."""
     m, n = tile(m, 64), tile(n, 1024)
     area = m * n
-    m = min(m, _pow2(rows))
-    n = min(area // m, _pow2(cols))
-    return {"BLOCK_M": min(area // n, _pow2(rows)), "BLOCK_N": n, "num_warps": warps}
+    m = min(m, next_power_of_2(rows))
+    n = min(area // m, next_power_of_2(cols))
+    return {"BLOCK_M": min(area // n, next_power_of_2(rows)), "BLOCK_N": n, "num_warps": warps}
 
 
 def even_parts(cols, most):
     """The widest power of two up to `most` that wastes at most an eighth of the lanes, if there is one from 64 on."""
-    n = min(most, _pow2(cols))
+    n = min(most, next_power_of_2(cols))
     while n > 64 and cdiv(cols, n) * n > cols * 1.125:
         n //= 2
-    return n if cdiv(cols, n) * n <= cols * 1.125 else min(most, _pow2(cols))
-
-
-def _pow2(n):
-    return 1 << (n - 1).bit_length()
+    return n if cdiv(cols, n) * n <= cols * 1.125 else min(most, next_power_of_2(cols))
 
 
 def programs(way, block):
