@@ -58,7 +58,7 @@ def normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, dims, groups=1
     args = (g, x, mean, rstd, contiguous(weight), shape_m, stride_m, shape_n, stride_n, M, N, groups, inner)
     constexprs = dict(CENTER=center, SHARED=shared(geometry, groups, inner, x.dtype), ACC=getattr(K.tl, acc.name))
     if gw is not None and 0 < M and N <= WIDEST_SUMS * 4 // max(x.dtype.itemsize, 4):
-        start_sums(K.norm_backward_kernel, "layer_norm_sums" if center else "rms_norm_sums", geometry, x.dtype, (gx,),
+        start_sums(K.norm_backward_kernel, "layer_norm_sums" if center else "rms_norm_sums", geometry, (x, g), (gx,),
                    (gw, gb) if center else (gw, None), args, PARTIAL=True, **constexprs)
     else:
         if M:

@@ -176,7 +176,7 @@ def gradients_cuda(gs, gx, gw, gb, gv, g, g_sum, total, mean, rstd, weight, cent
             stride_n, M, N, *drop)
     if 0 < M and N <= WIDEST * 4 // mean.dtype.itemsize:
         sums = gw, gb if center else None, gv if biased else None
-        start_sums(K.residual_norm_backward_kernel, "residual_norm_sums", geometry, g.dtype, (gs, gx), sums, args,
+        start_sums(K.residual_norm_backward_kernel, "residual_norm_sums", geometry, (g, g_sum, total), (gs, gx), sums, args,
                    PARTIAL=True, **constexprs)
     else:
         if M:

@@ -180,21 +180,24 @@ WIDEST_SUMS = 16384
 SUMS = ((1024, 8, 3), (2048, 16, 3), (1024, 8, 1), (2048, 16, 1), (1024, 16, 2), (1024, 32, 1))
 """Ways to do it: elements of a program at least, elements of a thread, stages."""
 REGISTERS = {8: 64, 16: 112, 32: 128}
-"""What a thread needs for its elements of two operands and two sums (ptxas for sm_90); it decides how many programs share the rows."""
+"""What a thread needs for its elements of two operands and two sums (ptxas for sm_90; of more as many times that, within a tenth); it
+decides how many programs share the rows."""
 
 
 @remember
-def sum_tiles(M, N, itemsize, simulated):
-    """Candidates for a kernel that reads two operands, keeps their rows in registers and also sums over the rows."""
+def sum_tiles(M, N, column, arrays, simulated):
+    """Candidates for a kernel that reads operands, of `column` bytes in a column, keeps their rows in registers and also sums over the
+    rows; `arrays` counts operands and sums."""
     width, height = next_power_of_2(N), next_power_of_2(M)
     if simulated:
         return (_row_tile(min(half(cdiv(M, 2)), 64), width, 4, per_sm=2),)
     tiles = []
     for size, each, stages in SUMS:
         rows_, each = min(max(size // width, 1), height), max(each, width // 1024)                    # at most 1024 threads
-        stages = min(stages, max(160_000 // (2 * rows_ * width * itemsize), 1))                       # what shared memory holds
+        stages = min(stages, max(160_000 // (rows_ * width * column), 1))                             # what shared memory holds
         threads = max(rows_ * width // each, 32)
-        per_sm = min(65536 // (threads * REGISTERS[min(each, 32)]), 200_000 // (2 * stages * rows_ * width * itemsize), 16)
+        registers = min(REGISTERS[min(each, 32)] * max(arrays, 4) // 4, 255)
+        per_sm = min(65536 // (threads * registers), 200_000 // (stages * rows_ * width * column), 16)
         tiles.append(_row_tile(rows_, width, threads // 32, stages, max(per_sm, 1)))
     return _distinct(tiles)
 
@@ -211,11 +214,13 @@ def sum_lines(sums, parts):
             s.copy_(target)
 
 
-def start_sums(kernel, family, geometry, dtype, outs, sums, args, **constexprs):
-    """Start a kernel that fills `outs` row by row and, line by line of (programs, N), parts of `sums` (None for one that is not wanted):
-    then add the lines up. Arguments are outs, parts, args."""
+def start_sums(kernel, family, geometry, operands, outs, sums, args, **constexprs):
+    """Start a kernel that reads `operands`, fills `outs` row by row and, line by line of (programs, N), parts of `sums` (None for one that
+    is not wanted): then add the lines up. Arguments are outs, parts, args."""
+    dtype, home = operands[0].dtype, outs[0].device
     M, N, vector = geometry.M, geometry.N, vector_of(geometry, dtype.itemsize)
-    tiles, home = sum_tiles(M, N, dtype.itemsize, bool(tile(0, 1))), outs[0].device
+    column, arrays = sum(x.dtype.itemsize for x in operands), len(operands) + sum(s is not None for s in sums)
+    tiles = sum_tiles(M, N, column, arrays, bool(tile(0, 1)))
 
     def run(t):
         block_m, block_n = t["BLOCK_M"], t["BLOCK_N"]
@@ -225,4 +230,4 @@ def start_sums(kernel, family, geometry, dtype, outs, sums, args, **constexprs):
                STAGES=t["STAGES"], num_warps=t["num_warps"])
         sum_lines([s for s in sums if s is not None], [part for part in parts if part is not None])
 
-    run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, M, N), tiles, kernel, run))
+    run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, column, arrays, M, N), tiles, kernel, run))
