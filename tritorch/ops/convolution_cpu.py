@@ -1,15 +1,9 @@
 """Convolution in numpy: the pixels that each tap reads are laid out as columns, a few images at a time, and BLAS multiplies them."""
 import numpy as np
 
-from tritorch.dtype import types
+from tritorch.ops.reduce import single
 
-HALVES = (types.float16.numpy, types.bfloat16.numpy)
 BATCH = 1 << 19                                                          # elements of columns at once: they stay in the cache
-
-
-def single(x):
-    """Half types as float32."""
-    return x.astype(np.float32) if x.dtype in HALVES else x
 
 
 def reached(n, count, taps, stride, padding, dilation):
