@@ -1,10 +1,12 @@
 """Runs Hopper kernels in Gluon on threads and numpy: enough of the language to hold a schedule against its results.
 
-Every part of `gl.warp_specialize` is a thread. Loads by TMA arrive at once, products and stores by TMA happen as late as the waits allow,
-and shared memory starts as NaN: a slot given back too early, a barrier waited for too late or a phase that is off shows as a wrong number,
-a wait without end as an error. Numbers are kept as they are; layouts mean nothing.
+Every part of `gl.warp_specialize` is a thread. A load by TMA spoils its buffer at once and fills it a little later, products and stores
+by TMA happen as late as the waits allow, and shared memory starts as NaN: a slot given back too early, a barrier waited for too late or a
+phase that is off shows as a wrong number, a wait without end or a fence that is missing as an error. Numbers are kept as they are; layouts
+mean nothing.
 """
 import ast
+import math
 import threading
 import time
 from pathlib import Path
@@ -14,8 +16,8 @@ import numpy as np
 
 import triton_kernels
 
-PATIENCE = 20.0                                                          # seconds at a barrier that tell a deadlock
-here = threading.local()                                                 # products and stores of this thread that are under way
+PATIENCE = 5.0                                                           # seconds at a barrier that tell a deadlock
+here = threading.local()        # of this thread: products and stores that are under way, whether it wrote what TMA does not see yet
 
 
 class Tensor(np.ndarray):
@@ -26,18 +28,30 @@ class Tensor(np.ndarray):
     def __array_wrap__(self, array, context=None, return_scalar=False):
         return np.asarray(array).view(Tensor)
 
+    def __iadd__(self, other):                                           # the language has values, not places
+        return self + other
+
     def to(self, dtype):
         return self
+
+    def permute(self, order):
+        return self.transpose(order)
+
+    def split(self):
+        return self[..., 0], self[..., 1]
 
 
 def tensor(value):
     return np.asarray(value).view(Tensor)
 
 
+HALF = SimpleNamespace(primitive_bitwidth=16)
+
+
 class Memory:
     """A piece of shared memory."""
 
-    dtype = "half"
+    dtype = HALF
 
     def __init__(self, array):
         self.array, self.shape = array, list(array.shape)
@@ -48,14 +62,22 @@ class Memory:
     def permute(self, order):
         return Memory(self.array.transpose(order))
 
-    def _reinterpret(self, dtype, shape, layout):
+    def reshape(self, shape):
         return Memory(self.array.reshape(shape))
+
+    def _reinterpret(self, dtype, shape, layout):
+        return self.reshape(shape)
 
     def load(self, layout):
         return tensor(self.array.copy())
 
     def store(self, value):
         self.array[...] = value
+        here.unseen = True
+
+
+def fence():
+    here.unseen = False
 
 
 class Barrier:
@@ -85,13 +107,17 @@ class Barriers(list):
 
 
 class Descriptor:
-    """Tiles (1, 1, rows, columns) of a 4-dim array."""
+    """Boxes of an array; their bytes arrive whole, also where a box crosses the array's edge."""
 
-    dtype, layout = "half", None
+    dtype, layout = HALF, None
 
-    def __init__(self, array, rows):
-        self.array, shape = array, [1, 1, rows, array.shape[3]]
-        self.block_type = SimpleNamespace(shape=shape, nbytes=2 * rows * array.shape[3])
+    def __init__(self, array, *box):
+        self.array, self.block_type = array, SimpleNamespace(shape=list(box), nbytes=2 * math.prod(box))
+
+    def at(self, place):
+        """What there is of the box at a place."""
+        assert len(place) == self.array.ndim
+        return self.array[tuple(slice(int(i), int(i) + n) for i, n in zip(place, self.block_type.shape))]
 
 
 class Pointer:
@@ -102,18 +128,20 @@ class Pointer:
         return Pointer(self.array, self.place + distance)
 
 
-def copy_in(desc, at, barrier, buf):
-    b, h, row, _ = map(int, at)
-    found = desc.array[b, h, row:row + buf.shape[2]]
+def copy_in(desc, place, barrier, buf):
+    assert buf.shape == desc.block_type.shape
+    found = desc.at(place)
+    buf.array[...] = np.nan
+    time.sleep(0)                                                        # whoever does not wait for it meets that
     buf.array[...] = 0
-    buf.array[0, 0, :len(found)] = found
+    buf.array[tuple(slice(n) for n in found.shape)] = found
     barrier.change(0, -desc.block_type.nbytes)
 
 
-def copy_out(desc, at, buf):
-    b, h, row, _ = map(int, at)
-    target = desc.array[b, h, row:row + buf.shape[2]]
-    here.stores.append(lambda: target.__setitem__(..., buf.array[0, 0, :len(target)]))
+def copy_out(desc, place, buf):
+    assert buf.shape == desc.block_type.shape and not here.unseen
+    target = desc.at(place)
+    here.stores.append(lambda: target.__setitem__(..., buf.array[tuple(slice(n) for n in target.shape)]))
 
 
 def store_wait(pendings):
@@ -122,15 +150,18 @@ def store_wait(pendings):
 
 
 class Product:
+    """A product under way. Only the next product may add to it; anything else needs its value."""
+
     def __init__(self, a, b, acc):
         self.operands, self.value = (a, b, acc), None
 
     def run(self):
-        a, b, acc = [x.array if isinstance(x, Memory) else x for x in self.operands]
+        a, b, acc = [x.array if isinstance(x, Memory) else x.value if isinstance(x, Product) else x for x in self.operands]
         self.value = tensor(a @ b + (0 if acc is None else acc))
 
 
 def multiply(a, b, acc, use_acc=True, is_async=False):
+    assert not here.unseen
     here.products.append(Product(a, b, acc if use_acc else None))
     return here.products[-1]
 
@@ -138,8 +169,8 @@ def multiply(a, b, acc, use_acc=True, is_async=False):
 def multiply_wait(num_outstanding, deps):
     while len(here.products) > num_outstanding:
         here.products.pop(0).run()
-    assert all(d.value is not None for d in deps), "a product is used before it is waited for"
-    return deps[0].value if len(deps) == 1 else tuple(d.value for d in deps)
+    found = [d if getattr(d, "value", None) is None else d.value for d in deps]
+    return found[0] if len(deps) == 1 else tuple(found)
 
 
 def load(pointer, mask, other):
@@ -147,8 +178,9 @@ def load(pointer, mask, other):
     return tensor(np.where(mask, flat[np.where(mask, pointer.place, 0)], other))
 
 
-def store(pointer, value, mask):
-    pointer.array.reshape(-1)[pointer.place[mask]] = value[mask]
+def store(pointer, value, mask=True):
+    place, value, mask = np.broadcast_arrays(pointer.place, value, mask)
+    pointer.array.reshape(-1)[place[mask]] = value[mask]
 
 
 def allocate(dtype, shape, layout):
@@ -159,7 +191,7 @@ def specialize(parts, warps, registers):
     failures = []
 
     def run(part, args):
-        here.products, here.stores = [], []
+        here.products, here.stores, here.unseen = [], [], False
         try:
             part(*args)
             assert not here.products and not here.stores, "something is under way at the end"
@@ -175,34 +207,38 @@ def specialize(parts, warps, registers):
         raise failures[0]
 
 
-def arrive(barrier, count):
-    barrier.change(count, 0)
-    time.sleep(0.0002)                                                   # whoever was let go on too early does
+def arrive(barrier, count, pred=True):
+    if pred:
+        barrier.change(count, 0)
+        time.sleep(0.0002)                                               # whoever was let go on too early does
 
 
-def language(program):
+def language(program, warps):
     layout = SimpleNamespace(get_default_for=lambda *a: None)
-    nothing = dict.fromkeys(("SliceLayout", "NVMMADistributedLayout", "DotOperandLayout"), lambda *a, **k: None)
+    nothing = dict.fromkeys(("SliceLayout", "NVMMADistributedLayout", "DotOperandLayout", "BlockedLayout"), lambda *a, **k: None)
+    types = {name: name for name in ("float32", "float64", "int32", "int64")}
     gl = SimpleNamespace(
-        constexpr=lambda x: x, float32="float32", int32="int32", int64="int64", NVMMASharedLayout=layout, **nothing, static_range=range,
-        program_id=lambda axis: tensor(program), allocate_shared_memory=allocate, warp_specialize=specialize, load=load, store=store,
+        constexpr=lambda x: x, **types, NVMMASharedLayout=layout, **nothing, static_range=range,
+        program_id=lambda axis: tensor(program), num_warps=lambda: warps, allocate_shared_memory=allocate, warp_specialize=specialize,
         cdiv=lambda a, b: tensor(-(-a // b)), minimum=lambda a, b: tensor(np.minimum(a, b)), maximum=lambda a, b: tensor(np.fmax(a, b)),
-        where=lambda c, a, b: tensor(np.where(c, a, b)), max=lambda x, axis: tensor(np.asarray(x).max(axis)),
-        sum=lambda x, axis: tensor(np.asarray(x).sum(axis)), exp2=lambda x: tensor(np.exp2(x)), log2=lambda x: tensor(np.log2(x)),
-        arange=lambda a, b, layout: tensor(np.arange(a, b)), zeros=lambda shape, dtype, layout: tensor(np.zeros(shape)),
-        full=lambda shape, value, dtype, layout: tensor(np.full(shape, value)), convert_layout=lambda x, layout: x)
+        where=lambda c, a, b: tensor(np.where(c, a, b)), max=lambda x, axis: tensor(np.asarray(x).max(axis)), load=load, store=store,
+        min=lambda x, axis: tensor(np.asarray(x).min(axis)), sum=lambda x, axis: tensor(np.asarray(x).sum(axis)),
+        exp2=lambda x: tensor(np.exp2(x)), log2=lambda x: tensor(np.log2(x)), arange=lambda a, b, layout: tensor(np.arange(a, b)),
+        zeros=lambda shape, dtype, layout: tensor(np.zeros(shape)), convert_layout=lambda x, layout, assert_trivial=False: x,
+        full=lambda shape, value, dtype, layout: tensor(np.full(shape, value)))
     mbarrier = SimpleNamespace(
         MBarrierLayout=lambda: "barrier", init=lambda b, count: b.init(count), wait=lambda b, parity: b.wait(parity),
         expect=lambda b, nbytes: b.change(1, nbytes), arrive=arrive)
     tma = SimpleNamespace(async_copy_global_to_shared=copy_in, async_copy_shared_to_global=copy_out, store_wait=store_wait)
-    return {"gl": gl, "mbarrier": mbarrier, "tma": tma, "gluon": SimpleNamespace(jit=lambda f: f), "fence_async_shared": lambda: None,
+    jit = SimpleNamespace(jit=lambda f: f)
+    return {"gl": gl, "tl": gl, "mbarrier": mbarrier, "tma": tma, "gluon": jit, "triton": jit, "fence_async_shared": fence,
             "warpgroup_mma": multiply, "warpgroup_mma_wait": multiply_wait}
 
 
-def run(kernel, families, *args, PROGRAMS, **constexprs):
+def run(kernel, families, *args, PROGRAMS, num_warps=4, **constexprs):
     """Every program of a kernel of the last of `families`, files of triton_kernels that see each other's names."""
     for program in range(PROGRAMS):
-        names = language(program)
+        names = language(program, num_warps)
         for family in families:
             tree = ast.parse((Path(triton_kernels.__path__[0]) / f"{family}.py").read_text())
             tree.body = [node for node in tree.body if not isinstance(node, (ast.Import, ast.ImportFrom))]

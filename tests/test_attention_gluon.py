@@ -34,7 +34,7 @@ def test_schedules(rows, block, stages, turns, programs, shape, right):
     options = {"RIGHT": right is not None, "PROGRAMS": programs, "ROWS": rows, "BLOCK_D": D, "STAGES": stages}
 
     def tiles(n, *arrays):
-        return [Descriptor(x, n) for x in arrays]
+        return [Descriptor(x, 1, 1, n, D) for x in arrays]
 
     run("attention_gluon_kernel", ["attention_gluon"], *tiles(rows, out), Pointer(lse), *tiles(rows, q), *tiles(block, k, v), stride,
         *sizes, BLOCK_N=block, PINGPONG=turns, **options)

@@ -1,9 +1,10 @@
 """Matrix products of 16-bit types and in TF32 on Hopper with the schedule written out: a warp loads by TMA, groups of warps multiply.
 
 The loading warp fills a ring of STAGES slots, tile after tile, without waiting for the tiles to be finished. One consumer of 8 warps takes
-every tile (both warp groups share its columns), or two consumers of 4 warps take turns: while one stores its tile the other multiplies,
-in the order that the ring sets. The results are those of matmul_persistent.py, whose descriptors and epilogue these are; there is no
-interpreter for Gluon, so that file is also the reference.
+every tile (both warp groups share its columns), or two consumers of 4 warps take turns: while one stores its tile the other multiplies.
+A barrier says whose turn it is: a phase has one bit, so nobody may wait for a slot while the other still has to meet what comes before in
+it. The results are those of matmul_persistent.py, whose descriptors and epilogue these are; there is no interpreter for Gluon, so that
+file is also the reference.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -35,7 +36,7 @@ def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.cons
             PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
             STAGES: gl.constexpr):
     """The loading warp: wait until a slot is empty, fill it."""
-    a_bufs, b_bufs, empty, ready = ring
+    a_bufs, b_bufs, empty, ready, _ = ring
     total = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N) * shape[0]
     slot, phase = 0, 1                                   # all slots are empty at first
     for tile in range(gl.program_id(0), total, PROGRAMS):
@@ -54,14 +55,17 @@ def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.cons
 
 
 @gluon.jit
-def multiply_tile(ring, slot, phase, steps, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-                  STAGES: gl.constexpr, WARPS: gl.constexpr):
-    """The sum over K of one tile. One product is always under way: a slot is given back while the next one is being multiplied."""
-    a_bufs, b_bufs, empty, ready = ring
+def multiply_tile(ring, slot, phase, steps, count, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, BLOCK_M: gl.constexpr,
+                  BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, TURN: gl.constexpr, WARPS: gl.constexpr):
+    """The sum over K of one tile, this consumer's `count`th. One product is always under way: a slot is given back while the next one is
+    being multiplied, which takes two STAGES at least."""
+    a_bufs, b_bufs, empty, ready, turns = ring
     DEPTH: gl.constexpr = 256 // a_bufs.dtype.primitive_bitwidth
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, DEPTH])
     acc = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, layout)
     before = slot
+    if CONSUMERS == 2:
+        mbarrier.wait(turns.index(TURN), (count & 1) ^ (1 - TURN))
     for k in range(steps):
         mbarrier.wait(ready.index(slot), phase)
         a = a_bufs.index(slot)
@@ -71,6 +75,8 @@ def multiply_tile(ring, slot, phase, steps, TRANS_A: gl.constexpr, TRANS_B: gl.c
         mbarrier.arrive(empty.index(before), count=1, pred=k > 0)
         before = slot
         slot, phase = after(slot, phase, 1, STAGES)
+    if CONSUMERS == 2:
+        mbarrier.arrive(turns.index(1 - TURN), count=1)  # the last product is still under way
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
     mbarrier.arrive(empty.index(before), count=1)
     return acc, slot, phase
@@ -117,9 +123,12 @@ def consume(out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, ou
     steps = gl.cdiv(shape[3], BLOCK_K)
     total = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N) * shape[0]
     slot, phase = after(0, 0, TURN * steps, STAGES)      # the ring holds the other consumer's slots too
+    count = 0
     for tile in range(gl.program_id(0) + TURN * PROGRAMS, total, CONSUMERS * PROGRAMS):
         batch, m, n = place(tile, shape, BLOCK_M, BLOCK_N, GROUP_M)
-        acc, slot, phase = multiply_tile(ring, slot, phase, steps, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N, STAGES, WARPS)
+        acc, slot, phase = multiply_tile(ring, slot, phase, steps, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N, STAGES, CONSUMERS, TURN,
+                                         WARPS)
+        count += 1
         slot, phase = after(slot, phase, (CONSUMERS - 1) * steps, STAGES)
         pieces = pieces_of(acc, PIECES)
         rm = m + gl.arange(0, BLOCK_M, gl.SliceLayout(1, piece))
@@ -154,11 +163,14 @@ def matmul_gluon_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_cb, st
     out_bufs = gl.allocate_shared_memory(TO, [CONSUMERS * BUFFERS, OUT[0], OUT[1]], gl.NVMMASharedLayout.get_default_for(OUT, TO))
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turns.index(i), count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(empty.index(i), count=1)
         mbarrier.init(ready.index(i), count=1)
     fence_async_shared()
-    ring, shape = (a_bufs, b_bufs, empty, ready), (BATCH, M, N, K)
+    ring, shape = (a_bufs, b_bufs, empty, ready, turns), (BATCH, M, N, K)
     if CONSUMERS == 1:
         gl.warp_specialize([
             (consume, (out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A, TRANS_B,

@@ -94,7 +94,7 @@ def gluon(M, N, k, batch, machine, itemsize=2, out_size=2):
     found = []
     for block_m, block_n, depth, warps, most, pieces, consumers, rate in GLUON:
         blocks, block_k, tiles = (block_m, block_n), 2 * depth // itemsize, tiles_of(M, N, batch, block_m, block_n)
-        leaving = 2 * consumers * block_m * block_n // pieces * out_size if pieces > 1 else block_m * block_n * out_size
+        leaving = 2 * consumers * block_m * block_n // pieces * out_size     # one in one piece may leave twice, before the activation too
         stages = min(most, (machine[1] - 1024 - leaving) // ((block_m + block_n) * 2 * depth))
         start = START if consumers == 1 else START // 2 if tiles > machine[0] else 2 * START
         cost = cycles(tiles, blocks, k, 2 * PEAK["half"] // itemsize * rate, itemsize, machine, start)

@@ -1,0 +1,154 @@
+"""The schedules of matrix products in Gluon: rings, phases, turns of consumers, pieces and edges, run on threads."""
+import itertools
+
+import numpy as np
+import pytest
+from gluon_threads import Descriptor, Pointer, run, tensor
+
+from tritorch.ops import gemm_choice as choice
+
+H200 = (132, 232448, 9)
+LAYOUTS = list(itertools.product([False, True], repeat=2))
+# BLOCK_M, BLOCK_N, BLOCK_K, STAGES, PIECES, CONSUMERS
+SMALL = [(16, 16, 8, 2, 1, 1), (16, 32, 8, 2, 2, 1), (8, 32, 8, 3, 4, 1), (16, 16, 8, 4, 1, 2), (16, 32, 8, 2, 2, 2), (8, 16, 8, 5, 4, 2)]
+# batch, M, N, K, PROGRAMS: odd sizes; K within one slot, within the ring and beyond; fewer tiles than programs, one tile, many for each
+SHAPES = [(1, 37, 53, 29, 3), (3, 21, 35, 41, 2), (1, 16, 32, 5, 4), (2, 33, 17, 64, 1), (1, 5, 7, 100, 1), (1, 70, 90, 8, 5)]
+EPILOGUES = [(None, False, None), ("row", True, 0.5), ("column", False, None), ("tile", True, 2.0)]      # form of c, activation, alpha
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+def gapped(rng, batch, rows, columns):
+    """Numbers in memory whose rows are further apart than they are long, NaN in between."""
+    memory = np.full((batch, rows, columns + 3), np.nan)
+    memory[..., :columns] = rng.standard_normal((batch, rows, columns))
+    return memory[..., :columns]
+
+
+def operand(rng, batch, rows, columns, turned, block_r, block_c):
+    """(matrices, their descriptor)."""
+    if turned:
+        x = gapped(rng, batch, columns, rows)
+        return x.swapaxes(1, 2), Descriptor(x, 1, block_c, block_r)
+    x = gapped(rng, batch, rows, columns)
+    return x, Descriptor(x, 1, block_r, block_c)
+
+
+def added(rng, form, batch, M, N):
+    """(c, its strides) of an epilogue."""
+    shape, strides = {None: ((1,), (0, 0, 0)), "row": ((N,), (0, 0, 1)), "column": ((M, 1), (0, 1, 0)),
+                      "tile": ((batch, M, N), (M * N, N, 1))}[form]
+    return None if form is None else Pointer(rng.standard_normal(shape)), strides
+
+
+def factors(alpha):
+    """alpha and beta as a kernel takes them."""
+    return (None, None) if alpha is None else (tensor(alpha), tensor(-alpha))
+
+
+def options(layout, shared, form, active):
+    return dict(TRANS_A=layout[0], TRANS_B=layout[1], SHARED_A=shared[0], SHARED_B=shared[1], FORM=form, SLOPE=None,
+                ACTIVATION=relu if active else None, GROUP_M=2)
+
+
+def product(shape, blocks, layout=(False, False), shared=(False, False), epilogue=EPILOGUES[0], warps=4):
+    """Run the kernel and compare."""
+    (batch, M, N, K, programs), (block_m, block_n, block_k, stages, pieces, consumers) = shape, blocks
+    rng, (form, active, alpha) = np.random.default_rng(1), epilogue
+    a, a_desc = operand(rng, 1 if shared[0] else batch, M, K, layout[0], block_m, block_k)
+    b, b_desc = operand(rng, 1 if shared[1] else batch, K, N, layout[1], block_k, block_n)
+    c, strides = added(rng, form, batch, M, N)
+    out, pre = [np.full((batch, M, N), np.nan) for _ in range(2)]
+    out_desc, pre_desc = [Descriptor(x, 1, block_m, block_n // pieces) for x in (out, pre)]
+    run("matmul_gluon_kernel", ["matmul", "matmul_gluon"], out_desc, pre_desc if active else None, a_desc, b_desc, c, *strides, batch, M, N,
+        K, *factors(alpha), **options(layout, shared, form, active), PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
+        STAGES=stages, PIECES=pieces, CONSUMERS=consumers, num_warps=warps)
+    compare(a, b, c, alpha, active, out, pre)
+
+
+def compare(a, b, c, alpha, active, out, pre):
+    want = (alpha or 1) * (a @ b) + (0 if c is None else c.array * -(alpha or -1))
+    want = np.broadcast_to(want, out.shape)
+    np.testing.assert_allclose(out, relu(want) if active else want, atol=1e-9)
+    if active:
+        np.testing.assert_allclose(pre, want, atol=1e-9)
+
+
+@pytest.mark.parametrize("blocks", SMALL)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("active", [False, True])
+def test_rings_turns_and_pieces(shape, blocks, active):
+    product(shape, blocks, epilogue=EPILOGUES[active])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shared", LAYOUTS)
+@pytest.mark.parametrize("blocks", [SMALL[1], SMALL[4]])
+def test_layouts_and_shared_matrices(layout, shared, blocks):
+    product((3, 21, 35, 41, 2), blocks, layout, shared)
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("blocks", SMALL[2:5])
+def test_epilogues(epilogue, blocks):
+    product((2, 37, 53, 29, 3), blocks, epilogue=epilogue)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("candidate", [c for _, c in choice.gluon(4096, 4096, 4096, 1, H200)],
+                         ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}-{c['CONSUMERS']}")
+def test_every_candidate(candidate, layout):
+    blocks = [candidate[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "STAGES", "PIECES", "CONSUMERS")]
+    product((2, 300, 270, 500, 3), blocks, layout, epilogue=EPILOGUES[1], warps=candidate["num_warps"])
+
+
+# ------------------------------------------------------------------ float32 in parts
+def parts(rng, batch, rows, columns, turned, block_r, block_c):
+    """(high, middle and low parts of matrices, their descriptor): any numbers, so that no product stands in for another one."""
+    x, desc = operand(rng, 3 * batch, rows, columns, turned, block_r, block_c)
+    return x.reshape(3, batch, rows, columns), desc
+
+
+def exact(shape, blocks, layout=(False, False), shared=(False, False), epilogue=EPILOGUES[0], bits=127 << 23):
+    """Run the kernel on numbers with magnitudes up to the one of the given bits, and compare."""
+    (batch, M, N, K, programs), (block_m, block_n, block_k, stages) = shape, blocks
+    rng, (form, active, alpha), splits = np.random.default_rng(2), epilogue, 16
+    a, a_desc = parts(rng, 1 if shared[0] else batch, M, K, layout[0], 64, block_k)
+    b, b_desc = parts(rng, 1 if shared[1] else batch, K, N, layout[1], block_k, block_n)
+    c, strides = added(rng, form, batch, M, N)
+    out, pre = [np.full((batch, M, N), np.nan) for _ in range(2)]
+    ranges, verdict = np.full((2, splits), bits), np.array([7])
+    run("matmul_exact_gluon_kernel", ["matmul", "matmul_exact", "matmul_gluon", "matmul_exact_gluon"], Pointer(out),
+        Pointer(pre) if active else None, Pointer(verdict), a_desc, b_desc, c, Pointer(ranges), M * N, N, 1, *strides, batch, M, N, K,
+        (K - 1).bit_length(), *factors(alpha), **options(layout, shared, form, active), PROGRAMS_A=5, PROGRAMS_SPLIT=splits,
+        PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages)
+    return (a, b, c, alpha, active, out, pre), verdict
+
+
+def compare_exact(given):
+    (high_a, middle_a, low_a), (high_b, middle_b, low_b), *rest = given
+    left, right = np.concatenate([low_a, high_a, middle_a], -1), np.concatenate([high_b, low_b + middle_b + high_b, middle_b + high_b], -2)
+    compare(left, right, *rest)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("candidate", choice.EXACT_GLUON, ids=str)
+@pytest.mark.parametrize("shape", [(2, 150, 200, 200, 1), (3, 130, 100, 70, 2), (1, 30, 40, 20, 2), (1, 300, 129, 321, 7)])
+def test_every_candidate_for_parts(candidate, shape, layout):
+    block_m, block_n, block_k, _, stages, _ = candidate
+    given, verdict = exact(shape, (block_m, block_n, block_k, stages), layout, epilogue=EPILOGUES[1])
+    compare_exact(given)
+    assert verdict == 0
+
+
+@pytest.mark.parametrize("shared", LAYOUTS)
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_shared_matrices_and_epilogues_of_parts(shared, epilogue):
+    compare_exact(exact((3, 70, 40, 50, 2), (128, 16, 16, 2), shared=shared, epilogue=epilogue)[0])
+
+
+def test_parts_out_of_range_are_left_alone():
+    (*_, out, _), verdict = exact((1, 70, 40, 50, 2), (128, 16, 16, 2), bits=200 << 23)
+    assert verdict == 1 and np.isnan(out).all()
