@@ -188,11 +188,18 @@ def test_tf32_by_tma(turned_a, turned_b, batch, cuda, hardware_tiles, monkeypatc
         assert made.boxes["copied"] == ["a"] * (turned_a or k % 4 > 0) + ["b"] * (not turned_b or k % 4 > 0)
 
 
-@pytest.mark.parametrize("change", ["nothing", "offset", "columns", "arch", "dtype"])
+@pytest.mark.parametrize("change", ["nothing", "offset", "columns", "rows", "arch", "dtype"])
 def test_tma_is_left_alone_where_it_cannot(change):
-    made = problem(4096, 4096, 4095 if change == "columns" else 4096, T.float32 if change == "dtype" else T.bfloat16,
-                   machine=(132, 232448, 8 if change == "arch" else 9), aligned=change != "offset", compiles=True)
+    made = problem(1 << 31 if change == "rows" else 4096, 4096, 4095 if change == "columns" else 4096,
+                   T.float32 if change == "dtype" else T.bfloat16, machine=(132, 232448, 8 if change == "arch" else 9),
+                   aligned=change != "offset", compiles=True)
     assert (made.boxes is not None) == (change == "nothing") == any(c["kernel"] == "gluon" for c in made.candidates)
+
+
+def test_parts_of_float32_are_left_alone_beyond_the_reach_of_tma():
+    for rows, near in ((4096, True), (1 << 31, False)):
+        found = {c["kernel"] for c in problem(rows, 4096, 4096, T.float32, compiles=True).candidates}
+        assert ("exact" in found) == ("exact_gluon" in found) == near
 
 
 def test_the_first_candidates():

@@ -110,6 +110,19 @@ def test_every_candidate_by_tma_keeps_its_sums_in_registers(candidate):
         assert "wgmma.mma_async" in compiled.ptx and "wgmma.wait_group.sync.aligned 1" in compiled.ptx
 
 
+@pytest.mark.parametrize("candidate", [c for _, c in choice.gluon(4096, 4096, 4096, 1, H200, 4, 4)],
+                         ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}-{c['CONSUMERS']}")
+def test_tiles_of_32_bits_before_and_after_an_activation_fit_in_shared_memory(candidate):
+    set_float32_matmul_precision("high")
+    try:
+        with tuner.forcing("matmul", candidate):
+            specs = launched(lambda e: linear_activation(e(4096, 4096), e(4096, 4096), e(4096), "gelu_tanh"))
+    finally:
+        set_float32_matmul_precision("highest")
+    compiled, = compile_many([s for s in specs if s.kernel.is_gluon()], (90,), workers=1)
+    assert resources(compiled)["spills"] == 0 and compiled.shared <= H200[1], compiled.shared
+
+
 @pytest.mark.parametrize("candidate", [c for _, c in choice.exact(4096, 4096, 4096, 1, H200, True)], ids=lambda c: str(c["BLOCK_K"]))
 def test_float32_from_parts_on_hopper(candidate):
     """Six products of a slot in a row, and no part of a tile in local memory."""

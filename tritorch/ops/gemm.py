@@ -17,6 +17,7 @@ from tritorch.shape import broadcast_strides, cdiv, extent
 from tritorch.tensor import empty_strided
 
 ACTIVATIONS = kernels("activation")
+MOST = 0x7FF00000                   # what 32-bit numbers in kernels reach: offsets, and TMA's coordinates
 
 
 class Problem(NamedTuple):
@@ -116,13 +117,13 @@ def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, a
     form = None if c is None else "tile" if cm and sc[-1] else "column" if cm else "row"
     boxes = None
     by_tma = dtype.name in ("float16", "bfloat16") or dtype.name == "float32" and precision == "tf32"
-    if by_tma and machine and machine[2] in (9, 10) and aligned and len(batch) == 1 and k >= 64:
+    if by_tma and machine and machine[2] in (9, 10) and aligned and len(batch) == 1 and 64 <= k and max(M, N, k) <= MOST:
         boxes = boxes_of(batch[0], M, N, k, o, a, b, dtype.itemsize, out_size)
     kind = kind_of(dtype, precision, k, aligned and _even(am, sa[-1]) and _even(*sb[-2:]))
     found = candidates(kind, M, N, k, prod(batch), dtype.itemsize, machine, a, b, boxes, compiles)
     layout = f"{'n' if a[2] == 1 else 't'}{'n' if b[2] == 1 else 't'}{'' if boxes is None else ' tma'}"
     key = (kind, layout, fused or ("wider" if out_size > dtype.itemsize else ""), prod(batch), M, N, k)
-    wide = max(extent(*s) for s in spans) > 0x7FF00000
+    wide = max(extent(*s) for s in spans) > MOST
     return Problem(shape, batch, M, N, k, o, a, b, c_strides, dtype, precision, kind != "sum", form, wide, boxes, key, found)
 
 
@@ -132,7 +133,7 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles):
         along_k = a[2] == 1 if M > 1 else b[1] == 1
         return choice.likeliest((choice.vector(max(M, N), k, batch, along_k, machine), 8))
     groups = [(choice.plain(kind, M, N, k, batch, itemsize, machine), 6)]
-    if kind == "ieee" and machine and machine[2] in (9, 10) and len(a[0]) == 1 and k >= choice.LEAST_EXACT:
+    if kind == "ieee" and machine and machine[2] in (9, 10) and len(a[0]) == 1 and choice.LEAST_EXACT <= k and max(M, N, k) <= MOST:
         groups.append((choice.exact(M, N, k, batch, machine), 5))
         if compiles and machine[2] == 9:
             groups.append((choice.exact(M, N, k, batch, machine, True), 2))
