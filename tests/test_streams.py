@@ -279,3 +279,20 @@ def test_uploads_from_pageable_memory_are_taken_at_once(simulated):
     memory.upload(array, block.ptr, 0)
     array[:] = 6
     assert memory.download(block.ptr, 8, 0).tolist() == [5] * 8
+
+
+def test_pinned_memory_may_outlive_its_driver():
+    before = driver.use(None)
+    try:
+        with cuda.simulate(devices=2):
+            array = memory.pinned_empty(64)
+            block = allocate(64, 1, 0)
+            with cuda.device(1):
+                memory.upload(array, block.ptr, 1, memory.pinned_owner(array))
+            del block
+        with cuda.simulate(devices=1):
+            del array                                                    # was used on a device that is not there now
+            kept = [memory.pinned_empty(64) for _ in range(2)]
+            assert len({a.__array_interface__["data"][0] for a in kept}) == 2
+    finally:
+        driver.use(before)

@@ -5,6 +5,7 @@ As torch.cuda.memory does, it also has the allocator's statistics and snapshots 
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 
@@ -107,8 +108,12 @@ class Pinned:
 
     def __del__(self, finalizing=sys.is_finalizing):
         if self.ptr and not finalizing():
-            events = None if captures else _mark(self.driver, self.streams)
+            events = None if captures or not _in_use(self.driver) else _mark(self.driver, self.streams)
             _waiting.append((self.driver, self.ptr, self.size, self.streams, events))
+
+
+def _in_use(owner) -> bool:
+    return driver.chosen() and driver.current() is owner
 
 
 def _mark(owner, streams) -> list[int]:
@@ -126,6 +131,12 @@ def _collect() -> None:
     waiting = []
     while _waiting and not captures:
         owner, ptr, size, streams, events = _waiting.pop()
+        if not _in_use(owner):                                           # replaced: its devices may not be there any more
+            with contextlib.suppress(RuntimeError):
+                for index in {index for index, _ in streams}:
+                    owner.synchronize(index)
+                owner.host_free(ptr)
+            continue
         if events is None:
             events = _mark(owner, streams)
         if not all(owner.event_query(event) for event in events):
@@ -133,10 +144,7 @@ def _collect() -> None:
             continue
         for event in events:
             owner.event_destroy(event)
-        if owner is driver.current():
-            _free.setdefault(size, []).append(ptr)
-        else:
-            owner.host_free(ptr)
+        _free.setdefault(size, []).append(ptr)
     _waiting.extend(waiting)
 
 
