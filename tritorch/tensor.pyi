@@ -1559,8 +1559,8 @@ class Tensor:
     def sum(input, dim=..., keepdim=..., dtype=...) -> Tensor:
         """Sum over `dim` (an int, a tuple, or None for all)."""
         ...
-    def sum_to_size(input, *size) -> Any:
-        """Summed over the dims that broadcasting from `size` repeated: the opposite of `expand`."""
+    def sum_to_size(input, *size, dtype=...) -> Any:
+        """Summed over the dims that broadcasting from `size` repeated: the opposite of `expand`. `dtype` is that of sums."""
         ...
     def swapaxes(input, dim0, dim1) -> Tensor:
         """Two dims exchanged."""
