@@ -23,7 +23,7 @@ WIDEST = 8192
 
 def drop_arguments(p, seed, offset, N, kind):
     """(threshold, factor, seed, offset) and the constexprs that say how elements are dropped."""
-    return (threshold(p), np.float64(1 / (1 - p)), seed, offset), dict(DROP=p > 0, EVEN=N % 4 == 0, ACC=getattr(K.tl, kind.name))
+    return (threshold(p), np.float64(1 / (1 - p)), seed, offset), dict(DROP=p > 0, EVEN=N % 4 == 0, ACC=getattr(K.tl, kind.compute.name))
 
 
 @op(returns=("out", "sum", "mean", "rstd"))
