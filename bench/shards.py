@@ -16,10 +16,15 @@ BROKE = 3                                                        # the exit code
 SILENCE = 150                                                    # s: longer than any test takes
 
 
+def environment():
+    """Options of the caller's own pytest, such as -n 2, are none of these processes'."""
+    return {**os.environ, "PYTHONUNBUFFERED": "1", "PYTEST_ADDOPTS": ""}
+
+
 def collect(words):
     """The ids of the tests."""
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "--collect-only", "-q", "-p", "no:cacheprovider", *words]
-    done = subprocess.run(command, cwd=rows.ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=rows.ROOT, capture_output=True, text=True, env=environment())
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
@@ -46,7 +51,7 @@ class Shard:
         self.file.write_text("\n".join(self.remaining), encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-m", "gpu", "-v", "--tb=short", "-p", "no:cacheprovider", f"@{self.file}"]
         self.process = subprocess.Popen(command, cwd=rows.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                        env={**os.environ, "PYTHONUNBUFFERED": "1"})
+                                        env=environment())
         self.lines, self.heard = queue.Queue(), time.monotonic()
         threading.Thread(target=lambda p=self.process, q=self.lines: [*map(q.put, p.stdout), q.put(None)], daemon=True).start()
 
