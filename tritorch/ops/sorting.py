@@ -55,13 +55,17 @@ def sorted_first_cpu(values, indices, input, k, dim, descending):
     values[...] = np.take_along_axis(input, order, dim)
 
 
-@sorted_first.impl("cuda")
-def sorted_first_cuda(values, indices, input, k, dim, descending):
+def _trivial(values, indices, input):
+    """Whether nothing is to be sorted: no elements, or a tensor without dims, which is then its own result."""
     if not input.shape:
         transfer(values, input)
         indices.fill_(0)
-        return
-    if not values.numel():
+    return not input.shape or not values.numel()
+
+
+@sorted_first.impl("cuda")
+def sorted_first_cuda(values, indices, input, k, dim, descending):
+    if _trivial(values, indices, input):
         return
     d = wrap_dim(dim, len(input.shape), "sort")
     rows = view.reshape(view.movedim(input, d, -1).contiguous(), -1, input.shape[d])
@@ -170,11 +174,7 @@ def order_statistic_cpu(values, indices, input, k, dim):
 
 @order_statistic.impl("cuda")
 def order_statistic_cuda(values, indices, input, k, dim):
-    if not input.shape:
-        transfer(values, input)
-        indices.fill_(0)
-        return
-    if not values.numel():
+    if _trivial(values, indices, input):
         return
     d = wrap_dim(dim, len(input.shape), "kthvalue")
     rows = view.reshape(view.movedim(input, d, -1).contiguous(), -1, input.shape[d])
