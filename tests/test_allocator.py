@@ -149,6 +149,22 @@ def test_out_of_memory_waits_for_held_blocks(device):
     assert (stats["num_alloc_retries"], stats["num_sync_all_streams"], stats["num_ooms"]) == (1, 1, 0)
 
 
+def test_a_huge_span_is_not_cut_for_little_while_there_is_other_memory(device):
+    device.total = 2560 * MIB
+    logits = allocate(2048 * MIB, 0, 0)
+    ptr = logits.ptr
+    del logits
+    moment = allocate(100 * MIB, 0, 0)
+    assert moment.ptr != ptr and (logits := allocate(2048 * MIB, 0, 0)).ptr == ptr
+    del logits
+    half = allocate(300 * MIB, 0, 0)                                     # more than an eighth
+    assert half.ptr == ptr
+    del half
+    more = [allocate(100 * MIB, 0, 0) for _ in range(6)]                 # 412 MiB are left on the device
+    assert device.segments.keys() == {ptr, moment.ptr, *[m.ptr for m in more[:4]]} and more[4].ptr == ptr
+    assert cuda.memory_stats()["num_alloc_retries"] == 0
+
+
 # ------------------------------------------------------------------ running out
 def test_cached_memory_is_given_back_before_giving_up(device):
     device.total = 64 * MIB

@@ -2,8 +2,9 @@
 
 The rules are those of PyTorch's CUDACachingAllocator: sizes are rounded to 512 bytes; requests up to 1 MiB come from 2 MiB
 segments, those below 10 MiB from 20 MiB segments, larger ones from segments of their own, rounded to 2 MiB; every stream has
-its own pool, so that memory is reused in stream order without waiting; free neighbours join; the best fit is cut. One thing
-differs: the rest of a cut is always kept apart, never handed out as slack, so a block's size is its request, rounded.
+its own pool, so that memory is reused in stream order without waiting; free neighbours join; the best fit is cut. Two things
+differ: the rest of a cut is always kept apart, never handed out as slack, so a block's size is its request, rounded; and a span
+beyond 1 GiB is not cut for little while the device has other memory.
 
 Speed comes from quick lists (Weinstock & Wulf, 1988). A freed span goes on the shelf of its size as it is, and the next
 request of that size takes it from there: one atomic list operation each under the GIL, without the lock. Joining neighbours
@@ -156,7 +157,7 @@ class Memory:
                 span = pool.take(size, join=False) or self.grow(pool, size)
                 if span is not None:
                     return span
-            return pool.take(size) or self.grow(pool, size) or self.rescue(pool, size)
+            return pool.take(size) or self.grow(pool, size) or pool.take(size, spare=False) or self.rescue(pool, size)
 
     def pool(self, stream):
         """The pool that serves a stream now. While something is captured or routed, all others stay out of the hits' way."""
@@ -199,7 +200,7 @@ class Memory:
             span = self.grow(pool, size)
             if span is None:
                 self.wait()
-                span = pool.take(size)
+                span = pool.take(size, spare=False)
             if span is None:
                 self.release()
                 span = self.grow(pool, size)

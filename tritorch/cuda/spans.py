@@ -8,6 +8,7 @@ from tritorch.cuda.ledger import SMALL
 
 ROOMY = 16                                                 # segments, 32 MiB of small ones: clearing shelves each time made 24 of 29
                                                            # requests of a small network's step miss, 5 µs each
+HUGE, SHARE = 1 << 30, 8                                   # a free span beyond 1 GiB is kept from requests below an eighth of it
 
 
 class Span:
@@ -41,15 +42,18 @@ class Pool(dict):
     def __missing__(self, size):
         return self.setdefault(size, [])
 
-    def take(self, size, join=True):
-        """The best fit, cut to size, or None. With `join` what lies on the shelves is joined first, else it stays for its own sizes."""
+    def take(self, size, join=True, spare=True):
+        """The best fit, cut to size, or None. With `join` what lies on the shelves is joined first, else it stays for its own sizes.
+        With `spare` a huge span is not cut for little: GPT-2's logits would be missing 3 GiB where Adam's moments settled."""
         if join:
             self.clear_shelves()
         elif self[size]:
             return self[size].pop()
         fits = self.fits[size <= SMALL]
         found = bisect_left(fits, (size,))
-        return self.cut(fits.pop(found)[2], size) if found < len(fits) else None
+        if found == len(fits) or spare and fits[found][0] > max(HUGE, SHARE * size):
+            return None
+        return self.cut(fits.pop(found)[2], size)
 
     def add_segment(self, ptr, segment_size, size):
         """A fresh segment, cut to size."""
