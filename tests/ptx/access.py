@@ -1,0 +1,110 @@
+"""Loads, stores and atomic operations on parameters, global, shared and local memory."""
+import numpy as np
+
+from ptx.floats import add_bits
+from ptx.operands import DTYPES, Sink, Vector
+from ptx.registry import instruction
+
+U64 = np.dtype("u8")
+
+
+def space(machine, ins):
+    """param, global, shared or local; an access without a space finds it by the address, and Triton writes none."""
+    found = next((w.partition("::")[0] for w in ins.modifiers if w.partition("::")[0] in ("param", "global", "shared", "local")), None)
+    if found is None:
+        raise machine.fault("a generic address")
+    return found
+
+
+def _places(machine, ins, where, operand, nbytes, lanes):
+    """The flat bytes that hold a space, and where the lanes' addresses lie in them. Raises where hardware would, or outside live memory."""
+    if where == "param":
+        offset = int(operand.read(machine, U64))
+        if offset + nbytes > machine.launch.parameters.size:
+            raise machine.fault("beyond the parameters")
+        return machine.launch.parameters, np.array(offset)
+    addresses = machine.address(operand)[lanes]
+    if where == "global":
+        if problem := machine.memory.problem(addresses, nbytes):
+            raise machine.fault(problem[1], lanes[problem[0]])
+        return machine.memory.bytes, addresses - np.uint64(machine.memory.base)
+    if where == "shared":
+        return machine.shared.reshape(-1), machine.shared_places(addresses, nbytes, lanes)
+    size = machine.local.shape[1]
+    wrong = (addresses % np.uint64(nbytes) != 0) | (addresses > size - nbytes)
+    if wrong.any():
+        raise machine.fault(f"local address {addresses[wrong.argmax()]:#x} of {size} bytes", lanes[wrong.argmax()])
+    return machine.local.reshape(-1), lanes * size + addresses.astype(np.int64)
+
+
+def _items(operand):
+    return operand.items if operand.__class__ is Vector else (operand,)
+
+
+@instruction("ld", "ldu")
+def ld(machine, ins):
+    """A vector of n numbers is one access: its address is aligned to all of it."""
+    items, dtype, where = _items(ins.operands[0]), DTYPES[ins.types[-1]], space(machine, ins)
+    lanes = machine.active()
+    memory, places = _places(machine, ins, where, ins.operands[1], len(items) * dtype.itemsize, lanes)
+    numbers, first = memory[:memory.size // dtype.itemsize * dtype.itemsize].view(dtype), places // dtype.itemsize
+    for k, item in enumerate(items):
+        found = numbers[first + np.asarray(k).astype(first.dtype)]
+        if found.ndim and not machine.full:
+            whole = np.zeros(machine.lanes, dtype)
+            whole[lanes] = found
+            found = whole
+        machine.write(item, found)
+
+
+@instruction("st")
+def st(machine, ins):
+    items, dtype, lanes = _items(ins.operands[1]), DTYPES[ins.types[-1]], machine.active()
+    memory, places = _places(machine, ins, space(machine, ins), ins.operands[0], len(items) * dtype.itemsize, lanes)
+    numbers, first = memory[:memory.size // dtype.itemsize * dtype.itemsize].view(dtype), places // dtype.itemsize
+    values = [machine.spread(machine.read(item, dtype))[lanes] for item in items]
+    for k, value in enumerate(values):
+        numbers[first + np.asarray(k).astype(first.dtype)] = value
+    machine.progress()
+
+
+# ------------------------------------------------------------------ atomic operations
+_ATOMIC = {
+    "add": lambda old, b, kind: add_bits(old, b, kind), "min": lambda old, b, kind: np.minimum(old, b),
+    "max": lambda old, b, kind: np.maximum(old, b), "and": lambda old, b, kind: old & b, "or": lambda old, b, kind: old | b,
+    "xor": lambda old, b, kind: old ^ b, "exch": lambda old, b, kind: b,
+    "inc": lambda old, b, kind: np.where(old >= b, 0, old + 1).astype(old.dtype),
+    "dec": lambda old, b, kind: np.where((old == 0) | (old > b), b, old - 1).astype(old.dtype),
+}
+
+
+@instruction("atom", "red")
+def atom(machine, ins):
+    """Lanes that name the same address take turns, in their order; hardware promises none."""
+    result, place, *rest = ins.operands if ins.name == "atom" else (Sink(), *ins.operands)
+    kind = ins.types[-1]
+    dtype, lanes = DTYPES[kind], machine.active()
+    values = [machine.spread(machine.read(operand, dtype))[lanes] for operand in rest]
+    memory, places = _places(machine, ins, space(machine, ins), place, dtype.itemsize, lanes)
+    numbers, places = memory.view(dtype), places // dtype.itemsize
+    operation = next(w for w in ins.modifiers if w in _ATOMIC or w == "cas")
+    before = np.zeros(machine.lanes, dtype)
+    left = np.arange(lanes.size)
+    while left.size:
+        _, first = np.unique(places[left], return_index=True)
+        turn = left[first]
+        old = numbers[places[turn]]
+        before[lanes[turn]] = old
+        if operation == "cas":
+            numbers[places[turn]] = np.where(old == values[0][turn], values[1][turn], old)
+        else:
+            numbers[places[turn]] = _ATOMIC[operation](old, values[0][turn], kind)
+        left = np.delete(left, first)
+    machine.write(result, before)
+    machine.progress()
+
+
+@instruction("cvta")
+def cvta(machine, ins):
+    """Addresses are the same in every space here; a generic address is one of global memory or of a parameter."""
+    machine.write(ins.operands[0], machine.read(ins.operands[1], U64))

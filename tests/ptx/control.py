@@ -1,0 +1,47 @@
+"""Branches, barriers and the ends of threads."""
+import numpy as np
+
+from ptx.operands import DTYPES
+from ptx.registry import instruction
+
+U32 = DTYPES["u32"]
+
+
+@instruction("bra", control=True)
+def bra(machine, ins):
+    machine.pc[machine.mask] = ins.operands[0].target
+
+
+@instruction("brx.idx", control=True)
+def brx(machine, ins):
+    index, targets = ins.operands
+    chosen = machine.spread(index.read(machine, U32))[machine.mask]
+    machine.pc[machine.mask] = np.array(targets.target)[chosen]
+
+
+@instruction("ret", "exit", control=True)
+def ret(machine, ins):
+    machine.alive = machine.alive & ~machine.mask
+    machine.release()                                           # those who wait for all that live
+
+
+@instruction("bar.sync", "barrier.sync", "barrier.cta.sync", control=True)
+def bar_sync(machine, ins):
+    machine.converged()
+    number, *size = (machine.read(o, U32) for o in ins.operands)
+    machine.barrier(number, *size or [0])
+
+
+@instruction("bar.warp.sync")
+def bar_warp_sync(machine, ins):
+    machine.converged(machine.read(ins.operands[0], U32))
+
+
+@instruction("membar", "fence", "setmaxnreg", "griddepcontrol", "nanosleep", "discard", "prefetch", "applypriority", "createpolicy")
+def nothing(machine, ins):
+    """Memory is in order here, registers are plenty, and the stream before has ended."""
+
+
+@instruction("trap", "brkpt")
+def trap(machine, ins):
+    raise machine.fault("trap", machine.active()[0])

@@ -1,0 +1,286 @@
+"""Lanes, divergence and barriers: which instruction is next, and for which threads.
+
+The threads of several CTAs run together, each with its own program counter. The machine always takes the threads with the smallest one:
+those that took the other side of a branch wait for them, and where both arrive at the same instruction they go on together, as on a GPU.
+Threads at a barrier wait until enough of their CTA have come.
+
+Threads in lockstep would hide a forgotten barrier. So the warps of a CTA are dealt into two groups by chance, anew at every barrier, and
+all of the first group runs before the second: what one warp writes and another reads without a barrier between is seen to be missing, or
+overwritten, in half of the draws.
+"""
+from dataclasses import dataclass
+
+import numpy as np
+
+from ptx.memory import POISON
+from ptx.operands import DTYPES, Address, Register, Sink
+from ptx.parse import SHARED_BASE
+
+WARP = 32
+_GROUP, _LATER = 1 << 32, 1 << 40        # weights in the order of threads; the program counter is below them
+_NEVER = np.int64(1 << 62)
+U64 = np.dtype("u8")
+
+
+class Fault(RuntimeError):
+    """A kernel did what a GPU would refuse, or what it would not define."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a kernel is started with; `parameters` is the packed block as np.uint8, `shared` counts the dynamic bytes."""
+
+    grid: tuple
+    threads: int
+    shared: int
+    parameters: np.ndarray
+
+
+class Machine:
+    """The CTAs `first` to `last` of a launch, until they end. `seed` deals the warps into groups; None: all in lockstep."""
+
+    def __init__(self, program, launch, memory, first, last, seed=0):
+        self.program, self.launch, self.memory = program, launch, memory
+        self.ctas, self.threads = last - first, launch.threads
+        self.lanes = self.ctas * self.threads
+        self.cta = np.repeat(np.arange(self.ctas), self.threads)
+        self.thread = np.tile(np.arange(self.threads, dtype=np.uint32), self.ctas)
+        self.block = first + self.cta
+        poison = {kind: np.full(self.lanes, -1).astype(_bits(kind)) for kind in set(program.registers)}
+        self.registers = [poison[kind] for kind in program.registers]
+        self.shared_bytes = program.static_shared + -program.static_shared % 1024 + launch.shared
+        self.shared = np.full((self.ctas, self.shared_bytes + -self.shared_bytes % 16), POISON, np.uint8)
+        self.local = np.full((self.lanes, program.local_bytes), POISON, np.uint8)
+        self.pc = np.zeros(self.lanes, np.int64)
+        self.order = np.zeros(self.lanes, np.int64)
+        self.alive, self.waiting = np.ones(self.lanes, bool), np.zeros(self.lanes, bool)
+        self.barrier_of, self.barrier_size = np.zeros(self.lanes, np.int64), np.zeros(self.lanes, np.int64)
+        self.mask, self.full, self.at, self.place = self.alive, True, None, 0
+        self.random = None if seed is None or self.threads == WARP else np.random.default_rng(seed)
+        self.retries, self.steps, self.state = 0, 0, {}
+        self._deal(self.alive)
+
+    # ------------------------------------------------------------------ the order of things
+    def run(self):
+        """Execute until every thread has ended."""
+        with np.errstate(all="ignore"):
+            try:
+                while self._choose():
+                    self._straight()
+            except (ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError) as error:
+                raise self.fault(f"{type(error).__name__}: {error}") from error
+
+    def _choose(self):
+        """Pick the threads that are next; False when all have ended."""
+        ready = self.alive & ~self.waiting
+        rank = np.where(ready, self.order + self.pc, _NEVER)
+        first = rank.min()
+        if first == _NEVER:
+            if self.waiting.any():
+                raise self.fault("threads wait at a barrier that the others never reach", int(self.waiting.argmax()))
+            return False
+        self.mask = rank == first
+        self.full = bool(self.mask.all())
+        self.place = int(first % _GROUP)
+        self.meeting = -1                                       # where others wait who are to go on with these
+        if not self.full:
+            others = rank[~self.mask].min()
+            if others // _GROUP == first // _GROUP:
+                self.meeting = int(others % _GROUP)
+        return True
+
+    def _straight(self):
+        """Execute until the chosen threads meet others, or control flow may send them apart."""
+        code, chosen, whole, place = self.program.code, self.mask, self.full, self.place
+        while True:
+            ins = self.at = code[place]
+            self.steps += 1
+            if ins.guard is None:
+                self.mask, self.full, some = chosen, whole, True
+            else:
+                self.mask = chosen & ins.guard.read(self, DTYPES["pred"])
+                self.full = whole and bool(self.mask.all())
+                some = self.full or bool(self.mask.any())
+            place += 1
+            if ins.control:
+                self.place = place
+                self.pc[chosen] = place
+            if some:
+                if ins.execute is None:
+                    raise self.fault("the machine has no such instruction")
+                ins.execute(self, ins)
+            if ins.control:
+                return
+            if place == self.meeting:
+                self.pc[chosen] = place
+                return
+
+    def retry(self, mask=None):
+        """The threads come back to this instruction after the others had their turn: a wait that failed."""
+        self.retries += 1
+        if self.retries > 64 + 4 * self.lanes // WARP:
+            raise self.fault("threads wait for what never happens")
+        mask = self.mask if mask is None else mask
+        self.pc[mask] = self.place - 1
+        self.order[mask] += _LATER
+
+    def progress(self):
+        """What somebody may wait for has happened."""
+        self.retries = 0
+
+    def barrier(self, number, size):
+        """The threads wait at a barrier of their CTA until `size` have come (0: all that live)."""
+        self.waiting |= self.mask
+        np.copyto(self.barrier_of, number, where=self.mask)
+        np.copyto(self.barrier_size, size, where=self.mask)
+        self.release()
+
+    def release(self):
+        """Open the barriers where enough threads wait. A CTA has sixteen."""
+        place = 16 * self.cta + self.barrier_of
+        living = np.bincount(self.cta[self.alive], minlength=self.ctas)
+        arrived = np.bincount(place[self.waiting], minlength=16 * self.ctas)
+        needed = np.where(self.barrier_size, self.barrier_size, living[self.cta])
+        opened = self.waiting & (arrived[place] >= needed)
+        if opened.any():
+            self.waiting &= ~opened
+            self.progress()
+            self._deal(opened)
+
+    def _deal(self, lanes):
+        """These warps are dealt into groups; the threads of a warp stay together."""
+        if self.random is not None:
+            groups = self.random.integers(0, 2, self.lanes // WARP).repeat(WARP) * _GROUP
+            np.copyto(self.order, groups, where=lanes)
+        else:
+            self.order[lanes] = 0
+
+    # ------------------------------------------------------------------ registers
+    def read(self, operand, dtype):
+        """The value of an operand for every lane, or one number for all."""
+        return operand.read(self, dtype)
+
+    def write(self, operand, value):
+        """Set a register of the executing lanes. Bits stay as they are; an integer of another width is extended by its own sign, or cut."""
+        if operand.__class__ is not Register:
+            assert operand.__class__ is Sink, f"{operand} is no destination"
+            return
+        old, value = self.registers[operand.index], np.asarray(value)
+        if value.dtype != old.dtype:
+            if value.itemsize == old.itemsize:
+                value = value.view(old.dtype)
+            else:
+                assert value.dtype.kind in "iub", f"{value.dtype} does not fit into {operand.kind}"
+                value = value.astype(old.dtype)
+        if not self.full:
+            value = np.where(self.mask, value, old)
+        elif not value.ndim:
+            value = np.full(self.lanes, value)
+        self.registers[operand.index] = value
+
+    def spread(self, value):
+        """One value for each lane."""
+        return np.broadcast_to(value, self.lanes)
+
+    def active(self):
+        """The numbers of the executing lanes."""
+        return np.flatnonzero(self.mask)
+
+    def address(self, operand):
+        """base + offset of `[...]`, one for each lane. Addresses of shared memory may be held in 32 bits."""
+        base = operand.base if operand.__class__ is Address else operand
+        wide = base.__class__ is not Register or base.kind.endswith("64")
+        value = base.read(self, U64 if wide else DTYPES["u32"]).astype(U64)
+        return self.spread(value + np.array(operand.offset).astype(U64) if operand.__class__ is Address else value)
+
+    def special(self, name):
+        """%tid.x and what else the hardware knows, without the percent sign."""
+        name, _, axis = name.partition(".")
+        gx, gy, _ = self.launch.grid
+        if name in ("ctaid", "clusterid"):
+            return {"x": self.block % gx, "y": self.block // gx % gy, "z": self.block // (gx * gy)}[axis]
+        if name in ("nctaid", "ntid"):
+            sizes = self.launch.grid if name == "nctaid" else (self.threads, 1, 1)
+            return np.array(sizes["xyz".index(axis)])
+        if name == "tid":
+            return self.thread if axis == "x" else np.array(0)
+        if name.startswith("cluster_"):                         # a cluster of one CTA
+            return np.array(1 if "ncta" in name else 0)
+        if name.startswith(("clock", "globaltimer")):
+            return np.array(self.steps)
+        lane = self.thread % WARP
+        if name.startswith("lanemask"):
+            below = (np.uint64(1) << lane.astype(U64)) - np.uint64(1)
+            here = below + np.uint64(1)
+            return {"lt": below, "eq": here, "le": below | here, "ge": ~below, "gt": ~(below | here)}[name[-2:]].astype("u4")
+        return {"laneid": lane, "warpid": self.thread // WARP, "smid": self.block % 132}[name]
+
+    # ------------------------------------------------------------------ shared memory
+    def shared_places(self, addresses, nbytes, lanes):
+        """Where `nbytes` at each of the addresses lie in the flat bytes of `shared`."""
+        offsets = addresses.astype(np.int64) - SHARED_BASE
+        if (offsets & nbytes - 1).any():
+            i = (offsets & nbytes - 1).argmax()
+            raise self.fault(f"misaligned shared address {addresses[i]:#x} of {nbytes} bytes", lanes[i])
+        wrong = (offsets < 0) | (offsets > self.shared_bytes - nbytes)
+        if wrong.any():
+            i = wrong.argmax()
+            raise self.fault(f"byte {offsets[i]} of {self.shared_bytes} bytes of shared memory", lanes[i])
+        return self.cta[lanes] * self.shared.shape[1] + offsets
+
+    def load_shared(self, addresses, dtype, lanes=None):
+        """What lies at the addresses, one for each active lane."""
+        places = self.shared_places(addresses, dtype.itemsize, self.active() if lanes is None else lanes)
+        return self.shared.reshape(-1).view(dtype)[places // dtype.itemsize]
+
+    def store_shared(self, addresses, values, lanes=None):
+        places = self.shared_places(addresses, values.itemsize, self.active() if lanes is None else lanes)
+        self.shared.reshape(-1).view(values.dtype)[places // values.itemsize] = values
+
+    # ------------------------------------------------------------------ warps and errors
+    def converged(self, members=None):
+        """Raise unless every warp of which a lane executes this is here with all the lanes that `members` names, one mask for each lane."""
+        here = self.mask.reshape(-1, WARP)
+        if members is None:
+            wanted = self.alive.reshape(-1, WARP)
+        else:
+            bits = self.spread(members).reshape(-1, WARP)
+            named = bits[np.arange(len(bits)), here.argmax(axis=1)]                # by the first lane that is here
+            wanted = (named[:, None] >> np.arange(WARP, dtype=np.uint32) & 1).astype(bool)
+        late = (wanted & ~here).any(axis=1) & here.any(axis=1)
+        if late.any():
+            warp = late.argmax()
+            missing = np.flatnonzero(wanted[warp] & ~here[warp])
+            raise self.fault(f"lanes {missing.tolist()} of the warp are elsewhere", warp * WARP + here[warp].argmax())
+
+    def fault(self, message, lane=None):
+        """The exception for what goes wrong at the current instruction."""
+        ins, where = self.at, ""
+        if lane is not None:
+            block, (gx, gy, _) = int(self.block[lane]), self.launch.grid
+            where = f" in thread {int(self.thread[lane])} of CTA {block % gx, block // gx % gy, block // (gx * gy)}"
+        at = f"line {ins.line} of the PTX, {ins.source or 'no source line'}: {ins.text}" if ins else "before the first instruction"
+        return Fault(f"{self.program.name}{where}: {message} ({at})")
+
+
+def _bits(kind):
+    """How a register of a kind is kept."""
+    dtype = DTYPES[kind]
+    return dtype if dtype.kind == "b" else np.dtype(f"u{dtype.itemsize}")
+
+
+_CTAS, _LANES, _REGISTER_BYTES, _SHARED_BYTES = 256, 1 << 14, 1 << 29, 1 << 27
+
+
+def execute(program, launch, memory, seed=0):
+    """Run all CTAs of a launch, as many together as memory allows. None of our kernels waits for another CTA."""
+    total = int(np.prod(launch.grid))
+    lane_bytes = sum(_bits(kind).itemsize for kind in program.registers) + program.local_bytes + 64
+    lanes = min(_LANES, _REGISTER_BYTES // lane_bytes)
+    batch = max(1, min(_CTAS, lanes // launch.threads, _SHARED_BYTES // (launch.shared + 1024)))
+    steps = 0
+    for first in range(0, total, batch):
+        machine = Machine(program, launch, memory, first, min(first + batch, total), seed + first if seed is not None else None)
+        machine.run()
+        steps += machine.steps
+    return steps

@@ -1,0 +1,255 @@
+"""PTX text -> Program. Only what Triton and its inline assembly write is understood; anything else raises."""
+import re
+from dataclasses import dataclass, field
+
+from ptx import registry
+from ptx.operands import DTYPES, Address, Label, Not, Number, Pair, Register, Sink, Special, Symbol, Vector
+
+SHARED_BASE = 1024                      # hardware reserves the first kilobyte; so a null pointer is not a valid address here either
+_SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid|cluster_ctaid|cluster_nctaid|clusterid)\.[xyz]$|"
+                      r"%(laneid|warpid|cluster_ctarank|cluster_nctarank|clock|clock64|globaltimer|globaltimer_lo|smid|lanemask_\w+)$")
+_WORD = re.compile(r"[A-Za-z_$][\w$]*$")
+_NUMBER = re.compile(r"-?(0[xX][0-9a-fA-F]+|0[fFdD][0-9a-fA-F]+|\d+(\.\d*)?)U?$")
+
+
+class ParseError(ValueError):
+    """This is no PTX that the machine understands."""
+
+
+@dataclass(slots=True)
+class Instruction:
+    """One instruction; `guard` is the predicate before it, `line` its line in the PTX, `source` the "file.py:line:column" it came from."""
+
+    opcode: str
+    operands: list
+    guard: object
+    line: int
+    source: str
+    text: str
+    name: str = ""
+    modifiers: tuple = ()
+    types: tuple = ()
+    execute: object = None
+    control: bool = False
+
+    def __post_init__(self):
+        words = self.opcode.split(".")
+        self.name, self.types = words[0], tuple(w for w in words[1:] if w in DTYPES)
+        self.modifiers = tuple(w for w in words[1:] if w not in DTYPES)
+        self.execute, self.control = registry.find(self.opcode)
+
+
+@dataclass(slots=True)
+class Parameter:
+    """A parameter of the kernel: its place in the packed block, and its size in bytes."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass(slots=True)
+class Program:
+    """A kernel. `symbols` maps names to addresses in their own memory; `constants` are global arrays, whose addresses the loader adds."""
+
+    name: str = ""
+    arch: int = 0
+    threads: int = 0
+    code: list = field(default_factory=list)
+    registers: list = field(default_factory=list)               # their kinds
+    parameters: list = field(default_factory=list)
+    constants: dict = field(default_factory=dict)               # name -> (alignment, bytes)
+    symbols: dict = field(default_factory=dict)
+    static_shared: int = 0
+    local_bytes: int = 0
+
+
+def parse(text):
+    """The kernel in a module of one kernel."""
+    program = Program()
+    head, opening, body = text.partition(".visible .entry ")
+    if not opening:
+        raise ParseError("no .visible .entry")
+    program.arch = int(re.search(r"\.target sm_(\d+)", head)[1])
+    _declarations(program, head)
+    program.name, _, body = body.partition("(")
+    parameters, _, body = body.partition(")\n")
+    _parameters(program, parameters)
+    directives, _, _ = body.partition("{")
+    program.threads = int(re.search(r"\.reqntid (\d+)", directives)[1])
+    _Body(program).parse(text, text.index("{", len(text) - len(body)))
+    return program
+
+
+def _declarations(program, head):
+    """Arrays outside the kernel: shared memory begins at SHARED_BASE, the extern one behind the others."""
+    for space, align, name, size, values in re.findall(
+            r"^\.(?:visible |extern )?\.?(global|shared) \.align (\d+) \.b8 ([\w$]+)\[(\d*)\](?: = \{([^}]*)\})?;",
+            head.replace(".extern .", ".").replace(".visible .", "."), re.M):
+        if space == "global":
+            data = bytes(int(v) for v in values.split(",") if v.strip())
+            program.constants[name] = int(align), data.ljust(int(size), b"\0")
+        elif size:
+            start = program.static_shared + -program.static_shared % int(align)
+            program.symbols[name], program.static_shared = SHARED_BASE + start, start + int(size)
+        else:
+            program.symbols[name] = None
+    for name, address in program.symbols.items():
+        if address is None:
+            program.symbols[name] = SHARED_BASE + program.static_shared + -program.static_shared % 1024
+
+
+def _parameters(program, text):
+    end = 0
+    for line in filter(None, (part.strip() for part in text.split(","))):
+        kind, name, count = re.match(r"\.param (?:\.align \d+ )?\.(\w+).* ([\w$]+)(?:\[(\d+)\])?$", line).groups()
+        size = DTYPES[kind].itemsize * int(count or 1)
+        aligned = re.match(r"\.param \.align (\d+)", line)
+        end += -end % (int(aligned[1]) if aligned else size)
+        program.parameters.append(Parameter(name, end, size))
+        program.symbols[name] = end
+        end += size
+
+
+class _Body:
+    """The statements between the braces of a kernel. Inline assembly opens scopes with registers and labels of their own."""
+
+    def __init__(self, program):
+        self.program, self.scopes, self.path, self.opened = program, [{}], (0,), 0
+        self.labels, self.wanted, self.source, self.line = {}, [], "", 0
+
+    def parse(self, text, start):
+        pending, depth = "", 0
+        first = text.count("\n", 0, start) + 1
+        for self.line, line in enumerate(text[start:].split("\n"), first):
+            code, _, comment = line.partition("//")
+            code = code.strip()
+            if code.startswith((".loc\t", ".file\t")):
+                if code.startswith(".loc\t"):
+                    self.source = comment.strip().partition(" @")[0]
+                continue
+            for piece in re.findall(r"[;{}]|[^;{}]+", code):
+                if piece == "{" and not pending.strip():
+                    depth += 1
+                    self._open(depth)
+                elif piece == "}" and not pending.strip():
+                    depth -= 1
+                    self.scopes.pop()
+                    self.path = self.path[:-1]
+                    if not depth:
+                        return self._resolve()
+                elif piece == ";":
+                    self._statement(pending.strip())
+                    pending = ""
+                else:
+                    pending = self._after_labels(pending + " " + piece if pending else piece)
+        raise ParseError("the kernel does not end")
+
+    def _open(self, depth):
+        if depth > 1:
+            self.opened += 1
+            self.scopes.append({})
+            self.path += (self.opened,)
+
+    def _after_labels(self, text):
+        while found := re.match(r"\s*([A-Za-z_$][\w$]*):(?!:)", text):
+            self.labels[self.path, found[1]] = len(self.program.code)
+            text = text[found.end():]
+        return text if text.strip() else ""
+
+    def _statement(self, text):
+        if text.startswith(".reg"):
+            self._registers(text)
+        elif text.startswith(".local"):
+            align, name, size = re.match(r"\.local \.align (\d+) \.b8\s+([\w$]+)\[(\d+)\]", text).groups()
+            self.program.symbols[name], self.program.local_bytes = 0, int(size) + -int(size) % 16
+        elif text.startswith(".branchtargets"):
+            name = next(name for (path, name), at in self.labels.items() if at == len(self.program.code) and "brx" in name)
+            self.labels[self.path, name] = [self._label(word.strip()) for word in text[len(".branchtargets"):].split(",")]
+        elif text.startswith("."):
+            if not text.startswith(".pragma"):
+                raise ParseError(f"line {self.line}: {text}")
+        elif text:
+            self._instruction(text)
+
+    def _registers(self, text):
+        _, kind, names = text.split(None, 2)
+        for name in (n.strip() for n in names.split(",")):
+            family = re.match(r"(.*)<(\d+)>$", name)
+            for each in [f"{family[1]}{i}" for i in range(int(family[2]))] if family else [name]:
+                self.scopes[-1][each] = Register(each, len(self.program.registers), kind[1:])
+                self.program.registers.append(kind[1:])
+
+    def _instruction(self, text):
+        guard = None
+        if text[0] == "@":
+            word, text = text[1:].split(None, 1)
+            guard = self._operand(word)
+        opcode, _, rest = text.replace("\t", " ").strip().partition(" ")
+        operands = [self._operand(word) for word in _split(rest)]
+        self.program.code.append(Instruction(opcode, operands, guard, self.line, self.source, text.strip()))
+
+    def _operand(self, text):
+        text = text.strip()
+        if found := self._register(text):
+            return found
+        if _NUMBER.match(text):
+            return Number.parse(text)
+        if text[0] == "{":
+            return Vector(tuple(self._operand(word) for word in _split(text[1:-1])))
+        if text[0] == "[":
+            return self._address(text[1:-1])
+        if text[0] == "!":
+            return Not(self._register(text[1:]))
+        if "|" in text:
+            return Pair(*(self._operand(word) for word in text.split("|")))
+        if _SPECIAL.match(text):
+            return Special(text[1:])
+        if text == "_":
+            return Sink()
+        if text in self.program.symbols or text in self.program.constants:
+            return Symbol(text)
+        if _WORD.match(text):
+            return self._label(text)
+        raise ParseError(f"line {self.line}: what is {text!r}?")
+
+    def _register(self, name):
+        for scope in reversed(self.scopes):
+            if name in scope:
+                return scope[name]
+        return None
+
+    def _label(self, name):
+        self.wanted.append(Label(name, self.path))
+        return self.wanted[-1]
+
+    def _address(self, text):
+        place, *rest = _split(text)
+        base, sign, offset = re.match(r"\s*([^+\s-]+)\s*([+-]?)\s*(\w*)\s*$", place).groups()
+        distance = int(offset, 0) if offset else 0
+        return Address(self._operand(base), -distance if sign == "-" else distance, tuple(self._operand(word) for word in rest))
+
+    def _resolve(self):
+        for label in self.wanted:
+            paths = (label.scope[:length] for length in range(len(label.scope), 0, -1))
+            found = next((self.labels[path, label.name] for path in paths if (path, label.name) in self.labels), None)
+            if found is None:
+                raise ParseError(f"{label.name} is no label")
+            label.target = found
+        for label in self.wanted:
+            if isinstance(label.target, list):
+                label.target = [entry.target for entry in label.target]
+
+
+def _split(text):
+    """At the commas that are in no brackets."""
+    parts, depth, start = [], 0, 0
+    for i, letter in enumerate(text):
+        if letter in "{[":
+            depth += 1
+        elif letter in "}]":
+            depth -= 1
+        elif letter == "," and not depth:
+            parts.append(text[start:i])
+            start = i + 1
+    return [part for part in (*parts, text[start:]) if part.strip()]
