@@ -64,7 +64,7 @@ def product(shape, blocks, layout=(False, False), shared=(False, False), epilogu
     out_desc, pre_desc = [Descriptor(x, 1, block_m, block_n // pieces) for x in (out, pre)]
     run("matmul_gluon_kernel", ["matmul", "matmul_gluon"], out_desc, pre_desc if active else None, a_desc, b_desc, c, *strides, batch, M, N,
         K, *factors(alpha), **options(layout, shared, form, active), PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
-        STAGES=stages, PIECES=pieces, CONSUMERS=consumers, num_warps=warps)
+        STAGES=stages, PIECES=pieces, CONSUMERS=consumers, STREAM=False, num_warps=warps)
     compare(a, b, c, alpha, active, out, pre)
 
 
@@ -94,6 +94,30 @@ def test_layouts_and_shared_matrices(layout, shared, blocks):
 @pytest.mark.parametrize("blocks", SMALL[2:5])
 def test_epilogues(epilogue, blocks):
     product((2, 37, 53, 29, 3), blocks, epilogue=epilogue)
+
+
+@pytest.mark.parametrize("blocks", SMALL[:3])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(1, 37, 53, 100, 5), (1, 8, 8, 100, 9), (2, 33, 17, 64, 3), (1, 40, 40, 41, 20)])
+def test_blocks_of_k_dealt_out_evenly(shape, layout, blocks):
+    """Every part lies at the sum of its program and its tile, and the parts of a tile are its product."""
+    (batch, M, N, K, programs), (block_m, block_n, block_k, stages, pieces, _), rng = shape, blocks, np.random.default_rng(1)
+    a, a_desc = operand(rng, batch, M, K, layout[0], block_m, block_k)
+    b, b_desc = operand(rng, batch, K, N, layout[1], block_k, block_n)
+    across, down, steps = -(-N // block_n), -(-M // block_m), -(-K // block_k)
+    tiles = batch * across * down
+    programs = min(programs, tiles * steps)
+    parts = np.full((programs + tiles, block_m, block_n), np.nan)
+    settled = {**options(layout, (False, False), None, False), "GROUP_M": 1}
+    run("matmul_gluon_kernel", ["matmul", "matmul_gluon"], Descriptor(parts, 1, block_m, block_n // pieces), None, a_desc, b_desc, None,
+        0, 0, 0, batch, M, N, K, None, None, **settled, PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages,
+        PIECES=pieces, CONSUMERS=1, STREAM=True, num_warps=4)
+    share = [p * tiles * steps // programs for p in range(programs + 1)]
+    for t in range(tiles):
+        having = [p for p in range(programs) if share[p] < (t + 1) * steps and share[p + 1] > t * steps]
+        matrix, row, column = t // (across * down), t // across % down * block_m, t % across * block_n
+        want = (a[matrix] @ b[matrix])[row:row + block_m, column:column + block_n]
+        np.testing.assert_allclose(sum(parts[p + t] for p in having)[:want.shape[0], :want.shape[1]], want, atol=1e-9)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

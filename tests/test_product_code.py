@@ -89,9 +89,14 @@ def test_products_of_less_precision(precision):
 
 H200 = (132, 232448, 9)
 BY_TMA = [c for _, c in choice.gluon(8192, 8192, 8192, 1, H200) + choice.persistent(8192, 8192, 8192, 1, H200)]
+BY_TMA += [c for make in (choice.gluon, choice.persistent) for _, c in make(768, 3072, 32768, 1, H200) if c["STREAM"]]
 
 
-@pytest.mark.parametrize("candidate", BY_TMA, ids=lambda c: f"{c['kernel']}-{c['BLOCK_M']}-{c['BLOCK_N']}-{c.get('CONSUMERS', 1)}")
+def named(c):
+    return f"{c['kernel']}-{c['BLOCK_M']}-{c['BLOCK_N']}-{c.get('CONSUMERS', 1)}{'-stream' * c['STREAM']}"
+
+
+@pytest.mark.parametrize("candidate", BY_TMA, ids=named)
 def test_every_candidate_by_tma_keeps_its_sums_in_registers(candidate):
     """In every layout of the operands, with a bias and with an activation behind it; the Hopper kernels use wgmma and nothing waits for all
     of it inside the loop."""
@@ -103,7 +108,11 @@ def test_every_candidate_by_tma_keeps_its_sums_in_registers(candidate):
 
     with tuner.forcing("matmul", candidate):
         specs = launched(call)
-    assert len(specs) == 4
+    sums = [spec for spec in specs if spec.kernel.__name__ == "stream_sum_kernel"]
+    specs = [spec for spec in specs if spec not in sums]
+    assert len(sums) == 2 * candidate["STREAM"] and len(specs) == 4 - candidate["STREAM"]      # with a bias and without; it is in the sum
+    for compiled in compile_many(sums, (90,), workers=2):
+        assert resources(compiled)["spills"] == 0 and "ld.global.v4" in compiled.ptx
     for compiled in compile_many(specs, (90,), workers=2):
         used = resources(compiled)
         assert used["spills"] == 0 and used["shared"] <= H200[1], used

@@ -38,6 +38,13 @@ def tile_of(pid, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl
 
 
 @triton.jit
+def share_of(pid, tiles, steps, PROGRAMS: tl.constexpr):
+    """Of tiles that are sums over `steps` blocks of K each, all one after the other, the blocks of a program: (begin, end)."""
+    total = steps.to(tl.int64) * tiles
+    return pid * total // PROGRAMS, (pid + 1) * total // PROGRAMS
+
+
+@triton.jit
 def multiply(a, b, acc, DOT: tl.constexpr, PRECISION: tl.constexpr):
     """acc + a @ b: on the matrix units, or as a sum of products where they lack the type or the tile is a vector."""
     if DOT:
@@ -164,6 +171,34 @@ def split_sum_kernel(out_ptr, pre_ptr, part_ptr, c_ptr, batches, stride_om, stri
         acc = combined(acc, c, beta, TO, SLOPE)
     value = acc.to(TO)
     offsets = batch_offset(batch, batches, OUT) + m * stride_om + n * stride_on
+    if pre_ptr is not None:
+        tl.store(pre_ptr + offsets, value, mask=mask)
+    tl.store(out_ptr + offsets, activated(value, ACTIVATION), mask=mask)
+
+
+@triton.jit
+def stream_sum_kernel(out_ptr, pre_ptr, part_ptr, c_ptr, stride_ob, stride_om, stride_on, stride_cb, stride_cm, stride_cn, M, N, steps,
+                      tiles, alpha, beta, FORM: tl.constexpr, SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, PROGRAMS: tl.constexpr,
+                      BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, ROWS: tl.constexpr):
+    """Second stage of a product whose blocks of K were dealt out evenly (STREAM): program p left its part of tile t, (BLOCK_M, BLOCK_N), at
+    p + t. They are added in the order of K; then the epilogue. Grid: tiles of all batches · BLOCK_M / ROWS."""
+    PARTS: tl.constexpr = BLOCK_M // ROWS
+    tile, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
+    total = steps.to(tl.int64) * tiles
+    first = ((tile.to(tl.int64) * steps + 1) * PROGRAMS - 1) // total    # who has the first block of the tile, and who the last
+    last = ((tile.to(tl.int64) + 1) * steps * PROGRAMS - 1) // total
+    rows = part * ROWS + tl.arange(0, ROWS)
+    places = rows[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    acc = tl.zeros((ROWS, BLOCK_N), tl.float32)
+    for p in range(first, last + 1):
+        acc += tl.load(part_ptr + (p + tile) * (BLOCK_M * BLOCK_N) + places)
+    in_batch = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    pid_m, pid_n = tile_of(tile % in_batch, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    batch = (tile // in_batch).to(tl.int64)
+    rm, rn = pid_m * BLOCK_M + rows, pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    value = epilogue(acc, c_ptr, batch * stride_cb, rm, rn, stride_cm, stride_cn, M, N, alpha, beta, out_ptr.dtype.element_ty, FORM, SLOPE)
+    mask = (rm < M)[:, None] & (rn < N)[None, :]
+    offsets = batch * stride_ob + (rm.to(tl.int64)[:, None] * stride_om + rn.to(tl.int64)[None, :] * stride_on)
     if pre_ptr is not None:
         tl.store(pre_ptr + offsets, value, mask=mask)
     tl.store(out_ptr + offsets, activated(value, ACTIVATION), mask=mask)

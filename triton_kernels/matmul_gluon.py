@@ -4,13 +4,13 @@ The loading warp fills a ring of STAGES slots, tile after tile, without waiting 
 every tile (both warp groups share its columns), or two consumers of 4 warps take turns: while one stores its tile the other multiplies.
 A barrier says whose turn it is: a phase has one bit, so nobody may wait for a slot while the other still has to meet what comes before in
 it. The results are those of matmul_persistent.py, whose descriptors and epilogue these are; there is no interpreter for Gluon, so that
-file is also the reference.
+file is also the reference, and says what STREAM is.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.matmul import activated, epilogue, tile_of
+from triton_kernels.matmul import activated, epilogue, share_of, tile_of
 
 load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared           # the older names are those of Triton 3.6
 store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
@@ -25,6 +25,28 @@ def place(tile, shape, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl
 
 
 @gluon.jit
+def tiles_of(shape, first, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+             STREAM: gl.constexpr):
+    """The tiles of a program from its `first` on, to `last`, and the blocks of K that are its share (STREAM: of all of them)."""
+    total, steps = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N) * shape[0], gl.cdiv(shape[3], BLOCK_K)
+    if STREAM:
+        begin, end = share_of(gl.program_id(0), total, steps, PROGRAMS)
+        return (begin // steps).to(gl.int32), gl.cdiv(end, steps).to(gl.int32), begin, end, steps
+    else:
+        return first, total, 0, 0, steps
+
+
+@gluon.jit
+def blocks_of(tile, begin, end, steps, STREAM: gl.constexpr):
+    """The blocks of K of a tile that this program multiplies."""
+    if STREAM:
+        before = steps.to(gl.int64) * tile
+        return gl.maximum(begin - before, 0).to(gl.int32), gl.minimum(end - before, steps).to(gl.int32)
+    else:
+        return 0, steps
+
+
+@gluon.jit
 def after(slot, phase, steps, STAGES: gl.constexpr):
     """Slot and phase of the ring some steps later."""
     slot += steps
@@ -34,16 +56,17 @@ def after(slot, phase, steps, STAGES: gl.constexpr):
 @gluon.jit
 def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr,
             PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-            STAGES: gl.constexpr):
+            STAGES: gl.constexpr, STREAM: gl.constexpr):
     """The loading warp: wait until a slot is empty, fill it."""
     a_bufs, b_bufs, empty, ready, _ = ring
-    total = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N) * shape[0]
+    first, last, begin, end, steps = tiles_of(shape, gl.program_id(0), PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = 0, 1                                   # all slots are empty at first
-    for tile in range(gl.program_id(0), total, PROGRAMS):
+    for tile in range(first, last, 1 if STREAM else PROGRAMS):
         batch, m, n = place(tile, shape, BLOCK_M, BLOCK_N, GROUP_M)
         at_a = batch * 0 if SHARED_A else batch
         at_b = batch * 0 if SHARED_B else batch
-        for k in range(0, shape[3], BLOCK_K):
+        start, stop = blocks_of(tile, begin, end, steps, STREAM)
+        for k in range(start * BLOCK_K, stop * BLOCK_K, BLOCK_K):
             mbarrier.wait(empty.index(slot), phase)
             full = ready.index(slot)
             mbarrier.expect(full, a_desc.block_type.nbytes + b_desc.block_type.nbytes)
@@ -114,20 +137,23 @@ def send(desc, batch, m, n, value, buf, BUFFERS: gl.constexpr):
 def consume(out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A: gl.constexpr,
             TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr,
             BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
-            PIECES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMERS: gl.constexpr, TURN: gl.constexpr, WARPS: gl.constexpr):
-    """Multiply and store every CONSUMERS-th tile of this program, from its TURN on."""
+            PIECES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMERS: gl.constexpr, TURN: gl.constexpr, WARPS: gl.constexpr,
+            STREAM: gl.constexpr):
+    """Multiply and store every CONSUMERS-th tile of this program, from its TURN on. STREAM is for one consumer."""
     WIDTH: gl.constexpr = BLOCK_N // PIECES
     STORES: gl.constexpr = 1 if pre_desc is None else 2
     DEPTH: gl.constexpr = 256 // ring[0].dtype.primitive_bitwidth
     piece: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, WIDTH, DEPTH])
-    steps = gl.cdiv(shape[3], BLOCK_K)
-    total = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N) * shape[0]
+    first, last, begin, end, steps = tiles_of(shape, gl.program_id(0) + TURN * PROGRAMS, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = after(0, 0, TURN * steps, STAGES)      # the ring holds the other consumer's slots too
     count = 0
-    for tile in range(gl.program_id(0) + TURN * PROGRAMS, total, CONSUMERS * PROGRAMS):
+    for tile in range(first, last, 1 if STREAM else CONSUMERS * PROGRAMS):
         batch, m, n = place(tile, shape, BLOCK_M, BLOCK_N, GROUP_M)
-        acc, slot, phase = multiply_tile(ring, slot, phase, steps, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N, STAGES, CONSUMERS, TURN,
-                                         WARPS)
+        start, stop = blocks_of(tile, begin, end, steps, STREAM)
+        if STREAM:
+            batch, m, n = gl.program_id(0) + tile, m * 0, n * 0
+        acc, slot, phase = multiply_tile(ring, slot, phase, stop - start, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N, STAGES, CONSUMERS,
+                                         TURN, WARPS)
         count += 1
         slot, phase = after(slot, phase, (CONSUMERS - 1) * steps, STAGES)
         pieces = pieces_of(acc, PIECES)
@@ -149,7 +175,7 @@ def matmul_gluon_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_cb, st
                         TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr, FORM: gl.constexpr,
                         SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
-                        CONSUMERS: gl.constexpr):
+                        CONSUMERS: gl.constexpr, STREAM: gl.constexpr):
     """Grid: PROGRAMS. num_warps is that of one consumer."""
     WARPS: gl.constexpr = gl.num_warps()
     BUFFERS: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
@@ -174,16 +200,17 @@ def matmul_gluon_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_cb, st
     if CONSUMERS == 1:
         gl.warp_specialize([
             (consume, (out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A, TRANS_B,
-                       FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 1, 0, WARPS)),
+                       FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 1, 0, WARPS,
+                       STREAM)),
             (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
-                       STAGES)),
+                       STAGES, STREAM)),
         ], [1], [24])
     else:
         gl.warp_specialize([
             (consume, (out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A, TRANS_B,
-                       FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 2, 0, WARPS)),
+                       FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 2, 0, WARPS, False)),
             (consume, (out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A, TRANS_B,
-                       FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 2, 1, WARPS)),
+                       FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 2, 1, WARPS, False)),
             (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
-                       STAGES)),
+                       STAGES, False)),
         ], [4, 1], [232, 24])

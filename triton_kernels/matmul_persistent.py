@@ -2,12 +2,13 @@
 
 Descriptors are (batch, rows, columns) of row-major memory; TRANS_A: a lies as (batch, K, M), TRANS_B: b lies as (batch, N, K);
 SHARED_A, SHARED_B: one matrix for all of the batch.
+STREAM: the blocks of K of all tiles are dealt out evenly, and what a program has of a tile goes to where stream_sum_kernel finds it.
 Out-of-bounds elements arrive as 0 and are not stored. The epilogue is that of matmul.py.
 """
 import triton
 import triton.language as tl
 
-from triton_kernels.matmul import activated, epilogue, tile_of
+from triton_kernels.matmul import activated, epilogue, share_of, tile_of
 
 
 @triton.jit
@@ -36,26 +37,36 @@ def matmul_persistent_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_c
                              TRANS_A: tl.constexpr, TRANS_B: tl.constexpr, SHARED_A: tl.constexpr, SHARED_B: tl.constexpr,
                              FORM: tl.constexpr, SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, PROGRAMS: tl.constexpr,
                              BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-                             PIECES: tl.constexpr):
+                             PIECES: tl.constexpr, STREAM: tl.constexpr):
     """Grid: PROGRAMS. A tile is stored in PIECES (1 or 2) halves of its columns, which take half the shared memory."""
-    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles * BATCH, PROGRAMS):
+    tiles, steps = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N), tl.cdiv(K, BLOCK_K)
+    first, last, stride = tl.program_id(0), tiles * BATCH, PROGRAMS
+    if STREAM:
+        begin, end = share_of(tl.program_id(0), tiles * BATCH, steps, PROGRAMS)
+        first, last, stride = (begin // steps).to(tl.int32), tl.cdiv(end, steps).to(tl.int32), 1
+    for tile in tl.range(first, last, stride):
         batch = tile // tiles
         pid_m, pid_n = tile_of(tile % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m, n = pid_m * BLOCK_M, pid_n * BLOCK_N
         at_a = batch * 0 if SHARED_A else batch
         at_b = batch * 0 if SHARED_B else batch
+        start, stop, at, row, column = 0, K, batch, m, n
+        if STREAM:
+            before = steps.to(tl.int64) * tile
+            start = tl.maximum(begin - before, 0).to(tl.int32) * BLOCK_K
+            stop = tl.minimum(end - before, steps).to(tl.int32) * BLOCK_K
+            at, row, column = tl.program_id(0) + tile, 0, 0
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        for k in range(0, K, BLOCK_K):
+        for k in range(start, stop, BLOCK_K):
             a = load_tile(a_desc, at_a, m, k, BLOCK_M, BLOCK_K, TRANS_A)
             b = load_tile(b_desc, at_b, k, n, BLOCK_K, BLOCK_N, TRANS_B)
             acc = tl.dot(a, b, acc, input_precision="tf32")
         if PIECES == 1:
-            finish(acc, batch, m, n, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta, FORM, SLOPE,
+            finish(acc, at, row, column, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta, FORM, SLOPE,
                    ACTIVATION)
         else:
             left, right = acc.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1).split()
-            finish(left, batch, m, n, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta, FORM, SLOPE,
+            finish(left, at, row, column, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta, FORM, SLOPE,
                    ACTIVATION)
-            finish(right, batch, m, n + BLOCK_N // 2, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta, FORM,
-                   SLOPE, ACTIVATION)
+            finish(right, at, row, column + BLOCK_N // 2, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta,
+                   FORM, SLOPE, ACTIVATION)

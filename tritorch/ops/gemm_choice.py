@@ -37,6 +37,7 @@ COLUMNS = ((64, 64, 4), (128, 32, 4), (128, 64, 8), (32, 128, 4))        # where
 PEAK = {"half": 2048, "odd": 2048, "tf32": 1024, "bf16": 2048, "ieee": 128, "fp64": 128, "int8": 4096, "sum": 128}
 LOADS = 48                          # bytes that reach a multiprocessor in a cycle
 START, SECOND = 2000, 4000          # cycles: filling and draining a tile's pipeline; the second kernel of a split product
+MOST_STREAMED = 2                   # tiles for each multiprocessor: of more, the last wave is a small part, and the parts much memory
 GROUP_M = 8
 HOPELESS = 2.5
 SIDE = {"sum": 32}                  # of tiles on the simulated device, elsewhere 1024: it wants few, huge tiles, yet more than one
@@ -77,15 +78,29 @@ def cycles(tiles, blocks, k, rate, itemsize, machine, start=START):
     return cdiv(tiles, machine[0]) * (max(block_m * block_n * k / rate, (block_m + block_n) * k * itemsize / LOADS) + start)
 
 
+def streamed(tiles, blocks, k, block_k, rate, itemsize, machine):
+    """Clock cycles of tiles whose blocks of K are dealt out evenly, and added up by a second kernel; None where that gains nothing."""
+    programs, steps = machine[0], cdiv(k, block_k)
+    if tiles % programs == 0 or tiles > MOST_STREAMED * programs or tiles * steps < 2 * programs:
+        return None
+    block_m, block_n = blocks
+    first = cycles(programs, blocks, cdiv(tiles * steps, programs) * block_k, rate, itemsize, machine, 2 * START)
+    return first + SECOND + (programs + tiles) * block_m * block_n * 8 / (20 * programs)
+
+
 def persistent(M, N, k, batch, machine, itemsize=2, out_size=2):
     """Candidates by TMA, for operands and a result of so many bytes a number; `machine` allows it and k is at least 64."""
     found = []
     for block_m, block_n, depth, warps, stages, pieces, rate in PERSISTENT:
-        blocks, block_k = (block_m, block_n), 2 * depth // itemsize
-        if (block_m + block_n) * 2 * depth * stages + block_m * block_n // pieces * out_size <= machine[1] - 1024:
-            cost = cycles(tiles_of(M, N, batch, *blocks), blocks, k, 2 * PEAK["half"] // itemsize * rate, itemsize, machine)
-            found.append((cost, dict(kernel="persistent", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
-                                     num_stages=stages, PIECES=pieces)))
+        blocks, block_k, rate = (block_m, block_n), 2 * depth // itemsize, 2 * PEAK["half"] // itemsize * rate
+        tiles = tiles_of(M, N, batch, *blocks)
+        for stream, size in ((False, out_size), (True, 4)):
+            fits = (block_m + block_n) * 2 * depth * stages + block_m * block_n // pieces * size <= machine[1] - 1024
+            count = streamed(tiles, blocks, k, block_k, rate, itemsize, machine) if stream else cycles(tiles, blocks, k, rate, itemsize,
+                                                                                                     machine)
+            if fits and count is not None:
+                found.append((count, dict(kernel="persistent", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
+                                          num_stages=stages, PIECES=pieces, STREAM=stream)))
     return found
 
 
@@ -94,12 +109,17 @@ def gluon(M, N, k, batch, machine, itemsize=2, out_size=2):
     found = []
     for block_m, block_n, depth, warps, most, pieces, consumers, rate in GLUON:
         blocks, block_k, tiles = (block_m, block_n), 2 * depth // itemsize, tiles_of(M, N, batch, block_m, block_n)
-        leaving = 2 * consumers * block_m * block_n // pieces * out_size     # one in one piece may leave twice, before the activation too
-        stages = min(most, (machine[1] - 1024 - leaving) // ((block_m + block_n) * 2 * depth))
+        rate = 2 * PEAK["half"] // itemsize * rate
         start = START if consumers == 1 else START // 2 if tiles > machine[0] else 2 * START
-        cost = cycles(tiles, blocks, k, 2 * PEAK["half"] // itemsize * rate, itemsize, machine, start)
-        found.append((cost, dict(kernel="gluon", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, STAGES=stages,
-                                 PIECES=pieces, CONSUMERS=consumers)))
+        counts = [(cycles(tiles, blocks, k, rate, itemsize, machine, start), out_size, False)]
+        if consumers == 1:
+            counts.append((streamed(tiles, blocks, k, block_k, rate, itemsize, machine), 4, True))
+        for count, size, stream in counts:
+            leaving = 2 * consumers * block_m * block_n // pieces * size     # one in one piece may leave twice, before the activation too
+            stages = min(most, (machine[1] - 1024 - leaving) // ((block_m + block_n) * 2 * depth))
+            if count is not None:
+                found.append((count, dict(kernel="gluon", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
+                                          STAGES=stages, PIECES=pieces, CONSUMERS=consumers, STREAM=stream)))
     return found
 
 

@@ -71,20 +71,31 @@ def run_vector(p, splits, tensors, fused, options):
 
 
 def run_by_tma(kernel, p, tensors, fused, options):
-    """A persistent kernel: as many programs as multiprocessors."""
+    """A persistent kernel: as many programs as multiprocessors. With STREAM it leaves parts of tiles, which a second one adds up."""
     out, pre, a, b, c, alpha, beta = tensors
     block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
-    programs = min(choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n), sm_count())
+    tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n)
+    stream = options["STREAM"]
+    programs = min(tiles * cdiv(p.k, block_k) if stream else tiles, sm_count())
     if "a" in p.boxes["copied"]:
         a = along_k(a, *p.boxes["a"][1:], *p.a)
     if "b" in p.boxes["copied"]:
         b = along_k(b, *p.boxes["b"][1:], p.b[0], p.b[2], p.b[1])
-    boxes = (("out", block_m, block_n // options["PIECES"]), ("a", block_m, block_k), ("b", block_k, block_n))
-    boxes = {name: box(p.boxes[name], rows, columns) for name, rows, columns in boxes}
-    out, pre, a, b = [x if x is None else TensorDescriptor(x, *boxes[name]) for x, name in ((out, "out"), (pre, "out"), (a, "a"), (b, "b"))]
-    launch(kernel, (programs,), out, pre, a, b, c, p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, alpha, beta, TRANS_A=p.boxes["a"][0],
-           TRANS_B=p.boxes["b"][0], **_shared(p, p.boxes["a"][1], p.boxes["b"][1]), FORM=p.form, PROGRAMS=programs, GROUP_M=GROUP_M,
-           **fused, **options)
+    a, b = TensorDescriptor(a, *box(p.boxes["a"], block_m, block_k)), TensorDescriptor(b, *box(p.boxes["b"], block_k, block_n))
+    strides, sizes, scalars, leaving = (p.c[0][0], *p.c[1:]), (p.batch[0], p.M, p.N, p.k), (alpha, beta), block_n // options["PIECES"]
+    settled = dict(TRANS_A=p.boxes["a"][0], TRANS_B=p.boxes["b"][0], **_shared(p, p.boxes["a"][1], p.boxes["b"][1]), PROGRAMS=programs,
+                   GROUP_M=GROUP_M, **options)
+    if stream:
+        parts = empty((programs + tiles, block_m, block_n), types.float32, out.device)
+        launch(kernel, (programs,), TensorDescriptor(parts, (1, block_m, leaving)), None, a, b, None, 0, 0, 0, *sizes, None, None,
+               FORM=None, SLOPE=None, ACTIVATION=None, **settled)
+        rows = max(tile(4096, block_m * block_n) // block_n, 1)
+        launch(K.stream_sum_kernel, (tiles * block_m // rows,), out, pre, parts, c, p.out[0][0], *p.out[1:], *strides, p.M, p.N,
+               cdiv(p.k, block_k), tiles, *scalars, FORM=p.form, PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, GROUP_M=GROUP_M,
+               ROWS=rows, num_warps=8, **fused)
+        return
+    out, pre = [x if x is None else TensorDescriptor(x, *box(p.boxes["out"], block_m, leaving)) for x in (out, pre)]
+    launch(kernel, (programs,), out, pre, a, b, c, *strides, *sizes, *scalars, FORM=p.form, **fused, **settled)
 
 
 def _shared(p, a, b):

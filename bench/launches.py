@@ -1,0 +1,130 @@
+"""Every launch of a program, counted on a dry device: the bytes it must read and write, the operations it must do, and the time that takes
+at given rates. What a tensor argument holds is moved once, however often a kernel comes back to it."""
+import contextlib
+import types
+from collections import Counter
+from math import prod
+from threading import get_ident
+from typing import NamedTuple
+
+from tritorch.cuda import driver
+from tritorch.cuda.dry import DryDriver
+from tritorch.cuda.launch import TensorDescriptor
+from tritorch.cuda.trace import traces
+from tritorch.dispatch import Interpreter
+from tritorch.tensor import Tensor
+
+
+class Launch(NamedTuple):
+    """One launch: the operator that made it, the kernel, the bytes it moves, the operations of its products, and their rate's name."""
+
+    operator: str
+    kernel: str
+    sizes: str
+    nbytes: int
+    flops: int
+    rate: str
+
+    def seconds(self, rates):
+        """The time that it takes at least."""
+        return max(self.nbytes / rates["bytes"], self.flops / rates[self.rate] if self.flops else 0.0)
+
+
+class Account(Interpreter):
+    """While it is entered, `launches` fills. It stands where the record of a repeated call would: so every operator runs its
+    implementation, and every launch is met with its tensors."""
+
+    whole = reports = False
+
+    def __init__(self):
+        self.launches, self.last, self.operator, self.rows = [], None, "", None
+
+    def __call__(self, op, args, out):
+        self.operator, before, self.rows = op.__name__, self.operator, None
+        if hasattr(op, "writes"):                                        # tables of addresses: the tensors are met here
+            columns = [args[k] for k in op.columns if args[k] is not None]
+            self.rows = sum(x.numel() * x.dtype.itemsize for column in [*columns, *[args[k] or () for k in op.writes]] for x in column)
+        try:
+            return self.proceed(op, args, out)
+        finally:
+            self.operator = before
+
+    def made(self, storage):
+        """Temporary memory of a call, which does not matter here."""
+
+    def launched(self, start, grid, leaves, values):
+        name, places, settled = self.last
+        given = dict(zip(places, leaves))
+        tensors = {place: leaf for place, leaf in given.items() if isinstance(leaf, (Tensor, TensorDescriptor))}
+        sizes = {place: n for place, n in given.items() if place not in tensors}
+        nbytes, self.rows = sum(map(footprint, tensors.values())) if self.rows is None else self.rows, None
+        flops, rate = operations(name, tensors, sizes, settled)
+        largest = sorted(tensors.values(), key=footprint, reverse=True)[:2]
+        shown = ", ".join(f"{x.dtype.name.replace('float', 'f')}{list(x.shape)}" for x in largest)
+        self.launches.append(Launch(self.operator, name, shown, nbytes, flops, rate))
+
+    def load(self, kernel, signature, constexprs, *rest):
+        """What the driver is asked for. A name for each value of a launch, those in tuples with their place."""
+        places = []
+        for name, kind in signature.items():
+            if isinstance(kind, tuple):
+                places += [(name, k) for k, part in enumerate(kind) if part != "constexpr"]
+            elif kind != "constexpr":
+                places.append(name)
+        settled = {name: constexprs.get((k,)) for k, name in enumerate(signature)}
+        module, name = kernel.__module__.rpartition(".")[2], kernel.__name__
+
+        def launch(*args):
+            self.last = f"{module}.{name}", places, settled
+
+        return types.SimpleNamespace(launch=launch, info={})
+
+
+def footprint(x):
+    """Bytes of a tensor's elements that have memory of their own."""
+    x = x if isinstance(x, Tensor) else x.tensor
+    return prod(n for n, s in zip(x.shape, x.strides) if s) * x.dtype.itemsize
+
+
+def operations(name, tensors, sizes, settled):
+    """(operations of a kernel's products, the rate at which they go). A window on one side leaves half of an attention's scores."""
+    if name.startswith("matmul") and "K" in sizes:
+        return 2 * prod(sizes.get(n, 1) for n in ("BATCH", "M", "N", "K")) * sizes.get(("batches", 0), 1), "matmul"
+    if name.startswith("attention"):
+        queries, keys = [next(x.shape for place, x in tensors.items() if place.startswith(start)) for start in ("q_", "k_")]
+        products = 2 if "backward" not in name else 4 if "_kv" in name else 3
+        scores = prod(queries) * keys[-2] // (2 if settled.get("RIGHT") else 1)
+        return 2 * products * scores, "attention backward" if "backward" in name else "attention forward"
+    return 0, "bytes"
+
+
+@contextlib.contextmanager
+def accounting(arch=90):
+    """An Account of what this thread launches inside, on a dry device."""
+    device, account = DryDriver(arch), Account()
+    device.load = account.load
+    with driver.using(device), account:
+        traces[get_ident()] = account
+        try:
+            yield account
+        finally:
+            del traces[get_ident()]
+
+
+def table(launches, rates):
+    """Markdown: equal launches on one line, the longest first; products and attention apart from the rest."""
+    lines = []
+    for title, wanted in (("products and attention", True), ("everything else", False)):
+        some = [launch for launch in launches if bool(launch.flops) is wanted]
+        lines += ["", f"| {title} | launches | operator | largest operands | GB | TFLOP | ms at least |"]
+        lines.append("|---|---:|---|---|---:|---:|---:|")
+        for launch, count in sorted(Counter(some).items(), key=lambda item: -item[1] * item[0].seconds(rates)):
+            lines.append(line(launch.kernel, launch.operator, launch.sizes, [launch] * count, rates))
+        lines.append(line("sum", "", "", some, rates))
+    return "\n".join([*lines[1:], "", line("all launches", "", "", launches, rates)])
+
+
+def line(title, operator, sizes, some, rates):
+    nbytes, flops = sum(x.nbytes for x in some), sum(x.flops for x in some)
+    ms = 1e3 * sum(x.seconds(rates) for x in some)
+    return f"| {title} | {len(some)} | {operator} | {sizes} | {nbytes / 1e9:.3f} | {flops / 1e12:.2f} | {ms:.3f} |"
