@@ -98,6 +98,14 @@ HOSTILE = {
     "view of bools": rebuilt({"__metadata__": plan({"tensor": 0}, [["a", ["BOOL", [1], [1], 0]]]), "a": entry()}, b"\7" * 8),
     "integer that wants a gradient": rebuilt({"__metadata__": plan({"tensor": 0, "requires_grad": True}, [["a", None]]),
                                               "a": entry("I64", (1,))}, EIGHT),
+    "array of a number": rebuilt({"__metadata__": plan({"ndarray": 1})}),
+    "array of objects": rebuilt({"__metadata__": plan({"ndarray": ["|O", [1], {"tensor": 0}]}, [["a", None]]), "a": entry()}, EIGHT),
+    "array of another type": rebuilt({"__metadata__": plan({"ndarray": ["<i4", [2], {"tensor": 0}]}, [["a", None]]), "a": entry()}, EIGHT),
+    "array of another size": rebuilt({"__metadata__": plan({"ndarray": ["<f4", [3], {"tensor": 0}]}, [["a", None]]), "a": entry()}, EIGHT),
+    "array of odd bytes": rebuilt({"__metadata__": plan({"ndarray": ["<u4", [1], {"tensor": 0}]}, [["a", None]]),
+                                   "a": entry("U8", (5,), (0, 5))}, b"12345"),
+    "array that is a parameter": rebuilt({"__metadata__": plan({"ndarray": ["<f4", [2], {"tensor": 0, "parameter": True}]}, [["a", None]]),
+                                          "a": entry()}, EIGHT),
     "unknown flag": rebuilt({"__metadata__": plan({"tensor": 0, "hook": True}, [["a", None]]), "a": entry()}, EIGHT),
 }
 

@@ -2,8 +2,9 @@
 
 The file is a safetensors file. Tensors are entries named after their path in the object; the object itself is JSON in the metadata
 under "tritorch", where [..] is a list, {"tensor": i} the i-th tensor, and {"dict": [[key, value], ..]}, {"tuple": [..]} and so on the
-other types. Tensors that share memory share an entry, a run of elements, and come back as views of one memory. A tensor on its own
-is written contiguous. Any safetensors reader can read the tensors; `load` reads any safetensors file as a flat dictionary.
+other types; a numpy array is the tensor of its memory with the array's own dtype and shape. Tensors that share memory share an entry, a run
+of elements, and come back as views of one memory. A tensor on its own is written contiguous. Any safetensors reader can read the tensors;
+`load` reads any safetensors file as a flat dictionary.
 """
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import numpy as np
 from tritorch.device import as_device, cpu, device
 from tritorch.dtype import ALL, dtype, uint8
 from tritorch.errors import check, sentence
+from tritorch.interop import from_numpy
 from tritorch.nn.parameter import Parameter
 from tritorch.safetensors import DTYPES, NAMES, FileFormatError, Reader, is_count, need, parse, write
 from tritorch.shape import Size
@@ -26,14 +28,16 @@ VERSION = 1
 MAX_DEPTH = 200
 MAPPINGS = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter"}
 SEQUENCES = {tuple: "tuple", set: "set", frozenset: "frozenset", Size: "Size"}
+NUMPY = {kind.numpy for kind in ALL if kind.numpy.kind in "biuf"}           # the types that numpy itself and tensors both have
 BUILDERS = {"tuple": tuple, "set": set, "frozenset": frozenset, "Size": Size, "dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 
 
 def save(obj, f):
     """Write an object to a path or a binary file.
 
-    `obj`: tensors, None, bools, numbers, strings, bytes, dtypes, devices and Sizes, in dicts, OrderedDicts, Counters, lists, tuples and
-    sets, to any depth up to 200. Others raise TypeError, cycles ValueError. A path is replaced at once when all is written.
+    `obj`: tensors, None, bools, numbers, strings, bytes, dtypes, devices, Sizes, numpy's arrays and numbers, in dicts, OrderedDicts,
+    Counters, lists, tuples and sets, to any depth up to 200. Others raise TypeError, cycles ValueError. A path is replaced at once when
+    all is written.
 
     >>> import os, tempfile, tritorch as torch
     >>> path = os.path.join(tempfile.mkdtemp(), "checkpoint")
@@ -78,6 +82,8 @@ class Encoder:
             return {kind.__name__: base64.b64encode(obj).decode()}
         if kind is complex:
             return {"complex": [self.encode(obj.real, path, depth), self.encode(obj.imag, path, depth)]}
+        if isinstance(obj, (np.ndarray, np.generic)) and plain(obj.dtype):
+            return self.encode_array(obj, path)
         way_out = "its state_dict()" if hasattr(obj, "state_dict") else "tensors, numbers, strings, and containers of them"
         got = f"{kind.__name__} at {path or 'the top'}"
         raise TypeError(sentence("save", "values that a file without code can hold", got, use=way_out))
@@ -87,6 +93,14 @@ class Encoder:
             return {MAPPINGS[kind]: [[self.encode(k, path, depth), self.encode(v, joined(path, k), depth)] for k, v in obj.items()]}
         items = [self.encode(v, joined(path, i), depth) for i, v in enumerate(obj)]
         return items if kind is list else {SEQUENCES[kind]: items}
+
+    def encode_array(self, x, path):
+        array = np.ascontiguousarray(x)
+        if array.dtype not in NUMPY:
+            array = array.reshape(-1).view(np.uint8)                   # a type that no tensor has: its bytes
+        array = array if array.flags.writeable else array.copy()
+        kind = "ndarray" if isinstance(x, np.ndarray) else "number"
+        return {kind: [x.dtype.str, list(x.shape), self.encode_tensor(from_numpy(array), path)]}
 
     def encode_tensor(self, x, path):
         found = self.index.get(id(x))
@@ -121,6 +135,11 @@ class Encoder:
                 t = self.tensors[i]
                 places[i] = [name, [NAMES[t.dtype], list(t.shape), list(t.strides), t.offset - first // t.itemsize]]
         return out, places
+
+
+def plain(kind):
+    """Whether a numpy dtype is a number that means the same on every machine."""
+    return kind.kind in "biu" or kind.kind == "f" and kind.itemsize <= 8 or kind.kind == "c" and kind.itemsize <= 16
 
 
 def joined(path, key):
@@ -227,6 +246,8 @@ class Decoder:
             return self.decode_tensor(node)
         need(len(node) == 1, "one type for a value", list(node))
         value = node[kind]
+        if kind in ("ndarray", "number"):
+            return self.decode_array(kind, value)
         if kind in BUILDERS:
             need(type(value) is list, f"a list in {kind}", value)
             items = [self.decode(v, depth + 1) for v in value]
@@ -252,6 +273,28 @@ class Decoder:
             need(kind.is_floating_point or not any(node[f] for f in flags), "a gradient of a floating tensor", name)
             self.tensors[i] = i if self.memory is None else self.tensor(i, node)
         return self.tensors[i]
+
+    def decode_array(self, kind, value):
+        good = type(value) is list and len(value) == 3 and type(value[0]) is str and type(value[2]) is dict
+        need(good, f"dtype, shape and memory in {kind}", value)
+        name, shape, node = value
+        try:
+            own = np.dtype(name)
+        except TypeError:
+            own = None
+        need(own is not None and plain(own), f"the name of a number's dtype in {kind}", name)
+        need(type(shape) is list and all(map(is_count, shape)) and len(shape) <= 64, f"a shape in {kind}", shape)
+        need(node.keys() == {"tensor"}, f"a tensor in {kind}", node)
+        i = self.decode_tensor(node)
+        entry, view = self.places[node["tensor"]]
+        memory = DTYPES[view[0]] if view else self.kinds[entry]
+        need(memory.numpy == own or memory is uint8 and own.kind != "b", f"memory of dtype {name} in {kind}", memory)
+        if self.memory is None:
+            return None
+        array = np.ascontiguousarray(i.cpu().array).reshape(-1)
+        need(array.nbytes == math.prod(shape) * own.itemsize, f"{math.prod(shape)} elements in {kind}", f"{array.nbytes} bytes")
+        array = array.view(own).reshape(shape).copy()
+        return array if kind == "ndarray" else array[()]
 
     def tensor(self, i, node):
         name, view = self.places[i]

@@ -7,6 +7,7 @@ from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import attention_cpu, attention_cuda
+from tritorch.ops.attention_backends import backends
 from tritorch.ops.compare import where
 from tritorch.ops.create import arange
 from tritorch.ops.draws import place
@@ -50,6 +51,9 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     window = (None, 0) if is_causal else EVERYWHERE
     if window_size != (-1, -1):
         window = window_of(name, window_size, is_causal)
+    if backends.plain():
+        out = plain_attention(query, key, value, attn_mask, alibi_slopes, window, scale, (dropout_p, seed, offset), base)
+        return out if lead is None else out.reshape(*lead, *out.shape[-2:])
     out = attention(query, key, value, attn_mask, alibi_slopes, None, None, None, window, scale, (dropout_p, seed, offset), base)[0]
     return out if lead is None else out.reshape(*lead, *out.shape[-2:])
 
@@ -233,8 +237,16 @@ def attention_backward_formula(g, query, key, value, attn_mask, alibi_slopes, ou
 
 def weights_and_slopes(g, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, window, scale, dropout, base):
     """The weights that met value, and the gradient of the scores, both (B, H, L, S), in operators that can be differentiated."""
-    group = query.shape[1] // max(key.shape[1], 1)
-    scores = (query @ repeated(key, group).mT) * scale
+    p, keep = weights_and_keep(query, key, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, window, scale, dropout, base)
+    slopes, weights = g @ repeated(value, query.shape[1] // max(key.shape[1], 1)).mT, p
+    if keep is not None:
+        slopes, weights = slopes * keep, p * keep
+    return weights, p * (slopes - (p * slopes).sum(-1, keepdim=True))
+
+
+def weights_and_keep(query, key, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, window, scale, dropout, base):
+    """The weights before dropout and the factors of dropout (None without), both (B, H, L, S)."""
+    scores = (query @ repeated(key, query.shape[1] // max(key.shape[1], 1)).mT) * scale
     away, seen = diagonals(query, key, cu_seq_q, cu_seq_k)
     if alibi_slopes is not None:
         scores = scores - alibi_slopes.to(scores.dtype).unsqueeze(-1).unsqueeze(-1) * away.abs()
@@ -245,16 +257,17 @@ def weights_and_slopes(g, query, key, value, attn_mask, alibi_slopes, cu_seq_q, 
             seen = within(bound) if seen is None else seen & within(bound)
     if seen is not None:
         scores = where(seen, scores, -math.inf)
+    p = scores
     if scores.shape[-1]:
         blind = scores.detach().amax(-1, keepdim=True) == -math.inf      # rows that see no key: weights of 0, not NaN
         p = where(blind, 0.0, where(blind, 0.0, scores).softmax(-1))
-    else:
-        p = scores
-    slopes, weights = g @ repeated(value, group).mT, p
-    if dropout[0]:
-        keep = attention_keep(scores.detach(), *dropout, base)
-        slopes, weights = slopes * keep, p * keep
-    return weights, p * (slopes - (p * slopes).sum(-1, keepdim=True))
+    return p, attention_keep(scores.detach(), *dropout, base) if dropout[0] else None
+
+
+def plain_attention(query, key, value, attn_mask, alibi_slopes, window, scale, dropout, base):
+    """The result of `attention` by products and softmax, with the scores stored: what SDPBackend.MATH asks for."""
+    p, keep = weights_and_keep(query, key, attn_mask, alibi_slopes, None, None, window, scale, dropout, base)
+    return (p if keep is None else p * keep) @ repeated(value, query.shape[1] // max(value.shape[1], 1))
 
 
 def diagonals(query, key, cu_seq_q, cu_seq_k):

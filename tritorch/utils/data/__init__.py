@@ -1,5 +1,6 @@
 """Datasets, samplers and DataLoader, under the names of torch.utils.data."""
 from tritorch.utils.data.collate import default_collate, default_convert
+from tritorch.utils.data.dataloader import DataLoader
 from tritorch.utils.data.dataset import (
     ChainDataset,
     ConcatDataset,
@@ -10,10 +11,9 @@ from tritorch.utils.data.dataset import (
     TensorDataset,
     random_split,
 )
-from tritorch.utils.data.loader import DataLoader
+from tritorch.utils.data.distributed import DistributedSampler
 from tritorch.utils.data.sampler import (
     BatchSampler,
-    DistributedSampler,
     RandomSampler,
     Sampler,
     SequentialSampler,

@@ -1,0 +1,6 @@
+"""oneDNN is not used."""
+
+
+def is_available():
+    """Always False."""
+    return False

@@ -1,0 +1,6 @@
+"""OpenMP is not used."""
+
+
+def is_available():
+    """Always False."""
+    return False
