@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PUBLIC = ["tritorch", *["tritorch." + name for name in (
-    "amp", "autograd", "cuda", "func", "nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "random", "testing",
+    "accelerator", "amp", "autograd", "backends", "backends.cuda", "backends.cudnn", "cuda", "func", "nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "random", "testing",
     "utils.data")]]
 
 

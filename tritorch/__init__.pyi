@@ -1,16 +1,29 @@
 """Written by python -m tritorch.testing.stubs from the running package; do not edit."""
 import builtins
 from typing import Any
+from tritorch.typed import BFloat16Tensor as BFloat16Tensor
+from tritorch.typed import BoolTensor as BoolTensor
+from tritorch.typed import ByteTensor as ByteTensor
+from tritorch.typed import CharTensor as CharTensor
+from tritorch.typed import DoubleTensor as DoubleTensor
+from tritorch.typed import FloatTensor as FloatTensor
 from tritorch.generator import Generator as Generator
+from tritorch.typed import HalfTensor as HalfTensor
+from tritorch.typed import IntTensor as IntTensor
+from tritorch.typed import LongTensor as LongTensor
 from tritorch.errors import OutOfMemoryError as OutOfMemoryError
+from tritorch.typed import ShortTensor as ShortTensor
 from tritorch.shape import Size as Size
 from tritorch.tensor import Tensor as Tensor
+from tritorch import accelerator as accelerator
 from tritorch import amp as amp
 from tritorch.amp.autocast_mode import autocast as autocast
 from tritorch import autograd as autograd
+from tritorch import backends as backends
 from tritorch import compiler as compiler
 from tritorch import cpu as cpu
 from tritorch import cuda as cuda
+from tritorch import determinism as determinism
 from tritorch.device import device as device
 from tritorch import dispatch as dispatch
 from tritorch import dlpack as dlpack
@@ -43,7 +56,10 @@ from tritorch import shape as shape
 from tritorch import storage as storage
 from tritorch import surface as surface
 from tritorch import testing as testing
+from tritorch import threads as threads
+from tritorch import typed as typed
 from tritorch import utils as utils
+from tritorch import version as version
 from tritorch import warmup as warmup
 
 bfloat16: dtype
@@ -156,6 +172,9 @@ def arctan2(input, other) -> Tensor:
     ...
 def arctanh(input) -> Tensor:
     """The inverse hyperbolic tangent."""
+    ...
+def are_deterministic_algorithms_enabled() -> Any:
+    """What `use_deterministic_algorithms` was told."""
     ...
 def argmax(input, dim=..., keepdim=...) -> Tensor:
     """Index of the first largest element along `dim`, or in the flattened tensor."""
@@ -522,6 +541,9 @@ def get_default_dtype() -> Any:
     ...
 def get_float32_matmul_precision() -> Any:
     """The precision that `set_float32_matmul_precision` chose."""
+    ...
+def get_num_threads() -> Any:
+    """The threads of a matrix product on the CPU; the number of processors where threadpoolctl is not installed."""
     ...
 def get_printoptions() -> Any:
     """The options of `set_printoptions`, as a dictionary."""
@@ -997,6 +1019,9 @@ def set_default_dtype(d) -> Any:
 def set_float32_matmul_precision(precision) -> Any:
     """Choose how float32 matrix products, convolutions and attention multiply on a GPU; sums are kept in float32."""
     ...
+def set_num_threads(n) -> Any:
+    """Have matrix products on the CPU use n threads; it takes the package threadpoolctl, and warns without it."""
+    ...
 def set_printoptions(precision=..., threshold=..., edgeitems=..., linewidth=..., profile=..., sci_mode=...) -> Any:
     """Set how tensors are printed: digits, the size from which only edges are shown, how many of them, the line width."""
     ...
@@ -1153,6 +1178,9 @@ def unravel_index(indices, shape) -> Any:
 def unsqueeze(input, dim) -> Tensor:
     """A new dim of size 1 at `dim`."""
     ...
+def use_deterministic_algorithms(mode, *, warn_only=...) -> Any:
+    """Ask for deterministic algorithms. No operator chooses another: no result depends on the order in which a GPU's threads run."""
+    ...
 def vander(x, N=..., increasing=...) -> Any:
     """The powers of the elements of a vector as columns: x^(N-1) … x^0, or the other way round."""
     ...
@@ -1167,6 +1195,9 @@ def vdot(input, other, *, out=...) -> Any:
     ...
 def view_as(input, other) -> Any:
     """A view with the shape of `other`."""
+    ...
+def vmap(func, in_dims=..., out_dims=..., randomness=..., *, chunk_size=...) -> Any:
+    """`func` over the dim `in_dims` of its arguments (None: the same for all), its results stacked along `out_dims`."""
     ...
 def vsplit(input, indices_or_sections) -> Any:
     """Equal parts, or parts cut at indices, along dim 0."""

@@ -963,6 +963,7 @@ class Tensor:
         ...
     is_leaf: Any
     is_meta: Any
+    is_mps: Any
     is_nested: Any
     def is_nonzero(input) -> Any:
         """Whether the one element is not zero."""
@@ -981,6 +982,8 @@ class Tensor:
         """Whether the dtype has negative values."""
         ...
     is_sparse: Any
+    is_xla: Any
+    is_xpu: Any
     def isclose(input, other, rtol=..., atol=..., equal_nan=...) -> Any:
         """|input - other| ≤ atol + rtol · |other|, elementwise; infinities are close to themselves."""
         ...
