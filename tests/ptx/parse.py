@@ -225,9 +225,8 @@ class _Body:
 
     def _address(self, text):
         place, *rest = _split(text)
-        base, sign, offset = re.match(r"\s*([^+\s-]+)\s*([+-]?)\s*(\w*)\s*$", place).groups()
-        distance = int(offset, 0) if offset else 0
-        return Address(self._operand(base), -distance if sign == "-" else distance, tuple(self._operand(word) for word in rest))
+        base, offset = re.match(r"\s*([^+\s-]+)\s*\+?\s*(-?\w*)\s*$", place).groups()
+        return Address(self._operand(base), int(offset or "0", 0), tuple(self._operand(word) for word in rest))
 
     def _resolve(self):
         for label in self.wanted:
