@@ -140,7 +140,7 @@ def test_schedules_and_optimizers_that_count_on_the_host_stay_eager(cuda):
             step(torch.ones(1, 2, device=cuda))
         return model.weight.tolist()
 
-    for make, inside in [(torch.optim.SGD, True), (torch.optim.RMSprop, False), (torch.optim.NAdam, False)]:
+    for make, inside in [(torch.optim.SGD, True), (torch.optim.Adafactor, False), (torch.optim.Muon, False)]:
         expected = train(lambda f: f, make, inside)
         with pytest.warns(UserWarning, match="step at .*on the host|step at .*that the host"):
             assert train(torch.compile, make, inside) == expected
@@ -148,7 +148,7 @@ def test_schedules_and_optimizers_that_count_on_the_host_stay_eager(cuda):
 
 def test_grad_scaler_with_an_optimizer_that_asks_the_host(cuda):
     weight = nn.Parameter(torch.ones(2, device=cuda))
-    optimizer, scaler = torch.optim.SGD([weight], lr=1.0), torch.amp.GradScaler("cuda", init_scale=4.0)
+    optimizer, scaler = torch.optim.Adafactor([weight]), torch.amp.GradScaler("cuda", init_scale=4.0)
 
     @torch.compile
     def step(x):
@@ -160,7 +160,7 @@ def test_grad_scaler_with_an_optimizer_that_asks_the_host(cuda):
     with pytest.warns(UserWarning, match="step at .*copy to the host"):
         for k in range(3):
             step(torch.full((2,), float("inf") if k == 1 else 1.0, device=cuda))
-    assert weight.tolist() == [-1, -1] and scaler.get_scale() == 2
+    assert optimizer.state[weight]["step"].item() == 2 and scaler.get_scale() == 2 and weight.isfinite().all().item()
 
 
 def test_memory_that_the_call_before_made(cuda):

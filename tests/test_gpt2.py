@@ -115,7 +115,7 @@ def test_gradients_accumulate_in_place(cuda):
 def test_a_step_asks_the_driver_for_nothing_and_updates_in_few_launches():
     pytest.importorskip("triton")
     found = gpt2.counted(dataclasses.replace(TINY, fused=True), 2, steps=2)
-    assert found["allocations"] == 0 and found["launches"]["optimize.adam_kernel"] == 2 and found["seconds"] > 0
+    assert found["allocations"] == 0 and found["launches"]["optimize.update_kernel"] == 2 and found["seconds"] > 0
 
 
 def test_the_memory_plan_is_what_is_counted():

@@ -35,125 +35,89 @@ def wide(x):
 
 
 @triton.jit
-def number(x, POINTER: tl.constexpr):
-    """A number that is given, or lies in device memory."""
-    if POINTER:
-        return tl.load(x)
-    else:
-        return x
-
-
-@triton.jit
 def store(ptr, value, mask):
     tl.store(ptr, value.to(ptr.dtype.element_ty), mask=mask)
 
 
 # ------------------------------------------------------------------ optimizers
 @triton.jit
-def gradient(g_ptr, p, i, mask, weight_decay, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr):
-    """The gradient to descend along, with the one of weight_decay / 2 · p² in it."""
-    g = wide(tl.load(g_ptr + i, mask=mask))
+def advance_kernel(coefficients_ptr, table_ptr, COUNT, found_inf_ptr, lr, constants, COUNTER: tl.constexpr, MORE: tl.constexpr,
+                   LR_POINTER: tl.constexpr):
+    """Count a step of each tensor, unless *found_inf_ptr is 1, and note its coefficients, one program a tensor. The table has the
+    addresses of float32 numbers: the steps, then the 0, 1 or 2 columns of MORE."""
+    if found_inf_ptr is not None:
+        if tl.load(found_inf_ptr) != 0:
+            return
+    k = tl.program_id(0)
+    t_ptr = tl.load(table_ptr + k).to(tl.pointer_type(tl.float32))
+    u_ptr = tl.load(table_ptr + (COUNT if MORE > 0 else 0) + k).to(tl.pointer_type(tl.float32))
+    v_ptr = tl.load(table_ptr + (2 * COUNT if MORE > 1 else 0) + k).to(tl.pointer_type(tl.float32))
+    t = tl.load(t_ptr) + 1
+    if LR_POINTER:
+        lr = tl.load(lr).to(tl.float64)
+    c0, c1, c2, u, v = COUNTER(t.to(tl.float64), tl.load(u_ptr).to(tl.float64), tl.load(v_ptr).to(tl.float64), lr, constants)
+    tl.store(t_ptr, t)
+    if MORE > 0:
+        tl.store(u_ptr, u.to(tl.float32))
+    if MORE > 1:
+        tl.store(v_ptr, v.to(tl.float32))
+    tl.store(coefficients_ptr + 3 * k, c0)
+    tl.store(coefficients_ptr + 3 * k + 1, c1)
+    tl.store(coefficients_ptr + 3 * k + 2, c2)
+
+
+@triton.jit
+def update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, mask, lr, weight_decay, c0, c1, c2, numbers, RULE: tl.constexpr,
+                 KIND: tl.constexpr, STATES: tl.constexpr, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr):
+    p, g = wide(tl.load(p_ptr + i, mask=mask)), wide(tl.load(g_ptr + i, mask=mask))
+    x, y, z = p, p, p
+    if STATES > 0 and KIND != "first":
+        x = wide(tl.load(x_ptr + i, mask=mask))
+    if STATES > 1:
+        y = wide(tl.load(y_ptr + i, mask=mask))
+    if STATES > 2:
+        z = wide(tl.load(z_ptr + i, mask=mask))
     if MAXIMIZE:
         g = -g
-    if DECAY:
+    if DECAY == "gradient":
         g += weight_decay * p
-    return g
-
-
-@triton.jit
-def sgd_block(p_ptr, g_ptr, m_ptr, i, mask, lr, momentum, intake, weight_decay,
-              MOMENTUM: tl.constexpr, FIRST: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr):
-    p = wide(tl.load(p_ptr + i, mask=mask))
-    g = gradient(g_ptr, p, i, mask, weight_decay, MAXIMIZE, DECAY)
-    if MOMENTUM:
-        if FIRST:
-            m = g
-        else:
-            m = momentum * wide(tl.load(m_ptr + i, mask=mask)) + intake * g
-        store(m_ptr + i, m, mask)
-        if NESTEROV:
-            g += momentum * m
-        else:
-            g = m
-    store(p_ptr + i, p - lr * g, mask)
-
-
-@triton.jit
-def sgd_kernel(table_ptr, plan_ptr, like_ptr, COUNT, lr, momentum, intake, weight_decay, MOMENTUM: tl.constexpr, FIRST: tl.constexpr,
-               NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr, LR_POINTER: tl.constexpr, ALIGNED: tl.constexpr,
-               BLOCK: tl.constexpr):
-    t, first, size = task(plan_ptr, BLOCK)
-    i = first + tl.arange(0, BLOCK)
-    lr = number(lr, LR_POINTER)
-    p_ptr, g_ptr = column(table_ptr, like_ptr, 0, t, COUNT, ALIGNED), column(table_ptr, like_ptr, 1, t, COUNT, ALIGNED)
-    if MOMENTUM:
-        m_ptr = column(table_ptr, like_ptr, 2, t, COUNT, ALIGNED)
-    else:
-        m_ptr = p_ptr
-    if first + BLOCK <= size:
-        sgd_block(p_ptr, g_ptr, m_ptr, i, None, lr, momentum, intake, weight_decay, MOMENTUM, FIRST, NESTEROV, MAXIMIZE, DECAY)
-    else:
-        sgd_block(p_ptr, g_ptr, m_ptr, i, i < size, lr, momentum, intake, weight_decay, MOMENTUM, FIRST, NESTEROV, MAXIMIZE, DECAY)
-
-
-@triton.jit
-def adam_block(p_ptr, g_ptr, m_ptr, v_ptr, top_ptr, i, mask, lr, beta2, rest1, rest2, eps, weight_decay, correction1,
-               root_correction2, AMSGRAD: tl.constexpr, DECOUPLED: tl.constexpr, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr):
-    p = wide(tl.load(p_ptr + i, mask=mask))
-    g = gradient(g_ptr, p, i, mask, weight_decay, MAXIMIZE, DECAY and not DECOUPLED)
-    m = wide(tl.load(m_ptr + i, mask=mask))
-    m += rest1 * (g - m)
-    v = beta2 * wide(tl.load(v_ptr + i, mask=mask)) + rest2 * g * g
-    store(m_ptr + i, m, mask)
-    store(v_ptr + i, v, mask)
-    if AMSGRAD:
-        top = wide(tl.load(top_ptr + i, mask=mask))
-        v = tl.where((v > top) | (v != v), v, top)
-        store(top_ptr + i, v, mask)
-    if DECAY and DECOUPLED:
+    elif DECAY == "parameter":
         p *= 1 - lr * weight_decay
-    root = tl.sqrt(v) if v.dtype == tl.float64 else tl.sqrt_rn(v)
-    store(p_ptr + i, p - lr / correction1 * (m / (root / root_correction2 + eps)), mask)
+    p, x, y, z = RULE(p, g, x, y, z, lr, c0, c1, c2, numbers, KIND)
+    store(p_ptr + i, p, mask)
+    if STATES > 0:
+        store(x_ptr + i, x, mask)
+    if STATES > 1:
+        store(y_ptr + i, y, mask)
+    if STATES > 2:
+        store(z_ptr + i, z, mask)
 
 
 @triton.jit
-def adam_kernel(table_ptr, plan_ptr, like_ptr, COUNT, found_inf_ptr, lr, beta2, rest1, rest2, eps, weight_decay, correction1,
-                root_correction2, log_beta1, log_beta2, AMSGRAD: tl.constexpr, DECOUPLED: tl.constexpr, MAXIMIZE: tl.constexpr,
-                DECAY: tl.constexpr, STEPS: tl.constexpr, LR_POINTER: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
-    """`rest1` and `rest2` are 1 - beta, which float32 numbers near 1 do not give. STEPS: the number of steps of each tensor lies in
-    device memory, a last column of pointers to float32."""
+def update_kernel(table_ptr, plan_ptr, like_ptr, COUNT, coefficients_ptr, found_inf_ptr, lr, weight_decay, c0, c1, c2, numbers,
+                  RULE: tl.constexpr, KIND: tl.constexpr, STATES: tl.constexpr, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr,
+                  LR_POINTER: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+    """A step of the optimizer RULE (see optimizers.py): the lists are parameters, gradients and STATES more. The coefficients of each
+    tensor are what advance_kernel noted, or c0, c1, c2 for all. DECAY: weight_decay goes to the "gradient" or the "parameter"."""
     if found_inf_ptr is not None:
         if tl.load(found_inf_ptr) != 0:
             return
     t, first, size = task(plan_ptr, BLOCK)
     i = first + tl.arange(0, BLOCK)
-    lr = number(lr, LR_POINTER)
+    if LR_POINTER:
+        lr = tl.load(lr)
+    if coefficients_ptr is not None:
+        c0, c1 = tl.load(coefficients_ptr + 3 * t), tl.load(coefficients_ptr + 3 * t + 1)
+        c2 = tl.load(coefficients_ptr + 3 * t + 2)
     p_ptr, g_ptr = column(table_ptr, like_ptr, 0, t, COUNT, ALIGNED), column(table_ptr, like_ptr, 1, t, COUNT, ALIGNED)
-    m_ptr, v_ptr = column(table_ptr, like_ptr, 2, t, COUNT, ALIGNED), column(table_ptr, like_ptr, 3, t, COUNT, ALIGNED)
-    if AMSGRAD:
-        top_ptr = column(table_ptr, like_ptr, 4, t, COUNT, ALIGNED)
-    else:
-        top_ptr = v_ptr
-    if STEPS:
-        step = tl.load(tl.load(table_ptr + (5 if AMSGRAD else 4) * COUNT + t).to(tl.pointer_type(tl.float32)))
-        correction1 = -libdevice.expm1(step.to(log_beta1.dtype) * log_beta1)   # 1 - beta1 ** step, without the cancellation
-        root_correction2 = tl.sqrt(-libdevice.expm1(step.to(log_beta2.dtype) * log_beta2))
+    x_ptr = column(table_ptr, like_ptr, 2 if STATES > 0 else 0, t, COUNT, ALIGNED)
+    y_ptr = column(table_ptr, like_ptr, 3 if STATES > 1 else 0, t, COUNT, ALIGNED)
+    z_ptr = column(table_ptr, like_ptr, 4 if STATES > 2 else 0, t, COUNT, ALIGNED)
     if first + BLOCK <= size:
-        adam_block(p_ptr, g_ptr, m_ptr, v_ptr, top_ptr, i, None, lr, beta2, rest1, rest2, eps, weight_decay, correction1, root_correction2,
-                   AMSGRAD, DECOUPLED, MAXIMIZE, DECAY)
+        update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, None, lr, weight_decay, c0, c1, c2, numbers, RULE, KIND, STATES, MAXIMIZE, DECAY)
     else:
-        adam_block(p_ptr, g_ptr, m_ptr, v_ptr, top_ptr, i, i < size, lr, beta2, rest1, rest2, eps, weight_decay, correction1,
-                   root_correction2, AMSGRAD, DECOUPLED, MAXIMIZE, DECAY)
-
-
-@triton.jit
-def advance_kernel(table_ptr, found_inf_ptr):
-    """Add 1 to float32 numbers that lie anywhere, one a program, unless *found_inf_ptr is 1."""
-    ptr = tl.load(table_ptr + tl.program_id(0)).to(tl.pointer_type(tl.float32))
-    one = 1.0
-    if found_inf_ptr is not None:
-        one -= tl.load(found_inf_ptr)
-    tl.store(ptr, tl.load(ptr) + one)
+        update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, i < size, lr, weight_decay, c0, c1, c2, numbers, RULE, KIND, STATES, MAXIMIZE,
+                     DECAY)
 
 
 # ------------------------------------------------------------------ gradients

@@ -1,155 +1,102 @@
-"""What a training step does to all parameters at once: the updates of SGD and Adam, norm, clipping and unscaling of gradients.
+"""What a training step does to all parameters at once: the updates of the optimizers, norm, clipping and unscaling of gradients.
 
 Each takes lists of tensors and writes them in place (see `tritorch.ops.multitensor`). Half types compute in float32.
 """
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.errors import check
+from tritorch.ops import update_rules
 from tritorch.ops.elementwise import as_number
 from tritorch.ops.multitensor import addresses, chunks, launch_rows, multi_tensor, programs, scratch
 from tritorch.tensor import Tensor, empty
 
-K = kernels("optimize")
+K, OPTIMIZERS = kernels("optimize"), kernels("optimizers")
 NORM_BLOCK = 8192                                                        # elements of a program that only reads
 
 
-def _same_lengths(name, *lists):
-    check(len({len(x) for x in lists if x is not None}) <= 1, name, "lists of one length", [len(x) for x in lists if x is not None])
+# ------------------------------------------------------------------ optimizers
+class Recipe(NamedTuple):
+    """What an optimizer does to every element: a rule and a counter of update_rules.py with their numbers."""
+
+    rule: str
+    numbers: tuple
+    kind: str = "plain"
+    counter: str = "plain_counter"
+    constants: tuple = ()
+    weight_decay: float = 0.0
+    decay: str = "none"
+    """Where weight_decay goes: "none", into the "gradient", or off the "parameter"."""
+    maximize: bool = False
 
 
-def _numbers(like, *values):
-    """Numbers as kernel arguments for tensors such as `like`."""
-    return [as_number(v, like.dtype.compute) for v in values]
+@multi_tensor("params grads x y z", writes="params x y z steps u v")
+def update(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf):
+    """One step of an optimizer.
 
-
-# ------------------------------------------------------------------ SGD
-@multi_tensor("params grads momentum_buffers", writes="params momentum_buffers")
-def sgd(params, grads, momentum_buffers, first, lr, momentum, dampening, weight_decay, nesterov, maximize):
-    """One step of SGD. `momentum_buffers` is None where momentum is 0; with `first` they are set, not read.
-
-    g ← ±g + λp;  b ← μb + (1 − τ)g, at first g;  p ← p − γ·(g + μb if nesterov, else b)
+    `x`, `y`, `z` are lists of what it remembers of the elements, or None. `coefficients` are those of the step, from the recipe's counter;
+    where they are None, `steps`, `u` and `v` are lists of float32 scalars beside the parameters, or None, and the step is counted there.
+    With `found_inf`, a float32 tensor, nothing happens where it is not 0.
     """
-    _same_lengths("sgd", params, grads, momentum_buffers)
+    lists = [c for c in (params, grads, x, y, z, steps, u, v) if c is not None]
+    check(len({len(c) for c in lists}) == 1, recipe.rule, "lists of one length", [len(c) for c in lists])
 
 
-@sgd.impl("cpu")
-def sgd_cpu(params, grads, momentum_buffers, first, lr, momentum, dampening, weight_decay, nesterov, maximize):
-    columns = [params, grads] if momentum_buffers is None else [params, momentum_buffers, grads]
-    spare, other = scratch(2, params[0])
-    lr = float(lr)
-    for p, *buffer, g in chunks(*columns, written=len(columns) - 1):
-        a, b = spare[:p.size], other[:p.size]
-        if maximize:
-            g = np.negative(g, out=a)
-        if weight_decay:
-            g = np.add(g, np.multiply(p, weight_decay, out=b), out=a)
-        if buffer:
-            m = buffer[0]
-            if first:
-                m[...] = g
-            else:
-                m *= momentum
-                m += np.multiply(g, 1 - dampening, out=b)
-            g = np.add(g, np.multiply(m, momentum, out=b), out=a) if nesterov else m
-        p -= np.multiply(g, lr, out=b)
-
-
-@sgd.impl("cuda")
-def sgd_cuda(params, grads, momentum_buffers, first, lr, momentum, dampening, weight_decay, nesterov, maximize):
-    columns = [params, grads] if momentum_buffers is None else [params, grads, momentum_buffers]
-    pointer = isinstance(lr, Tensor)
-    rate, *numbers = _numbers(params[0], 0.0 if pointer else lr, momentum, 1 - dampening, weight_decay)
-    launch_rows(K.sgd_kernel, (), columns, lr if pointer else rate, *numbers, MOMENTUM=momentum_buffers is not None, FIRST=first,
-                NESTEROV=nesterov, MAXIMIZE=maximize, DECAY=weight_decay != 0, LR_POINTER=pointer)
-
-
-# ------------------------------------------------------------------ Adam
-@multi_tensor("params grads exp_avgs exp_avg_sqs max_exp_avg_sqs", writes="params exp_avgs exp_avg_sqs max_exp_avg_sqs")
-def adam(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, lr, beta1, beta2, eps, weight_decay, decoupled, maximize, found_inf):
-    """One step of Adam; Kingma and Ba 2015, with `decoupled` of AdamW; Loshchilov and Hutter 2019.
-
-    g ← ±g [+ λp];  m ← β₁m + (1 − β₁)g;  v ← β₂v + (1 − β₂)g²;  [p ← p − γλp];  p ← p − γ/(1 − β₁ᵗ) · m / (√v/√(1 − β₂ᵗ) + ε)
-
-    `max_exp_avg_sqs` (amsgrad; Reddi et al. 2018) is None or keeps the largest v. `steps` is t, this step counted: one number, or a list
-    of float32 tensors on the device. With `found_inf`, a float32 tensor, nothing happens where it is not 0.
-    """
-    _same_lengths("adam", params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps if type(steps) is list else None)
-
-
-@adam.impl("cpu")
-def adam_cpu(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, lr, beta1, beta2, eps, weight_decay, decoupled, maximize,
-             found_inf):
+@update.impl("cpu")
+def update_cpu(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf):
     if found_inf is not None and found_inf.item():
         return
-    if type(steps) is list:
-        for k, step in enumerate(steps):
-            top = None if max_exp_avg_sqs is None else max_exp_avg_sqs[k:k + 1]
-            adam_cpu(params[k:k + 1], grads[k:k + 1], exp_avgs[k:k + 1], exp_avg_sqs[k:k + 1], top, step.item(), lr, beta1, beta2, eps,
-                     weight_decay, decoupled, maximize, None)
-        return
-    lr = float(lr)
-    size, root = lr / (1 - beta1 ** steps), math.sqrt(1 - beta2 ** steps)
-    columns = [params, exp_avgs, exp_avg_sqs, *([] if max_exp_avg_sqs is None else [max_exp_avg_sqs]), grads]
-    spare, other = scratch(2, params[0])
-    for p, m, v, *top, g in chunks(*columns, written=len(columns) - 1):
+    lr, columns = float(lr), [params, *[c for c in (x, y, z) if c is not None], grads]
+    if coefficients is None:
+        columns = zip(*columns)
+        coefficients = [_counted(recipe, lr, *[c and c[k].array for c in (steps, u, v)]) for k in range(len(params))]
+        for row, c in zip(columns, coefficients):
+            _apply(recipe, [[column] for column in row], lr, c)
+    else:
+        _apply(recipe, columns, lr, coefficients)
+
+
+def _counted(recipe, lr, step, *more):
+    """Count a step in arrays of one number; its coefficients."""
+    step[...] += 1
+    coefficients, *moved = getattr(update_rules, recipe.counter)(step.item(), *[n and n.item() for n in more], lr, recipe.constants)
+    for number, value in zip(more, moved):
+        if number is not None:
+            number[...] = value
+    return coefficients
+
+
+def _apply(recipe, columns, lr, coefficients):
+    rule, decay, maximize = getattr(update_rules, recipe.rule), recipe.decay, recipe.maximize
+    spare, other = scratch(2, columns[0][0])
+    for p, *remembered, g in chunks(*columns, written=len(columns) - 1):
         a, b = spare[:p.size], other[:p.size]
         if maximize:
             g = np.negative(g, out=b)
-        if weight_decay:
-            if decoupled:
-                p *= 1 - lr * weight_decay
-            else:
-                g = np.add(g, np.multiply(p, weight_decay, out=a), out=b)
-        np.subtract(g, m, out=a)
-        a *= 1 - beta1
-        m += a
-        np.multiply(g, g, out=a)
-        a *= 1 - beta2
-        v *= beta2
-        v += a
-        if top:
-            v = np.maximum(top[0], v, out=top[0])
-        np.sqrt(v, out=a)
-        a /= root
-        a += eps
-        np.divide(m, a, out=a)
-        a *= size
-        p -= a
+        if decay == "parameter":
+            p *= 1 - lr * recipe.weight_decay
+        elif decay == "gradient":
+            g = np.add(g, np.multiply(p, recipe.weight_decay, out=a), out=b)
+        rule(p, g, remembered, a, lr, coefficients, recipe.numbers, recipe.kind)
 
 
-@adam.impl("cuda")
-def adam_cuda(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, lr, beta1, beta2, eps, weight_decay, decoupled, maximize,
-              found_inf):
-    columns = [params, grads, exp_avgs, exp_avg_sqs, *([] if max_exp_avg_sqs is None else [max_exp_avg_sqs])]
-    pointer, there = isinstance(lr, Tensor), type(steps) is list
-    t = 1 if there else steps
-    logs = [math.log(beta) if beta else -math.inf for beta in (beta1, beta2)]
-    rate, *numbers = _numbers(params[0], 0.0 if pointer else lr, beta2, 1 - beta1, 1 - beta2, eps, weight_decay, 1 - beta1 ** t,
-                              math.sqrt(1 - beta2 ** t), *logs)
-    launch_rows(K.adam_kernel, (), columns, found_inf, lr if pointer else rate, *numbers,
-                extra=[s.data_ptr() for s in steps] if there else (), AMSGRAD=max_exp_avg_sqs is not None, DECOUPLED=decoupled,
-                MAXIMIZE=maximize, DECAY=weight_decay != 0, STEPS=there, LR_POINTER=pointer)
-
-
-@multi_tensor("steps", writes="steps")
-def advance(steps, found_inf):
-    """Add 1 to each of the float32 scalars `steps`, unless `found_inf` is 1."""
-
-
-@advance.impl("cpu")
-def advance_cpu(steps, found_inf):
-    more = 1 if found_inf is None else 1 - found_inf.item()
-    for step in steps:
-        array = step.array
-        np.add(array, more, array)
-
-
-@advance.impl("cuda")
-def advance_cuda(steps, found_inf):
-    launch(K.advance_kernel, (len(steps),), addresses(steps), found_inf, num_warps=1)
+@update.impl("cuda")
+def update_cuda(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf):
+    compute, remembered = params[0].dtype.compute, [c for c in (x, y, z) if c is not None]
+    pointer, noted = isinstance(lr, Tensor), None
+    if coefficients is None:
+        columns, coefficients = [c for c in (steps, u, v) if c is not None], (0.0, 0.0, 0.0)
+        noted = empty((3 * len(params),), compute, params[0].storage.device)
+        launch(K.advance_kernel, (len(params),), noted, addresses([n for column in columns for n in column]), len(params), found_inf,
+               lr if pointer else np.float64(lr), tuple([np.float64(c) for c in recipe.constants]),
+               COUNTER=getattr(OPTIMIZERS, recipe.counter), MORE=len(columns) - 1, LR_POINTER=pointer, num_warps=1)
+    numbers = [as_number(n, compute) for n in (0.0 if pointer else lr, recipe.weight_decay, *coefficients, *recipe.numbers)]
+    launch_rows(K.update_kernel, (), [params, grads, *remembered], noted, found_inf, lr if pointer else numbers[0], *numbers[1:5],
+                tuple(numbers[5:]), RULE=getattr(OPTIMIZERS, recipe.rule), KIND=recipe.kind, STATES=len(remembered),
+                MAXIMIZE=recipe.maximize, DECAY=recipe.decay, LR_POINTER=pointer)
 
 
 # ------------------------------------------------------------------ gradients

@@ -1,10 +1,11 @@
 """Adagrad, RMSprop and Adadelta: each element's step is divided by the size that its gradients have had."""
-from tritorch.ops.create import full_like, zeros_like
+from tritorch.ops.create import full_like
+from tritorch.ops.optimize import Recipe
+from tritorch.optim.listwise import ListWise, decay_of
 from tritorch.optim.optimizer import check_options, check_switches
-from tritorch.optim.parameterwise import ParameterWise
 
 
-class Adagrad(ParameterWise):
+class Adagrad(ListWise):
     """s ← s + g²;  p ← p − γ/(1 + (t − 1)η) · g / (√s + ε).  η is `lr_decay`. Duchi et al., JMLR 2011.
 
     >>> import tritorch as torch
@@ -22,21 +23,27 @@ class Adagrad(ParameterWise):
         super().__init__(params, dict(lr=lr, lr_decay=lr_decay, eps=eps, weight_decay=weight_decay, maximize=maximize, foreach=foreach,
                                       initial_accumulator_value=initial_accumulator_value, differentiable=differentiable, fused=fused))
 
-    def start(self, p, state, group):
-        state["sum"] = full_like(p, group["initial_accumulator_value"])
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.start(p, group)
 
-    def update(self, p, g, state, t, lr, group):
-        total = state["sum"].addcmul_(g, g)
-        p.addcdiv_(g, total.sqrt().add_(group["eps"]), value=-lr / (1 + (t - 1) * group["lr_decay"]))
+    switch = "fused"
+
+    def remembers(self, group):
+        return ("sum",)
+
+    def started(self, name, p, group):
+        return full_like(p, group["initial_accumulator_value"]) if name == "sum" else super().started(name, p, group)
+
+    def recipe(self, group):
+        return Recipe("adagrad", (group["eps"],), "plain", "adagrad_counter", (group["lr_decay"],), **decay_of(group))
 
 
-class RMSprop(ParameterWise):
+class RMSprop(ListWise):
     """s ← αs + (1 − α)g²;  p ← p − γ · g / (√s + ε), `centered`: √(s − m²) with m the mean gradient; with `momentum` by its buffer.
 
     Hinton, Neural networks for machine learning, lecture 6, 2012; centered: Graves 2013.
     """
-
-    counts = False
 
     def __init__(self, params, lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0, momentum=0, centered=False, capturable=False, foreach=None,
                  maximize=False, differentiable=False):
@@ -45,29 +52,17 @@ class RMSprop(ParameterWise):
         super().__init__(params, dict(lr=lr, momentum=momentum, alpha=alpha, eps=eps, centered=centered, weight_decay=weight_decay,
                                       capturable=capturable, foreach=foreach, maximize=maximize, differentiable=differentiable))
 
-    def start(self, p, state, group):
-        state["square_avg"] = zeros_like(p)
-        if group["momentum"] > 0:
-            state["momentum_buffer"] = zeros_like(p)
-        if group["centered"]:
-            state["grad_avg"] = zeros_like(p)
+    def remembers(self, group):
+        more = ("grad_avg",) if group["centered"] else ()
+        return ("square_avg", *more, *(("momentum_buffer",) if group["momentum"] > 0 else ()))
 
-    def update(self, p, g, state, t, lr, group):
-        size = state["square_avg"].mul_(group["alpha"]).addcmul_(g, g, value=1 - group["alpha"])
-        if group["centered"]:
-            mean = state["grad_avg"].lerp_(g, 1 - group["alpha"])
-            size = size.addcmul(mean, mean, value=-1)
-        size = size.sqrt().add_(group["eps"])
-        if group["momentum"] > 0:
-            p.add_(state["momentum_buffer"].mul_(group["momentum"]).addcdiv_(g, size), alpha=-lr)
-        else:
-            p.addcdiv_(g, size, value=-lr)
+    def recipe(self, group):
+        kind = " ".join(["centered"] * bool(group["centered"]) + ["momentum"] * (group["momentum"] > 0))
+        return Recipe("rmsprop", (group["alpha"], 1 - group["alpha"], group["eps"], group["momentum"]), kind or "plain", **decay_of(group))
 
 
-class Adadelta(ParameterWise):
+class Adadelta(ListWise):
     """s ← ρs + (1 − ρ)g²;  Δ ← √(u + ε) / √(s + ε) · g;  u ← ρu + (1 − ρ)Δ²;  p ← p − γΔ.  Zeiler 2012."""
-
-    counts = False
 
     def __init__(self, params, lr=1.0, rho=0.9, eps=1e-6, weight_decay=0, foreach=None, *, capturable=False, maximize=False,
                  differentiable=False):
@@ -76,12 +71,8 @@ class Adadelta(ParameterWise):
         super().__init__(params, dict(lr=lr, rho=rho, eps=eps, weight_decay=weight_decay, maximize=maximize, capturable=capturable,
                                       foreach=foreach, differentiable=differentiable))
 
-    def start(self, p, state, group):
-        state["square_avg"], state["acc_delta"] = zeros_like(p), zeros_like(p)
+    def remembers(self, group):
+        return "square_avg", "acc_delta"
 
-    def update(self, p, g, state, t, lr, group):
-        rho, eps = group["rho"], group["eps"]
-        size = state["square_avg"].mul_(rho).addcmul_(g, g, value=1 - rho)
-        delta = state["acc_delta"].add(eps).sqrt_().div_(size.add(eps).sqrt_()).mul_(g)
-        state["acc_delta"].mul_(rho).addcmul_(delta, delta, value=1 - rho)
-        p.add_(delta, alpha=-lr)
+    def recipe(self, group):
+        return Recipe("adadelta", (group["rho"], 1 - group["rho"], group["eps"]), **decay_of(group))

@@ -1,13 +1,13 @@
 """Adam and AdamW."""
-from tritorch.autograd.modes import no_grad
-from tritorch.dtype import float32
-from tritorch.ops import optimize
-from tritorch.ops.create import zeros, zeros_like
-from tritorch.optim.optimizer import Optimizer, check_options, check_switches, evaluated, rate_of
+import math
+
+from tritorch.ops.optimize import Recipe
+from tritorch.optim.listwise import ListWise, decay_of
+from tritorch.optim.optimizer import check_options, check_switches
 from tritorch.tensor import Tensor
 
 
-class Adam(Optimizer):
+class Adam(ListWise):
     """g ← ±g + λp;  m ← β₁m + (1 − β₁)g;  v ← β₂v + (1 − β₂)g²;  p ← p − γ/(1 − β₁ᵗ) · m / (√v/√(1 − β₂ᵗ) + ε).
 
     Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015. γ is `lr`, λ `weight_decay`; `amsgrad` divides by the
@@ -33,46 +33,12 @@ class Adam(Optimizer):
                                       foreach=foreach, capturable=capturable, differentiable=differentiable, fused=fused,
                                       decoupled_weight_decay=decoupled_weight_decay))
 
-    @property
-    def _step_supports_amp_scaling(self):
-        self.become_capturable()
-        return all(_counts_on_device(group) for group in self.param_groups)
+    def remembers(self, group):
+        return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[:3 if group["amsgrad"] else 2]
 
-    @no_grad()
-    def step(self, closure=None):
-        self.become_capturable()
-        self.refuse_capture()
-        loss = evaluated(closure)
-        for group in self.param_groups:
-            params = self.with_gradients(group)
-            if not params:
-                continue
-            states = [self.state[p] or self._start(p, group) for p in params]
-            steps = [s["step"] for s in states]
-            if _counts_on_device(group):
-                optimize.advance(steps, self.found_inf)
-                self._update(group, params, states, steps)
-                continue
-            counts = [_advanced(step.array) for step in steps]
-            for count in dict.fromkeys(counts):
-                some = [k for k, c in enumerate(counts) if c == count]
-                self._update(group, [params[k] for k in some], [states[k] for k in some], count)
-        return loss
-
-    def _start(self, p, group):
-        """The state of a parameter before its first step."""
-        state = self.state[p]
-        state["step"] = zeros((), dtype=float32, device=p.device if _counts_on_device(group) else "cpu")
-        for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[:3 if group["amsgrad"] else 2]:
-            state[name] = zeros_like(p)
-        return state
-
-    def _update(self, group, params, states, steps):
-        largest = [s["max_exp_avg_sq"] for s in states] if group["amsgrad"] else None
-        beta1, beta2 = [b.item() if isinstance(b, Tensor) else b for b in group["betas"]]
-        optimize.adam(params, [p._grad for p in params], [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], largest, steps,
-                      rate_of(group, params), beta1, beta2, group["eps"], group["weight_decay"], group["decoupled_weight_decay"],
-                      group["maximize"], self.found_inf)
+    def recipe(self, group):
+        return Recipe("adam", *moments_of(group, "amsgrad" if group["amsgrad"] else "plain", "adam_counter"),
+                      **decay_of(group, group["decoupled_weight_decay"]))
 
 
 class AdamW(Adam):
@@ -92,11 +58,8 @@ class AdamW(Adam):
                          differentiable=differentiable, fused=fused, decoupled_weight_decay=True)
 
 
-def _advanced(count):
-    """The number in a 0-dim array on the host, raised by 1."""
-    count.fill(count.item() + 1)
-    return count.item()
-
-
-def _counts_on_device(group):
-    return bool(group["capturable"] or group["fused"])
+def moments_of(group, kind, counter, *constants):
+    """The fields of a recipe that the betas and eps make: numbers, kind, counter, constants."""
+    betas = [b.item() if isinstance(b, Tensor) else b for b in group["betas"]]
+    logs = [math.log(b) if b else -math.inf for b in betas]
+    return (betas[1], 1 - betas[0], 1 - betas[1], group["eps"]), kind, counter, (*logs, *constants)

@@ -55,7 +55,7 @@ class Muon(ParameterWise):
     adjust_lr_fn "match_rms_adamw", 0.2·γ·√max(rows, columns). The iteration runs in bfloat16.
     """
 
-    counts = False
+    steps_matter = False
 
     def __init__(self, params, lr=1e-3, weight_decay=0.1, momentum=0.95, nesterov=True, ns_coefficients=(3.4445, -4.775, 2.0315), eps=1e-7,
                  ns_steps=5, adjust_lr_fn=None):

@@ -6,7 +6,6 @@ from collections import OrderedDict, defaultdict
 from copy import deepcopy
 
 from tritorch.autograd.modes import enable_grad, no_grad
-from tritorch.cuda.stream import captures, current_handle, is_capturing
 from tritorch.cuda.watching import watched
 from tritorch.dtype import float32
 from tritorch.errors import check
@@ -32,6 +31,7 @@ class Optimizer:
 
     _step_supports_amp_scaling = False                                   # whether step() heeds self.found_inf, a tensor, by itself
     found_inf = None
+    counts = ("step",)                                                   # the names of a state's scalars
     _opt_called = False
 
     def __init_subclass__(cls, **options):
@@ -121,7 +121,7 @@ class Optimizer:
         state = defaultdict(dict)
         for number, values in state_dict["state"].items():
             p, group = homes.get(number, (number, None))
-            state[p] = values if group is None else _settle(values, p, group)
+            state[p] = values if group is None else _settle(values, p, group, self.counts)
         for new, old in zip(saved, self.param_groups):
             names = {"param_names": old["param_names"]} if "param_names" in old else {}
             old.update({**deepcopy({k: v for k, v in new.items() if k not in ("params", "param_names")}), **names})
@@ -176,25 +176,6 @@ class Optimizer:
         """The parameters of a group that have gradients."""
         return [p for p in group["params"] if p._grad is not None]
 
-    @no_grad()
-    def become_capturable(self):
-        """In a step that is being compiled: count the steps of CUDA parameters on the device from here on, as `capturable=True` does."""
-        for group in self.param_groups if watched.watcher is not None else ():
-            if not group["capturable"] and group["params"][0].is_cuda:
-                group["capturable"] = True
-                for p in group["params"]:
-                    if "step" in self.state.get(p, ()):
-                        self.state[p]["step"] = self.state[p]["step"].to(p.device, float32)
-                watched.watcher.note(f"{type(self).__name__}: capturable=True was set, so that its steps are counted on the device")
-
-    def refuse_capture(self):
-        """Numbers that the host computes are frozen in a CUDA graph: only capturable groups may be recorded."""
-        for group in self.param_groups if captures else ():
-            for p in group["params"]:
-                index = p.device.index if p.is_cuda else None
-                check(index is None or group.get("capturable") or not is_capturing(index, current_handle(index)), type(self).__name__,
-                      "capturable=True in all parameter groups while a CUDA graph is captured", "False")
-
 
 def register_optimizer_step_pre_hook(hook):
     """Have `hook(optimizer, args, kwargs)` called before every step of every optimizer."""
@@ -228,16 +209,16 @@ def _hooked(step):
     return wrapped
 
 
-def _settle(value, parameter, group, key=None):
-    """State that was saved, as this parameter needs it: the count of steps stays on the host unless the group wants it on the device."""
+def _settle(value, parameter, group, counts, key=None):
+    """State that was saved, as this parameter needs it: what is counted stays on the host unless the group wants it on the device."""
     if isinstance(value, Tensor):
-        if key == "step":
+        if key in counts:
             return value.to(parameter.device, float32, copy=True) if group.get("capturable") or group.get("fused") else value.clone()
         return value.to(parameter.device, parameter.dtype if parameter.is_floating_point() else value.dtype, copy=True)
     if isinstance(value, dict):
-        return {k: _settle(v, parameter, group, k) for k, v in value.items()}
+        return {k: _settle(v, parameter, group, counts, k) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)([_settle(v, parameter, group) for v in value])
+        return type(value)([_settle(v, parameter, group, counts) for v in value])
     return value
 
 

@@ -12,7 +12,7 @@ from tritorch.tensor import Tensor
 class ParameterWise(Optimizer):
     """Subclasses give `start(p, state, group)`, which fills a new state, and `update(p, g, state, t, lr, group)`, which is step t."""
 
-    counts = True                                                        # whether the update depends on t, a number of the host
+    steps_matter = True                                                  # whether the update depends on t, a number of the host
 
     @no_grad()
     def step(self, closure=None):
@@ -21,7 +21,7 @@ class ParameterWise(Optimizer):
         for group in self.param_groups:
             lr = group["lr"].item() if isinstance(group["lr"], Tensor) else group["lr"]
             for p in self.with_gradients(group):
-                check(not self.counts or p.device.type == "cpu" or not is_capturing(p.device.index, current_handle(p.device.index)),
+                check(not self.steps_matter or p.device.type == "cpu" or not is_capturing(p.device.index, current_handle(p.device.index)),
                       type(self).__name__, "no CUDA graph capture, which would repeat one step", "one", use="Adam(capturable=True)")
                 state = self.state[p]
                 if not state:

@@ -1,16 +1,17 @@
 """Stochastic gradient descent."""
-from tritorch.autograd.modes import no_grad
 from tritorch.errors import check
-from tritorch.ops import optimize
-from tritorch.optim.optimizer import Optimizer, check_options, check_switches, evaluated, rate_of
-from tritorch.tensor import Tensor, empty_like
+from tritorch.ops.create import zeros_like
+from tritorch.ops.optimize import Recipe
+from tritorch.optim.listwise import ListWise, decay_of
+from tritorch.optim.optimizer import check_options, check_switches
 
 
-class SGD(Optimizer):
+class SGD(ListWise):
     """g ← ±g + λp;  b ← μb + (1 − τ)g, at first g;  p ← p − γ·(g + μb if nesterov, else b).
 
     γ is `lr`, μ `momentum` (Sutskever et al. 2013), τ `dampening`, λ `weight_decay`; `maximize` ascends. All parameters of a group
-    and dtype are updated at once. `foreach` and `fused` are accepted and change nothing. Raises ValueError for negative options.
+    and dtype are updated at once. With `fused`, and in a step that is captured, GradScaler need not wait for the GPU. `foreach` is
+    accepted and changes nothing. Raises ValueError for negative options.
 
     >>> import tritorch as torch
     >>> w = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -29,25 +30,27 @@ class SGD(Optimizer):
         super().__init__(params, dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov,
                                       maximize=maximize, foreach=foreach, differentiable=differentiable, fused=fused))
 
-    @no_grad()
-    def step(self, closure=None):
-        loss = evaluated(closure)
-        for group in self.param_groups:
-            params = self.with_gradients(group)
-            if not params:
-                continue
-            fresh = [p for p in params if group["momentum"] and self.state[p].get("momentum_buffer") is None]
-            for p in fresh:
-                self.state[p]["momentum_buffer"] = empty_like(p)
-            known = {id(p) for p in fresh}
-            self._update(group, fresh, first=True)
-            self._update(group, [p for p in params if id(p) not in known] if fresh else params, first=False)
-        return loss
+    counts = ()
 
-    def _update(self, group, params, first):
-        if not params:
+    def remembers(self, group):
+        return ("momentum_buffer",) if group["momentum"] else ()
+
+    def recipe(self, group):
+        kind = "nesterov" if group["nesterov"] else "momentum" if group["momentum"] else "plain"
+        return Recipe("sgd", (group["momentum"], 1 - group["dampening"]), kind, **decay_of(group))
+
+    def state_of(self, p, group):
+        return self.state[p] if group["momentum"] else {}
+
+    def _update(self, group, recipe, params, states, coefficients):
+        fresh = [k for k, s in enumerate(states) if group["momentum"] and s.get("momentum_buffer") is None]
+        dampened = bool(fresh and group["dampening"])                    # else 0 is what the first step wants to find
+        if dampened and self.found_inf is not None and self.found_inf.item():
             return
-        buffers = [self.state[p]["momentum_buffer"] for p in params] if group["momentum"] else None
-        decay = group["weight_decay"]
-        optimize.sgd(params, [p._grad for p in params], buffers, first, rate_of(group, params), group["momentum"], group["dampening"],
-                     decay.item() if isinstance(decay, Tensor) else decay, group["nesterov"], group["maximize"])
+        for k in fresh:
+            states[k]["momentum_buffer"] = zeros_like(params[k])
+        for kind, some in (("first", fresh), (recipe.kind, [k for k in range(len(params)) if k not in fresh])) if dampened else ():
+            if some:
+                super()._update(group, recipe._replace(kind=kind), [params[k] for k in some], [states[k] for k in some], coefficients)
+        if not dampened:
+            super()._update(group, recipe, params, states, coefficients)

@@ -1,0 +1,128 @@
+"""ListWise: the optimizers that update all parameters of a group at once, on CUDA by one kernel, or two where steps are counted there."""
+from tritorch.autograd.modes import no_grad
+from tritorch.cuda.stream import captures, current_handle, is_capturing
+from tritorch.cuda.watching import watched
+from tritorch.dtype import float32
+from tritorch.errors import check
+from tritorch.ops import optimize, update_rules
+from tritorch.ops.create import full, zeros_like
+from tritorch.optim.optimizer import Optimizer, evaluated, rate_of
+from tritorch.tensor import Tensor
+
+
+class ListWise(Optimizer):
+    """Subclasses give `recipe(group)`, an `optimize.Recipe`, and say what they remember.
+
+    `remembers(group)` are the names of the tensors such as the parameter, in the order of the rule; `counts` those of the float32 scalars,
+    the first of which is the step. They are set to 0, unless `started` says otherwise. Scalars lie on the parameter's device where a group
+    is `capturable` or `fused`, so that a captured step counts and GradScaler need not wait for the GPU; else on the host.
+    """
+
+    switch = "capturable"                                                # the option that brings the counting to the device
+
+    def remembers(self, group):
+        """The names of what is remembered of each element."""
+        raise NotImplementedError(f"{type(self).__name__}: expected a method remembers in the subclass")
+
+    def recipe(self, group):
+        """What a step does."""
+        raise NotImplementedError(f"{type(self).__name__}: expected a method recipe in the subclass")
+
+    def started(self, name, p, group):
+        """What a parameter's state begins with: a number for a scalar, a tensor such as `p` otherwise."""
+        return 0.0 if name in self.counts else zeros_like(p)
+
+    @property
+    def _step_supports_amp_scaling(self):
+        self.become_capturable()
+        return all(map(counts_on_device, self.param_groups)) or not self.counts and (watched.watcher is not None or bool(captures))
+
+    @no_grad()
+    def step(self, closure=None):
+        self.become_capturable()
+        self._refuse_capture()
+        loss = evaluated(closure)
+        for group in self.param_groups:
+            params = self.with_gradients(group)
+            if not params:
+                continue
+            states = [self.state_of(p, group) for p in params]
+            recipe = self.recipe(group)
+            if not self.counts or counts_on_device(group):
+                self._update(group, recipe, params, states, None if self.counts else (0.0, 0.0, 0.0))
+                continue
+            for (coefficients, numbers), some in self._by_count(recipe, states, float(group["lr"])):
+                for k in some:
+                    for name, number in zip(self.counts, numbers):
+                        _put(states[k][name], number)
+                self._update(group, recipe, [params[k] for k in some], [states[k] for k in some], coefficients)
+        return loss
+
+    def _by_count(self, recipe, states, lr):
+        """((coefficients, numbers after this step), places of the states that are equally far)."""
+        places = {}
+        for k, state in enumerate(states):
+            places.setdefault(tuple([_number(state[name]) for name in self.counts]), []).append(k)
+        for (t, *more), some in places.items():
+            coefficients, *more = getattr(update_rules, recipe.counter)(t + 1, *more, *[None] * (2 - len(more)), lr, recipe.constants)
+            yield (coefficients, (t + 1, *more)), some
+
+    def state_of(self, p, group):
+        """What is remembered of a parameter."""
+        return self.state[p] or self.start(p, group)
+
+    def start(self, p, group):
+        """The state of a parameter before its first step."""
+        state, device = self.state[p], p.device if counts_on_device(group) else "cpu"
+        for name in (*self.counts, *self.remembers(group)):
+            value = self.started(name, p, group)
+            state[name] = value if isinstance(value, Tensor) else full((), value, dtype=float32, device=device)
+        return state
+
+    def _update(self, group, recipe, params, states, coefficients):
+        columns = [[s[name] for s in states] for name in self.remembers(group)]
+        counted = [[s[name] for s in states] for name in self.counts] if coefficients is None else []
+        optimize.update(params, [p._grad for p in params], *columns, *[None] * (3 - len(columns)), *counted, *[None] * (3 - len(counted)),
+                        rate_of(group, params), coefficients, recipe, self.found_inf)
+
+
+    @no_grad()
+    def become_capturable(self):
+        """In a step that is being compiled: count the steps of CUDA parameters on the device from here on."""
+        for group in self.param_groups if self.counts and watched.watcher is not None else ():
+            if not counts_on_device(group) and group["params"][0].is_cuda:
+                group[self.switch] = True
+                with watched.watcher.unseen():
+                    for p in group["params"]:
+                        for name in self.counts if self.state.get(p) else ():
+                            self.state[p][name] = self.state[p][name].to(p.device, float32)
+                watched.watcher.note(f"{type(self).__name__}: {self.switch}=True was set, so that its steps are counted on the device")
+
+    def _refuse_capture(self):
+        """Numbers that the host computes are frozen in a CUDA graph: only groups that count on the device may be recorded."""
+        for group in self.param_groups if self.counts and captures else ():
+            for p in group["params"]:
+                index = p.device.index if p.is_cuda else None
+                check(index is None or counts_on_device(group) or not is_capturing(index, current_handle(index)), type(self).__name__,
+                      f"{self.switch}=True in all parameter groups while a CUDA graph is captured", "False")
+
+
+def counts_on_device(group):
+    """Whether steps are counted where the parameters are."""
+    return bool(group.get("capturable") or group.get("fused"))
+
+
+def _number(scalar):
+    return scalar.item() if scalar.is_cuda else scalar.array.item()      # 1 µs less, for each parameter at every step
+
+
+def _put(scalar, number):
+    scalar.fill_(number) if scalar.is_cuda else scalar.array.fill(number)
+
+
+def decay_of(group, decoupled=False):
+    """A recipe's fields for the options `weight_decay` and `maximize`."""
+    rate = group["weight_decay"]
+    rate = rate.item() if isinstance(rate, Tensor) else rate
+    place = "none" if rate == 0 else "parameter" if decoupled else "gradient"
+    return dict(weight_decay=float(rate), decay=place, maximize=bool(group.get("maximize")))
