@@ -1,64 +1,14 @@
 """Optimizers: torch's trajectories, CPU and GPU alike, state dicts, hooks, graph capture."""
 import copy
 import gc
-import pickle
 import weakref
 
 import numpy as np
 import pytest
+from optimizers import COUNTING, IDS, METHODS, MULTI, SHAPES, assert_near, start, trajectory
 
 import tritorch
 from tritorch.ops import multitensor
-
-SHAPES = [(3, 5), (7,), (), (17, 300), (0, 2)]
-METHODS = [
-    ("SGD", {"lr": 0.1}), ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
-    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "maximize": True}),
-    ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
-    ("Adam", {}), ("Adam", {"lr": 0.1, "weight_decay": 0.1, "amsgrad": True}), ("Adam", {"lr": 0.1, "betas": (0.0, 0.5), "maximize": True}),
-    ("AdamW", {"lr": 0.05}), ("AdamW", {"lr": 0.05, "weight_decay": 0.2, "amsgrad": True, "maximize": True}),
-    ("Adagrad", {}), ("Adagrad", {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.3}),
-    ("RMSprop", {}), ("RMSprop", {"momentum": 0.9}), ("RMSprop", {"momentum": 0.9, "centered": True, "weight_decay": 0.1}),
-    ("RMSprop", {"centered": True, "maximize": True}),
-    ("Adadelta", {}), ("Adadelta", {"lr": 0.3, "weight_decay": 0.1, "maximize": True}),
-    ("Adamax", {}), ("Adamax", {"weight_decay": 0.1}), ("NAdam", {}), ("NAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
-    ("RAdam", {}), ("RAdam", {"weight_decay": 0.1, "betas": (0.8, 0.9)}), ("RAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
-    ("ASGD", {"t0": 5, "weight_decay": 0.1}), ("Rprop", {"maximize": True}),
-    ("Adafactor", {"weight_decay": 0.1}), ("Adafactor", {"d": 2.0, "lr": 1.0}),
-    ("Muon", {"lr": 0.1}), ("Muon", {"nesterov": False, "adjust_lr_fn": "match_rms_adamw"}),
-]
-IDS = [f"{cls} {options}" for cls, options in METHODS]
-MULTI = [m for m in METHODS if m[0] not in ("Adafactor", "Muon")]
-COUNTING = [m for m in MULTI if m[0] != "SGD"]
-
-
-def start(module, cls, options, device="cpu", dtype="float32"):
-    """Parameters and an optimizer; (parameters, optimizer, function that makes a step)."""
-    rng, kind = np.random.default_rng(0), getattr(module, dtype)
-    shapes = [s for s in SHAPES if 0 not in s and (len(s) == 2 or cls == "Adafactor")] if cls in ("Muon", "Adafactor") else SHAPES
-    params = [module.tensor(rng.standard_normal(s).astype("f4")).to(device).to(kind).requires_grad_() for s in shapes]
-    half = len(params) // 2
-    optimizer = getattr(module.optim, cls)([{"params": params[:half]}, {"params": params[half:], "lr": 0.02}], **options)
-
-    def step(k):
-        for n, p in enumerate(params):
-            g = module.tensor(rng.standard_normal(tuple(p.shape)).astype("f4")).to(device).to(kind)
-            p.grad = None if k == 3 and n == 1 else g                    # the counts of steps come apart
-        optimizer.step()
-
-    return params, optimizer, step
-
-
-def trajectory(*args, steps=20, **options):
-    params, optimizer, step = start(*args, **options)
-    for k in range(steps):
-        step(k)
-    return [p.detach().cpu().double().numpy() for p in params]
-
-
-def assert_near(got, want, tol):
-    for a, b in zip(got, want):
-        np.testing.assert_allclose(a, b, rtol=tol, atol=tol)
 
 
 @pytest.mark.parametrize(("cls", "options"), METHODS, ids=IDS)
@@ -194,130 +144,7 @@ def test_state_is_freed():
         gc.enable()
 
 
-# ------------------------------------------------------------------ graph capture
-def test_captured_step_replays_as_eager(cuda):
-    def build():
-        tritorch.manual_seed(0)
-        params = [tritorch.randn(n, device=cuda).requires_grad_() for n in (5, 300)]
-        return params, tritorch.optim.AdamW(params, lr=tritorch.tensor(0.1, device=cuda), capturable=True, amsgrad=True)
-
-    eager, graphed = build(), build()
-    inputs = [tritorch.full((1,), 0.5 * k + 1, device=cuda) for k in range(5)]
-    held = inputs[0].clone()
-
-    def step(params, optimizer, x):
-        optimizer.zero_grad()
-        sum(((p * x) ** 2).sum() for p in params).backward()
-        optimizer.step()
-
-    for k in (0, 1):
-        step(*eager, inputs[k])
-        step(*graphed, inputs[k])
-    recorded = tritorch.cuda.CUDAGraph()
-    with tritorch.cuda.graph(recorded):
-        step(*graphed, held)
-    for k in (2, 3, 4):
-        if k == 4:
-            for _, optimizer in (eager, graphed):
-                optimizer.param_groups[0]["lr"].fill_(0.01)
-        step(*eager, inputs[k])
-        held.copy_(inputs[k])
-        recorded.replay()
-    for a, b in zip(eager[0], graphed[0]):
-        np.testing.assert_array_equal(a.detach().cpu().numpy(), b.detach().cpu().numpy())
-    assert graphed[1].state[graphed[0][0]]["step"].item() == 5
-
-
-@pytest.mark.parametrize(("cls", "options"), MULTI, ids=[f"{cls} {options}" for cls, options in MULTI])
-def test_every_optimizer_is_captured(cuda, cls, options):
-    """In a graph each one counts, and heeds what GradScaler found."""
-    if cls != "SGD":
-        options = {**options, "fused" if cls == "Adagrad" else "capturable": True}
-    grads = [tritorch.full((5,), 0.3 * k - 1, device=cuda) for k in range(6)]
-
-    def build():
-        w = tritorch.linspace(-1, 1, 5, device=cuda).requires_grad_()
-        w.grad = tritorch.empty(5, device=cuda)
-        return w, getattr(tritorch.optim, cls)([w], **options)
-
-    (eager, one), (graphed, other) = build(), build()
-    found = tritorch.zeros((), device=cuda)
-    for w, optimizer in ((eager, one), (graphed, other)):
-        w.grad.copy_(grads[0])
-        optimizer.step()
-    recorded = tritorch.cuda.CUDAGraph()
-    with tritorch.cuda.graph(recorded):
-        other.found_inf = found
-        other.step()
-    for k in range(1, 6):
-        graphed.grad.copy_(grads[k])
-        found.fill_(float(k == 3))
-        recorded.replay()
-        if k != 3:
-            eager.grad.copy_(grads[k])
-            one.step()
-    np.testing.assert_array_equal(graphed.detach().cpu().numpy(), eager.detach().cpu().numpy())
-    assert cls == "SGD" or other.state[graphed]["step"].item() == 5
-
-
-def test_capture_needs_capturable(cuda):
-    w = tritorch.ones(3, device=cuda, requires_grad=True)
-    w.grad = tritorch.ones(3, device=cuda)
-    for optimizer in (tritorch.optim.Adam([w]), tritorch.optim.RAdam([w]), tritorch.optim.Adagrad([w]), tritorch.optim.Rprop([w])):
-        optimizer.step()
-        with pytest.raises(RuntimeError, match="captur"), tritorch.cuda.graph(tritorch.cuda.CUDAGraph()):
-            optimizer.step()
-
-
 # ------------------------------------------------------------------ the base class
-def test_state_dict_round_trip():
-    for cls, options in MULTI:
-        params, optimizer, step = start(tritorch, cls, options)
-        step(0)
-        step(1)
-        saved = pickle.loads(pickle.dumps(optimizer.state_dict()))
-        assert [g["params"] for g in saved["param_groups"]] == [[0, 1], [2, 3, 4]]
-        others, again, _ = start(tritorch, cls, options)
-        for p, q in zip(others, params):
-            p.detach().copy_(q.detach())
-        again.load_state_dict(saved)
-        for k in range(3):
-            for p, q in zip(params, others):
-                p.grad = tritorch.full(p.shape, k + 1.0)
-                q.grad = p.grad.clone()
-            optimizer.step()
-            again.step()
-        assert_near([p.detach().numpy() for p in others], [p.detach().numpy() for p in params], 0)
-
-
-def test_state_dict_of_torch():
-    torch = pytest.importorskip("torch")
-    for cls, options in MULTI:
-        theirs, opponent, step = start(torch, cls, options)
-        step(0)
-        ours, optimizer, _ = start(tritorch, cls, options)
-        saved = opponent.state_dict()
-        assert optimizer.state_dict()["param_groups"][0].keys() == saved["param_groups"][0].keys()
-        saved["state"] = {k: {n: tritorch.from_numpy(v.numpy()) if isinstance(v, torch.Tensor) else v for n, v in s.items()}
-                          for k, s in saved["state"].items()}
-        optimizer.load_state_dict(saved)
-        assert {k: list(s) for k, s in optimizer.state_dict()["state"].items()} == {k: list(s) for k, s in saved["state"].items()}
-        for p, q in zip(ours, theirs):
-            p.detach().copy_(tritorch.from_numpy(q.detach().numpy()))
-            p.grad, q.grad = tritorch.ones(tuple(q.shape)), torch.ones(q.shape)
-        optimizer.step()
-        opponent.step()
-        assert_near([p.detach().numpy() for p in ours], [q.detach().numpy() for q in theirs], 1e-6)
-        back = optimizer.state_dict()                                    # and the other way
-        back["state"] = {k: {n: torch.from_numpy(v.numpy().copy()) if isinstance(v, tritorch.Tensor) else v for n, v in s.items()}
-                         for k, s in back["state"].items()}
-        again = getattr(torch.optim, cls)([{"params": theirs[:2]}, {"params": theirs[2:]}], **options)
-        again.load_state_dict(back)
-        again.step()
-        optimizer.step()
-        assert_near([p.detach().numpy() for p in ours], [q.detach().numpy() for q in theirs], 2e-6)
-
-
 def test_state_moves_to_the_parameters(cuda):
     w = tritorch.ones(3, requires_grad=True)
     w.grad = tritorch.ones(3)
