@@ -4,6 +4,7 @@ import pickle
 import numpy as np
 import pytest
 from optimizers import MULTI, assert_near, start
+from test_compile import captured
 
 import tritorch
 
@@ -81,6 +82,30 @@ def test_capture_needs_capturable(cuda):
         optimizer.step()
         with pytest.raises(RuntimeError, match="captur"), tritorch.cuda.graph(tritorch.cuda.CUDAGraph()):
             optimizer.step()
+
+
+@pytest.mark.parametrize("make", [lambda p: tritorch.optim.SGD(p, lr=1.0, momentum=0.5), lambda p: tritorch.optim.RMSprop(p, lr=0.1)])
+def test_grad_scaler_with_every_optimizer_is_captured(cuda, make):
+    def train(compile):
+        weight = tritorch.nn.Parameter(tritorch.ones(2, device=cuda))
+        optimizer, scaler = make([weight]), tritorch.amp.GradScaler("cuda", init_scale=4.0)
+
+        @compile
+        def step(x):
+            optimizer.zero_grad()
+            scaler.scale((weight * x).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+        weight.grad = tritorch.zeros(2, device=cuda)
+        optimizer.step()                                                 # what the host counted goes on on the device
+        for k in range(7):
+            step(tritorch.full((2,), float("inf") if k in (0, 5) else 1.0, device=cuda))
+        if compile is tritorch.compile:
+            assert captured(step) == 1
+        return weight.tolist(), scaler.get_scale()
+
+    assert train(tritorch.compile) == train(lambda f: f)
 
 
 # ------------------------------------------------------------------ state dicts
