@@ -180,6 +180,17 @@ def test_blocks_of_k_dealt_out_evenly(layout, batch, programs, cuda, hardware_ti
     np.testing.assert_allclose(number(total), want + 1, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("rows, m, n", [(300, 40, 24), (3, 1, 5), (7, 5, 1), (0, 4, 3), (6, 4, 0)])
+def test_sums_of_rows(rows, m, n, dtype, cuda):
+    """Of the first operand, in the dtype that it computes in, also where nothing is multiplied."""
+    g, x = [from_array(draw(rows, size, seed=size)).to(getattr(T, dtype)) for size in (m, n)]
+    out, sums = T.empty(m, n, dtype=g.dtype, device=cuda), T.full((m,), float("nan"), dtype=g.dtype.compute, device=cuda)
+    gemm.gemm(out, g.to(cuda).mT, x.to(cuda), row_sums=sums)
+    np.testing.assert_allclose(number(sums), number(g).astype(np.float64).sum(0), rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(number(out), number(g).T.astype(np.float64) @ number(x), rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("candidate", STREAMED, ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}")
 def test_streamed_candidates(candidate, cuda, hardware_tiles, monkeypatch):
     monkeypatch.setattr(gemm_run, "sm_count", lambda: 4)

@@ -62,10 +62,12 @@ def product(shape, blocks, layout=(False, False), shared=(False, False), epilogu
     c, strides = added(rng, form, batch, M, N)
     out, pre = [np.full((batch, M, N), np.nan) for _ in range(2)]
     out_desc, pre_desc = [Descriptor(x, 1, block_m, block_n // pieces) for x in (out, pre)]
-    run("matmul_gluon_kernel", ["matmul", "matmul_gluon"], out_desc, pre_desc if active else None, a_desc, b_desc, c, *strides, batch, M, N,
-        K, *factors(alpha), **options(layout, shared, form, active), PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
-        STAGES=stages, PIECES=pieces, CONSUMERS=consumers, STREAM=False, num_warps=warps)
+    sums = np.full(M + 1, np.nan)
+    run("matmul_gluon_kernel", ["matmul", "matmul_gluon"], out_desc, pre_desc if active else None, Pointer(sums) if batch == 1 else None,
+        a_desc, b_desc, c, *strides, batch, M, N, K, *factors(alpha), **options(layout, shared, form, active), PROGRAMS=programs,
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages, PIECES=pieces, CONSUMERS=consumers, STREAM=False, num_warps=warps)
     compare(a, b, c, alpha, active, out, pre)
+    np.testing.assert_allclose(sums, [*(a[0].sum(1) if batch == 1 else np.full(M, np.nan)), np.nan], atol=1e-9)
 
 
 def compare(a, b, c, alpha, active, out, pre):
@@ -109,15 +111,19 @@ def test_blocks_of_k_dealt_out_evenly(shape, layout, blocks):
     programs = min(programs, tiles * steps)
     parts = np.full((programs + tiles, block_m, block_n), np.nan)
     settled = {**options(layout, (False, False), None, False), "GROUP_M": 1}
-    run("matmul_gluon_kernel", ["matmul", "matmul_gluon"], Descriptor(parts, 1, block_m, block_n // pieces), None, a_desc, b_desc, None,
-        0, 0, 0, batch, M, N, K, None, None, **settled, PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages,
-        PIECES=pieces, CONSUMERS=1, STREAM=True, num_warps=4)
+    part_sums = np.full((programs + tiles, block_m), np.nan)
+    run("matmul_gluon_kernel", ["matmul", "matmul_gluon"], Descriptor(parts, 1, block_m, block_n // pieces), None,
+        Pointer(part_sums) if batch == 1 else None, a_desc, b_desc, None, 0, 0, 0, batch, M, N, K, None, None, **settled,
+        PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages, PIECES=pieces, CONSUMERS=1,
+        STREAM=True, num_warps=4)
     share = [p * tiles * steps // programs for p in range(programs + 1)]
     for t in range(tiles):
         having = [p for p in range(programs) if share[p] < (t + 1) * steps and share[p + 1] > t * steps]
         matrix, row, column = t // (across * down), t // across % down * block_m, t % across * block_n
         want = (a[matrix] @ b[matrix])[row:row + block_m, column:column + block_n]
         np.testing.assert_allclose(sum(parts[p + t] for p in having)[:want.shape[0], :want.shape[1]], want, atol=1e-9)
+        if batch == 1 and column == 0:
+            np.testing.assert_allclose(sum(part_sums[p + t] for p in having)[:want.shape[0]], a[0].sum(1)[row:row + block_m], atol=1e-9)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

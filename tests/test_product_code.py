@@ -14,6 +14,7 @@ from tritorch.cuda.driver import DeviceProperties  # noqa: E402
 from tritorch.ops import gemm_choice as choice  # noqa: E402
 from tritorch.ops.attention import attention, attention_backward  # noqa: E402
 from tritorch.ops.feed_forward import linear_activation, linear_slope  # noqa: E402
+from tritorch.ops.gemm import gemm  # noqa: E402
 from tritorch.ops.grouped import grouped_mm  # noqa: E402
 from tritorch.ops.products import linear  # noqa: E402
 from tritorch.precision import set_float32_matmul_precision  # noqa: E402
@@ -117,6 +118,22 @@ def test_every_candidate_by_tma_keeps_its_sums_in_registers(candidate):
         used = resources(compiled)
         assert used["spills"] == 0 and used["shared"] <= H200[1], used
         assert "wgmma.mma_async" in compiled.ptx and "wgmma.wait_group.sync.aligned 1" in compiled.ptx
+
+
+@pytest.mark.parametrize("candidate", [c for _, c in choice.gluon(768, 3072, 32768, 1, H200, 2, 4)], ids=named)
+def test_sums_of_rows_on_hopper(candidate):
+    """One more product of 8 columns for each 16 elements of K, in a loop of its own."""
+    def call(e):
+        gemm(e(768, 3072), e(32768, 768, **BF16).mT, e(32768, 3072, **BF16), row_sums=e(768))
+
+    with tuner.forcing("matmul", candidate):
+        specs = launched(call)
+    assert len(specs) == 1 + candidate["STREAM"]
+    for compiled in compile_many(specs, (90,), workers=2):
+        used = resources(compiled)
+        assert used["spills"] == 0 and used["shared"] <= H200[1], used
+        loops = compiled.ptx.count("wgmma.wait_group")
+        assert "ld.global.v4" in compiled.ptx or "n8k16" in compiled.ptx and loops == 3 * candidate["CONSUMERS"]
 
 
 @pytest.mark.parametrize("candidate", [c for _, c in choice.gluon(4096, 4096, 4096, 1, H200, 4, 4)],

@@ -177,11 +177,12 @@ def split_sum_kernel(out_ptr, pre_ptr, part_ptr, c_ptr, batches, stride_om, stri
 
 
 @triton.jit
-def stream_sum_kernel(out_ptr, pre_ptr, part_ptr, c_ptr, stride_ob, stride_om, stride_on, stride_cb, stride_cm, stride_cn, M, N, steps,
-                      tiles, alpha, beta, FORM: tl.constexpr, SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, PROGRAMS: tl.constexpr,
-                      BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, ROWS: tl.constexpr):
+def stream_sum_kernel(out_ptr, pre_ptr, sums_ptr, part_ptr, part_sums_ptr, c_ptr, stride_ob, stride_om, stride_on, stride_cb, stride_cm,
+                      stride_cn, M, N, steps, tiles, alpha, beta, FORM: tl.constexpr, SLOPE: tl.constexpr, ACTIVATION: tl.constexpr,
+                      PROGRAMS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, ROWS: tl.constexpr):
     """Second stage of a product whose blocks of K were dealt out evenly (STREAM): program p left its part of tile t, (BLOCK_M, BLOCK_N), at
-    p + t. They are added in the order of K; then the epilogue. Grid: tiles of all batches · BLOCK_M / ROWS."""
+    p + t. They are added in the order of K; then the epilogue. With sums_ptr the same for the sums of a's rows. Grid: tiles of all
+    batches · BLOCK_M / ROWS."""
     PARTS: tl.constexpr = BLOCK_M // ROWS
     tile, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
     total = steps.to(tl.int64) * tiles
@@ -202,3 +203,9 @@ def stream_sum_kernel(out_ptr, pre_ptr, part_ptr, c_ptr, stride_ob, stride_om, s
     if pre_ptr is not None:
         tl.store(pre_ptr + offsets, value, mask=mask)
     tl.store(out_ptr + offsets, activated(value, ACTIVATION), mask=mask)
+    if sums_ptr is not None:
+        if pid_n == 0:
+            sums = tl.zeros((ROWS,), tl.float32)
+            for p in range(first, last + 1):
+                sums += tl.load(part_sums_ptr + (p + tile) * BLOCK_M + rows)
+            tl.store(sums_ptr + rm, sums, mask=rm < M)

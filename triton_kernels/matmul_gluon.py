@@ -58,7 +58,7 @@ def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.cons
             PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
             STAGES: gl.constexpr, STREAM: gl.constexpr):
     """The loading warp: wait until a slot is empty, fill it."""
-    a_bufs, b_bufs, empty, ready, _ = ring
+    a_bufs, b_bufs, empty, ready, _, _ = ring
     first, last, begin, end, steps = tiles_of(shape, gl.program_id(0), PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = 0, 1                                   # all slots are empty at first
     for tile in range(first, last, 1 if STREAM else PROGRAMS):
@@ -78,18 +78,33 @@ def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.cons
 
 
 @gluon.jit
-def multiply_tile(ring, slot, phase, steps, count, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, BLOCK_M: gl.constexpr,
-                  BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, TURN: gl.constexpr, WARPS: gl.constexpr):
-    """The sum over K of one tile, this consumer's `count`th. One product is always under way: a slot is given back while the next one is
-    being multiplied, which takes two STAGES at least."""
-    a_bufs, b_bufs, empty, ready, turns = ring
+def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, BLOCK_M: gl.constexpr,
+                  BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, TURN: gl.constexpr, WARPS: gl.constexpr,
+                  SUMS: gl.constexpr):
+    """The sum over K of one tile, this consumer's `count`th, and with SUMS the sums of a's rows over the first `summed` steps, in every
+    column. One product is always under way: a slot is given back while the next one is being multiplied, which takes two STAGES at
+    least."""
+    a_bufs, b_bufs, empty, ready, turns, ones = ring
     DEPTH: gl.constexpr = 256 // a_bufs.dtype.primitive_bitwidth
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, DEPTH])
+    narrow: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, 8, DEPTH])
     acc = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, layout)
+    sums = gl.zeros((BLOCK_M, 8), gl.float32, narrow)
     before = slot
     if CONSUMERS == 2:
         mbarrier.wait(turns.index(TURN), (count & 1) ^ (1 - TURN))
-    for k in range(steps):
+    if SUMS:
+        for k in range(summed):
+            mbarrier.wait(ready.index(slot), phase)
+            a = a_bufs.index(slot)
+            b = b_bufs.index(slot)
+            acc = warpgroup_mma(a.permute((1, 0)) if TRANS_A else a, b.permute((1, 0)) if TRANS_B else b, acc, is_async=True)
+            sums = warpgroup_mma(a.permute((1, 0)) if TRANS_A else a, ones.permute((1, 0)), sums, is_async=True)
+            acc, sums = warpgroup_mma_wait(num_outstanding=2, deps=(acc, sums))
+            mbarrier.arrive(empty.index(before), count=1, pred=k > 0)
+            before = slot
+            slot, phase = after(slot, phase, 1, STAGES)
+    for k in range(summed, steps):
         mbarrier.wait(ready.index(slot), phase)
         a = a_bufs.index(slot)
         b = b_bufs.index(slot)
@@ -100,9 +115,12 @@ def multiply_tile(ring, slot, phase, steps, count, TRANS_A: gl.constexpr, TRANS_
         slot, phase = after(slot, phase, 1, STAGES)
     if CONSUMERS == 2:
         mbarrier.arrive(turns.index(1 - TURN), count=1)  # the last product is still under way
-    acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
+    if SUMS:
+        acc, sums = warpgroup_mma_wait(num_outstanding=0, deps=(acc, sums))
+    else:
+        acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
     mbarrier.arrive(empty.index(before), count=1)
-    return acc, slot, phase
+    return acc, sums, slot, phase
 
 
 @gluon.jit
@@ -134,12 +152,23 @@ def send(desc, batch, m, n, value, buf, BUFFERS: gl.constexpr):
 
 
 @gluon.jit
-def consume(out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A: gl.constexpr,
+def store_sums(sums_ptr, sums, bound):
+    """The first column of the sums of rows, up to a bound."""
+    layout: gl.constexpr = sums.type.layout
+    rows = gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))[:, None]
+    columns = gl.arange(0, sums.shape[1], gl.SliceLayout(0, layout))[None, :]
+    gl.store(sums_ptr + (rows + columns), sums, mask=(rows < bound) & (columns == 0))
+
+
+@gluon.jit
+def consume(out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A: gl.constexpr,
             TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr,
             BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
             PIECES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMERS: gl.constexpr, TURN: gl.constexpr, WARPS: gl.constexpr,
             STREAM: gl.constexpr):
-    """Multiply and store every CONSUMERS-th tile of this program, from its TURN on. STREAM is for one consumer."""
+    """Multiply and store every CONSUMERS-th tile of this program, from its TURN on. STREAM is for one consumer.
+    The first tile of a row of tiles has the sums."""
+    SUMS: gl.constexpr = sums_ptr is not None
     WIDTH: gl.constexpr = BLOCK_N // PIECES
     STORES: gl.constexpr = 1 if pre_desc is None else 2
     DEPTH: gl.constexpr = 256 // ring[0].dtype.primitive_bitwidth
@@ -150,10 +179,17 @@ def consume(out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, ou
     for tile in range(first, last, 1 if STREAM else CONSUMERS * PROGRAMS):
         batch, m, n = place(tile, shape, BLOCK_M, BLOCK_N, GROUP_M)
         start, stop = blocks_of(tile, begin, end, steps, STREAM)
+        summed = gl.where(n == 0, stop - start, 0) if SUMS else 0
+        acc, sums, slot, phase = multiply_tile(ring, slot, phase, stop - start, summed, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N,
+                                               STAGES, CONSUMERS, TURN, WARPS, SUMS)
+        if SUMS:
+            if n == 0:
+                if STREAM:
+                    store_sums(sums_ptr + (gl.program_id(0) + tile) * BLOCK_M, sums, BLOCK_M)
+                else:
+                    store_sums(sums_ptr + m, sums, shape[1] - m)
         if STREAM:
             batch, m, n = gl.program_id(0) + tile, m * 0, n * 0
-        acc, slot, phase = multiply_tile(ring, slot, phase, stop - start, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N, STAGES, CONSUMERS,
-                                         TURN, WARPS)
         count += 1
         slot, phase = after(slot, phase, (CONSUMERS - 1) * steps, STAGES)
         pieces = pieces_of(acc, PIECES)
@@ -171,12 +207,13 @@ def consume(out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, ou
 
 
 @gluon.jit
-def matmul_gluon_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_cb, stride_cm, stride_cn, BATCH, M, N, K, alpha, beta,
+def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, stride_cb, stride_cm, stride_cn, BATCH, M, N, K, alpha, beta,
                         TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr, FORM: gl.constexpr,
                         SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
                         CONSUMERS: gl.constexpr, STREAM: gl.constexpr):
-    """Grid: PROGRAMS. num_warps is that of one consumer."""
+    """Grid: PROGRAMS. num_warps is that of one consumer. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of one
+    matrix, of 16-bit numbers. With STREAM they lie in parts as the tiles do."""
     WARPS: gl.constexpr = gl.num_warps()
     BUFFERS: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
     T: gl.constexpr = a_desc.dtype
@@ -195,22 +232,28 @@ def matmul_gluon_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_cb, st
     for i in gl.static_range(STAGES):
         mbarrier.init(empty.index(i), count=1)
         mbarrier.init(ready.index(i), count=1)
+    ones = a_bufs
+    if sums_ptr is not None:
+        ones = gl.allocate_shared_memory(T, [8, BLOCK_K], gl.NVMMASharedLayout.get_default_for([8, BLOCK_K], T))
+        ones.store(gl.full([8, BLOCK_K], 1.0, T, gl.BlockedLayout([1, 2], [1, 32], [WARPS, 1], [1, 0])))
     fence_async_shared()
-    ring, shape = (a_bufs, b_bufs, empty, ready, turns), (BATCH, M, N, K)
+    ring, shape = (a_bufs, b_bufs, empty, ready, turns, ones), (BATCH, M, N, K)
     if CONSUMERS == 1:
         gl.warp_specialize([
-            (consume, (out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A, TRANS_B,
-                       FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 1, 0, WARPS,
+            (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
+                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 1, 0, WARPS,
                        STREAM)),
             (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
                        STAGES, STREAM)),
         ], [1], [24])
     else:
         gl.warp_specialize([
-            (consume, (out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A, TRANS_B,
-                       FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 2, 0, WARPS, False)),
-            (consume, (out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A, TRANS_B,
-                       FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 2, 1, WARPS, False)),
+            (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
+                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 2, 0, WARPS,
+                       False)),
+            (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
+                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 2, 1, WARPS,
+                       False)),
             (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
                        STAGES, False)),
         ], [4, 1], [232, 24])

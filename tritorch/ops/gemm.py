@@ -11,6 +11,7 @@ from tritorch.cuda.device import current_device
 from tritorch.cuda.launch import kernels, tile
 from tritorch.ops import gemm_choice as choice
 from tritorch.ops.gemm_run import RUN
+from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.rows import coalesce
 from tritorch.precision import dot_precision
 from tritorch.shape import broadcast_strides, cdiv, extent
@@ -43,13 +44,16 @@ class Problem(NamedTuple):
     candidates: list
 
 
-def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=None):
+def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=None, row_sums=None):
     """out = alpha · a @ b + beta · c on a CUDA device: a (…, m, k), b (…, k, n) and c broadcast to out (…, m, n).
 
     `activation` is the name of a function in triton_kernels/activation.py that is applied to that, rounded to out's dtype; `pre`, laid out
-    as out, takes the values before it. `slope` names the derivative of one: out = slope(alpha · a @ b, c).
+    as out, takes the values before it. `slope` names the derivative of one: out = slope(alpha · a @ b, c). `row_sums`, (m,) in a's compute
+    dtype, takes Σₖ a[:, k] of one matrix: on Hopper from the tiles that the product has in shared memory anyway.
     """
     if not out.numel():
+        if row_sums is not None:
+            total(row_sums, a)
         return
     dtype = a.dtype
     c, nothing, alpha, beta = None if beta == 0 else c, alpha == 0, _scalar(alpha, dtype), _scalar(beta, dtype)
@@ -62,13 +66,22 @@ def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=No
 
     def run(candidate, out=out):
         options = {name: value for name, value in candidate.items() if name not in ("kernel", "splits")}
-        RUN[candidate["kernel"]](p, candidate.get("splits", 1), (out, pre, a, b, c, alpha, beta), fused, options)
+        kind = candidate["kernel"]
+        inside = kind == "gluon" and dtype.itemsize == 2 and row_sums is not None
+        RUN[kind](p, candidate.get("splits", 1), (out, pre, a, b, c, alpha, beta), fused, options, **({"sums": row_sums} if inside else {}))
+        if row_sums is not None and not inside:
+            total(row_sums, a)
 
     def trial(candidate):                                                # one of many: not into what the next one adds to
         adds = c is not None and c.storage is out.storage
         run(candidate, empty_strided(out.shape, out.strides, out.dtype, out.device) if adds else out)
 
     run(tuner.choose("matmul", p.key, p.candidates, run=trial) if machine else p.candidates[0])
+
+
+def total(out, x):
+    """The sums of a matrix's rows."""
+    reduce_rows([out], [x], (1,), False, Monoid("sum", "sum"), out.dtype)
 
 
 def _scalar(value, dtype):

@@ -70,8 +70,9 @@ def run_vector(p, splits, tensors, fused, options):
     _in_parts(p, splits, options["BLOCK_K"], tensors, fused, start)
 
 
-def run_by_tma(kernel, p, tensors, fused, options):
-    """A persistent kernel: as many programs as multiprocessors. With STREAM it leaves parts of tiles, which a second one adds up."""
+def run_by_tma(kernel, p, tensors, fused, options, sums=()):
+    """A persistent kernel: as many programs as multiprocessors. With STREAM it leaves parts of tiles, which a second one adds up.
+    `sums`: what the kernel takes for the sums of a's rows, where it knows them."""
     out, pre, a, b, c, alpha, beta = tensors
     block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
     tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n)
@@ -87,15 +88,16 @@ def run_by_tma(kernel, p, tensors, fused, options):
                    GROUP_M=GROUP_M, **options)
     if stream:
         parts = empty((programs + tiles, block_m, block_n), types.float32, out.device)
-        launch(kernel, (programs,), TensorDescriptor(parts, (1, block_m, leaving)), None, a, b, None, 0, 0, 0, *sizes, None, None,
-               FORM=None, SLOPE=None, ACTIVATION=None, **settled)
+        part_sums = [x if x is None else empty((programs + tiles, block_m), types.float32, out.device) for x in sums]
+        launch(kernel, (programs,), TensorDescriptor(parts, (1, block_m, leaving)), None, *part_sums, a, b, None, 0, 0, 0, *sizes, None,
+               None, FORM=None, SLOPE=None, ACTIVATION=None, **settled)
         rows = max(tile(4096, block_m * block_n) // block_n, 1)
-        launch(K.stream_sum_kernel, (tiles * block_m // rows,), out, pre, parts, c, p.out[0][0], *p.out[1:], *strides, p.M, p.N,
-               cdiv(p.k, block_k), tiles, *scalars, FORM=p.form, PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, GROUP_M=GROUP_M,
-               ROWS=rows, num_warps=8, **fused)
+        launch(K.stream_sum_kernel, (tiles * block_m // rows,), out, pre, *(sums or (None,)), parts, *(part_sums or (None,)), c,
+               p.out[0][0], *p.out[1:], *strides, p.M, p.N, cdiv(p.k, block_k), tiles, *scalars, FORM=p.form, PROGRAMS=programs,
+               BLOCK_M=block_m, BLOCK_N=block_n, GROUP_M=GROUP_M, ROWS=rows, num_warps=8, **fused)
         return
     out, pre = [x if x is None else TensorDescriptor(x, *box(p.boxes["out"], block_m, leaving)) for x in (out, pre)]
-    launch(kernel, (programs,), out, pre, a, b, c, *strides, *sizes, *scalars, FORM=p.form, **fused, **settled)
+    launch(kernel, (programs,), out, pre, *sums, a, b, c, *strides, *sizes, *scalars, FORM=p.form, **fused, **settled)
 
 
 def _shared(p, a, b):
@@ -159,5 +161,5 @@ RUN = {
     "exact": lambda p, splits, *rest: run_exact(EXACT.matmul_exact_kernel, None, p, *rest),
     "exact_gluon": lambda p, splits, *rest: run_exact(EXACT_GLUON.matmul_exact_gluon_kernel, 64, p, *rest),
     "persistent": lambda p, splits, *rest: run_by_tma(PERSISTENT.matmul_persistent_kernel, p, *rest),
-    "gluon": lambda p, splits, *rest: run_by_tma(GLUON.matmul_gluon_kernel, p, *rest),
+    "gluon": lambda p, splits, *rest, sums=None: run_by_tma(GLUON.matmul_gluon_kernel, p, *rest, (sums,)),
 }
