@@ -28,8 +28,8 @@ def _slope(name, doc, cpu, formula, attrs=(), source="input"):
 # ------------------------------------------------------------------ the rectifier and its kin
 @fills(passes=1)
 def _relu(out, x):
-    if x.dtype.kind == "f":
-        np.clip(x, x.dtype.type(0), x.dtype.type(np.inf), out=out)       # four times faster than np.maximum
+    if x.dtype.kind == "f" and x.size > 8192:
+        np.clip(x, x.dtype.type(0), x.dtype.type(np.inf), out=out)       # four times faster than np.maximum, but for 5 µs before it starts
     else:
         np.maximum(x, 0, out=out)
 

@@ -112,7 +112,9 @@ def summing(name, doc, monoid, on_array):
         if dtype and x.dtype != dtype.numpy:
             x = x.astype(dtype.numpy)
         x = single(x)
-        if on_array is np.sum and dims == (x.ndim - 1,):
+        if on_array is np.sum and x.dtype == out.dtype and x.size <= 4096:
+            np.add.reduce(x, dims, None, out, keepdim)                   # the same without 3 µs of np.sum's own
+        elif on_array is np.sum and dims == (x.ndim - 1,):
             out[...] = row_sums(x).reshape(out.shape)
         elif x.dtype == out.dtype:
             on_array(x, axis=dims, keepdims=keepdim, out=out)
