@@ -1,4 +1,9 @@
-"""The devices of the suite: the CPU, and a CUDA device that is simulated unless `-m gpu` asks for the real one."""
+"""The devices of the suite: the CPU, and a CUDA device that is simulated unless `-m gpu` asks for the real one.
+
+With TRITORCH_PTX=80 or 90 the real one is a GPU of that compute capability made of numpy, which executes compiled kernels (tests/ptx).
+"""
+import os
+
 import pytest
 
 
@@ -39,10 +44,15 @@ class Guard:
 
 @pytest.fixture(scope="session")
 def cuda(request):
-    """A CUDA device: the real one under `-m gpu`, else the simulated one."""
+    """A CUDA device: the real one under `-m gpu`, or the one made of PTX, else the simulated one."""
     import tritorch as torch
 
-    if on_gpu(request.config):
+    if on_gpu(request.config) and os.environ.get("TRITORCH_PTX"):
+        from ptx.device import simulate
+
+        with simulate(int(os.environ["TRITORCH_PTX"])):
+            yield torch.device("cuda:0")
+    elif on_gpu(request.config):
         if not torch.cuda.is_available():
             pytest.skip("no GPU on this machine")
         yield torch.device("cuda:0")
