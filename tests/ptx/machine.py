@@ -180,7 +180,7 @@ class Machine:
 
     def spread(self, value):
         """One value for each lane."""
-        return np.broadcast_to(value, self.lanes)
+        return value if value.ndim else np.full(self.lanes, value)
 
     def active(self):
         """The numbers of the executing lanes."""
