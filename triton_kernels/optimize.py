@@ -67,9 +67,18 @@ def advance_kernel(coefficients_ptr, table_ptr, COUNT, found_inf_ptr, lr, consta
 
 
 @triton.jit
-def update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, mask, lr, weight_decay, c0, c1, c2, numbers, RULE: tl.constexpr,
-                 KIND: tl.constexpr, STATES: tl.constexpr, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr):
+def clipping(norm_ptr, max_norm):
+    """What brings a norm down to max_norm; NaN gets through."""
+    factor = max_norm / (tl.load(norm_ptr) + 1e-6)
+    return tl.where(factor > 1, 1, factor)
+
+
+@triton.jit
+def update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, mask, lr, weight_decay, factor, c0, c1, c2, numbers, RULE: tl.constexpr,
+                 KIND: tl.constexpr, STATES: tl.constexpr, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr, CLIP: tl.constexpr):
     p, g = wide(tl.load(p_ptr + i, mask=mask)), wide(tl.load(g_ptr + i, mask=mask))
+    if CLIP:                                             # rounded as if it had been stored in between
+        g = wide(libdevice.mul_rn(g, factor.to(g.dtype)).to(g_ptr.dtype.element_ty))
     x, y, z = p, p, p
     if STATES > 0 and KIND != "first":
         x = wide(tl.load(x_ptr + i, mask=mask))
@@ -94,11 +103,12 @@ def update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, mask, lr, weight_decay, c
 
 
 @triton.jit
-def update_kernel(table_ptr, plan_ptr, like_ptr, COUNT, coefficients_ptr, found_inf_ptr, lr, weight_decay, c0, c1, c2, numbers,
-                  RULE: tl.constexpr, KIND: tl.constexpr, STATES: tl.constexpr, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr,
+def update_kernel(table_ptr, plan_ptr, like_ptr, COUNT, coefficients_ptr, found_inf_ptr, norm_ptr, max_norm, lr, weight_decay, c0, c1, c2,
+                  numbers, RULE: tl.constexpr, KIND: tl.constexpr, STATES: tl.constexpr, MAXIMIZE: tl.constexpr, DECAY: tl.constexpr,
                   LR_POINTER: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
     """A step of the optimizer RULE (see optimizers.py): the lists are parameters, gradients and STATES more. The coefficients of each
-    tensor are what advance_kernel noted, or c0, c1, c2 for all. DECAY: weight_decay goes to the "gradient" or the "parameter"."""
+    tensor are what advance_kernel noted, or c0, c1, c2 for all. DECAY: weight_decay goes to the "gradient" or the "parameter". Gradients
+    are clipped on the way if their norm is given."""
     if found_inf_ptr is not None:
         if tl.load(found_inf_ptr) != 0:
             return
@@ -109,15 +119,20 @@ def update_kernel(table_ptr, plan_ptr, like_ptr, COUNT, coefficients_ptr, found_
     if coefficients_ptr is not None:
         c0, c1 = tl.load(coefficients_ptr + 3 * t), tl.load(coefficients_ptr + 3 * t + 1)
         c2 = tl.load(coefficients_ptr + 3 * t + 2)
+    CLIP: tl.constexpr = norm_ptr is not None
+    factor = lr
+    if CLIP:
+        factor = clipping(norm_ptr, max_norm)
     p_ptr, g_ptr = column(table_ptr, like_ptr, 0, t, COUNT, ALIGNED), column(table_ptr, like_ptr, 1, t, COUNT, ALIGNED)
     x_ptr = column(table_ptr, like_ptr, 2 if STATES > 0 else 0, t, COUNT, ALIGNED)
     y_ptr = column(table_ptr, like_ptr, 3 if STATES > 1 else 0, t, COUNT, ALIGNED)
     z_ptr = column(table_ptr, like_ptr, 4 if STATES > 2 else 0, t, COUNT, ALIGNED)
     if first + BLOCK <= size:
-        update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, None, lr, weight_decay, c0, c1, c2, numbers, RULE, KIND, STATES, MAXIMIZE, DECAY)
+        update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, None, lr, weight_decay, factor, c0, c1, c2, numbers, RULE, KIND, STATES,
+                     MAXIMIZE, DECAY, CLIP)
     else:
-        update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, i < size, lr, weight_decay, c0, c1, c2, numbers, RULE, KIND, STATES, MAXIMIZE,
-                     DECAY)
+        update_block(p_ptr, g_ptr, x_ptr, y_ptr, z_ptr, i, i < size, lr, weight_decay, factor, c0, c1, c2, numbers, RULE, KIND,
+                     STATES, MAXIMIZE, DECAY, CLIP)
 
 
 # ------------------------------------------------------------------ gradients
@@ -201,10 +216,11 @@ def scale_kernel(table_ptr, plan_ptr, like_ptr, COUNT, factor_ptr, found_inf_ptr
     """Multiply by *factor_ptr, or, where CLIP, by what brings the norm *factor_ptr down to max_norm; note if a product is not finite."""
     t, first, size = task(plan_ptr, BLOCK)
     i = first + tl.arange(0, BLOCK)
-    factor = tl.load(factor_ptr)
     if CLIP:
-        factor = max_norm / (factor + 1e-6)
-        factor = tl.where(factor > 1, 1, factor)
+        factor = clipping(factor_ptr, max_norm)
+    else:
+        factor = tl.load(factor_ptr)
+    if CLIP:
         if factor == 1:                                  # nothing would change: save the traffic
             return
     x_ptr = column(table_ptr, like_ptr, 0, t, COUNT, ALIGNED)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
+from tritorch.compiler.clipping import CLIP, Clipping, numbers, steps_after
 from tritorch.compiler.patterns import LINK, PATTERNS, Pattern
 from tritorch.compiler.watch import Seen, home
 from tritorch.shape import layout
@@ -31,9 +32,12 @@ def matches(watch, inexact):
     """What can be replaced in a call such as the one watched."""
     users, taken, found = defaultdict(list), set(), []
     for k, event in enumerate(watch.events):
-        for number in set(_numbers(event[1:3])):
+        for number in set(numbers(event[1:3])):
             users[number].append(k)
     for start in range(len(watch.events)):
+        steps = steps_after(watch, start, users)
+        if steps is not None:
+            found.append(Match(CLIP, (start, *steps), ()))
         for pattern in PATTERNS:
             match = _match(watch, pattern, start, users) if pattern.exact or inexact else None
             if match is not None and not taken.intersection(match.places):
@@ -67,22 +71,14 @@ def _match(watch, pattern, start, users):
 def _undisturbed(events, places):
     """Whether nothing is written, between the first call and the last, that the calls put off read. Operators on lists of tensors
     return nothing, and may write all of them."""
-    read = set(_numbers([events[k][1] for k in places[:-1]]))
+    read = set(numbers([events[k][1] for k in places[:-1]]))
     written = [events[k][2] if events[k][3] is not None else events[k][1] for k in range(places[0] + 1, places[-1])]
-    return not read.intersection(_numbers(written))
+    return not read.intersection(numbers(written))
 
 
 def _linked(args, before):
     """Arguments with LINK for the result of the call before."""
     return [LINK if before is not None and (a is before or type(a) is Seen and a == before) else a for a in args]
-
-
-def _numbers(tree):
-    for item in tree if isinstance(tree, (tuple, list)) else ():
-        if type(item) is Seen:
-            yield item.number
-        else:
-            yield from _numbers(item)
 
 
 class Fusion:
@@ -92,6 +88,7 @@ class Fusion:
         self.steps = {place: match for match in found for place in match.places}
         self.events, self.done = events, []
         self.pending, self.left_out = {}, []                             # match -> [(operator, arguments, result), …] put off; see settle
+        self.clippings = {}                                              # match -> Clipping
 
     def run(self, watch, event, op, args, out):
         """An operator of the call."""
@@ -102,6 +99,8 @@ class Fusion:
         match = self.steps.get(place)
         if match is None:
             return watch.proceed(op, args, out)
+        if match.pattern is CLIP:
+            return self.clip(watch, match, place, op, args)
         promises = op.body(*args)
         if place == match.places[-1]:
             return self.replace(watch, match, op, args, promises)
@@ -127,6 +126,16 @@ class Fusion:
         self.done.append(match)
         return tuple(outs) if several else outs[0]
 
+    def clip(self, watch, match, place, op, args):
+        """A clipping is put off; a step that follows does it, and after the last one nobody looks."""
+        if place == match.places[0]:
+            self.clippings[match] = Clipping(op, args, len(match.places) - 1)
+            return
+        clipping = self.clippings[match]
+        watch.proceed(op, clipping.step(args), None)
+        if not clipping.left:
+            self.done.append(match)
+
     def settle(self, watch):
         """Results that the last kernel left out are gone by now. If one is not, as in no call before, it is computed after all."""
         left_out, self.left_out = self.left_out, []
@@ -140,6 +149,9 @@ class Fusion:
     def flush(self, watch):
         """Nothing is replaced any more; what was put off is computed."""
         self.settle(watch)
+        clippings, self.clippings = self.clippings, {}
+        for clipping in clippings.values():
+            clipping.make_up()
         self.steps, pending, self.pending = {}, self.pending, {}
         for calls in pending.values():
             for op, args, result in calls:

@@ -50,7 +50,7 @@ class MultiTensor:
             return _interpret(self, args)
         self.body(*args)
         if args[self.columns[0]]:
-            self._run(args)
+            self.run(args)
             writer = user_place()
             for k in self.writes:
                 for x in args[k] or ():
@@ -58,7 +58,7 @@ class MultiTensor:
                     storage.version += 1
                     storage.writer = writer
 
-    def _run(self, args):
+    def run(self, args):
         """On parts of one dtype and device, contiguous; whether the arguments are one is remembered, since training asks at every step."""
         columns = [args[k] for k in self.columns if args[k] is not None]
         first = columns[0]

@@ -34,19 +34,20 @@ class Recipe(NamedTuple):
 
 
 @multi_tensor("params grads x y z", writes="params x y z steps u v")
-def update(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf):
+def update(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf, clip=None):
     """One step of an optimizer.
 
     `x`, `y`, `z` are lists of what it remembers of the elements, or None. `coefficients` are those of the step, from the recipe's counter;
     where they are None, `steps`, `u` and `v` are lists of float32 scalars beside the parameters, or None, and the step is counted there.
-    With `found_inf`, a float32 tensor, nothing happens where it is not 0.
+    With `found_inf`, a float32 tensor, nothing happens where it is not 0. `clip` is (norm, max_norm): the gradients are taken as
+    `clip_by_norm` would leave them, which saves reading and writing them there.
     """
     lists = [c for c in (params, grads, x, y, z, steps, u, v) if c is not None]
     check(len({len(c) for c in lists}) == 1, recipe.rule, "lists of one length", [len(c) for c in lists])
 
 
 @update.impl("cpu")
-def update_cpu(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf):
+def update_cpu(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf, clip=None):
     if found_inf is not None and found_inf.item():
         return
     lr, columns = float(lr), [params, *[c for c in (x, y, z) if c is not None], grads]
@@ -54,9 +55,9 @@ def update_cpu(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, fo
         columns = zip(*columns)
         coefficients = [_counted(recipe, lr, *[c and c[k].array for c in (steps, u, v)]) for k in range(len(params))]
         for row, c in zip(columns, coefficients):
-            _apply(recipe, [[column] for column in row], lr, c)
+            _apply(recipe, [[column] for column in row], lr, c, clip)
     else:
-        _apply(recipe, columns, lr, coefficients)
+        _apply(recipe, columns, lr, coefficients, clip)
 
 
 def _counted(recipe, lr, step, *more):
@@ -69,11 +70,14 @@ def _counted(recipe, lr, step, *more):
     return coefficients
 
 
-def _apply(recipe, columns, lr, coefficients):
+def _apply(recipe, columns, lr, coefficients, clip):
+    factor, kind = 1.0 if clip is None else clip[1] / (clip[0].item() + 1e-6), columns[-1][0].dtype
     rule, decay, maximize = getattr(update_rules, recipe.rule), recipe.decay, recipe.maximize
     spare, other = scratch(2, columns[0][0])
     for p, *remembered, g in chunks(*columns, written=len(columns) - 1):
         a, b = spare[:p.size], other[:p.size]
+        if not factor >= 1:                                              # NaN must get through
+            g = (g * factor).astype(kind.numpy).astype(kind.compute.numpy)
         if maximize:
             g = np.negative(g, out=b)
         if decay == "parameter":
@@ -84,7 +88,7 @@ def _apply(recipe, columns, lr, coefficients):
 
 
 @update.impl("cuda")
-def update_cuda(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf):
+def update_cuda(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf, clip=None):
     compute, remembered = params[0].dtype.compute, [c for c in (x, y, z) if c is not None]
     pointer, noted = isinstance(lr, Tensor), None
     if coefficients is None:
@@ -94,9 +98,9 @@ def update_cuda(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, f
                lr if pointer else np.float64(lr), tuple([np.float64(c) for c in recipe.constants]),
                COUNTER=getattr(OPTIMIZERS, recipe.counter), MORE=len(columns) - 1, LR_POINTER=pointer, num_warps=1)
     numbers = [as_number(n, compute) for n in (0.0 if pointer else lr, recipe.weight_decay, *coefficients, *recipe.numbers)]
-    launch_rows(K.update_kernel, (), [params, grads, *remembered], noted, found_inf, lr if pointer else numbers[0], *numbers[1:5],
-                tuple(numbers[5:]), RULE=getattr(OPTIMIZERS, recipe.rule), KIND=recipe.kind, STATES=len(remembered),
-                MAXIMIZE=recipe.maximize, DECAY=recipe.decay, LR_POINTER=pointer)
+    launch_rows(K.update_kernel, (), [params, grads, *remembered], noted, found_inf, *(clip or (None, 0.0)),
+                lr if pointer else numbers[0], *numbers[1:5], tuple(numbers[5:]), RULE=getattr(OPTIMIZERS, recipe.rule), KIND=recipe.kind,
+                STATES=len(remembered), MAXIMIZE=recipe.maximize, DECAY=recipe.decay, LR_POINTER=pointer)
 
 
 # ------------------------------------------------------------------ gradients
