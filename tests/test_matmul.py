@@ -88,6 +88,25 @@ def test_in_place_and_ignored_input():
     np.testing.assert_allclose(number(x.addmm_(from_array(a), from_array(b), alpha=2)), 3 * (a @ b), rtol=1e-5)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("dtype, atol", [("float32", 1e-4), ("bfloat16", 0.2), ("float64", 1e-10), ("int32", 0)])
+def test_adding_to_itself(dtype, atol, device, cuda):
+    """out = a @ b + out needs no memory of its own; an operand that is out, or lies elsewhere in it, does."""
+    there = "cpu" if device == "cpu" else cuda
+    x, a, b = [from_array(np.round(4 * draw(6, 6, seed=k))).to(getattr(T, dtype)).to(there) for k in range(3)]
+    start, p, q = [number(v.to(T.float64)).copy() for v in (x, a, b)]
+    before = T.cuda.memory_stats().get("allocation.all.allocated", 0)
+    x.addmm_(a, b, beta=2)
+    assert T.cuda.memory_stats().get("allocation.all.allocated", 0) == before
+    np.testing.assert_allclose(number(x.to(T.float64)), p @ q + 2 * start, atol=atol)
+    x.copy_(from_array(start))
+    x.addmm_(x, b)
+    np.testing.assert_allclose(number(x.to(T.float64)), start @ q + start, atol=atol)
+    x.copy_(from_array(start))
+    M.addmm(x.mT, a, b, out=x)
+    np.testing.assert_allclose(number(x.to(T.float64)), p @ q + start.T, atol=atol)
+
+
 def test_matrix_power():
     a = draw(2, 3, 3, dtype=np.float64)
     for n in (0, 1, 2, 5):
@@ -132,6 +151,73 @@ def test_a_gradient_of_a_shared_matrix_is_one_product():
         (x @ w).sum().backward()
     assert not any(shape == (4, 5, 2) for _, shape in shapes)
     np.testing.assert_allclose(number(w.grad), number(x).reshape(12, 5).T @ np.ones((12, 2)), rtol=1e-5)
+
+
+def calls(program):
+    """The names of the operators that a program calls."""
+    names = []
+
+    class Log(T.dispatch.Interpreter):
+        def __call__(self, op, args, out):
+            names.append(op.__name__)
+            return self.proceed(op, args, out)
+
+    with Log():
+        program()
+    return names
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_gradients_that_meet_are_added_where_the_last_product_is_stored(device, cuda):
+    """Of an input that several layers read, and of a weight that several steps use."""
+    there = "cpu" if device == "cpu" else cuda
+    x, w, v = [from_array(draw(*s, seed=k)).to(there).requires_grad_() for k, s in enumerate(((4, 3, 5), (5, 5), (4, 5, 6)))]
+    h, u = x * 1, w * 1                                                  # not leaves
+    out = (M.linear(h, u) * 1).sum() + (M.linear(h, u) * 2).sum() + (h @ v).square().sum() + M.baddbmm(h, h @ u, u.expand(4, 5, 5)).sum()
+    names = calls(out.backward)
+    a, b, c = [number(t).astype(np.float64) for t in (x, w, v)]
+    ones, total = np.ones((4, 3, 5)), ((a @ b).reshape(-1, 5), a.reshape(-1, 5))
+    np.testing.assert_allclose(number(w.grad), 3 * ones.reshape(-1, 5).T @ total[1] + total[0].T @ ones.reshape(-1, 5)
+                               + total[1].T @ (ones @ b.T).reshape(-1, 5), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(number(x.grad), 3 * ones @ b + 2 * a @ c @ c.swapaxes(1, 2) + ones + ones @ b.T @ b.T, rtol=1e-4, atol=1e-5)
+    assert names.count("addmm") >= 4 and names.count("add") <= 1        # the one: u is broadcast to a batch, whose gradient is a sum
+
+
+def test_a_broadcast_operand_takes_no_gradient_on_its_way(cuda):
+    """What arrived has the operand's shape; the product's is larger and summed behind the rule."""
+    x, y = from_array(draw(1, 3, 4)).requires_grad_(), from_array(draw(5, 4, 2, seed=1))
+    h = x * 1
+    ((h @ y).sum() + (h @ y).sum() + h.sum()).backward()
+    np.testing.assert_allclose(number(x.grad), 2 * (np.ones((5, 3, 2)) @ number(y).swapaxes(1, 2)).sum(0, keepdims=True) + 1, rtol=1e-5)
+
+
+# ------------------------------------------------------------------ float32 results of half types
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_float32_result(dtype, device, cuda):
+    there = "cpu" if device == "cpu" else cuda
+    a, b, total = [from_array(draw(*s, seed=k)).to(there) for k, s in enumerate(((2, 17, 70), (2, 70, 9), (2, 17, 9)))]
+    a, b = a.to(getattr(T, dtype)), b.to(getattr(T, dtype))
+    x, y, start = [number(t.to(T.float64)) for t in (a, b, total)]
+    made = M.bmm(a, b, T.float32)
+    assert made.dtype is T.float32
+    np.testing.assert_allclose(number(made), x @ y, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(number(M.mm(a[0], b[0], T.float32)), x[0] @ y[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(number(M.baddbmm(total, a, b, T.float32, beta=2, alpha=0.5)), 2 * start + 0.5 * x @ y, rtol=1e-5, atol=1e-5)
+    assert M.baddbmm(total, a, b, T.float32, out=total) is total
+    np.testing.assert_allclose(number(total), start + x @ y, rtol=1e-5, atol=1e-5)
+    with pytest.raises(RuntimeError, match="expected out_dtype .*float32, got tritorch.float64"):
+        M.mm(a[0], b[0], T.float64)
+    with pytest.raises(RuntimeError, match="addmm: expected input of dtype"):
+        M.addmm(total[0], a[0], b[0])
+
+
+def test_gradients_of_a_float32_result():
+    a, b = [from_array(draw(*s)).to(T.bfloat16).requires_grad_() for s in ((3, 4), (4, 5))]
+    start = from_array(draw(3, 5)).requires_grad_()
+    M.addmm(start, a, b, T.float32, beta=2).sum().backward()
+    assert (a.grad.dtype, b.grad.dtype, start.grad.dtype) == (T.bfloat16, T.bfloat16, T.float32)
+    np.testing.assert_allclose(number(a.grad.float()), np.ones((3, 5)) @ number(b.float()).T, rtol=2 ** -8)
 
 
 # ------------------------------------------------------------------ precision

@@ -69,7 +69,7 @@ def op(body=None, *, returns=("out",), aliasable=False):
     """Turn a shape rule into an operator.
 
     `returns` names the outputs. `aliasable` says that implementations may read an input and write the output in the same
-    memory (elementwise operators): otherwise an in-place call goes through a temporary.
+    memory (elementwise operators), or names the one input of which that is so: otherwise an in-place call goes through a temporary.
     """
     if body is None:
         return functools.partial(op, returns=returns, aliasable=aliasable)
@@ -357,12 +357,12 @@ def _check_destination(door, out, shape, dtype, device, args):
 
 def _overlaps(door, out, args):
     """Whether writing `out` would change an input that is still to be read."""
-    owner = out.storage.owner
-    for a in args:
+    owner, aliasable = out.storage.owner, door.aliasable
+    for name, a in zip(door.names, args):
         for v in a if type(a) is tuple else (a,):
-            if isinstance(v, Tensor) and v.storage.owner is owner and not (v is out and door.aliasable):
-                if not (door.aliasable and v.dtype is out.dtype and v.offset == out.offset and v.strides == out.strides
-                        and v.shape == out.shape):
+            if isinstance(v, Tensor) and v.storage.owner is owner:
+                same = v is out or v.dtype is out.dtype and v.offset == out.offset and v.strides == out.strides and v.shape == out.shape
+                if not same or aliasable is not True and aliasable != name:
                     return True
     return False
 

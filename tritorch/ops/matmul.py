@@ -45,26 +45,32 @@ def matmul(input, other, *, out=None):
     return _deliver(matmul(input.unsqueeze(0), other).squeeze(-2), out)
 
 
-def mm(input, mat2, *, out=None):
-    """Product of two matrices.
+def mm(input, mat2, out_dtype=None, *, out=None):
+    """Product of two matrices; out_dtype may be float32 beside half types.
 
     >>> import tritorch as torch; torch.mm(torch.eye(2), torch.ones(2, 2))
     tensor([[1., 1.],
             [1., 1.]])
     """
     _ranks("mm", ((input, 2), (mat2, 2)))
-    return cards.matmul(input, mat2) if out is None else cards.matmul.into(out, input, mat2)
+    return _product(input, mat2, out_dtype, out)
 
 
-def bmm(input, mat2, *, out=None):
-    """Products of two equal batches of matrices: (b, m, k) and (b, k, n) give (b, m, n).
+def _product(a, b, out_dtype, out):
+    if out_dtype is not None:
+        return _add(None, a, b, 1, 1, out_dtype, out)
+    return cards.matmul(a, b) if out is None else cards.matmul.into(out, a, b)
+
+
+def bmm(input, mat2, out_dtype=None, *, out=None):
+    """Products of two equal batches of matrices: (b, m, k) and (b, k, n) give (b, m, n). out_dtype as in `mm`.
 
     >>> import tritorch as torch; torch.bmm(torch.ones(5, 2, 3), torch.ones(5, 3, 4)).shape
     tritorch.Size([5, 2, 4])
     """
     _ranks("bmm", ((input, 3), (mat2, 3)))
     check(input.shape[0] == mat2.shape[0], "bmm", "equal batches", input.shape, mat2.shape)
-    return cards.matmul(input, mat2) if out is None else cards.matmul.into(out, input, mat2)
+    return _product(input, mat2, out_dtype, out)
 
 
 def mv(input, vec, *, out=None):
@@ -152,8 +158,9 @@ def bilinear(input1, input2, weight, bias=None):
 
 
 # ------------------------------------------------------------------ products added to something
-def addmm(input, mat1, mat2, *, beta=1, alpha=1, out=None):
-    """beta · input + alpha · mat1 @ mat2, input broadcast to the product of two matrices.
+def addmm(input, mat1, mat2, out_dtype=None, *, beta=1, alpha=1, out=None):
+    """beta · input + alpha · mat1 @ mat2, input broadcast to the product of two matrices. out_dtype, and then input's dtype, may be float32
+    beside half types.
 
     >>> import tritorch as torch
     >>> torch.addmm(torch.ones(2), torch.ones(2, 3), torch.ones(3, 2), beta=2)
@@ -161,14 +168,14 @@ def addmm(input, mat1, mat2, *, beta=1, alpha=1, out=None):
             [5., 5.]])
     """
     _ranks("addmm", ((mat1, 2), (mat2, 2)))
-    return _add(input, mat1, mat2, beta, alpha, out)
+    return _add(input, mat1, mat2, beta, alpha, out_dtype, out)
 
 
-def baddbmm(input, batch1, batch2, *, beta=1, alpha=1, out=None):
-    """beta · input + alpha · batch1 @ batch2 for equal batches of matrices."""
+def baddbmm(input, batch1, batch2, out_dtype=None, *, beta=1, alpha=1, out=None):
+    """beta · input + alpha · batch1 @ batch2 for equal batches of matrices. out_dtype as in `addmm`."""
     _ranks("baddbmm", ((batch1, 3), (batch2, 3)))
     check(batch1.shape[0] == batch2.shape[0], "baddbmm", "equal batches", batch1.shape, batch2.shape)
-    return _add(input, batch1, batch2, beta, alpha, out)
+    return _add(input, batch1, batch2, beta, alpha, out_dtype, out)
 
 
 def addbmm(input, batch1, batch2, *, beta=1, alpha=1, out=None):
@@ -176,7 +183,7 @@ def addbmm(input, batch1, batch2, *, beta=1, alpha=1, out=None):
     _ranks("addbmm", ((batch1, 3), (batch2, 3)))
     (b, m, k), n = batch1.shape, batch2.shape[2]
     check(batch2.shape[:2] == (b, k), "addbmm", f"batch2 of shape ({b}, {k}, n)", batch2.shape)
-    return _add(input, batch1.permute(1, 0, 2).reshape(m, b * k), batch2.reshape(b * k, n), beta, alpha, out)
+    return _add(input, batch1.permute(1, 0, 2).reshape(m, b * k), batch2.reshape(b * k, n), beta, alpha, None, out)
 
 
 def addmv(input, mat, vec, *, beta=1, alpha=1, out=None):
@@ -184,7 +191,7 @@ def addmv(input, mat, vec, *, beta=1, alpha=1, out=None):
     _ranks("addmv", ((mat, 2), (vec, 1)))
     check(mat.shape[1] == vec.shape[0], "addmv", "mat.shape[1] == vec.shape[0]", mat.shape, vec.shape)
     broadcast_shapes("addmv", input.shape, mat.shape[:1])
-    return _deliver(_add(input.unsqueeze(-1), mat, vec.unsqueeze(1), beta, alpha, None).squeeze(-1), out)
+    return _deliver(_add(input.unsqueeze(-1), mat, vec.unsqueeze(1), beta, alpha, None, None).squeeze(-1), out)
 
 
 def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
@@ -197,8 +204,9 @@ def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
     return _deliver(product if beta == 0 else product + (input if beta == 1 else input * beta), out)
 
 
-def _add(input, a, b, beta, alpha, out):
-    return cards.addmm(input, a, b, beta, alpha) if out is None else cards.addmm.into(out, input, a, b, beta, alpha)
+def _add(input, a, b, beta, alpha, out_dtype, out):
+    args = input, a, b, beta, alpha, out_dtype
+    return cards.addmm(*args) if out is None else cards.addmm.into(out, *args)
 
 
 # ------------------------------------------------------------------ more than two matrices

@@ -4,6 +4,7 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
+from tritorch.autograd.parts import arrived
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
@@ -40,16 +41,26 @@ def affine_dtype(name, input, weight, bias):
     return one_dtype(name, input, weight) if wide else one_dtype(name, input, weight, bias)
 
 
+def sum_dtype(name, dtype, out_dtype, added):
+    """The dtype of a product of `dtype` that is to be `out_dtype`; what is added to it may have either."""
+    wanted = dtype if out_dtype is None else out_dtype
+    check(wanted in (dtype, dtype.compute), name, f"out_dtype {' or '.join(dict.fromkeys((str(dtype), str(dtype.compute))))}", wanted)
+    if added is not None and added.dtype not in (dtype, wanted):
+        raise RuntimeError(f"{name}: expected input of dtype {' or '.join(dict.fromkeys((str(dtype), str(wanted))))}, got {added.dtype}")
+    return wanted
+
+
 # ------------------------------------------------------------------ on the CPU
 def multiply(out, a, b, alpha=1, c=None, beta=1):
-    """out = alpha · a @ b + beta · c by BLAS, which takes transposed operands as they are. Half types are rounded once, at the end."""
+    """out = alpha · a @ b + beta · c by BLAS, which takes transposed operands as they are. Half types are rounded once, at the end; out may
+    be float32 beside them."""
     if not out.size:
         return
     if a.ndim > 2 and b.ndim == 2 and out.flags.c_contiguous and (c is None or c.ndim == 1):
         rows = out.size // out.shape[-1]                                 # one tall matrix instead of a loop over the batch
         a, out = a.reshape(rows, a.shape[-1]), out.reshape(rows, out.shape[-1])
-    half = out.dtype in _HALVES
-    acc = np.empty(out.shape, np.float32) if half else out
+    half = a.dtype in _HALVES
+    acc = np.empty(out.shape, np.float32 if half else out.dtype) if half or c is not None and np.may_share_memory(c, out) else out
     if half:
         a, b = a.astype(np.float32), b.astype(np.float32)
     if alpha == 0:
@@ -63,7 +74,7 @@ def multiply(out, a, b, alpha=1, c=None, beta=1):
     if c is not None and beta != 0:
         c = c.astype(np.float32) if half else c
         acc += c if beta == 1 else c * acc.dtype.type(beta)
-    if half:
+    if acc is not out:
         out[...] = acc
 
 
@@ -96,14 +107,21 @@ def matmul_cuda(out, input, other):
     gemm(out, input, other)
 
 
+def with_arrived(name, shape, a, b, alpha=1):
+    """alpha · a @ b, plus what the input of that name and shape has got already from others that read it: added as the product is stored."""
+    fits = a.ndim > 1 and (b.ndim == 2 or a.shape[:-2] == b.shape[:-2]) and (*a.shape[:-1], b.shape[-1]) == shape
+    others = arrived(name) if fits else None
+    return a @ b if others is None and alpha == 1 else addmm(others, a, b, 1, alpha)
+
+
 @matmul.grad("input")
-def matmul_grad_input(g, other):
-    return g @ other.mT
+def matmul_grad_input(g, other, input_shape):
+    return with_arrived("input", input_shape, g, other.mT)
 
 
 @matmul.grad("other")
-def matmul_grad_other(g, input):
-    return input.mT @ g
+def matmul_grad_other(g, input, other_shape):
+    return with_arrived("other", other_shape, input.mT, g)
 
 
 @matmul.samples
@@ -139,14 +157,15 @@ def matmul_workloads(make):
 
 
 # ------------------------------------------------------------------ addmm
-@op
-def addmm(input, mat1, mat2, beta=1, alpha=1):
+@op(aliasable="input")
+def addmm(input, mat1, mat2, beta=1, alpha=1, out_dtype=None):
     """A matrix product added to something that broadcasts to it, in one kernel.
 
         out = beta · input + alpha · mat1 @ mat2
 
-    mat1 (…, m, k), mat2 (…, k, n), input broadcasts to (…, m, n); one dtype. With beta = 0 the values of input are ignored, NaN too.
-    Raises RuntimeError when the shapes or dtypes do not fit.
+    mat1 (…, m, k), mat2 (…, k, n), input broadcasts to (…, m, n) or is None; one dtype. With beta = 0 the values of input are ignored, NaN
+    too. out_dtype may be float32 beside half types, and then input as well: `addmm.into(total, total, a, b, 1, 1, torch.float32)` adds a
+    product to a sum that is kept in float32, in one pass. Raises RuntimeError when the shapes or dtypes do not fit.
 
     >>> import tritorch as torch
     >>> torch.addmm(torch.ones(2), torch.ones(2, 3), torch.ones(3, 2), beta=2)
@@ -154,17 +173,20 @@ def addmm(input, mat1, mat2, beta=1, alpha=1):
             [5., 5.]])
     """
     shape = product_shape("addmm", mat1, mat2)
+    dtype = sum_dtype("addmm", one_dtype("addmm", mat1, mat2), out_dtype, input)
+    if input is None:
+        return shape, dtype, common_device("addmm", mat1, mat2)
     check(broadcast_shapes("addmm", input.shape, shape) == tuple(shape), "addmm", f"input that broadcasts to {tuple(shape)}", input.shape)
-    return shape, one_dtype("addmm", input, mat1, mat2), common_device("addmm", mat1, mat2)
+    return shape, dtype, common_device("addmm", mat1, mat2)
 
 
 @addmm.impl("cpu")
-def addmm_cpu(out, input, mat1, mat2, beta, alpha):
+def addmm_cpu(out, input, mat1, mat2, beta, alpha, out_dtype):
     multiply(out, mat1, mat2, alpha, input, beta)
 
 
 @addmm.impl("cuda")
-def addmm_cuda(out, input, mat1, mat2, beta, alpha):
+def addmm_cuda(out, input, mat1, mat2, beta, alpha, out_dtype):
     gemm(out, mat1, mat2, input, alpha, beta)
 
 
@@ -174,13 +196,13 @@ def addmm_grad_input(g, beta):
 
 
 @addmm.grad("mat1")
-def addmm_grad_mat1(g, mat2, alpha):
-    return g @ mat2.mT if alpha == 1 else (g @ mat2.mT) * alpha
+def addmm_grad_mat1(g, mat2, alpha, mat1_shape):
+    return with_arrived("mat1", mat1_shape, g.to(mat2.dtype), mat2.mT, alpha)
 
 
 @addmm.grad("mat2")
-def addmm_grad_mat2(g, mat1, alpha):
-    return mat1.mT @ g if alpha == 1 else (mat1.mT @ g) * alpha
+def addmm_grad_mat2(g, mat1, alpha, mat2_shape):
+    return with_arrived("mat2", mat2_shape, mat1.mT, g.to(mat1.dtype), alpha)
 
 
 @addmm.samples
@@ -191,6 +213,7 @@ def addmm_samples(make):
     yield make(18), make(19, 40), make(40, 18), 0.0, 1.5
     yield make(3, 5), make(3, 0), make(0, 5), 0.5
     yield make(3, 5), make(3, 4), make(4, 5), 1, 0
+    yield None, make(3, 4), make(4, 5), 1, 2
     yield make(3, 2, integer=True, low=-9, high=9), make(3, 4, integer=True, low=-9, high=9), make(4, 2, integer=True, low=-9, high=9), 2, 3
 
 
@@ -199,12 +222,18 @@ def addmm_errors(make):
     yield (make(3), make(3, 4), make(4, 5)), {}, RuntimeError, "broadcast"
     yield (make(1, 1, 5), make(3, 4), make(4, 5)), {}, RuntimeError, "input that broadcasts to (3, 5)"
     yield (make(5), make(3, 4), make(5, 5)), {}, RuntimeError, "input.shape[-1] == other.shape[-2]"
+    yield (make(5), make(3, 4), make(4, 5), 1, 1, types.int32), {}, RuntimeError, "expected out_dtype tritorch.float32, got tritorch.int32"
+    yield (make(5, dtype=types.float64), make(3, 4), make(4, 5)), {}, RuntimeError, "expected input of dtype tritorch.float32"
 
 
 @addmm.workloads
 def addmm_workloads(make):
     n = 4096
-    yield "bf16 4096³", lambda: tuple(make(n, n, dtype=types.bfloat16) for _ in range(3)), 8 * n * n, 2 * n ** 3
+    half = dict(dtype=types.bfloat16)
+    yield "bf16 4096³", lambda: tuple(make(n, n, **half) for _ in range(3)), 8 * n * n, 2 * n ** 3
+    rows, n, k = 16384, 768, 3072
+    yield (f"bf16 {n}x{k}x{rows} to a float32 sum", lambda: (make(n, k), make(rows, n, **half).mT, make(rows, k, **half), 1, 1, types.float32),
+           2 * rows * (n + k) + 8 * n * k, 2 * n * k * rows)
 
 
 # ------------------------------------------------------------------ linear
@@ -244,13 +273,13 @@ def linear_cuda(out, input, weight, bias):
 
 
 @linear.grad("input")
-def linear_grad_input(g, weight):
-    return g @ weight
+def linear_grad_input(g, weight, input_shape):
+    return with_arrived("input", input_shape, g, weight)
 
 
 @linear.grad("weight")
-def linear_grad_weight(g, input):
-    return as_rows(g).mT @ as_rows(input)
+def linear_grad_weight(g, input, weight_shape):
+    return with_arrived("weight", weight_shape, as_rows(g).mT, as_rows(input))
 
 
 @linear.grad("bias")
