@@ -37,17 +37,18 @@ class Account(Interpreter):
     whole = reports = False
 
     def __init__(self):
-        self.launches, self.last, self.operator, self.rows = [], None, "", None
+        self.launches, self.last, self.operator = [], None, ""
 
     def __call__(self, op, args, out):
-        self.operator, before, self.rows = op.__name__, self.operator, None
-        if hasattr(op, "writes"):                                        # tables of addresses: the tensors are met here
-            columns = [args[k] for k in op.columns if args[k] is not None]
-            self.rows = sum(x.numel() * x.dtype.itemsize for column in [*columns, *[args[k] or () for k in op.writes]] for x in column)
+        self.operator, before, first = op.__name__, self.operator, len(self.launches)
         try:
             return self.proceed(op, args, out)
         finally:
             self.operator = before
+            if hasattr(op, "writes") and len(self.launches) > first:     # kernels got tables of addresses: the tensors are met here
+                columns = [args[k] for k in op.columns if args[k] is not None] + [args[k] or () for k in op.writes]
+                largest = max(range(first, len(self.launches)), key=lambda k: self.launches[k].nbytes)
+                self.launches[largest] = self.launches[largest]._replace(nbytes=sum(footprint(x) for column in columns for x in column))
 
     def made(self, storage):
         """Temporary memory of a call, which does not matter here."""
@@ -57,7 +58,7 @@ class Account(Interpreter):
         given = dict(zip(places, leaves))
         tensors = {place: leaf for place, leaf in given.items() if isinstance(leaf, (Tensor, TensorDescriptor))}
         sizes = {place: n for place, n in given.items() if place not in tensors}
-        nbytes, self.rows = sum(map(footprint, tensors.values())) if self.rows is None else self.rows, None
+        nbytes = sum(map(footprint, tensors.values()))
         flops, rate = operations(name, tensors, sizes, settled)
         largest = sorted(tensors.values(), key=footprint, reverse=True)[:2]
         shown = ", ".join(f"{x.dtype.name.replace('float', 'f')}{list(x.shape)}" for x in largest)

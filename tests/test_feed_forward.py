@@ -5,7 +5,7 @@ import pytest
 import tritorch as T
 from tritorch.cuda import tuner
 from tritorch.ops import feed_forward as family
-from tritorch.ops.products import linear
+from tritorch.ops.linear import linear
 from tritorch.tensor import from_array
 
 PLAIN = dict(kernel="plain", BLOCK_M=32, BLOCK_N=64, BLOCK_K=32, num_warps=4, num_stages=3)

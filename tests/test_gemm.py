@@ -6,6 +6,7 @@ import tritorch as T
 from tritorch.cuda import tuner
 from tritorch.ops import gemm, gemm_run, products
 from tritorch.ops import gemm_choice as choice
+from tritorch.ops.linear import linear
 from tritorch.tensor import from_array
 
 H200 = (132, 232448, 9)
@@ -122,7 +123,7 @@ def test_vector_candidates(along_k, splits, cuda, hardware_tiles):
     for block_n, block_k, warps in choice.VECTORS + choice.COLUMNS:
         candidate = dict(kernel="vector", BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, splits=splits)
         with tuner.forcing("matmul", candidate):
-            row = products.linear(x, w, bias)
+            row = linear(x, w, bias)
             column = products.addmm(bias.unsqueeze(1), w, x.unsqueeze(1), 0.5, 2.0)
         np.testing.assert_allclose(number(row), want + number(bias), atol=1e-3)
         np.testing.assert_allclose(number(column)[:, 0], 2 * want + 0.5 * number(bias), atol=1e-3)

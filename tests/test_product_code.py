@@ -16,7 +16,7 @@ from tritorch.ops.attention import attention, attention_backward  # noqa: E402
 from tritorch.ops.feed_forward import linear_activation, linear_slope  # noqa: E402
 from tritorch.ops.gemm import gemm  # noqa: E402
 from tritorch.ops.grouped import grouped_mm  # noqa: E402
-from tritorch.ops.products import linear  # noqa: E402
+from tritorch.ops.linear import linear  # noqa: E402
 from tritorch.precision import set_float32_matmul_precision  # noqa: E402
 
 ARCHS = (80, 90, 100)

@@ -118,7 +118,7 @@ class autocast:
     A context manager and a decorator. `device_type` is "cuda" or "cpu", `dtype` float16 or bfloat16 (default: float16 on CUDA,
     bfloat16 on the CPU). `enabled=False` switches casting off inside. float64 is never cast, nor are in-place and out= calls.
     Call backward outside. `cache_enabled=False` casts weights anew at each use. Biases of linear layers in float32 are added as they are
-    (PyTorch rounds them first), and get gradients that were never rounded.
+    (PyTorch rounds them first); they and their weights get gradients that were never rounded to `dtype`.
 
     >>> import tritorch as torch
     >>> weight = torch.ones(2, 2, requires_grad=True)

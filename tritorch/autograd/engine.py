@@ -120,7 +120,7 @@ class Run:
         if g.shape != shape:
             g, sole = g.sum_to_size(shape, dtype=dtype if dtype.itemsize > g.dtype.itemsize else None), True
         direct = type(target) is Leaf and self.wanted is None and target.hooks is None and crossing is None
-        if g.dtype is not dtype and not (self.adds(target, g) if direct else self.reads(target, index)):
+        if g.dtype is not dtype and not (self.adds(target, g) if direct else self.reads(target, index, g.dtype)):
             g, sole = g.to(dtype), True
         if direct:
             self.accumulate(target, g, sole)
@@ -145,10 +145,13 @@ class Run:
         tensor = leaf.ref()
         return tensor is not None and tensor._grad is not None and not self.create and g.dtype.itemsize < tensor.dtype.itemsize
 
-    def reads(self, node, index):
-        """Whether the node's rule reads a gradient of any dtype, and no one else looks at it: nothing has arrived and nobody asked."""
+    def reads(self, node, index, dtype):
+        """Whether the node's rule reads a gradient of any dtype, and no one else looks at it: nothing of another dtype has arrived and
+        nobody asked."""
         plan, slots = getattr(node, "plan", None), self.pending.get(node)
-        if plan is None or not getattr(plan.op, "reads_any_gradient", False) or slots is not None and slots[index] is not None:
+        if plan is None or not getattr(plan.op, "reads_any_gradient", False):
+            return False
+        if slots is not None and slots[index] is not None and slots[index].dtype is not dtype:
             return False
         return not self.create and self.wanted is None and node.hooks is None
 

@@ -82,6 +82,27 @@ def arrived(name):
     return found
 
 
+def needed(name):
+    """For a gradient rule: whether an input of its node needs a gradient; True where that is not known."""
+    node = None if state.run is None else state.run.node
+    return node is None or bool(node.edges[node.plan.op.names.index(name)])
+
+
+def wanted_dtype(name):
+    """For a gradient rule: the wider dtype that the gradient of an input had better have, or None. Behind a cast that is the dtype of what
+    was cast: it gets sums that were never rounded, and nothing is cast back."""
+    run = state.run
+    node = None if run is None else run.node
+    if node is None or run.create or run.wanted is not None:
+        return None
+    edge = node.edges[node.plan.op.names.index(name)]
+    plan = getattr(edge[0], "plan", None) if edge else None
+    if plan is None or not getattr(plan.op, "casts", False) or edge[0].hooks is not None:
+        return None
+    dtype = edge[0].edges[0][3]
+    return dtype if dtype is edge[3].compute and dtype is not edge[3] else None
+
+
 def empty_alike(*tensors):
     """Unset tensors in one memory, with the layout that `tensors` have in theirs; None unless these fill one, evenly interleaved."""
     order = sorted(tensors, key=lambda x: x.offset)

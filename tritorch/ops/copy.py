@@ -190,6 +190,9 @@ def copy_to_grad(g, input_device):
     return g.to(input_device)
 
 
+copy_to.reads_any_gradient = copy_to.casts = True                        # a gradient in the dtype of the input needs no cast
+
+
 @copy_to.samples
 def copy_to_samples(make):
     for kind in (types.float64, types.float32, types.bfloat16, types.float16, types.int32, types.bool):

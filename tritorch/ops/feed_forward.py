@@ -8,7 +8,8 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import activation as plain
 from tritorch.ops.gemm import gemm
-from tritorch.ops.products import affine_dtype, as_rows, linear, matmul, one_dtype
+from tritorch.ops.linear import affine_gradients, linear
+from tritorch.ops.products import affine_dtype, matmul, one_dtype
 from tritorch.tensor import empty
 
 # name: the activation, its derivative times a gradient
@@ -68,7 +69,7 @@ def linear_activation_grad(g_out, input, weight, bias, activation, pre):
     if state.grad:
         pre = linear(input, weight, bias)                                # pre as a function of what it is made of
     g = ACTIVATIONS[activation][1](g_out, pre)
-    return g @ weight, as_rows(g).mT @ as_rows(input), None if bias is None else g
+    return g @ weight, *affine_gradients(g, input, "weight", "bias", bias.shape if bias is not None else None)
 
 
 @linear_activation.samples
@@ -195,9 +196,10 @@ def feed_forward_grad(g_out, input, weight1, bias1, weight2, bias2, activation, 
     if state.grad:
         pre = linear(input, weight1, bias1)
         hidden = ACTIVATIONS[activation][0](pre)
+    shapes = [None if bias is None else bias.shape for bias in (bias1, bias2)]
+    second = affine_gradients(g_out, hidden, "weight2", "bias2", shapes[1])
     g = linear_slope(g_out, weight2, pre, activation)
-    return (g @ weight1, as_rows(g).mT @ as_rows(input), None if bias1 is None else g, as_rows(g_out).mT @ as_rows(hidden),
-            None if bias2 is None else g_out)
+    return g @ weight1, *affine_gradients(g, input, "weight1", "bias1", shapes[0]), *second
 
 
 @feed_forward_layers.samples

@@ -3,7 +3,8 @@ from math import prod
 
 from tritorch.errors import check
 from tritorch.ops import products as cards
-from tritorch.ops.products import as_rows
+from tritorch.ops.linear import as_rows
+from tritorch.ops.linear import linear as linear_map
 from tritorch.shape import broadcast_shapes
 
 
@@ -34,7 +35,7 @@ def matmul(input, other, *, out=None):
             return cards.matmul.into(out, input, other)
         if b == 2 < a:                                                   # one tall matrix: so is the gradient of other, no batch is summed
             check(input.shape[-1] == other.shape[0], "matmul", "input.shape[-1] == other.shape[-2]", input.shape, other.shape)
-            return cards.linear(input, other.mT)
+            return linear_map(input, other.mT)
         return cards.matmul(input, other)
     check(a and b, "matmul", "operands of at least one dim", f"{a} and {b} dims")
     fits = input.shape[-1] == other.shape[-2 if b > 1 else 0]
@@ -108,7 +109,7 @@ def inner(input, other, *, out=None):
         return _deliver(input * other, out)
     check(input.shape[-1] == other.shape[-1], "inner", "input.shape[-1] == other.shape[-1]", input.shape, other.shape)
     shape = input.shape[:-1] + other.shape[:-1]
-    return _deliver(cards.linear(as_rows(input), as_rows(other)).reshape(shape), out)
+    return _deliver(linear_map(as_rows(input), as_rows(other)).reshape(shape), out)
 
 
 def outer(input, vec2, *, out=None):
@@ -135,7 +136,7 @@ def linear(input, weight, bias=None):
     if weight.ndim == 1:
         product = matmul(input, weight)
         return product if bias is None else product + bias
-    return cards.linear(input, weight, bias)
+    return linear_map(input, weight, bias)
 
 
 def bilinear(input1, input2, weight, bias=None):

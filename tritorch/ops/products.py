@@ -1,6 +1,5 @@
-"""Matrix products: the operators `matmul`, `addmm` and `linear`. The functions of PyTorch above them, with its ranks, are in matmul.py."""
-from math import prod
-
+"""Matrix products: the operators `matmul` and `addmm`. `linear` is in linear.py, the functions of PyTorch above them, with its ranks, in
+matmul.py."""
 import ml_dtypes
 import numpy as np
 
@@ -108,7 +107,7 @@ def matmul_cuda(out, input, other):
 
 
 def with_arrived(name, shape, a, b, alpha=1):
-    """alpha · a @ b, plus what the input of that name and shape has got already from others that read it: added as the product is stored."""
+    """alpha · a @ b, plus what the input of that name and shape has got already from others that read it: added as it is stored."""
     fits = a.ndim > 1 and (b.ndim == 2 or a.shape[:-2] == b.shape[:-2]) and (*a.shape[:-1], b.shape[-1]) == shape
     others = arrived(name) if fits else None
     return a @ b if others is None and alpha == 1 else addmm(others, a, b, 1, alpha)
@@ -232,87 +231,6 @@ def addmm_workloads(make):
     half = dict(dtype=types.bfloat16)
     yield "bf16 4096³", lambda: tuple(make(n, n, **half) for _ in range(3)), 8 * n * n, 2 * n ** 3
     rows, n, k = 16384, 768, 3072
-    yield (f"bf16 {n}x{k}x{rows} to a float32 sum", lambda: (make(n, k), make(rows, n, **half).mT, make(rows, k, **half), 1, 1, types.float32),
+    yield (f"bf16 {n}x{k}x{rows} to a float32 sum",
+           lambda: (make(n, k), make(rows, n, **half).mT, make(rows, k, **half), 1, 1, types.float32),
            2 * rows * (n + k) + 8 * n * k, 2 * n * k * rows)
-
-
-# ------------------------------------------------------------------ linear
-@op
-def linear(input, weight, bias=None):
-    """An affine map of the last dim: the layer `nn.Linear`, its bias added where the product is stored.
-
-        out = input @ weightᵀ + bias
-
-    input (…, k), weight (n, k), bias broadcasts to (…, n), of one dtype, give (…, n). A bias beside half types may be float32.
-    Raises RuntimeError when the shapes or dtypes do not fit.
-
-    >>> import tritorch as torch
-    >>> torch.nn.functional.linear(torch.ones(3), torch.ones(2, 3), torch.tensor([0.0, 1.0]))
-    tensor([3., 4.])
-    """
-    check(input.ndim >= 1 and weight.ndim == 2, "linear", "input of at least one dim and a matrix as weight", input.shape, weight.shape)
-    check(input.shape[-1] == weight.shape[-1], "linear", "input.shape[-1] == weight.shape[-1]", input.shape, weight.shape)
-    shape = (*input.shape[:-1], weight.shape[0])
-    if bias is None:
-        return shape, one_dtype("linear", input, weight), common_device("linear", input, weight)
-    if bias.shape != weight.shape[:1]:
-        check(broadcast_shapes("linear", bias.shape, shape) == shape, "linear", f"a bias that broadcasts to {shape}", bias.shape)
-    return shape, affine_dtype("linear", input, weight, bias), common_device("linear", input, weight, bias)
-
-
-@linear.impl("cpu")
-def linear_cpu(out, input, weight, bias):
-    multiply(out, input, weight.T, 1, bias)
-
-
-@linear.impl("cuda")
-def linear_cuda(out, input, weight, bias):
-    if input.ndim == 1:
-        input, out = input.unsqueeze(0), out.unsqueeze(0)
-    gemm(out, input, weight.mT, bias)
-
-
-@linear.grad("input")
-def linear_grad_input(g, weight, input_shape):
-    return with_arrived("input", input_shape, g, weight)
-
-
-@linear.grad("weight")
-def linear_grad_weight(g, input, weight_shape):
-    return with_arrived("weight", weight_shape, as_rows(g).mT, as_rows(input))
-
-
-@linear.grad("bias")
-def linear_grad_bias(g):
-    return g                                                             # the engine sums the rows
-
-
-def as_rows(x):
-    """All leading dims as one."""
-    return x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
-
-
-@linear.samples
-def linear_samples(make):
-    yield make(3, 4), make(5, 4), make(5)
-    yield make(2, 3, 4), make(5, 4), make(5)
-    yield make(4), make(5, 4), make(5)
-    yield make(19, 23), make(18, 23)
-    yield make(3, 5, 2), make(7, 2), make(5, 7)
-    yield make(2, 0), make(3, 0), make(3)
-    yield make(0, 4), make(3, 4), make(3)
-    yield make(2, 0, 4), make(3, 4)
-
-
-@linear.errors
-def linear_errors(make):
-    yield (make(3, 4), make(5, 6)), {}, RuntimeError, "expected input.shape[-1] == weight.shape[-1], got (3, 4) and (5, 6)"
-    yield (make(3, 4), make(5, 4), make(4)), {}, RuntimeError, "broadcast"
-
-
-@linear.workloads
-def linear_workloads(make):
-    half = dict(dtype=types.bfloat16)
-    for rows, n, k in ((16384, 2304, 768), (16384, 3072, 768), (16384, 768, 3072), (16384, 50304, 768), (64, 4096, 4096), (1, 4096, 4096)):
-        yield (f"bf16 {rows}x{n}x{k}", lambda rows=rows, n=n, k=k: (make(rows, k, **half), make(n, k, **half), make(n, **half)),
-               2 * (rows * k + n * k + rows * n), 2 * rows * n * k)
