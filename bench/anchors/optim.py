@@ -1,14 +1,14 @@
-"""A step of AdamW and the norm of all gradients, over the parameters of GPT-2 124M."""
+"""Steps of optimizers, the norm of all gradients and their clipping, over the parameters of GPT-2 124M."""
 from bench.anchors import Case, Input
 
 LAYER = [(768,), (768,), (2304, 768), (2304,), (768, 768), (768,), (768,), (768,), (3072, 768), (3072,), (768, 3072), (768,)]
 SHAPES = [(50304, 768), (1024, 768), *12 * LAYER]
 
 
-def adamw(**options):
+def stepping(name, **options):
     def build(torch, *tensors):
         parameters = given(tensors)
-        optimizer = torch.optim.AdamW(parameters, lr=1e-3, **options)
+        optimizer = getattr(torch.optim, name)(parameters, lr=1e-3, **options)
 
         def step():
             optimizer.step()
@@ -19,9 +19,12 @@ def adamw(**options):
     return build
 
 
-def clip(torch, *tensors):
-    parameters = given(tensors)
-    return lambda: torch.nn.utils.clip_grad_norm_(parameters, 1e9)
+def clip(most):
+    def build(torch, *tensors):
+        parameters = given(tensors)
+        return lambda: torch.nn.utils.clip_grad_norm_(parameters, most)
+
+    return build
 
 
 def given(tensors):
@@ -37,5 +40,8 @@ def cases(size):
     shapes = [size(*s) for s in SHAPES]
     count = sum(s[0] * (s[1] if len(s) > 1 else 1) for s in shapes)
     inputs = [Input(s, own=True) for s in shapes] * 2
-    yield Case("AdamW 124M", adamw(), inputs, 4 * 7 * count, compare=None, opponents={"fused": adamw(fused=True), "foreach": adamw()})
-    yield Case("clip_grad_norm 124M", clip, inputs, 4 * count)
+    for name, passes, options in (("AdamW", 7, {}), ("SGD", 5, {"momentum": 0.9})):
+        opponents = {"fused": stepping(name, fused=True, **options), "foreach": stepping(name, **options)}
+        yield Case(f"{name} 124M", stepping(name, **options), inputs, 4 * passes * count, compare=None, opponents=opponents)
+    yield Case("clip_grad_norm 124M", clip(1e9), inputs, 4 * count)
+    yield Case("clip_grad_norm 124M, scaling", clip(1.0), inputs, 12 * count, compare=None)

@@ -11,16 +11,18 @@ import numpy as np
 
 from tritorch.autograd.modes import state
 from tritorch.autograd.places import user_place
-from tritorch.cuda import driver, memory
+from tritorch.cuda import driver, memory, tuner
 from tritorch.cuda.launch import launch, tile
 from tritorch.cuda.stream import OnlyStream, captures, current_handle, is_capturing
 from tritorch.cuda.watching import watched
 from tritorch.dispatch import _interpret
 from tritorch.dtype import int64
+from tritorch.ops.create import zeros
 from tritorch.shape import is_dense
 from tritorch.tensor import empty, strided
 
-BLOCK = 2048                                                             # elements of a program; of 4096 Adam needs 149 registers, not 62
+BLOCKS = (2048, 8), (1024, 4), (2048, 4), (4096, 8), (4096, 16), (1024, 8)      # (elements, warps) of a program that reads and writes
+TRIAL = 1 << 26                                                          # elements that are enough to time a kernel
 CHUNK = 1 << 14                                                          # elements: six float32 arrays of it stay in a core's cache
 
 
@@ -135,28 +137,58 @@ def scratch(count, like):
 
 
 # ------------------------------------------------------------------ for implementations on CUDA
-def launch_rows(kernel, before, columns, *args, extra=(), block=BLOCK, **constexprs):
-    """Start a kernel of triton_kernels/optimize.py on every block of every row.
+def launch_rows(kernel, columns, *args, blocks=BLOCKS, before=lambda programs: (), **constexprs):
+    """Start a kernel of triton_kernels/optimize.py on every block of every row, in one of the `blocks` (elements, warps).
 
-    `before` are its arguments in front of the table, `args` those after it, `extra` the addresses in columns of other types.
+    `before(how many programs)` gives its arguments in front of the table, `args` are those after it. Returns those in front.
     """
     first = columns[0]
-    device, block, size = first[0].storage.device, tile(block, 1 << 16), first[0].dtype.itemsize
-    addresses = tuple([x.storage.ptr + x.offset * size for column in columns for x in column])
-    plan = _plan(first, block, device)
-    table = _resident((*addresses, *extra), device, lambda: (*addresses, *extra))
-    launch(kernel, (plan.shape[0] // 3,), *before, table, plan, first[0], len(first), *args, num_warps=8,
-           ALIGNED=_aligned(addresses), BLOCK=block, **constexprs)
+    shapes, size = tuple([x.shape for x in first]), first[0].dtype.itemsize
+
+    def start(candidate, columns):
+        first = columns[0]
+        device, block = first[0].storage.device, candidate["BLOCK"]
+        addresses = tuple([x.storage.ptr + x.offset * size for column in columns for x in column])
+        plan = _plan(tuple([x.shape for x in first]), block, device)
+        table = _resident(addresses, device, lambda: addresses)
+        count = plan.shape[0] // 3
+        ahead = before(count)
+        launch(kernel, (count,), *ahead, table, plan, first[0], len(first), *args, ALIGNED=_aligned(addresses), **candidate, **constexprs)
+        return ahead
+
+    trial = []                                                           # what the tuner writes in place of the columns
+
+    def run(candidate):
+        trial[:] = trial or _stand_ins(columns)
+        start(candidate, trial)
+
+    kind = getattr(constexprs.get("RULE"), "__name__", constexprs.get("KIND", ""))
+    key = kernel.__name__, kind, size, len(columns), _elements(shapes)
+    return start(tuner.choose("multi_tensor", key, _candidates(blocks, tile(0, 1 << 16)), kernel, run), columns)
+
+
+@lru_cache(maxsize=64)
+def _candidates(blocks, simulated):
+    return [{"BLOCK": simulated or block, "num_warps": warps} for block, warps in blocks]
+
+
+@lru_cache(maxsize=256)
+def _elements(shapes):
+    return sum(map(prod, shapes))
+
+
+def _stand_ins(columns):
+    """Zeros such as the first rows, which every kernel here leaves as they are, so that it may run often."""
+    count, total = 0, 0
+    while count < len(columns[0]) and (not count or total < TRIAL):
+        total += columns[0][count].numel()
+        count += 1
+    return [[zeros(x.shape, dtype=x.dtype, device=x.storage.device) for x in column[:count]] for column in columns]
 
 
 @lru_cache(maxsize=256)
 def _aligned(addresses):
     return not any(a & 15 for a in addresses)
-
-
-def programs(tensors, block):
-    """How many programs `launch_rows` starts."""
-    return _plan(tensors, tile(block, 1 << 16), tensors[0].storage.device).shape[0] // 3
 
 
 def addresses(tensors):
@@ -165,10 +197,8 @@ def addresses(tensors):
     return _resident(found, tensors[0].storage.device, lambda: found)
 
 
-def _plan(tensors, block, device):
+def _plan(shapes, block, device):
     """(tensor, block, size) of every program, in device memory."""
-    shapes = tuple([x.shape for x in tensors])
-
     def build():
         sizes = np.array([prod(shape) for shape in shapes], np.int64)
         counts = -(-sizes // block)

@@ -11,11 +11,11 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.errors import check
 from tritorch.ops import update_rules
 from tritorch.ops.elementwise import as_number
-from tritorch.ops.multitensor import addresses, chunks, launch_rows, multi_tensor, programs, scratch
+from tritorch.ops.multitensor import addresses, chunks, launch_rows, multi_tensor, scratch
 from tritorch.tensor import Tensor, empty
 
 K, OPTIMIZERS = kernels("optimize"), kernels("optimizers")
-NORM_BLOCK = 8192                                                        # elements of a program that only reads
+NORM_BLOCKS = (8192, 8), (4096, 4), (4096, 8), (8192, 16), (16384, 16), (2048, 4)        # of programs that only read
 
 
 # ------------------------------------------------------------------ optimizers
@@ -98,7 +98,7 @@ def update_cuda(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, f
                lr if pointer else np.float64(lr), tuple([np.float64(c) for c in recipe.constants]),
                COUNTER=getattr(OPTIMIZERS, recipe.counter), MORE=len(columns) - 1, LR_POINTER=pointer, num_warps=1)
     numbers = [as_number(n, compute) for n in (0.0 if pointer else lr, recipe.weight_decay, *coefficients, *recipe.numbers)]
-    launch_rows(K.update_kernel, (), [params, grads, *remembered], noted, found_inf, *(clip or (None, 0.0)),
+    launch_rows(K.update_kernel, [params, grads, *remembered], noted, found_inf, *(clip or (None, 0.0)),
                 lr if pointer else numbers[0], *numbers[1:5], tuple(numbers[5:]), RULE=getattr(OPTIMIZERS, recipe.rule), KIND=recipe.kind,
                 STATES=len(remembered), MAXIMIZE=recipe.maximize, DECAY=recipe.decay, LR_POINTER=pointer)
 
@@ -129,11 +129,12 @@ def norm_parts_cpu(tensors, power, parts):
 
 @norm_parts.impl("cuda")
 def norm_parts_cuda(tensors, power, parts):
-    device, kind, count = tensors[0].storage.device, tensors[0].dtype.compute, programs(tensors, NORM_BLOCK)
-    partial, out, name = empty((count,), kind, device), empty((), kind, device), _KINDS.get(power, "power")
-    root = 1 / power if name == "power" else 1.0
-    launch_rows(K.norm_kernel, (partial,), [tensors], as_number(power, kind), block=NORM_BLOCK, KIND=name)
-    launch(K.finish_norm_kernel, (1,), out, partial, count, as_number(root, kind), KIND=name, BLOCK=tile(8192, 1 << 14), num_warps=16)
+    device, kind, name = tensors[0].storage.device, tensors[0].dtype.compute, _KINDS.get(power, "power")
+    (partial,) = launch_rows(K.norm_kernel, [tensors], as_number(power, kind), blocks=NORM_BLOCKS,
+                             before=lambda programs: (empty((programs,), kind, device),), KIND=name)
+    out, root = empty((), kind, device), 1 / power if name == "power" else 1.0
+    launch(K.finish_norm_kernel, (1,), out, partial, partial.numel(), as_number(root, kind), KIND=name, BLOCK=tile(8192, 1 << 14),
+           num_warps=16)
     parts.setdefault(device, []).append(out)
 
 
@@ -167,7 +168,7 @@ def scale_by_cpu(tensors, factor, found_inf):
 
 @scale_by.impl("cuda")
 def scale_by_cuda(tensors, factor, found_inf):
-    launch_rows(K.scale_kernel, (), [tensors], factor, found_inf, 0.0, CLIP=False)
+    launch_rows(K.scale_kernel, [tensors], factor, found_inf, 0.0, CLIP=False)
 
 
 @multi_tensor("tensors", writes="tensors")
@@ -186,7 +187,7 @@ def clip_by_norm_cpu(tensors, total, max_norm):
 @clip_by_norm.impl("cuda")
 def clip_by_norm_cuda(tensors, total, max_norm):
     there = total.to(tensors[0].storage.device)                          # no need to wait for the norm
-    launch_rows(K.scale_kernel, (), [tensors], there, None, float(max_norm), CLIP=True)
+    launch_rows(K.scale_kernel, [tensors], there, None, float(max_norm), CLIP=True)
 
 
 @multi_tensor("scale growth_tracker", writes="scale growth_tracker")
