@@ -118,18 +118,17 @@ def launch_elementwise(out, operands, fn, compute, attrs=(), first_compute=None)
     shape, strides, count = layout(out.shape)
     if count == 0:
         return
-    args, scalars, flat, size = [out], 0, out.strides == strides or is_contiguous(shape, out.strides), out.dtype.itemsize
+    args, scalars, flat, widths = [out], 0, out.strides == strides or is_contiguous(shape, out.strides), out.dtype.itemsize
     for x in operands:
         if isinstance(x, Tensor):
             if x.shape != shape or x.strides != strides and not is_contiguous(shape, x.strides):
                 flat = False
-            if x.dtype.itemsize > size:
-                size = x.dtype.itemsize
+            widths |= x.dtype.itemsize << 8 * len(args)
         else:
             scalars |= 1 << len(args)
             x = as_number(x, compute if first_compute is None or len(args) > 1 else first_compute)
         args.append(x)
-    how = id(fn), compute, scalars, first_compute, size, driver.hardware_tiles
+    how = id(fn), compute, scalars, first_compute, widths, driver.hardware_tiles
     numbers = [as_number(a, compute) for a in attrs]
     if flat:
         args += [count, *numbers]
@@ -160,6 +159,16 @@ def _loop(how, fn, arity, attrs, kind):
     return partial(Prepared, kernel, FN=fn, ATTRS=attrs, COMPUTE=compute_name(compute), **flags)
 
 
+def _sizes(widths):
+    """Bytes of an element of the destination and of each operand that is a tensor; launch_elementwise packs them into one number."""
+    return [n for n in widths.to_bytes(4, "little") if n]
+
+
+def _named(sizes):
+    """`sizes` in a tuner's key, in which whole numbers would stand for others nearby: "4 from 4 2"."""
+    return f"{sizes[0]} from {' '.join(map(str, sizes[1:]))}"
+
+
 def _again(args, run):
     """`run`, which the tuner may call often; None where that would change the result, because an operand is the destination too."""
     return None if any(isinstance(x, Tensor) and x.storage is args[0].storage for x in args[1:]) else run
@@ -167,8 +176,8 @@ def _again(args, run):
 
 def _flat_loop(how, fn, arity, attrs, args, count):
     """(the prepared loop, its block) for contiguous operands; remembered."""
-    prepare, size = _loop(how, fn, arity, attrs, "flat"), how[4]
-    chosen = tuner.choose("pointwise", (arity, size), tiling.flat_candidates(size), None,
+    prepare, sizes = _loop(how, fn, arity, attrs, "flat"), _sizes(how[4])
+    chosen = tuner.choose("pointwise", (_named(sizes),), tiling.flat_candidates(max(sizes)), None,
                           _again(args, lambda blocks: prepare(**blocks)(cdiv(count, blocks["BLOCK"]), args)))
     _loops[how] = prepare(**chosen), chosen["BLOCK"]
     return _loops[how]
@@ -182,7 +191,8 @@ def _strided_loop(key, fn, out, operands, args, numbers):
     sizes = [way.shape, *way.strides, *way.shape[-2:]]
     prepare = partial(_loop(key, fn, len(operands), len(numbers), "strided"), FORMS=way.forms, OUTER=len(way.shape) - 2, EVENS=way.even,
                       WIDE=way.wide)
-    chosen = tuner.choose("strided", (way.transposed, len(operands), key[4], *way.shape[-2:]), tiling.tile_candidates(way, key[4]), None,
+    widths = _sizes(key[4])
+    chosen = tuner.choose("strided", (_named(widths), *tiling.kind(way), *way.shape[-2:]), tiling.tile_candidates(way, max(widths)), None,
                           _again(args, lambda blocks: prepare(**blocks)(tiling.programs(way, blocks), [*args, *sizes, *numbers])))
     if len(_tilings) >= KEPT:
         _tilings.clear()

@@ -86,6 +86,16 @@ def flat_candidates(size):
     return [{"BLOCK": tile(block, 32768), "num_warps": warps} for block, warps in ((least, 4), (2 * least, 4), (2 * least, 8), (least, 8))]
 
 
+def kind(way):
+    """What decides about the tiles of a Walk beside its sizes: whether an operand is transposed, whether all rows have one in common,
+    and whether all others are contiguous along the columns, so that loads are wide."""
+    return way.transposed, _shared(way), all(form & 8 or not form & 2 for form in way.forms)
+
+
+def _shared(way):
+    return any(form & 3 == 2 for form in way.forms)
+
+
 def tile_candidates(way, size):
     """Tiles for a Walk, the best guess first."""
     rows, cols = way.shape[-2:]
@@ -95,7 +105,7 @@ def tile_candidates(way, size):
         tiles = [(side, side, 4), (side, side, 8), (half, side, 4), (side, half, 4), (half, half, 4), (side, twice, 8), (twice, side, 8)]
         return [_fitted(m, n, warps, rows, cols) for m, n, warps in tiles]
     budget = max(4096 // size, 512)
-    shared = any(form & 3 == 2 for form in way.forms)                    # an operand that all rows have in common: several rows at a time
+    shared = _shared(way)                                                # several rows at a time
     most = [(budget, 2 * budget if shared else budget, 4), (budget // 2, 2 * budget, 4), (budget, budget, 4), (budget, 4 * budget, 8)]
     return [_fitted(cdiv(total, columns), columns, warps, rows, cols) for n, total, warps in most for columns in [even_parts(cols, n)]]
 
