@@ -231,6 +231,7 @@ def language(program, warps):
         expect=lambda b, nbytes: b.change(1, nbytes), arrive=arrive)
     tma = SimpleNamespace(async_copy_global_to_shared=copy_in, async_copy_shared_to_global=copy_out, store_wait=store_wait)
     jit = SimpleNamespace(jit=lambda f: f)
+    gl.tuple, gl.int8 = tuple, "int8"
     return {"gl": gl, "tl": gl, "mbarrier": mbarrier, "tma": tma, "gluon": jit, "triton": jit, "fence_async_shared": fence,
             "warpgroup_mma": multiply, "warpgroup_mma_wait": multiply_wait}
 

@@ -4,7 +4,8 @@
     out = ACTIVATION(pre)
 
 `pre` is rounded to out's type before the activation, stored or not, so that fused and separate operators give the same bits. With a SLOPE,
-the derivative of an activation, c is where it is taken: pre = SLOPE(alpha · a @ b, c).
+the derivative of an activation, c is where it is taken: pre = SLOPE(alpha · a @ b, c). alpha is a number, None for 1, or
+(factors of rows, their stride, factors of columns, their stride), which multiply each other.
 
 Strides are free and a stride of 0 broadcasts, so transposed and expanded operands are read where they lie.
 """
@@ -45,10 +46,25 @@ def share_of(pid, tiles, steps, PROGRAMS: tl.constexpr):
 
 
 @triton.jit
+def half_of_fp8(x):
+    """fp8 as float16. Where the hardware lacks e4m3 (before sm_89) its bits come as uint8: sign, 4 bits of exponent, 3 bits."""
+    if x.dtype == tl.uint8:
+        bits = x.to(tl.int16)
+        magnitude = ((bits & 0x7F) << 7).to(tl.float16, bitcast=True) * 256.0      # the exponents' biases differ by 8
+        magnitude = tl.where((bits & 0x7F) == 0x7F, float("nan"), magnitude)
+        return tl.where(bits > 0x7F, -magnitude, magnitude)
+    else:
+        return x.to(tl.float16)
+
+
+@triton.jit
 def multiply(a, b, acc, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """acc + a @ b: on the matrix units, or as a sum of products where they lack the type or the tile is a vector."""
+    """acc + a @ b: on the matrix units, or as a sum of products where they lack the type or the tile is a vector. An fp8 number is a
+    float16 number; products of these are exact."""
     if DOT:
-        if PRECISION == "bf16":
+        if PRECISION == "fp8":
+            acc = tl.dot(half_of_fp8(a), half_of_fp8(b), acc)
+        elif PRECISION == "bf16":
             acc = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
         else:
             acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
@@ -70,8 +86,12 @@ def load_c(c_ptr, offset, rm, rn, stride_cm, stride_cn, M, N, FORM: tl.constexpr
 
 
 @triton.jit
-def scaled(acc, alpha):
-    if alpha is not None:
+def scaled(acc, alpha, rm, rn, M, N):
+    """alpha · acc, whose rows and columns are rm and rn."""
+    if isinstance(alpha, tl.tuple):
+        of_rows = tl.load(alpha[0] + rm * alpha[1], mask=rm < M, other=0).to(acc.dtype)
+        acc *= of_rows * tl.load(alpha[2] + rn * alpha[3], mask=rn < N, other=0).to(acc.dtype)
+    elif alpha is not None:
         acc = acc * alpha.to(acc.dtype)
     return acc
 
@@ -91,7 +111,7 @@ def combined(acc, c, beta, T: tl.constexpr, SLOPE: tl.constexpr):
 def epilogue(acc, c_ptr, offset, rm, rn, stride_cm, stride_cn, M, N, alpha, beta, T: tl.constexpr, FORM: tl.constexpr,
              SLOPE: tl.constexpr):
     """What is stored before the activation, of type T; the matrix to add is at c_ptr + offset, None: nothing is added."""
-    acc = scaled(acc, alpha)
+    acc = scaled(acc, alpha, rm[:, None], rn[None, :], M, N)
     if c_ptr is not None:
         acc = combined(acc, load_c(c_ptr, offset, rm, rn, stride_cm, stride_cn, M, N, FORM), beta, T, SLOPE)
     return acc.to(T)
@@ -119,7 +139,7 @@ def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, batches, s
     T: tl.constexpr = a_ptr.dtype.element_ty
     FLOAT: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
     INTEGER: tl.constexpr = tl.int64 if T == tl.int64 else tl.int32
-    ACC: tl.constexpr = FLOAT if T.is_floating() else INTEGER
+    ACC: tl.constexpr = FLOAT if T.is_floating() or PRECISION == "fp8" else INTEGER
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     batch = tl.program_id(0) // tiles
     split = tl.program_id(1)
@@ -165,7 +185,7 @@ def split_sum_kernel(out_ptr, pre_ptr, part_ptr, c_ptr, batches, stride_om, stri
         acc += tl.load(part_ptrs, mask=mask, other=0)
     n, m, batch = i % N, i // N % M, i // N // M
     TO: tl.constexpr = out_ptr.dtype.element_ty
-    acc = scaled(acc, alpha)
+    acc = scaled(acc, alpha, m, n, M, N)
     if c_ptr is not None:
         c = tl.load(c_ptr + batch_offset(batch, batches, C) + m * stride_cm + n * stride_cn, mask=mask, other=0)
         acc = combined(acc, c, beta, TO, SLOPE)

@@ -1,4 +1,4 @@
-"""Matrix products of 16-bit types and in TF32 on Hopper with the schedule written out: a warp loads by TMA, groups of warps multiply.
+"""Matrix products of 8 and 16 bits and in TF32 on Hopper with the schedule written out: a warp loads by TMA, groups of warps multiply.
 
 The loading warp fills a ring of STAGES slots, tile after tile, without waiting for the tiles to be finished. One consumer of 8 warps takes
 every tile (both warp groups share its columns), or two consumers of 4 warps take turns: while one stores its tile the other multiplies.
@@ -86,9 +86,11 @@ def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr
     least."""
     a_bufs, b_bufs, empty, ready, turns, ones = ring
     DEPTH: gl.constexpr = 256 // a_bufs.dtype.primitive_bitwidth
-    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, DEPTH])
+    WHOLE: gl.constexpr = a_bufs.dtype == gl.int8
+    AT_ONCE: gl.constexpr = 128 if WHOLE and BLOCK_N > 128 else BLOCK_N  # Triton 3.6 lacks wgmma of more columns for int8
+    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, AT_ONCE, DEPTH])
     narrow: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, 8, DEPTH])
-    acc = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, layout)
+    acc = gl.zeros((BLOCK_M, BLOCK_N), gl.int32 if WHOLE else gl.float32, layout)
     sums = gl.zeros((BLOCK_M, 8), gl.float32, narrow)
     before = slot
     if CONSUMERS == 2:
@@ -216,12 +218,13 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, str
     matrix, of 16-bit numbers. With STREAM they lie in parts as the tiles do."""
     WARPS: gl.constexpr = gl.num_warps()
     BUFFERS: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
-    T: gl.constexpr = a_desc.dtype
+    TA: gl.constexpr = a_desc.dtype
+    TB: gl.constexpr = b_desc.dtype
     A: gl.constexpr = [BLOCK_K, BLOCK_M] if TRANS_A else [BLOCK_M, BLOCK_K]
     B: gl.constexpr = [BLOCK_N, BLOCK_K] if TRANS_B else [BLOCK_K, BLOCK_N]
     OUT: gl.constexpr = [BLOCK_M, BLOCK_N // PIECES]
-    a_bufs = gl.allocate_shared_memory(T, [STAGES, A[0], A[1]], gl.NVMMASharedLayout.get_default_for(A, T))
-    b_bufs = gl.allocate_shared_memory(T, [STAGES, B[0], B[1]], gl.NVMMASharedLayout.get_default_for(B, T))
+    a_bufs = gl.allocate_shared_memory(TA, [STAGES, A[0], A[1]], gl.NVMMASharedLayout.get_default_for(A, TA))
+    b_bufs = gl.allocate_shared_memory(TB, [STAGES, B[0], B[1]], gl.NVMMASharedLayout.get_default_for(B, TB))
     TO: gl.constexpr = out_desc.dtype
     out_bufs = gl.allocate_shared_memory(TO, [CONSUMERS * BUFFERS, OUT[0], OUT[1]], gl.NVMMASharedLayout.get_default_for(OUT, TO))
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())

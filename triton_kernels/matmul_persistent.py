@@ -1,4 +1,4 @@
-"""Matrix products of 16-bit types and in TF32 by TMA on sm_90 and later: programs that stay resident and take tiles in turn.
+"""Matrix products of 8- and 16-bit types and in TF32 by TMA on sm_90 and later: programs that stay resident and take tiles in turn.
 
 Descriptors are (batch, rows, columns) of row-major memory; TRANS_A: a lies as (batch, K, M), TRANS_B: b lies as (batch, N, K);
 SHARED_A, SHARED_B: one matrix for all of the batch.
@@ -37,8 +37,10 @@ def matmul_persistent_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_c
                              TRANS_A: tl.constexpr, TRANS_B: tl.constexpr, SHARED_A: tl.constexpr, SHARED_B: tl.constexpr,
                              FORM: tl.constexpr, SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, PROGRAMS: tl.constexpr,
                              BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-                             PIECES: tl.constexpr, STREAM: tl.constexpr):
-    """Grid: PROGRAMS. A tile is stored in PIECES (1 or 2) halves of its columns, which take half the shared memory."""
+                             PIECES: tl.constexpr, STREAM: tl.constexpr, APART: tl.constexpr):
+    """Grid: PROGRAMS. A tile is stored in PIECES (1 or 2) halves of its columns, which take half the shared memory. APART: the matrix units
+    sum BLOCK_K products at a time, because they keep fewer bits of sums of fp8 products than float32 has."""
+    ACC: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
     tiles, steps = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N), tl.cdiv(K, BLOCK_K)
     first, last, stride = tl.program_id(0), tiles * BATCH, PROGRAMS
     if STREAM:
@@ -56,11 +58,14 @@ def matmul_persistent_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_c
             start = tl.maximum(begin - before, 0).to(tl.int32) * BLOCK_K
             stop = tl.minimum(end - before, steps).to(tl.int32) * BLOCK_K
             at, row, column = tl.program_id(0) + tile, 0, 0
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
         for k in range(start, stop, BLOCK_K):
             a = load_tile(a_desc, at_a, m, k, BLOCK_M, BLOCK_K, TRANS_A)
             b = load_tile(b_desc, at_b, k, n, BLOCK_K, BLOCK_N, TRANS_B)
-            acc = tl.dot(a, b, acc, input_precision="tf32")
+            if APART:
+                acc += tl.dot(a, b)
+            else:
+                acc = tl.dot(a, b, acc, input_precision="tf32", out_dtype=ACC)
         if PIECES == 1:
             finish(acc, at, row, column, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta, FORM, SLOPE,
                    ACTIVATION)

@@ -40,7 +40,7 @@ def matvec_kernel(out_ptr, pre_ptr, w_ptr, x_ptr, c_ptr, batches, stride_os, str
         w_ptrs += BLOCK_K * stride_wk
     TO: tl.constexpr = out_ptr.dtype.element_ty
     mask = rn < N
-    acc = scaled(tl.sum(sums, 1), alpha)
+    acc = scaled(tl.sum(sums, 1), alpha, rn, rn, N, N)
     if c_ptr is not None:
         c = tl.load(c_ptr + batch_offset(batch, batches, C) + rn * stride_cn, mask=mask, other=0)
         acc = combined(acc, c, beta, TO, SLOPE)

@@ -9,13 +9,14 @@ import numpy as np
 from tritorch.cuda import driver, tuner
 from tritorch.cuda.device import current_device
 from tritorch.cuda.launch import kernels, tile
+from tritorch.dtype import types
 from tritorch.ops import gemm_choice as choice
 from tritorch.ops.gemm_run import RUN
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.rows import coalesce
 from tritorch.precision import dot_precision
 from tritorch.shape import broadcast_strides, cdiv, extent
-from tritorch.tensor import empty_strided
+from tritorch.tensor import empty_strided, strided
 
 ACTIVATIONS = kernels("activation")
 MOST = 0x7FF00000                   # what 32-bit numbers in kernels reach: offsets, and TMA's coordinates
@@ -44,8 +45,11 @@ class Problem(NamedTuple):
     candidates: list
 
 
-def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=None, row_sums=None):
+def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=None, row_sums=None, fast=False):
     """out = alpha · a @ b + beta · c on a CUDA device: a (…, m, k), b (…, k, n) and c broadcast to out (…, m, n).
+
+    alpha is a number, or tensors that hold one number each or one for every row and column of out (m, n). `fast`: sums of float8 products
+    may be as inexact as the matrix units make them.
 
     `activation` is the name of a function in triton_kernels/activation.py that is applied to that, rounded to out's dtype; `pre`, laid out
     as out, takes the values before it. `slope` names the derivative of one: out = slope(alpha · a @ b, c). `row_sums`, (m,) in a's compute
@@ -56,12 +60,15 @@ def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=No
             total(row_sums, a)
         return
     dtype = a.dtype
-    c, nothing, alpha, beta = None if beta == 0 else c, alpha == 0, _scalar(alpha, dtype), _scalar(beta, dtype)
+    nothing, precision = type(alpha) is not tuple and alpha == 0, dot_precision(dtype)
+    c, alpha, beta = None if beta == 0 else c, _scalar(alpha, dtype), _scalar(beta, dtype)
     aligned = not (a.data_ptr() | b.data_ptr() | out.data_ptr() | (0 if pre is None else pre.data_ptr())) & 15
     machine = hardware()
     p = problem(out.shape, out.strides, a.shape, a.strides, b.shape, b.strides, None if c is None else (c.shape, c.strides), dtype,
-                dot_precision(dtype), machine, aligned, nothing, slope or activation, driver.current().name != "simulated",
-                out.dtype.itemsize)
+                precision + " fast" if fast and precision == "fp8" else precision, machine, aligned, nothing, slope or activation,
+                driver.current().name != "simulated", out.dtype.itemsize)
+    if precision == "fp8" and machine and machine[2] < 9:
+        a, b = bits_of_e4m3(a), bits_of_e4m3(b)
     fused = dict(SLOPE=slope and getattr(ACTIVATIONS, slope), ACTIVATION=activation and getattr(ACTIVATIONS, activation))
 
     def run(candidate, out=out):
@@ -84,8 +91,16 @@ def total(out, x):
     reduce_rows([out], [x], (1,), False, Monoid("sum", "sum"), out.dtype)
 
 
+def bits_of_e4m3(x):
+    """What kernels read before sm_89, whose compiler does not know the type."""
+    return strided(x.storage, x.shape, x.strides, x.offset, types.uint8) if x.dtype is types.float8_e4m3fn else x
+
+
 def _scalar(value, dtype):
     """A factor as the kernel wants it: None leaves it out."""
+    if type(value) is tuple:
+        rows, columns = value
+        return (rows, 0 if rows.numel() == 1 else rows.strides[0], columns, 0 if columns.numel() == 1 else columns.strides[-1])
     if value == 1:
         return None
     return int(value) if not dtype.is_floating_point else np.float64(value) if dtype.name == "float64" else float(value)
@@ -129,20 +144,21 @@ def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, a
     spans = ((M, N), o[1:]), ((M, k), a[1:]), ((k, N), b[1:]), ((M, N), c_strides[1:])
     form = None if c is None else "tile" if cm and sc[-1] else "column" if cm else "row"
     boxes = None
-    by_tma = dtype.name in ("float16", "bfloat16") or dtype.name == "float32" and precision == "tf32"
+    kind = kind_of(dtype, precision, k, aligned and _even(am, sa[-1]) and _even(*sb[-2:]))
+    by_tma = dtype.name in ("float16", "bfloat16") or kind in ("tf32", "fp8", "fp8 fast", "int8")
     if by_tma and machine and machine[2] in (9, 10) and aligned and len(batch) == 1 and 64 <= k and max(M, N, k) <= MOST:
         boxes = boxes_of(batch[0], M, N, k, o, a, b, dtype.itemsize, out_size)
-    kind = kind_of(dtype, precision, k, aligned and _even(am, sa[-1]) and _even(*sb[-2:]))
     found = candidates(kind, M, N, k, prod(batch), dtype.itemsize, machine, a, b, boxes, compiles)
     layout = f"{'n' if a[2] == 1 else 't'}{'n' if b[2] == 1 else 't'}{'' if boxes is None else ' tma'}"
     key = (kind, layout, fused or ("wider" if out_size > dtype.itemsize else ""), prod(batch), M, N, k)
     wide = max(extent(*s) for s in spans) > MOST
-    return Problem(shape, batch, M, N, k, o, a, b, c_strides, dtype, precision, kind != "sum", form, wide, boxes, key, found)
+    return Problem(shape, batch, M, N, k, o, a, b, c_strides, dtype, precision.split()[0], kind != "sum", form, wide, boxes, key, found)
 
 
 def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles):
     """The ways to compute a product that gemm_choice.py proposes."""
-    if M == 1 or N == 1:
+    eight = kind in ("fp8", "fp8 fast")
+    if (M == 1 or N == 1) and not eight:
         along_k = a[2] == 1 if M > 1 else b[1] == 1
         return choice.likeliest((choice.vector(max(M, N), k, batch, along_k, machine), 8))
     groups = [(choice.plain(kind, M, N, k, batch, itemsize, machine), 6)]
@@ -153,8 +169,8 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles):
     if boxes is not None:
         extra = choice.copying(batch * k * sum({"a": M, "b": N}[name] for name in boxes["copied"]), itemsize, machine)
         found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"])
-        groups.append((choice.later(found, extra), 2 if compiles and machine[2] == 9 else 4))
-        if compiles and machine[2] == 9:
+        groups.append((choice.later(found, extra), 2 if compiles and machine[2] == 9 and kind != "fp8" else 4))
+        if compiles and machine[2] == 9 and kind != "fp8":               # which adds up sums of a few products, for want of bits
             groups.append((choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra), 4))
     return choice.likeliest(*groups)
 
@@ -170,17 +186,20 @@ def kind_of(dtype, precision, k, even):
         return "int8"
     if not dtype.is_floating_point:
         return "sum"
-    return "fp64" if dtype.itemsize == 8 else precision if dtype.itemsize == 4 else "half" if even else "odd"
+    if dtype.itemsize in (1, 4):
+        return precision
+    return "fp64" if dtype.itemsize == 8 else "half" if even else "odd"
 
 
 def boxes_of(batch, M, N, k, out, a, b, itemsize, out_size):
-    """How TMA reads a and b and writes out; "copied" names the operands that must be copied first, because matrix units take 32-bit
+    """How TMA reads a and b and writes out; "copied" names the operands that must be copied first, because matrix units take 8- and 32-bit
     numbers along K alone. None where TMA cannot write out or read a 16-bit operand."""
     shared = [s[0][0] == 0 for s in (a, b)]
     a, b = [described(batch, *size, (s[0][0], *s[1:]), itemsize) for size, s in (((M, k), a), ((k, N), b))]
     out = described(batch, M, N, (out[0][0], *out[1:]), out_size)
-    copied, padded = [], cdiv(k, 4) * 4
-    if itemsize == 4:
+    step = 16 // itemsize
+    copied, padded = [], cdiv(k, step) * step
+    if itemsize in (1, 4):
         if a is None or a[0]:
             a, copied = (False, (1 if shared[0] else batch, M, k), (M * padded, padded, 1)), ["a"]
         if b is None or not b[0]:

@@ -20,6 +20,7 @@ TILES = {
              (32, 32, 32, 4, 3, 0.3), (16, 64, 32, 4, 3, 0.25), (64, 16, 32, 4, 3, 0.25)),
     "fp64": ((64, 64, 16, 4, 3, 0.6), (32, 32, 16, 4, 3, 0.4), (16, 16, 32, 4, 3, 0.2)),
     "int8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
+    "fp8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 128, 4, 3, 0.25), (16, 64, 128, 4, 4, 0.1), (64, 16, 128, 4, 4, 0.1)),
     "sum": ((32, 32, 8, 4, 2, 0.5), (16, 16, 16, 4, 2, 0.3)),
 }
 # By TMA, for 16-bit types; a 32-bit one takes half of BLOCK_K: BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, PIECES, rate.
@@ -34,7 +35,9 @@ LEAST_EXACT = 256                   # elements of K from which sums of parts are
 FALLBACK = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=16, num_warps=8, num_stages=3)
 VECTORS = ((4, 1024, 4), (2, 2048, 4), (8, 512, 4), (16, 256, 4))        # BLOCK_N, BLOCK_K, num_warps where K lies together in memory
 COLUMNS = ((64, 64, 4), (128, 32, 4), (128, 64, 8), (32, 128, 4))        # where N does
-PEAK = {"half": 2048, "odd": 2048, "tf32": 1024, "bf16": 2048, "ieee": 128, "fp64": 128, "int8": 4096, "sum": 128}
+TILES["fp8 fast"] = TILES["fp8"]                                         # multiplied as float16 there
+PEAK = {"half": 2048, "odd": 2048, "tf32": 1024, "bf16": 2048, "ieee": 128, "fp64": 128, "int8": 4096, "fp8": 2048,
+        "fp8 fast": 2048, "sum": 128}
 LOADS = 48                          # bytes that reach a multiprocessor in a cycle
 START, SECOND = 2000, 4000          # cycles: filling and draining a tile's pipeline; the second kernel of a split product
 MOST_STREAMED = 2                   # tiles for each multiprocessor: of more, the last wave is a small part, and the parts much memory
@@ -52,7 +55,7 @@ def plain(kind, M, N, k, batch, itemsize, machine):
     if machine is None:
         side = SIDE.get(kind, 1024)
         block_m, block_n = [min(max(next_power_of_2(n) // 2, 16), side) for n in (M, N)]
-        block_k = min(max(next_power_of_2(k), 16), side)
+        block_k = min(max(next_power_of_2(k), 32 if itemsize == 1 else 16), side)
         splits = min(4 // max(tiles_of(M, N, batch, block_m, block_n), 1), cdiv(k, block_k))
         return [(0, _plain(block_m, block_n, block_k, 4, 3, max(splits, 1)))]
     found = []

@@ -35,7 +35,7 @@ def _in_parts(p, splits, block_k, tensors, fused, start):
     if splits == 1:
         return start(1, span, tensors, fused, p.form)
     out, pre, a, b, c, alpha, beta = tensors
-    parts = empty((splits, *p.shape), p.dtype.compute, out.device)
+    parts = empty((splits, *p.shape), p.dtype.compute if p.dtype.is_floating_point else out.dtype, out.device)
     start(splits, span, (parts, None, a, b, None, None, None), dict(SLOPE=None, ACTIVATION=None), None)
     block, total = tile(256, 4096), out.numel()
     launch(K.split_sum_kernel, (cdiv(total, block),), out, pre, parts, c, _batches(p.batch, p.out[0], p.a[0], p.b[0], p.c[0]), *p.out[1:],
@@ -87,7 +87,7 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     settled = dict(TRANS_A=p.boxes["a"][0], TRANS_B=p.boxes["b"][0], **_shared(p, p.boxes["a"][1], p.boxes["b"][1]), PROGRAMS=programs,
                    GROUP_M=GROUP_M, **options)
     if stream:
-        parts = empty((programs + tiles, block_m, block_n), types.float32, out.device)
+        parts = empty((programs + tiles, block_m, block_n), types.float32 if p.dtype.is_floating_point else types.int32, out.device)
         part_sums = [x if x is None else empty((programs + tiles, block_m), types.float32, out.device) for x in sums]
         launch(kernel, (programs,), TensorDescriptor(parts, (1, block_m, leaving)), None, *part_sums, a, b, None, 0, 0, 0, *sizes, None,
                None, FORM=None, SLOPE=None, ACTIVATION=None, **settled)
@@ -160,6 +160,7 @@ RUN = {
     "plain": run_plain, "vector": run_vector,
     "exact": lambda p, splits, *rest: run_exact(EXACT.matmul_exact_kernel, None, p, *rest),
     "exact_gluon": lambda p, splits, *rest: run_exact(EXACT_GLUON.matmul_exact_gluon_kernel, 64, p, *rest),
-    "persistent": lambda p, splits, *rest: run_by_tma(PERSISTENT.matmul_persistent_kernel, p, *rest),
+    "persistent": lambda p, splits, tensors, fused, options: run_by_tma(PERSISTENT.matmul_persistent_kernel, p, tensors, fused,
+                                                                        {**options, "APART": p.key[0] == "fp8"}),
     "gluon": lambda p, splits, *rest, sums=None: run_by_tma(GLUON.matmul_gluon_kernel, p, *rest, (sums,)),
 }

@@ -93,3 +93,4 @@ from tritorch.ops.pooling import (
 )
 from tritorch.ops.residual_norm import dropout_add_layer_norm, dropout_add_rms_norm
 from tritorch.ops.rotary import rotary_embedding
+from tritorch.ops.scaled import ScalingType, scaled_mm
