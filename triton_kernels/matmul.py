@@ -158,8 +158,8 @@ def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, batches, s
             a, b = tl.load(a_ptrs), tl.load(b_ptrs)
         else:
             inside = k + tl.arange(0, BLOCK_K) < end
-            a = tl.load(a_ptrs, mask=inside[None, :], other=0)
-            b = tl.load(b_ptrs, mask=inside[:, None], other=0)
+            a = tl.load(a_ptrs, mask=inside[None, :], other=0.0)          # 0 would not become fp8
+            b = tl.load(b_ptrs, mask=inside[:, None], other=0.0)
         acc = multiply(a, b, acc, DOT, PRECISION)
         a_ptrs += BLOCK_K * stride_ak
         b_ptrs += BLOCK_K * stride_bk
@@ -210,7 +210,7 @@ def stream_sum_kernel(out_ptr, pre_ptr, sums_ptr, part_ptr, part_sums_ptr, c_ptr
     last = ((tile.to(tl.int64) + 1) * steps * PROGRAMS - 1) // total
     rows = part * ROWS + tl.arange(0, ROWS)
     places = rows[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    acc = tl.zeros((ROWS, BLOCK_N), tl.float32)
+    acc = tl.zeros((ROWS, BLOCK_N), part_ptr.dtype.element_ty)
     for p in range(first, last + 1):
         acc += tl.load(part_ptr + (p + tile) * (BLOCK_M * BLOCK_N) + places)
     in_batch = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)

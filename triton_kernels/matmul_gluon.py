@@ -237,8 +237,8 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, str
         mbarrier.init(ready.index(i), count=1)
     ones = a_bufs
     if sums_ptr is not None:
-        ones = gl.allocate_shared_memory(T, [8, BLOCK_K], gl.NVMMASharedLayout.get_default_for([8, BLOCK_K], T))
-        ones.store(gl.full([8, BLOCK_K], 1.0, T, gl.BlockedLayout([1, 2], [1, 32], [WARPS, 1], [1, 0])))
+        ones = gl.allocate_shared_memory(TA, [8, BLOCK_K], gl.NVMMASharedLayout.get_default_for([8, BLOCK_K], TA))
+        ones.store(gl.full([8, BLOCK_K], 1.0, TA, gl.BlockedLayout([1, 2], [1, 32], [WARPS, 1], [1, 0])))
     fence_async_shared()
     ring, shape = (a_bufs, b_bufs, empty, ready, turns, ones), (BATCH, M, N, K)
     if CONSUMERS == 1:

@@ -168,7 +168,7 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles):
             groups.append((choice.exact(M, N, k, batch, machine, True), 2))
     if boxes is not None:
         extra = choice.copying(batch * k * sum({"a": M, "b": N}[name] for name in boxes["copied"]), itemsize, machine)
-        found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"])
+        found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")
         groups.append((choice.later(found, extra), 2 if compiles and machine[2] == 9 and kind != "fp8" else 4))
         if compiles and machine[2] == 9 and kind != "fp8":               # which adds up sums of a few products, for want of bits
             groups.append((choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra), 4))

@@ -20,7 +20,7 @@ TILES = {
              (32, 32, 32, 4, 3, 0.3), (16, 64, 32, 4, 3, 0.25), (64, 16, 32, 4, 3, 0.25)),
     "fp64": ((64, 64, 16, 4, 3, 0.6), (32, 32, 16, 4, 3, 0.4), (16, 16, 32, 4, 3, 0.2)),
     "int8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
-    "fp8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 128, 4, 3, 0.25), (16, 64, 128, 4, 4, 0.1), (64, 16, 128, 4, 4, 0.1)),
+    "fp8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 4, 0.1), (64, 16, 64, 4, 4, 0.1)),
     "sum": ((32, 32, 8, 4, 2, 0.5), (16, 16, 16, 4, 2, 0.3)),
 }
 # By TMA, for 16-bit types; a 32-bit one takes half of BLOCK_K: BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, PIECES, rate.
@@ -91,8 +91,9 @@ def streamed(tiles, blocks, k, block_k, rate, itemsize, machine):
     return first + SECOND + (programs + tiles) * block_m * block_n * 8 / (20 * programs)
 
 
-def persistent(M, N, k, batch, machine, itemsize=2, out_size=2):
-    """Candidates by TMA, for operands and a result of so many bytes a number; `machine` allows it and k is at least 64."""
+def persistent(M, N, k, batch, machine, itemsize=2, out_size=2, apart=False):
+    """Candidates by TMA, for operands and a result of so many bytes a number; `machine` allows it and k is at least 64. `apart`: sums of
+    BLOCK_K products need registers of their own."""
     found = []
     for block_m, block_n, depth, warps, stages, pieces, rate in PERSISTENT:
         blocks, block_k, rate = (block_m, block_n), 2 * depth // itemsize, 2 * PEAK["half"] // itemsize * rate
@@ -101,7 +102,7 @@ def persistent(M, N, k, batch, machine, itemsize=2, out_size=2):
             fits = (block_m + block_n) * 2 * depth * stages + block_m * block_n // pieces * size <= machine[1] - 1024
             count = streamed(tiles, blocks, k, block_k, rate, itemsize, machine) if stream else cycles(tiles, blocks, k, rate, itemsize,
                                                                                                      machine)
-            if fits and count is not None:
+            if fits and count is not None and not (apart and block_m * block_n > 128 * 128):
                 found.append((count, dict(kernel="persistent", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
                                           num_stages=stages, PIECES=pieces, STREAM=stream)))
     return found
