@@ -149,6 +149,38 @@ def test_tiles_of_32_bits_before_and_after_an_activation_fit_in_shared_memory(ca
     assert resources(compiled)["spills"] == 0 and compiled.shared <= H200[1], compiled.shared
 
 
+def eight_bits(e, shapes=((4096, 4096, 4096),), fast=False):
+    """Products of two kinds of float8 and of int8."""
+    for m, n, k in shapes:
+        T._scaled_mm(e(m, k, dtype=T.float8_e4m3fn), e(n, k, dtype=T.float8_e5m2).mT, e(m, 1), e(1, n), e(n), None, T.bfloat16, fast)
+        T._int_mm(e(m, k, dtype=T.int8), e(n, k, dtype=T.int8).mT)
+
+
+EIGHT = [(fast, c) for fast, found in ((False, choice.persistent(4096, 4096, 4096, 1, H200, 1, 4, True)),
+                                       (True, choice.gluon(4096, 4096, 4096, 1, H200, 1, 4))) for _, c in found]
+
+
+@pytest.mark.parametrize("fast, candidate", EIGHT, ids=lambda v: v if type(v) is bool else "-".join(str(x) for x in v.values()))
+def test_every_candidate_of_8_bits(fast, candidate):
+    """wgmma of float8 and int8, and registers for sums that are added up apart."""
+    with tuner.forcing("matmul", candidate):
+        specs = [s for s in launched(lambda e: eight_bits(e, fast=fast)) if "stream_sum" not in s.kernel.__name__]
+    kinds = "f32.e4m3.e5m2", "s32.s8.s8"
+    for kind, compiled in zip(kinds, compile_many(specs, (90,), workers=2), strict=True):
+        used = resources(compiled)
+        assert used["spills"] == 0 and used["shared"] <= H200[1] and f"k32.{kind}" in compiled.ptx, used
+
+
+@pytest.mark.parametrize("machine", [(108, 166912, 8), H200, (148, 232448, 10)], ids=lambda m: f"sm_{m[2]}0")
+def test_products_of_8_bits_elsewhere(machine, monkeypatch):
+    """Small, odd and skinny ones, where the compiler does not know e4m3 too."""
+    monkeypatch.setattr("tritorch.ops.gemm.hardware", lambda: machine)
+    specs = launched(lambda e: eight_bits(e, ((4096, 4096, 4096), (64, 4096, 4096), (1, 4096, 4096), (100, 77, 333))))
+    specs = [s for s in specs if machine[2] == 9 or not s.kernel.is_gluon()]
+    for compiled in compile_many(specs, (10 * machine[2],), workers=2):
+        assert not isinstance(compiled, CompileError) and resources(compiled)["spills"] == 0, compiled
+
+
 @pytest.mark.parametrize("candidate", [c for _, c in choice.exact(4096, 4096, 4096, 1, H200, True)], ids=lambda c: str(c["BLOCK_K"]))
 def test_float32_from_parts_on_hopper(candidate):
     """Six products of a slot in a row, and no part of a tile in local memory."""
