@@ -231,6 +231,18 @@ def scale_kernel(table_ptr, plan_ptr, like_ptr, COUNT, factor_ptr, found_inf_ptr
 
 
 @triton.jit
+def cast_kernel(table_ptr, plan_ptr, like_ptr, COUNT, out_like_ptr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+    """Write tensors in another type: the lists are what is read and what is written, whose type out_like_ptr lends."""
+    t, first, size = task(plan_ptr, BLOCK)
+    i = first + tl.arange(0, BLOCK)
+    x_ptr, out_ptr = column(table_ptr, like_ptr, 0, t, COUNT, ALIGNED), column(table_ptr, out_like_ptr, 1, t, COUNT, ALIGNED)
+    if first + BLOCK <= size:
+        store(out_ptr + i, tl.load(x_ptr + i), None)
+    else:
+        store(out_ptr + i, tl.load(x_ptr + i, mask=i < size), i < size)
+
+
+@triton.jit
 def update_scale_kernel(scale_ptr, growth_tracker_ptr, found_inf_ptr, growth_factor, backoff_factor, growth_interval):
     """The rule of GradScaler.update."""
     scale, steps = tl.load(scale_ptr), tl.load(growth_tracker_ptr) + 1

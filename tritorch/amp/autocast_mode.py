@@ -6,13 +6,17 @@ Gradients run in the dtypes of their forward operators: inside of a backward pas
 import functools
 import threading
 import warnings
+import weakref
 
+from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.cuda.device import is_available
 from tritorch.dispatch import Interpreter
 from tritorch.dtype import bfloat16, float16, float32, promote_types
 from tritorch.errors import check
-from tritorch.tensor import Tensor
+from tritorch.ops.casting import cast_all
+from tritorch.ops.copy import copy_to
+from tritorch.tensor import Tensor, empty
 
 LOW = dict(matmul=2, addmm=3, linear=3, linear_activation=3, linear_slope=3, feed_forward_layers=5, convolution=3, attention=4,
            linear_cross_entropy_rows=3, linear_cross_entropy_sum=3, grouped_rows=2, grouped_sums=2)
@@ -28,6 +32,7 @@ FLOAT32 = {
         rms_norm_rows group_norm_rows logsumexp prod softmax log_softmax cumprod cumsum vector_norm sum cosine_similarity""".split()),
 }
 WIDEST = set("addcmul_value addcdiv_value atan2 scatter_add put".split())
+KEPT = 16                                                                # regions whose weights are remembered
 KINDS = {"cuda": (float16, bfloat16), "cpu": (bfloat16, float16)}        # the default first
 
 
@@ -36,6 +41,7 @@ class _Local(threading.local):
         self.active = dict.fromkeys(KINDS)                               # device type -> the caster that is in charge
         self.dtypes = {kind: dtypes[0] for kind, dtypes in KINDS.items()}
         self.depth, self.cached, self.caching = 0, {}, True
+        self.used, self.before = {}, {}                                  # keys of cached casts -> weights, as they were needed; see ahead
 
 
 _local = _Local()
@@ -91,9 +97,30 @@ class _Caster(Interpreter):
             return x.to(self.dtype)
         key = id(x), self.dtype, state.grad
         found = _local.cached.get(key)
+        if found is None and not _local.used and key in _local.before:
+            found = self.ahead(key, x)
         if found is None or found[1] != x._version:
             found = _local.cached[key] = x, x._version, x.to(self.dtype)
+        if key not in _local.used:
+            _local.used[key] = weakref.ref(x)
         return found[2]
+
+    def ahead(self, key, x):
+        """The cast of a region's first weight, and by the same kernel those of all that the last region which began with it needed."""
+        weights = [weight for weight in [ref() for ref in _local.before[key]] if weight is not None and weight.requires_grad
+                   and weight.is_leaf and weight.base is None and weight.is_contiguous() and weight.dtype is x.dtype
+                   and weight.storage.device is x.storage.device]
+        if len(weights) < 2 or weights[0] is not x:
+            return None
+        lows = [empty(weight.shape, self.dtype, weight.storage.device) for weight in weights]
+        cast_all(lows, weights)
+        for weight, low in zip(weights, lows):
+            if state.grad:
+                record(copy_to, (weight, self.dtype, weight.storage.device), (low,))
+            elif state.inference:
+                low._inference = True
+            _local.cached[(id(weight), *key[1:])] = weight, weight._version, low
+        return _local.cached[key]
 
     def raised(self, op, args):
         """float32 by the operator's own `dtype` where it has one, which casts as it reads."""
@@ -117,7 +144,8 @@ class autocast:
 
     A context manager and a decorator. `device_type` is "cuda" or "cpu", `dtype` float16 or bfloat16 (default: float16 on CUDA,
     bfloat16 on the CPU). `enabled=False` switches casting off inside. float64 is never cast, nor are in-place and out= calls.
-    Call backward outside. `cache_enabled=False` casts weights anew at each use. Biases of linear layers in float32 are added as they are
+    Call backward outside. On a GPU a block casts by one kernel all the weights that the last block with the same first weight used.
+    `cache_enabled=False` casts weights anew at each use. Biases of linear layers in float32 are added as they are
     (PyTorch rounds them first); they and their weights get gradients that were never rounded to `dtype`.
 
     >>> import tritorch as torch
@@ -159,6 +187,12 @@ class autocast:
         _local.depth -= 1
         if not _local.depth:
             _local.cached.clear()
+            if len(_local.used) > 1 and self.device == "cuda":
+                if len(_local.before) >= KEPT:
+                    _local.before.clear()
+                first = next(iter(_local.used))
+                _local.before[first] = [ref for key, ref in _local.used.items() if key[1:] == first[1:]]
+            _local.used.clear()
 
     def __call__(self, fn):
         @functools.wraps(fn)

@@ -148,7 +148,7 @@ def launch_rows(kernel, columns, *args, blocks=BLOCKS, before=lambda programs: (
     def start(candidate, columns):
         first = columns[0]
         device, block = first[0].storage.device, candidate["BLOCK"]
-        addresses = tuple([x.storage.ptr + x.offset * size for column in columns for x in column])
+        addresses = tuple([x.storage.ptr + x.offset * x.dtype.itemsize for column in columns for x in column])
         plan = _plan(tuple([x.shape for x in first]), block, device)
         table = _resident(addresses, device, lambda: addresses)
         count = plan.shape[0] // 3
