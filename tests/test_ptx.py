@@ -1,0 +1,81 @@
+"""Compiled kernels of every family on the GPU made of PTX (tests/ptx), through the real driver, against the CPU.
+
+All of the suite runs there with `TRITORCH_PTX=90 python -m pytest -m gpu`; here is a part that takes seconds.
+"""
+import os
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton")
+from ptx.device import simulate  # noqa: E402
+from ptx.machine import Fault  # noqa: E402
+
+import tritorch as torch  # noqa: E402
+import tritorch.nn  # noqa: E402
+import tritorch.optim  # noqa: E402,F401
+from tritorch.cuda.launch import launch  # noqa: E402
+from tritorch.testing import samples  # noqa: E402
+
+OPERATORS = """add exp2 sin erfinv gelu_tanh_backward floor_divide lerp copy_to concatenated gather sum amax argmax variance cumsum
+linear_recurrence softmax log_softmax_backward layer_norm_rows rms_norm_backward batch_norm_train cross_entropy_rows random_normal
+random_bernoulli sorted_first order_statistic nonzero_places index_add max_pool rotary_embedding""".split()
+
+
+@pytest.fixture(scope="module", params=[80, 90])
+def gpu(request):
+    if os.environ.get("TRITORCH_PTX"):
+        pytest.skip("the whole suite runs on it")
+    with simulate(request.param) as gpu:
+        yield gpu
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operator(name, gpu):
+    op, before = torch.dispatch.registry[name], gpu.launches
+    kind = torch.bfloat16 if gpu.arch == 90 else torch.float32
+    args = next(args for args in samples.samples_of(op, kind) if all(t.numel() for t in samples.tensors_in(args)))
+    with torch.no_grad():
+        want = samples.results(op(*samples.leaves(args)))
+        got = samples.results(op(*samples.leaves(args, torch.device("cuda:0"))))
+    for have, expect in zip(got, want):
+        samples.assert_near(have, expect, samples.describe(op, args), samples.tolerance(have.dtype))
+    assert gpu.launches > before
+
+
+def test_a_captured_graph_runs_again(gpu):
+    x = torch.ones(1000, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = (x + 1).cumsum(0)
+    x.fill_(2.0)
+    graph.replay()
+    assert y[-1].item() == 3000
+
+
+def test_every_kind_of_parameter(gpu):
+    from launch_kernels import types_kernel
+
+    out = torch.empty(1, dtype=torch.float64, device="cuda")
+    launch(types_kernel, (1,), out, 7, 1 << 40, 0.5, np.float64(0.1), True, None, (3, 2.0), N=10)
+    assert out.item() == 7 + (1 << 40) + 0.5 + 0.1 + 1 + 1 + 3 + 2 + 10
+
+
+def test_an_access_outside_names_kernel_line_and_thread(gpu):
+    from launch_kernels import map_kernel, square
+
+    x = torch.ones(1000, device="cuda")
+    with pytest.raises(RuntimeError, match=r"map_kernel in thread \d+ of CTA .* not inside live memory.*launch_kernels.py:\d+"):
+        launch(map_kernel, (32,), torch.empty_like(x), x, 1 << 15, FN=square, BLOCK=1024)
+
+
+def test_a_wrong_promise_of_alignment_is_seen(gpu):
+    from launch_kernels import map_kernel, same
+
+    from tritorch.cuda import driver
+
+    x = torch.ones(1024, device="cuda")
+    launch(map_kernel, (1,), torch.empty_like(x), x, 1024, FN=same, BLOCK=1024)                  # specialised on aligned pointers
+    start = next(reversed(driver.functions.values()))
+    with pytest.raises(Fault, match="misaligned address .* of 16 bytes"):
+        start(1, 1, 1, 0, [x.data_ptr(), x.data_ptr() + 4, 960])
