@@ -27,6 +27,20 @@ TEXT = """.version 8.7
 {code}
 	ret;
 }}
+.func  (.param .b32 result) at_most_nine(
+	.param .b32 value
+)
+{{
+	.reg .pred %p<2>;
+	.reg .b32 %r<2>;
+	ld.param.b32 %r0, [value];
+	st.param.b32 [result], %r0;
+	setp.lt.u32 %p0, %r0, 10;
+	@%p0 bra SMALL;
+	st.param.b32 [result], 9;
+SMALL:
+	ret;
+}}
 """
 
 
@@ -295,6 +309,12 @@ def test_each_warp_takes_its_own_branch_of_a_table():
 $L_brx_0: .branchtargets ONE, TWO;
 brx.idx %r0, $L_brx_0; ONE: mov.b32 %r1, 11; bra DONE; TWO: mov.b32 %r1, 22; DONE: bar.sync 0;""", 64)
     assert got("r1").tolist() == [11] * 32 + [22] * 32
+
+
+def test_a_function_is_called():
+    call = """{ .param .b32 in; .param .b32 out; st.param.b32 [in], %r0; call.uni (out), at_most_nine, (in); ld.param.b32 %r1, [out]; }"""
+    got = run("mov.u32 %r0, %tid.x;" + call + "add.s32 %r2, %r1, 100;" + call.replace("%r1", "%r3").replace("%r0", "%r2"))
+    assert got("r1").tolist() == [min(i, 9) for i in range(32)] and (got("r3") == 9).all() and got("r0")[20] == 20
 
 
 # ------------------------------------------------------------------ memory

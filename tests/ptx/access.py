@@ -2,7 +2,7 @@
 import numpy as np
 
 from ptx.floats import add_bits
-from ptx.operands import DTYPES, Sink, Vector
+from ptx.operands import DTYPES, Register, Sink, Vector
 from ptx.registry import instruction
 
 U64 = np.dtype("u8")
@@ -45,6 +45,8 @@ def _items(operand):
 def ld(machine, ins):
     """A vector of n numbers is one access: its address is aligned to all of it."""
     items, dtype, where = _items(ins.operands[0]), DTYPES[ins.types[-1]], space(machine, ins)
+    if where == "param" and ins.operands[1].base.__class__ is Register:                  # of a function that was called
+        return machine.write(items[0], machine.read(ins.operands[1].base, dtype))
     lanes = machine.active()
     memory, places = _places(machine, ins, where, ins.operands[1], len(items) * dtype.itemsize, lanes)
     numbers, first = memory[:memory.size // dtype.itemsize * dtype.itemsize].view(dtype), places // dtype.itemsize
@@ -60,6 +62,8 @@ def ld(machine, ins):
 @instruction("st")
 def st(machine, ins):
     items, dtype, lanes = _items(ins.operands[1]), DTYPES[ins.types[-1]], machine.active()
+    if ins.operands[0].base.__class__ is Register and "param" in ins.modifiers:
+        return machine.write(ins.operands[0].base, machine.read(items[0], dtype))
     memory, places = _places(machine, ins, space(machine, ins), ins.operands[0], len(items) * dtype.itemsize, lanes)
     numbers, first = memory[:memory.size // dtype.itemsize * dtype.itemsize].view(dtype), places // dtype.itemsize
     values = [machine.spread(machine.read(item, dtype))[lanes] for item in items]

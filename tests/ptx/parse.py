@@ -77,7 +77,7 @@ def parse(text):
     _parameters(program, parameters)
     directives, _, _ = body.partition("{")
     program.threads = int(re.search(r"\.reqntid (\d+)", directives)[1])
-    _Body(program).parse(text, text.index("{", len(text) - len(body)))
+    _Body(program, text).parse(text.index("{", len(text) - len(body)))
     return program
 
 
@@ -112,16 +112,23 @@ def _parameters(program, text):
 
 
 class _Body:
-    """The statements between the braces of a kernel. Inline assembly opens scopes with registers and labels of their own."""
+    """The statements between the braces of a kernel. Inline assembly opens scopes with registers and labels of their own, and so does a
+    function that is called: its statements take the place of the call, its parameters are registers."""
 
-    def __init__(self, program):
-        self.program, self.scopes, self.path, self.opened = program, [{}], (0,), 0
-        self.labels, self.wanted, self.source, self.line = {}, [], "", 0
+    def __init__(self, program, text):
+        self.program, self.text, self.scopes, self.path, self.opened = program, text, [{}], (0,), 0
+        self.labels, self.wanted, self.source, self.line, self.inside = {}, [], "", 0, []
 
-    def parse(self, text, start):
+    def parse(self, start):
+        self._block(start)
+        self._resolve()
+
+    def _block(self, start):
+        """From an opening brace to the one that closes it."""
         pending, depth = "", 0
-        first = text.count("\n", 0, start) + 1
-        for self.line, line in enumerate(text[start:].split("\n"), first):
+        first = self.text.count("\n", 0, start) + 1
+        for number, line in enumerate(self.text[start:].split("\n"), first):
+            self.line = number
             code, _, comment = line.partition("//")
             code = code.strip()
             if code.startswith((".loc\t", ".file\t")):
@@ -131,13 +138,13 @@ class _Body:
             for piece in re.findall(r"[;{}]|[^;{}]+", code):
                 if piece == "{" and not pending.strip():
                     depth += 1
-                    self._open(depth)
+                    if depth > 1:
+                        self._open()
                 elif piece == "}" and not pending.strip():
                     depth -= 1
-                    self.scopes.pop()
-                    self.path = self.path[:-1]
                     if not depth:
-                        return self._resolve()
+                        return
+                    self._close()
                 elif piece == ";":
                     self._statement(pending.strip())
                     pending = ""
@@ -145,11 +152,14 @@ class _Body:
                     pending = self._after_labels(pending + " " + piece if pending else piece)
         raise ParseError("the kernel does not end")
 
-    def _open(self, depth):
-        if depth > 1:
-            self.opened += 1
-            self.scopes.append({})
-            self.path += (self.opened,)
+    def _open(self):
+        self.opened += 1
+        self.scopes.append({})
+        self.path += (self.opened,)
+
+    def _close(self):
+        self.scopes.pop()
+        self.path = self.path[:-1]
 
     def _after_labels(self, text):
         while found := re.match(r"\s*([A-Za-z_$][\w$]*):(?!:)", text):
@@ -158,8 +168,10 @@ class _Body:
         return text if text.strip() else ""
 
     def _statement(self, text):
-        if text.startswith(".reg"):
+        if text.startswith((".reg", ".param")):
             self._registers(text)
+        elif text.startswith("call"):
+            self._call(text)
         elif text.startswith(".local"):
             align, name, size = re.match(r"\.local \.align (\d+) \.b8\s+([\w$]+)\[(\d+)\]", text).groups()
             self.program.symbols[name], self.program.local_bytes = 0, int(size) + -int(size) % 16
@@ -180,6 +192,23 @@ class _Body:
                 self.scopes[-1][each] = Register(each, len(self.program.registers), kind[1:])
                 self.program.registers.append(kind[1:])
 
+    def _call(self, text):
+        results, name, arguments = re.match(r"call(?:\.uni)?\s+(?:\((.*?)\), )?\s*([\w$]+)\s*, \((.*)\)$", text).groups()
+        found = re.search(rf"\.func\s+(?:\(([^)]*)\))?\s*{re.escape(name)}\s*\(([^)]*)\)[^;{{]*{{", self.text)
+        if found is None or name in self.inside:
+            raise ParseError(f"line {self.line}: {text}")
+        given = [self._register(word.strip()) for word in f"{results},{arguments}".split(",")]
+        formal = [word.split()[-1] for word in f"{found[1]},{found[2]}".split(",")]
+        line, source = self.line, self.source
+        self._open()
+        self.inside.append(name)
+        self.scopes[-1].update(zip(formal, given))
+        self._block(found.end() - 1)
+        self.inside.pop()
+        self.labels[self.path, "return to the caller"] = len(self.program.code)
+        self._close()
+        self.line, self.source = line, source
+
     def _instruction(self, text):
         guard = None
         if text[0] == "@":
@@ -187,6 +216,8 @@ class _Body:
             guard = self._operand(word)
         opcode, _, rest = text.replace("\t", " ").strip().partition(" ")
         operands = [self._operand(word) for word in _split(rest)]
+        if opcode == "ret" and self.inside:
+            opcode, operands = "bra", [self._label("return to the caller")]
         self.program.code.append(Instruction(opcode, operands, guard, self.line, self.source, text.strip()))
 
     def _operand(self, text):
