@@ -195,6 +195,19 @@ def test_carry_goes_to_the_next_product():
     assert int(result("r2")[0]) == whole & 0xFFFFFFFF and int(result("r4")[0]) == whole >> 32
 
 
+def test_approximations_err_as_much_as_they_may_and_no_more():
+    x = np.random.default_rng(5).uniform(0.1, 10, 992).astype(np.float32)
+    got = run("ex2.approx.f32 %r1, %r0; div.full.f32 %r2, 0f3F800000, %r0; div.rn.f32 %r3, 0f3F800000, %r0; sqrt.approx.ftz.f32 %r4, %r0;",
+              992, r0=x)
+    exact = {"r1": np.exp2(x.astype(float)), "r2": 1 / x.astype(float), "r4": np.sqrt(x.astype(float))}
+    for name, limit in (("r1", 2 ** -22), ("r2", 2 ** -22), ("r4", 2 ** -23)):
+        error = np.abs(got(name, np.float32) - exact[name]) / exact[name]
+        assert limit / 2 < error.max() <= limit + 2 ** -24, name
+    assert (got("r3", np.float32) == 1 / x).all()
+    got = run("ex2.approx.f32 %r1, 0fC0400000; rcp.approx.ftz.f32 %r2, 0f40800000; lg2.approx.f32 %r3, 0f00000000;")
+    assert [float(got(f"r{i}", np.float32)[0]) for i in (1, 2, 3)] == [0.125, 0.25, -np.inf]
+
+
 # ------------------------------------------------------------------ conversions
 def test_bfloat16_rounds_to_even_and_keeps_nan():
     bits = np.array([0x3F800000, 0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7F800000, 0xFFC00001, 0x7F800001, 0x80000001], np.uint32)
