@@ -349,6 +349,8 @@ def test_global_memory_is_guarded():
 def test_shared_and_local_memory_are_guarded_and_poisoned():
     got = run(f"ld.shared.b32 %r0, [{SHARED_BASE}]; st.local.b32 [depot+4], 7; ld.local.b32 %r1, [depot+4]; ld.local.b32 %r2, [depot];")
     assert (got("r0")[0], got("r1")[0], got("r2")[0]) == (0xFFFFFFFF, 7, 0xFFFFFFFF)
+    got = run("mov.b32 %r0, -4; st.local.b32 [%r0+12], 9; ld.local.b32 %r1, [depot+8];")                 # 32-bit addresses wrap
+    assert got("r1")[0] == 9
     for place, message in ((SHARED_BASE + 256, "byte 256 of 256"), (0, "byte -1024"), (SHARED_BASE + 2, "misaligned shared address")):
         with pytest.raises(Fault, match=message):
             run(f"st.shared.b32 [{place}], 1;")

@@ -187,11 +187,10 @@ class Machine:
         return np.flatnonzero(self.mask)
 
     def address(self, operand):
-        """base + offset of `[...]`, one for each lane. Addresses of shared memory may be held in 32 bits."""
-        base = operand.base if operand.__class__ is Address else operand
-        wide = base.__class__ is not Register or base.kind.endswith("64")
-        value = base.read(self, U64 if wide else DTYPES["u32"]).astype(U64)
-        return self.spread(value + np.array(operand.offset).astype(U64) if operand.__class__ is Address else value)
+        """base + offset of `[...]`, one for each lane. Addresses of shared and local memory may be held in 32 bits, and wrap there."""
+        base, offset = (operand.base, operand.offset) if operand.__class__ is Address else (operand, 0)
+        dtype = DTYPES["u32"] if base.__class__ is Register and base.kind.endswith("32") else U64
+        return self.spread((base.read(self, dtype) + np.array(offset).astype(dtype)).astype(U64))
 
     def special(self, name):
         """%tid.x and what else the hardware knows, without the percent sign."""
