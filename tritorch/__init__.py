@@ -58,14 +58,14 @@ surface.attach()
 globals().update(methods.surface)                                        # the functions of the operators' table
 float, int, bool = types.float, types.int, types.bool                    # the names of PyTorch, which shadow Python's here alone
 strided = "strided"                                                      # the one memory layout there is
-contiguous_format, preserve_format, channels_last = "contiguous_format", "preserve_format", "channels_last"
 inf, nan, pi, e = types.math.inf, types.math.nan, types.math.pi, types.math.e
 __version__ = "0.1.0"
 
-# `tritorch.dtype` and `tritorch.device` are the classes, as in PyTorch: bound last, over the modules of the same names
+# `tritorch.dtype`, `device` and `memory_format` are the classes, as in PyTorch: bound last, over the modules of the same names
 from tritorch.device import device, get_default_device, set_default_device  # noqa: E402
 from tritorch.dispatch import op  # noqa: E402
 from tritorch.dtype import dtype  # noqa: E402
+from tritorch.memory_format import channels_last, channels_last_3d, contiguous_format, memory_format, preserve_format  # noqa: E402
 
 
 def is_tensor(obj):

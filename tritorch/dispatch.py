@@ -1,9 +1,9 @@
 """op(): a shape rule becomes an operator. Its verbs, its door, the registry, the interpreter slot.
 
 An operator is one Python function: the signature is the schema, the docstring the manual, the body the shape rule. The body
-returns a promise `(shape, dtype, device)`, a list of promises, or a Tensor, which is then a view. A promise in a list may ask for
-strides, `(shape, dtype, device, strides)`. The verbs `impl`, `grad`,
-`jvp`, `formula`, `samples`, `errors` and `workloads` add the rest.
+returns a promise `(shape, dtype, device)`, a list of promises, or a Tensor, which is then a view. A promise may ask for strides,
+`(shape, dtype, device, strides)`, or name an operand's and a rule that tells the result's from them (see memory_format.py). The verbs
+`impl`, `grad`, `jvp`, `formula`, `samples`, `errors` and `workloads` add the rest.
 """
 import functools
 import inspect
@@ -16,7 +16,7 @@ from tritorch.errors import check
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
 from tritorch.shape import layout
-from tritorch.tensor import Tensor, Unfollowed, empty, empty_strided, refresh, swaps
+from tritorch.tensor import Tensor, Unfollowed, empty, refresh, swaps
 
 registry = {}                                                            # every operator by name
 
@@ -100,11 +100,10 @@ def op(body=None, *, returns=("out",), aliasable=False):
             return _interpret(door, args)
         promise = body(*args)
         if type(promise) is tuple:
-            shape, dtype, device = promise
-            out = empty(shape, dtype, device)
-            run = impls.get(device.type)
+            out = empty(*promise)
+            run = impls.get(promise[2].type)
             if run is None:
-                raise _no_implementation(door, device)
+                raise _no_implementation(door, promise[2])
             run(out, *args)
             if state.grad:
                 record(door, args, (out,))
@@ -297,7 +296,7 @@ _NO_GRAD = Unfollowed("A view was created in no_grad mode")
 
 def _several(door, args, promises):
     """Several outputs at once."""
-    outs = [empty(*p) if len(p) == 3 else empty_strided(p[0], p[3], *p[1:3]) for p in promises]
+    outs = [empty(*p) for p in promises]
     device = promises[0][2]
     run = door.impls.get(device.type)
     if run is None:

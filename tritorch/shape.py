@@ -68,6 +68,11 @@ def is_contiguous(shape, strides):
     return True
 
 
+def same_strides(shape, a, b):
+    """Whether both strides reach the same elements: those of dims of size 1 say nothing."""
+    return all(s == t or n == 1 for n, s, t in zip(shape, a, b))
+
+
 def is_dense(shape, strides):
     """Whether the elements fill a block of memory exactly, in some order of the dims."""
     step = 1
@@ -78,19 +83,8 @@ def is_dense(shape, strides):
     return True
 
 
-def dense_strides(shape, strides):
-    """Strides of a dense tensor whose dims lie in the same order in memory: the layout of `empty_like`."""
-    if is_dense(shape, strides):
-        return tuple(strides)
-    order = []                                                           # innermost first; a stride of 0 says nothing about the order
-    for d in reversed(range(len(shape))):
-        place = len(order)
-        for k in reversed(range(len(order))):
-            if strides[d] and strides[order[k]]:
-                if strides[d] >= strides[order[k]]:
-                    break
-                place = k
-        order.insert(place, d)
+def ordered_strides(shape, order):
+    """Strides without gaps for dims in this order, innermost first."""
     out, step = [0] * len(shape), 1
     for d in order:
         out[d] = step

@@ -8,7 +8,8 @@ import numpy as np
 
 from tritorch.device import cpu
 from tritorch.errors import check
-from tritorch.shape import _layouts, dense_strides, extent, is_contiguous, layout
+from tritorch.memory_format import contiguous_format, dense_strides, lies_in, preserve_format
+from tritorch.shape import _layouts, extent, layout
 from tritorch.storage import HostStorage, device_storage, host_storage
 
 _new = object.__new__
@@ -95,9 +96,13 @@ class Tensor:
         """Bytes of one element."""
         return self.dtype.itemsize
 
-    def is_contiguous(self):
-        """Whether the elements lie in row-major order without gaps."""
-        return is_contiguous(self.shape, self.strides)
+    def is_contiguous(self, memory_format=contiguous_format):
+        """Whether the elements lie without gaps in row-major order, or in that of another memory format.
+
+        >>> import tritorch as torch; torch.empty(2, 3, 4, 4).is_contiguous(memory_format=torch.channels_last)
+        False
+        """
+        return memory_format is preserve_format or lies_in(self.shape, self.strides, memory_format)
 
     def is_floating_point(self):
         """Whether the dtype is a floating one."""
@@ -257,10 +262,16 @@ def refresh(view):
 
 
 # ------------------------------------------------------------------ making tensors
-def empty(shape, dtype, device):
-    """A contiguous tensor whose elements are not set: every result of every operator starts here."""
+def empty(shape, dtype, device, strides=None, rule=None):
+    """A tensor whose elements are not set: every result of every operator starts here. It is contiguous, or has the given strides;
+    with a `rule`, these are an operand's, and rule(shape, strides) tells the result's from them, unless they are contiguous."""
     found = _layouts.get(shape)
-    shape, strides, count = layout(shape) if found is None else found
+    shape, usual, count = layout(shape) if found is None else found
+    if strides is not None and strides is not usual and strides != usual:
+        if rule is not None:
+            strides = rule(shape, strides)
+        if strides != usual:
+            return empty_strided(shape, strides, dtype, device)
     out = _new(Tensor)
     if device is cpu:
         array = np.empty(shape, dtype.numpy)
@@ -269,7 +280,7 @@ def empty(shape, dtype, device):
         out.storage, out._array = storage, array
     else:
         out.storage, out._array = device_storage(count * dtype.itemsize, device), None
-    out.shape, out.strides, out.offset, out.dtype = shape, strides, 0, dtype
+    out.shape, out.strides, out.offset, out.dtype = shape, usual, 0, dtype
     out.node, out.index, out.base, out.base_node = None, 0, None, None
     return out
 
@@ -282,9 +293,7 @@ def empty_strided(shape, strides, dtype, device):
 
 def empty_like(x, dtype=None):
     """An unset tensor of the same shape and device, and of the same order of dims in memory."""
-    if x.strides == layout(x.shape)[1]:
-        return empty(x.shape, dtype or x.dtype, x.device)
-    return empty_strided(x.shape, dense_strides(x.shape, x.strides), dtype or x.dtype, x.device)
+    return empty(x.shape, dtype or x.dtype, x.device, x.strides, dense_strides)
 
 
 def strided(storage, shape, strides, offset, dtype):

@@ -17,7 +17,7 @@ from tritorch.compiler.clipping import CLIP, Clipping, numbers, steps_after
 from tritorch.compiler.patterns import LINK, PATTERNS, Pattern
 from tritorch.compiler.watch import Seen, home
 from tritorch.shape import layout
-from tritorch.tensor import empty, empty_strided, strided
+from tritorch.tensor import empty, strided
 
 
 class Match(NamedTuple):
@@ -112,7 +112,7 @@ class Fusion:
     def replace(self, watch, match, op, args, promises):
         """Run the kernel in the place of the last call of a chain."""
         several = isinstance(promises, list)
-        outs = [empty(*p) if len(p) == 3 else empty_strided(p[0], p[3], *p[1:3]) for p in (promises if several else [promises])]
+        outs = [empty(*p) for p in (promises if several else [promises])]
         calls, before = [], None
         for (earlier, given, result), wanted in zip(self.pending.pop(match), match.wanted):
             if wanted:

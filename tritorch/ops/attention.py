@@ -6,13 +6,14 @@ from tritorch.autograd.parts import empty_alike
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.memory_format import dense_strides
 from tritorch.ops import attention_cpu, attention_cuda
 from tritorch.ops.attention_backends import backends
 from tritorch.ops.compare import where
 from tritorch.ops.create import arange
 from tritorch.ops.draws import place
 from tritorch.ops.shaping import cat
-from tritorch.shape import broadcast_shapes, cdiv, dense_strides
+from tritorch.shape import broadcast_shapes, cdiv
 
 # `attention` has twelve parameters: seven tensors, three attributes of the function (what they hold is told at the operator), and the
 # place of the dropout's random numbers, which its gradient reads again: seed, offset, and under a captured graph the tensor `base` that

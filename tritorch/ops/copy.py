@@ -5,10 +5,11 @@ from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.memory_format import contiguous_format, dense_strides, preserve_format, strides_in
 from tritorch.ops.elementwise import SCALAR, launch_elementwise
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
-from tritorch.shape import broadcast_shapes, broadcast_strides
+from tritorch.shape import broadcast_shapes, broadcast_strides, is_dense, layout, same_strides
 from tritorch.tensor import Tensor, empty, strided
 
 
@@ -20,6 +21,9 @@ def broadcast_view(x, shape):
 def transfer(out, x, non_blocking=False):
     """Fill `out` with x, of the same shape, whatever the two layouts, dtypes and devices are. With `non_blocking` copies between
     pinned memory and a device are only queued."""
+    if (out.storage.device is not x.storage.device and not x.is_contiguous() and is_dense(out.shape, out.strides)
+            and same_strides(x.shape, x.strides, out.strides)):
+        out, x = [strided(t.storage, (t.numel(),), (1,), t.offset, t.dtype) for t in (out, x)]         # one order of elements
     if out.storage.device is cpu and x.storage.device is cpu:
         quietly(np.copyto, out.array, x.array, casting="unsafe")
     elif out.storage.device is x.storage.device:
@@ -172,17 +176,20 @@ def fill_samples(make):
 
 
 @op
-def copy_to(input, dtype, device):
-    """The values in fresh contiguous memory of a dtype and device: what `to` and `clone` do.
+def copy_to(input, dtype, device, strides=None):
+    """The values in fresh memory of a dtype and device: what `to` and `clone` do. Without `strides` a dense input keeps its own, and
+    another becomes contiguous or channels last.
 
     >>> import tritorch as torch; torch.tensor([1.7, -2.2]).to(torch.int32)
     tensor([ 1, -2], dtype=tritorch.int32)
     """
-    return input.shape, dtype, device
+    if strides is None:
+        return input.shape, dtype, device, input.strides, dense_strides
+    return input.shape, dtype, device, strides
 
 
-copy_to.impl("cpu", raw=True)(lambda out, input, dtype, device: transfer(out, input))
-copy_to.impl("cuda", raw=True)(repeating(lambda out, input, dtype, device: transfer(out, input)))
+copy_to.impl("cpu", raw=True)(lambda out, input, *how: transfer(out, input))
+copy_to.impl("cuda", raw=True)(repeating(lambda out, input, *how: transfer(out, input)))
 
 
 @copy_to.grad("input")
@@ -200,6 +207,8 @@ def copy_to_samples(make):
         yield x, kind, x.device
     x = make(4, integer=True, low=-100, high=100)
     yield x, types.uint8, x.device
+    x = make(2, 3, 4)
+    yield x, types.float32, x.device, (1, 8, 2)
     x = make(0, 2)
     yield x, types.float32, x.device
     x = make()
@@ -248,23 +257,36 @@ def zero_(input):
     return fill.into(input, input, 0)
 
 
-def clone(input, memory_format=None):
-    """A copy with history, in fresh contiguous memory.
+def clone(input, *, memory_format=None):
+    """A copy with history, in fresh memory, its dims in the same order, or as a memory format has them.
 
     >>> import tritorch as torch; x = torch.ones(2); y = x.clone(); y[0] = 5; x
     tensor([1., 1.])
     """
-    return copy_to(input, input.dtype, input.storage.device)
+    return copy_to(input, input.dtype, input.storage.device, like_strides("clone", input, memory_format))
 
 
-def contiguous(input, memory_format=None):
-    """The tensor itself if its elements lie in row-major order without gaps, else a copy that does."""
-    return input if input.is_contiguous() else copy_to(input, input.dtype, input.storage.device)
+def like_strides(name, x, wanted):
+    """The strides in a memory format of what is like x. None and `preserve_format` keep x's order of dims."""
+    if wanted is None or wanted is preserve_format:
+        return x.strides if x.strides is layout(x.shape)[1] else dense_strides(x.shape, x.strides)
+    return strides_in(name, x.shape, wanted)
+
+
+def contiguous(input, memory_format=contiguous_format):
+    """The tensor itself if its elements lie without gaps in row-major order, or in that of another memory format, else a copy that does.
+
+    >>> import tritorch as torch; torch.empty(2, 3, 4, 5).contiguous(memory_format=torch.channels_last).stride()
+    (60, 1, 15, 3)
+    """
+    if input.is_contiguous(memory_format):
+        return input
+    return copy_to(input, input.dtype, input.storage.device, strides_in("contiguous", input.shape, memory_format))
 
 
 def to(input, *args, device=None, dtype=None, non_blocking=False, copy=False, memory_format=None):
     """The values in another dtype, on another device, or as another tensor has them: `x.to(torch.float16)`, `x.to("cuda", torch.half)`,
-    `x.to(y)`.
+    `x.to(y)`; or in a memory format, `x.to(memory_format=torch.channels_last)`.
 
     Returns the tensor itself where nothing changes, unless `copy`.
 
@@ -283,28 +305,32 @@ def to(input, *args, device=None, dtype=None, non_blocking=False, copy=False, me
             device = a
     target = input.storage.device if device is None else as_device(device)
     dtype = input.dtype if dtype is None else types.as_dtype(dtype)
-    if target is input.storage.device and dtype is input.dtype and not copy:
+    kept = memory_format is None or memory_format is preserve_format
+    if target is input.storage.device and dtype is input.dtype and not copy and (kept or input.is_contiguous(memory_format)):
         return input
+    strides = None if kept else strides_in("to", input.shape, memory_format)
     if non_blocking and target is not input.storage.device:
-        out = pinned(input.shape, dtype) if target is cpu else empty(input.shape, dtype, target)
+        order = strides or dense_strides(input.shape, input.strides)
+        out = pinned(input.shape, dtype, order) if target is cpu else empty(input.shape, dtype, target, order)
         return assign.into(out, out, input, True)
-    return copy_to(input, dtype, target)
+    return copy_to(input, dtype, target, strides)
 
 
-def pinned(shape, dtype):
-    """An unset CPU tensor in page-locked memory."""
+def pinned(shape, dtype, strides=None):
+    """An unset CPU tensor in page-locked memory, contiguous unless it is given strides."""
     from math import prod
 
     from tritorch.cuda.memory import pinned_empty
     from tritorch.tensor import from_array
 
-    return from_array(pinned_empty(prod(shape) * dtype.itemsize).view(dtype.numpy).reshape(tuple(shape)))
+    made = from_array(pinned_empty(prod(shape) * dtype.itemsize).view(dtype.numpy).reshape(tuple(shape)))
+    return made if strides is None else strided(made.storage, made.shape, strides, 0, dtype)
 
 
 def pin_memory(input, device=None):
     """The values in page-locked memory, from which copies to a GPU are asynchronous."""
     check(input.storage.device is cpu, "pin_memory", "a tensor on the CPU", input.device)
-    return input if is_pinned(input) else copy_(pinned(input.shape, input.dtype), input)
+    return input if is_pinned(input) else copy_(pinned(input.shape, input.dtype, dense_strides(input.shape, input.strides)), input)
 
 
 def is_pinned(input, device=None):
@@ -332,19 +358,19 @@ def type_(input, dtype=None, non_blocking=False):
 
 def cpu_(input, memory_format=None):
     """The values on the CPU."""
-    return to(input, cpu)
+    return to(input, cpu, memory_format=memory_format)
 
 
 def cuda_(input, device=None, non_blocking=False, memory_format=None):
     """The values on a CUDA device (default: the current one)."""
-    return to(input, "cuda" if device is None else device, non_blocking=non_blocking)
+    return to(input, "cuda" if device is None else device, non_blocking=non_blocking, memory_format=memory_format)
 
 
 def as_type(kind):
     """`x.float()`, `x.half()`, …"""
 
     def cast(input, memory_format=None):
-        return to(input, kind)
+        return to(input, kind, memory_format=memory_format)
 
     cast.__doc__ = f"The values as {kind.name}."
     return cast

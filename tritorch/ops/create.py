@@ -10,13 +10,13 @@ from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.memory_format import strides_in
 from tritorch.ops import copy
 from tritorch.ops.copy import check_fits
 from tritorch.quiet import quietly
 from tritorch.shape import cdiv
 from tritorch.tensor import Tensor, alias, empty_strided, from_array
 from tritorch.tensor import empty as new_empty
-from tritorch.tensor import empty_like as new_empty_like
 
 K = kernels("create")
 
@@ -87,15 +87,15 @@ def number_dtype(value):
 
 # ------------------------------------------------------------------ from sizes
 def empty(*size, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False, memory_format=None):
-    """A tensor whose elements are not set.
+    """A tensor whose elements are not set, contiguous or in another memory format.
 
     >>> import tritorch as torch; torch.empty(2, 3).shape
     tritorch.Size([2, 3])
     """
-    if pin_memory:
-        made = copy.pinned(_sizes(size), _kind(dtype))
-        return made.requires_grad_() if requires_grad else made
-    return _finish(new_empty(_sizes(size), _kind(dtype), as_device(device)), requires_grad)
+    shape, dtype = _sizes(size), _kind(dtype)
+    strides = None if memory_format is None else strides_in("empty", shape, memory_format)
+    made = copy.pinned(shape, dtype, strides) if pin_memory else new_empty(shape, dtype, as_device(device), strides)
+    return _finish(made, requires_grad)
 
 
 def zeros(*size, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
@@ -132,26 +132,30 @@ def full(size, fill_value, *, out=None, dtype=None, layout=None, device=None, re
 
 
 def empty_like(input, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
-    """An unset tensor of the same shape, dtype and device, dims in the same order in memory."""
-    if device is None:
-        return _finish(new_empty_like(input, dtype), requires_grad)
-    return _finish(new_empty(input.shape, dtype or input.dtype, as_device(device)), requires_grad)
+    """An unset tensor of the same shape, dtype and device, dims in the same order in memory, or as a memory format has them.
+
+    >>> import tritorch as torch; torch.empty_like(torch.empty(3, 2).t()).stride()
+    (1, 2)
+    """
+    strides = copy.like_strides("empty_like", input, memory_format)
+    place = input.device if device is None else as_device(device)
+    return _finish(new_empty(input.shape, dtype or input.dtype, place, strides), requires_grad, pin_memory)
 
 
 def full_like(input, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
     """One value in the shape, dtype and device of `input`."""
-    made = copy.fill_(empty_like(input, dtype=dtype, device=device), fill_value)
-    return _finish(made, requires_grad)
+    made = copy.fill_(empty_like(input, dtype=dtype, device=device, memory_format=memory_format), fill_value)
+    return _finish(made, requires_grad, pin_memory)
 
 
 def zeros_like(input, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
     """Zeros in the shape, dtype and device of `input`."""
-    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
 
 
 def ones_like(input, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
     """Ones in the shape, dtype and device of `input`."""
-    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
 
 
 def strided_empty(size, stride, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):

@@ -1,8 +1,8 @@
 """Families of elementwise operators: `unary`, `binary` and `ternary` make an operator from a scalar function on each device.
 
 An operator is one call here: its name and manual, a numpy function, a Triton scalar function, a dtype rule, its gradients.
-Numbers stay numbers; half types compute in float32; everything broadcasts and takes any strides. Results are contiguous (PyTorch's
-keep the order of dims of dense operands): kernels downstream meet one layout.
+Numbers stay numbers; half types compute in float32; everything broadcasts and takes any strides. Results keep the order of dims that
+their operands have in memory, as PyTorch's do: see memory_format.py.
 """
 import inspect
 from functools import partial
@@ -14,10 +14,12 @@ from tritorch.cuda.launch import Prepared, kernels
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, promote_float, types
 from tritorch.errors import check
+from tritorch.memory_format import broadcasting as broadcasting_strides
+from tritorch.memory_format import elementwise as elementwise_strides
 from tritorch.ops import tiling
 from tritorch.ops.arrays import on_arrays
 from tritorch.ops.flat import flat_binary, flat_unary
-from tritorch.shape import broadcast_shapes, broadcast_strides, cdiv, is_contiguous, layout
+from tritorch.shape import broadcast_shapes, broadcast_strides, cdiv, is_dense, layout, same_strides
 from tritorch.tensor import Tensor
 
 K = kernels("pointwise")                                                 # the loops
@@ -90,6 +92,23 @@ def joined3(name, x, y, z):
     return broadcast_shapes(name, *[v.shape for v in tensors]), common_device(name, *tensors)
 
 
+def strides_of(shape, *operands):
+    """How the promise of an elementwise operator ends: (strides, rule), as PyTorch lays out its result."""
+    tensors = [x for x in operands if isinstance(x, Tensor)]
+    if len(tensors) == 1:
+        return tensors[0].strides, elementwise_strides if len(operands) == 1 else broadcasting_strides
+    first, usual = tensors[0], layout(shape)[1]
+    if first.strides is usual and first.shape == shape and 1 not in shape or all(x.strides is usual or not x.shape for x in tensors):
+        return None, None                                                # the common cases, at once
+    return _strides_of(shape, len(operands), *[(x.shape, x.strides) for x in tensors]), None
+
+
+@tiling.remember
+def _strides_of(shape, count, *tensors):
+    whole = len(tensors) == count and all(size == shape for size, _ in tensors)
+    return (elementwise_strides if whole else broadcasting_strides)(shape, *[broadcast_strides(*x, shape) for x in tensors])
+
+
 FLOATS_STAY = (same, floating, numbers, floats, no_bools)                # two operands of one floating dtype keep it
 
 
@@ -111,17 +130,18 @@ def as_number(x, compute):
 
 
 def launch_elementwise(out, operands, fn, compute, attrs=(), first_compute=None):
-    """Start the flat loop when every operand lies gapless in the output's order, else the strided one.
+    """Start the flat loop when the output is gapless and every operand lies in its order, else the strided one.
 
     `first_compute` is the type of the first of three operands if it is not the common one (the condition of `where`).
     """
     shape, strides, count = layout(out.shape)
     if count == 0:
         return
-    args, scalars, flat, widths = [out], 0, out.strides == strides or is_contiguous(shape, out.strides), out.dtype.itemsize
+    args, scalars, flat, widths = [out], 0, out.strides == strides or is_dense(shape, out.strides), out.dtype.itemsize
+    strides = out.strides
     for x in operands:
         if isinstance(x, Tensor):
-            if x.shape != shape or x.strides != strides and not is_contiguous(shape, x.strides):
+            if x.shape != shape or x.strides != strides and not same_strides(shape, x.strides, strides):
                 flat = False
             widths |= x.dtype.itemsize << 8 * len(args)
         else:
@@ -226,7 +246,7 @@ def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, 
 
     def rule(input, *values):
         try:
-            return input.shape, result(name, input), input.storage.device
+            return input.shape, result(name, input), input.storage.device, input.strides, elementwise_strides
         except AttributeError:
             raise TypeError(f"{name}: expected a tensor, got {type(input).__name__}") from None
 
@@ -268,10 +288,10 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
         if (keeps and isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape and x.dtype is y.dtype
                 and x.dtype.is_floating_point):
             device = x.storage.device                                    # the common case, without three more calls
-            if device is y.storage.device:
-                return x.shape, x.dtype, device
+            if device is y.storage.device and x.strides == y.strides:
+                return x.shape, x.dtype, device, x.strides, elementwise_strides
         shape, device = joined(name, x, y)
-        return shape, result(name, x, y), device
+        return shape, result(name, x, y), device, *strides_of(shape, x, y)
 
     made = op(_signed(rule, name, [x_name, y_name, *[a for a, _ in attrs]], dict(attrs)), aliasable=True, **options)
 
@@ -311,7 +331,7 @@ def ternary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grads=Non
 
     def rule(x, y, z, *values):
         shape, device = joined3(name, x, y, z)
-        return shape, result(name, y, z) if condition else result(name, x, y, z), device
+        return shape, result(name, y, z) if condition else result(name, x, y, z), device, *strides_of(shape, x, y, z)
 
     made = op(_signed(rule, name, [*names, *[a for a, _ in attrs]], dict(attrs)), aliasable=True, **options)
 

@@ -11,6 +11,7 @@ from tritorch.device import as_device
 from tritorch.dtype import bfloat16, float16, float32, float64, get_default_dtype, iinfo, int64, promote
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check
+from tritorch.ops.copy import like_strides
 from tritorch.ops.draws import (
     place,
     random_bernoulli,
@@ -26,7 +27,7 @@ from tritorch.ops.draws import (
 )
 from tritorch.ops.poisson import random_poisson
 from tritorch.shape import broadcast_shapes, numel
-from tritorch.tensor import Tensor, empty_like
+from tritorch.tensor import Tensor, empty, empty_like
 
 MANTISSA = {float64: 53, float32: 24, float16: 11, bfloat16: 8}
 
@@ -46,10 +47,10 @@ def size_of(size):
     return size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
 
 
-def like(fill, x, a, b, dtype, device, generator, requires_grad):
+def like(fill, x, a, b, dtype, device, generator, requires_grad, memory_format):
     """As `made`, for the shape, dtype, device and order of dims of x."""
-    device = x.device if device is None else as_device(device)
-    out = None if device is not x.device or x.is_contiguous() else empty_like(x, dtype)
+    device, strides = x.device if device is None else as_device(device), like_strides("rand_like", x, memory_format)
+    out = None if strides is x.strides and x.is_contiguous() else empty(x.shape, dtype or x.dtype, device, strides)
     return made(fill, x.shape, a, b, dtype or x.dtype, device, generator, out, requires_grad)
 
 
@@ -106,12 +107,12 @@ def randperm(n, *, generator=None, out=None, dtype=None, layout=None, device=Non
 
 def rand_like(input, *, generator=None, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None):
     """`rand` with the shape, dtype and device of `input`."""
-    return like(random_uniform, input, 0.0, 1.0, dtype, device, generator, requires_grad)
+    return like(random_uniform, input, 0.0, 1.0, dtype, device, generator, requires_grad, memory_format)
 
 
 def randn_like(input, *, generator=None, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None):
     """`randn` with the shape, dtype and device of `input`."""
-    return like(random_normal, input, 0.0, 1.0, dtype, device, generator, requires_grad)
+    return like(random_normal, input, 0.0, 1.0, dtype, device, generator, requires_grad, memory_format)
 
 
 def randint_like(input, *args, low=None, high=None, generator=None, dtype=None, layout=None, device=None, requires_grad=False,
@@ -121,7 +122,7 @@ def randint_like(input, *args, low=None, high=None, generator=None, dtype=None, 
     high = args.pop() if high is None and args else high
     low = args.pop() if low is None and args else low or 0
     check(not args and high is not None, "randint_like", "(input, high) or (input, low, high)", args, error=TypeError)
-    return like(random_integers, input, int(low), int(high), dtype, device, generator, requires_grad)
+    return like(random_integers, input, int(low), int(high), dtype, device, generator, requires_grad, memory_format)
 
 
 def normal(mean=0.0, std=1.0, size=None, *, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False,
