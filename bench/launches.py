@@ -100,9 +100,9 @@ def operations(name, tensors, sizes, settled):
 
 
 @contextlib.contextmanager
-def accounting(arch=90):
+def accounting(arch=90, account=None):
     """An Account of what this thread launches inside, on a dry device."""
-    device, account = DryDriver(arch), Account()
+    device, account = DryDriver(arch), account or Account()
     device.load = account.load
     with driver.using(device), account:
         traces[get_ident()] = account

@@ -1,5 +1,6 @@
 """Pure functions on shapes and strides: broadcasting, view rules, dims. Strides count elements, not bytes."""
 import operator
+from functools import lru_cache
 from math import prod
 
 from tritorch.errors import check
@@ -73,6 +74,11 @@ def same_strides(shape, a, b):
     return all(s == t or n == 1 for n, s, t in zip(shape, a, b))
 
 
+def memory_order(strides):
+    """The dims, outermost in memory first."""
+    return sorted(range(len(strides)), key=lambda d: -strides[d])
+
+
 def is_dense(shape, strides):
     """Whether the elements fill a block of memory exactly, in some order of the dims."""
     step = 1
@@ -102,6 +108,7 @@ def extent(shape, strides):
     return last + 1
 
 
+@lru_cache(maxsize=4096)
 def broadcast_shapes(op, *shapes):
     """The common shape, or the sentence that names the shapes.
 

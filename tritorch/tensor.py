@@ -9,7 +9,7 @@ import numpy as np
 from tritorch.device import cpu
 from tritorch.errors import check
 from tritorch.memory_format import contiguous_format, dense_strides, lies_in, preserve_format
-from tritorch.shape import _layouts, extent, layout
+from tritorch.shape import _layouts, extent, layout, memory_order
 from tritorch.storage import HostStorage, device_storage, host_storage
 
 _new = object.__new__
@@ -268,8 +268,7 @@ def empty(shape, dtype, device, strides=None, rule=None):
     found = _layouts.get(shape)
     shape, usual, count = layout(shape) if found is None else found
     if strides is not None and strides is not usual and strides != usual:
-        if rule is not None:
-            strides = rule(shape, strides)
+        strides = strides if rule is None else rule(shape, strides)
         if strides != usual:
             return empty_strided(shape, strides, dtype, device)
     out = _new(Tensor)
@@ -304,6 +303,12 @@ def strided(storage, shape, strides, offset, dtype):
     out.storage, out.strides, out.offset, out.dtype = storage, strides, offset, dtype
     out.node, out.index, out.base, out.base_node, out._array = None, 0, None, None, None
     return out
+
+
+def in_order(x, strides):
+    """The same memory, without history, its dims in the order of `strides`, outermost first."""
+    dims = memory_order(strides)
+    return strided(x.storage, tuple([x.shape[d] for d in dims]), tuple([x.strides[d] for d in dims]), x.offset, x.dtype)
 
 
 def alias(x, cls):

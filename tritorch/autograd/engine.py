@@ -15,7 +15,7 @@ from tritorch.autograd.modes import state
 from tritorch.autograd.parts import Part, whole
 from tritorch.cuda.stream import chosen
 from tritorch.errors import GradientError, check
-from tritorch.shape import is_dense
+from tritorch.shape import is_dense, same_strides
 from tritorch.tensor import Leaf, Tensor, alias, empty, swaps
 
 _getrefcount = sys.getrefcount
@@ -170,7 +170,7 @@ class Run:
             swaps[1] += 1
             if old is not None:
                 tensor._grad = old + g
-            elif sole and not self.create and g.strides == tensor.strides and owns_memory(g):
+            elif sole and not self.create and same_strides(g.shape, g.strides, tensor.strides) and owns_memory(g):
                 tensor._grad = alias(g, Tensor)
             elif is_dense(tensor.shape, tensor.strides):                 # the layout of the leaf, as in PyTorch
                 tensor._grad = g.new_empty_strided(tensor.shape, tensor.strides).copy_(g)

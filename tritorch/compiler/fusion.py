@@ -104,7 +104,7 @@ class Fusion:
         promises = op.body(*args)
         if place == match.places[-1]:
             return self.replace(watch, match, op, args, promises)
-        result = strided(empty((0,), *promises[1:3]).storage, promises[0], layout(promises[0])[1], 0, promises[1])
+        result = strided(empty((0,), *promises[1:3]).storage, promises[0], strides_of(*promises), 0, promises[1])
         _note(op, args, (result,))
         self.pending.setdefault(match, []).append((op, args, result))
         return result
@@ -118,7 +118,7 @@ class Fusion:
             if wanted:
                 _substantiate(watch, result)
             else:
-                self.left_out.append((earlier, given, weakref.ref(result.storage), result.shape, result.dtype))
+                self.left_out.append((earlier, given, weakref.ref(result.storage), result.shape, result.strides, result.dtype))
             calls.append(((result if wanted else None,), _linked(given, before)))
             before = result
         match.pattern.fill(*calls, (outs, _linked(args, before)))
@@ -139,10 +139,10 @@ class Fusion:
     def settle(self, watch):
         """Results that the last kernel left out are gone by now. If one is not, as in no call before, it is computed after all."""
         left_out, self.left_out = self.left_out, []
-        for op, args, ref, shape, dtype in left_out:
+        for op, args, ref, shape, strides, dtype in left_out:
             storage = ref()
             if storage is not None:
-                result = strided(storage, shape, layout(shape)[1], 0, dtype)
+                result = strided(storage, shape, strides, 0, dtype)
                 _substantiate(watch, result)
                 op.impls["cuda"](result, *args)
 
@@ -164,6 +164,12 @@ def _substantiate(watch, result):
     memory, storage = empty(result.shape, result.dtype, result.device), result.storage
     watch.numbers[home(memory)] = watch.numbers[home(result)]
     storage.owner, storage.ptr, storage.nbytes = memory.storage.owner, memory.storage.ptr, memory.storage.nbytes
+
+
+def strides_of(shape, dtype, device, strides=None, rule=None):
+    """The strides that a promise leads to; they are without gaps."""
+    usual = layout(shape)[1]
+    return usual if strides is None or strides == usual else strides if rule is None else rule(shape, strides)
 
 
 def _note(op, args, outs):

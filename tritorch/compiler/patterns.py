@@ -67,7 +67,7 @@ def _one_shape(add, norm, dropped=None):
     x, y, alpha = add
     x, y = [dropped[0] if dropped is not None and operand is LINK else operand for operand in (x, y)]
     alike = type(x) is type(y) is Seen and x.shape == y.shape and x.dtype is y.dtype and x.dtype.is_floating_point
-    return alike and alpha == 1 and (dropped is None or 0 < dropped[1] < 1)
+    return alike and alpha == 1 and (dropped is None or 0 < dropped[1] < 1 and dropped[-1] is None)
 
 
 def _norm(center):
@@ -77,7 +77,7 @@ def _norm(center):
         mean, rstd = outs[1:] if center else (empty(outs[1].shape, outs[1].dtype, outs[1].device), outs[1])
         drop = 0.0, 0, 0, None
         if len(calls) == 3:
-            residual, (x, *drop) = y if x is LINK else x, calls[0][1]
+            residual, (x, *drop, _) = y if x is LINK else x, calls[0][1]
         else:
             residual = y
         total = empty(residual.shape, residual.dtype, residual.device) if total is None else total

@@ -32,6 +32,7 @@ class Conversion:
 
     def to(self, *args, **kwargs):
         """Move and convert parameters and buffers in place: `to(device)`, `to(dtype)`, `to(tensor)`; only floating ones change dtype.
+        `to(memory_format=torch.channels_last)` is for those of 4 dims (channels_last_3d: of 5): the weights of convolutions.
 
         >>> import tritorch as torch
         >>> torch.nn.Linear(3, 2).to(torch.float64).weight.dtype
@@ -40,7 +41,13 @@ class Conversion:
         device, dtype, rest = _parse_to(*args, **kwargs)
         if dtype is not None and not dtype.is_floating_point:
             raise TypeError(f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={dtype}")
-        return self._apply(lambda t: t.to(device=device or t.device, dtype=dtype if dtype and t.is_floating_point() else t.dtype, **rest))
+        wanted = rest.pop("memory_format", None)
+
+        def convert(t):
+            kind = dtype if dtype and t.is_floating_point() else t.dtype
+            return t.to(device=device or t.device, dtype=kind, memory_format=wanted if t.ndim in (4, 5) else None, **rest)
+
+        return self._apply(convert)
 
     def cuda(self, device=None):
         """Move all parameters and buffers to a GPU."""

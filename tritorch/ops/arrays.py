@@ -2,6 +2,7 @@
 import numpy as np
 
 from tritorch.quiet import quietly
+from tritorch.shape import memory_order
 
 # elements of a piece: 1 MB in float32, so that temporaries stay in the cache; 1.5 times faster at 8M elements
 PIECE = 1 << 18
@@ -56,7 +57,10 @@ def _piece(out, fn, kind, values, attrs, first):
 
 
 def _pieces(out, fn, kind, values, attrs, first):
-    """Piece by piece along the first dim: of the flat arrays where all lie gapless."""
+    """Piece by piece along the outermost dim in memory: of the flat arrays where all lie gapless in one order."""
+    if out.ndim > 1 and not out.flags.c_contiguous:
+        order = memory_order(out.strides)
+        out, *values = [v.transpose(order) if getattr(v, "ndim", 0) == out.ndim else v for v in (out, *values)]
     arrays = [v for v in (out, *values) if isinstance(v, np.ndarray) and v.ndim]
     if all(v.shape == out.shape and v.flags.c_contiguous for v in arrays):
         out, *values = [v.reshape(-1) if isinstance(v, np.ndarray) and v.ndim else v for v in (out, *values)]

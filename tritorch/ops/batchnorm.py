@@ -1,6 +1,6 @@
 """Batch and instance normalization of (N, C, …): statistics over channels.
 
-On the GPU a channel is a row, whatever the layout: (N, C, H, W) in either memory format is read where it lies.
+On the GPU a channel is a row, whatever the layout: (N, C, H, W) in either memory format is read where it lies, and so are results written.
 """
 import math
 
@@ -12,6 +12,7 @@ from tritorch.cuda.tuner import choose
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.memory_format import like_image
 from tritorch.ops.normalize import contiguous, scalar
 from tritorch.ops.reduce import single
 from tritorch.ops.rows import chunk_of, half, remember, rows, sum_lines
@@ -86,7 +87,7 @@ def apply_channels(out, x, mean, var, weight, bias, eps):
 def batch_norm_apply(input, mean, var, weight=None, bias=None, eps=1e-5):
     """(x - mean) / √(var + eps) · weight + bias with one value of each a channel: batch norm outside of training."""
     channels_check("batch_norm", input, mean, var, weight, bias)
-    return input.shape, input.dtype, input.device
+    return input.shape, input.dtype, input.device, like_image(input.shape, input)
 
 
 @batch_norm_apply.impl("cpu")
@@ -126,7 +127,7 @@ def batch_norm_train(input, weight=None, bias=None, eps=1e-5):
     """Batch norm by the statistics of the batch, and these: (out, mean, biased variance). Only `out` has a gradient."""
     channels_check("batch_norm", input, weight, bias)
     channel = (input.shape[1],), input.dtype.compute, input.device
-    return [(input.shape, input.dtype, input.device), channel, channel]
+    return [(input.shape, input.dtype, input.device, like_image(input.shape, input)), channel, channel]
 
 
 @batch_norm_train.impl("cpu")
@@ -183,7 +184,7 @@ def batch_norm_backward(g, input, mean, var, weight=None, eps=1e-5, training=Tru
     gw = Σ g·x̂, gb = Σ g, gx = w / √(var + eps) · (g - gb / n - x̂ · gw / n); outside of training the last two terms are not there.
     """
     channel = (input.shape[1],), (weight if weight is not None else input).dtype, input.device
-    return [(input.shape, input.dtype, input.device), channel, channel]
+    return [(input.shape, input.dtype, input.device, like_image(input.shape, input)), channel, channel]
 
 
 @batch_norm_backward.impl("cpu")

@@ -8,6 +8,7 @@ import operator
 
 from tritorch.dispatch import common_device, op
 from tritorch.errors import check
+from tritorch.memory_format import like_image
 from tritorch.ops import convolution_cpu, convolution_cuda
 from tritorch.ops.products import one_dtype
 
@@ -28,7 +29,8 @@ def convolution(input, weight, bias=None, size=None, stride=(1, 1), padding=(0, 
 
     input (N, C, H, W), weight (K, C / groups, R, S) and bias (K,), of one dtype, give (N, K, *size); outside the input are zeros. Group g
     maps its share of the channels to its share of K. Half types are summed in float32, integers wrap around; on a GPU
-    `tritorch.set_float32_matmul_precision` says how float32 is multiplied. Raises RuntimeError when shapes or dtypes do not fit.
+    `tritorch.set_float32_matmul_precision` says how float32 is multiplied. The result is channels last if input or weight is, which is
+    where the kernels need no copies. Raises RuntimeError when shapes or dtypes do not fit.
 
     >>> import tritorch as torch
     >>> torch.nn.functional.conv2d(torch.ones(1, 1, 3, 3), torch.ones(1, 1, 2, 2))
@@ -39,7 +41,8 @@ def convolution(input, weight, bias=None, size=None, stride=(1, 1), padding=(0, 
     fits = bias is None or bias.shape == weight.shape[:1]
     check(fits, "convolution", f"a bias of shape {tuple(weight.shape[:1])}", None if fits else bias.shape)
     tensors = (input, weight) if bias is None else (input, weight, bias)
-    return (input.shape[0], weight.shape[0], *size), one_dtype("convolution", *tensors), common_device("convolution", *tensors)
+    shape = (input.shape[0], weight.shape[0], *size)
+    return shape, one_dtype("convolution", *tensors), common_device("convolution", *tensors), like_image(shape, input, weight)
 
 
 @convolution.impl("cpu")
@@ -138,7 +141,8 @@ def convolution_input(gradient, weight, size, stride=(1, 1), padding=(0, 0), dil
     """
     _check("convolution_input", weight.shape[0], weight.shape, groups, gradient)
     shape = (gradient.shape[0], weight.shape[1] * groups, *size)
-    return shape, one_dtype("convolution_input", gradient, weight), common_device("convolution_input", gradient, weight)
+    device = common_device("convolution_input", gradient, weight)
+    return shape, one_dtype("convolution_input", gradient, weight), device, like_image(shape, gradient, weight)
 
 
 @convolution_input.impl("cpu")
@@ -197,7 +201,8 @@ def convolution_weight(gradient, input, size, stride=(1, 1), padding=(0, 0), dil
     check(gradient.shape[0] == input.shape[0], name, "as many gradients as inputs", gradient.shape, input.shape)
     fits = groups > 0 and gradient.shape[1] % groups == 0 and input.shape[1] % groups == 0
     check(fits, name, f"channels that {groups} groups divide", gradient.shape, input.shape)
-    return (gradient.shape[1], input.shape[1] // groups, *size), one_dtype(name, gradient, input), common_device(name, gradient, input)
+    shape = (gradient.shape[1], input.shape[1] // groups, *size)
+    return shape, one_dtype(name, gradient, input), common_device(name, gradient, input), like_image(shape, gradient, input)
 
 
 @convolution_weight.impl("cpu")

@@ -7,7 +7,7 @@ from tritorch.ops.copy import transfer
 from tritorch.ops.gemm import gemm, hardware
 from tritorch.ops.gemm_choice import GROUP_M
 from tritorch.precision import dot_precision
-from tritorch.shape import cdiv, extent, next_power_of_2, view_strides
+from tritorch.shape import cdiv, contiguous_strides, extent, is_dense, next_power_of_2, view_strides
 from tritorch.tensor import empty, empty_strided, strided
 
 K = kernels("convolution")
@@ -86,11 +86,13 @@ def _gather(out, x, weight, bias, stride, padding, dilation, groups, transposed)
     if not out.numel():
         return
     if weight.shape[2:] == (1, 1) and groups == 1 and stride == (1, 1) and padding == (0, 0) and x.shape[2:] == out.shape[2:]:
+        matrix = weight.flatten(1)
+        rows, source = _pixels(out), _pixels(x)
+        if rows is not None and source is not None:
+            return gemm(rows, source, matrix if transposed else matrix.mT, bias)
         rows, source = _flat(out), _flat(x)
         if rows is not None and source is not None:
-            matrix = weight.flatten(1)
-            gemm(rows, matrix.mT if transposed else matrix, source, None if bias is None else bias.unsqueeze(1))
-            return
+            return gemm(rows, matrix.mT if transposed else matrix, source, None if bias is None else bias.unsqueeze(1))
     depthwise = _depthwise(weight.shape, groups)
     if x.shape[1] // groups >= CHANNELS and not depthwise:
         x, weight = channels_last(x), channels_last(weight)
@@ -102,6 +104,15 @@ def _gather(out, x, weight, bias, stride, padding, dilation, groups, transposed)
         kernel, grid, numbers, options = _plan(*images, *filters, transposed, x.dtype, dot_precision(x.dtype), hardware())
     stride_b = 0 if bias is None else bias.strides[0]
     launch(getattr(K, kernel), grid, out, x, weight, bias, *numbers[:3], stride_b, *numbers[3:], **options)
+
+
+def _pixels(x):
+    """Channels last: (N, C, H, W) as a matrix (N · H · W, C) over the same memory, or None."""
+    (n, c, h, w), (step, one, row, pixel) = x.shape, x.strides
+    if one != 1 and c > 1 or pixel < c:
+        return None
+    strides = view_strides((n, h, w), (step, row, pixel), (n * h * w,))
+    return None if strides is None else strided(x.storage, (n * h * w, c), (*strides, 1), x.offset, x.dtype)
 
 
 def _flat(x):
@@ -157,6 +168,10 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
     if not pixels:
         out.fill_(0)
         return
+    if out.shape[2:] == (1, 1) and groups == 1 and stride == (1, 1) and padding == (0, 0) and x.shape[2:] == gradient.shape[2:]:
+        rows, source = _pixels(gradient), _pixels(x)
+        if rows is not None and source is not None:
+            return gemm(out.flatten(1), rows.mT, source)
     depthwise = _depthwise(out.shape, groups)
     if not depthwise:
         gradient, x = [channels_last(t) if t.shape[1] // groups >= CHANNELS else t for t in (gradient, x)]
@@ -165,8 +180,11 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
         kernel, grid, numbers, splits, options = _plan_depthwise_weight(*images, hardware())
     else:
         kernel, grid, numbers, splits, options = _plan_weight(*images, x.dtype, dot_precision(x.dtype), hardware())
-    parts = out if splits == 1 else empty((splits, *out.shape), x.dtype.compute, out.device)
-    strides = (0, *out.strides) if splits == 1 else parts.strides
+    parts, strides = out, (0, *out.strides)
+    if splits > 1:
+        order = out.strides if is_dense(out.shape, out.strides) else contiguous_strides(out.shape)
+        strides = (out.numel(), *order)
+        parts = empty_strided((splits, *out.shape), strides, x.dtype.compute, out.device)
     if kernel == "depthwise_weight_kernel":
         strides = (*strides[:2], *strides[3:])
     launch(getattr(K, kernel), grid, parts, gradient, x, strides, *numbers, **options)
@@ -175,8 +193,9 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
 
 
 def _add_parts(out, parts, splits):
+    """out = the sum of the parts, which have its layout if that has no gaps."""
     total, block = out.numel(), tile(256, 4096)
-    made = out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
+    made = out if out.strides == parts.strides[1:] else empty(out.shape, out.dtype, out.device)
     launch(K.add_parts_kernel, (cdiv(total, block),), made, parts, total, splits, BLOCK=block)
     if made is not out:
         transfer(out, made)

@@ -5,7 +5,7 @@ from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.memory_format import contiguous_format, dense_strides, preserve_format, strides_in
+from tritorch.memory_format import contiguous_format, dense_strides, preserve_format, strides_in, suggested
 from tritorch.ops.elementwise import SCALAR, launch_elementwise
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
@@ -306,7 +306,7 @@ def to(input, *args, device=None, dtype=None, non_blocking=False, copy=False, me
     target = input.storage.device if device is None else as_device(device)
     dtype = input.dtype if dtype is None else types.as_dtype(dtype)
     kept = memory_format is None or memory_format is preserve_format
-    if target is input.storage.device and dtype is input.dtype and not copy and (kept or input.is_contiguous(memory_format)):
+    if target is input.storage.device and dtype is input.dtype and not copy and (kept or suggested(input.shape, input.strides) is memory_format):
         return input
     strides = None if kept else strides_in("to", input.shape, memory_format)
     if non_blocking and target is not input.storage.device:

@@ -17,7 +17,8 @@ from tritorch.errors import check
 from tritorch.generator import default_generator
 from tritorch.ops.filling import filled
 from tritorch.philox import long_words, multiply_high, words
-from tritorch.shape import cdiv
+from tritorch.shape import cdiv, memory_order
+from tritorch.tensor import in_order
 
 K = kernels("random")
 
@@ -331,8 +332,10 @@ def random_normal_around_workloads(make):
 
 # ------------------------------------------------------------------ dropout
 @op(aliasable=True)
-def random_dropout(x, p, seed, offset, base=None):
+def random_dropout(x, p, seed, offset, base=None, order=None):
     """out[i] = x[i] / (1 − p) with chance 1 − p, else x[i] · 0. Backward is the same operator on the gradient.
+
+    Elements are counted in row-major order, or in that of dims with the strides `order`, so that another layout costs no copies.
 
     Srivastava et al., "Dropout", JMLR 2014.
 
@@ -342,7 +345,7 @@ def random_dropout(x, p, seed, offset, base=None):
     """
     check(x.dtype.is_floating_point, "dropout", "a floating dtype", x.dtype)
     check(0 <= p < 1, "dropout", "0 ≤ p < 1", p, error=ValueError)
-    return x.shape, x.dtype, x.device
+    return x.shape, x.dtype, x.device, order
 
 
 def threshold(p):
@@ -351,7 +354,9 @@ def threshold(p):
 
 
 @random_dropout.impl("cpu")
-def random_dropout_cpu(out, x, p, seed, offset, base):
+def random_dropout_cpu(out, x, p, seed, offset, base, order):
+    if order is not None:
+        out, x = [t.transpose(memory_order(order)) for t in (out, x)]
     compute = np.float64 if x.dtype == np.float64 else np.float32
     factor = np.array([0, 1 / (1 - p)], compute)[(words(seed, offset, x.size) >= threshold(p)).view(np.uint8)].reshape(x.shape)
     if x.dtype == compute:
@@ -361,19 +366,22 @@ def random_dropout_cpu(out, x, p, seed, offset, base):
 
 
 @random_dropout.impl("cuda")
-def random_dropout_cuda(out, x, p, seed, offset, base):
+def random_dropout_cuda(out, x, p, seed, offset, base, order):
+    if order is not None:
+        out, x = [in_order(t, order) for t in (out, x)]
     filled(out, K.dropout_kernel, x.contiguous(), out.numel(), threshold(p), np.float64(1 / (1 - p)), seed, offset, base)
 
 
 @random_dropout.grad("x")
-def random_dropout_grad(g, p, seed, offset, base):
-    return random_dropout(g, p, seed, offset, base)
+def random_dropout_grad(g, p, seed, offset, base, order):
+    return random_dropout(g, p, seed, offset, base, order)
 
 
 @random_dropout.samples
 def random_dropout_samples(make):
     yield make(3, 5), 0.5, 7, 0
     yield make(2, 3, 67), 0.1, -1, 1 << 33
+    yield make(2, 3, 5), 0.4, 3, 5, None, (15, 1, 3)
     yield make(), 0.3, 1, 1
     yield make(0, 2), 0.3, 1, 1
     yield make(17), 0.0, 16, (1 << 32) - 2

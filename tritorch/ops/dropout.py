@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 
 from tritorch.errors import check
+from tritorch.memory_format import elementwise
 from tritorch.ops.compare import where
 from tritorch.ops.draws import place, random_coin, random_dropout, random_uniform
 from tritorch.ops.random import made
@@ -24,7 +25,8 @@ def dropout(input, p=0.5, training=True, inplace=False, *, generator=None):
         return input
     if p == 1:
         return input.mul_(0.0) if inplace else input * 0.0
-    values = input, p, *place(input.device, generator, input.numel())
+    order = None if input.is_contiguous() else elementwise(input.shape, input.strides)
+    values = input, p, *place(input.device, generator, input.numel()), order
     return random_dropout.into(input, *values) if inplace else random_dropout(*values)
 
 

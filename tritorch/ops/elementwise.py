@@ -290,8 +290,13 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
             device = x.storage.device                                    # the common case, without three more calls
             if device is y.storage.device and x.strides == y.strides:
                 return x.shape, x.dtype, device, x.strides, elementwise_strides
+        elif isinstance(x, Tensor) and not isinstance(y, Tensor):
+            return x.shape, result(name, x, y), x.storage.device, x.strides, broadcasting_strides
         shape, device = joined(name, x, y)
-        return shape, result(name, x, y), device, *strides_of(shape, x, y)
+        kind = result(name, x, y)
+        if isinstance(x, Tensor) and x.shape == shape and x.strides is layout(shape)[1] and 1 not in shape:
+            return shape, kind, device                                   # the first operand decides
+        return shape, kind, device, *strides_of(shape, x, y)
 
     made = op(_signed(rule, name, [x_name, y_name, *[a for a, _ in attrs]], dict(attrs)), aliasable=True, **options)
 

@@ -7,6 +7,7 @@ from tritorch.autograd.modes import state
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.memory_format import like_image
 from tritorch.ops.normalize import (
     affine_sums,
     deliver,
@@ -39,7 +40,7 @@ def group_norm_rows(input, num_groups, weight=None, bias=None, eps=1e-5):
         fits = p is None or p.shape == (input.shape[1],)
         check(fits, name, f"weight and bias of shape ({input.shape[1]},)", None if fits else p.shape)
     row = (input.shape[0], num_groups), input.dtype.compute, input.device
-    return [(input.shape, input.dtype, input.device), row, row]
+    return [(input.shape, input.dtype, input.device, like_image(input.shape, input)), row, row]
 
 
 def channel_rows(p, x, groups):
@@ -78,7 +79,7 @@ def group_norm_grad(g_out, input, num_groups, weight, mean, rstd, eps):
 def group_norm_backward(g, input, mean, rstd, weight=None):
     """The gradients of group norm: of its input, weight and bias; the formulas are those of `layer_norm_backward`, a group a row."""
     channel = (input.shape[1],), (weight if weight is not None else input).dtype, input.device
-    return [(input.shape, input.dtype, input.device), channel, channel]
+    return [(input.shape, input.dtype, input.device, like_image(input.shape, input)), channel, channel]
 
 
 @group_norm_backward.impl("cpu")

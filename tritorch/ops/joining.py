@@ -6,11 +6,12 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, types
 from tritorch.errors import check
+from tritorch.memory_format import like_image, suggested
 from tritorch.ops import slicing
 from tritorch.ops.copy import transfer
 from tritorch.ops.tiling import even_parts
-from tritorch.shape import cdiv, wrap_dim
-from tritorch.tensor import strided
+from tritorch.shape import cdiv, memory_order, wrap_dim
+from tritorch.tensor import in_order, strided
 
 K = kernels("shaping")
 TOGETHER = 8                                                             # tensors in one launch
@@ -28,16 +29,22 @@ def concatenated(tensors, dim, sizes):
         fits = len(t.shape) == len(first) and all(a == b for k, (a, b) in enumerate(zip(t.shape, first)) if k != d)
         check(fits, "cat", f"sizes that agree in all dims but {d}", first, t.shape)
     total = sum([t.shape[d] for t in parts])
-    return (*first[:d], total, *first[d + 1:]), promote(*tensors), common_device("cat", *parts)
+    shape = (*first[:d], total, *first[d + 1:])
+    together = len({suggested(t.shape, t.strides) for t in parts}) == 1
+    return shape, promote(*tensors), common_device("cat", *parts), like_image(shape, parts[0]) if together else None
 
 
 @concatenated.impl("cuda", raw=True)
 def concatenated_cuda(out, tensors, dim, sizes):
     parts = [t for t in tensors if t.numel()]
+    d = wrap_dim(dim, len(out.shape), "cat")
+    if not out.is_contiguous() and all(t.ndim == out.ndim for t in parts):             # channels last: the same with the dims in that order
+        order, parts = out.strides, [in_order(t, out.strides) for t in parts]
+        out, d = in_order(out, order), memory_order(order).index(d)
     if out.is_contiguous() and all(t.dtype is out.dtype and t.storage.device is out.storage.device and t.is_contiguous() for t in parts):
-        _join(out, parts, wrap_dim(dim, len(out.shape), "cat"))
+        _join(out, parts, d)
     else:
-        concatenated_any(out, tensors, dim, sizes)
+        concatenated_any(out, parts, d, sizes)
 
 
 def _join(out, parts, d):

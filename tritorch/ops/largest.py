@@ -9,7 +9,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.extremes import lowest
-from tritorch.ops.windows import HALVES, UNROLLED, along_dim, check_images, collect, launch_places, taps_of
+from tritorch.ops.windows import HALVES, UNROLLED, along_dim, check_images, collect, image_promise, launch_places, taps_of
 from tritorch.ops.windows_cpu import bounds, max_windows
 from tritorch.shape import cdiv
 
@@ -39,7 +39,7 @@ def max_pool(input, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(
     check_images("max_pool", input)
     shape = (*input.shape[:2], *size)
     taps = _tap_dtype(taps_of(input.shape[2:], size, kernel) if 0 not in size else (1, 1))
-    return [(shape, input.dtype, input.device), (shape, taps, input.device)]
+    return [image_promise(shape, input.dtype, input), image_promise(shape, taps, input)]
 
 
 @max_pool.impl("cpu")
@@ -118,7 +118,7 @@ def places_of(taps, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(
     [[[[5, 7]]]]
     """
     check_images("places_of", taps)
-    return taps.shape, types.int64, taps.device
+    return image_promise(taps.shape, types.int64, taps)
 
 
 @places_of.impl("cpu")
@@ -168,7 +168,7 @@ def max_pool_input(gradient, taps, size, kernel=None, stride=(1, 1), padding=(0,
     """
     check_images("max_pool_input", gradient)
     check(gradient.shape == taps.shape, "max_pool_input", "gradient and taps of one shape", gradient.shape, taps.shape)
-    return (*gradient.shape[:2], *size), gradient.dtype, gradient.device
+    return image_promise((*gradient.shape[:2], *size), gradient.dtype, gradient, taps)
 
 
 @max_pool_input.impl("cpu")

@@ -18,7 +18,7 @@ from tritorch.cuda.watching import watched
 from tritorch.dispatch import _interpret
 from tritorch.dtype import int64
 from tritorch.ops.create import zeros
-from tritorch.shape import is_dense
+from tritorch.shape import is_dense, same_strides
 from tritorch.tensor import empty, strided
 
 BLOCKS = (2048, 8), (1024, 4), (2048, 4), (4096, 8), (4096, 16), (1024, 8)      # (elements, warps) of a program that reads and writes
@@ -104,7 +104,7 @@ def _settled_row(row):
     """Tensors of one shape as contiguous ones whose elements correspond: views where all lie gapless in the same order, else copies."""
     if all(x.is_contiguous() for x in row):
         return row
-    if all(x.strides == row[0].strides for x in row) and is_dense(row[0].shape, row[0].strides):
+    if all(same_strides(x.shape, x.strides, row[0].strides) for x in row) and is_dense(row[0].shape, row[0].strides):
         return [strided(x.storage, (x.numel(),), (1,), x.offset, x.dtype) for x in row]
     return [x.detach().contiguous() for x in row]
 

@@ -1,6 +1,7 @@
 """Padding the last dims of a tensor: with a number by an operator, with values of the tensor itself by slices, flips and `cat`."""
 from tritorch.dispatch import op
 from tritorch.errors import check
+from tritorch.memory_format import like_image
 from tritorch.ops.copy import transfer
 from tritorch.ops.shaping import cat, flip
 from tritorch.tensor import strided
@@ -26,7 +27,7 @@ def constant_pad(input, pad, value=0.0):
     for k in range(0, len(pad), 2):
         shape[-1 - k // 2] += pad[k] + pad[k + 1]
     check(min(shape, default=0) >= 0, "pad", "sizes that are not negative", tuple(shape))
-    return tuple(shape), input.dtype, input.device
+    return tuple(shape), input.dtype, input.device, like_image(tuple(shape), input)
 
 
 @constant_pad.impl("cpu", raw=True)

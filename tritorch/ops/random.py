@@ -26,7 +26,7 @@ from tritorch.ops.draws import (
     random_uniform,
 )
 from tritorch.ops.poisson import random_poisson
-from tritorch.shape import broadcast_shapes, numel
+from tritorch.shape import broadcast_shapes, contiguous_strides, numel
 from tritorch.tensor import Tensor, empty, empty_like
 
 MANTISSA = {float64: 53, float32: 24, float16: 11, bfloat16: 8}
@@ -50,7 +50,7 @@ def size_of(size):
 def like(fill, x, a, b, dtype, device, generator, requires_grad, memory_format):
     """As `made`, for the shape, dtype, device and order of dims of x."""
     device, strides = x.device if device is None else as_device(device), like_strides("rand_like", x, memory_format)
-    out = None if strides is x.strides and x.is_contiguous() else empty(x.shape, dtype or x.dtype, device, strides)
+    out = None if strides == contiguous_strides(x.shape) else empty(x.shape, dtype or x.dtype, device, strides)
     return made(fill, x.shape, a, b, dtype or x.dtype, device, generator, out, requires_grad)
 
 

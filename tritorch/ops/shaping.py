@@ -6,6 +6,7 @@ import numpy as np
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.memory_format import dense_strides
 from tritorch.ops import copy, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.joining import concatenated
@@ -104,7 +105,7 @@ def column_stack(tensors, *, out=None):
 def flip_dims(x, dims):
     """The order of the elements along each of `dims` reversed."""
     wrap_dims(dims, len(x.shape), "flip")
-    return x.shape, x.dtype, x.storage.device
+    return x.shape, x.dtype, x.storage.device, x.strides, dense_strides
 
 
 @flip_dims.impl("cpu")
@@ -138,7 +139,7 @@ def roll_dims(x, shifts, dims):
     """The elements moved by `shifts` along `dims`, those that leave coming in again at the other end."""
     check(len(shifts) == len(dims), "roll", "as many shifts as dims", shifts, dims)
     wrap_dims(dims, len(x.shape), "roll")
-    return x.shape, x.dtype, x.storage.device
+    return x.shape, x.dtype, x.storage.device, x.strides, dense_strides
 
 
 @roll_dims.impl("cpu")

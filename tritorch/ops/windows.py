@@ -10,6 +10,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.memory_format import like_image
 from tritorch.ops.tiling import even_parts
 from tritorch.ops.windows_cpu import counts, spread_windows, sum_windows
 from tritorch.shape import cdiv, extent, next_power_of_2
@@ -87,7 +88,12 @@ def avg_pool(input, size, kernel=None, stride=(1, 1), padding=(0, 0), include=Tr
     """
     check_images("avg_pool", input)
     check(input.dtype.is_floating_point, "avg_pool", "a floating dtype", input.dtype, error=NotImplementedError)
-    return (*input.shape[:2], *size), input.dtype, input.device
+    return image_promise((*input.shape[:2], *size), input.dtype, input)
+
+
+def image_promise(shape, dtype, *images):
+    """The promise of an image, channels last if one of the `images` is."""
+    return shape, dtype, images[0].device, like_image(shape, *images)
 
 
 def _shares(shape, size, kernel, stride, padding, include, divisor):
@@ -157,7 +163,7 @@ def avg_pool_input(gradient, size, kernel=None, stride=(1, 1), padding=(0, 0), i
     [[[[0.5, 0.5]]]]
     """
     check_images("avg_pool_input", gradient)
-    return (*gradient.shape[:2], *size), gradient.dtype, gradient.device
+    return image_promise((*gradient.shape[:2], *size), gradient.dtype, gradient)
 
 
 @avg_pool_input.impl("cpu")

@@ -3,6 +3,7 @@ import math
 
 from tritorch.autograd.engine import grad
 from tritorch.autograd.modes import enable_grad, state
+from tritorch.memory_format import contiguous_format, suggested
 from tritorch.nn.sizes import sizes
 from tritorch.ops.create import arange
 from tritorch.ops.padding import pad
@@ -147,10 +148,12 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
             raise NotImplementedError("interpolate: mode 'area' is available for 3 and 4 dims")
         return (adaptive_avg_pool1d if input.ndim == 3 else adaptive_avg_pool2d)(input, size)
     step = "cubic" if mode == "bicubic" else mode if mode.startswith("nearest") else "linear"
-    for dim, (n, scale) in enumerate(zip(size, scales), 2):
+    last = suggested(input.shape, input.strides) is not contiguous_format
+    input = input.movedim(1, -1) if last else input                      # what is channels last stays so
+    for dim, (n, scale) in enumerate(zip(size, scales), 1 if last else 2):
         if n != input.shape[dim] or step == "cubic" or scale is not None:
             input = _resize(input, dim, n, None if scale is None else 1 / scale, step, align_corners)
-    return input
+    return input.movedim(-1, 1) if last else input
 
 
 def _output_size(input, size, scale_factor, recompute):
