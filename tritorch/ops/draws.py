@@ -333,11 +333,8 @@ def random_normal_around_workloads(make):
 # ------------------------------------------------------------------ dropout
 @op(aliasable=True)
 def random_dropout(x, p, seed, offset, base=None, order=None):
-    """out[i] = x[i] / (1 − p) with chance 1 − p, else x[i] · 0. Backward is the same operator on the gradient.
-
-    Elements are counted in row-major order, or in that of dims with the strides `order`, so that another layout costs no copies.
-
-    Srivastava et al., "Dropout", JMLR 2014.
+    """out[i] = x[i] / (1 − p) with chance 1 − p, else x[i] · 0. Backward is the same operator on the gradient. Elements are counted in
+    row-major order, or in that of dims with the strides `order`. Srivastava et al., "Dropout", JMLR 2014.
 
     >>> import tritorch as torch; from tritorch.ops.draws import random_dropout
     >>> random_dropout(torch.ones(6), 0.5, 7, 0)
