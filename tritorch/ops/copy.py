@@ -306,7 +306,8 @@ def to(input, *args, device=None, dtype=None, non_blocking=False, copy=False, me
     target = input.storage.device if device is None else as_device(device)
     dtype = input.dtype if dtype is None else types.as_dtype(dtype)
     kept = memory_format is None or memory_format is preserve_format
-    if target is input.storage.device and dtype is input.dtype and not copy and (kept or suggested(input.shape, input.strides) is memory_format):
+    same = target is input.storage.device and dtype is input.dtype and not copy
+    if same and (kept or suggested(input.shape, input.strides) is memory_format):
         return input
     strides = None if kept else strides_in("to", input.shape, memory_format)
     if non_blocking and target is not input.storage.device:

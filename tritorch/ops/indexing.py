@@ -11,6 +11,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.memory_format import contiguous_format
 from tritorch.ops import create, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.segments import join_rows
@@ -259,7 +260,7 @@ def places_of(shape, d):
 def rows_first(x, d):
     """A fresh (rows, width) tensor with the dim d of x as its rows."""
     x = view.view_as_shape(x, (1,)) if not x.shape else view.movedim(x, d, 0)
-    return view.reshape(x.clone(), x.shape[0], prod(x.shape[1:]))
+    return view.reshape(x.clone(memory_format=contiguous_format), x.shape[0], prod(x.shape[1:]))
 
 
 def rows_back(rows, shape, d):

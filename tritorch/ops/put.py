@@ -4,6 +4,7 @@ import numpy as np
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.memory_format import contiguous_format
 from tritorch.ops import compare, copy, create, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.indexing import check_index, check_range, linear_places, write_rows
@@ -61,7 +62,7 @@ def put_cuda(out, input, indices, values, accumulate):
     places = flat_rows(input.shape, indices, picked)
     sizes = [input.shape[d] for d in order]
     rows, width = prod(sizes[:len(picked)]), prod(sizes[len(picked):])
-    made = view.reshape(view.permute_dims(input, order).clone(), rows, width)
+    made = view.reshape(view.permute_dims(input, order).clone(memory_format=contiguous_format), rows, width)
     full = put_shape(input, indices)
     values = view.expand_to(values, full)
     adjacent = picked == list(range(picked[0], picked[-1] + 1))
@@ -207,7 +208,7 @@ def masked_scatter(input, mask, source, *, out=None):
 # ------------------------------------------------------------------ single places
 def put_(input, index, source, accumulate=False):
     """Write (or add) the elements of source at places of the flattened tensor."""
-    flat = view.reshape(input.clone(), -1)
+    flat = view.reshape(input.clone(memory_format=contiguous_format), -1)
     made = put(flat, (view.reshape(index, -1),), view.reshape(source, -1), accumulate)
     return copy.copy_(input, view.reshape(made, input.shape))
 

@@ -4,6 +4,7 @@ import numpy as np
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.memory_format import contiguous_format
 from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.indexing import (
@@ -79,7 +80,7 @@ def scatter_write_cpu(out, input, dim, index, src):
 
 @scatter_write.impl("cuda")
 def scatter_write_cuda(out, input, dim, index, src):
-    made = view.reshape(input.clone(), -1, 1)
+    made = view.reshape(input.clone(memory_format=contiguous_format), -1, 1)
     write_rows(made, *_flat_cuda(input, dim, index, src))
     transfer(out, view.reshape(made, out.shape))
 
