@@ -9,6 +9,7 @@ AREAS = {
     "cards": "every operator's workloads on the CPU",
     "train": "the main job beside PyTorch: step time and loss curve from the same weights and batches",
     "gpt2": "GPT-2 124M without a GPU: launches, host time and memory of a step, counted; the loss curve of a small one beside PyTorch",
+    "resnet": "ResNet-50 without a GPU: launches, bytes and memory of a step, contiguous and channels last",
     "gpu": "[FAMILY …] the table of anchors on a GPU, PyTorch in turns beside it",
     "allocator": "bytes and driver calls of the caching allocator beside PyTorch's rules, on the requests of training steps",
     "tune": "[FAMILY …] time every candidate of every kernel, write tritorch/cuda/tables/sm_XX.json",
