@@ -31,7 +31,12 @@ def _relu(out, x):
     if x.dtype.kind == "f" and x.size > 8192:
         np.clip(x, x.dtype.type(0), x.dtype.type(np.inf), out=out)       # four times faster than np.maximum, but for 5 µs before it starts
     else:
-        np.maximum(x, 0, out=out)
+        np.maximum(x, _zero(x.dtype), out=out)                           # an array is 0.6 µs cheaper than a number
+
+
+@functools.lru_cache(maxsize=32)
+def _zero(kind):
+    return np.zeros((), kind)
 
 
 @fills(passes=1)

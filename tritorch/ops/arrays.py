@@ -33,10 +33,20 @@ def on_arrays(fn, out, compute, *operands, attrs=(), condition=None):
     if single and plain:
         quietly(fn, *values, out=out)
         return
+    if plain and condition is None and out.ndim and out.size <= PIECE and getattr(fn, "fills", False) and not _shared(values, out):
+        quietly(fn, out, *values, *attrs)
+        return
     if condition is not None:
         values.insert(0, condition)
     whole = out.size <= PIECE or plain and getattr(fn, "passes", 2) == 1
     quietly(_piece if whole else _pieces, out, fn, kind, values, attrs, condition is not None)
+
+
+def _shared(values, out):
+    for v in values:
+        if isinstance(v, np.ndarray) and np.may_share_memory(v, out):
+            return True
+    return False
 
 
 def _piece(out, fn, kind, values, attrs, first):
@@ -47,8 +57,7 @@ def _piece(out, fn, kind, values, attrs, first):
     elif getattr(fn, "fills", False):
         if not out.ndim:                                                 # numpy makes numbers of what has no dims
             out, values = out.reshape(1), [v.reshape(1) if isinstance(v, np.ndarray) else v for v in values]
-        shared = any(isinstance(v, np.ndarray) and np.may_share_memory(v, out) for v in values)
-        made = np.empty(out.shape, kind) if shared or out.dtype != kind else out
+        made = np.empty(out.shape, kind) if out.dtype != kind or _shared(values, out) else out
         fn(made, *values, *attrs)
         if made is not out:
             np.copyto(out, made, casting="unsafe")

@@ -4,6 +4,7 @@ Each norm is two operators, itself (with the statistics that its gradient reuses
 return the result alone. Under create_graph the statistics are computed again from the input, so that gradients flow through them.
 """
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -82,37 +83,46 @@ def affine_sums(gw, gb, g, x, mean, rstd, dims):
 # ------------------------------------------------------------------ in numpy: x is (rows, N)
 def matrix(a, columns):
     """An array as (rows, columns), half types as float32."""
-    return single(a).reshape(a.size // max(columns, 1), columns)
+    a = single(a)
+    return a if a.ndim == 2 and a.shape[1] == columns else a.reshape(a.size // max(columns, 1), columns)
 
 
 def scratch(out, x):
     """Where the result is computed: in the output itself if its type and layout allow."""
-    return out.reshape(x.shape) if out.dtype == x.dtype and out.flags.c_contiguous else np.empty(x.shape, x.dtype)
+    if out.dtype != x.dtype or not out.flags.c_contiguous:
+        return np.empty(x.shape, x.dtype)
+    return out if out.shape == x.shape else out.reshape(x.shape)
 
 
 def deliver(out, work):
     """Round the result into the output, unless it is there already."""
-    if out.dtype != work.dtype or not out.flags.c_contiguous:
+    if work is not out and (out.dtype != work.dtype or not out.flags.c_contiguous):
         out[...] = work.reshape(out.shape)
+
+
+@lru_cache(maxsize=64)
+def constants(n, eps, kind):
+    """n and eps as arrays, which numpy takes 0.5 µs quicker than numbers."""
+    return np.array(n, kind), np.array(eps, kind)
 
 
 def normalize_array(work, x, mean, rstd, eps):
     """Normalize the rows of x into `work`; fills mean (unless it is None) and rstd, which have one value a row."""
-    n = x.dtype.type(x.shape[1])
+    n, eps = constants(x.shape[1], eps, x.dtype)
     if mean is None:
         np.copyto(work, x)
     else:
         middle = sums_along(x, 1)
-        middle /= n
+        np.divide(middle, n, middle)
         mean[...] = middle.reshape(mean.shape)
-        np.subtract(x, middle, out=work)
+        np.subtract(x, middle, work)
     scale = np.vecdot(work, work)
-    scale /= n
-    scale += x.dtype.type(eps)
-    np.sqrt(scale, out=scale)
-    np.divide(1, scale, out=scale)
+    np.divide(scale, n, scale)
+    np.add(scale, eps, scale)
+    np.sqrt(scale, scale)
+    np.reciprocal(scale, scale)
     rstd[...] = scale.reshape(rstd.shape)
-    work *= scale[:, None]
+    np.multiply(work, scale[:, None], work)
 
 
 def gradient_array(work, g, x, mean, rstd, weight):

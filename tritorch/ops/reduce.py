@@ -18,6 +18,14 @@ from tritorch.shape import wrap_dims
 # ------------------------------------------------------------------ the common ground of all reductions
 def dims_of(dim, ndim, name):
     """The dims that `dim` names; None and () name all."""
+    try:
+        return _dims_of(dim, ndim, name)
+    except TypeError:                                                    # a list, which nothing remembers
+        return wrap_dims(dim or None, ndim, name)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _dims_of(dim, ndim, name):
     return wrap_dims(None if dim == () else dim, ndim, name)
 
 
@@ -55,15 +63,17 @@ def row_sums(x):
 
 
 @lru_cache(maxsize=64)
-def column_of_ones(n, kind):
-    return np.ones((n, 1), kind)
+def row_of_ones(n, kind):
+    return np.ones(n, kind)
 
 
 def sums_along(x, dim):
-    """Sums along one dim, which stays with size 1. Of short rows by a product with ones, in half the time of einsum."""
+    """Sums along one dim, which stays with size 1. Of short rows by a product with ones, in half the time of einsum; `dot` begins
+    1.5 µs sooner than `matmul`, but has no BLAS for more than two dims."""
     n = x.shape[dim]
     if dim in (-1, x.ndim - 1) and n <= 4096:
-        return np.matmul(x, column_of_ones(n, x.dtype))
+        ones = row_of_ones(n, x.dtype)
+        return (x.dot(ones) if x.ndim == 2 else np.matmul(x, ones))[..., None]
     return x.sum(axis=dim, keepdims=True)
 
 

@@ -30,7 +30,7 @@ def softmax_array(out, x, dim, log):
         out[...] = (x - x if log else np.exp(x - x)) if x.size else out
         return
     work = out if out.dtype == x.dtype else np.empty_like(x)
-    np.subtract(x, x.max(axis=dim, keepdims=True), out=work)
+    np.subtract(x, np.maximum.reduce(x, dim, None, None, True), out=work)      # x.max() without 0.3 µs of its own
     if log:
         work -= np.log(sums_along(np.exp(work), dim))
     else:
