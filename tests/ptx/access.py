@@ -1,6 +1,7 @@
 """Loads, stores and atomic operations on parameters, global, shared and local memory."""
 import numpy as np
 
+from ptx import proxies
 from ptx.floats import add_bits
 from ptx.operands import DTYPES, Register, Sink, Vector
 from ptx.registry import instruction
@@ -64,7 +65,10 @@ def st(machine, ins):
     items, dtype, lanes = _items(ins.operands[1]), DTYPES[ins.types[-1]], machine.active()
     if ins.operands[0].base.__class__ is Register and "param" in ins.modifiers:
         return machine.write(ins.operands[0].base, machine.read(items[0], dtype))
-    memory, places = _places(machine, ins, space(machine, ins), ins.operands[0], len(items) * dtype.itemsize, lanes)
+    where = space(machine, ins)
+    memory, places = _places(machine, ins, where, ins.operands[0], len(items) * dtype.itemsize, lanes)
+    if where == "shared" and machine.unfenced is not None:
+        proxies.written(machine, places, lanes)
     numbers, first = memory[:memory.size // dtype.itemsize * dtype.itemsize].view(dtype), places // dtype.itemsize
     values = [machine.spread(machine.read(item, dtype))[lanes] for item in items]
     for k, value in enumerate(values):

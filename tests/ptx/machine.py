@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ptx import proxies
 from ptx.memory import POISON
 from ptx.operands import DTYPES, Address, Register, Sink
 from ptx.parse import SHARED_BASE
@@ -58,6 +59,7 @@ class Machine:
         self.mask, self.full, self.at, self.place = self.alive, True, None, 0
         self.random = None if seed is None or self.threads == WARP else np.random.default_rng(seed)
         self.retries, self.steps, self.state = 0, 0, {}
+        self.at_end, self.unfenced = [], proxies.start(self)     # checks of what may be under way no more; marks of proxies.py
         self._deal(self.alive)
 
     # ------------------------------------------------------------------ the order of things
@@ -67,6 +69,8 @@ class Machine:
             try:
                 while self._choose():
                     self._straight()
+                for check in self.at_end:
+                    check(self)
             except (ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError) as error:
                 raise self.fault(f"{type(error).__name__}: {error}") from error
 
@@ -77,7 +81,7 @@ class Machine:
         first = rank.min()
         if first == _NEVER:
             if self.waiting.any():
-                raise self.fault("threads wait at a barrier that the others never reach", int(self.waiting.argmax()))
+                raise self.fault(f"threads wait at a barrier that the others never reach: {self.standing()}")
             return False
         self.mask = rank == first
         self.full = bool(self.mask.all())
@@ -119,10 +123,36 @@ class Machine:
         """The threads come back to this instruction after the others had their turn: a wait that failed."""
         self.retries += 1
         if self.retries > 64 + 4 * self.lanes // WARP:
-            raise self.fault("threads wait for what never happens")
+            raise self.fault(f"threads wait for what never happens: {self.standing()}")
         mask = self.mask if mask is None else mask
         self.pc[mask] = self.place - 1
         self.order[mask] += _LATER
+
+    def meet(self, warps):
+        """Whether the threads' groups of `warps` warps are here as a whole. Groups of which a part is here wait for the rest, and leave `mask`."""
+        here = self.mask.reshape(-1, warps * WARP)
+        partial = here.any(axis=1) & ~here.all(axis=1)
+        if not partial.any():
+            return True
+        late = partial.repeat(warps * WARP)
+        there = late & ~self.mask & ~self.waiting & (self.pc == self.place - 1)
+        late &= self.mask
+        self.retry(late)
+        for group in np.flatnonzero(partial):                   # with those who are there already, or after those who are yet to come
+            lanes = np.arange(group * warps * WARP, (group + 1) * warps * WARP)
+            first, others = lanes[late[lanes]], lanes[there[lanes]]
+            self.order[first] = self.order[others].max() if len(others) else self.order[first] // _LATER * _LATER
+        self.mask, self.full = self.mask & ~late, False
+        return bool(self.mask.any())
+
+    def standing(self):
+        """Where the threads are that have not ended."""
+        lines = []
+        for place in np.unique(self.pc[self.alive]):
+            warps = np.unique((self.thread // WARP)[self.alive & (self.pc == place)]).tolist()
+            ins = self.program.code[place - 1 if self.waiting[self.alive & (self.pc == place)].any() else place]
+            lines.append(f"warps {warps} are at line {ins.line}, {ins.source}: {ins.text}")
+        return "; ".join(lines)
 
     def progress(self):
         """What somebody may wait for has happened."""
@@ -146,6 +176,8 @@ class Machine:
             self.waiting &= ~opened
             self.progress()
             self._deal(opened)
+            if self.unfenced is not None:
+                proxies.publish(self, opened)
 
     def _deal(self, lanes):
         """These warps are dealt into groups; the threads of a warp stay together."""
@@ -233,8 +265,11 @@ class Machine:
         return self.shared.reshape(-1).view(dtype)[places // dtype.itemsize]
 
     def store_shared(self, addresses, values, lanes=None):
-        places = self.shared_places(addresses, values.itemsize, self.active() if lanes is None else lanes)
+        lanes = self.active() if lanes is None else lanes
+        places = self.shared_places(addresses, values.itemsize, lanes)
         self.shared.reshape(-1).view(values.dtype)[places // values.itemsize] = values
+        if self.unfenced is not None:
+            proxies.written(self, places, lanes)
 
     # ------------------------------------------------------------------ warps and errors
     def converged(self, members=None):

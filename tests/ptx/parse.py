@@ -55,6 +55,7 @@ class Program:
     name: str = ""
     arch: int = 0
     threads: int = 0
+    maxnreg: int = 0                                            # registers of a thread at the start, where setmaxnreg changes them
     code: list = field(default_factory=list)
     registers: list = field(default_factory=list)               # their kinds
     parameters: list = field(default_factory=list)
@@ -77,6 +78,8 @@ def parse(text):
     _parameters(program, parameters)
     directives, _, _ = body.partition("{")
     program.threads = int(re.search(r"\.reqntid (\d+)", directives)[1])
+    maxnreg = re.search(r"\.maxnreg (\d+)", directives)
+    program.maxnreg = int(maxnreg[1]) if maxnreg else 0
     _Body(program, text).parse(text.index("{", len(text) - len(body)))
     return program
 

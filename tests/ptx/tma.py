@@ -1,0 +1,158 @@
+"""Tiles between global and shared memory by TMA (cp.async.bulk.tensor), as late as PTX allows.
+
+A load is issued with its destination poisoned; its bytes come when somebody waits at its mbarrier (mbarrier.py). A store takes what it
+finds when it is issued, and where that has changed at the wait_group that covers it, somebody reused the buffer too early.
+"""
+from dataclasses import dataclass
+
+import numpy as np
+
+from ptx import mbarrier, proxies
+from ptx.memory import POISON
+from ptx.operands import DTYPES
+from ptx.registry import instruction
+from ptx.swizzle import swizzled
+from ptx.tensor_map import SPANS, TensorMap
+
+_ALIGNMENT = 128                                    # of a tile in shared memory
+
+
+def tile(tensor_map, corner):
+    """Addresses of the elements of a tile in global memory, from the outermost dimension on, and which of them are inside the tensor."""
+    address, inside = np.zeros((1,) * tensor_map.rank, np.int64), np.ones((1,) * tensor_map.rank, bool)
+    for axis, (start, box, size) in enumerate(zip(corner, tensor_map.box, tensor_map.shape)):
+        index = start + np.arange(box).reshape([-1 if i == tensor_map.rank - 1 - axis else 1 for i in range(tensor_map.rank)])
+        address = address + index * (tensor_map.strides[axis - 1] if axis else tensor_map.itemsize)
+        inside = inside & (index >= 0) & (index < size)
+    return tensor_map.address + address, inside
+
+
+def shared_offsets(tensor_map, start):
+    """Addresses in shared memory of the same elements: densely one after the other, then swizzled."""
+    width, span = tensor_map.itemsize, SPANS[tensor_map.swizzle]
+    dense = start + width * np.arange(tensor_map.box_bytes // width).reshape(tensor_map.box[::-1])
+    return swizzled(dense, span) if span else dense
+
+
+def operands_of(machine, place, lane):
+    """Tensor map and corner of [map, {coordinates}] for a lane."""
+    at = int(machine.address(place)[lane])
+    found = TensorMap.unpack(machine.launch.parameters[at:at + 128]) if at + 128 <= machine.launch.parameters.size else None
+    if found is None:
+        raise machine.fault("no tensor map at this address", lane)
+    coordinates = place.rest[0].items
+    if len(coordinates) != found.rank or f"{found.rank}d" not in machine.at.modifiers:
+        raise machine.fault(f"{len(coordinates)} coordinates for a tensor of {found.rank} dimensions", lane)
+    return found, [int(machine.spread(machine.read(c, DTYPES["s32"]))[lane]) for c in coordinates]
+
+
+def shared_places(machine, tensor_map, operand, lane):
+    """Flat places of the tile's elements in shared memory, in units of an element."""
+    start = int(machine.address(operand)[lane])
+    span = SPANS[tensor_map.swizzle]
+    if start % _ALIGNMENT:
+        raise machine.fault(f"a tile at {start:#x} in shared memory, no multiple of {_ALIGNMENT}", lane)
+    if span and tensor_map.box[0] * tensor_map.itemsize != span:
+        raise machine.fault("the machine wants rows of a tile as long as the span of its swizzle", lane)
+    addresses = shared_offsets(tensor_map, start).astype(np.uint64)
+    places = machine.shared_places(addresses.reshape(-1), tensor_map.itemsize, np.full(addresses.size, lane))
+    return places.reshape(addresses.shape) // tensor_map.itemsize
+
+
+def global_places(machine, tensor_map, corner, lane):
+    """(flat places of the elements inside the tensor, mask of the tile)."""
+    addresses, inside = tile(tensor_map, corner)
+    inside = np.broadcast_to(inside, tensor_map.box[::-1])
+    wanted = np.broadcast_to(addresses, inside.shape)[inside].astype(np.uint64)
+    problem = machine.memory.problem(wanted, tensor_map.itemsize) if wanted.size else None
+    if problem:
+        raise machine.fault(problem[1], lane)
+    return (wanted - np.uint64(machine.memory.base)) // np.uint64(tensor_map.itemsize), inside
+
+
+@instruction(*(f"cp.async.bulk.tensor.{n}d.shared::cluster.global.mbarrier::complete_tx::bytes" for n in range(1, 6)))
+def load(machine, ins):
+    """[shared], [map, {coordinates}], [mbarrier]: what lies outside of the tensor arrives as zero, and counts as bytes."""
+    to, source, where = ins.operands
+    for lane in machine.active().tolist():
+        tensor_map, corner = operands_of(machine, source, lane)
+        dtype = np.dtype(f"u{tensor_map.itemsize}")
+        places = shared_places(machine, tensor_map, to, lane)
+        found, inside = global_places(machine, tensor_map, corner, lane)
+        data = np.zeros(inside.shape, dtype)
+        data[inside] = machine.memory.view(dtype)[found]
+        place = mbarrier.place_of(machine, where, lane)
+        barrier = mbarrier.find(machine, place, lane)
+        proxies.check_async(machine, np.array([[place[0] * machine.shared.shape[1] + place[1]]]), np.array([lane]))
+        machine.shared.reshape(-1).view(dtype)[places] = np.frombuffer(bytes([POISON] * dtype.itemsize), dtype)
+
+        def arrive(places=places, data=data, barrier=barrier, nbytes=tensor_map.box_bytes):
+            machine.shared.reshape(-1).view(data.dtype)[places] = data
+            barrier.expected -= nbytes
+            barrier.settle(machine)
+
+        if "loads" not in machine.state:
+            machine.state["loads"] = {}
+            machine.at_end.append(_all_loads_came)
+        machine.state["loads"].setdefault(place, []).append(arrive)
+
+
+def _all_loads_came(machine):
+    if machine.state["loads"]:
+        raise machine.fault(f"the kernel ends while loads by TMA are under way to mbarriers at {list(machine.state['loads'])}")
+
+
+# ------------------------------------------------------------------ stores, and the groups of a thread
+@dataclass(slots=True)
+class Store:
+    lane: int
+    group: int
+    places: np.ndarray
+    content: np.ndarray
+
+
+def _stores(machine):
+    if "stores" not in machine.state:
+        machine.state["stores"] = np.zeros(machine.lanes, np.int64), []
+        machine.at_end.append(_all_stores_read)
+    return machine.state["stores"]
+
+
+def _all_stores_read(machine):
+    """Shared memory belongs to another CTA as soon as this one has ended."""
+    for store in machine.state["stores"][1]:
+        raise machine.fault("a thread ends before its stores by TMA have read shared memory", store.lane)
+
+
+@instruction(*(f"cp.async.bulk.tensor.{n}d.global.shared::cta.bulk_group" for n in range(1, 6)))
+def store(machine, ins):
+    """[map, {coordinates}], [shared]: what lies outside of the tensor is left out."""
+    to, source = ins.operands
+    committed, pending = _stores(machine)
+    for lane in machine.active().tolist():
+        tensor_map, corner = operands_of(machine, to, lane)
+        dtype = np.dtype(f"u{tensor_map.itemsize}")
+        places = shared_places(machine, tensor_map, source, lane)
+        proxies.check_async(machine, (places * dtype.itemsize)[None], np.array([lane]))
+        content = machine.shared.reshape(-1).view(dtype)[places]
+        found, inside = global_places(machine, tensor_map, corner, lane)
+        machine.memory.view(dtype)[found] = content[inside]
+        pending.append(Store(lane, int(committed[lane]), places, content))
+
+
+@instruction("cp.async.bulk.commit_group")
+def commit_group(machine, ins):
+    _stores(machine)[0][machine.mask] += 1
+
+
+@instruction("cp.async.bulk.wait_group", "cp.async.bulk.wait_group.read")
+def wait_group(machine, ins):
+    """All but the last groups of stores of the executing threads have read their tiles."""
+    committed, pending = _stores(machine)
+    limit = np.where(machine.mask, committed - int(ins.operands[0].value), -1)
+    for one in pending:
+        if one.group < limit[one.lane]:
+            now = machine.shared.reshape(-1).view(one.content.dtype)[one.places]
+            if (now != one.content).any():
+                raise machine.fault("a tile was overwritten before its store by TMA had read it", one.lane)
+    pending[:] = [one for one in pending if one.group >= limit[one.lane]]

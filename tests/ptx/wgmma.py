@@ -1,0 +1,201 @@
+"""Asynchronous matrix products of a warp group on sm_90 (wgmma), as hostile as PTX allows them to be.
+
+A product is computed when it is issued, and its result appears at the wgmma.wait_group that covers it: until then the accumulators hold
+poison. That shows a use before the wait. That an operand changes under the product shows there too: what was read is compared once more.
+Registers must be written before the wgmma.fence that precedes their product; the machine remembers its register arrays at the fence, which
+are never changed in place.
+"""
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ptx import matrices, proxies
+from ptx.matrices import WARP
+from ptx.mma import active_warps, read_registers, write_registers
+from ptx.operands import DTYPES, Register
+from ptx.registry import instruction
+from ptx.swizzle import Descriptor
+
+GROUP, POISON = 4, np.uint32(0xFFFFFFFF)
+U32 = np.dtype("u4")
+
+
+@dataclass(slots=True)
+class Flight:
+    """Products under way into `registers`: their bits (warps, registers, lanes), and to which group of each warp they belong (-1: none)."""
+
+    registers: tuple
+    bits: np.ndarray
+    group: np.ndarray
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a product reads: places in shared memory, or registers, of some warps, and what was there."""
+
+    warps: np.ndarray
+    group: np.ndarray
+    open: np.ndarray
+    source: object                      # places (warps, …) or operands
+    content: np.ndarray
+
+
+@dataclass(slots=True)
+class State:
+    committed: np.ndarray               # groups of each warp
+    flights: dict = field(default_factory=dict)
+    readings: list = field(default_factory=list)
+    fenced: list = field(default_factory=list)          # the register arrays at the last fence, for each warp
+
+
+def state_of(machine):
+    if "wgmma" not in machine.state:
+        count = machine.lanes // WARP
+        machine.state["wgmma"] = State(np.zeros(count, np.int64), fenced=[None] * count)
+    return machine.state["wgmma"]
+
+
+@instruction("wgmma.fence.sync.aligned")
+def wgmma_fence(machine, ins):
+    state, now = state_of(machine), list(machine.registers)
+    for warp in active_warps(machine):
+        state.fenced[warp] = now
+
+
+@instruction("wgmma.mma_async.sync.aligned", control=True)
+def mma_async(machine, ins):
+    """d = a @ b (+ d): operands d, a, b, whether to add d, the signs of a and b, and for 16-bit types whether a and b are turned."""
+    if not machine.meet(GROUP):
+        return
+    rows, columns, depth = map(int, re.search(r"m(\d+)n(\d+)k(\d+)", ins.opcode).groups())
+    to, kind_a, kind_b = (word for word in ins.opcode.split(".") if word in matrices.BITS)
+    d, a, b, add, *flags = ins.operands
+    flags = [int(flag.value) for flag in flags]
+    signs, turned = (flags[:2], flags[2:]) if to != "s32" else ([1, 1], [])
+    turned = [0] * (2 - len(turned)) + turned                   # an A in registers has no flag
+    warps, state = active_warps(machine), state_of(machine)
+    groups = warps.reshape(-1, GROUP)
+    left = _registers_a(machine, state, a.items, kind_a, warps) if hasattr(a, "items") else _shared(
+        machine, state, a, groups, kind_a, rows, turned[0])
+    right = _shared(machine, state, b, groups, kind_b, columns, turned[1]).swapaxes(1, 2)
+    assert left.shape[2] == right.shape[1] == depth, f"{left.shape} by {right.shape} is not of depth {depth}"
+    flight = _accumulators(machine, state, d.items, warps)
+    registers = flight.bits[warps]
+    values = registers[..., None].view("f2").swapaxes(2, 3).reshape(len(warps), -1, WARP) if to == "f16" else registers.view(
+        {"f32": "f4", "s32": "i4"}[to])
+    places = matrices.d_places(values.shape[1])
+    keep = machine.spread(machine.read(add, DTYPES["pred"])).reshape(-1, WARP)[warps, 0]
+    before = np.where(keep[:, None, None], matrices.gathered(places, values), values.dtype.type(0)).reshape(len(groups), rows, columns)
+    sum_ = matrices.product(to, left * signs[0], right * signs[1], before).reshape(len(warps), 16, columns)[:, places[0], places[1]]
+    if to == "f16":
+        sum_ = np.ascontiguousarray(sum_.reshape(len(warps), -1, 2, WARP).swapaxes(2, 3))
+    flight.bits[warps] = np.ascontiguousarray(sum_).view(U32).reshape(registers.shape)
+    flight.group[warps] = state.committed[warps]
+    write_registers(machine, d.items, warps, np.full(registers.shape, POISON))
+
+
+def _accumulators(machine, state, operands, warps):
+    """The flight of these registers; where none is under way, what the registers hold enters it."""
+    names = tuple(operand.index for operand in operands)
+    flight = state.flights.get(names)
+    if flight is None:
+        for other in state.flights.values():
+            if set(names) & set(other.registers) and (other.group[warps] >= 0).any():
+                raise machine.fault("accumulators of a product that is under way", warps[0] * WARP)
+        count = machine.lanes // WARP
+        flight = state.flights[names] = Flight(names, np.zeros((count, len(names), WARP), U32), np.full(count, -1))
+    resting = warps[flight.group[warps] < 0]
+    if len(resting):
+        _fenced(machine, state, operands, resting)
+        flight.bits[resting] = read_registers(machine, operands, resting)
+    return flight
+
+
+def _fenced(machine, state, operands, warps):
+    """Raise where registers were written after the wgmma.fence before this."""
+    for warp in warps:
+        before = state.fenced[warp]
+        if before is None:
+            raise machine.fault("no wgmma.fence before it", warp * WARP)
+        for operand in operands:
+            if operand.__class__ is Register and before[operand.index] is not machine.registers[operand.index]:
+                lanes = slice(warp * WARP, warp * WARP + WARP)
+                if (before[operand.index][lanes] != machine.registers[operand.index][lanes]).any():
+                    raise machine.fault(f"{operand.name} is written after the wgmma.fence", warp * WARP)
+
+
+def _registers_a(machine, state, operands, kind, warps):
+    """A from registers: each warp holds 16 of the 64 rows."""
+    _fenced(machine, state, operands, warps)
+    bits = read_registers(machine, operands, warps)
+    state.readings.append(Reading(warps, state.committed[warps], np.ones(len(warps), bool), operands, bits))
+    fragment = matrices.unpack(kind, bits)
+    matrix = matrices.gathered(matrices.a_places(*fragment.shape[1::2]), fragment)
+    return matrix.reshape(len(warps) // GROUP, GROUP * 16, -1)
+
+
+def _shared(machine, state, operand, groups, kind, extent, turned):
+    """(groups, extent, K): an operand that a descriptor places in shared memory."""
+    bits = machine.spread(machine.read(operand, DTYPES["u64"])).reshape(-1, WARP)[groups[:, 0]]
+    if (bits != bits[:, :1]).any():
+        raise machine.fault("the lanes of a warp group have different descriptors", int(machine.active()[0]))
+    width = matrices.BITS[kind] // 8
+    found, lanes = {}, groups[:, 0] * WARP
+    for value in np.unique(bits[:, 0]):
+        try:
+            found[value] = Descriptor(int(value)).places(extent, width, turned)
+        except AssertionError as error:
+            raise machine.fault(str(error), lanes[0]) from error
+    addresses = np.stack([found[value] for value in bits[:, 0]]).astype(np.uint64)
+    places = machine.shared_places(addresses.reshape(-1), width, lanes.repeat(addresses[0].size)).reshape(addresses.shape)
+    proxies.check_async(machine, places, lanes)
+    content = machine.shared.reshape(-1).view(f"u{width}")[places // width]
+    state.readings.append(Reading(groups[:, 0], state.committed[groups[:, 0]], np.ones(len(groups), bool), places // width, content))
+    return matrices.decode(kind, content)
+
+
+@instruction("wgmma.commit_group.sync.aligned")
+def commit_group(machine, ins):
+    state_of(machine).committed[active_warps(machine)] += 1
+
+
+@instruction("wgmma.wait_group.sync.aligned")
+def wait_group(machine, ins):
+    """All but the last groups of products are finished: results appear, and operands must be what they were."""
+    state, warps = state_of(machine), active_warps(machine)
+    limit = np.full(len(state.committed), -1)
+    limit[warps] = state.committed[warps] - ins.operands[0].value
+    for reading in state.readings:
+        done = reading.open & (reading.group < limit[reading.warps])
+        if done.any():
+            _unchanged(machine, reading, done)
+            reading.open &= ~done
+    state.readings = [reading for reading in state.readings if reading.open.any()]
+    for names, flight in list(state.flights.items()):
+        done = np.flatnonzero((flight.group >= 0) & (flight.group < limit))
+        if len(done):
+            _land(machine, flight, done)
+        if (flight.group < 0).all():
+            del state.flights[names]
+
+
+def _unchanged(machine, reading, done):
+    warps = reading.warps[done]
+    if isinstance(reading.source, np.ndarray):
+        now, what = machine.shared.reshape(-1).view(reading.content.dtype)[reading.source[done]], "shared memory"
+    else:
+        now, what = read_registers(machine, reading.source, warps), "a register"
+    if (now != reading.content[done]).any():
+        raise machine.fault(f"{what} that a product reads was written before the wait", int(warps[0]) * WARP)
+
+
+def _land(machine, flight, warps):
+    """Results reach their registers, which nobody may have written in the meantime."""
+    for i, index in enumerate(flight.registers):
+        lanes = machine.registers[index].copy().reshape(-1, WARP)
+        if (lanes[warps] != POISON).any():
+            raise machine.fault("an accumulator is written while its product is under way", int(warps[0]) * WARP)
+        lanes[warps] = flight.bits[warps, i]
+        machine.registers[index] = lanes.reshape(-1)
+    flight.group[warps] = -1
