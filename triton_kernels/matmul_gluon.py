@@ -54,6 +54,13 @@ def after(slot, phase, steps, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def previous(slot, STAGES: gl.constexpr):
+    """The slot of the ring before this one. A variable that follows `slot` through a loop would begin as the same value, and Triton, which
+    compares values before and after a trial run of the loop's body to see what changes, would take it for constant."""
+    return (slot + STAGES - 1) % STAGES
+
+
+@gluon.jit
 def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr,
             PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
             STAGES: gl.constexpr, STREAM: gl.constexpr):
@@ -92,7 +99,6 @@ def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr
     narrow: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, 8, DEPTH])
     acc = gl.zeros((BLOCK_M, BLOCK_N), gl.int32 if WHOLE else gl.float32, layout)
     sums = gl.zeros((BLOCK_M, 8), gl.float32, narrow)
-    before = slot
     if CONSUMERS == 2:
         mbarrier.wait(turns.index(TURN), (count & 1) ^ (1 - TURN))
     if SUMS:
@@ -103,8 +109,7 @@ def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr
             acc = warpgroup_mma(a.permute((1, 0)) if TRANS_A else a, b.permute((1, 0)) if TRANS_B else b, acc, is_async=True)
             sums = warpgroup_mma(a.permute((1, 0)) if TRANS_A else a, ones.permute((1, 0)), sums, is_async=True)
             acc, sums = warpgroup_mma_wait(num_outstanding=2, deps=(acc, sums))
-            mbarrier.arrive(empty.index(before), count=1, pred=k > 0)
-            before = slot
+            mbarrier.arrive(empty.index(previous(slot, STAGES)), count=1, pred=k > 0)
             slot, phase = after(slot, phase, 1, STAGES)
     for k in range(summed, steps):
         mbarrier.wait(ready.index(slot), phase)
@@ -112,8 +117,7 @@ def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr
         b = b_bufs.index(slot)
         acc = warpgroup_mma(a.permute((1, 0)) if TRANS_A else a, b.permute((1, 0)) if TRANS_B else b, acc, is_async=True)
         acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc, ))
-        mbarrier.arrive(empty.index(before), count=1, pred=k > 0)
-        before = slot
+        mbarrier.arrive(empty.index(previous(slot, STAGES)), count=1, pred=k > 0)
         slot, phase = after(slot, phase, 1, STAGES)
     if CONSUMERS == 2:
         mbarrier.arrive(turns.index(1 - TURN), count=1)  # the last product is still under way
@@ -121,7 +125,7 @@ def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr
         acc, sums = warpgroup_mma_wait(num_outstanding=0, deps=(acc, sums))
     else:
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
-    mbarrier.arrive(empty.index(before), count=1)
+    mbarrier.arrive(empty.index(previous(slot, STAGES)), count=1)
     return acc, sums, slot, phase
 
 

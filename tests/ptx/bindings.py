@@ -13,11 +13,12 @@ from enum import IntEnum
 
 import numpy as np
 
-from ptx import access, arithmetic, control, convert, integers, warp  # noqa: F401  they register their instructions
+from ptx import access, arithmetic, control, convert, copies, integers, mbarrier, mma, tma, warp, wgmma  # noqa: F401  they register instructions
 from ptx.cubin import describe
 from ptx.machine import Fault, Launch, execute
 from ptx.memory import Memory
 from ptx.parse import parse
+from ptx.tensor_map import encode
 
 
 class Code(IntEnum):
@@ -300,6 +301,4 @@ class Bindings(types.ModuleType):
 
     @staticmethod
     def cuTensorMapEncodeTiled(*args):
-        from ptx.tensor_map import encode
-
         return encode(*args)

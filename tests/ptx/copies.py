@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ptx import proxies
 from ptx.memory import POISON
 from ptx.operands import DTYPES
 from ptx.registry import instruction
@@ -56,7 +57,9 @@ def cp_async(machine, ins):
             raise machine.fault(problem[1], int(lanes[reading][problem[0]]))
         data[reading] = machine.memory.load(addresses, np.dtype(f"V{size}")).view(np.uint8).reshape(-1, size)
         data[np.arange(size) >= count[:, None]] = 0
-    machine.store_shared(machine.address(to)[lanes], np.full(len(lanes) * size, POISON, np.uint8).view(f"V{size}"), lanes)
+    machine.shared.reshape(-1).view(f"V{size}")[places // size] = np.full(size, POISON, np.uint8).view(f"V{size}")
+    if machine.unfenced is not None:
+        proxies.cleared(machine, places)
     pending.append(Copy(lanes, places, data, committed[lanes]))
 
 

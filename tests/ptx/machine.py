@@ -126,10 +126,10 @@ class Machine:
             raise self.fault(f"threads wait for what never happens: {self.standing()}")
         mask = self.mask if mask is None else mask
         self.pc[mask] = self.place - 1
-        self.order[mask] += _LATER
+        self.order[mask] = self.order[mask] % _LATER + (self.order[self.alive].max() // _LATER + 1) * _LATER     # behind all others
 
     def meet(self, warps):
-        """Whether the threads' groups of `warps` warps are here as a whole. Groups of which a part is here wait for the rest, and leave `mask`."""
+        """Groups of `warps` warps of which only a part is here wait for the rest and leave `mask`; False when nobody is left in it."""
         here = self.mask.reshape(-1, warps * WARP)
         partial = here.any(axis=1) & ~here.all(axis=1)
         if not partial.any():

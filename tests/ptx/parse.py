@@ -6,6 +6,7 @@ from ptx import registry
 from ptx.operands import DTYPES, Address, Label, Not, Number, Pair, Register, Sink, Special, Symbol, Vector
 
 SHARED_BASE = 1024                      # hardware reserves the first kilobyte; so a null pointer is not a valid address here either
+_PARAMETERS = {80: 0x160, 90: 0x210}    # where they begin in constant memory: offsets count from there, alignments do not
 _SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid|cluster_ctaid|cluster_nctaid|clusterid)\.[xyz]$|"
                       r"%(laneid|warpid|cluster_ctarank|cluster_nctarank|clock|clock64|globaltimer|globaltimer_lo|smid|lanemask_\w+)$")
 _WORD = re.compile(r"[A-Za-z_$][\w$]*$")
@@ -103,12 +104,12 @@ def _declarations(program, head):
 
 
 def _parameters(program, text):
-    end = 0
+    base, end = _PARAMETERS[program.arch], 0
     for line in filter(None, (part.strip() for part in text.split(","))):
         kind, name, count = re.match(r"\.param (?:\.align \d+ )?\.(\w+).* ([\w$]+)(?:\[(\d+)\])?$", line).groups()
         size = DTYPES[kind].itemsize * int(count or 1)
         aligned = re.match(r"\.param \.align (\d+)", line)
-        end += -end % (int(aligned[1]) if aligned else size)
+        end += -(base + end) % (int(aligned[1]) if aligned else size)
         program.parameters.append(Parameter(name, end, size))
         program.symbols[name] = end
         end += size

@@ -28,6 +28,12 @@ def written(machine, places, lanes):
     machine.unfenced[places // GRANULE] = FIRST + machine.thread[lanes] // WARP
 
 
+def cleared(machine, places):
+    """These bytes are on their way by a copy that wgmma sees without a fence: TMA, and cp.async after its wait and a barrier. Of cp.async
+    the PTX ISA does not say so; CUTLASS and Triton feed wgmma that way."""
+    machine.unfenced[places // GRANULE] = CLEAN
+
+
 def _rows(machine):
     return machine.unfenced.reshape(machine.ctas, -1)
 

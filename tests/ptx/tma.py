@@ -83,7 +83,8 @@ def load(machine, ins):
         data[inside] = machine.memory.view(dtype)[found]
         place = mbarrier.place_of(machine, where, lane)
         barrier = mbarrier.find(machine, place, lane)
-        proxies.check_async(machine, np.array([[place[0] * machine.shared.shape[1] + place[1]]]), np.array([lane]))
+        proxies.check_async(machine, (places * dtype.itemsize)[None], np.array([lane]))
+        proxies.cleared(machine, places * dtype.itemsize)
         machine.shared.reshape(-1).view(dtype)[places] = np.frombuffer(bytes([POISON] * dtype.itemsize), dtype)
 
         def arrive(places=places, data=data, barrier=barrier, nbytes=tensor_map.box_bytes):
