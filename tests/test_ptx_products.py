@@ -1,58 +1,16 @@
-"""The matrix and asynchronous instructions of the machine in ptx/, each against its definition in the PTX ISA."""
+"""Matrix instructions of the machine in ptx/ and the copies that feed them, each against its definition in the PTX ISA."""
 import numpy as np
 import pytest
-
-from ptx import copies, mbarrier, mma, proxies, swizzle, tma, wgmma  # noqa: F401  imported for the instructions
-from ptx import access, arithmetic, control, convert, integers, warp  # noqa: F401
-from ptx.machine import Fault, Launch, Machine
+from ptx.machine import Fault
 from ptx.matrices import decode
 from ptx.memory import Memory
-from ptx.parse import SHARED_BASE, parse
-from ptx.tensor_map import TensorMap
-
-HEAD = """.version 8.7
-.target sm_90a
-.address_size 64
-.extern .shared .align 16 .b8 global_smem[];
-.visible .entry kernel(
-	.param .align 64 .b8 kernel_param_0[128]
-)
-.reqntid {threads}
-.maxnreg {maxnreg}
-{{
-"""
-DECLARED = ".reg .pred %p<8>;\n.reg .b32 %r<160>;\n.reg .b64 %rd<40>;\n"
-LANE = np.arange(32)
+from ptx.parse import SHARED_BASE
+from ptx.snippet import LANE, Run, laid_out
 
 
 @pytest.fixture(scope="module")
 def memory():
     return Memory(1 << 24)
-
-
-class Run:
-    """A kernel of one CTA: `registers` by name at the start, `shared` bytes, and both after it."""
-
-    def __init__(self, body, threads=32, memory=None, shared=1 << 15, maxnreg=128, parameter=b"", content=None, **registers):
-        text = HEAD.format(threads=threads, maxnreg=maxnreg) + DECLARED + body + "\nret;\n}\n"
-        program = parse(text)
-        parameters = np.frombuffer(parameter.ljust(128, b"\0"), np.uint8)
-        self.machine = Machine(program, Launch((1, 1, 1), threads, shared, parameters), memory, 0, 1)
-        self.index = {f"{letter}{i}": at for letter, first, count in (("p", 0, 8), ("r", 8, 160), ("rd", 168, 40))
-                      for i, at in enumerate(range(first, first + count))}
-        for name, value in registers.items():
-            old = self.machine.registers[self.index[name]]
-            self.machine.registers[self.index[name]] = np.broadcast_to(value, old.shape).astype(old.dtype)
-        if content is not None:
-            self.machine.shared[0, :content.size] = content
-        self.machine.run()
-
-    def __getitem__(self, name):
-        return self.machine.registers[self.index[name]]
-
-    @property
-    def shared(self):
-        return self.machine.shared[0]
 
 
 def bits_of(kind, numbers):
@@ -62,7 +20,7 @@ def bits_of(kind, numbers):
                          for n in numbers.reshape(-1)], np.uint8).reshape(numbers.shape)
     if kind == "bf16":
         return (numbers.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    dtype = {"f16": np.float16, "tf32": np.float32, "f64": np.float64, "s8": np.int8, "u8": np.uint8}[kind]
+    dtype = {"f16": np.float16, "tf32": np.float32, "f64": np.float64, "s8": np.int8, "u8": np.uint8, "s32": np.int32}[kind]
     return numbers.astype(dtype).view(f"u{np.dtype(dtype).itemsize}")
 
 
@@ -79,7 +37,7 @@ def a_tf32(i, g, t):
     return g + (0 if i in (0, 2) else 8), t + (0 if i < 2 else 4)
 
 
-FORMS = {   # (opcode, k, kind, accumulator, elements of A, element of B, elements of B, element of A, rows)
+FORMS = {   # opcode, depth, element of A, how many a lane has, element of B, how many, rows
     "bf16": ("m16n8k16.row.col.f32.bf16.bf16.f32", 16, a_16bit, 8, lambda i, g, t: (2 * t + (i & 1) + (8 if i >= 2 else 0), g), 4, 16),
     "f16": ("m16n8k16.row.col.f16.f16.f16.f16", 16, a_16bit, 8, lambda i, g, t: (2 * t + (i & 1) + (8 if i >= 2 else 0), g), 4, 16),
     "s8": ("m16n8k32.row.col.s32.s8.s8.s32", 32, a_8bit, 16, lambda i, g, t: (4 * t + (i & 3) + (16 if i >= 4 else 0), g), 8, 16),
@@ -101,29 +59,26 @@ def packed(kind, matrix, place, count):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_mma(form, rng=np.random.default_rng(1)):
+def test_mma(form):
     opcode, k, place_a, count_a, place_b, count_b, rows = FORMS[form]
+    rng = np.random.default_rng(1)
     kind, low = form.partition(" ")[0], 0 if form == "u8" else -8
     a, b, c = rng.integers(low, 9, (rows, k)), rng.integers(low, 9, (k, 8)), rng.integers(-8, 9, (rows, 8))
-    wide, to = kind == "f64", opcode.split(".")[3]
-    fragments = [packed(kind, a, place_a, count_a), packed(kind, b, place_b, count_b)]
+    to = opcode.split(".")[3]
+    result = {"f32": "tf32", "s32": "s32"}.get(to, to)          # whole numbers have the same bits in float32 and in TF32
 
     def place_d(i, g, t):
         return g + (8 if i >= 2 else 0), 2 * t + (i & 1)
 
-    fragments.append(packed("f16" if to == "f16" else "f64" if wide else "tf32" if to == "f32" else "s32", c, place_d, rows // 4)
-                     if to != "s32" else np.array([[c[place_d(i, lane // 4, lane % 4)] for lane in LANE] for i in range(4)]).astype("i4").view("u4"))
-    letter, names, registers, vectors = "rd" if wide else "r", iter(range(40)), {}, []
+    fragments = [packed(kind, a, place_a, count_a), packed(kind, b, place_b, count_b), packed(result, c, place_d, rows // 4)]
+    letter, names, registers, vectors = "rd" if kind == "f64" else "r", iter(range(40)), {}, []
     for fragment in fragments:
         mine = [f"{letter}{next(names)}" for _ in fragment]
         registers |= dict(zip(mine, fragment))
         vectors.append("{" + ", ".join(f"%{name}" for name in mine) + "}")
-    last = vectors[2]
-    run = Run(f"mma.sync.aligned.{opcode} {last}, {vectors[0]}, {vectors[1]}, {last};", **registers)
-    found = np.array([run[name.strip("% ")] for name in last[1:-1].split(", ")])
-    wanted = packed({"f16": "f16", "f64": "f64", "f32": "tf32"}.get(to, "tf32"), a @ b + c, place_d, rows // 4) if to != "s32" else np.array(
-        [[(a @ b + c)[place_d(i, lane // 4, lane % 4)] for lane in LANE] for i in range(4)]).astype("i4").view("u4")
-    np.testing.assert_array_equal(found, wanted)
+    run = Run(f"mma.sync.aligned.{opcode} {vectors[2]}, {vectors[0]}, {vectors[1]}, {vectors[2]};", **registers)
+    found = np.array([run[name.strip("% ")] for name in vectors[2][1:-1].split(", ")])
+    np.testing.assert_array_equal(found, packed(result, a @ b + c, place_d, rows // 4))
 
 
 def test_tf32_is_cut_not_rounded():
@@ -194,19 +149,6 @@ def test_cp_async_outside_of_memory(memory):
 
 
 # ------------------------------------------------------------------ wgmma
-def laid_out(matrix, span):
-    """(rows, contiguous) of 16 bits in shared memory: blocks of `span` bytes of all rows one after the other. The known patterns: the chunk of
-    16 bytes is XORed with the row mod 8 for 128 bytes, with row // 2 mod 4 for 64, with row // 4 mod 2 for 32; without a swizzle (16), atoms of
-    8 rows are dense."""
-    rows, columns = matrix.shape
-    out, wide = np.zeros(matrix.size, np.uint16), span // 2
-    for r in range(rows):
-        for c in range(columns):
-            chunk = c % wide // 8 ^ {128: r % 8, 64: r // 2 % 4, 32: r // 4 % 2, 16: 0}[span]
-            out[c // wide * rows * wide + r * wide + chunk * 8 + c % 8] = matrix[r, c]
-    return out.view(np.uint8)
-
-
 def descriptor(start, leading, stride, span):
     code = {16: 0, 128: 1, 64: 2, 32: 3}[span]
     return (SHARED_BASE + start) >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | code << 62
@@ -226,6 +168,7 @@ def described(matrix, span, turned, start):
 
 
 FENCED = "wgmma.fence.sync.aligned;\n"
+PRODUCT = "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16"
 WAITED = "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n"
 
 
@@ -234,7 +177,7 @@ def accumulators(count=16, first=0):
 
 
 def sums(run, count=16):
-    """(64, 8 * count / 4): element i of thread 32w + 4g + t is in row 16w + g (+ 8 for every second pair), column 8 (i / 4) + 2t + i mod 2."""
+    """(64, 2 count): element i of thread 32w + 4g + t is in row 16w + g (+ 8 for every second pair), column 8 (i // 4) + 2t + i mod 2."""
     out = np.zeros((64, 2 * count), np.float32)
     for thread in range(128):
         w, g, t = thread // 32, thread % 32 // 4, thread % 4
@@ -243,7 +186,8 @@ def sums(run, count=16):
     return out
 
 
-def operands(rng=np.random.default_rng(5)):
+def operands():
+    rng = np.random.default_rng(5)
     return rng.integers(-8, 9, (64, 16)), rng.integers(-8, 9, (16, 32))
 
 
@@ -259,25 +203,24 @@ def test_wgmma_from_shared_memory(span, turned):
     desc_a += 2 if wide_a.shape[1] == 64 and span == 128 and not turned[0] else 0            # 32 bytes into the rows: the second step of K
     content = np.zeros(1 << 15, np.uint8)
     content[:bytes_a.size], content[16384:16384 + bytes_b.size] = bytes_a, bytes_b
-    run = Run(FENCED + f"wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {accumulators()}, %rd0, %rd1, %p0, 1, -1, {turned[0]}, {turned[1]};\n"
-              + WAITED, 128, content=content, rd0=desc_a, rd1=desc_b, p0=True, **{f"r{i}": np.float32(1).view("u4") for i in range(16)})
+    run = Run(f"{FENCED}{PRODUCT} {accumulators()}, %rd0, %rd1, %p0, 1, -1, {turned[0]}, {turned[1]};\n{WAITED}", 128, content=content,
+              rd0=desc_a, rd1=desc_b, p0=True, **{f"r{i}": np.float32(1).view("u4") for i in range(16)})
     np.testing.assert_array_equal(sums(run), 1 - a @ b)
 
 
 BETWEEN = {   # what stands between the product and its wait, and the sentence it gets
-    "add.f32 %r0, %r0, %r1;": None,
     "mov.b32 %r40, 0;": "a register that a product reads",
     "st.shared.b32 [%r50], %r51;": "shared memory that a product reads",
     "mov.b32 %r3, 0;": "an accumulator is written",
 }
 
 
-def from_registers(between="", before="", wait=WAITED):
+def from_registers(between="", before=""):
     a, b = operands()
     bytes_b, desc_b = described(b.T, 32, 0, 0)
     registers = {f"r{40 + i}": np.concatenate([packed("bf16", a[16 * w:16 * w + 16], a_16bit, 8)[i] for w in range(4)]) for i in range(4)}
-    run = Run(FENCED + before + f"wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {accumulators()}, {accumulators(4, 40)}, %rd1, 0, 1, 1, 0;\n"
-              + between + wait, 128, content=bytes_b, rd1=desc_b, r50=SHARED_BASE, r51=0, **registers)
+    run = Run(f"{FENCED}{before}{PRODUCT} {accumulators()}, {accumulators(4, 40)}, %rd1, 0, 1, 1, 0;\n{between}{WAITED}", 128,
+              content=bytes_b, rd1=desc_b, r50=SHARED_BASE, r51=0, **registers)
     return run, a @ b
 
 
@@ -291,7 +234,7 @@ def test_results_come_at_the_wait():
     assert np.isnan(run["r60"].view("f4")).all() and np.isfinite(run["r5"].view("f4")).all()
 
 
-@pytest.mark.parametrize("between, sentence", [item for item in BETWEEN.items() if item[1]])
+@pytest.mark.parametrize("between, sentence", BETWEEN.items())
 def test_operands_stay_until_the_wait(between, sentence):
     with pytest.raises(Fault, match=sentence):
         from_registers(between + "\n")
@@ -311,7 +254,7 @@ def test_what_threads_write_needs_a_fence(fence, ok):
     bytes_b, desc_b = described(b.T, 32, 0, 0)
     store = "st.shared.b32 [%r50], %r51;\n"                     # every thread a word of B, 8 · 64 bytes of it
     body = store + fence + "bar.sync 0;\n" + FENCED
-    body += f"wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {accumulators()}, {accumulators(4, 40)}, %rd1, 0, 1, 1, 0;\n" + WAITED
+    body += f"{PRODUCT} {accumulators()}, {accumulators(4, 40)}, %rd1, 0, 1, 1, 0;\n" + WAITED
     thread = np.arange(128)
 
     def run():
@@ -322,98 +265,3 @@ def test_what_threads_write_needs_a_fence(fence, ok):
     else:
         with pytest.raises(Fault, match="no fence.proxy.async followed"):
             run()
-
-
-# ------------------------------------------------------------------ mbarriers and TMA
-INIT = "@%p0 mbarrier.init.shared::cta.b64 [%r0], 1;\nfence.proxy.async.shared::cta;\nbar.sync 0;\n"
-WAIT = "$wait:\nmbarrier.try_wait.parity.shared.b64 %p1, [%r0], %r1;\n@!%p1 bra.uni $wait;\n"
-
-
-def tensor(memory, rows=5, columns=40, box=(32, 8), swizzle=2, kind=9):
-    """(map, its contents) of a matrix of 16 bits; its rows are padded to 48 elements."""
-    address = memory.alloc(rows * 96)
-    data = memory.host(address, rows * 96).view("u2").reshape(rows, 48)
-    data[:] = np.arange(data.size).reshape(data.shape) + 1
-    return TensorMap(2, kind, swizzle, address, (columns, rows), (96,), box), data
-
-
-@pytest.mark.parametrize("corner", [(0, 0), (16, 3), (-8, -2), (100, 100)])
-@pytest.mark.parametrize("box, swizzle, span", [((64, 8), 3, 128), ((32, 8), 2, 64), ((16, 8), 1, 32), ((24, 8), 0, None)])
-def test_tma_loads_a_tile(memory, corner, box, swizzle, span):
-    mapped, data = tensor(memory, box=box, swizzle=swizzle)
-    body = INIT + f"@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r0], {mapped.box_bytes};\n" \
-        "@%p0 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd0, {%r3, %r4}], [%r0];\n" + WAIT
-    run = Run(body, memory=memory, parameter=mapped.pack(), p0=LANE == 0, r0=SHARED_BASE + 8192, r1=0, r2=SHARED_BASE, r3=corner[0], r4=corner[1],
-              rd0=0)
-    wide = np.zeros((400, 400), np.uint16)                      # the tensor in a sea of zeros
-    wide[100:105, 100:140] = data[:, :40]
-    expected = wide[100 + corner[1]:108 + corner[1], 100 + corner[0]:100 + corner[0] + box[0]]
-    expected = laid_out(expected, span) if span else np.ascontiguousarray(expected).view(np.uint8).reshape(-1)
-    np.testing.assert_array_equal(run.shared[:mapped.box_bytes], expected)
-
-
-def test_a_load_that_nobody_waits_for_is_a_fault(memory):
-    mapped, _ = tensor(memory)
-    body = INIT + "@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r0], 512;\n" \
-        "@%p0 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd0, {%r3, %r4}], [%r0];\n"
-    with pytest.raises(Fault, match="ends while loads"):
-        Run(body, memory=memory, parameter=mapped.pack(), p0=LANE == 0, r0=SHARED_BASE + 8192, r2=SHARED_BASE, r3=0, r4=0, rd0=0)
-
-
-STORE = "@%p0 cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd0, {%r3, %r4}], [%r2];\ncp.async.bulk.commit_group;\n"
-FILL = "st.shared.b32 [%r5], %r6;\nfence.proxy.async.shared::cta;\nbar.sync 0;\n"
-READ = "cp.async.bulk.wait_group.read 0;\n"
-
-
-def stored(memory, body, **registers):
-    mapped, data = tensor(memory, box=(8, 8), swizzle=0)
-    data[:] = 0
-    Run(body, memory=memory, parameter=mapped.pack(), p0=LANE == 0, r2=SHARED_BASE, r5=SHARED_BASE + 4 * LANE, r6=0x10001 * (LANE + 1), rd0=0,
-        **registers)
-    return data
-
-
-def test_tma_stores_a_tile_and_leaves_out_what_is_outside(memory):
-    data = stored(memory, FILL + STORE + READ, r3=36, r4=2)
-    expected = np.zeros((5, 48), int)
-    expected[2:5, 36:40] = np.repeat(np.arange(1, 33), 2).reshape(8, 8)[:3, :4]
-    np.testing.assert_array_equal(data, expected)
-
-
-@pytest.mark.parametrize("body, sentence", [
-    (FILL + STORE, "before its stores by TMA have read"), (FILL + STORE + "st.shared.b32 [%r5], 0;\n" + READ, "overwritten before its store"),
-    (FILL.replace("fence.proxy.async.shared::cta;\n", "") + STORE + READ, "no fence.proxy.async followed")])
-def test_stores_that_race(memory, body, sentence):
-    with pytest.raises(Fault, match=sentence):
-        stored(memory, body, r3=0, r4=0)
-
-
-def test_mbarrier_phases():
-    """Parity 1 passes at once, parity 0 after as many arrivals as were asked for; the first warp waits for the second."""
-    body = "@%p0 mbarrier.init.shared::cta.b64 [%r0], 2;\nbar.sync 0;\nmbarrier.try_wait.parity.shared.b64 %p1, [%r0], 1;\nbar.sync 0;\n" \
-        "selp.b32 %r2, 1, 0, %p1;\n@%p2 bra $wait;\n@%p3 mbarrier.arrive.shared::cta.b64 _, [%r0];\n@%p3 mbarrier.arrive.shared::cta.b64 _, [%r0];\nbra $end;\n" + WAIT + "$end:\n"
-    thread = np.arange(64)
-    run = Run(body, 64, p0=thread == 0, p2=thread < 32, p3=thread == 32, r0=SHARED_BASE, r1=0)
-    assert (run["r2"] == 1).all()
-
-
-@pytest.mark.parametrize("body, sentence", [
-    (INIT + WAIT, "never happens"), ("mbarrier.try_wait.parity.shared.b64 %p1, [%r0], 0;", "no mbarrier at byte 0"),
-    (INIT + "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r0], 2;", "more arrivals"), (INIT + INIT, "already"),
-    (INIT + "st.shared.b32 [%r0], %r1;\n" + WAIT, "overwritten")])
-def test_misused_mbarriers(body, sentence):
-    with pytest.raises(Fault, match=sentence):
-        Run(body, p0=LANE == 0, r0=SHARED_BASE, r1=0)
-
-
-def test_registers_of_warps_are_one_pool():
-    """Two warp groups of 128 threads with 128 registers: one may have 232 when the other has 24, and waits for ever otherwise."""
-    lower, first = "@%p0 bra $other;\nsetmaxnreg.inc.sync.aligned.u32 232;\nret;\n$other:\n", np.arange(256) >= 128
-    Run(lower + "setmaxnreg.dec.sync.aligned.u32 24;", 256, p0=first)
-    with pytest.raises(Fault, match="never happens"):
-        Run(lower + "setmaxnreg.dec.sync.aligned.u32 120;", 256, p0=first)
-    
-
-def test_one_lane_is_elected():
-    run = Run("elect.sync %r0|%p0, -1;\nselp.b32 %r1, 1, 0, %p0;")
-    assert (run["r0"] == 0).all() and (run["r1"] == (LANE == 0)).all()

@@ -60,14 +60,14 @@ def init(machine, ins):
     counts = machine.spread(machine.read(ins.operands[1], U32))
     for lane in machine.active().tolist():
         place, count = place_of(machine, ins.operands[0], lane), int(counts[lane])
-        before = barriers_of(machine).get(place)                # Triton leaves barriers behind that it has no use for; nobody may use this one
+        before = barriers_of(machine).get(place)                # Triton leaves barriers behind that nobody uses, and others on top of them
         if before is not None and (before.phase or before.expected or before.missing != before.count):
             raise machine.fault(f"there is an mbarrier in use at byte {place[1]} already", lane)
         if not 0 < count <= _MOST:
             raise machine.fault(f"an mbarrier for {count} arrivals", lane)
         token = np.uint64(0x6D62617272696572 + place[1])
         barriers_of(machine)[place] = Barrier(count, count, token)
-        machine.store_shared(machine.address(ins.operands[0])[lane:lane + 1], np.array([token]), np.array([lane]))
+        machine.shared[place[0], place[1]:place[1] + 8].view("u8")[0] = token        # TMA meets barriers without a fence
 
 
 @instruction("mbarrier.inval.shared::cta.b64", "mbarrier.inval.shared.b64")
