@@ -2,6 +2,7 @@
 
 All of the suite runs there with `TRITORCH_PTX=90 python -m pytest -m gpu`; here is a part that takes seconds.
 """
+import dataclasses
 import os
 
 import numpy as np
@@ -79,3 +80,19 @@ def test_a_wrong_promise_of_alignment_is_seen(gpu):
     start = next(reversed(driver.functions.values()))
     with pytest.raises(Fault, match="misaligned address .* of 16 bytes"):
         start(1, 1, 1, 0, [x.data_ptr(), x.data_ptr() + 4, 960])
+
+
+def test_a_barrier_taken_out_of_a_compiled_kernel_is_noticed(gpu):
+    x = torch.randn(3, 4000, device="cuda")
+    with torch.no_grad():
+        want = torch.softmax(x, -1)
+        kernel = [loaded for loaded in gpu.objects.values() if getattr(loaded, "program", None)][-1]
+        code = kernel.program.code
+        barriers = [i for i, ins in enumerate(code) if ins.opcode == "bar.sync"]
+        assert kernel.program.name == "softmax_kernel" and len(barriers) > 3
+        noticed = []
+        for i in barriers:
+            whole, code[i] = code[i], dataclasses.replace(code[i], opcode="fence", text="")
+            noticed.append(any(not (torch.softmax(x, -1) == want).all().item() for _ in range(8)))
+            code[i] = whole
+    assert all(noticed[1:])                                     # the first one parts rounds of a loop that here has one
