@@ -14,6 +14,27 @@ from triton_kernels.rows import online, online_rows
 
 
 @triton.jit
+def read_row(x_row, w_ptr, N, SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr):
+    """The largest logit, the logarithm of the sum of exponentials relative to it, and with SMOOTH Σ w_c · x_c and Σ w_c."""
+    lane = tl.arange(0, BLOCK_N)[None, :]
+    top = tl.full((1, LANES), float("-inf"), ACC)
+    total = tl.zeros((1, LANES), ACC)
+    dot = tl.zeros((1, BLOCK_N if SMOOTH else 1), ACC)
+    weights = tl.zeros((1, BLOCK_N if SMOOTH else 1), ACC)
+    for j in range(0, N, BLOCK_N):
+        n = j + lane
+        x = tl.load(x_row + n, mask=n < N, other=float("-inf")).to(ACC)
+        top, total = online(top, total, x, LANES, VEC)
+        if SMOOTH:
+            w = class_weight(w_ptr, n, N, ACC)
+            weights += w
+            dot += tl.where(n < N, w * x, 0)
+    tops, totals = online_rows(top, total)
+    top, total = tl.max(tops, 0), tl.sum(totals, 0)                      # of the one row
+    return top, tl.where(total == 0, 0, tl.log(total)), tl.sum(dot), tl.sum(weights)
+
+
+@triton.jit
 def loss_and_gradient_kernel(
     loss_ptr, weight_ptr, gx_ptr, x_ptr, target_ptr, w_ptr, sum_w_ptr, stride_gxm, stride_xm, stride_target, N, ignore_index, smoothing,
     SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr,
@@ -27,34 +48,18 @@ def loss_and_gradient_kernel(
     x_row, gx_row = x_ptr + m * stride_xm, gx_ptr + m * stride_gxm
     picked = tl.load(x_row + target, mask=counts, other=0).to(ACC)        # before the gradient is there: the sums between are barriers
     hit = tl.where(counts, class_weight(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
-    lane = tl.arange(0, BLOCK_N)[None, :]
-    top = tl.full((1, LANES), float("-inf"), ACC)
-    total = tl.zeros((1, LANES), ACC)
-    if SMOOTH:
-        dot = tl.zeros((1, BLOCK_N), ACC)
-        weights = tl.zeros((1, BLOCK_N), ACC)
-    for j in range(0, N, BLOCK_N):
-        n = j + lane
-        x = tl.load(x_row + n, mask=n < N, other=float("-inf")).to(ACC)
-        top, total = online(top, total, x, LANES, VEC)
-        if SMOOTH:
-            w = class_weight(w_ptr, n, N, ACC)
-            weights += w
-            dot += tl.where(n < N, w * x, 0)
-    tops, totals = online_rows(top, total)
-    top, total = tl.max(tops, 0), tl.sum(totals, 0)                      # of the one row
-    log_total = tl.where(total == 0, 0, tl.log(total))
+    top, log_total, dot, weights = read_row(x_row, w_ptr, N, SMOOTH, ACC, BLOCK_N, LANES, VEC)
     loss = hit * (log_total + (top - picked))                             # in this order large logits cancel exactly
     tl.store(weight_ptr + m, hit)
     mass = hit
     if SMOOTH:
-        loss = (1 - smoothing) * loss + smoothing / N * (tl.sum(weights) * (top + log_total) - tl.sum(dot))
+        loss = (1 - smoothing) * loss + smoothing / N * (weights * (top + log_total) - dot)
         hit = (1 - smoothing) * hit
         mass = hit + (smoothing / N * tl.load(sum_w_ptr).to(ACC) if sum_w_ptr is not None else smoothing)
     tl.store(loss_ptr + m, tl.where(counts, loss, 0))
     lse = top + log_total
     for j in range(0, N, BLOCK_N):
-        n = j + lane
+        n = j + tl.arange(0, BLOCK_N)[None, :]
         x = tl.load(x_row + n, mask=n < N, other=0).to(ACC)
         gx = tl.exp(x - lse) * mass - tl.where(n == target, hit, 0)
         if SMOOTH:

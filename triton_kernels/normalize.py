@@ -11,7 +11,8 @@ Programs take every num_programs-th block of rows.
 import triton
 import triton.language as tl
 
-from triton_kernels.reduce import affine_combine, offsets
+from triton_kernels.monoids import affine_combine
+from triton_kernels.reduce import offsets
 from triton_kernels.rows import again, store_line
 
 
@@ -30,52 +31,13 @@ def parameter(w_ptr, m, start, inside, N, groups, inner, SHARED: tl.constexpr, B
 
 
 @triton.jit
-def norm_kernel(
-    out_ptr, mean_ptr, rstd_ptr, x_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner, eps,
-    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
-    LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
-):
-    """Normalize rows and keep their statistics."""
-    RANK: tl.constexpr = len(shape_m)
-    lane = tl.arange(0, BLOCK_N)[None, :]
-    for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
-        m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
-        inside = m < M
-        out_rows = out_ptr + offsets(m, shape_m, stride_m)
-        x_rows = x_ptr + offsets(m, shape_m, stride_m, 3 * RANK)
-        mean = tl.zeros((BLOCK_M, 1), ACC)
-        if LOOP:
-            mean, rstd = row_moments(x_rows, shape_n, stride_n, inside, N, eps, CENTER, ACC, BLOCK_M, BLOCK_N, STAGES)
-            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-                n = j + lane
-                valid = inside & (n < N)
-                x = tl.load(x_rows + offsets(n, shape_n, stride_n, len(shape_n)), mask=valid, other=0, eviction_policy="evict_first")
-                y = (x.to(ACC) - mean) * rstd
-                if w_ptr is not None:
-                    y *= parameter(w_ptr, m, j, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
-                if b_ptr is not None:
-                    y += parameter(b_ptr, m, j, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
-                tl.store(out_rows + offsets(n, shape_n, stride_n), y, mask=valid)
-        else:
-            valid = inside & (lane < N)
-            x = tl.load(x_rows + offsets(lane, shape_n, stride_n, len(shape_n)), mask=valid, other=0)
-            if CENTER:
-                mean = tl.sum(x.to(ACC), 1, keep_dims=True) / N
-                y = again(x, ACC) - mean
-                square = tl.where(valid, y * y, 0)
-            else:
-                y = again(x, ACC)
-                square = x.to(ACC) * x.to(ACC)
-            rstd = 1 / tl.sqrt(tl.sum(square, 1, keep_dims=True) / N + eps)
-            y *= rstd
-            if w_ptr is not None:                                        # not before: it would take registers, and is in the cache
-                y *= parameter(w_ptr, m, 0, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
-            if b_ptr is not None:
-                y += parameter(b_ptr, m, 0, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
-            tl.store(out_rows + offsets(lane, shape_n, stride_n), y, mask=valid)
-        if CENTER:
-            tl.store(mean_ptr + offsets(m, shape_m, stride_m, RANK), mean, mask=inside)
-        tl.store(rstd_ptr + offsets(m, shape_m, stride_m, 2 * RANK), rstd, mask=inside)
+def scaled(y, w_ptr, b_ptr, m, start, inside, N, groups, inner, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr):
+    """y · w + b, each if there is one. They come last: before, they would take registers, and they are in the cache."""
+    if w_ptr is not None:
+        y *= parameter(w_ptr, m, start, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
+    if b_ptr is not None:
+        y += parameter(b_ptr, m, start, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
+    return y
 
 
 @triton.jit
@@ -109,6 +71,48 @@ def row_moments(
 
 
 @triton.jit
+def norm_kernel(
+    out_ptr, mean_ptr, rstd_ptr, x_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner, eps,
+    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
+    LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+):
+    """Normalize rows and keep their statistics."""
+    RANK: tl.constexpr = len(shape_m)
+    lane = tl.arange(0, BLOCK_N)[None, :]
+    for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
+        m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+        inside = m < M
+        out_rows = out_ptr + offsets(m, shape_m, stride_m)
+        x_rows = x_ptr + offsets(m, shape_m, stride_m, 3 * RANK)
+        mean = tl.zeros((BLOCK_M, 1), ACC)
+        if LOOP:
+            mean, rstd = row_moments(x_rows, shape_n, stride_n, inside, N, eps, CENTER, ACC, BLOCK_M, BLOCK_N, STAGES)
+            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+                n = j + lane
+                valid = inside & (n < N)
+                x = tl.load(x_rows + offsets(n, shape_n, stride_n, len(shape_n)), mask=valid, other=0, eviction_policy="evict_first")
+                y = scaled((x.to(ACC) - mean) * rstd, w_ptr, b_ptr, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
+                tl.store(out_rows + offsets(n, shape_n, stride_n), y, mask=valid)
+        else:
+            valid = inside & (lane < N)
+            x = tl.load(x_rows + offsets(lane, shape_n, stride_n, len(shape_n)), mask=valid, other=0)
+            if CENTER:
+                mean = tl.sum(x.to(ACC), 1, keep_dims=True) / N
+                y = again(x, ACC) - mean
+                square = tl.where(valid, y * y, 0)
+            else:
+                y = again(x, ACC)
+                square = x.to(ACC) * x.to(ACC)
+            rstd = 1 / tl.sqrt(tl.sum(square, 1, keep_dims=True) / N + eps)
+            y = scaled(y * rstd, w_ptr, b_ptr, m, 0, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
+            tl.store(out_rows + offsets(lane, shape_n, stride_n), y, mask=valid)
+        if CENTER:
+            tl.store(mean_ptr + offsets(m, shape_m, stride_m, RANK), mean, mask=inside)
+        tl.store(rstd_ptr + offsets(m, shape_m, stride_m, 2 * RANK), rstd, mask=inside)
+
+
+# ------------------------------------------------------------------ gradients
+@triton.jit
 def norm_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, EVICT: tl.constexpr):
     """Tiles of g and x; both are 0 outside. Operands are gx, g, x, then mean and rstd, which have rows only."""
     RANK_M: tl.constexpr = len(shape_m)
@@ -127,6 +131,52 @@ def norm_slope(gw, x, rstd, shift, slope, CENTER: tl.constexpr):
 
 
 @triton.jit
+def norm_backward_long(
+    g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
+    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):
+    """Gradient of rows that are read twice."""
+    lane = tl.arange(0, BLOCK_N)[None, :]
+    sum_g = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+        g, x = norm_tiles(g_ptr, x_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last")
+        g = scaled(g.to(ACC), w_ptr, None, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
+        sum_g += g
+        sum_gx += g * ((x.to(ACC) - mean) * rstd)
+    shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
+    for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+        n = j + lane
+        g, x = norm_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first")
+        g = scaled(g.to(ACC), w_ptr, None, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
+        gx = norm_slope(g, (x.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
+        tl.store(gx_rows + offsets(n, shape_n, stride_n), gx, mask=inside & (n < N))
+
+
+@triton.jit
+def norm_backward_short(
+    g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
+    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """Gradient of rows that fit in registers; returns what they add to gw and gb."""
+    lane = tl.arange(0, BLOCK_N)[None, :]
+    g, x = norm_tiles(g_ptr, x_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "")
+    first_g, second_g = g.to(ACC), again(g, ACC)
+    first_x, second_x = (x.to(ACC) - mean) * rstd, (again(x, ACC) - mean) * rstd
+    first, second = first_g, second_g
+    if w_ptr is not None:
+        w = parameter(w_ptr, m, 0, inside, N, groups, inner, SHARED, BLOCK_N)
+        first, second = first * w.to(ACC), second * again(w, ACC)
+    if CENTER:
+        shift, slope = tl.reduce((first, first * first_x), 1, affine_combine, keep_dims=True)
+    else:
+        shift, slope = mean, tl.sum(first * first_x, 1, keep_dims=True)
+    gx = norm_slope(second, second_x, rstd, shift / N, slope / N, CENTER)
+    tl.store(gx_rows + offsets(lane, shape_n, stride_n), gx, mask=inside & (lane < N))
+    return second_g * second_x, second_g
+
+
+@triton.jit
 def norm_backward_kernel(
     gx_ptr, gw_ptr, gb_ptr, g_ptr, x_ptr, mean_ptr, rstd_ptr, w_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner,
     CENTER: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr,
@@ -134,7 +184,6 @@ def norm_backward_kernel(
 ):
     """Gradient of rows; with PARTIAL every program also adds up gw and gb of all its rows, one line of (programs, N) each."""
     RANK: tl.constexpr = len(shape_m)
-    lane = tl.arange(0, BLOCK_N)[None, :]
     if PARTIAL:
         gw_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
         gb_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
@@ -145,46 +194,17 @@ def norm_backward_kernel(
         if CENTER:
             mean = tl.load(mean_ptr + offsets(m, shape_m, stride_m, 3 * RANK), mask=m < M, other=0).to(ACC)[:, None]
         m = m[:, None]
-        inside = m < M
         gx_rows = gx_ptr + offsets(m, shape_m, stride_m)
         if LOOP:
-            sum_g = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-            sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-                n = j + lane
-                g, x = norm_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last")
-                g = g.to(ACC)
-                if w_ptr is not None:
-                    g *= parameter(w_ptr, m, j, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
-                sum_g += g
-                sum_gx += g * ((x.to(ACC) - mean) * rstd)
-            shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
-            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-                n = j + lane
-                g, x = norm_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first")
-                g = g.to(ACC)
-                if w_ptr is not None:
-                    g *= parameter(w_ptr, m, j, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
-                gx = norm_slope(g, (x.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
-                tl.store(gx_rows + offsets(n, shape_n, stride_n), gx, mask=inside & (n < N))
+            norm_backward_long(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
+                               CENTER, SHARED, ACC, BLOCK_M, BLOCK_N, STAGES)
         else:
-            g, x = norm_tiles(g_ptr, x_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "")
-            first_g, second_g = g.to(ACC), again(g, ACC)
-            first_x, second_x = (x.to(ACC) - mean) * rstd, (again(x, ACC) - mean) * rstd
-            first, second = first_g, second_g
-            if w_ptr is not None:
-                w = parameter(w_ptr, m, 0, inside, N, groups, inner, SHARED, BLOCK_N)
-                first, second = first * w.to(ACC), second * again(w, ACC)
-            if CENTER:
-                shift, slope = tl.reduce((first, first * first_x), 1, affine_combine, keep_dims=True)
-            else:
-                shift, slope = mean, tl.sum(first * first_x, 1, keep_dims=True)
-            gx = norm_slope(second, second_x, rstd, shift / N, slope / N, CENTER)
-            tl.store(gx_rows + offsets(lane, shape_n, stride_n), gx, mask=inside & (lane < N))
+            gw, gb = norm_backward_short(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N,
+                                         groups, inner, CENTER, SHARED, ACC, BLOCK_N)
             if PARTIAL:
-                gw_sum += second_g * second_x
+                gw_sum += gw
                 if CENTER:
-                    gb_sum += second_g
+                    gb_sum += gb
     if PARTIAL:
         store_line(gw_ptr + tl.program_id(0) * N, gw_sum, N, VEC)
         if CENTER:

@@ -10,9 +10,10 @@ The norm is that of s as it is stored, rounded to its dtype. Element i keeps by 
 import triton
 import triton.language as tl
 
+from triton_kernels.monoids import affine_combine
 from triton_kernels.normalize import norm_slope
 from triton_kernels.random import in_order, philox_words
-from triton_kernels.reduce import affine_combine, offsets
+from triton_kernels.reduce import offsets
 from triton_kernels.rows import again, store_line
 
 

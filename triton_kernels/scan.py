@@ -1,6 +1,6 @@
 """Scans along one dim of any strided tensor: running sums, products, extremes, log-sum-exps and linear recurrences.
 
-A scan runs a monoid (see `triton_kernels/reduce.py`) tile by tile and carries the last state on. Few long rows are cut into
+A scan runs a monoid (see `triton_kernels/monoids.py`) tile by tile and carries the last state on. Few long rows are cut into
 chunks: `scan_kernel` with TOTALS stores the state of every chunk, `prefix_kernel` scans those, and `scan_kernel` with PREFIX
 starts every chunk from what came before it.
 """
@@ -8,7 +8,45 @@ starts every chunk from what came before it.
 import triton
 import triton.language as tl
 
-from triton_kernels.reduce import logsumexp_combine, offsets, prod_combine, sum_combine
+from triton_kernels.monoids import logsumexp_combine, prod_combine, sum_combine
+from triton_kernels.reduce import offsets
+
+
+@triton.jit
+def nothing(x_ptrs, m, lane, LIFT: tl.constexpr, IDENTITY: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The identity of every row."""
+    zeros = ()
+    for _ in tl.static_range(len(x_ptrs)):
+        zeros = zeros + (tl.zeros((BLOCK_M, 1), ACC),)
+    return LIFT(*zeros, m.to(lane.dtype) * 0, m < 0, IDENTITY)
+
+
+@triton.jit
+def before(prefix_ptrs, identity, m, inside, M, piece):
+    """The states of the columns in front of a chunk; the first has none."""
+    found = ()
+    for k in tl.static_range(len(prefix_ptrs)):
+        value = tl.load(prefix_ptrs[k] + (piece - 1) * M + m, mask=inside & (piece > 0), other=0)
+        found = found + (tl.where(piece > 0, value, identity[k]),)
+    return found
+
+
+@triton.jit
+def load_columns(x_ptrs, m, at, valid, shape_m, stride_m, stride_n, OUTS: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr):
+    """A tile of every input, whose strides follow those of OUTS results."""
+    x = ()
+    for k in tl.static_range(len(x_ptrs)):
+        ptrs = x_ptrs[k] + offsets(m, shape_m, stride_m, (OUTS + k) * len(shape_m)) + at.to(tl.int64) * stride_n[OUTS + k]
+        x = x + (tl.load(ptrs, mask=None if EVEN else valid, other=None if EVEN else 0).to(ACC),)
+    return x
+
+
+@triton.jit
+def last_column(state, lane, BLOCK_N: tl.constexpr):
+    last = ()
+    for k in tl.static_range(len(state)):
+        last = last + (tl.sum(tl.where(lane == BLOCK_N - 1, state[k], 0), 1, keep_dims=True).to(state[k].dtype),)
+    return last
 
 
 @triton.jit
@@ -24,25 +62,15 @@ def scan_kernel(
     columns fill all tiles. LOOP: a chunk is more than one.
     """
     OUTS: tl.constexpr = len(stride_n) - len(x_ptrs)
-    RANK: tl.constexpr = len(shape_m)
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     inside = m < M
     piece, lane = tl.program_id(1), tl.arange(0, BLOCK_N)[None, :]
     if WIDE:
         piece, lane = piece.to(tl.int64), lane.to(tl.int64)
     stop = tl.minimum((piece + 1) * chunk, N)
-
-    nothing = ()
-    for _ in tl.static_range(len(x_ptrs)):
-        nothing = nothing + (tl.zeros((BLOCK_M, 1), ACC),)
-    carry = LIFT(*nothing, m.to(lane.dtype) * 0, m < 0, IDENTITY)
+    carry = nothing(x_ptrs, m, lane, LIFT, IDENTITY, ACC, BLOCK_M)
     if PREFIX:
-        before = ()
-        for k in tl.static_range(len(prefix_ptrs)):
-            value = tl.load(prefix_ptrs[k] + (piece - 1) * M + m, mask=inside & (piece > 0), other=0)
-            before = before + (tl.where(piece > 0, value, carry[k]),)
-        carry = before
-
+        carry = before(prefix_ptrs, carry, m, inside, M, piece)
     valid = tl.full((BLOCK_M, BLOCK_N), True, tl.int1)
     for j in range(piece * chunk, stop if LOOP else piece * chunk + 1, BLOCK_N):
         n = j + lane
@@ -51,23 +79,16 @@ def scan_kernel(
         at = n
         if REVERSE:
             at = N - 1 - n
-        x = ()
-        for k in tl.static_range(len(x_ptrs)):
-            ptrs = x_ptrs[k] + offsets(m, shape_m, stride_m, (OUTS + k) * RANK) + at.to(tl.int64) * stride_n[OUTS + k]
-            x = x + (tl.load(ptrs, mask=None if EVEN else valid, other=None if EVEN else 0).to(ACC),)
-        state = SCAN(LIFT(*x, n, valid, IDENTITY))
+        state = SCAN(LIFT(*load_columns(x_ptrs, m, at, valid, shape_m, stride_m, stride_n, OUTS, EVEN, ACC), n, valid, IDENTITY))
         if LOOP or PREFIX:
             state = COMBINE(*carry, *state)
         if not TOTALS:
             results = FINISH(*state)
             for k in tl.static_range(OUTS):
-                ptrs = out_ptrs[k] + offsets(m, shape_m, stride_m, k * RANK) + at.to(tl.int64) * stride_n[k]
+                ptrs = out_ptrs[k] + offsets(m, shape_m, stride_m, k * len(shape_m)) + at.to(tl.int64) * stride_n[k]
                 tl.store(ptrs, results[k], mask=None if EVEN else valid)
         if LOOP or TOTALS:
-            last = ()
-            for k in tl.static_range(len(state)):
-                last = last + (tl.sum(tl.where(lane == BLOCK_N - 1, state[k], 0), 1, keep_dims=True).to(state[k].dtype),)
-            carry = last
+            carry = last_column(state, lane, BLOCK_N)
     if TOTALS:
         for k in tl.static_range(len(out_ptrs)):
             tl.store(out_ptrs[k] + piece * M + m, carry[k], mask=inside)

@@ -1,4 +1,4 @@
-"""Reductions on the GPU: a monoid (`triton_kernels/reduce.py`) run over the rows of any layout."""
+"""Reductions on the GPU: a monoid (`triton_kernels/monoids.py`) run over the rows of any layout."""
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from tritorch.ops.tiling import even_parts
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty
 
-K = kernels("reduce")
+K, FUNCTIONS = kernels("reduce"), kernels("monoids")
 INNERMOST = 16                                                           # elements from which on the last of several dims has its own tiles
 STEPS = {"argmax", "argmin", "moments"}                                  # monoids that take one more element in a cheaper way
 
@@ -33,8 +33,8 @@ class Monoid(NamedTuple):
 def functions(monoid):
     """The device functions of a monoid as launch keywords: those of the first stage alone, those of both."""
     step = monoid.combine + ("_step" if monoid.combine in STEPS else "_combine")
-    return {"LIFT": getattr(K, monoid.lift + "_lift"), "STEP": getattr(K, step)}, \
-        {"FOLD": getattr(K, monoid.combine + "_fold"), "FINISH": getattr(K, monoid.finish + "_finish")}
+    return {"LIFT": getattr(FUNCTIONS, monoid.lift + "_lift"), "STEP": getattr(FUNCTIONS, step)}, \
+        {"FOLD": getattr(FUNCTIONS, monoid.combine + "_fold"), "FINISH": getattr(FUNCTIONS, monoid.finish + "_finish")}
 
 
 @remember

@@ -1,0 +1,277 @@
+"""What reductions and scans compute: monoids, as functions on states, which are tuples of one to three values.
+
+    LIFT(x, index, valid, param, IDENTITY)  the state of one element; the identity where `valid` is false
+    COMBINE(*left, *right)                  two neighbouring states as one; associative
+    STEP(*state, *later)                    the same for the state of one element behind all others: COMBINE, or what is cheaper
+    FOLD(state)                             a tile's columns as one: tl.reduce, which takes COMBINE by name only
+    FINISH(*state, count, param)            the results, one for each output
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+# ------------------------------------------------------------------ sums
+@triton.jit
+def sum_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, x, 0),)
+
+
+@triton.jit
+def nansum_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid & (x == x), x, 0),)
+
+
+@triton.jit
+def nonzero_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid & (x != 0), 1, 0).to(tl.int64),)
+
+
+@triton.jit
+def zeroth_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid & (x != 0), 1, 0).to(x.dtype),)
+
+
+@triton.jit
+def absolute_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, tl.abs(x), 0),)
+
+
+@triton.jit
+def square_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, x * x, 0),)
+
+
+@triton.jit
+def power_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, libdevice.pow(tl.abs(x), param + tl.zeros_like(x)), 0),)
+
+
+@triton.jit
+def sum_combine(a, b):
+    return (a + b,)
+
+
+@triton.jit
+def sum_fold(state):
+    return tl.reduce(state, 1, sum_combine)
+
+
+@triton.jit
+def prod_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, x, 1),)
+
+
+@triton.jit
+def prod_combine(a, b):
+    return (a * b,)
+
+
+@triton.jit
+def prod_fold(state):
+    return tl.reduce(state, 1, prod_combine)
+
+
+@triton.jit
+def first_finish(a, count, param):
+    return (a,)
+
+
+@triton.jit
+def both_finish(a, b, count, param):
+    return a, b
+
+
+@triton.jit
+def mean_finish(a, count, param):
+    return (a / count,)
+
+
+@triton.jit
+def root_finish(a, count, param):
+    return (tl.sqrt(a),)
+
+
+@triton.jit
+def power_finish(a, count, param):
+    return (libdevice.pow(a, 1 / param + tl.zeros_like(a)),)
+
+
+# ------------------------------------------------------------------ extremes: NaN wins, as in PyTorch
+@triton.jit
+def bounded_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, x, IDENTITY),)
+
+
+@triton.jit
+def bounded_absolute_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, tl.abs(x), IDENTITY),)
+
+
+@triton.jit
+def truth_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, (x != 0).to(tl.int32), IDENTITY),)
+
+
+@triton.jit
+def max_combine(a, b):
+    return (tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL),)
+
+
+@triton.jit
+def max_fold(state):
+    return tl.reduce(state, 1, max_combine)
+
+
+@triton.jit
+def min_combine(a, b):
+    return (tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL),)
+
+
+@triton.jit
+def min_fold(state):
+    return tl.reduce(state, 1, min_combine)
+
+
+@triton.jit
+def both_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return tl.where(valid, x, IDENTITY[0]), tl.where(valid, x, IDENTITY[1])
+
+
+@triton.jit
+def both_combine(low, high, other_low, other_high):
+    return min_combine(low, other_low)[0], max_combine(high, other_high)[0]
+
+
+@triton.jit
+def both_fold(state):
+    return tl.reduce(state, 1, both_combine)
+
+
+# ------------------------------------------------------------------ extremes with their index: the first of equals wins
+@triton.jit
+def indexed_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return tl.where(valid, x, IDENTITY), tl.where(valid, index, 0x7FFFFFFF if index.dtype == tl.int32 else 0x7FFFFFFFFFFFFFFF)
+
+
+@triton.jit
+def first_of(best, a, i):
+    """The least index of the elements that are `best`, of those that are NaN if it is."""
+    last = tl.full((1, 1), 0x7FFFFFFF if i.dtype == tl.int32 else 0x7FFFFFFFFFFFFFFF, i.dtype)
+    return tl.min(tl.where((a == best[:, None]) | (a != a), i, last), 1)
+
+
+@triton.jit
+def argmax_step(a, i, b, j):
+    later = (b > a) | ((b != b) & (a == a))
+    return tl.where(later, b, a), tl.where(later, j, i)
+
+
+@triton.jit
+def argmax_fold(state):
+    best = max_fold((state[0],))[0]
+    return best, first_of(best, state[0], state[1])
+
+
+@triton.jit
+def argmin_step(a, i, b, j):
+    later = (b < a) | ((b != b) & (a == a))
+    return tl.where(later, b, a), tl.where(later, j, i)
+
+
+@triton.jit
+def argmin_fold(state):
+    best = min_fold((state[0],))[0]
+    return best, first_of(best, state[0], state[1])
+
+
+@triton.jit
+def index_finish(a, i, count, param):
+    return (i,)
+
+
+# ------------------------------------------------------------------ variance: Welford, merged by Chan's formula
+@triton.jit
+def moments_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return tl.where(valid, x, 0), tl.zeros_like(x), tl.where(valid, 1, 0).to(x.dtype)
+
+
+@triton.jit
+def moments_combine(mean_a, square_a, n_a, mean_b, square_b, n_b):
+    n = n_a + n_b
+    delta = mean_b - mean_a
+    share = tl.where(n == 0, 0, n_b / tl.where(n == 0, 1, n))
+    return mean_a + delta * share, square_a + square_b + delta * delta * n_a * share, n
+
+
+@triton.jit
+def moments_step(mean, square, n, x, zero, one):
+    """One more element, or, where `one` is 0, none. An approximate share of the mean only moves the point that squares are taken from."""
+    total = n + one
+    delta = x - mean
+    if x.dtype == tl.float32:
+        share = libdevice.fast_dividef(one, tl.maximum(total, 1.0))
+    else:
+        share = one / tl.maximum(total, 1.0)
+    return mean + delta * share, square + delta * delta * n * share, total
+
+
+@triton.jit
+def moments_fold(state):
+    return tl.reduce(state, 1, moments_combine)
+
+
+@triton.jit
+def var_finish(mean, square, n, count, param):
+    return (square / tl.maximum(count - param, 0.0),)
+
+
+@triton.jit
+def std_finish(mean, square, n, count, param):
+    return (tl.sqrt(square / tl.maximum(count - param, 0.0)),)
+
+
+# ------------------------------------------------------------------ gradients of scale and shift: Σ g · (x - mean) · rstd and Σ g
+@triton.jit
+def affine_lift(g, x, mean, rstd, index, valid, param, IDENTITY: tl.constexpr):
+    return tl.where(valid, g * ((x - mean) * rstd), 0), tl.where(valid, g, 0)
+
+
+@triton.jit
+def scale_lift(g, x, rstd, index, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, g * (x * rstd), 0),)
+
+
+@triton.jit
+def affine_combine(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+def affine_fold(state):
+    return tl.reduce(state, 1, affine_combine)
+
+
+# ------------------------------------------------------------------ log of a sum of exponentials: (largest, sum relative to it)
+@triton.jit
+def logsumexp_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+    return tl.where(valid, x, float("-inf")), tl.where(valid, 1, 0).to(x.dtype)
+
+
+@triton.jit
+def logsumexp_combine(a, s, b, t):
+    # equal largest values, infinities too, have ratio 1: their difference may be nan
+    ratio = tl.exp(tl.where(a == b, 0.0, -tl.abs(a - b)))
+    left = (a >= b) | (a != a)
+    return tl.where(left, a, b), tl.where(left, s + t * ratio, s * ratio + t)
+
+
+@triton.jit
+def logsumexp_fold(state):
+    return tl.reduce(state, 1, logsumexp_combine)
+
+
+@triton.jit
+def logsumexp_finish(a, s, count, param):
+    return (tl.where(s == 0, a, a + tl.log(s)),)
