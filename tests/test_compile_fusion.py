@@ -31,7 +31,7 @@ def replaced(step):
 
 def test_a_transformer_changes_no_bit(cuda):
     step, compiled = train(torch.compile, cuda)
-    assert replaced(step) == {"linear + gelu": 2, "linear + gradient of gelu": 2}
+    assert replaced(step) == {"linear + gelu": 2, "linear + gradient of gelu": 2, "linear + dropout + add": 4}
     _, eager = train(lambda f: f, cuda)
     same(eager, compiled)
     step, compiled = train(lambda f: torch.compile(f, options={"fuse": False}), cuda)
@@ -68,6 +68,42 @@ def test_activations_forward_and_backward(cuda, activation, dtype):
 
     found = replaced(run(function, torch.randn(2, 4, 5, device=cuda, dtype=dtype)))
     assert sorted(found.values()) == [1, 1]
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25])
+@pytest.mark.parametrize("adds", ["before", "after", "other", "elsewhere", "not"])
+@pytest.mark.parametrize("width", [6, 7])
+def test_what_comes_behind_a_layer(cuda, p, adds, width):
+    """Dropout and a residual, unless somebody else reads what is in between, the residual has another shape or the width is odd."""
+    layer = nn.Linear(4, width).to(cuda)
+    join = {"before": lambda r, y: r + y, "after": lambda r, y: y + r, "other": lambda r, y: y + r[:1], "not": lambda r, y: y * 2}.get(adds)
+
+    def function(x, r):
+        layer.zero_grad()
+        if adds == "elsewhere":
+            y = F.dropout(layer(x), p, training=p > 0)
+            out = y + r
+            more = [y.detach()]
+        else:
+            out, more = join(r, F.dropout(layer(x), p, training=p > 0)), []
+        out.square().sum().backward()
+        return [out.detach(), layer.weight.grad, layer.bias.grad, *more]
+
+    x, r = torch.randn(2, 3, 4, device=cuda), torch.randn(2, 3, width, device=cuda)
+    step = torch.compile(function)
+    for _ in range(6):
+        torch.manual_seed(1)
+        got = [v.cpu().numpy() for v in step(x, r)]
+        torch.manual_seed(1)
+        for a, b in zip(got, function(x, r)):
+            np.testing.assert_array_equal(a, b.cpu().numpy())
+    found = {name for name in replaced(step) if name.startswith("linear")}
+    if width == 7:
+        assert not found
+    elif adds in ("before", "after"):
+        assert found == {"linear + dropout + add" if p else "linear + add"}
+    else:
+        assert found == ({"linear + dropout"} if p else set())
 
 
 @torch.no_grad()

@@ -53,8 +53,9 @@ def options(layout, shared, form, active):
                 ACTIVATION=relu if active else None, GROUP_M=2)
 
 
-def product(shape, blocks, layout=(False, False), shared=(False, False), epilogue=EPILOGUES[0], warps=4):
-    """Run the kernel and compare."""
+def product(shape, blocks, layout=(False, False), shared=(False, False), epilogue=EPILOGUES[0], warps=4, scaled=False,
+            adds=False):
+    """Run the kernel and compare. `scaled`: rows and columns have factors; `adds`: a residual comes behind."""
     (batch, M, N, K, programs), (block_m, block_n, block_k, stages, pieces, consumers) = shape, blocks
     rng, (form, active, alpha) = np.random.default_rng(1), epilogue
     a, a_desc = operand(rng, 1 if shared[0] else batch, M, K, layout[0], block_m, block_k)
@@ -62,11 +63,13 @@ def product(shape, blocks, layout=(False, False), shared=(False, False), epilogu
     c, strides = added(rng, form, batch, M, N)
     out, pre = [np.full((batch, M, N), np.nan) for _ in range(2)]
     out_desc, pre_desc = [Descriptor(x, 1, block_m, block_n // pieces) for x in (out, pre)]
-    sums = np.full(M + 1, np.nan)
+    sums, scalars = np.full(M + 1, np.nan), factors(alpha)
+    rows, columns, residual = rng.standard_normal((M, 1)), rng.standard_normal(N), rng.standard_normal((M, N))
+    scalars = (Pointer(rows), 1, Pointer(columns), 1) if scaled else scalars[0], (Pointer(residual), ) if adds else scalars[1]
     run("matmul_gluon_kernel", ["matmul", "matmul_gluon"], out_desc, pre_desc if active else None, Pointer(sums) if batch == 1 else None,
-        a_desc, b_desc, c, *strides, batch, M, N, K, *factors(alpha), **options(layout, shared, form, active), PROGRAMS=programs,
+        a_desc, b_desc, c, *strides, batch, M, N, K, *scalars, **options(layout, shared, form, active), PROGRAMS=programs,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages, PIECES=pieces, CONSUMERS=consumers, STREAM=False, num_warps=warps)
-    compare(a, b, c, alpha, active, out, pre)
+    compare(a * rows if scaled else a, b * columns if scaled else b, c, alpha, active, out - residual if adds else out, pre)
     np.testing.assert_allclose(sums, [*(a[0].sum(1) if batch == 1 else np.full(M, np.nan)), np.nan], atol=1e-9)
 
 
@@ -124,6 +127,12 @@ def test_blocks_of_k_dealt_out_evenly(shape, layout, blocks):
         np.testing.assert_allclose(sum(parts[p + t] for p in having)[:want.shape[0], :want.shape[1]], want, atol=1e-9)
         if batch == 1 and column == 0:
             np.testing.assert_allclose(sum(part_sums[p + t] for p in having)[:want.shape[0]], a[0].sum(1)[row:row + block_m], atol=1e-9)
+
+
+@pytest.mark.parametrize("blocks", SMALL)
+@pytest.mark.parametrize("scaled, adds", [(True, False), (False, True), (True, True)])
+def test_scales_and_residuals(blocks, scaled, adds):
+    product((1, 37, 53, 29, 3), blocks, epilogue=("row", False, None), scaled=scaled, adds=adds)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

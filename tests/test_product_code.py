@@ -17,6 +17,7 @@ from tritorch.ops.feed_forward import linear_activation, linear_slope  # noqa: E
 from tritorch.ops.gemm import gemm  # noqa: E402
 from tritorch.ops.grouped import grouped_mm  # noqa: E402
 from tritorch.ops.linear import linear  # noqa: E402
+from tritorch.ops.linear_residual import linear_residual  # noqa: E402
 from tritorch.precision import set_float32_matmul_precision  # noqa: E402
 
 ARCHS = (80, 90, 100)
@@ -147,6 +148,18 @@ def test_tiles_of_32_bits_before_and_after_an_activation_fit_in_shared_memory(ca
         set_float32_matmul_precision("highest")
     compiled, = compile_many([s for s in specs if s.kernel.is_gluon()], (90,), workers=1)
     assert resources(compiled)["spills"] == 0 and compiled.shared <= H200[1], compiled.shared
+
+
+@pytest.mark.parametrize("candidate", [c for c in BY_TMA if choice.leaves_room(c) and not c["STREAM"]],
+                         ids=lambda c: f"{c['kernel']}-{c['BLOCK_M']}-{c['BLOCK_N']}-{c.get('CONSUMERS', 1)}")
+def test_dropout_and_a_residual_behind_the_sums(candidate):
+    """Numbers are drawn in registers; at most 16 words of them move out of the loop's way."""
+    args = (16384, 3072), (768, 3072), (768,), (16384, 768)
+    with tuner.forcing("matmul", candidate):
+        specs = launched(lambda e: [linear_residual(*[e(*s, **BF16) for s in args], p, 7, 0) for p in (0.0, 0.1)])
+    for compiled in compile_many(specs, (90,), workers=2):
+        assert resources(compiled)["spills"] <= 64 and compiled.shared <= H200[1], resources(compiled)
+    assert len(specs) == 2
 
 
 def eight_bits(e, shapes=((4096, 4096, 4096),), fast=False):

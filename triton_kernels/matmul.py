@@ -5,12 +5,15 @@
 
 `pre` is rounded to out's type before the activation, stored or not, so that fused and separate operators give the same bits. With a SLOPE,
 the derivative of an activation, c is where it is taken: pre = SLOPE(alpha · a @ b, c). alpha is a number, None for 1, or
-(factors of rows, their stride, factors of columns, their stride), which multiply each other.
+(factors of rows, their stride, factors of columns, their stride), which multiply each other. beta is a number, None for 1, or a tuple that
+says what comes behind a layer: pre = residual + dropout(a @ b + c), rounded at every step as the separate operators do (see `behind`).
 
 Strides are free and a stride of 0 broadcasts, so transposed and expanded operands are read where they lie.
 """
 import triton
 import triton.language as tl
+
+from triton_kernels.random import long_word, philox_words
 
 OUT, A, B, C = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3), tl.constexpr(4)
 
@@ -102,9 +105,55 @@ def combined(acc, c, beta, T: tl.constexpr, SLOPE: tl.constexpr):
     c = c.to(acc.dtype)
     if SLOPE is not None:
         return SLOPE(acc.to(T).to(acc.dtype), c)
-    if beta is not None:
+    if isinstance(beta, tl.tuple):
+        pass
+    elif beta is not None:
         c = c * beta.to(acc.dtype)
     return acc + c
+
+
+@triton.jit
+def paired(x):
+    """The elements of x in even places of its last dim, and those in odd ones; this moves nothing between threads that hold neighbours."""
+    if len(x.shape) == 1:
+        return x.reshape((x.shape[0] // 2, 2)).split()
+    else:
+        return x.reshape((x.shape[0], x.shape[1] // 2, 2)).split()
+
+
+@triton.jit
+def dropped(value, i, last, ACC: tl.constexpr):
+    """value · keep / (1 - p), as its even and odd elements; i: their places, even where value's are. Element i keeps by word i of the
+    Philox stream, as in `dropout_kernel`; the other half of a counter belongs to another thread, which draws it again."""
+    AT: tl.constexpr = len(last) % 2
+    even, odd = paired(value)
+    at, _ = paired(i)
+    seed = long_word(last[AT].to(tl.int64), last[AT + 1].to(tl.int64)).to(tl.int64, bitcast=True)
+    offset = long_word(last[AT + 2].to(tl.int64), last[AT + 3].to(tl.int64)).to(tl.int64, bitcast=True)
+    if len(last) >= 8:
+        w0, w1, w2, w3 = philox_words(seed, offset, at // 4, 0, last[AT + 6])
+    else:
+        w0, w1, w2, w3 = philox_words(seed, offset, at // 4, 0, None)
+    threshold, factor, low = last[AT + 4].to(tl.int64).to(tl.uint32), last[AT + 5].to(ACC), at % 4 == 0
+    even = even.to(ACC) * tl.where(tl.where(low, w0, w2) >= threshold, factor, 0.0)
+    return even, odd.to(ACC) * tl.where(tl.where(low, w1, w3) >= threshold, factor, 0.0)
+
+
+@triton.jit
+def behind(value, last, i, inside):
+    """residual + dropout(value), each rounded to value's type; i: where value's elements are in contiguous memory. `last`, in which there
+    can be no None: the residual, unless its length is even; if it is longer than that, halves of seed and offset, threshold and factor,
+    as floats, so that no value of theirs is compiled for; if it is 8 or longer, where seed and offset are in memory, and a number."""
+    T: tl.constexpr = value.dtype
+    ACC: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
+    if len(last) > 1:
+        even, odd = dropped(value, i, last, ACC)
+        if len(last) % 2:
+            first, second = paired(tl.load(last[0] + i, mask=inside, other=0))
+            even, odd = first.to(ACC) + even.to(T).to(ACC), second.to(ACC) + odd.to(T).to(ACC)
+        return tl.join(even, odd).reshape(value.shape).to(T)
+    else:
+        return (tl.load(last[0] + i, mask=inside, other=0).to(ACC) + value.to(ACC)).to(T)
 
 
 @triton.jit
@@ -114,7 +163,11 @@ def epilogue(acc, c_ptr, offset, rm, rn, stride_cm, stride_cn, M, N, alpha, beta
     acc = scaled(acc, alpha, rm[:, None], rn[None, :], M, N)
     if c_ptr is not None:
         acc = combined(acc, load_c(c_ptr, offset, rm, rn, stride_cm, stride_cn, M, N, FORM), beta, T, SLOPE)
-    return acc.to(T)
+    value = acc.to(T)
+    if isinstance(beta, tl.tuple):
+        places = rm.to(tl.int64)[:, None] * N + rn[None, :]
+        value = behind(value, beta, places, (rm < M)[:, None] & (rn < N)[None, :])
+    return value
 
 
 @triton.jit
@@ -190,6 +243,8 @@ def split_sum_kernel(out_ptr, pre_ptr, part_ptr, c_ptr, batches, stride_om, stri
         c = tl.load(c_ptr + batch_offset(batch, batches, C) + m * stride_cm + n * stride_cn, mask=mask, other=0)
         acc = combined(acc, c, beta, TO, SLOPE)
     value = acc.to(TO)
+    if isinstance(beta, tl.tuple):
+        value = behind(value, beta, i, mask)
     offsets = batch_offset(batch, batches, OUT) + m * stride_om + n * stride_on
     if pre_ptr is not None:
         tl.store(pre_ptr + offsets, value, mask=mask)

@@ -29,7 +29,7 @@ class Match(NamedTuple):
 
 
 def matches(watch, inexact):
-    """What can be replaced in a call such as the one watched."""
+    """What can be replaced in a call such as the one watched; of patterns that meet in a call, the first of PATTERNS."""
     users, taken, found = defaultdict(list), set(), []
     for k, event in enumerate(watch.events):
         for number in set(numbers(event[1:3])):
@@ -38,8 +38,9 @@ def matches(watch, inexact):
         steps = steps_after(watch, start, users)
         if steps is not None:
             found.append(Match(CLIP, (start, *steps), ()))
-        for pattern in PATTERNS:
-            match = _match(watch, pattern, start, users) if pattern.exact or inexact else None
+    for pattern in [p for p in PATTERNS if p.exact or inexact]:
+        for start in range(len(watch.events)):
+            match = _match(watch, pattern, start, users)
             if match is not None and not taken.intersection(match.places):
                 taken.update(match.places)
                 found.append(match)

@@ -11,7 +11,9 @@ from typing import NamedTuple
 from tritorch.compiler.watch import Seen
 from tritorch.ops.feed_forward import ACTIVATIONS, linear_activation, linear_slope
 from tritorch.ops.gemm import gemm
+from tritorch.ops.linear_residual import linear_residual
 from tritorch.ops.residual_norm import residual_norm
+from tritorch.shape import contiguous_strides
 from tritorch.tensor import empty
 
 LINK = object()                                                          # stands for the result of the call before among the arguments
@@ -62,6 +64,27 @@ def _slope(name):
     return fill
 
 
+def _joins(linear, *rest):
+    """An even width, a residual like the layer's result, dropout that drops some."""
+    added = [operand for args in rest if len(args) == 3 for operand in args[:2] if operand is not LINK]
+    shape = (*linear[0].shape[:-1], linear[1].shape[0])
+    dtype, strides = linear[0].dtype, contiguous_strides(shape)
+    alike = all(type(r) is Seen and (r.shape, r.dtype, r.strides) == (shape, dtype, strides) for r in added)
+    exact = all(args[2] == 1 if len(args) == 3 else 0 < args[1] < 1 for args in rest)
+    return _rows_of_one_dtype(linear) and dtype.is_floating_point and shape[-1] % 2 == 0 and alike and exact
+
+
+def _join(linear, *rest):
+    """Calls of `random_dropout` have five arguments, those of `add` three."""
+    residual, drop = None, (0.0, 0, 0, None)
+    for _, args in rest:
+        if len(args) == 5:
+            drop = args[1:]
+        else:
+            residual = args[1] if args[0] is LINK else args[0]
+    linear_residual.impls["cuda"](rest[-1][0][0], *linear[1], residual, *drop)
+
+
 # ------------------------------------------------------------------ residual streams and norms
 def _one_shape(add, norm, dropped=None):
     x, y, alpha = add
@@ -98,4 +121,7 @@ PATTERNS = [
               lambda dropout, add, norm: _one_shape(add, norm, dropout), _norm(center), (False, True), False, ONCE)
       for name, center in NORMS],
     *[Pattern(f"add + {name}", ("add", f"{name}_rows"), _one_shape, _norm(center), (True,), False, ORDER) for name, center in NORMS],
+    *[Pattern(f"linear + {' + '.join(names)}", ("linear", *chain), _joins, _join, (False,) * len(chain), True,
+              "none: every step is rounded as by itself")
+      for names, chain in ((("dropout", "add"), ("random_dropout", "add")), (("dropout",), ("random_dropout",)), (("add",), ("add",)))],
 ]

@@ -45,7 +45,8 @@ class Problem(NamedTuple):
     candidates: list
 
 
-def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=None, row_sums=None, fast=False):
+def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=None, row_sums=None, fast=False,
+         behind=None):
     """out = alpha · a @ b + beta · c on a CUDA device: a (…, m, k), b (…, k, n) and c broadcast to out (…, m, n).
 
     alpha is a number, or tensors that hold one number each or one for every row and column of out (m, n). `fast`: sums of float8 products
@@ -53,7 +54,8 @@ def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=No
 
     `activation` is the name of a function in triton_kernels/activation.py that is applied to that, rounded to out's dtype; `pre`, laid out
     as out, takes the values before it. `slope` names the derivative of one: out = slope(alpha · a @ b, c). `row_sums`, (m,) in a's compute
-    dtype, takes Σₖ a[:, k] of one matrix: on Hopper from the tiles that the product has in shared memory anyway.
+    dtype, takes Σₖ a[:, k] of one matrix: on Hopper from the tiles that the product has in shared memory anyway. `behind`: what
+    `behind` in triton_kernels/matmul.py takes, for a contiguous out (m, n) and a residual like it; n is even if elements are dropped.
     """
     if not out.numel():
         if row_sums is not None:
@@ -64,11 +66,13 @@ def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=No
     c, alpha, beta = None if beta == 0 else c, _scalar(alpha, dtype), _scalar(beta, dtype)
     aligned = not (a.data_ptr() | b.data_ptr() | out.data_ptr() | (0 if pre is None else pre.data_ptr())) & 15
     machine = hardware()
+    more = slope or activation or behind and ("residual" if len(behind) == 1 else "dropout")
     p = problem(out.shape, out.strides, a.shape, a.strides, b.shape, b.strides, None if c is None else (c.shape, c.strides), dtype,
-                precision + " fast" if fast and precision == "fp8" else precision, machine, aligned, nothing, slope or activation,
+                precision + " fast" if fast and precision == "fp8" else precision, machine, aligned, nothing, more,
                 driver.current().name != "simulated", out.dtype.itemsize)
     if precision == "fp8" and machine and machine[2] < 9:
         a, b = bits_of_e4m3(a), bits_of_e4m3(b)
+    beta = behind or beta
     fused = dict(SLOPE=slope and getattr(ACTIVATIONS, slope), ACTIVATION=activation and getattr(ACTIVATIONS, activation))
 
     def run(candidate, out=out):
@@ -148,17 +152,16 @@ def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, a
     by_tma = dtype.name in ("float16", "bfloat16") or kind in ("tf32", "fp8", "fp8 fast", "int8")
     if by_tma and machine and machine[2] in (9, 10) and aligned and len(batch) == 1 and 64 <= k and max(M, N, k) <= MOST:
         boxes = boxes_of(batch[0], M, N, k, o, a, b, dtype.itemsize, out_size)
-    found = candidates(kind, M, N, k, prod(batch), dtype.itemsize, machine, a, b, boxes, compiles)
+    found = candidates(kind, M, N, k, prod(batch), dtype.itemsize, machine, a, b, boxes, compiles, fused)
     layout = f"{'n' if a[2] == 1 else 't'}{'n' if b[2] == 1 else 't'}{'' if boxes is None else ' tma'}"
     key = (kind, layout, fused or ("wider" if out_size > dtype.itemsize else ""), prod(batch), M, N, k)
     wide = max(extent(*s) for s in spans) > MOST
     return Problem(shape, batch, M, N, k, o, a, b, c_strides, dtype, precision.split()[0], kind != "sum", form, wide, boxes, key, found)
 
 
-def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles):
+def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, fused):
     """The ways to compute a product that gemm_choice.py proposes."""
-    eight = kind in ("fp8", "fp8 fast")
-    if (M == 1 or N == 1) and not eight:
+    if (M == 1 or N == 1) and kind not in ("fp8", "fp8 fast") and fused not in ("residual", "dropout"):
         along_k = a[2] == 1 if M > 1 else b[1] == 1
         return choice.likeliest((choice.vector(max(M, N), k, batch, along_k, machine), 8))
     groups = [(choice.plain(kind, M, N, k, batch, itemsize, machine), 6)]
@@ -172,6 +175,8 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles):
         groups.append((choice.later(found, extra), 2 if compiles and machine[2] == 9 and kind != "fp8" else 4))
         if compiles and machine[2] == 9 and kind != "fp8":               # which adds up sums of a few products, for want of bits
             groups.append((choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra), 4))
+    if fused == "dropout":
+        groups = [([f for f in found if choice.leaves_room(f[1])], count) for found, count in groups]
     return choice.likeliest(*groups)
 
 

@@ -159,6 +159,13 @@ def vector(N, k, batch, along_k, machine):
     return found
 
 
+def leaves_room(candidate):
+    """Whether the threads of a tile have registers to draw random numbers in: compiled for sm_90, the others spill 700 bytes and more."""
+    rows, columns = candidate["BLOCK_M"], candidate["BLOCK_N"]
+    limit = {"persistent": 128 * 128, "gluon": 128 * 128 - 1 if candidate.get("CONSUMERS") == 2 and rows == 128 else 128 * 256}
+    return rows * columns <= limit.get(candidate["kernel"], rows * columns)
+
+
 def copying(elements, itemsize, machine):
     """Cycles that a copy of operands takes before a product."""
     return SECOND + 2 * elements * itemsize / (16 * machine[0]) if elements else 0

@@ -63,6 +63,7 @@ from tritorch.ops.feed_forward import feed_forward
 from tritorch.ops.grouped import grouped_mm
 from tritorch.ops.groupnorm import group_norm
 from tritorch.ops.linear_cross_entropy import linear_cross_entropy
+from tritorch.ops.linear_residual import linear_dropout_add
 from tritorch.ops.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
