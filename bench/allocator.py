@@ -9,6 +9,7 @@ import numpy as np
 from bench import rows
 from bench.caching import TorchRules
 from bench.models import twin
+from bench.resnet import stepping
 
 GPT2 = rows.ROOT / "bench" / "models" / "gpt2.py"
 WARM, STEPS = 3, 5
@@ -126,43 +127,8 @@ def gpt2(batch, fused):
     return build
 
 
-def resnet50(batch):
-    """He et al. 2016, with the options of its training under autocast; the layers' shapes are all that counts here."""
-    def build(torch):
-        nn, F = torch.nn, torch.nn.functional
-
-        class Layer(nn.Sequential):
-            def __init__(self, inside, out, size, stride=1):
-                super().__init__(nn.Conv2d(inside, out, size, stride, size // 2, bias=False), nn.BatchNorm2d(out))
-
-        class Bottleneck(nn.Module):
-            def __init__(self, inside, width, stride):
-                super().__init__()
-                self.layers = nn.ModuleList([Layer(inside, width, 1), Layer(width, width, 3, stride), Layer(width, 4 * width, 1)])
-                self.short = Layer(inside, 4 * width, 1, stride) if inside != 4 * width else nn.Identity()
-
-            def forward(self, x):
-                first, second, third = self.layers
-                return F.relu(third(F.relu(second(F.relu(first(x), inplace=True)), inplace=True)) + self.short(x), inplace=True)
-
-        sizes = [(64, 3), (128, 4), (256, 6), (512, 3)]
-        blocks = [Bottleneck(64 if width == 64 and k == 0 else 2 * width if k == 0 else 4 * width, width, 2 if width > 64 and k == 0 else 1)
-                  for width, count in sizes for k in range(count)]
-        model = nn.Sequential(Layer(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1),
-                              nn.Flatten(), nn.Linear(2048, 1000)).to("cuda")
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        x, target = torch.empty(batch, 3, 224, 224, device="cuda"), torch.empty(batch, dtype=torch.int64, device="cuda")
-
-        def step():
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = F.cross_entropy(model(x), target)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step
-
-    return build
+def resnet50(batch, last):
+    return lambda torch: stepping(batch, 224, last)[1]
 
 
 def random_tape(seed, count=4000, live=300):
@@ -180,8 +146,8 @@ def cases():
     for batch in (8, 32):
         for fused in (False, True):
             yield f"GPT-2 124M, B{batch} T1024 bf16 autocast{', fused operators' if fused else ''}", steps_of(gpt2(batch, fused))
-    for batch in (32, 128):
-        yield f"ResNet-50, B{batch} 224² bf16 autocast", steps_of(resnet50(batch))
+    for batch, last in ((32, False), (128, False), (128, True)):
+        yield f"ResNet-50, B{batch} 224px bf16 autocast, {'channels last' if last else 'contiguous'}", steps_of(resnet50(batch, last))
     for seed in range(3):
         yield f"random sizes and lifetimes, seed {seed}", random_tape(seed)
 

@@ -35,7 +35,7 @@ def test_random_requests_take_no_more_memory_than_under_torchs_rules(seed):
 
 
 def test_a_step_of_resnet_takes_no_more_memory_and_after_warm_up_no_driver_call():
-    events = allocator.steps_of(allocator.resnet50(2))
+    events = allocator.steps_of(allocator.resnet50(2, True))
     assert sum(nbytes is not None for _, nbytes, _ in events) > 1000
     ours, theirs = allocator.both(events)
     assert ours[0] <= theirs[0] and ours[1] <= 1.02 * theirs[1] and ours[3] == theirs[3] == 0
