@@ -35,6 +35,7 @@ class Account(Interpreter):
     implementation, and every launch is met with its tensors."""
 
     whole = reports = False
+    looks_on = True
 
     def __init__(self):
         self.launches, self.last, self.operator = [], None, ""

@@ -26,6 +26,7 @@ class Interpreter:
 
     Subclasses give `__call__(op, args, out)`: `args` has every parameter in order, `out` is the destination of an in-place or
     out= call, else None. `self.proceed(op, args, out)` goes on with the call; the slot then holds the interpreter around this one.
+    One that changes nothing may say so by `looks_on`: inside, compiled functions are captured and replayed, which it does not see.
 
     >>> import tritorch as torch
     >>> class Log(torch.dispatch.Interpreter):
@@ -38,7 +39,7 @@ class Interpreter:
     add
     """
 
-    outer = None
+    outer, looks_on = None, False
 
     def __enter__(self):
         self.outer, state.interpreter = state.interpreter, self

@@ -1,12 +1,13 @@
 """Fusion: which chains of a trace a pattern covers, and the call in which they are replaced.
 
 A chain is replaced only where the trace of two equal calls shows that nobody reads or writes in between what its operators read and
-make, and where a result that the kernel leaves out is read by nobody and was free again at once, by its reference count. In the call the
-first operators of a chain are put off; the last one runs the kernel. Should the call turn out other than the trace, what was put off is
-made up for.
+make, and where a result that the kernel leaves out is read by nobody and gone, by its reference count, before anything that it is made of
+is written. In the call the first operators of a chain are put off; the last one runs the kernel. Should the call turn out other than the
+trace, what was put off or left out is made up for.
 """
 from __future__ import annotations
 
+import math
 import weakref
 from collections import defaultdict
 from typing import NamedTuple
@@ -17,15 +18,17 @@ from tritorch.compiler.clipping import CLIP, Clipping, numbers, steps_after
 from tritorch.compiler.patterns import LINK, PATTERNS, Pattern
 from tritorch.compiler.watch import Seen, home
 from tritorch.shape import layout
-from tritorch.tensor import empty, strided
+from tritorch.tensor import empty, empty_strided, strided
 
 
 class Match(NamedTuple):
-    """Where a pattern applies: the places of its calls in the trace, and for each result in between whether it is wanted."""
+    """Where a pattern applies: the places of its calls in the trace, and for each result in between whether it is wanted, and the event
+    before which it must be gone if it is not."""
 
     pattern: Pattern
     places: tuple[int, ...]
     wanted: tuple[bool, ...]
+    gone: tuple[int, ...] = ()
 
 
 def matches(watch, inexact):
@@ -59,22 +62,40 @@ def _match(watch, pattern, start, users):
         if made is not None and args.count(LINK) != 1:
             return None
         given.append(args)
-        made = events[later[0]][3]
+        made = _first(events[later[0]][3])
         if len(places) < len(pattern.chain) and type(made) is not Seen:
             return None
-    if not pattern.fits(*given) or not _undisturbed(events, places):
+    if not pattern.fits(*given) or not _undisturbed(events, places, users):
         return None
-    numbers, last = [events[k][3].number for k in places[:-1]], places[-1]
-    wanted = tuple([users[n][-1] > k or watch.dead.get(n, last + 2) > last + 1 for n, k in zip(numbers, places[1:])])
-    return Match(pattern, tuple(places), wanted) if all(can or not want for can, want in zip(pattern.keeps, wanted)) else None
+    between, last = [_first(events[k][3]).number for k in places[:-1]], places[-1]
+    gone = tuple([watch.dead.get(n, 0) for n in between])
+    wanted = tuple([users[n][-1] > k or not end or end > last + 1 and not _as_it_was(events, start, end)
+                    for n, k, end, start in zip(between, places[1:], gone, places)])
+    return Match(pattern, tuple(places), wanted, gone) if all(can or not want for can, want in zip(pattern.keeps, wanted)) else None
 
 
-def _undisturbed(events, places):
-    """Whether nothing is written, between the first call and the last, that the calls put off read. Operators on lists of tensors
-    return nothing, and may write all of them."""
+def _as_it_was(events, start, end):
+    """Whether what the call at `start` reads is written by none after it and before `end`."""
+    return not set(numbers(events[start][1])).intersection(numbers(_written(events, start + 1, end)))
+
+
+def _written(events, start, end):
+    """Operators on lists of tensors return nothing, and may write all of them."""
+    return [events[k][2] if events[k][3] is not None else events[k][1] for k in range(start, end)]
+
+
+def _first(made):
+    """The result that a chain goes on with: of several the first."""
+    return made[0] if isinstance(made, tuple) and type(made) is not Seen and made else made
+
+
+def _undisturbed(events, places, users):
+    """Whether nothing is written, between the first call and the last, that the calls put off read, and nobody reads a further result of
+    theirs."""
     read = set(numbers([events[k][1] for k in places[:-1]]))
-    written = [events[k][2] if events[k][3] is not None else events[k][1] for k in range(places[0] + 1, places[-1])]
-    return not read.intersection(numbers(written))
+    written = _written(events, places[0] + 1, places[-1])
+    others = set(numbers([events[k][3][1:] for k in places[:-1] if type(events[k][3]) is tuple]))
+    return not read.intersection(numbers(written)) and not any(places[0] < k <= places[-1] for n in others for k in users[n])
 
 
 def _linked(args, before):
@@ -88,13 +109,14 @@ class Fusion:
     def __init__(self, found, events):
         self.steps = {place: match for match in found for place in match.places}
         self.events, self.done = events, []
-        self.pending, self.left_out = {}, []                             # match -> [(operator, arguments, result), …] put off; see settle
+        self.pending, self.left_out = {}, []                             # match -> [(operator, arguments, result, others), …]; see settle
         self.clippings = {}                                              # match -> Clipping
 
     def run(self, watch, event, op, args, out):
         """An operator of the call."""
         place = len(watch.events)
-        self.settle(watch)
+        if self.left_out:
+            self.settle(watch, place)
         if self.steps and (place >= len(self.events) or event != self.events[place][:3]):
             self.flush(watch)
         match = self.steps.get(place)
@@ -105,22 +127,25 @@ class Fusion:
         promises = op.body(*args)
         if place == match.places[-1]:
             return self.replace(watch, match, op, args, promises)
-        result = strided(empty((0,), *promises[1:3]).storage, promises[0], strides_of(*promises), 0, promises[1])
-        _note(op, args, (result,))
-        self.pending.setdefault(match, []).append((op, args, result))
-        return result
+        several = isinstance(promises, list)
+        promise, *more = promises if several else [promises]
+        result = strided(empty((0,), *promise[1:3]).storage, promise[0], strides_of(*promise), 0, promise[1])
+        others = [empty(*p) for p in more]
+        _note(op, args, (result, *others))
+        self.pending.setdefault(match, []).append((op, args, result, [Unfilled(x) for x in others]))
+        return (result, *others) if several else result
 
     def replace(self, watch, match, op, args, promises):
         """Run the kernel in the place of the last call of a chain."""
         several = isinstance(promises, list)
         outs = [empty(*p) for p in (promises if several else [promises])]
         calls, before = [], None
-        for (earlier, given, result), wanted in zip(self.pending.pop(match), match.wanted):
+        for (earlier, given, result, others), wanted, gone in zip(self.pending.pop(match), match.wanted, match.gone):
             if wanted:
                 _substantiate(watch, result)
             else:
-                self.left_out.append((earlier, given, weakref.ref(result.storage), result.shape, result.strides, result.dtype))
-            calls.append(((result if wanted else None,), _linked(given, before)))
+                self.left_out.append((gone, earlier, given, Unfilled(result), others))
+            calls.append(((result if wanted else None, *[x.tensor() for x in others]), _linked(given, before)))
             before = result
         match.pattern.fill(*calls, (outs, _linked(args, before)))
         _note(op, args, outs)
@@ -137,27 +162,41 @@ class Fusion:
         if not clipping.left:
             self.done.append(match)
 
-    def settle(self, watch):
-        """Results that the last kernel left out are gone by now. If one is not, as in no call before, it is computed after all."""
+    def settle(self, watch, place):
+        """Results that kernels left out are gone in time. If one is not, as in no call before, it is computed after all."""
         left_out, self.left_out = self.left_out, []
-        for op, args, ref, shape, strides, dtype in left_out:
-            storage = ref()
-            if storage is not None:
-                result = strided(storage, shape, strides, 0, dtype)
+        for entry in left_out:
+            gone, op, args, made, others = entry
+            if made.storage() is not None and place <= gone:
+                self.left_out.append(entry)
+            elif made.storage() is not None:
+                result = made.tensor()
                 _substantiate(watch, result)
-                op.impls["cuda"](result, *args)
+                op.impls["cuda"](result, *[x.tensor() for x in others], *args)
 
     def flush(self, watch):
         """Nothing is replaced any more; what was put off is computed."""
-        self.settle(watch)
+        self.settle(watch, math.inf)
         clippings, self.clippings = self.clippings, {}
         for clipping in clippings.values():
             clipping.make_up()
         self.steps, pending, self.pending = {}, self.pending, {}
         for calls in pending.values():
-            for op, args, result in calls:
+            for op, args, result, others in calls:
                 _substantiate(watch, result)
-                op.impls["cuda"](result, *args)
+                op.impls["cuda"](result, *[x.tensor() for x in others], *args)
+
+
+class Unfilled:
+    """A result that a kernel has still to fill, without a hold on it: the one who has it may ask whether somebody else does."""
+
+    def __init__(self, x):
+        self.storage, self.facts, self.device = weakref.ref(x.storage), (x.shape, x.strides, x.offset, x.dtype), x.device
+
+    def tensor(self):
+        """The result, or other memory where nobody wants it any more."""
+        storage, (shape, strides, _, dtype) = self.storage(), self.facts
+        return empty_strided(shape, strides, dtype, self.device) if storage is None else strided(storage, *self.facts)
 
 
 def _substantiate(watch, result):

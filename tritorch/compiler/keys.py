@@ -46,9 +46,10 @@ class Surroundings:
             _describe((kwargs,), given, key)
         interpreter = state.interpreter
         while interpreter is not None:
-            if type(interpreter) is not _Caster:
+            if type(interpreter) is _Caster:
+                key += interpreter.kind, interpreter.dtype, interpreter.caches, interpreter.works()
+            elif not interpreter.looks_on:
                 return given, None
-            key += interpreter.kind, interpreter.dtype, interpreter.caches, interpreter.works()
             interpreter = interpreter.outer
         return given, tuple(key)
 

@@ -12,7 +12,8 @@ from tritorch.compiler.watch import Seen
 from tritorch.ops.feed_forward import ACTIVATIONS, linear_activation, linear_slope
 from tritorch.ops.gemm import gemm
 from tritorch.ops.linear_residual import linear_residual
-from tritorch.ops.residual_norm import residual_norm
+from tritorch.ops.normalize import layer_norm_rows, rms_norm_rows
+from tritorch.ops.residual_norm import residual_norm, residual_norm_dropped_backward
 from tritorch.shape import contiguous_strides
 from tritorch.tensor import empty
 
@@ -20,9 +21,9 @@ LINK = object()                                                          # stand
 
 
 class Pattern(NamedTuple):
-    """`chain`: the operators, by name; each reads the result of the one before in one of its arguments, which is then LINK.
+    """`chain`: the operators, by name; each reads the (first) result of the one before in one of its arguments, which is then LINK.
     `fits(*arguments of each call)`: whether the kernel can do it; tensors are `Seen`. `fill(*(results, arguments) of each call)`: run
-    it; results in between are None where nobody else reads them.
+    it; first results in between are None where nobody else reads them, further ones are always to be filled.
     `keeps`: for each result in between, whether the kernel can write it. `exact`: whether every bit is the one that the operators give."""
 
     name: str
@@ -88,25 +89,62 @@ def _join(linear, *rest):
 # ------------------------------------------------------------------ residual streams and norms
 def _one_shape(add, norm, dropped=None):
     x, y, alpha = add
-    x, y = [dropped[0] if dropped is not None and operand is LINK else operand for operand in (x, y)]
-    alike = type(x) is type(y) is Seen and x.shape == y.shape and x.dtype is y.dtype and x.dtype.is_floating_point
-    return alike and alpha == 1 and (dropped is None or 0 < dropped[1] < 1 and dropped[-1] is None)
+    if dropped is not None and (not 0 < dropped[1] < 1 or dropped[-1] is not None):
+        return False
+    branch, stream = (dropped[0], y if x is LINK else x) if dropped is not None else (x, y)
+    alike = type(branch) is type(stream) is Seen and branch.shape == stream.shape and branch.dtype.is_floating_point
+    if not alike or alpha != 1:
+        return False
+    wider = stream.dtype is branch.dtype.compute or dropped is None and branch.dtype is stream.dtype.compute
+    return branch.dtype is stream.dtype or stream.dtype.is_floating_point and wider
 
 
-def _norm(center):
+def _norm(center, casts=False):
+    """Fill a sum, its norm or, if that is only cast, the norm in a half type."""
     def fill(*calls):
-        ((total,), (x, y, _)), (outs, (_, shape, weight, *rest)) = calls[-2:]
+        out, calls = calls[-1][0][0], calls[:-1] if casts else calls
+        ((total,), (x, y, _)), ((_, *statistics), (_, shape, weight, *rest)) = calls[-2:]
         bias, eps = rest if center else (None, *rest)
-        mean, rstd = outs[1:] if center else (empty(outs[1].shape, outs[1].dtype, outs[1].device), outs[1])
+        rstd = statistics[-1]
+        mean = statistics[0] if center else empty(rstd.shape, rstd.dtype, rstd.device)
         drop = 0.0, 0, 0, None
         if len(calls) == 3:
             residual, (x, *drop, _) = y if x is LINK else x, calls[0][1]
         else:
-            residual = y
+            x, residual = (y, x) if x.dtype.itemsize > y.dtype.itemsize else (x, y)
         total = empty(residual.shape, residual.dtype, residual.device) if total is None else total
-        residual_norm.impls["cuda"](outs[0], total, mean, rstd, x, residual, tuple(shape), weight, bias, center, eps, *drop, None)
+        residual_norm.impls["cuda"](out, total, mean, rstd, x, residual, tuple(shape), weight, bias, center, eps, *drop, None)
 
     return fill
+
+
+def _to_half(cast):
+    return cast[1].is_floating_point and cast[1].itemsize == 2 and cast[2].type == "cuda"
+
+
+def _norm_to_half(norm, cast):
+    return norm[0].dtype.compute is norm[0].dtype and _to_half(cast)
+
+
+def _fill_half(card):
+    def fill(norm, cast):
+        ((_, *statistics), args), ((out,), _) = norm, cast
+        card.impls["cuda"](out, *statistics, *args)
+
+    return fill
+
+
+def _gradient_to_half(backward, cast):
+    g, g_sum = backward[:2]
+    return _to_half(cast) and g.dtype is cast[1] and g_sum.dtype is g.dtype.compute
+
+
+def _fill_gradients(backward, cast):
+    ((gs, gw, gb), args), ((gx,), _) = backward, cast
+    total = args[2]
+    gs = empty(total.shape, total.dtype, total.device) if gs is None else gs
+    no_bias = empty((0,), total.dtype, total.device)
+    residual_norm_dropped_backward.impls["cuda"](gs, gx, gw, gb, no_bias, *args, 0.0, 0, 0, None, False)
 
 
 ORDER = "the sums of a row may be taken in another order, which changes last bits of mean and variance"
@@ -117,6 +155,16 @@ PATTERNS = [
               "none: the product is rounded before the activation") for name, (forward, _) in ACTIVATIONS.items()],
     *[Pattern(f"linear + gradient of {name}", ("linear", backward.__name__), _no_bias, _slope(name), (False,), True,
               "none: the product is rounded before the derivative") for name, (_, backward) in ACTIVATIONS.items()],
+    *[Pattern(f"dropout + add + {name} + cast", ("random_dropout", "add", f"{name}_rows", "copy_to"),
+              lambda dropout, add, norm, cast: _one_shape(add, norm, dropout) and _to_half(cast), _norm(center, True),
+              (False, True, False), False, ONCE) for name, center in NORMS],
+    *[Pattern(f"add + {name} + cast", ("add", f"{name}_rows", "copy_to"), lambda add, norm, cast: _one_shape(add, norm) and _to_half(cast),
+              _norm(center, True), (True, False), False, ORDER + "; the norm is rounded once") for name, center in NORMS],
+    *[Pattern(f"{name} + cast", (f"{name}_rows", "copy_to"), _norm_to_half, _fill_half(card), (False,), True,
+              "none: what would be stored is rounded at once")
+      for name, card in (("layer_norm", layer_norm_rows), ("rms_norm", rms_norm_rows))],
+    Pattern("gradient of a residual norm + cast", ("residual_norm_backward", "copy_to"), _gradient_to_half, _fill_gradients, (True,), True,
+            "none: the gradient is rounded as it is stored"),
     *[Pattern(f"dropout + add + {name}", ("random_dropout", "add", f"{name}_rows"),
               lambda dropout, add, norm: _one_shape(add, norm, dropout), _norm(center), (False, True), False, ONCE)
       for name, center in NORMS],
