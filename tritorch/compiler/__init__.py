@@ -31,7 +31,8 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
       overwritten by the next call that leaves some.
     * Results that require grad, of a function that runs no backward pass itself, can be differentiated (once): the backward pass is a
       second graph. Until it has run, or the results are gone, other calls run eagerly. Other results have no history.
-    * Adam and AdamW get `capturable=True`. SGD can be captured too; optimizers that compute on the host run eagerly.
+    * Optimizers get `capturable=True` (Adagrad, which has none, `fused=True`), so that they count their steps on the device; SGD counts
+      none. Those that compute on the host (Adafactor, LBFGS, Muon) run eagerly.
     * What no CUDA graph can hold (a value that the host waits for, shapes that depend on values, random numbers or schedules of the
       host, work on CPU tensors) keeps that kind of calls eager, with one warning that names it and the line. `fullgraph=True` raises
       `compiler.Unsupported` instead. Without a CUDA device, and for arguments on the CPU, everything runs eagerly.
@@ -41,7 +42,8 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
       wait for the device.
 
     Chains of operators for which there is one kernel (`compiler.patterns.PATTERNS`) are replaced where nobody else looks at what is in
-    between, after one more warm-up call. By default only those that change no bit; `mode="max-autotune"` adds those that round in
+    between, after one more warm-up call; and where the optimizer's step is all that reads clipped gradients, and `zero_grad` follows in the
+    same call, the step clips as it reads. By default only those that change no bit; `mode="max-autotune"` adds those that round in
     another way. `report()` of the result tells what became of the calls, what was replaced and how it rounds.
 
     `options`: "cache_size_limit", how many kinds of calls and how many recordings of each are kept (8); "fuse", whether chains are
