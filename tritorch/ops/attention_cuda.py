@@ -7,6 +7,7 @@ import numpy as np
 from tritorch.cuda import driver
 from tritorch.cuda.launch import TensorDescriptor, kernels, launch
 from tritorch.cuda.tuner import choose
+from tritorch.dtype import types
 from tritorch.ops.attention_cpu import keep_scale, threshold
 from tritorch.ops.gemm import hardware
 from tritorch.precision import dot_precision
@@ -34,6 +35,12 @@ TILES = {
         "ieee": {64: ((32, 32, 8, 2),), 128: ((16, 32, 8, 2), (32, 16, 8, 2)), 256: ((16, 16, 8, 2),)},
         "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 4, 2),), 256: ((16, 16, 8, 2),)},
     },
+    "backward": {                                                        # together
+        "half": {64: ((64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 2)), 128: ((64, 64, 8, 2), (32, 128, 8, 2)), 256: ((32, 64, 8, 1),)},
+        "tf32": {64: ((32, 64, 4, 2), (64, 64, 8, 2)), 128: ((32, 32, 4, 2), (32, 64, 8, 2)), 256: ((16, 16, 8, 1),)},
+        "ieee": {64: ((32, 32, 8, 2),), 128: ((32, 32, 8, 1),), 256: ((16, 16, 8, 1),)},
+        "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 4, 1),), 256: ((16, 16, 8, 1),)},
+    },
     "backward_kv": {
         "half": {64: ((64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 2)), 128: ((64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2)),
                  256: ((32, 64, 8, 2), (16, 64, 8, 2))},
@@ -49,6 +56,7 @@ GLUON = {                                                                # the w
                 128: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2, "PINGPONG": turns} for turns in (True, False)]},
     "backward_q": {64: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2}, {"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}],
                    128: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}]},
+    "backward": {},
     "backward_kv": {64: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}], 128: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}]},
 }
 
@@ -93,21 +101,23 @@ class Problem(NamedTuple):
         """The ways to run a kernel, the best guess first."""
         L, S = self.numbers[2:4]
         block, dtype, precision = max(self.constants["BLOCK_D"], self.constants["BLOCK_V"]), *self.key[:2]
+        apart = [{"kernel": "apart"}] if which == "backward" else []
+        kernel = "together" if apart else "plain"
         if machine is None:                                              # the simulated device: few, large blocks, yet more than one
             rows, keys = [min(max(next_power_of_2(n) // 2, 16), 512) for n in (L, S)]
-            return [_candidate("plain", False, rows, keys, 4, 1)]
+            return [_candidate(kernel, False, rows, keys, 4, 1)]
         kind = {2: "half", 8: "fp64"}.get(dtype.itemsize, "ieee" if precision == "ieee" else "tf32")
         table, shared, major = TILES[which][kind], machine[1], machine[2]
         tiles = table[min((d for d in table if d >= block), default=256)]
-        ways = [_candidate("plain", False, *tile) for tile in tiles]
+        ways = [_candidate(kernel, False, *tile) for tile in tiles]
         if self.tma and major >= 9:
-            ways = [_candidate("plain", True, *tile) for tile in tiles] + ways[:1]
+            ways = [_candidate(kernel, True, *tile) for tile in tiles] + ways[:1]
         if which == "forward" and self.tma and major == 9 and not self.constants["DROPOUT"] and not self.constants["MASK"]:
             ways += [_candidate("specialized", True, rows, keys, 4, stages) for rows, keys, stages in SPECIALIZED.get(block, ())]
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
         if self.gluon and major == 9 and driver.current().name != "simulated":
             fitting += [{"kernel": "gluon", **tile, "num_warps": 4} for tile in GLUON[which].get(block, ())]
-        return fitting or ways[-1:]
+        return fitting + apart or ways[-1:]
 
 
 def _candidate(kernel, tma, rows, keys, warps, stages):
@@ -117,7 +127,8 @@ def _candidate(kernel, tma, rows, keys, warps, stages):
 def shared_bytes(which, way, block, itemsize):
     """Shared memory that the operands of a tile take: what stays, and what the loop reads ahead."""
     rows, keys = way["BLOCK_M"], way["BLOCK_N"]
-    stays, moves = {"forward": (rows, 2 * keys), "backward_q": (2 * rows, 2 * keys), "backward_kv": (2 * keys, 2 * rows)}[which]
+    stays, moves = {"forward": (rows, 2 * keys), "backward_q": (2 * rows, 2 * keys), "backward_kv": (2 * keys, 2 * rows),
+                     "backward": (3 * keys, 2 * rows)}[which]
     return (stays + moves * way["num_stages"]) * block * itemsize
 
 
@@ -177,36 +188,50 @@ def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides):
 
 def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale, dropout,
              base):
-    """Fill the gradients of query, key and value."""
+    """Fill the gradients of query, key and value: together, or those of the rows apart from those of the keys."""
     p = Problem.of((query, key, value, g), (out, gq, gk, gv), attn_mask, alibi_slopes, cu_seq_q, longest, window, scale, dropout)
-    delta, block, G = empty(lse.shape, lse.dtype, lse.device), p.constants["BLOCK_D"], key.shape[1]
+    delta, block, H, G = empty(lse.shape, lse.dtype, lse.device), p.constants["BLOCK_D"], query.shape[1], key.shape[1]
     shared = query.strides, key.strides, value.strides, p.stride_mask, p.stride_slopes
     cu_seq_q, cu_seq_k = _dense(cu_seq_q, cu_seq_k)
+    L, S = p.numbers[2:4]
 
     def run_q(way):
         if way["kernel"] == "gluon":
             rows, keys = way["ROWS"], way["BLOCK_N"]
-            return start_gluon(p, way, HOPPER_BACKWARD.attention_backward_q_gluon_kernel, p.numbers[2], p.numbers[0],
+            return start_gluon(p, way, HOPPER_BACKWARD.attention_backward_q_gluon_kernel, L, H,
                                (rows, None, rows, rows, keys, keys, rows, None), (gq, delta, g, query, key, value, out, lse),
                                (lse.strides, delta.strides))
         q, grad, k, v = operands(way, block, (query, g), (key, value))
-        launch(BACKWARD.attention_backward_q_kernel, (cdiv(p.numbers[2], way["BLOCK_M"]) * p.batches * query.shape[1],), gq, delta, grad, q,
-               k, v, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, base, gq.strides, g.strides, *shared, out.strides, lse.strides,
-               delta.strides, *p.numbers, **settled(p, way))
+        launch(BACKWARD.attention_backward_q_kernel, (cdiv(L, way["BLOCK_M"]) * p.batches * H,), gq, delta, grad, q, k, v, attn_mask,
+               alibi_slopes, out, lse, cu_seq_q, cu_seq_k, base, gq.strides, g.strides, *shared, out.strides, lse.strides, delta.strides,
+               *p.numbers, **settled(p, way))
 
-    def run_kv(way):
+    def run_kv(way, sums=None, turns=None, places=0):
         if way["kernel"] == "gluon":
             keys, rows = way["ROWS"], way["BLOCK_M"]
-            return start_gluon(p, way, HOPPER_BACKWARD.attention_backward_kv_gluon_kernel, p.numbers[3], G,
+            return start_gluon(p, way, HOPPER_BACKWARD.attention_backward_kv_gluon_kernel, S, G,
                                (keys, keys, rows, rows, keys, keys, None, None), (gk, gv, g, query, key, value, lse, delta),
                                (lse.strides, delta.strides))
         q, grad, k, v = operands(way, block, (query, g), (key, value))
-        launch(BACKWARD.attention_backward_kv_kernel, (cdiv(p.numbers[3], way["BLOCK_N"]) * p.batches * G,), gk, gv, grad, q, k, v,
-               attn_mask, alibi_slopes, lse, delta, cu_seq_q, cu_seq_k, base, gk.strides, gv.strides, g.strides, *shared, lse.strides,
-               delta.strides, *p.numbers, **settled(p, way))
+        launch(BACKWARD.attention_backward_kv_kernel, (cdiv(S, way["BLOCK_N"]) * p.batches * G,), gk, gv, gq, sums, turns, grad, q, k, v,
+               attn_mask, alibi_slopes, lse, delta, cu_seq_q, cu_seq_k, base, gk.strides, gv.strides, gq.strides, g.strides, *shared,
+               lse.strides, delta.strides, places, *p.numbers, WAIT=driver.current().name != "simulated", **settled(p, way))
 
-    _chosen(p, "backward_q", BACKWARD, "attention_backward_q_kernel", run_q)
-    _chosen(p, "backward_kv", BACKWARD, "attention_backward_kv_kernel", run_kv)
+    def run(way):
+        if way["kernel"] == "apart":
+            _chosen(p, "backward_q", BACKWARD, "attention_backward_q_kernel", run_q)
+            return _chosen(p, "backward_kv", BACKWARD, "attention_backward_kv_kernel", run_kv)
+        rows, keys = way["BLOCK_M"], way["BLOCK_N"]
+        places = cdiv(L, rows) if longest is None else query.shape[2] // rows + p.batches
+        blocks = places * H * (p.batches if longest is None else 1)
+        sums = empty((blocks, rows, block), lse.dtype, lse.device)
+        turns = empty((1 + blocks,), types.int32, lse.device)
+        launch(BACKWARD.attention_backward_delta_kernel, (cdiv(L, rows) * p.batches * H,), gq, delta, turns, g, out, cu_seq_q, cu_seq_k,
+               gq.strides, g.strides, out.strides, delta.strides, places, H, *p.numbers[2:6], BLOCK_M=rows, BLOCK_N=keys,
+               **{name: p.constants[name] for name in ("E", "EV", "LEFT", "RIGHT", "WIDE", "BLOCK_D", "BLOCK_V")})
+        run_kv(way, sums, turns, places)
+
+    _chosen(p, "backward", BACKWARD, "attention_backward_kv_kernel", run)
 
 
 def _dense(*places):
