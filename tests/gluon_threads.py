@@ -3,12 +3,14 @@
 Every part of `gl.warp_specialize` is a thread. A load by TMA spoils its buffer at once and fills it a little later, products and stores
 by TMA happen as late as the waits allow, and shared memory starts as NaN: a slot given back too early, a barrier waited for too late or a
 phase that is off shows as a wrong number, a wait without end or a fence that is missing as an error. Numbers are kept as they are; layouts
-mean nothing.
+mean nothing. Programs run one after the other, or all at once with pauses at random where they meet in memory.
 """
 import ast
 import math
+import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +18,8 @@ import numpy as np
 
 import triton_kernels
 
-PATIENCE = 5.0                                                           # seconds at a barrier that tell a deadlock
+PATIENCE = 5.0                                                           # seconds at a barrier or a counter that tell a deadlock
+meeting = threading.Lock()                                               # for atomic operations
 here = threading.local()        # of this thread: products and stores that are under way, whether it wrote what TMA does not see yet
 
 
@@ -66,6 +69,8 @@ class Memory:
         return Memory(self.array.reshape(shape))
 
     def _reinterpret(self, dtype, shape, layout):
+        if len(shape) > len(self.shape) and shape[0] > 1:                # columns lie in blocks, one block after the other
+            return Memory(self.array.reshape(shape[1], shape[0], shape[2]).swapaxes(0, 1))
         return self.reshape(shape)
 
     def load(self, layout):
@@ -121,6 +126,8 @@ class Descriptor:
 
 
 class Pointer:
+    dtype = SimpleNamespace(element_ty=None)
+
     def __init__(self, array, place=0):
         self.array, self.place = array, place
 
@@ -173,7 +180,7 @@ def multiply_wait(num_outstanding, deps):
     return found[0] if len(deps) == 1 else tuple(found)
 
 
-def load(pointer, mask, other):
+def load(pointer, mask=True, other=0, cache_modifier=""):
     flat = pointer.array.reshape(-1)
     return tensor(np.where(mask, flat[np.where(mask, pointer.place, 0)], other))
 
@@ -183,8 +190,25 @@ def store(pointer, value, mask=True):
     pointer.array.reshape(-1)[place[mask]] = value[mask]
 
 
+def atomic_add(pointer, value, sem):
+    """What was there before. Whoever adds nothing looks for a change."""
+    time.sleep(random.random() * 0.0005)
+    with meeting:
+        flat, place = pointer.array.reshape(-1), np.asarray(pointer.place)
+        before = flat[place].copy()
+        flat[place] += value
+    if place.ndim == 0 and value == 0:
+        if getattr(here, "seen", None) != (int(place), int(before)):
+            here.seen, here.since = (int(place), int(before)), time.monotonic()
+        if time.monotonic() - here.since > PATIENCE:
+            raise TimeoutError("a counter that nobody raises")
+    return tensor(before)
+
+
 def allocate(dtype, shape, layout):
-    return Barriers(Barrier() for _ in range(shape[0])) if layout == "barrier" else Memory(np.full(shape, np.nan))
+    if layout == "barrier":
+        return Barriers(Barrier() for _ in range(shape[0]))
+    return Memory(np.full(shape, -1) if dtype == "int32" else np.full(shape, np.nan))
 
 
 def specialize(parts, warps, registers):
@@ -215,10 +239,11 @@ def arrive(barrier, count, pred=True):
 
 def language(program, warps):
     layout = SimpleNamespace(get_default_for=lambda *a: None)
-    nothing = dict.fromkeys(("SliceLayout", "NVMMADistributedLayout", "DotOperandLayout", "BlockedLayout"), lambda *a, **k: None)
+    nothing = dict.fromkeys(("SliceLayout", "NVMMADistributedLayout", "DotOperandLayout", "BlockedLayout", "SwizzledSharedLayout"), lambda *a, **k: None)
     types = {name: name for name in ("float32", "float64", "int32", "int64")}
     gl = SimpleNamespace(
-        constexpr=lambda x: x, **types, NVMMASharedLayout=layout, **nothing, static_range=range,
+        constexpr=lambda x: x, **types, atomic_add=atomic_add, inline_asm_elementwise=lambda code, constraints, args, **options: args[0],
+        NVMMASharedLayout=layout, **nothing, static_range=range,
         program_id=lambda axis: tensor(program), num_warps=lambda: warps, allocate_shared_memory=allocate, warp_specialize=specialize,
         cdiv=lambda a, b: tensor(-(-a // b)), minimum=lambda a, b: tensor(np.minimum(a, b)), maximum=lambda a, b: tensor(np.fmax(a, b)),
         where=lambda c, a, b: tensor(np.where(c, a, b)), max=lambda x, axis: tensor(np.asarray(x).max(axis)), load=load, store=store,
@@ -236,9 +261,9 @@ def language(program, warps):
             "warpgroup_mma": multiply, "warpgroup_mma_wait": multiply_wait}
 
 
-def run(kernel, families, *args, PROGRAMS, num_warps=4, **constexprs):
+def run(kernel, families, *args, PROGRAMS, num_warps=4, at_once=False, **constexprs):
     """Every program of a kernel of the last of `families`, files of triton_kernels that see each other's names."""
-    for program in range(PROGRAMS):
+    def one(program):
         names = language(program, num_warps)
         for family in families:
             tree = ast.parse((Path(triton_kernels.__path__[0]) / f"{family}.py").read_text())
@@ -246,3 +271,10 @@ def run(kernel, families, *args, PROGRAMS, num_warps=4, **constexprs):
             exec(compile(tree, family, "exec"), names)
         with np.errstate(all="ignore"):
             names[kernel](*args, PROGRAMS=PROGRAMS, **constexprs)
+
+    if not at_once:
+        for program in range(PROGRAMS):
+            one(program)
+        return
+    with ThreadPoolExecutor(PROGRAMS) as pool:
+        list(pool.map(one, random.sample(range(PROGRAMS), PROGRAMS)))

@@ -15,7 +15,7 @@ from tritorch.shape import broadcast_strides, cdiv, extent, next_power_of_2
 from tritorch.tensor import empty
 
 FORWARD, BACKWARD = kernels("attention"), kernels("attention_backward")
-HOPPER, HOPPER_BACKWARD = kernels("attention_gluon"), kernels("attention_backward_gluon")
+HOPPER, HOPPER_BACKWARD, TOGETHER = kernels("attention_gluon"), kernels("attention_backward_gluon"), kernels("attention_together_gluon")
 LOG2E = math.log2(math.e)
 
 # BLOCK_M, BLOCK_N, num_warps, num_stages for head sizes up to a bound, by what is multiplied: "half" are 16-bit types, "tf32" float32 on
@@ -35,11 +35,11 @@ TILES = {
         "ieee": {64: ((32, 32, 8, 2),), 128: ((16, 32, 8, 2), (32, 16, 8, 2)), 256: ((16, 16, 8, 2),)},
         "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 4, 2),), 256: ((16, 16, 8, 2),)},
     },
-    "backward": {                                                        # together
-        "half": {64: ((64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 2)), 128: ((64, 64, 8, 2), (32, 128, 8, 2)), 256: ((32, 64, 8, 1),)},
-        "tf32": {64: ((32, 64, 4, 2), (64, 64, 8, 2)), 128: ((32, 32, 4, 2), (32, 64, 8, 2)), 256: ((16, 16, 8, 1),)},
-        "ieee": {64: ((32, 32, 8, 2),), 128: ((32, 32, 8, 1),), 256: ((16, 16, 8, 1),)},
-        "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 4, 1),), 256: ((16, 16, 8, 1),)},
+    "backward": {                                                        # together; larger heads would not stay in registers
+        "half": {64: ((64, 64, 4, 2), (64, 128, 8, 2), (64, 128, 8, 3)), 128: ((64, 64, 8, 2), (32, 64, 8, 2))},
+        "tf32": {64: ((32, 64, 4, 2), (64, 64, 8, 2)), 128: ((32, 32, 4, 2), (32, 64, 8, 2))},
+        "ieee": {64: ((16, 32, 8, 2), (32, 32, 8, 2)), 128: ((16, 32, 8, 1),)},
+        "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 8, 1),)},
     },
     "backward_kv": {
         "half": {64: ((64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 2)), 128: ((64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2)),
@@ -56,7 +56,8 @@ GLUON = {                                                                # the w
                 128: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2, "PINGPONG": turns} for turns in (True, False)]},
     "backward_q": {64: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2}, {"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}],
                    128: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}]},
-    "backward": {},
+    "backward": {64: [{"BLOCK_M": rows, "BLOCK_N": 128, "KEPT": 2, "STAGES": stages} for rows, stages in ((128, 3), (128, 2), (64, 3))],
+                 128: [{"BLOCK_M": 64, "BLOCK_N": 128, "KEPT": kept, "STAGES": stages} for kept, stages in ((2, 2), (1, 3))]},
     "backward_kv": {64: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}], 128: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}]},
 }
 
@@ -101,23 +102,25 @@ class Problem(NamedTuple):
         """The ways to run a kernel, the best guess first."""
         L, S = self.numbers[2:4]
         block, dtype, precision = max(self.constants["BLOCK_D"], self.constants["BLOCK_V"]), *self.key[:2]
-        apart = [{"kernel": "apart"}] if which == "backward" else []
-        kernel = "together" if apart else "plain"
+        kernel = "together" if which == "backward" else "plain"
         if machine is None:                                              # the simulated device: few, large blocks, yet more than one
             rows, keys = [min(max(next_power_of_2(n) // 2, 16), 512) for n in (L, S)]
             return [_candidate(kernel, False, rows, keys, 4, 1)]
         kind = {2: "half", 8: "fp64"}.get(dtype.itemsize, "ieee" if precision == "ieee" else "tf32")
         table, shared, major = TILES[which][kind], machine[1], machine[2]
-        tiles = table[min((d for d in table if d >= block), default=256)]
+        tiles = table.get(min((d for d in table if d >= block), default=256), ())
         ways = [_candidate(kernel, False, *tile) for tile in tiles]
         if self.tma and major >= 9:
             ways = [_candidate(kernel, True, *tile) for tile in tiles] + ways[:1]
         if which == "forward" and self.tma and major == 9 and not self.constants["DROPOUT"] and not self.constants["MASK"]:
             ways += [_candidate("specialized", True, rows, keys, 4, stages) for rows, keys, stages in SPECIALIZED.get(block, ())]
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
+        gluon = []
         if self.gluon and major == 9 and driver.current().name != "simulated":
-            fitting += [{"kernel": "gluon", **tile, "num_warps": 4} for tile in GLUON[which].get(block, ())]
-        return fitting + apart or ways[-1:]
+            gluon = [{"kernel": "gluon", **tile, "num_warps": 4} for tile in GLUON[which].get(block, ())]
+        if which == "backward":                                          # a turn costs a plain kernel more than two products more would
+            return [{**way, "kernel": "together_gluon"} for way in gluon] + [{"kernel": "apart"}] + fitting
+        return fitting + gluon or ways[-1:]
 
 
 def _candidate(kernel, tma, rows, keys, warps, stages):
@@ -229,7 +232,15 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
         launch(BACKWARD.attention_backward_delta_kernel, (cdiv(L, rows) * p.batches * H,), gq, delta, turns, g, out, cu_seq_q, cu_seq_k,
                gq.strides, g.strides, out.strides, delta.strides, places, H, *p.numbers[2:6], BLOCK_M=rows, BLOCK_N=keys,
                **{name: p.constants[name] for name in ("E", "EV", "LEFT", "RIGHT", "WIDE", "BLOCK_D", "BLOCK_V")})
-        run_kv(way, sums, turns, places)
+        if way["kernel"] == "together":
+            return run_kv(way, sums, turns, places)
+        group, _, _, _, right, scale = p.numbers[1:7]
+        programs = min(hardware()[0], cdiv(S, keys) * p.batches * G)
+        descs = [descriptor(x, n, block) for x, n in ((gk, keys // 2), (gv, keys // 2), (g, rows), (query, rows), (key, keys // 2),
+                                                      (value, keys // 2))]
+        launch(TOGETHER.attention_together_gluon_kernel, (programs,), *descs[:2], gq, sums, turns, *descs[2:], lse, delta, gq.strides,
+               lse.strides, delta.strides, p.batches, H, group, L, S, right, scale, RIGHT=p.constants["RIGHT"], BY_ROWS=rows == 128,
+               PROGRAMS=programs, BLOCK_D=block, **{name: value for name, value in way.items() if name != "kernel"})
 
     _chosen(p, "backward", BACKWARD, "attention_backward_kv_kernel", run)
 

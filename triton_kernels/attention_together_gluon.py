@@ -1,0 +1,313 @@
+"""The three gradients of attention together, for 16-bit types on Hopper, with the schedule written out; see attention_backward.py.
+
+Programs stay and take blocks of keys by ticket. Two warp groups own half of the keys of a block each and go over the rows. What both find
+to be the slopes of the scores they leave in shared memory, and each finds a half of what the block gives to the gradient of the rows: half
+of the rows (BY_ROWS) or half of the columns. While it is added to the sum in memory, the last of the five products is under way. One
+warp loads, one waits for this program's turn at each block of rows, one ends the turn when both groups have added; it is the
+one that pays for the fence, and the one before it for the way to the counter and back.
+
+The sum in memory is no matrix: the numbers lie as the threads hold them, so that each adds four at a time.
+Results and conventions are those of triton_kernels/attention_backward.py, which is also the reference.
+"""
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+
+from triton_kernels.attention_backward_gluon import barriers, row_ptrs, send
+from triton_kernels.attention_gluon import after, fill
+
+LN2 = gl.constexpr(0.6931471805599453)
+LOG2E = gl.constexpr(1.4426950408889634)
+WARP = gl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
+GROUP_OF_WARPS = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+FOURS = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
+
+
+# ------------------------------------------------------------------ places
+@gluon.jit
+def tile_of(ticket, sizes, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
+    """(batch, key head, first key, first row that meets it, blocks of rows, how many of them need a look at single scores)."""
+    heads, group, L, S, right = sizes
+    blocks = gl.cdiv(S, BLOCK_N)
+    matrix = ticket // blocks
+    n = (blocks - 1 - ticket % blocks) * BLOCK_N                         # the last keys first: see attention_backward.py
+    begin, edges = 0, 0
+    if RIGHT:
+        begin = gl.maximum(n - right, 0) // BLOCK_M * BLOCK_M
+        edges = gl.cdiv(gl.maximum(n + BLOCK_N - 1 - right, 0), BLOCK_M) - begin // BLOCK_M
+    steps = gl.cdiv(gl.maximum(L - begin, 0), BLOCK_M)
+    return matrix // heads, matrix % heads, n, begin, steps, gl.where(n + BLOCK_N > S, steps, edges)
+
+
+@gluon.jit
+def turn_of(tile, t, sizes, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
+    """(head, first row, block of rows among all, how many blocks of keys meet it before this one) of step t of a tile."""
+    heads, group, L, S, right = sizes
+    batch, head, n, begin, steps, edges = tile
+    head = head * group + t // steps
+    m = begin + t % steps * BLOCK_M
+    last = gl.cdiv(S, BLOCK_N) - 1
+    if RIGHT:
+        last = gl.minimum(last, (m + BLOCK_M - 1 + right) // BLOCK_N)
+    block = (batch * (heads * group) + head) * gl.cdiv(L, BLOCK_M) + m // BLOCK_M
+    return head, m, block, last - n // BLOCK_N
+
+
+@gluon.jit
+def taken(tickets, bars, place, phase):
+    """The ticket in a slot, when it is there."""
+    mbarrier.wait(bars[1].index(place), phase)
+    return gl.max(tickets.index(place).load(GROUP_OF_WARPS if gl.num_warps() == 4 else WARP), 0)
+
+
+# ------------------------------------------------------------------ the warps beside
+@gluon.jit
+def load_tiles(descs, turns_ptr, row_args, bufs, bars, sizes, items, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+               KEPT: gl.constexpr, STAGES: gl.constexpr):
+    """The loading warp: it takes a ticket, fills the slot of keys and values, then the slots of rows for every head that shares them."""
+    lse_ptr, delta_ptr, stride_lse, stride_delta = row_args
+    q_bufs, g_bufs, shifts, tickets = bufs[2], bufs[3], bufs[5], bufs[6]
+    kept_empty, kept_ready, q_empty, q_ready, g_empty, g_ready = bars
+    place, turn, slot, phase = 0, 1, 0, 1                                # all slots are empty at first
+    ticket = gl.atomic_add(turns_ptr, 1, sem="relaxed")
+    while ticket < items:
+        tile = tile_of(ticket, sizes, RIGHT, BLOCK_M, BLOCK_N)
+        batch, key_head, n, steps = tile[0], tile[1], tile[2], tile[4]
+        mbarrier.wait(kept_empty.index(place), turn)
+        tickets.index(place).store(gl.full((1, ), ticket, gl.int32, WARP))
+        mbarrier.expect(kept_ready.index(place), 4 * descs[0].block_type.nbytes)
+        for x in gl.static_range(2):
+            for c in gl.static_range(2):
+                buf = bufs[x].index(2 * place + c)._reinterpret(descs[x].dtype, descs[x].block_type.shape, descs[x].layout)
+                tma.async_copy_global_to_shared(descs[x], [batch, key_head, n + c * (BLOCK_N // 2), 0], kept_ready.index(place), buf)
+        mbarrier.arrive(kept_ready.index(place), count=1)                # for the ticket
+        for t in range(sizes[1] * steps):
+            head, m, block, before = turn_of(tile, t, sizes, RIGHT, BLOCK_M, BLOCK_N)
+            rows = m + gl.arange(0, BLOCK_M, WARP)
+            lse = gl.load(row_ptrs(lse_ptr, stride_lse, batch, head, rows), mask=rows < sizes[2], other=float("inf"))
+            delta = gl.load(row_ptrs(delta_ptr, stride_delta, batch, head, rows), mask=rows < sizes[2], other=0)
+            fill(descs[2], batch, head, m, q_bufs, q_empty, q_ready, slot, phase)
+            shifts.index(2 * slot).store(lse * LOG2E)
+            shifts.index(2 * slot + 1).store(delta)
+            mbarrier.arrive(q_ready.index(slot), count=1)
+            fill(descs[3], batch, head, m, g_bufs, g_empty, g_ready, slot, phase)
+            slot, phase = after(slot, phase, STAGES)
+        place, turn = after(place, turn, KEPT)
+        ticket = gl.atomic_add(turns_ptr, 1, sem="relaxed")
+    mbarrier.wait(kept_empty.index(place), turn)
+    tickets.index(place).store(gl.full((1, ), ticket, gl.int32, WARP))
+    mbarrier.arrive(kept_ready.index(place), count=2)
+
+
+@gluon.jit
+def await_turns(turns_ptr, tickets, bars, ways, sizes, items, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+                KEPT: gl.constexpr):
+    """The warp that says when the groups may add: at most two steps before the other warp has ended a turn."""
+    may, over = ways[0], ways[2]
+    place, turn, count = 0, 0, 0
+    ticket = taken(tickets, bars, place, turn)
+    while ticket < items:
+        mbarrier.arrive(bars[0].index(place), count=1)
+        tile = tile_of(ticket, sizes, RIGHT, BLOCK_M, BLOCK_N)
+        for t in range(sizes[1] * tile[4]):
+            head, m, block, before = turn_of(tile, t, sizes, RIGHT, BLOCK_M, BLOCK_N)
+            mbarrier.wait(over.index(count & 1), (count >> 1 & 1) ^ 1)
+            if before > 0:
+                while gl.atomic_add(turns_ptr + 1 + block, 0, sem="acquire") < before:
+                    pass
+            mbarrier.arrive(may.index(count & 1), count=1)
+            count += 1
+        place, turn = after(place, turn, KEPT)
+        ticket = taken(tickets, bars, place, turn)
+
+
+@gluon.jit
+def end_turns(turns_ptr, tickets, bars, ways, sizes, items, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+              KEPT: gl.constexpr):
+    """The warp that tells the other programs when both groups have added."""
+    added, over = ways[1], ways[2]
+    place, turn, count = 0, 0, 0
+    ticket = taken(tickets, bars, place, turn)
+    while ticket < items:
+        mbarrier.arrive(bars[0].index(place), count=1)
+        tile = tile_of(ticket, sizes, RIGHT, BLOCK_M, BLOCK_N)
+        for t in range(sizes[1] * tile[4]):
+            head, m, block, before = turn_of(tile, t, sizes, RIGHT, BLOCK_M, BLOCK_N)
+            mbarrier.wait(added.index(count & 1), count >> 1 & 1)
+            gl.atomic_add(turns_ptr + 1 + block, 1, sem="release")
+            mbarrier.arrive(over.index(count & 1), count=1)
+            count += 1
+        place, turn = after(place, turn, KEPT)
+        ticket = taken(tickets, bars, place, turn)
+
+
+# ------------------------------------------------------------------ the two warp groups
+@gluon.jit
+def anew(x):
+    """x, of which the compiler does not know that it is the same in every round: it would keep all addresses that follow from it in
+    registers, of which there are none to spare."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def half_of(buf, TURN: gl.constexpr):
+    """Half of the columns of a buffer, 64 of which lie together."""
+    ROWS: gl.constexpr = buf.shape[0]
+    COLUMNS: gl.constexpr = buf.shape[1] // 2
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLUMNS], buf.dtype)
+    return buf._reinterpret(buf.dtype, [2, ROWS, COLUMNS], layout).index(TURN)
+
+
+@gluon.jit
+def give_to_rows(gq, tile, t, out_args, may, added, count, sizes, scale, RIGHT: gl.constexpr, BY_ROWS: gl.constexpr,
+                 BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, TURN: gl.constexpr):
+    """Add this group's half of what the keys give to the gradient of a block of rows. The first stores instead, the last rounds."""
+    gq_ptr, sum_ptr, stride_gq = out_args
+    L = sizes[2]
+    ROWS: gl.constexpr = gq.shape[0]
+    COLUMNS: gl.constexpr = gq.shape[1]
+    head, m, block, before = turn_of(tile, t, sizes, RIGHT, BLOCK_M, BLOCK_N)
+    sum_ptrs = sum_ptr + (block * 2 + TURN).to(gl.int64) * (ROWS * COLUMNS) + gl.arange(0, ROWS * COLUMNS, FOURS)
+    mbarrier.wait(may.index(count & 1), count >> 1 & 1)
+    if tile[2] == 0:
+        if before > 0:
+            so_far = gl.load(sum_ptrs, cache_modifier=".cg").reshape((COLUMNS // 8, ROWS // 16, 8, 4, 2, 2))
+            gq += gl.convert_layout(so_far.permute((1, 4, 2, 0, 3, 5)).reshape((ROWS, COLUMNS)), gq.type.layout, assert_trivial=True)
+        rows, columns = m, TURN * COLUMNS
+        if BY_ROWS:
+            rows, columns = m + TURN * ROWS, 0
+        rows += gl.arange(0, ROWS, gl.SliceLayout(1, gq.type.layout))
+        columns += gl.arange(0, COLUMNS, gl.SliceLayout(0, gq.type.layout))
+        gq_ptrs = row_ptrs(gq_ptr, stride_gq, tile[0], head, rows[:, None]) + columns[None, :]
+        gl.store(gq_ptrs, (gq * (scale * LN2)).to(gq_ptr.dtype.element_ty), mask=(rows < L)[:, None])
+    else:
+        part = gq.reshape((ROWS // 16, 2, 8, COLUMNS // 8, 4, 2)).permute((3, 0, 2, 4, 1, 5)).reshape((ROWS * COLUMNS, ))
+        part = gl.convert_layout(part, FOURS, assert_trivial=True)
+        if before == 0:
+            gl.store(sum_ptrs, part)
+        else:
+            gl.atomic_add(sum_ptrs, part, sem="relaxed")
+    mbarrier.arrive(added.index(count & 1), count=1)
+
+
+@gluon.jit
+def step(gk, gv, tile, t, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, RIGHT: gl.constexpr,
+         BY_ROWS: gl.constexpr, SCORES: gl.constexpr, PART: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+         STAGES: gl.constexpr, TURN: gl.constexpr):
+    """One block of rows: add to the gradients of keys, values and rows. (Longer than a screen, because its order is what it is about. That
+    nothing is under way from one step to the next is ptxas's wish: it would wait for each single product otherwise.)"""
+    q_bufs, g_bufs, slopes_bufs, shifts = bufs[2], bufs[3], bufs[4], bufs[5]
+    q_empty, q_ready, g_empty, g_ready = bars[2], bars[3], bars[4], bars[5]
+    slot, phase, count = slots
+    place = anew(place)
+    k_bufs, v = (bufs[0].index(2 * place), bufs[0].index(2 * place + 1)), bufs[1].index(2 * place + TURN)
+    q, g, mine = q_bufs.index(slot), g_bufs.index(slot), k_bufs[TURN]
+    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=gk.type.layout, k_width=2)
+    T: gl.constexpr = q.dtype
+    zeros = gl.zeros((BLOCK_N // 2, BLOCK_M), gl.float32, SCORES)
+    mbarrier.wait(q_ready.index(slot), phase)
+    s = warpgroup_mma(mine, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    mbarrier.wait(g_ready.index(slot), phase)
+    products = warpgroup_mma(v, g.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    lse = shifts.index(2 * slot).load(gl.SliceLayout(0, SCORES))
+    s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
+    p = gl.exp2(s * scale - lse[None, :])
+    if t % tile[4] < tile[5]:                                            # an edge
+        rows = tile[3] + t % tile[4] * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        seen = (keys < sizes[3])[:, None]
+        if RIGHT:
+            seen = seen & (rows[None, :] >= (keys - sizes[4])[:, None])
+        p = gl.where(seen, p, 0.0)
+    gv = warpgroup_mma(gl.convert_layout(p.to(T), OPERAND), g, gv, is_async=True)
+    delta = shifts.index(2 * slot + 1).load(gl.SliceLayout(0, SCORES))
+    products = warpgroup_mma_wait(num_outstanding=1, deps=(products, ))
+    slopes = (p * (products - delta[None, :])).to(T)
+    mbarrier.wait(slopes_bars[0].index(0), (count & 1) ^ 1)
+    slopes_bufs.index(TURN).store(slopes)
+    fence_async_shared()
+    mbarrier.arrive(slopes_bars[1].index(0), count=1)
+    mbarrier.wait(slopes_bars[1].index(0), count & 1)
+    if BY_ROWS:
+        gq = gl.zeros((BLOCK_M // 2, mine.shape[1]), gl.float32, PART)
+        gq = warpgroup_mma(half_of(slopes_bufs.index(0), TURN).permute((1, 0)), k_bufs[0], gq, use_acc=False, is_async=True)
+        gq = warpgroup_mma(half_of(slopes_bufs.index(1), TURN).permute((1, 0)), k_bufs[1], gq, is_async=True)
+    else:
+        gq = gl.zeros((BLOCK_M, mine.shape[1] // 2), gl.float32, PART)
+        gq = warpgroup_mma(slopes_bufs.index(0).permute((1, 0)), half_of(k_bufs[0], TURN), gq, use_acc=False, is_async=True)
+        gq = warpgroup_mma(slopes_bufs.index(1).permute((1, 0)), half_of(k_bufs[1], TURN), gq, is_async=True)
+    gk = warpgroup_mma(gl.convert_layout(slopes, OPERAND), q, gk, is_async=True)
+    gv, gq = warpgroup_mma_wait(num_outstanding=1, deps=(gv, gq))
+    mbarrier.arrive(g_empty.index(slot), count=1)
+    mbarrier.arrive(slopes_bars[0].index(0), count=1)
+    give_to_rows(gq, tile, t, out_args, ways[0], ways[1], count, sizes, scale, RIGHT, BY_ROWS, BLOCK_M, BLOCK_N, TURN)
+    gk = warpgroup_mma_wait(num_outstanding=0, deps=(gk, ))
+    mbarrier.arrive(q_empty.index(slot), count=1)
+    slot, phase = after(slot, phase, STAGES)
+    return gk, gv, (slot, phase, count + 1)
+
+
+@gluon.jit
+def own_keys(gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, RIGHT: gl.constexpr, BY_ROWS: gl.constexpr,
+             BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr,
+             TURN: gl.constexpr):
+    """A warp group: its half of the keys of every tile of this program."""
+    KEYS: gl.constexpr = BLOCK_N // 2
+    WIDTH: gl.constexpr = BLOCK_D if BY_ROWS else BLOCK_D // 2
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_M, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
+    PART: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDTH, 16])
+    place, turn, slots = 0, 0, (0, 0, 0)
+    ticket = taken(bufs[6], bars, place, turn)
+    while ticket < items:
+        tile = tile_of(ticket, sizes, RIGHT, BLOCK_M, BLOCK_N)
+        batch, head, n, steps = tile[0], tile[1], tile[2], tile[4]
+        k, v = bufs[0].index(2 * place + TURN), bufs[1].index(2 * place + TURN)
+        keys = n + TURN * KEYS + gl.arange(0, KEYS, gl.SliceLayout(1, SCORES))
+        gk = gl.zeros((KEYS, BLOCK_D), gl.float32, OUT)
+        gv = gl.zeros((KEYS, BLOCK_D), gl.float32, OUT)
+        for t in range(sizes[1] * steps):
+            gk, gv, slots = step(gk, gv, tile, t, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, RIGHT, BY_ROWS,
+                                 SCORES, PART, BLOCK_M, BLOCK_N, STAGES, TURN)
+        mbarrier.wait(slopes_bars[0].index(0), (slots[2] & 1) ^ 1)       # the other group multiplies by these keys too
+        send(gv_desc, batch, head, n + TURN * KEYS, v, gv)
+        send(gk_desc, batch, head, n + TURN * KEYS, k, gk * (scale * LN2))
+        tma.store_wait(pendings=0)
+        mbarrier.arrive(bars[0].index(place), count=1)
+        place, turn = after(place, turn, KEPT)
+        ticket = taken(bufs[6], bars, place, turn)
+
+
+@gluon.jit
+def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr, g_desc, q_desc, k_desc, v_desc, lse_ptr, delta_ptr,
+                                    stride_gq, stride_lse, stride_delta, BATCH, H, GROUP, L, S, right, scale, RIGHT: gl.constexpr,
+                                    BY_ROWS: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+                                    BLOCK_D: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr):
+    """Gradients of q, k and v, after attention_backward_delta_kernel has set the ticket and the counters to 0. Without masks; scale > 0 and
+    right ≥ 0; columns lie side by side. Half of a block of rows (BY_ROWS) or of the columns is 64. num_warps is 4. Grid: PROGRAMS."""
+    T: gl.constexpr = q_desc.dtype
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, BLOCK_D], T)
+    slopes_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N // 2, BLOCK_M], T)
+    line: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    k_bufs = gl.allocate_shared_memory(T, [2 * KEPT, BLOCK_N // 2, BLOCK_D], layout)
+    v_bufs = gl.allocate_shared_memory(T, [2 * KEPT, BLOCK_N // 2, BLOCK_D], layout)
+    q_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_D], layout)
+    g_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_D], layout)
+    slopes_bufs = gl.allocate_shared_memory(T, [2, BLOCK_N // 2, BLOCK_M], slopes_layout)
+    shifts = gl.allocate_shared_memory(gl.float32, [2 * STAGES, BLOCK_M], line)
+    tickets = gl.allocate_shared_memory(gl.int32, [KEPT, 1], line)
+    bars = (barriers(KEPT, 4), barriers(KEPT, 2), barriers(STAGES, 2), barriers(STAGES, 2), barriers(STAGES, 2), barriers(STAGES, 1))
+    slopes_bars, ways = (barriers(1, 2), barriers(1, 2)), (barriers(2, 1), barriers(2, 2), barriers(2, 1))
+    fence_async_shared()
+    bufs = (k_bufs, v_bufs, q_bufs, g_bufs, slopes_bufs, shifts, tickets)
+    sizes, items = (H // GROUP, GROUP, L, S, right), BATCH * (H // GROUP) * gl.cdiv(S, BLOCK_N)
+    out_args = (gq_ptr, sum_ptr, stride_gq)
+    gl.warp_specialize([
+        (own_keys, (gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, RIGHT, BY_ROWS, BLOCK_M, BLOCK_N,
+                    BLOCK_D, KEPT, STAGES, 0)),
+        (own_keys, (gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, RIGHT, BY_ROWS, BLOCK_M, BLOCK_N,
+                    BLOCK_D, KEPT, STAGES, 1)),
+        (load_tiles, ((k_desc, v_desc, q_desc, g_desc), turns_ptr, (lse_ptr, delta_ptr, stride_lse, stride_delta), bufs, bars, sizes, items,
+                      RIGHT, BLOCK_M, BLOCK_N, KEPT, STAGES)),
+        (await_turns, (turns_ptr, tickets, bars, ways, sizes, items, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
+        (end_turns, (turns_ptr, tickets, bars, ways, sizes, items, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
+    ], [4, 1, 1, 1], [240, 24, 24, 24])
