@@ -239,7 +239,8 @@ def arrive(barrier, count, pred=True):
 
 def language(program, warps):
     layout = SimpleNamespace(get_default_for=lambda *a: None)
-    nothing = dict.fromkeys(("SliceLayout", "NVMMADistributedLayout", "DotOperandLayout", "BlockedLayout", "SwizzledSharedLayout"), lambda *a, **k: None)
+    layouts = "SliceLayout", "NVMMADistributedLayout", "DotOperandLayout", "BlockedLayout", "SwizzledSharedLayout"
+    nothing = dict.fromkeys(layouts, lambda *a, **k: None)
     types = {name: name for name in ("float32", "float64", "int32", "int64")}
     gl = SimpleNamespace(
         constexpr=lambda x: x, **types, atomic_add=atomic_add, inline_asm_elementwise=lambda code, constraints, args, **options: args[0],

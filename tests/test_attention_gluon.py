@@ -19,6 +19,10 @@ def reference(q, k, v, g, right, scale):
     return out, lse[..., 0], slopes @ k * scale, slopes.swapaxes(-1, -2) @ q * scale, p.swapaxes(-1, -2) @ g
 
 
+def tiles(n, *arrays):
+    return [Descriptor(x, 1, 1, n, x.shape[-1]) for x in arrays]
+
+
 @pytest.mark.parametrize("right", [None, 0, 17])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rows, block, stages, turns, programs", [(16, 32, 2, True, 2), (16, 16, 3, False, 3), (32, 16, 2, True, 1)])
@@ -32,9 +36,6 @@ def test_schedules(rows, block, stages, turns, programs, shape, right):
     stride = (H * L, L, 1)
     sizes = B, H, H // G, L, S, right or 0, 0.3 * np.log2(np.e)
     options = {"RIGHT": right is not None, "PROGRAMS": programs, "ROWS": rows, "BLOCK_D": D, "STAGES": stages}
-
-    def tiles(n, *arrays):
-        return [Descriptor(x, 1, 1, n, D) for x in arrays]
 
     run("attention_gluon_kernel", ["attention_gluon"], *tiles(rows, out), Pointer(lse), *tiles(rows, q), *tiles(block, k, v), stride,
         *sizes, BLOCK_N=block, PINGPONG=turns, **options)
@@ -50,8 +51,9 @@ def test_schedules(rows, block, stages, turns, programs, shape, right):
 
 
 @pytest.mark.parametrize("right", [None, 0, 17])
-@pytest.mark.parametrize("shape", [*SHAPES, (1, 4, 2, 100, 150), (2, 1, 1, 20, 200)])
-@pytest.mark.parametrize("by_rows, rows, keys, kept, stages, programs", [(False, 16, 32, 2, 2, 3), (True, 32, 32, 1, 3, 2), (False, 16, 64, 1, 2, 5)])
+@pytest.mark.parametrize("shape", [(1, 2, 1, 40, 40), (1, 4, 2, 100, 150), (2, 1, 1, 20, 200), (1, 1, 1, 5, 5)])
+@pytest.mark.parametrize("by_rows, rows, keys, kept, stages, programs", [(False, 16, 32, 2, 2, 3), (True, 32, 32, 1, 3, 2),
+                                                                         (False, 16, 64, 1, 2, 5)])
 def test_together(by_rows, rows, keys, kept, stages, programs, shape, right):
     """However the programs meet: nobody waits for ever, and the bits are the same."""
     B, H, G, L, S = shape
@@ -60,15 +62,15 @@ def test_together(by_rows, rows, keys, kept, stages, programs, shape, right):
     out, lse, *want = reference(q, k, v, g, right, 0.3)
     want[1:] = [x.reshape(B, G, H // G, S, D).sum(2) for x in want[1:]]
     delta, stride, before = (g * out).sum(-1), (H * L, L, 1), None
-    for _ in range(3):
+    for _ in range(2):
         found = [np.full_like(x, np.nan) for x in (q, k, v)]
         blocks = -(-L // rows) * B * H
         sums, turns = np.full((blocks, rows, D), np.nan), np.zeros(1 + blocks, int)
         run("attention_together_gluon_kernel", ["attention_gluon", "attention_backward_gluon", "attention_together_gluon"],
-            *[Descriptor(x, 1, 1, keys // 2, D) for x in found[1:]], Pointer(found[0]), Pointer(sums), Pointer(turns),
-            *[Descriptor(x, 1, 1, rows, D) for x in (g, q)], *[Descriptor(x, 1, 1, keys // 2, D) for x in (k, v)], Pointer(lse), Pointer(delta),
-            (H * L * D, L * D, D, 1), stride, stride, B, H, H // G, L, S, right or 0, 0.3 * np.log2(np.e), RIGHT=right is not None,
-            BY_ROWS=by_rows, BLOCK_M=rows, BLOCK_N=keys, BLOCK_D=D, KEPT=kept, STAGES=stages, PROGRAMS=programs, at_once=True)
+            *tiles(keys // 2, *found[1:]), *map(Pointer, (found[0], sums, turns)), *tiles(rows, g, q), *tiles(keys // 2, k, v),
+            Pointer(lse), Pointer(delta), (H * L * D, L * D, D, 1), stride, stride, B, H, H // G, L, S, right or 0, 0.3 * np.log2(np.e),
+            RIGHT=right is not None, BY_ROWS=by_rows, BLOCK_M=rows, BLOCK_N=keys, BLOCK_D=D, KEPT=kept, STAGES=stages, PROGRAMS=programs,
+            at_once=True)
         for mine, other in zip(found, want):
             np.testing.assert_allclose(mine, other, atol=1e-9)
         assert before is None or all((a == b).all() for a, b in zip(before, found))

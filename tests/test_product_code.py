@@ -1,9 +1,11 @@
 """Machine code of matrix products and attention: what large problems launch compiles for three architectures and spills no registers."""
+import subprocess
+import tempfile
 from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
 
 from recording_driver import RecordingDriver  # noqa: E402
 
@@ -231,16 +233,24 @@ def test_attention_on_hopper(size):
                 rest = None, None, None, None, (None, 0), 0.125, (0.0, 0, 0), None
                 out, lse = attention(q, k, v, None, *rest)
                 attention_backward(g, q, k, v, None, None, out, lse, *rest[1:])
-    specs = [spec for spec in record.values() if spec.kernel.is_gluon() and spec.constexprs.get(
-        ([p.name for p in spec.kernel.params].index("ROWS"),)) == 64]
+    specs = [spec for spec in record.values() if spec.kernel.is_gluon()]
     assert {spec.kernel.__name__ for spec in specs} == {"attention_gluon_kernel", "attention_backward_q_gluon_kernel",
-                                                        "attention_backward_kv_gluon_kernel"}
+                                                        "attention_backward_kv_gluon_kernel", "attention_together_gluon_kernel"}
     for spec, compiled in zip(specs, compile_many(specs, [90], workers=2)):
         assert not isinstance(compiled, CompileError), str(compiled)
         used = resources(compiled)
         print(f"{spec.kernel.__name__} {used}")
-        assert used["spills"] <= (0 if size == 64 else 160) and compiled.num_warps == 12
+        assert used["spills"] <= 160 and compiled.num_warps == 12 and compiled.shared <= H200[1]
         assert "wgmma.mma_async" in compiled.ptx and "setmaxnreg.inc" in compiled.ptx and "cp.async.bulk.tensor" in compiled.ptx
+        code = machine_code(compiled)
+        assert 4 * code.count("WARPGROUP.DEPBAR") <= code.count("HGMMA"), "ptxas waits for single products"
+
+
+def machine_code(compiled):
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.cubin)
+        file.flush()
+        return subprocess.run([triton.knobs.nvidia.nvdisasm.path, "-c", file.name], capture_output=True, text=True, check=True).stdout
 
 
 def test_attention_with_masks_groups_and_odd_sizes():

@@ -204,13 +204,14 @@ def step(gk, gv, tile, t, place, bufs, bars, slopes_bars, ways, out_args, slots,
     q, g, mine = q_bufs.index(slot), g_bufs.index(slot), k_bufs[TURN]
     OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=gk.type.layout, k_width=2)
     T: gl.constexpr = q.dtype
+    BLOCK_D: gl.constexpr = q.shape[1]
     zeros = gl.zeros((BLOCK_N // 2, BLOCK_M), gl.float32, SCORES)
     mbarrier.wait(q_ready.index(slot), phase)
     s = warpgroup_mma(mine, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
     mbarrier.wait(g_ready.index(slot), phase)
     products = warpgroup_mma(v, g.permute((1, 0)), zeros, use_acc=False, is_async=True)
-    lse = shifts.index(2 * slot).load(gl.SliceLayout(0, SCORES))
     s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
+    lse = shifts.index(2 * slot).load(gl.SliceLayout(0, SCORES))
     p = gl.exp2(s * scale - lse[None, :])
     if t % tile[4] < tile[5]:                                            # an edge
         rows = tile[3] + t % tile[4] * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
@@ -219,8 +220,8 @@ def step(gk, gv, tile, t, place, bufs, bars, slopes_bars, ways, out_args, slots,
             seen = seen & (rows[None, :] >= (keys - sizes[4])[:, None])
         p = gl.where(seen, p, 0.0)
     gv = warpgroup_mma(gl.convert_layout(p.to(T), OPERAND), g, gv, is_async=True)
-    delta = shifts.index(2 * slot + 1).load(gl.SliceLayout(0, SCORES))
     products = warpgroup_mma_wait(num_outstanding=1, deps=(products, ))
+    delta = shifts.index(2 * slot + 1).load(gl.SliceLayout(0, SCORES))
     slopes = (p * (products - delta[None, :])).to(T)
     mbarrier.wait(slopes_bars[0].index(0), (count & 1) ^ 1)
     slopes_bufs.index(TURN).store(slopes)
@@ -228,11 +229,11 @@ def step(gk, gv, tile, t, place, bufs, bars, slopes_bars, ways, out_args, slots,
     mbarrier.arrive(slopes_bars[1].index(0), count=1)
     mbarrier.wait(slopes_bars[1].index(0), count & 1)
     if BY_ROWS:
-        gq = gl.zeros((BLOCK_M // 2, mine.shape[1]), gl.float32, PART)
+        gq = gl.zeros((BLOCK_M // 2, BLOCK_D), gl.float32, PART)
         gq = warpgroup_mma(half_of(slopes_bufs.index(0), TURN).permute((1, 0)), k_bufs[0], gq, use_acc=False, is_async=True)
         gq = warpgroup_mma(half_of(slopes_bufs.index(1), TURN).permute((1, 0)), k_bufs[1], gq, is_async=True)
     else:
-        gq = gl.zeros((BLOCK_M, mine.shape[1] // 2), gl.float32, PART)
+        gq = gl.zeros((BLOCK_M, BLOCK_D // 2), gl.float32, PART)
         gq = warpgroup_mma(slopes_bufs.index(0).permute((1, 0)), half_of(k_bufs[0], TURN), gq, use_acc=False, is_async=True)
         gq = warpgroup_mma(slopes_bufs.index(1).permute((1, 0)), half_of(k_bufs[1], TURN), gq, is_async=True)
     gk = warpgroup_mma(gl.convert_layout(slopes, OPERAND), q, gk, is_async=True)

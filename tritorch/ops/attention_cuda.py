@@ -120,7 +120,7 @@ class Problem(NamedTuple):
             gluon = [{"kernel": "gluon", **tile, "num_warps": 4} for tile in GLUON[which].get(block, ())]
         if which == "backward":                                          # a turn costs a plain kernel more than two products more would
             return [{**way, "kernel": "together_gluon"} for way in gluon] + [{"kernel": "apart"}] + fitting
-        return fitting + gluon or ways[-1:]
+        return (fitting + gluon if which == "forward" else gluon + fitting) or ways[-1:]
 
 
 def _candidate(kernel, tma, rows, keys, warps, stages):
