@@ -52,7 +52,12 @@ def test_what_is_left_out_may_be_held_as_long_as_it_can_be_made_up_for(cuda):
         kept.append(F.layer_norm(x, (8,)))
         return [kept[-1].bfloat16().float()]
 
-    for function, found in (held, {"layer_norm + cast": 1}), (its_input_is_written, {}), (beyond_the_call, {}):
+    def returned_as_it_is(x):
+        y = F.layer_norm(x, (8,))
+        z = y.bfloat16().float()
+        return z + 1, y.detach()
+
+    for function, found in ((held, {"layer_norm + cast": 1}), (its_input_is_written, {}), (beyond_the_call, {}), (returned_as_it_is, {})):
         assert replaced(run(function, x)) == found
 
 
@@ -67,6 +72,7 @@ def test_what_was_left_out_is_made_when_a_call_turns_out_otherwise(cuda):
         z = y.bfloat16().float()
         if len(calls) > 3:
             kept.append(y)
+        del y
         return z * 2 + 1
 
     step = torch.compile(function)

@@ -75,8 +75,9 @@ def _match(watch, pattern, start, users):
 
 
 def _as_it_was(events, start, end):
-    """Whether what the call at `start` reads is written by none after it and before `end`."""
-    return not set(numbers(events[start][1])).intersection(numbers(_written(events, start + 1, end)))
+    """Whether what the call at `start` reads is written by none after it and before `end`, which lies within the trace: what was freed
+    after all that may be a result of the call."""
+    return end < len(events) and not set(numbers(events[start][1])).intersection(numbers(_written(events, start + 1, end)))
 
 
 def _written(events, start, end):
