@@ -349,3 +349,21 @@ def test_operators_are_functions_of_seed_and_offset(simulated):
 def test_cuda_seeds_are_there_from_the_start():
     code = "import tritorch as torch; torch.cuda.manual_seed_all(3); torch.cuda.manual_seed(4); print(torch.manual_seed(5).initial_seed())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "5"
+
+
+@pytest.mark.parametrize("dtype", [T.float32, T.float64, T.bfloat16])
+def test_pieces_that_threads_draw_are_the_whole(dtype, monkeypatch):
+    from tritorch import philox
+
+    def drawn(shape):
+        T.manual_seed(3)
+        wide = T.zeros(2 * shape[0], shape[1], dtype=dtype)
+        made = [T.empty(shape, dtype=dtype) for _ in range(2)]
+        return [made[0].normal_(1, 2), made[1].uniform_(-1, 3), wide[::2].exponential_(), wide]
+
+    for shape in ((7, 9), (64, 3), (1, 1)):
+        whole = drawn(shape)
+        monkeypatch.setattr(philox, "PIECE", 16)
+        for a, b in zip(whole, drawn(shape)):
+            assert T.equal(a, b)
+        monkeypatch.undo()

@@ -9,11 +9,14 @@ accept take a lane for each attempt. `triton_kernels/random.py` computes the sam
 """
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
 MASK, SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
 ROUND_A, ROUND_B = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 KEY_A, KEY_B = 0x9E3779B9, 0xBB67AE85
+PIECE = 1 << 17                                # elements that a thread draws at a time
 CHUNK = 16384                                  # counters at a time: the temporaries stay in cache (6.8 ns a word; 9.2 at 4096)
 
 
@@ -45,9 +48,33 @@ def words(seed: int, offset: int, n: int, lane: int = 0) -> np.ndarray:
     return out.reshape(-1)[:n]
 
 
+def in_pieces(size, work):
+    """work(start, stop) for every piece of `size` elements, those of a large array on all cores: numpy lets other threads go on."""
+    def one(start):
+        with np.errstate(all="ignore"):                                  # a thread of its own does not have the caller's
+            work(start, min(start + PIECE, size))
+
+    starts = range(0, size, PIECE)
+    if len(starts) < 2:
+        for start in starts:
+            one(start)
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
+            for _ in pool.map(one, starts):
+                pass
+
+
 def long_words(seed: int, offset: int, n: int) -> np.ndarray:
     """n random uint64: words of lane 0 as high halves, of lane 1 as low ones."""
     return words(seed, offset, n).astype(np.uint64) << SHIFT | words(seed, offset, n, 1)
+
+
+def bits_of(dtype, count, seed, offset):
+    """The random bits of `count` elements, in pairs: one more if the number is odd."""
+    count += count % 2
+    return long_words(seed, offset, count) if dtype == np.float64 else words(seed, offset, count)
 
 
 def multiply_high(x: np.ndarray, span: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from tritorch.dtype import bool as bool_
 from tritorch.errors import check
 from tritorch.generator import default_generator
 from tritorch.ops.filling import filled
-from tritorch.philox import long_words, multiply_high, words
+from tritorch.philox import bits_of, in_pieces, long_words, multiply_high, words
 from tritorch.shape import cdiv, memory_order
 from tritorch.tensor import in_order
 
@@ -95,12 +95,6 @@ def draw_bernoulli(bits, p, unused):
     return unit(bits).astype(np.float64) < p
 
 
-def bits_of(out, seed, offset):
-    """The random bits of every element of an array, in pairs: one more if the number is odd."""
-    count = out.size + out.size % 2
-    return long_words(seed, offset, count) if out.dtype == np.float64 else words(seed, offset, count)
-
-
 def below(dtype, a, b):
     """The largest value of `dtype` under b, on the side of a: rounding must not reach the open end of an interval."""
     return float(np.nextafter(dtype.type(b), dtype.type(a)))
@@ -120,10 +114,17 @@ def distribution(name, draw, doc, example, usual=None, clamp=False, floating=Tru
 
     @door.impl("cpu")
     def run(out, shape, dtype, device, a, b, seed, offset, base):
-        value = draw(bits_of(out, seed, offset), a, b)[:out.size].reshape(out.shape)
-        if out.dtype.itemsize < 8 and floating:
-            value = value.astype(np.float32, copy=False)
-        out[...] = np.minimum(value, value.dtype.type(below(out.dtype, a, b))) if clamp else value
+        flat = out.reshape(-1) if out.flags.c_contiguous else np.empty(out.size, out.dtype)
+
+        def work(start, stop):
+            value = draw(bits_of(out.dtype, stop - start, seed, offset + start // 4), a, b)[:stop - start]
+            if out.dtype.itemsize < 8 and floating:
+                value = value.astype(np.float32, copy=False)
+            flat[start:stop] = np.minimum(value, value.dtype.type(below(out.dtype, a, b))) if clamp else value
+
+        in_pieces(out.size, work)
+        if not out.flags.c_contiguous:
+            out[...] = flat.reshape(out.shape)
 
     @door.impl("cuda")
     def start(out, shape, dtype, device, a, b, seed, offset, base):
@@ -297,7 +298,7 @@ def random_normal_around(mean, std, seed, offset, base=None):
 @random_normal_around.impl("cpu")
 def random_normal_around_cpu(out, mean, std, seed, offset, base):
     check(bool((std >= 0).all()), "normal", "std ≥ 0", "negative elements")
-    z = standard_normal(bits_of(out, seed, offset))[:out.size].reshape(out.shape)
+    z = standard_normal(bits_of(out.dtype, out.size, seed, offset))[:out.size].reshape(out.shape)
     out[...] = mean.astype(z.dtype, copy=False) + std.astype(z.dtype, copy=False) * z
 
 
