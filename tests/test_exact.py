@@ -11,6 +11,7 @@ from tritorch.tensor import from_array
 
 H200 = (132, 232448, 9)
 CANDIDATES = [c for _, c in choice.exact(4096, 4096, 4096, 1, H200)]
+IN_REGISTERS = [c for _, c in choice.plain("parts", 131, 149, 270, 1, 4, H200) if c["splits"] < 3]
 
 
 # ------------------------------------------------------------------ what the hardware makes of it
@@ -74,7 +75,7 @@ def test_no_less_accurate_than_float32(name, k):
         a[:, k // 2:], b[k // 2:] = -a[:, :k // 2] * np.float32(1 + 2.0 ** -20), b[:k // 2]
     exact, size = a.astype(np.float64) @ b.astype(np.float64), np.abs(a).astype(np.float64) @ np.abs(b)
     plain = (by_float32(a, b) - exact) / size
-    for block in sorted({c["BLOCK_K"] for c in CANDIDATES}):
+    for block in sorted({c["BLOCK_K"] for c in CANDIDATES + IN_REGISTERS}):
         ours = (by_parts(a, b, block) - exact) / size
         assert np.sqrt((ours ** 2).mean()) <= np.sqrt((plain ** 2).mean()) and np.abs(ours).max() <= np.abs(plain).max()
 
@@ -101,7 +102,7 @@ def on(x, device, turned=False):
     return x.mT.contiguous().mT if turned else x
 
 
-@pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda c: "-".join(str(c[f"BLOCK_{d}"]) for d in "MNK"))
+@pytest.mark.parametrize("candidate", CANDIDATES + IN_REGISTERS, ids=lambda c: "-".join(map(str, c.values())))
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
 def test_every_candidate_in_every_layout(candidate, turned, cuda, hardware_tiles):
     x, y, z = draw(131, 270), draw(270, 149), draw(149)
@@ -111,15 +112,35 @@ def test_every_candidate_in_every_layout(candidate, turned, cuda, hardware_tiles
     assert np.abs(out - want).max() <= 2.0 ** -22 * (np.abs(x) @ np.abs(y)).max()
 
 
+@pytest.mark.parametrize("candidate", [CANDIDATES[0], IN_REGISTERS[0]], ids=lambda c: c["kernel"])
 @pytest.mark.parametrize("shapes", [((2, 70, 260), (2, 260, 40)), ((2, 70, 260), (1, 260, 40)), ((1, 70, 260), (3, 260, 40))])
-def test_batches(shapes, cuda, hardware_tiles):
+def test_batches(shapes, candidate, cuda, hardware_tiles):
     x, y = [draw(*s, seed=k) for k, s in enumerate(shapes)]
-    with tuner.forcing("matmul", CANDIDATES[0]):
+    with tuner.forcing("matmul", candidate):
         out = products.matmul(on(x, cuda), on(y, cuda)).cpu().array
     np.testing.assert_allclose(out, x.astype(np.float64) @ y, atol=1e-4)
 
 
 BAD = [np.inf, -np.inf, np.nan, np.float32(3.4e38), np.float32(1e-40), np.float32(2.0 ** -110)]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+@pytest.mark.parametrize("where", [0, 1])
+@pytest.mark.parametrize("candidate", IN_REGISTERS[:2], ids=lambda c: str(c["splits"]))
+def test_tiles_of_which_parts_cannot_say_all(bad, where, candidate, cuda, hardware_tiles):
+    """These are left to float32, tile by tile: the tile of a bad number has the bits of the kernel that knows nothing of parts."""
+    x, y = draw(40, 260), draw(260, 48)
+    (x, y)[where][7, 9] = bad
+    same_but = {**candidate, "kernel": "plain", "BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4}
+    results = []
+    for c in ({**same_but, "kernel": "parts"}, same_but):
+        with tuner.forcing("matmul", c), np.errstate(all="ignore"):
+            results.append(products.matmul(on(x, cuda), on(y, cuda)).cpu().array)
+    with np.errstate(all="ignore"):
+        want = x.astype(np.float64) @ y
+        if candidate["splits"] == 1:
+            np.testing.assert_array_equal(*results)
+        np.testing.assert_allclose(results[0], want.astype(np.float32), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("bad", BAD, ids=str)

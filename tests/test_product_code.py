@@ -196,6 +196,16 @@ def test_products_of_8_bits_elsewhere(machine, monkeypatch):
         assert not isinstance(compiled, CompileError) and resources(compiled)["spills"] == 0, compiled
 
 
+@pytest.mark.parametrize("arch", [80, 90, 100])
+def test_parts_made_in_registers(arch):
+    """Of small float32 products: six matrix products a step, the way of float32 units behind them."""
+    for candidate in {c["BLOCK_M"] * 1000 + c["BLOCK_N"]: c for _, c in choice.plain("parts", 512, 512, 512, 1, 4, H200)}.values():
+        with tuner.forcing("matmul", {**candidate, "splits": 1}):
+            specs = launched(lambda e: [e(512, 512) @ e(512, 512), linear(e(512, 512), e(512, 512), e(512))])
+        for compiled in compile_many(specs, (arch,), workers=2):
+            assert resources(compiled)["spills"] == 0 and ("bf16.bf16" in compiled.ptx or "tcgen05.mma" in compiled.ptx), candidate
+
+
 @pytest.mark.parametrize("candidate", [c for _, c in choice.exact(4096, 4096, 4096, 1, H200, True)], ids=lambda c: str(c["BLOCK_K"]))
 def test_float32_from_parts_on_hopper(candidate):
     """Six products of a slot in a row, and no part of a tile in local memory."""

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from triton_kernels.random import long_word, philox_words
 
+SMALLEST = tl.constexpr(19 << 23)                        # the bits of 2⁻¹⁰⁸: below it the low part would lose bits that count
 OUT, A, B, C = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3), tl.constexpr(4)
 
 
@@ -49,6 +50,22 @@ def share_of(pid, tiles, steps, PROGRAMS: tl.constexpr):
 
 
 @triton.jit
+def parts_of(x):
+    """float32 as high, middle and low bfloat16 (see matmul_exact.py)."""
+    high = x.to(tl.bfloat16)
+    rest = x - high.to(tl.float32)
+    middle = rest.to(tl.bfloat16)
+    return high, middle, (rest - middle.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
+def smaller(smallest, x):
+    """The lesser of what `smallest` and the magnitudes of x, but zeros, are as bits."""
+    bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    return tl.minimum(smallest, tl.where(bits == 0, 0x7F800000, bits))
+
+
+@triton.jit
 def half_of_fp8(x):
     """fp8 as float16. Where the hardware lacks e4m3 (before sm_89) its bits come as uint8: sign, 4 bits of exponent, 3 bits."""
     if x.dtype == tl.uint8:
@@ -73,6 +90,54 @@ def multiply(a, b, acc, DOT: tl.constexpr, PRECISION: tl.constexpr):
             acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
     else:
         acc += tl.sum(a.to(acc.dtype)[:, :, None] * b.to(acc.dtype)[None, :, :], 1)
+    return acc
+
+
+@triton.jit
+def load_pair(a_ptrs, b_ptrs, k, end, EVEN_K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Tiles of a and b from element k of K on. Rows and columns past the edge wrap around: only k needs a mask."""
+    if EVEN_K:
+        return tl.load(a_ptrs), tl.load(b_ptrs)
+    else:
+        inside = k + tl.arange(0, BLOCK_K) < end                         # 0 would not become fp8
+        return tl.load(a_ptrs, mask=inside[None, :], other=0.0), tl.load(b_ptrs, mask=inside[:, None], other=0.0)
+
+
+@triton.jit
+def sum_of_products(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, DOT: tl.constexpr, PRECISION: tl.constexpr, EVEN_K: tl.constexpr,
+                    BLOCK_K: tl.constexpr):
+    for k in range(start, end, BLOCK_K):
+        a, b = load_pair(a_ptrs, b_ptrs, k, end, EVEN_K, BLOCK_K)
+        acc = multiply(a, b, acc, DOT, PRECISION)
+        a_ptrs += step_a
+        b_ptrs += step_b
+    return acc
+
+
+@triton.jit
+def sum_of_parts(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, EVEN_K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """The same of float32 numbers cut into parts (see matmul_exact.py), and where these cannot tell, or something is not finite, as float32
+    units do it."""
+    first_a, first_b, nothing = a_ptrs, b_ptrs, acc
+    least_a = tl.full(a_ptrs.shape, 0x7F800000, tl.int32)
+    least_b = tl.full(b_ptrs.shape, 0x7F800000, tl.int32)
+    for k in range(start, end, BLOCK_K):
+        a, b = load_pair(a_ptrs, b_ptrs, k, end, EVEN_K, BLOCK_K)
+        least_a, least_b = smaller(least_a, a), smaller(least_b, b)
+        a_high, a_middle, a_low = parts_of(a)
+        b_high, b_middle, b_low = parts_of(b)
+        some = tl.dot(a_low, b_high)
+        some = tl.dot(a_high, b_low, some)
+        some = tl.dot(a_middle, b_middle, some)
+        some = tl.dot(a_middle, b_high, some)
+        some = tl.dot(a_high, b_middle, some)
+        acc += tl.dot(a_high, b_high, some)
+        a_ptrs += step_a
+        b_ptrs += step_b
+    least = tl.minimum(tl.min(tl.min(least_a, 1), 0), tl.min(tl.min(least_b, 1), 0))
+    largest = tl.max(tl.max(acc.to(tl.int32, bitcast=True) & 0x7F800000, 1), 0)
+    if (least < SMALLEST) | (largest == 0x7F800000):
+        acc = sum_of_products(first_a, first_b, nothing, start, end, step_a, step_b, True, "ieee", EVEN_K, BLOCK_K)
     return acc
 
 
@@ -206,16 +271,11 @@ def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, batches, s
     b_ptrs = b_ptr + batch_offset(batch, batches, B) + (rk[:, None] * stride_bk + (rn % N)[None, :] * stride_bn)
     acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     end = tl.minimum(split * K_SPAN + K_SPAN, K)
-    for k in range(split * K_SPAN, end, BLOCK_K):        # rows and columns past the edge wrap around: only k needs a mask
-        if EVEN_K:
-            a, b = tl.load(a_ptrs), tl.load(b_ptrs)
-        else:
-            inside = k + tl.arange(0, BLOCK_K) < end
-            a = tl.load(a_ptrs, mask=inside[None, :], other=0.0)          # 0 would not become fp8
-            b = tl.load(b_ptrs, mask=inside[:, None], other=0.0)
-        acc = multiply(a, b, acc, DOT, PRECISION)
-        a_ptrs += BLOCK_K * stride_ak
-        b_ptrs += BLOCK_K * stride_bk
+    if PRECISION == "parts":
+        acc = sum_of_parts(a_ptrs, b_ptrs, acc, split * K_SPAN, end, BLOCK_K * stride_ak, BLOCK_K * stride_bk, EVEN_K, BLOCK_K)
+    else:
+        acc = sum_of_products(a_ptrs, b_ptrs, acc, split * K_SPAN, end, BLOCK_K * stride_ak, BLOCK_K * stride_bk, DOT, PRECISION, EVEN_K,
+                              BLOCK_K)
     value = epilogue(acc, c_ptr, batch_offset(batch, batches, C), rm, rn, stride_cm, stride_cn, M, N, alpha, beta,
                      out_ptr.dtype.element_ty, FORM, SLOPE)
     mask = (rm < M)[:, None] & (rn < N)[None, :]

@@ -8,15 +8,14 @@ artificial intelligence datatype for higher-precision computations", 2019.)
 
 The parts cannot say everything: an infinity has no middle, a part below 2⁻¹³³ is lost, a product of high parts may overflow where the
 product itself does not. `split_kernel` therefore notes the largest and smallest magnitudes it meets; where they are out of bounds
-`matmul_exact_kernel` does nothing but say so, and the tiled kernel of matmul.py, which is queued behind it, does the work.
+`matmul_exact_kernel` does nothing but say so, and the tiled kernel of matmul.py, which is queued behind it, does the work. Small products,
+for which three kernels take longer than their work, are cut into parts in registers by the tiled kernel itself (`sum_of_parts`).
 """
 import triton
 import triton.language as tl
 
-from triton_kernels.matmul import activated, epilogue, tile_of
+from triton_kernels.matmul import SMALLEST, activated, epilogue, parts_of, smaller, tile_of
 from triton_kernels.matmul_persistent import load_tile
-
-SMALLEST = tl.constexpr(19 << 23)                        # the bits of 2⁻¹⁰⁸: below it the low part would lose bits that count
 
 
 @triton.jit
@@ -34,13 +33,9 @@ def split_rows(part_ptr, x_ptr, first, programs, stride_xb, stride_xr, stride_xc
         c = (tile % tiles % across * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)[None, :]
         mask = (r < ROWS) & (c < COLUMNS)
         x = tl.load(x_ptr + batch * stride_xb + r * stride_xr + c * stride_xc, mask=mask, other=0)
-        bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-        largest = tl.maximum(largest, bits)
-        smallest = tl.minimum(smallest, tl.where(bits == 0, 0x7F800000, bits))
-        high = x.to(tl.bfloat16)
-        rest = x - high.to(tl.float32)
-        middle = rest.to(tl.bfloat16)
-        low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
+        largest = tl.maximum(largest, x.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
+        smallest = smaller(smallest, x)
+        high, middle, low = parts_of(x)
         part_ptrs = part_ptr + (batch * ROWS + r) * stride_pr + c
         tl.store(part_ptrs, high, mask=mask)
         tl.store(part_ptrs + plane, middle, mask=mask)

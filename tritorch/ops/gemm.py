@@ -164,11 +164,13 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
     if (M == 1 or N == 1) and kind not in ("fp8", "fp8 fast") and fused not in ("residual", "dropout"):
         along_k = a[2] == 1 if M > 1 else b[1] == 1
         return choice.likeliest((choice.vector(max(M, N), k, batch, along_k, machine), 8))
-    groups = [(choice.plain(kind, M, N, k, batch, itemsize, machine), 6)]
+    groups = [(choice.plain(kind, M, N, k, batch, itemsize, machine), 6 if kind != "ieee" else 3)]
+    if kind == "ieee" and machine and machine[2] >= 8 and choice.LEAST_EXACT <= k:
+        groups.append((choice.plain("parts", M, N, k, batch, itemsize, machine), 3))
     if kind == "ieee" and machine and machine[2] in (9, 10) and len(a[0]) == 1 and choice.LEAST_EXACT <= k and max(M, N, k) <= MOST:
-        groups.append((choice.exact(M, N, k, batch, machine), 5))
+        groups.append((choice.exact(M, N, k, batch, machine), 3))
         if compiles and machine[2] == 9:
-            groups.append((choice.exact(M, N, k, batch, machine, True), 2))
+            groups.append((choice.exact(M, N, k, batch, machine, True), 3))
     if boxes is not None:
         extra = choice.copying(batch * k * sum({"a": M, "b": N}[name] for name in boxes["copied"]), itemsize, machine)
         found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")

@@ -18,6 +18,7 @@ TILES = {
     "bf16": ((128, 128, 32, 8, 3, 0.4), (64, 64, 32, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
     "ieee": ((128, 128, 16, 8, 3, 0.7), (64, 128, 16, 8, 3, 0.6), (128, 64, 16, 8, 3, 0.6), (64, 64, 16, 4, 3, 0.5),
              (32, 32, 32, 4, 3, 0.3), (16, 64, 32, 4, 3, 0.25), (64, 16, 32, 4, 3, 0.25)),
+    "parts": ((128, 64, 32, 8, 3, 0.4), (64, 64, 32, 4, 3, 0.35), (64, 32, 32, 4, 3, 0.3), (32, 64, 32, 4, 3, 0.3)),
     "fp64": ((64, 64, 16, 4, 3, 0.6), (32, 32, 16, 4, 3, 0.4), (16, 16, 32, 4, 3, 0.2)),
     "int8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
     "fp8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 4, 0.1), (64, 16, 64, 4, 4, 0.1)),
@@ -30,13 +31,14 @@ GLUON = ((128, 256, 64, 8, 4, 4, 1, 0.97), (256, 128, 64, 8, 4, 4, 1, 0.95), (12
          (64, 256, 64, 4, 4, 4, 2, 0.85), (128, 128, 64, 8, 6, 2, 1, 0.85), (128, 64, 64, 4, 8, 1, 1, 0.6))
 EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4, 3, 0.6), (64, 128, 32, 4, 3, 0.6),
          (64, 64, 64, 4, 3, 0.5))
-EXACT_GLUON = ((128, 128, 64, 4, 2, 0.93), (128, 128, 32, 4, 4, 0.92))   # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, rate
+# BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, rate
+EXACT_GLUON = ((128, 128, 64, 4, 2, 0.93), (128, 128, 32, 4, 4, 0.92), (128, 64, 64, 4, 3, 0.85))
 LEAST_EXACT = 256                   # elements of K from which sums of parts are at least as accurate as sums of float32 (test_exact.py)
 FALLBACK = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=16, num_warps=8, num_stages=3)
 VECTORS = ((4, 1024, 4), (2, 2048, 4), (8, 512, 4), (16, 256, 4))        # BLOCK_N, BLOCK_K, num_warps where K lies together in memory
 COLUMNS = ((64, 64, 4), (128, 32, 4), (128, 64, 8), (32, 128, 4))        # where N does
 TILES["fp8 fast"] = TILES["fp8"]                                         # multiplied as float16 there
-PEAK = {"half": 2048, "odd": 2048, "tf32": 1024, "bf16": 2048, "ieee": 128, "fp64": 128, "int8": 4096, "fp8": 2048,
+PEAK = {"half": 2048, "odd": 2048, "tf32": 1024, "bf16": 2048, "ieee": 128, "parts": 2048 / 6, "fp64": 128, "int8": 4096, "fp8": 2048,
         "fp8 fast": 2048, "sum": 128}
 LOADS = 48                          # bytes that reach a multiprocessor in a cycle
 START, SECOND = 2000, 4000          # cycles: filling and draining a tile's pipeline; the second kernel of a split product
@@ -66,13 +68,13 @@ def plain(kind, M, N, k, batch, itemsize, machine):
             while splits == 1 or (tiles * splits <= 2 * machine[0] and k >= 2 * block_k * splits and splits <= 32):
                 cost = cycles(tiles * splits, blocks, chunk_of(k, block_k, splits), PEAK[kind] * rate, itemsize, machine)
                 cost += SECOND + splits * batch * M * N * 8 / (20 * machine[0]) if splits > 1 else 0
-                found.append((cost, _plain(*blocks, splits)))
+                found.append((cost, _plain(*blocks, splits, "parts" if kind == "parts" else "plain")))
                 splits *= 2
     return found
 
 
-def _plain(block_m, block_n, block_k, warps, stages, splits):
-    return dict(kernel="plain", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, num_stages=stages, splits=splits)
+def _plain(block_m, block_n, block_k, warps, stages, splits, kernel="plain"):
+    return dict(kernel=kernel, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, num_stages=stages, splits=splits)
 
 
 def cycles(tiles, blocks, k, rate, itemsize, machine, start=START):

@@ -42,15 +42,15 @@ def _in_parts(p, splits, block_k, tensors, fused, start):
            *p.c[1:], p.M, p.N, total, alpha, beta, SPLITS=splits, BLOCK=block, **fused)
 
 
-def run_plain(p, splits, tensors, fused, options, verdict=None):
-    """The tiled kernel of any layout."""
+def run_plain(p, splits, tensors, fused, options, verdict=None, precision=None):
+    """The tiled kernel of any layout. precision "parts": float32 from bfloat16 parts that are made in registers."""
     programs = choice.tiles_of(p.M, p.N, prod(p.batch), options["BLOCK_M"], options["BLOCK_N"])
 
     def start(splits, span, tensors, fused, form):
         *pointers, alpha, beta = tensors
         launch(K.matmul_kernel, (programs, splits), *pointers, verdict, *_geometry(p, splits), *p.a[1:], *p.b[1:], *p.c[1:], p.M, p.N, p.k,
-               span, alpha, beta, FORM=form, DOT=p.dot, PRECISION=p.precision, EVEN_K=p.k == splits * span, WIDE=p.wide, GROUP_M=GROUP_M,
-               **fused, **options)
+               span, alpha, beta, FORM=form, DOT=p.dot, PRECISION=precision or p.precision, EVEN_K=p.k == splits * span, WIDE=p.wide,
+               GROUP_M=GROUP_M, **fused, **options)
 
     _in_parts(p, splits, options["BLOCK_K"], tensors, fused, start)
 
@@ -157,7 +157,7 @@ def run_exact(kernel, rows_a, p, tensors, fused, options):
 
 
 RUN = {
-    "plain": run_plain, "vector": run_vector,
+    "plain": run_plain, "vector": run_vector, "parts": lambda *args: run_plain(*args, precision="parts"),
     "exact": lambda p, splits, *rest: run_exact(EXACT.matmul_exact_kernel, None, p, *rest),
     "exact_gluon": lambda p, splits, *rest: run_exact(EXACT_GLUON.matmul_exact_gluon_kernel, 64, p, *rest),
     "persistent": lambda p, splits, tensors, fused, options: run_by_tma(PERSISTENT.matmul_persistent_kernel, p, tensors, fused,
