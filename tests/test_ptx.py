@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("triton")
+from optimizers import assert_near, trajectory  # noqa: E402
 from ptx.device import simulate  # noqa: E402
 from ptx.machine import Fault  # noqa: E402
 
@@ -42,6 +43,12 @@ def test_operator(name, gpu):
     for have, expect in zip(got, want):
         samples.assert_near(have, expect, samples.describe(op, args), samples.tolerance(have.dtype))
     assert gpu.launches > before
+
+
+def test_optimizers_count_and_step(gpu):
+    for name, options in (("AdamW", {"fused": True, "amsgrad": True}), ("NAdam", {"capturable": True}), ("SGD", {"momentum": 0.9})):
+        moves = [trajectory(torch, name, options, steps=3, device=device) for device in ("cpu", "cuda")]
+        assert_near(*moves, 3e-6)
 
 
 def test_a_captured_graph_runs_again(gpu):
