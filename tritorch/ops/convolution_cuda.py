@@ -3,6 +3,7 @@ from functools import lru_cache
 from math import gcd, prod
 
 from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.cuda.tuner import choose
 from tritorch.ops.copy import transfer
 from tritorch.ops.gemm import gemm, hardware
 from tritorch.ops.gemm_choice import GROUP_M
@@ -15,34 +16,47 @@ K = kernels("convolution")
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, and the share of the largest tile's rate that the tile reaches when it fills the GPU.
 TILES = {
     "half": ((128, 128, 64, 8, 3, 1.0), (128, 64, 64, 8, 3, 0.8), (64, 128, 64, 8, 3, 0.8), (64, 64, 64, 4, 4, 0.6),
-             (128, 32, 64, 8, 4, 0.5), (32, 64, 64, 4, 4, 0.35), (64, 16, 64, 4, 4, 0.2), (16, 64, 64, 4, 4, 0.2)),
+             (128, 32, 64, 8, 4, 0.5), (32, 64, 64, 4, 4, 0.35), (64, 16, 64, 4, 4, 0.2), (16, 64, 64, 4, 4, 0.2),
+             (128, 256, 64, 8, 3, 0.95), (256, 128, 64, 8, 3, 0.95), (128, 128, 64, 4, 3, 0.9), (128, 128, 64, 8, 4, 0.9),
+             (128, 64, 64, 4, 4, 0.75), (64, 128, 64, 4, 4, 0.75), (256, 64, 64, 8, 3, 0.75)),
     "tf32": ((128, 128, 32, 8, 3, 1.0), (128, 64, 32, 4, 3, 0.8), (64, 128, 32, 4, 3, 0.8), (64, 64, 32, 4, 3, 0.6),
-             (64, 16, 32, 4, 3, 0.2), (16, 64, 32, 4, 3, 0.2)),
+             (64, 16, 32, 4, 3, 0.2), (16, 64, 32, 4, 3, 0.2), (128, 128, 32, 8, 4, 0.9), (128, 64, 32, 8, 4, 0.75)),
     "bf16": ((128, 128, 32, 8, 3, 1.0), (64, 64, 32, 4, 3, 0.6), (64, 16, 32, 4, 3, 0.2), (16, 64, 32, 4, 3, 0.2)),
     "ieee": ((128, 64, 16, 8, 3, 1.0), (64, 128, 16, 8, 3, 1.0), (64, 64, 16, 4, 3, 0.8), (32, 32, 32, 4, 3, 0.4), (64, 16, 16, 4, 3, 0.3),
              (16, 64, 16, 4, 3, 0.3)),
     "fp64": ((64, 64, 16, 4, 2, 1.0), (32, 32, 16, 4, 2, 0.6), (16, 16, 32, 4, 2, 0.3)),
     "sum": ((32, 32, 8, 4, 2, 1.0), (16, 16, 16, 4, 2, 0.6)),
 }
+MOST = 6                                                                 # tiles that the tuner may choose from
+DEPTHWISE = {True: ((16, 64, 4), (32, 64, 4), (32, 64, 8), (8, 128, 4), (64, 64, 8)),
+             False: ((256, 1, 4), (512, 1, 4), (1024, 1, 8), (128, 1, 4))}
+"""Pixels and channels of a tile, and warps, by whether channels are next to each other: lanes lie along what is contiguous."""
 
 CHANNELS = 32                                                            # from here on a step takes one tap of a block of channels
 
 
-def _blocks(M, N, depth, groups, dtype, precision, machine, splits=False, most=1 << 14):
-    """Constants of a product M × N × depth: the tile, of at most so many elements, whose waves over the GPU take least time, or, where
-    splits of the depth fill the GPU anyway, whose tiles take least time in all."""
-    kind = {2: "half", 8: "fp64"}.get(dtype.itemsize, precision) if dtype.is_floating_point else "sum"
+def _kind(dtype, precision):
+    """The row of TILES."""
+    return {2: "half", 8: "fp64"}.get(dtype.itemsize, precision) if dtype.is_floating_point else "sum"
+
+
+def _tiles(M, N, depth, groups, dtype, precision, machine, splits=False, most=1 << 15):
+    """Candidates for a product M × N × depth: tiles, of at most so many elements, by the time that their waves over the GPU take, or, where
+    splits of the depth fill the GPU anyway, that they take in all."""
+    kind = _kind(dtype, precision)
     if machine is None:                                                  # the simulated device: few, huge tiles, yet more than one
         side = 1024 if kind != "sum" else 32
-        block_m, block_n, block_k = [min(max(next_power_of_2(n) // 2, 16), side) for n in (M, N, depth)]
-        warps, stages = 4, 1
+        sizes = [[min(max(next_power_of_2(n) // 2, 16), side) for n in (M, N, depth)] + [4, 1]]
     else:
         sms, shared = (1 if splits else machine[0]), machine[1]
         fitting = [t for t in TILES[kind] if (t[0] + t[1]) * t[2] * dtype.itemsize * t[4] <= shared and t[0] * t[1] <= most]
-        block_m, block_n, block_k, warps, stages, _ = min(
-            fitting, key=lambda t: (cdiv(cdiv(M, t[0]) * cdiv(N, t[1]) * groups, sms) * t[0] * t[1] / t[5], -t[0] * t[1]))
-    return dict(DOT=kind != "sum", PRECISION=precision, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=GROUP_M, num_warps=warps,
-                num_stages=stages)
+        sizes = sorted(fitting, key=lambda t: (cdiv(cdiv(M, t[0]) * cdiv(N, t[1]) * groups, sms) * t[0] * t[1] / t[5], -t[0] * t[1]))[:MOST]
+    names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
+    return [dict(zip(names, size)) for size in sizes]
+
+
+def _constants(dtype, precision):
+    return dict(DOT=_kind(dtype, precision) != "sum", PRECISION=precision, GROUP_M=GROUP_M)
 
 
 def _turned(stride, dilation):
@@ -99,11 +113,16 @@ def _gather(out, x, weight, bias, stride, padding, dilation, groups, transposed)
     images = out.shape, out.strides, x.shape, x.strides
     filters = weight.shape, weight.strides, stride, padding, dilation, groups
     if depthwise:
-        kernel, grid, numbers, options = _plan_depthwise(*images, *filters, transposed, hardware())
+        name, sizes, numbers, options, key, candidates = _plan_depthwise(*images, *filters, transposed, hardware())
     else:
-        kernel, grid, numbers, options = _plan(*images, *filters, transposed, x.dtype, dot_precision(x.dtype), hardware())
-    stride_b = 0 if bias is None else bias.strides[0]
-    launch(getattr(K, kernel), grid, out, x, weight, bias, *numbers[:3], stride_b, *numbers[3:], **options)
+        name, sizes, numbers, options, key, candidates = _plan(*images, *filters, transposed, x.dtype, dot_precision(x.dtype), hardware())
+    (M, N, *others), kernel, stride_b = sizes, getattr(K, name), 0 if bias is None else bias.strides[0]
+
+    def run(blocks):
+        grid = (cdiv(M, blocks["BLOCK_M"]) * cdiv(N, blocks["BLOCK_C" if depthwise else "BLOCK_N"]), *others)
+        launch(kernel, grid, out, x, weight, bias, *numbers[:3], stride_b, *numbers[3:], **options, **blocks)
+
+    run(candidates[0] if len(candidates) == 1 else choose(name.removesuffix("_kernel"), key, candidates, kernel, run))
 
 
 def _pixels(x):
@@ -124,39 +143,40 @@ def _flat(x):
 
 @lru_cache(maxsize=4096)
 def _plan(shape, so, shape_x, sx, shape_w, sw, stride, padding, dilation, groups, transposed, dtype, precision, machine):
-    """(kernel, grid, numbers, constants) of a convolution; it depends on shapes, strides, dtype and machine alone."""
+    """(kernel, rows and columns of the product and the rest of the grid, numbers, constants, the tuner's key, candidates) of a convolution;
+    it depends on shapes, strides, dtype and machine alone."""
     (N, channels, H, W), (P, Q), (R, S) = shape_x, shape[2:], shape_w[2:]
     C, out_channels = channels // groups, shape[1] // groups
     phases = prod(stride) if transposed else 1
     M = N * cdiv(P, stride[0]) * cdiv(Q, stride[1]) if transposed else N * P * Q
     flat = C < CHANNELS
     depth = C * cdiv(R, stride[0]) * cdiv(S, stride[1]) if transposed else C * R * S
-    options = _blocks(M, out_channels, depth if flat else C, groups * phases, dtype, precision, machine)
     ones = (sw[1], sw[0]) if transposed else sw[:2]
     strides_w = (sw[0] * (C if transposed else out_channels), *ones, *sw[2:])
-    grid = (cdiv(M, options["BLOCK_M"]) * cdiv(out_channels, options["BLOCK_N"]), groups, phases)
     numbers = (so, sx, strides_w, N, H, W, P, Q, C, out_channels, R, S, stride, padding, dilation, *_turned(stride, dilation))
-    return "convolution_kernel", grid, numbers, dict(TRANSPOSED=transposed, FLAT=flat, WIDE=_wide((shape_x, sx), (shape_w, sw)), **options)
+    options = dict(TRANSPOSED=transposed, FLAT=flat, WIDE=_wide((shape_x, sx), (shape_w, sw)), **_constants(dtype, precision))
+    key = _kind(dtype, precision), transposed, flat, so[1] == 1, groups, phases, M, out_channels, C, R * S
+    candidates = _tiles(M, out_channels, depth if flat else C, groups * phases, dtype, precision, machine)
+    return "convolution_kernel", (M, out_channels, groups, phases), numbers, options, key, candidates
 
 
 @lru_cache(maxsize=4096)
 def _plan_depthwise(shape, so, shape_x, sx, shape_w, sw, stride, padding, dilation, groups, transposed, machine):
     """The same for a depthwise convolution."""
     (N, _, H, W), (_, channels, P, Q), (R, S) = shape_x, shape, shape_w[2:]
-    phases = prod(stride) if transposed else 1
+    phases, last = prod(stride) if transposed else 1, sx[1] == 1
     M = N * cdiv(P, stride[0]) * cdiv(Q, stride[1]) if transposed else N * P * Q
-    block_m, block_c = _depthwise_blocks(M, channels, sx[1] == 1, machine)
     numbers = (so, sx, (sw[0], *sw[2:]), N, H, W, P, Q, channels, shape_w[0] // groups, R, S, stride, padding, dilation,
                *_turned(stride, dilation))
-    return ("depthwise_kernel", (cdiv(M, block_m) * cdiv(channels, block_c), 1, phases), numbers,
-            dict(TRANSPOSED=transposed, BLOCK_M=block_m, BLOCK_C=block_c))
+    key, candidates = (transposed, last, phases, M, channels, R * S), _depthwise_tiles(M, channels, last, machine)
+    return "depthwise_kernel", (M, channels, 1, phases), numbers, dict(TRANSPOSED=transposed), key, candidates
 
 
-def _depthwise_blocks(pixels, channels, channels_last, machine):
-    """Pixels and channels of a tile: lanes lie along what is contiguous."""
+def _depthwise_tiles(pixels, channels, channels_last, machine):
+    """Candidates for depthwise kernels."""
     if machine is None:
-        return min(max(next_power_of_2(pixels) // 2, 1), 4096), min(next_power_of_2(channels), 16)
-    return (16, 64) if channels_last else (256, 1)
+        return [dict(BLOCK_M=min(max(next_power_of_2(pixels) // 2, 1), 4096), BLOCK_C=min(next_power_of_2(channels), 16))]
+    return [dict(BLOCK_M=m, BLOCK_C=c, num_warps=warps) for m, c, warps in DEPTHWISE[channels_last]]
 
 
 # ------------------------------------------------------------------ the gradient of the weights
@@ -177,19 +197,35 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
         gradient, x = [channels_last(t) if t.shape[1] // groups >= CHANNELS else t for t in (gradient, x)]
     images = out.shape, gradient.shape, gradient.strides, x.shape, x.strides, stride, padding, dilation, groups
     if depthwise:
-        kernel, grid, numbers, splits, options = _plan_depthwise_weight(*images, hardware())
+        name, numbers, options, key, candidates = _plan_depthwise_weight(*images, hardware())
     else:
-        kernel, grid, numbers, splits, options = _plan_weight(*images, x.dtype, dot_precision(x.dtype), hardware())
-    parts, strides = out, (0, *out.strides)
-    if splits > 1:
-        order = out.strides if is_dense(out.shape, out.strides) else contiguous_strides(out.shape)
-        strides = (out.numel(), *order)
-        parts = empty_strided((splits, *out.shape), strides, x.dtype.compute, out.device)
-    if kernel == "depthwise_weight_kernel":
-        strides = (*strides[:2], *strides[3:])
-    launch(getattr(K, kernel), grid, parts, gradient, x, strides, *numbers, **options)
-    if splits > 1:
-        _add_parts(out, parts, splits)
+        name, numbers, options, key, candidates = _plan_weight(*images, x.dtype, dot_precision(x.dtype), hardware())
+    kernel, order = getattr(K, name), out.strides if is_dense(out.shape, out.strides) else contiguous_strides(out.shape)
+
+    def run(candidate):
+        blocks = dict(candidate)
+        tiles, splits, span = _pieces(out.shape, pixels, groups, depthwise, blocks, blocks.pop("WAVES", 1), hardware())
+        parts, strides = out, (0, *out.strides)
+        if splits > 1:
+            strides = (out.numel(), *order)
+            parts = empty_strided((splits, *out.shape), strides, x.dtype.compute, out.device)
+        if depthwise:
+            strides = (*strides[:2], *strides[3:])
+        launch(kernel, (*tiles, splits), parts, gradient, x, strides, *numbers[:-3], span, *numbers[-3:], **options, **blocks)
+        if splits > 1:
+            _add_parts(out, parts, splits)
+
+    run(candidates[0] if len(candidates) == 1 else choose(name.removesuffix("_kernel"), key, candidates, kernel, run))
+
+
+def _pieces(shape, pixels, groups, depthwise, blocks, waves, machine):
+    """(tiles and groups or taps of the result, splits of the pixels, pixels of each)."""
+    K, C, R, S = shape
+    if depthwise:
+        tiles, block = (cdiv(K, blocks["BLOCK_C"]), R * S), blocks["BLOCK_M"]
+    else:
+        tiles, block = (cdiv(K // groups, blocks["BLOCK_M"]) * cdiv(C * R * S, blocks["BLOCK_N"]), groups), blocks["BLOCK_K"]
+    return tiles, *split(prod(tiles), pixels, block, machine and (waves * machine[0],))
 
 
 def _add_parts(out, parts, splits):
@@ -203,27 +239,25 @@ def _add_parts(out, parts, splits):
 
 @lru_cache(maxsize=4096)
 def _plan_weight(shape, shape_g, sg, shape_x, sx, stride, padding, dilation, groups, dtype, precision, machine):
-    """(kernel, grid, numbers, splits, constants)."""
+    """(kernel, numbers but for the span, constants, the tuner's key, candidates); WAVES: programs a multiprocessor."""
     (N, channels, P, Q), (H, W), (_, C, R, S) = shape_g, shape_x[2:], shape
     rows, width, pixels = channels // groups, C * R * S, N * P * Q
-    options = _blocks(rows, width, pixels, groups, dtype, precision, machine, True, 1 << 14 if C >= CHANNELS else 1 << 12)
-    tiles = cdiv(rows, options["BLOCK_M"]) * cdiv(width, options["BLOCK_N"])
-    splits, span = split(tiles * groups, pixels, options["BLOCK_K"], machine)
-    numbers = (sg, sx, N, H, W, P, Q, C, rows, R, S, span, stride, padding, dilation)
+    tiles = _tiles(rows, width, pixels, groups, dtype, precision, machine, True, 1 << 15 if C >= CHANNELS else 1 << 12)
+    candidates = [*tiles, *[dict(t, WAVES=2) for t in tiles[:4] if machine]]
+    numbers = (sg, sx, N, H, W, P, Q, C, rows, R, S, stride, padding, dilation)
     wide = _wide((shape_g, sg), (shape_x, sx)) or pixels > 0x7FF00000
-    return "convolution_weight_kernel", (tiles, groups, splits), numbers, splits, dict(WIDE=wide, **options)
+    key = _kind(dtype, precision), sg[1] == 1, sx[1] == 1, groups, pixels, rows, C, R * S
+    return "convolution_weight_kernel", numbers, dict(WIDE=wide, **_constants(dtype, precision)), key, candidates
 
 
 @lru_cache(maxsize=4096)
 def _plan_depthwise_weight(shape, shape_g, sg, shape_x, sx, stride, padding, dilation, groups, machine):
     """The same for a depthwise convolution."""
     (N, channels, P, Q), (H, W), (R, S) = shape_g, shape_x[2:], shape[2:]
-    pixels = N * P * Q
-    block_m, block_c = _depthwise_blocks(pixels, channels, sx[1] == 1 and sg[1] == 1, machine)
-    blocks = cdiv(channels, block_c)
-    splits, span = split(blocks * R * S, pixels, block_m, machine and (4 * machine[0],))
-    numbers = (sg, sx, N, H, W, P, Q, channels, channels // groups, S, span, stride, padding, dilation)
-    return "depthwise_weight_kernel", (blocks, R * S, splits), numbers, splits, dict(BLOCK_M=block_m, BLOCK_C=block_c)
+    pixels, last = N * P * Q, sx[1] == 1 and sg[1] == 1
+    candidates = [dict(t, WAVES=4) if machine else t for t in _depthwise_tiles(pixels, channels, last, machine)]
+    numbers = (sg, sx, N, H, W, P, Q, channels, channels // groups, S, stride, padding, dilation)
+    return "depthwise_weight_kernel", numbers, {}, (last, pixels, channels, R * S), candidates
 
 
 def split(programs, k, block_k, machine):
