@@ -143,6 +143,29 @@ def test_kernels_are_the_cpu(problem, layout, tiles, cuda, monkeypatch):
         np.testing.assert_allclose(operator(*there, *rest).cpu().array, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("tiles", ["simulated", "hardware"])
+@pytest.mark.parametrize("channels", [3, 4])
+@pytest.mark.parametrize("layout", ["contiguous", "channels last", "sliced"])
+def test_three_channels_become_four(layout, channels, tiles, cuda, monkeypatch):
+    """In half precision, forward and for the weights; what lies beside the image in memory is not read."""
+    monkeypatch.setattr(T.cuda.driver, "hardware_tiles", tiles == "hardware")
+    x, w, g = draw(2, channels, 13, 10, dtype=np.float32), draw(17, channels, 5, 3, dtype=np.float32), draw(2, 17, 6, 10, dtype=np.float32)
+    x, w, g = [from_array(a).to(T.bfloat16) for a in (x, w, g)]
+    rest = (2, 1), (1, 1), (1, 1)
+    want = convolution(x.double(), w.double(), None, (6, 10), *rest), convolution_weight(g.double(), x.double(), (5, 3), *rest)
+
+    def there(a):
+        if layout == "sliced":
+            whole = T.full((a.shape[0], a.shape[1] + 2, *a.shape[2:]), float("nan"), dtype=a.dtype)
+            whole[:, 1:-1] = a
+            return whole.to(cuda)[:, 1:-1]
+        return (channels_last(a) if layout == "channels last" else a).to(cuda)
+
+    got = convolution(there(x), there(w), None, (6, 10), *rest), convolution_weight(g.to(cuda), there(x), (5, 3), *rest)
+    for a, b in zip(got, want):
+        np.testing.assert_allclose(a.float().cpu().array, b.array, rtol=1e-2, atol=1e-2 * np.abs(b.array).max())
+
+
 @pytest.mark.parametrize("groups", [1, 8])
 def test_weight_gradient_is_split_and_deterministic(groups, cuda, monkeypatch):
     monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
@@ -171,6 +194,39 @@ def test_precision_is_honoured(precision, error, cuda):
 
 
 # ------------------------------------------------------------------ machine code
+NHWC = {
+    "3x3": ((128, 64, 56, 56), (64, 64, 3, 3), (56, 56), (1, 1), (1, 1), (1, 1), 1),
+    "1x1 strided": ((128, 256, 56, 56), (512, 256, 1, 1), (28, 28), (2, 2), (0, 0), (1, 1), 1),
+    "three channels": ((128, 3, 224, 224), (64, 3, 7, 7), (112, 112), (2, 2), (3, 3), (1, 1), 1),
+    "depthwise": ((128, 144, 56, 56), (144, 1, 3, 3), (56, 56), (1, 1), (1, 1), (1, 1), 144),
+}
+
+
+@pytest.mark.parametrize("name", NHWC)
+def test_channels_last_is_read_in_wide_pieces(name):
+    """In bfloat16 no kernel of a layer loads or stores numbers one at a time, or copies more than the weights."""
+    pytest.importorskip("triton")
+    from test_product_code import launched
+
+    from tritorch.cuda.compiler import compile_many, resources
+
+    x, w, size, *rest = NHWC[name]
+
+    def call(e):
+        image, filters, gradient = [e(n, h, w, c, dtype=T.bfloat16).permute(0, 3, 1, 2) for n, c, h, w in (x, w, (x[0], w[0], *size))]
+        convolution(image, filters, None, size, *rest)
+        if x[1] > 3:
+            convolution_input(gradient, filters, x[2:], *rest)
+        convolution_weight(gradient, image, w[2:], *rest)
+
+    for compiled, spec in [(c, s) for s in launched(call) for c in compile_many([s], (90,), workers=1)]:
+        used, name = resources(compiled), spec.kernel.__name__
+        assert used["spills"] == 0
+        if name in ("convolution_kernel", "convolution_weight_kernel", "depthwise_kernel", "depthwise_weight_kernel"):
+            assert used["load"] >= 64 and "ld.global.b16" not in compiled.ptx and "ld.global.u16" not in compiled.ptx, name
+            assert used["wgmma"] or "depthwise" in name
+
+
 LAYERS = {
     "3x3": ((64, 64, 56, 56), (64, 64, 3, 3), (56, 56), (1, 1), (1, 1), (1, 1), 1),
     "strided": ((64, 128, 56, 56), (128, 128, 3, 3), (28, 28), (2, 2), (1, 1), (1, 1), 1),

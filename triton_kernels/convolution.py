@@ -59,12 +59,13 @@ def geometry(P, Q, R, S, stride, padding, dilation, common, inverse, TRANSPOSED:
 
 @triton.jit
 def convolution_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stride_w, stride_b, N, H, W, P, Q, C, K, R, S,
-                       stride, padding, dilation, common, inverse, TRANSPOSED: tl.constexpr, FLAT: tl.constexpr, DOT: tl.constexpr,
-                       PRECISION: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-                       GROUP_M: tl.constexpr):
+                       stride, padding, dilation, common, inverse, TRANSPOSED: tl.constexpr, FLAT: tl.constexpr, FOUR: tl.constexpr,
+                       DOT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+                       BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
     """x (N, groups · C, H, W) to out (N, groups · K, P, Q). Grid: (tiles, groups, phases). Weight strides are those of (group, k, c, r, s).
 
-    FLAT sums over channels and taps as one dim, which suits few channels; otherwise each step has one tap and a block of channels.
+    FLAT sums over channels and taps as one dim, which suits few channels; otherwise each step has one tap and a block of channels. FOUR:
+    x and weights are gapless, channels last, and have four of them, so that Triton sees what it can load at once.
     """
     rows, columns, scale, start, step = geometry(P, Q, R, S, stride, padding, dilation, common, inverse, TRANSPOSED)
     most = N * ((P + step[0] - 1) // step[0]) * ((Q + step[1] - 1) // step[1])
@@ -77,15 +78,16 @@ def convolution_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stri
     if WIDE:
         h0, w0, rn = h0.to(tl.int64), w0.to(tl.int64), rn.to(tl.int64)
     x_ptrs = x_ptr + n.to(tl.int64) * stride_x[0] + group * C * stride_x[1]
-    w_ptrs = w_ptr + group * stride_w[0] + rn * stride_w[1]
+    w_ptrs = w_ptr + rn * (R * S * 4) if FOUR else w_ptr + group * stride_w[0] + rn * stride_w[1]
     acc = zeros(x_ptr, BLOCK_M, BLOCK_N)
     blocks = tl.cdiv(C, BLOCK_K)
-    depth = rows[3] * columns[3] * C
+    each = 4 if FOUR else C
+    depth = rows[3] * columns[3] * each
     turns = tl.cdiv(depth, BLOCK_K) if FLAT else rows[3] * columns[3] * blocks
     for turn in range(turns):
         if FLAT:
             k = turn * BLOCK_K + tl.arange(0, BLOCK_K)
-            c, tap, inner = k % C, k // C, k < depth
+            c, tap, inner = k % each, k // each, k < depth
         else:
             c, tap = turn % blocks * BLOCK_K + tl.arange(0, BLOCK_K), turn // blocks
             inner = c < C
@@ -97,8 +99,12 @@ def convolution_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stri
         if WIDE:
             c = c.to(tl.int64)
         inside = (live[:, None] & (h >= 0) & (h < H) & (w >= 0) & (w < W)) & inner[None, :]
-        x = tl.load(x_ptrs[:, None] + (h * stride_x[2] + w * stride_x[3] + (c * stride_x[1])[None, :]), mask=inside, other=0)
-        taps = c * stride_w[2] + (rows[1] + r * rows[2]) * stride_w[3] + (columns[1] + s * columns[2]) * stride_w[4]
+        if FOUR:
+            x = tl.load(x_ptr + ((n.to(tl.int64) * H)[:, None] + h) * W * 4 + (w * 4 + c[None, :]), mask=inside, other=0)
+            taps = k
+        else:
+            x = tl.load(x_ptrs[:, None] + (h * stride_x[2] + w * stride_x[3] + (c * stride_x[1])[None, :]), mask=inside, other=0)
+            taps = c * stride_w[2] + (rows[1] + r * rows[2]) * stride_w[3] + (columns[1] + s * columns[2]) * stride_w[4]
         weight = tl.load(w_ptrs[None, :] + taps[:, None], mask=inner[:, None] & wanted[None, :], other=0)
         acc = multiply(x, weight, acc, DOT, PRECISION)
     if bias_ptr is not None:
@@ -110,19 +116,21 @@ def convolution_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stri
 
 @triton.jit
 def convolution_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_x, N, H, W, P, Q, C, K, R, S, SPAN,
-                              stride, padding, dilation, DOT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
-                              BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
+                              stride, padding, dilation, FOUR: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+                              WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+                              GROUP_M: tl.constexpr):
     """The gradient of the weights: g (N, groups · K, P, Q) and x give (groups · K, C, R, S). Grid: (tiles, groups, splits).
 
     Split t sums over SPAN pixels and writes its part at t · stride_o[0]; the parts are added in order afterwards.
     """
-    width = C * R * S
+    each = 4 if FOUR else C                               # as above
+    width = R * S * each
     pid_m, pid_n = tile_of(tl.program_id(0), K, width, BLOCK_M, BLOCK_N, GROUP_M)
     group, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
     rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
     rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     wanted, inner = rm < K, rn < width
-    c, r, s = rn % C, rn // C // S, rn // C % S
+    c, r, s = rn % each, rn // each // S, rn // each % S
     across, down = r * dilation[0] - padding[0], s * dilation[1] - padding[1]
     if WIDE:
         split, c, across, down = split.to(tl.int64), c.to(tl.int64), across.to(tl.int64), down.to(tl.int64)
@@ -138,8 +146,11 @@ def convolution_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_
         g = tl.load(g_ptrs[:, None] + places[None, :], mask=wanted[:, None] & live[None, :], other=0)
         h, w = (p * stride[0])[:, None] + across[None, :], (q * stride[1])[:, None] + down[None, :]
         inside = (live[:, None] & inner[None, :]) & (h >= 0) & (h < H) & (w >= 0) & (w < W)
-        within = h * stride_x[2] + w * stride_x[3] + (c * stride_x[1])[None, :]
-        x = tl.load(x_ptrs + (n * stride_x[0])[:, None] + within, mask=inside, other=0)
+        if FOUR:
+            x = tl.load(x_ptr + ((n * H)[:, None] + h) * W * 4 + (w * 4 + c[None, :]), mask=inside, other=0)
+        else:
+            within = h * stride_x[2] + w * stride_x[3] + (c * stride_x[1])[None, :]
+            x = tl.load(x_ptrs + (n * stride_x[0])[:, None] + within, mask=inside, other=0)
         acc = multiply(g, x, acc, DOT, PRECISION)
     out_ptrs = out_ptr + split.to(tl.int64) * stride_o[0] + ((group * K + rm) * stride_o[1])[:, None]
     out_ptrs += (c * stride_o[2] + r * stride_o[3] + s * stride_o[4])[None, :]
@@ -212,3 +223,14 @@ def add_parts_kernel(out_ptr, parts_ptr, total, SPLITS, BLOCK: tl.constexpr):
     for k in range(1, SPLITS):
         acc += tl.load(parts_ptr + (i + k.to(tl.int64) * total), mask=mask, other=0)
     tl.store(out_ptr + i, acc.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def four_channels_kernel(out_ptr, x_ptr, stride_x, N, C, H, W, BLOCK: tl.constexpr):
+    """x (N, C, H, W) channels last and without gaps, zeros in what is missing of four channels."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    n, h, w, c = i // W // H, i // W % H, i % W, tl.arange(0, 4)
+    there = (i < N * H * W)[:, None]
+    places = (n * stride_x[0] + h * stride_x[2] + w * stride_x[3])[:, None] + (c * stride_x[1])[None, :]
+    x = tl.load(x_ptr + places, mask=there & (c < C)[None, :], other=0)
+    tl.store(out_ptr + i[:, None] * 4 + c[None, :], x, mask=there)

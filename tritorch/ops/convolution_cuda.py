@@ -80,6 +80,34 @@ def channels_last(x):
     return out
 
 
+def _widens(x, groups):
+    """Three channels, which no thread can load at once, become four where matrix units do not mind the products with zero."""
+    return groups == 1 and x.shape[1] == 3 and _kind(x.dtype, dot_precision(x.dtype)) in ("half", "tf32")
+
+
+def _four(x):
+    """x, channels last, with a channel of zeros behind its three."""
+    n, c, h, w = x.shape
+    out = empty((n, h, w, 4), x.dtype, x.device)
+    if out.numel():
+        block = tile(512, 4096)
+        launch(K.four_channels_kernel, (cdiv(n * h * w, block),), out, x, x.strides, n, c, h, w, BLOCK=block)
+    return strided(out.storage, (n, 4, h, w), (4 * h * w, 1, 4 * w, 4), 0, x.dtype)
+
+
+def _is_four(shape, strides):
+    """Whether kernels can take it as gapless, channels last, with four of them."""
+    return shape[1] == 4 and strides == (4 * shape[2] * shape[3], 1, 4 * shape[3], 4)
+
+
+def _taps_first(weight):
+    """The weights of a depthwise convolution (K, 1, R, S) with the channels of a tap next to each other: threads have several channels."""
+    k, _, r, s = weight.shape
+    out = empty_strided(weight.shape, (1, k, k * s, k), weight.dtype, weight.device)
+    transfer(out, weight)
+    return out
+
+
 def _depthwise(weight, groups):
     """One channel of the input a group, and few of the output."""
     return groups > 1 and weight[1] == 1 and weight[0] // groups <= 8
@@ -110,6 +138,10 @@ def _gather(out, x, weight, bias, stride, padding, dilation, groups, transposed)
     depthwise = _depthwise(weight.shape, groups)
     if x.shape[1] // groups >= CHANNELS and not depthwise:
         x, weight = channels_last(x), channels_last(weight)
+    elif depthwise and x.strides[1] == 1:
+        weight = _taps_first(weight)
+    elif not transposed and _widens(x, groups):
+        x, weight = _four(x), _four(weight)
     images = out.shape, out.strides, x.shape, x.strides
     filters = weight.shape, weight.strides, stride, padding, dilation, groups
     if depthwise:
@@ -154,7 +186,8 @@ def _plan(shape, so, shape_x, sx, shape_w, sw, stride, padding, dilation, groups
     ones = (sw[1], sw[0]) if transposed else sw[:2]
     strides_w = (sw[0] * (C if transposed else out_channels), *ones, *sw[2:])
     numbers = (so, sx, strides_w, N, H, W, P, Q, C, out_channels, R, S, stride, padding, dilation, *_turned(stride, dilation))
-    options = dict(TRANSPOSED=transposed, FLAT=flat, WIDE=_wide((shape_x, sx), (shape_w, sw)), **_constants(dtype, precision))
+    four = not transposed and groups == 1 and _is_four(shape_x, sx) and _is_four(shape_w, sw)
+    options = dict(TRANSPOSED=transposed, FLAT=flat, FOUR=four, WIDE=_wide((shape_x, sx), (shape_w, sw)), **_constants(dtype, precision))
     key = _kind(dtype, precision), transposed, flat, so[1] == 1, groups, phases, M, out_channels, C, R * S
     candidates = _tiles(M, out_channels, depth if flat else C, groups * phases, dtype, precision, machine)
     return "convolution_kernel", (M, out_channels, groups, phases), numbers, options, key, candidates
@@ -192,6 +225,11 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
         rows, source = _pixels(gradient), _pixels(x)
         if rows is not None and source is not None:
             return gemm(out.flatten(1), rows.mT, source)
+    if _widens(x, groups):
+        k, _, r, s = out.shape
+        made = empty_strided((k, 4, r, s), (4 * r * s, 1, 4 * s, 4), out.dtype, out.device)
+        convolve_weight(made, gradient, _four(x), stride, padding, dilation, groups)
+        return transfer(out, strided(made.storage, out.shape, made.strides, 0, out.dtype))
     depthwise = _depthwise(out.shape, groups)
     if not depthwise:
         gradient, x = [channels_last(t) if t.shape[1] // groups >= CHANNELS else t for t in (gradient, x)]
@@ -247,7 +285,8 @@ def _plan_weight(shape, shape_g, sg, shape_x, sx, stride, padding, dilation, gro
     numbers = (sg, sx, N, H, W, P, Q, C, rows, R, S, stride, padding, dilation)
     wide = _wide((shape_g, sg), (shape_x, sx)) or pixels > 0x7FF00000
     key = _kind(dtype, precision), sg[1] == 1, sx[1] == 1, groups, pixels, rows, C, R * S
-    return "convolution_weight_kernel", numbers, dict(WIDE=wide, **_constants(dtype, precision)), key, candidates
+    options = dict(FOUR=groups == 1 and _is_four(shape_x, sx), WIDE=wide, **_constants(dtype, precision))
+    return "convolution_weight_kernel", numbers, options, key, candidates
 
 
 @lru_cache(maxsize=4096)
