@@ -45,7 +45,7 @@ print("losses of 20 steps", [round(v, 3) for v in losses])
 assert losses[-1] < losses[0]
 """
 
-KINDS = "plain", "persistent", "specialized", "gluon", "exact", "exact_gluon", "together", "together_gluon"     # of products, attention
+KINDS = "plain", "persistent", "gluon", "exact", "exact_gluon", "together", "together_gluon"                    # of products, attention
 KIND = """
 import tritorch as torch
 torch.manual_seed(0)

@@ -7,8 +7,8 @@ Row i meets the keys from i + shift - left to i + shift + right where LEFT and R
 row of a block meets are taken without a look at single scores. MASK: 0 none, 1 bool (True may attend), 2 additive. ALIBI: slope · the
 distance from the diagonal is taken off. With `cu_q_ptr` and `cu_k_ptr` the sequences of a batch lie one after the other, sequence b in
 rows cu[b] to cu[b + 1]; shift is then the number of keys less that of rows, else 0. TMA: q, k and v are descriptors of tiles.
-SPECIALIZE: the compiler gives the loads to warps of their own. (The kernels are longer than a screen, as they name all that any form of
-attention needs.)
+(The kernels are longer than a screen, as they name all that any form of attention needs. Triton's own warp specialisation is not for them:
+3.6 gives each of two warp groups half of q by a descriptor that brings all of it, which overruns the buffers and the barrier.)
 """
 import triton
 import triton.language as tl
@@ -165,7 +165,7 @@ def kept(draws, rows, n, S, BLOCK_N: tl.constexpr):
 def attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, head, rows, begin, end, bounds, bias, draws, E: tl.constexpr,
            EV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr, ALIBI: tl.constexpr, LATE: tl.constexpr,
            DROPOUT: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr,
-           SPECIALIZE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
+           BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
     """Take the keys from begin to end into the running maximum, total and weighted sum of values of each row.
 
     EDGE: some row may not meet all of them. LATE: the scale waits until the maximum is taken, and costs nothing then.
@@ -173,7 +173,7 @@ def attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, head, row
     L, S, shift, left, right = bounds
     scale, slope = bias
     stride_k, stride_v, stride_mask = strides
-    for n in tl.range(begin, end, BLOCK_N, warp_specialize=SPECIALIZE):
+    for n in range(begin, end, BLOCK_N):
         columns = rows_from(n, BLOCK_N, WIDE)
         k = load_tile(k_ptr, stride_k, batch, head, n, columns, S, E, BLOCK_D, not EDGE, TMA)
         s = product(q, tl.trans(k), tl.zeros((q.shape[0], BLOCK_N), acc.dtype), PRECISION)
@@ -206,7 +206,7 @@ def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr
                      stride_q, stride_k, stride_v, stride_mask, stride_slopes, H, GROUP, L, S, left, right, scale, threshold, keep_scale,
                      seed: tl.int64, offset: tl.int64, E: tl.constexpr, EV: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
                      MASK: tl.constexpr, LATE: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
-                     TMA: tl.constexpr, SPECIALIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+                     TMA: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
                      BLOCK_V: tl.constexpr):
     """out and lse = log Σ exp(scores). Grid: row blocks · B · H."""
     blocks = tl.cdiv(L, BLOCK_M)
@@ -240,19 +240,14 @@ def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr
     if PACKED:
         if m >= L:                                                       # the sequence is shorter than the longest
             begin, whole, rest, end = 0, 0, 0, 0
-    if SPECIALIZE:                                                       # the compiler divides the warps of a kernel over one loop only
-        whole, rest = end, end
-    if LEFT or SPECIALIZE:
+    if LEFT:
         acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, key_head, rows, begin, whole, bounds, bias,
-                                 draws, E, EV, LEFT, RIGHT, MASK, ALIBI, LATE, DROPOUT, True, PRECISION, WIDE, TMA, SPECIALIZE, BLOCK_N,
-                                 BLOCK_D, BLOCK_V)
-    if not SPECIALIZE:
-        acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, key_head, rows, whole, rest, bounds, bias,
-                                 draws, E, EV, LEFT, RIGHT, MASK, ALIBI, LATE, DROPOUT, False, PRECISION, WIDE, TMA, False, BLOCK_N,
-                                 BLOCK_D, BLOCK_V)
-        acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, key_head, rows, rest, end, bounds, bias,
-                                 draws, E, EV, LEFT, RIGHT, MASK, ALIBI, LATE, DROPOUT, True, PRECISION, WIDE, TMA, False, BLOCK_N,
-                                 BLOCK_D, BLOCK_V)
+                                 draws, E, EV, LEFT, RIGHT, MASK, ALIBI, LATE, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D,
+                                 BLOCK_V)
+    acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, key_head, rows, whole, rest, bounds, bias, draws,
+                             E, EV, LEFT, RIGHT, MASK, ALIBI, LATE, DROPOUT, False, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
+    acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, key_head, rows, rest, end, bounds, bias, draws,
+                             E, EV, LEFT, RIGHT, MASK, ALIBI, LATE, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
     acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]              # a row that sees no key gives 0, as in PyTorch
     if DROPOUT:
         acc *= keep_scale

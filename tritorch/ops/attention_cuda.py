@@ -49,7 +49,6 @@ TILES = {
         "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 4, 1),), 256: ((16, 16, 8, 1),)},
     },
 }
-SPECIALIZED = {64: ((128, 64, 3), (128, 128, 2)), 128: ((128, 64, 2), (128, 128, 2))}      # BLOCK_M, BLOCK_N, num_stages; 4 warps become 12
 GLUON = {                                                                # the whole tile is 2 · ROWS
     "forward": {64: [{"ROWS": rows, "BLOCK_N": keys, "STAGES": 3, "PINGPONG": turns} for rows, keys in ((64, 128), (128, 64))
                      for turns in (True, False)],
@@ -112,8 +111,6 @@ class Problem(NamedTuple):
         ways = [_candidate(kernel, False, *tile) for tile in tiles]
         if self.tma and major >= 9:
             ways = [_candidate(kernel, True, *tile) for tile in tiles] + ways[:1]
-        if which == "forward" and self.tma and major == 9 and not self.constants["DROPOUT"] and not self.constants["MASK"]:
-            ways += [_candidate("specialized", True, rows, keys, 4, stages) for rows, keys, stages in SPECIALIZED.get(block, ())]
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
         gluon = []
         if self.gluon and major == 9 and driver.current().name != "simulated":
@@ -174,7 +171,7 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
         q, k, v = operands(way, p.constants["BLOCK_D"], (query,), (key, value))
         launch(FORWARD.attention_kernel, (cdiv(p.numbers[2], way["BLOCK_M"]) * p.batches * query.shape[1],), out, lse, q, k, v, attn_mask,
                alibi_slopes, cu_seq_q, cu_seq_k, base, out.strides, lse.strides, query.strides, key.strides, value.strides, p.stride_mask,
-               p.stride_slopes, *p.numbers, LATE=late, SPECIALIZE=way["kernel"] == "specialized", **settled(p, way))
+               p.stride_slopes, *p.numbers, LATE=late, **settled(p, way))
 
     _chosen(p, "forward", FORWARD, "attention_kernel", run)
 
