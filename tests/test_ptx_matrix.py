@@ -1,0 +1,158 @@
+"""Compiled matrix kernels on the GPU made of PTX, against float64: every kind of product and attention that the tuner may choose, on sm_80
+and on sm_90 with wgmma, TMA, mbarriers and warps of their own. The GPU has few multiprocessors, so that programs take several tiles in turn
+and rings go around more than once."""
+import contextlib
+import os
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton")
+
+from ptx import bindings  # noqa: E402
+from ptx.device import simulate  # noqa: E402
+
+import tritorch as torch  # noqa: E402
+import tritorch.nn  # noqa: E402,F401
+from tritorch.cuda import tuner  # noqa: E402
+from tritorch.nn import functional as F  # noqa: E402
+
+EPSILON = {"bfloat16": 2 ** -8, "float16": 2 ** -11, "float32": 2 ** -24, "float64": 2 ** -53}
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def gpu(request):
+    if os.environ.get("TRITORCH_PTX"):
+        pytest.skip("the whole suite runs on it")
+    arch = getattr(request, "param", 90)
+    few = bindings._GPUS | {arch: bindings._GPUS[arch] | {"MULTIPROCESSOR_COUNT": 3}}
+    with pytest.MonkeyPatch.context() as patch, simulate(arch) as gpu:
+        patch.setattr(bindings, "_GPUS", few)
+        yield gpu
+
+
+def draw(dtype, *shape):
+    """A tensor of the device, and its numbers."""
+    x = torch.tensor(RNG.standard_normal(shape).astype(np.float64)).to(getattr(torch, dtype))
+    return x.cuda(), numbers(x)
+
+
+def numbers(x):
+    return x.detach().cpu().to(torch.float64).numpy()
+
+
+def close(found, expected, size, epsilon):
+    """`size`: what the sums behind each number amount to without their signs."""
+    error = np.abs(numbers(found) - expected) / (epsilon * (np.abs(expected) + size))
+    assert error.max() <= 1, f"{error.max():.2f} times what is allowed, at {np.unravel_index(error.argmax(), error.shape)}"
+
+
+def product(dtype, candidate, m, n, k, turned_a=False, turned_b=False, epsilon=None):
+    a, left = draw(dtype, *((k, m) if turned_a else (m, k)))
+    b, right = draw(dtype, *((n, k) if turned_b else (k, n)))
+    a, left = (a.mT, left.T) if turned_a else (a, left)
+    b, right = (b.mT, right.T) if turned_b else (b, right)
+    with tuner.forcing("matmul", candidate):
+        out = a @ b
+    close(out, left @ right, np.abs(left) @ np.abs(right) / np.sqrt(k), epsilon or 2 * EPSILON[dtype])
+
+
+def tiles(kernel, *blocks, **rest):
+    return dict(kernel=kernel, **dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"), blocks)), **rest)
+
+
+HALF = {
+    "plain": tiles("plain", 64, 64, 64, 4, num_stages=4, splits=1),
+    "in parts": tiles("plain", 64, 128, 64, 4, num_stages=3, splits=2),
+    "by mma.sync": tiles("plain", 16, 64, 128, 4, num_stages=4, splits=1),
+    "persistent": tiles("persistent", 128, 64, 64, 4, num_stages=5, PIECES=1, STREAM=False),
+    "persistent in halves": tiles("persistent", 128, 256, 64, 8, num_stages=3, PIECES=2, STREAM=False),
+    "persistent stream": tiles("persistent", 128, 128, 64, 8, num_stages=3, PIECES=1, STREAM=True),
+    "one consumer": tiles("gluon", 128, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, STREAM=False),
+    "one consumer, stream": tiles("gluon", 128, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, STREAM=True),
+    "two consumers": tiles("gluon", 128, 128, 64, 4, STAGES=3, PIECES=2, CONSUMERS=2, STREAM=False),
+}
+
+
+@pytest.mark.parametrize("kind", HALF)
+def test_products_of_16_bits(gpu, kind):
+    product("bfloat16", HALF[kind], 300, 264, 456)
+
+
+@pytest.mark.parametrize("kind, turned_a, turned_b", [("plain", True, True), ("persistent", True, False), ("two consumers", False, True),
+                                                      ("two consumers", True, False)])
+def test_transposed_operands(gpu, kind, turned_a, turned_b):
+    product("float16", HALF[kind], 136, 200, 328, turned_a, turned_b)
+
+
+def test_products_in_tf32(gpu):
+    """The matrix units cut the operands to 10 bits: both are off by up to 2^-10."""
+    torch.set_float32_matmul_precision("high")
+    try:
+        for candidate in (tiles("plain", 64, 64, 32, 4, num_stages=4, splits=1),
+                          tiles("gluon", 128, 128, 32, 4, STAGES=3, PIECES=2, CONSUMERS=2, STREAM=False)):
+            product("float32", candidate, 136, 264, 232, turned_b=True, epsilon=2 ** -9)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("candidate", [tiles("exact", 64, 128, 32, 4, num_stages=3), tiles("exact_gluon", 128, 128, 32, 4, STAGES=4)],
+                         ids=["exact", "exact_gluon"])
+def test_float32_of_16_bit_parts(gpu, candidate):
+    product("float32", candidate, 136, 264, 328, epsilon=16 * EPSILON["float32"])
+
+
+@pytest.mark.parametrize("gpu", [80], indirect=True)
+@pytest.mark.parametrize("dtype, candidate", [
+    ("bfloat16", tiles("plain", 64, 64, 64, 4, num_stages=4, splits=1)),
+    ("float16", tiles("plain", 64, 128, 64, 4, num_stages=3, splits=2)),
+    ("float64", tiles("plain", 32, 32, 16, 4, num_stages=3, splits=1))], ids=["bfloat16", "float16", "float64"])
+def test_products_before_hopper(gpu, dtype, candidate):
+    product(dtype, candidate, 136, 72, 200, turned_b=dtype == "float16", epsilon=64 * EPSILON[dtype] if dtype == "float64" else None)
+
+
+# ------------------------------------------------------------------ attention, convolution, groups, the last layer of a language model
+def same_as_float64(function, *shapes, epsilon=8 * EPSILON["bfloat16"]):
+    """A function of tensors in bfloat16 on the device, and its gradients, against the CPU's in float64."""
+    there = [draw("bfloat16", *shape)[0].requires_grad_() for shape in shapes]
+    here = [x.detach().cpu().to(torch.float64).requires_grad_() for x in there]
+    out, reference = function(*there), function(*here)
+    g = draw("bfloat16", *out.shape)[0]
+    found = [out, *torch.autograd.grad([out], there, [g])]
+    expected = [reference, *torch.autograd.grad([reference], here, [g.cpu().to(torch.float64)])]
+    for x, y in zip(found, map(numbers, expected)):
+        close(x, y, np.abs(y).max(), epsilon)
+
+
+WAYS = {
+    "plain": [{"kernel": "plain", "TMA": True, "BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}] * 3,
+    "gluon": [{"kernel": "gluon", "ROWS": 64, "BLOCK_N": 128, "STAGES": 2, "PINGPONG": True, "num_warps": 4},
+              {"kernel": "gluon", "ROWS": 64, "BLOCK_N": 64, "STAGES": 3, "num_warps": 4},
+              {"kernel": "gluon", "ROWS": 64, "BLOCK_M": 64, "STAGES": 3, "num_warps": 4}],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_attention_and_its_gradients(gpu, way):
+    with contextlib.ExitStack() as stack:
+        for family, candidate in zip(("attention_forward", "attention_backward_q", "attention_backward_kv"), WAYS[way]):
+            stack.enter_context(tuner.forcing(family, candidate))
+        same_as_float64(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
+                        (1, 2, 264, 64), (1, 1, 264, 64), (1, 1, 264, 64))
+
+
+def test_convolution(gpu):
+    same_as_float64(lambda x, w: F.conv2d(x, w, padding=1, stride=2), (2, 16, 15, 13), (24, 16, 3, 3))
+
+
+def test_products_of_groups(gpu):
+    same_as_float64(lambda a, b: F.grouped_mm(a, b, offs=torch.tensor([40, 40, 168], dtype=torch.int32, device=a.device)),
+                    (168, 72), (3, 72, 136))
+
+
+def test_linear_cross_entropy(gpu):
+    def loss(x, w):
+        return F.linear_cross_entropy(x, w, torch.arange(70, device=x.device) % 200, reduction="none")
+
+    same_as_float64(loss, (70, 64), (200, 64))
