@@ -77,6 +77,7 @@ def forms(geometry, count):
     return tuple(found)
 
 
+@remember
 def kept(shape, dims, keepdim):
     """The shape that a reduction over `dims` leaves."""
     if keepdim:
