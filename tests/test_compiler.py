@@ -181,3 +181,14 @@ def test_instructions_are_counted(monkeypatch):
     assert (used["load"], used["store"], used["wgmma"], used["tma"]) == (256, 128, 1, 2)
     monkeypatch.setattr(compiler.Compiled, "ptx", property(lambda self: "cp.async.cg.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x10, %r2;"))
     assert resources(build(mapped(), 90))["load"] == 128
+
+
+def test_recordings_within_each_other():
+    """Equal while both are empty; each ends by itself."""
+    with compiler.recording() as outer, compiler.recording() as inner:
+        pass
+    assert outer == inner == {} and not compiler._recorders
+    with compiler.recording() as outer:
+        with compiler.recording():
+            pass
+        assert any(r is outer for r in compiler._recorders)

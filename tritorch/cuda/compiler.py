@@ -346,7 +346,7 @@ def recording() -> Iterator[dict[str, Specialisation]]:
     try:
         yield record
     finally:
-        _recorders.remove(record)
+        _recorders[:] = [r for r in _recorders if r is not record]       # another one may be equal, and empty
         driver.hardware_tiles = before
         driver.functions.clear()
         driver.forget_calls()

@@ -116,7 +116,7 @@ def trying_all() -> Iterator[list[tuple[str, Hashable, list[dict]]]]:
     try:
         yield met
     finally:
-        _met.remove(met)
+        _met[:] = [m for m in _met if m is not met]
         forget()
 
 
