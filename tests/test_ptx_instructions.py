@@ -356,6 +356,12 @@ def test_shared_and_local_memory_are_guarded_and_poisoned():
             run(f"st.shared.b32 [{place}], 1;")
 
 
+def test_threads_that_store_different_values_to_one_address():
+    run(f"st.shared.b32 [{SHARED_BASE}], 7;")
+    with pytest.raises(Fault, match="thread 0 .* another thread stores another value to the same address"):
+        run(f"mov.u32 %r0, %tid.x; st.shared.b32 [{SHARED_BASE}], %r0;")
+
+
 def test_atomic_operations_take_turns():
     memory = Memory(1 << 20)
     address = memory.alloc(16)

@@ -6,8 +6,15 @@
     machine.py     lanes, divergence, barriers: which instruction is next, and for whom
     memory.py      global memory: one arena whose live ranges are known; a batch's shared and local memory is the machine's
     floats.py      IEEE arithmetic that numpy lacks: fused multiply-add, directed rounding, bfloat16, flushing to zero
-    integers.py, arithmetic.py, convert.py, access.py, control.py, warp.py     the instruction families
-    bindings.py    a stand-in for cuda.bindings.driver over all this, for the real tritorch.cuda.nvidia
+    bindings.py    a stand-in for cuda.bindings.driver over all this; cubin.py is what it asks of the machine code itself
+    device.py      the real tritorch.cuda.nvidia over the stand-in: `with device.simulate(90):`
+the instruction families
+    integers.py, arithmetic.py, convert.py, access.py, control.py, warp.py         what every GPU has
+    matrices.py, mma.py, copies.py                                                 mma.sync, ldmatrix, cp.async (sm_80)
+    mbarrier.py, tensor_map.py, swizzle.py, tma.py, wgmma.py, proxies.py           TMA and wgmma (sm_90)
+
+It is stricter than a GPU where PTX leaves room: fresh memory is poison, every access lies inside one live block, warps run in a random
+order between barriers, approximations err as much as they may, two threads that store to one address agree about the value.
 
 How an instruction is written. A register is one array over all lanes of the CTAs that run together (`machine.lanes` of them: CTA after
 CTA, each a multiple of 32 threads, so `.reshape(-1, 32)` is one warp a row). It holds unsigned bits, or bools for .pred; reading

@@ -71,8 +71,13 @@ def st(machine, ins):
         proxies.written(machine, places, lanes)
     numbers, first = memory[:memory.size // dtype.itemsize * dtype.itemsize].view(dtype), places // dtype.itemsize
     values = [machine.spread(machine.read(item, dtype))[lanes] for item in items]
-    for k, value in enumerate(values):
-        numbers[first + np.asarray(k).astype(first.dtype)] = value
+    targets = [first + np.asarray(k).astype(first.dtype) for k in range(len(items))]
+    for target, value in zip(targets, values):
+        numbers[target] = value
+    for target, value in zip(targets, values):
+        lost = numbers[target] != value                         # of two stores to one place hardware keeps either
+        if lost.any():
+            raise machine.fault("another thread stores another value to the same address", lanes[lost.argmax()])
     machine.progress()
 
 
