@@ -41,6 +41,7 @@ def main():
     parser.add_argument("areas", nargs="*", metavar="AREA", help="default: host import")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that it runs, not to keep")
     parser.add_argument("--steps", type=int, default=800, help="train: steps of the loss curve")
+    parser.add_argument("--breakdown", action="store_true", help="gpt2: only print every launch of a step beside its floor")
     parser.add_argument("--only", metavar="WORD", default="", help="cards, gpu, tune: cases whose name contains WORD")
     parser.add_argument("--minutes", type=float, default=8.0, help="gpu, tune, gpu_day: stop after so long; what is done is kept")
     parser.add_argument("--out", metavar="FOLDER", help="gpu, gpu_day: results go here instead of bench/results")

@@ -5,13 +5,16 @@ import contextlib
 import gc
 import importlib
 import importlib.util
+import json
 import statistics
+import subprocess
+import sys
 import time
 import types
 from dataclasses import replace
 from pathlib import Path
 
-from bench import rows
+from bench import launches, rows
 from bench.models import twin
 
 MODEL = Path(__file__).parent / "models" / "gpt2.py"
@@ -147,6 +150,64 @@ def counts(config, batch):
         yield rows.row(name + "driver allocations in five steps after warm-up", "calls", found["allocations"])
 
 
+# ------------------------------------------------------------------ every launch of a step
+STEPS_OF = {"eager": None, "one graph": {}, "one graph, max-autotune": {"mode": "max-autotune"}}      # options of compile
+FAST = 54.0                                                              # ms a step for 604 thousand tokens/s at 32 × 1024
+
+
+def launched(config, batch, options=None):
+    """The launches of a training step on a dry H200, without clipping: of an eager one, or as `compile` with `options` captures it."""
+    program = twin.load(MODEL)
+    torch, last = program.torch, []
+    with launches.accounting() as account:
+        model = program.GPT2(config).to("cuda")
+        optimizer = program.optimizer_of(model, fused=True, capturable=True)
+        tokens = torch.empty(batch, config.context, dtype=torch.int64, device="cuda")
+
+        def step():
+            return program.train_step(model, optimizer, tokens, tokens, "cuda", None)
+
+        step = step if options is None else torch.compile(step, **options)
+        for _ in range(3 if options is None else 7):
+            account.launches.clear()
+            step()
+            last = list(account.launches) or last                        # a replay launches the graph alone
+        if options is not None:
+            print(step.report())
+    return last
+
+
+def breakdown(config, batch):
+    """Rows: launches and floors of a step as it is written for PyTorch and with fused operators; prints every launch beside its floor."""
+    for fused in (False, True):
+        for how, options in STEPS_OF.items():
+            if fused and options:
+                continue
+            found = launched(replace(config, fused=fused), batch, options)
+            name = f"GPT-2 124M, B{batch} T{config.context} bf16 autocast, {'fused operators' if fused else 'plain'}, {how}: "
+            print(f"\n{name}\n{launches.table(found, RATES)}")
+            rest = [launch for launch in found if not launch.flops]
+            yield rows.row(name + "kernels a step, without clipping", "launches", len(found))
+            yield rows.row(name + "bytes of what is no product or attention", "GB", sum(launch.nbytes for launch in rest) / 1e9)
+            yield rows.row(name + f"floor of all launches at the rates of an H200, in waves of tiles (aim {FAST:.0f} ms)", "ms",
+                           1e3 * sum(launch.in_waves(RATES) for launch in found), limit=FAST)
+
+
+def first_steps():
+    """Rows: seconds of a new process up to its first step, on a dry device, kernels in the disk cache."""
+    for fused in (False, True):
+        command = [sys.executable, "-m", "bench.first_step", *(["fused"] if fused else [])]
+        runs = [json.loads(subprocess.run(command, cwd=rows.ROOT, capture_output=True, text=True, check=True).stdout) for _ in range(2)]
+        how = "fused operators" if fused else "plain"
+        yield rows.row(f"GPT-2 124M, {how}: a new process up to its first step, kernels cached, dry device (budget 5 s)", "s",
+                       runs[1]["all"], limit=5.0)
+        for part in ("import", "model", "step"):
+            yield rows.row(f"GPT-2 124M, {how}: of that, {part}", "s", runs[1][part])
+        if runs[0]["compiled"]:
+            yield rows.row(f"GPT-2 124M, {how}: the first process ever, {runs[0]['compiled']} kernels compiled (budget 60 s)", "s",
+                           runs[0]["all"], limit=60.0)
+
+
 def floor_table(config, batch, rates=RATES):
     """Markdown: every part's amount and the time it takes at the rates; the sum is a floor of the step's time."""
     lines, total = ["| part | amount | at | ms |", "|---|---:|---:|---:|"], 0.0
@@ -223,8 +284,11 @@ def curves(steps):
 
 def main(args):
     config = twin.load(MODEL).Config()
+    if args.breakdown:
+        print(rows.markdown(list(breakdown(config, BATCH))))
+        return
     table, _ = floor_table(config, BATCH)
     print(f"floor of a step at the rates of an H200, batch {BATCH} × {config.context}:\n{table}")
-    found = [*counts(config, BATCH), *curves(20 if args.quick else STEPS)]
+    found = [*counts(config, BATCH), *breakdown(config, BATCH), *first_steps(), *curves(20 if args.quick else STEPS)]
     version = importlib.util.find_spec("torch") and f"torch {importlib.import_module('torch').__version__}"
     rows.record("gpt2", found, "python -m bench gpt2", version, keep=not args.quick)

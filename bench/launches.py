@@ -9,14 +9,16 @@ from typing import NamedTuple
 
 from tritorch.cuda import driver
 from tritorch.cuda.dry import DryDriver
-from tritorch.cuda.launch import TensorDescriptor
+from tritorch.cuda.launch import TensorDescriptor, sm_count
 from tritorch.cuda.trace import traces
 from tritorch.dispatch import Interpreter
+from tritorch.shape import cdiv
 from tritorch.tensor import Tensor
 
 
 class Launch(NamedTuple):
-    """One launch: the operator that made it, the kernel, the bytes it moves, the operations of its products, and their rate's name."""
+    """One launch: the operator that made it, the kernel, the bytes it moves, the operations of its products, their rate's name, and the
+    share of the multiprocessors that have a tile, over all waves of them."""
 
     operator: str
     kernel: str
@@ -24,10 +26,15 @@ class Launch(NamedTuple):
     nbytes: int
     flops: int
     rate: str
+    busy: float = 1.0
 
     def seconds(self, rates):
         """The time that it takes at least."""
         return max(self.nbytes / rates["bytes"], self.flops / rates[self.rate] if self.flops else 0.0)
+
+    def in_waves(self, rates):
+        """The same with the multiprocessors that have nothing to do in the last wave of tiles."""
+        return max(self.nbytes / rates["bytes"], self.flops / rates[self.rate] / self.busy if self.flops else 0.0)
 
 
 class Account(Interpreter):
@@ -63,7 +70,7 @@ class Account(Interpreter):
         flops, rate = operations(name, tensors, sizes, settled)
         largest = sorted(tensors.values(), key=footprint, reverse=True)[:2]
         shown = ", ".join(f"{x.dtype.name.replace('float', 'f')}{list(x.shape)}" for x in largest)
-        self.launches.append(Launch(self.operator, name, shown, nbytes, flops, rate))
+        self.launches.append(Launch(self.operator, name, shown, nbytes, flops, rate, busy(name, grid, sizes, settled)))
 
     def load(self, kernel, signature, constexprs, *rest):
         """What the driver is asked for. A name for each value of a launch, those in tuples with their place."""
@@ -92,12 +99,24 @@ def operations(name, tensors, sizes, settled):
     """(operations of a kernel's products, the rate at which they go). A window on one side leaves half of an attention's scores."""
     if name.startswith("matmul") and "K" in sizes:
         return 2 * prod(sizes.get(n, 1) for n in ("BATCH", "M", "N", "K")) * sizes.get(("batches", 0), 1), "matmul"
-    if name.startswith("attention"):
-        queries, keys = [next(x.shape for place, x in tensors.items() if place.startswith(start)) for start in ("q_", "k_")]
-        products = 2 if "backward" not in name else 4 if "_kv" in name else 3
+    operands = {place.partition("_")[0]: x for place, x in tensors.items() if isinstance(place, str)}
+    if name.startswith("attention") and {"q", "k"} <= operands.keys():
+        queries, keys = operands["q"].shape, operands["k"].shape
+        backward = {"gq", "gk"} & operands.keys()
+        products = 2 if not backward else 3 if "gk" not in backward else 5 if {"sum", "sums"} & operands.keys() else 4
         scores = prod(queries) * keys[-2] // (2 if settled.get("RIGHT") else 1)
-        return 2 * products * scores, "attention backward" if "backward" in name else "attention forward"
+        return 2 * products * scores, "attention backward" if backward else "attention forward"
     return 0, "bytes"
+
+
+def busy(name, grid, sizes, settled):
+    """The share of the multiprocessors that have a tile of a product, over all waves; 1 for kernels that are no products."""
+    if not name.startswith("matmul") or "K" not in sizes or settled.get("STREAM"):
+        return 1.0
+    tiles = prod(grid)
+    if "PROGRAMS" in settled:
+        tiles = cdiv(sizes.get("M", 1), settled["BLOCK_M"]) * cdiv(sizes.get("N", 1), settled["BLOCK_N"]) * sizes.get("BATCH", 1)
+    return tiles / (cdiv(tiles, sm_count()) * sm_count())
 
 
 @contextlib.contextmanager
@@ -118,8 +137,8 @@ def table(launches, rates):
     lines = []
     for title, wanted in (("products and attention", True), ("everything else", False)):
         some = [launch for launch in launches if bool(launch.flops) is wanted]
-        lines += ["", f"| {title} | launches | operator | largest operands | GB | TFLOP | ms at least |"]
-        lines.append("|---|---:|---|---|---:|---:|---:|")
+        lines += ["", f"| {title} | launches | operator | largest operands | GB | TFLOP | ms at least | in waves |"]
+        lines.append("|---|---:|---|---|---:|---:|---:|---:|")
         for launch, count in sorted(Counter(some).items(), key=lambda item: -item[1] * item[0].seconds(rates)):
             lines.append(line(launch.kernel, launch.operator, launch.sizes, [launch] * count, rates))
         lines.append(line("sum", "", "", some, rates))
@@ -128,5 +147,5 @@ def table(launches, rates):
 
 def line(title, operator, sizes, some, rates):
     nbytes, flops = sum(x.nbytes for x in some), sum(x.flops for x in some)
-    ms = 1e3 * sum(x.seconds(rates) for x in some)
-    return f"| {title} | {len(some)} | {operator} | {sizes} | {nbytes / 1e9:.3f} | {flops / 1e12:.2f} | {ms:.3f} |"
+    ms, waves = 1e3 * sum(x.seconds(rates) for x in some), 1e3 * sum(x.in_waves(rates) for x in some)
+    return f"| {title} | {len(some)} | {operator} | {sizes} | {nbytes / 1e9:.3f} | {flops / 1e12:.2f} | {ms:.3f} | {waves:.3f} |"

@@ -165,3 +165,35 @@ def test_as_pytorch_from_the_same_weights():
         assert max(abs(a - b) for a, b in zip(ours, theirs)) < apart and ours[-1] < ours[0] - 0.2
     assert list(learners[0].model.state_dict()) == list(learners[1].model.state_dict())
     assert isinstance(learners[1].model, oracle.nn.Module)
+
+
+def test_every_launch_is_counted_with_its_bytes_and_operations():
+    pytest.importorskip("triton")
+    from bench import launches
+
+    with launches.accounting() as account:
+        x, y = [torch.empty(1024, 1024, device="cuda") for _ in range(2)]
+        account.launches.clear()
+        x + y[:1]
+        a, b = [torch.empty(32768, n, dtype=torch.bfloat16, device="cuda") for n in (768, 3072)]
+        a.mT @ b
+        q = torch.empty(2, 4, 256, 64, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+        torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+    add, product = account.launches[:2]
+    assert (add.operator, add.nbytes, add.flops) == ("add", (2 << 22) + 4096, 0)
+    assert product.operator == "matmul" and product.flops == 2 * 768 * 3072 * 32768 and product.busy == 1
+    scores = 2 * 4 * 256 * 256 * 64                                      # two operations an element, half of them masked
+    forward, backward = [sum(x.flops for x in account.launches if x.rate == f"attention {way}") for way in ("forward", "backward")]
+    assert forward == 2 * scores and backward in (5 * scores, 7 * scores)
+    table = launches.table(account.launches, gpt2.RATES)
+    assert f"| all launches | {len(account.launches)} |" in table and "matmul_gluon_kernel" in table
+
+
+def test_launches_of_steps():
+    """A captured step launches fewer kernels than an eager one, and moves fewer bytes beside its products."""
+    pytest.importorskip("triton")
+    config = dataclasses.replace(TINY, width=64, context=64)
+    plain, graph, fastest = [gpt2.launched(config, 4, options) for options in gpt2.STEPS_OF.values()]
+    moved = [sum(x.nbytes for x in found if not x.flops) for found in (plain, graph, fastest)]
+    assert len(plain) > len(graph) > len(fastest) > 50 and moved[0] > moved[1] > moved[2]
+    assert all(x.seconds(gpt2.RATES) > 0 and x.in_waves(gpt2.RATES) >= x.seconds(gpt2.RATES) for x in plain)
