@@ -117,7 +117,7 @@ def test_mixed_precision_follows_the_cpu(cuda, make, optimizer_of, data):
 
 def test_a_captured_step_skips_what_overflows_as_the_eager_one_does(cuda):
     """The scale is so high that every other step overflows, shrinks it and is skipped, all on the device."""
-    scale = 2.0 ** 20
+    scale = 2.0 ** 26
 
     def run(captured):
         step = Mixed("cuda", torch.float16, init_scale=scale, growth_interval=1, growth_factor=64.0, backoff_factor=1 / 64)
