@@ -66,23 +66,23 @@ def _slope(name):
 
 
 def _joins(linear, *rest):
-    """An even width, a residual like the layer's result, dropout that drops some."""
+    """An even width, a residual like the layer's result, dropout that drops some and counts elements row by row."""
     added = [operand for args in rest if len(args) == 3 for operand in args[:2] if operand is not LINK]
     shape = (*linear[0].shape[:-1], linear[1].shape[0])
     dtype, strides = linear[0].dtype, contiguous_strides(shape)
     alike = all(type(r) is Seen and (r.shape, r.dtype, r.strides) == (shape, dtype, strides) for r in added)
-    exact = all(args[2] == 1 if len(args) == 3 else 0 < args[1] < 1 for args in rest)
+    exact = all(args[2] == 1 if len(args) == 3 else 0 < args[1] < 1 and not any(args[5:]) for args in rest)
     return _rows_of_one_dtype(linear) and dtype.is_floating_point and shape[-1] % 2 == 0 and alike and exact
 
 
 def _join(linear, *rest):
-    """Calls of `random_dropout` have five arguments, those of `add` three."""
+    """Calls of `random_dropout` have five arguments or six, those of `add` three."""
     residual, drop = None, (0.0, 0, 0, None)
     for _, args in rest:
-        if len(args) == 5:
-            drop = args[1:]
-        else:
+        if len(args) == 3:
             residual = args[1] if args[0] is LINK else args[0]
+        else:
+            drop = args[1:5]
     linear_residual.impls["cuda"](rest[-1][0][0], *linear[1], residual, *drop)
 
 

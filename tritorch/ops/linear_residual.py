@@ -50,7 +50,7 @@ def one_by_one(out, input, weight, bias, residual, p, seed, offset, base):
     value = empty(out.shape, out.dtype, out.device)
     linear.impls[kind](value, input, weight, bias)
     if p:
-        random_dropout.impls[kind](value, value, p, seed, offset, base)
+        random_dropout.impls[kind](value, value, p, seed, offset, base, None)
     if residual is None:
         out.copy_(value)
     else:
