@@ -192,3 +192,19 @@ def test_recordings_within_each_other():
         with compiler.recording():
             pass
         assert any(r is outer for r in compiler._recorders)
+
+
+def test_gluon_kernels_share_a_process(tmp_path, monkeypatch):
+    """It outlives a kernel that does not compile, and another one takes its place when it dies."""
+    gluon = pytest.importorskip("gluon_kernels")
+    monkeypatch.setenv("TRITORCH_CACHE_DIR", str(tmp_path))
+    spec = Specialisation(gluon.wgmma_kernel, {"out_ptr": "*fp32"}, {}, {}, {"num_warps": 4})
+    assert compiler._compile_apart(spec, 90).cubin
+    process = compiler._apart.process
+    with pytest.raises(CompileError):
+        compiler._compile_apart(dataclasses.replace(spec, signature={"out_ptr": "fp32"}), 90)
+    assert compiler._compile_apart(spec, 90).cubin and compiler._apart.process is process
+    process.kill()
+    with pytest.raises(CompileError, match="takes the compiler down"):
+        compiler._compile_apart(spec, 90)
+    assert compiler._compile_apart(spec, 90).cubin and compiler._apart.process is not process

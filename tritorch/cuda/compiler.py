@@ -6,6 +6,7 @@ frontend. Nothing here touches a device; `nvidia_function` loads what this file 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import importlib
@@ -38,6 +39,7 @@ from tritorch.cuda import driver
 _FORMAT = 3                         # of the files on disk; raise it when Compiled changes
 _lock = threading.RLock()           # Triton's frontend keeps global state
 _recorders: list[dict[str, Specialisation]] = []
+_apart: _Worker | None = None
 
 
 class CompileError(RuntimeError):
@@ -140,8 +142,18 @@ def _options(spec: Specialisation) -> dict:
 def compile_kernel(kernel, signature, constexprs, attrs, options, arch: int) -> Compiled:
     """Compile for `arch` (90 is sm_90), or read the result of an earlier compilation. Raises CompileError."""
     spec = Specialisation(kernel, signature, constexprs, attrs, options)
-    # Gluon code for another architecture aborts inside LLVM, so it never compiles in this process
-    return _cached(spec, arch, _Worker.once if kernel.is_gluon() else compile_here)
+    return _cached(spec, arch, _compile_apart if kernel.is_gluon() else compile_here)
+
+
+def _compile_apart(spec: Specialisation, arch: int) -> Compiled:
+    """Gluon code for another architecture aborts inside LLVM, so it never compiles in this process. The one that does it waits for the
+    next kernel until this one ends: to start it takes as long as to compile a small kernel."""
+    global _apart
+    with _lock:
+        if _apart is None or _apart.owner != os.getpid():                # a fork must not talk on its parent's pipes
+            _apart = _Worker()
+            atexit.register(_apart.close)
+        return _apart.ask(spec, arch)
 
 
 def compile_here(spec: Specialisation, arch: int) -> Compiled:
@@ -298,15 +310,7 @@ class _Worker:
     """A process that compiles what it is asked to; when it dies, the question was at fault and the next one starts another."""
 
     def __init__(self):
-        self.process = None
-
-    @classmethod
-    def once(cls, spec: Specialisation, arch: int) -> Compiled:
-        worker = cls()
-        try:
-            return worker.ask(spec, arch)
-        finally:
-            worker.close()
+        self.process, self.owner = None, os.getpid()
 
     def ask(self, spec: Specialisation, arch: int) -> Compiled:
         from tritorch.cuda import compiler_worker
@@ -324,7 +328,7 @@ class _Worker:
         return found
 
     def close(self) -> None:
-        if self.process is not None:
+        if self.process is not None and self.owner == os.getpid():
             self.process.stdin.close()
             self.process.stdout.close()
             self.process.wait()
