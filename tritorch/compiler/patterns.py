@@ -71,12 +71,12 @@ def _joins(linear, *rest):
     shape = (*linear[0].shape[:-1], linear[1].shape[0])
     dtype, strides = linear[0].dtype, contiguous_strides(shape)
     alike = all(type(r) is Seen and (r.shape, r.dtype, r.strides) == (shape, dtype, strides) for r in added)
-    exact = all(args[2] == 1 if len(args) == 3 else 0 < args[1] < 1 and not any(args[5:]) for args in rest)
+    exact = all(args[2] == 1 if len(args) == 3 else 0 < args[1] < 1 and args[-1] is None for args in rest)
     return _rows_of_one_dtype(linear) and dtype.is_floating_point and shape[-1] % 2 == 0 and alike and exact
 
 
 def _join(linear, *rest):
-    """Calls of `random_dropout` have five arguments or six, those of `add` three."""
+    """Calls of `random_dropout` have six arguments, those of `add` three."""
     residual, drop = None, (0.0, 0, 0, None)
     for _, args in rest:
         if len(args) == 3:
