@@ -1,0 +1,61 @@
+"""Products beyond their sums on the GPU made of PTX: scales, 8-bit numbers, dropout, residuals, parts made in registers."""
+import numpy as np
+import pytest
+
+pytest.importorskip("triton")
+
+from test_ptx_matrix import HALF, draw, gpu, numbers, product, tiles  # noqa: E402, F401  gpu is a fixture
+
+import tritorch as torch  # noqa: E402
+from tritorch.cuda import tuner  # noqa: E402
+from tritorch.ops.draws import random_dropout  # noqa: E402
+from tritorch.ops.linear import linear  # noqa: E402
+from tritorch.ops.linear_residual import linear_residual  # noqa: E402
+
+
+@pytest.mark.parametrize("kind", ["plain", "in parts", "persistent", "one consumer"])
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_dropout_and_residuals(gpu, kind, p):  # noqa: F811
+    """The bits of the separate operators, by the same tiles."""
+    (x, _), (w, _), (b, _), (residual, _) = [draw("bfloat16", *s) for s in ((150, 136), (264, 136), (264,), (150, 264))]
+    with tuner.forcing("matmul", HALF[kind]):
+        got = linear_residual(x, w, b, residual, p, 7, 1 << 33)
+        want = linear(x, w, b)
+    want = residual + (random_dropout(want, p, 7, 1 << 33) if p else want)
+    np.testing.assert_array_equal(numbers(got), numbers(want))
+
+
+def test_float32_from_parts_made_in_registers(gpu):  # noqa: F811
+    for blocks in ((64, 32, 32, 4), (32, 64, 32, 4)):
+        product("float32", tiles("parts", *blocks, num_stages=3, splits=1), 70, 50, 300, epsilon=2.0 ** -20)
+
+
+WHOLE = {
+    "plain": tiles("plain", 64, 64, 64, 4, num_stages=3, splits=1),
+    "persistent": tiles("persistent", 128, 64, 128, 4, num_stages=4, PIECES=1, STREAM=False),
+    "gluon": tiles("gluon", 128, 256, 128, 8, STAGES=3, PIECES=4, CONSUMERS=1, STREAM=False),
+    "gluon, two consumers": tiles("gluon", 128, 128, 128, 4, STAGES=3, PIECES=2, CONSUMERS=2, STREAM=False),
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_int8(gpu, kind):  # noqa: F811
+    a, b = [np.random.default_rng(i).integers(-128, 128, s).astype(np.int8) for i, s in enumerate(((150, 208), (272, 208)))]
+    with tuner.forcing("matmul", WHOLE[kind]):
+        got = torch._int_mm(torch.tensor(a).cuda(), torch.tensor(b).cuda().mT)
+    np.testing.assert_array_equal(got.cpu().numpy(), a.astype(np.int32) @ b.T.astype(np.int32))
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.parametrize("fast", [False, True])
+def test_float8(gpu, kind, fast):  # noqa: F811
+    """Rows and columns with scales; sums that have fewer bits only where that was asked for."""
+    if kind.startswith("gluon") and not fast:
+        pytest.skip("its sums are those of the matrix units")
+    (a, left), (b, right), (bias, more) = draw("float8_e4m3fn", 150, 208), draw("float8_e5m2", 272, 208), draw("float32", 272)
+    scale_a, scale_b = torch.rand(150, 1) + 0.5, torch.rand(1, 272) + 0.5
+    with tuner.forcing("matmul", WHOLE[kind]):
+        got = torch._scaled_mm(a, b.mT, scale_a.cuda(), scale_b.cuda(), bias, None, torch.float32, fast)
+    want = left @ right.T * numbers(scale_a) * numbers(scale_b) + more
+    size = np.abs(left) @ np.abs(right.T) * numbers(scale_a) * numbers(scale_b) + np.abs(more)
+    assert (np.abs(numbers(got) - want) <= (2.0 ** -12 if fast else 2.0 ** -13) * size).all()
