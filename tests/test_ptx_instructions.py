@@ -358,8 +358,13 @@ def test_shared_and_local_memory_are_guarded_and_poisoned():
 
 def test_threads_that_store_different_values_to_one_address():
     run(f"st.shared.b32 [{SHARED_BASE}], 7;")
+    store = f"mov.u32 %r0, %tid.x; st.shared.b32 [{SHARED_BASE}], %r0;"
+    run(store)                                                          # one of a warp's lanes wins
     with pytest.raises(Fault, match="thread 0 .* another thread stores another value to the same address"):
-        run(f"mov.u32 %r0, %tid.x; st.shared.b32 [{SHARED_BASE}], %r0;")
+        run(store, 64, seed=None)
+    memory = Memory(1 << 20)
+    with pytest.raises(Fault, match="another thread stores another value"):
+        run("ld.param.b64 %d0, [kernel_param_0]; mov.u32 %r0, %tid.x; st.global.b32 [%d0], %r0;", parameter=memory.alloc(4), memory=memory)
 
 
 def test_atomic_operations_take_turns():
