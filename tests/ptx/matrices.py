@@ -86,13 +86,14 @@ def gathered(places, fragment):
     return matrix
 
 
-def product(kind, a, b, c):
+def product(kind, a, b, c, saturate=False):
     """a @ b + c as the matrix units round it: products are exact, sums have at least the precision of the accumulator.
 
     What hardware keeps beyond that and in which order it adds is not written down anywhere, so results are compared with tolerances.
     """
     if kind == "s32":                                           # up to 32 products below 2^15 are exact in float32
-        return (np.matmul(a, b).astype(np.int64) + c).astype(np.int32)               # and the sum wraps around
+        total = np.matmul(a, b).astype(np.int64) + c
+        return (total.clip(-2 ** 31, 2 ** 31 - 1) if saturate else total).astype(np.int32)          # else it wraps around
     if kind == "f16":
         return (np.matmul(a, b) + c.astype(np.float32)).astype(np.float16)
     return np.matmul(a, b) + c
