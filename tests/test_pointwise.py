@@ -3,6 +3,8 @@ import numpy as np
 import pytest
 from oracle import EVERY, FLOATS, SPECIAL, WHOLES, agree, draw
 
+import tritorch as torch
+
 UNARY = """abs absolute acos acosh asin asinh atan atanh ceil cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 fix floor frac
     lgamma log log10
     log1p log2 logit neg negative positive rad2deg reciprocal round rsqrt sgn sigmoid sign sin sinc sinh sqrt square tan tanh
@@ -211,3 +213,8 @@ def test_large_arrays_are_worked_on_in_pieces():
               lambda lib, x, y, row: (x * 1).masked_fill_(y > 0, 0), lambda lib, x, y, row: lib.nn.functional.silu(x.double()), lambda lib,
               x, y, row: x.pow(y.abs())):
         agree(f, x, y, row, grad=(0, 1), signs=False, atol=2e-5)
+
+
+def test_the_workload_of_choices_has_a_condition():
+    (_, arguments, _, _), = torch.dispatch.registry["choose"].workloads_body(lambda *shape, **kind: torch.rand(7) * 1.5 + 0.5)
+    assert torch.where(*arguments()).shape == (7,)              # which takes bools alone

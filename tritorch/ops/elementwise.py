@@ -221,7 +221,7 @@ def _strided_loop(key, fn, out, operands, args, numbers):
 
 
 # ------------------------------------------------------------------ the families
-def _finish(made, name, doc, grads, workload_arity):
+def _finish(made, name, doc, grads, workload_arity, condition=False):
     made.__doc__ = doc
     for target, rule in (grads or {}).items():
         made.grad(*target.split())(rule)
@@ -229,8 +229,9 @@ def _finish(made, name, doc, grads, workload_arity):
     @made.workloads
     def workloads(make):
         n = 1 << 24
-        operands = [make(n, positive=True, grad=False) for _ in range(workload_arity)]
-        yield f"{name} 16M fp32", lambda: tuple(operands), 4 * n * (workload_arity + 1), n
+        first, *others = [make(n, positive=True, grad=False) for _ in range(workload_arity)]
+        operands = (first > 1 if condition else first, *others)
+        yield f"{name} 16M fp32", lambda: operands, n * (4 * (workload_arity + 1) - 3 * condition), n
 
     return made
 
@@ -353,7 +354,7 @@ def ternary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grads=Non
 
     if samples is not None:
         made.samples(samples)
-    return _finish(made, name, doc, grads, 3)
+    return _finish(made, name, doc, grads, 3, condition)
 
 
 def _signed(rule, name, names, defaults):
