@@ -60,6 +60,13 @@ def ld(machine, ins):
         machine.write(item, found)
 
 
+@instruction("ld.acquire", control=True)
+def ld_acquire(machine, ins):
+    """Who acquires may be waiting for what it reads: others go first."""
+    ld(machine, ins)
+    machine.give_way(machine.chosen)
+
+
 @instruction("st")
 def st(machine, ins):
     items, dtype, lanes = _items(ins.operands[1]), DTYPES[ins.types[-1]], machine.active()
@@ -100,30 +107,42 @@ _ATOMIC = {
 }
 
 
-@instruction("atom", "red")
+@instruction("atom", "red", control=True)
 def atom(machine, ins):
-    """Lanes that name the same address take turns, in their order; hardware promises none."""
+    """Each number of a vector is an operation of its own. A thread that acquires and changes nothing waits for others, and lets them go."""
     result, place, *rest = ins.operands if ins.name == "atom" else (Sink(), *ins.operands)
     kind = ins.types[-1]
-    dtype, lanes = DTYPES[kind], machine.active()
-    values = [machine.spread(machine.read(operand, dtype))[lanes] for operand in rest]
-    memory, places = _places(machine, ins, space(machine, ins), place, dtype.itemsize, lanes)
-    numbers, places = memory.view(dtype), places // dtype.itemsize
+    dtype, lanes, vectors = DTYPES[kind], machine.active(), [_items(operand) for operand in rest]
+    width = len(vectors[0])
+    memory, places = _places(machine, ins, space(machine, ins), place, width * dtype.itemsize, lanes)
     operation = next(w for w in ins.modifiers if w in _ATOMIC or w == "cas")
-    before = np.zeros(machine.lanes, dtype)
-    left = np.arange(lanes.size)
+    numbers, changed = memory.view(dtype), False
+    for k, target in enumerate(_items(result) if width > 1 else [result]):
+        values = [machine.spread(machine.read(vector[k], dtype))[lanes] for vector in vectors]
+        first = places // dtype.itemsize + np.asarray(k).astype(places.dtype)
+        before = np.zeros(machine.lanes, dtype)
+        before[lanes], here = _in_turn(numbers, first, values, lambda *args: _ATOMIC[operation](*args, kind), operation == "cas")
+        changed = changed or here
+        machine.write(target, before)
+    if changed or "acquire" not in ins.modifiers:
+        machine.progress()
+    else:
+        machine.give_way(machine.chosen)                        # with the rest of their warps
+
+
+def _in_turn(numbers, places, values, function, compare):
+    """(what was there before each lane's operation, whether anything changed). Lanes that name the same address take turns, in their order;
+    hardware promises none."""
+    before, changed, left = np.zeros(places.size, numbers.dtype), False, np.arange(places.size)
     while left.size:
         _, first = np.unique(places[left], return_index=True)
         turn = left[first]
-        old = numbers[places[turn]]
-        before[lanes[turn]] = old
-        if operation == "cas":
-            numbers[places[turn]] = np.where(old == values[0][turn], values[1][turn], old)
-        else:
-            numbers[places[turn]] = _ATOMIC[operation](old, values[0][turn], kind)
+        before[turn] = old = numbers[places[turn]]
+        new = np.where(old == values[0][turn], values[1][turn], old) if compare else function(old, values[0][turn])
+        numbers[places[turn]] = new
+        changed = changed or bool((new != old).any())
         left = np.delete(left, first)
-    machine.write(result, before)
-    machine.progress()
+    return before, changed
 
 
 @instruction("cvta")

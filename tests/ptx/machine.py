@@ -56,7 +56,7 @@ class Machine:
         self.order = np.zeros(self.lanes, np.int64)
         self.alive, self.waiting = np.ones(self.lanes, bool), np.zeros(self.lanes, bool)
         self.barrier_of, self.barrier_size = np.zeros(self.lanes, np.int64), np.zeros(self.lanes, np.int64)
-        self.mask, self.full, self.at, self.place = self.alive, True, None, 0
+        self.mask, self.chosen, self.full, self.at, self.place = self.alive, self.alive, True, None, 0
         self.random = None if seed is None or self.threads == WARP else np.random.default_rng(seed)
         self.retries, self.steps, self.state = 0, 0, {}
         self.at_end, self.unfenced = [], proxies.start(self)     # checks of what may be under way no more; marks of proxies.py
@@ -83,7 +83,7 @@ class Machine:
             if self.waiting.any():
                 raise self.fault(f"threads wait at a barrier that the others never reach: {self.standing()}")
             return False
-        self.mask = rank == first
+        self.mask = self.chosen = rank == first
         self.full = bool(self.mask.all())
         self.place = int(first % _GROUP)
         self.meeting = -1                                       # where others wait who are to go on with these
@@ -121,11 +121,15 @@ class Machine:
 
     def retry(self, mask=None):
         """The threads come back to this instruction after the others had their turn: a wait that failed."""
+        mask = self.mask if mask is None else mask
+        self.pc[mask] = self.place - 1
+        self.give_way(mask)
+
+    def give_way(self, mask):
+        """The threads go on after the others had their turn: they wait for something."""
         self.retries += 1
         if self.retries > 64 + 4 * self.lanes // WARP:
             raise self.fault(f"threads wait for what never happens: {self.standing()}")
-        mask = self.mask if mask is None else mask
-        self.pc[mask] = self.place - 1
         self.order[mask] = self.order[mask] % _LATER + (self.order[self.alive].max() // _LATER + 1) * _LATER     # behind all others
 
     def meet(self, warps):
@@ -175,17 +179,17 @@ class Machine:
         if opened.any():
             self.waiting &= ~opened
             self.progress()
-            self._deal(opened)
+            turns = np.zeros(arrived.size, np.int64)
+            np.maximum.at(turns, place[opened], self.order[opened] // _LATER)
+            self._deal(opened, turns[place] * _LATER)           # who gave way has given way for all
             if self.unfenced is not None:
                 proxies.publish(self, opened)
 
-    def _deal(self, lanes):
+    def _deal(self, lanes, turns=0):
         """These warps are dealt into groups; the threads of a warp stay together."""
-        if self.random is not None:
-            groups = self.random.integers(0, 2, self.lanes // WARP).repeat(WARP) * _GROUP
-            np.copyto(self.order, groups, where=lanes)
-        else:
-            self.order[lanes] = 0
+        groups = np.zeros(self.lanes, np.int64) if self.random is None else self.random.integers(
+            0, 2, self.lanes // WARP).repeat(WARP) * _GROUP
+        np.copyto(self.order, groups + turns, where=lanes)
 
     # ------------------------------------------------------------------ registers
     def read(self, operand, dtype):
@@ -307,7 +311,7 @@ _CTAS, _LANES, _REGISTER_BYTES, _SHARED_BYTES = 256, 1 << 14, 1 << 29, 1 << 27
 
 
 def execute(program, launch, memory, seed=0):
-    """Run all CTAs of a launch, as many together as memory allows. None of our kernels waits for another CTA."""
+    """Run all CTAs of a launch, as many together as memory allows. Our kernels wait only for CTAs that began before them."""
     total = int(np.prod(launch.grid))
     lane_bytes = sum(_bits(kind).itemsize for kind in program.registers) + program.local_bytes + 64
     lanes = min(_LANES, _REGISTER_BYTES // lane_bytes)
