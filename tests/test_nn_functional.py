@@ -32,7 +32,7 @@ def test_signatures_are_those_of_pytorch():
         missing = [n for n in b if n not in a]
         assert not missing, (name, missing)
         for n, p in b.items():
-            assert p.default == a[n].default, (name, n)
+            assert str(p.default).replace("torch.", "") == str(a[n].default).replace("tritorch.", ""), (name, n)   # dtypes by name
         checked += 1
     assert checked > 50
 

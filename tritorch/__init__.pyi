@@ -38,6 +38,7 @@ from tritorch.dtype import iinfo as iinfo
 from tritorch.autograd.modes import inference_mode as inference_mode
 from tritorch import interop as interop
 from tritorch import linalg as linalg
+from tritorch.memory_format import memory_format as memory_format
 from tritorch import nn as nn
 from tritorch.autograd.modes import no_grad as no_grad
 from tritorch import ops as ops
@@ -64,8 +65,9 @@ from tritorch import warmup as warmup
 
 bfloat16: dtype
 bool: dtype
-channels_last: builtins.str
-contiguous_format: builtins.str
+channels_last: memory_format
+channels_last_3d: memory_format
+contiguous_format: memory_format
 double: dtype
 e: builtins.float
 float: dtype
@@ -84,11 +86,17 @@ int8: dtype
 long: dtype
 nan: builtins.float
 pi: builtins.float
-preserve_format: builtins.str
+preserve_format: memory_format
 short: dtype
 strided: builtins.str
 uint8: dtype
 
+def _int_mm(self, mat2, *, out=...) -> Any:
+    """`int_product`: int8 (m, k) times int8 (k, n) in int32."""
+    ...
+def _scaled_mm(self, mat2, scale_a, scale_b, bias=..., scale_result=..., out_dtype=..., use_fast_accum=..., *, out=...) -> Any:
+    """`torch.nn.functional.scaled_mm`, the scaling told from the shapes of the scales; out_dtype None is that of self."""
+    ...
 def abs(input) -> Tensor:
     """|input|."""
     ...
@@ -119,8 +127,8 @@ def addcdiv(input, tensor1, tensor2, *, value=..., out=...) -> Any:
 def addcmul(input, tensor1, tensor2, *, value=..., out=...) -> Any:
     """input + value · tensor1 · tensor2."""
     ...
-def addmm(input, mat1, mat2, *, beta=..., alpha=..., out=...) -> Any:
-    """beta · input + alpha · mat1 @ mat2, input broadcast to the product of two matrices."""
+def addmm(input, mat1, mat2, out_dtype=..., *, beta=..., alpha=..., out=...) -> Any:
+    """beta · input + alpha · mat1 @ mat2, input broadcast to the product of two matrices. out_dtype, and then input's dtype, may be float32"""
     ...
 def addmv(input, mat, vec, *, beta=..., alpha=..., out=...) -> Any:
     """beta · input + alpha · mat @ vec."""
@@ -227,8 +235,8 @@ def atleast_3d(*tensors) -> Any:
 def avg_pool1d(input, kernel_size, stride=..., padding=..., ceil_mode=..., count_include_pad=...) -> Any:
     """The mean of every kernel_size neighbours of (N, C, L) or (C, L), `stride` (default: kernel_size) apart."""
     ...
-def baddbmm(input, batch1, batch2, *, beta=..., alpha=..., out=...) -> Any:
-    """beta · input + alpha · batch1 @ batch2 for equal batches of matrices."""
+def baddbmm(input, batch1, batch2, out_dtype=..., *, beta=..., alpha=..., out=...) -> Any:
+    """beta · input + alpha · batch1 @ batch2 for equal batches of matrices. out_dtype as in `addmm`."""
     ...
 def batch_norm(input, running_mean, running_var, weight=..., bias=..., training=..., momentum=..., eps=...) -> Any:
     """Normalize every channel of (N, C, …), then scale and shift."""
@@ -260,8 +268,8 @@ def bitwise_xor(input, other) -> Tensor:
 def block_diag(*tensors) -> Any:
     """Matrices along the diagonal of a larger one, zeros elsewhere."""
     ...
-def bmm(input, mat2, *, out=...) -> Any:
-    """Products of two equal batches of matrices: (b, m, k) and (b, k, n) give (b, m, n)."""
+def bmm(input, mat2, out_dtype=..., *, out=...) -> Any:
+    """Products of two equal batches of matrices: (b, m, k) and (b, k, n) give (b, m, n). out_dtype as in `mm`."""
     ...
 def broadcast_tensors(*tensors) -> Any:
     """All tensors expanded to their common shape."""
@@ -308,8 +316,8 @@ def clear_autocast_cache() -> Any:
 def clip(input, min=..., max=..., *, out=...) -> Any:
     """input brought between min and max (numbers or tensors; None: no bound); NaN stays NaN."""
     ...
-def clone(input, memory_format=...) -> Any:
-    """A copy with history, in fresh contiguous memory."""
+def clone(input, *, memory_format=...) -> Any:
+    """A copy with history, in fresh memory, its dims in the same order, or as a memory format has them."""
     ...
 def column_stack(tensors, *, out=...) -> Any:
     """One-dim tensors as columns, side by side."""
@@ -429,10 +437,10 @@ def einsum(*args) -> Any:
     """Sums of products over named dims (Einstein's convention), with PyTorch's grammar."""
     ...
 def empty(*size, out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=..., memory_format=...) -> Any:
-    """A tensor whose elements are not set."""
+    """A tensor whose elements are not set, contiguous or in another memory format."""
     ...
 def empty_like(input, *, dtype=..., layout=..., device=..., requires_grad=..., memory_format=..., pin_memory=...) -> Any:
-    """An unset tensor of the same shape, dtype and device, dims in the same order in memory."""
+    """An unset tensor of the same shape, dtype and device, dims in the same order in memory, or as a memory format has them."""
     ...
 def empty_strided(size, stride, *, dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """An unset tensor with strides of its own."""
@@ -791,8 +799,8 @@ def min(input, dim=..., keepdim=...) -> Any:
 def minimum(input, other) -> Tensor:
     """The smaller of the two; NaN where one is NaN."""
     ...
-def mm(input, mat2, *, out=...) -> Any:
-    """Product of two matrices."""
+def mm(input, mat2, out_dtype=..., *, out=...) -> Any:
+    """Product of two matrices; out_dtype may be float32 beside half types."""
     ...
 def mode(input, dim=..., keepdim=..., *, out=...) -> Any:
     """The most frequent element along `dim` (the smallest of several), and where it last is."""

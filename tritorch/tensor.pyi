@@ -5,7 +5,10 @@ from tritorch.storage import HostStorage as HostStorage
 
 _layouts: Any
 _new: Any
+contiguous_format: Any
 cpu: Any
+dense_strides: Any
+preserve_format: Any
 swaps: Any
 
 def alias(x, cls) -> Any:
@@ -14,14 +17,11 @@ def alias(x, cls) -> Any:
 def check(ok, op, rule, *got, use=..., error=...) -> Any:
     """Raise `error` with one sentence unless `ok`."""
     ...
-def dense_strides(shape, strides) -> Any:
-    """Strides of a dense tensor whose dims lie in the same order in memory: the layout of `empty_like`."""
-    ...
 def device_storage(nbytes, device) -> Any:
     """Fresh memory of a CUDA device, on its current stream."""
     ...
-def empty(shape, dtype, device) -> Any:
-    """A contiguous tensor whose elements are not set: every result of every operator starts here."""
+def empty(shape, dtype, device, strides=..., rule=...) -> Any:
+    """A tensor whose elements are not set: every result of every operator starts here. It is contiguous, or has the given strides;"""
     ...
 def empty_like(x, dtype=...) -> Any:
     """An unset tensor of the same shape and device, and of the same order of dims in memory."""
@@ -38,11 +38,17 @@ def from_array(array) -> Any:
 def host_storage(array) -> Any:
     """The memory that a numpy array (strides not negative) looks at, from its first element on."""
     ...
-def is_contiguous(shape, strides) -> Any:
-    """Whether the elements lie in row-major order without gaps."""
+def in_order(x, strides) -> Any:
+    """The same memory, without history, its dims in the order of `strides`, outermost first."""
     ...
 def layout(shape) -> Any:
     """(Size, contiguous strides, number of elements) of a shape; remembered, since programs use few shapes."""
+    ...
+def lies_in(shape, strides, wanted) -> Any:
+    """Whether elements lie gapless in the order of a format: `Tensor.is_contiguous`."""
+    ...
+def memory_order(strides) -> Any:
+    """The dims, outermost in memory first."""
     ...
 def refresh(view) -> Any:
     """Give a view the history that its base has got since by writes in place."""
@@ -338,8 +344,8 @@ class Tensor:
     def addcmul_(self, *args, **kw) -> Any:
         """`addcmul` written into the tensor itself."""
         ...
-    def addmm(input, mat1, mat2, *, beta=..., alpha=..., out=...) -> Any:
-        """beta · input + alpha · mat1 @ mat2, input broadcast to the product of two matrices."""
+    def addmm(input, mat1, mat2, out_dtype=..., *, beta=..., alpha=..., out=...) -> Any:
+        """beta · input + alpha · mat1 @ mat2, input broadcast to the product of two matrices. out_dtype, and then input's dtype, may be float32"""
         ...
     def addmm_(self, *args, **kw) -> Any:
         """`addmm` written into the tensor itself."""
@@ -474,8 +480,8 @@ class Tensor:
     def backward(self, gradient=..., retain_graph=..., create_graph=..., inputs=...) -> Any:
         """Accumulate the gradients of this tensor into the `.grad` of the leaves it came from."""
         ...
-    def baddbmm(input, batch1, batch2, *, beta=..., alpha=..., out=...) -> Any:
-        """beta · input + alpha · batch1 @ batch2 for equal batches of matrices."""
+    def baddbmm(input, batch1, batch2, out_dtype=..., *, beta=..., alpha=..., out=...) -> Any:
+        """beta · input + alpha · batch1 @ batch2 for equal batches of matrices. out_dtype as in `addmm`."""
         ...
     def baddbmm_(self, *args, **kw) -> Any:
         """`baddbmm` written into the tensor itself."""
@@ -530,8 +536,8 @@ class Tensor:
     def bitwise_xor_(self, *args, **kw) -> Any:
         """`bitwise_xor` written into the tensor itself."""
         ...
-    def bmm(input, mat2, *, out=...) -> Any:
-        """Products of two equal batches of matrices: (b, m, k) and (b, k, n) give (b, m, n)."""
+    def bmm(input, mat2, out_dtype=..., *, out=...) -> Any:
+        """Products of two equal batches of matrices: (b, m, k) and (b, k, n) give (b, m, n). out_dtype as in `mm`."""
         ...
     def bool(input, memory_format=...) -> Any:
         """The values as bool."""
@@ -587,8 +593,8 @@ class Tensor:
     def clip_(self, *args, **kw) -> Any:
         """`clamp` written into the tensor itself."""
         ...
-    def clone(input, memory_format=...) -> Any:
-        """A copy with history, in fresh contiguous memory."""
+    def clone(input, *, memory_format=...) -> Any:
+        """A copy with history, in fresh memory, its dims in the same order, or as a memory format has them."""
         ...
     def conj(input) -> Any:
         """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
@@ -597,7 +603,7 @@ class Tensor:
         """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
         ...
     def contiguous(input, memory_format=...) -> Any:
-        """The tensor itself if its elements lie in row-major order without gaps, else a copy that does."""
+        """The tensor itself if its elements lie without gaps in row-major order, or in that of another memory format, else a copy that does."""
         ...
     def copy_(input, src, non_blocking=...) -> Any:
         """Write the values of `src` (a tensor or a number) here; returns the tensor. With `non_blocking` the host does not wait for copies"""
@@ -950,8 +956,8 @@ class Tensor:
     def is_complex(self) -> Any:
         """Always False: there are no complex tensors."""
         ...
-    def is_contiguous(self) -> Any:
-        """Whether the elements lie in row-major order without gaps."""
+    def is_contiguous(self, memory_format=...) -> Any:
+        """Whether the elements lie without gaps in row-major order, or in that of another memory format."""
         ...
     is_cpu: Any
     is_cuda: Any
@@ -1186,8 +1192,8 @@ class Tensor:
     def minimum(input, other) -> Tensor:
         """The smaller of the two; NaN where one is NaN."""
         ...
-    def mm(input, mat2, *, out=...) -> Any:
-        """Product of two matrices."""
+    def mm(input, mat2, out_dtype=..., *, out=...) -> Any:
+        """Product of two matrices; out_dtype may be float32 beside half types."""
         ...
     def mode(input, dim=..., keepdim=..., *, out=...) -> Any:
         """The most frequent element along `dim` (the smallest of several), and where it last is."""
