@@ -136,10 +136,25 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_attention_and_its_gradients(gpu, way):
     with contextlib.ExitStack() as stack:
-        for family, candidate in zip(("attention_forward", "attention_backward_q", "attention_backward_kv"), WAYS[way]):
+        families = "attention_forward", "attention_backward_q", "attention_backward_kv", "attention_backward"
+        for family, candidate in zip(families, [*WAYS[way], {"kernel": "apart"}]):
             stack.enter_context(tuner.forcing(family, candidate))
         same_as_float64(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
                         (1, 2, 264, 64), (1, 1, 264, 64), (1, 1, 264, 64))
+
+
+TOGETHER = [({"kernel": "together_gluon", "BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, "STAGES": 2, "num_warps": 4}, 64),
+            ({"kernel": "together_gluon", "BLOCK_M": 64, "BLOCK_N": 128, "KEPT": 1, "STAGES": 3, "num_warps": 4}, 128),
+            ({"kernel": "together", "TMA": True, "BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}, 64)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("way, size", TOGETHER, ids=[f"{way['kernel']}-{size}" for way, size in TOGETHER])
+def test_gradients_of_attention_together(gpu, way, size, causal):
+    """Three blocks of keys take turns, whatever the order of the programs."""
+    with tuner.forcing("attention_forward", WAYS["plain"][0]), tuner.forcing("attention_backward", way):
+        same_as_float64(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True),
+                        (1, 2, 264, size), (1, 1, 264, size), (1, 1, 264, size))
 
 
 def test_convolution(gpu):

@@ -177,7 +177,7 @@ def await_turn(turn_ptr, turn, WAIT: tl.constexpr):
             again: ld.acquire.gpu.global.s32 $0, [$1];
             setp.lt.s32 early, $0, $2;
             @early bra again;
-            }""", "=r,l,r", [turn_ptr, turn], dtype=tl.int32, is_pure=False, pack=1)
+            }""", "=&r,l,r", [turn_ptr, turn], dtype=tl.int32, is_pure=False, pack=1)
     else:
         tl.device_assert(tl.load(turn_ptr) == turn, "the blocks of keys that meet a block of rows take turns")
 
@@ -194,7 +194,7 @@ def end_turn(turn_ptr, WAIT: tl.constexpr):
             setp.eq.u32 first, thread, 0;
             @first red.release.gpu.global.add.s32 [$1], 1;
             mov.u32 $0, 0;
-            }""", "=r,l", [turn_ptr], dtype=tl.int32, is_pure=False, pack=1)
+            }""", "=&r,l", [turn_ptr], dtype=tl.int32, is_pure=False, pack=1)
     else:
         tl.store(turn_ptr, tl.load(turn_ptr) + 1)
 
@@ -208,16 +208,16 @@ def give_to_rows(gq, sums, rows, m, n, bounds, E: tl.constexpr, LEFT: tl.constex
     first, last = keys_meeting(m, S, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
     mine, turn_ptr = n // BLOCK_N, turn_ptr + m // BLOCK_M
     sum_ptrs = sum_ptr + m.to(tl.int64) * BLOCK_D + (tl.arange(0, BLOCK_M)[:, None] * BLOCK_D + tl.arange(0, BLOCK_D)[None, :])
-    if mine < last:
-        await_turn(turn_ptr, last - mine, WAIT)
-    if mine == first:
+    if mine == first:                                                    # (each branch waits by itself: the compiler moves branches)
         if mine < last:
+            await_turn(turn_ptr, last - mine, WAIT)
             gq += tl.load(sum_ptrs, cache_modifier=".cg")
         store_rows(gq_ptr, stride_gq, rows, L, gq, E, BLOCK_D)
     else:
         if mine == last:
             tl.store(sum_ptrs, gq)
         else:
+            await_turn(turn_ptr, last - mine, WAIT)
             tl.atomic_add(sum_ptrs, gq, sem="relaxed")
         end_turn(turn_ptr, WAIT)
 

@@ -60,7 +60,7 @@ def ld(machine, ins):
         machine.write(item, found)
 
 
-@instruction("ld.acquire", control=True)
+@instruction("ld.acquire", "ld.global.gpu.acquire", control=True)
 def ld_acquire(machine, ins):
     """Who acquires may be waiting for what it reads: others go first."""
     ld(machine, ins)

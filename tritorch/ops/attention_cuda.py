@@ -55,7 +55,7 @@ GLUON = {                                                                # the w
                 128: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2, "PINGPONG": turns} for turns in (True, False)]},
     "backward_q": {64: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2}, {"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}],
                    128: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}]},
-    "backward": {64: [{"BLOCK_M": rows, "BLOCK_N": 128, "KEPT": 2, "STAGES": stages} for rows, stages in ((128, 3), (128, 2), (64, 3))],
+    "backward": {64: [{"BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, "STAGES": stages} for stages in (3, 2)],
                  128: [{"BLOCK_M": 64, "BLOCK_N": 128, "KEPT": kept, "STAGES": stages} for kept, stages in ((2, 2), (1, 3))]},
     "backward_kv": {64: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}], 128: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}]},
 }
