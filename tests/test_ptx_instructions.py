@@ -281,6 +281,14 @@ def test_a_shuffle_that_not_all_lanes_reach():
         run("mov.u32 %r0, %tid.x; setp.lt.u32 %p0, %r0, 2; @%p0 bra DONE; shfl.sync.bfly.b32 %r1, %r0, 1, 31, -1; DONE:")
 
 
+def test_a_shuffle_waits_for_lanes_that_come_from_behind():
+    got = run("""mov.u32 %r0, %tid.x; setp.lt.u32 %p0, %r0, 2; @%p0 bra LATER;
+MEET: shfl.sync.bfly.b32 %r1, %r0, 1, 31, -1; bra DONE;
+LATER: add.s32 %r0, %r0, 50; bra MEET;
+DONE:""")
+    assert got("r1").tolist() == [51, 50] + [i ^ 1 for i in range(2, 32)]
+
+
 def test_votes_and_reductions_of_a_warp():
     got = run("""mov.u32 %r0, %laneid; setp.lt.u32 %p0, %r0, 5; vote.sync.ballot.b32 %r1, %p0, -1; vote.sync.any.pred %p1, %p0, -1;
                  redux.sync.add.s32 %r2, %r0, -1; redux.sync.min.s32 %r3, %r4, -1; elect.sync %r5|%p2, -1;

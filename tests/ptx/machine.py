@@ -23,6 +23,10 @@ _NEVER = np.int64(1 << 62)
 U64 = np.dtype("u8")
 
 
+class Elsewhere(Exception):
+    """Not all lanes of a warp are at an instruction that takes them together: those that are wait for the others."""
+
+
 class Fault(RuntimeError):
     """A kernel did what a GPU would refuse, or what it would not define."""
 
@@ -112,12 +116,24 @@ class Machine:
             if some:
                 if ins.execute is None:
                     raise self.fault("the machine has no such instruction")
-                ins.execute(self, ins)
+                try:
+                    ins.execute(self, ins)
+                except Elsewhere as missing:
+                    return self._wait_for(missing, chosen, place - 1)
             if ins.control:
                 return
             if place == self.meeting:
                 self.pc[chosen] = place
                 return
+
+    def _wait_for(self, missing, chosen, place):
+        """The chosen threads stay at an instruction until all lanes of their warps are there. Those come with the order that these had, and
+        wait in their turn: then all have the same one."""
+        self.retries += 1
+        if self.retries > 64 + 4 * self.lanes // WARP:
+            raise self.fault(f"{missing} of the warp are elsewhere", chosen.argmax())
+        self.pc[chosen] = place
+        self.order[chosen] += _LATER
 
     def retry(self, mask=None):
         """The threads come back to this instruction after the others had their turn: a wait that failed."""
@@ -277,7 +293,8 @@ class Machine:
 
     # ------------------------------------------------------------------ warps and errors
     def converged(self, members=None):
-        """Raise unless every warp of which a lane executes this is here with all the lanes that `members` names, one mask for each lane."""
+        """Go on where every warp of which a lane executes this is here with all the lanes that `members` names, one mask for each lane;
+        else these wait, and where the others never come that is a fault."""
         here = self.mask.reshape(-1, WARP)
         if members is None:
             wanted = self.alive.reshape(-1, WARP)
@@ -289,7 +306,7 @@ class Machine:
         if late.any():
             warp = late.argmax()
             missing = np.flatnonzero(wanted[warp] & ~here[warp])
-            raise self.fault(f"lanes {missing.tolist()} of the warp are elsewhere", warp * WARP + here[warp].argmax())
+            raise Elsewhere(f"lanes {missing.tolist()}")
 
     def fault(self, message, lane=None):
         """The exception for what goes wrong at the current instruction."""
