@@ -43,12 +43,9 @@ def make_graphed_callables(callables, sample_args, num_warmup_iters=3, allow_unu
           len(sample_args), error=ValueError)
     taken: set = set()
     parts = [_Part(*pair, taken) for pair in (zip(callables, sample_args) if several else [(callables, sample_args)])]
-    cuda.synchronize()
-    with cuda.stream(cuda.Stream()):
-        for part in parts:
-            for _ in range(num_warmup_iters):
-                part.gradients(part.run(), allow_unused_input)
-    cuda.synchronize()
+    for part in parts:
+        for _ in range(num_warmup_iters):
+            part.gradients(part.run(), allow_unused_input)
     pool = cuda.graph_pool_handle() if pool is None else pool
     for part in parts:
         part.capture_forward(pool)

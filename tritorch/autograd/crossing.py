@@ -6,7 +6,7 @@ wait for all others, so that `.grad` can be read at once.
 """
 from tritorch.cuda.allocator import Block, record_stream, record_use
 from tritorch.cuda.device import current_device, set_device
-from tritorch.cuda.stream import chosen, current_handle, current_stream, default_stream, set_stream
+from tritorch.cuda.stream import OnlyStream, chosen, current_handle, current_stream, default_stream, set_stream
 
 
 def note(node):
@@ -25,6 +25,8 @@ class Crossing:
         self.home, self.device = chosen(), current_device()
         self.here = self.home
         self.made, self.used = {}, set()                                 # node -> streams that its gradients come from
+        mine = current_stream()
+        self.stands_for = {mine.device.index: mine} if type(mine) is OnlyStream else {}
 
     def enter(self, node, grads):
         """Make the streams of a node's forward call current, and let them wait for its gradients."""
@@ -40,12 +42,17 @@ class Crossing:
         if streams is self.here:
             return
         for s in self.here or ():
-            set_stream(default_stream(s.device))
+            set_stream(self.default(s.device))
         for s in streams or ():
             set_stream(s)
         self.here = streams
         if current_device() != self.device:
             set_device(self.device)
+
+    def default(self, device):
+        """The stream of a device where none was chosen."""
+        stream = self.stands_for.get(device.index)
+        return default_stream(device) if stream is None else stream
 
     def take(self, sources, gradients):
         """The current streams wait for the sources and share the gradients' memory. Gradients from before the first crossing
@@ -53,7 +60,7 @@ class Crossing:
         for g in gradients:
             if g.storage.device.type == "cuda":
                 mine = current_stream(g.device)
-                for source in {default_stream(g.device)} if sources is None else sources:
+                for source in {self.default(g.device)} if sources is None else sources:
                     if source != mine:
                         mine.wait_stream(source)
                 if isinstance(g.storage.owner, Block):

@@ -134,7 +134,7 @@ class OpNode(Node):
                 values = [unpack(k) for k in range(len(saved))]
                 return ((edge, fn(*[values[s] if s >= 0 else g for s in sources])),)
         if state.run is not None:
-            state.run.node = self if useful is None and as_output is None else None
+            state.run.node = self if as_output is None else None
         if len(grads) > 1:
             grads = [self.zeros(k) if g is None and k in plan.needs_g else g for k, g in enumerate(grads)]
         unpack, out = self.unpack, []

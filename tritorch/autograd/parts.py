@@ -74,11 +74,13 @@ def arrived(name):
     if node is None or run.create or run.crossing is not None or node.hooks is not None:
         return None
     edge = node.edges[node.plan.op.names.index(name)]
-    slots = run.pending.get(edge[0]) if edge else None
-    found = slots[edge[1]] if slots is not None else None
+    if not edge:
+        return None
+    slots, index = (run.late, edge[0]) if edge[0] in run.late else (run.pending.get(edge[0]), edge[1])
+    found = slots[index] if slots is not None else None
     if type(found) is not Tensor or found.dtype is not edge[3] or found._tangents is not None:
         return None
-    slots[edge[1]] = None
+    slots[index] = None
     return found
 
 

@@ -16,11 +16,11 @@ from tritorch.cuda import allocator, driver, faults
 from tritorch.cuda.device import current_device
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.memory import Pinned
-from tritorch.cuda.stream import Stream, StreamContext, captures, current_handle, is_capturing, synchronize
+from tritorch.cuda.stream import OnlyStream, Stream, StreamContext, captures, current_handle, is_capturing, synchronize
 from tritorch.errors import check
 
 _ids = itertools.count(1)
-_side: dict[int, Stream] = {}                              # device -> the stream that graph() captures on
+_side: dict[tuple, Stream] = {}                            # (device, kind) -> the stream that graph() captures on
 driver.watchers.append(_side.clear)
 
 
@@ -172,7 +172,8 @@ class graph:
     def __init__(self, cuda_graph: CUDAGraph, pool=None, stream: Stream | None = None, capture_error_mode: str = "global"):
         index = current_device()
         if stream is None:
-            stream = _side.get(index) or _side.setdefault(index, Stream(index))
+            form = Stream if current_handle(index) else OnlyStream           # as in warm-up calls: backward passes go by chosen streams
+            stream = _side.get((index, form)) or _side.setdefault((index, form), form(index))
         self.cuda_graph, self.pool, self.capture_error_mode = cuda_graph, pool, capture_error_mode
         self.stream_ctx = StreamContext(stream)
 

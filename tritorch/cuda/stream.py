@@ -127,6 +127,7 @@ class OnlyStream(Stream):
 
     def synchronize(self) -> None:
         """Wait for the work queued so far, here and on the stream that this one stood for."""
+        refuse_capture("Stream.synchronize", self.device.index, self.cuda_stream)
         synchronize(self.device)
 
     def __enter__(self):
