@@ -6,6 +6,7 @@ phase that is off shows as a wrong number, a wait without end or a fence that is
 mean nothing. Programs run one after the other, or all at once with pauses at random where they meet in memory.
 """
 import ast
+import functools
 import math
 import random
 import threading
@@ -262,14 +263,22 @@ def language(program, warps):
             "warpgroup_mma": multiply, "warpgroup_mma_wait": multiply_wait}
 
 
+@functools.cache
+def code_of(family):
+    """A file of triton_kernels without its imports."""
+    tree = ast.parse((Path(triton_kernels.__path__[0]) / f"{family}.py").read_text())
+    tree.body = [node for node in tree.body if not isinstance(node, (ast.Import, ast.ImportFrom))]
+    return compile(tree, family, "exec")
+
+
 def run(kernel, families, *args, PROGRAMS, num_warps=4, at_once=False, **constexprs):
     """Every program of a kernel of the last of `families`, files of triton_kernels that see each other's names."""
+    codes = [code_of(family) for family in families]                     # here: Python 3.11 cannot parse in several threads at once
+
     def one(program):
         names = language(program, num_warps)
-        for family in families:
-            tree = ast.parse((Path(triton_kernels.__path__[0]) / f"{family}.py").read_text())
-            tree.body = [node for node in tree.body if not isinstance(node, (ast.Import, ast.ImportFrom))]
-            exec(compile(tree, family, "exec"), names)
+        for code in codes:
+            exec(code, names)
         with np.errstate(all="ignore"):
             names[kernel](*args, PROGRAMS=PROGRAMS, **constexprs)
 

@@ -61,7 +61,8 @@ x.take_along_dim(i,0) x.tan() x.tan_() x.tanh() x.tanh_() x.tensor_split(2) x.ti
 x.transpose(0,1) x.tril() x.tril_() x.triu() x.triu_() x.true_divide(2) x.true_divide_(2) x.trunc() x.trunc_() x.type_as(i) x.unbind()
 x.unflatten(0,(3,1)) x.unfold(0,2,1) i.unique() i.unique_consecutive() x.unsqueeze(0) x.var() x.var(0) x[0].vdot(y[0]) x.view(9)
 x.view_as(y.view(9)) x.where(x>0.5,y) x.xlogy(y) x.xlogy_(y) x.zero_() x.T x.mT x.H x.mH x.ndim x.shape x.dtype x.itemsize x.nbytes
-x.is_leaf x.grad x.grad_fn x.requires_grad x.is_cuda x.is_cpu x.is_sparse x.is_quantized x.is_meta x.is_nested x.bfloat16()
+x.is_leaf x.grad x.grad_fn x.requires_grad x.is_cuda x.is_cpu x.is_sparse x.is_quantized x.is_meta x.is_nested x.is_xpu
+x.is_mps x.is_xla x.bfloat16()
 x.conj_physical() x.chalf() len(x) list(reversed(i)) x.__rpow__(2) x.__rsub__(2) x.__rdiv__(2) x.__and__(y) i.__and__(3) i.__rand__(3)
 i.__ror__(3) i.__rxor__(3) i.__lshift__(1) i.__rshift__(1) i.__ilshift__(1) i.__irshift__(1) i.__iand__(3) i.__ior__(3) i.__ixor__(3)
 x.__iadd__(1) x.__isub__(1) x.__imul__(2) x.__itruediv__(2) x.__ipow__(2) x.__ifloordiv__(2) x.__imod__(2) x.__rtruediv__(2)
