@@ -127,7 +127,7 @@ def test_devices_agree(name, cuda):
         library = T if place == "cpu" else type("OnCuda", (), {"__getattr__": lambda self, n: ones.get(n) or getattr(T, n)})()
         x = image(*SHAPE, device=place).requires_grad_()
         out = program(library, F, x)
-        (out * out).sum().backward()
+        out.backward(T.linspace(0, 900, out.numel()).cos().view(out.shape).to(place))    # of a smooth one norms leave rounding alone
         results.append((out, x.grad))
     for got, want in zip(results[1], results[0]):
         assert got.stride() == want.stride()
