@@ -1,6 +1,7 @@
 """Compiling without a GPU: machine code for three architectures, the cache on disk, the parameter layout, recording."""
 
 import dataclasses
+import io
 import os
 import subprocess
 import sys
@@ -60,6 +61,20 @@ def test_second_compilation_reads_the_disk(cache, monkeypatch):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
     assert int(done.stdout) == len(first.cubin)
+
+
+def test_a_terminal_shows_what_is_compiled(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for where, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", where)
+        spec = mapped(num_warps=1 + shown)
+        for _ in range(2):                                                    # the second time it is read
+            build(spec, 90)
+        lines = where.getvalue().replace("\x1b[K", "").split("\r")
+        assert len(lines) == (3 if shown else 1) and ("map_kernel" in lines[1] if shown else True) and lines[-1] == ""
 
 
 def test_a_damaged_cache_is_compiled_again(cache):

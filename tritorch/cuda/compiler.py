@@ -40,6 +40,7 @@ _FORMAT = 3                         # of the files on disk; raise it when Compil
 _lock = threading.RLock()           # Triton's frontend keeps global state
 _recorders: list[dict[str, Specialisation]] = []
 _apart: _Worker | None = None
+_met = 0                            # kernels that this process had to compile
 
 
 class CompileError(RuntimeError):
@@ -142,7 +143,21 @@ def _options(spec: Specialisation) -> dict:
 def compile_kernel(kernel, signature, constexprs, attrs, options, arch: int) -> Compiled:
     """Compile for `arch` (90 is sm_90), or read the result of an earlier compilation. Raises CompileError."""
     spec = Specialisation(kernel, signature, constexprs, attrs, options)
-    return _cached(spec, arch, _compile_apart if kernel.is_gluon() else compile_here)
+    return _cached(spec, arch, _compile_told)
+
+
+def _compile_told(spec: Specialisation, arch: int) -> Compiled:
+    """On a terminal a line says which kernel is being compiled, and is gone when it is: the first run of a program takes its time."""
+    global _met
+    _met += 1
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    if terminal:
+        print(f"\rcompiling kernel {_met}: {spec.kernel.__name__}\x1b[K", end="", file=sys.stderr, flush=True)
+    try:
+        return (_compile_apart if spec.kernel.is_gluon() else compile_here)(spec, arch)
+    finally:
+        if terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _compile_apart(spec: Specialisation, arch: int) -> Compiled:
