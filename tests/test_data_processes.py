@@ -26,7 +26,8 @@ class Slow:
 if __name__ == "__main__":
     loader = DataLoader(Slow(), num_workers=2)
     iterator = iter(loader)
-    next(iterator)
+    for _ in range(5):                                                   # what comes at once: then all are waiting
+        next(iterator)
     print(*[p.pid for p in iterator.workers.processes], flush=True)
     {then}
 """
