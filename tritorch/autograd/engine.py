@@ -83,6 +83,7 @@ class Run:
                     continue
             if hooks is not None and hooks.before:
                 grads = hooks.on_node(grads)
+            self.node = node
             pairs = node.pull(grads, leads)
             if anomaly is not None:
                 look_for_nan(node, pairs)

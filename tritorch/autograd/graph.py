@@ -133,8 +133,8 @@ class OpNode(Node):
                 unpack = self.unpack
                 values = [unpack(k) for k in range(len(saved))]
                 return ((edge, fn(*[values[s] if s >= 0 else g for s in sources])),)
-        if state.run is not None:
-            state.run.node = self if as_output is None else None
+        if as_output is not None and state.run is not None:
+            state.run.node = None                                        # what arrives is not the gradient of this node's own output
         if len(grads) > 1:
             grads = [self.zeros(k) if g is None and k in plan.needs_g else g for k, g in enumerate(grads)]
         unpack, out = self.unpack, []
