@@ -39,9 +39,8 @@ class Run:
 
     def __init__(self, keep, create, wanted=None, runs=None, leads=None, leaves=()):
         self.keep, self.create, self.wanted, self.runs, self.leads, self.leaves = keep, create, wanted, runs, leads, leaves
-        self.pending, self.heap, self.captured = {}, [], {}
+        self.pending, self.heap, self.captured, self.node = {}, [], {}, None        # node: whose rules run, where `arrived` may answer
         self.late, self.uses = {}, None                               # hooked leaves: their sums so far; how many nodes are still to come
-        self.node = None                                                 # whose rules run, where `arrived` may answer
         self.partial = False                                             # whether a gradient arrived in parts
         self.crossing = None                                             # what keeps streams in order, once a second one is met
 
