@@ -1,6 +1,7 @@
 """autocast: torch's dtypes, weights cast once, gradients in the dtypes of their operators. GradScaler: torch's numbers."""
 import numpy as np
 import pytest
+from calls import Calls
 
 import tritorch
 from tritorch import nn
@@ -299,15 +300,6 @@ def test_older_names(cuda):
         assert (x.to(cuda) @ x.to(cuda)).dtype is tritorch.bfloat16
     assert on_cuda.GradScaler(8.0).get_scale() == on_cpu.GradScaler(8.0).get_scale() == 8.0
     assert tritorch.cuda.amp.custom_fwd is on_cuda.custom_fwd
-
-
-class Calls(Interpreter):
-    def __init__(self):
-        self.names = []
-
-    def __call__(self, op, args, out):
-        self.names.append(op.__name__)
-        return self.proceed(op, args, out)
 
 
 LAYERS = {

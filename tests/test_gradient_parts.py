@@ -1,20 +1,11 @@
 """Gradients of pieces travel as pieces; saved memory that no one else knows is written over; results lie as what they came from."""
 import numpy as np
 import pytest
+from calls import Calls
 
 import tritorch as torch
 from tritorch.autograd.parts import empty_alike
-from tritorch.dispatch import Interpreter
 from tritorch.nn import functional as F
-
-
-class Calls(Interpreter):
-    def __init__(self):
-        self.names = []
-
-    def __call__(self, op, args, out):
-        self.names.append(op.__name__)
-        return self.proceed(op, args, out)
 
 
 def gradient(cut, weights):

@@ -1,22 +1,11 @@
 """Gradients of affine maps: weight and bias by one product, in float32 behind the casts of autocast, and where they meet others."""
 import numpy as np
 import pytest
+from calls import Calls
 
 import tritorch as torch
 from tritorch import nn
-from tritorch.dispatch import Interpreter
 from tritorch.nn import functional as F
-
-
-class Calls(Interpreter):
-    """The names of the operators that run while it is entered."""
-
-    def __init__(self):
-        self.names = []
-
-    def __call__(self, op, args, out):
-        self.names.append(op.__name__)
-        return self.proceed(op, args, out)
 
 
 def draw(*shape, seed=0):
