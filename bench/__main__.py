@@ -12,11 +12,12 @@ AREAS = {
     "resnet": "ResNet-50 without a GPU: launches, bytes and memory of a step, contiguous and channels last",
     "gpu": "[FAMILY …] the table of anchors on a GPU, PyTorch in turns beside it",
     "allocator": "bytes and driver calls of the caching allocator beside PyTorch's rules, on the requests of training steps",
+    "predict": "[FAMILY …] where the time of the memory-bound rows would go, worked out from the compiled kernels without a GPU",
     "tune": "[FAMILY …] time every candidate of every kernel, write tritorch/cuda/tables/sm_XX.json",
     "gpu_day": "[STEP …] what a GPU is needed for, in steps that each end in time",
 }
 MODULES = {"import": "imports"}
-WITH_WORDS = ("gpu", "tune", "gpu_day")                          # what follows them are their own words
+WITH_WORDS = ("gpu", "predict", "tune", "gpu_day")                          # what follows them are their own words
 
 
 EPILOG = """
@@ -47,6 +48,7 @@ def main():
     parser.add_argument("--out", metavar="FOLDER", help="gpu, gpu_day: results go here instead of bench/results")
     parser.add_argument("--arch", metavar="sm_90", default="", help="tune: with --compile-only, the architecture")
     parser.add_argument("--compile-only", action="store_true", help="tune: compile every candidate into the cache; needs no GPU")
+    parser.add_argument("--candidates", action="store_true", help="predict: what each candidate of the tuner would take, too")
     parser.add_argument("--rehearse", action="store_true", help="gpu, tune, gpu_day: tiny shapes on the simulated device, nothing kept")
     args = parser.parse_args()
     words = args.areas or ["host", "import"]

@@ -1,31 +1,37 @@
-"""A new process up to the end of its first GPT-2 step, on a dry device: `python -m bench.first_step` prints the seconds of each part.
+"""A new process up to the end of its first GPT-2 step, on a dry device: `python -m bench.first_step [fused] [cold]` prints the seconds
+of each part.
 
-Kernels come from the disk cache as for a GPU, except that no module is loaded; those that are missing are compiled, one after the other.
+Kernels come from the disk cache as for a GPU, except that no module is loaded; those that are missing are compiled as for a GPU too, by
+all cores while the host runs ahead. "cold" begins with an empty cache, in a folder of its own.
 """
+import argparse
 import json
-import sys
+import os
+import resource
+import tempfile
 import time
 
 START = time.perf_counter()
 
 
 def seconds(fused):
-    """{part: seconds}, all of this process but Python's own start."""
+    """{part: seconds}, all of this process but Python's own start; kernels that are missing count as part of the step."""
     import tritorch as torch
     from bench import gpt2
     from bench.models import twin
-    from tritorch.cuda import compiler, driver
+    from tritorch.cuda import ahead, compiler, compiler_pool, driver
     from tritorch.cuda.dry import DryDriver, DryFunction
 
     marks = [("import", time.perf_counter())]
     device, spent, missing = DryDriver(90), [], []
 
     def load(*specialisation):
-        missing.append(not compiler.is_cached(compiler.Specialisation(*specialisation), 90))
+        spec = compiler.Specialisation(*specialisation)
+        missing.append(not compiler.is_cached(spec, 90))
         begin = time.perf_counter()
-        compiler.compile_kernel(*specialisation, 90)
+        function = ahead.load(device, spec, 90, lambda compiled: DryFunction())
         spent.append(time.perf_counter() - begin)
-        return DryFunction()
+        return function
 
     device.load = load
     with driver.using(device):
@@ -38,8 +44,26 @@ def seconds(fused):
         torch.cuda.synchronize()
         marks.append(("step", time.perf_counter()))
     found = {name: end - begin for (name, end), begin in zip(marks, [START, *[end for _, end in marks]])}
-    return {**found, "kernels": len(spent), "reading or compiling": sum(spent), "compiled": sum(missing), "all": marks[-1][1] - START}
+    return {**found, "kernels": len(spent), "loading": sum(spent), "compiled": sum(missing), "all": marks[-1][1] - START,
+            "cores": compiler_pool.cores()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("how", nargs="*", choices=["fused", "cold", []])
+    how = parser.parse_args().how
+    with tempfile.TemporaryDirectory() as folder:
+        if "cold" in how:
+            os.environ |= {"TRITORCH_CACHE_DIR": folder, "TRITON_CACHE_DIR": os.path.join(folder, "triton")}
+        found = seconds("fused" in how)
+        if "cold" in how:
+            from tritorch.cuda import compiler_pool
+
+            compiler_pool.shared().close()
+            found["seconds of all cores"] = sum(
+                sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    print(json.dumps(seconds(sys.argv[1:] == ["fused"])))
+    main()

@@ -1,6 +1,7 @@
 """A training step of ResNet-50 without a GPU: its launches, the bytes that they move, those of copies, and the peak of memory, with
-contiguous images and in channels-last order."""
+contiguous images and in channels-last order, eager and compiled."""
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 from bench import rows
@@ -37,7 +38,7 @@ def described(x):
     return f"{x.dtype.name.replace('float', 'f')}{list(x.shape)} by {list(x.strides)}"
 
 
-def stepping(batch, size, last, blocks=(3, 4, 6, 3)):
+def stepping(batch, size, last, blocks=(3, 4, 6, 3), compiled=False):
     """(torch, a step of training with bfloat16 autocast) on the current device."""
     program = twin.load(MODEL)
     torch = program.torch
@@ -46,20 +47,26 @@ def stepping(batch, size, last, blocks=(3, 4, 6, 3)):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     images = torch.empty(batch, 3, size, size, device="cuda").to(memory_format=layout)
     labels = torch.empty(batch, dtype=torch.int64, device="cuda")
-    return torch, lambda: program.train_step(model, optimizer, images, labels, "cuda")
+    def step():
+        return program.train_step(model, optimizer, images, labels, "cuda")
+
+    return torch, torch.compile(step) if compiled else step
 
 
-def counted(batch=BATCH, size=SIZE, last=True, blocks=(3, 4, 6, 3)):
-    """(launches of a step, its copies, peak bytes)."""
+def counted(batch=BATCH, size=SIZE, last=True, blocks=(3, 4, 6, 3), compiled=False):
+    """(launches of a step, its copies, peak bytes). A compiled step is captured in the fifth call."""
+    before = 4 if compiled else 2
     with counting():
-        torch, step = stepping(batch, size, last, blocks)
-        step(), step()
+        torch, step = stepping(batch, size, last, blocks, compiled)
+        for _ in range(before):
+            step()
         torch.cuda.reset_peak_memory_stats()
         step()
         peak = torch.cuda.max_memory_allocated()
     with accounting(account=Copies()) as account:
-        _, step = stepping(batch, size, last, blocks)
-        step()
+        _, step = stepping(batch, size, last, blocks, compiled)
+        for _ in range(before):
+            step()
         account.launches.clear(), account.copies.clear()
         step()
     return account.launches, account.copies, peak
@@ -67,9 +74,9 @@ def counted(batch=BATCH, size=SIZE, last=True, blocks=(3, 4, 6, 3)):
 
 def main(args):
     found = []
-    for last in (False, True):
-        launches, copies, peak = counted(last=last)
-        name = f"ResNet-50, B{BATCH} {SIZE}px bf16 autocast, {'channels last' if last else 'contiguous'}: "
+    for last, compiled in product((False, True), repeat=2):
+        launches, copies, peak = counted(last=last, compiled=compiled)
+        name = f"ResNet-50, B{BATCH} {SIZE}px bf16 autocast, {'channels last' if last else 'contiguous'}{', compiled' * compiled}: "
         print(f"\n{name}{len(launches)} launches\n{table(launches, RATES)}\n")
         for (operator, x, out), (count, nbytes) in sorted(copies.items(), key=lambda item: -item[1][1]):
             print(f"{nbytes / 1e9:8.4f} GB  {count:4}  {operator:24} {x} -> {out}")

@@ -61,3 +61,8 @@ def both(test):
     parameters = list(inspect.signature(test).parameters.values())[1:]
     run.__signature__ = inspect.Signature(parameters)
     return run
+
+
+def leaf(torch, *values, dtype=None):
+    """A tensor of these values (or of one list of lists) that wants a gradient, in float64 unless `dtype` says otherwise."""
+    return torch.tensor(list(values) if len(values) != 1 else values[0], dtype=dtype or torch.float64, requires_grad=True)

@@ -69,3 +69,9 @@ def cuda(request):
     else:
         with torch.cuda.simulate(seed=0):
             yield torch.device("cuda:0")
+
+
+@pytest.fixture(params=["simulated", "hardware"])
+def tiles(request, monkeypatch):
+    """Both choices of block sizes: those for the simulator and those for a GPU."""
+    monkeypatch.setattr("tritorch.cuda.driver.hardware_tiles", request.param == "hardware")

@@ -16,7 +16,9 @@ VALUES = {  # what a call returns beside its error code; the others return nothi
 
 class Code(IntEnum):
     SUCCESS = 0
+    INVALID_VALUE = 1
     OUT_OF_MEMORY = 2
+    NOT_INITIALIZED = 3
     DEINITIALIZED = 4
     NOT_READY = 600
     ILLEGAL_ADDRESS = 700

@@ -6,7 +6,6 @@ from calls import Calls
 import tritorch
 from tritorch import nn
 from tritorch.amp import GradScaler, autocast, custom_bwd, custom_fwd
-from tritorch.dispatch import Interpreter
 
 CALLS = dict(line.strip().split(": ", 1) for line in """
     softmax: x.softmax(0)
@@ -67,18 +66,9 @@ def test_dtypes_on_cuda(cuda):
     assert there == {**here, **dict.fromkeys(ON_CUDA, "float32")}
 
 
-class Count(Interpreter):
-    def __init__(self):
-        self.names = []
-
-    def __call__(self, op, args, out):
-        self.names.append(op.__name__)
-        return self.proceed(op, args, out)
-
-
 def test_weights_are_cast_once():
     weight, x = tritorch.ones(3, 3, requires_grad=True), tritorch.ones(2, 3)
-    with Count() as seen, autocast("cpu"):
+    with Calls() as seen, autocast("cpu"):
         x @ weight @ weight
         with tritorch.no_grad():
             x @ weight                                                   # a cast without history would not do for the others
@@ -88,7 +78,7 @@ def test_weights_are_cast_once():
         assert (x @ weight)[0, 0].item() == 6                            # a weight that has changed is cast again
     loss.backward()
     assert weight.grad.dtype is tritorch.float32 and weight.grad.tolist() == [[2.0] * 3] * 3
-    with Count() as seen, autocast("cpu", cache_enabled=False):
+    with Calls() as seen, autocast("cpu", cache_enabled=False):
         x @ weight @ weight
     assert seen.names.count("copy_to") == 3
 
@@ -124,7 +114,7 @@ def test_decorator_that_calls_itself():
 def test_backward_inside_runs_in_the_dtypes_of_forward():
     a = tritorch.ones(2, 2, requires_grad=True)
     y = a @ a
-    with autocast("cpu"), Count() as seen:
+    with autocast("cpu"), Calls() as seen:
         y.sum().backward()
     assert "copy_to" not in seen.names and a.grad.dtype is tritorch.float32
 

@@ -1,11 +1,7 @@
 """backward and grad: what they compute, keep, refuse and leave behind, as PyTorch does."""
 
 import pytest
-from both import both
-
-
-def leaf(torch, *values, dtype=None):
-    return torch.tensor(list(values) if len(values) != 1 else values[0], dtype=dtype or torch.float64, requires_grad=True)
+from both import both, leaf
 
 
 # ------------------------------------------------------------------ backward

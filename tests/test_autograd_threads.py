@@ -2,13 +2,9 @@
 import threading
 
 import pytest
-from both import both
+from both import both, leaf
 
 import tritorch
-
-
-def leaf(torch, *values):
-    return torch.tensor(list(values) if len(values) != 1 else values[0], dtype=torch.float64, requires_grad=True)
 
 
 def test_two_threads_on_one_graph():

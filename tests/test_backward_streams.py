@@ -189,6 +189,35 @@ def test_two_devices(seed):
         assert cuda.current_device() == 0
 
 
+def stream_gradient(norm_on, residual_on):
+    """What a residual stream gets from its norm and from the branch beside it, each on a stream of its own."""
+    caller, leaf = cuda.current_stream(), values(64).sin().bfloat16().reshape(4, 16).to("cuda").requires_grad_()
+    x = leaf * 1.5
+    for s in (norm_on, residual_on):
+        s.wait_stream(caller)
+    with cuda.stream(norm_on):
+        y = torch.nn.functional.layer_norm(x, (16,))
+    with cuda.stream(residual_on):
+        z = x.exp()                                                      # made later: its gradient arrives first
+    for s in (norm_on, residual_on):
+        caller.wait_stream(s)
+    with Where() as where:
+        (y.sin() * z).sum().backward()
+    return leaf.grad.float().tolist(), [place for name, place in where.seen if name == "residual_norm_backward"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_rule_adds_to_what_arrived_from_another_stream(seed):
+    """In its own kernel, with the bits that default streams give; it waits for what it adds to."""
+    with cuda.simulate(seed=seed):
+        default, first, second = cuda.current_stream(), cuda.Stream(), cuda.Stream()
+        want, (place,) = stream_gradient(default, default)
+        assert place == 0
+        for streams in (first, second), (first, first), (first, default), (default, second):
+            got, (place,) = stream_gradient(*streams)
+            assert got == want and place == streams[0].cuda_stream
+
+
 def test_nothing_is_noted_on_default_streams():
     with cuda.simulate(seed=0):
         x = values().to("cuda").requires_grad_()

@@ -2,14 +2,10 @@
 import weakref
 
 import pytest
-from both import both
+from both import both, leaf
 
 import tritorch
 from tritorch.utils.checkpoint import CheckpointError
-
-
-def leaf(torch, *values):
-    return torch.tensor(list(values), dtype=torch.float64, requires_grad=True)
 
 
 def module(torch, name):

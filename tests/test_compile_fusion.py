@@ -3,7 +3,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from models import GPT, seeded, texts, train_step
+from models import GPT, WIDTH, seeded, texts, train_step
 from test_compile import captured, on_device, same, state_of
 
 import tritorch as torch
@@ -41,8 +41,11 @@ def test_a_transformer_changes_no_bit(cuda):
 
 def test_patterns_that_round_otherwise_are_asked_for(cuda):
     step, compiled = train(lambda f: torch.compile(f, mode="max-autotune"), cuda)
-    assert replaced(step) == {"dropout + add + layer_norm": 4, "linear + gelu": 2, "linear + gradient of gelu": 2}
+    assert replaced(step) == {"dropout + add + layer_norm": 4, "linear + gelu": 2, "linear + gradient of gelu": 2,
+                              "linear + cross_entropy": 1}
     for a, b in zip(train(lambda f: f, cuda)[1], compiled):
+        if a.shape == (3 * WIDTH,):                                      # a bias of keys changes no score: Adam walks along rounding errors
+            a, b = [np.delete(bias, slice(WIDTH, 2 * WIDTH)) for bias in (a, b)]
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 

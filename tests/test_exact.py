@@ -2,6 +2,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from arrays import draw
 
 import tritorch as T
 from tritorch.cuda import tuner
@@ -91,10 +92,6 @@ def test_three_parts_hold_a_number():
 @pytest.fixture
 def hardware_tiles(monkeypatch):
     monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
-
-
-def draw(*shape, seed=0):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
 def on(x, device, turned=False):

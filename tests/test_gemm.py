@@ -3,6 +3,7 @@ import functools
 
 import numpy as np
 import pytest
+from arrays import draw
 
 import tritorch as T
 from tritorch.cuda import tuner
@@ -12,10 +13,6 @@ from tritorch.ops.linear import linear
 from tritorch.tensor import from_array
 
 H200 = (132, 232448, 9)
-
-
-def draw(*shape, seed=0):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
 def number(x):
@@ -213,6 +210,9 @@ def test_sums_of_rows(rows, m, n, dtype, cuda):
     gemm.gemm(out, g.to(cuda).mT, x.to(cuda), row_sums=sums)
     np.testing.assert_allclose(number(sums), number(g).astype(np.float64).sum(0), rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(number(out), number(g).T.astype(np.float64) @ number(x), rtol=1e-2, atol=1e-2)
+    before = sums.clone()
+    gemm.gemm(out, g.to(cuda).mT, x.to(cuda), out, row_sums=sums)        # with something to add, to what is there
+    np.testing.assert_array_equal(number(sums), number(before + before))
 
 
 @pytest.mark.parametrize("candidate", STREAMED, ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}")

@@ -2,11 +2,7 @@
 import threading
 
 import pytest
-from both import both
-
-
-def leaf(torch, *values):
-    return torch.tensor(list(values) if len(values) != 1 else values[0], dtype=torch.float64, requires_grad=True)
+from both import both, leaf
 
 
 @both

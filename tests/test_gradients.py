@@ -1,11 +1,8 @@
 """Gradients themselves: whose memory they are, their shapes and dtypes; and the nodes they come through."""
-from both import both
+from both import both, leaf
+from calls import Calls
 
 import tritorch
-
-
-def leaf(torch, *values, dtype=None):
-    return torch.tensor(list(values) if len(values) != 1 else values[0], dtype=dtype or torch.float64, requires_grad=True)
 
 
 # ------------------------------------------------------------------ whose memory a gradient is
@@ -114,16 +111,8 @@ def test_a_gradient_that_nobody_else_holds_is_not_copied():
     torch = tritorch
     x, w, b = torch.randn(4, 3), torch.randn(3, 5, requires_grad=True), torch.randn(5, requires_grad=True)
     w2 = torch.randn(5, 5, requires_grad=True)
-
-    class Count(torch.dispatch.Interpreter):
-        names = []
-
-        def __call__(self, op, args, out):
-            self.names.append(op.__name__)
-            return self.proceed(op, args, out)
-
     loss = torch.nn.functional.linear((x @ w + b).tanh(), w2).sum()
-    with Count() as count:
+    with Calls() as calls:
         loss.backward()
-    assert not {"assign", "copy_to"} & set(count.names), count.names
+    assert not {"assign", "copy_to"} & set(calls.names), calls.names
     assert all(p.grad.storage.nbytes == p.grad.nbytes for p in (w, b, w2))

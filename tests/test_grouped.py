@@ -1,6 +1,7 @@
 """Products of groups: what the cards cannot know. A GPU's tiles, groups of any size, gradients of every pairing of ranks."""
 import numpy as np
 import pytest
+from arrays import draw
 
 import tritorch as T
 from tritorch.cuda import tuner
@@ -8,10 +9,6 @@ from tritorch.ops import grouped
 from tritorch.tensor import from_array
 
 ENDS = [0, 70, 70, 203]                                                  # an empty group, one larger than a tile, rows behind the last
-
-
-def draw(*shape, dtype=np.float32):
-    return np.random.default_rng(shape).standard_normal(shape).astype(dtype)
 
 
 def by_hand(a, b, ends):

@@ -1,12 +1,8 @@
 """Hooks on tensors and on nodes: when they run, in which order, what they may change."""
 import pytest
-from both import both
+from both import both, leaf
 
 import tritorch
-
-
-def leaf(torch, *values):
-    return torch.tensor(list(values) if len(values) != 1 else values[0], dtype=torch.float64, requires_grad=True)
 
 
 # ------------------------------------------------------------------ on tensors

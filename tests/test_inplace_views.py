@@ -1,7 +1,7 @@
 """Writes in place on views of tensors that are in the graph: history, values and errors as in PyTorch."""
 import numpy as np
 import pytest
-from both import both, plain, pytorch
+from both import both, leaf, plain, pytorch
 
 import tritorch
 
@@ -101,10 +101,6 @@ def check_higher(program):
 @hypothesis.given(programs)
 def test_random_programs(program):
     compare(program)
-
-
-def leaf(torch, *values):
-    return torch.tensor(list(values) if len(values) != 1 else values[0], dtype=torch.float64, requires_grad=True)
 
 
 # ------------------------------------------------------------------ history
@@ -278,3 +274,53 @@ def test_second_order_through_a_write_whose_result_is_saved(way):
     (second,) = tritorch.autograd.grad(g.pow(2).sum(), x)
     e = np.exp(3 * np.array([0.3, 0.5]))                                 # g = 3 exp(3 x) where written, 4.5 x elsewhere
     assert np.allclose(second.numpy(), [*(54 * e * e), 2 * 4.5**2 * 0.7])
+
+
+# ------------------------------------------------------------------ tensors that become views of themselves
+CHANGES = {
+    "t": lambda x: x.t_(), "transpose": lambda x: x.transpose_(0, -1), "squeeze": lambda x: x.squeeze_(),
+    "squeeze dim": lambda x: x.squeeze_(0), "unsqueeze": lambda x: x.unsqueeze_(-1),
+    "swapaxes": lambda x: x.swapaxes_(0, 1), "swapdims": lambda x: x.swapdims_(1, 0),
+    "as_strided": lambda x: x.as_strided_((2, 2), (1, 2), 1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("make", [lambda x: x * 1, lambda x: (x * 1)[:1], lambda x: (x * 1).t()], ids=["whole", "rows", "transposed"])
+@both
+def test_a_tensor_becomes_a_view_of_itself(torch, change, make):
+    x = leaf(torch, [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    y = make(x)
+    address, seen = y.data_ptr(), y[0]
+    version = y._version
+    assert change(y) is y and y._version == version + 1 and y.grad_fn is not None and y.data_ptr() - address in (0, 8)
+    y.mul_(torch.arange(1.0, y.numel() + 1, dtype=torch.float64).view(y.shape))
+    (y * y).sum().backward(retain_graph=True)
+    return y, list(y.shape), list(y.stride()), x.grad, torch.autograd.grad(seen.sum(), x)
+
+
+@both
+def test_what_may_not_become_a_view_of_itself(torch):
+    x = leaf(torch, [[1.0, 2.0], [3.0, 4.0]])
+    for wrong in (x, x[0]):
+        with pytest.raises(RuntimeError, match="a leaf Variable that requires grad|a view of a leaf"):
+            wrong.unsqueeze_(0)
+    with torch.no_grad():
+        assert x.t_().is_leaf and x.requires_grad
+    y = x * 1
+    z = y * y
+    y.t_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+    with pytest.raises(IndexError):
+        y.transpose_(0, 5)
+    return x, y
+
+
+def test_a_tensor_becomes_a_view_of_itself_on_the_gpu(cuda):
+    x = tritorch.randn(3, 5, device=cuda)
+    want = x.cpu().array.T.copy()
+    x.t_().unsqueeze_(0).squeeze_()
+    np.testing.assert_array_equal((x * 2).cpu().array, want * 2)
+    x.add_(tritorch.arange(15.0, device=cuda).view(5, 3))
+    np.testing.assert_array_equal(x.cpu().array, want + np.arange(15, dtype=np.float32).reshape(5, 3))

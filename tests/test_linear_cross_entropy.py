@@ -1,6 +1,7 @@
 """The fused last layer: PyTorch's numbers, the plain chain's gradients, bounded memory, the same bits every time."""
 import numpy as np
 import pytest
+from calls import Calls
 
 import tritorch as torch
 from tritorch.nn import functional as F
@@ -152,3 +153,22 @@ def test_captured(cuda):
 def test_bad_targets_are_named():
     with pytest.raises(IndexError, match=r"expected class indices in \[0, 10\]"):
         F.linear_cross_entropy(torch.tensor(X), torch.tensor(W), torch.tensor(TARGET + 11))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_gradients_of_several_passes(device, cuda):
+    """Added to what is there as they are scaled: no sum of its own."""
+    there = cuda if device == "cuda" else "cpu"
+    x, w, b = leaves = [torch.tensor(a, device=there, requires_grad=True) for a in (X, W, B)]
+    target = torch.tensor(TARGET, device=there)
+    alone = torch.autograd.grad(F.linear_cross_entropy(x, w, target, linear_bias=b) * 0.5, leaves)
+    for _ in range(3):
+        with Calls() as calls:
+            (F.linear_cross_entropy(x, w, target, linear_bias=b) * 0.5).backward()
+    assert calls.names.count("addcmul_value") == 3 and "add" not in calls.names
+    for leaf, g in zip(leaves, alone):
+        np.testing.assert_allclose(leaf.grad.cpu(), 3 * g.cpu().numpy(), rtol=1e-5, atol=1e-7)
+    with torch.autocast(torch.device(there).type, torch.bfloat16):
+        F.linear_cross_entropy(x, w, target, linear_bias=b).backward()
+    for leaf, g in zip(leaves, alone):
+        np.testing.assert_allclose(leaf.grad.cpu(), 5 * g.cpu().numpy(), rtol=2e-2, atol=2e-3)

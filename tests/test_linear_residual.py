@@ -1,6 +1,7 @@
 """An affine map with dropout and a residual behind it: the bits of the separate operators, from every kernel that can do it."""
 import numpy as np
 import pytest
+from arrays import draw_tensor, same_numbers
 
 import tritorch as T
 from tritorch.cuda import tuner
@@ -10,7 +11,6 @@ from tritorch.ops import gemm_run
 from tritorch.ops.draws import random_dropout
 from tritorch.ops.linear import linear
 from tritorch.ops.linear_residual import linear_residual
-from tritorch.tensor import from_array
 
 PLAIN = dict(kernel="plain", BLOCK_M=32, BLOCK_N=64, BLOCK_K=32, num_warps=4, num_stages=3)
 TMA = dict(kernel="persistent", BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, num_warps=8, num_stages=4)
@@ -24,14 +24,6 @@ KERNELS = {
 }
 
 
-def draw(*shape, dtype=T.float32, seed=0):
-    return from_array(np.random.default_rng([seed, *shape]).standard_normal(shape)).to(dtype)
-
-
-def same(x, y):
-    np.testing.assert_array_equal(*[v.detach().to(T.float64).cpu().array for v in (x, y)])
-
-
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("p, seed, offset", [(0.0, 0, 0), (0.3, 7, 0), (0.5, -(1 << 40) - 3, (1 << 33) + 5)])
 @pytest.mark.parametrize("adds", [True, False])
@@ -39,38 +31,39 @@ def test_the_bits_of_the_separate_operators(kernel, p, seed, offset, adds, cuda,
     monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
     monkeypatch.setattr(gemm_run, "sm_count", lambda: 3)
     dtype, (rows, k), candidate = KERNELS[kernel]
-    x, w, b, residual = [draw(*s, dtype=dtype).to(cuda) for s in ((rows, k), (136, k), (136,), (rows, 136))]
+    x, w, b, residual = [draw_tensor(*s, dtype=dtype).to(cuda) for s in ((rows, k), (136, k), (136,), (rows, 136))]
     with tuner.forcing("matmul", candidate):
         for bias in (b, None):
             got = linear_residual(x, w, bias, residual if adds else None, p, seed, offset)
             want = linear(x, w, bias)
             want = random_dropout(want, p, seed, offset) if p else want
-            same(got, residual + want if adds else want)
+            same_numbers(got, residual + want if adds else want)
 
 
 @pytest.mark.parametrize("adds", [True, False])
 def test_numbers_that_lie_in_memory(adds, cuda):
     """As a captured graph draws: seed and offset are there, the argument counts on from it."""
-    x, w, residual = [draw(*s, seed=2).to(cuda) for s in ((5, 12), (10, 12), (5, 10))]
+    x, w, residual = [draw_tensor(*s, seed=2).to(cuda) for s in ((5, 12), (10, 12), (5, 10))]
     base = T.tensor([-(1 << 35) - 9, 1 << 34], dtype=T.int64, device=cuda)
     got = linear_residual(x, w, None, residual if adds else None, 0.4, 0, 12, base)
     want = random_dropout(linear(x, w), 0.4, 0, 12, base)
-    same(got, residual + want if adds else want)
+    same_numbers(got, residual + want if adds else want)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("p, training", [(0.5, True), (0.5, False), (0.0, True), (1.0, True)])
 def test_the_function_is_the_chain(p, training, device, cuda):
     there = cuda if device == "cuda" else "cpu"
-    leaves = [[draw(*s, seed=k).to(there).requires_grad_() for k, s in enumerate(((2, 3, 8), (6, 8), (6,), (2, 3, 6)))] for _ in range(2)]
+    shapes = (2, 3, 8), (6, 8), (6,), (2, 3, 6)
+    leaves = [[draw_tensor(*s, seed=k).to(there).requires_grad_() for k, s in enumerate(shapes)] for _ in range(2)]
     outs = []
     for fused, (x, w, b, residual) in zip((True, False), leaves):
         draws = T.Generator(there).manual_seed(3)
         outs.append(F.linear_dropout_add(x, w, b, residual, p, training, generator=draws) if fused else
                     residual + F.dropout(F.linear(x, w, b), p, training, generator=draws))
-    same(*outs)
+    same_numbers(*outs)
     for out in outs:
-        (out * draw(2, 3, 6, seed=9).to(there)).sum().backward()
+        (out * draw_tensor(2, 3, 6, seed=9).to(there)).sum().backward()
     for ours, theirs in zip(*leaves):
         np.testing.assert_allclose(ours.grad.cpu().array, theirs.grad.cpu().array, rtol=1e-5, atol=1e-6)
 

@@ -3,16 +3,13 @@ import itertools
 
 import numpy as np
 import pytest
+from arrays import draw
 
 import tritorch
 from tritorch.ops import loss as ours_f
 
 torch = pytest.importorskip("torch")
 theirs_f = torch.nn.functional
-
-
-def values(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def classes(n, *shape, seed=5):
@@ -26,14 +23,9 @@ def both(call, *arrays, place="cpu", rtol=1e-4, atol=1e-5):
     got, want = call(ours_f, *mine), call(theirs_f, *other)
     assert tuple(got.shape) == tuple(want.shape)
     np.testing.assert_allclose(got.detach().cpu().array, want.detach().numpy(), rtol=rtol, atol=atol)
-    weight = values(*got.shape, seed=9)
+    weight = draw(*got.shape, seed=9)
     (g,), (h,) = tritorch.autograd.grad(got, [x], tritorch.tensor(weight).to(place)), torch.autograd.grad(want, [y], torch.tensor(weight))
     np.testing.assert_allclose(g.cpu().array, h.numpy(), rtol=rtol, atol=atol)
-
-@pytest.fixture(params=["simulated", "hardware"])
-def tiles(request, monkeypatch):
-    """Both choices of block sizes: those for the simulator and those for a GPU."""
-    monkeypatch.setattr(tritorch.cuda.driver, "hardware_tiles", request.param == "hardware")
 
 
 OPTIONS = list(itertools.product(["none", "sum", "mean"], [False, True], [0.0, 0.2], [-100, 1]))
@@ -42,7 +34,7 @@ OPTIONS = list(itertools.product(["none", "sum", "mean"], [False, True], [0.0, 0
 @pytest.mark.parametrize("reduction, weighted, smoothing, ignore", OPTIONS)
 def test_cross_entropy_of_indices(reduction, weighted, smoothing, ignore, cuda):
     for shape in ((6, 5), (2, 5, 3, 4), (5,)):
-        x, t, w = values(*shape), classes(5, *shape[:max(len(shape) - 1, 0) and 1], *shape[2:]), np.abs(values(5, seed=2))
+        x, t, w = draw(*shape), classes(5, *shape[:max(len(shape) - 1, 0) and 1], *shape[2:]), np.abs(draw(5, seed=2))
         if len(shape) == 1 and t == ignore:
             t = np.asarray(3)
         for place in ("cpu", cuda):
@@ -53,22 +45,22 @@ def test_cross_entropy_of_indices(reduction, weighted, smoothing, ignore, cuda):
 @pytest.mark.parametrize("reduction, weighted, smoothing, _", [o for o in OPTIONS if o[3] == 1])
 def test_cross_entropy_of_probabilities(reduction, weighted, smoothing, _, cuda):
     for shape in ((6, 5), (2, 5, 3)):
-        t = np.exp(values(*shape, seed=1))
+        t = np.exp(draw(*shape, seed=1))
         t /= t.sum(1, keepdims=True)
         for place in ("cpu", cuda):
             both(lambda f, x, t, w: f.cross_entropy(x, t, w if weighted else None, reduction=reduction, label_smoothing=smoothing),
-                 values(*shape), t, np.abs(values(5, seed=2)), place=place)
+                 draw(*shape), t, np.abs(draw(5, seed=2)), place=place)
 
 
 @pytest.mark.parametrize("n", [2, 3, 65, 4097, 50257])
 def test_vocabularies(n, cuda, tiles):
-    x = values(3, n) * 5
+    x = draw(3, n) * 5
     both(lambda f, x, t: f.cross_entropy(x, t), x, classes(n, 3), place=cuda)
     both(lambda f, x, t: f.cross_entropy(x, t, label_smoothing=0.1), x, classes(n, 3), place=cuda)
 
 
 def test_special_logits(cuda):
-    x = values(4, 6)
+    x = draw(4, 6)
     x[0], x[1, 2], x[2, :3] = 1e4, -np.inf, -np.inf
     t = np.array([1, 2, 4, 0])
     want = theirs_f.cross_entropy(torch.tensor(x), torch.tensor(t), reduction="none").numpy()
@@ -82,7 +74,7 @@ def test_all_ignored_is_nan():
 
 
 def test_half_logits_give_a_half_loss_as_exact_as_float32(cuda):
-    x = tritorch.tensor(values(64, 100)).to(tritorch.bfloat16)
+    x = tritorch.tensor(draw(64, 100)).to(tritorch.bfloat16)
     t = classes(100, 64)
     want = theirs_f.cross_entropy(torch.tensor(x.float().array), torch.tensor(t)).item()
     for place in ("cpu", cuda):
@@ -93,14 +85,14 @@ def test_half_logits_give_a_half_loss_as_exact_as_float32(cuda):
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 def test_nll_loss(reduction):
     for shape in ((6, 5), (2, 5, 3)):
-        x, t, w = values(*shape), classes(5, shape[0], *shape[2:]), np.abs(values(5, seed=2))
+        x, t, w = draw(*shape), classes(5, shape[0], *shape[2:]), np.abs(draw(5, seed=2))
         both(lambda f, x, t, w: f.nll_loss(x, t, w, ignore_index=2, reduction=reduction), x, t, w)
         both(lambda f, x, t: f.nll_loss(x, t, reduction=reduction), x, t)
 
 
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 def test_elementwise_losses(reduction, cuda):
-    x, y, w = values(4, 5), values(4, 5, seed=1), np.abs(values(4, 5, seed=2))
+    x, y, w = draw(4, 5), draw(4, 5, seed=1), np.abs(draw(4, 5, seed=2))
     x[0, 0] = y[0, 0]
     y[1] = x[1] + 1
     p, q = 1 / (1 + np.exp(-x)), 1 / (1 + np.exp(-y))
@@ -121,10 +113,10 @@ def test_elementwise_losses(reduction, cuda):
 
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean", "batchmean"])
 def test_kl_div(reduction):
-    x, q = values(4, 5), np.abs(values(4, 5, seed=1))
+    x, q = draw(4, 5), np.abs(draw(4, 5, seed=1))
     q[0, 0] = 0
     both(lambda f, x, q: f.kl_div(x, q, reduction=reduction), x, q)
-    both(lambda f, x, q: f.kl_div(x, q, reduction=reduction, log_target=True), x, values(4, 5, seed=1))
+    both(lambda f, x, q: f.kl_div(x, q, reduction=reduction, log_target=True), x, draw(4, 5, seed=1))
 
 
 def test_errors():

@@ -9,8 +9,9 @@ from tritorch.ops import gemm_choice as choice
 
 H200 = (132, 232448, 9)
 LAYOUTS = list(itertools.product([False, True], repeat=2))
-# BLOCK_M, BLOCK_N, BLOCK_K, STAGES, PIECES, CONSUMERS
-SMALL = [(16, 16, 8, 2, 1, 1), (16, 32, 8, 2, 2, 1), (8, 32, 8, 3, 4, 1), (16, 16, 8, 4, 1, 2), (16, 32, 8, 2, 2, 2), (8, 16, 8, 5, 4, 2)]
+# BLOCK_M, BLOCK_N, BLOCK_K, STAGES, PIECES, CONSUMERS, PARTS
+SMALL = [(16, 16, 8, 2, 1, 1, 1), (16, 32, 8, 2, 2, 1, 1), (8, 32, 8, 3, 4, 1, 1), (16, 16, 8, 4, 1, 2, 1), (16, 32, 8, 2, 2, 2, 1),
+         (8, 16, 8, 5, 4, 2, 1), (8, 32, 8, 3, 4, 1, 3), (16, 16, 8, 2, 1, 1, 3)]
 # batch, M, N, K, PROGRAMS: odd sizes; K within one slot, within the ring and beyond; fewer tiles than programs, one tile, many for each
 SHAPES = [(1, 37, 53, 29, 3), (3, 21, 35, 41, 2), (1, 16, 32, 5, 4), (2, 33, 17, 64, 1), (1, 5, 7, 100, 1), (1, 70, 90, 8, 5)]
 EPILOGUES = [(None, False, None), ("row", True, 0.5), ("column", False, None), ("tile", True, 2.0)]      # form of c, activation, alpha
@@ -56,21 +57,25 @@ def options(layout, shared, form, active):
 def product(shape, blocks, layout=(False, False), shared=(False, False), epilogue=EPILOGUES[0], warps=4, scaled=False,
             adds=False):
     """Run the kernel and compare. `scaled`: rows and columns have factors; `adds`: a residual comes behind."""
-    (batch, M, N, K, programs), (block_m, block_n, block_k, stages, pieces, consumers) = shape, blocks
+    (batch, M, N, K, programs), (block_m, block_n, block_k, stages, pieces, consumers, of) = shape, blocks
     rng, (form, active, alpha) = np.random.default_rng(1), epilogue
     a, a_desc = operand(rng, 1 if shared[0] else batch, M, K, layout[0], block_m, block_k)
     b, b_desc = operand(rng, 1 if shared[1] else batch, K, N, layout[1], block_k, block_n)
     c, strides = added(rng, form, batch, M, N)
     out, pre = [np.full((batch, M, N), np.nan) for _ in range(2)]
     out_desc, pre_desc = [Descriptor(x, 1, block_m, block_n // pieces) for x in (out, pre)]
-    sums, scalars = np.full(M + 1, np.nan), factors(alpha)
+    sums, scalars = rng.standard_normal(M + 1), factors(alpha)
+    before = sums.copy()
     rows, columns, residual = rng.standard_normal((M, 1)), rng.standard_normal(N), rng.standard_normal((M, N))
     scalars = (Pointer(rows), 1, Pointer(columns), 1) if scaled else scalars[0], (Pointer(residual), ) if adds else scalars[1]
     run("matmul_gluon_kernel", ["matmul", "matmul_gluon"], out_desc, pre_desc if active else None, Pointer(sums) if batch == 1 else None,
         a_desc, b_desc, c, *strides, batch, M, N, K, *scalars, **options(layout, shared, form, active), PROGRAMS=programs,
-        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages, PIECES=pieces, CONSUMERS=consumers, STREAM=False, num_warps=warps)
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages, PIECES=pieces, CONSUMERS=consumers, PARTS=of, STREAM=False,
+        num_warps=warps)
     compare(a * rows if scaled else a, b * columns if scaled else b, c, alpha, active, out - residual if adds else out, pre)
-    np.testing.assert_allclose(sums, [*(a[0].sum(1) if batch == 1 else np.full(M, np.nan)), np.nan], atol=1e-9)
+    if batch == 1:                                       # they are added where c is
+        before[:M] = a[0].sum(1) + (before[:M] if form is not None else 0)
+    np.testing.assert_allclose(sums, before, atol=1e-9)
 
 
 def compare(a, b, c, alpha, active, out, pre):
@@ -90,13 +95,13 @@ def test_rings_turns_and_pieces(shape, blocks, active):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shared", LAYOUTS)
-@pytest.mark.parametrize("blocks", [SMALL[1], SMALL[4]])
+@pytest.mark.parametrize("blocks", [SMALL[1], SMALL[4], SMALL[6]])
 def test_layouts_and_shared_matrices(layout, shared, blocks):
     product((3, 21, 35, 41, 2), blocks, layout, shared)
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
-@pytest.mark.parametrize("blocks", SMALL[2:5])
+@pytest.mark.parametrize("blocks", [*SMALL[2:5], SMALL[6]])
 def test_epilogues(epilogue, blocks):
     product((2, 37, 53, 29, 3), blocks, epilogue=epilogue)
 
@@ -106,7 +111,7 @@ def test_epilogues(epilogue, blocks):
 @pytest.mark.parametrize("shape", [(1, 37, 53, 100, 5), (1, 8, 8, 100, 9), (2, 33, 17, 64, 3), (1, 40, 40, 41, 20)])
 def test_blocks_of_k_dealt_out_evenly(shape, layout, blocks):
     """Every part lies at the sum of its program and its tile, and the parts of a tile are its product."""
-    (batch, M, N, K, programs), (block_m, block_n, block_k, stages, pieces, _), rng = shape, blocks, np.random.default_rng(1)
+    (batch, M, N, K, programs), (block_m, block_n, block_k, stages, pieces, *_), rng = shape, blocks, np.random.default_rng(1)
     a, a_desc = operand(rng, batch, M, K, layout[0], block_m, block_k)
     b, b_desc = operand(rng, batch, K, N, layout[1], block_k, block_n)
     across, down, steps = -(-N // block_n), -(-M // block_m), -(-K // block_k)
@@ -117,7 +122,7 @@ def test_blocks_of_k_dealt_out_evenly(shape, layout, blocks):
     part_sums = np.full((programs + tiles, block_m), np.nan)
     run("matmul_gluon_kernel", ["matmul", "matmul_gluon"], Descriptor(parts, 1, block_m, block_n // pieces), None,
         Pointer(part_sums) if batch == 1 else None, a_desc, b_desc, None, 0, 0, 0, batch, M, N, K, None, None, **settled,
-        PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages, PIECES=pieces, CONSUMERS=1,
+        PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages, PIECES=pieces, CONSUMERS=1, PARTS=1,
         STREAM=True, num_warps=4)
     share = [p * tiles * steps // programs for p in range(programs + 1)]
     for t in range(tiles):
@@ -137,9 +142,9 @@ def test_scales_and_residuals(blocks, scaled, adds):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("candidate", [c for _, c in choice.gluon(4096, 4096, 4096, 1, H200)],
-                         ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}-{c['CONSUMERS']}")
+                         ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}-{c['CONSUMERS']}-{c['PARTS']}")
 def test_every_candidate(candidate, layout):
-    blocks = [candidate[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "STAGES", "PIECES", "CONSUMERS")]
+    blocks = [candidate[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "STAGES", "PIECES", "CONSUMERS", "PARTS")]
     product((2, 300, 270, 500, 3), blocks, layout, epilogue=EPILOGUES[1], warps=candidate["num_warps"])
 
 

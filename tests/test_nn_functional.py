@@ -243,3 +243,21 @@ def test_parameters_as_a_vector():
     assert net.weight.tolist() == [[0, 1], [2, 3], [4, 5]] and net.bias.tolist() == [6, 7, 8] and net.weight.requires_grad
     with pytest.raises(TypeError, match="expected torch.Tensor"):
         nn.utils.vector_to_parameters([1.0], net.parameters())
+
+
+def test_distances_of_all_pairs():
+    oracle = pytest.importorskip("oracle")
+    x, y = oracle.draw(2, 5, 3, dtype="float64"), oracle.draw(4, 3, dtype="float64", seed=1)
+    for p in (0.0, 0.5, 1.0, 2.0, 3.0, float("inf")):
+        oracle.agree(lambda lib, x, y, p=p: lib.cdist(x, y, p), x, y, grad=p > 0, rtol=1e-7, what=str(p))
+    oracle.agree(lambda lib, x: lib.cdist(x, x), y, grad=True, rtol=1e-7, what="zero distances")
+    oracle.agree(lambda lib, x, y: lib.cdist(x, y[:, :2]), x, y)
+    oracle.agree(lambda lib, x: lib.cdist(x, x, -1), x)
+    oracle.agree(lambda lib, x: (lib.cosine_similarity(x, x * 2 + 1), lib.pairwise_distance(x, x * 2), lib.pdist(x)), y, grad=True,
+                 rtol=1e-7)
+
+
+def test_shapes_that_broadcast():
+    oracle = pytest.importorskip("oracle")
+    for shapes in ([(2,), (3, 1), (1, 1, 1)], [(0, 1), 4], [(), (3,)], [(2, 3), (2, 4)], []):
+        oracle.agree(lambda lib, shapes=shapes: lib.broadcast_shapes(*shapes), what=str(shapes))

@@ -77,3 +77,14 @@ def test_legacy_reductions():
     assert nn.MSELoss(reduce=True, reduction="sum").reduction == "mean"
     with pytest.raises(TypeError, match="delta must be a float or int"):
         nn.HuberLoss(delta="1")
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"bias": True, "label_smoothing": 0.1}, {"out_features": (2, 3), "bias": True},
+                                    {"reduction": "sum", "ignore_index": 1}, {"reduction": "none"}])
+def test_linear_cross_entropy_loss(kwargs):
+    target = _numbers(4, *kwargs.get("out_features", ()), seed=1, high=5)
+    compare("LinearCrossEntropyLoss", (6, 5), [_numbers(4, 6), target], kwargs)
+    with pytest.raises(RuntimeError, match="expected 0 ≤ label_smoothing ≤ 1"):
+        nn.LinearCrossEntropyLoss(6, 5, label_smoothing=1.5)
+    with pytest.raises(RuntimeError, match="expected a weight of shape"):
+        nn.LinearCrossEntropyLoss(6, 5, weight=tritorch.ones(4))

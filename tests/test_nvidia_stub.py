@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from fake_cuda_bindings import Code, Fake
 
+import tritorch as torch
 from tritorch.cuda import driver as protocol
 
 NAMES = ["nvidia_call", "nvidia_tensor_map", "nvidia_function", "nvidia"]
@@ -140,6 +141,17 @@ def test_context_is_retained_once_and_current_in_every_thread(cuda):
     assert names == ["cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc", "cuMemAlloc", "cuCtxSetCurrent", "cuMemAlloc"]
 
 
+def test_a_default_stream_is_asked_on_its_own_device(cuda):
+    """All default streams have the handle 0."""
+    fake, driver = cuda
+    with protocol.using(driver):
+        driver.alloc(16), torch.cuda.default_stream(1).query()
+        fake.calls.clear()
+        torch.cuda.default_stream(1).query(), torch.cuda.default_stream(1).synchronize()
+    assert [c[0] for c in fake.calls] == [
+        "cuCtxSetCurrent", "cuStreamQuery", "cuCtxSetCurrent", "cuCtxSetCurrent", "cuStreamSynchronize", "cuCtxSetCurrent"]
+
+
 def test_memory_streams_and_events(cuda):
     fake, driver = cuda
     assert driver.alloc(100) == 0x7000 and driver.host_alloc(0) == 0x8000
@@ -189,7 +201,7 @@ def test_graphs(cuda):
 def test_errors_name_the_call_and_say_what_they_mean(cuda):
     fake, driver = cuda
     fake.errors = {"cuMemAlloc": Code.OUT_OF_MEMORY, "cuStreamSynchronize": Code.ILLEGAL_ADDRESS, "cuStreamQuery": Code.NOT_READY,
-                   "cuEventQuery": Code.ILLEGAL_ADDRESS, "cuMemFree": Code.DEINITIALIZED}
+                   "cuEventQuery": Code.ILLEGAL_ADDRESS}
     with pytest.raises(protocol.OutOfMemory, match="cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: what it means"):
         driver.alloc(1)
     with pytest.raises(protocol.DriverError, match="cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS: .*CUDA_LAUNCH_BLOCKING=1"):
@@ -197,7 +209,14 @@ def test_errors_name_the_call_and_say_what_they_mean(cuda):
     with pytest.raises(protocol.DriverError, match="cuEventQuery"):
         driver.event_query(1)
     assert driver.stream_query(0) is False
-    driver.free(1)                                                                    # the process ends: nothing to say
+    for nobodys in (Code.DEINITIALIZED, Code.NOT_INITIALIZED, Code.ILLEGAL_ADDRESS):  # the process ends, is a fork, or a kernel has failed
+        fake.errors = {"cuMemFree": nobodys, "cuEventDestroy": nobodys}
+        driver.free(1), driver.event_destroy(2)
+    fake.errors = {"cuMemFree": Code.INVALID_VALUE, "cuMemAlloc": Code.NOT_INITIALIZED}
+    with pytest.raises(protocol.DriverError, match="cuMemFree"):
+        driver.free(1)
+    with pytest.raises(protocol.DriverError, match="NOT_INITIALIZED: .*forked process.*'spawn'"):
+        driver.alloc(1)
 
 
 # ------------------------------------------------------------------ parameters

@@ -9,7 +9,7 @@ from test_ptx_matrix import HALF, draw, gpu, numbers, product, tiles  # noqa: E4
 import tritorch as torch  # noqa: E402
 from tritorch.cuda import tuner  # noqa: E402
 from tritorch.ops.draws import random_dropout  # noqa: E402
-from tritorch.ops.linear import linear  # noqa: E402
+from tritorch.ops.linear import linear, linear_gradients  # noqa: E402
 from tritorch.ops.linear_residual import linear_residual  # noqa: E402
 
 
@@ -25,6 +25,25 @@ def test_dropout_and_residuals(gpu, kind, p):  # noqa: F811
     np.testing.assert_array_equal(numbers(got), numbers(want))
 
 
+def test_dropout_and_residuals_of_float32(gpu):  # noqa: F811
+    """Where nothing is rounded to half a product and a sum must not become one fma."""
+    x, w, b, residual = [torch.randn(*s, device="cuda") for s in ((2, 3, 4), (6, 4), (6,), (2, 3, 6))]
+    got, want = linear_residual(x, w, b, residual, 0.25, 7, 5), residual + random_dropout(linear(x, w, b), 0.25, 7, 5)
+    np.testing.assert_array_equal(numbers(got), numbers(want))
+
+
+@pytest.mark.parametrize("kind", ["plain", "in parts", "persistent stream", "one consumer", "one consumer, stream", "two consumers"])
+def test_gradients_of_weight_and_bias_are_added_to_sums(gpu, kind):  # noqa: F811
+    """In place, with the bits of an addition by itself."""
+    (g, _), (x, _) = draw("bfloat16", 208, 144), draw("bfloat16", 208, 264)
+    (weight, _), (bias, _) = draw("float32", 144, 264), draw("float32", 144)
+    with tuner.forcing("matmul", HALF[kind]):
+        want = [a + b for a, b in zip((weight, bias), linear_gradients(g, x, torch.float32))]
+        linear_gradients.into((weight, bias), g, x, torch.float32, weight, bias)
+    for found, expected in zip((weight, bias), want):
+        np.testing.assert_array_equal(numbers(found), numbers(expected))
+
+
 def test_float32_from_parts_made_in_registers(gpu):  # noqa: F811
     for blocks in ((64, 32, 32, 4), (32, 64, 32, 4)):
         product("float32", tiles("parts", *blocks, num_stages=3, splits=1), 70, 50, 300, epsilon=2.0 ** -20)
@@ -33,8 +52,8 @@ def test_float32_from_parts_made_in_registers(gpu):  # noqa: F811
 WHOLE = {
     "plain": tiles("plain", 64, 64, 64, 4, num_stages=3, splits=1),
     "persistent": tiles("persistent", 128, 64, 128, 4, num_stages=4, PIECES=1, STREAM=False),
-    "gluon": tiles("gluon", 128, 256, 128, 8, STAGES=3, PIECES=4, CONSUMERS=1, STREAM=False),
-    "gluon, two consumers": tiles("gluon", 128, 128, 128, 4, STAGES=3, PIECES=2, CONSUMERS=2, STREAM=False),
+    "gluon": tiles("gluon", 128, 256, 128, 8, STAGES=3, PIECES=4, CONSUMERS=1, PARTS=1, STREAM=False),
+    "gluon, two consumers": tiles("gluon", 128, 128, 128, 4, STAGES=3, PIECES=2, CONSUMERS=2, PARTS=1, STREAM=False),
 }
 
 

@@ -47,11 +47,11 @@ SMALL:
 def run(code, threads=32, seed=0, parameter=0, memory=None, **registers):
     """Execute a few lines with values in registers (h0: 16, r0: 32, d0: 64 bits, p0: a predicate); result("r0", dtype) reads one."""
     program = parse(TEXT.format(threads=threads, code=code))
-    machine = Machine(program, Launch((1, 1, 1), threads, 256, np.array([parameter], np.uint64).view(np.uint8)), memory, 0, 1, seed)
+    launch = Launch((1, 1, 1), threads, 256, np.array([parameter], np.uint64).view(np.uint8))
+    machine = Machine(program, launch, memory, np.zeros(1, np.int64), seed)
     places = {name[1:]: i for i, name in enumerate(f"%{kind}{n}" for kind in "phrd" for n in range(9))}
     for name, values in registers.items():
-        values = np.asarray(values)
-        row = np.resize(values, threads)
+        row = np.resize(np.asarray(values), threads)
         machine.registers[places[name]] = row.view(WIDTHS[name[0]]) if name[0] != "p" else row
     machine.run()
     return lambda name, dtype=None: machine.registers[places[name]].view(dtype or WIDTHS[name[0]])

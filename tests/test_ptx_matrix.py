@@ -69,9 +69,10 @@ HALF = {
     "persistent": tiles("persistent", 128, 64, 64, 4, num_stages=5, PIECES=1, STREAM=False),
     "persistent in halves": tiles("persistent", 128, 256, 64, 8, num_stages=3, PIECES=2, STREAM=False),
     "persistent stream": tiles("persistent", 128, 128, 64, 8, num_stages=3, PIECES=1, STREAM=True),
-    "one consumer": tiles("gluon", 128, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, STREAM=False),
-    "one consumer, stream": tiles("gluon", 128, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, STREAM=True),
-    "two consumers": tiles("gluon", 128, 128, 64, 4, STAGES=3, PIECES=2, CONSUMERS=2, STREAM=False),
+    "one consumer": tiles("gluon", 128, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=False),
+    "one consumer, stream": tiles("gluon", 128, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=True),
+    "three consumers": tiles("gluon", 64, 256, 64, 4, STAGES=3, PIECES=4, CONSUMERS=1, PARTS=3, STREAM=False),
+    "two consumers": tiles("gluon", 128, 128, 64, 4, STAGES=3, PIECES=2, CONSUMERS=2, PARTS=1, STREAM=False),
 }
 
 
@@ -91,7 +92,7 @@ def test_products_in_tf32(gpu):
     torch.set_float32_matmul_precision("high")
     try:
         for candidate in (tiles("plain", 64, 64, 32, 4, num_stages=4, splits=1),
-                          tiles("gluon", 128, 128, 32, 4, STAGES=3, PIECES=2, CONSUMERS=2, STREAM=False)):
+                          tiles("gluon", 128, 128, 32, 4, STAGES=3, PIECES=2, CONSUMERS=2, PARTS=1, STREAM=False)):
             product("float32", candidate, 136, 264, 232, turned_b=True, epsilon=2 ** -9)
     finally:
         torch.set_float32_matmul_precision("highest")

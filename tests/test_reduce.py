@@ -1,13 +1,16 @@
 """Reductions against PyTorch: dims, dtypes, nan, empty, ties, and rows long enough to be split over programs."""
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+from arrays import draw
+from oracle import same as oracle_same
+from oracle import torch
 
 import tritorch
 
-torch = pytest.importorskip("torch")
-
+same = partial(oracle_same, rtol=1e-5, atol=1e-6, signs=False)
 DIMS = [(), (0,), (1,), (-1,), ((0, 2),), ((0, 1, 2),)]
 FAMILY = ["sum", "nansum", "mean", "amax", "amin", "any", "all", "var", "std"]
 
@@ -18,32 +21,16 @@ def pair(array, requires_grad=False):
     return (ours.requires_grad_(), theirs.requires_grad_()) if requires_grad else (ours, theirs)
 
 
-def same(ours, theirs, rtol=1e-5, atol=1e-6):
-    ours, theirs = (ours, theirs) if isinstance(ours, tuple) else ((ours,), (theirs,))
-    for o, t in zip(ours, theirs):
-        assert tuple(o.shape) == tuple(t.shape) and str(o.dtype)[9:] == str(t.dtype)[6:]
-        np.testing.assert_allclose(o.detach().cpu().float().array, t.detach().float().numpy(), rtol=rtol, atol=atol)
-
-
-def values(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-@pytest.fixture(params=["simulated", "hardware"])
-def tiles(request, monkeypatch):
-    """Both choices of block sizes: those for the simulator and those for a GPU."""
-    monkeypatch.setattr(tritorch.cuda.driver, "hardware_tiles", request.param == "hardware")
-
-
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("name", FAMILY)
 def test_dims_and_gradients(name, dim):
-    x, y = pair(values(3, 4, 5), True)
+    x, y = pair(draw(3, 4, 5), True)
     for keepdim in (False, True) if dim else (False,):
         keywords = {"keepdim": keepdim} if dim else {}
         ours, theirs = getattr(tritorch, name)(x, *dim, **keywords), getattr(torch, name)(y, *dim, **keywords)
         same(ours, theirs)
     if name not in ("any", "all"):
-        weight = values(*ours.shape)
+        weight = draw(*ours.shape)
         (gx,) = tritorch.autograd.grad(ours, [x], tritorch.tensor(weight))
         (gy,) = torch.autograd.grad(theirs, [y], torch.tensor(weight))
         same(gx, gy)
@@ -61,7 +48,7 @@ def test_dtypes(name, kind):
 
 @pytest.mark.parametrize("name", "sum nansum amax amin argmax argmin max min any all logsumexp aminmax var".split())
 def test_nan_and_infinity(name, cuda):
-    array = values(6, 9)
+    array = draw(6, 9)
     array[1, 3] = array[1, 7] = np.nan
     array[2] = -np.inf
     array[3, 4] = np.inf
@@ -105,7 +92,7 @@ def test_prod_with_zeros(dim):
 
 @pytest.mark.parametrize("p", [0, 0.5, 1, 2, 3, 2.5, math.inf, -math.inf, -1])
 def test_norms(p):
-    array = values(4, 6)
+    array = draw(4, 6)
     array[0, 0], array[2] = 0, 0
     x, y = pair(array, True)
     for dim in (1, None):
@@ -119,7 +106,7 @@ def test_norms(p):
 @pytest.mark.parametrize("keywords", [{}, {"correction": 0}, {"unbiased": False}, {"correction": 2.5}, {"dim": 1},
                                       {"dim": (0, 2), "correction": 3}])
 def test_variance_arguments(keywords):
-    x, y = pair(values(3, 4, 5))
+    x, y = pair(draw(3, 4, 5))
     for name in ("var", "std"):
         same(getattr(x, name)(**keywords), getattr(y, name)(**keywords))
     if keywords:
@@ -134,7 +121,7 @@ def test_std_of_a_constant_has_gradient_zero():
 
 
 def test_variance_of_large_values_keeps_its_digits(cuda):
-    array = (1e4 + values(2, 4097)).astype(np.float32)
+    array = (1e4 + draw(2, 4097)).astype(np.float32)
     want = array.astype(np.float64).var(axis=1, ddof=1)
     for x in (tritorch.tensor(array), tritorch.tensor(array).to(cuda)):
         np.testing.assert_allclose(x.var(1).cpu().array, want, rtol=1e-4)
@@ -142,7 +129,7 @@ def test_variance_of_large_values_keeps_its_digits(cuda):
 
 @pytest.mark.parametrize("shape, dim", [((70001,), 0), ((3, 20000), 1), ((20000, 3), 0), ((2, 5000, 3), 1), ((500, 700), None)])
 def test_long_rows_are_split_and_deterministic(shape, dim, cuda, tiles):
-    array = values(*shape)
+    array = draw(*shape)
     x = tritorch.tensor(array).to(cuda)
     exact = array.astype(np.float64).sum(axis=dim)
     first = x.sum(dim).cpu().array
@@ -174,7 +161,7 @@ def test_sum_keeps_no_memory_of_its_input():
     ((20, 3, 30, 2), (1, 3))])
 @pytest.mark.parametrize("name", ["sum", "var", "amax", "count_nonzero", "logsumexp"])
 def test_several_dims_that_do_not_merge(name, shape, dims, cuda, tiles):
-    array = values(*shape)
+    array = draw(*shape)
     want = getattr(torch, name)(torch.tensor(array).double(), dims)
     got = getattr(tritorch, name)(tritorch.tensor(array).to(cuda), dims)
     np.testing.assert_allclose(got.cpu().array, want.numpy(), rtol=1e-4, atol=1e-4)

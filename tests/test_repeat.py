@@ -8,11 +8,18 @@ import pytest
 import tritorch as torch
 from tritorch import repeat
 from tritorch.cuda import driver
+from tritorch.cuda import launch as starting
 from tritorch.cuda.launch import kernels, launch
 from tritorch.cuda.trace import traces
 from tritorch.dispatch import op, registry
 
 K = kernels("pointwise")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Tests before these may have called an operator in so many ways that it remembers no more."""
+    monkeypatch.setattr(repeat, "PATIENCE", 1 << 30)
 
 
 @pytest.fixture
@@ -207,8 +214,8 @@ def test_a_failing_launch_names_its_arguments(cuda, scaled, monkeypatch):
         for key, value in list(functions.items()):
             if functions is driver.functions:
                 monkeypatch.setitem(functions, key, broken)
-            elif type(value) is tuple and type(value[0]) is list:
-                monkeypatch.setitem(functions, key, ([(broken, *step[1:]) for step in value[0]], *value[1:]))
+            elif type(value) is tuple and type(value[1]) is list:
+                monkeypatch.setitem(functions, key, (value[0], [(broken, *step[1:]) for step in value[1]], *value[2:]))
     with pytest.raises(RuntimeError, match=r"kernel binary_flat .*float32\[3\].*the device is gone"):
         call(draw(3), draw(3))
 
@@ -216,6 +223,7 @@ def test_a_failing_launch_names_its_arguments(cuda, scaled, monkeypatch):
 def test_an_operator_whose_numbers_always_differ_stops_remembering(cuda, scaled, monkeypatch):
     call, runs = scaled
     monkeypatch.setattr(repeat, "KEPT", 4)
+    monkeypatch.setattr(repeat, "PATIENCE", 4)
     x, y = draw(2), draw(2)
     for k in range(40):
         call(x, y, float(k + 2))
@@ -233,3 +241,67 @@ def test_launches_with_other_values_are_not_confused(cuda):
         launch(K.binary_flat, (1,), out, x, x, n, FN=kernels("scalar").plus, ATTRS=0, COMPUTE="fp32", X_SCALAR=False, Y_SCALAR=False,
                a=None, b=None, BLOCK=16)
         assert torch.allclose(out.cpu()[:n], 2 * x.cpu()[:n]) and not out.cpu()[n:].any()
+
+
+def launches(call):
+    """How many launches operators did not find among what they remember."""
+    seen, found = [], driver.functions
+
+    class Watched(dict):
+        def get(self, key, default=None):
+            seen.append(key)
+            return found.get(key, default)
+
+    was, starting._functions = starting._functions, Watched()
+    try:
+        call()
+    finally:
+        starting._functions = was
+    return len(seen)
+
+
+def test_numbers_that_are_only_passed_on_may_differ(cuda):
+    x = draw(5, 7)
+    for number in (0.1, 3):
+        assert agrees(torch.mul, x, number) and agrees(torch.sub, x, number)
+    numbers = [0.7, -2.5, 0.0, 1, 11, float("inf"), True]
+    assert launches(lambda: torch.mul(draw(2, 9), 0.3)) and not launches(lambda: [torch.mul(x, n) for n in numbers[:-1]])
+    assert all(agrees(torch.mul, x, n) and agrees(torch.pow, x.abs(), n) for n in numbers)
+    whole = torch.arange(6, device="cuda")
+    assert [(whole * n).tolist() for n in (3, 5, 2)] == [[n * k for k in range(6)] for n in (3, 5, 2)]
+
+
+def test_random_numbers_of_repeated_calls_are_drawn_at_their_own_places(cuda):
+    x, want = draw(4, 33), []
+    for device in ("cpu", "cuda"):
+        generator = torch.Generator(device).manual_seed(5)
+        want.append([torch.nn.functional.dropout(x.to(device), 0.5, generator=generator).cpu() for _ in range(6)])
+    assert all(torch.equal(a, b) for a, b in zip(*want))
+    assert not torch.equal(want[0][4], want[0][5])
+    generator = torch.Generator("cuda").manual_seed(3)
+    assert launches(lambda: [torch.nn.functional.dropout(x, 0.5, generator=generator) for _ in range(4)]) <= 1
+
+
+def test_the_default_dtype_is_looked_at_again(cuda):
+    x = torch.arange(4, device="cuda")
+    try:
+        for kind in (torch.float32, torch.float64, torch.float32):
+            torch.set_default_dtype(kind)
+            assert [torch.exp(x).dtype, torch.exp(x).dtype] == [kind] * 2
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_repeated_call_has_a_history_only_where_it_wants_one(cuda):
+    x, w = draw(3, 4), draw(3, 4).requires_grad_()
+    for _ in range(2):
+        assert torch.mul(x, x).grad_fn is None
+        assert torch.mul(x, w).grad_fn is not None and torch.mul(w, x).grad_fn is not None
+        with torch.no_grad():
+            assert torch.mul(x, w).grad_fn is None
+        with torch.inference_mode():
+            assert torch.mul(x, x).is_inference()
+        base = draw(3, 4)
+        view = base[1:]
+        base.mul_(w)
+        assert torch.mul(view, view).grad_fn is not None                 # got its history through its base

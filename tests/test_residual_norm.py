@@ -1,38 +1,18 @@
 """dropout_add_layer_norm and dropout_add_rms_norm against the chain of operators that they replace."""
 import numpy as np
 import pytest
+from arrays import draw
+from calls import Calls
 
 import tritorch
-from tritorch.dispatch import Interpreter
 from tritorch.nn import functional as F
-
-
-class Names(Interpreter):
-    """Which operators were called."""
-
-    def __init__(self):
-        self.seen = set()
-
-    def __call__(self, op, args, out):
-        self.seen.add(op.__name__)
-        return self.proceed(op, args, out)
-
-
-def values(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-@pytest.fixture(params=["simulated", "hardware"])
-def tiles(request, monkeypatch):
-    """Both choices of block sizes: those for the simulator and those for a GPU."""
-    monkeypatch.setattr(tritorch.cuda.driver, "hardware_tiles", request.param == "hardware")
 
 
 def leaves(place, shape, kind=tritorch.float32, stream=None):
     """input, residual, weight and bias."""
     kinds = kind, stream or kind, kind, kind
     shapes = shape, shape, shape[-1:], shape[-1:]
-    return [tritorch.tensor(values(*s, seed=k)).to(k_).to(place).requires_grad_() for k, (s, k_) in enumerate(zip(shapes, kinds))]
+    return [tritorch.tensor(draw(*s, seed=k)).to(k_).to(place).requires_grad_() for k, (s, k_) in enumerate(zip(shapes, kinds))]
 
 
 def fused(center, x, residual, w, b, p, generator):
@@ -51,7 +31,7 @@ def run(function, center, tensors, p):
     generator = tritorch.Generator(tensors[0].device).manual_seed(11)
     outs = function(center, *tensors, p, generator)
     tensors = tensors if center else tensors[:3]
-    weights = [tritorch.tensor(values(*o.shape, seed=9 + k)).to(o) for k, o in enumerate(outs)]
+    weights = [tritorch.tensor(draw(*o.shape, seed=9 + k)).to(o) for k, o in enumerate(outs)]
     return [t.detach().float().cpu().array for t in (*outs, *tritorch.autograd.grad(outs, tensors, weights))]
 
 
@@ -108,7 +88,7 @@ def test_the_bias_of_the_layer_in_front(shape, p, kinds, center, cuda, tiles):
         for added, bias in ((x, v), (x.float() + v, None)):
             generator = tritorch.Generator(place).manual_seed(11)
             outs = norm(added, residual, shape[-1:], w, p=p, generator=generator, input_bias=bias)
-            seeds = [tritorch.tensor(values(*o.shape, seed=9 + k)).to(place).to(o.dtype) for k, o in enumerate(outs)]
+            seeds = [tritorch.tensor(draw(*o.shape, seed=9 + k)).to(place).to(o.dtype) for k, o in enumerate(outs)]
             found.append([outs[1], *tritorch.autograd.grad(outs, [v, x, residual, w], seeds)])
         rounded = kinds[0] is tritorch.bfloat16
         for k, (got, want) in enumerate(zip(*found)):
@@ -123,9 +103,9 @@ def test_one_gradient_serves_input_and_residual_where_nothing_lies_between():
     for bias, name in ((None, "residual_norm_backward"), (tritorch.ones(8), "residual_norm_dropped_backward")):
         x, residual, w, b = leaves("cpu", (3, 8))
         y, stream = F.dropout_add_layer_norm(x, residual, (8,), w, b, input_bias=bias)
-        with Names() as names:
+        with Calls() as calls:
             (y.sum() + stream.sum()).backward()
-        assert names.seen & {"residual_norm_backward", "residual_norm_dropped_backward"} == {name}
+        assert set(calls.names) & {"residual_norm_backward", "residual_norm_dropped_backward"} == {name}
 
 
 def test_no_numbers_are_drawn_without_dropout():

@@ -79,6 +79,14 @@ def test_a_step_in_channels_last_order_copies_nothing():
         assert launches and copies and bool(same) is not last, same
 
 
+def test_a_compiled_step_rectifies_in_the_norms():
+    pytest.importorskip("triton")
+    for last in (True, False):
+        eager, compiled = [resnet.counted(2, 64, last, blocks=(1, 1), compiled=c)[0] for c in (False, True)]
+        assert {x.kernel for x in eager if x.operator == "relu"} == {"pointwise.unary_flat"}
+        assert {x.kernel for x in compiled if x.operator == "relu"} == {"batchnorm.apply_kernel"} and len(compiled) < len(eager)
+
+
 def test_learns_to_read_digits():
     datasets = pytest.importorskip("sklearn.datasets")
     data = datasets.load_digits()

@@ -1,13 +1,10 @@
 """rotary_embedding against its definition by complex numbers: layouts of attention, parts of a projection, in place, half types."""
 import numpy as np
 import pytest
+from arrays import draw
 
 import tritorch
 from tritorch.nn import functional as F
-
-
-def values(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def tables(T, pairs, base=10000.0):
@@ -25,19 +22,13 @@ def turned(x, cos, sin, interleaved):
     return out
 
 
-@pytest.fixture(params=["simulated", "hardware"])
-def tiles(request, monkeypatch):
-    """Both choices of block sizes: those for the simulator and those for a GPU."""
-    monkeypatch.setattr(tritorch.cuda.driver, "hardware_tiles", request.param == "hardware")
-
-
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("D, pairs", [(8, 4), (16, 5), (64, 32), (7, 1)])
 def test_turns_pairs_in_both_layouts_of_attention(D, pairs, interleaved, cuda, tiles):
     cos, sin = tables(6, pairs)
     for place in ("cpu", cuda):
         for shape, spread in (((2, 3, 6, D), (6, pairs)), ((2, 6, 3, D), (6, 1, pairs))):
-            x = values(*shape)
+            x = draw(*shape)
             c, s = cos.reshape(spread), sin.reshape(spread)
             got = F.rotary_embedding(*[tritorch.tensor(v).to(place) for v in (x, c, s)], interleaved)
             np.testing.assert_allclose(got.cpu().array, turned(x, c, s, interleaved), rtol=1e-5, atol=1e-6)
@@ -45,14 +36,14 @@ def test_turns_pairs_in_both_layouts_of_attention(D, pairs, interleaved, cuda, t
 
 def test_parts_of_a_projection_are_read_where_they_lie(cuda):
     B, T, H, D = 2, 5, 3, 8
-    qkv, (cos, sin) = values(B, T, 3 * H * D), tables(T, D // 2)
+    qkv, (cos, sin) = draw(B, T, 3 * H * D), tables(T, D // 2)
     for place in ("cpu", cuda):
         leaf = tritorch.tensor(qkv).to(place).requires_grad_()
         c, s = [tritorch.tensor(t).to(place) for t in (cos, sin)]
         q = leaf[..., :H * D].view(B, T, H, D).transpose(1, 2)
         out = F.rotary_embedding(q, c, s)
         np.testing.assert_allclose(out.detach().cpu().array, turned(q.detach().cpu().array, cos, sin, False), rtol=1e-5, atol=1e-6)
-        g = values(*out.shape, seed=3)
+        g = draw(*out.shape, seed=3)
         (found,) = tritorch.autograd.grad(out, [leaf], tritorch.tensor(g).to(place))
         want = np.zeros_like(qkv)
         want[..., :H * D] = turned(g, cos, -sin, False).transpose(0, 2, 1, 3).reshape(B, T, H * D)
@@ -61,7 +52,7 @@ def test_parts_of_a_projection_are_read_where_they_lie(cuda):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_in_place_and_back(interleaved, cuda, tiles):
-    x, (cos, sin) = values(3, 4, 70), tables(4, 33)
+    x, (cos, sin) = draw(3, 4, 70), tables(4, 33)
     for place in ("cpu", cuda):
         t, c, s = [tritorch.tensor(v).to(place) for v in (x, cos, sin)]
         F.rotary_embedding.into(t, t, c, s, interleaved)
@@ -71,7 +62,7 @@ def test_in_place_and_back(interleaved, cuda, tiles):
 
 
 def test_half_types_compute_in_float32(cuda):
-    x, (cos, sin) = tritorch.tensor(values(2, 6, 16)).to(tritorch.bfloat16), tables(6, 8)
+    x, (cos, sin) = tritorch.tensor(draw(2, 6, 16)).to(tritorch.bfloat16), tables(6, 8)
     want = turned(x.float().array, cos, sin, False)
     for place in ("cpu", cuda):
         got = F.rotary_embedding(x.to(place), *[tritorch.tensor(t).to(place) for t in (cos, sin)])
@@ -81,7 +72,7 @@ def test_half_types_compute_in_float32(cuda):
 
 def test_gradients_of_the_tables(cuda):
     for place in ("cpu", cuda):
-        x = tritorch.tensor(values(5, 2, 6)).to(place)
+        x = tritorch.tensor(draw(5, 2, 6)).to(place)
         cos, sin = [tritorch.tensor(t).to(place).requires_grad_() for t in tables(2, 3)]
         gc, gs = tritorch.autograd.grad(F.rotary_embedding(x, cos, sin).sum(), [cos, sin])
         a, b = x[..., :3].cpu().array, x[..., 3:].cpu().array

@@ -3,6 +3,7 @@ import itertools
 
 import numpy as np
 import pytest
+from arrays import draw
 
 import tritorch as T
 from tritorch.cuda import tuner
@@ -15,10 +16,6 @@ E4, E5 = "float8_e4m3fn", "float8_e5m2"
 KINDS = [(E4, E4), (E4, E5), (E5, E4), (E5, E5)]
 LAYOUTS = list(itertools.product([False, True], repeat=2))
 F = T.nn.functional
-
-
-def draw(*shape, seed=0):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
 def number(x):

@@ -1,40 +1,28 @@
 """Scans against PyTorch: dims, dtypes, ties, nan, zeros, and rows long enough to be cut into chunks."""
+from functools import partial
+
 import numpy as np
 import pytest
+from arrays import draw
+from oracle import same as oracle_same
+from oracle import torch
 
 import tritorch
 from tritorch.ops.scan import linear_recurrence
 
-torch = pytest.importorskip("torch")
-
+same = partial(oracle_same, rtol=1e-5, atol=1e-5, signs=False)
 NAMES = ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"]
-
-
-def values(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def same(ours, theirs, rtol=1e-5, atol=1e-5):
-    ours, theirs = (ours, theirs) if isinstance(ours, tuple) else ((ours,), (theirs,))
-    for o, t in zip(ours, theirs):
-        assert tuple(o.shape) == tuple(t.shape) and str(o.dtype)[9:] == str(t.dtype)[6:]
-        np.testing.assert_allclose(o.detach().cpu().float().array, t.detach().float().numpy(), rtol=rtol, atol=atol)
-
-@pytest.fixture(params=["simulated", "hardware"])
-def tiles(request, monkeypatch):
-    """Both choices of block sizes: those for the simulator and those for a GPU."""
-    monkeypatch.setattr(tritorch.cuda.driver, "hardware_tiles", request.param == "hardware")
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
 @pytest.mark.parametrize("name", NAMES)
 def test_dims_and_gradients(name, dim):
-    array = values(3, 4, 5)
+    array = draw(3, 4, 5)
     x, y = tritorch.tensor(array, requires_grad=True), torch.tensor(array, requires_grad=True)
     ours, theirs = getattr(tritorch, name)(x, dim), getattr(torch, name)(y, dim)
     same(ours, theirs)
     first, second = (ours[0], theirs[0]) if isinstance(ours, tuple) else (ours, theirs)
-    weight = values(3, 4, 5, seed=1)
+    weight = draw(3, 4, 5, seed=1)
     (gx,), (gy,) = tritorch.autograd.grad(first, [x], tritorch.tensor(weight)), torch.autograd.grad(second, [y], torch.tensor(weight))
     same(gx, gy, rtol=1e-4)
 
@@ -63,7 +51,7 @@ def test_nan_infinity_and_ties(name, cuda):
 
 @pytest.mark.parametrize("zeros", [[], [2], [1, 4]])
 def test_cumprod_gradient_where_factors_are_zero(zeros):
-    array = values(2, 6)
+    array = draw(2, 6)
     array[0, zeros] = 0
     x, y = tritorch.tensor(array, requires_grad=True), torch.tensor(array, requires_grad=True)
     x.cumprod(1).sum().backward()
@@ -74,7 +62,7 @@ def test_cumprod_gradient_where_factors_are_zero(zeros):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape, dim", [((20011,), 0), ((2, 9001), 1), ((9001, 2), 0), ((300, 41), 1)])
 def test_long_rows(name, shape, dim, cuda, tiles):
-    array = np.abs(values(*shape)) * 0 + 1 + 1e-3 * values(*shape)          # products of these neither vanish nor explode
+    array = np.abs(draw(*shape)) * 0 + 1 + 1e-3 * draw(*shape)          # products of these neither vanish nor explode
     want = getattr(torch, name)(torch.tensor(array).double(), dim)
     got = getattr(tritorch, name)(tritorch.tensor(array).to(cuda), dim)
     if isinstance(got, tuple):
@@ -85,7 +73,7 @@ def test_long_rows(name, shape, dim, cuda, tiles):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_linear_recurrence_is_a_loop(reverse, cuda):
-    a, b = values(3, 700, seed=1) * 0.9, values(3, 700, seed=2)
+    a, b = draw(3, 700, seed=1) * 0.9, draw(3, 700, seed=2)
     want, state = np.empty_like(b), np.zeros(3)
     for i in range(699, -1, -1) if reverse else range(700):
         state = a[:, i] * state + b[:, i]

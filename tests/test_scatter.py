@@ -102,3 +102,17 @@ def test_on_a_cuda_device(cuda):
         agree(f, x, REPEATED, s, grad=True, device=cuda, rtol=1e-5)
     for kind in (*WHOLES, "bool", "bfloat16"):
         agree(lambda lib, x, i: x.scatter_add(0, i, x[:3]), (draw(4, 5, dtype=kind), kind), REPEATED, device=cuda, what=kind)
+
+
+def test_index_reduce():
+    index = np.array([3, 0, 3])
+    for reduce in ("prod", "mean", "amax", "amin"):
+        for own in (True, False):
+            agree(lambda lib, x, i, s, r=reduce, o=own: x.index_reduce(0, i, s, r, include_self=o), X, index, S[:3], grad=own, what=reduce)
+            agree(lambda lib, x, i, s, r=reduce, o=own: x.clone().index_reduce_(1, i, s, r, include_self=o), X, index, S[:, :3],
+                  what=reduce)
+            agree(lambda lib, x, i, s, r=reduce, o=own: lib.index_reduce(x, -1, i, s, r, include_self=o),
+                  (np.arange(8).reshape(2, 4), "int64"), index, (np.arange(6).reshape(2, 3) + 3, "int64"), what=reduce)
+    agree(lambda lib, x, i, s: x.index_reduce(0, i, s, "sum"), X, index, S[:3])
+    agree(lambda lib, x, i, s: x.index_reduce(0, i, s, "prod"), X, index, S)
+    agree(lambda lib, x, i, s: x.index_reduce(2, i, s, "prod"), X, index, S[:3])

@@ -106,3 +106,13 @@ def test_on_a_cuda_device(cuda):
     agree(lambda lib, e, v: (lib.searchsorted(e, v), lib.bucketize(v, e, right=True)), np.array([1.0, 2.0, 4.0]),
           np.array([[0.0, 2.0], [4.0, 5.0]]), device=cuda)
     agree(lambda lib, x: lib.histc(x, 5, -1, 1), draw(40), device=cuda)
+
+
+def test_histogram():
+    x, w = np.random.default_rng().standard_normal(50), np.random.default_rng().random(50)
+    agree(lambda lib, x: (*lib.histogram(x, 7), *x.histogram(bins=3, range=(-1.0, 0.5)), *lib.histogram(x, 4, density=True)), x, rtol=1e-9)
+    agree(lambda lib, x, w: (*lib.histogram(x, 5, weight=w), *lib.histogram(x, lib.tensor([-1.0, 0.0, 0.25, 2.0]).to(x), weight=w)), x, w,
+          rtol=1e-9)
+    agree(lambda lib, x: (*lib.histogram(x, 5), *lib.histogram(x, 3, range=(0.0, 3.0))), np.arange(4.0), rtol=1e-9)
+    agree(lambda lib, x: lib.histogram(x, 0), x)
+    agree(lambda lib, x: lib.histogram(x.long(), 3), x)

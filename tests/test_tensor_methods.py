@@ -141,7 +141,7 @@ def test_python_functions():
     agree(lambda lib, x: (lib.linalg.norm(x), lib.linalg.norm(x, 1), lib.linalg.norm(x, float("inf")), lib.linalg.norm(x[0], 3),
                           lib.linalg.norm(x, dim=0), lib.linalg.vector_norm(x, 3, 1),
                           lib.linalg.matrix_norm(x), lib.linalg.matrix_norm(x, -1), lib.linalg.matrix_norm(x, float("inf"), keepdim=True),
-                          lib.linalg.multi_dot([x, x, x]),
+                          lib.linalg.multi_dot([x, x, x]), lib.linalg.multi_dot([x[0], x, x, x[1]]), lib.linalg.multi_dot([x, x[0]]),
                           lib.linalg.vecdot(x, x), lib.linalg.diagonal(x), lib.linalg.norm(x, dim=(0, 1))), X, grad=True)
     agree(lambda lib, x: lib.linalg.matrix_norm(x[0]), X)
 

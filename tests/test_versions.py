@@ -1,12 +1,8 @@
 """Versions: saved values that were written since are an error, which names both lines."""
 import pytest
-from both import both
+from both import both, leaf
 
 import tritorch
-
-
-def leaf(torch, *values):
-    return torch.tensor(list(values) if len(values) != 1 else values[0], dtype=torch.float64, requires_grad=True)
 
 
 @both
@@ -26,65 +22,65 @@ def test_versions(torch):
     return seen + [x._version, v._version, x]
 
 
+def input_of_a_product(torch, x):
+    y = x * 1
+    z = y * y
+    y.add_(1)
+    return z
+
+
+def output_of_exp(torch, x):
+    z = x.exp()
+    z.mul_(2)
+    return z
+
+
+def through_a_view(torch, x):
+    y = x * 1
+    z = y.sin()
+    y[0] = 5.0
+    return z
+
+
+def through_detach(torch, x):
+    z = x.exp()
+    z.detach().zero_()
+    return z
+
+
+def without_grad_mode(torch, x):
+    y = x * 1
+    z = y * y
+    with torch.no_grad():
+        y.add_(1)
+    return z
+
+
+def saved_view(torch, x):
+    y = x * 1
+    z = y[:1] * x[:1]
+    y.add_(1)
+    return z
+
+
+def a_weight_after_its_step(torch, x):
+    z = (x * x).sin()
+    with torch.no_grad():
+        x.sub_(0.1)
+    return z
+
+
+@pytest.mark.parametrize("program", [input_of_a_product, output_of_exp, through_a_view, through_detach, without_grad_mode, saved_view,
+                                     a_weight_after_its_step])
 @both
-def test_overwritten_values_are_an_error(torch):
+def test_overwritten_values_are_an_error(torch, program):
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        program(torch, leaf(torch, 1.0, 2.0)).sum().backward()
+
+
+@both
+def test_values_that_nobody_needs_may_be_overwritten(torch):
     x = leaf(torch, 1.0, 2.0)
-    programs = []
-
-    def program(f):
-        programs.append(f)
-
-    @program
-    def input_of_a_product():
-        y = x * 1
-        z = y * y
-        y.add_(1)
-        return z
-
-    @program
-    def output_of_exp():
-        z = x.exp()
-        z.mul_(2)
-        return z
-
-    @program
-    def through_a_view():
-        y = x * 1
-        z = y.sin()
-        y[0] = 5.0
-        return z
-
-    @program
-    def through_detach():
-        z = x.exp()
-        z.detach().zero_()
-        return z
-
-    @program
-    def without_grad_mode():
-        y = x * 1
-        z = y * y
-        with torch.no_grad():
-            y.add_(1)
-        return z
-
-    @program
-    def saved_view():
-        y = x * 1
-        z = y[:1] * x[:1]
-        y.add_(1)
-        return z
-
-    @program
-    def a_weight_after_its_step():
-        z = (x * x).sin()
-        with torch.no_grad():
-            x.sub_(0.1)
-        return z
-
-    for f in programs:
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            f().sum().backward()
     y = x * 1                                                            # the values of a sum are not needed
     z = y + y
     y.add_(1)

@@ -1,10 +1,10 @@
 """Attention of 16-bit types on Hopper with the schedule written out, after FlashAttention-3 (Shah et al. 2024).
 
 One warp loads: the rows of q, then keys and values into rings of STAGES slots, tile after tile, without waiting for the tiles to be
-finished. Two warp groups own ROWS rows each. A group has the products of the next keys under way while it takes the softmax of
-these, and the groups take turns (PINGPONG), so that one exponentiates while the matrix units work for the other. Keys are met from right to
-left: blocks that cross an edge come first. The results are those of triton_kernels/attention.py; there is no interpreter for Gluon, so that
-file is also the reference.
+finished; the rows of the next tile come as soon as the last products with these are there. Two warp groups own ROWS rows each. A group has
+the products of the next keys under way while it takes the softmax of these, and the groups take turns (PINGPONG), so that one exponentiates
+while the matrix units work for the other. Keys are met from right to left: blocks that cross an edge come first. The results are those of
+triton_kernels/attention.py; there is no interpreter for Gluon, so that file is also the reference.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -55,7 +55,7 @@ def fill(desc, batch, head, row, ring, empty, ready, slot, phase):
 def produce(q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr,
             BLOCK_N: gl.constexpr, STAGES: gl.constexpr):
     """The loading warp."""
-    q_bufs, k_bufs, v_bufs = bufs
+    q_bufs, k_bufs, v_bufs, out_bufs = bufs
     q_empty, q_ready, k_empty, k_ready, v_empty, v_ready = bars
     H = sizes[0]
     pairs, items = pairs_of(sizes, ROWS)
@@ -83,8 +83,14 @@ def after(slot, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def sums_of_threads(p):
+    """(rows, 4): what each of the four threads that hold a row adds up alone."""
+    return gl.sum(gl.sum(p.reshape((p.shape[0], p.shape[1] // 8, 4, 2)), 3), 1)
+
+
+@gluon.jit
 def softmax(s, top, total, rows, n, S, right, scale, EDGE: gl.constexpr, RIGHT: gl.constexpr):
-    """(weights, new maximum, new total, how much shrinks what was there). Scores s are not scaled yet."""
+    """(weights, new maximum, new totals of each thread, how much shrinks what was there). Scores s are not scaled yet."""
     if EDGE:
         keys = n + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
         if RIGHT:
@@ -97,25 +103,25 @@ def softmax(s, top, total, rows, n, S, right, scale, EDGE: gl.constexpr, RIGHT: 
         pivot = gl.where(higher == float("-inf"), 0.0, higher)           # a row that sees no key yet
     p = gl.exp2(s * scale - pivot[:, None])
     shrink = gl.exp2(top - pivot)
-    return p, higher, total * shrink + gl.sum(p, 1), shrink
+    mine = gl.convert_layout(shrink, gl.SliceLayout(1, total.type.layout), assert_trivial=True)
+    return p, higher, total * mine[:, None] + sums_of_threads(p), shrink
 
 
 @gluon.jit
 def step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, n, S, right, scale, EDGE: gl.constexpr, RIGHT: gl.constexpr,
          SCORES: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr, TURN: gl.constexpr):
     """Begin the products with the keys at n and with the values before them, take the softmax of the first while the second runs."""
-    _, k_bufs, v_bufs = bufs
+    _, k_bufs, v_bufs, _ = bufs
     _, _, k_empty, k_ready, v_empty, v_ready = bars
-    slot, phase, before, phase_before = slots
+    slot, phase, before = slots
     OUT: gl.constexpr = acc.type.layout
     OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
+    weights = gl.convert_layout(p.to(q.dtype), OPERAND)                  # carried as they are: rounded, each would be unpacked and packed
     mbarrier.wait(k_ready.index(slot), phase)
-    mbarrier.wait(v_ready.index(before), phase_before)
     if PINGPONG:
         mbarrier.wait(turns.index(TURN), (count & 1) ^ (1 - TURN))
     ROWS: gl.constexpr = q.shape[0]
     BLOCK_N: gl.constexpr = k_bufs.shape[1]
-    weights = gl.convert_layout(p.to(q.dtype), OPERAND)                  # carried as they are: rounded, each would be unpacked and packed
     zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, SCORES)
     s = warpgroup_mma(q, k_bufs.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
     acc = warpgroup_mma(weights, v_bufs.index(before), acc, is_async=True)
@@ -124,19 +130,20 @@ def step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, n, S, rig
     s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
     mbarrier.arrive(k_empty.index(slot), count=1)
     p, top, total, shrink = softmax(s, top, total, rows, n, S, right, scale, EDGE, RIGHT)
+    mbarrier.wait(v_ready.index(slot), phase)                            # for the next step; ptxas would exponentiate after acc's wait
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
     mbarrier.arrive(v_empty.index(before), count=1)
     acc = acc * gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None]
     following, phase_following = after(slot, phase, STAGES)
-    return acc, p, top, total, (following, phase_following, slot, phase), count + 1
+    return acc, p, top, total, (following, phase_following, slot), count + 1
 
 
 @gluon.jit
 def attend(q, bufs, bars, turns, slot, phase, count, rows, steps, edges, sizes, scale, RIGHT: gl.constexpr, SCORES: gl.constexpr,
            OUT: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr, TURN: gl.constexpr):
     """(result, maxima, totals of the rows of one tile; where the ring and the turns stand then)."""
-    _, k_bufs, v_bufs = bufs
-    _, _, k_empty, k_ready, v_empty, v_ready = bars
+    _, k_bufs, v_bufs, _ = bufs
+    q_empty, _, k_empty, k_ready, v_empty, v_ready = bars
     S, right = sizes[3], sizes[4]
     ROWS: gl.constexpr = q.shape[0]
     BLOCK_N: gl.constexpr = k_bufs.shape[1]
@@ -147,19 +154,20 @@ def attend(q, bufs, bars, turns, slot, phase, count, rows, steps, edges, sizes, 
     s = warpgroup_mma_wait(num_outstanding=0, deps=(s, ))
     mbarrier.arrive(k_empty.index(slot), count=1)
     top = gl.full((ROWS, ), float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
-    total = gl.zeros((ROWS, ), gl.float32, gl.SliceLayout(1, SCORES))
+    total = sums_of_threads(zeros)
     p, top, total, _ = softmax(s, top, total, rows, (steps - 1) * BLOCK_N, S, right, scale, True, RIGHT)
+    mbarrier.wait(v_ready.index(slot), phase)
     acc = gl.zeros((ROWS, BLOCK_D), gl.float32, OUT)
     following, phase_following = after(slot, phase, STAGES)
-    slots = (following, phase_following, slot, phase)
+    slots = (following, phase_following, slot)
     for i in range(1, edges):
         acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (steps - 1 - i) * BLOCK_N, S,
                                                 right, scale, True, RIGHT, SCORES, STAGES, PINGPONG, TURN)
     for i in range(gl.maximum(edges, 1), steps):
         acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (steps - 1 - i) * BLOCK_N, S,
                                                 right, scale, False, RIGHT, SCORES, STAGES, PINGPONG, TURN)
-    slot, phase, before, phase_before = slots
-    mbarrier.wait(v_ready.index(before), phase_before)
+    mbarrier.arrive(q_empty.index(TURN), count=1)                        # the next rows come while these are finished
+    slot, phase, before = slots
     OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
     acc = warpgroup_mma(gl.convert_layout(p.to(q.dtype), OPERAND), v_bufs.index(before), acc, is_async=True)
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
@@ -176,8 +184,8 @@ def consume(out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, RIGH
     OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
     T: gl.constexpr = out_desc.dtype
     H, _, L, _, _ = sizes
-    q_empty, q_ready = bars[0], bars[1]
-    q = bufs[0].index(TURN)
+    q_ready = bars[1]
+    q, out = bufs[0].index(TURN), bufs[3].index(TURN)
     pairs, items = pairs_of(sizes, ROWS)
     slot, phase, turn, count = 0, 0, 0, 0
     for item in range(gl.program_id(0), items, PROGRAMS):
@@ -189,16 +197,17 @@ def consume(out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, RIGH
             mbarrier.wait(q_ready.index(TURN), turn)
             acc, top, total, slot, phase, count = attend(q, bufs, bars, turns, slot, phase, count, rows, steps, edges, sizes, scale, RIGHT,
                                                          SCORES, OUT, STAGES, PINGPONG, TURN)
+            total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, SCORES))
             acc = acc / gl.convert_layout(total, gl.SliceLayout(1, OUT))[:, None]
-            q.store(acc.to(T))                                           # the rows of q are no longer needed
+            tma.store_wait(pendings=0)                                   # of the tile before
+            out.store(acc.to(T))
             fence_async_shared()
             tma.async_copy_shared_to_global(out_desc, [batch, head, m + TURN * ROWS, 0],
-                                            q._reinterpret(T, out_desc.block_type.shape, out_desc.layout))
+                                            out._reinterpret(T, out_desc.block_type.shape, out_desc.layout))
             lse_ptrs = lse_ptr + batch.to(gl.int64) * stride_lse[0] + head.to(gl.int64) * stride_lse[1] + rows * stride_lse[2]
             gl.store(lse_ptrs, (top + gl.log2(total)) * LN2, mask=rows < L)
-            tma.store_wait(pendings=0)
-            mbarrier.arrive(q_empty.index(TURN), count=1)
             turn ^= 1
+    tma.store_wait(pendings=0)
 
 
 @gluon.jit
@@ -211,6 +220,7 @@ def attention_gluon_kernel(out_desc, lse_ptr, q_desc, k_desc, v_desc, stride_lse
     q_bufs = gl.allocate_shared_memory(T, [2, ROWS, BLOCK_D], layout)
     k_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
     v_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
+    out_bufs = gl.allocate_shared_memory(T, [2, ROWS, BLOCK_D], layout)
     q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     q_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -228,7 +238,7 @@ def attention_gluon_kernel(out_desc, lse_ptr, q_desc, k_desc, v_desc, stride_lse
         mbarrier.init(v_empty.index(i), count=2)
         mbarrier.init(v_ready.index(i), count=1)
     fence_async_shared()
-    bufs, bars = (q_bufs, k_bufs, v_bufs), (q_empty, q_ready, k_empty, k_ready, v_empty, v_ready)
+    bufs, bars = (q_bufs, k_bufs, v_bufs, out_bufs), (q_empty, q_ready, k_empty, k_ready, v_empty, v_ready)
     sizes = (H, BATCH * H, L, S, right)
     gl.warp_specialize([
         (consume, (out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, RIGHT, PROGRAMS, ROWS, BLOCK_N, BLOCK_D, STAGES,

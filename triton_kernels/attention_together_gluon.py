@@ -4,7 +4,8 @@ Programs stay and take blocks of keys by ticket. Two warp groups own half of the
 to be the slopes of the scores they leave in shared memory, and each finds a half of what the block gives to the gradient of the rows: half
 of the rows (BY_ROWS) or half of the columns. While it is added to the sum in memory, the last of the five products is under way. One
 warp loads, one waits for this program's turn at each block of rows, one ends the turn when both groups have added; it is the
-one that pays for the fence, and the one before it for the way to the counter and back.
+one that pays for the fence, and the one before it for the way to the counter and back. The groups have no registers to spare: where a
+block of rows lies they read from shared memory, where the warps beside leave it.
 
 The sum in memory is no matrix: the numbers lie as the threads hold them, so that each adds four at a time.
 Results and conventions are those of triton_kernels/attention_backward.py, which is also the reference.
@@ -54,10 +55,22 @@ def turn_of(tile, t, sizes, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N:
 
 
 @gluon.jit
+def leave(numbers, place, x):
+    """Write a number for other warps. Called by one warp, which tells them by a barrier."""
+    numbers.index(place).store(gl.full((1, ), x, gl.int32, WARP))
+
+
+@gluon.jit
+def left(numbers, place):
+    """The number that another warp has left."""
+    return gl.max(numbers.index(place).load(GROUP_OF_WARPS if gl.num_warps() == 4 else WARP), 0)
+
+
+@gluon.jit
 def taken(tickets, bars, place, phase):
     """The ticket in a slot, when it is there."""
     mbarrier.wait(bars[1].index(place), phase)
-    return gl.max(tickets.index(place).load(GROUP_OF_WARPS if gl.num_warps() == 4 else WARP), 0)
+    return left(tickets, place)
 
 
 # ------------------------------------------------------------------ the warps beside
@@ -66,7 +79,7 @@ def load_tiles(descs, turns_ptr, row_args, bufs, bars, sizes, items, RIGHT: gl.c
                KEPT: gl.constexpr, STAGES: gl.constexpr):
     """The loading warp: it takes a ticket, fills the slot of keys and values, then the slots of rows for every head that shares them."""
     lse_ptr, delta_ptr, stride_lse, stride_delta = row_args
-    q_bufs, g_bufs, shifts, tickets = bufs[2], bufs[3], bufs[5], bufs[6]
+    q_bufs, g_bufs, shifts, tickets, edges = bufs[2], bufs[3], bufs[5], bufs[6], bufs[8]
     kept_empty, kept_ready, q_empty, q_ready, g_empty, g_ready = bars
     place, turn, slot, phase = 0, 1, 0, 1                                # all slots are empty at first
     ticket = gl.atomic_add(turns_ptr, 1, sem="relaxed")
@@ -74,7 +87,7 @@ def load_tiles(descs, turns_ptr, row_args, bufs, bars, sizes, items, RIGHT: gl.c
         tile = tile_of(ticket, sizes, RIGHT, BLOCK_M, BLOCK_N)
         batch, key_head, n, steps = tile[0], tile[1], tile[2], tile[4]
         mbarrier.wait(kept_empty.index(place), turn)
-        tickets.index(place).store(gl.full((1, ), ticket, gl.int32, WARP))
+        leave(tickets, place, ticket)
         mbarrier.expect(kept_ready.index(place), 4 * descs[0].block_type.nbytes)
         for x in gl.static_range(2):
             for c in gl.static_range(2):
@@ -89,20 +102,21 @@ def load_tiles(descs, turns_ptr, row_args, bufs, bars, sizes, items, RIGHT: gl.c
             fill(descs[2], batch, head, m, q_bufs, q_empty, q_ready, slot, phase)
             shifts.index(2 * slot).store(lse * LOG2E)
             shifts.index(2 * slot + 1).store(delta)
+            leave(edges, slot, gl.where(t % steps < tile[5], m, -1))
             mbarrier.arrive(q_ready.index(slot), count=1)
             fill(descs[3], batch, head, m, g_bufs, g_empty, g_ready, slot, phase)
             slot, phase = after(slot, phase, STAGES)
         place, turn = after(place, turn, KEPT)
         ticket = gl.atomic_add(turns_ptr, 1, sem="relaxed")
     mbarrier.wait(kept_empty.index(place), turn)
-    tickets.index(place).store(gl.full((1, ), ticket, gl.int32, WARP))
+    leave(tickets, place, ticket)
     mbarrier.arrive(kept_ready.index(place), count=2)
 
 
 @gluon.jit
-def await_turns(turns_ptr, tickets, bars, ways, sizes, items, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+def await_turns(turns_ptr, tickets, notes, bars, ways, sizes, items, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
                 KEPT: gl.constexpr):
-    """The warp that says when the groups may add: at most two steps before the other warp has ended a turn."""
+    """The warp that says when the groups may add, and where: at most two steps before the other warp has ended a turn."""
     may, over = ways[0], ways[2]
     place, turn, count = 0, 0, 0
     ticket = taken(tickets, bars, place, turn)
@@ -115,6 +129,10 @@ def await_turns(turns_ptr, tickets, bars, ways, sizes, items, RIGHT: gl.constexp
             if before > 0:
                 while gl.atomic_add(turns_ptr + 1 + block, 0, sem="acquire") < before:
                     pass
+            leave(notes, 4 * (count & 1), head)
+            leave(notes, 4 * (count & 1) + 1, m)
+            leave(notes, 4 * (count & 1) + 2, block)
+            leave(notes, 4 * (count & 1) + 3, before)
             mbarrier.arrive(may.index(count & 1), count=1)
             count += 1
         place, turn = after(place, turn, KEPT)
@@ -159,26 +177,25 @@ def half_of(buf, TURN: gl.constexpr):
 
 
 @gluon.jit
-def give_to_rows(gq, tile, t, out_args, may, added, count, sizes, scale, RIGHT: gl.constexpr, BY_ROWS: gl.constexpr,
-                 BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, TURN: gl.constexpr):
+def give_to_rows(gq, tile, notes, out_args, may, added, count, L, scale, BY_ROWS: gl.constexpr, TURN: gl.constexpr):
     """Add this group's half of what the keys give to the gradient of a block of rows. The first stores instead, the last rounds."""
     gq_ptr, sum_ptr, stride_gq = out_args
-    L = sizes[2]
     ROWS: gl.constexpr = gq.shape[0]
     COLUMNS: gl.constexpr = gq.shape[1]
-    head, m, block, before = turn_of(tile, t, sizes, RIGHT, BLOCK_M, BLOCK_N)
-    sum_ptrs = sum_ptr + (block * 2 + TURN).to(gl.int64) * (ROWS * COLUMNS) + gl.arange(0, ROWS * COLUMNS, FOURS)
     mbarrier.wait(may.index(count & 1), count >> 1 & 1)
+    noted = 4 * (count & 1)
+    block, before = left(notes, noted + 2), left(notes, noted + 3)
+    sum_ptrs = sum_ptr + (block * 2 + TURN).to(gl.int64) * (ROWS * COLUMNS) + gl.arange(0, ROWS * COLUMNS, FOURS)
     if tile[2] == 0:
         if before > 0:
             so_far = gl.load(sum_ptrs, cache_modifier=".cg").reshape((COLUMNS // 8, ROWS // 16, 8, 4, 2, 2))
             gq += gl.convert_layout(so_far.permute((1, 4, 2, 0, 3, 5)).reshape((ROWS, COLUMNS)), gq.type.layout, assert_trivial=True)
-        rows, columns = m, TURN * COLUMNS
+        rows, columns = left(notes, noted + 1), TURN * COLUMNS
         if BY_ROWS:
-            rows, columns = m + TURN * ROWS, 0
+            rows, columns = rows + TURN * ROWS, 0
         rows += gl.arange(0, ROWS, gl.SliceLayout(1, gq.type.layout))
         columns += gl.arange(0, COLUMNS, gl.SliceLayout(0, gq.type.layout))
-        gq_ptrs = row_ptrs(gq_ptr, stride_gq, tile[0], head, rows[:, None]) + columns[None, :]
+        gq_ptrs = row_ptrs(gq_ptr, stride_gq, tile[0], left(notes, noted), rows[:, None]) + columns[None, :]
         gl.store(gq_ptrs, (gq * (scale * LN2)).to(gq_ptr.dtype.element_ty), mask=(rows < L)[:, None])
     else:
         part = gq.reshape((ROWS // 16, 2, 8, COLUMNS // 8, 4, 2)).permute((3, 0, 2, 4, 1, 5)).reshape((ROWS * COLUMNS, ))
@@ -191,7 +208,7 @@ def give_to_rows(gq, tile, t, out_args, may, added, count, sizes, scale, RIGHT: 
 
 
 @gluon.jit
-def step(gk, gv, tile, t, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, RIGHT: gl.constexpr,
+def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, RIGHT: gl.constexpr,
          BY_ROWS: gl.constexpr, SCORES: gl.constexpr, PART: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
          STAGES: gl.constexpr, TURN: gl.constexpr):
     """One block of rows: add to the gradients of keys, values and rows. (Longer than a screen, because its order is what it is about. That
@@ -213,8 +230,9 @@ def step(gk, gv, tile, t, place, bufs, bars, slopes_bars, ways, out_args, slots,
     s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
     lse = shifts.index(2 * slot).load(gl.SliceLayout(0, SCORES))
     p = gl.exp2(s * scale - lse[None, :])
-    if t % tile[4] < tile[5]:                                            # an edge
-        rows = tile[3] + t % tile[4] * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+    edge = left(bufs[8], slot)
+    if edge >= 0:                                                        # the first row of a block that some keys may not meet
+        rows = edge + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
         seen = (keys < sizes[3])[:, None]
         if RIGHT:
             seen = seen & (rows[None, :] >= (keys - sizes[4])[:, None])
@@ -240,7 +258,7 @@ def step(gk, gv, tile, t, place, bufs, bars, slopes_bars, ways, out_args, slots,
     gv, gq = warpgroup_mma_wait(num_outstanding=1, deps=(gv, gq))
     mbarrier.arrive(g_empty.index(slot), count=1)
     mbarrier.arrive(slopes_bars[0].index(0), count=1)
-    give_to_rows(gq, tile, t, out_args, ways[0], ways[1], count, sizes, scale, RIGHT, BY_ROWS, BLOCK_M, BLOCK_N, TURN)
+    give_to_rows(gq, tile, bufs[7], out_args, ways[0], ways[1], count, sizes[2], scale, BY_ROWS, TURN)
     gk = warpgroup_mma_wait(num_outstanding=0, deps=(gk, ))
     mbarrier.arrive(q_empty.index(slot), count=1)
     slot, phase = after(slot, phase, STAGES)
@@ -266,8 +284,8 @@ def own_keys(gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, i
         keys = n + TURN * KEYS + gl.arange(0, KEYS, gl.SliceLayout(1, SCORES))
         gk = gl.zeros((KEYS, BLOCK_D), gl.float32, OUT)
         gv = gl.zeros((KEYS, BLOCK_D), gl.float32, OUT)
-        for t in range(sizes[1] * steps):
-            gk, gv, slots = step(gk, gv, tile, t, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, RIGHT, BY_ROWS,
+        for _ in range(sizes[1] * steps):
+            gk, gv, slots = step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, RIGHT, BY_ROWS,
                                  SCORES, PART, BLOCK_M, BLOCK_N, STAGES, TURN)
         mbarrier.wait(slopes_bars[0].index(0), (slots[2] & 1) ^ 1)       # the other group multiplies by these keys too
         send(gv_desc, batch, head, n + TURN * KEYS, v, gv)
@@ -296,10 +314,12 @@ def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr
     slopes_bufs = gl.allocate_shared_memory(T, [2, BLOCK_N // 2, BLOCK_M], slopes_layout)
     shifts = gl.allocate_shared_memory(gl.float32, [2 * STAGES, BLOCK_M], line)
     tickets = gl.allocate_shared_memory(gl.int32, [KEPT, 1], line)
+    notes = gl.allocate_shared_memory(gl.int32, [8, 1], line)            # two steps: head, first row, block of rows, blocks before
+    edges = gl.allocate_shared_memory(gl.int32, [STAGES, 1], line)       # the first row, where single scores are to be looked at, or -1
     bars = (barriers(KEPT, 4), barriers(KEPT, 2), barriers(STAGES, 2), barriers(STAGES, 2), barriers(STAGES, 2), barriers(STAGES, 1))
     slopes_bars, ways = (barriers(1, 2), barriers(1, 2)), (barriers(2, 1), barriers(2, 2), barriers(2, 1))
     fence_async_shared()
-    bufs = (k_bufs, v_bufs, q_bufs, g_bufs, slopes_bufs, shifts, tickets)
+    bufs = (k_bufs, v_bufs, q_bufs, g_bufs, slopes_bufs, shifts, tickets, notes, edges)
     sizes, items = (H // GROUP, GROUP, L, S, right), BATCH * (H // GROUP) * gl.cdiv(S, BLOCK_N)
     out_args = (gq_ptr, sum_ptr, stride_gq)
     gl.warp_specialize([
@@ -309,6 +329,6 @@ def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr
                     BLOCK_D, KEPT, STAGES, 1)),
         (load_tiles, ((k_desc, v_desc, q_desc, g_desc), turns_ptr, (lse_ptr, delta_ptr, stride_lse, stride_delta), bufs, bars, sizes, items,
                       RIGHT, BLOCK_M, BLOCK_N, KEPT, STAGES)),
-        (await_turns, (turns_ptr, tickets, bars, ways, sizes, items, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
+        (await_turns, (turns_ptr, tickets, notes, bars, ways, sizes, items, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
         (end_turns, (turns_ptr, tickets, bars, ways, sizes, items, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
     ], [4, 1, 1, 1], [240, 24, 24, 24])

@@ -3,6 +3,7 @@
     x̂ = (x - mean) · rstd          y = x̂ · w + b          rstd = 1 / √(var + eps)
     gx = w · rstd · (g - gb / n - x̂ · gw / n)        gw = Σ g·x̂        gb = Σ g
 
+With RELU y is the rectified one, of the sum with a residual if there is one, and g counts where it is above 0.
 Program (i, p) has a block of channels and piece p of their columns, `chunk` each; whatever the layout, nothing is moved to read it.
 What is summed over pieces goes through memory, as lines of (pieces, channels), and is put together in a fixed order.
 """
@@ -10,6 +11,7 @@ What is summed over pieces goes through memory, as lines of (pieces, channels), 
 import triton
 import triton.language as tl
 
+from triton_kernels.activation import relu, relu_backward
 from triton_kernels.reduce import offsets
 
 
@@ -33,6 +35,24 @@ def at(m, n, shape_m, stride_m, shape_n, stride_n, K: tl.constexpr):
 def vector(ptr, m, M, ACC: tl.constexpr):
     """One value a channel, as a column."""
     return tl.load(ptr + m, mask=m < M, other=0).to(ACC)[:, None]
+
+
+@triton.jit
+def channels(mean_ptr, var_ptr, w_ptr, b_ptr, m, M, eps, ACC: tl.constexpr):
+    """(mean, rstd, w · rstd, b) of the channels, as columns."""
+    mean, rstd = vector(mean_ptr, m, M, ACC), 1 / tl.sqrt(vector(var_ptr, m, M, ACC) + eps)
+    scale, shift = rstd, tl.zeros_like(rstd)
+    if w_ptr is not None:
+        scale = rstd * vector(w_ptr, m, M, ACC)
+    if b_ptr is not None:
+        shift = vector(b_ptr, m, M, ACC)
+    return mean, rstd, scale, shift
+
+
+@triton.jit
+def normalized(x, mean, scale, shift, T: tl.constexpr):
+    """y as it is stored in dtype T: the sign that it has there is the same in forward and backward passes, for both round as fma does."""
+    return tl.fma(x - mean, scale, shift).to(T).to(x.dtype)
 
 
 @triton.jit
@@ -85,34 +105,33 @@ def merge_moments_kernel(
 
 @triton.jit
 def apply_kernel(
-    out_ptr, x_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk, eps,
-    ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    out_ptr, x_ptr, residual_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk, eps,
+    RELU: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """y = (x - mean) / sqrt(var + eps) · w + b, every channel with its own; mean, var, w and b are contiguous."""
+    """y = (x - mean) / sqrt(var + eps) · w + b, every channel with its own; mean, var, w and b are contiguous. A residual is added to what
+    would have been stored."""
     m, lane, start, stop = piece(N, chunk, WIDE, BLOCK_M, BLOCK_N)
-    mean, scale = vector(mean_ptr, m, M, ACC), 1 / tl.sqrt(vector(var_ptr, m, M, ACC) + eps)
-    if w_ptr is not None:
-        scale *= vector(w_ptr, m, M, ACC)
-    if b_ptr is not None:
-        b = vector(b_ptr, m, M, ACC)
+    mean, rstd, scale, shift = channels(mean_ptr, var_ptr, w_ptr, b_ptr, m, M, eps, ACC)
     for j in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
         n = j + lane
         valid = (m < M)[:, None] & (n < stop)[None, :]
         x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 1), mask=valid, other=0).to(ACC)
-        y = (x - mean) * scale
-        if b_ptr is not None:
-            y += b
+        y = normalized(x, mean, scale, shift, out_ptr.dtype.element_ty)
+        if residual_ptr is not None:
+            y += tl.load(residual_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 2), mask=valid, other=0).to(ACC)
+        if RELU:
+            y = relu(y)
         tl.store(out_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), y, mask=valid)
 
 
 @triton.jit
 def sums_kernel(
-    gw_ptr, gb_ptr, g_ptr, x_ptr, mean_ptr, var_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk, eps,
-    ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    gw_ptr, gb_ptr, gr_ptr, g_ptr, x_ptr, y_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk, eps,
+    RELU: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """Σ g·x̂ and Σ g of every piece, (pieces, M) each."""
+    """Σ g·x̂ and Σ g of every piece, (pieces, M) each. With a y, g counts where that is above 0 and is stored as gr."""
     m, lane, start, stop = piece(N, chunk, WIDE, BLOCK_M, BLOCK_N)
-    mean, rstd = vector(mean_ptr, m, M, ACC), 1 / tl.sqrt(vector(var_ptr, m, M, ACC) + eps)
+    mean, rstd, scale, shift = channels(mean_ptr, var_ptr, w_ptr, b_ptr, m, M, eps, ACC)
     gw = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     gb = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
@@ -120,6 +139,12 @@ def sums_kernel(
         valid = (m < M)[:, None] & (n < stop)[None, :]
         g = tl.load(g_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), mask=valid, other=0).to(ACC)
         x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 1), mask=valid, other=0).to(ACC)
+        if RELU:
+            g = relu_backward(g, normalized(x, mean, scale, shift, x_ptr.dtype.element_ty))
+        if y_ptr is not None:
+            y = tl.load(y_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 2), mask=valid, other=0).to(ACC)
+            g = relu_backward(g, y)
+            tl.store(gr_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 3), g, mask=valid)
         gw += g * (x - mean)
         gb += g
     place = tl.program_id(1).to(tl.int64) * M + m
@@ -129,24 +154,25 @@ def sums_kernel(
 
 @triton.jit
 def slope_kernel(
-    gx_ptr, g_ptr, x_ptr, mean_ptr, var_ptr, w_ptr, gw_ptr, gb_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk, eps,
-    TRAINING: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    gx_ptr, g_ptr, x_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, gw_ptr, gb_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk, eps,
+    TRAINING: tl.constexpr, RELU: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    """gx from g, x, the statistics and the sums gw and gb of every channel; the last five are contiguous."""
+    """gx from g, x, the statistics and the sums gw and gb of every channel; the last six are contiguous."""
     m, lane, start, stop = piece(N, chunk, WIDE, BLOCK_M, BLOCK_N)
-    rstd = 1 / tl.sqrt(vector(var_ptr, m, M, ACC) + eps)
-    scale = rstd
-    if w_ptr is not None:
-        scale = rstd * vector(w_ptr, m, M, ACC)
+    mean, rstd, scale, shift = channels(mean_ptr, var_ptr, w_ptr, b_ptr, m, M, eps, ACC)
     if TRAINING:
-        mean, shift, slope = vector(mean_ptr, m, M, ACC), vector(gb_ptr, m, M, ACC) / N, vector(gw_ptr, m, M, ACC) / N * rstd
+        level, slope = vector(gb_ptr, m, M, ACC) / N, vector(gw_ptr, m, M, ACC) / N * rstd
     for j in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
         n = j + lane
         valid = (m < M)[:, None] & (n < stop)[None, :]
         g = tl.load(g_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 1), mask=valid, other=0).to(ACC)
-        if TRAINING:
+        if TRAINING or RELU:
             x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 2), mask=valid, other=0).to(ACC)
-            g = g - shift - (x - mean) * slope
+        if RELU:
+            g = relu_backward(g, normalized(x, mean, scale, shift, x_ptr.dtype.element_ty))
+        if TRAINING:
+            g = g - level - (x - mean) * slope
         tl.store(gx_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), g * scale, mask=valid)
 
 

@@ -9,18 +9,51 @@ import triton.language as tl
 
 
 @triton.jit
-def joined(parts, N: tl.constexpr):
-    """Parts of N as one (parts, N) block. The shapes on the way keep threads along the last dim, so nothing moves between them."""
-    R: tl.constexpr = len(parts)
-    if R == 1:
-        return tl.reshape(parts[0], [1, N])
+def cube(parts):
+    """Parts of N joined along the bits of their numbers: (2, …, 2, N), the highest bit first. A joined dim is the last one until it is
+    permuted to the front, so that threads stay along N and nothing moves between them."""
+    if len(parts) == 1:
+        return parts[0]
     else:
-        even = ()
-        odd = ()
-        for k in tl.static_range(R // 2):
-            even = even + (parts[2 * k],)
-            odd = odd + (parts[2 * k + 1],)
-        return tl.reshape(tl.permute(tl.join(joined(even, N), joined(odd, N)), (0, 2, 1)), [R, N])
+        half: tl.constexpr = len(parts) // 2
+        low = ()
+        high = ()
+        for k in tl.static_range(half):
+            low = low + (parts[k],)
+            high = high + (parts[half + k],)
+        x = tl.join(cube(low), cube(high))
+        if half == 1:
+            return tl.permute(x, (1, 0))
+        elif half == 2:
+            return tl.permute(x, (2, 0, 1))
+        elif half == 4:
+            return tl.permute(x, (3, 0, 1, 2))
+        else:
+            return tl.permute(x, (4, 0, 1, 2, 3))
+
+
+@triton.jit
+def joined(parts, N: tl.constexpr):
+    """Parts of N as one (parts, N) block."""
+    return tl.reshape(cube(parts), [len(parts), N])
+
+
+@triton.jit
+def halves(x, R: tl.constexpr):
+    """The opposite of `cube`."""
+    if R == 1:
+        return (x,)
+    else:
+        if R == 2:
+            x = tl.permute(x, (1, 0))
+        elif R == 4:
+            x = tl.permute(x, (1, 2, 0))
+        elif R == 8:
+            x = tl.permute(x, (1, 2, 3, 0))
+        else:
+            x = tl.permute(x, (1, 2, 3, 4, 0))
+        low, high = tl.split(x)
+        return halves(low, R // 2) + halves(high, R // 2)
 
 
 @triton.jit
@@ -28,9 +61,14 @@ def parted(x, R: tl.constexpr, N: tl.constexpr):
     """The opposite of `joined`."""
     if R == 1:
         return (tl.reshape(x, [N]),)
+    elif R == 2:
+        return halves(x, 2)
+    elif R == 4:
+        return halves(tl.reshape(x, [2, 2, N]), 4)
+    elif R == 8:
+        return halves(tl.reshape(x, [2, 2, 2, N]), 8)
     else:
-        low, high = tl.split(tl.permute(tl.reshape(x, [2, R // 2, N]), (1, 2, 0)))
-        return parted(low, R // 2, N) + parted(high, R // 2, N)
+        return halves(tl.reshape(x, [2, 2, 2, 2, N]), 16)
 
 
 @triton.jit

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from triton_kernels.quick import quick_exp
 from triton_kernels.reduce import offsets
 from triton_kernels.rows import online, online_rows
 
@@ -29,6 +30,8 @@ def cross_entropy_kernel(
     counts = (m < M) & (target != ignore_index)
     tl.device_assert(~counts | (target >= 0) & (target < N), "cross_entropy: a target is not a class")
     counts = counts & (target >= 0) & (target < N)
+    picked = tl.load(x_rows + target * stride_xn, mask=counts, other=0).to(ACC)      # before the loop, in which it arrives
+    hit = tl.where(counts, class_weight(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
     lane = tl.arange(0, BLOCK_N)[None, :]
     top = tl.full((BLOCK_M, LANES), float("-inf"), ACC)
     total = tl.zeros((BLOCK_M, LANES), ACC)
@@ -46,13 +49,11 @@ def cross_entropy_kernel(
             dot += tl.where(n < N, w * x, 0)
     top, total = online_rows(top, total)
     log_total = tl.where(total == 0, 0, tl.log(total))
-    x = tl.load(x_rows + target * stride_xn, mask=counts, other=0).to(ACC)
-    w = tl.where(counts, class_weight(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
-    loss = w * (log_total + (top - x))                                    # in this order large logits cancel exactly
+    loss = hit * (log_total + (top - picked))                             # in this order large logits cancel exactly
     if SMOOTH:
         loss = (1 - smoothing) * loss + smoothing / N * (tl.sum(weights, 1) * (top + log_total) - tl.sum(dot, 1))
     tl.store(loss_ptr + offsets(m, shape_m, stride_m), tl.where(counts, loss, 0), mask=m < M)
-    tl.store(weight_ptr + offsets(m, shape_m, stride_m, RANK), w, mask=m < M)
+    tl.store(weight_ptr + offsets(m, shape_m, stride_m, RANK), hit, mask=m < M)
     tl.store(lse_ptr + offsets(m, shape_m, stride_m, 2 * RANK), top + log_total, mask=m < M)
 
 
@@ -69,29 +70,31 @@ def cross_entropy_backward_kernel(
     gx_ptr, g_ptr, x_ptr, lse_ptr, target_ptr, w_ptr, sum_w_ptr, shape_m, stride_m, stride_gxn, stride_xn, M, N, chunk,
     ignore_index, smoothing, SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """g of every row times the formula above. `stride_m` holds the strides of gx, g, x, lse and the target."""
+    """g of every row times the formula above. `stride_m` holds the strides of gx, g, x, lse and the target. Of rows that do not count
+    nothing is read, g and all that is scaled by it are 0."""
     RANK: tl.constexpr = len(shape_m)
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     gx_rows = gx_ptr + offsets(m, shape_m, stride_m)
     x_rows = x_ptr + offsets(m, shape_m, stride_m, 2 * RANK)
     target = tl.load(target_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mask=m < M, other=0).to(tl.int64)
     counts = (m < M) & (target != ignore_index) & (target >= 0) & (target < N)
-    lse = tl.load(lse_ptr + offsets(m, shape_m, stride_m, 3 * RANK), mask=m < M, other=0).to(ACC)[:, None]
-    scale = tl.load(g_ptr + offsets(m, shape_m, stride_m, RANK), mask=m < M, other=0).to(ACC)
-    hit = class_weight(w_ptr, tl.where(counts, target, 0), N, ACC)
+    at = tl.where(counts, target, -1).to(tl.int32)[:, None]
+    lse = tl.load(lse_ptr + offsets(m, shape_m, stride_m, 3 * RANK), mask=counts, other=0).to(ACC)[:, None]
+    scale = tl.load(g_ptr + offsets(m, shape_m, stride_m, RANK), mask=counts, other=0).to(ACC)
+    hit = scale * class_weight(w_ptr, tl.where(counts, target, N), N, ACC)
     mass = hit
     if SMOOTH:
         hit = (1 - smoothing) * hit
-        mass = hit + (smoothing / N * tl.load(sum_w_ptr).to(ACC) if sum_w_ptr is not None else smoothing)
+        mass = hit + scale * (smoothing / N * tl.load(sum_w_ptr).to(ACC) if sum_w_ptr is not None else smoothing)
+        share = (scale * (smoothing / N))[:, None]
     start = tl.program_id(1) * chunk
     for j in tl.range(start, tl.minimum(start + chunk, N), BLOCK_N, num_stages=STAGES):
         n = j + tl.arange(0, BLOCK_N)[None, :]
         valid = (m < M)[:, None] & (n < N)
-        x = tl.load(x_rows[:, None] + n.to(tl.int64) * stride_xn, mask=valid, other=0).to(ACC)
-        gx = tl.exp(x - lse) * mass[:, None] - tl.where(n == target[:, None], hit[:, None], 0)
+        x = tl.load(x_rows[:, None] + n.to(tl.int64) * stride_xn, mask=valid & counts[:, None], other=0).to(ACC)
+        gx = quick_exp(x - lse) * mass[:, None] - tl.where(n == at, hit[:, None], 0)
         if SMOOTH:
-            gx -= smoothing / N * class_weight(w_ptr, n, N, ACC)
-        gx = tl.where(counts[:, None], gx * scale[:, None], 0)
+            gx -= share * class_weight(w_ptr, n, N, ACC)
         tl.store(gx_rows[:, None] + n.to(tl.int64) * stride_gxn, gx, mask=valid)
 
 

@@ -12,6 +12,7 @@ Strides are free and a stride of 0 broadcasts, so transposed and expanded operan
 """
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 from triton_kernels.random import long_word, philox_words
 
@@ -200,8 +201,12 @@ def dropped(value, i, last, ACC: tl.constexpr):
     else:
         w0, w1, w2, w3 = philox_words(seed, offset, at // 4, 0, None)
     threshold, factor, low = last[AT + 4].to(tl.int64).to(tl.uint32), last[AT + 5].to(ACC), at % 4 == 0
-    even = even.to(ACC) * tl.where(tl.where(low, w0, w2) >= threshold, factor, 0.0)
-    return even, odd.to(ACC) * tl.where(tl.where(low, w1, w3) >= threshold, factor, 0.0)
+    factor_even = tl.where(tl.where(low, w0, w2) >= threshold, factor, 0.0)
+    factor_odd = tl.where(tl.where(low, w1, w3) >= threshold, factor, 0.0)
+    if value.dtype == ACC:                   # rounded by itself: with an addition behind it a product of float32 would become one fma
+        return libdevice.mul_rn(even, factor_even), libdevice.mul_rn(odd, factor_odd)
+    else:
+        return even.to(ACC) * factor_even, odd.to(ACC) * factor_odd
 
 
 @triton.jit
@@ -316,8 +321,8 @@ def stream_sum_kernel(out_ptr, pre_ptr, sums_ptr, part_ptr, part_sums_ptr, c_ptr
                       stride_cn, M, N, steps, tiles, alpha, beta, FORM: tl.constexpr, SLOPE: tl.constexpr, ACTIVATION: tl.constexpr,
                       PROGRAMS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, ROWS: tl.constexpr):
     """Second stage of a product whose blocks of K were dealt out evenly (STREAM): program p left its part of tile t, (BLOCK_M, BLOCK_N), at
-    p + t. They are added in the order of K; then the epilogue. With sums_ptr the same for the sums of a's rows. Grid: tiles of all
-    batches · BLOCK_M / ROWS."""
+    p + t. They are added in the order of K; then the epilogue. With sums_ptr the same for the sums of a's rows, with c_ptr added to what is
+    there. Grid: tiles of all batches · BLOCK_M / ROWS."""
     PARTS: tl.constexpr = BLOCK_M // ROWS
     tile, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
     total = steps.to(tl.int64) * tiles
@@ -343,4 +348,6 @@ def stream_sum_kernel(out_ptr, pre_ptr, sums_ptr, part_ptr, part_sums_ptr, c_ptr
             sums = tl.zeros((ROWS,), tl.float32)
             for p in range(first, last + 1):
                 sums += tl.load(part_sums_ptr + (p + tile) * BLOCK_M + rows)
+            if c_ptr is not None:
+                sums += tl.load(sums_ptr + rm, mask=rm < M, other=0)
             tl.store(sums_ptr + rm, sums, mask=rm < M)

@@ -2,9 +2,12 @@
 
 The loading warp fills a ring of STAGES slots, tile after tile, without waiting for the tiles to be finished. One consumer of 8 warps takes
 every tile (both warp groups share its columns), or two consumers of 4 warps take turns: while one stores its tile the other multiplies.
-A barrier says whose turn it is: a phase has one bit, so nobody may wait for a slot while the other still has to meet what comes before in
-it. The results are those of matmul_persistent.py, whose descriptors and epilogue these are; there is no interpreter for Gluon, so that
-file is also the reference, and says what STREAM is.
+Or PARTS consumers share a tile of PARTS * BLOCK_M rows: three of 64 x 256 have room in the registers, and 192 x 256 numbers need a quarter
+less from the cache for each product than 128 x 256. A barrier says whose turn it is: a phase has one bit, so nobody may wait for a slot
+while the other still has to meet what comes before in it.
+
+The results are those of matmul_persistent.py, whose descriptors and epilogue these are; there is no interpreter for Gluon, so that file is
+also the reference, and says what STREAM is.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -18,7 +21,7 @@ store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 @gluon.jit
 def place(tile, shape, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
-    """Matrix, row and column of a tile."""
+    """Matrix, row and column of a tile of BLOCK_M rows."""
     tiles = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N)
     pid_m, pid_n = tile_of(tile % tiles, shape[1], shape[2], BLOCK_M, BLOCK_N, GROUP_M)
     return tile // tiles, pid_m * BLOCK_M, pid_n * BLOCK_N
@@ -63,38 +66,40 @@ def previous(slot, STAGES: gl.constexpr):
 @gluon.jit
 def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr,
             PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-            STAGES: gl.constexpr, STREAM: gl.constexpr):
+            STAGES: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr):
     """The loading warp: wait until a slot is empty, fill it."""
     a_bufs, b_bufs, empty, ready, _, _ = ring
-    first, last, begin, end, steps = tiles_of(shape, gl.program_id(0), PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
+    first, last, begin, end, steps = tiles_of(shape, gl.program_id(0), PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = 0, 1                                   # all slots are empty at first
     for tile in range(first, last, 1 if STREAM else PROGRAMS):
-        batch, m, n = place(tile, shape, BLOCK_M, BLOCK_N, GROUP_M)
+        batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M)
         at_a = batch * 0 if SHARED_A else batch
         at_b = batch * 0 if SHARED_B else batch
         start, stop = blocks_of(tile, begin, end, steps, STREAM)
         for k in range(start * BLOCK_K, stop * BLOCK_K, BLOCK_K):
             mbarrier.wait(empty.index(slot), phase)
             full = ready.index(slot)
-            mbarrier.expect(full, a_desc.block_type.nbytes + b_desc.block_type.nbytes)
-            a = a_bufs.index(slot).reshape(a_desc.block_type.shape)
+            mbarrier.expect(full, PARTS * a_desc.block_type.nbytes + b_desc.block_type.nbytes)
+            for part in gl.static_range(PARTS):
+                a = a_bufs.index(slot * PARTS + part).reshape(a_desc.block_type.shape)
+                load(a_desc, [at_a, k, m + part * BLOCK_M] if TRANS_A else [at_a, m + part * BLOCK_M, k], full, a)
             b = b_bufs.index(slot).reshape(b_desc.block_type.shape)
-            load(a_desc, [at_a, k, m] if TRANS_A else [at_a, m, k], full, a)
             load(b_desc, [at_b, n, k] if TRANS_B else [at_b, k, n], full, b)
             slot, phase = after(slot, phase, 1, STAGES)
 
 
 @gluon.jit
 def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, BLOCK_M: gl.constexpr,
-                  BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, TURN: gl.constexpr, WARPS: gl.constexpr,
-                  SUMS: gl.constexpr):
+                  BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, TURN: gl.constexpr,
+                  WARPS: gl.constexpr, SUMS: gl.constexpr):
     """The sum over K of one tile, this consumer's `count`th, and with SUMS the sums of a's rows over the first `summed` steps, in every
     column. One product is always under way: a slot is given back while the next one is being multiplied, which takes two STAGES at
     least."""
     a_bufs, b_bufs, empty, ready, turns, ones = ring
     DEPTH: gl.constexpr = 256 // a_bufs.dtype.primitive_bitwidth
     WHOLE: gl.constexpr = a_bufs.dtype == gl.int8
-    AT_ONCE: gl.constexpr = 128 if WHOLE and BLOCK_N > 128 else BLOCK_N  # Triton 3.6 lacks wgmma of more columns for int8
+    # Triton 3.6 lacks wgmma of more columns for int8; of 16 warps, ptxas takes none that names more registers than each would have alone
+    AT_ONCE: gl.constexpr = 128 if (WHOLE or PARTS == 3) and BLOCK_N > 128 else BLOCK_N
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, AT_ONCE, DEPTH])
     narrow: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, 8, DEPTH])
     acc = gl.zeros((BLOCK_M, BLOCK_N), gl.int32 if WHOLE else gl.float32, layout)
@@ -104,7 +109,7 @@ def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr
     if SUMS:
         for k in range(summed):
             mbarrier.wait(ready.index(slot), phase)
-            a = a_bufs.index(slot)
+            a = a_bufs.index(slot * PARTS + TURN % PARTS)
             b = b_bufs.index(slot)
             acc = warpgroup_mma(a.permute((1, 0)) if TRANS_A else a, b.permute((1, 0)) if TRANS_B else b, acc, is_async=True)
             sums = warpgroup_mma(a.permute((1, 0)) if TRANS_A else a, ones.permute((1, 0)), sums, is_async=True)
@@ -113,7 +118,7 @@ def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr
             slot, phase = after(slot, phase, 1, STAGES)
     for k in range(summed, steps):
         mbarrier.wait(ready.index(slot), phase)
-        a = a_bufs.index(slot)
+        a = a_bufs.index(slot * PARTS + TURN % PARTS)
         b = b_bufs.index(slot)
         acc = warpgroup_mma(a.permute((1, 0)) if TRANS_A else a, b.permute((1, 0)) if TRANS_B else b, acc, is_async=True)
         acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc, ))
@@ -158,42 +163,48 @@ def send(desc, batch, m, n, value, buf, BUFFERS: gl.constexpr):
 
 
 @gluon.jit
-def store_sums(sums_ptr, sums, bound):
-    """The first column of the sums of rows, up to a bound."""
+def store_sums(sums_ptr, sums, bound, ADD: gl.constexpr):
+    """The first column of the sums of rows, up to a bound; ADD: to what is there."""
     layout: gl.constexpr = sums.type.layout
     rows = gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))[:, None]
     columns = gl.arange(0, sums.shape[1], gl.SliceLayout(0, layout))[None, :]
-    gl.store(sums_ptr + (rows + columns), sums, mask=(rows < bound) & (columns == 0))
+    mask = (rows < bound) & (columns == 0)
+    if ADD:
+        sums += gl.load(sums_ptr + (rows + columns), mask=mask, other=0)
+    gl.store(sums_ptr + (rows + columns), sums, mask=mask)
 
 
 @gluon.jit
 def consume(out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A: gl.constexpr,
             TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr,
             BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
-            PIECES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMERS: gl.constexpr, TURN: gl.constexpr, WARPS: gl.constexpr,
-            STREAM: gl.constexpr):
-    """Multiply and store every CONSUMERS-th tile of this program, from its TURN on. STREAM is for one consumer.
-    The first tile of a row of tiles has the sums."""
+            PIECES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, TURN: gl.constexpr,
+            WARPS: gl.constexpr, STREAM: gl.constexpr):
+    """Multiply and store every CONSUMERS-th tile of this program, from its TURN on, or with PARTS this one of every tile. STREAM is for
+    one consumer. The first tile of a row of tiles has the sums."""
     SUMS: gl.constexpr = sums_ptr is not None
     WIDTH: gl.constexpr = BLOCK_N // PIECES
     STORES: gl.constexpr = 1 if pre_desc is None else 2
     DEPTH: gl.constexpr = 256 // ring[0].dtype.primitive_bitwidth
     piece: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, WIDTH, DEPTH])
-    first, last, begin, end, steps = tiles_of(shape, gl.program_id(0) + TURN * PROGRAMS, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
-    slot, phase = after(0, 0, TURN * steps, STAGES)      # the ring holds the other consumer's slots too
+    START: gl.constexpr = TURN % CONSUMERS
+    first, last, begin, end, steps = tiles_of(shape, gl.program_id(0) + START * PROGRAMS, PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K,
+                                              STREAM)
+    slot, phase = after(0, 0, START * steps, STAGES)     # the ring holds the other consumer's slots too
     count = 0
     for tile in range(first, last, 1 if STREAM else CONSUMERS * PROGRAMS):
-        batch, m, n = place(tile, shape, BLOCK_M, BLOCK_N, GROUP_M)
+        batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M)
+        m += TURN % PARTS * BLOCK_M
         start, stop = blocks_of(tile, begin, end, steps, STREAM)
         summed = gl.where(n == 0, stop - start, 0) if SUMS else 0
         acc, sums, slot, phase = multiply_tile(ring, slot, phase, stop - start, summed, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N,
-                                               STAGES, CONSUMERS, TURN, WARPS, SUMS)
+                                               STAGES, CONSUMERS, PARTS, TURN, WARPS, SUMS)
         if SUMS:
             if n == 0:
                 if STREAM:
-                    store_sums(sums_ptr + (gl.program_id(0) + tile) * BLOCK_M, sums, BLOCK_M)
+                    store_sums(sums_ptr + (gl.program_id(0) + tile) * BLOCK_M, sums, BLOCK_M, False)
                 else:
-                    store_sums(sums_ptr + m, sums, shape[1] - m)
+                    store_sums(sums_ptr + m, sums, shape[1] - m, c_ptr is not None)
         if STREAM:
             batch, m, n = gl.program_id(0) + tile, m * 0, n * 0
         count += 1
@@ -217,9 +228,9 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, str
                         TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr, FORM: gl.constexpr,
                         SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
-                        CONSUMERS: gl.constexpr, STREAM: gl.constexpr):
+                        CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr):
     """Grid: PROGRAMS. num_warps is that of one consumer. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of one
-    matrix, of 16-bit numbers. With STREAM they lie in parts as the tiles do."""
+    matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do."""
     WARPS: gl.constexpr = gl.num_warps()
     BUFFERS: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
     TA: gl.constexpr = a_desc.dtype
@@ -227,17 +238,17 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, str
     A: gl.constexpr = [BLOCK_K, BLOCK_M] if TRANS_A else [BLOCK_M, BLOCK_K]
     B: gl.constexpr = [BLOCK_N, BLOCK_K] if TRANS_B else [BLOCK_K, BLOCK_N]
     OUT: gl.constexpr = [BLOCK_M, BLOCK_N // PIECES]
-    a_bufs = gl.allocate_shared_memory(TA, [STAGES, A[0], A[1]], gl.NVMMASharedLayout.get_default_for(A, TA))
+    a_bufs = gl.allocate_shared_memory(TA, [STAGES * PARTS, A[0], A[1]], gl.NVMMASharedLayout.get_default_for(A, TA))
     b_bufs = gl.allocate_shared_memory(TB, [STAGES, B[0], B[1]], gl.NVMMASharedLayout.get_default_for(B, TB))
     TO: gl.constexpr = out_desc.dtype
-    out_bufs = gl.allocate_shared_memory(TO, [CONSUMERS * BUFFERS, OUT[0], OUT[1]], gl.NVMMASharedLayout.get_default_for(OUT, TO))
+    out_bufs = gl.allocate_shared_memory(TO, [CONSUMERS * PARTS * BUFFERS, OUT[0], OUT[1]], gl.NVMMASharedLayout.get_default_for(OUT, TO))
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turns.index(i), count=1)
     for i in gl.static_range(STAGES):
-        mbarrier.init(empty.index(i), count=1)
+        mbarrier.init(empty.index(i), count=PARTS)
         mbarrier.init(ready.index(i), count=1)
     ones = a_bufs
     if sums_ptr is not None:
@@ -245,22 +256,37 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, str
         ones.store(gl.full([8, BLOCK_K], 1.0, TA, gl.BlockedLayout([1, 2], [1, 32], [WARPS, 1], [1, 0])))
     fence_async_shared()
     ring, shape = (a_bufs, b_bufs, empty, ready, turns, ones), (BATCH, M, N, K)
-    if CONSUMERS == 1:
+    # Written out each time: a tuple that has a name holds tensors, and FORM and the like are none.
+    if CONSUMERS * PARTS == 1:
         gl.warp_specialize([
             (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
-                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 1, 0, WARPS,
-                       STREAM)),
+                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
+                       PARTS, 0, WARPS, STREAM)),
             (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
-                       STAGES, STREAM)),
+                       STAGES, PARTS, STREAM)),
         ], [1], [24])
+    elif CONSUMERS * PARTS == 2:
+        gl.warp_specialize([
+            (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
+                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
+                       PARTS, 0, WARPS, STREAM)),
+            (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
+                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
+                       PARTS, 1, WARPS, STREAM)),
+            (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
+                       STAGES, PARTS, STREAM)),
+        ], [4, 1], [232, 24])
     else:
         gl.warp_specialize([
             (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
-                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 2, 0, WARPS,
-                       False)),
+                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
+                       PARTS, 0, WARPS, STREAM)),
             (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
-                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, 2, 1, WARPS,
-                       False)),
+                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
+                       PARTS, 1, WARPS, STREAM)),
+            (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
+                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
+                       PARTS, 2, WARPS, STREAM)),
             (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
-                       STAGES, False)),
-        ], [4, 1], [232, 24])
+                       STAGES, PARTS, STREAM)),
+        ], [4, 4, 1], [160, 160, 24])

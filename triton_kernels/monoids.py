@@ -1,9 +1,9 @@
 """What reductions and scans compute: monoids, as functions on states, which are tuples of one to three values.
 
-    LIFT(x, index, valid, param, IDENTITY)  the state of one element; the identity where `valid` is false
+    LIFT(x, base, valid, param, IDENTITY)   an element's state, of a tile that begins at column `base`; the identity if not `valid`
     COMBINE(*left, *right)                  two neighbouring states as one; associative
     STEP(*state, *later)                    the same for the state of one element behind all others: COMBINE, or what is cheaper
-    FOLD(state)                             a tile's columns as one: tl.reduce, which takes COMBINE by name only
+    FOLD(state, lane)                       a tile's columns, at `lane` in it, as one: tl.reduce, which takes COMBINE by name only
     FINISH(*state, count, param)            the results, one for each output
 """
 
@@ -14,37 +14,37 @@ from triton.language.extra import libdevice
 
 # ------------------------------------------------------------------ sums
 @triton.jit
-def sum_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+def sum_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid, x, 0),)
 
 
 @triton.jit
-def nansum_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+def nansum_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid & (x == x), x, 0),)
 
 
 @triton.jit
-def nonzero_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+def nonzero_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid & (x != 0), 1, 0).to(tl.int64),)
 
 
 @triton.jit
-def zeroth_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+def zeroth_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid & (x != 0), 1, 0).to(x.dtype),)
 
 
 @triton.jit
-def absolute_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+def absolute_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid, tl.abs(x), 0),)
 
 
 @triton.jit
-def square_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+def square_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid, x * x, 0),)
 
 
 @triton.jit
-def power_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+def power_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid, libdevice.pow(tl.abs(x), param + tl.zeros_like(x)), 0),)
 
 
@@ -54,12 +54,12 @@ def sum_combine(a, b):
 
 
 @triton.jit
-def sum_fold(state):
+def sum_fold(state, lane):
     return tl.reduce(state, 1, sum_combine)
 
 
 @triton.jit
-def prod_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+def prod_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid, x, 1),)
 
 
@@ -69,7 +69,7 @@ def prod_combine(a, b):
 
 
 @triton.jit
-def prod_fold(state):
+def prod_fold(state, lane):
     return tl.reduce(state, 1, prod_combine)
 
 
@@ -100,17 +100,17 @@ def power_finish(a, count, param):
 
 # ------------------------------------------------------------------ extremes: NaN wins, as in PyTorch
 @triton.jit
-def bounded_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+def bounded_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid, x, IDENTITY),)
 
 
 @triton.jit
-def bounded_absolute_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+def bounded_absolute_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid, tl.abs(x), IDENTITY),)
 
 
 @triton.jit
-def truth_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+def truth_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid, (x != 0).to(tl.int32), IDENTITY),)
 
 
@@ -120,7 +120,7 @@ def max_combine(a, b):
 
 
 @triton.jit
-def max_fold(state):
+def max_fold(state, lane):
     return tl.reduce(state, 1, max_combine)
 
 
@@ -130,12 +130,12 @@ def min_combine(a, b):
 
 
 @triton.jit
-def min_fold(state):
+def min_fold(state, lane):
     return tl.reduce(state, 1, min_combine)
 
 
 @triton.jit
-def both_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+def both_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return tl.where(valid, x, IDENTITY[0]), tl.where(valid, x, IDENTITY[1])
 
 
@@ -145,14 +145,16 @@ def both_combine(low, high, other_low, other_high):
 
 
 @triton.jit
-def both_fold(state):
+def both_fold(state, lane):
     return tl.reduce(state, 1, both_combine)
 
 
 # ------------------------------------------------------------------ extremes with their index: the first of equals wins
+# Until a tile is folded an index is that of its tile, one number for all lanes: an element costs two comparisons and two selections.
+# Invalid elements need no index of their own: where their value is the best, so is that of the first, which is valid.
 @triton.jit
-def indexed_lift(x, index, valid, param, IDENTITY: tl.constexpr):
-    return tl.where(valid, x, IDENTITY), tl.where(valid, index, 0x7FFFFFFF if index.dtype == tl.int32 else 0x7FFFFFFFFFFFFFFF)
+def indexed_lift(x, base, valid, param, IDENTITY: tl.constexpr):
+    return tl.where(valid, x, IDENTITY), tl.zeros(x.shape, tl.int32) + base
 
 
 @triton.jit
@@ -164,26 +166,26 @@ def first_of(best, a, i):
 
 @triton.jit
 def argmax_step(a, i, b, j):
-    later = (b > a) | ((b != b) & (a == a))
+    later = ((b <= a) == 0) & (a == a)
     return tl.where(later, b, a), tl.where(later, j, i)
 
 
 @triton.jit
-def argmax_fold(state):
-    best = max_fold((state[0],))[0]
-    return best, first_of(best, state[0], state[1])
+def argmax_fold(state, lane):
+    best = max_fold((state[0],), lane)[0]
+    return best, first_of(best, state[0], state[1] + lane)
 
 
 @triton.jit
 def argmin_step(a, i, b, j):
-    later = (b < a) | ((b != b) & (a == a))
+    later = ((b >= a) == 0) & (a == a)
     return tl.where(later, b, a), tl.where(later, j, i)
 
 
 @triton.jit
-def argmin_fold(state):
-    best = min_fold((state[0],))[0]
-    return best, first_of(best, state[0], state[1])
+def argmin_fold(state, lane):
+    best = min_fold((state[0],), lane)[0]
+    return best, first_of(best, state[0], state[1] + lane)
 
 
 @triton.jit
@@ -193,7 +195,7 @@ def index_finish(a, i, count, param):
 
 # ------------------------------------------------------------------ variance: Welford, merged by Chan's formula
 @triton.jit
-def moments_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+def moments_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return tl.where(valid, x, 0), tl.zeros_like(x), tl.where(valid, 1, 0).to(x.dtype)
 
 
@@ -218,7 +220,7 @@ def moments_step(mean, square, n, x, zero, one):
 
 
 @triton.jit
-def moments_fold(state):
+def moments_fold(state, lane):
     return tl.reduce(state, 1, moments_combine)
 
 
@@ -234,12 +236,12 @@ def std_finish(mean, square, n, count, param):
 
 # ------------------------------------------------------------------ gradients of scale and shift: Σ g · (x - mean) · rstd and Σ g
 @triton.jit
-def affine_lift(g, x, mean, rstd, index, valid, param, IDENTITY: tl.constexpr):
+def affine_lift(g, x, mean, rstd, base, valid, param, IDENTITY: tl.constexpr):
     return tl.where(valid, g * ((x - mean) * rstd), 0), tl.where(valid, g, 0)
 
 
 @triton.jit
-def scale_lift(g, x, rstd, index, valid, param, IDENTITY: tl.constexpr):
+def scale_lift(g, x, rstd, base, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid, g * (x * rstd), 0),)
 
 
@@ -249,13 +251,13 @@ def affine_combine(a, b, c, d):
 
 
 @triton.jit
-def affine_fold(state):
+def affine_fold(state, lane):
     return tl.reduce(state, 1, affine_combine)
 
 
 # ------------------------------------------------------------------ log of a sum of exponentials: (largest, sum relative to it)
 @triton.jit
-def logsumexp_lift(x, index, valid, param, IDENTITY: tl.constexpr):
+def logsumexp_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return tl.where(valid, x, float("-inf")), tl.where(valid, 1, 0).to(x.dtype)
 
 
@@ -268,7 +270,7 @@ def logsumexp_combine(a, s, b, t):
 
 
 @triton.jit
-def logsumexp_fold(state):
+def logsumexp_fold(state, lane):
     return tl.reduce(state, 1, logsumexp_combine)
 
 

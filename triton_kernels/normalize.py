@@ -13,7 +13,7 @@ import triton.language as tl
 
 from triton_kernels.monoids import affine_combine
 from triton_kernels.reduce import offsets
-from triton_kernels.rows import again, store_line
+from triton_kernels.rows import again, gradient_tiles, store_line
 
 
 @triton.jit
@@ -28,6 +28,13 @@ def parameter(w_ptr, m, start, inside, N, groups, inner, SHARED: tl.constexpr, B
     else:
         n = start + tl.arange(0, BLOCK_N)[None, :]
         return tl.load(w_ptr + n, mask=n < N, other=0, eviction_policy="evict_last")
+
+
+@triton.jit
+def kept(w_ptr, N, BLOCK_N: tl.constexpr):
+    """A line of weights for all rows of a program. Loaded where it is needed, in a loop that loads ahead, it would go through shared
+    memory once more for every row."""
+    return parameter(w_ptr, None, 0, None, N, 1, 1, 0, BLOCK_N)
 
 
 @triton.jit
@@ -76,9 +83,20 @@ def norm_kernel(
     CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
     LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """Normalize rows and keep their statistics."""
+    """Normalize rows and keep their statistics.
+
+    max_contiguous keeps a result of another type than x from choosing which thread has which elements, and so in which order a row is
+    summed up: its statistics are the same to the last bit."""
     RANK: tl.constexpr = len(shape_m)
     lane = tl.arange(0, BLOCK_N)[None, :]
+    HALF: tl.constexpr = x_ptr.dtype.element_ty.primitive_bitwidth <= 16
+    KEEP: tl.constexpr = STAGES > 1 and not LOOP and not SHARED and (HALF or BLOCK_M * BLOCK_N <= 8192)
+    w, b = None, None
+    if KEEP:
+        if w_ptr is not None:
+            w = kept(w_ptr, N, BLOCK_N)
+        if b_ptr is not None:
+            b = kept(b_ptr, N, BLOCK_N)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         inside = m < M
@@ -92,7 +110,7 @@ def norm_kernel(
                 valid = inside & (n < N)
                 x = tl.load(x_rows + offsets(n, shape_n, stride_n, len(shape_n)), mask=valid, other=0, eviction_policy="evict_first")
                 y = scaled((x.to(ACC) - mean) * rstd, w_ptr, b_ptr, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
-                tl.store(out_rows + offsets(n, shape_n, stride_n), y, mask=valid)
+                tl.store(tl.max_contiguous(out_rows + offsets(n, shape_n, stride_n), (1, VEC)), y, mask=valid)
         else:
             valid = inside & (lane < N)
             x = tl.load(x_rows + offsets(lane, shape_n, stride_n, len(shape_n)), mask=valid, other=0)
@@ -104,26 +122,19 @@ def norm_kernel(
                 y = again(x, ACC)
                 square = x.to(ACC) * x.to(ACC)
             rstd = 1 / tl.sqrt(tl.sum(square, 1, keep_dims=True) / N + eps)
-            y = scaled(y * rstd, w_ptr, b_ptr, m, 0, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
-            tl.store(out_rows + offsets(lane, shape_n, stride_n), y, mask=valid)
+            y *= rstd
+            if KEEP:
+                y = y if w is None else y * w.to(ACC)
+                y = y if b is None else y + b.to(ACC)
+            else:
+                y = scaled(y, w_ptr, b_ptr, m, 0, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
+            tl.store(tl.max_contiguous(out_rows + offsets(lane, shape_n, stride_n), (1, VEC)), y, mask=valid)
         if CENTER:
             tl.store(mean_ptr + offsets(m, shape_m, stride_m, RANK), mean, mask=inside)
         tl.store(rstd_ptr + offsets(m, shape_m, stride_m, 2 * RANK), rstd, mask=inside)
 
 
 # ------------------------------------------------------------------ gradients
-@triton.jit
-def norm_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, EVICT: tl.constexpr):
-    """Tiles of g and x; both are 0 outside. Operands are gx, g, x, then mean and rstd, which have rows only."""
-    RANK_M: tl.constexpr = len(shape_m)
-    RANK_N: tl.constexpr = len(shape_n)
-    valid = inside & (n < N)
-    g_ptrs = g_ptr + offsets(m, shape_m, stride_m, RANK_M) + offsets(n, shape_n, stride_n, RANK_N)
-    x_ptrs = x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M) + offsets(n, shape_n, stride_n, 2 * RANK_N)
-    g = tl.load(g_ptrs, mask=valid, other=0, eviction_policy=EVICT)
-    return g, tl.load(x_ptrs, mask=valid, other=0, eviction_policy=EVICT)
-
-
 @triton.jit
 def norm_slope(gw, x, rstd, shift, slope, CENTER: tl.constexpr):
     """gx from g·w, x̂ and the means of g·w and of g·w·x̂."""
@@ -140,14 +151,14 @@ def norm_backward_long(
     sum_g = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-        g, x = norm_tiles(g_ptr, x_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last")
+        g, x = gradient_tiles(g_ptr, x_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last")
         g = scaled(g.to(ACC), w_ptr, None, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
         sum_g += g
         sum_gx += g * ((x.to(ACC) - mean) * rstd)
     shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         n = j + lane
-        g, x = norm_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first")
+        g, x = gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first")
         g = scaled(g.to(ACC), w_ptr, None, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
         gx = norm_slope(g, (x.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
         tl.store(gx_rows + offsets(n, shape_n, stride_n), gx, mask=inside & (n < N))
@@ -155,18 +166,20 @@ def norm_backward_long(
 
 @triton.jit
 def norm_backward_short(
-    g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
+    g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
     CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
-    """Gradient of rows that fit in registers; returns what they add to gw and gb."""
+    """Gradient of rows that fit in registers; returns what they add to gw and gb. `w` is the line of weights if it was kept."""
     lane = tl.arange(0, BLOCK_N)[None, :]
-    g, x = norm_tiles(g_ptr, x_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "")
+    g, x = gradient_tiles(g_ptr, x_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "")
     first_g, second_g = g.to(ACC), again(g, ACC)
     first_x, second_x = (x.to(ACC) - mean) * rstd, (again(x, ACC) - mean) * rstd
     first, second = first_g, second_g
-    if w_ptr is not None:
-        w = parameter(w_ptr, m, 0, inside, N, groups, inner, SHARED, BLOCK_N)
-        first, second = first * w.to(ACC), second * again(w, ACC)
+    if w is not None:
+        first, second = first * w.to(ACC), second * w.to(ACC)
+    elif w_ptr is not None:
+        v = parameter(w_ptr, m, 0, inside, N, groups, inner, SHARED, BLOCK_N)
+        first, second = first * v.to(ACC), second * again(v, ACC)
     if CENTER:
         shift, slope = tl.reduce((first, first * first_x), 1, affine_combine, keep_dims=True)
     else:
@@ -187,6 +200,10 @@ def norm_backward_kernel(
     if PARTIAL:
         gw_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
         gb_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    w = None
+    if STAGES > 1 and not LOOP and not SHARED and BLOCK_M * BLOCK_N <= 8192:             # of more, 1024 threads would spill
+        if w_ptr is not None:
+            w = kept(w_ptr, N, BLOCK_N)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
         rstd = tl.load(rstd_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mask=m < M, other=0).to(ACC)[:, None]
@@ -199,7 +216,7 @@ def norm_backward_kernel(
             norm_backward_long(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
                                CENTER, SHARED, ACC, BLOCK_M, BLOCK_N, STAGES)
         else:
-            gw, gb = norm_backward_short(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N,
+            gw, gb = norm_backward_short(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w, w_ptr, shape_m, stride_m, shape_n, stride_n, N,
                                          groups, inner, CENTER, SHARED, ACC, BLOCK_N)
             if PARTIAL:
                 gw_sum += gw

@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from triton_kernels.scalar import maximum, minimum
+
 
 @triton.jit
 def column(table_ptr, like_ptr, k, t, COUNT, ALIGNED: tl.constexpr):
@@ -137,22 +139,12 @@ def update_kernel(table_ptr, plan_ptr, like_ptr, COUNT, coefficients_ptr, found_
 
 # ------------------------------------------------------------------ gradients
 @triton.jit
-def larger(x, y):
-    return tl.where((x >= y) | (x != x), x, y)
-
-
-@triton.jit
-def smaller(x, y):
-    return tl.where((x <= y) | (x != x), x, y)
-
-
-@triton.jit
 def gathered(x, KIND: tl.constexpr):
     """All elements as one: their sum, or the largest or smallest, NaN if there is one."""
     if KIND == "max":
-        return tl.reduce(x, 0, larger)
+        return tl.reduce(x, 0, maximum)
     elif KIND == "min":
-        return tl.reduce(x, 0, smaller)
+        return tl.reduce(x, 0, minimum)
     else:
         return tl.sum(x, 0)
 
@@ -185,9 +177,9 @@ def finish_norm_kernel(out_ptr, partial_ptr, n, root, KIND: tl.constexpr, BLOCK:
     for start in range(BLOCK, n, BLOCK):
         more = tl.load(partial_ptr + start + i, mask=start + i < n, other=float("inf") if KIND == "min" else 0)
         if KIND == "max":
-            state = larger(state, more)
+            state = maximum(state, more)
         elif KIND == "min":
-            state = smaller(state, more)
+            state = minimum(state, more)
         else:
             state += more
     x = gathered(state, KIND)

@@ -8,16 +8,12 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from triton_kernels.scalar import maximum
+
 
 @triton.jit
 def root(x):
     return tl.sqrt(x) if x.dtype == tl.float64 else tl.sqrt_rn(x)
-
-
-@triton.jit
-def larger_of(x, y):
-    """The larger one, or NaN."""
-    return tl.where((x > y) | (x != x), x, y)
 
 
 # ------------------------------------------------------------------ rules
@@ -42,7 +38,7 @@ def adam(p, g, m, v, top, lr, c0, c1, c2, numbers, KIND: tl.constexpr):
     v = beta2 * v + rest2 * g * g
     size = v
     if KIND == "amsgrad":
-        top = larger_of(v, top)
+        top = maximum(v, top)
         size = top
     return p - lr / c0 * (m / (root(size) / c1 + eps)), m, v, top
 
@@ -51,7 +47,7 @@ def adam(p, g, m, v, top, lr, c0, c1, c2, numbers, KIND: tl.constexpr):
 def adamax(p, g, m, u, z, lr, c0, c1, c2, numbers, KIND: tl.constexpr):
     beta2, rest1, rest2, eps = numbers
     m += rest1 * (g - m)
-    u = larger_of(tl.abs(g) + eps, beta2 * u)
+    u = maximum(tl.abs(g) + eps, beta2 * u)
     return p - lr / c0 * (m / u), m, u, z
 
 

@@ -32,12 +32,15 @@ def tile_of(planes, C, H, W, EVEN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C:
 
 
 @triton.jit
-def pointers(ptr, n, c, h, w, strides, WIDE: tl.constexpr):
-    """Where (n, c, h, w) lie: a row of planes and a column of places."""
+def pointers(ptr, n, c, h, w, strides, WIDE: tl.constexpr, MULTIPLE: tl.constexpr = 1):
+    """Where (n, c, h, w) lie: a row of planes and a column of places. MULTIPLE divides the offset of every place."""
     if WIDE:
         h, w = h.to(tl.int64), w.to(tl.int64)
     planes = ptr + n.to(tl.int64) * strides[0] + c.to(tl.int64) * strides[1]
-    return planes[None, :] + (h * strides[2] + w * strides[3])[:, None]
+    places = h * strides[2] + w * strides[3]
+    if MULTIPLE > 1:
+        places = tl.multiple_of(places, MULTIPLE)
+    return planes[None, :] + places[:, None]
 
 
 @triton.jit
@@ -169,11 +172,13 @@ def chosen(taps, gradients, DOWN: tl.constexpr, RIGHT: tl.constexpr, TAPS: tl.co
 @triton.jit
 def max_pool_cells_kernel(out_ptr, g_ptr, taps_ptr, stride_o, stride_g, stride_t, planes, C, H, W, P, Q, cells_h, cells_w,
                           STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, TAPS: tl.constexpr, FIRST: tl.constexpr,
-                          COUNT: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+                          COUNT: tl.constexpr, PAIRS: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, BLOCK_P: tl.constexpr,
+                          BLOCK_C: tl.constexpr):
     """Each element of the input collects the gradients of the windows whose largest it was.
 
     A program's places are cells of STRIDE elements: the same COUNT windows, from FIRST on, lie around each, so which tap of which window
-    an element of the cell is, is known when this is compiled.
+    an element of the cell is, is known when this is compiled. PAIRS: rows are even and
+    begin at even offsets, so that neighbours are stored as one word.
     """
     some, there, n, c, i, j = tile_of(planes, C, cells_h, cells_w, EVEN, BLOCK_P, BLOCK_C)
     COLUMNS: tl.constexpr = COUNT[1]
@@ -191,12 +196,13 @@ def max_pool_cells_kernel(out_ptr, g_ptr, taps_ptr, stride_o, stride_g, stride_t
     for a in tl.static_range(CELL_H):
         h = i * CELL_H + a
         row = some & (h < H)[:, None]
-        if CELL_W == 2:                                  # neighbours are stored together
+        if CELL_W == 2:
             even = chosen(taps, gradients, DOWN + a, RIGHT, TAPS, DILATION, STRIDE, COLUMNS)
             odd = chosen(taps, gradients, DOWN + a, RIGHT + 1, TAPS, DILATION, STRIDE, COLUMNS)
             two = tl.arange(0, 2)[None, None, :]
-            at = pointers(out_ptr, n, c, h, j * 2, stride_o, WIDE)[:, :, None] + two * stride_o[3]
-            tl.store(at, tl.join(even, odd).to(out_ptr.dtype.element_ty), mask=row[:, :, None] & ((j * 2)[:, None, None] + two < W))
+            at = pointers(out_ptr, n, c, h, j * 2, stride_o, WIDE, 2 if PAIRS else 1)[:, :, None] + two * stride_o[3]
+            inside = (j * 2)[:, None, None] < W if PAIRS else (j * 2)[:, None, None] + two < W
+            tl.store(at, tl.join(even, odd).to(out_ptr.dtype.element_ty), mask=row[:, :, None] & inside)
         else:
             for b in tl.static_range(CELL_W):
                 w = j * CELL_W + b

@@ -41,12 +41,26 @@ def long_word(high, low):
 
 
 @triton.jit
-def bits_of(seed, offset, start, base_ptr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """The bits of elements start … start + BLOCK, as four blocks of every fourth: uint32, or uint64 where WIDE."""
-    index = start // 4 + tl.arange(0, BLOCK // 4)
-    w0, w1, w2, w3 = philox_words(seed, offset, index, 0, base_ptr)
+def words_of(seed, offset, first, base_ptr, COUNT: tl.constexpr, PAIRS: tl.constexpr):
+    """The words of COUNT counters from `first` on, as four blocks. PAIRS: a thread draws two neighbours, for the eight elements of 16 bits
+    that it loads or stores at once; drawn apart they would change threads through shared memory."""
+    if PAIRS and COUNT > 1:
+        index = first + 2 * tl.arange(0, COUNT // 2)
+        w0, w1, w2, w3 = philox_words(seed, offset, index, 0, base_ptr)
+        v0, v1, v2, v3 = philox_words(seed, offset, index + 1, 0, base_ptr)
+        w0, w1, w2, w3 = tl.interleave(w0, v0), tl.interleave(w1, v1), tl.interleave(w2, v2), tl.interleave(w3, v3)
+    else:
+        w0, w1, w2, w3 = philox_words(seed, offset, first + tl.arange(0, COUNT), 0, base_ptr)
+    return w0, w1, w2, w3
+
+
+@triton.jit
+def bits_of(seed, offset, start, base_ptr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+            dtype: tl.constexpr = tl.float32):
+    """The bits of elements start … start + BLOCK, of `dtype`, as four blocks of every fourth: uint32, or uint64 where WIDE."""
+    w0, w1, w2, w3 = words_of(seed, offset, start // 4, base_ptr, BLOCK // 4, dtype.primitive_bitwidth == 16)
     if WIDE:
-        v0, v1, v2, v3 = philox_words(seed, offset, index, 1, base_ptr)
+        v0, v1, v2, v3 = philox_words(seed, offset, start // 4 + tl.arange(0, BLOCK // 4), 1, base_ptr)
         w0, w1, w2, w3 = long_word(w0, v0), long_word(w1, v1), long_word(w2, v2), long_word(w3, v3)
     return w0, w1, w2, w3
 
@@ -157,7 +171,7 @@ def fill_kernel(out_ptr, N, a, b, below, seed: tl.int64, offset: tl.int64, base_
                 CLAMP: tl.constexpr, BLOCK: tl.constexpr):
     """out[i] = draw(bits of i; a, b); where CLAMP at most `below`, the largest value of out's type under the open end."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, WIDE, BLOCK)
+    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, WIDE, BLOCK, out_ptr.dtype.element_ty)
     v0, v1 = DRAW(w0, w1, a, b)
     v2, v3 = DRAW(w2, w3, a, b)
     value = in_order(v0, v1, v2, v3)
@@ -184,7 +198,7 @@ def integers_kernel(out_ptr, N, low: tl.int64, span: tl.int64, seed: tl.int64, o
 def bernoulli_kernel(out_ptr, p_ptr, N, seed: tl.int64, offset: tl.int64, base_ptr, BLOCK: tl.constexpr):
     """out[i] = 1 where a uniform is under p[i]."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, False, BLOCK)
+    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, False, BLOCK, out_ptr.dtype.element_ty)
     i = start + tl.arange(0, BLOCK)
     p = tl.load(p_ptr + i, mask=i < N, other=0.0).to(tl.float64)
     hit = unit(in_order(w0, w1, w2, w3)).to(tl.float64) < p
@@ -199,7 +213,7 @@ def dropout_kernel(out_ptr, x_ptr, N, threshold: tl.int64, scale, seed: tl.int64
     x = tl.load(x_ptr + i, mask=i < N, other=0.0)
     if x_ptr.dtype.element_ty != tl.float64:
         x = x.to(tl.float32)
-    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, False, BLOCK)
+    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, False, BLOCK, out_ptr.dtype.element_ty)
     keep = in_order(w0, w1, w2, w3) >= threshold.to(tl.uint32)
     value = x * tl.where(keep, scale.to(x.dtype), 0.0)
     tl.store(out_ptr + i, value.to(out_ptr.dtype.element_ty), mask=i < N)
@@ -211,7 +225,7 @@ def normal_around_kernel(out_ptr, mean_ptr, std_ptr, N, seed: tl.int64, offset: 
     """out[i] = mean[i] + std[i] z[i]."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     i = start + tl.arange(0, BLOCK)
-    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, WIDE, BLOCK)
+    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, WIDE, BLOCK, out_ptr.dtype.element_ty)
     v0, v1 = standard_normal(w0, w1)
     v2, v3 = standard_normal(w2, w3)
     z = in_order(v0, v1, v2, v3)

@@ -68,16 +68,16 @@ def lifted_tile(
     inner = j - outer * width + lane
     if INNER:
         size = shape_n[len(shape_n) - 1]
-        n = outer * size + inner
+        base = outer * size + j - outer * width
         there = (inner < size) & (j + lane < stop)
     else:
-        n = j + lane
-        there = n < stop
+        base = j
+        there = j + lane < stop
     valid = tl.full((BLOCK_M, BLOCK_N), True, tl.int1)
     if not EVEN:
         valid = (m < M)[:, None] & there[None, :]
-    x = load_tiles(x_ptrs, m, n, outer, inner, M, there, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC, EVEN, INNER)
-    return LIFT(*x, n[None, :], valid, param, IDENTITY)
+    x = load_tiles(x_ptrs, m, base + lane, outer, inner, M, there, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC, EVEN, INNER)
+    return LIFT(*x, base, valid, param, IDENTITY)
 
 
 @triton.jit
@@ -103,7 +103,7 @@ def reduce_kernel(
     for j in range(start + BLOCK_N, stop, BLOCK_N):
         state = STEP(*state, *lifted_tile(x_ptrs, m, j, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n, param, LIFT, IDENTITY,
                                           ACC, FORMS, OUTS, EVEN, INNER, BLOCK_M, BLOCK_N))
-    state = FOLD(state)
+    state = FOLD(state, lane[None, :])
     if SPLIT:
         for k in tl.static_range(len(out_ptrs)):
             tl.store(out_ptrs[k] + tl.program_id(1) * M + m, state[k], mask=m < M)
@@ -125,6 +125,6 @@ def merge_kernel(
     state = ()
     for k in tl.static_range(len(state_ptrs)):
         state = state + (tl.load(state_ptrs[k] + at, mask=inside[:, None], other=0),)
-    results = FINISH(*FOLD(state), count, param)
+    results = FINISH(*FOLD(state, 0), count, param)
     for k in tl.static_range(len(out_ptrs)):
         tl.store(out_ptrs[k] + offsets(m, shape_m, stride_m, k * len(shape_m)), results[k], mask=inside)

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from triton_kernels.monoids import affine_combine
 from triton_kernels.normalize import norm_slope
-from triton_kernels.random import in_order, philox_words
+from triton_kernels.random import in_order, philox_words, words_of
 from triton_kernels.reduce import offsets
 from triton_kernels.rows import again, store_line
 
@@ -22,17 +22,11 @@ def dropped(
     m, start, N, threshold, scale, seed, offset, base_ptr, EVEN: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
 ):
     """What the columns from `start` on of rows m are multiplied with: 0 or `scale`. EVEN: 4 divides N, so that four neighbours share a
-    counter; else every element draws for itself. Where a thread loads 8 neighbours it draws their two counters too."""
+    counter; else every element draws for itself."""
     if EVEN:
         first = (m * N + start) // 4
-        if VEC == 8 and BLOCK_N >= 8:
-            index = first + 2 * tl.arange(0, BLOCK_N // 8)[None, :]
-            w0, w1, w2, w3 = philox_words(seed, offset, index, 0, base_ptr)
-            v0, v1, v2, v3 = philox_words(seed, offset, index + 1, 0, base_ptr)
-            bits = in_order(tl.interleave(w0, v0), tl.interleave(w1, v1), tl.interleave(w2, v2), tl.interleave(w3, v3))
-        else:
-            w0, w1, w2, w3 = philox_words(seed, offset, first + tl.arange(0, BLOCK_N // 4)[None, :], 0, base_ptr)
-            bits = in_order(w0, w1, w2, w3)
+        w0, w1, w2, w3 = words_of(seed, offset, first, base_ptr, BLOCK_N // 4, VEC == 8)
+        bits = in_order(w0, w1, w2, w3)
     else:
         i = m * N + start + tl.arange(0, BLOCK_N)[None, :]
         w0, w1, w2, w3 = philox_words(seed, offset, i // 4, 0, base_ptr)
@@ -71,6 +65,39 @@ def normed(s, mean, rstd, w_ptr, b_ptr, n, N, ACC: tl.constexpr):
     return y
 
 
+@triton.jit
+def residual_norm_long(
+    out_rows, sum_rows, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, m, inside, shape_m, stride_m, shape_n, stride_n, N, eps,
+    threshold, scale, seed, offset, CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+):
+    """Mean and rstd of rows whose sums are stored and read twice more."""
+    RANK_N: tl.constexpr = len(shape_n)
+    lane = tl.arange(0, BLOCK_N)[None, :]
+    mean = tl.zeros((BLOCK_M, 1), ACC)
+    total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+        s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, j, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
+                        scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_rows.dtype.element_ty)
+        tl.store(sum_rows + offsets(j + lane, shape_n, stride_n, RANK_N), s, mask=inside & (j + lane < N))
+        total += s.to(ACC)
+    if CENTER:
+        mean = tl.sum(total, 1, keep_dims=True) / N
+    tl.debug_barrier()                                           # what other threads stored is read below
+    square = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+        valid = inside & (j + lane < N)
+        s = tl.load(sum_rows + offsets(j + lane, shape_n, stride_n, RANK_N), mask=valid, other=0).to(ACC)
+        s = tl.where(valid, s - mean, 0)
+        square += s * s
+    rstd = 1 / tl.sqrt(tl.sum(square, 1, keep_dims=True) / N + eps)
+    for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+        n = j + lane
+        s = tl.load(sum_rows + offsets(n, shape_n, stride_n, RANK_N), mask=inside & (n < N), other=0).to(ACC)
+        tl.store(out_rows + offsets(n, shape_n, stride_n), normed(s, mean, rstd, w_ptr, b_ptr, n, N, ACC), mask=inside & (n < N))
+    return mean, rstd
+
+
 @triton.jit(do_not_specialize=["threshold", "scale", "seed", "offset"])
 def residual_norm_kernel(
     out_ptr, sum_ptr, mean_ptr, rstd_ptr, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, shape_m, stride_m, shape_n, stride_n,
@@ -87,34 +114,17 @@ def residual_norm_kernel(
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         inside = m < M
         out_rows, sum_rows = out_ptr + offsets(m, shape_m, stride_m), sum_ptr + offsets(m, shape_m, stride_m, RANK)
-        mean = tl.zeros((BLOCK_M, 1), ACC)
         if LOOP:
-            total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-                s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, j, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
-                                scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_ptr.dtype.element_ty)
-                tl.store(sum_rows + offsets(j + lane, shape_n, stride_n, RANK_N), s, mask=inside & (j + lane < N))
-                total += s.to(ACC)
-            if CENTER:
-                mean = tl.sum(total, 1, keep_dims=True) / N
-            tl.debug_barrier()                                           # what other threads stored is read below
-            square = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-                valid = inside & (j + lane < N)
-                s = tl.load(sum_rows + offsets(j + lane, shape_n, stride_n, RANK_N), mask=valid, other=0).to(ACC)
-                s = tl.where(valid, s - mean, 0)
-                square += s * s
-            rstd = 1 / tl.sqrt(tl.sum(square, 1, keep_dims=True) / N + eps)
-            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-                n = j + lane
-                s = tl.load(sum_rows + offsets(n, shape_n, stride_n, RANK_N), mask=inside & (n < N), other=0).to(ACC)
-                tl.store(out_rows + offsets(n, shape_n, stride_n), normed(s, mean, rstd, w_ptr, b_ptr, n, N, ACC), mask=inside & (n < N))
+            mean, rstd = residual_norm_long(
+                out_rows, sum_rows, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, m, inside, shape_m, stride_m, shape_n, stride_n,
+                N, eps, threshold, scale, seed, offset, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, STAGES)
         else:
             valid = inside & (lane < N)
             s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, 0, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale,
                             seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_ptr.dtype.element_ty)
             tl.store(sum_rows + offsets(lane, shape_n, stride_n, RANK_N), s, mask=valid)
             first, second = s.to(ACC), again(s, ACC)
+            mean = tl.zeros((BLOCK_M, 1), ACC)
             if CENTER:
                 mean = tl.sum(tl.where(valid, first, 0), 1, keep_dims=True) / N
             square = tl.where(valid, second - mean, 0)
@@ -137,15 +147,56 @@ def slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, s
     return g, tl.load(g_sum_ptrs, mask=valid, other=0), s
 
 
+@triton.jit
+def weighted(g, w_ptr, n, N, ACC: tl.constexpr):
+    if w_ptr is not None:
+        g *= tl.load(w_ptr + n, mask=n < N, other=0, eviction_policy="evict_last").to(ACC)
+    return g
+
+
+@triton.jit
+def residual_norm_backward_long(
+    gs_rows, gx_rows, g_ptr, g_sum_ptr, sum_ptr, w_ptr, base_ptr, m, inside, mean, rstd, shape_m, stride_m, shape_n, stride_n, N,
+    threshold, scale, seed, offset, FIRST: tl.constexpr, CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr,
+    ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+):
+    """Gradients of rows that are read twice."""
+    RANK_N: tl.constexpr = len(shape_n)
+    lane = tl.arange(0, BLOCK_N)[None, :]
+    sum_g = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+        g, _, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST)
+        g = weighted(g.to(ACC), w_ptr, j + lane, N, ACC)
+        sum_g += g
+        sum_gx += g * ((s.to(ACC) - mean) * rstd)
+    shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
+    for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+        n = j + lane
+        valid = inside & (n < N)
+        g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST)
+        g = weighted(g.to(ACC), w_ptr, n, N, ACC)
+        gs = g_sum.to(ACC) + norm_slope(g, (s.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
+        tl.store(gs_rows + offsets(n, shape_n, stride_n), gs, mask=valid)
+        if gx_rows is not None:
+            gx = gs
+            if DROP:
+                gx *= dropped(m, j, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
+            tl.store(gx_rows + offsets(n, shape_n, stride_n, RANK_N), gx, mask=valid)
+
+
 @triton.jit(do_not_specialize=["threshold", "scale", "seed", "offset"])
 def residual_norm_backward_kernel(
     gs_ptr, gx_ptr, gw_ptr, gb_ptr, gv_ptr, g_ptr, g_sum_ptr, sum_ptr, mean_ptr, rstd_ptr, w_ptr, base_ptr,
-    shape_m, stride_m, shape_n, stride_n, M, N, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
+    shape_m, stride_m, shape_n, stride_n, M, N, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64, GX_VEC: tl.constexpr,
     CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Gradient of the residual and, unless gx_ptr is None, of x; with PARTIAL every program also adds gw, gb and,
-    unless gv_ptr is None, gv of all its rows. Operands are gs, gx (if there is one), g, g_s, s; mean and rstd are contiguous."""
+    unless gv_ptr is None, gv of all its rows. Operands are gs, gx (if there is one), g, g_s, s; mean and rstd are contiguous.
+    gx is stored by GX_VEC elements at once, as many as gs: so it does not choose which thread has which elements, and in which order a row
+    is summed up, and gs is the same to the last bit with and without it.
+    Long because those three sums, of rows that fit in registers, are carried from row to row in registers."""
     RANK: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
     FIRST: tl.constexpr = 2 if gx_ptr is not None else 1
@@ -163,27 +214,11 @@ def residual_norm_backward_kernel(
         m = m[:, None]
         inside = m < M
         gs_rows = gs_ptr + offsets(m, shape_m, stride_m)
+        gx_rows = None if gx_ptr is None else gx_ptr + offsets(m, shape_m, stride_m, RANK)
         if LOOP:
-            sum_g = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-            sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-                g, _, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST)
-                g = weighted(g.to(ACC), w_ptr, j + lane, N, ACC)
-                sum_g += g
-                sum_gx += g * ((s.to(ACC) - mean) * rstd)
-            shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
-            for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-                n = j + lane
-                valid = inside & (n < N)
-                g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST)
-                g = weighted(g.to(ACC), w_ptr, n, N, ACC)
-                gs = g_sum.to(ACC) + norm_slope(g, (s.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
-                tl.store(gs_rows + offsets(n, shape_n, stride_n), gs, mask=valid)
-                if gx_ptr is not None:
-                    gx = gs
-                    if DROP:
-                        gx *= dropped(m, j, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
-                    tl.store(gx_ptr + offsets(m, shape_m, stride_m, RANK) + offsets(n, shape_n, stride_n, RANK_N), gx, mask=valid)
+            residual_norm_backward_long(
+                gs_rows, gx_rows, g_ptr, g_sum_ptr, sum_ptr, w_ptr, base_ptr, m, inside, mean, rstd, shape_m, stride_m, shape_n, stride_n,
+                N, threshold, scale, seed, offset, FIRST, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, STAGES)
         else:
             valid = inside & (lane < N)
             g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST)
@@ -200,23 +235,19 @@ def residual_norm_backward_kernel(
             second = weighted(second, w_ptr, lane, N, ACC)
             gs = g_sum.to(ACC) + norm_slope(second, second_x, rstd, shift / N, slope / N, CENTER)
             tl.store(gs_rows + offsets(lane, shape_n, stride_n), gs, mask=valid)
-            if gx_ptr is not None:
+            if gx_rows is not None:
                 gx = gs
                 if DROP:
                     gx *= dropped(m, 0, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
                 if PARTIAL and gv_ptr is not None:
                     gv_sum += gx
-                tl.store(gx_ptr + offsets(m, shape_m, stride_m, RANK) + offsets(lane, shape_n, stride_n, RANK_N), gx, mask=valid)
+                gx_ptrs = gx_rows + offsets(lane, shape_n, stride_n, RANK_N)
+                if GX_VEC > 1:
+                    gx_ptrs = tl.max_contiguous(gx_ptrs, (1, GX_VEC))
+                tl.store(gx_ptrs, gx, mask=valid)
     if PARTIAL:
         store_line(gw_ptr + tl.program_id(0) * N, gw_sum, N, VEC)
         if CENTER:
             store_line(gb_ptr + tl.program_id(0) * N, gb_sum, N, VEC)
         if gv_ptr is not None:
             store_line(gv_ptr + tl.program_id(0) * N, gv_sum, N, VEC)
-
-
-@triton.jit
-def weighted(g, w_ptr, n, N, ACC: tl.constexpr):
-    if w_ptr is not None:
-        g *= tl.load(w_ptr + n, mask=n < N, other=0, eviction_policy="evict_last").to(ACC)
-    return g

@@ -13,25 +13,32 @@ from triton_kernels.reduce import offsets
 
 @triton.jit
 def rotary_kernel(
-    out_ptr, x_ptr, cos_ptr, sin_ptr, shape_m, stride_m, stride_on, stride_xn, stride_cn, stride_sn, M, P, D,
-    INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, REST: tl.constexpr,
+    out_ptr, x_ptr, cos_ptr, sin_ptr, shape_m, stride_m, shape_h, stride_h, stride_on, stride_xn, stride_cn, stride_sn, M, H, P, D,
+    INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr, ACC: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_P: tl.constexpr, REST: tl.constexpr,
 ):
-    """Rows of out, x, cos and sin; cos and sin have P columns, the others D. REST covers the features that pass through, 0 if there are
-    none. A program reads its rows before it writes them: out may be x."""
+    """M rows of cos and sin, of P columns, each for H rows of out and x, of D. stride_m holds the strides of out, x, cos and sin, stride_h
+    those of out and x. REST covers the features that pass through, 0 if there are none. A program has BLOCK_H rows for each row of the
+    tables that it loads, and reads its rows before it writes them: out may be x."""
     RANK: tl.constexpr = len(shape_m)
-    m = (tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
-    n = tl.arange(0, BLOCK_P)[None, :]
-    valid = (m < M) & (n < P)
-    out_rows, x_rows = out_ptr + offsets(m, shape_m, stride_m), x_ptr + offsets(m, shape_m, stride_m, RANK)
-    cos = tl.load(cos_ptr + offsets(m, shape_m, stride_m, 2 * RANK) + n * stride_cn, mask=valid, other=0).to(ACC)
-    sin = tl.load(sin_ptr + offsets(m, shape_m, stride_m, 3 * RANK) + n * stride_sn, mask=valid, other=0).to(ACC)
+    steps = tl.cdiv(H, BLOCK_H)
+    m = ((tl.program_id(0) // steps).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[None, :, None]
+    h = ((tl.program_id(0) % steps).to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H))[:, None, None]
+    n = tl.arange(0, BLOCK_P)[None, None, :]
+    inside = (m < M) & (h < H)
+    valid = inside & (n < P)
+    out_rows = out_ptr + offsets(m, shape_m, stride_m) + offsets(h, shape_h, stride_h)
+    x_rows = x_ptr + offsets(m, shape_m, stride_m, RANK) + offsets(h, shape_h, stride_h, len(shape_h))
+    table = (m < M) & (n < P)
+    cos = tl.load(cos_ptr + offsets(m, shape_m, stride_m, 2 * RANK) + n * stride_cn, mask=table, other=0).to(ACC)
+    sin = tl.load(sin_ptr + offsets(m, shape_m, stride_m, 3 * RANK) + n * stride_sn, mask=table, other=0).to(ACC)
     if INVERSE:
         sin = -sin
     if INTERLEAVED:
-        both = tl.arange(0, 2 * BLOCK_P)[None, :]
-        pairs = (m < M) & (both < 2 * P)
+        both = tl.arange(0, 2 * BLOCK_P)[None, None, :]
+        pairs = inside & (both < 2 * P)
         x = tl.load(x_rows + both * stride_xn, mask=pairs, other=0).to(ACC)
-        a, b = tl.split(tl.reshape(x, (BLOCK_M, BLOCK_P, 2)))
+        a, b = tl.split(tl.reshape(x, (BLOCK_H, BLOCK_M, BLOCK_P, 2)))
         y = tl.interleave(a * cos - b * sin, b * cos + a * sin)
         tl.store(out_rows + both * stride_on, y, mask=pairs)
     else:
@@ -40,6 +47,6 @@ def rotary_kernel(
         tl.store(out_rows + n * stride_on, a * cos - b * sin, mask=valid)
         tl.store(out_rows + (n + P) * stride_on, b * cos + a * sin, mask=valid)
     if REST:
-        n = 2 * P + tl.arange(0, REST)[None, :]
-        rest = (m < M) & (n < D)
+        n = 2 * P + tl.arange(0, REST)[None, None, :]
+        rest = inside & (n < D)
         tl.store(out_rows + n * stride_on, tl.load(x_rows + n * stride_xn, mask=rest), mask=rest)

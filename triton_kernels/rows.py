@@ -1,7 +1,10 @@
-"""What kernels over rows share: keeping rows in few registers, sums of exponentials on the way, and the sum of partial results."""
+"""What kernels over rows share: keeping rows in few registers, tiles of gradients, sums of exponentials, sums of partial results."""
 
 import triton
 import triton.language as tl
+
+from triton_kernels.quick import quick_exp
+from triton_kernels.reduce import offsets
 
 
 @triton.jit
@@ -12,6 +15,18 @@ def again(x, ACC: tl.constexpr):
         return (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
     else:
         return x.to(ACC)
+
+
+@triton.jit
+def gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, EVICT: tl.constexpr):
+    """Tiles of g and x, the second and third operands; both are 0 outside."""
+    RANK_M: tl.constexpr = len(shape_m)
+    RANK_N: tl.constexpr = len(shape_n)
+    valid = inside & (n < N)
+    g_ptrs = g_ptr + offsets(m, shape_m, stride_m, RANK_M) + offsets(n, shape_n, stride_n, RANK_N)
+    x_ptrs = x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M) + offsets(n, shape_n, stride_n, 2 * RANK_N)
+    g = tl.load(g_ptrs, mask=valid, other=0, eviction_policy=EVICT)
+    return g, tl.load(x_ptrs, mask=valid, other=0, eviction_policy=EVICT)
 
 
 # ------------------------------------------------------------------ sums of exponentials, online
@@ -25,7 +40,7 @@ def online(top, total, x, LANES: tl.constexpr, VEC: tl.constexpr):
     x = tl.reshape(x, (x.shape[0], x.shape[1] // (LANES * VEC), LANES, VEC))
     high = tl.maximum(top, tl.max(tl.max(x, 3), 1))
     shift = finite(high)
-    total = total * tl.exp(top - shift) + tl.sum(tl.sum(tl.exp(x - shift[:, None, :, None]), 3), 1)
+    total = total * quick_exp(top - shift) + tl.sum(tl.sum(quick_exp(x - shift[:, None, :, None]), 3), 1)
     return high, total
 
 
@@ -33,7 +48,7 @@ def online(top, total, x, LANES: tl.constexpr, VEC: tl.constexpr):
 def online_rows(top, total):
     """The same of every row, (rows,), from that of its lanes."""
     high = tl.max(top, 1)
-    return high, tl.sum(total * tl.exp(top - finite(high)[:, None]), 1)
+    return high, tl.sum(total * quick_exp(top - finite(high)[:, None]), 1)
 
 
 @triton.jit

@@ -2,45 +2,27 @@
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def sum_join(a, b):
-    return a + b
-
-
-@triton.jit
-def prod_join(a, b):
-    return a * b
-
-
-@triton.jit
-def amax_join(a, b):
-    return tl.where((a >= b) | (a != a), a, b)
-
-
-@triton.jit
-def amin_join(a, b):
-    return tl.where((a <= b) | (a != a), a, b)
+from triton_kernels.scalar import maximum, minimum, mul, plus
 
 
 @triton.jit
 def sum_all(x):
-    return tl.reduce(x, 0, sum_join, keep_dims=True)
+    return tl.reduce(x, 0, plus, keep_dims=True)
 
 
 @triton.jit
 def prod_all(x):
-    return tl.reduce(x, 0, prod_join, keep_dims=True)
+    return tl.reduce(x, 0, mul, keep_dims=True)
 
 
 @triton.jit
 def amax_all(x):
-    return tl.reduce(x, 0, amax_join, keep_dims=True)
+    return tl.reduce(x, 0, maximum, keep_dims=True)
 
 
 @triton.jit
 def amin_all(x):
-    return tl.reduce(x, 0, amin_join, keep_dims=True)
+    return tl.reduce(x, 0, minimum, keep_dims=True)
 
 
 @triton.jit

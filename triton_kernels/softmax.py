@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from triton_kernels.reduce import offsets
-from triton_kernels.rows import again, online, online_rows
+from triton_kernels.rows import again, gradient_tiles, online, online_rows
 
 
 @triton.jit
@@ -73,32 +73,19 @@ def softmax_backward_kernel(
         if LOOP:
             total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
             for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-                g, y = softmax_tiles(g_ptr, y_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last")
+                g, y = gradient_tiles(g_ptr, y_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last")
                 total += g.to(ACC) if LOG else g.to(ACC) * y.to(ACC)
             row_total = tl.sum(total, 1, keep_dims=True)
             for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
                 n = j + lane
-                g, y = softmax_tiles(g_ptr, y_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first")
+                g, y = gradient_tiles(g_ptr, y_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first")
                 gx = softmax_slope(g.to(ACC), y.to(ACC), row_total, LOG)
                 tl.store(gx_rows + offsets(n, shape_n, stride_n), gx, mask=inside & (n < N))
         else:
-            g, y = softmax_tiles(g_ptr, y_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "")
+            g, y = gradient_tiles(g_ptr, y_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "")
             row_total = tl.sum(g.to(ACC) if LOG else g.to(ACC) * y.to(ACC), 1, keep_dims=True)
             gx = softmax_slope(again(g, ACC), again(y, ACC), row_total, LOG)
             tl.store(gx_rows + offsets(lane, shape_n, stride_n), gx, mask=inside & (lane < N))
-
-
-@triton.jit
-def softmax_tiles(g_ptr, y_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, EVICT: tl.constexpr):
-    """Tiles of g and y; both are 0 outside."""
-    RANK_M: tl.constexpr = len(shape_m)
-    RANK_N: tl.constexpr = len(shape_n)
-    valid = inside & (n < N)
-    g_ptrs = g_ptr + offsets(m, shape_m, stride_m, RANK_M) + offsets(n, shape_n, stride_n, RANK_N)
-    y_ptrs = y_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M) + offsets(n, shape_n, stride_n, 2 * RANK_N)
-    g = tl.load(g_ptrs, mask=valid, other=0, eviction_policy=EVICT)
-    y = tl.load(y_ptrs, mask=valid, other=0, eviction_policy=EVICT)
-    return g, y
 
 
 @triton.jit

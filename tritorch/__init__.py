@@ -69,12 +69,22 @@ from tritorch.memory_format import channels_last, channels_last_3d, contiguous_f
 
 
 def is_tensor(obj):
-    """Whether obj is a Tensor."""
+    """Whether obj is a Tensor.
+
+    >>> import tritorch as torch
+    >>> torch.is_tensor(torch.ones(2)), torch.is_tensor([1.0])
+    (True, False)
+    """
     return isinstance(obj, Tensor)
 
 
 def is_floating_point(input):
-    """Whether the dtype is a floating one."""
+    """Whether the dtype is a floating one.
+
+    >>> import tritorch as torch
+    >>> torch.is_floating_point(torch.tensor([1, 2]))
+    False
+    """
     return input.dtype.is_floating_point
 
 
@@ -84,7 +94,12 @@ def is_complex(input):
 
 
 def numel(input):
-    """Number of elements."""
+    """Number of elements.
+
+    >>> import tritorch as torch
+    >>> torch.numel(torch.ones(2, 3))
+    6
+    """
     return input.numel()
 
 

@@ -271,6 +271,9 @@ def block_diag(*tensors) -> Any:
 def bmm(input, mat2, out_dtype=..., *, out=...) -> Any:
     """Products of two equal batches of matrices: (b, m, k) and (b, k, n) give (b, m, n). out_dtype as in `mm`."""
     ...
+def broadcast_shapes(*shapes) -> Any:
+    """The shape that tensors of these shapes, or ints for vectors, have in common."""
+    ...
 def broadcast_tensors(*tensors) -> Any:
     """All tensors expanded to their common shape."""
     ...
@@ -289,6 +292,9 @@ def cartesian_prod(*tensors) -> Any:
 def cat(tensors, dim=..., *, out=...) -> Any:
     """The tensors behind each other along `dim`; all other sizes must agree."""
     ...
+def cdist(x1, x2, p=..., compute_mode=...) -> Any:
+    """‖x1_i - x2_j‖_p for all rows i of x1 (..., P, M) and j of x2 (..., R, M): (..., P, R). All P · R differences exist at once."""
+    ...
 def ceil(input) -> Tensor:
     """Rounded up."""
     ...
@@ -297,6 +303,9 @@ def celu(input, alpha=...) -> Any:
     ...
 def chain_matmul(*matrices, out=...) -> Any:
     """The product of several matrices in the order that needs the fewest multiplications."""
+    ...
+def channel_shuffle(input, groups) -> Any:
+    """(N, C, *) with the channels, in `groups` rows, read column by column. Zhang et al. 2018."""
     ...
 def chunk(input, chunks, dim=...) -> Any:
     """At most `chunks` views of equal size along a dim, the last maybe smaller."""
@@ -363,6 +372,9 @@ def cos(input) -> Tensor:
     ...
 def cosh(input) -> Tensor:
     """The hyperbolic cosine."""
+    ...
+def cosine_similarity(x1, x2, dim=..., eps=...) -> Any:
+    """x1 · x2 / (max(‖x1‖, eps) max(‖x2‖, eps)) over `dim` of the broadcast shape."""
     ...
 def count_nonzero(input, dim=...) -> Tensor:
     """How many elements over `dim` are not 0, as int64."""
@@ -580,6 +592,9 @@ def heaviside(input, other) -> Tensor:
 def histc(input, bins=..., min=..., max=..., *, out=...) -> Any:
     """How many elements fall into each of `bins` equal parts of [min, max]; both 0: of the range of the data."""
     ...
+def histogram(input, bins, *, range=..., weight=..., density=...) -> Any:
+    """(hist, bin_edges): how many elements, or how much of `weight`, fall into each bin."""
+    ...
 def hsplit(input, indices_or_sections) -> Any:
     """Equal parts, or parts cut at indices, along dim 1."""
     ...
@@ -600,6 +615,9 @@ def index_fill(input, dim, index, value, *, out=...) -> Any:
     ...
 def index_put(input, indices, values, accumulate=..., *, out=...) -> Any:
     """input with `values` written (or, with accumulate, added) at the places that the index tensors name together."""
+    ...
+def index_reduce(input, dim, index, source, reduce, *, include_self=..., out=...) -> Any:
+    """input whose slices along `dim` that `index` names are joined with those of source, by 'prod', 'mean', 'amax' or 'amin'; without"""
     ...
 def index_select(input, dim, index) -> Tensor:
     """The slices of `input` along `dim` that `index` names."""
@@ -883,8 +901,20 @@ def op(body=..., *, returns=..., aliasable=...) -> Any:
 def outer(input, vec2, *, out=...) -> Any:
     """inputᵢ · vec2ⱼ of two vectors."""
     ...
+def pairwise_distance(x1, x2, p=..., eps=..., keepdim=...) -> Any:
+    """‖x1 - x2 + eps‖_p over the last dim."""
+    ...
+def pdist(input, p=...) -> Any:
+    """‖x_i - x_j‖_p for all i < j of (N, D), in order: N (N - 1) / 2 numbers."""
+    ...
 def permute(input, *dims) -> Any:
     """The dims in another order: `x.permute(2, 0, 1)`."""
+    ...
+def pixel_shuffle(input, upscale_factor) -> Any:
+    """(*, C r², H, W) to (*, C, H r, W r). Shi et al. 2016."""
+    ...
+def pixel_unshuffle(input, downscale_factor) -> Any:
+    """(*, C, H r, W r) to (*, C r², H, W): undoes `pixel_shuffle`."""
     ...
 def poisson(input, generator=...) -> Any:
     """Poisson numbers whose means are the elements of `input`."""

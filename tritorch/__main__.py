@@ -1,8 +1,9 @@
-"""python -m tritorch warmup | info: compile a program's kernels ahead of time; say what this installation sees."""
+"""python -m tritorch warmup | info | where: compile a program's kernels ahead of time, say what is installed, find an operator."""
 
 import argparse
 import importlib.metadata
 import platform
+import re
 import sys
 from pathlib import Path
 
@@ -19,8 +20,10 @@ def main(words=None):
     warm.add_argument("--save", metavar="LIST.json", type=Path, help="write which kernels the program needs, compile nothing")
     warm.add_argument("--workers", type=int, help="processes; default: one for every core")
     commands.add_parser("info", help="versions, device, cache")
+    find = commands.add_parser("where", help="the file and line of an operator, and of its device code")
+    find.add_argument("name", help="such as softmax, conv2d or Linear")
     args = parser.parse_args(words)
-    return info() if args.command == "info" else warmup(args)
+    return info() if args.command == "info" else where(args.name) if args.command == "where" else warmup(args)
 
 
 def warmup(args):
@@ -90,6 +93,28 @@ def info():
     kernels = list((compiler.cache_folder() / "kernels").glob("*.z"))
     print(f"{compiler.cache_folder()}: {len(kernels)} kernels, {sum(k.stat().st_size for k in kernels) / 1e6:.1f} MB")
     return 0
+
+
+def where(name):
+    """Print the definitions of a public name, then its kernels: those named after it, or else the files of its card's family."""
+    root, name = Path(__file__).parent.parent, re.escape(name)
+    files = [path for tree in ("tritorch", "triton_kernels") for path in sorted((root / tree).rglob("*.py"))]
+    sources = {path: path.read_text(encoding="utf-8") for path in files if "simulated" not in path.parts}
+
+    def places(tree, pattern):
+        found = [(path, match) for path, text in sources.items() if path.is_relative_to(tree) for match in re.finditer(pattern, text, re.M)]
+        for path, match in found:
+            print(f"{path.relative_to(root)}:{match.string.count(chr(10), 0, match.start()) + 1}  {match.group()}")
+        return [path for path, _ in found]
+
+    cards = places(root / "tritorch", rf"^(?:(?:def|class) {name}\b|(?:[\w, =]*[ ,])?{name}(?:, \w+)* = ).*")
+    if not cards:
+        print(f"where: expected a public name of tritorch, got {name!r}", file=sys.stderr)
+    if not places(root / "triton_kernels", rf"^def (?:{name}|{name}_\w*kernel)\("):
+        for family in sorted({family for path in cards if path.parent.name == "ops"
+                              for family in [path.stem, *re.findall(r'kernels\("(\w+)"\)', sources[path])]}):
+            places(root / "triton_kernels" / f"{family}.py", r"^def \w+_kernel")
+    return int(not cards)
 
 
 if __name__ == "__main__":

@@ -66,18 +66,18 @@ def _interpret(door, args, out=None):
         state.interpreter = interpreter
 
 
-def op(body=None, *, returns=("out",), aliasable=False):
+def op(body=None, *, returns=("out",), aliasable=()):
     """Turn a shape rule into an operator.
 
     `returns` names the outputs. `aliasable` says that implementations may read an input and write the output in the same
-    memory (elementwise operators), or names the one input of which that is so: otherwise an in-place call goes through a temporary.
+    memory (elementwise operators), or names the inputs of which that is so: otherwise an in-place call goes through a temporary.
     """
     if body is None:
         return functools.partial(op, returns=returns, aliasable=aliasable)
     signature = inspect.signature(body)
     names = tuple(signature.parameters)
     defaults = tuple([p.default for p in signature.parameters.values()])
-    arity, missing, impls = len(names), inspect.Parameter.empty, {}
+    arity, missing, impls, single, again = len(names), inspect.Parameter.empty, {}, len(returns) == 1, None
     tails = {k: defaults[k:] for k in range(arity + 1) if missing not in defaults[k:]}       # what completes k positional arguments
 
     def bind(args, kw):
@@ -99,31 +99,43 @@ def op(body=None, *, returns=("out",), aliasable=False):
             args = bind(args, kw)
         if state.interpreter is not None:
             return _interpret(door, args)
-        promise = body(*args)
-        if type(promise) is tuple:
-            out = empty(*promise)
-            run = impls.get(promise[2].type)
+        outs, tracked = (None, True) if again is None else again(args)
+        if outs is None:
+            promise = body(*args)
+            if type(promise) is tuple:
+                outs = (empty(*promise),)
+            elif isinstance(promise, Tensor):
+                return _view(door, args, promise)
+            else:
+                outs = [empty(*p) for p in promise]
+            home = outs[0].storage.device
+            run = impls.get(home.type)
             if run is None:
-                raise _no_implementation(door, promise[2])
-            run(out, *args)
-            if state.grad:
-                record(door, args, (out,))
-            elif state.inference:
+                raise _no_implementation(door, home)
+            run(*outs, *args)
+        if tracked and state.grad:
+            record(door, args, outs)
+        elif state.inference:
+            for out in outs:
                 out._inference = True
-            return out
-        return _view(door, args, promise) if isinstance(promise, Tensor) else _several(door, args, promise)
+        return outs[0] if single else tuple(outs)
+
+    def repeat(fn):
+        """Have `fn(args)` asked for the outputs of a call first: tritorch/repeat.py."""
+        nonlocal again
+        again = door.again = fn if arity else None
 
     def into(out, *args, **kw):
         if kw or len(args) != arity:
             args = bind(args, kw)
         if state.interpreter is not None:
             return _interpret(door, args, out)
-        return _write(door, out, args, body(*args))
+        return write(door, out, args, body(*args))
 
     door.names, door.returns, door.defaults = names, tuple(returns), defaults
     door.gnames = ("g",) if len(returns) == 1 else tuple("g_" + r for r in returns)
     door.impls, door.rules, door.plans, door.aliasable, door.body = impls, [], {}, aliasable, body
-    door.into, door.__signature__ = into, signature
+    door.into, door.repeat, door.__signature__ = into, repeat, signature
     door.jvp_rule = door.formula_body = door.samples_body = door.errors_body = door.workloads_body = None
     for verb in (impl, grad, jvp, formula, samples, errors, workloads, rules_for, plan):
         setattr(door, verb.__name__, functools.partial(verb, door))
@@ -135,17 +147,26 @@ def op(body=None, *, returns=("out",), aliasable=False):
 
 
 # ------------------------------------------------------------------ verbs
-def impl(door, kind, *, raw=False):
+def impl(door, kind, *, raw=False, passes=None):
     """How the operator runs on devices of type `kind`: `fn(outputs…, every parameter…)` fills the outputs.
 
     On the CPU tensors arrive as numpy arrays, and numpy does not warn about infinities and NaN. On CUDA what a call launches is
     launched again by later calls whose arguments have the same shapes, strides, dtypes and numbers, without `fn` (see repeat.py): it must
-    look at nothing else, or have `driver.forget_calls()` called when that changes. `raw` leaves both out. Giving an implementation again
-    replaces it.
+    look at nothing else, or have `driver.forget_calls()` called when that changes; nor is the shape rule asked again. `passes` names
+    parameters, with their type, `int` or `float`, that are numbers which `fn` only hands to its kernels: they may differ (a float beside
+    a first argument that is computed in float32). `raw` leaves all this out. Giving an implementation again replaces it.
     """
 
     def verb(fn):
-        door.impls[kind] = fn if raw else _on_arrays(door, fn) if kind == "cpu" else _on_device(door, fn)
+        if raw or kind == "cpu":
+            run, again = fn if raw else _on_arrays(door, fn), None
+        else:
+            count = len(door.names)
+            places = [(door.names.index(name) - count, type, -count) for name, type in (passes or {}).items()]
+            run, again = repeating(_on_device(door, fn), door.body, places)
+        door.impls[kind] = run
+        if kind != "cpu":
+            door.repeat(again)
         return fn
 
     return verb
@@ -184,7 +205,7 @@ def _on_device(door, fn):
                     _brought(door, part, home)
         return fn(*values)
 
-    return repeating(run)
+    return run
 
 
 def _brought(door, v, home):
@@ -295,48 +316,36 @@ def _view(door, args, out):
 _NO_GRAD = Unfollowed("A view was created in no_grad mode")
 
 
-def _several(door, args, promises):
-    """Several outputs at once."""
-    outs = [empty(*p) for p in promises]
-    device = promises[0][2]
-    run = door.impls.get(device.type)
-    if run is None:
-        raise _no_implementation(door, device)
-    run(*outs, *args)
-    if state.grad:
-        record(door, args, outs)
-    elif state.inference:
-        for out in outs:
-            out._inference = True
-    return tuple(outs)
-
-
-def _write(door, out, args, promise):
-    """out= and in-place: everything is checked before anything is written."""
+def write(door, out, args, promise, run=None):
+    """out= and in-place: everything is checked before anything is written. `run`: what to call in the place of the implementation."""
     several = isinstance(out, (tuple, list))
     outs, promises = (tuple(out), promise) if several else ((out,), (promise,))
     check(not isinstance(promise, Tensor), door.__name__, "an operator that computes", "a view")
     if len(outs) != len(promises):
         raise RuntimeError(f"{door.__name__}: expected {len(promises)} destinations, got {len(outs)}")
-    for o, (shape, dtype, device, *_) in zip(outs, promises):
-        if not (isinstance(o, Tensor) and o.shape == shape and o.dtype is dtype and o.storage.device is device and 0 not in o.strides
-                and not o._inference):                                   # else there is nothing to check
-            _check_destination(door, o, shape, dtype, device, args)
+    targets = [_target(door, o, args, *p[:3]) for o, p in zip(outs, promises)]
     node = slices.prepare(door, outs, args) if state.grad else None
-    run = door.impls.get(promises[0][2].type)
+    run = run or door.impls.get(promises[0][2].type)
     if run is None:
         raise _no_implementation(door, promises[0][2])
-    direct = [o.dtype is dtype and not (_overlaps(door, o, args)) for o, (_, dtype, *_) in zip(outs, promises)]
-    targets = [o if ok else empty(*p[:3]) for o, ok, p in zip(outs, direct, promises)]
     run(*targets, *args)
     for o, target in zip(outs, targets):
         if target is not o:
             o.detach().copy_(target)
-        o.storage.version += 1
-        o.storage.writer = places.user_place()
+        storage = o.storage
+        storage.version += 1
+        storage.writer = places.user_place()
     if node is not None:
         slices.rebase(outs[0], node) if len(outs) == 1 else graph.hang(node, outs)
     return out
+
+
+def _target(door, out, args, shape, dtype, device):
+    """Where the result is computed: in the destination, or in fresh memory where its dtype or an input that is still to be read forbids."""
+    if not (isinstance(out, Tensor) and out.shape == shape and out.dtype is dtype and out.storage.device is device
+            and 0 not in out.strides and not out._inference):            # else there is nothing to check
+        _check_destination(door, out, shape, dtype, device, args)
+    return out if out.dtype is dtype and not _overlaps(door, out, args) else empty(shape, dtype, device)
 
 
 def _check_destination(door, out, shape, dtype, device, args):
@@ -362,7 +371,7 @@ def _overlaps(door, out, args):
         for v in a if type(a) is tuple else (a,):
             if isinstance(v, Tensor) and v.storage.owner is owner:
                 same = v is out or v.dtype is out.dtype and v.offset == out.offset and v.strides == out.strides and v.shape == out.shape
-                if not same or aliasable is not True and aliasable != name:
+                if not same or aliasable is not True and name not in aliasable:
                     return True
     return False
 

@@ -82,6 +82,7 @@ def as_dtype(value):
 
 # ------------------------------------------------------------------ the default floating type
 _default = [float32]
+default_changed: list = []                                               # called when it does
 
 
 def get_default_dtype():
@@ -94,9 +95,18 @@ def get_default_dtype():
 
 
 def set_default_dtype(d):
-    """Make `d` the floating type of tensors made from Python floats."""
+    """Make `d` the floating type of tensors made from Python floats.
+
+    >>> import tritorch as torch
+    >>> torch.set_default_dtype(torch.float64)
+    >>> torch.tensor([0.5]).dtype
+    tritorch.float64
+    >>> torch.set_default_dtype(torch.float32)
+    """
     check(isinstance(d, dtype) and d.is_floating_point and d.itemsize > 1, "set_default_dtype", "a floating dtype", d, error=TypeError)
     _default[0] = d
+    for forget in default_changed:
+        forget()
 
 
 # ------------------------------------------------------------------ promotion

@@ -175,6 +175,7 @@ def to_dlpack(x, *, stream=None, max_version=None, dl_device=None, copy=None):
     else:
         check(stream is None or type(stream) is int, "__dlpack__", "a stream that is an int or None", stream, error=TypeError)
         check(stream not in (0, 2), "__dlpack__", "stream 1, a handle, -1 or None", stream, error=BufferError)
+        driver.share()
         if stream != -1:
             wait_for(x.device.index, 0 if stream in (None, 1) else stream, current_handle(x.device.index))
     return dlpack.export(x, max_version)
@@ -223,6 +224,7 @@ def capsule_of(ext, target, copy):
     stream = {}
     if int(kind) == dlpack.CUDA:
         check(driver.available(), "from_dlpack", "a CUDA device", "none")
+        driver.share()
         stream["stream"] = current_handle(index) or 1
     asked = {"max_version": (1, 0)}
     if target is not None:
@@ -245,6 +247,7 @@ def cuda_array_interface(x):
     check(x.device is not cpu, "__cuda_array_interface__", "a CUDA tensor", f"one on {x.device}", error=AttributeError)
     check(not x.requires_grad, "__cuda_array_interface__", "a tensor that does not require grad", "one that does", use="x.detach()")
     strides = None if x.is_contiguous() else tuple(s * x.itemsize for s in x.strides)
+    driver.share()
     return {"version": 3, "shape": tuple(x.shape), "strides": strides, "typestr": x.dtype.numpy.str,
             "data": (x.data_ptr() if x.numel() else 0, False), "stream": current_handle(x.device.index) or 1}
 
@@ -259,6 +262,7 @@ class Foreign:
 def from_cuda_array(obj):
     """A tensor over the memory of an object with `__cuda_array_interface__`."""
     face = obj.__cuda_array_interface__
+    driver.share()
     kind, shape = from_numpy_dtype(np.dtype(face["typestr"])), tuple(face["shape"])
     index = current_device()
     if face.get("stream") is not None:

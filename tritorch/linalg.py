@@ -22,7 +22,12 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None, out=None):
 
 
 def matrix_norm(A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=None, out=None):
-    """The norm of matrices: "fro" (Frobenius), ±1 (sums of columns), ±inf (sums of rows)."""
+    """The norm of matrices: "fro" (Frobenius), ±1 (sums of columns), ±inf (sums of rows).
+
+    >>> import tritorch as torch
+    >>> torch.linalg.matrix_norm(torch.tensor([[1.0, -2.0], [3.0, 4.0]]), ord=1)
+    tensor(6.)
+    """
     check(len(A.shape) >= 2, "matrix_norm", "a matrix or a batch of matrices", A.shape)
     check(ord in ("fro", 1, -1, math.inf, -math.inf), "matrix_norm", "ord 'fro', ±1 or ±inf", repr(ord))
     A = A if dtype is None else A.to(dtype)
@@ -36,7 +41,12 @@ def matrix_norm(A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=None, out=No
 
 
 def norm(A, ord=None, dim=None, keepdim=False, *, out=None, dtype=None):
-    """A vector norm, or with two dims (or a matrix and an `ord`) a matrix norm; without `ord` the 2-norm of the elements."""
+    """A vector norm, or with two dims (or a matrix and an `ord`) a matrix norm; without `ord` the 2-norm of the elements.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.norm(torch.tensor([3.0, 4.0]))
+    tensor(5.)
+    """
     if ord is None or isinstance(dim, int) or dim is not None and len(dim) == 1 or dim is None and len(A.shape) == 1:
         return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype, out=out)
     check(dim is not None or len(A.shape) == 2, "norm", "a matrix, a vector or dims", A.shape)
@@ -44,7 +54,12 @@ def norm(A, ord=None, dim=None, keepdim=False, *, out=None, dtype=None):
 
 
 def cross(input, other, *, dim=-1, out=None):
-    """The cross product of vectors of 3 elements along `dim`."""
+    """The cross product of vectors of 3 elements along `dim`.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.cross(torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, 0.0]))
+    tensor([0., 0., 1.])
+    """
     return _vectors.cross(input, other, dim, out=out)
 
 
@@ -54,10 +69,24 @@ def vecdot(x, y, *, dim=-1, out=None):
 
 
 def diagonal(A, *, offset=0, dim1=-2, dim2=-1):
-    """The diagonals of matrices."""
+    """The diagonals of matrices.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.diagonal(torch.tensor([[1, 2], [3, 4]]))
+    tensor([1, 4])
+    """
     return slicing.diagonal(A, offset, dim1, dim2)
 
 
 def multi_dot(tensors, *, out=None):
-    """The product of several matrices."""
-    return copy.deliver(chain_matmul(*tensors), out)
+    """The product of several matrices in the order that needs the fewest multiplications; the first and the last may be vectors.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.multi_dot([torch.ones(2, 3), torch.ones(3, 4), torch.ones(4)])
+    tensor([12., 12.])
+    """
+    first, *between, last = tensors
+    row, column = first.ndim == 1, last.ndim == 1
+    made = chain_matmul(first.unsqueeze(0) if row else first, *between, last.unsqueeze(1) if column else last)
+    made = made.squeeze(1) if column else made
+    return copy.deliver(made.squeeze(0) if row else made, out)

@@ -6,61 +6,85 @@ the pointers of the arguments at hand and of fresh temporaries: on an idle devic
 14. Calls that do more than launch (read a value from the device, use memory that is neither an argument nor a temporary) run their
 implementation every time.
 """
+from operator import itemgetter
+
 from tritorch.cuda import driver, faults
 from tritorch.cuda.stream import current_handle
-from tritorch.cuda.trace import Trace, current, traces
-from tritorch.device import device
-from tritorch.dtype import dtype
+from tritorch.cuda.trace import Trace, current, passed, traces
+from tritorch.device import cpu, device
+from tritorch.dtype import default_changed, dtype, float32
 from tritorch.shape import Size
 from tritorch.storage import device_storage
-from tritorch.tensor import Tensor
+from tritorch.tensor import Tensor, empty
 
 KEPT, PATIENCE = 256, 4                         # kinds of calls remembered per operator; times that these may overflow
 ATOMS = {int, float, bool, str, type(None), dtype, device}
+NUMBERS = {int, float}
 UNKNOWN = object()
+default_changed.append(driver.forget_calls)     # shape rules ask for the default dtype
 
 
-def repeating(fn):
-    """`fn(outputs…, arguments…)`, an implementation for CUDA devices, running only where its launches are not known yet. One long
-    function, because a call costs the host microseconds and variables of a closure are the quickest to read."""
-    calls = {}
+def repeating(fn, body=None, passes=()):
+    """Two ways to call `fn(outputs…, arguments…)`, an implementation for CUDA devices, without running it where its launches are known:
+    `run(outputs…, arguments…)` and `again(arguments)`, which makes the outputs that the shape rule `body` promises. It returns a list of
+    them, or None where the call has to go the long way, and whether an argument may have a history. `passes` are the places, from the
+    end, of arguments that are numbers which `fn` only hands to its kernels, and their types. Long functions, because a call costs the host
+    microseconds and variables of a closure are the quickest to read."""
+    calls = {}                                  # of `again` the keys tell of the arguments, of `run` of the outputs in front of them
     driver.call_tables.append(calls)
-    overflows = 0
+    overflows, number = 0, passes[0][0] if passes else None
 
     def run(*values):
         home = values[0].storage.device
         if overflows > PATIENCE or traces and current() is not None:
             return fn(*values)
-        key, pointers, storages = [home], [], []
-        if not _kind(values, home, key, pointers, storages):
+        key, pointers, storages, numbers = [home], [], [], []
+        kinds = _withheld(values, passes, numbers) if passes and values[number].__class__ in NUMBERS else values
+        if _kind(kinds, home, key, pointers, storages) is UNKNOWN:
             return fn(*values)
         key = tuple(key)
         known = calls.get(key, UNKNOWN)
         if known is UNKNOWN:
-            return first(key, pointers, storages, home, values)
-        if known is None:
-            return fn(*values)
-        steps, temporaries, reports = known
-        if temporaries:
-            memory = [device_storage(nbytes, home) for nbytes in temporaries]        # lives until all is queued
-            pointers += [storage.ptr for storage in memory]
-        stream = current_handle(home.index)
-        try:
-            for start, x, y, z, given, patches in steps:
-                given = given.copy()
-                for place, k, distance, moved in patches:
-                    pointer = distance if k is None else pointers[k] + distance
-                    given[place] = pointer if moved is None else moved(pointer)
-                start(x, y, z, stream, given)
-        except driver.OutOfMemory:
-            raise
-        except Exception:
-            return fn(*values)                                           # fails again, and says with which arguments
-        if reports:
-            faults.unread.add(home.index)
+            learn(key, pointers, storages, home, (), values, kinds, numbers)
+        elif known is None or not _queue(known, pointers, numbers, home):
+            fn(*values)                                                  # which fails again if a launch did, and says with which arguments
 
-    def first(key, pointers, storages, home, values):
+    def again(args):
+        first = args[0]
+        if not isinstance(first, Tensor) or first.storage.device is cpu or overflows > PATIENCE or traces and current() is not None:
+            return None, True
+        home = first.storage.device
+        key, pointers, storages, numbers = [home], [], [], []
+        kinds = _withheld(args, passes, numbers) if passes and args[number].__class__ in NUMBERS else args
+        tracked = _kind(kinds, home, key, pointers, storages)
+        if tracked is UNKNOWN:
+            return None, True
+        key = tuple(key)
+        known = calls.get(key, UNKNOWN)
+        if known is None:
+            return None, True
+        if known is UNKNOWN:
+            promise = body(*args)
+            outs = [empty(*p) for p in ([promise] if type(promise) is tuple else promise)]
+            pointers += [out.storage.ptr for out in outs]
+            learn(key, pointers, storages + [out.storage for out in outs], home, outs, (*outs, *args), (*outs, *kinds), numbers)
+            return outs, tracked
+        outs = []
+        for nbytes, shape, strides, kind in known[0]:
+            storage = device_storage(nbytes, home)
+            pointers.append(storage.ptr)
+            out = Tensor()                                               # as tensor.strided, without the call
+            out.storage, out.shape, out.strides, out.offset, out.dtype, out.index = storage, shape, strides, 0, kind, 0
+            out.node = out.base = out.base_node = out._array = None
+            outs.append(out)
+        if not _queue(known, pointers, numbers, home):
+            fn(*outs, *args)
+        return outs, tracked
+
+    def learn(key, pointers, storages, home, outs, values, kinds, numbers):
         nonlocal overflows
+        nth = iter(range(len(numbers)))
+        values = [v if v is kind else passed(numbers[k := next(nth)], k) for v, kind in zip(values, kinds)]
         with Trace(storages, pointers, home) as trace:
             fn(*values)
         if len(calls) >= KEPT:
@@ -68,36 +92,107 @@ def repeating(fn):
             overflows += 1
         distinct = {id(s): s for s in storages}.values()
         apart = all(a is b or a.ptr + a.nbytes <= b.ptr or b.ptr + b.nbytes <= a.ptr for a in distinct for b in distinct)
-        calls[key] = (trace.steps, trace.temporaries, trace.reports) if trace.whole and apart else None
+        made = [(out.storage.nbytes, out.shape, out.strides, out.dtype) for out in outs]
+        whole = trace.whole and apart and len(trace.passed) == len(numbers)
+        steps = [_prepared(step, len(numbers)) for step in trace.steps]
+        calls[key] = (made, steps, trace.temporaries, trace.reports) if whole else None
 
-    return run
+    return run, again
+
+
+def _withheld(values, passes, numbers):
+    """The values, numbers that are passed on moved to `numbers`: what they are to a kernel takes their places."""
+    kinds = [*values]
+    for place, kind, home in passes:
+        v = values[place]
+        if kind is float:
+            if v.__class__ in NUMBERS and values[home].dtype.compute is float32:
+                kinds[place] = "float"
+                numbers.append(float(v))
+        elif v.__class__ is int and v != 1:                              # as a launch tells whole numbers apart
+            kinds[place] = "wide" if not -0x80000000 <= v <= 0x7FFFFFFF else "odd" if v & 15 else "even"
+            numbers.append(v)
+    return kinds
+
+
+def _prepared(step, numbers):
+    """A step of a Trace as `_queue` wants it: what picks the kernel's values out of [pointers…, numbers…, constants…], the constants, and
+    the patches that are more than a pointer as it is. Numbers and constants count from the end: the temporaries' pointers come before."""
+    start, x, y, z, values, patches, passed = step
+    values, places = [*values], {}
+    for place, k, distance, moved in patches:
+        if k is None:
+            values[place] = distance                                     # the word of bad indices, at its address
+        elif moved is None:
+            places[place] = k
+    constants = [v for place, v in enumerate(values) if place not in places and place not in passed]
+    after = iter(range(-len(constants), 0))
+    places.update((place, nth - numbers - len(constants)) for place, nth in passed.items())
+    order = [places[place] if place in places else next(after) for place in range(len(values))]
+    pick = itemgetter(*order) if len(order) > 1 else lambda found: [found[k] for k in order]
+    return start, x, y, z, pick, constants, [(place, *how) for place, *how in patches if how[0] is not None and (how[1] or how[2])]
+
+
+def _queue(known, pointers, numbers, home):
+    """Queue the launches of a known call on the current stream; whether that succeeded. `pointers` are the arguments' (and outputs'),
+    `numbers` what it passes on."""
+    _, steps, temporaries, reports = known
+    if temporaries:
+        memory = [device_storage(nbytes, home) for nbytes in temporaries]            # lives until all is queued
+        pointers += [storage.ptr for storage in memory]
+    if numbers:
+        pointers += numbers
+    stream = current_handle(home.index)
+    try:
+        for start, x, y, z, pick, constants, moves in steps:
+            values = pick(pointers + constants)
+            if moves:
+                values = [*values]
+                for place, k, distance, moved in moves:
+                    pointer = pointers[k] + distance
+                    values[place] = pointer if moved is None else moved(pointer)
+            start(x, y, z, stream, values)
+    except driver.OutOfMemory:
+        raise
+    except Exception:
+        return False
+    if reports:
+        faults.unread.add(home.index)
+    return True
 
 
 def _kind(values, home, key, pointers, storages):
-    """Append to `key` all that an implementation may look at in its arguments, and the tensors' pointers and storages; False where
-    there is more to them."""
+    """Append to `key` all that an implementation may look at in its arguments, and the tensors' pointers and storages; UNKNOWN where
+    there is more to them, else whether one of them may have a history."""
+    tracked = False
     for v in values:
         kind = v.__class__
         if kind is Tensor or isinstance(v, Tensor):
             storage, dtype = v.storage, v.dtype
             if storage.device is not home:
-                return False
+                return UNKNOWN
+            if v.node is not None or v.base is not None:
+                tracked = True
             pointer = storage.ptr
             if v.offset:
                 pointer += v.offset * dtype.itemsize
+            key.append(v.shape)
+            key.append(v.strides)
+            key.append(dtype)
+            key.append(pointer & 15)
             if storage in storages:                                      # the same memory: how they lie to each other matters
                 k = storages.index(storage)
-                key += (v.shape, v.strides, dtype, pointer & 15, k, pointer - pointers[k])
-            else:
-                key += (v.shape, v.strides, dtype, pointer & 15)
+                key += (k, pointer - pointers[k])
             pointers.append(pointer)
             storages.append(storage)
         elif kind in ATOMS:
             key += (kind, v if v or kind is not float else repr(v))      # 1, 1.0 and True are equal, and so are 0.0 and -0.0
         elif kind is tuple or kind is Size:
             key.append(~len(v))
-            if not _kind(v, home, key, pointers, storages):
-                return False
+            inner = _kind(v, home, key, pointers, storages)
+            if inner is UNKNOWN:
+                return UNKNOWN
+            tracked = tracked or inner
         else:
-            return False
-    return True
+            return UNKNOWN
+    return tracked

@@ -71,7 +71,7 @@ def is_contiguous(shape, strides):
 
 def same_strides(shape, a, b):
     """Whether both strides reach the same elements: those of dims of size 1 say nothing."""
-    return all(s == t or n == 1 for n, s, t in zip(shape, a, b))
+    return a == b or all(s == t or n == 1 for n, s, t in zip(shape, a, b))
 
 
 def memory_order(strides):

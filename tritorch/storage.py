@@ -11,7 +11,6 @@ import numpy as np
 
 from tritorch.device import cpu
 
-_new = object.__new__
 _UINT8 = np.dtype(np.uint8)
 
 
@@ -44,7 +43,7 @@ class Storage:
 
     def alias(self):
         """The same memory with a version of its own, as `.data` wants it."""
-        out = _new(type(self))
+        out = type(self)()
         out.device, out.nbytes, out.owner, out.version, out._bytes = self.device, self.nbytes, self.owner, 0, self._bytes
         if type(self) is Storage:
             out.ptr = self.ptr
@@ -74,7 +73,7 @@ class HostStorage(Storage):
 
 def host_storage(array):
     """The memory that a numpy array (strides not negative) looks at, from its first element on."""
-    out = _new(HostStorage)
+    out = HostStorage()
     out.device, out.nbytes, out.owner, out.version, out._bytes = cpu, array.nbytes, array, 0, None
     if not array.flags.c_contiguous:
         out.nbytes = out.bytes.nbytes
@@ -92,7 +91,7 @@ def device_storage(nbytes, device):
         from tritorch.cuda.trace import traces
     index = device.index
     block = allocate(nbytes, index, current_handle(index) if streams.used else 0)
-    out = _new(Storage)
+    out = Storage()
     out.device, out.nbytes, out.owner, out.ptr, out.version, out._bytes = device, nbytes, block, block.span.ptr, 0, None
     if traces and current_trace() is not None:
         current_trace().made(out)
@@ -101,7 +100,7 @@ def device_storage(nbytes, device):
 
 def block_storage(block, nbytes, device):
     """A Storage over an owner that has a device pointer `ptr` (an allocator block, an imported tensor)."""
-    out = _new(Storage)
+    out = Storage()
     out.device, out.nbytes, out.owner, out.ptr, out.version, out._bytes = device, nbytes, block, block.ptr, 0, None
     return out
 

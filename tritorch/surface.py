@@ -19,7 +19,8 @@ LAZY = {
     "compile": "compiler", "vmap": "func", "are_deterministic_algorithms_enabled": "determinism",
     "use_deterministic_algorithms": "determinism", "get_num_threads": "threads", "set_num_threads": "threads", **dict.fromkeys(
         ("BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor", "IntTensor", "LongTensor",
-         "ShortTensor"), "typed"),
+         "ShortTensor"), "typed"), **dict.fromkeys(
+        ("cosine_similarity", "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"), "nn.functional"),
 }
 PACKAGES = ("accelerator", "amp", "backends", "compiler", "cpu", "func", "linalg", "nn", "optim", "random", "safetensors", "serialization",
             "testing", "utils", "version")

@@ -2,6 +2,7 @@
 import builtins
 from typing import Any
 from tritorch.storage import HostStorage as HostStorage
+from tritorch.shape import Size as Size
 
 _layouts: Any
 _new: Any
@@ -443,6 +444,9 @@ class Tensor:
     array: Any
     def as_strided(input, size, stride, storage_offset=...) -> Tensor:
         """The storage read under any shape, strides and offset that stay inside it."""
+        ...
+    def as_strided_(self, *args, **kw) -> Any:
+        """`as_strided` of the tensor itself: it keeps its memory and is seen as the view from here on."""
         ...
     def as_strided_scatter(input, src, size, stride, storage_offset=...) -> Any:
         """A copy of input with `src` as the part that `as_strided` would give."""
@@ -910,6 +914,9 @@ class Tensor:
     def histc(input, bins=..., min=..., max=..., *, out=...) -> Any:
         """How many elements fall into each of `bins` equal parts of [min, max]; both 0: of the range of the data."""
         ...
+    def histogram(input, bins, *, range=..., weight=..., density=...) -> Any:
+        """(hist, bin_edges): how many elements, or how much of `weight`, fall into each bin."""
+        ...
     def hsplit(input, indices_or_sections) -> Any:
         """Equal parts, or parts cut at indices, along dim 1."""
         ...
@@ -943,6 +950,12 @@ class Tensor:
         ...
     def index_put_(self, *args, **kw) -> Any:
         """`index_put` written into the tensor itself."""
+        ...
+    def index_reduce(input, dim, index, source, reduce, *, include_self=..., out=...) -> Any:
+        """input whose slices along `dim` that `index` names are joined with those of source, by 'prod', 'mean', 'amax' or 'amin'; without"""
+        ...
+    def index_reduce_(self, *args, **kw) -> Any:
+        """`index_reduce` written into the tensor itself."""
         ...
     def index_select(input, dim, index) -> Tensor:
         """The slices of `input` along `dim` that `index` names."""
@@ -1539,6 +1552,9 @@ class Tensor:
     def squeeze(input, dim=...) -> Any:
         """Dims of size 1 left out: all, or those named."""
         ...
+    def squeeze_(self, *args, **kw) -> Any:
+        """`squeeze` of the tensor itself: it keeps its memory and is seen as the view from here on."""
+        ...
     def std(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
         """Standard deviation over `dim`; see `var`."""
         ...
@@ -1574,11 +1590,20 @@ class Tensor:
     def swapaxes(input, dim0, dim1) -> Tensor:
         """Two dims exchanged."""
         ...
+    def swapaxes_(self, *args, **kw) -> Any:
+        """`transpose` of the tensor itself: it keeps its memory and is seen as the view from here on."""
+        ...
     def swapdims(input, dim0, dim1) -> Tensor:
         """Two dims exchanged."""
         ...
+    def swapdims_(self, *args, **kw) -> Any:
+        """`transpose` of the tensor itself: it keeps its memory and is seen as the view from here on."""
+        ...
     def t(input) -> Any:
         """The transpose of a tensor of at most two dims."""
+        ...
+    def t_(self, *args, **kw) -> Any:
+        """`t` of the tensor itself: it keeps its memory and is seen as the view from here on."""
         ...
     def take(input, index, *, out=...) -> Any:
         """The elements of the flattened tensor that `index` names, in the shape of `index`."""
@@ -1618,6 +1643,9 @@ class Tensor:
         ...
     def transpose(input, dim0, dim1) -> Tensor:
         """Two dims exchanged."""
+        ...
+    def transpose_(self, *args, **kw) -> Any:
+        """`transpose` of the tensor itself: it keeps its memory and is seen as the view from here on."""
         ...
     def tril(input, diagonal=..., *, out=...) -> Any:
         """The lower triangle: elements above the diagonal are 0."""
@@ -1669,6 +1697,9 @@ class Tensor:
         ...
     def unsqueeze(input, dim) -> Tensor:
         """A new dim of size 1 at `dim`."""
+        ...
+    def unsqueeze_(self, *args, **kw) -> Any:
+        """`unsqueeze` of the tensor itself: it keeps its memory and is seen as the view from here on."""
         ...
     def untyped_storage(self) -> Any:
         """The memory that this tensor and its views share."""

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tqdm import tqdm
-
 from tritorch.cuda import driver
 from tritorch.cuda.dry import DryDriver
 from tritorch.errors import check
@@ -31,10 +29,11 @@ def warm_up(specs: Sequence, arch: int, workers: int | None = None) -> dict[str,
     """Compile specialisations for an architecture into the cache on disk, with a progress bar: how many were "compiled", were there
     before ("cached") and "failed", whose messages are printed."""
     from tritorch.cuda import compiler
+    from tritorch.cuda.compiler_pool import progress
 
     missing = [spec for spec in specs if not compiler.is_cached(spec, arch)]
     failed = []
-    with tqdm(total=len(missing), desc=f"kernels for sm_{arch}", disable=not missing) as bar:
+    with progress(len(missing), about=f"for sm_{arch}") as bar:
         for found in compiler.compile_each(missing, [arch], workers):
             bar.update()
             if isinstance(found, compiler.CompileError):

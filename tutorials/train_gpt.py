@@ -170,7 +170,8 @@ def plot(path, history):
 
 
 # ---------------------------------------------------------------- the loop
-def main(arguments=None):
+def options(arguments=None):
+    """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=800, help="steps in all, those before --resume included")
     best = "cuda" if torch.cuda.is_available() else "cpu"
@@ -181,7 +182,23 @@ def main(arguments=None):
     args = parser.parse_args(arguments)
     if args.steps < 1:
         parser.error(f"--steps: expected at least 1, got {args.steps}")
+    return args
 
+
+def interruptions():
+    """A list that Ctrl-C fills, so that the step in progress is finished and the checkpoint kept; a second Ctrl-C ends at once."""
+    interrupted = []
+    def interrupt(number, _):
+        interrupted.append(number)
+        signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    return interrupted
+
+
+def main(arguments=None):
+    """A run, in one piece: long, to be read from top to bottom."""
+    args = options(arguments)
     torch.manual_seed(args.seed)
     text = Text()
     model = GPT(len(text.vocabulary)).to(args.device)
@@ -195,13 +212,6 @@ def main(arguments=None):
     size = sum(p.numel() for p in model.parameters())
     print(f"{size:,} parameters on {args.device}, {len(text.train):,} characters to learn from, steps {first} to {args.steps}")
 
-    interrupted = []                                              # Ctrl-C: finish the step, keep the checkpoint; a second one ends at once
-    def interrupt(number, _):
-        interrupted.append(number)
-        signal.signal(number, signal.SIG_DFL)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt)
-
     def evaluate():
         history["held_out"].append([len(history["train"]), held_out_loss(model, text, args.device)])
 
@@ -211,6 +221,7 @@ def main(arguments=None):
     if args.device == "cuda":
         step_of = torch.compile(step_of)                          # from the third step or so on, all of it is one CUDA graph
 
+    interrupted = interruptions()
     fresh, seconds, start = [], 0.0, time.perf_counter()          # losses not yet asked for; seconds spent in training steps
     with tqdm(range(first, args.steps + 1), initial=first - 1, total=args.steps, unit="step", dynamic_ncols=True) as bar:
         for step in bar:

@@ -6,8 +6,10 @@
     machine.py     lanes, divergence, barriers: which instruction is next, and for whom
     memory.py      global memory: one arena whose live ranges are known; a batch's shared and local memory is the machine's
     floats.py      IEEE arithmetic that numpy lacks: fused multiply-add, directed rounding, bfloat16, flushing to zero
-    bindings.py    a stand-in for cuda.bindings.driver over all this; cubin.py is what it asks of the machine code itself
+    bindings.py    a stand-in for cuda.bindings.driver over all this, with its rules; streams.py has its streams, events and graphs,
+                   codes.py what it answers; cubin.py is what it asks of the machine code itself
     device.py      the real tritorch.cuda.nvidia over the stand-in: `with device.simulate(90):`
+    trace.py       what a few CTAs of a launch did, instruction by instruction: `python -m bench predict` makes times of it
 the instruction families
     integers.py, arithmetic.py, convert.py, access.py, control.py, warp.py         what every GPU has
     matrices.py, mma.py, copies.py                                                 mma.sync, ldmatrix, cp.async (sm_80)

@@ -1,35 +1,27 @@
 """A stand-in for the module cuda.bindings.driver whose GPU is the machine: memory, streams, events, graphs, modules and launches.
 
-Work is done when it is queued, which is an order that every stream and event allows. While a stream is captured its work goes into a list,
-and a launch of the graph runs the list. What a real driver refuses (too many threads, too much shared memory, sizes of parameters that do
-not fit) is refused; what a kernel does wrong raises Fault where the kernel is launched.
+Work is done when it is queued, which is an order that every stream and event allows; graphs are in streams.py. What a real driver refuses
+is refused with its code: calls before cuInit, of a thread without a context, of a forked process; void handles; too many threads, too much
+shared memory, too many registers. What a kernel does wrong raises Fault where the kernel is launched.
 """
 import ctypes
-import itertools
+import functools
+import inspect
+import os
 import re
-import time
+import threading
 import types
-from enum import IntEnum
 
 import numpy as np
 
 from ptx import access, arithmetic, control, convert, copies, integers, mbarrier, mma, tma, warp, wgmma  # noqa: F401  they register instructions
+from ptx.codes import Code
 from ptx.cubin import describe
 from ptx.machine import Fault, Launch, execute
 from ptx.memory import Memory
 from ptx.parse import parse
+from ptx.streams import Streams
 from ptx.tensor_map import encode
-
-
-class Code(IntEnum):
-    """CUresult."""
-
-    SUCCESS = 0
-    INVALID_VALUE = 1
-    OUT_OF_MEMORY = 2
-    STREAM_CAPTURE_UNSUPPORTED = 900
-    STREAM_CAPTURE_INVALIDATED = 901
-
 
 _GPUS = {
     80: {"NAME": "A100 made of PTX", "MULTIPROCESSOR_COUNT": 108, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 166912,
@@ -40,6 +32,8 @@ _GPUS = {
 _ALL = {"WARP_SIZE": 32, "MAX_THREADS_PER_MULTIPROCESSOR": 2048, "MAX_REGISTERS_PER_MULTIPROCESSOR": 65536, "CLOCK_RATE": 1980000,
         "MEMORY_CLOCK_RATE": 3201000, "GLOBAL_MEMORY_BUS_WIDTH": 6144}
 _STATIC_SHARED, _THREADS, _REGISTERS, _GRID = 48 << 10, 1024, 65536, (2 ** 31 - 1, 65535, 65535)
+_CONTEXT = 0x77                                     # the handle of the device's primary context
+_ANYWHERE = re.compile("cu(Init|Device|Driver|CtxSetCurrent|Get)")      # calls that need no context
 
 
 class Names:
@@ -54,7 +48,7 @@ class Kernel:
     """A loaded module with its one kernel."""
 
     def __init__(self, compiled, memory):
-        self.program = parse(compiled.ptx)
+        self.program, self.cubin = parse(compiled.ptx), compiled.cubin
         table, self.registers = describe(compiled.cubin, self.program.name)
         expected = [(p.offset, p.size) for p in self.program.parameters]
         assert table == expected, f"{self.program.name}: the cubin has parameters {table}, its PTX {expected}"
@@ -73,7 +67,7 @@ class Kernel:
         return block
 
 
-class Bindings(types.ModuleType):
+class Bindings(types.ModuleType, Streams):
     """The functions of the driver's API that tritorch calls, for one device of compute capability `arch`. `seed` deals the warps into
     groups (machine.py); None runs them in lockstep, twice as fast."""
 
@@ -81,10 +75,11 @@ class Bindings(types.ModuleType):
     CUlaunchConfig = types.SimpleNamespace
 
     def __init__(self, arch, seed=0):
-        super().__init__("cuda.bindings.driver")
+        types.ModuleType.__init__(self, "cuda.bindings.driver")
         self.arch, self.seed, self.memory, self.compiled = arch, seed, Memory(), {}
-        self.objects, self.handles, self.captures, self.events = {}, itertools.count(0x5001), {}, {}
-        self.launches, self.steps, self.seen = 0, 0, set()
+        self.process, self.here, self.pinned = None, threading.local(), {}
+        self.launches, self.steps = 0, 0
+        Streams.__init__(self)
         pointer, number = ctypes.c_void_p, ctypes.c_uint32
         self.encode = ctypes.CFUNCTYPE(ctypes.c_int, pointer, number, number, *[pointer] * 5, *[number] * 4)(self.cuTensorMapEncodeTiled)
 
@@ -97,31 +92,33 @@ class Bindings(types.ModuleType):
     def CUlaunchAttribute():
         return types.SimpleNamespace(value=types.SimpleNamespace(clusterDim=types.SimpleNamespace()))
 
-    def _new(self, thing):
-        handle = next(self.handles)
-        self.objects[handle] = thing
-        return Code.SUCCESS, handle
-
-    def _forget(self, handle):
-        del self.objects[handle]
-        return (Code.SUCCESS,)
-
-    cuStreamDestroy = cuGraphDestroy = cuGraphExecDestroy = _forget
-
-    def _nothing(self, *args):
-        return (Code.SUCCESS,)
-
-    cuInit = cuCtxSetCurrent = cuCtxSynchronize = cuStreamSynchronize = cuStreamQuery = cuEventQuery = cuEventSynchronize = _nothing
-    cuFuncSetCacheConfig = _nothing
-
     # ------------------------------------------------------------------ the device
+    def _state(self, name):
+        """What stands in the way of a call."""
+        if self.process != os.getpid() and name != "cuInit":                        # a forked process has no driver
+            return Code.NOT_INITIALIZED
+        if not _ANYWHERE.match(name) and not getattr(self.here, "context", 0):
+            return Code.INVALID_CONTEXT
+        return None
+
+    def cuInit(self, flags):
+        self.process = os.getpid()
+        return (Code.SUCCESS,)
+
     def cuDeviceGetCount(self):
         return Code.SUCCESS, 1
 
     def cuDeviceGet(self, index):
-        return Code.SUCCESS, index
+        return (Code.INVALID_DEVICE, 0) if index else (Code.SUCCESS, 0)
 
-    cuDevicePrimaryCtxRetain = cuDeviceGet
+    def cuDevicePrimaryCtxRetain(self, device):
+        return Code.SUCCESS, _CONTEXT
+
+    def cuCtxSetCurrent(self, context):
+        if context not in (0, _CONTEXT):
+            return (Code.INVALID_CONTEXT,)
+        self.here.context = context
+        return (Code.SUCCESS,)
 
     def cuDeviceGetName(self, length, device):
         return Code.SUCCESS, _GPUS[self.arch]["NAME"].encode() + b"\0"
@@ -148,21 +145,32 @@ class Bindings(types.ModuleType):
         return Code.SUCCESS, self.memory.size - self.memory.used, self.memory.size
 
     def cuMemAlloc(self, nbytes):
-        address = self.memory.alloc(nbytes)
-        return (Code.OUT_OF_MEMORY, 0) if address is None else (Code.SUCCESS, address)
+        address = self.memory.alloc(nbytes) if nbytes else 0
+        return (Code.OUT_OF_MEMORY if address is None else Code.SUCCESS if nbytes else Code.INVALID_VALUE), address or 0
 
     def cuMemHostAlloc(self, nbytes, flags):
-        return self.cuMemAlloc(nbytes)
+        code, address = self.cuMemAlloc(nbytes)
+        if not code:
+            self.pinned[address] = nbytes
+        return code, address
 
     def cuMemFree(self, address):
+        if address in self.pinned or address not in self.memory.allocations:
+            return (Code.INVALID_VALUE,)
         self.memory.free(address)
         return (Code.SUCCESS,)
 
-    cuMemFreeHost = cuMemFree
+    def cuMemFreeHost(self, address):
+        if self.pinned.pop(address, None) is None:
+            return (Code.INVALID_VALUE,)
+        return self.cuMemFree(address)
 
     def _copy(self, target, source, nbytes, stream, ours):
         for address in ours:
             self._live(address, nbytes)
+        for address in {target, source}.difference(ours):
+            if int(stream) in self.captures and not any(start <= address < start + size for start, size in self.pinned.items()):
+                raise Fault(f"a captured copy of {nbytes} bytes of pageable memory, which a replay may find gone")
         return self._do(stream, lambda: ctypes.memmove(target, source, nbytes))
 
     def _live(self, address, nbytes):
@@ -181,6 +189,8 @@ class Bindings(types.ModuleType):
     cuMemcpyAsync = cuMemcpyDtoDAsync
 
     def _fill(self, address, value, count, stream, dtype):
+        if address % dtype.itemsize or not 0 <= value < 1 << 8 * dtype.itemsize:
+            return (Code.INVALID_VALUE,)
         self._live(address, count * dtype.itemsize)
         return self._do(stream, lambda: self.memory.host(address, count * dtype.itemsize).view(dtype).fill(value))
 
@@ -193,102 +203,64 @@ class Bindings(types.ModuleType):
     def cuMemsetD32Async(self, address, value, count, stream):
         return self._fill(address, value, count, stream, np.dtype("u4"))
 
-    # ------------------------------------------------------------------ streams, events, graphs
-    def _do(self, stream, work):
-        """Now, or when the graph is launched that the stream is captured into."""
-        graph = self.captures.get(int(stream))
-        if graph is None:
-            work()
-        else:
-            graph.append(work)
-        return (Code.SUCCESS,)
-
-    def cuStreamCreateWithPriority(self, flags, priority):
-        return self._new("stream")
-
-    def cuStreamWaitEvent(self, stream, event, flags):
-        """A stream that waits for an event of a capture belongs to the capture from then on."""
-        if (graph := self.events[event][1]) is not None and any(graph is other for other in self.captures.values()):
-            self.captures[int(stream)] = graph
-        return (Code.SUCCESS,)
-
-    def cuEventCreate(self, flags):
-        _, handle = self._new("event")
-        self.events[handle] = 0.0, None
-        return Code.SUCCESS, handle
-
-    def cuEventDestroy(self, event):
-        del self.events[event]
-        return self._forget(event)
-
-    def cuEventRecord(self, event, stream):
-        self.events[event] = time.perf_counter(), self.captures.get(int(stream))
-        return (Code.SUCCESS,)
-
-    def cuEventElapsedTime(self, start, end):
-        return Code.SUCCESS, 1e3 * (self.events[end][0] - self.events[start][0])
-
-    def cuStreamBeginCapture(self, stream, mode):
-        if not int(stream) or int(stream) in self.captures:
-            return (Code.STREAM_CAPTURE_UNSUPPORTED,)
-        self.captures[int(stream)] = []
-        return (Code.SUCCESS,)
-
-    def cuStreamEndCapture(self, stream):
-        if int(stream) not in self.captures:
-            return Code.STREAM_CAPTURE_INVALIDATED, 0
-        graph = self.captures[int(stream)]
-        self.captures = {handle: other for handle, other in self.captures.items() if other is not graph}
-        return self._new(graph)
-
-    def cuStreamIsCapturing(self, stream):
-        return Code.SUCCESS, int(int(stream) in self.captures)
-
-    def cuGraphInstantiate(self, graph, flags):
-        return self._new(list(self.objects[graph]))
-
-    def cuGraphLaunch(self, executable, stream):
-        work = self.objects[executable]
-        return self._do(stream, lambda: [step() for step in work])
-
     # ------------------------------------------------------------------ kernels
     def cuModuleLoadData(self, cubin):
+        if cubin not in self.compiled or self.compiled[cubin].arch != self.arch:
+            return Code.INVALID_IMAGE, 0
         return self._new(Kernel(self.compiled[cubin], self.memory))
 
     def cuModuleGetFunction(self, module, name):
         assert self.objects[module].program.name == name.decode()
         return Code.SUCCESS, module
 
+    def cuFuncSetCacheConfig(self, function, config):
+        return (Code.SUCCESS if self._is(function, Kernel) else Code.INVALID_HANDLE,)
+
     def cuFuncSetAttribute(self, function, attribute, value):
         if attribute == "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES":
-            if value > _GPUS[self.arch]["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"]:
+            kernel = self.objects[function]
+            if value + kernel.program.static_shared > _GPUS[self.arch]["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"]:
                 return (Code.INVALID_VALUE,)
-            self.objects[function].shared_limit = value
+            kernel.shared_limit = value + kernel.program.static_shared
         return (Code.SUCCESS,)
 
     def cuFuncGetAttribute(self, attribute, function):
         kernel = self.objects[function]
         return Code.SUCCESS, kernel.registers if attribute.endswith("NUM_REGS") else kernel.program.local_bytes
 
-    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, function, threads, shared):
-        by_registers = _REGISTERS // (max(self.objects[function].registers, 16) * threads)
-        by_shared = _GPUS[self.arch]["MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"] // (shared + 1024)
-        return Code.SUCCESS, min(by_registers, by_shared, 2048 // threads, 32)
+    def _resident(self, kernel, threads, shared):
+        """How many CTAs a multiprocessor holds; registers are dealt to warps by 256."""
+        registers = threads // 32 * (-(-32 * kernel.registers // 256) * 256)
+        by_shared = _GPUS[self.arch]["MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"] // (shared + kernel.program.static_shared + 1024)
+        return min(_REGISTERS // max(registers, 1), by_shared, _ALL["MAX_THREADS_PER_MULTIPROCESSOR"] // threads, 32)
 
-    def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, addresses, extra):
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, function, threads, shared):
+        return Code.SUCCESS, self._resident(self.objects[function], threads, shared)
+
+    def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, addresses, extra, cooperative=False):
+        if not self._is(function, Kernel):
+            return (Code.INVALID_HANDLE,)
         kernel, grid = self.objects[int(function)], (gx, gy, gz)
         if not all(0 < size <= most for size, most in zip(grid, _GRID)) or bx != kernel.program.threads or by * bz != 1:
             return (Code.INVALID_VALUE,)
-        if shared > kernel.shared_limit or bx > _THREADS or kernel.registers * bx > _REGISTERS:
+        if shared + kernel.program.static_shared > kernel.shared_limit or bx > _THREADS:
             return (Code.INVALID_VALUE,)
+        resident = self._resident(kernel, bx, shared)
+        if not resident:
+            return (Code.LAUNCH_OUT_OF_RESOURCES,)
+        if cooperative and gx * gy * gz > resident * _GPUS[self.arch]["MULTIPROCESSOR_COUNT"]:
+            return (Code.COOPERATIVE_LAUNCH_TOO_LARGE,)
         launch = Launch(grid, bx, shared, kernel.parameters(addresses))
         return self._do(stream, lambda: self._run(kernel, launch))
 
     def cuLaunchKernelEx(self, config, function, addresses, extra):
-        if any(attribute.id.endswith("CLUSTER_DIMENSION") for attribute in config.attrs):
+        kinds = [attribute.id.removeprefix("CU_LAUNCH_ATTRIBUTE_") for attribute in config.attrs]
+        if "CLUSTER_DIMENSION" in kinds:
             raise Fault("the machine has no clusters")
+        if config.numAttrs != len(config.attrs):
+            return (Code.INVALID_VALUE,)
         return self.cuLaunchKernel(function, config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX, config.blockDimY,
-                                   config.blockDimZ, config.sharedMemBytes, config.hStream, addresses, extra)
+                                   config.blockDimZ, config.sharedMemBytes, config.hStream, addresses, extra, "COOPERATIVE" in kinds)
 
     def _run(self, kernel, launch):
         self.launches += 1
@@ -302,3 +274,18 @@ class Bindings(types.ModuleType):
     @staticmethod
     def cuTensorMapEncodeTiled(*args):
         return encode(*args)
+
+
+def _checked(name, function):
+    """What tritorch calls: refused where the process or the thread cannot call the driver."""
+    @functools.wraps(function)
+    def checked(self, *args):
+        code = self._state(name)
+        return function(self, *args) if code is None else (code, 0, 0)
+
+    return checked
+
+
+for _name in dir(Bindings):
+    if re.match("cu[A-Z]", _name) and not isinstance(inspect.getattr_static(Bindings, _name), staticmethod):
+        setattr(Bindings, _name, _checked(_name, getattr(Bindings, _name)))

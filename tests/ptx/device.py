@@ -11,23 +11,22 @@ NAMES = ["nvidia_call", "nvidia_tensor_map", "nvidia_function", "nvidia"]
 def simulate(arch, seed=0):
     """The device in use inside: an A100 (80) or H200 (90) made of PTX. Gives the stand-in, whose `launches` and `steps` count."""
     from ptx.bindings import Bindings
-    from tritorch.cuda import compiler, driver
+    from tritorch.cuda import driver
 
     fake, bindings, package = Bindings(arch, seed), types.ModuleType("cuda.bindings"), types.ModuleType("cuda")
     bindings.driver, package.bindings = fake, bindings
     modules = {"cuda": package, "cuda.bindings": bindings, "cuda.bindings.driver": fake}
     hidden = {name: sys.modules.pop(name) for name in [*modules, *(f"tritorch.cuda.{n}" for n in NAMES)] if name in sys.modules}
     sys.modules.update(modules)
-    compile_kernel = compiler.compile_kernel
-
-    def remembered(*args):
-        compiled = compile_kernel(*args)
-        fake.compiled[compiled.cubin] = compiled                # the machine runs the PTX, the driver is given the cubin
-        return compiled
-
-    compiler.compile_kernel = remembered
     try:
         nvidia = importlib.import_module("tritorch.cuda.nvidia")
+        load = nvidia.NvidiaFunction
+
+        def remembered(device, properties, compiled, signature):
+            fake.compiled[compiled.cubin] = compiled            # the machine runs the PTX, the driver is given the cubin
+            return load(device, properties, compiled, signature)
+
+        nvidia.NvidiaFunction = remembered
 
         class Driver(nvidia.NvidiaDriver):
             """Tells memory which bytes the allocator has handed out."""
@@ -37,12 +36,11 @@ def simulate(arch, seed=0):
             def annotate(self, ptr, nbytes, stream, live, label):
                 fake.memory.annotate(ptr, nbytes, live)
                 if stream in fake.captures:
-                    fake.captures[stream].append(lambda: fake.memory.annotate(ptr, nbytes, live))
+                    fake.captures[stream].add(stream, lambda: fake.memory.annotate(ptr, nbytes, live), remark=True)
 
         with driver.using(Driver()):
             yield fake
     finally:
-        compiler.compile_kernel = compile_kernel
         for name in [*modules, *(f"tritorch.cuda.{n}" for n in NAMES)]:
             sys.modules.pop(name, None)
         sys.modules.update(hidden)

@@ -8,6 +8,7 @@ Threads in lockstep would hide a forgotten barrier. So the warps of a CTA are de
 all of the first group runs before the second: what one warp writes and another reads without a barrier between is seen to be missing, or
 overwritten, in half of the draws.
 """
+import random
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,15 +43,18 @@ class Launch:
 
 
 class Machine:
-    """The CTAs `first` to `last` of a launch, until they end. `seed` deals the warps into groups; None: all in lockstep."""
+    """The CTAs `blocks` of a launch, until they end. `seed` deals the warps into groups; None: all in lockstep. `watch`, if there is one,
+    is called with the machine and each instruction before it is executed (trace.py)."""
 
-    def __init__(self, program, launch, memory, first, last, seed=0):
+    watch = None
+
+    def __init__(self, program, launch, memory, blocks, seed=0):
         self.program, self.launch, self.memory = program, launch, memory
-        self.ctas, self.threads = last - first, launch.threads
+        self.ctas, self.threads = len(blocks), launch.threads
         self.lanes = self.ctas * self.threads
         self.cta = np.repeat(np.arange(self.ctas), self.threads)
         self.thread = np.tile(np.arange(self.threads, dtype=np.uint32), self.ctas)
-        self.block = first + self.cta
+        self.block = blocks[self.cta]
         poison = {kind: np.full(self.lanes, -1).astype(_bits(kind)) for kind in set(program.registers)}
         self.registers = [poison[kind] for kind in program.registers]
         self.shared_bytes = program.static_shared + -program.static_shared % 1024 + launch.shared
@@ -116,6 +120,8 @@ class Machine:
             if some:
                 if ins.execute is None:
                     raise self.fault("the machine has no such instruction")
+                if self.watch is not None:
+                    self.watch(self, ins)
                 try:
                     ins.execute(self, ins)
                 except Elsewhere as missing:
@@ -328,14 +334,17 @@ _CTAS, _LANES, _REGISTER_BYTES, _SHARED_BYTES = 256, 1 << 14, 1 << 29, 1 << 27
 
 
 def execute(program, launch, memory, seed=0):
-    """Run all CTAs of a launch, as many together as memory allows. Our kernels wait only for CTAs that began before them."""
+    """Run all CTAs of a launch, as many together as memory allows, in an order by chance, as a GPU promises none. Our kernels wait only for
+    CTAs that began before them, which is what a ticket tells."""
     total = int(np.prod(launch.grid))
     lane_bytes = sum(_bits(kind).itemsize for kind in program.registers) + program.local_bytes + 64
     lanes = min(_LANES, _REGISTER_BYTES // lane_bytes)
     batch = max(1, min(_CTAS, lanes // launch.threads, _SHARED_BYTES // (launch.shared + 1024)))
-    steps = 0
-    for first in range(0, total, batch):
-        machine = Machine(program, launch, memory, first, min(first + batch, total), seed + first if seed is not None else None)
+    steps, starts = 0, list(range(0, total, batch))
+    if seed is not None:
+        random.Random(seed).shuffle(starts)
+    for first in starts:
+        machine = Machine(program, launch, memory, np.arange(first, min(first + batch, total)), seed + first if seed is not None else None)
         machine.run()
         steps += machine.steps
     return steps

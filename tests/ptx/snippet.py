@@ -27,7 +27,7 @@ class Run:
         text = HEAD.format(threads=threads, maxnreg=maxnreg) + DECLARED + body + "\nret;\n}\n"
         program = parse(text)
         parameters = np.frombuffer(parameter.ljust(128, b"\0"), np.uint8)
-        self.machine = Machine(program, Launch((1, 1, 1), threads, shared, parameters), memory, 0, 1)
+        self.machine = Machine(program, Launch((1, 1, 1), threads, shared, parameters), memory, np.zeros(1, np.int64))
         self.index = {f"{letter}{i}": at for letter, first, count in (("p", 0, 8), ("r", 8, 160), ("rd", 168, 40))
                       for i, at in enumerate(range(first, first + count))}
         for name, value in registers.items():

@@ -66,13 +66,17 @@ class Crossing:
                 if isinstance(g.storage.owner, Block):
                     record_stream(g.storage.owner, mine)
 
+    def meet(self, target, old):
+        """What waits for `target` will be added to, on the current stream."""
+        self.take(self.made.get(target), [old])
+
     def leave(self, target, g, old):
         """A gradient made on the current stream is left for `target`; it will be added, here, to an old one that is there already."""
         if g.storage.device.type != "cuda":
             return
         mine = current_stream(g.device)
         if old is not None:
-            self.take(self.made.get(target), [old])
+            self.meet(target, old)
         self.made[target] = {*[s for s in self.made.get(target, ()) if s.device is not mine.device], mine}
         self.used.add(mine)
 

@@ -4,7 +4,6 @@ A node is always younger than the nodes it leads to, so a heap ordered by age vi
 consumers: no pass to count them is needed.
 """
 import sys
-import threading
 from heapq import heappop, heappush
 from operator import attrgetter
 
@@ -12,14 +11,13 @@ from tritorch.autograd.crossing import Crossing
 from tritorch.autograd.graph import GradientEdge, Node
 from tritorch.autograd.hooks import keep_gradient, register_hook, register_post_accumulate_grad_hook, retain_grad, retains_grad
 from tritorch.autograd.modes import state
-from tritorch.autograd.parts import Part, whole
+from tritorch.autograd.parts import Part, accumulating, whole
 from tritorch.cuda.stream import chosen
 from tritorch.errors import GradientError, check
 from tritorch.shape import is_dense, same_strides
 from tritorch.tensor import Leaf, Tensor, alias, empty, swaps
 
 _getrefcount = sys.getrefcount
-_accumulating = threading.RLock()                                        # two passes may meet at a leaf
 
 
 def _alone():
@@ -162,7 +160,7 @@ class Run:
             return
         if not g.shape and g.storage.device is not tensor.storage.device:
             g = g.to(tensor.device)
-        with _accumulating:
+        with accumulating:
             old = tensor._grad
             if old is not None and not self.create:
                 old.add_(g)

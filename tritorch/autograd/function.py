@@ -3,6 +3,7 @@ import functools
 
 from tritorch.autograd import graph, places, slices
 from tritorch.autograd.crossing import note
+from tritorch.autograd.forward import level_of
 from tritorch.autograd.modes import no_grad, state
 from tritorch.autograd.snapshot import pack, restore
 from tritorch.errors import GradientError, check
@@ -24,6 +25,10 @@ class FunctionCtx(graph.Node):
 
     def name(self):
         return self.function.__name__ + "Backward"
+
+    def saved_as(self, k):
+        """What the k-th saved value is called, and by which function."""
+        return f"saved tensor {k}", self.name()
 
     def save_for_backward(self, *tensors):
         """Keep inputs and outputs (None passes) for `saved_tensors` in backward."""
@@ -56,7 +61,7 @@ class FunctionCtx(graph.Node):
         if self.saved is None:
             raise GradientError(f"{self.name()}: expected saved tensors that are still there, but backward has freed them; "
                                 "use retain_graph=True to go through the graph a second time")
-        values = [restore(self, v, f"saved tensor {k}", self.name()) for k, v in enumerate(self.saved)]
+        values = [restore(self, v, k) for k, v in enumerate(self.saved)]
         return tuple([self._as_output(v) if self._as_output and v is not None and v.node is self else v for v in values])
 
     def release(self):
@@ -131,8 +136,6 @@ class Function:
     def apply(cls, *args):
         """Run forward and record the function as one node."""
         if any(isinstance(a, Tensor) and a._tangents for a in args):
-            from tritorch.autograd.forward import level_of
-
             level = level_of(args)
             if level is not None:
                 return level.custom(cls, args)

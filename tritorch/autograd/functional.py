@@ -1,5 +1,6 @@
 """Derivatives of functions at a point, under the names of torch.autograd.functional; `tritorch.func` composes better."""
 from tritorch.autograd.engine import grad
+from tritorch.autograd.forward import jvp as push
 from tritorch.autograd.modes import enable_grad
 from tritorch.errors import check
 from tritorch.tensor import Tensor
@@ -125,8 +126,6 @@ def _stacked(parts, shape, zeros):
 
 
 def _by_forward_mode(func, inputs):
-    from tritorch.autograd.forward import jvp as push
-
     table = []
     for j, x in enumerate(inputs):
         columns = []

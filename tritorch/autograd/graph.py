@@ -13,7 +13,7 @@ from tritorch.autograd.crossing import note
 from tritorch.autograd.hooks import Handle, hooks_of, register_multi_grad_hook
 from tritorch.autograd.modes import state
 from tritorch.autograd.saved import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
-from tritorch.autograd.snapshot import as_it_was, holds_memory, is_tensor, pack, restore
+from tritorch.autograd.snapshot import as_it_was, holds_memory, pack, restore
 from tritorch.errors import GradientError, check
 from tritorch.tensor import Leaf, Tensor, empty, refresh
 
@@ -105,40 +105,30 @@ class OpNode(Node):
     @property
     def saved_tensors(self):
         """The tensors that the rules named, as they are saved."""
-        return tuple(v for v in map(self.unpack, range(len(self.saved or ()))) if isinstance(v, Tensor))
+        return tuple(v for v in [restore(self, v, k) for k, v in enumerate(self.saved or ())] if isinstance(v, Tensor))
 
-    def unpack(self, k):
-        """The k-th saved value, its tensors back with their place in the graph."""
-        value = self.saved[k]
-        if type(value) is list:
-            return tuple([self.restore(v, k) for v in value])
-        return self.restore(value, k)
-
-    def restore(self, value, k):
-        if is_tensor(value):
-            return restore(self, value, self.plan.saved_names[k], self.plan.op.__name__)
-        return value
+    def saved_as(self, k):
+        """What the k-th saved value is called, and by which operator."""
+        return self.plan.saved_names[k], self.plan.op.__name__
 
     def pull(self, grads, useful=None, as_output=None):
         plan, saved = self.plan, self.saved
         if saved is None:
             raise GradientError(f"{plan.op.__name__}: expected a graph whose saved tensors are still there, but backward has freed them; "
                                 "use retain_graph=True to go through the graph a second time")
-        if plan.single is not None and as_output is None:                # most nodes: one output, one rule, one gradient
+        if plan.single is not None and as_output is None:                # most nodes: one rule of one gradient that gives one
             fn, sources, target = plan.single
             edge, g = self.edges[target], grads[0]
             if useful is None or type(edge) is tuple and edge[0] in useful:
                 if not saved:
                     return ((edge, fn(g)),)
-                unpack = self.unpack
-                values = [unpack(k) for k in range(len(saved))]
+                values = [restore(self, v, k) for k, v in enumerate(saved)]
                 return ((edge, fn(*[values[s] if s >= 0 else g for s in sources])),)
         if as_output is not None and state.run is not None:
             state.run.node = None                                        # what arrives is not the gradient of this node's own output
         if len(grads) > 1:
             grads = [self.zeros(k) if g is None and k in plan.needs_g else g for k, g in enumerate(grads)]
-        unpack, out = self.unpack, []
-        values = [unpack(k) for k in range(len(saved))] if saved else saved
+        out, values = [], [restore(self, v, k) for k, v in enumerate(saved)]
         if as_output is not None:
             for k, _ in plan.saved_outputs:
                 values[k] = as_output(values[k])
@@ -158,10 +148,8 @@ class OpNode(Node):
         return empty(*self.shapes[k]).zero_()
 
     def release(self):
-        for v in self.saved or ():
-            if holds_memory(v):
-                self.saved = None                                        # a node that kept no tensor can go again
-                return
+        if any(map(holds_memory, self.saved or ())):
+            self.saved = None                                            # a node that kept no tensor can go again
 
     def __getattr__(self, name):
         """`_saved_x`: what the rules named, under the operator's names, or PyTorch's `self` and `result`."""
@@ -171,7 +159,8 @@ class OpNode(Node):
             if want in names:
                 check(self.saved is not None, self.plan.op.__name__, "saved tensors that are still there",
                       "a graph that backward has freed", use="retain_graph=True")
-                return self.unpack(names.index(want))
+                k = names.index(want)
+                return restore(self, self.saved[k], k)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
@@ -198,7 +187,7 @@ def facts(names):
 class Plan:
     """What a call does in the backward pass when a given set of its inputs needs gradients: made once per operator and set."""
 
-    __slots__ = ("op", "rules", "saves", "single", "saved_outputs", "saved_names", "needs_g", "inputs", "covers", "outputs")
+    __slots__ = ("op", "rules", "saves", "single", "saved_outputs", "saved_names", "needs_g", "inputs", "covers", "outputs", "first_alone")
 
     def __init__(self, op, mask):
         self.op = op
@@ -222,8 +211,8 @@ class Plan:
                         self.saved_names.append(w)
                     sources.append(slots[w])
             self.rules.append((fn, sources, [names.index(n) for n in inputs]))
-        self.outputs = [k in self.needs_g for k in range(len(returns))]
-        rule = self.rules[0] if len(self.rules) == 1 and len(returns) == 1 and len(self.rules[0][2]) == 1 else None
+        self.outputs, self.first_alone = [k in self.needs_g for k in range(len(returns))], self.needs_g <= {0}
+        rule = self.rules[0] if len(self.rules) == 1 and self.first_alone and len(self.rules[0][2]) == 1 else None
         self.single = None if rule is None or rule[1] != [~0] and not self.saves else (rule[0], rule[1], rule[2][0])
         self.saved_outputs = [(k, which) for k, (source, which) in enumerate(self.saves) if source is OUTPUT]
         self.covers = len(self.inputs) == mask.bit_count()
@@ -243,7 +232,7 @@ def record(op, args, outs):
                 mask |= bit
                 edges.append((node, a.index, a.shape, a.dtype))
         else:
-            several = type(a) is tuple and [_edge(v) for v in a]
+            several = type(a) is tuple and _edges(a)
             if several and any(several):
                 mask |= bit
                 edges.append(several)
@@ -264,6 +253,14 @@ def _edge(x):
     return (x.node, x.index, x.shape, x.dtype) if x.requires_grad else None
 
 
+def _edges(values):
+    """Where the gradients of several tensors go, False if none of the values is one."""
+    for v in values:
+        if isinstance(v, Tensor):
+            return [_edge(v) for v in values]
+    return False
+
+
 def written_edges(args, written):
     """The edges of a call that writes one of its arguments in place."""
     edges = []
@@ -282,14 +279,21 @@ def make_node(plan, args, edges, written=None):
     node.seq, node.plan, node.hooks, node.streams, node.trace = next_seq(), plan, None, None, None
     node.edges = edges if plan.covers else [e if k in plan.inputs else e and None for k, e in enumerate(edges)]
     saved = node.saved = []
+    plain = not state.saved_hooks
     for source, k in plan.saves:
-        if source is ARG:
-            value = args[k]
-            saved.append(pack(value if value is not written or written is None else as_it_was(value)))
-        elif source is OUTPUT:
+        if source is OUTPUT:
             saved.append(None)
+            continue
+        value = args[k]
+        if source is ARG:
+            if not isinstance(value, Tensor):
+                saved.append(pack(value) if type(value) is tuple else value)
+            elif plain and value is not written and not value._inference:                                 # as pack would, without the call
+                saved.append((value.storage, value.shape, value.strides, value.offset, value.dtype, value.node, value.index,
+                              value.storage.version, value._tangents))
+            else:
+                saved.append(pack(as_it_was(value) if value is written else value))
         else:
-            value = args[k]
             saved.append(FACTS[source](value) if isinstance(value, Tensor) else () if source == "shape" else None)
     if saved:
         # who called the door, for the error about a saved tensor that was written since; as places.user_place, without its calls
@@ -311,8 +315,8 @@ def hang(node, outs):
         node.saved[k] = pack(outs[which], True, which)
     if cuda_streams.used:
         note(node)
-    if len(outs) == 1:
-        (out,), node.outputs, node.shapes = outs, 1, None                # one output: its gradient always arrives
+    if plan.first_alone:
+        out, node.outputs, node.shapes = outs[0], 1, None                # one gradient: it always arrives
         if plan.outputs[0] and out.dtype.is_floating_point:
             out.node, out.index = node, 0
         return

@@ -95,13 +95,29 @@ class no_grad(_Mode):
 
 
 class enable_grad(no_grad):
-    """Record inside, whatever is around."""
+    """Record inside, whatever is around.
+
+    >>> import tritorch as torch
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> with torch.no_grad(), torch.enable_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    True
+    """
 
     grad = True
 
 
 class set_grad_enabled(_Mode):
-    """Switch recording on or off, at once and until the end of the `with` block if there is one."""
+    """Switch recording on or off, at once and until the end of the `with` block if there is one.
+
+    >>> import tritorch as torch
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> with torch.set_grad_enabled(False):
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
+    """
 
     def __init__(self, mode):
         self.was, self.grad = state.grad, mode
@@ -121,7 +137,14 @@ class set_grad_enabled(_Mode):
 
 
 class inference_mode(_Mode):
-    """Record nothing and mark every result: it can never be saved for a gradient."""
+    """Record nothing and mark every result: it can never be saved for a gradient.
+
+    >>> import tritorch as torch
+    >>> with torch.inference_mode():
+    ...     y = torch.ones(2) * 2
+    >>> y.is_inference()
+    True
+    """
 
     def __new__(cls, mode=True):
         self = object.__new__(cls)

@@ -1,12 +1,17 @@
-"""Gradients that meet: of pieces of a tensor, kept as pieces until the whole is needed, and of a tensor that several operators read.
+"""Gradients that meet: of pieces of a tensor, kept as pieces until the whole is needed, and of a tensor that several operators read, in
+this pass or in those before it.
 
 The gradient of a slice is zeros with a part filled in. Where a tensor is cut up (`split`, `unbind`, a loop over time steps), one such
 tensor for each piece, and their sum, would move the whole memory several times for every piece. A Part says the same and moves nothing:
 parts meet in one Part, and pieces that cover the tensor are written side by side, once, or not at all if they already lie so.
 """
+import threading
+
 from tritorch.autograd.modes import state
 from tritorch.shape import is_dense
-from tritorch.tensor import Tensor, empty, strided
+from tritorch.tensor import Leaf, Tensor, empty, strided
+
+accumulating = threading.RLock()                                         # two passes may meet at a leaf
 
 
 class Part:
@@ -71,7 +76,7 @@ def arrived(name):
     the sum of it and its own: one pass over memory instead of three."""
     run = state.run
     node = None if run is None else run.node
-    if node is None or run.create or run.crossing is not None or node.hooks is not None:
+    if node is None or run.create or node.hooks is not None:
         return None
     edge = node.edges[node.plan.op.names.index(name)]
     if not edge:
@@ -81,7 +86,56 @@ def arrived(name):
     if type(found) is not Tensor or found.dtype is not edge[3] or found._tangents is not None:
         return None
     slots[index] = None
+    if run.crossing is not None:
+        run.crossing.meet(edge[0], found)
     return found
+
+
+def joined_grads(add, reads, *names):
+    """For a gradient rule: let `add(*grads)` add the gradients of these inputs, in place, to what their leaves have in `.grad` from
+    before, one pass over memory instead of two; then the rule returns None for them. False, and nothing is done, where the engine has to
+    do more than add: a leaf is without `.grad` or has hooks, gradients get a graph of their own, were asked for by name, or cross streams.
+    `reads` are the tensors that they are made of, which must not change as `.grad` does.
+
+    The sum is rounded once, to the dtype of `.grad`: in float32 the bits are those of an addition by itself, in half types it is one
+    rounding less."""
+    run = state.run
+    node = None if run is None else run.node
+    if node is None or run.create or run.wanted is not None or run.crossing is not None or node.hooks is not None:
+        return False
+    grads, places = [], node.plan.op.names
+    for name in names:
+        g = _grad_behind(node.edges[places.index(name)])
+        if g is None:                                                    # mostly the first backward pass of a step: no time is lost
+            return False
+        grads.append(g)
+    if state.anomaly is not None or any(x._tangents is not None for x in reads):
+        return False
+    kept = [x.storage for x in reads] + [v[0] for v in node.saved if type(v) is tuple and v and hasattr(v[0], "owner")]
+    if any(g.storage.owner is memory.owner for g in grads for memory in kept):
+        return False
+    with accumulating:
+        add(*grads)
+    return True
+
+
+def _grad_behind(edge):
+    """The `.grad` that can be added to where an edge leads: to a leaf, or to the cast of one to a half type; else None."""
+    if not edge:
+        return None
+    if type(edge[0]) is not Leaf:
+        (cast, _, shape, dtype), plan = edge, getattr(edge[0], "plan", None)
+        if plan is None or not getattr(plan.op, "casts", False) or cast.hooks is not None or cast.streams is not None:
+            return None
+        edge = cast.edges[0]
+        if edge[2] != shape or edge[3] is not dtype.compute:
+            return None
+    node = edge[0]
+    leaf = node.ref() if type(node) is Leaf and node.hooks is None else None
+    g = None if leaf is None else leaf._grad
+    if type(g) is not Tensor or leaf.node is not node or (g.shape, g.dtype) != edge[2:]:
+        return None
+    return None if g.storage.device is not leaf.storage.device or g._inference or g._tangents is not None or 0 in g.strides else g
 
 
 def needed(name):

@@ -63,15 +63,22 @@ def prepare(op, outs, args):
     """The node of a call that writes, its inputs saved before they change; None if no gradient is wanted."""
     mask, name = 0, op.__name__
     for i, a in enumerate(args):
-        if a.requires_grad if isinstance(a, Tensor) else type(a) is tuple and any(isinstance(v, Tensor) and v.requires_grad for v in a):
+        if isinstance(a, Tensor):
+            if a.node is not None if a.base is None else a.requires_grad:
+                mask |= 1 << i
+        elif type(a) is tuple and any(isinstance(v, Tensor) and v.requires_grad for v in a):
             mask |= 1 << i
+    wanted = mask != 0
     for out in outs:
+        if not mask and out.node is None and out.base is None:
+            continue
+        wanted = wanted or out.requires_grad
         if (mask or out.requires_grad) and not any(out is a for a in args):
             raise RuntimeError(f"{name}: functions with out=... arguments don't support automatic differentiation, but one of the "
                                f"arguments requires grad; "
                                "use no_grad() or an out-of-place operator")
         check_history(name, out, mask)
-    if not mask and not any(o.requires_grad for o in outs):
+    if not wanted:
         return None
     made = op.plans.get(mask) or op.plan(mask)
     return make_node(made, args, written_edges(args, outs[0]), written=outs[0])

@@ -27,20 +27,23 @@ def pack(x, is_output=False, index=None):
             return _Hooked(x, _OUTPUT if is_output else x.node, x.index if index is None else index)
         return (storage, x.shape, x.strides, x.offset, x.dtype, _OUTPUT if is_output else x.node, x.index if index is None else index,
                 storage.version, x._tangents)
-    if type(x) is tuple and x and any(isinstance(v, Tensor) for v in x):
-        return [pack(v) for v in x]
+    for v in x if type(x) is tuple else ():
+        if isinstance(v, Tensor):
+            return [pack(v) for v in x]
     return x
 
 
-def restore(node, packed, name, op):
-    """A saved tensor back, with its place in the graph; written in place since then it is an error that names both sides."""
-    if type(packed) is _Hooked:
-        return packed.restore(node)
-    if packed is None:
-        return None
+def restore(node, packed, k):
+    """What was packed as the k-th of a node, tensors with their place in the graph; one written in place since then is an error that
+    names both sides."""
+    kind = type(packed)
+    if kind is not tuple or not packed or type(packed[0]) not in _STORAGES:
+        if kind is list:
+            return tuple([restore(node, v, k) for v in packed])
+        return packed.restore(node) if kind is _Hooked else packed
     storage, shape, strides, offset, dtype, past, index, version, tangents = packed
     if storage.version != version:
-        raise GradientError(_overwritten(node, packed, name, op))
+        raise GradientError(_overwritten(node, packed, *node.saved_as(k)))
     if type(past) is Leaf:
         leaf = past.ref()
         if leaf is not None and leaf.storage is storage and leaf.node is past and leaf.shape is shape and leaf._tangents is tangents:
@@ -109,12 +112,6 @@ def holds_memory(packed):
     """Whether a packed value keeps a tensor alive."""
     kind = type(packed)
     return kind is tuple and packed and type(packed[0]) in _STORAGES or kind is list or kind is _Hooked
-
-
-def is_tensor(packed):
-    """Whether a packed value is one tensor."""
-    kind = type(packed)
-    return kind is tuple and packed and type(packed[0]) in _STORAGES or kind is _Hooked
 
 
 def as_it_was(x):

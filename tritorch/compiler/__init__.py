@@ -44,7 +44,8 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
     Chains of operators for which there is one kernel (`compiler.patterns.PATTERNS`) are replaced where nobody else looks at what is in
     between, after one more warm-up call; and where the optimizer's step is all that reads clipped gradients, and `zero_grad` follows in the
     same call, the step clips as it reads. By default only those that change no bit; `mode="max-autotune"` adds those that round in
-    another way. `report()` of the result tells what became of the calls, what was replaced and how it rounds.
+    another way, and computes a last layer and its cross entropy as `F.linear_cross_entropy` does, without the logits. `report()` of the
+    result tells what became of the calls, what was replaced and how it rounds.
 
     `options`: "cache_size_limit", how many kinds of calls and how many recordings of each are kept (8); "fuse", whether chains are
     replaced at all (True); "inexact", also where the last bits change (False). `dynamic`, other modes and `backend` are accepted and

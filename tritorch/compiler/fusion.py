@@ -10,24 +10,28 @@ from __future__ import annotations
 import math
 import weakref
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.compiler.clipping import CLIP, Clipping, numbers, steps_after
+from tritorch.compiler.head import HEAD, Losses, head_at
 from tritorch.compiler.patterns import LINK, PATTERNS, Pattern
 from tritorch.compiler.watch import Seen, home
+from tritorch.dispatch import write
 from tritorch.shape import layout
-from tritorch.tensor import empty, empty_strided, strided
+from tritorch.tensor import Tensor, empty, empty_strided, strided
 
 
 class Match(NamedTuple):
-    """Where a pattern applies: the places of its calls in the trace, and for each result in between whether it is wanted, and the event
-    before which it must be gone if it is not."""
+    """Where a pattern applies: the places of its calls in the trace, and for each result in between whether it is wanted (None: the next
+    call writes in its place), and the event before which it must be gone if it is not."""
 
     pattern: Pattern
     places: tuple[int, ...]
-    wanted: tuple[bool, ...]
+    wanted: tuple[bool | None, ...]
     gone: tuple[int, ...] = ()
 
 
@@ -41,6 +45,10 @@ def matches(watch, inexact):
         steps = steps_after(watch, start, users)
         if steps is not None:
             found.append(Match(CLIP, (start, *steps), ()))
+        head = head_at(watch, start, users) if inexact else None
+        if head is not None:
+            taken.update(head.places)
+            found.append(head)
     for pattern in [p for p in PATTERNS if p.exact or inexact]:
         for start in range(len(watch.events)):
             match = _match(watch, pattern, start, users)
@@ -55,7 +63,7 @@ def _match(watch, pattern, start, users):
     events, places, made, given = watch.events, [], None, []
     for name in pattern.chain:
         later = [k for k in users[made.number] if k > places[-1]] if places else [start]
-        if not later or events[later[0]][0] != name or events[later[0]][2] is not None:
+        if not later or events[later[0]][0] != name or not _writes_only(events[later[0]], made):
             return None
         places.append(later[0])
         args = _linked(events[later[0]][1], made)
@@ -65,24 +73,50 @@ def _match(watch, pattern, start, users):
         made = _first(events[later[0]][3])
         if len(places) < len(pattern.chain) and type(made) is not Seen:
             return None
-    if not pattern.fits(*given) or not _undisturbed(events, places, users):
+    origin = _origin(events, start, given[0][-1], pattern.origin)
+    if origin is None or not pattern.fits(*given, *origin) or not _undisturbed(events, places, users, pattern.early):
         return None
     between, last = [_first(events[k][3]).number for k in places[:-1]], places[-1]
     gone = tuple([watch.dead.get(n, 0) for n in between])
-    wanted = tuple([users[n][-1] > k or not end or end > last + 1 and not _as_it_was(events, start, end)
+    wanted = tuple([None if events[k][2] is not None else
+                    users[n][-1] > k or not end or end > last + 1 and not _as_it_was(events, start, end)
                     for n, k, end, start in zip(between, places[1:], gone, places)])
     return Match(pattern, tuple(places), wanted, gone) if all(can or not want for can, want in zip(pattern.keeps, wanted)) else None
+
+
+def _writes_only(event, made):
+    """Whether a call writes nothing that was there before but the result of the one before it in the chain, and that in its own dtype."""
+    _, args, out, _ = event
+    return out is None or out == made and all(a.dtype is out.dtype for a in args if type(a) is Seen)
+
+
+def _origin(events, start, made, names):
+    """(results, arguments) of the calls that made what the call at `start` reads, the last one first, or None if they are others."""
+    found = []
+    for name in names:
+        start = next((k for k in range(start - 1, -1, -1) if made.number in numbers(_touched(events[k]))), None)
+        if start is None or events[start][0] != name:
+            return None
+        found.append((events[start][3], events[start][1]))
+        made = events[start][1][0]
+    return found
 
 
 def _as_it_was(events, start, end):
     """Whether what the call at `start` reads is written by none after it and before `end`, which lies within the trace: what was freed
     after all that may be a result of the call."""
-    return end < len(events) and not set(numbers(events[start][1])).intersection(numbers(_written(events, start + 1, end)))
+    written = [_written(event) for event in events[start + 1:end]]
+    return end < len(events) and not set(numbers(events[start][1])).intersection(numbers(written))
 
 
-def _written(events, start, end):
+def _written(event):
     """Operators on lists of tensors return nothing, and may write all of them."""
-    return [events[k][2] if events[k][3] is not None else events[k][1] for k in range(start, end)]
+    return event[2] if event[3] is not None else event[1]
+
+
+def _touched(event):
+    """What a call made or wrote."""
+    return event[3], _written(event)
 
 
 def _first(made):
@@ -90,18 +124,21 @@ def _first(made):
     return made[0] if isinstance(made, tuple) and type(made) is not Seen and made else made
 
 
-def _undisturbed(events, places, users):
+def _undisturbed(events, places, users, early):
     """Whether nothing is written, between the first call and the last, that the calls put off read, and nobody reads a further result of
-    theirs."""
+    theirs, unless it is there early."""
     read = set(numbers([events[k][1] for k in places[:-1]]))
-    written = _written(events, places[0] + 1, places[-1])
-    others = set(numbers([events[k][3][1:] for k in places[:-1] if type(events[k][3]) is tuple]))
+    written = [_written(events[k]) for k in range(places[0] + 1, places[-1]) if k not in places]
+    others = set(numbers([events[k][3][1:] for k in places[1 if early else 0:-1] if type(events[k][3]) is tuple]))
     return not read.intersection(numbers(written)) and not any(places[0] < k <= places[-1] for n in others for k in users[n])
 
 
 def _linked(args, before):
     """Arguments with LINK for the result of the call before."""
-    return [LINK if before is not None and (a is before or type(a) is Seen and a == before) else a for a in args]
+    def linked(a):
+        return a == before if type(a) is Seen else isinstance(a, Tensor) and a.storage is before.storage
+
+    return [LINK if before is not None and linked(a) else a for a in args]
 
 
 class Fusion:
@@ -110,13 +147,13 @@ class Fusion:
     def __init__(self, found, events):
         self.steps = {place: match for match in found for place in match.places}
         self.events, self.done = events, []
-        self.pending, self.left_out = {}, []                             # match -> [(operator, arguments, result, others), …]; see settle
-        self.clippings = {}                                              # match -> Clipping
+        self.pending, self.left_out = {}, []                             # match -> [PutOff, …]; (gone, [PutOff, …]), see settle
+        self.clippings, self.heads = {}, {}                              # match -> Clipping, match -> Losses
 
     def run(self, watch, event, op, args, out):
         """An operator of the call."""
         place = len(watch.events)
-        if self.left_out:
+        if self.left_out or self.heads:
             self.settle(watch, place)
         if self.steps and (place >= len(self.events) or event != self.events[place][:3]):
             self.flush(watch)
@@ -125,32 +162,46 @@ class Fusion:
             return watch.proceed(op, args, out)
         if match.pattern is CLIP:
             return self.clip(watch, match, place, op, args)
+        if match.pattern is HEAD:
+            return self.lose(match, place, op, args, out)
         promises = op.body(*args)
+        chain = self.pending.setdefault(match, [])
+        given = _linked(args, chain[-1].result if chain else None)
         if place == match.places[-1]:
-            return self.replace(watch, match, op, args, promises)
+            return self.replace(watch, match, op, args, given, out, promises)
+        if out is not None:
+            chain.append(PutOff(op, given, out, []))
+            return write(op, out, args, promises, run=_put_off)
         several = isinstance(promises, list)
         promise, *more = promises if several else [promises]
-        result = strided(empty((0,), *promise[1:3]).storage, promise[0], strides_of(*promise), 0, promise[1])
+        result = hollow(promise)
         others = [empty(*p) for p in more]
         _note(op, args, (result, *others))
-        self.pending.setdefault(match, []).append((op, args, result, [Unfilled(x) for x in others]))
+        early = match.pattern.early if place == match.places[0] else None
+        if early is not None:
+            early(others, *args)
+        chain.append(PutOff(op, given, result, others if early is not None else list(map(Unfilled, others))))
         return (result, *others) if several else result
 
-    def replace(self, watch, match, op, args, promises):
+    def replace(self, watch, match, op, args, given, out, promises):
         """Run the kernel in the place of the last call of a chain."""
+        calls, unmade = [], []
+        for call, wanted, gone in zip(self.pending.pop(match), match.wanted, match.gone):
+            unmade = [*unmade, call._replace(result=Unfilled(call.result))]
+            if wanted:
+                _substantiate(watch, call.result)
+                unmade = [PutOff(None, (), call.result, ())]             # from here on what comes behind it can be made
+            elif wanted is False:
+                self.left_out.append((gone, unmade))
+            calls.append(((call.result if wanted else None, *map(_tensor, call.others)), call.args))
+        self.done.append(match)
+        if out is not None:
+            _substantiate(watch, out)
+            return write(op, out, args, promises, run=lambda target, *_: match.pattern.fill(*calls, ([target], given)))
         several = isinstance(promises, list)
         outs = [empty(*p) for p in (promises if several else [promises])]
-        calls, before = [], None
-        for (earlier, given, result, others), wanted, gone in zip(self.pending.pop(match), match.wanted, match.gone):
-            if wanted:
-                _substantiate(watch, result)
-            else:
-                self.left_out.append((gone, earlier, given, Unfilled(result), others))
-            calls.append(((result if wanted else None, *[x.tensor() for x in others]), _linked(given, before)))
-            before = result
-        match.pattern.fill(*calls, (outs, _linked(args, before)))
+        match.pattern.fill(*calls, (outs, given))
         _note(op, args, outs)
-        self.done.append(match)
         return tuple(outs) if several else outs[0]
 
     def clip(self, watch, match, place, op, args):
@@ -163,17 +214,28 @@ class Fusion:
         if not clipping.left:
             self.done.append(match)
 
+    def lose(self, match, place, op, args, out):
+        """A call of a last layer and its losses."""
+        losses = self.heads.get(match) or self.heads.setdefault(match, Losses(match, hollow, Unfilled))
+        made = losses.run(place, op, args, out, op.body(*args))
+        if out is None:
+            _note(op, args, made if type(made) is tuple else (made,))
+        if not losses.left:
+            self.done.append(match)
+        return made
+
     def settle(self, watch, place):
         """Results that kernels left out are gone in time. If one is not, as in no call before, it is computed after all."""
+        for match, losses in [*self.heads.items()]:
+            if not losses.left and (place > match.gone or not losses.alive()):
+                self.heads.pop(match).make_up(partial(_substantiate, watch))
         left_out, self.left_out = self.left_out, []
-        for entry in left_out:
-            gone, op, args, made, others = entry
-            if made.storage() is not None and place <= gone:
-                self.left_out.append(entry)
-            elif made.storage() is not None:
-                result = made.tensor()
-                _substantiate(watch, result)
-                op.impls["cuda"](result, *[x.tensor() for x in others], *args)
+        for gone, calls in left_out:
+            held = calls[-1].result.storage() is not None
+            if held and place <= gone:
+                self.left_out.append((gone, calls))
+            elif held:
+                _make_up(watch, calls)
 
     def flush(self, watch):
         """Nothing is replaced any more; what was put off is computed."""
@@ -181,11 +243,43 @@ class Fusion:
         clippings, self.clippings = self.clippings, {}
         for clipping in clippings.values():
             clipping.make_up()
+        heads, self.heads = self.heads, {}
+        for losses in heads.values():
+            losses.make_up(partial(_substantiate, watch))
         self.steps, pending, self.pending = {}, self.pending, {}
         for calls in pending.values():
-            for op, args, result, others in calls:
-                _substantiate(watch, result)
-                op.impls["cuda"](result, *[x.tensor() for x in others], *args)
+            _make_up(watch, [call._replace(result=Unfilled(call.result)) for call in calls])
+
+
+class PutOff(NamedTuple):
+    """A call whose kernels have not run: its operator (None if they have), its arguments with LINK for the result of the one before, its
+    first result and the further ones, which are either filled or Unfilled."""
+
+    op: Callable | None
+    args: Sequence
+    result: Tensor | Unfilled
+    others: Sequence
+
+
+def _make_up(watch, calls):
+    """Compute calls that were put off. Results that nobody has any more get other memory."""
+    before = None
+    for op, args, result, others in calls:
+        made = _tensor(result)
+        if op is not None:
+            in_place = before is not None and made.storage is before.storage
+            if not in_place and result.storage() is not None:
+                _substantiate(watch, made)
+            op.impls["cuda"](made, *map(_tensor, others), *[before if a is LINK else a for a in args])
+        before = made
+
+
+def _tensor(x):
+    return x.tensor() if type(x) is Unfilled else x
+
+
+def _put_off(*values):
+    """In the place of an implementation."""
 
 
 class Unfilled:
@@ -198,6 +292,11 @@ class Unfilled:
         """The result, or other memory where nobody wants it any more."""
         storage, (shape, strides, _, dtype) = self.storage(), self.facts
         return empty_strided(shape, strides, dtype, self.device) if storage is None else strided(storage, *self.facts)
+
+
+def hollow(promise):
+    """A result as it was promised, without memory."""
+    return strided(empty((0,), *promise[1:3]).storage, promise[0], strides_of(*promise), 0, promise[1])
 
 
 def _substantiate(watch, result):

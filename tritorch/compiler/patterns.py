@@ -9,22 +9,29 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tritorch.compiler.watch import Seen
+from tritorch.memory_format import channels_last, lies_in
+from tritorch.ops.batchnorm import apply_channels, batch_norm_backward, moments_channels
+from tritorch.ops.batchnorm_relu import batch_norm_add_relu_backward
+from tritorch.ops.convolution_cuda import convolve_input_onto
 from tritorch.ops.feed_forward import ACTIVATIONS, linear_activation, linear_slope
 from tritorch.ops.gemm import gemm
 from tritorch.ops.linear_residual import linear_residual
-from tritorch.ops.normalize import layer_norm_rows, rms_norm_rows
+from tritorch.ops.normalize import layer_norm_rows, mean_and_rstd, rms_norm_rows
 from tritorch.ops.residual_norm import residual_norm, residual_norm_dropped_backward
 from tritorch.shape import contiguous_strides
-from tritorch.tensor import empty
+from tritorch.tensor import empty, empty_strided
 
 LINK = object()                                                          # stands for the result of the call before among the arguments
 
 
 class Pattern(NamedTuple):
-    """`chain`: the operators, by name; each reads the (first) result of the one before in one of its arguments, which is then LINK.
-    `fits(*arguments of each call)`: whether the kernel can do it; tensors are `Seen`. `fill(*(results, arguments) of each call)`: run
-    it; first results in between are None where nobody else reads them, further ones are always to be filled.
-    `keeps`: for each result in between, whether the kernel can write it. `exact`: whether every bit is the one that the operators give."""
+    """`chain`: the operators, by name; each reads the (first) result of the one before in one of its arguments, which is then LINK; it may
+    write its own result in that place. `fits(*arguments of each call)`: whether the kernel can do it; tensors are `Seen`.
+    `fill(*(results, arguments) of each call)`: run it; first results in between are None where nobody else reads them, further ones are
+    always to be filled. `keeps`: for each result in between, whether the kernel can write it. `exact`: whether every bit is the one that
+    the operators give. `early(further results, *arguments)`: fill those of the first call at once, for others read them before the last.
+    `origin`: the operators that must have made the last argument of the first call, the last one first, each from the first argument of
+    the one before; `fits` gets their (results, arguments) too."""
 
     name: str
     chain: tuple[str, ...]
@@ -33,6 +40,8 @@ class Pattern(NamedTuple):
     keeps: tuple[bool, ...]
     exact: bool
     rounding: str
+    early: Callable | None = None
+    origin: tuple[str, ...] = ()
 
 
 # ------------------------------------------------------------------ products and activations
@@ -86,6 +95,21 @@ def _join(linear, *rest):
     linear_residual.impls["cuda"](rest[-1][0][0], *linear[1], residual, *drop)
 
 
+def _joins_product(convolution, add):
+    """The gradient of a 1×1 convolution's input and a gradient that is there already, all channels last: rows of a matrix product."""
+    g, weight, size, stride, padding, _, groups = convolution
+    shape = (g.shape[0], weight.shape[1], *g.shape[2:])
+    there = add[1] if add[0] is LINK else add[0]
+    product = weight.shape[2:] == (1, 1) and (stride, padding, groups) == ((1, 1), (0, 0), 1) and tuple(size) == shape[2:]
+    alike = type(there) is Seen and there.shape == shape and there.dtype is g.dtype and g.dtype.is_floating_point and add[2] == 1
+    return product and alike and all(lies_in(x.shape, x.strides, channels_last) for x in (g, there))
+
+
+def _join_product(convolution, add):
+    (_, (g, weight, *_)), ((out,), (x, y, _)) = convolution, add
+    convolve_input_onto(out, g, weight, y if x is LINK else x)
+
+
 # ------------------------------------------------------------------ residual streams and norms
 def _one_shape(add, norm, dropped=None):
     x, y, alpha = add
@@ -103,10 +127,9 @@ def _norm(center, casts=False):
     """Fill a sum, its norm or, if that is only cast, the norm in a half type."""
     def fill(*calls):
         out, calls = calls[-1][0][0], calls[:-1] if casts else calls
-        ((total,), (x, y, _)), ((_, *statistics), (_, shape, weight, *rest)) = calls[-2:]
+        ((total,), (x, y, _)), ((_, rows), (_, shape, weight, *rest)) = calls[-2:]
         bias, eps = rest if center else (None, *rest)
-        rstd = statistics[-1]
-        mean = statistics[0] if center else empty(rstd.shape, rstd.dtype, rstd.device)
+        mean, rstd = mean_and_rstd(rows) if center else (empty(rows.shape, rows.dtype, rows.device), rows)
         drop = 0.0, 0, 0, None
         if len(calls) == 3:
             residual, (x, *drop, _) = y if x is LINK else x, calls[0][1]
@@ -147,8 +170,58 @@ def _fill_gradients(backward, cast):
     residual_norm_dropped_backward.impls["cuda"](gs, gx, gw, gb, no_bias, *args, 0.0, 0, 0, None, False)
 
 
+# ------------------------------------------------------------------ batch norm and the rectifier
+def _rectifies(norm, *rest):
+    """A residual has the shape and dtype of the norm."""
+    x, plain = norm[0], not norm[-1]
+    added = [operand for args in rest if len(args) == 3 for operand in args[:2] if operand is not LINK]
+    alike = all(type(r) is Seen and r.shape == x.shape and r.dtype is x.dtype for r in added)
+    return plain and alike and all(args[2] == 1 for args in rest if len(args) == 3)
+
+
+def _rectify(norm, *rest):
+    """Calls of `add` have three arguments."""
+    (_, *statistics), (x, *args, eps, _) = norm
+    residual = [operand for _, call in rest if len(call) == 3 for operand in call[:2] if operand is not LINK]
+    apply_channels(rest[-1][0][0], x, *statistics, *args, eps, True, *residual)
+
+
+def _alike(relu, backward):
+    """All images lie alike, so that sums have the order that the operators alone would give them."""
+    (g, result), (_, x, *_, rectified) = relu, backward
+    return not rectified and g.shape == x.shape and all(t.strides == x.strides and t.dtype is x.dtype for t in (g, result))
+
+
+def _made_by_norm(relu, backward, rectifier, norm):
+    """What was rectified is the norm that this is the gradient of."""
+    results, (x, *given) = norm
+    want = (x, *given) if type(results) is Seen else (x, *results[1:], *given)
+    return _alike(relu, backward) and all(_same(a, b) for a, b in zip(want, (*backward[1:7], backward[8]), strict=True))
+
+
+def _same(a, b):
+    return a[:5] == b[:5] if type(a) is type(b) is Seen else a == b
+
+
+def _rectified_gradients(relu, backward):
+    (_, (g, _)), (outs, (_, *args, _)) = relu, backward
+    batch_norm_backward.impls["cuda"](*outs, g, *args, True)
+
+
+def _gradients_of_sum(relu, backward):
+    ((masked,), (g, result)), ((gx, gw, gb), (_, x, mean, var, weight, _, eps, training, _)) = relu, backward
+    masked = empty_strided(g.shape, g.strides, g.dtype, g.device) if masked is None else masked
+    batch_norm_add_relu_backward.impls["cuda"](gx, masked, gw, gb, g, x, result, mean, var, weight, eps, training)
+
+
+def _batch_moments(moments, x, *_):
+    moments_channels(*moments, x)
+
+
 ORDER = "the sums of a row may be taken in another order, which changes last bits of mean and variance"
 ONCE = "dropout and addition round once, not twice; " + ORDER
+AS_STORED = "none: the norm is rounded before what follows"
+GRADIENTS = "relu_backward", "batch_norm_backward"
 NORMS = ("layer_norm", True), ("rms_norm", False)
 PATTERNS = [
     *[Pattern(f"linear + {name}", ("linear", forward.__name__), _rows_of_one_dtype, _activate(name), (True,), True,
@@ -172,4 +245,11 @@ PATTERNS = [
     *[Pattern(f"linear + {' + '.join(names)}", ("linear", *chain), _joins, _join, (False,) * len(chain), True,
               "none: every step is rounded as by itself")
       for names, chain in ((("dropout", "add"), ("random_dropout", "add")), (("dropout",), ("random_dropout",)), (("add",), ("add",)))],
+    Pattern("gradient of a 1×1 convolution + add", ("convolution_input", "add"), _joins_product, _join_product, (False,), True,
+            "none: the product is rounded before the addition"),
+    *[Pattern(f"batch_norm + {' + '.join(chain)}", (norm, *chain), _rectifies, _rectify, (False,) * len(chain), True, AS_STORED, early)
+      for norm, early in (("batch_norm_train", _batch_moments), ("batch_norm_apply", None)) for chain in (("add", "relu"), ("relu",))],
+    *[Pattern("gradient of batch_norm + relu", GRADIENTS, _made_by_norm, _rectified_gradients, (False,), True, AS_STORED, None,
+              ("relu", norm)) for norm in ("batch_norm_train", "batch_norm_apply")],
+    Pattern("gradient of batch_norm + add + relu", GRADIENTS, _alike, _gradients_of_sum, (True,), True, AS_STORED),
 ]

@@ -68,7 +68,7 @@ class Recording:
         self.graph, self.index, self.order, self.inputs, self.moved = watch.capture.graph, watch.index, owner.order, watch.inputs, False
         self.kept = [storage for _, storage, _ in watch.externals.values()]            # what the graph touches must live as long as it
         self.landings = [(x.data_ptr(), x.nbytes, None) if is_dense(x.shape, x.strides) else (0, 0, x) for x in self.inputs]
-        self.copy, self.operators = driver.current().copy, operators(watch.events)
+        self.driver, self.operators = driver.current(), operators(watch.events)
         self.fused = watch.plan.done if watch.plan is not None else []
         self.replaced = [match.pattern for match in self.fused]
         self._note_gradients(watch, before)
@@ -162,7 +162,7 @@ class Recording:
         self.order.follow(self.index)
         for x, (pointer, nbytes, mine) in zip(given, self.landings):
             if nbytes:
-                self.copy(pointer, x.storage.ptr + x.offset * x.dtype.itemsize, nbytes, "d2d", stream)
+                self.driver.copy(pointer, x.storage.ptr + x.offset * x.dtype.itemsize, nbytes, "d2d", stream)
             elif mine is not None:
                 _land(mine, x)
         self.graph.replay()
@@ -198,7 +198,7 @@ class Recording:
         """A result of the caller's own."""
         out = empty_like(static)
         if out.strides == static.strides:
-            self.copy(out.storage.ptr, static.data_ptr(), static.nbytes, "d2d", current_handle(self.index))
+            self.driver.copy(out.storage.ptr, static.data_ptr(), static.nbytes, "d2d", current_handle(self.index))
         else:
             out.copy_(static)
         if state.inference:

@@ -54,7 +54,8 @@ class Watch(Interpreter):
     `inputs` are the tensors among the arguments, `leaves` weak references to the parameters known so far (new ones are added),
     `expected` is the watch of the warm-up call before, `plan` what is to be fused. Afterwards `events` is the trace, `lines` where
     each event was, `met` the memory by number (weakly), `dead` the event before which memory was free again, `looked` the gradients
-    from before the call that an operator touched, `written` what was written in place, `why` the reason against a capture.
+    from before the call that an operator touched, `written` what was written in place, `returned` what the result has, `why` the reason
+    against a capture.
     """
 
     repeats, tries = False, 1                                            # whether the call before did the same; how many were compared
@@ -242,6 +243,7 @@ class Watch(Interpreter):
         found = leaves(result)
         odd = [type(x).__name__ for x in found if not isinstance(x, Tensor) and x.__class__ not in CONSTANTS]
         self.result = [x.requires_grad if isinstance(x, Tensor) else x for x in found]
+        self.returned = {self.numbers.get(home(x)) for x in found if isinstance(x, Tensor)}
         self.differentiable = not self.backward and any(isinstance(x, Tensor) and x.requires_grad for x in found)
         for bad, why in [(host_drew, "random numbers that Python or numpy draws on the host"),
                          (odd, f"a result of type {''.join(odd[:1])}"),

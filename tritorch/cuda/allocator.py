@@ -28,7 +28,6 @@ from tritorch.cuda.stream import captures, is_capturing
 from tritorch.errors import OutOfMemoryError
 
 SMALL_SEGMENT, LARGE_SEGMENT, LARGE, ROUND_LARGE = 2 << 20, 20 << 20, 10 << 20, 2 << 20
-_new = object.__new__
 
 pools: dict[tuple[int, int], Pool] = {}                    # (device, stream) -> where a hit looks; find() fills it
 memories: dict[int, Memory] = {}
@@ -43,7 +42,7 @@ def allocate(nbytes: int, device_index: int, stream: int) -> Block:
     except (KeyError, IndexError):
         span = memory_of(device_index).find(nbytes, stream)
     span.nbytes = nbytes
-    block = _new(Block)
+    block = Block()
     block.span = span
     journal = span.journal
     journal.append(nbytes)

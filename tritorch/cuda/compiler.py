@@ -6,8 +6,8 @@ frontend. Nothing here touches a device; `nvidia_function` loads what this file 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -22,8 +22,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,12 +38,14 @@ from tritorch.cuda import driver
 _FORMAT = 3                         # of the files on disk; raise it when Compiled changes
 _lock = threading.RLock()           # Triton's frontend keeps global state
 _recorders: list[dict[str, Specialisation]] = []
-_apart: _Worker | None = None
-_met = 0                            # kernels that this process had to compile
 
 
 class CompileError(RuntimeError):
     """Triton refused a kernel; the message names the kernel, its source line, the target and Triton's reason."""
+
+
+class CompilerDied(CompileError):
+    """The process that compiled a kernel ended."""
 
 
 @dataclass(frozen=True)
@@ -142,33 +143,11 @@ def _options(spec: Specialisation) -> dict:
 # ------------------------------------------------------------------ one kernel
 def compile_kernel(kernel, signature, constexprs, attrs, options, arch: int) -> Compiled:
     """Compile for `arch` (90 is sm_90), or read the result of an earlier compilation. Raises CompileError."""
+    from tritorch.cuda import compiler_pool
+
     spec = Specialisation(kernel, signature, constexprs, attrs, options)
-    return _cached(spec, arch, _compile_told)
-
-
-def _compile_told(spec: Specialisation, arch: int) -> Compiled:
-    """On a terminal a line says which kernel is being compiled, and is gone when it is: the first run of a program takes its time."""
-    global _met
-    _met += 1
-    terminal = sys.stderr is not None and sys.stderr.isatty()
-    if terminal:
-        print(f"\rcompiling kernel {_met}: {spec.kernel.__name__}\x1b[K", end="", file=sys.stderr, flush=True)
-    try:
-        return (_compile_apart if spec.kernel.is_gluon() else compile_here)(spec, arch)
-    finally:
-        if terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def _compile_apart(spec: Specialisation, arch: int) -> Compiled:
-    """Gluon code for another architecture aborts inside LLVM, so it never compiles in this process. The one that does it waits for the
-    next kernel until this one ends: to start it takes as long as to compile a small kernel."""
-    global _apart
-    with _lock:
-        if _apart is None or _apart.owner != os.getpid():                # a fork must not talk on its parent's pipes
-            _apart = _Worker()
-            atexit.register(_apart.close)
-        return _apart.ask(spec, arch)
+    path = path_of(spec, arch)
+    return read(path) or compiler_pool.compile_now(spec, arch, path)
 
 
 def compile_here(spec: Specialisation, arch: int) -> Compiled:
@@ -241,23 +220,17 @@ def cache_folder() -> Path:
 
 def is_cached(spec: Specialisation, arch: int) -> bool:
     """Whether a result is on disk."""
-    return _read(_path(spec, arch)) is not None
+    return read(path_of(spec, arch)) is not None
 
 
-def _path(spec: Specialisation, arch: int) -> Path:
-    return cache_folder() / "kernels" / f"{spec.key(arch)}.z"
+def path_of(spec: Specialisation, arch: int) -> Path:
+    """Where the result of a compilation is kept."""
+    with _lock:                                                  # Python 3.11 cannot parse in two threads, which a kernel's key does
+        return cache_folder() / "kernels" / f"{spec.key(arch)}.z"
 
 
-def _cached(spec: Specialisation, arch: int, compiled: Callable[[Specialisation, int], Compiled]) -> Compiled:
-    path = _path(spec, arch)
-    found = _read(path)
-    if found is None:
-        found = compiled(spec, arch)
-        _write(path, found)
-    return found
-
-
-def _read(path: Path) -> Compiled | None:
+def read(path: Path) -> Compiled | None:
+    """A result on disk, None where there is none."""
     if triton.knobs.compilation.always_compile:
         return None
     try:
@@ -272,7 +245,8 @@ def _read(path: Path) -> Compiled | None:
         return None
 
 
-def _write(path: Path, compiled: Compiled) -> None:
+def write(path: Path, compiled: Compiled) -> None:
+    """Keep a result on disk."""
     cubin, fields = zlib.compress(compiled.cubin, 1), asdict(compiled)
     fields |= {"cubin": len(cubin), "size": len(cubin) + len(fields.pop("packed_ptx"))}
     with contextlib.suppress(OSError):                           # a read-only home costs time, never a result
@@ -300,54 +274,23 @@ def compile_many(specs: Iterable[Specialisation], archs: Iterable[int], workers:
 def compile_each(specs: Iterable[Specialisation], archs: Iterable[int], workers: int | None = None,
                  deadline: float = math.inf) -> Iterator[Compiled | CompileError]:
     """compile_many, one result after the other; what has not begun at `deadline` (of time.monotonic) is a CompileError that says so."""
-    idle: list[_Worker] = []
+    from tritorch.cuda import compiler_pool
 
-    def one(item):
-        worker = idle.pop() if idle else _Worker()
-        try:
-            if time.monotonic() > deadline:
-                return CompileError(f"{item[0]} was not compiled for sm_{item[1]}: out of time")
-            return _cached(*item, worker.ask)
-        except CompileError as error:
-            return error
-        finally:
-            idle.append(worker)
+    def one(spec, arch, path, worker):
+        if time.monotonic() > deadline:
+            raise CompileError(f"{spec} was not compiled for sm_{arch}: out of time")
+        return compiler_pool.compiled(spec, arch, path, worker)
 
+    pool = compiler_pool.Pool(workers or compiler_pool.cores())
     try:
-        with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-            yield from pool.map(one, itertools.product(list(specs), list(archs)))
+        items = [(spec, arch, path_of(spec, arch)) for spec, arch in itertools.product(list(specs), list(archs))]
+        for future in [pool.submit(functools.partial(one, *item)) for item in items]:
+            error = future.exception()
+            if error is not None and not isinstance(error, CompileError):
+                raise error
+            yield error or future.result()
     finally:
-        for worker in idle:
-            worker.close()
-
-
-class _Worker:
-    """A process that compiles what it is asked to; when it dies, the question was at fault and the next one starts another."""
-
-    def __init__(self):
-        self.process, self.owner = None, os.getpid()
-
-    def ask(self, spec: Specialisation, arch: int) -> Compiled:
-        from tritorch.cuda import compiler_worker
-
-        if self.process is None:
-            self.process = compiler_worker.start()
-        try:
-            found = compiler_worker.ask(self.process, spec, arch)
-        except (EOFError, OSError) as error:
-            code = self.process.wait()
-            self.close()
-            raise CompileError(f"{spec} takes the compiler down for sm_{arch}: the process ended with {code}") from error
-        if isinstance(found, CompileError):
-            raise found
-        return found
-
-    def close(self) -> None:
-        if self.process is not None and self.owner == os.getpid():
-            self.process.stdin.close()
-            self.process.stdout.close()
-            self.process.wait()
-            self.process = None
+        pool.close()
 
 
 # ------------------------------------------------------------------ what a program compiles

@@ -1,4 +1,4 @@
-"""The process that compiles for `compiler.compile_many`: pickled questions on stdin, pickled answers on stdout."""
+"""The process that compiles for `compiler_pool`: pickled questions on stdin, pickled answers on stdout."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tritorch.cuda import compiler
 
 
 def start() -> subprocess.Popen:
-    """Start a process that sees the modules this one sees."""
+    """Start a process that sees the modules this one sees. Ctrl-C does not reach it: it ends when its stdin does."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", "from tritorch.cuda.compiler_worker import serve; serve()"]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True)
 
 
 def ask(process: subprocess.Popen, spec: Any, arch: int) -> Any:
@@ -42,8 +42,11 @@ def serve() -> None:
             found: Any = compiler.compile_here(spec, arch)
         except compiler.CompileError as error:
             found = compiler.CompileError(str(error))            # without its cause, which may not pickle
-        answers.write(pickle.dumps(found))
-        answers.flush()
+        try:
+            answers.write(pickle.dumps(found))
+            answers.flush()
+        except BrokenPipeError:                                  # who asked is gone; a usual exit would try to write once more
+            os._exit(0)
 
 
 class _Pickler(pickle.Pickler):

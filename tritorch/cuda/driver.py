@@ -56,7 +56,8 @@ class Function(Protocol):
 
 
 class Driver(Protocol):
-    """About thirty calls. All of them may be made from any thread; all but the waiting ones return at once."""
+    """About thirty calls. All of them may be made from any thread; all but the waiting ones return at once. Nobody keeps one of these
+    methods: while kernels compile, others stand in their place (`ahead`)."""
 
     name: str
     """"nvidia" or "simulated"."""
@@ -180,6 +181,12 @@ functions: dict[Any, Callable] = {}
 call_tables: list[dict] = []
 """What operators remember of the launches of their calls; emptied by forget_calls."""
 
+waiting: list = []
+"""The driver whose calls wait for kernels that compile (`ahead`), or nothing."""
+
+alone = True
+"""False once another library may queue work on the same memory."""
+
 hardware_tiles = False
 """True while kernels that the simulated device runs must have the block sizes of a GPU, because they will be compiled."""
 
@@ -222,10 +229,21 @@ def forget_calls() -> None:
         table.clear()
 
 
+def share() -> None:
+    """Another library is given memory of the device, or a stream is its: no call of ours waits for a kernel from here on."""
+    global alone
+    alone = False
+    if waiting:
+        from tritorch.cuda.ahead import catch_up
+
+        catch_up()
+
+
 def use(driver: Driver | None) -> Driver | None:
     """Install a driver for the whole process and return the one before it; None: choose anew at the next call."""
-    global _chosen, _absent
+    global _chosen, _absent, alone
     with _lock:
+        alone = True
         previous, _chosen, _absent = _chosen, driver, None
         functions.clear()
         forget_calls()

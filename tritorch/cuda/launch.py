@@ -7,6 +7,7 @@ Importing this file does not import triton.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import operator
 import os
@@ -112,7 +113,7 @@ def _start(key, kernel, grid, args, constexprs, num_warps, num_stages):
     start = _functions.get(key)
     try:
         if start is None:
-            start = _load(kernel, args, constexprs, {"num_warps": num_warps, "num_stages": num_stages}, index, key)
+            start = _load(kernel, grid, args, constexprs, {"num_warps": num_warps, "num_stages": num_stages}, index, key)
         if len(grid) == 1:
             start(grid[0], 1, 1, current_handle(index), values)
         else:
@@ -121,7 +122,7 @@ def _start(key, kernel, grid, args, constexprs, num_warps, num_stages):
     except driver.OutOfMemory:
         raise
     except Exception as error:
-        raise _explained(kernel, grid, args, constexprs, error) from error
+        raise _explained(_words(kernel, grid, args, constexprs), error) from error
     if traces and current_trace() is not None:
         current_trace().launched(start, grid, _leaves(args), values)
 
@@ -207,7 +208,7 @@ def _plain(a):
 
 
 # ------------------------------------------------------------------ loading
-def _load(kernel, args, constexprs, options, index, key) -> Callable:
+def _load(kernel, grid, args, constexprs, options, index, key) -> Callable:
     from tritorch.cuda import compiler
 
     check(index is not None, "launch", "CUDA tensors", "a CPU tensor", error=ValueError)
@@ -215,6 +216,8 @@ def _load(kernel, args, constexprs, options, index, key) -> Callable:
     compiler.observe(spec)
     with on_device(index):
         function = driver.current().load(spec.kernel, spec.signature, spec.constexprs, spec.attrs, spec.options)
+    if hasattr(function, "explain"):                            # it is being compiled: an error of it comes later
+        function.explain = functools.partial(_explained, _words(kernel, grid, args, constexprs))
     start = function.launch
     if ones:
         start = _with_ones(start, ones)
@@ -314,13 +317,19 @@ def _blocking(start):
     return start_and_wait
 
 
-def _explained(kernel, grid, args, constexprs, error) -> LaunchError:
+def _words(kernel, grid, args, constexprs) -> str:
     from tritorch.cuda import compiler
 
     names = [p.name for p in kernel.params if p.name not in constexprs]
     shown = [f"{name}={_show(a)}" for name, a in zip(names, args)] + [f"{name}={value}" for name, value in constexprs.items()]
+    return f"kernel {compiler.where(kernel)} on grid {tuple(grid)} with {', '.join(shown)}"
+
+
+def _explained(words, error) -> LaunchError:
     reason = error if isinstance(error, RuntimeError) else f"{type(error).__name__}: {error}"
-    return LaunchError(f"kernel {compiler.where(kernel)} on grid {tuple(grid)} with {', '.join(shown)}: {reason}")
+    explained = LaunchError(f"{words}: {reason}")
+    explained.__cause__ = error
+    return explained
 
 
 def _show(a) -> str:

@@ -67,7 +67,8 @@ def upload(array: np.ndarray, ptr: int, device_index: int, pinned_owner: Pinned 
         if pinned_owner is not None:
             pinned_owner.streams.add((device_index, stream))
             if not (non_blocking or capturing):
-                driver.current().stream_synchronize(stream)
+                with on_device(device_index):
+                    driver.current().stream_synchronize(stream)
 
 
 def download(ptr: int, nbytes: int, device_index: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
-from tritorch.cuda.driver import DeviceProperties
+from tritorch.cuda.driver import DeviceProperties, Function
 from tritorch.cuda.nvidia_call import call, failure, release
 from tritorch.cuda.nvidia_function import NvidiaFunction
 
@@ -175,13 +175,14 @@ class NvidiaDriver:
         return self._call("cuEventElapsedTime", start, end)
 
     # -------------------------------------------------------------- kernels
-    def load(self, kernel, signature: dict, constexprs: dict, attrs: dict, options: dict) -> NvidiaFunction:
-        from tritorch.cuda.compiler import compile_kernel
+    def load(self, kernel, signature: dict, constexprs: dict, attrs: dict, options: dict) -> Function:
+        from tritorch.cuda import ahead
+        from tritorch.cuda.compiler import Specialisation
 
         self._enter()
         properties = self.device_properties(self.here.device)
-        compiled = compile_kernel(kernel, signature, constexprs, attrs, options, 10 * properties.major + properties.minor)
-        return NvidiaFunction(self, properties, compiled, signature)
+        return ahead.load(self, Specialisation(kernel, signature, constexprs, attrs, options), 10 * properties.major + properties.minor,
+                          lambda compiled: NvidiaFunction(self, properties, compiled, signature))
 
     # -------------------------------------------------------------- graphs
     def capture_begin(self, stream: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
-from tritorch.cuda.driver import DeviceProperties, DriverError
+from tritorch.cuda.driver import DeviceProperties, DriverError, waiting
 from tritorch.cuda.nvidia_call import call, failure
 from tritorch.cuda.nvidia_tensor_map import tensor_map
 
@@ -162,12 +162,20 @@ class NvidiaFunction:
         self.launch = (_general if special else _simple)(driver, self.handle, compiled, layout)
 
 
+def _later(*call: Any) -> bool:
+    from tritorch.cuda.ahead import launches_later
+
+    return launches_later(*call)
+
+
 def _simple(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callable:
     device, here, buffers, streams = driver.here.device, driver.here, Buffers(layout), _streams
     pack, start, threads, shared = layout.struct.pack_into, cu.cuLaunchKernel, 32 * compiled.num_warps, compiled.shared
     expand = layout.expand
 
     def launch(gx, gy, gz, stream, values):
+        if waiting and _later(launch, gx, gy, gz, stream, values):
+            return
         if here.device != device:
             with driver.on(device):
                 return launch(gx, gy, gz, stream, values)
@@ -191,6 +199,8 @@ def _general(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callabl
     scratch = _Scratch(driver, compiled)
 
     def launch(gx, gy, gz, stream, values):
+        if waiting and _later(launch, gx, gy, gz, stream, values):
+            return
         with driver.on(device):
             view, addresses = buffers.pair
             values, area = expand(values), scratch.address(gx * gy * gz, stream)

@@ -76,7 +76,8 @@ class Stream:
 
     def query(self) -> bool:
         """True when all work queued so far is done."""
-        return driver.current().stream_query(self.cuda_stream)
+        with on_device(self.device.index):
+            return driver.current().stream_query(self.cuda_stream)
 
     def synchronize(self) -> None:
         """Wait for the work queued so far."""
@@ -155,6 +156,7 @@ class ExternalStream(Stream):
 
     def __init__(self, stream_ptr: int, device=None, **kwargs):
         super().__init__(device, stream_ptr=stream_ptr, **kwargs)
+        driver.share()
 
 
 def get_stream_from_external(data_ptr: int, device=None) -> ExternalStream:

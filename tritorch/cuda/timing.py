@@ -59,8 +59,11 @@ def milliseconds(name: str, candidates: Sequence[dict], run: Callable[[dict], No
 
 def _works(name, candidate, run, stream) -> bool:
     """Run it once, which compiles and loads it."""
+    from tritorch.cuda import ahead
+
     try:
-        run(candidate)
+        with ahead.staying():
+            run(candidate)
     except (driver.DriverError, OutOfMemoryError):               # too much shared memory, too many registers, refused by Triton
         return False
     try:

@@ -35,19 +35,35 @@ def unseen() -> Iterator[None]:
             traces[get_ident()] = trace
 
 
+class PassedFloat(float):
+    """A number that a call only hands to its kernels, the `nth` of these, while the call is being watched."""
+
+
+class PassedInt(int):
+    """A whole one."""
+
+
+def passed(number: float, nth: int) -> PassedFloat | PassedInt:
+    """A number, marked for the Trace."""
+    made = PassedInt(number) if isinstance(number, int) else PassedFloat(number)
+    made.nth = nth
+    return made
+
+
 class Trace:
     """Watches what this thread queues inside its `with` block. `storages` are those of the arguments, `pointers` the addresses of
     the arguments' first elements.
 
-    Afterwards `steps` are the launches: (start, x, y, z, values, patches), a patch being (place in `values`, which argument or
-    temporary, distance from its first element, None or what makes a descriptor of the pointer); `temporaries` are the sizes of the
-    memory that the call made for itself.
+    Afterwards `steps` are the launches: (start, x, y, z, values, patches, numbers), a patch being (place in `values`, which argument or
+    temporary, distance from its first element, None or what makes a descriptor of the pointer), `numbers` telling by place which of the
+    marked numbers is there; `temporaries` are the sizes of the memory that the call made for itself, `passed` has the marked numbers seen.
     """
 
     def __init__(self, storages: Sequence[Any], pointers: Sequence[int], device):
         self.storages, self.pointers, self.device = [*storages], [*pointers], device
         self.steps: list[tuple] = []
         self.temporaries: list[int] = []
+        self.passed: set[int] = set()
         self.whole, self.reports = True, False
 
     def __enter__(self):
@@ -66,15 +82,18 @@ class Trace:
 
     def launched(self, start, grid, leaves: Iterable, values: Sequence) -> None:
         """A launch with `values`; the `leaves` that they came from tell which are pointers (tensors) and descriptors."""
-        given, patches = [*values], []
+        given, patches, numbers = [*values], [], {}
         for place, leaf in enumerate(leaves):
+            if hasattr(leaf, "nth"):
+                numbers[place] = leaf.nth
             moved = getattr(leaf, "moved", None)
             if moved is not None or hasattr(leaf, "storage"):
                 given[place] = None
                 if moved is not None:
                     moved = moved(leaf.ptr).moved                        # of a copy that keeps no tensor alive
                 patches.append((place, *self.find(leaf.ptr if moved else values[place]), moved))
-        self.steps.append((start, *(*grid, 1, 1)[:3], given, patches))
+        self.passed.update(numbers.values())
+        self.steps.append((start, *(*grid, 1, 1)[:3], given, patches, numbers))
 
     def find(self, pointer: int) -> tuple[int | None, int]:
         """(which storage a pointer lies in, its distance from the argument's first element), or (None, the pointer) for the word of

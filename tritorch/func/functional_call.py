@@ -6,7 +6,13 @@ from tritorch.tensor import Tensor
 
 
 def functional_call(module, parameter_and_buffer_dicts, args=None, kwargs=None, *, tie_weights=True, strict=False):
-    """Call a module with other tensors in the place of its parameters and buffers, by name."""
+    """Call a module with other tensors in the place of its parameters and buffers, by name.
+
+    >>> import tritorch as torch
+    >>> layer = torch.nn.Linear(2, 1)
+    >>> torch.func.functional_call(layer, {"weight": torch.ones(1, 2), "bias": torch.zeros(1)}, torch.tensor([1.0, 2.0])).item()
+    3.0
+    """
     dicts = parameter_and_buffer_dicts if isinstance(parameter_and_buffer_dicts, (tuple, list)) else (parameter_and_buffer_dicts,)
     given = {name: t for d in dicts for name, t in d.items()}
     owners = {}

@@ -51,7 +51,13 @@ def jacrev(func, argnums=0, *, has_aux=False, chunk_size=None, _preallocate_and_
 
 
 def jacfwd(func, argnums=0, has_aux=False, *, randomness="error"):
-    """A function that returns the Jacobian, output dims first, by one forward pass for each element of the input."""
+    """A function that returns the Jacobian, output dims first, by one forward pass for each element of the input.
+
+    >>> import tritorch as torch
+    >>> torch.func.jacfwd(lambda x: x ** 2)(torch.tensor([1.0, 2.0]))
+    tensor([[2., 0.],
+            [0., 4.]])
+    """
 
     @functools.wraps(func)
     def wrapped(*args, **kwargs):

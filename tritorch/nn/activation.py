@@ -37,7 +37,12 @@ class ReLU(_Inplace):
 
 
 class SELU(_Inplace):
-    """scale · (max(0, x) + min(0, α (eˣ - 1))), scale = 1.0507…, α = 1.6732…. Klambauer et al. 2017."""
+    """scale · (max(0, x) + min(0, α (eˣ - 1))), scale = 1.0507…, α = 1.6732…. Klambauer et al. 2017.
+
+    >>> import tritorch as torch
+    >>> torch.nn.SELU()(torch.tensor([-2.0, 0.5, 3.0]))
+    tensor([-1.5202,  0.5254,  3.1521])
+    """
 
     _function = staticmethod(F.selu)
 
@@ -54,13 +59,23 @@ class SiLU(_Inplace):
 
 
 class Mish(_Inplace):
-    """x · tanh(softplus(x)). Misra 2019."""
+    """x · tanh(softplus(x)). Misra 2019.
+
+    >>> import tritorch as torch
+    >>> torch.nn.Mish()(torch.tensor([-2.0, 0.5, 3.0]))
+    tensor([-0.2525,  0.3752,  2.9865])
+    """
 
     _function = staticmethod(F.mish)
 
 
 class Hardswish(_Inplace):
-    """x · clamp(x + 3, 0, 6) / 6. Howard et al. 2019."""
+    """x · clamp(x + 3, 0, 6) / 6. Howard et al. 2019.
+
+    >>> import tritorch as torch
+    >>> torch.nn.Hardswish()(torch.tensor([-2.0, 0.5, 3.0]))
+    tensor([-0.3333,  0.2917,  3.0000])
+    """
 
     _function = staticmethod(F.hardswish)
 
@@ -95,7 +110,12 @@ class LogSigmoid(_Plain):
 
 
 class Tanh(_Plain):
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    >>> import tritorch as torch
+    >>> torch.nn.Tanh()(torch.tensor([-2.0, 0.5, 3.0]))
+    tensor([-0.9640,  0.4621,  0.9951])
+    """
 
     _function = staticmethod(F.tanh)
 
@@ -150,7 +170,12 @@ class RReLU(Module):
 
 
 class Hardtanh(Module):
-    """x clamped to [min_val, max_val]."""
+    """x clamped to [min_val, max_val].
+
+    >>> import tritorch as torch
+    >>> torch.nn.Hardtanh()(torch.tensor([-2.0, 0.5, 3.0]))
+    tensor([-1.0000,  0.5000,  1.0000])
+    """
 
     def __init__(self, min_val=-1.0, max_val=1.0, inplace=False, min_value=None, max_value=None):
         super().__init__()
@@ -178,7 +203,12 @@ class ReLU6(Hardtanh):
 
 
 class ELU(Module):
-    """x where x > 0, else α (eˣ - 1). Clevert et al. 2015."""
+    """x where x > 0, else α (eˣ - 1). Clevert et al. 2015.
+
+    >>> import tritorch as torch
+    >>> torch.nn.ELU()(torch.tensor([-2.0, 0.5, 3.0]))
+    tensor([-0.8647,  0.5000,  3.0000])
+    """
 
     def __init__(self, alpha=1.0, inplace=False):
         super().__init__()
@@ -192,7 +222,12 @@ class ELU(Module):
 
 
 class CELU(ELU):
-    """max(0, x) + min(0, α (e^(x/α) - 1)). Barron 2017."""
+    """max(0, x) + min(0, α (e^(x/α) - 1)). Barron 2017.
+
+    >>> import tritorch as torch
+    >>> torch.nn.CELU()(torch.tensor([-2.0, 0.5, 3.0]))
+    tensor([-0.8647,  0.5000,  3.0000])
+    """
 
     def forward(self, input):
         return F.celu(input, self.alpha, self.inplace)
@@ -218,7 +253,12 @@ class LeakyReLU(Module):
 
 
 class PReLU(Module):
-    """x where x ≥ 0, else weight · x with one trained weight, or one a channel (dim 1). He et al. 2015."""
+    """x where x ≥ 0, else weight · x with one trained weight, or one a channel (dim 1). He et al. 2015.
+
+    >>> import tritorch as torch
+    >>> torch.nn.PReLU()(torch.tensor([-2.0, 3.0])).tolist()
+    [-0.5, 3.0]
+    """
 
     def __init__(self, num_parameters=1, init=0.25, device=None, dtype=None):
         super().__init__()
@@ -257,7 +297,12 @@ class GELU(Module):
 
 
 class Softplus(Module):
-    """log(1 + e^(βx)) / β, and x itself where βx > threshold."""
+    """log(1 + e^(βx)) / β, and x itself where βx > threshold.
+
+    >>> import tritorch as torch
+    >>> torch.nn.Softplus()(torch.tensor([-2.0, 0.5, 3.0]))
+    tensor([0.1269, 0.9741, 3.0486])
+    """
 
     def __init__(self, beta=1.0, threshold=20.0):
         super().__init__()
@@ -317,7 +362,12 @@ class Softmax(_OverDim):
 
 
 class LogSoftmax(_OverDim):
-    """x_i - log Σ e^(x_j) over `dim`."""
+    """x_i - log Σ e^(x_j) over `dim`.
+
+    >>> import tritorch as torch
+    >>> torch.nn.LogSoftmax(dim=0)(torch.tensor([0.0, 0.0]))
+    tensor([-0.6931, -0.6931])
+    """
 
     _function = staticmethod(F.log_softmax)
 
@@ -329,7 +379,12 @@ class Softmin(_OverDim):
 
 
 class GLU(_OverDim):
-    """a · sigmoid(b) for the halves a, b of `dim`. Dauphin et al. 2017."""
+    """a · sigmoid(b) for the halves a, b of `dim`. Dauphin et al. 2017.
+
+    >>> import tritorch as torch
+    >>> torch.nn.GLU()(torch.tensor([1.0, 2.0, 0.0, 0.0]))
+    tensor([0.5000, 1.0000])
+    """
 
     def __init__(self, dim=-1):
         super().__init__(dim)

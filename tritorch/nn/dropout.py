@@ -29,13 +29,25 @@ class Dropout(_DropoutNd):
 
 
 class Dropout1d(_DropoutNd):
-    """Dropout of whole channels of (N, C, L) or (C, L)."""
+    """Dropout of whole channels of (N, C, L) or (C, L).
+
+    >>> import tritorch as torch
+    >>> y = torch.nn.Dropout1d(0.5)(torch.ones(4, 6, 2))
+    >>> set(y.sum(2).flatten().tolist()) <= {0.0, 4.0}
+    True
+    """
 
     _drop = staticmethod(F.dropout1d)
 
 
 class Dropout2d(_DropoutNd):
-    """Dropout of whole channels of (N, C, H, W) or (C, H, W)."""
+    """Dropout of whole channels of (N, C, H, W) or (C, H, W).
+
+    >>> import tritorch as torch
+    >>> y = torch.nn.Dropout2d(0.5)(torch.ones(4, 6, 2, 2))
+    >>> set(y.sum((2, 3)).flatten().tolist()) <= {0.0, 8.0}
+    True
+    """
 
     _drop = staticmethod(F.dropout2d)
 

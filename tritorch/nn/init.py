@@ -33,19 +33,36 @@ def calculate_gain(nonlinearity, param=None):
 
 @no_grad()
 def uniform_(tensor, a=0.0, b=1.0, generator=None):
-    """Fill with values from U(a, b)."""
+    """Fill with values from U(a, b).
+
+    >>> import tritorch as torch
+    >>> w = torch.nn.init.uniform_(torch.empty(300), -0.5, 0.5)
+    >>> bool((w >= -0.5).all() and (w < 0.5).all())
+    True
+    """
     return tensor.uniform_(a, b, generator=generator)
 
 
 @no_grad()
 def normal_(tensor, mean=0.0, std=1.0, generator=None):
-    """Fill with values from N(mean, std²)."""
+    """Fill with values from N(mean, std²).
+
+    >>> import tritorch as torch
+    >>> torch.nn.init.normal_(torch.empty(2, 3), std=0.02).shape
+    tritorch.Size([2, 3])
+    """
     return tensor.normal_(mean, std, generator=generator)
 
 
 @no_grad()
 def trunc_normal_(tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, generator=None):
-    """Fill with values from N(mean, std²) restricted to [a, b], by the inverse of its distribution function."""
+    """Fill with values from N(mean, std²) restricted to [a, b], by the inverse of its distribution function.
+
+    >>> import tritorch as torch
+    >>> w = torch.nn.init.trunc_normal_(torch.empty(300), std=0.02, a=-0.04, b=0.04)
+    >>> bool((w.abs() <= 0.04).all())
+    True
+    """
     if mean < a - 2 * std or mean > b + 2 * std:
         warnings.warn("mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be incorrect.",
                       stacklevel=3)
@@ -55,7 +72,12 @@ def trunc_normal_(tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, generator=None):
 
 @no_grad()
 def constant_(tensor, val):
-    """Fill with one value."""
+    """Fill with one value.
+
+    >>> import tritorch as torch
+    >>> torch.nn.init.constant_(torch.empty(2), 0.5)
+    tensor([0.5000, 0.5000])
+    """
     return tensor.fill_(val)
 
 
@@ -87,7 +109,13 @@ def eye_(tensor):
 
 @no_grad()
 def dirac_(tensor, groups=1):
-    """Make the weight of a convolution keep its input channels: in each group a one in the middle of channel i of output i."""
+    """Make the weight of a convolution keep its input channels: in each group a one in the middle of channel i of output i.
+
+    >>> import tritorch as torch
+    >>> torch.nn.init.dirac_(torch.empty(2, 2, 3))[0]
+    tensor([[0., 1., 0.],
+            [0., 0., 0.]])
+    """
     if tensor.ndim not in (3, 4, 5):
         raise ValueError("Only tensors with 3, 4, or 5 dimensions are supported")
     if tensor.shape[0] % groups:
@@ -114,7 +142,13 @@ def _calculate_correct_fan(tensor, mode):
 
 
 def xavier_uniform_(tensor, gain=1.0, generator=None):
-    """Fill from U(-a, a), a = gain · sqrt(6 / (fan_in + fan_out)). Glorot and Bengio 2010."""
+    """Fill from U(-a, a), a = gain · sqrt(6 / (fan_in + fan_out)). Glorot and Bengio 2010.
+
+    >>> import tritorch as torch
+    >>> w = torch.nn.init.xavier_uniform_(torch.empty(30, 20))
+    >>> bool((w.abs() <= (6 / 50) ** 0.5).all())
+    True
+    """
     bound = gain * math.sqrt(6.0 / sum(_calculate_fan_in_and_fan_out(tensor)))
     return uniform_(tensor, -bound, bound, generator)
 
@@ -139,7 +173,13 @@ def kaiming_uniform_(tensor, a=0, mode="fan_in", nonlinearity="leaky_relu", gene
 
 
 def kaiming_normal_(tensor, a=0, mode="fan_in", nonlinearity="leaky_relu", generator=None):
-    """Fill from N(0, std²), std = gain / sqrt(fan). He et al. 2015."""
+    """Fill from N(0, std²), std = gain / sqrt(fan). He et al. 2015.
+
+    >>> import tritorch as torch
+    >>> w = torch.nn.init.kaiming_normal_(torch.empty(300, 200), nonlinearity="relu")
+    >>> abs(w.std().item() - 0.1) < 0.01
+    True
+    """
     if 0 in tensor.shape:
         warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=2)
         return tensor

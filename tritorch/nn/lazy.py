@@ -132,7 +132,13 @@ class LazyConv1d(_LazyConv, Conv1d):
 
 
 class LazyConv2d(_LazyConv, Conv2d):
-    """`Conv2d` whose `in_channels` comes from its first input."""
+    """`Conv2d` whose `in_channels` comes from its first input.
+
+    >>> import tritorch as torch
+    >>> layer = torch.nn.LazyConv2d(4, kernel_size=3)
+    >>> layer(torch.ones(1, 3, 8, 8)).shape, layer
+    (tritorch.Size([1, 4, 6, 6]), Conv2d(3, 4, kernel_size=(3, 3), stride=(1, 1)))
+    """
 
     cls_to_become = Conv2d
 
@@ -165,7 +171,13 @@ class _LazyBatchNorm(LazyModuleMixin):
 
 
 class LazyBatchNorm1d(_LazyBatchNorm, BatchNorm1d):
-    """`BatchNorm1d` whose `num_features` comes from its first input."""
+    """`BatchNorm1d` whose `num_features` comes from its first input.
+
+    >>> import tritorch as torch
+    >>> layer = torch.nn.LazyBatchNorm1d()
+    >>> layer(torch.randn(4, 6)).shape, layer.num_features
+    (tritorch.Size([4, 6]), 6)
+    """
 
     cls_to_become = BatchNorm1d
 

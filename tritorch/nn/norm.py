@@ -176,7 +176,14 @@ class BatchNorm1d(_BatchNorm):
 
 
 class BatchNorm2d(_BatchNorm):
-    """`BatchNorm1d` for (N, C, H, W)."""
+    """`BatchNorm1d` for (N, C, H, W).
+
+    >>> import tritorch as torch
+    >>> norm = torch.nn.BatchNorm2d(3)
+    >>> y = norm(torch.randn(8, 3, 4, 4))
+    >>> norm.running_mean.shape, bool(y.mean((0, 2, 3)).abs().max() < 1e-5)
+    (tritorch.Size([3]), True)
+    """
 
     _ndims = (4,)
 

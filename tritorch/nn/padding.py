@@ -64,7 +64,12 @@ class _ZeroPad(_ConstantPad):
 
 
 class ZeroPad1d(_ZeroPad):
-    """Pads the last dim with zeros."""
+    """Pads the last dim with zeros.
+
+    >>> import tritorch as torch
+    >>> torch.nn.ZeroPad1d((1, 2))(torch.tensor([[1.0, 2.0]]))
+    tensor([[0., 1., 2., 0., 0.]])
+    """
 
     _ndim = 1
 
@@ -98,7 +103,12 @@ class ReflectionPad1d(_Pad):
 
 
 class ReflectionPad2d(_Pad):
-    """Pads the last two dims with their mirror image, without the edge."""
+    """Pads the last two dims with their mirror image, without the edge.
+
+    >>> import tritorch as torch
+    >>> torch.nn.ReflectionPad2d((1, 1, 0, 0))(torch.tensor([[[1.0, 2.0, 3.0]]]))
+    tensor([[[2., 1., 2., 3., 2.]]])
+    """
 
     _ndim, _mode = 2, "reflect"
 
@@ -110,7 +120,12 @@ class ReflectionPad3d(_Pad):
 
 
 class ReplicationPad1d(_Pad):
-    """Pads the last dim with its edge."""
+    """Pads the last dim with its edge.
+
+    >>> import tritorch as torch
+    >>> torch.nn.ReplicationPad1d((1, 2))(torch.tensor([[1.0, 2.0]]))
+    tensor([[1., 1., 2., 2., 2.]])
+    """
 
     _ndim, _mode = 1, "replicate"
 
@@ -128,7 +143,12 @@ class ReplicationPad3d(_Pad):
 
 
 class CircularPad1d(_Pad):
-    """Pads the last dim with the values of its other end."""
+    """Pads the last dim with the values of its other end.
+
+    >>> import tritorch as torch
+    >>> torch.nn.CircularPad1d((1, 2))(torch.tensor([[1.0, 2.0, 3.0]]))
+    tensor([[3., 1., 2., 3., 1., 2.]])
+    """
 
     _ndim, _mode = 1, "circular"
 

@@ -68,7 +68,14 @@ class MaxUnpool1d(_MaxUnpoolNd):
 
 
 class MaxUnpool2d(_MaxUnpoolNd):
-    """Puts values back where `MaxPool2d` with `return_indices` found them; the rest is zero."""
+    """Puts values back where `MaxPool2d` with `return_indices` found them; the rest is zero.
+
+    >>> import tritorch as torch
+    >>> pool, unpool = torch.nn.MaxPool2d(2, return_indices=True), torch.nn.MaxUnpool2d(2)
+    >>> unpool(*pool(torch.tensor([[[1.0, 2.0], [4.0, 3.0]]])))
+    tensor([[[0., 0.],
+             [4., 0.]]])
+    """
 
     _ndim = 2
     _unpool = staticmethod(F.max_unpool2d)
@@ -129,7 +136,12 @@ class _LPPoolNd(Module):
 
 
 class LPPool1d(_LPPoolNd):
-    """(Σ x^p)^(1/p) of every `kernel_size` neighbours in (N, C, L) or (C, L)."""
+    """(Σ x^p)^(1/p) of every `kernel_size` neighbours in (N, C, L) or (C, L).
+
+    >>> import tritorch as torch
+    >>> torch.nn.LPPool1d(2, kernel_size=2)(torch.tensor([[3.0, 4.0, 6.0, 8.0]]))
+    tensor([[ 5., 10.]])
+    """
 
     _pool = staticmethod(F.lp_pool1d)
 
@@ -153,7 +165,12 @@ class _AdaptiveAvgPoolNd(Module):
 
 
 class AdaptiveAvgPool1d(_AdaptiveAvgPoolNd):
-    """Means over windows that divide the length of (N, C, L) or (C, L) into `output_size` parts."""
+    """Means over windows that divide the length of (N, C, L) or (C, L) into `output_size` parts.
+
+    >>> import tritorch as torch
+    >>> torch.nn.AdaptiveAvgPool1d(2)(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+    tensor([[1.5000, 3.5000]])
+    """
 
     _pool = staticmethod(F.adaptive_avg_pool1d)
 
@@ -182,7 +199,12 @@ class _AdaptiveMaxPoolNd(Module):
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPoolNd):
-    """The largest of the windows that divide the length of (N, C, L) or (C, L) into `output_size` parts."""
+    """The largest of the windows that divide the length of (N, C, L) or (C, L) into `output_size` parts.
+
+    >>> import tritorch as torch
+    >>> torch.nn.AdaptiveMaxPool1d(2)(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+    tensor([[2., 4.]])
+    """
 
     _pool = staticmethod(F.adaptive_max_pool1d)
 

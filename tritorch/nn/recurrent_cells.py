@@ -125,7 +125,13 @@ class RNNCell(RNNCellBase):
 
 
 class LSTMCell(RNNCellBase):
-    """One step of `LSTM`: input (N, input_size) and (h, c), each (N, hidden_size), or without N, give the next (h, c)."""
+    """One step of `LSTM`: input (N, input_size) and (h, c), each (N, hidden_size), or without N, give the next (h, c).
+
+    >>> import tritorch as torch
+    >>> h, c = torch.nn.LSTMCell(3, 5)(torch.zeros(2, 3))
+    >>> h.shape, c.shape
+    (tritorch.Size([2, 5]), tritorch.Size([2, 5]))
+    """
 
     def __init__(self, input_size, hidden_size, bias=True, device=None, dtype=None):
         super().__init__(input_size, hidden_size, bias, 4, device, dtype)
@@ -135,7 +141,12 @@ class LSTMCell(RNNCellBase):
 
 
 class GRUCell(RNNCellBase):
-    """One step of `GRU`: input (N, input_size) and h (N, hidden_size), or without N, give the next h."""
+    """One step of `GRU`: input (N, input_size) and h (N, hidden_size), or without N, give the next h.
+
+    >>> import tritorch as torch
+    >>> torch.nn.GRUCell(3, 5)(torch.zeros(2, 3)).shape
+    tritorch.Size([2, 5])
+    """
 
     def __init__(self, input_size, hidden_size, bias=True, device=None, dtype=None):
         super().__init__(input_size, hidden_size, bias, 3, device, dtype)

@@ -63,7 +63,12 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(Module):
-    """(*, C, H r, W r) to (*, C r², H, W): undoes `PixelShuffle`."""
+    """(*, C, H r, W r) to (*, C r², H, W): undoes `PixelShuffle`.
+
+    >>> import tritorch as torch
+    >>> torch.nn.PixelUnshuffle(2)(torch.ones(1, 1, 4, 6)).shape
+    tritorch.Size([1, 4, 2, 3])
+    """
 
     def __init__(self, downscale_factor):
         super().__init__()
@@ -110,7 +115,12 @@ class Unfold(Module):
 
 
 class Fold(Module):
-    """Adds up sliding blocks, given as columns, into (N, C, *output_size): the transpose of `Unfold`."""
+    """Adds up sliding blocks, given as columns, into (N, C, *output_size): the transpose of `Unfold`.
+
+    >>> import tritorch as torch
+    >>> torch.nn.Fold(output_size=(4, 5), kernel_size=(2, 2))(torch.ones(1, 3 * 4, 12)).shape
+    tritorch.Size([1, 3, 4, 5])
+    """
 
     def __init__(self, output_size, kernel_size, dilation=1, padding=0, stride=1):
         super().__init__()

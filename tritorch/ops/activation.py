@@ -249,7 +249,12 @@ def relu6(input):
 
 
 def threshold(input, threshold, value):
-    """input where it is greater than `threshold`, else `value`."""
+    """input where it is greater than `threshold`, else `value`.
+
+    >>> import tritorch as torch
+    >>> torch.threshold(torch.tensor([-1.0, 2.0]), 0.5, -9.0)
+    tensor([-9.,  2.])
+    """
     return threshold_at(input, threshold, value)
 
 

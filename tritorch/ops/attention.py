@@ -149,17 +149,6 @@ def attention_grad(g_out, query, key, value, attn_mask, alibi_slopes, out, lse, 
     return attention_backward(*values) if together is None else attention_backward.into(together, *values)
 
 
-@attention.grad("attn_mask")
-def attention_grad_mask(g_out, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, window, scale, dropout, base):
-    return weights_and_slopes(g_out, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, window, scale, dropout, base)[1]
-
-
-@attention.grad("alibi_slopes")
-def attention_grad_slopes(g_out, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, window, scale, dropout, base):
-    slopes = weights_and_slopes(g_out, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, window, scale, dropout, base)[1]
-    return -(slopes * diagonals(query, key, cu_seq_q, cu_seq_k)[0].abs()).sum((-2, -1))
-
-
 @attention.samples
 def attention_samples(make):
     def call(q, k, v, mask=None, dropout_p=0.0, window=EVERYWHERE, scale=0.5, slopes=None, cu=(None, None, None)):

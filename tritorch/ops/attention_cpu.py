@@ -168,9 +168,17 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
 
 
 def _backward(dq, dk, dv, g, q, k, v, mask, slopes, shifts, delta, window, scale, dropout, shift):
-    (B, G, n, L, _), S = q.shape, k.shape[-2]
-    scores, vt = Scores(q, k, mask, slopes, window, shift, scale), v.swapaxes(-1, -2)
-    for batches, rows, keys in blocks(B, G * n, L, S, window, shift):
+    scores = Scores(q, k, mask, slopes, window, shift, scale)
+    for batches, rows, keys, qs, weights, grads in slopes_of(scores, g, v, shifts, delta, dropout):
+        dv[batches, :, keys] += np.matmul(weights.swapaxes(-1, -2), g[batches, ..., rows, :]).sum(2)
+        dk[batches, :, keys] += np.matmul(grads.swapaxes(-1, -2), qs).sum(2)
+        np.multiply(np.matmul(grads, k[batches, ..., keys, :]), scores.scale, out=dq[batches, ..., rows, :], casting="unsafe")
+
+
+def slopes_of(scores, g, v, shifts, delta, dropout):
+    """(batches, rows, keys, scaled rows of q, weights that met the values, gradient of the scores), block by block."""
+    (B, G, n, L, _), S, vt = scores.q.shape, v.shape[-2], v.swapaxes(-1, -2)
+    for batches, rows, keys in blocks(B, G * n, L, S, scores.window, scores.shift):
         if keys.start == keys.stop:
             continue
         qs, p = scores.block(batches, rows, keys)
@@ -180,11 +188,34 @@ def _backward(dq, dk, dv, g, q, k, v, mask, slopes, shifts, delta, window, scale
         np.matmul(gs, vt[batches, ..., keys], out=grads)
         weights = p
         if dropout[0]:
-            keep = factors(*dropout, q.shape[:4], batches, rows, keys, S, p.dtype)
+            keep = factors(*dropout, (B, G, n, L), batches, rows, keys, S, p.dtype)
             grads *= keep
             weights = p * keep
-        dv[batches, :, keys] += np.matmul(weights.swapaxes(-1, -2), gs).sum(2)
         grads -= delta[batches, ..., rows, :]
         grads *= p
-        dk[batches, :, keys] += np.matmul(grads.swapaxes(-1, -2), qs).sum(2)
-        np.multiply(np.matmul(grads, k[batches, ..., keys, :]), scores.scale, out=dq[batches, ..., rows, :], casting="unsafe")
+        yield batches, rows, keys, qs, weights, grads
+
+
+def bias_backward(gb, distance, g, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale,
+                  dropout, base):
+    """Fill gb, the gradient of attn_mask, or with `distance` that of alibi_slopes."""
+    (B, H, L, _), (G, S) = query.shape, key.shape[1:3]
+    gb[...] = 0
+    if not B * H * L * S:
+        return
+    q, k, v, g, out = [grouped(x, G) for x in (query, key, value, g, out)]
+    shifts = np.where(np.isneginf(lse), 0, lse).reshape(B, G, H // G, L, 1)
+    delta = np.einsum("...d,...d->...", g, out)[..., None]
+    own = (*(1,) * (4 - 2 * distance - gb.ndim), *gb.shape, *(1, 1) * distance)
+    sums = np.zeros(own, q.dtype)
+    for mine, theirs in sequences(cu_seq_q, cu_seq_k, L, S):
+        shift = 0 if cu_seq_q is None else theirs.stop - theirs.start - mine.stop + mine.start
+        scores = Scores(q[..., mine, :], k[..., theirs, :], attn_mask, alibi_slopes, window, shift, scale)
+        for batches, rows, keys, _, _, grads in slopes_of(scores, g[..., mine, :], v[..., theirs, :], shifts[..., mine, :],
+                                                          delta[..., mine, :], dropout):
+            if distance:
+                grads *= -np.abs(np.arange(keys.start, keys.stop) - np.arange(rows.start, rows.stop)[:, None] - shift)
+            place = tuple([slice(None) if n == 1 else s for n, s in zip(own, (batches, slice(None), rows, keys))])
+            grads = grads.reshape(-1, H, *grads.shape[3:])
+            sums[place] += grads.sum(tuple([d for d in range(4) if own[d] == 1]), keepdims=True)
+    gb[...] = sums.reshape(gb.shape)

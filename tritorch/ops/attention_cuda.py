@@ -5,18 +5,20 @@ from typing import NamedTuple
 import numpy as np
 
 from tritorch.cuda import driver
-from tritorch.cuda.launch import TensorDescriptor, kernels, launch
+from tritorch.cuda.launch import TensorDescriptor, kernels, launch, tile
 from tritorch.cuda.tuner import choose
 from tritorch.dtype import types
 from tritorch.ops.attention_cpu import keep_scale, threshold
 from tritorch.ops.gemm import hardware
+from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.precision import dot_precision
 from tritorch.shape import broadcast_strides, cdiv, extent, next_power_of_2
 from tritorch.tensor import empty
 
-FORWARD, BACKWARD = kernels("attention"), kernels("attention_backward")
+FORWARD, BACKWARD, BIAS = kernels("attention"), kernels("attention_backward"), kernels("attention_bias")
 HOPPER, HOPPER_BACKWARD, TOGETHER = kernels("attention_gluon"), kernels("attention_backward_gluon"), kernels("attention_together_gluon")
 LOG2E = math.log2(math.e)
+PARTS = 512                                                              # programs for a gradient of few tiles: a few for each processor
 
 # BLOCK_M, BLOCK_N, num_warps, num_stages for head sizes up to a bound, by what is multiplied: "half" are 16-bit types, "tf32" float32 on
 # the matrix units, "ieee" and "fp64" are not. The first is the guess for a problem that was not measured.
@@ -47,6 +49,12 @@ TILES = {
         "tf32": {64: ((32, 64, 4, 2), (64, 64, 8, 2)), 128: ((32, 32, 4, 2), (32, 64, 8, 2)), 256: ((32, 32, 8, 1), (16, 16, 8, 1))},
         "ieee": {64: ((32, 32, 8, 2),), 128: ((32, 32, 8, 1),), 256: ((16, 16, 8, 1),)},
         "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 4, 1),), 256: ((16, 16, 8, 1),)},
+    },
+    "bias": {
+        "half": {64: ((64, 64, 8, 2),), 128: ((64, 64, 8, 2),), 256: ((32, 32, 8, 1),)},
+        "tf32": {64: ((64, 32, 8, 2),), 128: ((32, 32, 8, 2),), 256: ((32, 32, 8, 1),)},
+        "ieee": {64: ((32, 32, 8, 2),), 128: ((16, 32, 8, 1),), 256: ((16, 16, 8, 1),)},
+        "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 8, 1),), 256: ((16, 16, 8, 1),)},
     },
 }
 GLUON = {                                                                # the whole tile is 2 · ROWS
@@ -128,7 +136,7 @@ def shared_bytes(which, way, block, itemsize):
     """Shared memory that the operands of a tile take: what stays, and what the loop reads ahead."""
     rows, keys = way["BLOCK_M"], way["BLOCK_N"]
     stays, moves = {"forward": (rows, 2 * keys), "backward_q": (2 * rows, 2 * keys), "backward_kv": (2 * keys, 2 * rows),
-                     "backward": (3 * keys, 2 * rows)}[which]
+                     "backward": (3 * keys, 2 * rows), "bias": (0, 3 * rows + 2 * keys)}[which]
     return (stays + moves * way["num_stages"]) * block * itemsize
 
 
@@ -156,7 +164,7 @@ def settled(problem, way):
     return {**problem.constants, **{name: value for name, value in way.items() if name != "kernel"}}
 
 
-# ------------------------------------------------------------------ the three kernels
+# ------------------------------------------------------------------ the kernels
 def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, longest, window, scale, dropout, base):
     """Fill out and lse."""
     p = Problem.of((query, key, value), (out,), attn_mask, alibi_slopes, cu_seq_q, longest, window, scale, dropout)
@@ -240,6 +248,33 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
                PROGRAMS=programs, BLOCK_D=block, **{name: value for name, value in way.items() if name != "kernel"})
 
     _chosen(p, "backward", BACKWARD, "attention_backward_kv_kernel", run)
+
+
+def bias_backward(gb, distance, g, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale,
+                  dropout, base):
+    """Fill gb, the gradient of attn_mask, or with `distance` that of alibi_slopes."""
+    p = Problem.of((query, key, value), (g, out), attn_mask, alibi_slopes, cu_seq_q, longest, window, scale, dropout)
+    H, (L, S), places = query.shape[1], p.numbers[2:4], _dense(cu_seq_q, cu_seq_k)
+    beside = (1, 1) * distance                                           # a slope is a mask of one row and one key
+    own = (*(1,) * (4 - len(beside) - len(gb.shape)), *gb.shape, *beside)
+    every_row, every_key = own[2] == 1, own[3] == 1
+
+    def run(way):
+        rows, keys = (1 if every_row else cdiv(L, way["BLOCK_M"])), (1 if every_key else cdiv(S, way["BLOCK_N"]))
+        shared = (p.batches if own[0] == 1 else 1) * (H if own[1] == 1 else 1) * (cdiv(L, way["BLOCK_M"]) if every_row else 1)
+        tiles = rows * keys * own[0] * own[1]
+        parts = max(min(shared, cdiv(tile(PARTS, 3), tiles)), 1)
+        sums = empty((parts, *gb.shape), lse.dtype, lse.device) if parts > 1 else gb
+        steps = broadcast_strides((*gb.shape, *beside), (*sums.strides[parts > 1:], *beside), own)
+        launch(BIAS.attention_backward_bias_kernel, (tiles, parts), sums, g, query, key, value, attn_mask, alibi_slopes, out, lse, *places,
+               base, (gb.numel(), *steps), g.strides, query.strides, key.strides, value.strides, p.stride_mask, p.stride_slopes,
+               out.strides, lse.strides, p.batches, *own[:2], *p.numbers, EVERY_ROW=every_row, EVERY_KEY=every_key, DISTANCE=distance,
+               **settled(p, way))
+        if parts > 1:
+            reduce_rows([gb], [sums], (0,), False, Monoid("sum", "sum"), sums.dtype)
+
+    if gb.numel():
+        _chosen(p._replace(tma=False, gluon=False), "bias", BIAS, "attention_backward_bias_kernel", run)
 
 
 def _dense(*places):

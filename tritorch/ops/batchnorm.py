@@ -13,9 +13,11 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.memory_format import like_image
+from tritorch.ops.activation import relu_backward
 from tritorch.ops.normalize import contiguous, scalar
 from tritorch.ops.reduce import single
 from tritorch.ops.rows import chunk_of, half, remember, rows, sum_lines
+from tritorch.ops.running_statistics import running_statistics
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty
 
@@ -76,22 +78,16 @@ def launch_channels(family, tensors, start):
         run(tiles[0] if len(tiles) == 1 else choose(family, (x.dtype.name, across, M, N), tiles, K.apply_kernel, run))
 
 
-def apply_channels(out, x, mean, var, weight, bias, eps):
+def apply_channels(out, x, mean, var, weight, bias, eps, relu=False, residual=None):
+    """out = the norm of x with these statistics, with a residual and rectified where that is asked for."""
     vectors, eps = [contiguous(v) for v in (mean, var, weight, bias)], scalar(eps, x.dtype.compute)
-    launch_channels("batch_norm", (out, x), lambda geometry, grid, constexprs: launch(
-        K.apply_kernel, grid, out, x, *vectors, *geometry, eps, **constexprs))
+    tensors = (out, x) if residual is None else (out, x, residual)
+    launch_channels("batch_norm", tensors, lambda geometry, grid, constexprs: launch(
+        K.apply_kernel, grid, out, x, residual, *vectors, *geometry, eps, RELU=relu, **constexprs))
 
 
-# ------------------------------------------------------------------ batch norm with given statistics
-@op
-def batch_norm_apply(input, mean, var, weight=None, bias=None, eps=1e-5):
-    """(x - mean) / √(var + eps) · weight + bias with one value of each a channel: batch norm outside of training."""
-    channels_check("batch_norm", input, mean, var, weight, bias)
-    return input.shape, input.dtype, input.device, like_image(input.shape, input)
-
-
-@batch_norm_apply.impl("cpu")
-def batch_norm_apply_cpu(out, x, mean, var, weight, bias, eps):
+def apply_array(out, x, mean, var, weight, bias, eps, relu=False, residual=None):
+    """The same for arrays."""
     x = single(x)
     scale = 1 / np.sqrt(single(var).astype(x.dtype) + x.dtype.type(eps))
     if weight is not None:
@@ -100,54 +96,66 @@ def batch_norm_apply_cpu(out, x, mean, var, weight, bias, eps):
     work *= broad(scale, x.ndim)
     if bias is not None:
         work += broad(bias.astype(x.dtype), x.ndim)
-    out[...] = work
+    if residual is not None:
+        work = work.astype(out.dtype).astype(x.dtype) + residual.astype(x.dtype)
+    out[...] = np.maximum(work, 0) if relu else work
 
 
-@batch_norm_apply.impl("cuda")
-def batch_norm_apply_cuda(out, x, mean, var, weight, bias, eps):
-    apply_channels(out, x, mean, var, weight, bias, eps)
+# ------------------------------------------------------------------ batch norm with given statistics
+@op
+def batch_norm_apply(input, mean, var, weight=None, bias=None, eps=1e-5, relu=False):
+    """(x - mean) / √(var + eps) · weight + bias with one value of each a channel, rectified with `relu`: batch norm outside of training."""
+    channels_check("batch_norm", input, mean, var, weight, bias)
+    return input.shape, input.dtype, input.device, like_image(input.shape, input)
+
+
+batch_norm_apply.impl("cpu")(apply_array)
+batch_norm_apply.impl("cuda")(apply_channels)
 
 
 @batch_norm_apply.grad("input", "weight", "bias")
-def batch_norm_apply_grad(g, input, mean, var, weight, eps):
-    return batch_norm_backward(g, input, mean, var, weight, eps, False)
+def batch_norm_apply_grad(g, input, mean, var, weight, bias, eps, relu):
+    return batch_norm_backward(g, input, mean, var, weight, bias, eps, False, relu)
 
 
 @batch_norm_apply.formula
-def batch_norm_formula(input, mean, var, weight, bias, eps):
+def batch_norm_formula(input, mean, var, weight, bias, eps, relu=False):
     mean, weight, bias = [broad(p, input.ndim) for p in (mean, weight, bias)]
     out = (input - mean) * (broad(var, input.ndim) + eps).rsqrt()
     out = out if weight is None else out * weight
-    return out if bias is None else out + bias
+    out = out if bias is None else out + bias
+    return out.relu() if relu else out
 
 
 # ------------------------------------------------------------------ batch norm in training
 @op(returns=("out", "mean", "var"))
-def batch_norm_train(input, weight=None, bias=None, eps=1e-5):
-    """Batch norm by the statistics of the batch, and these: (out, mean, biased variance). Only `out` has a gradient."""
+def batch_norm_train(input, weight=None, bias=None, eps=1e-5, relu=False):
+    """Batch norm by the statistics of the batch, rectified with `relu`, and these: (out, mean, biased variance). Only `out` has a
+    gradient."""
     channels_check("batch_norm", input, weight, bias)
-    channel = (input.shape[1],), input.dtype.compute, input.device
-    return [(input.shape, input.dtype, input.device, like_image(input.shape, input)), channel, channel]
+    return train_promises(input)
 
 
-@batch_norm_train.impl("cpu")
-def batch_norm_train_cpu(out, mean, var, x, weight, bias, eps):
+def train_promises(x):
+    channel = (x.shape[1],), x.dtype.compute, x.device
+    return [(x.shape, x.dtype, x.device, like_image(x.shape, x)), channel, channel]
+
+
+def moments_array(mean, var, x):
     x, dims = single(x), others(x)
     n = x.dtype.type(x.size // max(x.shape[1], 1))
     mean[...] = x.sum(axis=dims) / n
-    work = x - broad(mean, x.ndim)
-    var[...] = np.square(work).sum(axis=dims) / n
-    scale = 1 / np.sqrt(var + x.dtype.type(eps))
-    if weight is not None:
-        scale *= weight.astype(x.dtype)
-    work *= broad(scale, x.ndim)
-    if bias is not None:
-        work += broad(bias.astype(x.dtype), x.ndim)
-    out[...] = work
+    var[...] = np.square(x - broad(mean, x.ndim)).sum(axis=dims) / n
 
 
-@batch_norm_train.impl("cuda")
-def batch_norm_train_cuda(out, mean, var, x, weight, bias, eps):
+@batch_norm_train.impl("cpu")
+def batch_norm_train_cpu(out, mean, var, x, weight, bias, eps, relu):
+    moments_array(mean, var, x)
+    apply_array(out, x, mean, var, weight, bias, eps, relu)
+
+
+def moments_channels(mean, var, x):
+    """Mean and biased variance of every channel."""
     def start(geometry, grid, constexprs):
         M, N, chunk = geometry[-3:]
         means, squares = [empty((grid[1], M), mean.dtype, x.device) for _ in range(2)]
@@ -162,33 +170,52 @@ def batch_norm_train_cuda(out, mean, var, x, weight, bias, eps):
     else:
         for t in targets:
             t.fill_(math.nan)
-    apply_channels(out, x, *targets, weight, bias, eps)
     for t, target in zip((mean, var), targets):
         if t is not target:
             t.copy_(target)
 
 
+@batch_norm_train.impl("cuda")
+def batch_norm_train_cuda(out, mean, var, x, weight, bias, eps, relu):
+    moments_channels(mean, var, x)
+    apply_channels(out, x, mean, var, weight, bias, eps, relu)
+
+
 @batch_norm_train.grad("input", "weight", "bias")
-def batch_norm_grad(g_out, input, weight, mean, var, eps):
+def batch_norm_grad(g_out, input, weight, bias, mean, var, eps, relu):
+    return batch_norm_backward(g_out, input, *followed(input, mean, var), weight, bias, eps, True, relu)
+
+
+def followed(x, mean, var):
+    """The statistics of the batch, with their place in the graph where gradients are differentiated again."""
     if state.grad:
-        dims = others(input)
-        mean = input.mean(dims)
-        var = (input - broad(mean, input.ndim)).square().mean(dims)
-    return batch_norm_backward(g_out, input, mean, var, weight, eps, True)
+        dims = others(x)
+        mean = x.mean(dims)
+        var = (x - broad(mean, x.ndim)).square().mean(dims)
+    return mean, var
 
 
 @op(returns=("g_input", "g_weight", "g_bias"))
-def batch_norm_backward(g, input, mean, var, weight=None, eps=1e-5, training=True):
+def batch_norm_backward(g, input, mean, var, weight=None, bias=None, eps=1e-5, training=True, relu=False):
     """The gradients of batch norm: of its input, weight and bias. With x̂ = (x - mean) / √(var + eps) and w the weight,
 
-    gw = Σ g·x̂, gb = Σ g, gx = w / √(var + eps) · (g - gb / n - x̂ · gw / n); outside of training the last two terms are not there.
+    gw = Σ g·x̂, gb = Σ g, gx = w / √(var + eps) · (g - gb / n - x̂ · gw / n); outside of training the last two terms are not there. With
+    `relu` the result was rectified, and g counts where x̂ · w + bias is above 0: made again, it costs no pass over memory.
     """
-    channel = (input.shape[1],), (weight if weight is not None else input).dtype, input.device
-    return [(input.shape, input.dtype, input.device, like_image(input.shape, input)), channel, channel]
+    return gradient_promises(input, weight)
+
+
+def gradient_promises(x, weight):
+    channel = (x.shape[1],), (weight if weight is not None else x).dtype, x.device
+    return [(x.shape, x.dtype, x.device, like_image(x.shape, x)), channel, channel]
 
 
 @batch_norm_backward.impl("cpu")
-def batch_norm_backward_cpu(gx, gw, gb, g, x, mean, var, weight, eps, training):
+def batch_norm_backward_cpu(gx, gw, gb, g, x, mean, var, weight, bias, eps, training, relu):
+    if relu:
+        y = np.empty_like(x)
+        apply_array(y, x, mean, var, weight, bias, eps)
+        g = np.where(y <= 0, g.dtype.type(0), g)
     g, x, dims = single(g), single(x), others(x)
     n = x.dtype.type(max(x.size // max(x.shape[1], 1), 1))
     rstd = 1 / np.sqrt(single(var).astype(x.dtype) + x.dtype.type(eps))
@@ -206,26 +233,34 @@ def batch_norm_backward_cpu(gx, gw, gb, g, x, mean, var, weight, eps, training):
 
 
 @batch_norm_backward.impl("cuda")
-def batch_norm_backward_cuda(gx, gw, gb, g, x, mean, var, weight, eps, training):
+def batch_norm_backward_cuda(gx, gw, gb, g, x, mean, var, weight, bias, eps, training, relu):
+    gradients_channels(gx, gw, gb, g, x, mean, var, weight, bias, eps, training, relu)
+
+
+def gradients_channels(gx, gw, gb, g, x, mean, var, weight, bias, eps, training, relu, result=None, masked=None):
+    """Two passes: sums, then slopes. With a `result` the first one leaves g where that is above 0 in `masked`, which the second reads."""
     def sums(geometry, grid, constexprs):
         parts = [empty((grid[1], geometry[-3]), mean.dtype, x.device) for _ in range(2)]
-        launch(K.sums_kernel, grid, *parts, g, x, *statistics, *geometry, eps, **constexprs)
+        launch(K.sums_kernel, grid, *parts, masked, g, x, result, *vectors, *geometry, eps, RELU=relu, **constexprs)
         sum_lines([gw, gb], parts)
 
     def slopes(geometry, grid, constexprs):
-        launch(K.slope_kernel, grid, gx, g, x, *statistics, *[contiguous(v) for v in (weight, gw, gb)], *geometry, eps, TRAINING=training,
+        launch(K.slope_kernel, grid, gx, slope, x, *vectors, contiguous(gw), contiguous(gb), *geometry, eps, TRAINING=training, RELU=relu,
                **constexprs)
 
-    eps, statistics = scalar(eps, x.dtype.compute), (contiguous(mean), contiguous(var))
+    eps, vectors = scalar(eps, x.dtype.compute), [contiguous(v) for v in (mean, var, weight, bias)]
+    slope = g if masked is None else masked
     if x.numel():
-        launch_channels("batch_norm_sums", (g, x), sums)
-        launch_channels("batch_norm_slopes", (gx, g, x), slopes)
+        launch_channels("batch_norm_sums", (g, x) if masked is None else (g, x, result, masked), sums)
+        launch_channels("batch_norm_slopes", (gx, slope, x), slopes)
     else:
         gw.zero_(), gb.zero_()
 
 
 @batch_norm_backward.formula
-def batch_norm_backward_formula(g, input, mean, var, weight, eps, training):
+def batch_norm_backward_formula(g, input, mean, var, weight, bias, eps, training, relu):
+    if relu:
+        g = relu_backward(g, batch_norm_formula(input, mean, var, weight, bias, eps))
     dims, ndim = others(input), input.ndim
     rstd = broad((var + eps).rsqrt(), ndim)
     xhat = (input - broad(mean, ndim)) * rstd
@@ -237,58 +272,12 @@ def batch_norm_backward_formula(g, input, mean, var, weight, eps, training):
     return gx * (rstd if weight is None else rstd * broad(weight, ndim)), gw, gb
 
 
-# ------------------------------------------------------------------ the running statistics
-@op(returns=("mean", "var"), aliasable=True)
-def running_statistics(old_mean, old_var, new_mean, new_var, momentum=0.1, correction=1.0):
-    """(1 - momentum) · old + momentum · new, of the mean and of the variance, the new one times `correction`: one kernel for both."""
-    channels = old_mean.shape
-    for p in (old_var, new_mean, new_var):
-        fits = len(channels) == 1 and p.shape == channels
-        check(fits, "batch_norm", f"statistics of shape {tuple(channels)}", None if fits else p.shape)
-    return [(channels, old_mean.dtype, old_mean.device), (channels, old_var.dtype, old_var.device)]
-
-
-@running_statistics.impl("cpu")
-def running_statistics_cpu(mean, var, old_mean, old_var, new_mean, new_var, momentum, correction):
-    old_mean, old_var, new_mean, new_var = [single(p) for p in (old_mean, old_var, new_mean, new_var)]
-    mean[...] = old_mean + momentum * (new_mean - old_mean)
-    var[...] = old_var + momentum * (new_var * correction - old_var)
-
-
-@running_statistics.impl("cuda")
-def running_statistics_cuda(mean, var, *statistics):
-    *statistics, momentum, correction = statistics
-    M, acc = mean.numel(), mean.dtype.compute
-    targets = [t if t.is_contiguous() else empty(t.shape, t.dtype, t.device) for t in (mean, var)]
-    block = tile(256, half(M))
-    launch(K.running_kernel, (cdiv(M, block),), *targets, *[contiguous(v) for v in statistics], M, scalar(momentum, acc),
-           scalar(correction, acc), ACC=getattr(K.tl, acc.name), BLOCK=block)
-    for t, target in zip((mean, var), targets):
-        if t is not target:
-            t.copy_(target)
-
-
-@running_statistics.formula
-def running_statistics_formula(old_mean, old_var, new_mean, new_var, momentum, correction):
-    return old_mean + momentum * (new_mean - old_mean), old_var + momentum * (new_var * correction - old_var)
-
-
-@running_statistics.samples
-def running_statistics_samples(make):
-    yield make(5), make(5), make(5), make(5), 0.3, 1.25
-    yield make(33), make(33), make(33), make(33)
-    yield make(0), make(0), make(0), make(0)
-
-
-running_statistics.errors(lambda make: [((make(3), make(2), make(3), make(3)), {}, RuntimeError, "expected statistics of shape (3,)")])
-running_statistics.workloads(lambda make: [("256 channels", lambda: tuple([make(256) for _ in range(4)]), 6 * 4 * 256, 6 * 256)])
-
-
 @batch_norm_apply.samples
 def batch_norm_apply_samples(make):
     yield make(4, 3), make(3), make(3, positive=True), make(3), make(3)
     yield make(2, 3, 5), make(3), make(3, positive=True), None, make(3), 1e-2
     yield make(2, 5, 3, 4), make(5), make(5, positive=True)
+    yield make(3, 2, 4, 3), make(2), make(2, positive=True), make(2), make(2), 1e-2, True
     yield make(0, 3, 2), make(3), make(3, positive=True), make(3), make(3)
 
 
@@ -298,13 +287,16 @@ def batch_norm_train_samples(make):
     yield make(2, 3, 5), None, make(3), 1e-2
     yield make(2, 5, 3, 4), make(5)
     yield make(3, 17, 7, 5),
+    yield make(3, 2, 4, 3), make(2), make(2), 1e-2, True
 
 
 @batch_norm_backward.samples
 def batch_norm_backward_samples(make):
     yield make(4, 3), make(4, 3), make(3), make(3, positive=True), make(3)
-    yield make(2, 3, 5), make(2, 3, 5), make(3), make(3, positive=True), None, 1e-2, False
+    yield make(2, 3, 5), make(2, 3, 5), make(3), make(3, positive=True), None, None, 1e-2, False
     yield make(2, 5, 3, 4), make(2, 5, 3, 4), make(5), make(5, positive=True), make(5)
+    yield make(3, 2, 4, 3), make(3, 2, 4, 3), make(2), make(2, positive=True), make(2), make(2), 1e-2, True, True
+    yield make(2, 3, 5), make(2, 3, 5), make(3), make(3, positive=True), None, make(3), 1e-2, False, True
 
 
 batch_norm_apply.errors(lambda make: [((make(3), make(3), make(3)), {}, RuntimeError, "expected a floating input of at least 2 dims")])
@@ -344,20 +336,33 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
     tensor([[-1.0000],
             [ 1.0000]])
     """
+    check_statistics(input, running_mean, running_var, training)
+    if not training:
+        return batch_norm_apply(input, running_mean, running_var, weight, bias, eps)
+    out, *batch = batch_norm_train(input, weight, bias, eps)
+    follow(running_mean, running_var, batch, input, momentum)
+    return out
+
+
+def check_statistics(input, running_mean, running_var, training):
+    """Outside of training there are running statistics; in training there is more than one value a channel."""
     if not training:
         check(running_mean is not None and running_var is not None, "batch_norm", "running statistics, or training=True", running_mean)
-        return batch_norm_apply(input, running_mean, running_var, weight, bias, eps)
+        return
     channels_check("batch_norm", input, running_mean, running_var)
     check((running_mean is None) == (running_var is None), "batch_norm", "running_mean and running_var, or neither", "one of them",
           error=ValueError)
-    n = input.numel() // max(input.shape[1], 1)
-    check(n != 1, "batch_norm", "more than 1 value per channel when training", tuple(input.shape), error=ValueError)
-    out, mean, var = batch_norm_train(input, weight, bias, eps)
+    alone = input.numel() == input.shape[1] > 0
+    check(not alone, "batch_norm", "more than 1 value per channel when training", tuple(input.shape), error=ValueError)
+
+
+def follow(running_mean, running_var, batch, input, momentum):
+    """The running statistics, if there are any, go towards those of the batch."""
     if running_mean is not None:
+        n = input.numel() // max(input.shape[1], 1)
         with no_grad():
             running = running_mean, running_var
-            running_statistics.into(running, *running, mean, var, momentum, n / (n - 1) if n else 1.0)
-    return out
+            running_statistics.into(running, *running, *batch, momentum, n / (n - 1) if n else 1.0)
 
 
 def instance_norm(input, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True, momentum=0.1, eps=1e-5):

@@ -124,9 +124,17 @@ def convolve_input(out, gradient, weight, stride, padding, dilation, groups):
     _gather(out, gradient, weight, None, stride, padding, dilation, groups, True)
 
 
+def convolve_input_onto(out, gradient, weight, there):
+    """out = what is there + the gradient of the input of a 1×1 convolution; all images are channels last and without gaps."""
+    if out.numel():
+        gemm(_pixels(out), _pixels(gradient), weight.flatten(1), behind=(_pixels(there),))
+
+
 def _gather(out, x, weight, bias, stride, padding, dilation, groups, transposed):
     if not out.numel():
         return
+    if not transposed:
+        x, stride = _what_is_read(x, weight.shape[2:], out.shape[2:], stride, padding)
     if weight.shape[2:] == (1, 1) and groups == 1 and stride == (1, 1) and padding == (0, 0) and x.shape[2:] == out.shape[2:]:
         matrix = weight.flatten(1)
         rows, source = _pixels(out), _pixels(x)
@@ -155,6 +163,14 @@ def _gather(out, x, weight, bias, stride, padding, dilation, groups, transposed)
         launch(kernel, grid, out, x, weight, bias, *numbers[:3], stride_b, *numbers[3:], **options, **blocks)
 
     run(candidates[0] if len(candidates) == 1 else choose(name.removesuffix("_kernel"), key, candidates, kernel, run))
+
+
+def _what_is_read(x, taps, size, stride, padding):
+    """The pixels of x that weights of 1×1 meet, as a view, and the stride between them."""
+    if taps != (1, 1) or padding != (0, 0) or stride == (1, 1):
+        return x, stride
+    down, right = x.strides[2] * stride[0], x.strides[3] * stride[1]
+    return strided(x.storage, (*x.shape[:2], *size), (*x.strides[:2], down, right), x.offset, x.dtype), (1, 1)
 
 
 def _pixels(x):
@@ -221,10 +237,14 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
     if not pixels:
         out.fill_(0)
         return
+    x, stride = _what_is_read(x, out.shape[2:], gradient.shape[2:], stride, padding)
     if out.shape[2:] == (1, 1) and groups == 1 and stride == (1, 1) and padding == (0, 0) and x.shape[2:] == gradient.shape[2:]:
         rows, source = _pixels(gradient), _pixels(x)
         if rows is not None and source is not None:
             return gemm(out.flatten(1), rows.mT, source)
+        rows, source = _flat(gradient), _flat(x)
+        if rows is not None and source is not None and _adds_less(*rows.shape, x.shape[1]):
+            return _by_image(out, rows, source)
     if _widens(x, groups):
         k, _, r, s = out.shape
         made = empty_strided((k, 4, r, s), (4 * r * s, 1, 4 * s, 4), out.dtype, out.device)
@@ -256,6 +276,19 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
     run(candidates[0] if len(candidates) == 1 else choose(name.removesuffix("_kernel"), key, candidates, kernel, run))
 
 
+def _adds_less(images, rows, pixels, columns):
+    """Whether a product for each image, in float32, moves less than copies of both operands in channels-last order."""
+    return images < 1024 and 2 * rows * columns < (rows + columns) * pixels
+
+
+def _by_image(out, gradient, x):
+    """The gradient of 1×1 weights from (N, K, pixels) and (N, C, pixels): a product for each image, where it lies."""
+    n, k, _ = gradient.shape
+    parts = empty((n, *out.shape), x.dtype.compute, out.device)
+    gemm(parts.view(n, k, -1), gradient, x.mT)
+    _add_parts(out, parts, n)
+
+
 def _pieces(shape, pixels, groups, depthwise, blocks, waves, machine):
     """(tiles and groups or taps of the result, splits of the pixels, pixels of each)."""
     K, C, R, S = shape
@@ -267,7 +300,7 @@ def _pieces(shape, pixels, groups, depthwise, blocks, waves, machine):
 
 
 def _add_parts(out, parts, splits):
-    """out = the sum of the parts, which have its layout if that has no gaps."""
+    """out = the sum of the parts, which have its layout if that has no gaps, or are contiguous."""
     total, block = out.numel(), tile(256, 4096)
     made = out if out.strides == parts.strides[1:] else empty(out.shape, out.dtype, out.device)
     launch(K.add_parts_kernel, (cdiv(total, block),), made, parts, total, splits, BLOCK=block)

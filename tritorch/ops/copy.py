@@ -1,6 +1,10 @@
 """Copies: between layouts, dtypes and devices, and filling with one value."""
+from math import prod
+
 import numpy as np
 
+from tritorch.cuda import memory
+from tritorch.cuda.stream import current_stream
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
@@ -10,7 +14,7 @@ from tritorch.ops.elementwise import SCALAR, launch_elementwise
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
 from tritorch.shape import broadcast_shapes, broadcast_strides, is_dense, layout, same_strides
-from tritorch.tensor import Tensor, empty, strided
+from tritorch.tensor import Tensor, empty, from_array, strided
 
 
 def broadcast_view(x, shape):
@@ -44,8 +48,6 @@ def _exact(source, target):
 
 
 def _to_device(out, x, non_blocking):
-    from tritorch.cuda import memory
-
     if x.is_contiguous():
         packed = x
     else:
@@ -59,8 +61,6 @@ def _to_device(out, x, non_blocking):
 
 
 def _to_host(out, x, non_blocking):
-    from tritorch.cuda import memory
-
     if not x.is_contiguous() or x.dtype is not out.dtype:                # cast where the kernels are
         packed = empty(x.shape, out.dtype, x.device)
         transfer(packed, x)
@@ -73,9 +73,6 @@ def _to_host(out, x, non_blocking):
 
 
 def _between_devices(out, x):
-    from tritorch.cuda import memory
-    from tritorch.cuda.stream import current_stream
-
     packed = x
     if not x.is_contiguous() or x.dtype is not out.dtype:
         packed = empty(x.shape, out.dtype, x.device)
@@ -109,7 +106,7 @@ def _assign(out, input, src, non_blocking):
 
 
 assign.impl("cpu", raw=True)(_assign)
-assign.impl("cuda", raw=True)(repeating(_assign))
+assign.impl("cuda", raw=True)(repeating(_assign)[0])
 
 
 @assign.grad("src")
@@ -189,7 +186,7 @@ def copy_to(input, dtype, device, strides=None):
 
 
 copy_to.impl("cpu", raw=True)(lambda out, input, *how: transfer(out, input))
-copy_to.impl("cuda", raw=True)(repeating(lambda out, input, *how: transfer(out, input)))
+copy_to.impl("cuda", raw=True)(repeating(lambda out, input, *how: transfer(out, input))[0])
 
 
 @copy_to.grad("input")
@@ -319,12 +316,7 @@ def to(input, *args, device=None, dtype=None, non_blocking=False, copy=False, me
 
 def pinned(shape, dtype, strides=None):
     """An unset CPU tensor in page-locked memory, contiguous unless it is given strides."""
-    from math import prod
-
-    from tritorch.cuda.memory import pinned_empty
-    from tritorch.tensor import from_array
-
-    made = from_array(pinned_empty(prod(shape) * dtype.itemsize).view(dtype.numpy).reshape(tuple(shape)))
+    made = from_array(memory.pinned_empty(prod(shape) * dtype.itemsize).view(dtype.numpy).reshape(tuple(shape)))
     return made if strides is None else strided(made.storage, made.shape, strides, 0, dtype)
 
 
@@ -336,10 +328,7 @@ def pin_memory(input, device=None):
 
 def is_pinned(input, device=None):
     """Whether the memory is page-locked."""
-    import sys
-
-    memory = sys.modules.get("tritorch.cuda.memory")
-    return input.storage.device is cpu and memory is not None and memory.pinned_owner(input.storage.owner) is not None
+    return input.storage.device is cpu and memory.pinned_owner(input.storage.owner) is not None
 
 
 def type_as(input, other):
@@ -385,9 +374,7 @@ def item(input):
     """
     check(input.numel() == 1, "item", "a tensor of 1 element", f"{input.numel()} elements")
     if input.storage.device is not cpu:
-        from tritorch.cuda.memory import download
-
-        return download(input.data_ptr(), input.dtype.itemsize, input.device.index).view(input.dtype.numpy)[0].item()
+        return memory.download(input.data_ptr(), input.dtype.itemsize, input.device.index).view(input.dtype.numpy)[0].item()
     value = input.array.item()
     return value if type(value) in (float, int, bool) else float(value)
 

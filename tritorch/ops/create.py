@@ -143,18 +143,33 @@ def empty_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fal
 
 
 def full_like(input, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
-    """One value in the shape, dtype and device of `input`."""
+    """One value in the shape, dtype and device of `input`.
+
+    >>> import tritorch as torch
+    >>> torch.full_like(torch.ones(2), 7.0)
+    tensor([7., 7.])
+    """
     made = copy.fill_(empty_like(input, dtype=dtype, device=device, memory_format=memory_format), fill_value)
     return _finish(made, requires_grad, pin_memory)
 
 
 def zeros_like(input, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
-    """Zeros in the shape, dtype and device of `input`."""
+    """Zeros in the shape, dtype and device of `input`.
+
+    >>> import tritorch as torch
+    >>> torch.zeros_like(torch.tensor([1, 2]))
+    tensor([0, 0])
+    """
     return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
 
 
 def ones_like(input, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
-    """Ones in the shape, dtype and device of `input`."""
+    """Ones in the shape, dtype and device of `input`.
+
+    >>> import tritorch as torch
+    >>> torch.ones_like(torch.tensor([1, 2]), dtype=torch.float32)
+    tensor([1., 1.])
+    """
     return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
 
 
@@ -200,7 +215,12 @@ def linspace(start, end, steps, *, out=None, dtype=None, layout=None, device=Non
 
 
 def logspace(start, end, steps, base=10.0, *, out=None, dtype=None, layout=None, device=None, requires_grad=False):
-    """`steps` numbers from base^start to base^end, evenly in the exponent."""
+    """`steps` numbers from base^start to base^end, evenly in the exponent.
+
+    >>> import tritorch as torch
+    >>> torch.logspace(0, 3, 4)
+    tensor([   1.,   10.,  100., 1000.])
+    """
     exponents = linspace(start, end, steps, dtype=types.float64, device=device)
     return _into(out, (float(base) ** exponents).to(_kind(dtype)), requires_grad)
 

@@ -69,7 +69,7 @@ def along(weight, x, dim):
     return weight.astype(x.dtype).reshape([-1 if d == dim else 1 for d in range(x.ndim)])
 
 
-LONG = ((4096, 8, 1, 4), (4096, 4, 1, 4), (8192, 8, 1, 2), (8192, 16, 1, 2), (2048, 4, 1, 8), (4096, 8, 3, 8), (2048, 4, 3, 8))
+LONG = ((2048, 4, 1, 8), (4096, 8, 1, 4), (4096, 4, 1, 4), (8192, 8, 1, 2), (8192, 16, 1, 2), (4096, 8, 3, 8), (2048, 4, 3, 8))
 """Ways to walk along the classes of a row: so many at a time, warps, stages, tiles of a piece, which is what a program has backward."""
 ACROSS = ((64, 32, 4), (64, 64, 8), (128, 32, 8), (32, 64, 4))
 """Ways where rows, not classes, are next to each other in memory: rows and classes at a time, warps."""

@@ -23,10 +23,6 @@ from tritorch.tensor import in_order
 K = kernels("random")
 
 
-def zeros_like(x):
-    return x.new_zeros(x.shape)
-
-
 def place(device, generator, count):
     """(seed, offset, base) for `count` words from a generator, or from the default one of the device."""
     if generator is None:
@@ -100,10 +96,30 @@ def below(dtype, a, b):
     return float(np.nextafter(dtype.type(b), dtype.type(a)))
 
 
+def describe(door, example, usual, floating):
+    """What a distribution is tested and timed with."""
+    def samples(make):
+        device = make(1).device
+        a, b = example
+        yield (3, 5), float32, device, a, b, 7, 0
+        yield (11,), float64, device, a, b, -1, 1 << 33
+        yield (2, 2, 129), float16, device, a, b, 1 << 60, 5
+        yield (64,), bfloat16, device, a, b, 0, (1 << 32) - 3
+        yield (), float32, device, a, b, 1, 1
+        yield (0, 3), float32, device, a, b, 1, 1
+        if not floating:
+            yield (40,), int64, device, a, b, 1, 1
+            yield (40,), bool_, device, a, b, 1, 1
+
+    door.samples(samples)
+    if floating:
+        door.errors(lambda make: [(((3,), int64, make(1).device, *example, 0, 0), {}, RuntimeError, "floating dtype")])
+    door.workloads(lambda make: [(f"512 MiB of {dtype.name}", lambda dtype=dtype: (
+        ((1 << 29) // dtype.itemsize,), dtype, make(1).device, *usual, 7, 0), 1 << 29, 0) for dtype in (float32, bfloat16)])
+
+
 def distribution(name, draw, doc, example, usual=None, clamp=False, floating=True):
     """An operator that fills a new tensor with draws of a distribution with parameters a and b: `example` is tested, `usual` timed."""
-    usual = usual or example
-
     def rule(shape, dtype, device, a, b, seed, offset, base=None):
         check(not floating or dtype.is_floating_point and dtype.itemsize > 1, name, "a floating dtype of 16 bits or more", dtype)
         return shape, dtype, device
@@ -126,7 +142,7 @@ def distribution(name, draw, doc, example, usual=None, clamp=False, floating=Tru
         if not out.flags.c_contiguous:
             out[...] = flat.reshape(out.shape)
 
-    @door.impl("cuda")
+    @door.impl("cuda", passes={"seed": int, "offset": int})
     def start(out, shape, dtype, device, a, b, seed, offset, base):
         top = below(dtype.numpy, a, b) if clamp else 0.0
         plain = draw is draw_uniform and (a, b) == (0, 1)                # of float32 numbers, below 1 as they are
@@ -134,31 +150,7 @@ def distribution(name, draw, doc, example, usual=None, clamp=False, floating=Tru
                DRAW=K.unit_uniform if plain else getattr(K, draw.__name__[5:]), WIDE=dtype is float64,
                CLAMP=clamp and not (plain and dtype.itemsize >= 4))
 
-    @door.samples
-    def samples(make):
-        device = make(1).device
-        a, b = example
-        yield (3, 5), float32, device, a, b, 7, 0
-        yield (11,), float64, device, a, b, -1, 1 << 33
-        yield (2, 2, 129), float16, device, a, b, 1 << 60, 5
-        yield (64,), bfloat16, device, a, b, 0, (1 << 32) - 3
-        yield (), float32, device, a, b, 1, 1
-        yield (0, 3), float32, device, a, b, 1, 1
-        if not floating:
-            yield (40,), int64, device, a, b, 1, 1
-            yield (40,), bool_, device, a, b, 1, 1
-
-    if floating:
-        @door.errors
-        def errors(make):
-            yield ((3,), int64, make(1).device, *example, 0, 0), {}, RuntimeError, "floating dtype"
-
-    @door.workloads
-    def workloads(make):
-        for dtype in float32, bfloat16:
-            n = (1 << 29) // dtype.itemsize
-            yield f"512 MiB of {dtype.name}", lambda dtype=dtype, n=n: ((n,), dtype, make(1).device, *usual, 7, 0), 1 << 29, 0
-
+    describe(door, example, usual or example, floating)
     return door
 
 
@@ -266,7 +258,7 @@ def random_bernoulli_cuda(out, p, seed, offset, base):
 
 @random_bernoulli.grad("p")
 def random_bernoulli_grad(g):
-    return zeros_like(g)
+    return g.new_zeros(g.shape)
 
 
 @random_bernoulli.samples
@@ -310,7 +302,7 @@ def random_normal_around_cuda(out, mean, std, seed, offset, base):
 
 @random_normal_around.grad("mean", "std")
 def random_normal_around_grad(g):
-    return zeros_like(g), zeros_like(g)
+    return g.new_zeros(g.shape), g.new_zeros(g.shape)
 
 
 @random_normal_around.samples
@@ -363,7 +355,7 @@ def random_dropout_cpu(out, x, p, seed, offset, base, order):
         out[...] = x.astype(compute) * factor
 
 
-@random_dropout.impl("cuda")
+@random_dropout.impl("cuda", passes={"seed": int, "offset": int})
 def random_dropout_cuda(out, x, p, seed, offset, base, order):
     if order is not None:
         out, x = [in_order(t, order) for t in (out, x)]

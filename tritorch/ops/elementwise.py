@@ -11,6 +11,7 @@ import numpy as np
 
 from tritorch.cuda import driver, tuner
 from tritorch.cuda.launch import Prepared, kernels
+from tritorch.cuda.trace import PassedFloat
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, promote_float, types
 from tritorch.errors import check
@@ -18,7 +19,6 @@ from tritorch.memory_format import broadcasting as broadcasting_strides
 from tritorch.memory_format import elementwise as elementwise_strides
 from tritorch.ops import tiling
 from tritorch.ops.arrays import on_arrays
-from tritorch.ops.flat import flat_binary, flat_unary
 from tritorch.shape import broadcast_shapes, broadcast_strides, cdiv, is_dense, layout, same_strides
 from tritorch.tensor import Tensor
 
@@ -126,7 +126,7 @@ def as_number(x, compute):
     """A number as a kernel argument of the compute type."""
     if compute is types.float64:
         return np.float64(x)
-    return float(x) if compute.is_floating_point else int(x)
+    return x if x.__class__ is PassedFloat else float(x) if compute.is_floating_point else int(x)
 
 
 def launch_elementwise(out, operands, fn, compute, attrs=(), first_compute=None):
@@ -264,8 +264,6 @@ def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, 
     def on_cuda(out, input, *values):
         launch_elementwise(out, (input,), getattr(functions, fn), compute_type(input, out), values)
 
-    made.impl("cuda", raw=True)(flat_unary(made.impls["cuda"], on_cuda))
-
     @made.samples
     def default_samples(make):
         draw = domain or {}
@@ -309,11 +307,9 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
     def on_cpu(out, x, y, *values):
         on_arrays(cpu, out.array, compute_type(x, y, out), _array(x), _array(y), attrs=values)
 
-    @made.impl("cuda")
+    @made.impl("cuda", passes={y_name: float})
     def on_cuda(out, x, y, *values):
         launch_elementwise(out, (x, y), getattr(functions, fn), compute_type(x, y, out), values)
-
-    made.impl("cuda", raw=True)(flat_binary(made.impls["cuda"], on_cuda))
 
     @made.samples
     def default_samples(make):

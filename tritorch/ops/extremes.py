@@ -79,6 +79,16 @@ amin = extreme("amin", """Smallest value over `dim` (an int, a tuple; () for all
     """, "min", highest, np.min)
 
 
+def samples_along(make):
+    yield make(3, 5), 0
+    yield make(2, 3, 5), 1
+    yield make(4, 9), -1, True
+    yield make(37, 43), -1
+    yield make(7, 11, integer=True, low=0, high=4), 0
+    yield make(), 0
+    yield make(3, 0, 2), 2
+
+
 def indexed(name, doc, combine, identity, on_array):
     """max and min over one dim: the values and where they were first."""
     def rule(input, dim, keepdim=False):
@@ -111,16 +121,7 @@ def indexed(name, doc, combine, identity, on_array):
         indices, g_values = [restore(t, len(input_shape), dim, keepdim) for t in (indices, g_values)]
         return g_values.new_zeros(input_shape).scatter(dim, indices, g_values)
 
-    @f.samples
-    def samples(make):
-        yield make(3, 5), 0
-        yield make(2, 3, 5), 1
-        yield make(4, 9), -1, True
-        yield make(37, 43), -1
-        yield make(7, 11, integer=True, low=0, high=4), 0
-        yield make(), 0
-        yield make(3, 0, 2), 2
-
+    f.samples(samples_along)
     f.errors(lambda make: [((make(0, 3), 0), {}, IndexError, "expected dims of at least one element")])
     sweeps(f, whole=False)
     return f

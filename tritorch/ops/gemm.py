@@ -13,10 +13,11 @@ from tritorch.dtype import types
 from tritorch.ops import gemm_choice as choice
 from tritorch.ops.gemm_run import RUN
 from tritorch.ops.monoids import Monoid, reduce_rows
+from tritorch.ops.pointwise import add
 from tritorch.ops.rows import coalesce
 from tritorch.precision import dot_precision
 from tritorch.shape import broadcast_strides, cdiv, extent
-from tritorch.tensor import empty_strided, strided
+from tritorch.tensor import empty, empty_strided, strided
 
 ACTIVATIONS = kernels("activation")
 MOST = 0x7FF00000                   # what 32-bit numbers in kernels reach: offsets, and TMA's coordinates
@@ -54,12 +55,13 @@ def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=No
 
     `activation` is the name of a function in triton_kernels/activation.py that is applied to that, rounded to out's dtype; `pre`, laid out
     as out, takes the values before it. `slope` names the derivative of one: out = slope(alpha · a @ b, c). `row_sums`, (m,) in a's compute
-    dtype, takes Σₖ a[:, k] of one matrix: on Hopper from the tiles that the product has in shared memory anyway. `behind`: what
+    dtype and contiguous, takes Σₖ a[:, k] of one matrix, with c added to what is there: on Hopper from the tiles that the product has in
+    shared memory anyway. `behind`: what
     `behind` in triton_kernels/matmul.py takes, for a contiguous out (m, n) and a residual like it; n is even if elements are dropped.
     """
     if not out.numel():
         if row_sums is not None:
-            total(row_sums, a)
+            total(row_sums, a, c is not None)
         return
     dtype = a.dtype
     nothing, precision = type(alpha) is not tuple and alpha == 0, dot_precision(dtype)
@@ -75,24 +77,28 @@ def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=No
     beta = behind or beta
     fused = dict(SLOPE=slope and getattr(ACTIVATIONS, slope), ACTIVATION=activation and getattr(ACTIVATIONS, activation))
 
-    def run(candidate, out=out):
+    def run(candidate, out=out, row_sums=row_sums):
         options = {name: value for name, value in candidate.items() if name not in ("kernel", "splits")}
         kind = candidate["kernel"]
         inside = kind == "gluon" and dtype.itemsize == 2 and row_sums is not None
         RUN[kind](p, candidate.get("splits", 1), (out, pre, a, b, c, alpha, beta), fused, options, **({"sums": row_sums} if inside else {}))
         if row_sums is not None and not inside:
-            total(row_sums, a)
+            total(row_sums, a, c is not None)
 
     def trial(candidate):                                                # one of many: not into what the next one adds to
         adds = c is not None and c.storage is out.storage
-        run(candidate, empty_strided(out.shape, out.strides, out.dtype, out.device) if adds else out)
+        spare = [x if x is None or not adds else empty_strided(x.shape, x.strides, x.dtype, x.device) for x in (out, row_sums)]
+        run(candidate, *spare)
 
     run(tuner.choose("matmul", p.key, p.candidates, run=trial) if machine else p.candidates[0])
 
 
-def total(out, x):
-    """The sums of a matrix's rows."""
-    reduce_rows([out], [x], (1,), False, Monoid("sum", "sum"), out.dtype)
+def total(out, x, adds):
+    """The sums of a matrix's rows; `adds`: to what is in out."""
+    sums = empty(out.shape, out.dtype, out.device) if adds else out
+    reduce_rows([sums], [x], (1,), False, Monoid("sum", "sum"), out.dtype)
+    if adds:
+        add.impls["cuda"](out, out, sums, 1)
 
 
 def bits_of_e4m3(x):

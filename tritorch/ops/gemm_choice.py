@@ -26,9 +26,11 @@ TILES = {
 }
 # By TMA, for 16-bit types; a 32-bit one takes half of BLOCK_K: BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, PIECES, rate.
 PERSISTENT = ((128, 256, 64, 8, 3, 2, 0.9), (256, 128, 64, 8, 3, 1, 0.9), (128, 128, 64, 8, 4, 1, 0.8), (128, 64, 64, 4, 5, 1, 0.6))
-# BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, PIECES, CONSUMERS, rate: two consumers hide the storing of tiles, one has larger tiles.
-GLUON = ((128, 256, 64, 8, 4, 4, 1, 0.97), (256, 128, 64, 8, 4, 4, 1, 0.95), (128, 128, 64, 4, 5, 2, 2, 0.9),
-         (64, 256, 64, 4, 4, 4, 2, 0.85), (128, 128, 64, 8, 6, 2, 1, 0.85), (128, 64, 64, 4, 8, 1, 1, 0.6))
+# BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, PIECES, CONSUMERS, PARTS, rate: two consumers hide the storing of tiles, one has larger
+# tiles; three that share a tile of three times BLOCK_M rows have the largest.
+GLUON = ((128, 256, 64, 8, 4, 4, 1, 1, 0.97), (64, 256, 64, 4, 4, 4, 1, 3, 0.92), (256, 128, 64, 8, 4, 4, 1, 1, 0.95),
+         (128, 128, 64, 4, 5, 2, 2, 1, 0.9), (64, 256, 64, 4, 4, 4, 2, 1, 0.85), (128, 128, 64, 8, 6, 2, 1, 1, 0.85),
+         (128, 64, 64, 4, 8, 1, 1, 1, 0.6))
 EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4, 3, 0.6), (64, 128, 32, 4, 3, 0.6),
          (64, 64, 64, 4, 3, 0.5))
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, rate
@@ -113,19 +115,20 @@ def persistent(M, N, k, batch, machine, itemsize=2, out_size=2, apart=False):
 def gluon(M, N, k, batch, machine, itemsize=2, out_size=2):
     """Candidates with the schedule written out, for Hopper."""
     found = []
-    for block_m, block_n, depth, warps, most, pieces, consumers, rate in GLUON:
-        blocks, block_k, tiles = (block_m, block_n), 2 * depth // itemsize, tiles_of(M, N, batch, block_m, block_n)
+    for block_m, block_n, depth, warps, most, pieces, consumers, parts, rate in GLUON:
+        blocks, block_k, tiles = (parts * block_m, block_n), 2 * depth // itemsize, tiles_of(M, N, batch, parts * block_m, block_n)
         rate = 2 * PEAK["half"] // itemsize * rate
         start = START if consumers == 1 else START // 2 if tiles > machine[0] else 2 * START
         counts = [(cycles(tiles, blocks, k, rate, itemsize, machine, start), out_size, False)]
-        if consumers == 1:
+        if consumers * parts == 1:
             counts.append((streamed(tiles, blocks, k, block_k, rate, itemsize, machine), 4, True))
         for count, size, stream in counts:
-            leaving = 2 * consumers * block_m * block_n // pieces * size     # one in one piece may leave twice, before the activation too
-            stages = min(most, (machine[1] - 1024 - leaving) // ((block_m + block_n) * 2 * depth))
+            leaving = 2 * consumers * parts * block_m * block_n // pieces * size     # one piece may leave twice, before the activation too
+            stages = min(most, (machine[1] - 1024 - leaving) // ((parts * block_m + block_n) * 2 * depth))
             if count is not None:
                 found.append((count, dict(kernel="gluon", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
-                                          STAGES=stages, PIECES=pieces, CONSUMERS=consumers, STREAM=stream)))
+                                          STAGES=stages, PIECES=pieces, CONSUMERS=consumers, PARTS=parts,
+                                          STREAM=stream)))
     return found
 
 
@@ -165,6 +168,8 @@ def leaves_room(candidate):
     """Whether the threads of a tile have registers to draw random numbers in: compiled for sm_90, the others spill 700 bytes and more."""
     rows, columns = candidate["BLOCK_M"], candidate["BLOCK_N"]
     limit = {"persistent": 128 * 128, "gluon": 128 * 128 - 1 if candidate.get("CONSUMERS") == 2 and rows == 128 else 128 * 256}
+    if candidate.get("PARTS", 1) > 1:
+        return False
     return rows * columns <= limit.get(candidate["kernel"], rows * columns)
 
 

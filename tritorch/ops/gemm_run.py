@@ -75,7 +75,7 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     `sums`: what the kernel takes for the sums of a's rows, where it knows them."""
     out, pre, a, b, c, alpha, beta = tensors
     block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
-    tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n)
+    tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m * options.get("PARTS", 1), block_n)
     stream = options["STREAM"]
     programs = min(tiles * cdiv(p.k, block_k) if stream else tiles, sm_count())
     if "a" in p.boxes["copied"]:

@@ -6,6 +6,7 @@ from tritorch.cuda.launch import kernels, launch
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.ops.create import tensor
 from tritorch.ops.gemm import hardware
 from tritorch.ops.matmul import bmm
 from tritorch.ops.products import multiply, one_dtype
@@ -92,8 +93,6 @@ def grouped_rows_grad_mat2(g, input, offs):
 
 
 def _ends(make, *ends):
-    from tritorch.ops.create import tensor
-
     return tensor(ends, dtype=types.int32, device=make(1).device)
 
 

@@ -6,8 +6,10 @@ from math import gcd
 
 import numpy as np
 
-from tritorch.cuda import tuner
+from tritorch.cuda import driver, faults, tuner
 from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.cuda.stream import captures
+from tritorch.cuda.trace import spoil
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
@@ -41,8 +43,6 @@ class _Word:
     """Memory straight from the driver: every stream of the device may write it, so it belongs to none."""
 
     def __init__(self, index):
-        from tritorch.cuda import driver
-
         self.ptr = driver.current().alloc(16)
         driver.current().fill(self.ptr, 0, 4, 4, 0)
         driver.current().synchronize(index)
@@ -50,10 +50,6 @@ class _Word:
 
 def fault_word(device, name):
     """(the word of a device where kernels report bad indices, the number of this operator); (None, 0) if a first call is captured."""
-    from tritorch.cuda import faults
-    from tritorch.cuda.stream import captures
-    from tritorch.cuda.trace import spoil
-
     word = faults.words.get(device.index)
     if word is None:
         if device.index in captures:

@@ -83,6 +83,7 @@ def max_pool_samples(make):
     yield make(0, 3, 4, 4), (2, 2), (2, 2), (2, 2)
     yield make(1, 2, 5, 5, integer=True, low=-99, high=99), (3, 3), (3, 3), (2, 2), (1, 1)
     yield make(1, 1, 20, 20), (1, 2), (17, 17), (2, 3)
+    yield make(1, 3, 8, 6), (4, 3), (3, 3), (2, 2), (1, 1)
 
 
 @max_pool.errors
@@ -195,7 +196,8 @@ def max_pool_input_cuda(out, gradient, taps, size, kernel, stride, padding, dila
     count = tuple([(stride[d] - 1 + padding[d]) // stride[d] - first[d] + 1 for d in (0, 1)])
     cells = tuple([cdiv(n, step) for n, step in zip(size, stride)])
     launch_places(K.max_pool_cells_kernel, (out,), (gradient, taps), (*out.shape[:2], *cells), *size, *taps.shape[2:], *cells,
-                  STRIDE=stride, PADDING=padding, DILATION=dilation, TAPS=most, FIRST=first, COUNT=count)
+                  STRIDE=stride, PADDING=padding, DILATION=dilation, TAPS=most, FIRST=first, COUNT=count,
+                  PAIRS=out.strides[3] == 1 and out.strides[2] % 2 == 0 == size[1] % 2)
 
 
 @max_pool_input.grad("gradient")

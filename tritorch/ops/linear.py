@@ -3,13 +3,15 @@ from math import prod
 
 import numpy as np
 
-from tritorch.autograd.parts import arrived, needed, wanted_dtype
+from tritorch.autograd.parts import arrived, joined_grads, needed, wanted_dtype
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.ops.copy import transfer
 from tritorch.ops.gemm import gemm
-from tritorch.ops.products import addmm, affine_dtype, matmul, multiply, one_dtype, sum_dtype, with_arrived
+from tritorch.ops.products import add_product, addmm, affine_dtype, matmul, multiply, one_dtype, sum_dtype, with_arrived
 from tritorch.shape import broadcast_shapes
+from tritorch.tensor import empty
 
 
 @op
@@ -84,14 +86,15 @@ def as_rows(x):
     return x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
-@op(returns=("weight", "bias"))
-def linear_gradients(g, input, out_dtype=None):
-    """The gradients of weight and bias of `linear`, given that of its result.
+@op(returns=("weight", "bias"), aliasable=("weight_total", "bias_total"))
+def linear_gradients(g, input, out_dtype=None, weight_total=None, bias_total=None):
+    """The gradients of weight and bias of `linear`, given that of its result; both added to sums so far, or none.
 
-        weight = gᵀ @ input        bias = Σᵢ g[i]
+        weight = weight_total + gᵀ @ input        bias = bias_total + Σᵢ g[i]
 
-    g (rows, n) and input (rows, k), of one dtype, give (n, k) and (n,). Half types are summed in float32, which the bias keeps, and with
-    out_dtype=float32 the weight. On Hopper the product sums up what it has in shared memory.
+    g (rows, n) and input (rows, k), of one dtype, give (n, k) and (n,), of the dtypes of the sums so far. Without these, half types are
+    summed in float32, which the bias keeps, and with out_dtype=float32 the weight. On Hopper the product sums up what it has in shared
+    memory.
 
     >>> import tritorch as torch
     >>> linear_gradients(torch.ones(3, 1), torch.ones(3, 2))
@@ -102,24 +105,35 @@ def linear_gradients(g, input, out_dtype=None):
     dtype, device = one_dtype("linear_gradients", g, input), common_device("linear_gradients", g, input)
     check(dtype.is_floating_point, "linear_gradients", "floating tensors", dtype)
     n, k = g.shape[1], input.shape[1]
-    return [((n, k), sum_dtype("linear_gradients", dtype, out_dtype, None), device), ((n,), dtype.compute, device)]
+    sums = [getattr(total, "shape", None) for total in (weight_total, bias_total)]
+    check(sums in ([None, None], [(n, k), (n,)]), "linear_gradients", f"sums of shapes {(n, k)} and {(n,)}, or none", *sums)
+    wanted = sum_dtype("linear_gradients", dtype, out_dtype, weight_total)
+    return [((n, k), wanted, device), ((n,), dtype.compute if bias_total is None else bias_total.dtype, device)]
 
 
 @linear_gradients.impl("cpu")
-def linear_gradients_cpu(weight, bias, g, input, out_dtype):
-    multiply(weight, g.T, input)
-    np.sum(g, 0, dtype=bias.dtype, out=bias)
+def linear_gradients_cpu(weight, bias, g, input, out_dtype, weight_total, bias_total):
+    multiply(weight, g.T, input, 1, weight_total)
+    sums = np.sum(g, 0, dtype=np.promote_types(g.dtype, np.float32))
+    bias[...] = sums if bias_total is None else sums + bias_total
 
 
 @linear_gradients.impl("cuda")
-def linear_gradients_cuda(weight, bias, g, input, out_dtype):
-    gemm(weight, g.mT, input, row_sums=bias)
+def linear_gradients_cuda(weight, bias, g, input, out_dtype, weight_total, bias_total):
+    inside = bias.dtype is g.dtype.compute and bias.is_contiguous()
+    sums = bias if inside else empty(bias.shape, g.dtype.compute, bias.device)
+    if bias_total is not None and not (inside and bias.data_ptr() == bias_total.data_ptr()):
+        transfer(sums, bias_total)
+    gemm(weight, g.mT, input, weight_total, row_sums=sums)
+    if sums is not bias:
+        transfer(bias, sums)
 
 
 @linear_gradients.formula
-def linear_gradients_formula(g, input, out_dtype):
-    product = matmul(g.mT, input)
-    return product if out_dtype is None else product.to(out_dtype), g.to(g.dtype.compute).sum(0)
+def linear_gradients_formula(g, input, out_dtype, weight_total, bias_total):
+    product, sums = matmul(g.mT, input), g.to(g.dtype.compute).sum(0)
+    product = product if out_dtype is None else product.to(out_dtype)
+    return (product, sums) if weight_total is None else (weight_total + product, bias_total + sums)
 
 
 @linear_gradients.samples
@@ -127,7 +141,9 @@ def linear_gradients_samples(make):
     yield make(7, 3), make(7, 4)
     yield make(33, 19), make(33, 18)
     yield make(1, 3), make(1, 2)
+    yield make(7, 3), make(7, 4), None, make(3, 4), make(3)
     yield make(0, 3), make(0, 2)
+    yield make(0, 3), make(0, 2), None, make(3, 2), make(3)
     yield make(3, 0), make(3, 2)
     yield make(3, 2), make(3, 0)
 
@@ -136,6 +152,7 @@ def linear_gradients_samples(make):
 def linear_gradients_errors(make):
     yield (make(3, 4), make(4, 5)), {}, RuntimeError, "expected matrices with the same rows, got (3, 4) and (4, 5)"
     yield (make(3, 4), make(3, 5), types.int32), {}, RuntimeError, "expected out_dtype tritorch.float32, got tritorch.int32"
+    yield (make(3, 4), make(3, 5), None, make(4, 5)), {}, RuntimeError, "sums of shapes (4, 5) and (4,), or none, got (4, 5) and None"
 
 
 @linear_gradients.workloads
@@ -151,8 +168,13 @@ def affine_gradients(g, input, weight, bias, bias_shape):
     rows, x = as_rows(g), as_rows(input)
     if not needed(weight):
         return None, g
+    both = needed(bias) and bias_shape == (rows.shape[1],)
+    if both and joined_grads(lambda *totals: linear_gradients.into(totals, rows, x, totals[0].dtype, *totals), (rows, x), weight, bias):
+        return None, None
+    if not both and joined_grads(lambda total: add_product(total, rows.mT, x), (rows, x), weight):
+        return None, g
     others, dtype = arrived(weight), wanted_dtype(weight)
-    if others is None and needed(bias) and bias_shape == (rows.shape[1],):
+    if others is None and both:
         return linear_gradients(rows, x, dtype)
     return (matmul(rows.mT, x) if others is dtype is None else addmm(others, rows.mT, x, 1, 1, dtype)), g
 

@@ -8,12 +8,14 @@ from math import prod
 import numpy as np
 
 from tritorch.autograd.modes import state
+from tritorch.autograd.parts import joined_grads
 from tritorch.autograd.snapshot import expendable
 from tritorch.cuda import tuner
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.ops.compare import addcmul_value
 from tritorch.ops.composite import result_dtype
 from tritorch.ops.cross_entropy import (
     cross_entropy_backward,
@@ -225,9 +227,16 @@ def sum_cpu(total, divisor, gx, gw, gb, x, w, b, target, weight, ignore_index, l
 
 
 @linear_cross_entropy_sum.impl("cuda")
-def sum_cuda(total, divisor, gx, gw, gb, x, w, b, target, weight, ignore_index, label_smoothing):
-    acc, weight = total.dtype, contiguous(weight)
-    losses, weights = [empty((x.shape[0],), acc, x.device) for _ in range(2)]
+def sum_cuda(total, divisor, gx, gw, gb, x, *rest):
+    losses, weights = [empty((x.shape[0],), total.dtype, x.device) for _ in range(2)]
+    losses_and_gradients(losses, weights, gx, gw, gb, x, *rest)
+    for out, parts in ((total, losses), (divisor, weights)):
+        reduce_rows([out], [parts], (0,), False, Monoid("sum", "sum"), total.dtype)
+
+
+def losses_and_gradients(losses, weights, gx, gw, gb, x, w, b, target, weight, ignore_index, label_smoothing):
+    """The rows' losses, the weights of their targets, and the gradients of the sum of the losses; gw and gb may be float32."""
+    acc, weight = losses.dtype, contiguous(weight)
     sum_w = weight.sum() if weight is not None and label_smoothing else None
 
     def slope(span, logits):
@@ -243,8 +252,6 @@ def sum_cuda(total, divisor, gx, gw, gb, x, w, b, target, weight, ignore_index, 
         run(choice(x.dtype, classes, lambda candidate: run(candidate, empty(logits.shape, x.dtype, x.device))))
 
     gradients_cuda(gx, gw, gb, x, w, b, slope)
-    for out, parts in ((total, losses), (divisor, weights)):
-        reduce_rows([out], [parts], (0,), False, Monoid("sum", "sum"), acc)
 
 
 def choice(dtype, classes, run):
@@ -261,7 +268,15 @@ def sum_grad(g_total, input, linear_weight, linear_bias, target, weight, ignore_
         lse = linear(input, linear_weight, linear_bias).logsumexp(1).to(g_total.dtype)
         return linear_cross_entropy_backward(g_total.expand(target.shape), input, linear_weight, linear_bias, target, lse, weight,
                                              ignore_index, label_smoothing)
-    return tuple([x.detach().mul_(g_total) if expendable(x) else x * g_total for x in (grad_input, grad_weight, grad_bias)])
+    named = ("input", grad_input), ("linear_weight", grad_weight), ("linear_bias", grad_bias)
+    return tuple([scaled(name, x, g_total) for name, x in named])
+
+
+def scaled(name, x, g):
+    """x · g, the gradient of the input of that name; None if it was added to the `.grad` of a leaf."""
+    if joined_grads(lambda total: addcmul_value.into(total, total, x, g, 1), (x, g), name):
+        return None
+    return x.detach().mul_(g) if expendable(x) else x * g
 
 
 # ------------------------------------------------------------------ PyTorch's function above them

@@ -3,6 +3,7 @@ from math import prod
 
 from tritorch.errors import check
 from tritorch.ops import products as cards
+from tritorch.ops.create import eye
 from tritorch.ops.linear import as_rows
 from tritorch.ops.linear import linear as linear_map
 from tritorch.shape import broadcast_shapes
@@ -244,8 +245,6 @@ def matrix_power(input, n, *, out=None):
     if n < 0:
         input, n = input.inverse(), -n
     if n == 0:
-        from tritorch.ops.create import eye
-
         return _deliver(eye(input.shape[-1], dtype=input.dtype, device=input.device).expand(input.shape).clone(), out)
     result, square = None, input
     while n:

@@ -1,14 +1,17 @@
 """The surface of Tensor and of `tritorch` that operators give, as one table: every public name under the family that defines it.
 
 `BOTH` are functions `tritorch.f(x)` and methods `x.f()`, `METHODS` only methods, `FUNCTIONS` only functions. `IN_PLACE` are
-operators that also get `x.f_()`: the same operator written into x. `OPERATORS` are Python's.
+operators that also get `x.f_()`: the same operator written into x, `IN_PLACE_VIEWS` those that show x itself in another way.
+`OPERATORS` are Python's.
 """
-from tritorch.autograd import engine
+from tritorch.autograd import engine, places, slices
+from tritorch.autograd.hooks import move_kept
+from tritorch.autograd.modes import state
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import (
     activation,
-    attention,
+    attention_bias,
     compare,
     convolution,
     copy,
@@ -40,7 +43,7 @@ from tritorch.ops import (
     vectors,
     view,
 )
-from tritorch.tensor import Tensor
+from tritorch.tensor import Tensor, swaps
 
 BOTH = {
     view: """transpose unsqueeze reshape ravel flatten unflatten permute squeeze t movedim moveaxis swapaxes swapdims adjoint
@@ -66,13 +69,13 @@ BOTH = {
     softmax: "softmax log_softmax",
     matmul: "matmul mm bmm mv dot vdot inner outer ger addmm addmv addbmm baddbmm addr matrix_power kron chain_matmul",
     indexing: "gather index_select index_add",
-    scatter: "scatter scatter_add scatter_reduce",
+    scatter: "scatter scatter_add scatter_reduce index_reduce",
     put: "index_copy index_fill index_put masked_fill masked_scatter",
     picking: "masked_select nonzero argwhere take take_along_dim bincount",
     shaping: "repeat_interleave tile roll flip fliplr flipud rot90 diff",
     triangles: "tril triu diag diag_embed diagflat trace",
     vectors: "cross cov corrcoef dist",
-    sorting: "sort argsort topk msort kthvalue unique unique_consecutive searchsorted bucketize histc",
+    sorting: "sort argsort topk msort kthvalue unique unique_consecutive searchsorted bucketize histc histogram",
     random: "bernoulli multinomial",
 }
 METHODS = {
@@ -94,10 +97,10 @@ FUNCTIONS = {
     pointwise: "real",
     activation: "selu celu threshold",
     picking: "unravel_index",
-    attention: "",
+    attention_bias: "",
     shaping: """cat concat concatenate stack hstack vstack dstack row_stack column_stack meshgrid atleast_1d atleast_2d atleast_3d
-            broadcast_tensors""",
-    vectors: "trapezoid trapz cumulative_trapezoid vander cartesian_prod combinations",
+            broadcast_tensors broadcast_shapes""",
+    vectors: "cdist trapezoid trapz cumulative_trapezoid vander cartesian_prod combinations",
     triangles: "block_diag tril_indices triu_indices",
     random: "rand randn randint randperm rand_like randn_like randint_like normal poisson",
     dropout: "dropout",
@@ -115,9 +118,13 @@ IN_PLACE = {
     scan: "cumsum cumprod",
     matmul: "addmm addmv baddbmm addbmm addr",
     indexing: "index_add",
-    scatter: "scatter scatter_add scatter_reduce",
+    scatter: "scatter scatter_add scatter_reduce index_reduce",
     put: "index_copy index_fill index_put masked_fill masked_scatter",
     triangles: "tril triu",
+}
+IN_PLACE_VIEWS = {
+    view: "squeeze unsqueeze t transpose swapaxes swapdims",
+    slicing: "as_strided",
 }
 OPERATORS = {
     pointwise: """__add__ add, __mul__ mul, __rmul__ mul, __radd__ add, __sub__ sub, __rsub__ rsub, __truediv__ div,
@@ -148,6 +155,28 @@ def in_place(f):
             return f(self, *args, out=self, **kw)
     method.__name__ = method.__qualname__ = f.__name__ + "_"
     method.__doc__ = f"`{f.__name__}` written into the tensor itself."
+    return method
+
+
+def in_place_view(f):
+    """`x.f_(…)`: the tensor itself becomes the view. What was saved of it before counts as overwritten, as in PyTorch."""
+    def method(self, *args, **kw):
+        if state.grad:
+            slices.check_history(method.__name__, self, 0)
+        seen, old = f(self, *args, **kw), (self.node, self.index)
+        self.shape, self.strides, self.offset, self._array = seen.shape, seen.strides, seen.offset, None
+        if self.base is not None:
+            self.base_node = seen.base_node
+        if state.grad and seen.node is not None:
+            self.node, self.index = seen.node, seen.index
+            move_kept(self, *old)
+        self.storage.version += 1
+        self.storage.writer = places.user_place()
+        swaps[0] += 1
+        return self
+
+    method.__name__ = method.__qualname__ = f.__name__ + "_"
+    method.__doc__ = f"`{f.__name__}` of the tensor itself: it keeps its memory and is seen as the view from here on."
     return method
 
 
@@ -182,6 +211,8 @@ def attach():
     surface.update(names_of(FUNCTIONS))
     for name, f in names_of(IN_PLACE):
         setattr(Tensor, name + "_", in_place(f))
+    for name, f in names_of(IN_PLACE_VIEWS):
+        setattr(Tensor, name + "_", in_place_view(f))
     for module, text in OPERATORS.items():
         for special, name in pairs_of(text):
             setattr(Tensor, special, getattr(module, name))

@@ -45,7 +45,8 @@ def plan(shape, dims, count, *strides):
 
 
 WAYS = ((4096, 4, 8), (4096, 8, 8), (8192, 8, 4), (2048, 4, 8), (4096, 4, 4), (8192, 4, 4), (16384, 16, 4))
-"""Elements of a tile (half of it where the state is more than one value), warps, programs a multiprocessor where rows are cut."""
+"""Elements of a tile (half of it where the state is more than one value, of 16 bits a quarter), warps, programs a multiprocessor where rows
+are cut."""
 
 
 @remember
@@ -54,7 +55,7 @@ def tiles(M, N, inner, across, itemsize, states, processors):
     where tiles shall not pass its end."""
     found, columns = [], inner or max(N, 1)
     for limit, warps, per_sm in WAYS if processors else WAYS[:1]:
-        limit = limit if states == 1 else limit // 2
+        limit = limit if states == 1 else limit // max(8 // itemsize, 2)
         m = min(next_power_of_2(M), max(512 // itemsize, 64)) if across else 1
         n = even_parts(inner, limit // m) if inner else min(next_power_of_2(N), limit // m)
         m = m if across else min(next_power_of_2(M), limit // n)

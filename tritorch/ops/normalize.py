@@ -16,6 +16,7 @@ from tritorch.dtype import types
 from tritorch.errors import check, sentence
 from tritorch.ops.reduce import Monoid, reduce_rows, single, sums_along
 from tritorch.ops.rows import WIDEST_SUMS, rows, start_rows, start_sums, vector_of
+from tritorch.ops.shaping import stack
 from tritorch.tensor import strided
 
 K = kernels("normalize")
@@ -154,19 +155,24 @@ def leading(name, input, normalized_shape, *parameters):
     return lead
 
 
-@op(returns=("out", "mean", "rstd"))
+@op(returns=("out", "statistics"))
 def layer_norm_rows(input, normalized_shape, weight=None, bias=None, eps=1e-5):
-    """Layer norm and the statistics of every row: (out, mean, 1 / √(var + eps)). Only `out` has a gradient."""
+    """Layer norm and (mean, 1 / √(var + eps)) of every row, in one tensor, since each costs the host 0.9 µs. Only `out` has a gradient."""
     lead, shape, device = leading("layer_norm", input, normalized_shape, weight, bias), input.shape, input.storage.device
-    row = shape[:lead], input.dtype.compute, device
-    return [(shape, input.dtype, device), row, row]
+    return [(shape, input.dtype, device), ((2, *shape[:lead]), input.dtype.compute, device)]
+
+
+def mean_and_rstd(statistics):
+    """The two parts of the statistics, without history."""
+    storage, shape, (step, *strides), dtype = statistics.storage, statistics.shape[1:], statistics.strides, statistics.dtype
+    return [strided(storage, shape, tuple(strides), statistics.offset + k * step, dtype) for k in (0, 1)]
 
 
 @layer_norm_rows.impl("cpu")
-def layer_norm_cpu(out, mean, rstd, x, normalized_shape, weight, bias, eps):
+def layer_norm_cpu(out, statistics, x, normalized_shape, weight, bias, eps):
     x = matrix(x, math.prod(normalized_shape))
     work = scratch(out, x)
-    normalize_array(work, x, mean, rstd, eps)
+    normalize_array(work, x, statistics[0, ...], statistics[1, ...], eps)
     if weight is not None:
         work *= weight.reshape(-1)
     if bias is not None:
@@ -175,62 +181,63 @@ def layer_norm_cpu(out, mean, rstd, x, normalized_shape, weight, bias, eps):
 
 
 @layer_norm_rows.impl("cuda")
-def layer_norm_cuda(out, mean, rstd, x, normalized_shape, weight, bias, eps):
-    normalize_rows(out, mean, rstd, x, weight, bias, eps, tuple(range(x.ndim - len(normalized_shape), x.ndim)))
+def layer_norm_cuda(out, statistics, x, normalized_shape, weight, bias, eps):
+    normalize_rows(out, *mean_and_rstd(statistics), x, weight, bias, eps, tuple(range(x.ndim - len(normalized_shape), x.ndim)))
 
 
 @layer_norm_rows.grad("input", "weight", "bias")
-def layer_norm_grad(g_out, input, normalized_shape, weight, mean, rstd, eps):
+def layer_norm_grad(g_out, input, normalized_shape, weight, statistics, eps):
     if state.grad:
-        mean, rstd = moments(input, len(normalized_shape), eps)
+        statistics = moments(input, len(normalized_shape), eps)
     others = arrived("input")
     if others is not None:                                               # a residual stream's gradient: added where ours is written
         from tritorch.ops.residual_norm import residual_norm_backward
 
+        mean, rstd = statistics if state.grad else mean_and_rstd(statistics)
         return residual_norm_backward(g_out, others, input, mean, rstd, weight)
-    return layer_norm_backward(g_out, input, mean, rstd, weight)
+    return layer_norm_backward(g_out, input, statistics, weight)
 
 
 layer_norm_rows.reads_any_gradient = True                                # its kernels compute in float32: no cast before them
 
 
 def moments(input, n, eps):
-    """Mean and 1 / √(var + eps) over the last n dims, as differentiable tensors."""
+    """(mean, 1 / √(var + eps)) over the last n dims, as a differentiable tensor."""
     dims = tuple(range(-n, 0))
     mean = input.mean(dims, keepdim=True)
     rstd = ((input - mean).square().mean(dims, keepdim=True) + eps).rsqrt()
-    shape = input.shape[:input.ndim - n]
-    return mean.reshape(shape), rstd.reshape(shape)
+    return stack((mean, rstd)).reshape(2, *input.shape[:input.ndim - n])
 
 
 @op(returns=("g_input", "g_weight", "g_bias"))
-def layer_norm_backward(g, input, mean, rstd, weight=None):
+def layer_norm_backward(g, input, statistics, weight=None):
     """The gradients of layer norm: of its input, weight and bias, from that of its output and the statistics.
 
     With x̂ = (x - mean) · rstd: gx = rstd · (g·w - mean(g·w) - x̂ · mean(g·w·x̂)), gw = Σ g·x̂, gb = Σ g.
     """
-    parameter = input.shape[mean.ndim:], (weight if weight is not None else input).dtype, input.device
+    parameter = input.shape[statistics.ndim - 1:], (weight if weight is not None else input).dtype, input.device
     return [(input.shape, input.dtype, input.device), parameter, parameter]
 
 
 @layer_norm_backward.impl("cpu")
-def layer_norm_backward_cpu(gx, gw, gb, g, x, mean, rstd, weight):
-    n = math.prod(x.shape[mean.ndim:])
+def layer_norm_backward_cpu(gx, gw, gb, g, x, statistics, weight):
+    n = math.prod(x.shape[statistics.ndim - 1:])
     g, x = matrix(g, n), matrix(x, n)
     work = scratch(gx, x)
-    xhat = gradient_array(work, g, x, mean, rstd, None if weight is None else weight.reshape(-1))
+    xhat = gradient_array(work, g, x, statistics[0, ...], statistics[1, ...], None if weight is None else weight.reshape(-1))
     deliver(gx, work)
     gw[...] = np.einsum("ij,ij->j", g, xhat).reshape(gw.shape)
     gb[...] = g.sum(0).reshape(gb.shape)
 
 
 @layer_norm_backward.impl("cuda")
-def layer_norm_backward_cuda(gx, gw, gb, g, x, mean, rstd, weight):
-    normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, tuple(range(mean.ndim, x.ndim)))
+def layer_norm_backward_cuda(gx, gw, gb, g, x, statistics, weight):
+    normalize_rows_backward(gx, gw, gb, g, x, *mean_and_rstd(statistics), weight, tuple(range(statistics.ndim - 1, x.ndim)))
 
 
 @layer_norm_backward.formula
-def layer_norm_backward_formula(g, input, mean, rstd, weight):
+def layer_norm_backward_formula(g, input, statistics, weight):
+    mean, rstd = statistics
     dims, lead = tuple(range(mean.ndim, input.ndim)), tuple(range(mean.ndim))
     rest = (1,) * len(dims)
     rstd = rstd.reshape(*rstd.shape, *rest)
@@ -253,16 +260,10 @@ def layer_norm_samples(make):
 
 @layer_norm_backward.samples
 def layer_norm_backward_samples(make):
-    yield make(3, 7), make(3, 7), make(3), make(3), make(7)
-    yield make(2, 3, 5), make(2, 3, 5), make(2), make(2), make(3, 5)
-    yield make(37, 9), make(37, 9), make(37), make(37)
-    yield make(6), make(6), make(), make(), make(6)
-
-
-@layer_norm_rows.errors
-def layer_norm_errors(make):
-    yield (make(3, 4), (5,)), {}, RuntimeError, "expected an input whose last dims are (5,)"
-    yield (make(3, 4), (4,), make(3)), {}, RuntimeError, "expected weight and bias of shape (4,)"
+    yield make(3, 7), make(3, 7), make(2, 3), make(7)
+    yield make(2, 3, 5), make(2, 3, 5), make(2, 2), make(3, 5)
+    yield make(37, 9), make(37, 9), make(2, 37)
+    yield make(6), make(6), make(2), make(6)
 
 
 def norm_sizes(make, arguments, units):
@@ -271,9 +272,11 @@ def norm_sizes(make, arguments, units):
         yield f"{m}x{n}", lambda m=m, n=n: arguments(lambda *s: make(*s, dtype=types.bfloat16), m, n), units * 2 * m * n, 8 * m * n
 
 
+layer_norm_rows.errors(lambda make: [((make(3, 4), (5,)), {}, RuntimeError, "expected an input whose last dims are (5,)"),
+                                     ((make(3, 4), (4,), make(3)), {}, RuntimeError, "expected weight and bias of shape (4,)")])
 layer_norm_rows.workloads(lambda make: norm_sizes(make, lambda make, m, n: (make(m, n), (n,), make(n), make(n)), 2))
 layer_norm_backward.workloads(lambda make: norm_sizes(
-    make, lambda make, m, n: (make(m, n), make(m, n), make(m).float(), make(m).float(), make(n)), 3))
+    make, lambda make, m, n: (make(m, n), make(m, n), make(2, m).float(), make(n)), 3))
 
 
 # ------------------------------------------------------------------ RMS norm
@@ -302,8 +305,7 @@ def rms_norm_cuda(out, rstd, x, normalized_shape, weight, eps):
 @rms_norm_rows.grad("input", "weight")
 def rms_norm_grad(g_out, input, normalized_shape, weight, rstd, eps):
     if state.grad:
-        n = len(normalized_shape)
-        rstd = (input.square().mean(tuple(range(-n, 0))) + eps).rsqrt()
+        rstd = (input.square().mean(tuple(range(-len(normalized_shape), 0))) + eps).rsqrt()
     return rms_norm_backward(g_out, input, rstd, weight)
 
 
@@ -382,8 +384,7 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
 def rms_norm(input, normalized_shape, weight=None, eps=None):
     """Divide the last dims by their root mean square, then scale.
 
-    out = x / √(mean(x²) + eps) · weight; eps defaults to the machine epsilon of the dtype computed in,
-    float32 for half types.
+    out = x / √(mean(x²) + eps) · weight; eps defaults to the machine epsilon of the dtype computed in, float32 for half types.
     Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
 
     >>> import tritorch as torch; from tritorch.ops.normalize import rms_norm

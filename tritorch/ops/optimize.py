@@ -12,6 +12,7 @@ from tritorch.errors import check
 from tritorch.ops import update_rules
 from tritorch.ops.elementwise import as_number
 from tritorch.ops.multitensor import addresses, chunks, launch_rows, multi_tensor, scratch
+from tritorch.ops.shaping import stack
 from tritorch.tensor import Tensor, empty
 
 K, OPTIMIZERS = kernels("optimize"), kernels("optimizers")
@@ -144,8 +145,6 @@ def total_norm(tensors, norm_type=2.0):
     >>> import tritorch as torch; total_norm([torch.tensor([3.0]), torch.tensor([[4.0]])])
     tensor(5.)
     """
-    from tritorch.ops.shaping import stack
-
     parts = {}
     norm_parts(list(tensors), float(norm_type), parts)
     found = [x.to(tensors[0].storage.device) for some in parts.values() for x in some]

@@ -8,6 +8,7 @@ from tritorch.tensor import empty
 K = kernels("sorting")
 PIECE = 256                                                     # tiles whose counts one program adds up
 SHORT = [{"RB": 4, "MORE": 0}, {"RB": 3, "MORE": 0}, {"RB": 4, "MORE": 1}]
+SHORTEST, LEAST = [SHORT[1], SHORT[0], SHORT[2]], 10         # below 2 ** LEAST keys, with 8 in a thread more threads share the work
 RADIX = [{"LOG": log, "DIGIT": digit, "RB": 4} for log, digit in ((12, 11), (12, 8), (13, 11), (11, 8), (13, 8))]
 SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3}]
 
@@ -53,7 +54,7 @@ def _short(values, indices, rows, order, count, n, common):
         launch(K.sort_rows_kernel, (cdiv(count, 1 << held - length),), values, indices, rows, order, rows.strides[0], count, n,
                values.shape[1], **common, M=held, L=length, RB=rb, num_warps=1 << held - rb - 5)
 
-    run(tuner.choose("sort_rows", (rows.dtype.name, n, count), SHORT, K.sort_rows_kernel, run))
+    run(tuner.choose("sort_rows", (rows.dtype.name, n, count), SHORT if length >= LEAST else SHORTEST, K.sort_rows_kernel, run))
 
 
 def _radix(values, indices, rows, count, n, bits, common):

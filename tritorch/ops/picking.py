@@ -1,14 +1,17 @@
 """Picking elements: x[index tensors], nonzero, masked_select, take, embedding, one_hot, bincount."""
 import numpy as np
 
+from tritorch.autograd.modes import no_grad
+from tritorch.autograd.parts import joined_grads
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import copy, create, view
-from tritorch.ops.indexing import add_slices, check_index, finish, gather, in_order, index_select, linear_places
+from tritorch.ops.indexing import add_slices, check_index, check_range, finish, gather, in_order, index_add, index_select, linear_places
 from tritorch.ops.put import flat_rows, put, put_shape
 from tritorch.ops.segments import join_rows
+from tritorch.ops.shaping import stack
 from tritorch.shape import broadcast_shapes, cdiv, prod, wrap_dim
 from tritorch.tensor import empty
 
@@ -23,8 +26,6 @@ def index(input, indices):
         d, places = picked[0], indices[picked[0]]
         return view.reshape(index_select(input, d, view.reshape(places, -1)), shape)
     if input.device.type == "cpu":
-        from tritorch.ops.indexing import check_range
-
         for d in picked:
             check_range("index", indices[d].array, input.shape[d])
     order = (*picked, *[d for d in range(len(input.shape)) if d not in picked])
@@ -96,7 +97,6 @@ def nonzero(input, *, as_tuple=False):
         return tuple(columns)
     if not columns:
         return create.empty(count, 0, dtype=types.int64, device=input.device)
-    from tritorch.ops.shaping import stack
 
     return stack(columns, 1)
 
@@ -147,7 +147,7 @@ def table_rows(weight, index, padding_idx):
 
 
 @table_rows.impl("cpu", raw=True)
-@table_rows.impl("cuda", raw=True)
+@table_rows.impl("cuda")
 def table_rows_any(out, weight, index, padding_idx):
     made = out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
     flat = view.reshape(made.detach(), -1, weight.shape[1])
@@ -158,6 +158,11 @@ def table_rows_any(out, weight, index, padding_idx):
 
 @table_rows.grad("weight")
 def table_rows_grad(g, weight_shape, index, padding_idx):
+    def add(total):
+        index_add.into(total, total, 0, view.reshape(index, -1), view.reshape(g, index.numel(), weight_shape[1]).to(total.dtype))
+
+    if padding_idx < 0 and joined_grads(add, (g,), "weight"):
+        return None                                                      # a pass over the rows that were read, not over the table
     return table_gradient(g, index, weight_shape[0], padding_idx)
 
 
@@ -242,8 +247,6 @@ def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, sca
 
 
 def _renormalize(weight, input, max_norm, norm_type):
-    from tritorch.autograd.modes import no_grad
-
     with no_grad():
         used = view.reshape(input, -1)
         rows = index_select(weight, 0, used)

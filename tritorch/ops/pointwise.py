@@ -8,7 +8,6 @@ from tritorch.errors import check
 from tritorch.ops import copy, special
 from tritorch.ops.arrays import on_arrays
 from tritorch.ops.elementwise import SCALAR, binary, floating, floats, launch_elementwise, no_bools, numbers, same, unary
-from tritorch.ops.flat import flat_binary
 from tritorch.tensor import Tensor
 
 APART = {"low": 0.5, "high": 2.0}                                        # samples away from poles and kinks
@@ -35,7 +34,7 @@ def _scaled(name, doc, ufunc, plain, sign, result):
             check_alpha(out, alpha)
             on_arrays(lambda p, q: ufunc(p, np.multiply(q, alpha)), out.array, out.dtype.compute, a, b)
 
-    @made.impl("cuda")
+    @made.impl("cuda", passes={"other": float})
     def on_cuda(out, x, y, alpha):
         if alpha == 1:
             launch_elementwise(out, (x, y), getattr(SCALAR, plain), out.dtype.compute)
@@ -43,7 +42,6 @@ def _scaled(name, doc, ufunc, plain, sign, result):
             check_alpha(out, alpha)
             launch_elementwise(out, (x, y), getattr(SCALAR, name), out.dtype.compute, (alpha,))
 
-    made.impl("cuda", raw=True)(flat_binary(made.impls["cuda"], on_cuda))
     return made
 
 

@@ -3,7 +3,7 @@ matmul.py."""
 import ml_dtypes
 import numpy as np
 
-from tritorch.autograd.parts import arrived
+from tritorch.autograd.parts import arrived, joined_grads
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
@@ -71,8 +71,10 @@ def multiply(out, a, b, alpha=1, c=None, beta=1):
     if alpha not in (0, 1):
         acc *= acc.dtype.type(alpha)
     if c is not None and beta != 0:
-        c = c.astype(np.float32) if half else c
-        acc += c if beta == 1 else c * acc.dtype.type(beta)
+        c = c.astype(acc.dtype, copy=False) if half else c
+        target = out if out.dtype == acc.dtype else acc
+        np.add(acc, c if beta == 1 else c * acc.dtype.type(beta), out=target)
+        acc = target
     if acc is not out:
         out[...] = acc
 
@@ -107,10 +109,18 @@ def matmul_cuda(out, input, other):
 
 
 def with_arrived(name, shape, a, b, alpha=1):
-    """alpha · a @ b, plus what the input of that name and shape has got already from others that read it: added as it is stored."""
+    """alpha · a @ b, plus what the input of that name and shape has got already from others that read it: added as it is stored. None if
+    that was all added to the `.grad` of a leaf."""
     fits = a.ndim > 1 and (b.ndim == 2 or a.shape[:-2] == b.shape[:-2]) and (*a.shape[:-1], b.shape[-1]) == shape
+    if fits and joined_grads(lambda total: add_product(total, a, b, alpha), (a, b), name):
+        return None
     others = arrived(name) if fits else None
     return a @ b if others is None and alpha == 1 else addmm(others, a, b, 1, alpha)
+
+
+def add_product(total, a, b, alpha=1):
+    """total += alpha · a @ b; it may be float32 beside half types."""
+    addmm.into(total, total, a, b, 1, alpha, total.dtype)
 
 
 @matmul.grad("input")
@@ -156,7 +166,7 @@ def matmul_workloads(make):
 
 
 # ------------------------------------------------------------------ addmm
-@op(aliasable="input")
+@op(aliasable=("input",))
 def addmm(input, mat1, mat2, beta=1, alpha=1, out_dtype=None):
     """A matrix product added to something that broadcasts to it, in one kernel.
 

@@ -26,6 +26,7 @@ from tritorch.ops.draws import (
     random_uniform,
 )
 from tritorch.ops.poisson import random_poisson
+from tritorch.ops.sorting import searchsorted
 from tritorch.shape import broadcast_shapes, contiguous_strides, numel
 from tritorch.tensor import Tensor, empty, empty_like
 
@@ -106,18 +107,33 @@ def randperm(n, *, generator=None, out=None, dtype=None, layout=None, device=Non
 
 
 def rand_like(input, *, generator=None, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None):
-    """`rand` with the shape, dtype and device of `input`."""
+    """`rand` with the shape, dtype and device of `input`.
+
+    >>> import tritorch as torch
+    >>> torch.rand_like(torch.ones(2, 3, dtype=torch.float64)).dtype
+    tritorch.float64
+    """
     return like(random_uniform, input, 0.0, 1.0, dtype, device, generator, requires_grad, memory_format)
 
 
 def randn_like(input, *, generator=None, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None):
-    """`randn` with the shape, dtype and device of `input`."""
+    """`randn` with the shape, dtype and device of `input`.
+
+    >>> import tritorch as torch
+    >>> torch.randn_like(torch.ones(2, 3)).shape
+    tritorch.Size([2, 3])
+    """
     return like(random_normal, input, 0.0, 1.0, dtype, device, generator, requires_grad, memory_format)
 
 
 def randint_like(input, *args, low=None, high=None, generator=None, dtype=None, layout=None, device=None, requires_grad=False,
                  memory_format=None):
-    """`randint` with the shape, dtype and device of `input`: `randint_like(x, high)` or `randint_like(x, low, high)`."""
+    """`randint` with the shape, dtype and device of `input`: `randint_like(x, high)` or `randint_like(x, low, high)`.
+
+    >>> import tritorch as torch
+    >>> torch.randint_like(torch.zeros(3, dtype=torch.int64), 5, 6)
+    tensor([5, 5, 5])
+    """
     args = list(args)
     high = args.pop() if high is None and args else high
     low = args.pop() if low is None and args else low or 0
@@ -201,8 +217,6 @@ def multinomial(input, num_samples, replacement=False, *, generator=None, out=No
 
 def invert(p, count, generator):
     """`count` indices a row where the cumulative sums of p pass a uniform number."""
-    from tritorch.ops.sorting import searchsorted
-
     sums = p.cumsum(-1)
     total = sums[..., -1:]
     u = made(random_uniform, (*p.shape[:-1], count), 0.0, 1.0, p.dtype, p.device, generator) * total

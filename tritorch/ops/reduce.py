@@ -12,6 +12,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.rows import kept
+from tritorch.ops.shaping import cat
 from tritorch.shape import wrap_dims
 
 
@@ -40,6 +41,11 @@ def restore(g, ndim, dim, keepdim):
         return g
     dims, sizes = dims_of(dim, ndim, "reduce"), iter(g.shape)
     return g.reshape(tuple([1 if d in dims else next(sizes) for d in range(ndim)]))
+
+
+def spread(g, shape, dim, keepdim):
+    """The gradient of a sum: every element gets that of the sum it is in."""
+    return (restore(g, len(shape), dim, keepdim) if g.shape else g).expand(shape)
 
 
 def whole(dtype):
@@ -154,7 +160,7 @@ sum = summing("sum", """Sum over `dim` (an int, a tuple, or None for all).
 
 @sum.grad("input")
 def sum_grad(g, input_shape, dim, keepdim):
-    return restore(g, len(input_shape), dim, keepdim).expand(input_shape)
+    return spread(g, input_shape, dim, keepdim)
 
 
 nansum = summing("nansum", """Sum over `dim` that counts NaN as 0.
@@ -198,7 +204,7 @@ def mean_cuda(out, x, dim, keepdim, dtype):
 
 @mean.grad("input")
 def mean_grad(g, input_shape, dim, keepdim):
-    return (restore(g, len(input_shape), dim, keepdim) / max(size_of(input_shape, dim), 1)).expand(input_shape)
+    return spread(g / max(size_of(input_shape, dim), 1), input_shape, dim, keepdim)
 
 
 mean.samples(sample_dims)
@@ -232,7 +238,6 @@ def prod_grad(g, input, dim, keepdim):
 
 def before(x, dim):
     """The product of all elements in front of each."""
-    from tritorch.ops.shaping import cat  # there, cat is the sum's neighbour above
 
     first = x.narrow(dim, 0, min(x.shape[dim], 1))
     return cat([first.new_ones(first.shape), x.narrow(dim, 0, max(x.shape[dim] - 1, 0))], dim).cumprod(dim)

@@ -77,7 +77,7 @@ def residual_norm_cpu(out, total, mean, rstd, x, residual, normalized_shape, wei
     out[...], mean[...], rstd[...] = s.reshape(out.shape), middle.reshape(mean.shape), scale.reshape(rstd.shape)
 
 
-@residual_norm.impl("cuda")
+@residual_norm.impl("cuda", passes={"seed": int, "offset": int})
 def residual_norm_cuda(out, total, mean, rstd, x, residual, normalized_shape, weight, bias, center, eps, p, seed, offset, base, input_bias):
     dims = tuple(range(x.ndim - len(normalized_shape), x.ndim))
     geometry = rows(x.shape, dims, *[t.strides for t in (out, total, x, residual, mean, rstd)])._replace(across=False)
@@ -161,7 +161,7 @@ def residual_norm_backward_cuda(gs, gw, gb, g, g_sum, total, mean, rstd, weight,
     gradients_cuda(gs, None, gw, gb, None, g, g_sum, total, mean, rstd, weight, center, 0.0, 0, 0, None, False)
 
 
-@residual_norm_dropped_backward.impl("cuda")
+@residual_norm_dropped_backward.impl("cuda", passes={"seed": int, "offset": int})
 def residual_norm_dropped_backward_cuda(*values):
     gradients_cuda(*values)
 
@@ -171,7 +171,8 @@ def gradients_cuda(gs, gx, gw, gb, gv, g, g_sum, total, mean, rstd, weight, cent
     geometry = rows(total.shape, dims, *[t.strides for t in (gs, gx, g, g_sum, total) if t is not None])._replace(across=False)
     M, shape_m, stride_m, N, shape_n, stride_n, *_ = geometry
     drop, constexprs = drop_arguments(p, seed, offset, N, mean.dtype)
-    constexprs.update(CENTER=center)
+    beside = gx is not None and len(shape_n) == 1 and stride_n[:2] == (1, 1)             # gs and gx are stored by as many elements
+    constexprs.update(CENTER=center, GX_VEC=16 // gs.dtype.itemsize if beside else 1)
     args = (g, g_sum, total, contiguous(mean) if center else None, contiguous(rstd), contiguous(weight), base, shape_m, stride_m, shape_n,
             stride_n, M, N, *drop)
     if 0 < M and N <= WIDEST * 4 // mean.dtype.itemsize:

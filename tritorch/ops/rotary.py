@@ -12,8 +12,8 @@ from tritorch.ops.shaping import cat, stack
 from tritorch.shape import broadcast_strides, cdiv, next_power_of_2
 
 K = kernels("rotary")
-SIZES = ((2048, 4), (4096, 4), (1024, 2), (4096, 8), (8192, 8))
-"""Elements of a program and warps."""
+SIZES = ((4096, 16, 4), (8192, 16, 4), (4096, 8, 4), (8192, 32, 8), (2048, 8, 4), (8192, 16, 8))
+"""Elements of a program, rows that share one of the tables, warps."""
 
 
 @op(aliasable=True)
@@ -59,35 +59,52 @@ def rotary_embedding_cpu(out, x, cos, sin, interleaved, inverse):
 
 @remember
 def geometry(shape, pairs, so, sx, shape_c, sc, shape_s, ss):
-    """(rows, their shape, the strides of out, x, cos and sin along them, strides of cos and sin along the pairs)."""
+    """((rows of the tables, their shape, the strides of out, x, cos and sin along them), the same of the rows of out and x that share
+    a row of the tables, strides of cos and sin along the pairs)."""
     tables = [broadcast_strides(s, t, (*shape[:-1], pairs)) for s, t in ((shape_c, sc), (shape_s, ss))]
-    shape_m, strides = coalesce(shape[:-1], so[:-1], sx[:-1], *[t[:-1] for t in tables])
-    return int(np.prod(shape_m)), shape_m, flat(strides), [t[-1] for t in tables]
+    parts = []
+    for strides, shared in (((so, sx, *tables), False), ((so, sx), True)):
+        dims = [d for d in range(len(shape) - 1) if (tables[0][d] == tables[1][d] == 0) == shared]
+        sizes, along = coalesce([shape[d] for d in dims], *[[s[d] for d in dims] for s in strides])
+        parts.append((int(np.prod(sizes)), sizes, flat(along)))
+    return *parts, [t[-1] for t in tables]
 
 
 @rotary_embedding.impl("cuda")
 def rotary_embedding_cuda(out, x, cos, sin, interleaved, inverse):
     D, pairs = x.shape[-1], cos.shape[-1]
-    M, shape_m, stride_m, along = geometry(x.shape, pairs, out.strides, x.strides, cos.shape, cos.strides, sin.shape, sin.strides)
+    (M, *along_m), (H, *along_h), along = geometry(x.shape, pairs, out.strides, x.strides, cos.shape, cos.strides, sin.shape, sin.strides)
     block_p, rest = next_power_of_2(max(pairs, 1)), D - 2 * pairs
     target = out
 
     def run(t):
-        launch(K.rotary_kernel, (cdiv(M, t["BLOCK_M"]),), target, x, cos, sin, shape_m, stride_m, out.strides[-1], x.strides[-1], *along,
-               M, pairs, D, INTERLEAVED=interleaved, INVERSE=inverse, ACC=getattr(K.tl, x.dtype.compute.name), BLOCK_P=block_p,
-               REST=next_power_of_2(rest) if rest else 0, **t)
+        launch(K.rotary_kernel, (cdiv(M, t["BLOCK_M"]) * cdiv(H, t["BLOCK_H"]),), target, x, cos, sin, *along_m, *along_h,
+               out.strides[-1], x.strides[-1], *along, M, H, pairs, D, INTERLEAVED=interleaved, INVERSE=inverse,
+               ACC=getattr(K.tl, x.dtype.compute.name), BLOCK_P=block_p, REST=next_power_of_2(rest) if rest else 0, **t)
 
-    if not M * D:
+    if not M * H * D:
         return
     if tile(0, 1):
-        run({"BLOCK_M": min(half(M), 1024)})
+        run({"BLOCK_H": min(half(H), 16), "BLOCK_M": min(half(M), 64)})
         return
-    ways = [{"BLOCK_M": max(size // (2 * block_p), 1), "num_warps": warps} for size, warps in SIZES]
+    ways = row_ways(M, H, block_p)
     if out.storage is x.storage:                                         # in place: nothing may be turned twice
         target = x.new_empty(out.shape)
-    best = choose("rotary_embedding", (x.dtype.name, interleaved, rest > 0, pairs), ways, K.rotary_kernel, run)
+    best = choose("rotary_embedding", (x.dtype.name, interleaved, rest > 0, pairs, M, H), ways, K.rotary_kernel, run)
     target = out
     run(best)
+
+
+def row_ways(M, H, block_p):
+    """Candidates: rows of the tables and rows for each of them, as many as there are."""
+    ways = []
+    for size, heads, warps in SIZES:
+        rows = max(size // (2 * block_p), 1)
+        block_m = min(max(rows // min(heads, next_power_of_2(H)), 1), next_power_of_2(M))
+        way = {"BLOCK_H": min(max(rows // block_m, 1), next_power_of_2(H)), "BLOCK_M": block_m, "num_warps": warps}
+        if way not in ways:
+            ways.append(way)
+    return ways
 
 
 @rotary_embedding.grad("input")

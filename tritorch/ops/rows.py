@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.cuda.tuner import choose
 from tritorch.shape import cdiv, extent, next_power_of_2
-from tritorch.tensor import empty
+from tritorch.tensor import Tensor, empty
 
 LINES = kernels("rows")
 remember = lru_cache(maxsize=4096)
@@ -117,8 +117,12 @@ def chunk_of(N, block, pieces):
 # ------------------------------------------------------------------ kernels that keep whole rows in registers
 IN_REGISTERS = 32768
 """Columns up to which a program can keep a row in registers; longer rows are read twice."""
+IN_SHARED = 200_000
+"""Bytes of rows that are loaded ahead: what shared memory holds, and some room for sums."""
 SHORT = ((2048, 16, 1, 0), (4096, 16, 1, 0), (4096, 32, 1, 0), (1024, 32, 1, 0), (2048, 8, 1, 0), (4096, 16, 3, 2), (2048, 16, 2, 4))
 """Ways to take rows that fit: elements of a program at least, elements of a thread, stages, programs a multiprocessor (0: one a block)."""
+ONE_WARP = ((1024, 32, 1, 0),)
+"""The first way where a row fills what a warp can hold: sums need no shared memory and no barrier."""
 LONG = ((8192, 16, 1), (4096, 8, 1), (16384, 32, 1), (4096, 8, 3), (8192, 16, 3), (4096, 4, 1))
 """Ways to walk along those that do not: columns at a time, warps, stages."""
 ACROSS = ((64, 64, 8), (32, 128, 8), (128, 32, 8), (64, 32, 4), (64, 128, 16))
@@ -135,7 +139,8 @@ def row_tiles(M, N, across, simulated, limit=IN_REGISTERS):
     if across:
         whole = [(m, width, min(max(m * width // 512, 1), 32)) for m in (64, 32, 16) if m * width <= 8192]
         return _distinct([_row_tile(min(m, height), min(n, width), w) for m, n, w in (*whole, *ACROSS)])
-    short = SHORT if width < 16384 else ((0, 16, 2, 1), (0, 32, 1, 0), (0, 16, 1, 0), (0, 32, 2, 1), (0, 32, 2, 2))
+    narrow = (*ONE_WARP, *SHORT) if 256 <= width == N <= 1024 else SHORT
+    short = narrow if width < 16384 else ((0, 16, 2, 1), (0, 32, 1, 0), (0, 16, 1, 0), (0, 32, 2, 1), (0, 32, 2, 2))
     tiles = [(min(max(size // width, 1), height), each, stages, per_sm) for size, each, stages, per_sm in short]
     tiles = [_row_tile(m, width, min(max(m * width // (32 * each), 1), 32), stages, per_sm) for m, each, stages, per_sm in tiles]
     loops = [_row_tile(1, n, w, stages) for n, w, stages in LONG if n < N]
@@ -157,13 +162,15 @@ def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, **cons
     M, N, across = geometry.M, geometry.N, geometry.across
     limit = limit // 4 if dtype.itemsize == 8 else limit                 # twice the registers, and few instructions work on them
     vector, tiles = vector_of(geometry, dtype.itemsize), row_tiles(M, N, across, bool(tile(0, 1)), limit)
+    read = sum(isinstance(a, Tensor) and a.numel() == M * N for a in args) - 1                   # at most: one at least is written
 
     def run(t):
         block_m, block_n, per_sm = t["BLOCK_M"], t["BLOCK_N"], t["PER_SM"]
         blocks, vec = cdiv(M, block_m), min(vector, block_n)
         lanes = max(32 * t["num_warps"] // (cdiv(block_m, 8) if across else block_m), 1)       # threads along a row
         launch(kernel, (min(per_sm * sm_count(), blocks) if per_sm else blocks,), *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n,
-               LOOP=block_n < N, LANES=min(lanes, block_n // vec), VEC=vec, STAGES=t["STAGES"], num_warps=t["num_warps"])
+               LOOP=block_n < N, LANES=min(lanes, block_n // vec), VEC=vec, num_warps=t["num_warps"],
+               STAGES=t["STAGES"] if t["STAGES"] * read * block_m * block_n * dtype.itemsize <= IN_SHARED else 1)
 
     run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, across, vector > 1, M, N), tiles, kernel, run))
 

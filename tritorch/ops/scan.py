@@ -11,6 +11,7 @@ from tritorch.errors import check
 from tritorch.ops.extremes import highest, lowest
 from tritorch.ops.reduce import accumulator, single, whole
 from tritorch.ops.rows import chunk_of, half, remember, rows
+from tritorch.ops.shaping import cat
 from tritorch.shape import cdiv, next_power_of_2, wrap_dim
 from tritorch.tensor import empty
 
@@ -183,7 +184,6 @@ def cumprod_grad(g, input, dim):
 
 def shifted(front, back, dim):
     """Two parts put together along dim."""
-    from tritorch.ops.shaping import cat  # cat's family imports sums
 
     return cat([front, back], dim)
 

@@ -1,4 +1,4 @@
-"""Writing elements by an index along one dim: scatter, scatter_add, scatter_reduce."""
+"""Writing elements by an index along one dim: scatter, scatter_add, scatter_reduce, index_reduce."""
 import numpy as np
 
 from tritorch.dispatch import common_device, op
@@ -250,3 +250,21 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, out=Non
         counts = compare.clamp(counts, min=1)
         made = made / counts if made.dtype.is_floating_point else made // counts
     return copy.deliver(made, out)
+
+
+def index_reduce(input, dim, index, source, reduce, *, include_self=True, out=None):
+    """input whose slices along `dim` that `index` names are joined with those of source, by "prod", "mean", "amax" or "amin"; without
+    include_self only source counts.
+
+    >>> import tritorch as torch
+    >>> torch.ones(3).index_reduce(0, torch.tensor([0, 0, 2]), torch.tensor([2.0, 3.0, 4.0]), "prod")
+    tensor([6., 1., 4.])
+    """
+    check(reduce in ("prod", "mean", "amax", "amin"), "index_reduce", "a reduction among prod, mean, amax, amin", repr(reduce))
+    check(len(index.shape) <= 1, "index_reduce", "a vector of indices", index.shape, error=IndexError)
+    d = wrap_dim(dim, len(input.shape), "index_reduce")
+    want = (*input.shape[:d], index.numel(), *input.shape[d + 1:])
+    check(source.shape == want or not input.shape and source.numel() == index.numel(), "index_reduce", f"a source of shape {want}",
+          source.shape)
+    places = index.reshape([-1 if k == d else 1 for k in range(len(source.shape))]).expand(source.shape)
+    return scatter_reduce(input, dim, places, source, reduce, include_self=include_self, out=out)

@@ -11,6 +11,7 @@ from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty
 
 K = kernels("segments")
+JOINS = {"sum": "plus", "prod": "mul", "amax": "maximum", "amin": "minimum"}
 TILES = [{"ELEMENTS": elements, "WIDTH": width, "num_warps": warps}
          for elements, width, warps in ((2048, 1024, 4), (1024, 1024, 4), (4096, 1024, 8), (2048, 2048, 4), (512, 512, 4), (512, 512, 1))]
 SIMULATED = [{"ELEMENTS": 4096, "WIDTH": 64, "num_warps": 4}]
@@ -41,7 +42,7 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1):
     bounds, block = empty((rows + 1,), wide, out.device), tile(256, 16384)
     launch(K.bounds_kernel, (cdiv(rows + 1, block),), bounds, ordered, n, rows, STEPS=n.bit_length(), BLOCK=block)
     long = tile(256, 16)
-    common = {"JOIN": getattr(K, f"{kind}_join"), "IDENTITY": identity(kind, accumulator), "LONG": long}
+    common = {"JOIN": getattr(K, JOINS[kind]), "IDENTITY": identity(kind, accumulator), "LONG": long}
     pieces = None
     if n > long:
         pieces, block = empty((cdiv(n, long), 2, width), accumulator, out.device), min(tile(1024, 64), next_power_of_2(width))

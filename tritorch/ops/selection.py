@@ -7,7 +7,7 @@ from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty
 
 K = kernels("selection")
-TILES = [{"ELEMENTS": elements, "num_warps": warps} for elements, warps in ((4096, 8), (4096, 4), (2048, 4), (8192, 16), (1024, 2))]
+TILES = [{"ELEMENTS": elements, "num_warps": warps} for elements, warps in ((4096, 4), (4096, 8), (2048, 4), (8192, 16), (1024, 2))]
 
 
 def first_of_rows(values, indices, rows, descending):

@@ -10,7 +10,8 @@ from tritorch.memory_format import dense_strides
 from tritorch.ops import copy, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.joining import concatenated
-from tritorch.shape import broadcast_shapes, wrap_dim, wrap_dims
+from tritorch.shape import Size, wrap_dim, wrap_dims
+from tritorch.shape import broadcast_shapes as common_shape
 from tritorch.tensor import Tensor, strided
 
 
@@ -54,17 +55,32 @@ def stack(tensors, dim=0, *, out=None):
 
 
 def atleast_1d(*tensors):
-    """0-dim tensors as 1-dim ones."""
+    """0-dim tensors as 1-dim ones.
+
+    >>> import tritorch as torch
+    >>> torch.atleast_1d(torch.tensor(2.0))
+    tensor([2.])
+    """
     return _each(tensors, lambda t: t if t.shape else view.reshape(t, 1))
 
 
 def atleast_2d(*tensors):
-    """Tensors of fewer dims with dims of size 1 in front."""
+    """Tensors of fewer dims with dims of size 1 in front.
+
+    >>> import tritorch as torch
+    >>> torch.atleast_2d(torch.tensor([1.0, 2.0]))
+    tensor([[1., 2.]])
+    """
     return _each(tensors, lambda t: t if len(t.shape) > 1 else view.reshape(t, 1, -1))
 
 
 def atleast_3d(*tensors):
-    """Tensors of fewer dims as three-dim ones, (n) as (1, n, 1)."""
+    """Tensors of fewer dims as three-dim ones, (n) as (1, n, 1).
+
+    >>> import tritorch as torch
+    >>> torch.atleast_3d(torch.ones(4, 5)).shape
+    tritorch.Size([4, 5, 1])
+    """
     return _each(tensors, lambda t: t if len(t.shape) > 2 else view.unsqueeze(t, -1) if len(t.shape) == 2 else view.reshape(t, 1, -1, 1))
 
 
@@ -76,14 +92,25 @@ def _each(tensors, fn):
 
 
 def hstack(tensors, *, out=None):
-    """Side by side: along dim 1, or 0 for one-dim tensors."""
+    """Side by side: along dim 1, or 0 for one-dim tensors.
+
+    >>> import tritorch as torch
+    >>> torch.hstack([torch.tensor([1, 2]), torch.tensor([3])])
+    tensor([1, 2, 3])
+    """
     tensors = [atleast_1d(t) for t in tensors]
     check(len(tensors) > 0, "hstack", "at least one tensor", "none")
     return cat(tensors, 0 if len(tensors[0].shape) == 1 else 1, out=out)
 
 
 def vstack(tensors, *, out=None):
-    """Above each other: rows along dim 0."""
+    """Above each other: rows along dim 0.
+
+    >>> import tritorch as torch
+    >>> torch.vstack([torch.tensor([1, 2]), torch.tensor([3, 4])])
+    tensor([[1, 2],
+            [3, 4]])
+    """
     return cat([atleast_2d(t) for t in tensors], 0, out=out)
 
 
@@ -91,12 +118,23 @@ row_stack = vstack
 
 
 def dstack(tensors, *, out=None):
-    """Behind each other: along dim 2."""
+    """Behind each other: along dim 2.
+
+    >>> import tritorch as torch
+    >>> torch.dstack([torch.ones(2, 3), torch.zeros(2, 3)]).shape
+    tritorch.Size([2, 3, 2])
+    """
     return cat([atleast_3d(t) for t in tensors], 2, out=out)
 
 
 def column_stack(tensors, *, out=None):
-    """One-dim tensors as columns, side by side."""
+    """One-dim tensors as columns, side by side.
+
+    >>> import tritorch as torch
+    >>> torch.column_stack([torch.tensor([1, 2]), torch.tensor([3, 4])])
+    tensor([[1, 3],
+            [2, 4]])
+    """
     return cat([t if len(t.shape) > 1 else view.reshape(t, -1, 1) for t in tensors], 1, out=out)
 
 
@@ -283,14 +321,39 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
 
 # ------------------------------------------------------------------ grids and pairs
 def broadcast_tensors(*tensors):
-    """All tensors expanded to their common shape."""
+    """All tensors expanded to their common shape.
+
+    >>> import tritorch as torch
+    >>> x, y = torch.broadcast_tensors(torch.ones(3, 1), torch.ones(4))
+    >>> x.shape
+    tritorch.Size([3, 4])
+    """
     tensors = tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
-    shape = broadcast_shapes("broadcast_tensors", *[t.shape for t in tensors])
+    shape = common_shape("broadcast_tensors", *[t.shape for t in tensors])
     return tuple([view.expand_to(t, shape) for t in tensors])
 
 
+def broadcast_shapes(*shapes):
+    """The shape that tensors of these shapes, or ints for vectors, have in common.
+
+    >>> import tritorch as torch; torch.broadcast_shapes((2,), (3, 1), (1, 1, 1))
+    tritorch.Size([1, 3, 2])
+    """
+    return Size(common_shape("broadcast_shapes", (), *[(s,) if isinstance(s, int) else tuple(s) for s in shapes]))
+
+
 def meshgrid(*tensors, indexing="ij"):
-    """The coordinates of a grid: vector k varies along dim k ("xy": the first two dims exchanged)."""
+    """The coordinates of a grid: vector k varies along dim k ("xy": the first two dims exchanged).
+
+    >>> import tritorch as torch
+    >>> x, y = torch.meshgrid(torch.tensor([1, 2]), torch.tensor([3, 4, 5]), indexing="ij")
+    >>> x
+    tensor([[1, 1, 1],
+            [2, 2, 2]])
+    >>> y
+    tensor([[3, 4, 5],
+            [3, 4, 5]])
+    """
     tensors = tuple(tensors[0]) if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
     check(indexing in ("ij", "xy"), "meshgrid", "indexing 'ij' or 'xy'", repr(indexing))
     swap = indexing == "xy" and len(tensors) > 1

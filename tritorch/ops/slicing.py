@@ -4,7 +4,9 @@ import operator
 from tritorch.autograd.modes import state
 from tritorch.autograd.parts import Part
 from tritorch.dispatch import op
+from tritorch.dtype import int64
 from tritorch.errors import check
+from tritorch.ops.create import arange
 from tritorch.ops.view import same_memory
 from tritorch.shape import extent, is_dense, wrap_dim
 from tritorch.tensor import Tensor, empty
@@ -198,9 +200,6 @@ def as_strided_backward(g, shape, strides, base_offset, size, stride, offset):
 
 
 def _places(count, device):
-    from tritorch.dtype import int64
-    from tritorch.ops.create import arange
-
     return arange(count, dtype=int64, device=device)
 
 

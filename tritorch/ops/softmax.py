@@ -59,6 +59,35 @@ def softmax_backward_array(gx, g, y, dim, log):
 
 
 # ------------------------------------------------------------------ the operators
+def describe(forward, backward):
+    """What both are tested and timed with."""
+    @forward.samples
+    def forward_samples(make):
+        yield make(5), 0
+        yield make(3, 7), 1
+        yield make(7, 3), 0
+        yield make(2, 5, 3), -2
+        yield make(2, 301), 1, types.float64
+        yield make(), 0
+        yield make(0, 3), 1
+
+    @backward.samples
+    def backward_samples(make):
+        yield make(5), make(5), 0
+        yield make(3, 7), make(3, 7), 1
+        yield make(7, 3), make(7, 3), 0
+        yield make(2, 5, 3), make(2, 5, 3), -2
+        yield make(2, 301), make(2, 301), 1
+
+    forward.errors(lambda make: [((make(2, 3), 2), {}, IndexError, "expected a dim in [-2, 1], got 2"),
+                                 ((make(3, integer=True, low=0, high=4), 0), {}, RuntimeError, "expected a floating dtype")])
+    shapes = (131072, 1024), (32768, 4096), (8192, 16384), (8192, 131072)
+    forward.workloads(lambda make: [(f"{m}x{n}", lambda m=m, n=n: (make(m, n, dtype=types.bfloat16), -1), 2 * 2 * m * n, 5 * m * n)
+                                    for m, n in shapes])
+    backward.workloads(lambda make: [(f"{m}x{n}", lambda m=m, n=n: (make(m, n, dtype=types.bfloat16), make(m, n, dtype=types.bfloat16), -1),
+                                      3 * 2 * m * n, 5 * m * n) for m, n in shapes])
+
+
 def family(name, doc, log, composed):
     """softmax and log_softmax: the operator and the operator of its gradient."""
     def rule(input, dim, dtype=None):
@@ -97,31 +126,7 @@ def family(name, doc, log, composed):
 
     backward.formula(composed)
 
-    @forward.samples
-    def forward_samples(make):
-        yield make(5), 0
-        yield make(3, 7), 1
-        yield make(7, 3), 0
-        yield make(2, 5, 3), -2
-        yield make(2, 301), 1, types.float64
-        yield make(), 0
-        yield make(0, 3), 1
-
-    @backward.samples
-    def backward_samples(make):
-        yield make(5), make(5), 0
-        yield make(3, 7), make(3, 7), 1
-        yield make(7, 3), make(7, 3), 0
-        yield make(2, 5, 3), make(2, 5, 3), -2
-        yield make(2, 301), make(2, 301), 1
-
-    forward.errors(lambda make: [((make(2, 3), 2), {}, IndexError, "expected a dim in [-2, 1], got 2"),
-                                 ((make(3, integer=True, low=0, high=4), 0), {}, RuntimeError, "expected a floating dtype")])
-    shapes = (131072, 1024), (32768, 4096), (8192, 16384), (8192, 131072)
-    forward.workloads(lambda make: [(f"{m}x{n}", lambda m=m, n=n: (make(m, n, dtype=types.bfloat16), -1), 2 * 2 * m * n, 5 * m * n)
-                                    for m, n in shapes])
-    backward.workloads(lambda make: [(f"{m}x{n}", lambda m=m, n=n: (make(m, n, dtype=types.bfloat16), make(m, n, dtype=types.bfloat16), -1),
-                                      3 * 2 * m * n, 5 * m * n) for m, n in shapes])
+    describe(forward, backward)
     return forward, backward
 
 

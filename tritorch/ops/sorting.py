@@ -1,4 +1,4 @@
-"""Sorting and what rests on it: sort, topk, kthvalue, median, unique, searchsorted, histc."""
+"""Sorting and what rests on it: sort, topk, kthvalue, median, unique, searchsorted, histc, histogram."""
 from collections import namedtuple
 
 import numpy as np
@@ -20,6 +20,7 @@ K = kernels("sorting")
 sort_result = namedtuple("sort", "values indices")
 topk_result = namedtuple("topk", "values indices")
 kthvalue_result = namedtuple("kthvalue", "values indices")
+histogram_result = namedtuple("histogram", "hist bin_edges")
 
 
 # ------------------------------------------------------------------ the first k of each row, in order
@@ -352,3 +353,29 @@ def histc(input, bins=100, min=0, max=0, *, out=None):
     places = compare.clamp(((inside.to(types.float64) - low) * (bins / (high - low))).floor().to(types.int64), max=bins - 1)
     made = places.bincount(minlength=bins).to(input.dtype)
     return copy.deliver(made, out)
+
+
+def histogram(input, bins, *, range=None, weight=None, density=False):
+    """(hist, bin_edges): how many elements, or how much of `weight`, fall into each bin.
+
+    `bins` is a number of equal parts of `range`, (low, high), by default that of the data; or a sorted tensor of edges. A bin holds its
+    lower edge, the last one both. With `density` the integral over all bins is 1.
+
+    >>> import tritorch as torch
+    >>> hist, edges = torch.histogram(torch.tensor([1.0, 2.0, 1.0]), bins=4, range=(0.0, 3.0))
+    >>> hist.tolist(), edges.tolist()
+    ([0.0, 2.0, 1.0, 0.0], [0.0, 0.75, 1.5, 2.25, 3.0])
+    """
+    check(input.dtype.is_floating_point, "histogram", "a floating tensor", input.dtype)
+    flat = view.reshape(input.detach(), -1)
+    if isinstance(bins, int):
+        check(bins > 0, "histogram", "at least 1 bin", bins)
+        low, high = range or ((flat.min().item(), flat.max().item()) if flat.numel() else (0.0, 0.0))
+        low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
+        bins = create.linspace(low, high, bins + 1, dtype=input.dtype, device=input.device)
+    check(len(bins.shape) == 1 and bins.numel() > 1 and bins.dtype is input.dtype, "histogram", f"a vector of edges in {input.dtype}", bins)
+    inside = (flat >= bins[0]) & (flat <= bins[-1])
+    places = compare.clamp(searchsorted(bins, flat[inside], right=True) - 1, max=bins.numel() - 2)
+    weight = weight if weight is None else view.reshape(weight.detach(), -1)[inside]
+    made = places.bincount(weight, minlength=bins.numel() - 1).to(input.dtype)
+    return histogram_result(made / (made.sum() * bins.diff()) if density else made, bins)

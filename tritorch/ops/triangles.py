@@ -106,7 +106,14 @@ def trace(input):
 
 
 def block_diag(*tensors):
-    """Matrices along the diagonal of a larger one, zeros elsewhere."""
+    """Matrices along the diagonal of a larger one, zeros elsewhere.
+
+    >>> import tritorch as torch
+    >>> torch.block_diag(torch.tensor([[1, 2], [3, 4]]), torch.tensor([[5]]))
+    tensor([[1, 2, 0],
+            [3, 4, 0],
+            [0, 0, 5]])
+    """
     blocks = [atleast_2d(t) for t in tensors]
     width, start, rows = sum(b.shape[1] for b in blocks), 0, []
     for b in blocks:
@@ -122,10 +129,22 @@ def _triangle_indices(keep, row, col, offset, dtype, device):
 
 
 def tril_indices(row, col, offset=0, *, dtype=None, device="cpu", layout=None):
-    """Rows and columns of the lower triangle of a matrix, as a (2, n) tensor."""
+    """Rows and columns of the lower triangle of a matrix, as a (2, n) tensor.
+
+    >>> import tritorch as torch
+    >>> torch.tril_indices(2, 3)
+    tensor([[0, 1, 1],
+            [0, 0, 1]])
+    """
     return _triangle_indices(np.tril, row, col, offset, dtype, device)
 
 
 def triu_indices(row, col, offset=0, *, dtype=None, device="cpu", layout=None):
-    """Rows and columns of the upper triangle of a matrix, as a (2, n) tensor."""
+    """Rows and columns of the upper triangle of a matrix, as a (2, n) tensor.
+
+    >>> import tritorch as torch
+    >>> torch.triu_indices(2, 3)
+    tensor([[0, 0, 0, 1, 1],
+            [0, 1, 2, 1, 2]])
+    """
     return _triangle_indices(np.triu, row, col, offset, dtype, device)

@@ -12,21 +12,38 @@ from tritorch.shape import broadcast_shapes, wrap_dim
 
 
 def cartesian_prod(*tensors):
-    """All combinations of the elements of vectors, as rows."""
+    """All combinations of the elements of vectors, as rows.
+
+    >>> import tritorch as torch
+    >>> torch.cartesian_prod(torch.tensor([1, 2]), torch.tensor([3, 4])).tolist()
+    [[1, 3], [1, 4], [2, 3], [2, 4]]
+    """
     if len(tensors) == 1:
         return tensors[0]
     return stack([view.reshape(g, -1) for g in meshgrid(*tensors)], 1)
 
 
 def combinations(input, r=2, with_replacement=False):
-    """All combinations of r elements of a vector, as rows."""
+    """All combinations of r elements of a vector, as rows.
+
+    >>> import tritorch as torch
+    >>> torch.combinations(torch.tensor([1, 2, 3])).tolist()
+    [[1, 2], [1, 3], [2, 3]]
+    """
     pick = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = np.array(list(pick(range(input.shape[0]), r)), np.int64).reshape(-1, r)
     return input[create.tensor(places, device=input.device)]
 
 
 def vander(x, N=None, increasing=False):
-    """The powers of the elements of a vector as columns: x^(N-1) … x^0, or the other way round."""
+    """The powers of the elements of a vector as columns: x^(N-1) … x^0, or the other way round.
+
+    >>> import tritorch as torch
+    >>> torch.vander(torch.tensor([1, 2, 3]))
+    tensor([[1, 1, 1],
+            [4, 2, 1],
+            [9, 3, 1]])
+    """
     check(len(x.shape) == 1, "vander", "a vector", x.shape)
     count = x.shape[0] if N is None else N
     check(count >= 0, "vander", "N of at least 0", count)
@@ -92,18 +109,43 @@ def corrcoef(input):
     return (c / deviation.unsqueeze(1) / deviation).clamp(-1, 1)
 
 
+def cdist(x1, x2, p=2.0, compute_mode=None):
+    """‖x1_i - x2_j‖_p for all rows i of x1 (..., P, M) and j of x2 (..., R, M): (..., P, R). All P · R differences exist at once.
+
+    PyTorch's `compute_mode` is accepted; distances are always taken from the differences.
+
+    >>> import tritorch as torch
+    >>> torch.cdist(torch.tensor([[0.0, 0.0], [3.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
+    tensor([[5.],
+            [4.]])
+    """
+    check(len(x1.shape) > 1 and len(x2.shape) > 1 and x1.shape[-1] == x2.shape[-1], "cdist", "rows of one length", x1.shape, x2.shape)
+    check(p >= 0, "cdist", "p ≥ 0", p)
+    return (x1.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, -1)
+
+
 def dist(input, other, p=2):
     """The p-norm of input - other."""
     return vector_norm(input - other, p)
 
 
 def trapezoid(y, x=None, *, dx=None, dim=-1):
-    """The integral along `dim` by the trapezoidal rule, at places x or dx apart."""
+    """The integral along `dim` by the trapezoidal rule, at places x or dx apart.
+
+    >>> import tritorch as torch
+    >>> torch.trapezoid(torch.tensor([1.0, 2.0, 4.0]), dx=0.5)
+    tensor(2.2500)
+    """
     return _trapezes(y, x, dx, dim).sum(dim)
 
 
 def cumulative_trapezoid(y, x=None, *, dx=None, dim=-1):
-    """The running integral along `dim` by the trapezoidal rule."""
+    """The running integral along `dim` by the trapezoidal rule.
+
+    >>> import tritorch as torch
+    >>> torch.cumulative_trapezoid(torch.tensor([1.0, 2.0, 4.0]))
+    tensor([1.5000, 4.5000])
+    """
     return _trapezes(y, x, dx, dim).cumsum(dim)
 
 

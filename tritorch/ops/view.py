@@ -2,6 +2,7 @@
 import operator
 
 from tritorch.dispatch import op
+from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.shape import broadcast_strides, infer_shape, view_strides, wrap_dim
 from tritorch.tensor import strided
@@ -194,8 +195,6 @@ def view_as_dtype(x, dtype):
 
 @view_as_dtype.samples
 def view_as_dtype_samples(make):
-    from tritorch.dtype import types
-
     yield make(3, 4, dtype=types.float32, grad=False), types.int32
     yield make(3, 4, dtype=types.float32, grad=False), types.int16
     yield make(2, 4, dtype=types.float32, grad=False), types.float64

@@ -43,6 +43,14 @@ class RMSprop(ListWise):
     """s ← αs + (1 − α)g²;  p ← p − γ · g / (√s + ε), `centered`: √(s − m²) with m the mean gradient; with `momentum` by its buffer.
 
     Hinton, Neural networks for machine learning, lecture 6, 2012; centered: Graves 2013.
+
+    >>> import tritorch as torch
+    >>> w = torch.ones(2, requires_grad=True)
+    >>> optimizer = torch.optim.RMSprop([w], lr=0.1)
+    >>> w.square().sum().backward()
+    >>> optimizer.step()
+    >>> [round(v, 4) for v in w.tolist()]
+    [0.0, 0.0]
     """
 
     def __init__(self, params, lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0, momentum=0, centered=False, capturable=False, foreach=None,
@@ -62,7 +70,16 @@ class RMSprop(ListWise):
 
 
 class Adadelta(ListWise):
-    """s ← ρs + (1 − ρ)g²;  Δ ← √(u + ε) / √(s + ε) · g;  u ← ρu + (1 − ρ)Δ²;  p ← p − γΔ.  Zeiler 2012."""
+    """s ← ρs + (1 − ρ)g²;  Δ ← √(u + ε) / √(s + ε) · g;  u ← ρu + (1 − ρ)Δ²;  p ← p − γΔ.  Zeiler 2012.
+
+    >>> import tritorch as torch
+    >>> w = torch.ones(2, requires_grad=True)
+    >>> optimizer = torch.optim.Adadelta([w], lr=1.0)
+    >>> w.square().sum().backward()
+    >>> optimizer.step()
+    >>> [round(v, 4) for v in w.tolist()]
+    [0.9968, 0.9968]
+    """
 
     def __init__(self, params, lr=1.0, rho=0.9, eps=1e-6, weight_decay=0, foreach=None, *, capturable=False, maximize=False,
                  differentiable=False):

@@ -8,7 +8,16 @@ from tritorch.optim.optimizer import check_options, check_switches
 
 
 class Adamax(ListWise):
-    """m ← β₁m + (1 − β₁)g;  u ← max(β₂u, |g| + ε);  p ← p − γ/(1 − β₁ᵗ) · m / u.  Kingma and Ba 2015, section 7."""
+    """m ← β₁m + (1 − β₁)g;  u ← max(β₂u, |g| + ε);  p ← p − γ/(1 − β₁ᵗ) · m / u.  Kingma and Ba 2015, section 7.
+
+    >>> import tritorch as torch
+    >>> w = torch.ones(2, requires_grad=True)
+    >>> optimizer = torch.optim.Adamax([w], lr=0.1)
+    >>> w.square().sum().backward()
+    >>> optimizer.step()
+    >>> [round(v, 4) for v in w.tolist()]
+    [0.9, 0.9]
+    """
 
     def __init__(self, params, lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, foreach=None, *, maximize=False,
                  differentiable=False, capturable=False):
@@ -28,6 +37,14 @@ class NAdam(ListWise):
     """Adam with Nesterov's momentum. Dozat, "Incorporating Nesterov momentum into Adam", 2016.
 
     p ← p − γ · ((1 − μₜ)/(1 − ∏μ) g + μₜ₊₁/(1 − μₜ₊₁∏μ) m) / (√(v/(1 − β₂ᵗ)) + ε), with μₜ = β₁(1 − 0.96^(tψ)/2), ψ `momentum_decay`
+
+    >>> import tritorch as torch
+    >>> w = torch.ones(2, requires_grad=True)
+    >>> optimizer = torch.optim.NAdam([w], lr=0.1)
+    >>> w.square().sum().backward()
+    >>> optimizer.step()
+    >>> [round(v, 4) for v in w.tolist()]
+    [0.8944, 0.8944]
     """
 
     def __init__(self, params, lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, momentum_decay=4e-3, decoupled_weight_decay=False,
@@ -53,7 +70,16 @@ class NAdam(ListWise):
 
 class RAdam(ListWise):
     """Adam whose step is damped while the variance of its denominator is large. Liu et al., "On the variance of the adaptive learning
-    rate and beyond", ICLR 2020."""
+    rate and beyond", ICLR 2020.
+
+    >>> import tritorch as torch
+    >>> w = torch.ones(2, requires_grad=True)
+    >>> optimizer = torch.optim.RAdam([w], lr=0.1)
+    >>> w.square().sum().backward()
+    >>> optimizer.step()
+    >>> [round(v, 4) for v in w.tolist()]
+    [0.8, 0.8]
+    """
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, decoupled_weight_decay=False, *, foreach=None,
                  maximize=False, capturable=False, differentiable=False):

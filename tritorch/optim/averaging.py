@@ -7,7 +7,16 @@ from tritorch.optim.optimizer import check_options, check_switches
 
 
 class ASGD(ListWise):
-    """p ← (1 − λη)p − ηg, with η = γ/(1 + λγt)^α; the average of p from step `t0` on is in `state[p]["ax"]`. Polyak and Juditsky 1992."""
+    """p ← (1 − λη)p − ηg, with η = γ/(1 + λγt)^α; the average of p from step `t0` on is in `state[p]["ax"]`. Polyak and Juditsky 1992.
+
+    >>> import tritorch as torch
+    >>> w = torch.ones(2, requires_grad=True)
+    >>> optimizer = torch.optim.ASGD([w], lr=0.1)
+    >>> w.square().sum().backward()
+    >>> optimizer.step()
+    >>> [round(v, 4) for v in w.tolist()]
+    [0.8, 0.8]
+    """
 
     def __init__(self, params, lr=1e-2, lambd=1e-4, alpha=0.75, t0=1e6, weight_decay=0, foreach=None, maximize=False, differentiable=False,
                  capturable=False):

@@ -32,7 +32,16 @@ class _Compound(LRScheduler):
 
 
 class SequentialLR(_Compound):
-    """One schedule after the other: number k + 1 takes over, from its start, at step milestones[k]."""
+    """One schedule after the other: number k + 1 takes over, from its start, at step milestones[k].
+
+    >>> import tritorch as torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> warm = torch.optim.lr_scheduler.LinearLR(optimizer, 0.5, total_iters=2)
+    >>> fall = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    >>> schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, fall], milestones=[2])
+    >>> [optimizer.step() or schedule.step() or round(schedule.get_last_lr()[0], 4) for _ in range(4)]
+    [0.75, 1.0, 0.9, 0.81]
+    """
 
     def __init__(self, optimizer, schedulers, milestones, last_epoch=-1):
         self._check_parts(optimizer, schedulers)
@@ -68,7 +77,16 @@ def _undo(scheduler):
 
 
 class ChainedScheduler(_Compound):
-    """All schedules at every step, each on the rates of the one before."""
+    """All schedules at every step, each on the rates of the one before.
+
+    >>> import tritorch as torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> warm = torch.optim.lr_scheduler.ConstantLR(optimizer, 0.5, total_iters=2)
+    >>> fall = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    >>> schedule = torch.optim.lr_scheduler.ChainedScheduler([warm, fall])
+    >>> [optimizer.step() or schedule.step() or round(schedule.get_last_lr()[0], 4) for _ in range(3)]
+    [0.45, 0.81, 0.729]
+    """
 
     def __init__(self, schedulers, optimizer=None):
         self.optimizer = self._check_parts(optimizer, schedulers)

@@ -30,6 +30,12 @@ class CyclicLR(_MomentumSchedule):
 
     mode "triangular": all cycles alike; "triangular2": each half as high as the one before; "exp_range": times gamma^steps; or
     `scale_fn` of the cycle, or of the steps if `scale_mode` is "iterations".
+
+    >>> import tritorch as torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> schedule = torch.optim.lr_scheduler.CyclicLR(optimizer, base_lr=0.1, max_lr=0.5, step_size_up=2, cycle_momentum=False)
+    >>> [optimizer.step() or schedule.step() or round(schedule.get_last_lr()[0], 4) for _ in range(4)]
+    [0.3, 0.5, 0.3, 0.1]
     """
 
     def __init__(self, optimizer, base_lr, max_lr, step_size_up=2000, step_size_down=None, mode="triangular", gamma=1.0, scale_fn=None,
@@ -82,6 +88,12 @@ class OneCycleLR(_MomentumSchedule):
 
     `total_steps`, or `epochs` · `steps_per_epoch`, says how long, `pct_start` which part of it rises, `anneal_strategy` ("cos" or
     "linear") how; `three_phase` first falls back to the start as slowly as it rose. Smith and Topin, "Super-convergence", 2018.
+
+    >>> import tritorch as torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=5)
+    >>> [optimizer.step() or schedule.step() or round(schedule.get_last_lr()[0], 4) for _ in range(4)]
+    [0.9505, 0.6113, 0.1883, 0.0]
     """
 
     def __init__(self, optimizer, max_lr, total_steps=None, epochs=None, steps_per_epoch=None, pct_start=0.3, anneal_strategy="cos",

@@ -13,6 +13,14 @@ class Adafactor(ParameterWise):
 
     eps[0] (None: the dtype's epsilon) bounds the denominator, eps[1] the size of a parameter that scales its step, `d` clips updates;
     t^beta2_decay is the weight of the newest gradient.
+
+    >>> import tritorch as torch
+    >>> w = torch.ones(2, 2, requires_grad=True)
+    >>> optimizer = torch.optim.Adafactor([w], lr=0.1)
+    >>> w.square().sum().backward()
+    >>> optimizer.step()
+    >>> [round(v, 4) for v in w.flatten().tolist()]
+    [0.9, 0.9, 0.9, 0.9]
     """
 
     def __init__(self, params, lr=1e-2, beta2_decay=-0.8, eps=(None, 1e-3), d=1.0, weight_decay=0.0, *, foreach=None, maximize=False):

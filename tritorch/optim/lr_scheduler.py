@@ -15,7 +15,14 @@ __all__ = [
 
 
 class LambdaLR(LRScheduler):
-    """The first rate times `lr_lambda(epoch)`; a list gives each group its own function."""
+    """The first rate times `lr_lambda(epoch)`; a list gives each group its own function.
+
+    >>> import tritorch as torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 3))
+    >>> [optimizer.step() or schedule.step() or round(schedule.get_last_lr()[0], 4) for _ in range(4)]
+    [0.6667, 1.0, 1.0, 1.0]
+    """
 
     def __init__(self, optimizer, lr_lambda, last_epoch=-1):
         self.lr_lambdas = one_each(type(self).__name__, optimizer, lr_lambda)
@@ -36,7 +43,14 @@ class LambdaLR(LRScheduler):
 
 
 class MultiplicativeLR(LambdaLR):
-    """The last rate times `lr_lambda(epoch)`."""
+    """The last rate times `lr_lambda(epoch)`.
+
+    >>> import tritorch as torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> schedule = torch.optim.lr_scheduler.MultiplicativeLR(optimizer, lambda step: 0.9)
+    >>> [optimizer.step() or schedule.step() or round(schedule.get_last_lr()[0], 4) for _ in range(4)]
+    [0.9, 0.81, 0.729, 0.6561]
+    """
 
     def get_lr(self):
         if self._is_initial:
@@ -45,7 +59,14 @@ class MultiplicativeLR(LambdaLR):
 
 
 class StepLR(LRScheduler):
-    """Times `gamma` every `step_size` steps."""
+    """Times `gamma` every `step_size` steps.
+
+    >>> import tritorch as torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
+    >>> [optimizer.step() or schedule.step() or round(schedule.get_last_lr()[0], 4) for _ in range(4)]
+    [1.0, 0.1, 0.1, 0.01]
+    """
 
     def __init__(self, optimizer, step_size, gamma=0.1, last_epoch=-1):
         self.step_size, self.gamma = step_size, gamma
@@ -59,7 +80,14 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """Times `gamma` at each of the `milestones`."""
+    """Times `gamma` at each of the `milestones`.
+
+    >>> import tritorch as torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[1, 3])
+    >>> [optimizer.step() or schedule.step() or round(schedule.get_last_lr()[0], 4) for _ in range(4)]
+    [0.1, 0.1, 0.01, 0.01]
+    """
 
     def __init__(self, optimizer, milestones, gamma=0.1, last_epoch=-1):
         self.milestones, self.gamma = Counter(milestones), gamma
@@ -75,7 +103,14 @@ class MultiStepLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
-    """Times `factor` for the first `total_iters` steps."""
+    """Times `factor` for the first `total_iters` steps.
+
+    >>> import tritorch as torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=0.5, total_iters=2)
+    >>> [optimizer.step() or schedule.step() or round(schedule.get_last_lr()[0], 4) for _ in range(4)]
+    [0.5, 1.0, 1.0, 1.0]
+    """
 
     def __init__(self, optimizer, factor=1.0 / 3, total_iters=5, last_epoch=-1):
         check(0 <= factor <= 1, "ConstantLR", "0 ≤ factor ≤ 1", factor, error=ValueError)
@@ -92,7 +127,14 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """Times a factor that goes from `start_factor` to `end_factor` in equal steps, `total_iters` of them."""
+    """Times a factor that goes from `start_factor` to `end_factor` in equal steps, `total_iters` of them.
+
+    >>> import tritorch as torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.25, total_iters=3)
+    >>> [optimizer.step() or schedule.step() or round(schedule.get_last_lr()[0], 4) for _ in range(4)]
+    [0.5, 0.75, 1.0, 1.0]
+    """
 
     def __init__(self, optimizer, start_factor=1.0 / 3, end_factor=1.0, total_iters=5, last_epoch=-1):
         check(0 < start_factor <= 1, "LinearLR", "0 < start_factor ≤ 1", start_factor, error=ValueError)
@@ -114,7 +156,14 @@ class LinearLR(LRScheduler):
 
 
 class ExponentialLR(LRScheduler):
-    """Times `gamma` at every step."""
+    """Times `gamma` at every step.
+
+    >>> import tritorch as torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
+    >>> [optimizer.step() or schedule.step() or round(schedule.get_last_lr()[0], 4) for _ in range(4)]
+    [0.9, 0.81, 0.729, 0.6561]
+    """
 
     def __init__(self, optimizer, gamma, last_epoch=-1):
         self.gamma = gamma
@@ -128,7 +177,14 @@ class ExponentialLR(LRScheduler):
 
 
 class PolynomialLR(LRScheduler):
-    """The first rate times (1 − t / total_iters)^power, 0 from `total_iters` on."""
+    """The first rate times (1 − t / total_iters)^power, 0 from `total_iters` on.
+
+    >>> import tritorch as torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> schedule = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=4)
+    >>> [optimizer.step() or schedule.step() or round(schedule.get_last_lr()[0], 4) for _ in range(4)]
+    [0.75, 0.5, 0.25, 0.0]
+    """
 
     def __init__(self, optimizer, total_iters=5, power=1.0, last_epoch=-1):
         self.total_iters, self.power = total_iters, power
@@ -146,7 +202,14 @@ class PolynomialLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
-    """η ← η_min + (η₀ − η_min) · (1 + cos(π t / T_max)) / 2. Loshchilov and Hutter, SGDR, 2017, without the restarts."""
+    """η ← η_min + (η₀ − η_min) · (1 + cos(π t / T_max)) / 2. Loshchilov and Hutter, SGDR, 2017, without the restarts.
+
+    >>> import tritorch as torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
+    >>> [optimizer.step() or schedule.step() or round(schedule.get_last_lr()[0], 4) for _ in range(4)]
+    [0.8536, 0.5, 0.1464, 0.0]
+    """
 
     def __init__(self, optimizer, T_max, eta_min=0.0, last_epoch=-1):
         self.T_max, self.eta_min = T_max, eta_min
@@ -169,7 +232,14 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Half a cosine from the first rate to `eta_min` in T_0 steps, then again from the start, each `T_mult` times as long. SGDR, 2017."""
+    """Half a cosine from the first rate to `eta_min` in T_0 steps, then again from the start, each `T_mult` times as long. SGDR, 2017.
+
+    >>> import tritorch as torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> schedule = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=2)
+    >>> [optimizer.step() or schedule.step() or round(schedule.get_last_lr()[0], 4) for _ in range(4)]
+    [0.5, 1.0, 0.5, 1.0]
+    """
 
     def __init__(self, optimizer, T_0, T_mult=1, eta_min=0.0, last_epoch=-1):
         name = type(self).__name__

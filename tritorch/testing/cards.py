@@ -10,6 +10,7 @@ from tritorch.autograd import modes
 from tritorch.autograd.engine import grad as differentiate
 from tritorch.device import as_device, cpu, device
 from tritorch.dtype import types
+from tritorch.func import jvp
 from tritorch.ops import create
 from tritorch.tensor import Tensor, empty, strided
 from tritorch.testing.compare import wide
@@ -238,8 +239,6 @@ def check_dtypes(op, where):
 
 def check_forward_mode(op, where):
     """The tangent that forward mode carries is the transpose of what reverse mode gives."""
-    from tritorch.func import jvp
-
     for k, args in enumerate(samples_of(op, types.float64)):
         rng, args = np.random.default_rng(k), leaves(args)
         outs, ins = differentiable(op, args)

@@ -29,7 +29,7 @@ def _floating(name, function, result=None):
     return call
 
 
-def _to_integer(name, rounding, target):
+def _to_integer(rounding, target):
     def call(x):
         x = to_value(x)
         return Value(to_integers(rounding(x.data.astype(np.float64)), CARRIER[target.name]), target)
@@ -134,9 +134,9 @@ FUNCTIONS |= {name: _floating(name, function, INT1) for name, function in (
     ("isnan", np.isnan), ("isinf", np.isinf), ("finitef", np.isfinite), ("isfinited", np.isfinite))}
 FUNCTIONS["signbit"] = _floating("signbit", np.signbit, INT32)
 FUNCTIONS["ilogb"] = _floating("ilogb", lambda x: np.floor(np.log2(np.abs(x))), INT32)
-FUNCTIONS |= {f"{source}2{target}_{mode}": _to_integer(f"{source}2{target}_{mode}", rounding, dtype)
+FUNCTIONS |= {f"{source}2{target}_{mode}": _to_integer(rounding, dtype)
               for source in ("float", "double") for target, dtype in _TARGETS.items() for mode, rounding in _ROUNDINGS.items()}
-FUNCTIONS |= {"llrint": _to_integer("llrint", np.rint, INT64), "llround": _to_integer("llround", _round, INT64)}
+FUNCTIONS |= {"llrint": _to_integer(np.rint, INT64), "llround": _to_integer(_round, INT64)}
 FUNCTIONS |= {f"{source}2{target}_rn": _converted(dtype) for source in _TARGETS for target, dtype in (("float", FP32), ("double", FP64))}
 FUNCTIONS |= {"double2float_rn": _converted(FP32), "pow": _power, "ldexp": _scaled, "scalbn": _scaled}
 FUNCTIONS |= {f"{kind}_as_{other}": _reinterpreted(target) for kind, other, target in (

@@ -33,28 +33,53 @@ def leaky_relu(input, negative_slope=0.01, inplace=False):
 
 
 def elu(input, alpha=1.0, inplace=False):
-    """x where x > 0, else α (eˣ - 1). Clevert et al. 2015."""
+    """x where x > 0, else α (eˣ - 1). Clevert et al. 2015.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.elu(torch.tensor([-2.0, 0.0, 3.0]))
+    tensor([-0.8647,  0.0000,  3.0000])
+    """
     return _apply(activation.elu_of, inplace, input, alpha)
 
 
 def celu(input, alpha=1.0, inplace=False):
-    """max(0, x) + min(0, α (e^(x/α) - 1)). Barron 2017."""
+    """max(0, x) + min(0, α (e^(x/α) - 1)). Barron 2017.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.celu(torch.tensor([-2.0, 0.0, 3.0]), alpha=2.0)
+    tensor([-1.2642,  0.0000,  3.0000])
+    """
     check(alpha != 0, "celu", "alpha other than 0", alpha)
     return _apply(activation.celu_of, inplace, input, alpha)
 
 
 def selu(input, inplace=False):
-    """scale · elu(x, α) with scale = 1.0507…, α = 1.6732…. Klambauer et al. 2017."""
+    """scale · elu(x, α) with scale = 1.0507…, α = 1.6732…. Klambauer et al. 2017.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.selu(torch.tensor([-2.0, 0.0, 3.0]))
+    tensor([-1.5202,  0.0000,  3.1521])
+    """
     return _apply(activation.selu, inplace, input)
 
 
 def silu(input, inplace=False):
-    """x · sigmoid(x)."""
+    """x · sigmoid(x).
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.silu(torch.tensor([-2.0, 0.0, 3.0]))
+    tensor([-0.2384,  0.0000,  2.8577])
+    """
     return _apply(activation.silu, inplace, input)
 
 
 def mish(input, inplace=False):
-    """x · tanh(softplus(x)). Misra 2019."""
+    """x · tanh(softplus(x)). Misra 2019.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.mish(torch.tensor([-2.0, 0.0, 3.0]))
+    tensor([-0.2525,  0.0000,  2.9865])
+    """
     return _apply(activation.mish, inplace, input)
 
 
@@ -69,7 +94,12 @@ def hardsigmoid(input, inplace=False):
 
 
 def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
-    """x clamped to [min_val, max_val], with gradient 0 on the bounds."""
+    """x clamped to [min_val, max_val], with gradient 0 on the bounds.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.hardtanh(torch.tensor([-2.0, 0.5, 3.0]))
+    tensor([-1.0000,  0.5000,  1.0000])
+    """
     check(min_val <= max_val, "hardtanh", "min_val ≤ max_val", min_val, max_val, error=ValueError)
     return _apply(activation.hardtanh_between, inplace, input, min_val, max_val)
 
@@ -115,7 +145,12 @@ def threshold_(input, threshold, value):
 
 
 def glu(input, dim=-1):
-    """a · sigmoid(b) for the halves a, b of `dim`. Dauphin et al. 2017."""
+    """a · sigmoid(b) for the halves a, b of `dim`. Dauphin et al. 2017.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.glu(torch.tensor([1.0, 2.0, 0.0, 0.0]))
+    tensor([0.5000, 1.0000])
+    """
     check(input.ndim > 0, "glu", "at least one dim", "a scalar")
     check(input.shape[dim] % 2 == 0, "glu", f"an even size of dim {dim}", input.shape)
     a, b = input.chunk(2, dim)
@@ -141,12 +176,22 @@ def softmax(input, dim=None, _stacklevel=3, dtype=None):
 
 
 def log_softmax(input, dim=None, _stacklevel=3, dtype=None):
-    """x_i - log Σ e^(x_j) over `dim`, computed in `dtype` if given."""
+    """x_i - log Σ e^(x_j) over `dim`, computed in `dtype` if given.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.log_softmax(torch.tensor([0.0, 0.0]), dim=0)
+    tensor([-0.6931, -0.6931])
+    """
     return log_softmax_over(input, _dim("log_softmax", input, dim, _stacklevel), dtype)
 
 
 def softmin(input, dim=None, _stacklevel=3, dtype=None):
-    """Softmax of -x over `dim`."""
+    """Softmax of -x over `dim`.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.softmin(torch.tensor([0.0, 0.0]), dim=0)
+    tensor([0.5000, 0.5000])
+    """
     return softmax_over(-input, _dim("softmin", input, dim, _stacklevel), dtype)
 
 
@@ -154,6 +199,10 @@ def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
     """softmax((x + g) / tau) with Gumbel noise g: samples of a categorical distribution, relaxed. Jang et al. 2016.
 
     With `hard` the result is one-hot, and its gradient that of the soft one.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.gumbel_softmax(torch.zeros(4, 3), hard=True).sum(-1)
+    tensor([1., 1., 1., 1.])
     """
     if eps != 1e-10:
         warnings.warn("`eps` parameter is deprecated and has no effect.", stacklevel=2)

@@ -68,7 +68,12 @@ def pixel_shuffle(input, upscale_factor):
 
 
 def pixel_unshuffle(input, downscale_factor):
-    """(*, C, H r, W r) to (*, C r², H, W): undoes `pixel_shuffle`."""
+    """(*, C, H r, W r) to (*, C r², H, W): undoes `pixel_shuffle`.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.pixel_unshuffle(torch.ones(1, 1, 4, 6), 2).shape
+    tritorch.Size([1, 4, 2, 3])
+    """
     r = downscale_factor
     fits = input.ndim >= 3 and r > 0 and input.shape[-2] % r == input.shape[-1] % r == 0
     _check_image("pixel_unshuffle", input, fits, f"(*, C, H · {r}, W · {r})")
@@ -78,7 +83,12 @@ def pixel_unshuffle(input, downscale_factor):
 
 
 def channel_shuffle(input, groups):
-    """(N, C, *) with the channels, in `groups` rows, read column by column. Zhang et al. 2018."""
+    """(N, C, *) with the channels, in `groups` rows, read column by column. Zhang et al. 2018.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.channel_shuffle(torch.arange(4).view(1, 4, 1), 2).flatten()
+    tensor([0, 2, 1, 3])
+    """
     _check_image("channel_shuffle", input, input.ndim >= 3 and groups > 0 and input.shape[1] % groups == 0, f"(N, C · {groups}, *)")
     n, c, *rest = input.shape
     return input.reshape(n, groups, c // groups, *rest).transpose(1, 2).reshape(n, c, *rest)

@@ -29,12 +29,22 @@ def cosine_similarity(x1, x2, dim=1, eps=1e-8):
 
 
 def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
-    """‖x1 - x2 + eps‖_p over the last dim."""
+    """‖x1 - x2 + eps‖_p over the last dim.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.pairwise_distance(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2))
+    tensor([5.0000])
+    """
     return (x1 - x2 + eps).norm(p, -1, keepdim=keepdim)
 
 
 def pdist(input, p=2):
-    """‖x_i - x_j‖_p for all i < j of (N, D), in order: N (N - 1) / 2 numbers."""
+    """‖x_i - x_j‖_p for all i < j of (N, D), in order: N (N - 1) / 2 numbers.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.pdist(torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]]))
+    tensor([5.0000, 1.0000, 4.2426])
+    """
     if input.ndim != 2:
         raise RuntimeError(f"pdist only supports 2D tensors, got: {input.ndim}D")
     i, j = triu_indices(input.shape[0], input.shape[0], 1, device=input.device)

@@ -13,7 +13,12 @@ from tritorch.tensor import Tensor
 
 @composite
 def poisson_nll_loss(input, target, log_input=True, full=False, size_average=None, eps=1e-8, reduce=None, reduction="mean"):
-    """e^x - y x, or x - y log(x + eps) if not `log_input`; `full` adds Stirling's y log y - y + ½ log(2π y) where y > 1."""
+    """e^x - y x, or x - y log(x + eps) if not `log_input`; `full` adds Stirling's y log y - y + ½ log(2π y) where y > 1.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.poisson_nll_loss(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]), reduction="none")
+    tensor([1.0000, 0.7183])
+    """
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
         large = target.masked_fill(target <= 1, 1)
@@ -25,6 +30,10 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
     """½ (log v + (x - y)² / v), v = max(var, eps); `full` adds ½ log 2π.
 
     `var` is a number, or a tensor of the shape of x, of which one dim may be of size 1, and the last may be missing.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.gaussian_nll_loss(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0]))
+    tensor(1.)
     """
     if not isinstance(var, Tensor):
         if var < 0:
@@ -46,7 +55,12 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
 
 @composite
 def hinge_embedding_loss(input, target, margin=1.0, size_average=None, reduce=None, reduction="mean"):
-    """x where y = 1, max(0, margin - x) where y = -1."""
+    """x where y = 1, max(0, margin - x) where y = -1.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.hinge_embedding_loss(torch.tensor([0.5, 0.25]), torch.tensor([1.0, -1.0]), reduction="none")
+    tensor([0.5000, 0.7500])
+    """
     loss = (margin - input).clamp(min=0).masked_fill(target == 1, 0) + input.masked_fill(target == -1, 0)
     return reduced(loss, legacy_reduction(size_average, reduce, reduction))
 
@@ -59,7 +73,12 @@ def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="m
 
 @composite
 def margin_ranking_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
-    """max(0, -y (x1 - x2) + margin) for y = ±1."""
+    """max(0, -y (x1 - x2) + margin) for y = ±1.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.margin_ranking_loss(torch.tensor([1.0]), torch.tensor([3.0]), torch.tensor([1.0]))
+    tensor(2.)
+    """
     if not input1.ndim == input2.ndim == target.ndim:
         raise RuntimeError("margin_ranking_loss : All input tensors should have same dimension but got sizes: "
                            f"input1: {input1.shape}, input2: {input2.shape}, target: {target.shape} ")
@@ -68,7 +87,13 @@ def margin_ranking_loss(input1, input2, target, margin=0, size_average=None, red
 
 @composite
 def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
-    """1 - cos(x1, x2) where y = 1, max(0, cos(x1, x2) - margin) where y = -1; x (N, D) and y (N), or x (D) and y a scalar."""
+    """1 - cos(x1, x2) where y = 1, max(0, cos(x1, x2) - margin) where y = -1; x (N, D) and y (N), or x (D) and y a scalar.
+
+    >>> import tritorch as torch
+    >>> x, y = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]])
+    >>> torch.nn.functional.cosine_embedding_loss(x, y, torch.tensor([1.0]))
+    tensor(1.)
+    """
     if target.ndim + 1 != input1.ndim or input1.ndim != input2.ndim or target.ndim > 1:
         raise RuntimeError(f"cosine_embedding_loss: expected inputs of 2 dims with a target of 1, or 1 with 0, got {input1.shape}, "
                            f"{input2.shape} and {target.shape}")
@@ -116,7 +141,13 @@ def multilabel_soft_margin_loss(input, target, weight=None, size_average=None, r
 @composite
 def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2, eps=1e-6, swap=False, size_average=None, reduce=None,
                         reduction="mean"):
-    """max(0, d(a, p) - d(a, n) + margin), d the p-norm of the difference; with `swap` d(a, n) is the smaller of itself and d(p, n)."""
+    """max(0, d(a, p) - d(a, n) + margin), d the p-norm of the difference; with `swap` d(a, n) is the smaller of itself and d(p, n).
+
+    >>> import tritorch as torch
+    >>> anchor, positive, negative = torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([[0.3, 0.4]])
+    >>> round(torch.nn.functional.triplet_margin_loss(anchor, positive, negative).item(), 4)
+    0.5
+    """
     def distance(x, y):
         return pairwise_distance(x, y, p, eps)
 

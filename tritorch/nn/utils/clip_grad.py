@@ -3,6 +3,7 @@ import warnings
 
 from tritorch.autograd.modes import no_grad
 from tritorch.ops import optimize
+from tritorch.ops.create import tensor
 from tritorch.tensor import Tensor
 
 
@@ -22,8 +23,6 @@ def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=Non
     tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     norm_type = float(norm_type)
     if not tensors:
-        from tritorch.ops.create import tensor
-
         return tensor(0.0)
     total = optimize.total_norm(tensors, norm_type)
     if error_if_nonfinite and not bool(total.isfinite()):
@@ -63,6 +62,14 @@ def clip_grad_norm(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False
 
 @no_grad()
 def clip_grad_value_(parameters, clip_value, foreach=None):
-    """Clamp every gradient, in place, to [-clip_value, clip_value]."""
+    """Clamp every gradient, in place, to [-clip_value, clip_value].
+
+    >>> import tritorch as torch
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> (x * torch.tensor([0.5, -3.0])).sum().backward()
+    >>> torch.nn.utils.clip_grad_value_([x], 1.0)
+    >>> x.grad
+    tensor([ 0.5000, -1.0000])
+    """
     for gradient in _gradients(parameters):
         gradient.clamp_(min=-float(clip_value), max=float(clip_value))

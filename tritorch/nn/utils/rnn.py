@@ -129,14 +129,25 @@ def pad_sequence(sequences, batch_first=False, padding_value=0.0, padding_side="
 
 
 def unpad_sequence(padded_sequences, lengths, batch_first=False):
-    """Undo `pad_sequence`: the sequences, cut to their lengths."""
+    """Undo `pad_sequence`: the sequences, cut to their lengths.
+
+    >>> import tritorch as torch
+    >>> torch.nn.utils.rnn.unpad_sequence(torch.tensor([[1, 4], [2, 5], [3, 0]]), torch.tensor([3, 2]))
+    [tensor([1, 2, 3]), tensor([4, 5])]
+    """
     if not batch_first:
         padded_sequences = padded_sequences.transpose(0, 1)
     return [sequence[:int(n)] for sequence, n in zip(padded_sequences, lengths)]
 
 
 def pack_sequence(sequences, enforce_sorted=True):
-    """Pack sequences (L_i, *); with `enforce_sorted` they must come longest first."""
+    """Pack sequences (L_i, *); with `enforce_sorted` they must come longest first.
+
+    >>> import tritorch as torch
+    >>> packed = torch.nn.utils.rnn.pack_sequence([torch.tensor([1, 2, 3]), torch.tensor([4, 5])])
+    >>> packed.data, packed.batch_sizes
+    (tensor([1, 4, 2, 5, 3]), tensor([2, 2, 1]))
+    """
     sequences = list(sequences)
     return pack_padded_sequence(pad_sequence(sequences), [x.shape[0] for x in sequences], enforce_sorted=enforce_sorted)
 

@@ -15,6 +15,15 @@ class Dataset(Generic[T]):
     """Samples by index: subclasses give `__getitem__(index)` and, for most samplers, `__len__`.
 
     `__getitems__(indices)`, if there is one, fetches a batch at once.
+
+    >>> import tritorch as torch
+    >>> class Squares(torch.utils.data.Dataset):
+    ...     def __len__(self):
+    ...         return 4
+    ...     def __getitem__(self, index):
+    ...         return index ** 2
+    >>> [batch.tolist() for batch in torch.utils.data.DataLoader(Squares(), batch_size=2)]
+    [[0, 1], [4, 9]]
     """
 
     def __getitem__(self, index):
@@ -25,7 +34,15 @@ class Dataset(Generic[T]):
 
 
 class IterableDataset(Dataset[T]):
-    """Samples one after the other: subclasses give `__iter__`. Each worker has a copy; `get_worker_info` tells which part is its own."""
+    """Samples one after the other: subclasses give `__iter__`. Each worker has a copy; `get_worker_info` tells which part is its own.
+
+    >>> import tritorch as torch
+    >>> class Lines(torch.utils.data.IterableDataset):
+    ...     def __iter__(self):
+    ...         return iter(["a", "b", "c"])
+    >>> list(torch.utils.data.DataLoader(Lines(), batch_size=2))
+    [['a', 'b'], ['c']]
+    """
 
     def __iter__(self):
         raise NotImplementedError(f"{type(self).__name__}: expected a method __iter__ in the subclass")
@@ -108,7 +125,15 @@ class ConcatDataset(Dataset[T]):
 
 
 class ChainDataset(IterableDataset):
-    """IterableDatasets one after the other."""
+    """IterableDatasets one after the other.
+
+    >>> import tritorch as torch
+    >>> class Lines(torch.utils.data.IterableDataset):
+    ...     def __iter__(self):
+    ...         return iter(["a", "b"])
+    >>> list(torch.utils.data.ChainDataset([Lines(), Lines()]))
+    ['a', 'b', 'a', 'b']
+    """
 
     def __init__(self, datasets):
         self.datasets = datasets
@@ -127,7 +152,12 @@ class ChainDataset(IterableDataset):
 
 
 class Subset(Dataset[T]):
-    """The samples of a dataset at `indices`."""
+    """The samples of a dataset at `indices`.
+
+    >>> import tritorch as torch
+    >>> list(torch.utils.data.Subset(["a", "b", "c"], [2, 0]))
+    ['c', 'a']
+    """
 
     def __init__(self, dataset, indices):
         self.dataset, self.indices = dataset, indices

@@ -25,7 +25,12 @@ class Sampler(Generic[T]):
 
 
 class SequentialSampler(Sampler[int]):
-    """0, 1, … in order."""
+    """0, 1, … in order.
+
+    >>> import tritorch as torch
+    >>> list(torch.utils.data.SequentialSampler(["a", "b", "c"]))
+    [0, 1, 2]
+    """
 
     def __init__(self, data_source):
         self.data_source = data_source
@@ -38,7 +43,12 @@ class SequentialSampler(Sampler[int]):
 
 
 class RandomSampler(Sampler[int]):
-    """Indices in random order; with `replacement` each drawn anew. `num_samples`: how many, by default as many as there are."""
+    """Indices in random order; with `replacement` each drawn anew. `num_samples`: how many, by default as many as there are.
+
+    >>> import tritorch as torch
+    >>> sorted(torch.utils.data.RandomSampler(["a", "b", "c"]))
+    [0, 1, 2]
+    """
 
     def __init__(self, data_source, replacement=False, num_samples=None, generator=None):
         self.data_source, self.replacement, self._num_samples, self.generator = data_source, replacement, num_samples, generator
@@ -65,7 +75,12 @@ class RandomSampler(Sampler[int]):
 
 
 class SubsetRandomSampler(Sampler[int]):
-    """The given indices in random order."""
+    """The given indices in random order.
+
+    >>> import tritorch as torch
+    >>> sorted(torch.utils.data.SubsetRandomSampler([7, 2]))
+    [2, 7]
+    """
 
     def __init__(self, indices, generator=None):
         self.indices, self.generator = indices, generator

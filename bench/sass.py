@@ -1,0 +1,46 @@
+"""What ptxas made of a kernel: its machine instructions, counted by the pipe that they occupy."""
+import collections
+import functools
+import re
+import subprocess
+import tempfile
+
+import triton
+
+# pipe, cycles that a warp keeps one scheduler's share of it busy, first words of the opcodes
+_PIPES = [("double", 2, "DADD DMUL DFMA DSETP DMNMX"), ("mufu", 8, "MUFU F2F I2F F2I FRND POPC FLO BREV"),
+          ("fma", 4, "IMAD.WIDE IMAD.HI"), ("fma", 2, "IMAD HFMA2.MMA"), ("fma", 1, "FFMA FMUL FADD HFMA2 HADD2 HMUL2 FFMA2"),
+          ("none", 1, "U S2R S2UR CS2R R2UR BAR WARPSYNC BSSY BSYNC BRA EXIT LDC DEPBAR NANOSLEEP YIELD FENCE CCTL ERRBAR MEMBAR VOTEU"),
+          ("lsu", 1, "LDG STG LDS STS LDL STL ATOM ATOMG ATOMS RED SHFL LDSM STSM REDUX LDGSTS MATCH VOTE LDGDEPBAR"),
+          ("tensor", 8, "HMMA IMMA QMMA HGMMA IGMMA QGMMA DMMA WARPGROUP")]
+_INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.M)
+
+
+def pipe(opcode):
+    """(pipe, cycles); everything not named runs where integers and comparisons do, at half rate."""
+    for name, busy, words in _PIPES:
+        if any(opcode == w or opcode.startswith(w + ".") or w == "U" and opcode.startswith("U") for w in words.split()):
+            return name, busy
+    return "alu", 2
+
+
+@functools.cache
+def opcodes(cubin):
+    """Counter of the opcodes of a kernel, up to the branch to itself that ends it."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([triton.knobs.nvidia.nvdisasm.path, "-c", file.name], capture_output=True, text=True, check=True).stdout
+    found = collections.Counter(_INSTRUCTION.findall(text))
+    del found["NOP"]
+    return found
+
+
+def busy(cubin):
+    """(instructions, {pipe: cycles}) of all instructions of a kernel, each once."""
+    total, cycles = 0, collections.Counter()
+    for opcode, count in opcodes(cubin).items():
+        name, each = pipe(opcode)
+        total += count
+        cycles[name] += count * each
+    return total, cycles
