@@ -134,3 +134,13 @@ def test_file_keeps_its_measure(path):
     assert not FORBIDDEN_NAMES.match(path.name), "a name that says nothing: use a noun of the field"
     reason = re.search(r"(?i)\b(lines|long|length|one file)\b", "\n".join(lines[:5]))
     assert len(lines) <= 400 or reason, f"{len(lines)} lines: split it, or state in its first five lines why it is long"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_functions_keep_their_measure(path):
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.FunctionDef):
+            manual = ast.get_docstring(node) or ""
+            body = node.body[bool(manual):]
+            lines = node.end_lineno - body[0].lineno + 1 if body else 0
+            assert lines <= 40 or re.search(r"(?i)\blong", manual), f"{node.name}: {lines} lines; split it, or let its manual say why"

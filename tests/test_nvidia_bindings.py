@@ -29,7 +29,7 @@ def run(stub, tmp_path):
     def run(program):
         path = os.pathsep.join(filter(None, [str(stub), os.environ.get("LD_LIBRARY_PATH")]))
         environment = {**os.environ, "LD_LIBRARY_PATH": path, "STUB_LOG": str(tmp_path / "log"), "TRITORCH_CUDA": "nvidia",
-                       "CUDA_LAUNCH_BLOCKING": "1",                                       # the log is the same with kernels on disk and without
+                       "CUDA_LAUNCH_BLOCKING": "1",                                  # the log is the same with kernels on disk and without
                        "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
         (tmp_path / "log").touch()

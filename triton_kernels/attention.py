@@ -208,7 +208,7 @@ def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr
                      MASK: tl.constexpr, LATE: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
                      TMA: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
                      BLOCK_V: tl.constexpr):
-    """out and lse = log Σ exp(scores). Grid: row blocks · B · H."""
+    """out and lse = log Σ exp(scores). Grid: row blocks · B · H. Long, because it places every operand: the work is in `attend`."""
     blocks = tl.cdiv(L, BLOCK_M)
     matrix = tl.program_id(0) // blocks
     head, batch = matrix % H, matrix // H

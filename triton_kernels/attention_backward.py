@@ -82,7 +82,8 @@ def attention_backward_q_kernel(gq_ptr, delta_ptr, g_ptr, q_ptr, k_ptr, v_ptr, m
                                 MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
                                 TMA: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
                                 BLOCK_V: tl.constexpr):
-    """Gradient of q, and delta, which the other kernel needs. Grid: row blocks · B · H."""
+    """Gradient of q, and delta, which the other kernel needs. Grid: row blocks · B · H. Long, because it places every operand: the work is
+    in `over_keys`."""
     blocks = tl.cdiv(L, BLOCK_M)
     matrix = tl.program_id(0) // blocks
     head, batch = matrix % H, matrix // H
@@ -297,7 +298,8 @@ def attention_backward_kv_kernel(gk_ptr, gv_ptr, gq_ptr, sum_ptr, turns_ptr, g_p
                                  PRECISION: tl.constexpr, WIDE: tl.constexpr, WAIT: tl.constexpr, TMA: tl.constexpr,
                                  BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
     """Gradients of k and v, summed over the group of query heads that share them; with `sum_ptr` the gradient of q as well, after
-    attention_backward_delta_kernel has set `turns_ptr`, a ticket and the counters, to 0. Grid: key blocks · B · H / GROUP."""
+    attention_backward_delta_kernel has set `turns_ptr`, a ticket and the counters, to 0. Grid: key blocks · B · H / GROUP.
+    Long, because it places every operand: the work is in `over_rows`."""
     TOGETHER: tl.constexpr = sum_ptr is not None
     blocks = tl.cdiv(S, BLOCK_N)
     program = tl.program_id(0)

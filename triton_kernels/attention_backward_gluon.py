@@ -106,7 +106,8 @@ def next_keys(gq, slopes, q, g, lse, delta, k_bufs, v_bufs, bars, slots, rows, n
 @gluon.jit
 def own_rows(gq_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, sizes, scale, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr,
              ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, TURN: gl.constexpr):
-    """A warp group: its ROWS rows of every tile of this program."""
+    """A warp group: its ROWS rows of every tile of this program. Long, because a buffer is given back where its last product has ended:
+    the order of the lines is the schedule."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
     empty, ready, k_empty = bars[0], bars[1], bars[2]

@@ -46,7 +46,8 @@ def attention_backward_bias_kernel(gb_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr,
                                    TMA: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
                                    BLOCK_V: tl.constexpr):
     """The gradient of a mask, or of slopes (DISTANCE), of own_batches and own_heads: 1 stands for all. EVERY_ROW and EVERY_KEY: one number
-    is added to all rows, to all keys. stride_gb is (part, batch, head, row, column). Grid: (tiles · batches · heads, parts)."""
+    is added to all rows, to all keys. stride_gb is (part, batch, head, row, column). Grid: (tiles · batches · heads, parts).
+    Long, because a tile is one (mask) or runs over rows or keys (a row or a column of it), and the rest is the same."""
     PACKED: tl.constexpr = cu_q_ptr is not None
     ALIBI: tl.constexpr = slopes_ptr is not None
     ACC: tl.constexpr = lse_ptr.dtype.element_ty

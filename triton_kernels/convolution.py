@@ -66,6 +66,7 @@ def convolution_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stri
 
     FLAT sums over channels and taps as one dim, which suits few channels; otherwise each step has one tap and a block of channels. FOUR:
     x and weights are gapless, channels last, and have four of them, so that Triton sees what it can load at once.
+    Long, because the three differ in a few lines of one loop.
     """
     rows, columns, scale, start, step = geometry(P, Q, R, S, stride, padding, dilation, common, inverse, TRANSPOSED)
     most = N * ((P + step[0] - 1) // step[0]) * ((Q + step[1] - 1) // step[1])

@@ -230,7 +230,8 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, str
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
                         CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr):
     """Grid: PROGRAMS. num_warps is that of one consumer. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of one
-    matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do."""
+    matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. Long, because of the arguments of the
+    warp groups, which have to be written out: a tuple that has a name holds tensors, and FORM and the like are none."""
     WARPS: gl.constexpr = gl.num_warps()
     BUFFERS: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
     TA: gl.constexpr = a_desc.dtype
@@ -256,7 +257,6 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, str
         ones.store(gl.full([8, BLOCK_K], 1.0, TA, gl.BlockedLayout([1, 2], [1, 32], [WARPS, 1], [1, 0])))
     fence_async_shared()
     ring, shape = (a_bufs, b_bufs, empty, ready, turns, ones), (BATCH, M, N, K)
-    # Written out each time: a tuple that has a name holds tensors, and FORM and the like are none.
     if CONSUMERS * PARTS == 1:
         gl.warp_specialize([
             (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,

@@ -83,7 +83,7 @@ def norm_kernel(
     CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
     LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """Normalize rows and keep their statistics.
+    """Normalize rows and keep their statistics. Long, because a row is held in registers or read again.
 
     max_contiguous keeps a result of another type than x from choosing which thread has which elements, and so in which order a row is
     summed up: its statistics are the same to the last bit."""

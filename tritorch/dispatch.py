@@ -71,6 +71,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
 
     `returns` names the outputs. `aliasable` says that implementations may read an input and write the output in the same
     memory (elementwise operators), or names the inputs of which that is so: otherwise an in-place call goes through a temporary.
+    A long function, because what a door reads of its closure is quicker than attributes of an object.
     """
     if body is None:
         return functools.partial(op, returns=returns, aliasable=aliasable)

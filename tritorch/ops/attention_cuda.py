@@ -196,7 +196,8 @@ def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides):
 
 def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale, dropout,
              base):
-    """Fill the gradients of query, key and value: together, or those of the rows apart from those of the keys."""
+    """Fill the gradients of query, key and value: together, or those of the rows apart from those of the keys. Long, because four kernels
+    take the same operands."""
     p = Problem.of((query, key, value, g), (out, gq, gk, gv), attn_mask, alibi_slopes, cu_seq_q, longest, window, scale, dropout)
     delta, block, H, G = empty(lse.shape, lse.dtype, lse.device), p.constants["BLOCK_D"], query.shape[1], key.shape[1]
     shared = query.strides, key.strides, value.strides, p.stride_mask, p.stride_slopes

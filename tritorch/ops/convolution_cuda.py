@@ -238,18 +238,15 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
         out.fill_(0)
         return
     x, stride = _what_is_read(x, out.shape[2:], gradient.shape[2:], stride, padding)
-    if out.shape[2:] == (1, 1) and groups == 1 and stride == (1, 1) and padding == (0, 0) and x.shape[2:] == gradient.shape[2:]:
-        rows, source = _pixels(gradient), _pixels(x)
-        if rows is not None and source is not None:
-            return gemm(out.flatten(1), rows.mT, source)
-        rows, source = _flat(gradient), _flat(x)
-        if rows is not None and source is not None and _adds_less(*rows.shape, x.shape[1]):
-            return _by_image(out, rows, source)
+    pointwise = out.shape[2:] == (1, 1) and groups == 1 and stride == (1, 1) and padding == (0, 0) and x.shape[2:] == gradient.shape[2:]
+    if pointwise and _by_products(out, gradient, x):
+        return
     if _widens(x, groups):
         k, _, r, s = out.shape
         made = empty_strided((k, 4, r, s), (4 * r * s, 1, 4 * s, 4), out.dtype, out.device)
         convolve_weight(made, gradient, _four(x), stride, padding, dilation, groups)
-        return transfer(out, strided(made.storage, out.shape, made.strides, 0, out.dtype))
+        transfer(out, strided(made.storage, out.shape, made.strides, 0, out.dtype))
+        return
     depthwise = _depthwise(out.shape, groups)
     if not depthwise:
         gradient, x = [channels_last(t) if t.shape[1] // groups >= CHANNELS else t for t in (gradient, x)]
@@ -274,6 +271,19 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
             _add_parts(out, parts, splits)
 
     run(candidates[0] if len(candidates) == 1 else choose(name.removesuffix("_kernel"), key, candidates, kernel, run))
+
+
+def _by_products(out, gradient, x):
+    """Whether the gradient of 1×1 weights is a product, or one for each image, of what lies there. If so, it is filled."""
+    rows, source = _pixels(gradient), _pixels(x)
+    if rows is not None and source is not None:
+        gemm(out.flatten(1), rows.mT, source)
+        return True
+    rows, source = _flat(gradient), _flat(x)
+    if rows is None or source is None or not _adds_less(*rows.shape, x.shape[1]):
+        return False
+    _by_image(out, rows, source)
+    return True
 
 
 def _adds_less(images, rows, pixels, columns):

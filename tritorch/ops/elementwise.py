@@ -277,7 +277,8 @@ def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, 
 
 def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input=None, grad_other=None, attrs=(), domain=None, samples=None,
            names=("input", "other"), compute=None, **options):
-    """An operator of two operands that broadcast, either of which may be a number. Arguments as in `unary`."""
+    """An operator of two operands that broadcast, either of which may be a number. Arguments as in `unary`. Long, because all parts of a
+    card are made here."""
     fn = fn or name
     x_name, y_name = names
 
