@@ -18,6 +18,7 @@ def found(name, capsys):
     for line in capsys.readouterr().out.splitlines():
         place, _, text = line.partition("  ")
         path, _, number = place.partition(":")
+        assert text[0] != " ", "a variable of some function"
         assert (ROOT / path).read_text(encoding="utf-8").splitlines()[int(number) - 1].startswith(text)
         yield path, text
 
@@ -25,7 +26,7 @@ def found(name, capsys):
 @pytest.mark.parametrize("name, card, kernels", [
     ("softmax", "ops/softmax.py", {"softmax"}), ("fmax", "ops/pointwise.py", {"scalar"}), ("conv2d", "ops/convolution.py", {"convolution"}),
     ("embedding", "ops/picking.py", {"indexing"}), ("vsplit", "ops/slicing.py", set()), ("concatenate", "ops/shaping.py", {"shaping"}),
-    ("Linear", "nn/linear.py", set()), ("AdamW", "optim/adam.py", set())])
+    ("stack", "ops/shaping.py", {"shaping"}), ("Linear", "nn/linear.py", set()), ("AdamW", "optim/adam.py", set())])
 def test_card_and_kernels(name, card, kernels, capsys):
     paths = {path for path, _ in found(name, capsys)}
     assert f"tritorch/{card}" in paths

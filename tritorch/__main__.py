@@ -107,7 +107,7 @@ def where(name):
             print(f"{path.relative_to(root)}:{match.string.count(chr(10), 0, match.start()) + 1}  {match.group()}")
         return [path for path, _ in found]
 
-    cards = places(root / "tritorch", rf"^(?:(?:def|class) {name}\b|(?:[\w, =]*[ ,])?{name}(?:, \w+)* = ).*")
+    cards = places(root / "tritorch", rf"^(?:(?:def|class) {name}\b|(?:\w[\w, =]*[ ,])?{name}(?:, \w+)* = ).*")
     if not cards:
         print(f"where: expected a public name of tritorch, got {name!r}", file=sys.stderr)
     if not places(root / "triton_kernels", rf"^def (?:{name}|{name}_\w*kernel)\("):
