@@ -289,3 +289,5 @@ def test_unknown_handles():
         device.driver.event_record(99, 0)
     with pytest.raises(DriverError, match="expected a grid of positive sizes"):
         device.add_one_function.launch(0, 1, 1, 0, (0,))
+    with pytest.raises(DriverError, match="up to .*got \\(1, 65536, 1\\)"):
+        device.add_one_function.launch(1, 65536, 1, 0, (0,))

@@ -43,10 +43,18 @@ def phase_of(a, size, taps, stride, padding, dilation, common, inverse):
 
 
 @triton.jit
-def geometry(P, Q, R, S, stride, padding, dilation, common, inverse, TRANSPOSED: tl.constexpr):
-    """Both dims of this program's pixels: (count, first tap, step, taps, base, move, pixel scale, first pixel, pixel step)."""
+def phases_of(N, P, Q, stride, TRANSPOSED: tl.constexpr):
+    """How many phases there are, and the pixels of the first, which is the largest."""
     if TRANSPOSED:
-        phase = tl.program_id(2)
+        return stride[0] * stride[1], N * ((P + stride[0] - 1) // stride[0]) * ((Q + stride[1] - 1) // stride[1])
+    else:
+        return 1, N * P * Q
+
+
+@triton.jit
+def geometry(phase, P, Q, R, S, stride, padding, dilation, common, inverse, TRANSPOSED: tl.constexpr):
+    """Both dims of a phase's pixels: (count, first tap, step, taps, base, move, pixel scale, first pixel, pixel step)."""
+    if TRANSPOSED:
         a, b = phase // stride[1], phase % stride[1]
         rows = phase_of(a, P, R, stride[0], padding[0], dilation[0], common[0], inverse[0])
         columns = phase_of(b, Q, S, stride[1], padding[1], dilation[1], common[1], inverse[1])
@@ -62,16 +70,17 @@ def convolution_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stri
                        stride, padding, dilation, common, inverse, TRANSPOSED: tl.constexpr, FLAT: tl.constexpr, FOUR: tl.constexpr,
                        DOT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
                        BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
-    """x (N, groups · C, H, W) to out (N, groups · K, P, Q). Grid: (tiles, groups, phases). Weight strides are those of (group, k, c, r, s).
+    """x (N, groups · C, H, W) to out (N, groups · K, P, Q). Grid: groups · phases · tiles. Weight strides are those of (group, k, c, r, s).
 
     FLAT sums over channels and taps as one dim, which suits few channels; otherwise each step has one tap and a block of channels. FOUR:
     x and weights are gapless, channels last, and have four of them, so that Triton sees what it can load at once.
     Long, because the three differ in a few lines of one loop.
     """
-    rows, columns, scale, start, step = geometry(P, Q, R, S, stride, padding, dilation, common, inverse, TRANSPOSED)
-    most = N * ((P + step[0] - 1) // step[0]) * ((Q + step[1] - 1) // step[1])
-    pid_m, pid_n = tile_of(tl.program_id(0), most, K, BLOCK_M, BLOCK_N, GROUP_M)
-    group = tl.program_id(1).to(tl.int64)
+    phases, most = phases_of(N, P, Q, stride, TRANSPOSED)
+    tiles = tl.cdiv(most, BLOCK_M) * tl.cdiv(K, BLOCK_N)
+    pid_m, pid_n = tile_of(tl.program_id(0) % tiles, most, K, BLOCK_M, BLOCK_N, GROUP_M)
+    group, phase = (tl.program_id(0) // tiles // phases).to(tl.int64), tl.program_id(0) // tiles % phases
+    rows, columns, scale, start, step = geometry(phase, P, Q, R, S, stride, padding, dilation, common, inverse, TRANSPOSED)
     rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     wanted = rn < K
     n, i, j, live = outputs(rows[0], columns[0], N, pid_m * BLOCK_M, TRANSPOSED, BLOCK_M)
@@ -120,14 +129,15 @@ def convolution_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_
                               stride, padding, dilation, FOUR: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
                               WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
                               GROUP_M: tl.constexpr):
-    """The gradient of the weights: g (N, groups · K, P, Q) and x give (groups · K, C, R, S). Grid: (tiles, groups, splits).
+    """The gradient of the weights: g (N, groups · K, P, Q) and x give (groups · K, C, R, S). Grid: (groups · tiles, splits).
 
     Split t sums over SPAN pixels and writes its part at t · stride_o[0]; the parts are added in order afterwards.
     """
     each = 4 if FOUR else C                               # as above
     width = R * S * each
-    pid_m, pid_n = tile_of(tl.program_id(0), K, width, BLOCK_M, BLOCK_N, GROUP_M)
-    group, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
+    tiles = tl.cdiv(K, BLOCK_M) * tl.cdiv(width, BLOCK_N)
+    pid_m, pid_n = tile_of(tl.program_id(0) % tiles, K, width, BLOCK_M, BLOCK_N, GROUP_M)
+    group, split = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(1)
     rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
     rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     wanted, inner = rm < K, rn < width
@@ -161,13 +171,14 @@ def convolution_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_
 @triton.jit
 def depthwise_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stride_w, stride_b, N, H, W, P, Q, K, MULTIPLE, R, S,
                      stride, padding, dilation, common, inverse, TRANSPOSED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):
-    """The same where each group has one channel of the input and MULTIPLE of the output. K: channels written. Grid: (tiles, 1, phases).
+    """The same where each group has one channel of the input and MULTIPLE of the output. K: channels written. Grid: phases · tiles.
 
     Weight strides are those of (channel of the larger side, r, s).
     """
-    rows, columns, scale, start, step = geometry(P, Q, R, S, stride, padding, dilation, common, inverse, TRANSPOSED)
-    channels = tl.cdiv(K, BLOCK_C)
-    n, i, j, live = outputs(rows[0], columns[0], N, tl.program_id(0) // channels * BLOCK_M, TRANSPOSED, BLOCK_M)
+    channels, blocks = tl.cdiv(K, BLOCK_C), tl.cdiv(phases_of(N, P, Q, stride, TRANSPOSED)[1], BLOCK_M)
+    rows, columns, scale, start, step = geometry(tl.program_id(0) // channels // blocks, P, Q, R, S, stride, padding, dilation, common,
+                                                 inverse, TRANSPOSED)
+    n, i, j, live = outputs(rows[0], columns[0], N, tl.program_id(0) // channels % blocks * BLOCK_M, TRANSPOSED, BLOCK_M)
     k = (tl.program_id(0) % channels * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)
     mask = live[:, None] & (k < K)[None, :]
     h0, w0 = i * scale[0] + rows[4], j * scale[1] + columns[4]
@@ -195,9 +206,11 @@ def depthwise_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stride
 @triton.jit
 def depthwise_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_x, N, H, W, P, Q, K, MULTIPLE, S, SPAN,
                             stride, padding, dilation, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Its gradient of the weights. Grid: (blocks of channels, taps, splits); split t writes its part at t · stride_o[0]."""
-    k = (tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)
-    r, s, split = tl.program_id(1) // S, tl.program_id(1) % S, tl.program_id(2)
+    """Its gradient of the weights. Grid: (taps · blocks of channels, splits); split t writes its part at t · stride_o[0]."""
+    channels = tl.cdiv(K, BLOCK_C)
+    k = (tl.program_id(0) % channels * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)
+    tap, split = tl.program_id(0) // channels, tl.program_id(1)
+    r, s = tap // S, tap % S
     acc = zeros(x_ptr, BLOCK_M, BLOCK_C)
     end = tl.minimum(split * SPAN + SPAN, N * P * Q)
     for first in range(split * SPAN, end, BLOCK_M):

@@ -59,15 +59,16 @@ def grouped_rows_kernel(out_ptr, a_ptr, b_ptr, ends_ptr, stride_om, stride_on, s
 @triton.jit
 def grouped_sums_kernel(out_ptr, a_ptr, b_ptr, ends_ptr, stride_og, stride_om, stride_on, stride_am, stride_ak, stride_bk, stride_bn,
                         M, N, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
-    """out[g] = a[:, columns of group g] @ b[those rows]. Grid: (blocks of M · blocks of N, groups)."""
+    """out[g] = a[:, columns of group g] @ b[those rows]. Grid: groups · blocks of M · blocks of N."""
     T: tl.constexpr = a_ptr.dtype.element_ty
     ACC: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
     columns = tl.cdiv(N, BLOCK_N)
-    group = tl.program_id(1)
+    tiles = tl.cdiv(M, BLOCK_M) * columns
+    group, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     start = tl.load(ends_ptr + group - 1, mask=group > 0, other=0)
     end = tl.load(ends_ptr + group)
-    rm = (tl.program_id(0) // columns * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    rn = (tl.program_id(0) % columns * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+    rm = (tile // columns * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    rn = (tile % columns * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
     acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for first in range(start, end, BLOCK_K):
         rk = (first + tl.arange(0, BLOCK_K)).to(tl.int64)

@@ -43,21 +43,23 @@ def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N,
 
 
 @triton.jit
-def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, stride_xr, stride_i, N, K, R, number, EVEN: tl.constexpr,
-                     BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr):
-    """out[p, k, r] = x[p, index[k], r]; rows outside are not read and become 0. EVEN divides R and the strides of p and n."""
+def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, stride_xr, stride_i, N, K, R, rows, number,
+                     EVEN: tl.constexpr, ONE: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr):
+    """out[p, k, r] = x[p, index[k], r] for `rows` pairs (p, k), without ONE of several p; rows outside are not read and become 0. EVEN
+    divides R and the strides of p and n."""
     R, stride_xp, stride_xn = even(R, EVEN), even(stride_xp, EVEN), even(stride_xn, EVEN)
     tiles_r = tl.cdiv(R, BLOCK_R)
-    p = tl.program_id(1).to(tl.int64)
-    k = (tl.program_id(0) // tiles_r * BLOCK_K + tl.arange(0, BLOCK_K)).to(tl.int64)
+    row = (tl.program_id(0) // tiles_r).to(tl.int64) * BLOCK_K + tl.arange(0, BLOCK_K)
     r = (tl.program_id(0) % tiles_r * BLOCK_R + tl.arange(0, BLOCK_R)).to(tl.int64)
-    given = tl.load(index_ptr + k * stride_i, mask=k < K, other=0).to(tl.int64)
+    there = row < rows
+    given = tl.load(index_ptr + (row if ONE else row % K) * stride_i, mask=there, other=0).to(tl.int64)
     index = tl.where(given < 0, given + N, given)
-    inside = (k < K)[:, None] & (r < R)[None, :]
-    report(word_ptr, (k < K) & ((index < 0) | (index >= N)), given, number)
+    inside = there[:, None] & (r < R)[None, :]
+    report(word_ptr, there & ((index < 0) | (index >= N)), given, number)
     known = ((index >= 0) & (index < N))[:, None]
-    x = tl.load(x_ptr + p * stride_xp + index[:, None] * stride_xn + r[None, :] * stride_xr, mask=inside & known, other=0)
-    tl.store(out_ptr + (p * K + k[:, None]) * R + r[None, :], x, mask=inside)
+    at = index * stride_xn if ONE else row // K * stride_xp + index * stride_xn
+    x = tl.load(x_ptr + at[:, None] + r[None, :] * stride_xr, mask=inside & known, other=0)
+    tl.store(out_ptr + row[:, None] * R + r[None, :], x, mask=inside)
 
 
 @triton.jit

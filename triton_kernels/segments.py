@@ -44,8 +44,9 @@ def bounds_kernel(bounds_ptr, sorted_ptr, n, rows, STEPS: tl.constexpr, BLOCK: t
 def pieces_kernel(piece_ptr, src_ptr, sorted_ptr, order_ptr, bounds_ptr, n, R, stride_sn, stride_sr, JOIN: tl.constexpr,
                   ALL: tl.constexpr, IDENTITY: tl.constexpr, LONG: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
     """What LONG consecutive places add to segments of more than LONG: to one that begins before (0) and one that begins here (1)."""
-    piece = tl.program_id(0).to(tl.int64)
-    r = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]
+    tiles_r = tl.cdiv(R, BLOCK_R)
+    piece = (tl.program_id(0) // tiles_r).to(tl.int64)
+    r = tl.program_id(0) % tiles_r * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]
     low = piece * LONG
     high = tl.minimum(low + LONG, n)
     for slot in tl.static_range(2):

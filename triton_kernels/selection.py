@@ -58,8 +58,10 @@ def select_kernel(order_ptr, x_ptr, from_ptr, stride_xr, rows, N, K, MOST, TOTAL
                   LEN: tl.constexpr, GROUPS: tl.constexpr, FILL: tl.constexpr):
     """Where the first K (and perhaps some more, up to MOST) of each LEN elements of a row are, in rising order, then -1; a row of the
     result has TOTAL. With from_ptr the row is x[row, from[row, :]]."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    start = tl.program_id(1).to(tl.int64) * LEN
+    chunks = (N - 1) // LEN + 1                                 # a sum in tl.cdiv would pass 2³¹
+    chunk = (tl.program_id(0) % chunks).to(tl.int64)
+    row = (tl.program_id(0) // chunks).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    start = chunk * LEN
     i = tl.arange(0, LEN)[None, :]
     size = tl.minimum(N - start, LEN).to(tl.int32)
     inside = (row < rows) & (i < size)
@@ -69,7 +71,7 @@ def select_kernel(order_ptr, x_ptr, from_ptr, stride_xr, rows, N, K, MOST, TOTAL
     key = key_of(tl.load(x_ptr + row * stride_xr + at, mask=inside, other=0), inside, FALLING)
     most = tl.minimum(size, MOST)
     kept, count = chosen(key, tl.minimum(size, K), most, GROUPS)
-    order_ptr += row * TOTAL + tl.program_id(1).to(tl.int64) * MOST
+    order_ptr += row * TOTAL + chunk * MOST
     kept = kept & inside
     tl.store(order_ptr + places(kept), at, mask=kept)
     if FILL:

@@ -81,13 +81,14 @@ def rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, N, digit_shift, BITS: tl.
                 RAW: tl.constexpr, LOG: tl.constexpr, RB: tl.constexpr):
     """Each tile of a row in the order of its digits: where its elements come from, where each digit begins and where it ends."""
     TILE: tl.constexpr = 1 << LOG
-    row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    tiles = (N - 1) // TILE + 1                                # a sum in tl.cdiv would pass 2³¹
+    row, tile = (tl.program_id(0) // tiles).to(tl.int64), (tl.program_id(0) % tiles).to(tl.int64)
     i = tl.arange(0, TILE)
     count = tl.minimum(N - tile * TILE, TILE).to(tl.int32)
     x = tl.load(x_ptr + (row * N + tile * TILE) + i, mask=i < count, other=0)
     packed = (digit_of(x, digit_shift, BITS, FALLING, RAW) << LOG) | i.to(tl.uint32)
     packed = sort_block(tl.where(i < count, packed, 0xFFFFFFFF - i.to(tl.uint32)), LOG, LOG, RB)
-    number = row * tl.num_programs(0) + tile
+    number = row * tiles + tile
     tl.store(place_ptr + number * TILE + i, (packed & (TILE - 1)).to(tl.int16))
     digit = (packed >> LOG).to(tl.int32)
     before = tl.gather(digit, tl.maximum(i - 1, 0), 0)
@@ -104,8 +105,10 @@ def rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, N, digit_shift, BITS: tl.
 def spread_kernel(shift_ptr, total_ptr, first_ptr, last_ptr, tiles, PIECE: tl.constexpr, BITS: tl.constexpr, BLOCK_T: tl.constexpr,
                   BLOCK_D: tl.constexpr):
     """For each digit the way of a tile's elements from their place in the tile to that in the piece of PIECE tiles; totals of pieces."""
-    row, piece = tl.program_id(2).to(tl.int64), tl.program_id(1)
-    d = tl.program_id(0) * BLOCK_D + tl.arange(0, BLOCK_D)[None, :]
+    BLOCKS: tl.constexpr = (1 << BITS) // BLOCK_D
+    pieces = tl.cdiv(tiles, PIECE)
+    row, piece = (tl.program_id(0) // BLOCKS // pieces).to(tl.int64), tl.program_id(0) // BLOCKS % pieces
+    d = tl.program_id(0) % BLOCKS * BLOCK_D + tl.arange(0, BLOCK_D)[None, :]
     before = tl.zeros((1, BLOCK_D), shift_ptr.dtype.element_ty)
     end = tl.minimum(piece * PIECE + PIECE, tiles)
     for start in range(piece * PIECE, end, BLOCK_T):
@@ -115,7 +118,7 @@ def spread_kernel(shift_ptr, total_ptr, first_ptr, last_ptr, tiles, PIECE: tl.co
         count = tl.load(last_ptr + at, mask=t < end, other=0).to(before.dtype) - first
         tl.store(shift_ptr + at, before + tl.cumsum(count, 0) - count - first, mask=t < end)
         before += tl.sum(count, 0, keep_dims=True)
-    tl.store(total_ptr + ((row * tl.num_programs(1) + piece) << BITS) + d, before)
+    tl.store(total_ptr + ((row * pieces + piece) << BITS) + d, before)
 
 
 @triton.jit
@@ -142,9 +145,10 @@ def scatter_kernel(values_ptr, indices_ptr, x_ptr, from_ptr, place_ptr, shift_pt
     """Elements and their indices (without from_ptr: their places) to where they are after this digit; the last pass keeps K of them.
     ALONE: base_ptr holds the totals of the row's only piece."""
     TILE: tl.constexpr = 1 << LOG
-    row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
-    number = row * tl.num_programs(0) + tile
-    piece = row * tl.cdiv(tl.num_programs(0), PIECE) + tile // PIECE
+    tiles = (N - 1) // TILE + 1                                # a sum in tl.cdiv would pass 2³¹
+    row, tile = (tl.program_id(0) // tiles).to(tl.int64), (tl.program_id(0) % tiles).to(tl.int64)
+    number = row * tiles + tile
+    piece = row * tl.cdiv(tiles, PIECE) + tile // PIECE
     i = tl.arange(0, TILE)
     inside = i < tl.minimum(N - tile * TILE, TILE).to(tl.int32)
     start = row * N + tile * TILE

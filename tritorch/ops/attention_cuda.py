@@ -92,7 +92,7 @@ class Problem(NamedTuple):
         stride_mask = (0,) * 4 if attn_mask is None else broadcast_strides(attn_mask.shape, attn_mask.strides, (B, H, L, S))
         stride_slopes = (0, 0) if alibi_slopes is None else broadcast_strides(alibi_slopes.shape, alibi_slopes.strides, (B, H))
         spans = [extent(x.shape[2:], x.strides[2:]) for x in (*tensors, *others)] + [extent((L, S), stride_mask[2:])]
-        masked = 0 if attn_mask is None else 1 if attn_mask.dtype.name == "bool" else 2
+        masked = 0 if attn_mask is None else 2 if attn_mask.dtype.is_floating_point else 1
         number = np.float64 if dtype.itemsize == 8 else float
         numbers = (H, H // max(G, 1), L, S, left or 0, right or 0, number(scale * LOG2E), threshold(p), number(keep_scale(p)), seed, offset)
         constants = {"E": E, "EV": EV, "LEFT": left is not None, "RIGHT": right is not None, "MASK": masked, "DROPOUT": p > 0,
@@ -164,9 +164,15 @@ def settled(problem, way):
     return {**problem.constants, **{name: value for name, value in way.items() if name != "kernel"}}
 
 
+def readable(attn_mask, query):
+    """The mask as kernels read it: Triton 3.6 compiles no product of float64 whose factor depends on what is loaded in fewer bits."""
+    return attn_mask.long() if attn_mask is not None and attn_mask.dtype is types.bool and query.dtype is types.float64 else attn_mask
+
+
 # ------------------------------------------------------------------ the kernels
 def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, longest, window, scale, dropout, base):
     """Fill out and lse."""
+    attn_mask = readable(attn_mask, query)
     p = Problem.of((query, key, value), (out,), attn_mask, alibi_slopes, cu_seq_q, longest, window, scale, dropout)
     cu_seq_q, cu_seq_k = _dense(cu_seq_q, cu_seq_k)
     late = scale > 0 and attn_mask is None and alibi_slopes is None
@@ -198,6 +204,7 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
              base):
     """Fill the gradients of query, key and value: together, or those of the rows apart from those of the keys. Long, because four kernels
     take the same operands."""
+    attn_mask = readable(attn_mask, query)
     p = Problem.of((query, key, value, g), (out, gq, gk, gv), attn_mask, alibi_slopes, cu_seq_q, longest, window, scale, dropout)
     delta, block, H, G = empty(lse.shape, lse.dtype, lse.device), p.constants["BLOCK_D"], query.shape[1], key.shape[1]
     shared = query.strides, key.strides, value.strides, p.stride_mask, p.stride_slopes

@@ -156,10 +156,10 @@ def _gather(out, x, weight, bias, stride, padding, dilation, groups, transposed)
         name, sizes, numbers, options, key, candidates = _plan_depthwise(*images, *filters, transposed, hardware())
     else:
         name, sizes, numbers, options, key, candidates = _plan(*images, *filters, transposed, x.dtype, dot_precision(x.dtype), hardware())
-    (M, N, *others), kernel, stride_b = sizes, getattr(K, name), 0 if bias is None else bias.strides[0]
+    (M, N, others), kernel, stride_b = sizes, getattr(K, name), 0 if bias is None else bias.strides[0]
 
     def run(blocks):
-        grid = (cdiv(M, blocks["BLOCK_M"]) * cdiv(N, blocks["BLOCK_C" if depthwise else "BLOCK_N"]), *others)
+        grid = (cdiv(M, blocks["BLOCK_M"]) * cdiv(N, blocks["BLOCK_C" if depthwise else "BLOCK_N"]) * others,)
         launch(kernel, grid, out, x, weight, bias, *numbers[:3], stride_b, *numbers[3:], **options, **blocks)
 
     run(candidates[0] if len(candidates) == 1 else choose(name.removesuffix("_kernel"), key, candidates, kernel, run))
@@ -191,7 +191,7 @@ def _flat(x):
 
 @lru_cache(maxsize=4096)
 def _plan(shape, so, shape_x, sx, shape_w, sw, stride, padding, dilation, groups, transposed, dtype, precision, machine):
-    """(kernel, rows and columns of the product and the rest of the grid, numbers, constants, the tuner's key, candidates) of a convolution;
+    """(kernel, rows and columns of a product and the number of products, numbers, constants, the tuner's key, candidates) of a convolution;
     it depends on shapes, strides, dtype and machine alone."""
     (N, channels, H, W), (P, Q), (R, S) = shape_x, shape[2:], shape_w[2:]
     C, out_channels = channels // groups, shape[1] // groups
@@ -206,7 +206,7 @@ def _plan(shape, so, shape_x, sx, shape_w, sw, stride, padding, dilation, groups
     options = dict(TRANSPOSED=transposed, FLAT=flat, FOUR=four, WIDE=_wide((shape_x, sx), (shape_w, sw)), **_constants(dtype, precision))
     key = _kind(dtype, precision), transposed, flat, so[1] == 1, groups, phases, M, out_channels, C, R * S
     candidates = _tiles(M, out_channels, depth if flat else C, groups * phases, dtype, precision, machine)
-    return "convolution_kernel", (M, out_channels, groups, phases), numbers, options, key, candidates
+    return "convolution_kernel", (M, out_channels, groups * phases), numbers, options, key, candidates
 
 
 @lru_cache(maxsize=4096)
@@ -218,7 +218,7 @@ def _plan_depthwise(shape, so, shape_x, sx, shape_w, sw, stride, padding, dilati
     numbers = (so, sx, (sw[0], *sw[2:]), N, H, W, P, Q, channels, shape_w[0] // groups, R, S, stride, padding, dilation,
                *_turned(stride, dilation))
     key, candidates = (transposed, last, phases, M, channels, R * S), _depthwise_tiles(M, channels, last, machine)
-    return "depthwise_kernel", (M, channels, 1, phases), numbers, dict(TRANSPOSED=transposed), key, candidates
+    return "depthwise_kernel", (M, channels, phases), numbers, dict(TRANSPOSED=transposed), key, candidates
 
 
 def _depthwise_tiles(pixels, channels, channels_last, machine):
@@ -266,7 +266,7 @@ def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
             parts = empty_strided((splits, *out.shape), strides, x.dtype.compute, out.device)
         if depthwise:
             strides = (*strides[:2], *strides[3:])
-        launch(kernel, (*tiles, splits), parts, gradient, x, strides, *numbers[:-3], span, *numbers[-3:], **options, **blocks)
+        launch(kernel, (tiles, splits), parts, gradient, x, strides, *numbers[:-3], span, *numbers[-3:], **options, **blocks)
         if splits > 1:
             _add_parts(out, parts, splits)
 
@@ -300,13 +300,13 @@ def _by_image(out, gradient, x):
 
 
 def _pieces(shape, pixels, groups, depthwise, blocks, waves, machine):
-    """(tiles and groups or taps of the result, splits of the pixels, pixels of each)."""
+    """(tiles of the result, splits of the pixels, pixels of each)."""
     K, C, R, S = shape
     if depthwise:
-        tiles, block = (cdiv(K, blocks["BLOCK_C"]), R * S), blocks["BLOCK_M"]
+        tiles, block = cdiv(K, blocks["BLOCK_C"]) * R * S, blocks["BLOCK_M"]
     else:
-        tiles, block = (cdiv(K // groups, blocks["BLOCK_M"]) * cdiv(C * R * S, blocks["BLOCK_N"]), groups), blocks["BLOCK_K"]
-    return tiles, *split(prod(tiles), pixels, block, machine and (waves * machine[0],))
+        tiles, block = cdiv(K // groups, blocks["BLOCK_M"]) * cdiv(C * R * S, blocks["BLOCK_N"]) * groups, blocks["BLOCK_K"]
+    return tiles, *split(tiles, pixels, block, machine and (waves * machine[0],))
 
 
 def _add_parts(out, parts, splits):

@@ -147,7 +147,7 @@ def grouped_sums_cuda(out, input, mat2, offs):
     groups, M, N = out.shape
     if out.numel():
         def grid(tile):
-            return cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"]), groups
+            return (cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"]) * groups,)
 
         args = out, input, mat2, offs.contiguous(), *out.strides, *input.strides, *mat2.strides, M, N
         _start(K.grouped_sums_kernel, ("sums", groups, M, N, input.shape[1]), args, grid, lambda tile: {})

@@ -77,10 +77,11 @@ def take_rows(out, x, places, name="index_select"):
 
     def run(block):
         k, r = block["BLOCK_K"], block["BLOCK_R"]
-        launch(K.take_rows_kernel, (cdiv(count, k) * cdiv(width, r), parts), out, word, x, places, *x.strides, *places.strides, rows, count,
-               width, number, EVEN=1 if even == 16 else even, **block)
+        launch(K.take_rows_kernel, (cdiv(parts * count, k) * cdiv(width, r),), out, word, x, places, *x.strides, *places.strides, rows,
+               count, width, parts * count, number, EVEN=1 if even == 16 else even, ONE=parts == 1, **block)
 
-    run(tuner.choose("take_rows", (out.dtype.itemsize, width), _row_blocks(out.dtype.itemsize, width, count), K.take_rows_kernel, run))
+    ways = _row_blocks(out.dtype.itemsize, width, parts * count)
+    run(tuner.choose("take_rows", (out.dtype.itemsize, width), ways, K.take_rows_kernel, run))
 
 
 def _row_blocks(size, width, count):

@@ -88,11 +88,11 @@ def _pass(values, indices, source, origin, place, first, last, shift, base, coun
     bits, tiles = common["BITS"], cdiv(n, 1 << log)
     pieces = cdiv(tiles, PIECE)
     warps = 1 << log - rb - 5
-    launch(K.rank_kernel, (tiles, count), place, first, last, source, n, low, num_warps=max(warps, 1), LOG=log, RB=rb, **common)
+    launch(K.rank_kernel, (count * tiles,), place, first, last, source, n, low, num_warps=max(warps, 1), LOG=log, RB=rb, **common)
     block = min(32, 1 << bits)
-    launch(K.spread_kernel, (cdiv(1 << bits, block), pieces, count), shift, base, first, last, tiles, PIECE=PIECE, BITS=bits, BLOCK_T=64,
+    launch(K.spread_kernel, (count * pieces * ((1 << bits) // block),), shift, base, first, last, tiles, PIECE=PIECE, BITS=bits, BLOCK_T=64,
            BLOCK_D=block)
     if pieces > 1:
         launch(K.base_kernel, (count,), base, pieces, num_warps=8, BITS=bits, BLOCK_P=8)
-    launch(K.scatter_kernel, (tiles, count), values, indices, source, origin, place, shift, base, n, values.shape[1], low, num_warps=16,
+    launch(K.scatter_kernel, (count * tiles,), values, indices, source, origin, place, shift, base, n, values.shape[1], low, num_warps=16,
            PIECE=PIECE, LOG=log, ALONE=pieces == 1, **common)

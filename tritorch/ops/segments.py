@@ -46,8 +46,8 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1):
     pieces = None
     if n > long:
         pieces, block = empty((cdiv(n, long), 2, width), accumulator, out.device), min(tile(1024, 64), next_power_of_2(width))
-        launch(K.pieces_kernel, (cdiv(n, long), cdiv(width, block)), pieces, src, ordered, order, bounds, n, width, *src.strides, **common,
-               ALL=getattr(K, f"{kind}_all"), BLOCK_N=max(min(tile(4096, 256) // block, long), 1), BLOCK_R=block)
+        launch(K.pieces_kernel, (cdiv(n, long) * cdiv(width, block),), pieces, src, ordered, order, bounds, n, width, *src.strides,
+               **common, ALL=getattr(K, f"{kind}_all"), BLOCK_N=max(min(tile(4096, 256) // block, long), 1), BLOCK_R=block)
     factor = None if alpha == 1 else np.float64(alpha) if accumulator is types.float64 else float(alpha) if accumulator is types.float32 \
         else int(alpha)
 

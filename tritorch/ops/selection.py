@@ -41,7 +41,7 @@ def _select(rows, order, n, k, most, descending):
 
     def run(choice):
         held = shape(count, min(n, limit), k, choice)
-        launch(K.select_kernel, (cdiv(count, held["ROWS"]), chunks), found, rows, order, rows.strides[0], count, n, k, most, total,
+        launch(K.select_kernel, (cdiv(count, held["ROWS"]) * chunks,), found, rows, order, rows.strides[0], count, n, k, most, total,
                FALLING=descending, FILL=most if most > k else 0, **held)
 
     run(tuner.choose("select", (rows.dtype.name, n, k, count), TILES, K.select_kernel, run))

@@ -33,7 +33,7 @@ def triangle_cuda(out, input, diagonal, upper):
     target = out if out.is_contiguous() else create.empty_like(source)
     batch, rows, cols = source.shape
     block_m, block_n = min(tile(16, 64), next_power_of_2(rows)), min(tile(64, 128), next_power_of_2(cols))
-    grid = (cdiv(rows, block_m) * cdiv(cols, block_n), batch)
+    grid = (cdiv(rows, block_m) * cdiv(cols, block_n) * batch,)
     launch(K.triangle_kernel, grid, target, source, *source.strides, rows, cols, diagonal, UPPER=upper, BLOCK_M=block_m, BLOCK_N=block_n)
     if target is not out:
         transfer(out, view.reshape(target, out.shape))

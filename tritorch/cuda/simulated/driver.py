@@ -14,6 +14,7 @@ from .memory import HostMemory, Memory, MemoryFault, host_bytes
 from .queues import Queues, Stream
 
 GIB = 2**30
+GRID = (2**31 - 1, 65535, 65535)                                # the most programs of a launch
 
 
 def locked(method):
@@ -34,8 +35,9 @@ class Function:
 
     def launch(self, gx, gy, gz, stream, values):
         driver = self.driver
-        if min(gx, gy, gz) < 1:
-            raise DriverError(f"launch {self.kernel.name}: cudaErrorInvalidValue: expected a grid of positive sizes, got {(gx, gy, gz)}")
+        if not all(0 < size <= most for size, most in zip((gx, gy, gz), GRID)):
+            raise DriverError(f"launch {self.kernel.name}: cudaErrorInvalidValue: expected a grid of positive sizes up to {GRID}, got "
+                              f"{(gx, gy, gz)}")
         with driver.lock:
             queue = driver.stream(stream) if stream else driver.defaults[self.device]      # the current device may be another one
             driver.queues.push(queue, functools.partial(
