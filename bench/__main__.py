@@ -12,7 +12,7 @@ AREAS = {
     "resnet": "ResNet-50 without a GPU: launches, bytes and memory of a step, contiguous and channels last",
     "gpu": "[FAMILY …] the table of anchors on a GPU, PyTorch in turns beside it",
     "allocator": "bytes and driver calls of the caching allocator beside PyTorch's rules, on the requests of training steps",
-    "predict": "[FAMILY …] where the time of the memory-bound rows would go, worked out from the compiled kernels without a GPU",
+    "predict": "[FAMILY …] where the time of the table of anchors would go, worked out from the compiled kernels without a GPU",
     "tune": "[FAMILY …] time every candidate of every kernel, write tritorch/cuda/tables/sm_XX.json",
     "gpu_day": "[STEP …] what a GPU is needed for, in steps that each end in time",
 }

@@ -6,7 +6,7 @@ half, and in a stretch without branches the loads that nothing holds back come f
 import collections
 import re
 
-from ptx.operands import Address, Label, Not, Number, Pair, Register, Vector
+from ptx.operands import Address, Label, Not, Pair, Register, Vector
 from ptx.trace import touches
 
 from bench import sass
@@ -33,8 +33,9 @@ _TABLE = [(re.compile(pattern), *cost) for pattern, *cost in [
     (r"cvt\.rn\.(bf16|f16)\.f32", "alu", 1, 5),
     (r"cvt\..*f64|popc|clz|brev|bfind", "mufu", 8, 20),
     (r"shfl|vote|match|redux|activemask|elect", "lsu", 1, 24),
-    (r"bra|ret|exit|brx", "alu", 1, 8),
+    (r"bra|brx", "alu", 1, 8),
     (r"ldmatrix|stmatrix", "lsu", 4, 33),
+    (r"wgmma.fence|setmaxnreg|fence.proxy|bar.warp", "none", 0.5, 0),
     (r"", "alu", 2, 5),
 ]]
 
@@ -48,32 +49,60 @@ def operations(program, cubin):
         counted[op.pipe] += op.busy
     slots = total / sum(op.kind != "free" for op in ops)
     for op in ops:
-        op.slots = slots
+        op.slots = 1.0 if op.kind == "product" else slots
         if op.pipe in ("alu", "fma", "mufu", "double") and cycles[op.pipe]:
             op.busy *= cycles[op.pipe] / counted[op.pipe]
     return ops
 
 
+# beginnings of opcodes, kind
+_ASYNCHRONOUS = [("wgmma.mma_async", "product"), ("wgmma.commit_group", "commit"), ("wgmma.wait_group", "products"),
+                 ("cp.async.bulk.tensor", "copy"), ("cp.async.bulk.commit_group", "commit copies"), ("cp.async.bulk.wait_group", "copies"),
+                 ("cp.async.commit_group", "commit copies"), ("cp.async.wait_group", "copies"), ("mbarrier.init", "init"),
+                 ("mbarrier.arrive.expect_tx", "expect"), ("mbarrier.arrive", "arrive"), ("mbarrier.try_wait", "await"),
+                 ("bar.sync", "barrier"), ("barrier", "barrier"), ("ret", "end"), ("exit", "end")]
+_MMA_SYNC = 0.63                                                 # of wgmma's rate, by Luo et al., "Benchmarking and Dissecting the Nvidia
+                                                                 # Hopper GPU Architecture via Microbenchmarking" (2024)
+_WIDTHS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8}
+
+
 def _op(ins):
     """The cost of one instruction by its name."""
     reads, writes = _registers(ins)
-    name = ins.name
+    name, opcode = ins.name, ins.opcode
+    kind = next((kind for start, kind in _ASYNCHRONOUS if opcode.startswith(start)), None)
+    if kind == "product":
+        return _product(ins, reads)
+    if kind:
+        number = ins.operands[-1].value if kind in ("products", "copies") else 0
+        return Op(kind, "lsu" if name == "mbarrier" else "none", 1, 0, reads, writes, number=number)
+    if opcode.startswith("mma.sync"):
+        rows, columns, depth = map(int, re.search(r"m(\d+)n(\d+)k(\d+)", opcode).groups())
+        width = next((_WIDTHS[word] for word in opcode.split(".")[::-1] if word in _WIDTHS), None)
+        rate = 512 * 16 / width * _MMA_SYNC if width else 32     # of float64
+        return Op("mma", "tensor", rows * columns * depth / rate, 33, reads, writes, operations=2 * rows * columns * depth)
     if touches(ins, "global") and name != "red":
         return Op("store" if name == "st" else "load", "lsu", 1, 0, reads, writes)
     if touches(ins, "shared") or touches(ins, "global"):
         return Op("store" if name == "red" else "shared", "lsu", 1, LATENCY["shared"], reads, writes)
-    if ins.opcode.startswith(("bar.sync", "barrier")):
-        numbers = [o.value if isinstance(o, Number) else -1 for o in ins.operands]
-        return Op("barrier", "alu", 1, 0, reads, writes, (numbers[0], numbers[1] // 32 if len(numbers) > 1 else 0))
     for pattern, pipe, busy, latency in _TABLE:
-        if pattern.match(ins.opcode):
+        if pattern.match(opcode):
             return Op("free" if not busy else "shuffle" if pipe == "lsu" else pipe, pipe, busy, latency, reads, writes)
+
+
+def _product(ins, reads):
+    """One warp's quarter of a wgmma of 64 rows. 32 bytes of each row and column are multiplied in a clock for two columns, 64 · 16 · 2
+    products of 16 bits. Shared memory gives 128 bytes a clock: the columns once for the group, and the rows that are not in registers. So
+    Luo et al. found 18 clocks for 8 columns, 24 for 32, 32 for 64 and 128 for 256, and from registers the rate alone."""
+    columns, depth = map(int, re.search(r"m64n(\d+)k(\d+)", ins.opcode).groups())
+    rows = 0 if ins.operands[1].__class__ is Vector else 16
+    return Op("product", "none", columns / 2, 0, reads, (), shared=(columns / 4 + rows) / 4, operations=2 * 16 * columns * depth)
 
 
 def _registers(ins):
     """Numbers of the registers that an instruction reads, and of those it writes."""
     reads, writes = [], []
-    into = [] if ins.name in ("st", "red", "bra", "bar", "barrier", "ret") else ins.operands[:1]
+    into = [] if ins.name in ("st", "red", "bra", "bar", "barrier", "ret", "wgmma", "cp") else ins.operands[:1]
     for operand in into:
         _collect(operand, reads if isinstance(operand, Address) else writes)
     for operand in ins.operands[len(into):]:
@@ -102,6 +131,9 @@ def _collect(operand, found):
         _collect(operand.second, found)
 
 
+_APART = {kind for _, kind in _ASYNCHRONOUS} - {"commit copies"}
+
+
 def order(program, ops):
     """(block, rank) of every place: blocks are stretches without branches or barriers; in each of them the global loads that come before
     its first store, and what they need, have the lowest ranks."""
@@ -115,7 +147,7 @@ def order(program, ops):
         if place in targets and place > first:
             _rank(code, ops, first, place, block, ranks)
             first, block = place, block + 1
-        if ins.control or ops[place].kind == "barrier":
+        if ins.control or ops[place].kind in _APART:
             _rank(code, ops, first, place + 1, block, ranks)
             first, block = place + 1, block + 1
     _rank(code, ops, first, len(code), block, ranks)

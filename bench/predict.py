@@ -3,6 +3,10 @@
 Each case of the table of anchors is built at its real size on the machine that executes PTX (tests/ptx). Of every launch a few CTAs run;
 their instructions and addresses go through the timetable of one multiprocessor (sm.py). What comes out is a prediction, good for
 telling a kernel that waits for memory from one that computes too much or asks for too little at a time, not a measurement.
+
+It does not know: that power takes clocks away where the matrix units are busy; how deep their queues are; in which order ptxas issues
+instructions between two waits; programs that wait for each other; the last round of a trace that was cut off; what is in the second cache
+when a launch begins; bank conflicts of products and TMA, which swizzled tiles do not have.
 """
 import contextlib
 import sys
@@ -20,30 +24,45 @@ sys.path.insert(0, str(rows.ROOT / "tests"))
 
 from ptx import device, trace  # noqa: E402  the folder of the tests is no package
 
-from bench import cost, sm  # noqa: E402
+from bench import cost, sass, sm, warps  # noqa: E402
 
-FAMILIES = ("memory", "rows", "index", "optim")
+FAMILIES, ARITHMETIC = ("memory", "rows", "index", "optim", "matmul", "attention"), ("matmul", "attention", "conv")
+DENSE = 989.0                                                    # TFLOP/s of 16-bit matrices that NVIDIA names, at a clock of 1.83 GHz
 GAP = 1.0                                                        # µs between two launches of a graph
 _LONGEST = 400_000                                               # instructions of warps that one timetable takes in
+_STEPS = 40_000                                                  # instructions of the PTX machine until a long loop is known
+_SHARES = {"matmul_exact_kernel": 6, "matmul_exact_gluon_kernel": 6, "attention_backward_q_gluon_kernel": 3 / 5,
+           "attention_backward_kv_gluon_kernel": 4 / 5, "attention_backward_q_kernel": 3 / 5}     # of a case's operations, 1 elsewhere
+
+
+class TooLong(RuntimeError):
+    """A launch that cannot be predicted from the part of it that is traced."""
 
 
 @dataclass
 class Prediction:
-    """One launch: µs; the share of the time for which memory, issue slots and the busiest pipe have work; bytes moved; CTAs on one
-    multiprocessor; cycles that warps wait for what came of loads, shuffles, …"""
+    """One launch: µs; of each resource the share of the time for which it has work; bytes moved; CTAs on one multiprocessor; cycles that
+    warps wait for what came of loads, shuffles, …; operations on the matrix units, of all multiprocessors."""
 
     name: str
     us: float
-    memory: float
-    issue: float
-    pipe: tuple
+    uses: dict
     nbytes: float
     resident: int
     waits: dict
+    operations: float
+
+    @property
+    def binds(self):
+        """The busiest resource, or what is waited for where none is busy."""
+        most = max(self.uses, key=self.uses.get)
+        if self.uses[most] > 0.85 or not self.waits:
+            return most
+        return f"{most}, waits for {max(self.waits, key=self.waits.get)}"
 
 
-def predict(traced, occupancy):
-    """The timetable of a launch."""
+def predict(traced, occupancy, operations=0):
+    """The timetable of a launch. `operations` on the matrix units all of it has, where its trace is not whole."""
     program, total = traced.kernel.program, int(np.prod(traced.launch.grid))
     ops = cost.operations(program, traced.kernel.cubin)
     ranks = cost.order(program, ops)
@@ -52,20 +71,41 @@ def predict(traced, occupancy):
     resident = max(1, min(occupancy, each))
     length = np.mean([sum(map(len, warps)) for warps in blocks])
     count = int(min(each, max(6 * resident, 24), max(resident, _LONGEST // length)))
-    common = sm.private(blocks)
-    one = sm.Multiprocessor(resident, traced.launch.shared, min(total, sm.MULTIPROCESSORS))
+    common = warps.private(blocks)
+    active = min(total, sm.MULTIPROCESSORS)
+    one = sm.Multiprocessor(resident, traced.launch.shared, active, sharers(traced, active))
     ends = one.run(lambda i: _turn(blocks[i % len(blocks)], i // len(blocks), common), count)
     last = max(ends[-1], one.dram_free)
-    if each > count:                                             # the rest goes on as the middle of these did
+    cycles, scale = last, total / count
+    if not traced.whole:
+        if not one.operations:
+            raise TooLong(f"{program.name} does more than is traced, and nothing tells how much more")
+        scale = operations / one.operations
+        cycles = last * scale / active
+    elif each > count:                                           # the rest goes on as the middle of these did
         quarter = len(ends) // 4
         rate = (ends[-1 - quarter] - ends[quarter]) / (len(ends) - 1 - 2 * quarter) if len(ends) > 1 else last
-        cycles = max(last + (each - count) * rate, one.dram_bytes / one.dram * each / count)
-    else:
-        cycles = last
-    pipe = max(one.busy, key=lambda p: one.busy[p] / (1 if p == "lsu" else sm.SCHEDULERS))
-    scale = total / count
-    return Prediction(program.name, cycles / sm.CLOCK * 1e6, one.dram_bytes / one.dram / last, one.issued / sm.SCHEDULERS / last,
-                      (pipe, one.busy[pipe] / (1 if pipe == "lsu" else sm.SCHEDULERS) / last), one.dram_bytes * scale, resident, one.waited)
+        cycles = last + (each - count) * rate
+    uses = {pipe: busy / (1 if pipe == "lsu" else sm.SCHEDULERS) / last for pipe, busy in one.busy.items() if pipe != "none"}
+    uses |= {"memory": one.dram_bytes / one.dram / last, "second cache": one.second_bytes / sm.L2 / last,
+             "issue": one.issued / sm.SCHEDULERS / last, "shared": one.shared_used / last}
+    if traced.whole:
+        cycles = max(cycles, max(uses.values()) * last * each / count)
+    return Prediction(program.name, cycles / sm.CLOCK * 1e6, uses, one.dram_bytes * scale, resident, one.waited, one.operations * scale)
+
+
+def sharers(traced, active):
+    """Of each tensor that is read by TMA, how many multiprocessors get a byte for each time that it comes from memory: all who read it if
+    the tensors stay in the second cache, else those of a wave of tiles at best, which lies as a square."""
+    read, whole = {}, {}
+    for warp in traced.warps:
+        for _, touched in warp:
+            if touched.__class__ is trace.Copy and touched.barrier is not None:
+                read[touched.tensor] = read.get(touched.tensor, 0) + touched.nbytes
+                whole[touched.tensor] = touched.whole
+    programs = int(np.prod(traced.launch.grid)) / len(traced.blocks)
+    most = np.inf if sum(whole.values()) < sm.SECOND_CACHE else active ** 0.5
+    return {tensor: max(1, min(most, nbytes * programs / whole[tensor])) for tensor, nbytes in read.items()}
 
 
 def _turn(warps, turn, common):
@@ -97,15 +137,17 @@ def inputs(case, fake):
     return tensors
 
 
-def launches(fake, thunk):
-    """[Prediction] of what a call launches."""
-    with trace.tracing(fake) as found:
+def launches(fake, thunk, operations=0):
+    """[Prediction] of what a call of so many `operations` on matrix units launches; as much of each is traced as tells its speed."""
+    with trace.tracing(fake, limit=_STEPS if operations else 0) as found:
         thunk()
     predictions = []
     for traced in found:
         handle = next(h for h, thing in fake.objects.items() if thing is traced.kernel)
         resident = fake.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, traced.launch.threads, traced.launch.shared)[1]
-        predictions.append(predict(traced, resident))
+        if differs := sass.waits(traced.kernel.program, traced.kernel.cubin):
+            print(f"    ptxas waits otherwise in {traced.kernel.program.name}: {differs}", flush=True)
+        predictions.append(predict(traced, resident, operations * _SHARES.get(traced.kernel.program.name, 1)))
     return predictions
 
 
@@ -114,57 +156,68 @@ def together(predictions):
     return sum(p.us for p in predictions) + GAP * (len(predictions) - 1)
 
 
-def candidates_first(fake):
+def candidates_first(fake, operations):
     """For `tuner.measuring`: prints what every candidate is predicted to take; the first one is what runs."""
     def measure(family, key, candidates, run, known):
         if len(candidates) > 1:
             times = []
             for candidate in candidates:
                 with contextlib.suppress(Exception):             # one that does not fit the machine is no candidate
-                    times.append((together(launches(fake, lambda: run(candidate))), candidate))
+                    times.append((together(launches(fake, lambda: run(candidate), operations)), candidate))
             print(f"  {family} {key}: " + ", ".join(f"{us:.1f} {tuner.plain(c)}" for us, c in times), flush=True)
         return candidates[0]
 
     return measure
 
 
-def predicted(fake, case, candidates=False):
+def predicted(fake, family, case, candidates=False):
     """[Prediction] of a case; empty where its kernels go by what the CTAs left out would have written."""
     import tritorch
 
+    operations = case.operations if family in ARITHMETIC else 0
     with anchors.precision(tritorch, case.precision):
         with trace.skipping(fake):
             thunk = case.build(tritorch, *inputs(case, fake))
-            with tuner.measuring(candidates_first(fake)) if candidates else contextlib.nullcontext():
+            with tuner.measuring(candidates_first(fake, operations)) if candidates else contextlib.nullcontext():
                 thunk()                                          # what comes once, such as an optimizer's state, is no part of it
         try:
-            return launches(fake, thunk)
-        except LaunchError as error:
-            print(f"  {str(error.__cause__)[:160]}")
+            return launches(fake, thunk, operations)
+        except (LaunchError, TooLong) as error:
+            print(f"  {family}: {case.name}: {str(error.__cause__ or error)[:160]}")
             return []
 
 
 def show(prediction, nbytes):
     """A line about a launch of a case that has to move so many bytes."""
-    p, waits = prediction, sorted(prediction.waits.items(), key=lambda w: -w[1])[:2]
-    print(f"    {p.name:28} {p.us:8.1f} µs  memory {p.memory:4.0%}  issue {p.issue:4.0%}  {p.pipe[0]} {p.pipe[1]:4.0%}  "
-          f"{p.nbytes / max(nbytes, 1):5.2f} of the bytes  {p.resident} CTAs  waits for {', '.join(kind for kind, _ in waits)}", flush=True)
+    p = prediction
+    uses = sorted(p.uses.items(), key=lambda use: -use[1])[:4]
+    waits = sorted(p.waits.items(), key=lambda wait: -wait[1])[:2]
+    print(f"    {p.name:28} {p.us:8.1f} µs  {', '.join(f'{name} {share:.0%}' for name, share in uses)}; "
+          f"{p.nbytes / max(nbytes, 1):.2f} of the bytes, {p.resident} CTAs, waits for {', '.join(kind for kind, _ in waits)}", flush=True)
+
+
+def row_of(family, case, us):
+    if family in ARITHMETIC:
+        return rows.row(f"{family}: {case.name}", "TFLOP/s", case.operations / us / 1e6, limit=DENSE)
+    return rows.row(f"{family}: {case.name}", "GB/s", case.nbytes / us / 1e3, limit=sm.COPY / 1e9)
 
 
 def main(args):
     table = []
     with device.simulate(90) as fake:
         for family, case in anchors.cases(args.families or FAMILIES):
-            found = predicted(fake, case, args.candidates) if args.only in case.name else []
+            found = predicted(fake, family, case, args.candidates) if args.only in case.name else []
             if found:
                 us = together(found)
-                table.append(rows.row(f"{family}: {case.name}", "GB/s", case.nbytes / us / 1e3, limit=sm.COPY / 1e9))
-                print(f"{family}: {case.name}: {us:.1f} µs, {table[-1].share_of_limit:.2f} of the copy", flush=True)
+                table.append(row_of(family, case, us))
+                binds = max(found, key=lambda p: p.us).binds
+                print(f"{family}: {case.name}: {us:.1f} µs, {table[-1].ours:.0f} {table[-1].unit}, {table[-1].share_of_limit:.2f} of "
+                      f"{'the units' if family in ARITHMETIC else 'the copy'}: {binds}", flush=True)
                 for prediction in found:
                     if prediction.us > us / 50:
                         show(prediction, case.nbytes)
-    low = sorted((row.share_of_limit, row.name) for row in table if row.share_of_limit < OF_COPY)
-    print(f"\n{len(low)} of {len(table)} below {OF_COPY} of the copy", *(f"  {share:.2f} {name}" for share, name in low), sep="\n")
+    low = sorted((row.share_of_limit, row.name) for row in table if row.share_of_limit < OF_COPY and row.unit == "GB/s")
+    print(f"\n{len(low)} below {OF_COPY} of the copy", *(f"  {share:.2f} {name}" for share, name in low), sep="\n")
     rows.record("predict", table, "python -m bench predict", "a prediction for the H200, nothing was measured", show=False,
                 keep=not (args.only or args.families))
     return 0

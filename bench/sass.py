@@ -25,13 +25,18 @@ def pipe(opcode):
 
 
 @functools.cache
-def opcodes(cubin):
-    """Counter of the opcodes of a kernel, up to the branch to itself that ends it."""
+def text(cubin):
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        text = subprocess.run([triton.knobs.nvidia.nvdisasm.path, "-c", file.name], capture_output=True, text=True, check=True).stdout
-    found = collections.Counter(_INSTRUCTION.findall(text))
+        command = [triton.knobs.nvidia.nvdisasm.path, "-c", file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@functools.cache
+def opcodes(cubin):
+    """Counter of the opcodes of a kernel, up to the branch to itself that ends it."""
+    found = collections.Counter(_INSTRUCTION.findall(text(cubin)))
     del found["NOP"]
     return found
 
@@ -44,3 +49,18 @@ def busy(cubin):
         total += count
         cycles[name] += count * each
     return total, cycles
+
+
+def waits(program, cubin):
+    """What ptxas made of the groups of asynchronous products, in words, where it is not what the PTX says: how often a group ends, and how
+    often so many may be under way behind a wait. ptxas ends and awaits each product by itself where it cannot tell who writes what."""
+    said, made = collections.Counter(), collections.Counter()
+    for ins in program.code:
+        if ins.opcode.startswith("wgmma.commit_group"):
+            said["commit"] += 1
+        elif ins.opcode.startswith("wgmma.wait_group"):
+            said[f"wait {ins.operands[-1].value}"] += 1
+    made["commit"] = len(re.findall(r"GMMA\.[^;]*gsb0", text(cubin)))
+    for number in re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, (0x[0-9a-f]+)", text(cubin)):
+        made[f"wait {int(number, 16)}"] += 1
+    return ", ".join(f"{made[what]} × {what}, {said[what]} in the PTX" for what in sorted(said | made) if said[what] != made[what])

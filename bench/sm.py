@@ -2,26 +2,36 @@
 
 It is fed with what warps did (tests/ptx/trace.py), so only time is invented here. Rates are NVIDIA's table of arithmetic throughput
 for compute capability 9.0 (CUDA C++ programming guide); latencies are what microbenchmarks of Hopper report, rounded.
+
+Of the second cache nobody outside knows the rate. NVIDIA gives 5120 bytes a clock for the A100 (whitepaper), 39 for each of 132
+multiprocessors; an H100 PCIe was measured at 5.5 to 5.7 TB/s (Chips and Cheese 2023), 28 to 35 by its clock; products in tiles of 128 by
+256 without multicast, which need 48 for each clock of products, reach 0.95 of cuBLAS and more, 0.75 of the units' rate: at least 36.
 """
 import heapq
+from collections import deque
 from dataclasses import dataclass
 
-import numpy as np
+from bench.warps import Barrier, Cache, Warp
 
-CLOCK = 1.755e9                                                  # Hz, under load
+CLOCK = 1.755e9                                                  # Hz, under load; where products fill the units, power allows less
 MULTIPROCESSORS, SCHEDULERS = 132, 4
 COPY = 4.18e12                                                   # B/s, read + written: what a large copy reaches on the H200
 DRAM = COPY / MULTIPROCESSORS / CLOCK                            # bytes a cycle that one multiprocessor gets when all of them ask
 L2 = 40.0                                                        # the same from the second cache
+SECOND_CACHE = 40e6                                              # bytes of its 50 MB that operands may fill and still be there
 LINE = 4                                                         # sectors that the first cache serves in a cycle: 128 bytes
 FIRST_CACHE = 256 << 10                                          # bytes, shared memory among them
-LATENCY = {"first": 34, "second": 260, "dram": 620, "shared": 29, "barrier": 22, "start": 300}
+LATENCY = {"first": 34, "second": 260, "dram": 620, "shared": 29, "barrier": 22, "start": 300, "mbarrier": 20, "product": 20,
+           "copy": 400}                                          # copy: of a load by TMA beyond that of the memory it comes from
+PEAK = 4096 * MULTIPROCESSORS * CLOCK                            # operations a second on dense 16-bit matrices
 _BACKLOG = 2000                                                  # cycles of stores that may wait before the next one has to
+_AHEAD = 256                                                     # cycles of shared memory's work that may wait before products have to
 
 
 @dataclass(slots=True)
 class Op:
-    """What an instruction costs: an issue slot for `slots` cycles, `pipe` for `busy`; results after `latency`; registers by number."""
+    """What an instruction costs: an issue slot for `slots` cycles, `pipe` for `busy`; results after `latency`; registers by number. Of a
+    product: `shared` cycles of shared memory, `operations`; of a wait: the `number` of groups that may be under way."""
 
     kind: str
     pipe: str
@@ -29,98 +39,151 @@ class Op:
     latency: float
     reads: tuple
     writes: tuple
-    barrier: tuple = ()
     slots: float = 1.0
+    number: int = 0
+    shared: float = 0.0
+    operations: int = 0
+
+
+class TensorCore:
+    """That of one scheduler: it takes the asynchronous products in the order in which they are issued. A warp's part of a product has a
+    quarter of the group's rows, so the four of a group need not be known to each other."""
+
+    def __init__(self, sm):
+        self.sm, self.queue, self.current = sm, deque(), None
+
+    def add(self, warp, op, now):
+        warp.products += 1
+        self.queue.append((warp, op))
+        if self.current is None:
+            self.start(now)
+
+    def start(self, now):
+        self.current = warp, op = self.queue.popleft()
+        end = max(now + op.busy, self.sm.use_shared(now, op.shared) - _AHEAD)
+        self.sm.busy["tensor"] = self.sm.busy.get("tensor", 0.0) + op.busy
+        self.sm.push(end, self.finish)
+
+    def finish(self, now):
+        warp, op = self.current
+        self.current = None
+        self.sm.operations += op.operations
+        warp.finished += 1
+        if warp.wanted is not None and warp.finished >= warp.wanted[0]:
+            self.sm.wake(warp, now + LATENCY["product"], "product", warp.wanted[1])
+            warp.wanted = None
+        if self.queue:
+            self.start(now)
 
 
 class Multiprocessor:
-    """Runs CTAs, each a list of warps, each a list of (Op, touched); `resident` of them at a time, while `active` multiprocessors work."""
+    """Runs CTAs, each a list of warps, each a list of (Op, touched); `resident` of them at a time, while `active` multiprocessors work.
+    `sharers`: for tensors read by TMA, how many multiprocessors get a byte for each time that it comes from memory."""
 
-    def __init__(self, resident, shared, active=MULTIPROCESSORS):
+    def __init__(self, resident, shared, active=MULTIPROCESSORS, sharers=None):
         self.resident, self.dram = resident, min(DRAM * MULTIPROCESSORS / active, L2)
         self.first = Cache((FIRST_CACHE - resident * (shared + 1024)) // 32)
         self.second, self.written, self.dram_free, self.second_free = set(), set(), 0.0, 0.0
         self.slot, self.pipes, self.busy = [0.0] * SCHEDULERS, {}, {}
-        self.dram_bytes = self.second_bytes = self.issued = 0
+        self.dram_bytes = self.second_bytes = self.issued = self.operations = 0
         self.waited = {}                                         # cycles that warps waited for results, by the kind that made them
+        self.sharers, self.shared_free, self.shared_used = sharers or {}, 0.0, 0.0
+        self.queue, self.order, self.now, self.living, self.arrived, self.barriers = [], 0, 0.0, {}, {}, {}
+        self.tensor_cores = [TensorCore(self) for _ in range(SCHEDULERS)]
+
+    def push(self, time, thing):
+        """At this time a warp goes on, or a function of the time is called."""
+        self.order += 1
+        heapq.heappush(self.queue, (time, self.order, thing))
+
+    def wake(self, warp, time, kind, since):
+        """A warp goes on that has waited for something."""
+        self.waited[kind] = self.waited.get(kind, 0.0) + time - since
+        warp.since = time
+        self.push(time, warp)
 
     def run(self, ctas, count):
-        """Cycles at which each of `count` CTAs ended; `ctas(i)` gives the warps of the i-th. One long loop: an instruction costs
-        microseconds, and hundreds of thousands go through it."""
-        queue, ends, started, living, arrived = [], [], 0, {}, {}
+        """Cycles at which each of `count` CTAs ended; `ctas(i)` gives the warps of the i-th. All ends where the record of a warp was cut
+        off. One long loop: an instruction costs microseconds, and hundreds of thousands go through it."""
+        queue, ends, started = self.queue, [], 0
 
         def start(now):
             nonlocal started
             if started < count:
                 warps = ctas(started)
-                living[started] = len(warps)
+                self.living[started] = len(warps)
                 for number, warp in enumerate(warps):
-                    scheduler = (started * len(warps) + number) % SCHEDULERS
-                    heapq.heappush(queue, (now, len(queue) + started * 64, Warp(started, scheduler, warp)))
+                    self.push(now, Warp(started, (started * len(warps) + number) % SCHEDULERS, warp))
                 started += 1
 
         for _ in range(self.resident):
             start(0.0)
-        order = count * 64
         while queue:
             now, _, warp = heapq.heappop(queue)
+            self.now = max(self.now, now)
+            if warp.__class__ is not Warp:
+                warp(now)
+                continue
             while True:
+                if warp.at == len(warp.work):
+                    if warp.work[-1][0].kind != "end":
+                        return [*ends, now]
+                    self.living[warp.cta] -= 1
+                    if not self.living[warp.cta]:
+                        ends.append(now)
+                        start(now + LATENCY["start"])
+                    break
                 op, touched = warp.work[warp.at]
                 begin, maker = warp.ready(op)
                 if op.kind == "free":
                     warp.set(op, begin, maker)
                     warp.at += 1
                     continue
-                pipe = (op.pipe, warp.scheduler) if op.pipe not in ("lsu", "tensor") else op.pipe
-                free = max(self.slot[warp.scheduler], self.pipes.get(pipe, 0.0))
-                then = max(now, begin, free)
+                pipe = (op.pipe, warp.scheduler) if op.pipe != "lsu" else op.pipe
+                then = max(now, begin, self.slot[warp.scheduler], self.pipes.get(pipe, 0.0))
                 if queue and then > queue[0][0] and then > now:
-                    break                                        # somebody else goes first
+                    self.push(then, warp)                        # somebody else goes first
+                    break
                 if begin > warp.since:
                     self.waited[maker] = self.waited.get(maker, 0.0) + begin - warp.since
                 now = then
                 self.slot[warp.scheduler] = now + op.slots
+                self.issued += op.slots
+                warp.since = now + op.slots
+                if op.kind in _WAITS and _WAITS[op.kind](self, op, touched, warp, now):
+                    break
                 held = self.execute(op, touched, warp, now)
                 self.pipes[pipe] = now + held
                 self.busy[op.pipe] = self.busy.get(op.pipe, 0.0) + held
-                self.issued += op.slots
                 warp.at += 1
-                warp.since = now = now + op.slots
-                if op.kind == "barrier":
-                    place = (warp.cta, op.barrier[0])
-                    here = arrived.setdefault(place, [])
-                    here.append(warp)
-                    if len(here) == (op.barrier[1] or living[warp.cta]):
-                        for other in arrived.pop(place):
-                            order += 1
-                            heapq.heappush(queue, (now + LATENCY["barrier"], order, other))
-                    warp = None
-                    break
-                if warp.at == len(warp.work):
-                    living[warp.cta] -= 1
-                    if not living[warp.cta]:
-                        ends.append(now)
-                        start(now + LATENCY["start"])
-                    warp = None
-                    break
-            if warp is not None:
-                order += 1
-                heapq.heappush(queue, (then, order, warp))
+                now = warp.since
         return ends
 
     def execute(self, op, touched, warp, now):
         """Set when results are there; the cycles for which the pipe is busy."""
+        if op.kind in _ACTIONS:
+            _ACTIONS[op.kind](self, op, touched, warp, now)
+            return op.pipe == "lsu"
         if op.kind == "load" and touched is not None:
             done, held = self.load(touched, now)
             warp.set(op, done)
+            warp.copied = max(warp.copied, done)                 # cp.async has no register to wait for
             return held
         if op.kind == "store" and touched is not None:
             return self.store(touched, now)
         if op.kind == "shared":
-            warp.set(op, now + op.latency + (touched or 1) - 1)
+            warp.set(op, self.use_shared(now, touched or 1) + op.latency - 1)
             return touched or 1
+        self.operations += op.operations
         warp.set(op, now + op.latency)
         return op.busy
+
+    # ------------------------------------------------------------------ memory
+    def use_shared(self, now, cycles):
+        """Until when shared memory, 128 bytes a cycle, is busy with this too."""
+        self.shared_used += cycles
+        self.shared_free = max(self.shared_free, now) + cycles
+        return self.shared_free
 
     def load(self, sectors, now):
         """(when the last sector is there, cycles that the first cache is busy)."""
@@ -151,49 +214,79 @@ class Multiprocessor:
                 self.dram_bytes += 32
         return max(1, -(-len(sectors) // LINE), self.dram_free - now - _BACKLOG)
 
+    # ------------------------------------------------------------------ what goes on by itself
+    def multiply(self, op, touched, warp, now):
+        self.tensor_cores[warp.scheduler].add(warp, op, now)
 
-class Warp:
-    """A warp on its way: what it does next, and when its registers have their values."""
+    def commit_products(self, op, touched, warp, now):
+        warp.groups.append(warp.products)
 
-    def __init__(self, cta, scheduler, work):
-        self.cta, self.scheduler, self.work, self.at, self.times, self.makers = cta, scheduler, work, 0, {}, {}
-        self.since = 0.0                                         # when its last instruction was issued
+    def await_products(self, op, touched, warp, now):
+        wanted = warp.missing(op.number)
+        if wanted is not None:
+            warp.wanted = wanted, now
+        return wanted is not None
 
-    def ready(self, op):
-        """(when all that an instruction needs is there, the kind of instruction that was last)."""
-        latest, maker = 0.0, None
-        for register in (*op.reads, *op.writes):
-            time = self.times.get(register, 0.0)
-            if time > latest:
-                latest, maker = time, self.makers[register]
-        return latest, maker
+    def commit_copies(self, op, touched, warp, now):
+        warp.copies.append(warp.copied)
 
-    def set(self, op, time, maker=None):
-        for register in op.writes:
-            self.times[register], self.makers[register] = time, maker or op.kind
+    def copy(self, op, touched, warp, now):
+        """By TMA. A load's bytes come from memory once for all who share them, at about the same time."""
+        nbytes, store = touched.nbytes, touched.barrier is None
+        self.second_free = max(self.second_free, now) + nbytes / L2
+        self.second_bytes += nbytes
+        from_memory = nbytes / self.sharers.get(touched.tensor, 1)
+        self.dram_free = max(self.dram_free, now) + from_memory / self.dram
+        self.dram_bytes += from_memory
+        if store:
+            warp.copied = self.second_free + LATENCY["second"]
+            self.use_shared(now, nbytes / 128)
+            return
+        barrier = self.barriers[warp.cta, touched.barrier]
+
+        def arrive(then):
+            self.use_shared(then, nbytes / 128)
+            barrier.expected -= nbytes
+            barrier.by_copy = True
+            self.settle(barrier, then)
+
+        self.push(max(self.second_free, self.dram_free) + LATENCY["dram"] + LATENCY["copy"], arrive)
+
+    def begin_barrier(self, op, touched, warp, now):
+        self.barriers[warp.cta, touched[0]] = Barrier(touched[1])
+
+    def arrive(self, op, touched, warp, now):
+        """(address, …, lanes); the number between is of arrivals, or the bytes that one who arrives announces."""
+        barrier = self.barriers[warp.cta, touched[0]]
+        barrier.missing -= 1 if op.kind == "expect" else touched[-1] * (touched[1] if len(touched) > 2 else 1)
+        barrier.expected += touched[1] if op.kind == "expect" else 0
+        self.settle(barrier, now)
+
+    def settle(self, barrier, now):
+        waiting, by_copy = barrier.settle()
+        for warp, since in waiting:
+            self.wake(warp, now + LATENCY["mbarrier"], "copy" if by_copy else "other warps", since)
+
+    def await_barrier(self, op, touched, warp, now):
+        barrier = self.barriers[warp.cta, touched[0]]
+        waits = barrier.phase & 1 == touched[1]
+        if waits:
+            barrier.waiting.append((warp, now))
+        return waits
+
+    def meet(self, op, touched, warp, now):
+        """A barrier of the CTA: (number, threads if not all, lanes)."""
+        place = warp.cta, touched[0]
+        here = self.arrived.setdefault(place, [])
+        here.append((warp, now))
+        warp.at += 1
+        if len(here) == (touched[1] // 32 if len(touched) > 2 else self.living[warp.cta]):
+            for other, since in self.arrived.pop(place):
+                self.wake(other, now + op.slots + LATENCY["barrier"], "barrier", since)
+        return True
 
 
-class Cache:
-    """The sectors used last."""
-
-    def __init__(self, size):
-        self.size, self.sectors = max(size, 32), {}
-
-    def has(self, sector):
-        """Whether it is there; from now on it is."""
-        found = self.sectors.pop(sector, False)
-        self.sectors[sector] = True
-        if len(self.sectors) > self.size:
-            del self.sectors[next(iter(self.sectors))]
-        return found
-
-
-def private(warps_of_blocks):
-    """For each CTA a function from its sectors to the sectors of its `turn`-th repetition: those that no other CTA of the sample touches
-    are new ones each time."""
-    seen, common = set(), set()
-    for warps in warps_of_blocks:
-        mine = {int(s) for warp in warps for _, touched in warp if isinstance(touched, np.ndarray) for s in touched}
-        common |= seen & mine
-        seen |= mine
-    return common
+_WAITS = {"barrier": Multiprocessor.meet, "await": Multiprocessor.await_barrier, "products": Multiprocessor.await_products}
+_ACTIONS = {"product": Multiprocessor.multiply, "commit": Multiprocessor.commit_products, "commit copies": Multiprocessor.commit_copies,
+            "copy": Multiprocessor.copy, "init": Multiprocessor.begin_barrier, "arrive": Multiprocessor.arrive,
+            "expect": Multiprocessor.arrive}

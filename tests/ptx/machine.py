@@ -44,7 +44,7 @@ class Launch:
 
 class Machine:
     """The CTAs `blocks` of a launch, until they end. `seed` deals the warps into groups; None: all in lockstep. `watch`, if there is one,
-    is called with the machine and each instruction before it is executed (trace.py)."""
+    is called with the machine and each instruction before it is executed; if it says true, that is left out (trace.py)."""
 
     watch = None
 
@@ -120,12 +120,11 @@ class Machine:
             if some:
                 if ins.execute is None:
                     raise self.fault("the machine has no such instruction")
-                if self.watch is not None:
-                    self.watch(self, ins)
-                try:
-                    ins.execute(self, ins)
-                except Elsewhere as missing:
-                    return self._wait_for(missing, chosen, place - 1)
+                if self.watch is None or not self.watch(self, ins):
+                    try:
+                        ins.execute(self, ins)
+                    except Elsewhere as missing:
+                        return self._wait_for(missing, chosen, place - 1)
             if ins.control:
                 return
             if place == self.meeting:

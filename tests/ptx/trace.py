@@ -5,16 +5,19 @@
     launches[0].warps[0]                                # one warp: [(place in program.code, touched)], in the order of execution
 
 `touched` is None; for global memory the numbers of the sectors of 32 bytes that the warp's lanes reach; for shared memory the passes
-that its banks need.
+that its banks need; for a copy by TMA a Copy; for mbarriers and named barriers the numbers that _numbers gives.
+
+What matrices hold decides nothing about time, and to compute it takes most of it: products and copies by TMA are only recorded, bytes
+arrive as soon as they are asked for. So the real size of a persistent kernel can be traced.
 """
 import contextlib
 from dataclasses import dataclass
 
 import numpy as np
 
-from ptx import access
+from ptx import access, mbarrier, tma
 from ptx.machine import WARP, Machine
-from ptx.operands import DTYPES
+from ptx.operands import DTYPES, Address
 from tritorch.cuda import ahead
 
 SECTOR, BANKS = 32, 32
@@ -23,12 +26,13 @@ SPARSE = 132                                                     # of so many CT
 
 @dataclass
 class Traced:
-    """A launch: its kernel, its grid, the CTAs that were run, and for each of their warps what it did."""
+    """A launch: its kernel, its grid, the CTAs that were run, and for each of their warps what it did; `whole`: to its end."""
 
     kernel: object
     launch: object
     blocks: np.ndarray
     warps: list
+    whole: bool = True
 
     def of_block(self, i):
         """The warps of the CTA blocks[i]."""
@@ -37,12 +41,13 @@ class Traced:
 
 
 @contextlib.contextmanager
-def tracing(device, blocks=8):
-    """Inside, only some CTAs of every launch run, `blocks` of them, from all of its grid. Gives a list of Traced."""
+def tracing(device, blocks=8, limit=0):
+    """Inside, only some CTAs of every launch run, `blocks` of them, from all of its grid, for at most `limit` instructions of the machine
+    (0: to the end). Gives a list of Traced."""
     found = []
 
     def traced(kernel, launch):
-        found.append(trace(kernel, launch, device.memory, sample(int(np.prod(launch.grid)), blocks)))
+        found.append(trace(kernel, launch, device.memory, sample(int(np.prod(launch.grid)), blocks), limit))
 
     with _running(device, traced):
         yield found
@@ -68,38 +73,114 @@ def _running(device, run):
 
 def sample(total, count):
     """Numbers of CTAs: about the middles of equal parts of the grid, so that what lies at its edges has its share and no more, nor have the
-    even ones."""
+    even ones. Of a grid of at most one CTA for each multiprocessor the first: where work is dealt out, nobody gets more."""
     count = max(1, min(count, total // SPARSE))
+    if total <= SPARSE:
+        return np.zeros(1, np.int64)
     return (2 * np.arange(count) + 1) * total // (2 * count) + np.arange(count)
 
 
-def trace(kernel, launch, memory, blocks):
+def trace(kernel, launch, memory, blocks, limit=0):
     """Run these CTAs."""
     machine = Machine(kernel.program, launch, memory, blocks, seed=None)
-    machine.watch = Recorder(machine)
-    machine.run()
-    return Traced(kernel, launch, blocks, machine.watch.warps)
+    machine.unfenced = None                                      # proxies.py watches bytes, which are not copied here
+    machine.watch, whole = Recorder(machine, limit), True
+    try:
+        machine.run()
+    except Enough:
+        whole = False
+    return Traced(kernel, launch, blocks, machine.watch.warps, whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What one instruction copies by TMA: bytes, the address of the mbarrier that counts them (None: a store), and of the tensor its place
+    in the launch's parameters and its bytes."""
+
+    nbytes: int
+    barrier: int | None
+    tensor: int
+    whole: int
 
 
 class Recorder:
-    """Called before every instruction with the machine and the instruction."""
+    """Called before every instruction with the machine and the instruction; true for what the machine need not execute. After `limit`
+    instructions it ends the run."""
 
-    def __init__(self, machine):
+    def __init__(self, machine, limit):
         self.warps = [[] for _ in range(machine.lanes // WARP)]
-        self.places = {id(ins): place for place, ins in enumerate(machine.program.code)}
+        self.places = {id(ins): (place, _look(ins), ins.opcode.startswith(_RECORDED)) for place, ins in enumerate(machine.program.code)}
+        self.left, self.mask = limit, None
 
     def __call__(self, machine, ins):
-        place = self.places[id(ins)]
-        warps = range(len(self.warps)) if machine.full else np.flatnonzero(machine.mask.reshape(-1, WARP).any(axis=1))
-        look = _global if touches(ins, "global") else _shared if touches(ins, "shared") else None
-        if look is None:
-            for warp in warps:
-                self.warps[warp].append((place, None))
-        else:
+        place, look, skip = self.places[id(ins)]
+        self.left -= 1
+        if not self.left:
+            raise Enough
+        if machine.mask is not self.mask:
+            self.mask = machine.mask
+            self.here = np.flatnonzero(machine.mask.reshape(-1, WARP).any(axis=1)).tolist()
+            self.records = [self.warps[warp] for warp in self.here]
+        entry = place, None
+        seen = look(machine, ins, self.here) if look else None
+        for i, record in enumerate(self.records):
+            if record and record[-1][0] == place:                # it came back to wait
+                record.pop()
+            record.append((place, seen[i]) if look else entry)
+        return skip
+
+
+class Enough(Exception):
+    """The trace is as long as it should be."""
+
+
+_RECORDED = ("wgmma", "mma.sync", "cp.async.bulk")               # and not executed
+
+
+def _look(ins):
+    """The function of (machine, instruction, warps) that gives what each of the warps touches."""
+    if touches(ins, "global") or touches(ins, "shared"):
+        space = _global if touches(ins, "global") else _shared
+
+        def look(machine, ins, warps):
             addresses, nbytes = where(machine, ins)
-            for warp in warps:
-                lanes = slice(warp * WARP, (warp + 1) * WARP)
-                self.warps[warp].append((place, look(addresses[lanes][machine.mask[lanes]], nbytes)))
+            return [space(addresses[lanes][machine.mask[lanes]], nbytes) for lanes in map(_lanes, warps)]
+
+        return look
+    if ins.opcode.startswith("cp.async.bulk.tensor"):
+        return _copies
+    if ins.name == "mbarrier" or ins.opcode.startswith(("bar.sync", "barrier")):
+        return _numbers
+
+
+def _lanes(warp):
+    return slice(warp * WARP, (warp + 1) * WARP)
+
+
+def _copies(machine, ins, warps):
+    """Copies by TMA; the bytes of a load arrive at its barrier at once."""
+    found = dict.fromkeys(warps)
+    load = ins.operands[0].rest == ()
+    for lane in machine.active().tolist():
+        where = ins.operands[1] if load else ins.operands[0]
+        tensor_map, _ = tma.operands_of(machine, where, lane)
+        barrier = int(machine.address(ins.operands[2])[lane]) if load else None
+        if load:
+            counter = mbarrier.find(machine, mbarrier.place_of(machine, ins.operands[2], lane), lane)
+            counter.expected -= tensor_map.box_bytes
+            counter.settle(machine)
+        found[lane // WARP] = Copy(tensor_map.box_bytes, barrier, int(machine.address(where)[lane]),
+                                   int(np.prod(tensor_map.shape)) * tensor_map.itemsize)
+    return [found[warp] for warp in warps]
+
+
+def _numbers(machine, ins, warps):
+    """All operands that are numbers, and how many lanes there are: mbarrier.init [address], count; .arrive _, [address], count or bytes;
+    .try_wait _, [address], parity; bar.sync number, threads."""
+    values = [machine.spread(machine.address(o) if o.__class__ is Address else machine.read(o, DTYPES["u32"]))
+              for o in ins.operands[ins.name == "mbarrier" and "init" not in ins.modifiers and "inval" not in ins.modifiers:]]
+    lanes = [np.flatnonzero(machine.mask[_lanes(warp)]) + warp * WARP for warp in warps]
+    return [(*[int(value[here[0]]) for value in values], len(here)) for here in lanes]
 
 
 def touches(ins, space):
