@@ -161,6 +161,19 @@ def test_many_kernels_compile_in_processes_and_none_takes_the_others_down(capfd)
     capfd.readouterr()                                                # LLVM's last words
 
 
+def test_processes_outlive_those_who_asked():
+    """The next kernels are compiled by the same process; whoever stops waiting leaves it no work."""
+    compile_many([mapped()], [80], workers=1)
+    pool = compiler_pool.lasting(1)
+    process = pool.workers[0].process
+    found = compiler.compile_each([mapped(num_warps=2), *[mapped(num_warps=w, maxnreg=100) for w in (1, 2, 4, 8)]], [90], workers=1)
+    assert next(found).num_warps == 2 and pool.workers[0].process is process
+    found.close()
+    assert not pool.questions and pool.unanswered <= 1                # one may be half done
+    assert compile_many([mapped(num_warps=8)], [100], workers=1)[0].num_warps == 8 and not pool.unanswered
+    assert pool.workers[0].process is process
+
+
 def test_recording_sees_what_is_launched_on_any_driver():
     x, half = Tensor(64), Tensor(64, dtype=tritorch.float16)
     with driver.using(Driver()):

@@ -23,6 +23,7 @@ RECORD = Path(__file__).parent / "records" / "kernels.json"
 ARCHITECTURES = (80, 90, 100)
 RECORDED_WITH = "3.6"                                                    # of Triton; with another version sm_90 has to compile, that is all
 WHAT = ("registers", "spills", "shared", "load", "store", "wgmma", "tma")
+SET = re.compile(r"\*\w+|\w+=\w+")                                       # dtypes and choices in a label
 ROOM = 1.15                                                              # registers may drift this far with ptxas
 
 
@@ -42,10 +43,10 @@ def launched():
     return dict(sorted({label(spec): spec for spec in ours}.items()))
 
 
-def label(spec):
-    """module.kernel, its scalar functions and the dtypes of its pointers."""
+def label(spec, named=True):
+    """module.kernel, its scalar functions if they are to be named, and the dtypes of its pointers."""
     names = list(spec.signature)
-    functions = [v.__name__ for path, v in sorted(spec.constexprs.items()) if hasattr(v, "cache_key")]
+    functions = [v.__name__ for path, v in sorted(spec.constexprs.items()) if named and hasattr(v, "cache_key")]
     kinds = [k for k in _flat(spec.signature.values()) if k.startswith(("*", "tensordesc"))]
     choices = [f"{names[path[0]]}={v}" for path, v in sorted(spec.constexprs.items())
                if len(path) == 1 and isinstance(v, (bool, str)) and names[path[0]].isupper()]
@@ -62,11 +63,17 @@ def _flat(kinds):
 
 
 def chosen(launched):
-    """(name, architecture) to compile: all for sm_90; for the others each kernel and scalar function once."""
+    """(name, architecture) to compile. sm_90: everything, but each scalar function only for one of those sets of dtypes that are the same
+    with 16 bits taken for the 32 it computes in, and each set with one of the functions. sm_80: each kernel and scalar function once.
+    sm_100: each kernel once, with other dtypes."""
     for arch in ARCHITECTURES:
-        names = sorted(launched, reverse=arch == 80)                     # two architectures see different dtypes
-        once = {re.sub(r"\*\w+|\w+=\w+", "", name): name for name in names}
-        yield from ((name, arch) for name in (names if arch == 90 else once.values()))
+        seen = set()
+        for name in sorted(launched, key=lambda name: (arch == 90 and "16" in name, name), reverse=arch == 100):
+            bare = label(launched[name], named=False)
+            alike = {80: {SET.sub("", name)}, 90: {re.sub(r"\*(bf|fp)16", "*fp32", name), bare}, 100: {SET.sub("", bare)}}[arch]
+            if not alike <= seen:
+                yield name, arch
+            seen |= alike
 
 
 @pytest.mark.smoke

@@ -281,16 +281,17 @@ def compile_each(specs: Iterable[Specialisation], archs: Iterable[int], workers:
             raise CompileError(f"{spec} was not compiled for sm_{arch}: out of time")
         return compiler_pool.compiled(spec, arch, path, worker)
 
-    pool = compiler_pool.Pool(workers or compiler_pool.cores())
+    pool = compiler_pool.lasting(workers or compiler_pool.cores())
+    items = [(spec, arch, path_of(spec, arch)) for spec, arch in itertools.product(list(specs), list(archs))]
+    futures = [pool.submit(functools.partial(one, *item)) for item in items]
     try:
-        items = [(spec, arch, path_of(spec, arch)) for spec, arch in itertools.product(list(specs), list(archs))]
-        for future in [pool.submit(functools.partial(one, *item)) for item in items]:
+        for future in futures:
             error = future.exception()
             if error is not None and not isinstance(error, CompileError):
                 raise error
             yield error or future.result()
     finally:
-        pool.close()
+        pool.forget(set(futures))
 
 
 # ------------------------------------------------------------------ what a program compiles

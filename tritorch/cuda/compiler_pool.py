@@ -19,6 +19,7 @@ from tritorch.cuda import compiler
 IDLE = 10.0                         # seconds after which a process without work ends: each holds some hundred MB
 MOST = 16                           # processes: with more of them the longest kernel of a GPT-2 step is what one waits for
 _shared: Pool | None = None
+_lasting: dict[int, Pool] = {}      # by their numbers of processes
 _workers: set[Worker] = set()       # that have a process
 _met = 0                            # kernels that this process had to compile while it waited
 
@@ -112,6 +113,13 @@ class Pool:
             raise
         return True
 
+    def forget(self, futures: set[Future]) -> None:
+        """Answer none of these that is not begun."""
+        with self.news:
+            kept = [item for item in self.questions if item[0] not in futures]
+            self.unanswered -= len(self.questions) - len(kept)
+            self.questions = collections.deque(kept)
+
     def close(self) -> None:
         """Forget what is not answered, end all processes."""
         with self.news:
@@ -161,6 +169,15 @@ def shared() -> Pool:
         _shared = Pool(min(max(1, cores() - 1), MOST), last_first=True)
         atexit.register(_shared.close)
     return _shared
+
+
+def lasting(limit: int) -> Pool:
+    """The pool of those who wait for many kernels at once, which the next of them find as it is: a process takes a second to begin."""
+    pool = _lasting.get(limit)
+    if pool is None or pool.owner != os.getpid():
+        pool = _lasting[limit] = Pool(limit)
+        atexit.register(pool.close)
+    return pool
 
 
 def _forget():
