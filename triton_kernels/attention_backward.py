@@ -317,7 +317,7 @@ def attention_backward_kv_kernel(gk_ptr, gv_ptr, gq_ptr, sum_ptr, turns_ptr, g_p
     longest = L
     start_q, L = sequence(cu_q_ptr, batch, L)
     start_k, S = sequence(cu_k_ptr, batch, S)
-    shift, slope = 0, 0.0
+    shift = 0
     if PACKED:
         shift = S - L
     k_ptr = matrix_ptr(k_ptr, stride_k, batch, key_head, start_k, PACKED, TMA)
@@ -346,6 +346,7 @@ def attention_backward_kv_kernel(gk_ptr, gv_ptr, gq_ptr, sum_ptr, turns_ptr, g_p
         mask_of = mask_ptr
         if MASK > 0:
             mask_of = head_ptr(mask_ptr, stride_mask, batch, head)
+        slope = 0.0                                                      # not carried round the loop, where its type may not change
         if ALIBI:
             slope = tl.load(head_ptr(slopes_ptr, stride_slopes, batch, head)).to(ACC) * LOG2E
         bias = (scale, slope)
