@@ -79,8 +79,9 @@ def sum_lines_kernel(out_ptrs, part_ptrs, P, N, BLOCK_P: tl.constexpr, BLOCK_N: 
     """out = Σ of the P lines of parts (P, N), for each of a few tensors; always in the same order."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     for k in tl.static_range(len(out_ptrs)):
-        total = tl.zeros((BLOCK_P, BLOCK_N), part_ptrs[k].dtype.element_ty)
-        for j in range(0, P, BLOCK_P):
-            p = j + tl.arange(0, BLOCK_P)[:, None]
-            total += tl.load(part_ptrs[k] + p.to(tl.int64) * N + n, mask=(p < P) & (n < N), other=0)
-        tl.store(out_ptrs[k] + n, tl.sum(total, 0, keep_dims=True), mask=n < N)
+        if tl.program_id(1) == k:
+            total = tl.zeros((BLOCK_P, BLOCK_N), part_ptrs[k].dtype.element_ty)
+            for j in range(0, P, BLOCK_P):
+                p = j + tl.arange(0, BLOCK_P)[:, None]
+                total += tl.load(part_ptrs[k] + p.to(tl.int64) * N + n, mask=(p < P) & (n < N), other=0)
+            tl.store(out_ptrs[k] + n, tl.sum(total, 0, keep_dims=True), mask=n < N)

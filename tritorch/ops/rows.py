@@ -186,7 +186,8 @@ def vector_of(geometry, itemsize):
 WIDEST_SUMS = 16384
 """Columns (of float64 half as many) up to which a program can add up gradients of parameters in registers, beside the row."""
 SUMS = ((1024, 8, 3), (2048, 16, 3), (1024, 8, 1), (2048, 16, 1), (1024, 16, 2), (1024, 32, 1))
-"""Ways to do it: elements of a program at least, elements of a thread, stages."""
+"""Ways to do it: elements of a program at least, elements of a thread, stages. Where 8 elements of a thread are 16 warps or more, so many
+wait for each other at each row's sums, and a layer norm's 80 registers leave room for one program: there the second way comes first."""
 REGISTERS = {8: 64, 16: 112, 32: 128}
 """What a thread needs for its elements of two operands and two sums (ptxas for sm_90; of more as many times that, within a tenth); it
 decides how many programs share the rows."""
@@ -200,7 +201,7 @@ def sum_tiles(M, N, column, arrays, simulated):
     if simulated:
         return (_row_tile(min(half(cdiv(M, 2)), 64), width, 4, per_sm=2),)
     tiles = []
-    for size, each, stages in SUMS:
+    for size, each, stages in SUMS if width < 4096 else (SUMS[1], SUMS[0], *SUMS[2:]):
         rows_, each = min(max(size // width, 1), height), max(each, width // 1024)                    # at most 1024 threads
         stages = min(stages, max(160_000 // (rows_ * width * column), 1))                             # what shared memory holds
         threads = max(rows_ * width // each, 32)
@@ -214,9 +215,9 @@ def sum_lines(sums, parts):
     """Each of `sums` becomes the sum of the lines of its part."""
     lines, N = parts[0].shape
     targets = [s if s.is_contiguous() else empty(s.shape, s.dtype, s.device) for s in sums]
-    block_n = min(tile(32, 1024), next_power_of_2(N))
-    launch(LINES.sum_lines_kernel, (cdiv(N, block_n),), tuple(targets), tuple(parts), lines, N, BLOCK_P=tile(128, 4), BLOCK_N=block_n,
-           num_warps=8)
+    block_n = tile(8 if N < 4096 else 32, min(1024, next_power_of_2(N)))                            # a sector, or a few: enough programs
+    launch(LINES.sum_lines_kernel, (cdiv(N, block_n), len(parts)), tuple(targets), tuple(parts), lines, N, BLOCK_P=tile(4096 // block_n, 4),
+           BLOCK_N=block_n, num_warps=8)
     for s, target in zip(sums, targets):
         if target is not s:
             s.copy_(target)
