@@ -7,19 +7,22 @@ A program works on a tile of planes (n · C + c) × places (h · W + w, or p · 
 import triton
 import triton.language as tl
 
+from triton_kernels.rows import again
+
 
 @triton.jit
 def tile_of(planes, C, H, W, EVEN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
     """Which elements of this program's tile there are, and which places; image and channel of the planes, row and column of the places.
 
-    Places are the tile's first dim: where neither is contiguous for Triton to see, it lays neighbouring threads along that one. Planes past
-    the last, which there are none of if EVEN, stand for the last, so that loads need no mask for them. C is None where images are as far
-    apart as C planes.
+    Places are the tile's first dim: where neither is contiguous for Triton to see, it lays neighbouring threads along that one. Places and
+    planes past the last (if EVEN there are no such planes) stand for the last, so that loads need no mask for them. C is None where images
+    are as far apart as C planes.
     """
     tiles = tl.cdiv(H * W, BLOCK_P)
     plane = tl.program_id(0) // tiles * BLOCK_C + tl.arange(0, BLOCK_C)
     place = tl.program_id(0) % tiles * BLOCK_P + tl.arange(0, BLOCK_P)
     there = (place < H * W)[:, None]
+    place = tl.minimum(place, H * W - 1)
     if EVEN:
         some = tl.broadcast_to(there, (BLOCK_P, BLOCK_C))
     else:
@@ -32,15 +35,25 @@ def tile_of(planes, C, H, W, EVEN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C:
 
 
 @triton.jit
-def pointers(ptr, n, c, h, w, strides, WIDE: tl.constexpr, MULTIPLE: tl.constexpr = 1):
-    """Where (n, c, h, w) lie: a row of planes and a column of places. MULTIPLE divides the offset of every place."""
+def plane_pointers(ptr, n, c, strides):
+    return (ptr + n.to(tl.int64) * strides[0] + c.to(tl.int64) * strides[1])[None, :]
+
+
+@triton.jit
+def place_offsets(h, w, strides, WIDE: tl.constexpr, MULTIPLE: tl.constexpr = 1):
+    """Where places lie in a plane; MULTIPLE divides all of it."""
     if WIDE:
         h, w = h.to(tl.int64), w.to(tl.int64)
-    planes = ptr + n.to(tl.int64) * strides[0] + c.to(tl.int64) * strides[1]
     places = h * strides[2] + w * strides[3]
     if MULTIPLE > 1:
         places = tl.multiple_of(places, MULTIPLE)
-    return planes[None, :] + places[:, None]
+    return places[:, None]
+
+
+@triton.jit
+def pointers(ptr, n, c, h, w, strides, WIDE: tl.constexpr, MULTIPLE: tl.constexpr = 1):
+    """Where (n, c, h, w) lie: a row of planes and a column of places."""
+    return plane_pointers(ptr, n, c, strides) + place_offsets(h, w, strides, WIDE, MULTIPLE)
 
 
 @triton.jit
@@ -98,43 +111,93 @@ def first_tap(start, dilation):
 
 
 @triton.jit
-def larger(best, found, x_ptrs, inside, tap, LOWEST: tl.constexpr):
-    """The larger of the best so far and the element behind x_ptrs, and its place in the window."""
-    x = widened(tl.load(x_ptrs, mask=inside, other=LOWEST))
+def larger(best, found, x, tap):
+    """The larger of the best so far and x, and its place: the first of equals, the last NaN."""
     better = (x > best) | (x != x)
     return tl.where(better, x, best), tl.where(better, tap, found)
 
 
 @triton.jit
+def inside_of(h, end, BEFORE: tl.constexpr, BEHIND: tl.constexpr):
+    """Whether 0 <= h < end; only what can fail is looked at."""
+    inside = tl.full(h.shape, 1, tl.int1)
+    if BEFORE:
+        inside &= h >= 0
+    if BEHIND:
+        inside &= h < end
+    return inside
+
+
+@triton.jit
+def largest_of_row(row_ptrs, row, w0, w_end, stride_w, first, FIRST: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr,
+                   WIDTH: tl.constexpr, PAIR: tl.constexpr, BEHIND: tl.constexpr, LOWEST: tl.constexpr, WIDE: tl.constexpr):
+    """The largest of WIDTH elements of a row, and its tap, which begin at FIRST; `first` is that of the first that is not padding.
+    From element PAIR on, where `row_ptrs` points, two at a time are read as one word; -1: none, it points to the first element."""
+    for s in tl.static_range(WIDTH):
+        inside = row & inside_of(w0 + s * DILATION, w_end, s * DILATION < PADDING, BEHIND)[:, None]
+        at = row_ptrs + step_of(s * DILATION - max(PAIR, 0), stride_w, WIDE)
+        if PAIR >= 0 and s >= PAIR and (s - PAIR) % 2 == 0 and s + 1 < WIDTH:
+            both = at[:, :, None] + tl.arange(0, 2)[None, None, :]
+            x, after = tl.split(tl.load(both, mask=inside[:, :, None], other=LOWEST))
+        elif PAIR >= 0 and s > PAIR and (s - PAIR) % 2 == 1:
+            x = after
+        else:
+            x = tl.load(at, mask=inside, other=LOWEST)
+        x = again(x, tl.float32) if x.dtype == tl.bfloat16 else widened(x)       # comparisons of bfloat16 are slower than of float32
+        if s == 0:
+            best, found = x, tl.broadcast_to(first[:, None], x.shape)
+        else:
+            best, found = larger(best, found, x, FIRST + s)
+    return best, found
+
+
+@triton.jit
 def max_pool_kernel(values_ptr, taps_ptr, x_ptr, stride_v, stride_t, stride_x, planes, C, H, W, P, Q, STRIDE: tl.constexpr,
                     PADDING: tl.constexpr, DILATION: tl.constexpr, ADAPTIVE: tl.constexpr, TAPS: tl.constexpr, LOWEST: tl.constexpr,
-                    UNROLL: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
-    """The largest of each window, and its place r · TAPS[1] + s in it: the first of equals, the last NaN."""
-    some, there, n, c, p, q = tile_of(planes, C, P, Q, EVEN, BLOCK_P, BLOCK_C)
-    h0, h_end = window(p, H, P, STRIDE[0], PADDING[0], ADAPTIVE)
-    w0, w_end = window(q, W, Q, STRIDE[1], PADDING[1], ADAPTIVE)
-    x_ptrs = pointers(x_ptr, n, c, h0, w0, stride_x, WIDE)
-    best = widened(tl.full((BLOCK_P, BLOCK_C), LOWEST, x_ptr.dtype.element_ty))
-    first = first_tap(h0, DILATION[0]) * TAPS[1] + first_tap(w0, DILATION[1])
-    found = tl.broadcast_to(first[:, None], (BLOCK_P, BLOCK_C))
+                    ROWS: tl.constexpr, PAIR: tl.constexpr, BEHIND: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr,
+                    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+    """The largest of each window, and its place r · TAPS[1] + s in it: the first of equals, the last NaN.
+
+    A place is ROWS windows below each other, which share rows of the input; 0: one with so many elements that they are a loop. BEHIND:
+    whether windows reach behind the end of the input.
+    """
     HEIGHT: tl.constexpr = TAPS[0]
     WIDTH: tl.constexpr = TAPS[1]
-    if UNROLL:
-        for r in tl.static_range(HEIGHT):
-            row = there & within(h0 + r * DILATION[0], h_end)[:, None]
-            row_ptrs = x_ptrs + step_of(r * DILATION[0], stride_x[2], WIDE)
-            for s in tl.static_range(WIDTH):
-                inside = row & within(w0 + s * DILATION[1], w_end)[:, None]
-                at = row_ptrs + step_of(s * DILATION[1], stride_x[3], WIDE)
-                best, found = larger(best, found, at, inside, r * WIDTH + s, LOWEST)
+    HIGH: tl.constexpr = max(ROWS, 1)
+    some, there, n, c, p, q = tile_of(planes, C, tl.cdiv(P, HIGH), Q, EVEN, BLOCK_P, BLOCK_C)
+    p = p * HIGH
+    h0, h_end = window(p, H, P, STRIDE[0], PADDING[0], ADAPTIVE)
+    w0, w_end = window(q, W, Q, STRIDE[1], PADDING[1], ADAPTIVE)
+    first_r, first_s = first_tap(h0, DILATION[0]), first_tap(w0, DILATION[1])
+    values, taps = (), ()
+    if ROWS:
+        rows, places, x_planes = (), (), plane_pointers(x_ptr, n, c, stride_x)
+        for r in tl.static_range((ROWS - 1) * STRIDE[0] + HEIGHT):
+            row = inside_of(h0 + r * DILATION[0], h_end, r * DILATION[0] < PADDING[0], BEHIND[0])[:, None]
+            row_ptrs = x_planes + place_offsets(h0 + r * DILATION[0], w0 + max(PAIR, 0), stride_x, WIDE, 1 if PAIR < 0 else 2)
+            best, found = largest_of_row(row_ptrs, row, w0, w_end, stride_x[3], tl.maximum(first_r, r) * WIDTH + first_s, r * WIDTH,
+                                         PADDING[1], DILATION[1], WIDTH, PAIR, BEHIND[1], LOWEST, WIDE)
+            rows, places = rows + (best,), places + (found,)
+        for k in tl.static_range(ROWS):
+            best, found = rows[k * STRIDE[0]], places[k * STRIDE[0]]
+            for r in tl.static_range(1, HEIGHT):
+                best, found = larger(best, found, rows[k * STRIDE[0] + r], places[k * STRIDE[0] + r])
+            values = values + (best.to(values_ptr.dtype.element_ty),)
+            taps = taps + ((found - k * STRIDE[0] * WIDTH).to(taps_ptr.dtype.element_ty),)
     else:
+        best = widened(tl.full((BLOCK_P, BLOCK_C), LOWEST, x_ptr.dtype.element_ty))
+        found = tl.broadcast_to((first_r * WIDTH + first_s)[:, None], (BLOCK_P, BLOCK_C))
+        x_ptrs = pointers(x_ptr, n, c, h0, w0, stride_x, WIDE)
         for tap in range(HEIGHT * WIDTH):
             r, s = tap // WIDTH, tap % WIDTH
             inside = there & (within(h0 + r * DILATION[0], h_end) & within(w0 + s * DILATION[1], w_end))[:, None]
             at = x_ptrs + (step_of(r * DILATION[0], stride_x[2], WIDE) + step_of(s * DILATION[1], stride_x[3], WIDE))
-            best, found = larger(best, found, at, inside, tap, LOWEST)
-    tl.store(pointers(values_ptr, n, c, p, q, stride_v, WIDE), best.to(values_ptr.dtype.element_ty), mask=some)
-    tl.store(pointers(taps_ptr, n, c, p, q, stride_t, WIDE), found.to(taps_ptr.dtype.element_ty), mask=some)
+            best, found = larger(best, found, widened(tl.load(at, mask=inside, other=LOWEST)), tap)
+        values, taps = (best.to(values_ptr.dtype.element_ty),), (found.to(taps_ptr.dtype.element_ty),)
+    for k in tl.static_range(HIGH):                                      # a store between the loads would hold them up
+        here = some & (p + k < P)[:, None]
+        tl.store(pointers(values_ptr, n, c, p + k, q, stride_v, WIDE), values[k], mask=here)
+        tl.store(pointers(taps_ptr, n, c, p + k, q, stride_t, WIDE), taps[k], mask=here)
 
 
 @triton.jit

@@ -62,9 +62,16 @@ def _starts(n, count, kernel, stride, padding):
 @max_pool.impl("cuda")
 def max_pool_cuda(values, taps, input, size, kernel, stride, padding, dilation):
     if values.numel():
-        most = taps_of(input.shape[2:], size, kernel)
-        launch_places(K.max_pool_kernel, (values, taps), (input,), values.shape, *input.shape[2:], *size, STRIDE=stride, PADDING=padding,
-                DILATION=dilation, ADAPTIVE=kernel is None, TAPS=most, LOWEST=lowest(input.dtype), UNROLL=most[0] * most[1] <= UNROLLED)
+        n, most = input.shape[2:], taps_of(input.shape[2:], size, kernel)
+        shared = kernel is not None and stride[0] < kernel[0] and dilation[0] == 1 and size[0] >= 4  # windows share rows of the input
+        rows = 0 if most[0] * most[1] > UNROLLED else 1 if not shared else 4 if input.strides[1] == 1 else 2
+        groups = cdiv(size[0], rows or 1)
+        end = [(last - 1) * stride[d] - padding[d] + (most[d] - 1) * dilation[d] for d, last in ((0, groups * (rows or 1)), (1, size[1]))]
+        pairs = kernel is not None and stride[1] == 2 and dilation[1] == input.strides[3] == 1 and n[1] % 2 == 0 == input.strides[2] % 2
+        launch_places(K.max_pool_kernel, (values, taps), (input,), (*values.shape[:2], groups, size[1]), *n, *size, STRIDE=stride,
+                      PADDING=padding, DILATION=dilation, ADAPTIVE=kernel is None, TAPS=most, LOWEST=lowest(input.dtype), ROWS=rows,
+                      PAIR=padding[1] % 2 if pairs else -1, BEHIND=(kernel is None or end[0] >= n[0], kernel is None or end[1] >= n[1]),
+                      each=rows or 1)
 
 
 @max_pool.grad("input")

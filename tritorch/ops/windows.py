@@ -11,7 +11,6 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.memory_format import like_image
-from tritorch.ops.tiling import even_parts
 from tritorch.ops.windows_cpu import counts, spread_windows, sum_windows
 from tritorch.shape import cdiv, extent, next_power_of_2
 
@@ -25,13 +24,13 @@ def along_dim(dim, kernel, stride, padding, dilation=(1, 1)):
     return None if kernel is None else kernel[dim], stride[dim], padding[dim], dilation[dim]
 
 
-def launch_places(kernel, outs, ins, shape, *attributes, **options):
-    """Start a kernel on tiles of the planes and places of a tensor (N, C, H, W) of `shape`."""
+def launch_places(kernel, outs, ins, shape, *attributes, each=1, **options):
+    """Start a kernel on tiles of the planes and places of a tensor (N, C, H, W) of `shape`; a place is `each` results."""
     n, c, h, w = shape
     together = all(n == 1 or x.strides[0] == c * x.strides[1] for x in (*outs, *ins))
     wide = max(extent(x.shape, x.strides) for x in (*outs, *ins)) > 0x7FF00000
     strides = [x.strides for x in (*outs, *ins)]
-    key = max(x.dtype.itemsize for x in ins), ins[0].strides[1] == 1 < c, c, h * w
+    key = max(x.dtype.itemsize for x in ins), ins[0].strides[1] == 1 < c, c, h * w, each
 
     def run(blocks):
         programs = cdiv(n * c, blocks["BLOCK_C"]) * cdiv(h * w, blocks["BLOCK_P"])
@@ -41,13 +40,14 @@ def launch_places(kernel, outs, ins, shape, *attributes, **options):
     run(tuner.choose(kernel.__name__, key, _blocks(*key), kernel, run))
 
 
-def _blocks(size, channels_first, channels, places):
+def _blocks(size, channels_first, channels, places, each):
     """Tiles of planes × places: along the channels where they are next to each other in memory, else along the places."""
     if channels_first:
         wanted = [(64, 16, 4), (64, 8, 4), (32, 32, 4), (128, 16, 8), (64, 32, 8)]
+        wanted = wanted if each == 1 else [(64, 8, 4), (128, 8, 8), (64, 16, 8), (64, 16, 4), (32, 16, 4)]
     else:                                                                # what a place needs is computed once for all planes of a thread
-        along = even_parts(places, 256)
-        wanted = [(total // along, along, warps) for total, warps in ((1024, 4), (512, 4), (256, 4), (2048, 8), (1024, 8))]
+        along = min((256, 128, 64), key=lambda n: cdiv(places, n) * n)
+        wanted = [(max(total // each // along, 1), along, warps) for total, warps in ((1024, 4), (2048, 4), (512, 4), (2048, 8), (1024, 8))]
     return [{"BLOCK_C": tile(min(m, next_power_of_2(channels) if channels_first else m), 16),
              "BLOCK_P": tile(min(k, next_power_of_2(places)), min(4096, next_power_of_2(places))), "num_warps": w} for m, k, w in wanted]
 
