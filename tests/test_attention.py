@@ -1,5 +1,4 @@
 """Attention: what the cards cannot know. PyTorch as an oracle, masks, groups, ranks, dropout, error against float64, many blocks."""
-import contextlib
 
 import numpy as np
 import pytest
@@ -335,53 +334,6 @@ def test_packed_sequences_are_pytorchs_calls():
 
 
 # ------------------------------------------------------------------ the choice of tiles
-def operands(size, L, S):
-    """Query, key, value and the gradient of the result, (1, rows, heads, size): two heads share one of keys and values."""
-    return [draw(1, n, heads, size, seed=k) for k, (n, heads) in enumerate(((L, 2), (S, 1), (S, 1), (L, 2)))]
-
-
-def candidates(cuda, arrays, dtype, causal):
-    """Of each kernel, what the tuner may choose from at these sizes."""
-    q, k, v, g = [from_array(a).to(cuda).to(dtype).transpose(1, 2) for a in arrays]
-    q, k, v = [t.requires_grad_() for t in (q, k, v)]
-    with tuner.trying_all() as met:
-        scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True).backward(g)
-    return [(family, way) for family, _, ways in met if family.startswith("attention") for way in ways]
-
-
-@pytest.mark.parametrize("size, dtype, causal", [(64, "bfloat16", False), (64, "float16", True), (128, "bfloat16", True),
-                                                 (128, "float16", False), (80, "bfloat16", True), (256, "bfloat16", False),
-                                                 (33, "float32", True)])
-def test_every_candidate_is_right(size, dtype, causal, cuda, monkeypatch):
-    """On blocks that end inside, heads side by side; fresh memory is poisoned."""
-    monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
-    kind, (L, S) = getattr(T, dtype), (150, 170) if T.cuda.driver.current().name == "simulated" else (1000, 1100)
-    arrays = operands(size, L, S)
-    rounded = [number(from_array(a).to(kind).to(T.float64)).swapaxes(1, 2) for a in arrays]
-
-    def reference(q, k, v, g):
-        out, gq, gk, gv = exact(q, *[np.repeat(x, 2, 1) for x in (k, v)], g, causal, q.dtype.type(size ** -0.5))
-        return out, gq, gk.sum(1, keepdims=True), gv.sum(1, keepdims=True)
-
-    want, plain = reference(*rounded), reference(*[r.astype(np.float32) for r in rounded])
-    known = candidates(cuda, arrays, kind, causal)
-    assert len({family for family, _ in known}) == 4
-    for family, way in known:
-        apart = [tuner.forcing("attention_backward", {"kernel": "apart"})] if family.endswith(("_q", "_kv")) else []
-        with contextlib.ExitStack() as stack:
-            for forced in (*apart, tuner.forcing(family, way)):
-                stack.enter_context(forced)
-            q, k, v, g = [from_array(a).to(cuda).to(kind).transpose(1, 2) for a in arrays]
-            q, k, v = [t.requires_grad_() for t in (q, k, v)]
-            out = scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
-            assert out.stride() == q.stride()
-            out.backward(g)
-        half = {"bfloat16": 2 ** -8, "float16": 2 ** -11}.get(dtype, 0)
-        for mine, other, composed in zip((out, q.grad, k.grad, v.grad), want, plain):
-            error, theirs = [np.abs(x - other).max() / np.abs(other).max() for x in (number(mine.to(T.float64)), composed)]
-            assert error <= 4 * half + 8 * theirs, (family, way, error, theirs)
-
-
 def test_hopper_kernels_are_among_the_candidates():
     """On a GPU of its kind each of the kernels has a form in Gluon, where it does what is asked for."""
     def families(**keywords):

@@ -272,6 +272,17 @@ def host_descriptors(o_desc, x_desc, ADD: tl.constexpr):
             o_desc.store([a + 16, 8], x)
 
 
+def test_host_descriptors_round_to_tf32():
+    x = np.full((48, 40), 1.5, "f4")
+    up = 1 + 3 * 2 ** -11
+    x[0, 8:16] = 1 + 2 ** -11, up, 1 + 2 ** -11 + 2 ** -23, np.nextafter(np.float32(2), 0), -up, np.inf, np.nan, 0
+    out, source = np.ones((48, 40), "f4"), Descriptor(x, (32, 32))
+    source.round_f32_to_tf32 = True
+    launch(host_descriptors, (1,), Descriptor(out, (32, 32)), source, ADD=False)
+    np.testing.assert_array_equal(out[0, 8:16], [1, 1 + 2 ** -9, 1 + 2 ** -10, 2, -1 - 2 ** -9, np.inf, np.nan, 0])
+    assert (out[1:, 8:] == 1.5).all()
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f2", bf16])
 @pytest.mark.parametrize("add", [True, False])
 def test_host_descriptors(dtype, add):

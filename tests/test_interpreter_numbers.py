@@ -320,8 +320,8 @@ def softmax_and_sigmoid(o_ptr, x_ptr):
 
 # dot products
 
-def tf32(x):
-    return ((x.view("u4") + 0x1000) & 0xFFFFE000).astype("u4").view("f4")
+def cut_to_tf32(x):
+    return (x.view("u4") & 0xFFFFE000).astype("u4").view("f4")
 
 
 @triton.jit
@@ -343,7 +343,7 @@ def dot(o_ptr, x_ptr, PRECISION: tl.constexpr, ACC: tl.constexpr):
 def test_dot_precision(precision, tol, acc):
     out = np.empty((16, 16), "f4")
     launch(dot, (1,), out, SQUARE, PRECISION=precision, ACC=acc)
-    x = (tf32(SQUARE) if precision in ("tf32", None) else SQUARE).astype("f8")
+    x = (cut_to_tf32(SQUARE) if precision in ("tf32", None) else SQUARE).astype("f8")
     np.testing.assert_allclose(out, x @ x.T + acc, rtol=tol, atol=10 * tol)
 
 

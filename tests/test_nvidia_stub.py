@@ -313,8 +313,8 @@ def test_clusters_scratch_and_failed_launches(cuda):
         function(cuda, {}).launch(1, 1, 1, 0, [])
 
 
-def descriptor():
-    return types.SimpleNamespace(ptr=0x10000, shape=(100, 64), strides=(128, 1), block=(32, 64), padding="zero")
+def descriptor(rounds=False):
+    return types.SimpleNamespace(ptr=0x10000, shape=(100, 64), strides=(128, 1), block=(32, 64), padding="zero", round_f32_to_tf32=rounds)
 
 
 def test_descriptors_are_maps_on_hopper(cuda):
@@ -331,14 +331,23 @@ def test_descriptors_are_maps_on_hopper(cuda):
     assert [read(address, i, c) for i, c in ((0, "Q"), (2, "i"), (3, "i"), (4, "q"), (5, "q"), (6, "i"))] == [0x20, 100, 64, 128, 1, 7]
 
 
+def test_maps_that_round_to_tf32(cuda):
+    fake, _ = cuda
+    meta = {"swizzle": 3, "elem_size": 4, "elem_type": 7, "block_size": [32, 64], "fp4_padded": False}
+    k = function(cuda, {"d": "tensordesc<fp32[32, 64]>"}, descriptors=[meta])
+    for rounds in (False, True, False):
+        k.launch(1, 1, 1, 0, [descriptor(rounds)])
+    assert [m["kind"] for m in fake.maps] == [7, 11]                               # FLOAT32, TFLOAT32
+
+
 @pytest.mark.parametrize("flags", [1, 2])                                         # Triton 3.6, Triton 3.9
 def test_descriptors_are_pointers_before_hopper(cuda, flags):
     fake, _ = cuda
     signature = {"d": "tensordesc<bf16[32, 64]>", "n": "i32"}
     k = function(cuda, signature, parameters=sizes(signature, flags=flags))
-    k.launch(1, 1, 1, 0, [descriptor(), 7])
+    k.launch(1, 1, 1, 0, [descriptor(rounds=True), 7])
     got = [read(fake.parameters[-1], i, c) for i, c in enumerate("Qqqqq" + "?" * flags + "iiqqi")]
-    assert got == [0x10000, 100, 64, 128, 1, *[False] * flags, 100, 64, 128, 1, 7]
+    assert got == [0x10000, 100, 64, 128, 1, *(False, True)[:flags], 100, 64, 128, 1, 7]
 
 
 def test_parameters_that_the_kernel_declares_otherwise_are_refused(cuda):

@@ -13,6 +13,8 @@ rows cu[b] to cu[b + 1]; shift is then the number of keys less that of rows, els
 import triton
 import triton.language as tl
 
+from triton_kernels.matmul import rounded_to_tf32
+
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
@@ -108,6 +110,8 @@ def product(a, b, acc, PRECISION: tl.constexpr):
     """acc + a @ b in the given float32 precision."""
     if PRECISION == "bf16":
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
+    elif PRECISION == "tf32":
+        return tl.dot(rounded_to_tf32(a), rounded_to_tf32(b), acc, input_precision="tf32")
     else:
         return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
 

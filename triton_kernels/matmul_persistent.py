@@ -3,7 +3,7 @@
 Descriptors are (batch, rows, columns) of row-major memory; TRANS_A: a lies as (batch, K, M), TRANS_B: b lies as (batch, N, K);
 SHARED_A, SHARED_B: one matrix for all of the batch.
 STREAM: the blocks of K of all tiles are dealt out evenly, and what a program has of a tile goes to where stream_sum_kernel finds it.
-Out-of-bounds elements arrive as 0 and are not stored. The epilogue is that of matmul.py.
+Out-of-bounds elements arrive as 0 and are not stored. TMA rounds float32 operands to TF32 on their way. The epilogue is that of matmul.py.
 """
 import triton
 import triton.language as tl

@@ -9,7 +9,8 @@ _chosen = "highest"
 def set_float32_matmul_precision(precision):
     """Choose how float32 matrix products, convolutions and attention multiply on a GPU; sums are kept in float32.
 
-    "highest" (the default) has the accuracy of IEEE float32, "high" rounds the operands to TF32 (10 bits), "medium" to bfloat16 (7 bits).
+    "highest" (the default) has the accuracy of IEEE float32, "high" rounds the operands to the nearest TF32 (10 bits), "medium"
+    to bfloat16 (7 bits).
     The CPU always computes in float32.
 
     >>> import tritorch as torch

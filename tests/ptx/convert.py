@@ -82,10 +82,13 @@ def convert_pair(machine, ins):
 @instruction("cvt.rna.tf32", "cvt.rn.tf32", "cvt.rz.tf32", "cvt.rna.satfinite.tf32")
 def to_tf32(machine, ins):
     """float32 with the last 13 bits gone; .rna rounds half away from zero."""
-    bits = machine.read(ins.operands[1], U32)
-    add = {"rna": 0x1000, "rz": 0}.get(ins.modifiers[0])
+    machine.write(ins.operands[0], tf32_bits(machine.read(ins.operands[1], U32), ins.modifiers[0]))
+
+
+def tf32_bits(bits, way):
+    add = {"rna": 0x1000, "rz": 0}.get(way)
     up = 0xFFF + (bits >> np.uint32(13) & np.uint32(1)) if add is None else np.uint32(add)
-    machine.write(ins.operands[0], np.where(np.isfinite(bits.view(F32)), bits + up & np.uint32(0xFFFFE000), bits))
+    return np.where(np.isfinite(bits.view(F32)), bits + up & np.uint32(0xFFFFE000), bits)
 
 
 # ------------------------------------------------------------------ float8

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 SUCCESS, INVALID_VALUE = 0, 1
 SIZES = (1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4)     # bytes of CU_TENSOR_MAP_DATA_TYPE_*: UINT8, UINT16, …, FLOAT16 (6), …, BFLOAT16 (9), …
 SPANS = {0: None, 1: 32, 2: 64, 3: 128}             # CU_TENSOR_MAP_SWIZZLE_*
+TFLOAT32 = 11                                       # float32 in memory, TF32 when loaded
 _LAYOUT = struct.Struct("<4sBBB x Q5Q4Q5H")
 _MAGIC = b"tmap"
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ptx import mbarrier, proxies
+from ptx.convert import tf32_bits
 from ptx.memory import POISON
 from ptx.operands import DTYPES
 from ptx.registry import instruction
 from ptx.swizzle import swizzled
-from ptx.tensor_map import SPANS, TensorMap
+from ptx.tensor_map import SPANS, TFLOAT32, TensorMap
 
 _ALIGNMENT = 128                                    # of a tile in shared memory
 
@@ -81,6 +82,8 @@ def load(machine, ins):
         found, inside = global_places(machine, tensor_map, corner, lane)
         data = np.zeros(inside.shape, dtype)
         data[inside] = machine.memory.view(dtype)[found]
+        if tensor_map.kind == TFLOAT32:
+            data = tf32_bits(data, "rn")
         place = mbarrier.place_of(machine, where, lane)
         barrier = mbarrier.find(machine, place, lane)
         proxies.check_async(machine, (places * dtype.itemsize)[None], np.array([lane]))

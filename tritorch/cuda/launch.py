@@ -42,15 +42,18 @@ class TensorDescriptor:
     """A tile of a tensor for TMA: `block` is loaded or stored at once, out of bounds reads give zero.
 
     `shape` and `strides` (elements) default to the tensor's; the last stride is 1, the others multiples of 16 bytes.
+    `round_f32_to_tf32`: float32 numbers are rounded to TF32 when they are loaded, which matrix units do not do.
     Raises ValueError where TMA cannot do it. In the kernel: `desc.load([i, j])`.
     """
 
-    __slots__ = ("tensor", "ptr", "dtype", "shape", "strides", "block", "padding")
+    __slots__ = ("tensor", "ptr", "dtype", "shape", "strides", "block", "padding", "round_f32_to_tf32")
 
-    def __init__(self, tensor, block: Sequence[int], shape: Sequence[int] | None = None, strides: Sequence[int] | None = None):
+    def __init__(self, tensor, block: Sequence[int], shape: Sequence[int] | None = None, strides: Sequence[int] | None = None,
+                 round_f32_to_tf32: bool = False):
         self.tensor, self.ptr, self.dtype, self.block, self.padding = tensor, tensor.data_ptr(), tensor.dtype, tuple(block), "zero"
         self.shape = tuple(tensor.shape if shape is None else shape)
         self.strides = tuple(tensor.strides if strides is None else strides)
+        self.round_f32_to_tf32 = round_f32_to_tf32
         size = self.dtype.itemsize
         check(len(self.shape) == len(self.strides) == len(self.block) and 1 <= len(self.shape) <= 5, "TensorDescriptor",
               "1 to 5 dims, the same in shape, strides and block", self.shape, self.strides, self.block, error=ValueError)
@@ -63,7 +66,7 @@ class TensorDescriptor:
         """The same description of other memory."""
         other = object.__new__(TensorDescriptor)
         other.tensor, other.ptr, other.dtype, other.block, other.padding = None, pointer, self.dtype, self.block, self.padding
-        other.shape, other.strides = self.shape, self.strides
+        other.shape, other.strides, other.round_f32_to_tf32 = self.shape, self.strides, self.round_f32_to_tf32
         return other
 
     def __repr__(self):

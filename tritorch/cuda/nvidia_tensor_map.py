@@ -17,6 +17,7 @@ from tritorch.cuda.nvidia_call import call, failure
 
 _SIZE, _ALIGNMENT, _MOST = 128, 64, 4096
 _HOST_TYPE = {8: 10, 9: 8, 10: 9}   # Triton's metadata holds the numbers that the device uses; the host's differ in these
+_FLOAT32, _TFLOAT32 = 7, 11
 _L2_128B = 2
 _maps: dict[tuple, bytes] = {}
 _lock = threading.Lock()
@@ -25,7 +26,8 @@ _encode: Any = None
 
 def tensor_map(descriptor: Any, meta: dict) -> bytes:
     """The map of a `launch.TensorDescriptor` for a kernel whose compilation says `meta` (swizzle, element type, box)."""
-    key = (descriptor.ptr, descriptor.shape, descriptor.strides, meta["elem_type"], meta["swizzle"], *meta["block_size"])
+    key = (descriptor.ptr, descriptor.shape, descriptor.strides, descriptor.round_f32_to_tf32, meta["elem_type"], meta["swizzle"],
+           *meta["block_size"])
     found = _maps.get(key)
     if found is None:
         with _lock:
@@ -45,6 +47,8 @@ def _encoded(descriptor: Any, meta: dict) -> bytes:
     box = (ctypes.c_uint32 * rank)(*meta["block_size"][::-1])
     ones = (ctypes.c_uint32 * rank)(*[1] * rank)
     kind = _HOST_TYPE.get(meta["elem_type"], meta["elem_type"])
+    if descriptor.round_f32_to_tf32 and kind == _FLOAT32:
+        kind = _TFLOAT32
     error = _function()(
         ctypes.addressof(memory) + start, kind, rank, descriptor.ptr, shape, strides, box, ones, 0, meta["swizzle"], _L2_128B, 0)
     if error:

@@ -82,7 +82,9 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
         a = along_k(a, *p.boxes["a"][1:], *p.a)
     if "b" in p.boxes["copied"]:
         b = along_k(b, *p.boxes["b"][1:], p.b[0], p.b[2], p.b[1])
-    a, b = TensorDescriptor(a, *box(p.boxes["a"], block_m, block_k)), TensorDescriptor(b, *box(p.boxes["b"], block_k, block_n))
+    in_tf32 = p.precision == "tf32"
+    a = TensorDescriptor(a, *box(p.boxes["a"], block_m, block_k), round_f32_to_tf32=in_tf32)
+    b = TensorDescriptor(b, *box(p.boxes["b"], block_k, block_n), round_f32_to_tf32=in_tf32)
     strides, sizes, scalars, leaving = (p.c[0][0], *p.c[1:]), (p.batch[0], p.M, p.N, p.k), (alpha, beta), block_n // options["PIECES"]
     settled = dict(TRANS_A=p.boxes["a"][0], TRANS_B=p.boxes["b"][0], **_shared(p, p.boxes["a"][1], p.boxes["b"][1]), PROGRAMS=programs,
                    GROUP_M=GROUP_M, **options)

@@ -6,7 +6,21 @@ import math
 
 import numpy as np
 
-from .conversions import BF16, CARRIER, INT1, INT32, KIND, STORAGE, constant, converted, from_storage, round_bf16, to_storage
+from .conversions import (
+    BF16,
+    CARRIER,
+    FP32,
+    INT1,
+    INT32,
+    KIND,
+    STORAGE,
+    constant,
+    converted,
+    from_storage,
+    round_bf16,
+    round_tf32,
+    to_storage,
+)
 from .memory import MemoryFault, distance
 from .values import Pointer, Value, itemsize, to_value
 
@@ -294,12 +308,12 @@ def atomic_cas(pointer, cmp, val, sem=None, scope=None):
 class Descriptor:
     """A tensor in memory that is read and written by blocks: out of its bounds reads give zero and writes do nothing."""
 
-    def __init__(self, base, shape, strides, block_shape, padding_option="zero"):
+    def __init__(self, base, shape, strides, block_shape, padding_option="zero", round_f32_to_tf32=False):
         self.base, self.dtype = base, base.dtype.element_ty
         self.sizes, self.steps = [int(as_int(s)) for s in shape], [int(as_int(s)) for s in strides]
         self.shape, self.strides = tuple(map(to_value, shape)), tuple(map(to_value, strides))
         self.block_shape, self.padding = [int(b) for b in block_shape], padding_option
-        self.block_type = None
+        self.block_type, self.rounds = None, round_f32_to_tf32 and self.dtype is FP32
         size = itemsize(base.dtype)
         if self.steps[-1] != 1:
             raise ValueError(f"Tensor descriptor last dim must be 1 but got {self.steps[-1]}")
@@ -334,7 +348,7 @@ class Descriptor:
             out.fill(np.nan)
         if part is not None:
             out[place] = from_storage(np.ascontiguousarray(part), self.dtype)
-        return Value(out, self.dtype)
+        return Value(round_tf32(out) if self.rounds else out, self.dtype)
 
     def store(self, offsets, value):
         if list(value.shape) != self.block_shape:

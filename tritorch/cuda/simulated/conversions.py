@@ -33,6 +33,13 @@ def round_bf16(x):
     return np.where(wrong, f4.type(np.nan), out)[()] if wrong.any() else out[()]
 
 
+def round_tf32(x):
+    """What TMA makes of float32 numbers that it rounds: nearest TF32, ties to even; still float32."""
+    bits = x.view(u4)
+    rounded = ((bits + (((bits >> np.uint32(13)) & np.uint32(1)) + np.uint32(0xFFF))) & np.uint32(0xFFFFE000)).view(f4)
+    return np.where(np.isfinite(x), rounded, x)
+
+
 def to_integers(x, target):
     """Float to integer as the hardware does it: towards zero, saturating in 32 or 64 bits, NaN to 0."""
     bits = max(32, target.itemsize * 8)

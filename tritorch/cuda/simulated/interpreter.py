@@ -261,7 +261,7 @@ def descriptor_maker(spelling, name):
     element, block = re.fullmatch(r"tensordesc<(\w+)\[([\d, ]+)\].*>", spelling).groups()
     dtype, block = tl.pointer_type(SCALARS[element]), [int(b) for b in block.split(",")]
     return lambda d: Descriptor(Pointer(int(d.ptr), dtype, Origin(name, int(d.ptr))), d.shape, d.strides, block,
-                                getattr(d, "padding", "zero"))
+                                getattr(d, "padding", "zero"), getattr(d, "round_f32_to_tf32", False))
 
 
 def maker(spelling, name):

@@ -7,9 +7,9 @@ from .conversions import CARRIER, FP8_MAX, FP16, FP32, FP64, INT1, INT8, INT32, 
 from .values import Value
 
 
-def _tf32(x):
-    raw = np.ascontiguousarray(x).view(np.uint32)
-    return ((raw + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+def _cut_to_tf32(x):
+    """Tensor cores do not look at the last 13 bits of float32 operands."""
+    return (np.ascontiguousarray(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
@@ -23,7 +23,7 @@ def _product(a, b, dtype, precision):
         return np.matmul(a, b)
     a, b = a.astype("f4"), b.astype("f4")
     if dtype is FP32 and precision == "tf32":
-        return np.matmul(_tf32(a), _tf32(b))
+        return np.matmul(_cut_to_tf32(a), _cut_to_tf32(b))
     if dtype is FP32 and precision == "bf16x3":
         high_a, high_b = round_bf16(a), round_bf16(b)
         low_a, low_b = round_bf16(a - high_a), round_bf16(b - high_b)
