@@ -1,9 +1,10 @@
 """PTX instruction -> what it costs a multiprocessor (sm.py), by NVIDIA's throughput table for compute capability 9.0.
 
 PTX is not machine code: what ptxas makes disappear (copies of registers, packing, parameters) costs nothing here, what it joins costs
-half, and in a stretch without branches the loads that nothing holds back come first, as ptxas puts them.
+half, and a stretch without branches is put into an order in which little is waited for.
 """
 import collections
+import heapq
 import re
 
 from ptx.operands import Address, Label, Not, Pair, Register, Vector
@@ -84,7 +85,7 @@ def _op(ins):
     if touches(ins, "global") and name != "red":
         return Op("store" if name == "st" else "load", "lsu", 1, 0, reads, writes)
     if touches(ins, "shared") or touches(ins, "global"):
-        return Op("store" if name == "red" else "shared", "lsu", 1, LATENCY["shared"], reads, writes)
+        return Op("add" if name == "red" else "shared", "lsu", 1, LATENCY["shared"], reads, writes)
     for pattern, pipe, busy, latency in _TABLE:
         if pattern.match(opcode):
             return Op("free" if not busy else "shuffle" if pipe == "lsu" else pipe, pipe, busy, latency, reads, writes)
@@ -131,12 +132,12 @@ def _collect(operand, found):
         _collect(operand.second, found)
 
 
+_FROM_MEMORY = 600                                               # cycles: loads are wanted early
 _APART = {kind for _, kind in _ASYNCHRONOUS} - {"commit copies"}
 
 
 def order(program, ops):
-    """(block, rank) of every place: blocks are stretches without branches or barriers; in each of them the global loads that come before
-    its first store, and what they need, have the lowest ranks."""
+    """(block, rank) of every place, about as ptxas puts them: blocks are stretches without branches or barriers."""
     code, targets = program.code, set()
     for ins in code:
         for operand in ins.operands:
@@ -155,14 +156,58 @@ def order(program, ops):
 
 
 def _rank(code, ops, first, end, block, ranks):
-    last = next((p for p in range(first, end) if ops[p].kind == "store" or code[p].name in ("atom", "red", "cp")), end)
-    wanted = set()
+    """Issue in each cycle what the longest way to the end of the stretch depends on, of what is ready and has a free pipe."""
+    after, missing = _dependencies(code, ops, first, end)
+    delay = {place: _FROM_MEMORY if ops[place].kind == "load" else ops[place].latency for place in missing}
+    height = {}
     for place in reversed(range(first, end)):
-        early = ops[place].kind == "load" and place < last or wanted.intersection(ops[place].writes)
-        if early:
-            wanted.difference_update(ops[place].writes)
-            wanted.update(ops[place].reads)
-        ranks[place] = block, not early, place
+        height[place] = max([height[p] + delay[place] * value for p, value in after[place]], default=0.0)
+    coming, ready, free, now = [(0.0, place) for place in missing if not missing[place]], {}, {}, 0.0
+    times = dict.fromkeys(missing, 0.0)
+    for rank in range(end - first):
+        while True:
+            while coming and coming[0][0] <= now:
+                _, place = heapq.heappop(coming)
+                heapq.heappush(ready.setdefault(ops[place].pipe, []), (-height[place], place))
+            open_pipes = [pipe for pipe in ready if ready[pipe] and free.get(pipe, 0.0) <= now]
+            if open_pipes:
+                break
+            now = min([time for time, _ in coming[:1]] + [free[pipe] for pipe in ready if ready[pipe]])
+        pipe = min(open_pipes, key=lambda pipe: ready[pipe][0])
+        _, place = heapq.heappop(ready[pipe])
+        ranks[place], free[pipe] = (block, rank), now + ops[place].busy
+        for other, value in after[place]:
+            times[other] = max(times[other], now + delay[place] * value)
+            missing[other] -= 1
+            if not missing[other]:
+                heapq.heappush(coming, (times[other], other))
+        now += ops[place].kind != "free"
+
+
+def _dependencies(code, ops, first, end):
+    """(for each place those that come after it and whether they take its value, for each place how many must come before it). Shared memory
+    is accessed in order, as is global memory from the first store on; what ends a stretch is its last instruction."""
+    store = next((p for p in range(first, end) if ops[p].kind == "store" or code[p].name in ("atom", "red", "cp")), end)
+    after, missing = collections.defaultdict(list), dict.fromkeys(range(first, end), 0)
+    writer, readers, access = {}, collections.defaultdict(list), None
+    for place in range(first, end):
+        op = ops[place]
+        needs = {(other, False) for r in op.writes for other in (*readers[r], writer.get(r, place))}
+        needs |= {(writer[r], True) for r in op.reads if r in writer}
+        if op.kind in ("store", "add", "shared") or place >= store and op.kind == "load":
+            needs |= {(access, False)} if access is not None else set()
+            access = place
+        if place == end - 1 and (code[place].control or op.kind in _APART):
+            needs |= {(other, False) for other in range(first, place)}
+        for other, value in needs:
+            if other != place:
+                after[other].append((place, value))
+                missing[place] += 1
+        for r in op.reads:
+            readers[r].append(place)
+        for r in op.writes:
+            writer[r], readers[r] = place, []
+    return after, missing
 
 
 def scheduled(warp, ops, ranks):

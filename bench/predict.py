@@ -5,8 +5,8 @@ their instructions and addresses go through the timetable of one multiprocessor 
 telling a kernel that waits for memory from one that computes too much or asks for too little at a time, not a measurement.
 
 It does not know: that power takes clocks away where the matrix units are busy; how deep their queues are; in which order ptxas issues
-instructions between two waits; programs that wait for each other; the last round of a trace that was cut off; what is in the second cache
-when a launch begins; bank conflicts of products and TMA, which swizzled tiles do not have.
+instructions between two waits; programs that wait for each other; the last round of a trace that was cut off, what its causal blocks
+compute in vain, and whether its beginning is like the rest; what is in the second cache when a launch begins; bank conflicts of products.
 """
 import contextlib
 import sys
@@ -73,13 +73,16 @@ def predict(traced, occupancy, operations=0):
     count = int(min(each, max(6 * resident, 24), max(resident, _LONGEST // length)))
     common = warps.private(blocks)
     active = min(total, sm.MULTIPROCESSORS)
-    one = sm.Multiprocessor(resident, traced.launch.shared, active, sharers(traced, active))
+    programs = total / len(blocks)
+    done = sum(op.operations for block in blocks for warp in block for op, _ in warp) * programs
+    if not traced.whole and not done:
+        raise TooLong(f"{program.name} does more than is traced, and nothing tells how much more")
+    reads = programs if traced.whole else programs * operations / done
+    one = sm.Multiprocessor(resident, traced.launch.shared, active, sharers(traced, active, reads))
     ends = one.run(lambda i: _turn(blocks[i % len(blocks)], i // len(blocks), common), count)
     last = max(ends[-1], one.dram_free)
     cycles, scale = last, total / count
     if not traced.whole:
-        if not one.operations:
-            raise TooLong(f"{program.name} does more than is traced, and nothing tells how much more")
         scale = operations / one.operations
         cycles = last * scale / active
     elif each > count:                                           # the rest goes on as the middle of these did
@@ -94,18 +97,18 @@ def predict(traced, occupancy, operations=0):
     return Prediction(program.name, cycles / sm.CLOCK * 1e6, uses, one.dram_bytes * scale, resident, one.waited, one.operations * scale)
 
 
-def sharers(traced, active):
+def sharers(traced, active, reads):
     """Of each tensor that is read by TMA, how many multiprocessors get a byte for each time that it comes from memory: all who read it if
-    the tensors stay in the second cache, else those of a wave of tiles at best, which lies as a square."""
+    the tensors stay in the second cache, else those of a wave of tiles at best, which lies as a square. The whole launch reads `reads`
+    times what is traced."""
     read, whole = {}, {}
     for warp in traced.warps:
         for _, touched in warp:
             if touched.__class__ is trace.Copy and touched.barrier is not None:
                 read[touched.tensor] = read.get(touched.tensor, 0) + touched.nbytes
                 whole[touched.tensor] = touched.whole
-    programs = int(np.prod(traced.launch.grid)) / len(traced.blocks)
     most = np.inf if sum(whole.values()) < sm.SECOND_CACHE else active ** 0.5
-    return {tensor: max(1, min(most, nbytes * programs / whole[tensor])) for tensor, nbytes in read.items()}
+    return {tensor: max(1, min(most, nbytes * reads / whole[tensor])) for tensor, nbytes in read.items()}
 
 
 def _turn(warps, turn, common):

@@ -169,8 +169,8 @@ class Multiprocessor:
             warp.set(op, done)
             warp.copied = max(warp.copied, done)                 # cp.async has no register to wait for
             return held
-        if op.kind == "store" and touched is not None:
-            return self.store(touched, now)
+        if op.kind in ("store", "add") and touched is not None:
+            return self.store(touched, now, op.kind == "store")
         if op.kind == "shared":
             warp.set(op, self.use_shared(now, touched or 1) + op.latency - 1)
             return touched or 1
@@ -203,12 +203,13 @@ class Multiprocessor:
         self.dram_bytes += 32
         return max(self.dram_free + LATENCY["dram"], self.second_free + LATENCY["second"])
 
-    def store(self, sectors, now):
+    def store(self, sectors, now, leaves):
+        """`leaves`: what is stored goes to memory; sums that many add to stay in the second cache meanwhile."""
         for sector in sectors:
             self.second_free = max(self.second_free, now) + 32 / L2
             self.second_bytes += 32
             self.second.add(sector)
-            if sector not in self.written:                       # however often: it goes to memory when the cache needs the room
+            if leaves and sector not in self.written:                       # however often: it goes to memory when the cache needs the room
                 self.written.add(sector)
                 self.dram_free = max(self.dram_free, now) + 32 / self.dram
                 self.dram_bytes += 32

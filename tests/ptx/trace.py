@@ -110,7 +110,7 @@ class Recorder:
     def __init__(self, machine, limit):
         self.warps = [[] for _ in range(machine.lanes // WARP)]
         self.places = {id(ins): (place, _look(ins), ins.opcode.startswith(_RECORDED)) for place, ins in enumerate(machine.program.code)}
-        self.left, self.mask = limit, None
+        self.left, self.mask, self.polls = limit, None, {}
 
     def __call__(self, machine, ins):
         place, look, skip = self.places[id(ins)]
@@ -121,11 +121,17 @@ class Recorder:
             self.mask = machine.mask
             self.here = np.flatnonzero(machine.mask.reshape(-1, WARP).any(axis=1)).tolist()
             self.records = [self.warps[warp] for warp in self.here]
-        entry = place, None
+        entry, polls = (place, None), "acquire" in ins.modifiers
         seen = look(machine, ins, self.here) if look else None
         for i, record in enumerate(self.records):
             if record and record[-1][0] == place:                # it came back to wait
                 record.pop()
+            if polls and (place, self.here[i]) in self.polls:    # how often somebody looks until another has come says nothing of time
+                begin, before = self.polls[place, self.here[i]]
+                if np.array_equal(before, seen[i]):
+                    del record[begin:]
+            if polls:
+                self.polls[place, self.here[i]] = len(record), seen[i]
             record.append((place, seen[i]) if look else entry)
         return skip
 
