@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("triton")
 
+import tritorch as torch  # noqa: E402
+import tritorch.nn  # noqa: E402,F401
 from bench import ahead, anchors  # noqa: E402
 from tritorch.cuda import compiler, driver, tuner  # noqa: E402
 from tritorch.cuda.dry import DryDriver  # noqa: E402
@@ -35,6 +37,18 @@ def test_all_candidates_compile():
     specs = {key: spec for record in found.values() for key, spec in record.items()}
     failed = [str(c) for c in compiler.compile_many(specs.values(), [90]) if isinstance(c, compiler.CompileError)]
     assert not failed, f"{len(failed)} of {len(specs)}:\n" + "\n".join(failed[:10])
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_rows_that_are_loaded_ahead_fit_in_shared_memory(arch):
+    with driver.using(DryDriver(arch)) as device, compiler.recording() as record, tuner.trying_all():
+        for dtype, columns in ((torch.float32, 12000), (torch.float32, 33000), (torch.float64, 33000)):
+            weight = torch.empty(columns, dtype=dtype, device="cuda")
+            torch.nn.functional.layer_norm(torch.empty(200, columns, dtype=dtype, device="cuda"), weight.shape, weight, weight)
+        most = device.properties.shared_memory_per_block_optin
+    specs = [s for s in record.values() if s.constexprs[list(s.signature).index("STAGES"),] > 1]
+    found = list(compiler.compile_many(specs, [arch], workers=1))
+    assert found and all(compiled.shared <= most for compiled in found)
 
 
 @pytest.mark.parametrize("arch", [80, 100])

@@ -377,3 +377,8 @@ def tile(hardware: int, simulated: int) -> int:
 def sm_count() -> int:
     """Multiprocessors of the current device."""
     return driver.current().device_properties(current_device()).multi_processor_count
+
+
+def shared_memory() -> int:
+    """Bytes of shared memory that a block may have on the current device."""
+    return driver.current().device_properties(current_device()).shared_memory_per_block_optin

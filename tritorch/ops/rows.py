@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from tritorch.cuda.launch import kernels, launch, sm_count, tile
+from tritorch.cuda.launch import kernels, launch, shared_memory, sm_count, tile
 from tritorch.cuda.tuner import choose
 from tritorch.shape import cdiv, extent, next_power_of_2
 from tritorch.tensor import Tensor, empty
@@ -117,8 +117,8 @@ def chunk_of(N, block, pieces):
 # ------------------------------------------------------------------ kernels that keep whole rows in registers
 IN_REGISTERS = 32768
 """Columns up to which a program can keep a row in registers; longer rows are read twice."""
-IN_SHARED = 200_000
-"""Bytes of rows that are loaded ahead: what shared memory holds, and some room for sums."""
+ROOM = 32_000
+"""Bytes of shared memory that are left for sums where rows are loaded ahead."""
 SHORT = ((2048, 16, 1, 0), (4096, 16, 1, 0), (4096, 32, 1, 0), (1024, 32, 1, 0), (2048, 8, 1, 0), (4096, 16, 3, 2), (2048, 16, 2, 4))
 """Ways to take rows that fit: elements of a program at least, elements of a thread, stages, programs a multiprocessor (0: one a block)."""
 ONE_WARP = ((1024, 32, 1, 0),)
@@ -162,15 +162,18 @@ def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, **cons
     M, N, across = geometry.M, geometry.N, geometry.across
     limit = limit // 4 if dtype.itemsize == 8 else limit                 # twice the registers, and few instructions work on them
     vector, tiles = vector_of(geometry, dtype.itemsize), row_tiles(M, N, across, bool(tile(0, 1)), limit)
-    read = sum(isinstance(a, Tensor) and a.numel() == M * N for a in args) - 1                   # at most: one at least is written
+    sizes = [a.numel() for a in args if isinstance(a, Tensor)]
+    read = sizes.count(M * N) - 1                                        # at most: one at least is written
+    vectors = sum(size not in (M * N, M) for size in sizes)              # which are loaded ahead like rows
 
     def run(t):
         block_m, block_n, per_sm = t["BLOCK_M"], t["BLOCK_N"], t["PER_SM"]
+        ahead = max(t["STAGES"] * read, (t["STAGES"] - 1) * (read + vectors)) * block_m * block_n * dtype.itemsize
         blocks, vec = cdiv(M, block_m), min(vector, block_n)
         lanes = max(32 * t["num_warps"] // (cdiv(block_m, 8) if across else block_m), 1)       # threads along a row
         launch(kernel, (min(per_sm * sm_count(), blocks) if per_sm else blocks,), *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n,
                LOOP=block_n < N, LANES=min(lanes, block_n // vec), VEC=vec, num_warps=t["num_warps"],
-               STAGES=t["STAGES"] if t["STAGES"] * read * block_m * block_n * dtype.itemsize <= IN_SHARED else 1)
+               STAGES=t["STAGES"] if ahead <= shared_memory() - ROOM else 1)
 
     run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, across, vector > 1, M, N), tiles, kernel, run))
 
