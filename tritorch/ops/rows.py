@@ -143,10 +143,11 @@ def row_tiles(M, N, across, simulated, limit=IN_REGISTERS):
     short = narrow if width < 16384 else ((0, 16, 2, 1), (0, 32, 1, 0), (0, 16, 1, 0), (0, 32, 2, 1), (0, 32, 2, 2))
     tiles = [(min(max(size // width, 1), height), each, stages, per_sm) for size, each, stages, per_sm in short]
     tiles = [_row_tile(m, width, min(max(m * width // (32 * each), 1), 32), stages, per_sm) for m, each, stages, per_sm in tiles]
+    # Two stages are one buffer: the next row is asked for when this one is stored, and nothing else runs beside it. So at 16384, loops.
     loops = [_row_tile(1, n, w, stages) for n, w, stages in LONG if n < N]
     if width > limit:
         return _distinct(loops)
-    return _distinct(tiles if width < 16384 else tiles + loops[:3] if width == 16384 else loops + tiles[1:2])
+    return _distinct(tiles if width < 16384 else loops[1::-1] + tiles if width == 16384 else loops + tiles[1:2])
 
 
 def _row_tile(block_m, block_n, warps, stages=1, per_sm=0):
