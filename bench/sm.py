@@ -157,7 +157,7 @@ class Multiprocessor:
                 self.busy[op.pipe] = self.busy.get(op.pipe, 0.0) + held
                 warp.at += 1
                 now = warp.since
-        return ends
+        return ends or [self.now]                                # where all that is left of a cut record waits for what was cut off
 
     def execute(self, op, touched, warp, now):
         """Set when results are there; the cycles for which the pipe is busy."""

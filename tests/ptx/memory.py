@@ -16,6 +16,8 @@ _NORESERVE = 0x4000
 class Memory:
     """Allocations of one device. Until the allocator above annotates a part of an allocation, all of it is one live block."""
 
+    poison = POISON
+
     def __init__(self, size=SIZE):
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
         self.bytes = np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint8)
@@ -85,7 +87,7 @@ class Memory:
 
     def _changed(self, start, end):
         self.edges = None
-        self.bytes[start - self.base:min(end, start + _POISON_LIMIT) - self.base] = POISON
+        self.bytes[start - self.base:min(end, start + _POISON_LIMIT) - self.base] = self.poison
 
     # ------------------------------------------------------------------ what instructions do
     def view(self, dtype):

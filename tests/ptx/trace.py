@@ -17,6 +17,7 @@ import numpy as np
 
 from ptx import access, mbarrier, tma
 from ptx.machine import WARP, Machine
+from ptx.memory import POISON
 from ptx.operands import DTYPES, Address
 from tritorch.cuda import ahead
 
@@ -62,13 +63,13 @@ def skipping(device):
 
 @contextlib.contextmanager
 def _running(device, run):
-    before = device._run
+    before, memory = device._run, device.memory
     with ahead.staying():                                        # or a launch may wait for its kernel until later
-        device._run = run
+        device._run, memory.poison = run, 0                      # where the CTAs left out set counters, nearly always to zero
         try:
             yield
         finally:
-            device._run = before
+            device._run, memory.poison = before, POISON
 
 
 def sample(total, count):
@@ -128,7 +129,8 @@ class Recorder:
                 record.pop()
             if polls and (place, self.here[i]) in self.polls:    # how often somebody looks until another has come says nothing of time
                 begin, before = self.polls[place, self.here[i]]
-                if np.array_equal(before, seen[i]):
+                if np.array_equal(before, seen[i]) and not any(touched.__class__ is tuple for _, touched in record[begin:]):
+                    self.left += len(record) - begin
                     del record[begin:]
             if polls:
                 self.polls[place, self.here[i]] = len(record), seen[i]
