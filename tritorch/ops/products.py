@@ -174,7 +174,8 @@ def addmm(input, mat1, mat2, beta=1, alpha=1, out_dtype=None):
 
     mat1 (…, m, k), mat2 (…, k, n), input broadcasts to (…, m, n) or is None; one dtype. With beta = 0 the values of input are ignored, NaN
     too. out_dtype may be float32 beside half types, and then input as well: `addmm.into(total, total, a, b, 1, 1, torch.float32)` adds a
-    product to a sum that is kept in float32, in one pass. Raises RuntimeError when the shapes or dtypes do not fit.
+    product to a sum that is kept in float32, in one pass. Raises RuntimeError when the shapes or dtypes do not fit, and for a fractional
+    beta or alpha of integers, which PyTorch cuts off.
 
     >>> import tritorch as torch
     >>> torch.addmm(torch.ones(2), torch.ones(2, 3), torch.ones(3, 2), beta=2)
@@ -183,6 +184,8 @@ def addmm(input, mat1, mat2, beta=1, alpha=1, out_dtype=None):
     """
     shape = product_shape("addmm", mat1, mat2)
     dtype = sum_dtype("addmm", one_dtype("addmm", mat1, mat2), out_dtype, input)
+    whole = isinstance(beta, int) and isinstance(alpha, int)
+    check(whole or dtype.is_floating_point, "addmm", "a whole beta and alpha for integers", beta, alpha)
     if input is None:
         return shape, dtype, common_device("addmm", mat1, mat2)
     check(broadcast_shapes("addmm", input.shape, shape) == tuple(shape), "addmm", f"input that broadcasts to {tuple(shape)}", input.shape)
@@ -231,6 +234,7 @@ def addmm_errors(make):
     yield (make(3), make(3, 4), make(4, 5)), {}, RuntimeError, "broadcast"
     yield (make(1, 1, 5), make(3, 4), make(4, 5)), {}, RuntimeError, "input that broadcasts to (3, 5)"
     yield (make(5), make(3, 4), make(5, 5)), {}, RuntimeError, "input.shape[-1] == other.shape[-2]"
+    yield (make(2, integer=True), make(3, 4, integer=True), make(4, 2, integer=True), 1, 0.5), {}, RuntimeError, "expected a whole beta and"
     yield (make(5), make(3, 4), make(4, 5), 1, 1, types.int32), {}, RuntimeError, "expected out_dtype tritorch.float32, got tritorch.int32"
     yield (make(5, dtype=types.float64), make(3, 4), make(4, 5)), {}, RuntimeError, "expected input of dtype tritorch.float32"
 
