@@ -163,7 +163,7 @@ def exact(shape, blocks, layout=(False, False), shared=(False, False), epilogue=
     b, b_desc = parts(rng, 1 if shared[1] else batch, K, N, layout[1], block_k, block_n)
     c, strides = added(rng, form, batch, M, N)
     out, pre = [np.full((batch, M, N), np.nan) for _ in range(2)]
-    ranges, verdict = np.full((2, splits), bits), np.array([7])
+    ranges, verdict = np.stack([np.full(splits, n) for n in (bits, (255 << 23) - bits)]), np.array([7])
     run("matmul_exact_gluon_kernel", ["matmul", "matmul_exact", "matmul_gluon", "matmul_exact_gluon"], Pointer(out),
         Pointer(pre) if active else None, Pointer(verdict), a_desc, b_desc, c, Pointer(ranges), M * N, N, 1, *strides, batch, M, N, K,
         (K - 1).bit_length(), *factors(alpha), **options(layout, shared, form, active), PROGRAMS_A=5, PROGRAMS_SPLIT=splits,

@@ -16,6 +16,7 @@ from triton.language.extra import libdevice
 
 from triton_kernels.random import long_word, philox_words
 
+INFINITE = tl.constexpr(0x7F800000)                      # the bits of infinity
 SMALLEST = tl.constexpr(19 << 23)                        # the bits of 2⁻¹⁰⁸: below it the low part would lose bits that count
 OUT, A, B, C = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3), tl.constexpr(4)
 
@@ -63,7 +64,7 @@ def parts_of(x):
 def smaller(smallest, x):
     """The lesser of what `smallest` and the magnitudes of x, but zeros, are as bits."""
     bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    return tl.minimum(smallest, tl.where(bits == 0, 0x7F800000, bits))
+    return tl.minimum(smallest, tl.where(bits == 0, INFINITE, bits))
 
 
 @triton.jit
@@ -129,8 +130,8 @@ def sum_of_parts(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, EVEN_K: tl.con
     """The same of float32 numbers cut into parts (see matmul_exact.py), and where these cannot tell, or something is not finite, as float32
     units do it."""
     first_a, first_b, nothing = a_ptrs, b_ptrs, acc
-    least_a = tl.full(a_ptrs.shape, 0x7F800000, tl.int32)
-    least_b = tl.full(b_ptrs.shape, 0x7F800000, tl.int32)
+    least_a = tl.full(a_ptrs.shape, INFINITE, tl.int32)
+    least_b = tl.full(b_ptrs.shape, INFINITE, tl.int32)
     for k in range(start, end, BLOCK_K):
         a, b = load_pair(a_ptrs, b_ptrs, k, end, EVEN_K, BLOCK_K)
         least_a, least_b = smaller(least_a, a), smaller(least_b, b)
@@ -145,8 +146,8 @@ def sum_of_parts(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, EVEN_K: tl.con
         a_ptrs += step_a
         b_ptrs += step_b
     least = tl.minimum(tl.min(tl.min(least_a, 1), 0), tl.min(tl.min(least_b, 1), 0))
-    largest = tl.max(tl.max(acc.to(tl.int32, bitcast=True) & 0x7F800000, 1), 0)
-    if (least < SMALLEST) | (largest == 0x7F800000):
+    largest = tl.max(tl.max(acc.to(tl.int32, bitcast=True) & INFINITE, 1), 0)
+    if (least < SMALLEST) | (largest == INFINITE):
         acc = sum_of_products(first_a, first_b, nothing, start, end, step_a, step_b, True, "ieee", EVEN_K, BLOCK_K)
     return acc
 

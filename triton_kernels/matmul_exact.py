@@ -14,7 +14,7 @@ for which three kernels take longer than their work, are cut into parts in regis
 import triton
 import triton.language as tl
 
-from triton_kernels.matmul import SMALLEST, activated, epilogue, parts_of, smaller, tile_of
+from triton_kernels.matmul import INFINITE, SMALLEST, activated, epilogue, parts_of, smaller, tile_of
 from triton_kernels.matmul_persistent import load_tile
 
 
@@ -26,7 +26,7 @@ def split_rows(part_ptr, x_ptr, first, programs, stride_xb, stride_xr, stride_xc
     tiles = tl.cdiv(ROWS, BLOCK_R) * across
     plane = tl.full((), ROWS, tl.int64) * stride_pr * BATCH
     largest = tl.zeros((BLOCK_R, BLOCK_C), tl.int32)
-    smallest = tl.full((BLOCK_R, BLOCK_C), 0x7F800000, tl.int32)
+    smallest = tl.full((BLOCK_R, BLOCK_C), INFINITE, tl.int32)
     for tile in range(first, tiles * BATCH, programs):
         batch = (tile // tiles).to(tl.int64)
         r = (tile % tiles // across * BLOCK_R + tl.arange(0, BLOCK_R)).to(tl.int64)[:, None]
@@ -47,7 +47,8 @@ def split_rows(part_ptr, x_ptr, first, programs, stride_xb, stride_xr, stride_xc
 def split_kernel(a_part_ptr, b_part_ptr, range_ptr, a_ptr, b_ptr, stride_ab, stride_ar, stride_ac, stride_apr, BATCH_A, ROWS_A, COLUMNS_A,
                  stride_bb, stride_br, stride_bc, stride_bpr, BATCH_B, ROWS_B, COLUMNS_B, PROGRAMS_A: tl.constexpr, PROGRAMS: tl.constexpr,
                  BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Grid: PROGRAMS, the first PROGRAMS_A of them for a. range_ptr (2, PROGRAMS): the largest magnitudes, then the smallest, as bits."""
+    """Grid: PROGRAMS, the first PROGRAMS_A of them for a. range_ptr (2, PROGRAMS): the largest magnitudes, as bits, then how far the
+    smallest lie below infinity: zeros for a program that has met no number."""
     pid = tl.program_id(0)
     if pid < PROGRAMS_A:
         largest, smallest = split_rows(a_part_ptr, a_ptr, pid, PROGRAMS_A, stride_ab, stride_ar, stride_ac, stride_apr, BATCH_A, ROWS_A,
@@ -56,18 +57,18 @@ def split_kernel(a_part_ptr, b_part_ptr, range_ptr, a_ptr, b_ptr, stride_ab, str
         largest, smallest = split_rows(b_part_ptr, b_ptr, pid - PROGRAMS_A, PROGRAMS - PROGRAMS_A, stride_bb, stride_br, stride_bc,
                                        stride_bpr, BATCH_B, ROWS_B, COLUMNS_B, BLOCK_R, BLOCK_C)
     tl.store(range_ptr + pid, largest)
-    tl.store(range_ptr + PROGRAMS + pid, smallest)
+    tl.store(range_ptr + PROGRAMS + pid, INFINITE - smallest)
 
 
 @triton.jit
 def in_range(range_ptr, i, bits_k, PROGRAMS_A: tl.constexpr, PROGRAMS: tl.constexpr):
     """Whether the parts say all about both operands and no sum of 2 ** bits_k products can overflow; i: 0 … PROGRAMS and more."""
     largest = tl.load(range_ptr + i, mask=i < PROGRAMS, other=0)
-    smallest = tl.load(range_ptr + PROGRAMS + i, mask=i < PROGRAMS, other=0x7F800000)
+    below = tl.load(range_ptr + PROGRAMS + i, mask=i < PROGRAMS, other=0)
     of_a = tl.max(tl.where(i < PROGRAMS_A, largest, 0), 0) >> 23
     of_b = tl.max(tl.where(i < PROGRAMS_A, 0, largest), 0) >> 23
     room = of_a + of_b - 254 + 2 + bits_k < 127
-    return room & (of_a < 254) & (of_b < 254) & (tl.min(smallest, 0) >= SMALLEST)
+    return room & (of_a < 254) & (of_b < 254) & (tl.max(below, 0) <= INFINITE - SMALLEST)
 
 
 @triton.jit
