@@ -88,12 +88,13 @@ def test_transposed_operands(gpu, kind, turned_a, turned_b):
 
 
 def test_products_in_tf32(gpu):
-    """Operands are rounded to 10 bits: both are off by up to 2^-11."""
+    """Operands are rounded to 10 bits. The errors of a sum are random, 0.45 · 2^-10 of `size`, and the largest of 36 thousand are four
+    times that; of operands that are cut it would be twice as much."""
     torch.set_float32_matmul_precision("high")
     try:
         for candidate in (tiles("plain", 64, 64, 32, 4, num_stages=4, splits=1),
                           tiles("gluon", 128, 128, 32, 4, STAGES=3, PIECES=2, CONSUMERS=2, PARTS=1, STREAM=False)):
-            product("float32", candidate, 136, 264, 232, turned_b=True, epsilon=2 ** -10)
+            product("float32", candidate, 136, 264, 232, turned_b=True, epsilon=2 ** -9)
     finally:
         torch.set_float32_matmul_precision("highest")
 
