@@ -214,6 +214,19 @@ def test_copies_and_products_are_seen(gpu):
     assert not sass.waits(launched.kernel.program, launched.kernel.cubin)
 
 
+def test_products_that_are_not_computed_are_zero(gpu):
+    """Registers that hold anything would send float32 of parts back to start again on other units."""
+    way = dict(kernel="parts", BLOCK_M=64, BLOCK_N=32, BLOCK_K=32, num_warps=4, num_stages=3, splits=1)
+    with trace.skipping(gpu):
+        a, b = torch.zeros(64, 256, device="cuda"), torch.zeros(256, 32, device="cuda")
+    with trace.tracing(gpu) as found, tuner.measuring(lambda *problem: way):
+        a @ b
+    (launched,) = found
+    opcodes = [launched.kernel.program.code[place].opcode for place, _ in launched.warps[0]]
+    assert sum(opcode.startswith("wgmma.mma") for opcode in opcodes) == 256 // 16 * 6
+    assert not any(opcode.startswith("fma") for opcode in opcodes)
+
+
 def test_a_trace_may_end_early(gpu):
     """What is known of a part of the steps tells the time of all."""
     shape, tiles = (128, 64, 8192), dict(BLOCK_M=128, BLOCK_N=64, STAGES=4)

@@ -8,7 +8,8 @@
 that its banks need; for a copy by TMA a Copy; for mbarriers and named barriers the numbers that _numbers gives.
 
 What matrices hold decides nothing about time, and to compute it takes most of it: products and copies by TMA are only recorded, bytes
-arrive as soon as they are asked for. So the real size of a persistent kernel can be traced.
+arrive as soon as they are asked for, and results are zeros, as those of inputs that are. So the real size of a persistent kernel can be
+traced.
 """
 import contextlib
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import numpy as np
 from ptx import access, mbarrier, tma
 from ptx.machine import WARP, Machine
 from ptx.memory import POISON
+from ptx.mma import U32, active_warps, write_registers
 from ptx.operands import DTYPES, Address
 from tritorch.cuda import ahead
 
@@ -157,8 +159,17 @@ def _look(ins):
         return look
     if ins.opcode.startswith("cp.async.bulk.tensor"):
         return _copies
+    if ins.opcode.startswith(("wgmma.mma", "mma.sync")):
+        return _product
     if ins.name == "mbarrier" or ins.opcode.startswith(("bar.sync", "barrier")):
         return _numbers
+
+
+def _product(machine, ins, warps):
+    """Zeros, as the product of zeros: what was in the registers could lead a kernel astray that looks for infinities."""
+    registers, here = ins.operands[0].items, active_warps(machine)
+    write_registers(machine, registers, here, np.zeros((len(here), len(registers), WARP), U32))
+    return [None] * len(warps)
 
 
 def _lanes(warp):
