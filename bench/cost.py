@@ -7,11 +7,10 @@ import collections
 import heapq
 import re
 
-from ptx.operands import Address, Label, Not, Pair, Register, Vector
-from ptx.trace import touches
-
 from bench import sass
 from bench.sm import LATENCY, Op
+from tritorch.testing.ptx.operands import Address, Label, Not, Pair, Register, Vector
+from tritorch.testing.ptx.trace import touches
 
 # opcode, pipe, cycles that a warp keeps one scheduler's share of the pipe busy, latency
 _TABLE = [(re.compile(pattern), *cost) for pattern, *cost in [

@@ -1,7 +1,7 @@
 """bench predict [FAMILY …]: where a GPU's time would go, worked out from the compiled kernels without one.
 
-Each case of the table of anchors is built at its real size on the machine that executes PTX (tests/ptx). Of every launch a few CTAs run;
-their instructions and addresses go through the timetable of one multiprocessor (sm.py). What comes out is a prediction, good for
+Each case of the table of anchors is built at its real size on the machine that executes PTX (tritorch.testing.ptx). Of every launch a few
+CTAs run; their instructions and addresses go through the timetable of one multiprocessor (sm.py). What comes out is a prediction, good for
 telling a kernel that waits for memory from one that computes too much or asks for too little at a time, not a measurement.
 
 It does not know: that power takes clocks away where the matrix units are busy; how deep their queues are; in which order ptxas issues
@@ -10,22 +10,16 @@ multiprocessors read too; the last round of a trace that was cut off, what its c
 like the rest; what is in the second cache when a launch begins; bank conflicts of products.
 """
 import contextlib
-import sys
 from dataclasses import dataclass
 
 import numpy as np
 
-from bench import anchors, rows
+from bench import anchors, cost, rows, sass, sm, warps
 from bench.gpu import OF_COPY
 from bench.sides import Sides
 from tritorch.cuda import tuner
 from tritorch.cuda.launch import LaunchError
-
-sys.path.insert(0, str(rows.ROOT / "tests"))
-
-from ptx import device, trace  # noqa: E402  the folder of the tests is no package
-
-from bench import cost, sass, sm, warps  # noqa: E402
+from tritorch.testing.ptx import device, trace
 
 FAMILIES, ARITHMETIC = ("memory", "rows", "index", "optim", "matmul", "attention"), ("matmul", "attention", "conv")
 DENSE = 989.0                                                    # TFLOP/s of 16-bit matrices that NVIDIA names, at a clock of 1.83 GHz

@@ -1,7 +1,7 @@
 """One multiprocessor of an H100 or H200 as a timetable: warps that issue in order, what each instruction waits for and keeps busy.
 
-It is fed with what warps did (tests/ptx/trace.py), so only time is invented here. Rates are NVIDIA's table of arithmetic throughput
-for compute capability 9.0 (CUDA C++ programming guide); latencies are what microbenchmarks of Hopper report, rounded.
+It is fed with what warps did (tritorch.testing.ptx.trace), so only time is invented here. Rates are NVIDIA's table of arithmetic
+throughput for compute capability 9.0 (CUDA C++ programming guide); latencies are what microbenchmarks of Hopper report, rounded.
 
 Of the second cache nobody outside knows the rate. NVIDIA gives 5120 bytes a clock for the A100 (whitepaper), 39 for each of 132
 multiprocessors; an H100 PCIe was measured at 5.5 to 5.7 TB/s (Chips and Cheese 2023), 28 to 35 by its clock; products in tiles of 128 by

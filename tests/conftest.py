@@ -1,6 +1,7 @@
 """The devices of the suite: the CPU, and a CUDA device that is simulated unless `-m gpu` asks for the real one.
 
-With TRITORCH_PTX=80 or 90 the real one is a GPU of that compute capability made of numpy, which executes compiled kernels (tests/ptx).
+With TRITORCH_PTX=80 or 90 the real one is a GPU of that compute capability made of numpy, which executes compiled kernels
+(tritorch.testing.ptx).
 """
 import os
 
@@ -58,7 +59,7 @@ def cuda(request):
     import tritorch as torch
 
     if on_gpu(request.config) and os.environ.get("TRITORCH_PTX"):
-        from ptx.device import simulate
+        from tritorch.testing.ptx.device import simulate
 
         with simulate(int(os.environ["TRITORCH_PTX"])):
             yield torch.device("cuda:0")

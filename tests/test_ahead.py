@@ -116,7 +116,7 @@ def test_kernels_compile_side_by_side_and_calls_wait(device, monkeypatch):
 
 def test_results_are_the_same(tmp_path, monkeypatch):
     """On the real driver, over a machine that executes the compiled kernels: training from an empty cache, and from a full one."""
-    ptx = pytest.importorskip("ptx.device")
+    ptx = pytest.importorskip("tritorch.testing.ptx.device")
     monkeypatch.setenv("TRITORCH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compiler_pool, "cores", lambda: 2)
     found, a = [], np.linspace(-1, 1, 15, dtype=np.float32).reshape(3, 5)

@@ -1,4 +1,4 @@
-"""Compiled kernels of every family on the GPU made of PTX (tests/ptx), through the real driver, against the CPU.
+"""Compiled kernels of every family on the GPU made of PTX (tritorch/testing/ptx), through the real driver, against the CPU.
 
 All of the suite runs there with `TRITORCH_PTX=90 python -m pytest -m gpu`; here is a part that takes seconds.
 """
@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("triton")
-import ptx.machine  # noqa: E402
 from optimizers import assert_near, trajectory  # noqa: E402
-from ptx.device import simulate  # noqa: E402
-from ptx.machine import Fault  # noqa: E402
-from ptx.trace import tracing  # noqa: E402
 
 import tritorch as torch  # noqa: E402
 import tritorch.nn  # noqa: E402
@@ -21,6 +17,10 @@ import tritorch.optim  # noqa: E402,F401
 from tritorch.cuda import ahead  # noqa: E402
 from tritorch.cuda.launch import launch  # noqa: E402
 from tritorch.testing import samples  # noqa: E402
+from tritorch.testing.ptx import machine  # noqa: E402
+from tritorch.testing.ptx.device import simulate  # noqa: E402
+from tritorch.testing.ptx.machine import Fault  # noqa: E402
+from tritorch.testing.ptx.trace import tracing  # noqa: E402
 
 OPERATORS = """add exp2 sin erfinv gelu_tanh_backward floor_divide lerp copy_to concatenated gather sum amax argmax variance cumsum
 linear_recurrence softmax log_softmax_backward layer_norm_rows rms_norm_backward batch_norm_train cross_entropy_rows random_normal
@@ -107,7 +107,7 @@ def test_an_access_outside_names_kernel_line_and_thread(gpu):
 def test_programs_begin_in_any_order(gpu, monkeypatch):
     from launch_kernels import order_kernel
 
-    monkeypatch.setattr(ptx.machine, "_CTAS", 4)                # as many run together
+    monkeypatch.setattr(machine, "_CTAS", 4)                # as many run together
     out, ticket = torch.empty(64, dtype=torch.int32, device="cuda"), torch.zeros(1, dtype=torch.int32, device="cuda")
     launch(order_kernel, (64,), out, ticket)
     assert out.tolist() != sorted(out.tolist()) == list(range(64))

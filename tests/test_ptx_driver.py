@@ -1,4 +1,5 @@
-"""The rules of the driver that the stand-in of tests/ptx keeps, each by the code that the CUDA driver API documents for breaking it."""
+"""The rules of the driver that the stand-in of tritorch.testing.ptx keeps,
+each by the code that the CUDA driver API documents for breaking it."""
 import os
 import threading
 
@@ -6,13 +7,12 @@ import numpy as np
 import pytest
 
 pytest.importorskip("triton")
-from ptx.bindings import Bindings  # noqa: E402
-from ptx.codes import Code  # noqa: E402
-from ptx.device import simulate  # noqa: E402
-from ptx.machine import Fault  # noqa: E402
-
 import tritorch as torch  # noqa: E402
 from tritorch.cuda import driver  # noqa: E402
+from tritorch.testing.ptx.bindings import Bindings  # noqa: E402
+from tritorch.testing.ptx.codes import Code  # noqa: E402
+from tritorch.testing.ptx.device import simulate  # noqa: E402
+from tritorch.testing.ptx.machine import Fault  # noqa: E402
 
 
 def ready():

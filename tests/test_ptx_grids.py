@@ -1,15 +1,14 @@
-"""Kernels whose programs find their matrix, row, group or phase by division, and products of float64, as machine code (tests/ptx)."""
+"""Kernels whose programs find their matrix, row, group or phase by division, and products of float64, as machine code."""
 import os
 
 import numpy as np
 import pytest
 
 pytest.importorskip("triton")
-from ptx.device import simulate  # noqa: E402
-
 import tritorch as torch  # noqa: E402
 import tritorch.nn.functional as F  # noqa: E402
 from tritorch.ops import ordering, selection  # noqa: E402
+from tritorch.testing.ptx.device import simulate  # noqa: E402
 
 
 @pytest.fixture(scope="module", params=[80, 90])

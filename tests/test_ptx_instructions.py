@@ -1,13 +1,14 @@
-"""The instructions of tests/ptx whose semantics are easy to get wrong, against their definitions written once more, slowly."""
+"""The instructions of the GPU made of PTX whose semantics are easy to get wrong, against their definitions written once more, slowly."""
 import itertools
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from ptx import access, arithmetic, control, convert, integers, warp  # noqa: F401
-from ptx.machine import Fault, Launch, Machine
-from ptx.memory import Memory
-from ptx.parse import SHARED_BASE, ParseError, parse
+
+from tritorch.testing.ptx import access, arithmetic, control, convert, integers, warp  # noqa: F401
+from tritorch.testing.ptx.machine import Fault, Launch, Machine
+from tritorch.testing.ptx.memory import Memory
+from tritorch.testing.ptx.parse import SHARED_BASE, ParseError, parse
 
 WIDTHS = {"h": np.uint16, "r": np.uint32, "d": np.uint64, "p": bool}
 TEXT = """.version 8.7
@@ -46,9 +47,8 @@ SMALL:
 
 def run(code, threads=32, seed=0, parameter=0, memory=None, **registers):
     """Execute a few lines with values in registers (h0: 16, r0: 32, d0: 64 bits, p0: a predicate); result("r0", dtype) reads one."""
-    program = parse(TEXT.format(threads=threads, code=code))
     launch = Launch((1, 1, 1), threads, 256, np.array([parameter], np.uint64).view(np.uint8))
-    machine = Machine(program, launch, memory, np.zeros(1, np.int64), seed)
+    machine = Machine(parse(TEXT.format(threads=threads, code=code)), launch, memory, np.zeros(1, np.int64), seed)
     places = {name[1:]: i for i, name in enumerate(f"%{kind}{n}" for kind in "phrd" for n in range(9))}
     for name, values in registers.items():
         row = np.resize(np.asarray(values), threads)

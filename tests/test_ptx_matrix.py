@@ -9,13 +9,12 @@ import pytest
 
 pytest.importorskip("triton")
 
-from ptx import bindings  # noqa: E402
-from ptx.device import simulate  # noqa: E402
-
 import tritorch as torch  # noqa: E402
 import tritorch.nn  # noqa: E402,F401
 from tritorch.cuda import tuner  # noqa: E402
 from tritorch.nn import functional as F  # noqa: E402
+from tritorch.testing.ptx import bindings  # noqa: E402
+from tritorch.testing.ptx.device import simulate  # noqa: E402
 
 EPSILON = {"bfloat16": 2 ** -8, "float16": 2 ** -11, "float32": 2 ** -24, "float64": 2 ** -53}
 RNG = np.random.default_rng(0)

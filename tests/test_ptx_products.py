@@ -1,11 +1,12 @@
 """Matrix instructions of the machine in ptx/ and the copies that feed them, each against its definition in the PTX ISA."""
 import numpy as np
 import pytest
-from ptx.machine import Fault
-from ptx.matrices import decode
-from ptx.memory import Memory
-from ptx.parse import SHARED_BASE
-from ptx.snippet import LANE, Run, laid_out
+
+from tritorch.testing.ptx.machine import Fault
+from tritorch.testing.ptx.matrices import decode
+from tritorch.testing.ptx.memory import Memory
+from tritorch.testing.ptx.parse import SHARED_BASE
+from tritorch.testing.ptx.snippet import LANE, Run, laid_out
 
 
 @pytest.fixture(scope="module")

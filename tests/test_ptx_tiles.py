@@ -1,11 +1,12 @@
 """mbarriers, TMA and the registers of warps in the machine in ptx/: what they do, and what it says of their misuse."""
 import numpy as np
 import pytest
-from ptx.machine import Fault
-from ptx.memory import Memory
-from ptx.parse import SHARED_BASE
-from ptx.snippet import LANE, Run, laid_out
-from ptx.tensor_map import TensorMap
+
+from tritorch.testing.ptx.machine import Fault
+from tritorch.testing.ptx.memory import Memory
+from tritorch.testing.ptx.parse import SHARED_BASE
+from tritorch.testing.ptx.snippet import LANE, Run, laid_out
+from tritorch.testing.ptx.tensor_map import TensorMap
 
 
 @pytest.fixture(scope="module")

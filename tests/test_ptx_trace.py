@@ -3,13 +3,13 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
-from ptx import device, parse, trace
-from ptx.snippet import DECLARED, HEAD
 
 import tritorch as torch
 from bench import cost, predict, sass, sm
 from tritorch.cuda import tuner
 from tritorch.cuda.launch import launch
+from tritorch.testing.ptx import device, parse, trace
+from tritorch.testing.ptx.snippet import DECLARED, HEAD
 
 
 @triton.jit

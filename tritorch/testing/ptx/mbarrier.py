@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptx import proxies
-from ptx.matrices import WARP
-from ptx.operands import DTYPES
-from ptx.parse import SHARED_BASE
-from ptx.registry import instruction
+from tritorch.testing.ptx import proxies
+from tritorch.testing.ptx.matrices import WARP
+from tritorch.testing.ptx.operands import DTYPES
+from tritorch.testing.ptx.parse import SHARED_BASE
+from tritorch.testing.ptx.registry import instruction
 
 U32 = DTYPES["u32"]
 _MOST = (1 << 20) - 1                                       # of arrivals and of bytes, as PTX limits them

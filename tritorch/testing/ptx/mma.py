@@ -3,9 +3,9 @@ import re
 
 import numpy as np
 
-from ptx import matrices
-from ptx.matrices import WARP
-from ptx.registry import instruction
+from tritorch.testing.ptx import matrices
+from tritorch.testing.ptx.matrices import WARP
+from tritorch.testing.ptx.registry import instruction
 
 U32 = np.dtype("u4")
 

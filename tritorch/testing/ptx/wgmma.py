@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ptx import matrices, proxies
-from ptx.matrices import WARP
-from ptx.mma import active_warps, read_registers, write_registers
-from ptx.operands import DTYPES
-from ptx.registry import instruction
-from ptx.swizzle import Descriptor
+from tritorch.testing.ptx import matrices, proxies
+from tritorch.testing.ptx.matrices import WARP
+from tritorch.testing.ptx.mma import active_warps, read_registers, write_registers
+from tritorch.testing.ptx.operands import DTYPES
+from tritorch.testing.ptx.registry import instruction
+from tritorch.testing.ptx.swizzle import Descriptor
 
 GROUP, POISON = 4, np.uint32(0xFFFFFFFF)
 U32 = np.dtype("u4")

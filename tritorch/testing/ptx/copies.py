@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptx import proxies
-from ptx.memory import POISON
-from ptx.operands import DTYPES
-from ptx.registry import instruction
+from tritorch.testing.ptx import proxies
+from tritorch.testing.ptx.memory import POISON
+from tritorch.testing.ptx.operands import DTYPES
+from tritorch.testing.ptx.registry import instruction
 
 U64 = np.dtype("u8")
 

@@ -2,8 +2,8 @@
 import re
 from dataclasses import dataclass, field
 
-from ptx import registry
-from ptx.operands import DTYPES, Address, Label, Not, Number, Pair, Register, Sink, Special, Symbol, Vector
+from tritorch.testing.ptx import registry
+from tritorch.testing.ptx.operands import DTYPES, Address, Label, Not, Number, Pair, Register, Sink, Special, Symbol, Vector
 
 SHARED_BASE = 1024                      # hardware reserves the first kilobyte; so a null pointer is not a valid address here either
 _PARAMETERS = {80: 0x160, 90: 0x210}    # where they begin in constant memory: offsets count from there, alignments do not

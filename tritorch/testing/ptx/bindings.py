@@ -14,14 +14,14 @@ import types
 
 import numpy as np
 
-from ptx import access, arithmetic, control, convert, copies, integers, mbarrier, mma, tma, warp, wgmma  # noqa: F401  they register instructions
-from ptx.codes import Code
-from ptx.cubin import describe
-from ptx.machine import Fault, Launch, execute
-from ptx.memory import Memory
-from ptx.parse import parse
-from ptx.streams import Streams
-from ptx.tensor_map import encode
+from tritorch.testing.ptx import access, arithmetic, control, convert, copies, integers, mbarrier, mma, tma, warp, wgmma  # noqa: F401  they register instructions
+from tritorch.testing.ptx.codes import Code
+from tritorch.testing.ptx.cubin import describe
+from tritorch.testing.ptx.machine import Fault, Launch, execute
+from tritorch.testing.ptx.memory import Memory
+from tritorch.testing.ptx.parse import parse
+from tritorch.testing.ptx.streams import Streams
+from tritorch.testing.ptx.tensor_map import encode
 
 _GPUS = {
     80: {"NAME": "A100 made of PTX", "MULTIPROCESSOR_COUNT": 108, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 166912,

@@ -1,10 +1,10 @@
 """Loads, stores and atomic operations on parameters, global, shared and local memory."""
 import numpy as np
 
-from ptx import proxies
-from ptx.floats import add_bits
-from ptx.operands import DTYPES, Register, Sink, Vector
-from ptx.registry import instruction
+from tritorch.testing.ptx import proxies
+from tritorch.testing.ptx.floats import add_bits
+from tritorch.testing.ptx.operands import DTYPES, Register, Sink, Vector
+from tritorch.testing.ptx.registry import instruction
 
 U64 = np.dtype("u8")
 

@@ -6,8 +6,8 @@ either side.
 """
 import numpy as np
 
-from ptx.matrices import WARP
-from ptx.registry import instruction
+from tritorch.testing.ptx.matrices import WARP
+from tritorch.testing.ptx.registry import instruction
 
 CLEAN, PUBLISHED, FIRST = 0, 1, 2                   # FIRST + number of a warp in its CTA
 GRANULE = 16

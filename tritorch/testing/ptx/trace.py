@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptx import access, mbarrier, tma
-from ptx.machine import WARP, Machine
-from ptx.memory import POISON
-from ptx.mma import U32, active_warps, write_registers
-from ptx.operands import DTYPES, Address
 from tritorch.cuda import ahead
+from tritorch.testing.ptx import access, mbarrier, tma
+from tritorch.testing.ptx.machine import WARP, Machine
+from tritorch.testing.ptx.memory import POISON
+from tritorch.testing.ptx.mma import U32, active_warps, write_registers
+from tritorch.testing.ptx.operands import DTYPES, Address
 
 SECTOR, BANKS = 32, 32
 SPARSE = 132                                                     # of so many CTAs one is run: about what one multiprocessor gets

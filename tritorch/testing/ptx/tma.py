@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptx import mbarrier, proxies
-from ptx.convert import tf32_bits
-from ptx.memory import POISON
-from ptx.operands import DTYPES
-from ptx.registry import instruction
-from ptx.swizzle import swizzled
-from ptx.tensor_map import SPANS, TFLOAT32, TensorMap
+from tritorch.testing.ptx import mbarrier, proxies
+from tritorch.testing.ptx.convert import tf32_bits
+from tritorch.testing.ptx.memory import POISON
+from tritorch.testing.ptx.operands import DTYPES
+from tritorch.testing.ptx.registry import instruction
+from tritorch.testing.ptx.swizzle import swizzled
+from tritorch.testing.ptx.tensor_map import SPANS, TFLOAT32, TensorMap
 
 _ALIGNMENT = 128                                    # of a tile in shared memory
 

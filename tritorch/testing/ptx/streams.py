@@ -9,7 +9,7 @@ import itertools
 import random
 import time
 
-from ptx.codes import Code
+from tritorch.testing.ptx.codes import Code
 
 TIMELESS = 2                                        # CU_EVENT_DISABLE_TIMING
 

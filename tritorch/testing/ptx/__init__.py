@@ -1,5 +1,11 @@
 """A GPU made of numpy: it executes the PTX that Triton made of our kernels, so that compiled code can be tested without hardware.
 
+    >>> import tritorch as torch
+    >>> from tritorch.testing import ptx
+    >>> with ptx.simulate(90):                                     # 80 for sm_80; the kernels are compiled as for an H200
+    ...     torch.arange(4, device="cuda").sum().item()
+    6
+
     parse.py       PTX text -> a Program: instructions, registers, labels, parameters, memory declarations
     operands.py    what stands behind an opcode: registers, numbers, addresses, {vectors}
     registry.py    opcode -> the Python function that executes it
@@ -46,3 +52,4 @@ reinterprets them:
 - `machine.launch.parameters` are the packed parameters as np.uint8; a parameter's symbol is its offset there.
 - `machine.fault("misaligned address ...", lane)` makes the exception, which names the kernel, the PTX line, the source line and the thread.
 """
+from tritorch.testing.ptx.device import simulate

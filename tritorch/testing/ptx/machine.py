@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptx import proxies
-from ptx.memory import POISON
-from ptx.operands import DTYPES, Address, Register, Sink
-from ptx.parse import SHARED_BASE
+from tritorch.testing.ptx import proxies
+from tritorch.testing.ptx.memory import POISON
+from tritorch.testing.ptx.operands import DTYPES, Address, Register, Sink
+from tritorch.testing.ptx.parse import SHARED_BASE
 
 WARP = 32
 _GROUP, _LATER = 1 << 32, 1 << 40        # weights in the order of threads; the program counter is below them

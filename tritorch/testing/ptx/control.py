@@ -1,8 +1,8 @@
 """Branches, barriers and the ends of threads."""
 import numpy as np
 
-from ptx.operands import DTYPES
-from ptx.registry import instruction
+from tritorch.testing.ptx.operands import DTYPES
+from tritorch.testing.ptx.registry import instruction
 
 U32 = DTYPES["u32"]
 

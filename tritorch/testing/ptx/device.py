@@ -10,8 +10,8 @@ NAMES = ["nvidia_call", "nvidia_tensor_map", "nvidia_function", "nvidia"]
 @contextlib.contextmanager
 def simulate(arch, seed=0):
     """The device in use inside: an A100 (80) or H200 (90) made of PTX. Gives the stand-in, whose `launches` and `steps` count."""
-    from ptx.bindings import Bindings
     from tritorch.cuda import driver
+    from tritorch.testing.ptx.bindings import Bindings
 
     fake, bindings, package = Bindings(arch, seed), types.ModuleType("cuda.bindings"), types.ModuleType("cuda")
     bindings.driver, package.bindings = fake, bindings

@@ -1,11 +1,11 @@
 """cvt: between integers, floats and the narrow kinds. Integers saturate, as PTX promises for every conversion from a float."""
 import numpy as np
 
-from ptx import floats
-from ptx.arithmetic import mode, read, write
-from ptx.floats import F32, F64, U16, U32
-from ptx.operands import DTYPES
-from ptx.registry import instruction
+from tritorch.testing.ptx import floats
+from tritorch.testing.ptx.arithmetic import mode, read, write
+from tritorch.testing.ptx.floats import F32, F64, U16, U32
+from tritorch.testing.ptx.operands import DTYPES
+from tritorch.testing.ptx.registry import instruction
 
 _TO_INTEGER = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 U8 = np.dtype("u1")

@@ -1,8 +1,8 @@
 """Instructions by which the lanes of a warp look at each other."""
 import numpy as np
 
-from ptx.operands import DTYPES, Pair, Sink
-from ptx.registry import instruction
+from tritorch.testing.ptx.operands import DTYPES, Pair, Sink
+from tritorch.testing.ptx.registry import instruction
 
 U32, PRED = DTYPES["u32"], DTYPES["pred"]
 LANES = np.arange(32, dtype=np.int64)

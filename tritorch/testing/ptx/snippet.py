@@ -1,9 +1,9 @@
 """A few lines of PTX with chosen values in registers and shared memory, executed by one CTA: for tests of single instructions."""
 import numpy as np
 
-from ptx import access, arithmetic, control, convert, copies, integers, mbarrier, mma, tma, warp, wgmma  # noqa: F401
-from ptx.machine import Launch, Machine
-from ptx.parse import parse
+from tritorch.testing.ptx import access, arithmetic, control, convert, copies, integers, mbarrier, mma, tma, warp, wgmma  # noqa: F401
+from tritorch.testing.ptx.machine import Launch, Machine
+from tritorch.testing.ptx.parse import parse
 
 HEAD = """.version 8.7
 .target sm_90a

@@ -3,10 +3,10 @@ that hopes for more than the manual promises fails here as it may fail on hardwa
 """
 import numpy as np
 
-from ptx import floats
-from ptx.floats import F32, F64, U32, U64
-from ptx.operands import DTYPES, Pair, Sink
-from ptx.registry import instruction
+from tritorch.testing.ptx import floats
+from tritorch.testing.ptx.floats import F32, F64, U32, U64
+from tritorch.testing.ptx.operands import DTYPES, Pair, Sink
+from tritorch.testing.ptx.registry import instruction
 
 _NAN32 = np.uint32(0x7FFFFFFF).view(F32)        # the NaN that float32 instructions make
 
