@@ -21,19 +21,13 @@ TEXT = """.version 8.7
 .reqntid {threads}
 {{
 	.local .align 8 .b8 depot[16];
-	.reg .pred %p<9>;
-	.reg .b16 %h<9>;
-	.reg .b32 %r<9>;
-	.reg .b64 %d<9>;
+	.reg .pred %p<9>; .reg .b16 %h<9>; .reg .b32 %r<9>; .reg .b64 %d<9>;
 {code}
 	ret;
 }}
-.func  (.param .b32 result) at_most_nine(
-	.param .b32 value
-)
+.func  (.param .b32 result) at_most_nine(.param .b32 value)
 {{
-	.reg .pred %p<2>;
-	.reg .b32 %r<2>;
+	.reg .pred %p<2>; .reg .b32 %r<2>;
 	ld.param.b32 %r0, [value];
 	st.param.b32 [result], %r0;
 	setp.lt.u32 %p0, %r0, 10;
@@ -140,6 +134,12 @@ def test_division_of_integers_truncates():
     wanted = [int(Fraction(int(x), int(y)).__trunc__()) for x, y in zip(a, b)]
     assert result("r2", np.int32)[:a.size].tolist() == wanted
     assert result("r3", np.int32)[:a.size].tolist() == [int(x) - int(y) * w for x, y, w in zip(a, b, wanted)]
+
+
+def test_pairs_of_integers_do_not_reach_into_each_other():
+    result = run("add.s16x2 %r2, %r0, %r1; min.s16x2 %r3, %r0, %r1; max.u16x2 %r4, %r0, %r1; add.u16x2 %r5, %r0, 65537;",
+                 r0=np.uint32(0x7FFFFFFF), r1=np.uint32(0x00020001))
+    assert [int(result(f"r{i}")[0]) for i in (2, 3, 4, 5)] == [0x80010000, 0x0002FFFF, 0x7FFFFFFF, 0x80000000]
 
 
 def test_upper_halves_of_products():

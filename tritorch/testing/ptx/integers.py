@@ -46,6 +46,14 @@ simple("not")(np.invert)
 simple("sad")(lambda a, b, c: np.where(a > b, a - b, b - a) + c)
 
 
+@instruction(*(f"{name}.{kind}x2" for name in ("add", "min", "max") for kind in ("s16", "u16")))
+def pairs(machine, ins):
+    """Two numbers of 16 bits in one register, each by itself."""
+    a, b = (machine.spread(machine.read(operand, U32)).view(DTYPES[ins.types[-1][:3]]) for operand in ins.operands[1:])
+    function = {"add": np.add, "min": np.minimum, "max": np.maximum}[ins.name]
+    machine.write(ins.operands[0], function(a, b).view(U32))
+
+
 @simple(*typed("div"))
 def divide(a, b):
     """Truncated; by zero all bits are set, which PTX leaves open."""

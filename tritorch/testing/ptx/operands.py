@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 DTYPES = {"pred": np.dtype(bool), "f16": np.dtype("f2"), "f32": np.dtype("f4"), "f64": np.dtype("f8"), "bf16": np.dtype("u2"),
-          "tf32": np.dtype("u4"), "f16x2": np.dtype("u4"), "bf16x2": np.dtype("u4"), "e4m3x2": np.dtype("u2"), "e5m2x2": np.dtype("u2"),
+          "tf32": np.dtype("u4"), "e4m3x2": np.dtype("u2"), "e5m2x2": np.dtype("u2"),
+          **{f"{kind}x2": np.dtype("u4") for kind in ("f16", "bf16", "u16", "s16")},
           **{f"{letter}{bits}": np.dtype(f"{kind}{bits // 8}")
              for letter, kind in (("b", "u"), ("u", "u"), ("s", "i")) for bits in (8, 16, 32, 64)}}
 """How numpy sees the values of a PTX type; what it lacks (bfloat16, pairs) it sees as bits."""
