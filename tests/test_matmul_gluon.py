@@ -11,7 +11,7 @@ H200 = (132, 232448, 9)
 LAYOUTS = list(itertools.product([False, True], repeat=2))
 # BLOCK_M, BLOCK_N, BLOCK_K, STAGES, PIECES, CONSUMERS, PARTS
 SMALL = [(16, 16, 8, 2, 1, 1, 1), (16, 32, 8, 2, 2, 1, 1), (8, 32, 8, 3, 4, 1, 1), (16, 16, 8, 4, 1, 2, 1), (16, 32, 8, 2, 2, 2, 1),
-         (8, 16, 8, 5, 4, 2, 1), (8, 32, 8, 3, 4, 1, 3), (16, 16, 8, 2, 1, 1, 3)]
+         (8, 16, 8, 5, 4, 2, 1), (8, 32, 8, 3, 4, 1, 3), (16, 16, 8, 2, 1, 1, 3), (8, 16, 8, 3, 8, 1, 3)]
 # batch, M, N, K, PROGRAMS: odd sizes; K within one slot, within the ring and beyond; fewer tiles than programs, one tile, many for each
 SHAPES = [(1, 37, 53, 29, 3), (3, 21, 35, 41, 2), (1, 16, 32, 5, 4), (2, 33, 17, 64, 1), (1, 5, 7, 100, 1), (1, 70, 90, 8, 5)]
 EPILOGUES = [(None, False, None), ("row", True, 0.5), ("column", False, None), ("tile", True, 2.0)]      # form of c, activation, alpha

@@ -141,16 +141,12 @@ def halves(x):
 
 @gluon.jit
 def pieces_of(acc, PIECES: gl.constexpr):
-    """A tile as 1, 2 or 4 pieces of its columns; this moves nothing between threads."""
+    """A tile as 1, 2, 4 or 8 pieces of its columns; this moves nothing between threads."""
     if PIECES == 1:
         return (acc, )
-    elif PIECES == 2:
-        return halves(acc)
     else:
         left, right = halves(acc)
-        p0, p1 = halves(left)
-        p2, p3 = halves(right)
-        return (p0, p1, p2, p3)
+        return pieces_of(left, PIECES // 2) + pieces_of(right, PIECES // 2)
 
 
 @gluon.jit

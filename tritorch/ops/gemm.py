@@ -67,8 +67,8 @@ def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=No
     nothing, precision = type(alpha) is not tuple and alpha == 0, dot_precision(dtype)
     c, alpha, beta = None if beta == 0 else c, _scalar(alpha, dtype), _scalar(beta, dtype)
     aligned = not (a.data_ptr() | b.data_ptr() | out.data_ptr() | (0 if pre is None else pre.data_ptr())) & 15
-    machine = hardware()
-    more = slope or activation or behind and ("residual" if len(behind) == 1 else "dropout")
+    machine, inside = hardware(), row_sums is not None and dtype.itemsize == 2
+    more = slope or activation or behind and ("residual" if len(behind) == 1 else "dropout") or inside and "sums"
     p = problem(out.shape, out.strides, a.shape, a.strides, b.shape, b.strides, None if c is None else (c.shape, c.strides), dtype,
                 precision + " fast" if fast and precision == "fp8" else precision, machine, aligned, nothing, more,
                 driver.current().name != "simulated", out.dtype.itemsize)
@@ -80,9 +80,9 @@ def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=No
     def run(candidate, out=out, row_sums=row_sums):
         options = {name: value for name, value in candidate.items() if name not in ("kernel", "splits")}
         kind = candidate["kernel"]
-        inside = kind == "gluon" and dtype.itemsize == 2 and row_sums is not None
-        RUN[kind](p, candidate.get("splits", 1), (out, pre, a, b, c, alpha, beta), fused, options, **({"sums": row_sums} if inside else {}))
-        if row_sums is not None and not inside:
+        sums = {"sums": row_sums} if inside and kind == "gluon" else {}
+        RUN[kind](p, candidate.get("splits", 1), (out, pre, a, b, c, alpha, beta), fused, options, **sums)
+        if row_sums is not None and not sums:
             total(row_sums, a, c is not None)
 
     def trial(candidate):                                                # one of many: not into what the next one adds to
@@ -170,21 +170,23 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
     if (M == 1 or N == 1) and kind not in ("fp8", "fp8 fast") and fused not in ("residual", "dropout"):
         along_k = a[2] == 1 if M > 1 else b[1] == 1
         return choice.likeliest((choice.vector(max(M, N), k, batch, along_k, machine), 8))
-    groups = [(choice.plain(kind, M, N, k, batch, itemsize, machine), 6 if kind != "ieee" else 3)]
+    groups = []                                                          # of equals those of the first group come first
+    if boxes is not None:
+        extra = choice.copying(batch * k * sum({"a": M, "b": N}[name] for name in boxes["copied"]), itemsize, machine)
+        hopper = compiles and machine[2] == 9 and kind != "fp8"          # Gluon adds up sums of a few products, too coarse for fp8
+        if hopper:
+            groups.append((choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra), 4))
+        found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")
+        groups.append((choice.later(found, extra), 2 if hopper else 4))
+    groups.append((choice.plain(kind, M, N, k, batch, itemsize, machine), 6 if kind != "ieee" else 3))
     if kind == "ieee" and machine and machine[2] >= 8 and choice.LEAST_EXACT <= k:
         groups.append((choice.plain("parts", M, N, k, batch, itemsize, machine), 3))
     if kind == "ieee" and machine and machine[2] in (9, 10) and len(a[0]) == 1 and choice.LEAST_EXACT <= k and max(M, N, k) <= MOST:
         groups.append((choice.exact(M, N, k, batch, machine), 3))
         if compiles and machine[2] == 9:
             groups.append((choice.exact(M, N, k, batch, machine, True), 3))
-    if boxes is not None:
-        extra = choice.copying(batch * k * sum({"a": M, "b": N}[name] for name in boxes["copied"]), itemsize, machine)
-        found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")
-        groups.append((choice.later(found, extra), 2 if compiles and machine[2] == 9 and kind != "fp8" else 4))
-        if compiles and machine[2] == 9 and kind != "fp8":               # which adds up sums of a few products, for want of bits
-            groups.append((choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra), 4))
-    if fused == "dropout":
-        groups = [([f for f in found if choice.leaves_room(f[1])], count) for found, count in groups]
+    if fused in ("dropout", "sums"):
+        groups = [([f for f in found if choice.leaves_room(f[1], fused)], count) for found, count in groups]
     return choice.likeliest(*groups)
 
 

@@ -7,14 +7,15 @@ from tritorch.ops.rows import chunk_of
 from tritorch.shape import cdiv, next_power_of_2
 
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, and a guess at the share of the units' rate that the tile reaches when it fills the GPU.
-# "odd" are 16-bit operands whose rows do not start at multiples of 16 bytes: they cannot be copied asynchronously and need registers.
+# "odd" are 16-bit operands whose rows do not start at multiples of 16 bytes: they cannot be copied asynchronously and need registers, as do
+# those of "tf32", which are rounded there.
 TILES = {
     "half": ((128, 256, 64, 8, 3, 0.8), (128, 128, 64, 4, 3, 0.72), (64, 128, 64, 4, 4, 0.6), (128, 64, 64, 4, 4, 0.6),
              (64, 64, 64, 4, 4, 0.45), (64, 64, 128, 4, 4, 0.45), (32, 64, 128, 4, 4, 0.25), (64, 32, 128, 4, 4, 0.25),
              (16, 64, 128, 4, 4, 0.15), (64, 16, 128, 4, 4, 0.15), (16, 32, 256, 4, 4, 0.1)),
     "odd": ((128, 128, 32, 8, 3, 0.4), (64, 64, 32, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
-    "tf32": ((128, 128, 32, 8, 3, 0.6), (128, 64, 32, 4, 3, 0.5), (64, 128, 32, 4, 3, 0.5), (64, 64, 32, 4, 4, 0.35),
-             (16, 64, 64, 4, 4, 0.1), (64, 16, 64, 4, 4, 0.1)),
+    "tf32": ((128, 128, 32, 8, 3, 0.15), (128, 64, 32, 4, 3, 0.12), (64, 128, 32, 4, 3, 0.12), (64, 64, 32, 4, 4, 0.09),
+             (16, 64, 64, 4, 4, 0.03), (64, 16, 64, 4, 4, 0.03)),
     "bf16": ((128, 128, 32, 8, 3, 0.4), (64, 64, 32, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
     "ieee": ((128, 128, 16, 8, 3, 0.7), (64, 128, 16, 8, 3, 0.6), (128, 64, 16, 8, 3, 0.6), (64, 64, 16, 4, 3, 0.5),
              (32, 32, 32, 4, 3, 0.3), (16, 64, 32, 4, 3, 0.25), (64, 16, 32, 4, 3, 0.25)),
@@ -27,8 +28,9 @@ TILES = {
 # By TMA, for 16-bit types; a 32-bit one takes half of BLOCK_K: BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, PIECES, rate.
 PERSISTENT = ((128, 256, 64, 8, 3, 2, 0.9), (256, 128, 64, 8, 3, 1, 0.9), (128, 128, 64, 8, 4, 1, 0.8), (128, 64, 64, 4, 5, 1, 0.6))
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, PIECES, CONSUMERS, PARTS, rate: two consumers hide the storing of tiles, one has larger
-# tiles; three that share a tile of three times BLOCK_M rows have the largest.
-GLUON = ((128, 256, 64, 8, 4, 4, 1, 1, 0.97), (64, 256, 64, 4, 4, 4, 1, 3, 0.92), (256, 128, 64, 8, 4, 4, 1, 1, 0.95),
+# tiles; three that share a tile of three times BLOCK_M rows have the largest. Tiles leave in more PIECES where the ring would
+# have fewer than three stages otherwise.
+GLUON = ((128, 256, 64, 8, 4, 4, 1, 1, 0.97), (64, 256, 64, 4, 4, 4, 1, 3, 0.95), (256, 128, 64, 8, 4, 4, 1, 1, 0.95),
          (128, 128, 64, 4, 5, 2, 2, 1, 0.9), (64, 256, 64, 4, 4, 4, 2, 1, 0.85), (128, 128, 64, 8, 6, 2, 1, 1, 0.85),
          (128, 64, 64, 4, 8, 1, 1, 1, 0.6))
 EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4, 3, 0.6), (64, 128, 32, 4, 3, 0.6),
@@ -42,7 +44,7 @@ COLUMNS = ((64, 64, 4), (128, 32, 4), (128, 64, 8), (32, 128, 4))        # where
 TILES["fp8 fast"] = TILES["fp8"]                                         # multiplied as float16 there
 PEAK = {"half": 2048, "odd": 2048, "tf32": 1024, "bf16": 2048, "ieee": 128, "parts": 2048 / 6, "fp64": 128, "int8": 4096, "fp8": 2048,
         "fp8 fast": 2048, "sum": 128}
-LOADS = 48                          # bytes that reach a multiprocessor in a cycle
+LOADS = 40                          # bytes that reach a multiprocessor in a cycle, as bench/sm.py has it
 START, SECOND = 2000, 4000          # cycles: filling and draining a tile's pipeline; the second kernel of a split product
 MOST_STREAMED = 2                   # tiles for each multiprocessor: of more, the last wave is a small part, and the parts much memory
 GROUP_M = 8
@@ -123,12 +125,13 @@ def gluon(M, N, k, batch, machine, itemsize=2, out_size=2):
         if consumers * parts == 1:
             counts.append((streamed(tiles, blocks, k, block_k, rate, itemsize, machine), 4, True))
         for count, size, stream in counts:
-            leaving = 2 * consumers * parts * block_m * block_n // pieces * size     # one piece may leave twice, before the activation too
-            stages = min(most, (machine[1] - 1024 - leaving) // ((parts * block_m + block_n) * 2 * depth))
+            stages, cut = 0, pieces
+            while stages < 3 and cut <= 8:                                           # one piece may leave twice, before the activation too
+                leaving = 2 * consumers * parts * block_m * block_n // cut * size
+                stages, fits, cut = min(most, (machine[1] - 1024 - leaving) // ((parts * block_m + block_n) * 2 * depth)), cut, 2 * cut
             if count is not None:
                 found.append((count, dict(kernel="gluon", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
-                                          STAGES=stages, PIECES=pieces, CONSUMERS=consumers, PARTS=parts,
-                                          STREAM=stream)))
+                                          STAGES=stages, PIECES=fits, CONSUMERS=consumers, PARTS=parts, STREAM=stream)))
     return found
 
 
@@ -164,9 +167,12 @@ def vector(N, k, batch, along_k, machine):
     return found
 
 
-def leaves_room(candidate):
-    """Whether the threads of a tile have registers to draw random numbers in: compiled for sm_90, the others spill 700 bytes and more."""
+def leaves_room(candidate, fused="dropout"):
+    """Whether the threads of a tile have registers to draw random numbers in, or for the sums of rows: compiled for sm_90, the others spill
+    700 bytes and more, or wait for each product before the next."""
     rows, columns = candidate["BLOCK_M"], candidate["BLOCK_N"]
+    if fused == "sums":
+        return candidate.get("CONSUMERS", 1) * candidate.get("PARTS", 1) == 1
     limit = {"persistent": 128 * 128, "gluon": 128 * 128 - 1 if candidate.get("CONSUMERS") == 2 and rows == 128 else 128 * 256}
     if candidate.get("PARTS", 1) > 1:
         return False
