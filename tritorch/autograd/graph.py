@@ -276,10 +276,12 @@ def written_edges(args, written):
 def make_node(plan, args, edges, written=None):
     """A node with its edges and saved inputs. `written` is the tensor that the call writes in place."""
     node = _new(OpNode)
-    node.seq, node.plan, node.hooks, node.streams, node.trace = next_seq(), plan, None, None, None
+    node.seq = next_seq()
+    node.plan = plan
+    node.hooks = node.streams = node.trace = None
     node.edges = edges if plan.covers else [e if k in plan.inputs else e and None for k, e in enumerate(edges)]
     saved = node.saved = []
-    plain = not state.saved_hooks
+    plain = plan.saves and not state.saved_hooks
     for source, k in plan.saves:
         if source is OUTPUT:
             saved.append(None)
@@ -317,7 +319,7 @@ def hang(node, outs):
         note(node)
     if plan.first_alone:
         out, node.outputs, node.shapes = outs[0], 1, None                # one gradient: it always arrives
-        if plan.outputs[0] and out.dtype.is_floating_point:
+        if out.dtype.is_floating_point and plan.outputs[0]:
             out.node, out.index = node, 0
         return
     node.outputs, node.shapes = len(outs), [(o.shape, o.dtype, o.storage.device) for o in outs]

@@ -4,7 +4,6 @@ They return nothing and record no gradients, so they are not made by `op`, but t
 body (the checks), implementation by device, and the version of whatever was written moves on.
 """
 import inspect
-from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from tritorch.autograd.modes import state
 from tritorch.autograd.places import user_place
 from tritorch.cuda import driver, memory, tuner
-from tritorch.cuda.launch import launch, tile
+from tritorch.cuda.launch import Prepared, tile
 from tritorch.cuda.stream import OnlyStream, captures, current_handle, is_capturing
 from tritorch.cuda.watching import watched
 from tritorch.dispatch import _interpret
@@ -143,38 +142,47 @@ def launch_rows(kernel, columns, *args, blocks=BLOCKS, before=lambda programs: (
     `before(how many programs)` gives its arguments in front of the table, `args` are those after it. Returns those in front.
     """
     first = columns[0]
-    shapes, size = tuple([x.shape for x in first]), first[0].dtype.itemsize
+    device = first[0].storage.device
+    addresses = tuple([x.storage.ptr + x.offset * x.dtype.itemsize for column in columns for x in column])
+    shapes = tuple([x.shape for x in first])
+    stream = current_handle(device.index)
+    known = (id(kernel), addresses, shapes, first[0].dtype, device, stream,
+             *[v if v.__class__ in _PLAIN else id(v) for v in constexprs.values()])
+    captured = captures and is_capturing(device.index, stream)           # a graph has tables of its own
+    ready = None if captured else _prepared.get(known)
+    if ready is None:
+        chosen = _tuned(kernel, columns, shapes, args, blocks, before, constexprs)
+        ready = _ready(kernel, addresses, shapes, device, chosen, constexprs)
+        if not captured:
+            if len(_prepared) >= KEPT:
+                _prepared.clear()
+            _prepared[known] = ready
+    start, table, plan, count = ready
+    ahead = before(count)
+    start(count, [*ahead, table, plan, first[0], len(first), *args])
+    return ahead
 
-    def start(candidate, columns):
-        first = columns[0]
-        device, block = first[0].storage.device, candidate["BLOCK"]
-        addresses = tuple([x.storage.ptr + x.offset * x.dtype.itemsize for column in columns for x in column])
-        plan = _plan(tuple([x.shape for x in first]), block, device)
-        table = _resident(addresses, device, lambda: addresses)
-        count = plan.shape[0] // 3
-        ahead = before(count)
-        launch(kernel, (count,), *ahead, table, plan, first[0], len(first), *args, ALIGNED=_aligned(addresses), **candidate, **constexprs)
-        return ahead
 
-    trial = []                                                           # what the tuner writes in place of the columns
+def _ready(kernel, addresses, shapes, device, chosen, constexprs):
+    """(the prepared kernel, the rows' addresses and the programs' work in device memory, how many programs)."""
+    table, plan = _resident(addresses, device, lambda: addresses), _plan(shapes, chosen["BLOCK"], device)
+    return Prepared(kernel, ALIGNED=not any(a & 15 for a in addresses), **chosen, **constexprs), table, plan, plan.shape[0] // 3
+
+
+def _tuned(kernel, columns, shapes, args, blocks, before, constexprs):
+    """The best of the blocks."""
+    trial = []                                                           # what is written in place of the columns
 
     def run(candidate):
         trial[:] = trial or _stand_ins(columns)
-        start(candidate, trial)
+        first = trial[0]
+        found = tuple([x.data_ptr() for column in trial for x in column])
+        start, table, plan, count = _ready(kernel, found, tuple([x.shape for x in first]), first[0].storage.device, candidate, constexprs)
+        start(count, [*before(count), table, plan, first[0], len(first), *args])
 
     kind = getattr(constexprs.get("RULE"), "__name__", constexprs.get("KIND", ""))
-    key = kernel.__name__, kind, size, len(columns), _elements(shapes)
-    return start(tuner.choose("multi_tensor", key, _candidates(blocks, tile(0, 1 << 16)), kernel, run), columns)
-
-
-@lru_cache(maxsize=64)
-def _candidates(blocks, simulated):
-    return [{"BLOCK": simulated or block, "num_warps": warps} for block, warps in blocks]
-
-
-@lru_cache(maxsize=256)
-def _elements(shapes):
-    return sum(map(prod, shapes))
+    key = kernel.__name__, kind, columns[0][0].dtype.itemsize, len(columns), sum(map(prod, shapes))
+    return tuner.choose("multi_tensor", key, [{"BLOCK": tile(block, 1 << 16), "num_warps": warps} for block, warps in blocks], kernel, run)
 
 
 def _stand_ins(columns):
@@ -184,11 +192,6 @@ def _stand_ins(columns):
         total += columns[0][count].numel()
         count += 1
     return [[zeros(x.shape, dtype=x.dtype, device=x.storage.device) for x in column[:count]] for column in columns]
-
-
-@lru_cache(maxsize=256)
-def _aligned(addresses):
-    return not any(a & 15 for a in addresses)
 
 
 def addresses(tensors):
@@ -211,8 +214,11 @@ def _plan(shapes, block, device):
 
 _tables: dict = {}                                                       # (key, device, stream) -> int64 tensor, the least used first
 _aside: dict = {}                                                        # device index -> the stream that uploads while another is captured
+_prepared: dict = {}                                                     # what launch_rows found out for rows that it has met
+_PLAIN = {bool, int, float, str, type(None)}
 KEPT = 64
 driver.watchers += _tables.clear, _aside.clear
+driver.call_tables.append(_prepared)
 
 
 def _resident(key, device, build):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.dtype import float64
 from tritorch.errors import check
 from tritorch.ops import update_rules
 from tritorch.ops.elementwise import as_number
@@ -43,8 +44,8 @@ def update(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_
     With `found_inf`, a float32 tensor, nothing happens where it is not 0. `clip` is (norm, max_norm): the gradients are taken as
     `clip_by_norm` would leave them, which saves reading and writing them there.
     """
-    lists = [c for c in (params, grads, x, y, z, steps, u, v) if c is not None]
-    check(len({len(c) for c in lists}) == 1, recipe.rule, "lists of one length", [len(c) for c in lists])
+    lengths = [len(c) for c in (params, grads, x, y, z, steps, u, v) if c is not None]
+    check(lengths.count(len(params)) == len(lengths), recipe.rule, "lists of one length", lengths)
 
 
 @update.impl("cpu")
@@ -91,6 +92,7 @@ def _apply(recipe, columns, lr, coefficients, clip):
 @update.impl("cuda")
 def update_cuda(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, found_inf, clip=None):
     compute, remembered = params[0].dtype.compute, [c for c in (x, y, z) if c is not None]
+    number = np.float64 if compute is float64 else float
     pointer, noted = isinstance(lr, Tensor), None
     if coefficients is None:
         columns, coefficients = [c for c in (steps, u, v) if c is not None], (0.0, 0.0, 0.0)
@@ -98,7 +100,7 @@ def update_cuda(params, grads, x, y, z, steps, u, v, lr, coefficients, recipe, f
         launch(K.advance_kernel, (len(params),), noted, addresses([n for column in columns for n in column]), len(params), found_inf,
                lr if pointer else np.float64(lr), tuple([np.float64(c) for c in recipe.constants]),
                COUNTER=getattr(OPTIMIZERS, recipe.counter), MORE=len(columns) - 1, LR_POINTER=pointer, num_warps=1)
-    numbers = [as_number(n, compute) for n in (0.0 if pointer else lr, recipe.weight_decay, *coefficients, *recipe.numbers)]
+    numbers = [*map(number, (0.0 if pointer else lr, recipe.weight_decay, *coefficients, *recipe.numbers))]
     launch_rows(K.update_kernel, [params, grads, *remembered], noted, found_inf, *(clip or (None, 0.0)),
                 lr if pointer else numbers[0], *numbers[1:5], tuple(numbers[5:]), RULE=getattr(OPTIMIZERS, recipe.rule), KIND=recipe.kind,
                 STATES=len(remembered), MAXIMIZE=recipe.maximize, DECAY=recipe.decay, LR_POINTER=pointer)

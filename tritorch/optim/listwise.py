@@ -52,14 +52,21 @@ class ListWise(Optimizer):
                 self._update(group, recipe, params, states, None if self.counts else (0.0, 0.0, 0.0))
                 continue
             for some, coefficients in self._counted(recipe, states, float(group["lr"])):
-                self._update(group, recipe, [params[k] for k in some], [states[k] for k in some], coefficients)
+                if len(some) == len(params):
+                    self._update(group, recipe, params, states, coefficients)
+                else:
+                    self._update(group, recipe, [params[k] for k in some], [states[k] for k in some], coefficients)
         return loss
 
     def _counted(self, recipe, states, lr):
         """Count a step of every state on the host: (places, coefficients) of those that are equally far."""
         columns, places = [[s[name] for s in states] for name in self.counts], {}
-        for k, numbers in enumerate(zip(*map(_numbers, columns))):
-            places.setdefault(numbers, []).append(k)
+        rows = [*zip(*map(_numbers, columns))]
+        if rows.count(rows[0]) == len(rows):                             # mostly all parameters have come equally far
+            places[rows[0]] = range(len(rows))
+        else:
+            for k, numbers in enumerate(rows):
+                places.setdefault(numbers, []).append(k)
         for (t, *more), some in places.items():
             coefficients, *more = getattr(update_rules, recipe.counter)(t + 1, *more, *[None] * (2 - len(more)), lr, recipe.constants)
             for column, number in zip(columns, (t + 1, *more)):
@@ -84,14 +91,12 @@ class ListWise(Optimizer):
         optimize.update(params, [p._grad for p in params], *columns, *[None] * (3 - len(columns)), *counted, *[None] * (3 - len(counted)),
                         rate_of(group, params), coefficients, recipe, self.found_inf)
 
-
-    @no_grad()
     def become_capturable(self):
         """In a step that is being compiled: count the steps of CUDA parameters on the device from here on."""
         for group in self.param_groups if self.counts and watched.watcher is not None else ():
             if not counts_on_device(group) and group["params"][0].is_cuda:
                 group[self.switch] = True
-                with watched.watcher.unseen():
+                with watched.watcher.unseen(), no_grad():
                     for p in group["params"]:
                         for name in self.counts if self.state.get(p) else ():
                             self.state[p][name] = self.state[p][name].to(p.device, float32)
