@@ -311,7 +311,7 @@ def _seed(op, k, t, g):
         if t.numel() != 1:
             raise RuntimeError(f"{op}: grad can be implicitly created only for scalar outputs, got shape {tuple(t.shape)}; use "
                                f"backward(gradient) or a sum")
-        g = empty(t.shape, t.dtype, t.device).fill_(1)
+        g = t.detach()._filled(1)
     else:
         check(isinstance(g, Tensor), op, "gradients that are tensors or None", type(g).__name__, error=TypeError)
         check(g.shape == t.shape, op, f"a gradient of the output's shape {tuple(t.shape)}", tuple(g.shape))

@@ -13,7 +13,7 @@ from tritorch.autograd.crossing import note
 from tritorch.autograd.hooks import Handle, hooks_of, register_multi_grad_hook
 from tritorch.autograd.modes import state
 from tritorch.autograd.saved import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
-from tritorch.autograd.snapshot import as_it_was, holds_memory, pack, restore
+from tritorch.autograd.snapshot import PACKED, as_it_was, holds_memory, pack, restore
 from tritorch.errors import GradientError, check
 from tritorch.tensor import Leaf, Tensor, empty, refresh
 
@@ -122,13 +122,13 @@ class OpNode(Node):
             if useful is None or type(edge) is tuple and edge[0] in useful:
                 if not saved:
                     return ((edge, fn(g)),)
-                values = [restore(self, v, k) for k, v in enumerate(saved)]
+                values = [restore(self, v, k) if v.__class__ in PACKED else v for k, v in enumerate(saved)]
                 return ((edge, fn(*[values[s] if s >= 0 else g for s in sources])),)
         if as_output is not None and state.run is not None:
             state.run.node = None                                        # what arrives is not the gradient of this node's own output
         if len(grads) > 1:
             grads = [self.zeros(k) if g is None and k in plan.needs_g else g for k, g in enumerate(grads)]
-        out, values = [], [restore(self, v, k) for k, v in enumerate(saved)]
+        out, values = [], [restore(self, v, k) if v.__class__ in PACKED else v for k, v in enumerate(saved)]
         if as_output is not None:
             for k, _ in plan.saved_outputs:
                 values[k] = as_output(values[k])

@@ -71,6 +71,22 @@ def _joined(shape, dim, pieces):
     return strided(first.storage, shape, strides, first.offset, first.dtype)
 
 
+def alone(name):
+    """For a gradient rule: whether an input's gradient has nothing to be added to, neither from this pass nor from those before: mostly so,
+    and one question instead of `joined_grads` and `arrived`."""
+    run = state.run
+    node = None if run is None else run.node
+    edge = None if node is None else node.edges[node.plan.op.names.index(name)]
+    if not edge:
+        return True
+    target = edge[0]
+    if type(target) is Leaf:
+        leaf = target.ref()
+        return target not in run.late and (leaf is None or leaf._grad is None)
+    plan = getattr(target, "plan", None)
+    return target not in run.pending and (plan is None or not getattr(plan.op, "casts", False))
+
+
 def arrived(name):
     """For a gradient rule: what an input of its node has got already, from others that read it, or None. A rule that takes it must return
     the sum of it and its own: one pass over memory instead of three."""

@@ -108,6 +108,9 @@ class _Hooked:
         return out
 
 
+PACKED = {tuple, list, _Hooked}                                          # of what `pack` makes, what `restore` may have to change
+
+
 def holds_memory(packed):
     """Whether a packed value keeps a tensor alive."""
     kind = type(packed)

@@ -3,7 +3,7 @@ from math import prod
 
 import numpy as np
 
-from tritorch.autograd.parts import arrived, joined_grads, needed, wanted_dtype
+from tritorch.autograd.parts import alone, arrived, joined_grads, needed, wanted_dtype
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
@@ -83,7 +83,7 @@ def linear_workloads(make):
 # ------------------------------------------------------------------ gradients of weight and bias
 def as_rows(x):
     """All leading dims as one."""
-    return x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
+    return x if len(x.shape) == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
 @op(returns=("weight", "bias"), aliasable=("weight_total", "bias_total"))
@@ -169,6 +169,8 @@ def affine_gradients(g, input, weight, bias, bias_shape):
     if not needed(weight):
         return None, g
     both = needed(bias) and bias_shape == (rows.shape[1],)
+    if both and alone(weight):
+        return linear_gradients(rows, x, wanted_dtype(weight))
     if both and joined_grads(lambda *totals: linear_gradients.into(totals, rows, x, totals[0].dtype, *totals), (rows, x), weight, bias):
         return None, None
     if not both and joined_grads(lambda total: add_product(total, rows.mT, x), (rows, x), weight):

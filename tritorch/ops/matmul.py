@@ -30,7 +30,7 @@ def matmul(input, other, *, out=None):
     >>> torch.matmul(torch.ones(2, 3), torch.ones(3))
     tensor([3., 3.])
     """
-    a, b = input.ndim, other.ndim
+    a, b = len(input.shape), len(other.shape)
     if a >= 2 and b >= 2:
         if out is not None:
             return cards.matmul.into(out, input, other)
@@ -134,7 +134,7 @@ def linear(input, weight, bias=None):
     >>> torch.nn.functional.linear(torch.ones(3), torch.ones(2, 3), torch.tensor([0.0, 1.0]))
     tensor([3., 4.])
     """
-    if weight.ndim == 1:
+    if len(weight.shape) == 1:
         product = matmul(input, weight)
         return product if bias is None else product + bias
     return linear_map(input, weight, bias)

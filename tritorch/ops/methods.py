@@ -225,6 +225,7 @@ def attach():
     for f in (backward, engine.register_hook, engine.register_post_accumulate_grad_hook, engine.retain_grad, sum_to_size, record_stream):
         setattr(Tensor, f.__name__, f)
     Tensor.cpu, Tensor.cuda, Tensor.type = copy.cpu_, copy.cuda_, copy.type_
+    Tensor._filled = copy.fill                                           # a fresh tensor of one value: backward begins with it
     Tensor.new_empty, Tensor.where = create.new_empty_method, compare.tensor_where
     Tensor.real = property(pointwise.real)
     Tensor.layout = "strided"

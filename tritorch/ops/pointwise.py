@@ -122,8 +122,11 @@ def div(input, other, *, rounding_mode=None, out=None):
     >>> import tritorch as torch; torch.tensor([1, 2]) / 4
     tensor([0.2500, 0.5000])
     """
-    check(rounding_mode in (None, "floor", "trunc"), "div", "rounding_mode None, 'floor' or 'trunc'", repr(rounding_mode))
-    f = {None: div_true, "floor": floor_divide, "trunc": trunc_divide}[rounding_mode]
+    if rounding_mode is None:
+        f = div_true
+    else:
+        check(rounding_mode in ("floor", "trunc"), "div", "rounding_mode None, 'floor' or 'trunc'", repr(rounding_mode))
+        f = floor_divide if rounding_mode == "floor" else trunc_divide
     return f(input, other) if out is None else f.into(out, input, other)
 
 

@@ -13,6 +13,7 @@ from tritorch.errors import check
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.rows import kept
 from tritorch.ops.shaping import cat
+from tritorch.ops.view import expand_to
 from tritorch.shape import wrap_dims
 
 
@@ -45,7 +46,7 @@ def restore(g, ndim, dim, keepdim):
 
 def spread(g, shape, dim, keepdim):
     """The gradient of a sum: every element gets that of the sum it is in."""
-    return (restore(g, len(shape), dim, keepdim) if g.shape else g).expand(shape)
+    return expand_to(restore(g, len(shape), dim, keepdim) if g.shape else g, shape)
 
 
 def whole(dtype):

@@ -4,7 +4,7 @@ import operator
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.shape import broadcast_strides, infer_shape, view_strides, wrap_dim
+from tritorch.shape import Size, broadcast_strides, infer_shape, view_strides, wrap_dim
 from tritorch.tensor import strided
 
 
@@ -111,6 +111,8 @@ def expand_to(x, shape):
     >>> import tritorch as torch; torch.ones(3, 1).expand(2, 3, 4).stride()
     (0, 1, 0)
     """
+    if not x.shape and shape.__class__ is Size:
+        return same_memory(x, shape, (0,) * len(shape))
     lead = len(shape) - len(x.shape)
     check(lead >= 0, "expand", f"at least {len(x.shape)} sizes", tuple(shape))
     shape = tuple([operator.index(n) for n in shape])
