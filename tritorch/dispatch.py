@@ -8,7 +8,7 @@ returns a promise `(shape, dtype, device)`, a list of promises, or a Tensor, whi
 import functools
 import inspect
 
-from tritorch.autograd import graph, places, slices
+from tritorch.autograd import graph, modes, places, slices
 from tritorch.autograd.formula import formula_rule
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
@@ -97,7 +97,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
                 return into(out, *args, **kw)
             args = bind(args, kw)
         elif len(args) != arity:
-            args = bind(args, kw)
+            args = args + tails[len(args)] if len(args) in tails else bind(args, kw)
         if state.interpreter is not None:
             return _interpret(door, args)
         outs, tracked = (None, True) if again is None else again(args)
@@ -116,7 +116,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
             run(*outs, *args)
         if tracked and state.grad:
             record(door, args, outs)
-        elif state.inference:
+        elif modes.inferred and state.inference:
             for out in outs:
                 out._inference = True
         return outs[0] if single else tuple(outs)

@@ -189,34 +189,36 @@ def _kind(values, home, key, pointers, bases):
     tracked = False
     for v in values:
         kind = v.__class__
-        if kind is Tensor or isinstance(v, Tensor):
-            storage, dtype = v.storage, v.dtype
-            if storage.device is not home:
+        if kind is not Tensor:
+            if kind in ATOMS:
+                key.append(kind)                                         # 1, 1.0 and True are equal, and so are 0.0 and -0.0
+                key.append(v if v or kind is not float else repr(v))
+                continue
+            if kind is tuple or kind is Size:
+                key.append(~len(v))
+                inner = _kind(v, home, key, pointers, bases)
+                if inner is UNKNOWN:
+                    return UNKNOWN
+                tracked = tracked or inner
+                continue
+            if not isinstance(v, Tensor):
                 return UNKNOWN
-            if v.node is not None or v.base is not None:
-                tracked = True
-            base = pointer = storage.ptr
-            if v.offset:
-                pointer += v.offset * dtype.itemsize
-            key.append(v.shape)
-            key.append(v.strides)
-            key.append(dtype)
-            if pointer & 15:
-                key.append(ODD[pointer & 15])
-            if base in bases:                                            # the same memory: how they lie to each other matters
-                k = bases.index(base)
-                key += (k, pointer - pointers[k])
-            pointers.append(pointer)
-            bases.append(base)
-        elif kind in ATOMS:
-            key.append(kind)                                             # 1, 1.0 and True are equal, and so are 0.0 and -0.0
-            key.append(v if v or kind is not float else repr(v))
-        elif kind is tuple or kind is Size:
-            key.append(~len(v))
-            inner = _kind(v, home, key, pointers, bases)
-            if inner is UNKNOWN:
-                return UNKNOWN
-            tracked = tracked or inner
-        else:
+        storage, dtype = v.storage, v.dtype
+        if storage.device is not home:
             return UNKNOWN
+        if v.node is not None or v.base is not None:
+            tracked = True
+        base = pointer = storage.ptr
+        if v.offset:
+            pointer += v.offset * dtype.itemsize
+        key.append(v.shape)
+        key.append(v.strides)
+        key.append(dtype)
+        if pointer & 15:
+            key.append(ODD[pointer & 15])
+        if base in bases:                                                # the same memory: how they lie to each other matters
+            k = bases.index(base)
+            key += (k, pointer - pointers[k])
+        pointers.append(pointer)
+        bases.append(base)
     return tracked

@@ -8,7 +8,7 @@ from importlib import import_module
 from itertools import count
 from typing import NamedTuple
 
-from tritorch.autograd import places
+from tritorch.autograd import modes, places
 from tritorch.autograd.crossing import note
 from tritorch.autograd.hooks import Handle, hooks_of, register_multi_grad_hook
 from tritorch.autograd.modes import state
@@ -305,7 +305,7 @@ def make_node(plan, args, edges, written=None):
             frame = frame.f_back
             code = frame.f_code
         node.frame = code, frame.f_lasti
-    if state.anomaly is not None:
+    if modes.hunted and state.anomaly is not None:
         node.trace = places.user_trace()
     return node
 
