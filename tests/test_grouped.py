@@ -4,7 +4,8 @@ import pytest
 from arrays import draw
 
 import tritorch as T
-from tritorch.cuda import tuner
+from tritorch.cuda import compiler, driver, tuner
+from tritorch.cuda.dry import DryDriver
 from tritorch.ops import grouped
 from tritorch.tensor import from_array
 
@@ -27,14 +28,29 @@ SHAPES = [((215, 45), (4, 45, 77)), ((77, 215), (215, 45)), ((4, 77, 45), (45, 2
 
 
 @pytest.mark.parametrize("a, b", SHAPES)
-@pytest.mark.parametrize("tile", [*grouped.TILES[2], grouped.TILES[4][1]], ids=str)
-def test_every_tile(a, b, tile, cuda, monkeypatch):
+@pytest.mark.parametrize("size, tile", [(2, tile) for tile in grouped.TILES[2]] + [(4, tile) for tile in grouped.TILES[4]], ids=str)
+def test_every_tile(a, b, size, tile, cuda, monkeypatch):
+    """In the dtype whose tile it is: of wider numbers it may not fit in shared memory."""
     monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
-    x, y = draw(*a), draw(*b)
+    dtype, rounding = {2: (np.float16, 2.0 ** -11), 4: (np.float32, 0)}[size]
+    x, y = draw(*a).astype(dtype), draw(*b).astype(dtype)
     candidate = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"), tile))
     with tuner.forcing("grouped", candidate):
         out = T.nn.functional.grouped_mm(from_array(x).to(cuda), from_array(y).to(cuda), offs=T.tensor(ENDS, dtype=T.int32, device=cuda))
-    np.testing.assert_allclose(out.cpu().array, by_hand(x, y, ENDS), atol=1e-4)
+    want = by_hand(x.astype(np.float64), y.astype(np.float64), ENDS)
+    np.testing.assert_allclose(out.cpu().array, want, atol=1e-4, rtol=rounding)
+
+
+@pytest.mark.parametrize("arch", [86, 90])
+def test_tiles_fit_in_shared_memory(arch):
+    with driver.using(DryDriver(arch)) as device, compiler.recording() as record, tuner.trying_all():
+        for dtype in (T.float16, T.float32, T.float64):
+            x, y = T.empty(215, 48, dtype=dtype, device="cuda"), T.empty(4, 48, 80, dtype=dtype, device="cuda")
+            T.nn.functional.grouped_mm(x, y, offs=T.zeros(4, dtype=T.int32, device="cuda"))
+        most = device.properties.shared_memory_per_block_optin
+    specs = [s for s in record.values() if s.kernel.__name__ == "grouped_rows_kernel"]
+    found = list(compiler.compile_many(specs, [arch], workers=1))
+    assert len(found) >= 4 and all(compiled.shared <= most for compiled in found)
 
 
 @pytest.mark.parametrize("a, b", [((7, 3), (3, 3, 4)), ((4, 7), (7, 3)), ((3, 4, 3), (3, 7))])
