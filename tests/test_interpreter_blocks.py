@@ -6,6 +6,7 @@ import pytest
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 from interpreted import SQUARE, Descriptor, Probes, X, bf16, launch, normal, rng  # noqa: E402
+from triton.language.extra import libdevice  # noqa: E402
 
 pytestmark = pytest.mark.smoke
 
@@ -174,6 +175,15 @@ def philox(o_ptr, seed_ptr):
     tl.store(o_ptr + 32 + i, b)
     tl.store(o_ptr + 64 + i, c)
     tl.store(o_ptr + 96 + i, d)
+
+
+@probe(lambda a: np.stack([a >> 32, a]).astype("i4"), np.array([0, -1, 1 << 32, (1 << 63) - 1, 0x7FF0_0000_0000_0001, 3, -7, -(1 << 63)]))
+@triton.jit
+def halves(o_ptr, a_ptr):
+    i = tl.arange(0, 8)
+    a = tl.load(a_ptr + i).to(tl.float64, bitcast=True)
+    tl.store(o_ptr + i, libdevice.double2hiint(a))
+    tl.store(o_ptr + 8 + i, libdevice.double2loint(a))
 
 
 def uniform(bits):

@@ -11,14 +11,21 @@ NUMBERS = ["seed", "offset", "low", "span", "threshold"]            # these diff
 
 
 @triton.jit
+def halves(x):
+    """The upper and the lower 32 bits of an int64. Shifted and cut off, LLVM would compute with all 64 from there on."""
+    pair = x.to(tl.float64, bitcast=True)
+    return libdevice.double2hiint(pair).to(tl.uint32, bitcast=True), libdevice.double2loint(pair).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
 def philox(seed, c0, c1, c2, c3):
     """The four words of `tl.philox`. Its two products of 32 bits are each made at once here, not their halves one after the other: half
     the multiplications."""
-    k0, k1 = (seed & 0xFFFFFFFF).to(tl.uint32), (seed >> 32).to(tl.uint32)
+    k1, k0 = halves(seed)
     for _ in tl.static_range(10):
-        a, b = c0.to(tl.uint64) * 0xD2511F53, c2.to(tl.uint64) * 0xCD9E8D57
-        c0, c2 = (b >> 32).to(tl.uint32) ^ c1 ^ k0, (a >> 32).to(tl.uint32) ^ c3 ^ k1
-        c1, c3 = b.to(tl.uint32), a.to(tl.uint32)
+        a1, a0 = halves(c0.to(tl.uint64) * 0xD2511F53)
+        b1, b0 = halves(c2.to(tl.uint64) * 0xCD9E8D57)
+        c0, c1, c2, c3 = b1 ^ c1 ^ k0, b0, a1 ^ c3 ^ k1, a0
         k0, k1 = tl.add(k0, 0x9E3779B9, sanitize_overflow=False), tl.add(k1, 0xBB67AE85, sanitize_overflow=False)
     return c0, c1, c2, c3
 
@@ -29,10 +36,9 @@ def philox_words(seed, offset, index, lane, base_ptr):
     if base_ptr is not None:
         seed = tl.load(base_ptr)
         offset += tl.load(base_ptr + 1)
-    counter = (offset + index).to(tl.uint64)
-    low = counter.to(tl.uint32)
+    high, low = halves(offset + index)
     zero = low * 0
-    return philox(seed.to(tl.uint64), low, (counter >> 32).to(tl.uint32), zero + lane, zero)
+    return philox(seed, low, high, zero + lane, zero)
 
 
 @triton.jit
@@ -108,23 +114,28 @@ def unit_uniform(x, y, low, high):
 
 
 @triton.jit
-def minus_log(u):
-    """-log u for float32 in (0, 1]: the GPU's own logarithm, whose error is absolute, but near 1 the series."""
+def minus_log_squared(u):
+    """-log u² for float32 in (0, 1]: the GPU's own logarithm, whose error is absolute, but near 1 two terms of the series."""
     v = 1.0 - u
-    return tl.where(v < 0.03125, v + v * v * (0.5 + v * (0.3333333333333333 + v * 0.25)), -libdevice.fast_logf(u))
+    return tl.where(v < 0.0078125, v * (v + 2.0), -1.3862943611198906 * libdevice.fast_log2f(u))
 
 
 @triton.jit
 def standard_normal(x, y):
     """Box and Muller, 1958; in float32 by the GPU's own sine and cosine, within 3e-6."""
     if x.dtype == tl.uint32:
-        u = (x >> 1).to(tl.int32).to(tl.float32) * 4.656612873077393e-10 + 2.3283064365386963e-10      # (0, 1], to 6.6 sigma
-        radius = tl.sqrt(2.0 * minus_log(u))
-        angle = (y.to(tl.int32, bitcast=True) >> 8).to(tl.float32) * 3.745070282923929e-07              # 2π · 2⁻²⁴, from -π to π
+        u = x.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10                  # (0, 1], to 6.7 sigma
+        radius = tl.sqrt(minus_log_squared(u))
+        angle = y.to(tl.int32, bitcast=True).to(tl.float32) * 1.4629180792671596e-09             # 2π · 2⁻³², from -π to π
         return radius * libdevice.fast_cosf(angle), radius * libdevice.fast_sinf(angle)
     else:
         radius, turn = tl.sqrt(-2.0 * tl.log(open_unit(x))), 2.0 * unit(y)
         return radius * libdevice.cospi(turn), radius * libdevice.sinpi(turn)      # unlike cos and sin these need no stack
+
+
+@triton.jit
+def unit_normal(x, y, mean, std):
+    return standard_normal(x, y)
 
 
 @triton.jit

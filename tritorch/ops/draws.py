@@ -54,8 +54,12 @@ def draw_uniform(bits, low, high):
 
 def standard_normal(bits):
     x, y = bits[0::2], bits[1::2]
-    u = open_unit(x) if bits.dtype == np.uint64 else (x >> np.uint32(1)).astype(np.float32) * np.float32(2.0**-31) + np.float32(2.0**-32)
-    radius, angle = np.sqrt(-2 * np.log(u)), unit(y) * u.dtype.type(2 * math.pi)
+    if bits.dtype == np.uint64:
+        u, turn = open_unit(x), unit(y)
+    else:
+        u = x.astype(np.float32) * np.float32(2.0**-32) + np.float32(2.0**-33)
+        turn = y.view(np.int32).astype(np.float32) * np.float32(2.0**-32)
+    radius, angle = np.sqrt(-2 * np.log(u)), turn * u.dtype.type(2 * math.pi)
     out = np.empty(bits.shape, u.dtype)
     np.multiply(radius, np.cos(angle), out=out[0::2])
     np.multiply(radius, np.sin(angle), out=out[1::2])
@@ -65,6 +69,9 @@ def standard_normal(bits):
 def draw_normal(bits, mean, std):
     z = standard_normal(bits)
     return z if (mean, std) == (0, 1) else z.dtype.type(mean) + z.dtype.type(std) * z
+
+
+UNIT = {draw_uniform: "unit_uniform", draw_normal: "unit_normal"}         # the same with the parameters 0 and 1
 
 
 def draw_log_normal(bits, mean, std):
@@ -145,10 +152,10 @@ def distribution(name, draw, doc, example, usual=None, clamp=False, floating=Tru
     @door.impl("cuda", passes={"seed": int, "offset": int})
     def start(out, shape, dtype, device, a, b, seed, offset, base):
         top = below(dtype.numpy, a, b) if clamp else 0.0
-        plain = draw is draw_uniform and (a, b) == (0, 1)                # of float32 numbers, below 1 as they are
+        plain = UNIT.get(draw) if (a, b) == (0, 1) else None
         filled(out, K.fill_kernel, out.numel(), np.float64(a), np.float64(b), np.float64(top), seed, offset, base,
-               DRAW=K.unit_uniform if plain else getattr(K, draw.__name__[5:]), WIDE=dtype is float64,
-               CLAMP=clamp and not (plain and dtype.itemsize >= 4))
+               DRAW=getattr(K, plain or draw.__name__[5:]), WIDE=dtype is float64,
+               CLAMP=clamp and not (plain and dtype.itemsize >= 4))      # numbers of float32 are below 1 as they are
 
     describe(door, example, usual or example, floating)
     return door

@@ -93,6 +93,11 @@ def _reinterpreted(target):
     return lambda x: to_value(x).cast(target, bitcast=True)
 
 
+def _half(shift):
+    """32 of the bits of a double."""
+    return lambda x: Value((to_value(x).cast(INT64, bitcast=True).data >> shift).astype(CARRIER[INT32.name])[()], INT32)
+
+
 def _converted(target):
     def call(x):
         x = to_value(x)
@@ -142,6 +147,7 @@ FUNCTIONS |= {"double2float_rn": _converted(FP32), "pow": _power, "ldexp": _scal
 FUNCTIONS |= {f"{kind}_as_{other}": _reinterpreted(target) for kind, other, target in (
     ("int", "float", FP32), ("uint", "float", FP32), ("float", "int", INT32), ("float", "uint", UINT32),
     ("longlong", "double", FP64), ("double", "longlong", INT64))}
+FUNCTIONS |= {"double2hiint": _half(32), "double2loint": _half(0)}
 FUNCTIONS |= {"popc": _integer("popc", _bit_count, INT32), "clz": _integer("clz", _leading_zeros, INT32),
               "ffs": _integer("ffs", _first_set, INT32),
               "hadd": _integer("hadd", lambda x, y: (x >> 1) + (y >> 1) + (x & y & 1)),
