@@ -93,10 +93,10 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
         part_sums = [x if x is None else empty((programs + tiles, block_m), types.float32, out.device) for x in sums]
         launch(kernel, (programs,), TensorDescriptor(parts, (1, block_m, leaving)), None, *part_sums, a, b, None, 0, 0, 0, *sizes, None,
                None, FORM=None, SLOPE=None, ACTIVATION=None, **settled)
-        rows = max(tile(4096, block_m * block_n) // block_n, 1)
+        rows = max(tile(1024, block_m * block_n) // block_n, 1)
         launch(K.stream_sum_kernel, (tiles * block_m // rows,), out, pre, *(sums or (None,)), parts, *(part_sums or (None,)), c,
                p.out[0][0], *p.out[1:], *strides, p.M, p.N, cdiv(p.k, block_k), tiles, *scalars, FORM=p.form, PROGRAMS=programs,
-               BLOCK_M=block_m, BLOCK_N=block_n, GROUP_M=GROUP_M, ROWS=rows, num_warps=8, **fused)
+               BLOCK_M=block_m, BLOCK_N=block_n, GROUP_M=GROUP_M, ROWS=rows, num_warps=4, **fused)
         return
     out, pre = [x if x is None else TensorDescriptor(x, *box(p.boxes["out"], block_m, leaving)) for x in (out, pre)]
     launch(kernel, (programs,), out, pre, *sums, a, b, c, *strides, *sizes, *scalars, FORM=p.form, **fused, **settled)
