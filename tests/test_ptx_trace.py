@@ -19,6 +19,13 @@ def strided_copy(y_ptr, x_ptr, STEP: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def rows_ahead(y_ptr, x_ptr, M, N, BLOCK: tl.constexpr):
+    n = tl.arange(0, BLOCK)
+    for i in tl.range(0, M, num_stages=3):
+        tl.store(y_ptr + i * N + n, tl.load(x_ptr + i * N + n, mask=n < N, other=0), mask=n < N)
+
+
+@triton.jit
 def many_roots(y_ptr, x_ptr, ROUNDS: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + i)
@@ -58,6 +65,15 @@ def test_sectors_of_a_load(gpu, step, each):
     launched = traced(gpu, strided_copy, (1,), y, x, STEP=step, BLOCK=512, num_warps=4)
     assert sectors(launched, "ld.global") == each
     assert sectors(launched, "st.global") == [16]
+
+
+def test_what_a_masked_copy_leaves_out(gpu):
+    """cp.async fills shared memory with zeros where it is told to read nothing: no sector is touched there."""
+    x, y = torch.zeros(8 * 96, device="cuda"), torch.zeros(8 * 96, device="cuda")
+    launched = traced(gpu, rows_ahead, (1,), y, x, 8, 96, BLOCK=256, num_warps=1)
+    code = launched.kernel.program.code
+    copies = [touched for place, touched in launched.warps[0] if code[place].opcode.startswith(("cp.async.ca", "cp.async.cg"))]
+    assert sum(map(len, copies)) == 8 * 96 * 4 // 32
 
 
 def test_only_the_sample_runs(gpu):

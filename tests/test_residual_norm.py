@@ -53,6 +53,23 @@ def test_rows_that_do_not_fit_in_registers(width, cuda, tiles):
             np.testing.assert_allclose(g, h, rtol=1e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("gaps", [(), (0,), (1,), (2,), (3,)])
+def test_half_types_beside_float32_in_any_layout(gaps, cuda, tiles):
+    """Input, stream and both gradients, one of them with gaps between its columns: nothing is taken to be side by side that is not."""
+    found = []
+    for place in ("cpu", cuda):
+        kinds = tritorch.bfloat16, tritorch.float32, tritorch.bfloat16, tritorch.float32
+        wide = [tritorch.tensor(draw(5, 96, seed=k)).to(kind).to(place) for k, kind in enumerate(kinds)]
+        x, residual, g, g_sum = [t[:, ::2] if k in gaps else t[:, :48].contiguous() for k, t in enumerate(wide)]
+        w = tritorch.tensor(draw(48, seed=7)).to(place).requires_grad_()
+        x, residual = x.requires_grad_(), residual.requires_grad_()
+        outs = F.dropout_add_layer_norm(x, residual, (48,), w, w, input_bias=w)
+        grads = tritorch.autograd.grad(outs, (x, residual, w), (g, g_sum))
+        found.append([t.detach().float().cpu().array for t in (*outs, *grads)])
+    for got, want in zip(found[1], found[0]):
+        np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-2)
+
+
 def test_a_wide_stream_beside_half_inputs(cuda):
     for place in ("cpu", cuda):
         x, residual, w, b = leaves(place, (4, 64), tritorch.bfloat16, tritorch.float32)

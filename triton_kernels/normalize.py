@@ -13,7 +13,7 @@ import triton.language as tl
 
 from triton_kernels.monoids import affine_combine
 from triton_kernels.reduce import offsets
-from triton_kernels.rows import again, gradient_tiles, store_line
+from triton_kernels.rows import again, gradient_tiles, side_by_side, store_line
 
 
 @triton.jit
@@ -81,7 +81,7 @@ def row_moments(
 def norm_kernel(
     out_ptr, mean_ptr, rstd_ptr, x_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner, eps,
     CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
-    LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+    VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Normalize rows and keep their statistics. Long, because a row is held in registers or read again.
 
@@ -144,34 +144,35 @@ def norm_slope(gw, x, rstd, shift, slope, CENTER: tl.constexpr):
 @triton.jit
 def norm_backward_long(
     g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
-    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Gradient of rows that are read twice."""
     lane = tl.arange(0, BLOCK_N)[None, :]
     sum_g = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-        g, x = gradient_tiles(g_ptr, x_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last")
+        g, x = gradient_tiles(g_ptr, x_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last", VEC)
         g = scaled(g.to(ACC), w_ptr, None, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
         sum_g += g
         sum_gx += g * ((x.to(ACC) - mean) * rstd)
     shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         n = j + lane
-        g, x = gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first")
+        g, x = gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first", VEC)
         g = scaled(g.to(ACC), w_ptr, None, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
         gx = norm_slope(g, (x.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
-        tl.store(gx_rows + offsets(n, shape_n, stride_n), gx, mask=inside & (n < N))
+        tl.store(side_by_side(gx_rows, offsets(n, shape_n, stride_n), VEC), gx, mask=inside & (n < N))
 
 
 @triton.jit
 def norm_backward_short(
     g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
-    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr,
+    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
 ):
     """Gradient of rows that fit in registers; returns what they add to gw and gb. `w` is the line of weights if it was kept."""
     lane = tl.arange(0, BLOCK_N)[None, :]
-    g, x = gradient_tiles(g_ptr, x_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "")
+    g, x = gradient_tiles(g_ptr, x_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "", VEC)
     first_g, second_g = g.to(ACC), again(g, ACC)
     first_x, second_x = (x.to(ACC) - mean) * rstd, (again(x, ACC) - mean) * rstd
     first, second = first_g, second_g
@@ -185,7 +186,7 @@ def norm_backward_short(
     else:
         shift, slope = mean, tl.sum(first * first_x, 1, keep_dims=True)
     gx = norm_slope(second, second_x, rstd, shift / N, slope / N, CENTER)
-    tl.store(gx_rows + offsets(lane, shape_n, stride_n), gx, mask=inside & (lane < N))
+    tl.store(side_by_side(gx_rows, offsets(lane, shape_n, stride_n), VEC), gx, mask=inside & (lane < N))
     return second_g * second_x, second_g
 
 
@@ -193,7 +194,7 @@ def norm_backward_short(
 def norm_backward_kernel(
     gx_ptr, gw_ptr, gb_ptr, g_ptr, x_ptr, mean_ptr, rstd_ptr, w_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner,
     CENTER: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Gradient of rows; with PARTIAL every program also adds up gw and gb of all its rows, one line of (programs, N) each."""
     RANK: tl.constexpr = len(shape_m)
@@ -214,10 +215,10 @@ def norm_backward_kernel(
         gx_rows = gx_ptr + offsets(m, shape_m, stride_m)
         if LOOP:
             norm_backward_long(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
-                               CENTER, SHARED, ACC, BLOCK_M, BLOCK_N, STAGES)
+                               CENTER, SHARED, ACC, BLOCK_M, BLOCK_N, VEC, STAGES)
         else:
             gw, gb = norm_backward_short(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w, w_ptr, shape_m, stride_m, shape_n, stride_n, N,
-                                         groups, inner, CENTER, SHARED, ACC, BLOCK_N)
+                                         groups, inner, CENTER, SHARED, ACC, BLOCK_N, VEC)
             if PARTIAL:
                 gw_sum += gw
                 if CENTER:

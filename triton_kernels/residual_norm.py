@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 
 from triton_kernels.monoids import affine_combine
-from triton_kernels.normalize import norm_slope
+from triton_kernels.normalize import kept, norm_slope
 from triton_kernels.random import in_order, philox_words, words_of
 from triton_kernels.reduce import offsets
-from triton_kernels.rows import again, store_line
+from triton_kernels.rows import again, side_by_side, store_line
 
 
 @triton.jit
@@ -44,8 +44,8 @@ def stream_tile(
     RANK_N: tl.constexpr = len(shape_n)
     n = start + tl.arange(0, BLOCK_N)[None, :]
     valid = inside & (n < N)
-    x_ptrs = x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M) + offsets(n, shape_n, stride_n, 2 * RANK_N)
-    residual_ptrs = residual_ptr + offsets(m, shape_m, stride_m, 3 * RANK_M) + offsets(n, shape_n, stride_n, 3 * RANK_N)
+    x_ptrs = side_by_side(x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M), offsets(n, shape_n, stride_n, 2 * RANK_N), VEC)
+    residual_ptrs = side_by_side(residual_ptr + offsets(m, shape_m, stride_m, 3 * RANK_M), offsets(n, shape_n, stride_n, 3 * RANK_N), VEC)
     x, residual = tl.load(x_ptrs, mask=valid, other=0).to(ACC), tl.load(residual_ptrs, mask=valid, other=0)
     if v_ptr is not None:
         x += tl.load(v_ptr + n, mask=n < N, other=0, eviction_policy="evict_last").to(ACC)
@@ -79,7 +79,7 @@ def residual_norm_long(
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, j, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
                         scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_rows.dtype.element_ty)
-        tl.store(sum_rows + offsets(j + lane, shape_n, stride_n, RANK_N), s, mask=inside & (j + lane < N))
+        tl.store(side_by_side(sum_rows, offsets(j + lane, shape_n, stride_n, RANK_N), VEC), s, mask=inside & (j + lane < N))
         total += s.to(ACC)
     if CENTER:
         mean = tl.sum(total, 1, keep_dims=True) / N
@@ -94,7 +94,8 @@ def residual_norm_long(
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         n = j + lane
         s = tl.load(sum_rows + offsets(n, shape_n, stride_n, RANK_N), mask=inside & (n < N), other=0).to(ACC)
-        tl.store(out_rows + offsets(n, shape_n, stride_n), normed(s, mean, rstd, w_ptr, b_ptr, n, N, ACC), mask=inside & (n < N))
+        y = normed(s, mean, rstd, w_ptr, b_ptr, n, N, ACC)
+        tl.store(side_by_side(out_rows, offsets(n, shape_n, stride_n), VEC), y, mask=inside & (n < N))
     return mean, rstd
 
 
@@ -103,7 +104,7 @@ def residual_norm_kernel(
     out_ptr, sum_ptr, mean_ptr, rstd_ptr, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, shape_m, stride_m, shape_n, stride_n,
     M, N, eps, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
     CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A row that fits in registers is read once; of a longer one the sum comes back from the cache. Operands are out, sum, x, residual,
     then mean and rstd, which have rows only."""
@@ -122,34 +123,42 @@ def residual_norm_kernel(
             valid = inside & (lane < N)
             s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, 0, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale,
                             seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_ptr.dtype.element_ty)
-            tl.store(sum_rows + offsets(lane, shape_n, stride_n, RANK_N), s, mask=valid)
+            tl.store(side_by_side(sum_rows, offsets(lane, shape_n, stride_n, RANK_N), VEC), s, mask=valid)
             first, second = s.to(ACC), again(s, ACC)
             mean = tl.zeros((BLOCK_M, 1), ACC)
             if CENTER:
                 mean = tl.sum(tl.where(valid, first, 0), 1, keep_dims=True) / N
             square = tl.where(valid, second - mean, 0)
             rstd = 1 / tl.sqrt(tl.sum(square * square, 1, keep_dims=True) / N + eps)
-            tl.store(out_rows + offsets(lane, shape_n, stride_n), normed(second, mean, rstd, w_ptr, b_ptr, lane, N, ACC), mask=valid)
+            y = normed(second, mean, rstd, w_ptr, b_ptr, lane, N, ACC)
+            tl.store(side_by_side(out_rows, offsets(lane, shape_n, stride_n), VEC), y, mask=valid)
         tl.store(mean_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mean, mask=inside)
         tl.store(rstd_ptr + offsets(m, shape_m, stride_m, 5 * RANK), rstd, mask=inside)
 
 
 @triton.jit
-def slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST: tl.constexpr):
+def slope_tiles(
+    g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST: tl.constexpr, VEC: tl.constexpr,
+):
     """Tiles of g, g_s and s, operands FIRST and on; 0 outside."""
     RANK_M: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
     valid = inside & (n < N)
-    g_ptrs = g_ptr + offsets(m, shape_m, stride_m, FIRST * RANK_M) + offsets(n, shape_n, stride_n, FIRST * RANK_N)
-    s_ptrs = sum_ptr + offsets(m, shape_m, stride_m, (FIRST + 2) * RANK_M) + offsets(n, shape_n, stride_n, (FIRST + 2) * RANK_N)
-    g_sum_ptrs = g_sum_ptr + offsets(m, shape_m, stride_m, (FIRST + 1) * RANK_M) + offsets(n, shape_n, stride_n, (FIRST + 1) * RANK_N)
+    g_ptrs = side_by_side(g_ptr + offsets(m, shape_m, stride_m, FIRST * RANK_M), offsets(n, shape_n, stride_n, FIRST * RANK_N), VEC)
+    s_rows = sum_ptr + offsets(m, shape_m, stride_m, (FIRST + 2) * RANK_M)
+    s_ptrs = side_by_side(s_rows, offsets(n, shape_n, stride_n, (FIRST + 2) * RANK_N), VEC)
+    g_sum_rows = g_sum_ptr + offsets(m, shape_m, stride_m, (FIRST + 1) * RANK_M)
+    g_sum_ptrs = side_by_side(g_sum_rows, offsets(n, shape_n, stride_n, (FIRST + 1) * RANK_N), VEC)
     g, s = tl.load(g_ptrs, mask=valid, other=0), tl.load(s_ptrs, mask=valid, other=0)
     return g, tl.load(g_sum_ptrs, mask=valid, other=0), s
 
 
 @triton.jit
-def weighted(g, w_ptr, n, N, ACC: tl.constexpr):
-    if w_ptr is not None:
+def weighted(g, w, w_ptr, n, N, ACC: tl.constexpr):
+    """g times the weights: `w`, if they were kept."""
+    if w is not None:
+        g *= w.to(ACC)
+    elif w_ptr is not None:
         g *= tl.load(w_ptr + n, mask=n < N, other=0, eviction_policy="evict_last").to(ACC)
     return g
 
@@ -166,36 +175,34 @@ def residual_norm_backward_long(
     sum_g = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-        g, _, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST)
-        g = weighted(g.to(ACC), w_ptr, j + lane, N, ACC)
+        g, _, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC)
+        g = weighted(g.to(ACC), None, w_ptr, j + lane, N, ACC)
         sum_g += g
         sum_gx += g * ((s.to(ACC) - mean) * rstd)
     shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         n = j + lane
         valid = inside & (n < N)
-        g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST)
-        g = weighted(g.to(ACC), w_ptr, n, N, ACC)
+        g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC)
+        g = weighted(g.to(ACC), None, w_ptr, n, N, ACC)
         gs = g_sum.to(ACC) + norm_slope(g, (s.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
-        tl.store(gs_rows + offsets(n, shape_n, stride_n), gs, mask=valid)
+        tl.store(side_by_side(gs_rows, offsets(n, shape_n, stride_n), VEC), gs, mask=valid)
         if gx_rows is not None:
             gx = gs
             if DROP:
                 gx *= dropped(m, j, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
-            tl.store(gx_rows + offsets(n, shape_n, stride_n, RANK_N), gx, mask=valid)
+            tl.store(side_by_side(gx_rows, offsets(n, shape_n, stride_n, RANK_N), VEC), gx, mask=valid)
 
 
 @triton.jit(do_not_specialize=["threshold", "scale", "seed", "offset"])
 def residual_norm_backward_kernel(
     gs_ptr, gx_ptr, gw_ptr, gb_ptr, gv_ptr, g_ptr, g_sum_ptr, sum_ptr, mean_ptr, rstd_ptr, w_ptr, base_ptr,
-    shape_m, stride_m, shape_n, stride_n, M, N, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64, GX_VEC: tl.constexpr,
+    shape_m, stride_m, shape_n, stride_n, M, N, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
     CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Gradient of the residual and, unless gx_ptr is None, of x; with PARTIAL every program also adds gw, gb and,
     unless gv_ptr is None, gv of all its rows. Operands are gs, gx (if there is one), g, g_s, s; mean and rstd are contiguous.
-    gx is stored by GX_VEC elements at once, as many as gs: so it does not choose which thread has which elements, and in which order a row
-    is summed up, and gs is the same to the last bit with and without it.
     Long because those three sums, of rows that fit in registers, are carried from row to row in registers."""
     RANK: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
@@ -205,6 +212,10 @@ def residual_norm_backward_kernel(
         gw_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
         gb_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
         gv_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    w = None
+    if STAGES > 1 and not LOOP:
+        if w_ptr is not None:
+            w = kept(w_ptr, N, BLOCK_N)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
         rstd = tl.load(rstd_ptr + m, mask=m < M, other=0).to(ACC)[:, None]
@@ -221,8 +232,8 @@ def residual_norm_backward_kernel(
                 N, threshold, scale, seed, offset, FIRST, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, STAGES)
         else:
             valid = inside & (lane < N)
-            g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST)
-            first, first_x = weighted(g.to(ACC), w_ptr, lane, N, ACC), (s.to(ACC) - mean) * rstd
+            g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC)
+            first, first_x = weighted(g.to(ACC), w, w_ptr, lane, N, ACC), (s.to(ACC) - mean) * rstd
             if CENTER:
                 shift, slope = tl.reduce((first, first * first_x), 1, affine_combine, keep_dims=True)
             else:
@@ -232,19 +243,16 @@ def residual_norm_backward_kernel(
                 gw_sum += second * second_x
                 if CENTER:
                     gb_sum += second
-            second = weighted(second, w_ptr, lane, N, ACC)
+            second = weighted(second, w, w_ptr, lane, N, ACC)
             gs = g_sum.to(ACC) + norm_slope(second, second_x, rstd, shift / N, slope / N, CENTER)
-            tl.store(gs_rows + offsets(lane, shape_n, stride_n), gs, mask=valid)
+            tl.store(side_by_side(gs_rows, offsets(lane, shape_n, stride_n), VEC), gs, mask=valid)
             if gx_rows is not None:
                 gx = gs
                 if DROP:
                     gx *= dropped(m, 0, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
                 if PARTIAL and gv_ptr is not None:
                     gv_sum += gx
-                gx_ptrs = gx_rows + offsets(lane, shape_n, stride_n, RANK_N)
-                if GX_VEC > 1:
-                    gx_ptrs = tl.max_contiguous(gx_ptrs, (1, GX_VEC))
-                tl.store(gx_ptrs, gx, mask=valid)
+                tl.store(side_by_side(gx_rows, offsets(lane, shape_n, stride_n, RANK_N), VEC), gx, mask=valid)
     if PARTIAL:
         store_line(gw_ptr + tl.program_id(0) * N, gw_sum, N, VEC)
         if CENTER:

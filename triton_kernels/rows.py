@@ -18,13 +18,24 @@ def again(x, ACC: tl.constexpr):
 
 
 @triton.jit
-def gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, EVICT: tl.constexpr):
+def side_by_side(rows, columns, VEC: tl.constexpr):
+    """rows + columns, pointers of which a thread takes VEC at once, of each operand. Else, among operands of several widths, the compiler
+    would have a thread load eight neighbours, for 16 bits, and store four, for 32, and all would change threads; and what is stored would
+    choose in which order a row is summed up. The sum is made here because what is said of an argument is lost."""
+    if VEC > 1:
+        return tl.max_contiguous(rows + columns, (1, VEC))
+    else:
+        return rows + columns
+
+
+@triton.jit
+def gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, EVICT: tl.constexpr, VEC: tl.constexpr = 1):
     """Tiles of g and x, the second and third operands; both are 0 outside."""
     RANK_M: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
     valid = inside & (n < N)
-    g_ptrs = g_ptr + offsets(m, shape_m, stride_m, RANK_M) + offsets(n, shape_n, stride_n, RANK_N)
-    x_ptrs = x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M) + offsets(n, shape_n, stride_n, 2 * RANK_N)
+    g_ptrs = side_by_side(g_ptr + offsets(m, shape_m, stride_m, RANK_M), offsets(n, shape_n, stride_n, RANK_N), VEC)
+    x_ptrs = side_by_side(x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M), offsets(n, shape_n, stride_n, 2 * RANK_N), VEC)
     g = tl.load(g_ptrs, mask=valid, other=0, eviction_policy=EVICT)
     return g, tl.load(x_ptrs, mask=valid, other=0, eviction_policy=EVICT)
 

@@ -61,7 +61,7 @@ def softmax_kernel(
 def softmax_backward_kernel(
     gx_ptr, g_ptr, y_ptr, shape_m, stride_m, shape_n, stride_n, M, N,
     LOG: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
-    LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+    VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     lane = tl.arange(0, BLOCK_N)[None, :]
     if WIDE:
@@ -73,16 +73,16 @@ def softmax_backward_kernel(
         if LOOP:
             total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
             for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-                g, y = gradient_tiles(g_ptr, y_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last")
+                g, y = gradient_tiles(g_ptr, y_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last", VEC)
                 total += g.to(ACC) if LOG else g.to(ACC) * y.to(ACC)
             row_total = tl.sum(total, 1, keep_dims=True)
             for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
                 n = j + lane
-                g, y = gradient_tiles(g_ptr, y_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first")
+                g, y = gradient_tiles(g_ptr, y_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first", VEC)
                 gx = softmax_slope(g.to(ACC), y.to(ACC), row_total, LOG)
                 tl.store(gx_rows + offsets(n, shape_n, stride_n), gx, mask=inside & (n < N))
         else:
-            g, y = gradient_tiles(g_ptr, y_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "")
+            g, y = gradient_tiles(g_ptr, y_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "", VEC)
             row_total = tl.sum(g.to(ACC) if LOG else g.to(ACC) * y.to(ACC), 1, keep_dims=True)
             gx = softmax_slope(again(g, ACC), again(y, ACC), row_total, LOG)
             tl.store(gx_rows + offsets(lane, shape_n, stride_n), gx, mask=inside & (lane < N))

@@ -15,7 +15,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, sentence
 from tritorch.ops.reduce import Monoid, reduce_rows, single, sums_along
-from tritorch.ops.rows import WIDEST_SUMS, rows, start_rows, start_sums, vector_of
+from tritorch.ops.rows import WIDEST_SUMS, rows, start_rows, start_sums, vector_of, widest
 from tritorch.ops.shaping import stack
 from tritorch.tensor import strided
 
@@ -64,7 +64,7 @@ def normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, dims, groups=1
                    (gw, gb) if center else (gw, None), args, PARTIAL=True, **constexprs)
     else:
         if M:
-            start_rows(K.norm_backward_kernel, "norm_backward", geometry._replace(across=False), x.dtype, (gx, None, None, *args),
+            start_rows(K.norm_backward_kernel, "norm_backward", geometry._replace(across=False), widest(x, g), (gx, None, None, *args),
                        PARTIAL=False, **constexprs)
         if gw is not None:
             affine_sums(gw, gb, g, x, mean, rstd, tuple([d for d in range(x.ndim) if d not in dims]))

@@ -13,7 +13,7 @@ from tritorch.ops.dropout import idle
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.normalize import affine_sums, contiguous, leading, moments, scalar
 from tritorch.ops.reduce import single
-from tritorch.ops.rows import rows, start_rows, start_sums
+from tritorch.ops.rows import rows, start_rows, start_sums, widest
 from tritorch.philox import words
 
 K = kernels("residual_norm")
@@ -84,7 +84,7 @@ def residual_norm_cuda(out, total, mean, rstd, x, residual, normalized_shape, we
     M, shape_m, stride_m, N, shape_n, stride_n, *_ = geometry
     drop, constexprs = drop_arguments(p, seed, offset, N, mean.dtype)
     if M:
-        start_rows(K.residual_norm_kernel, "residual_norm", geometry, x.dtype,
+        start_rows(K.residual_norm_kernel, "residual_norm", geometry, widest(x, residual),
                    (out, total, mean, rstd, x, residual, contiguous(input_bias), contiguous(weight), contiguous(bias), base, shape_m,
                     stride_m, shape_n, stride_n, M, N, scalar(eps, mean.dtype), *drop), CENTER=center, **constexprs)
 
@@ -171,8 +171,7 @@ def gradients_cuda(gs, gx, gw, gb, gv, g, g_sum, total, mean, rstd, weight, cent
     geometry = rows(total.shape, dims, *[t.strides for t in (gs, gx, g, g_sum, total) if t is not None])._replace(across=False)
     M, shape_m, stride_m, N, shape_n, stride_n, *_ = geometry
     drop, constexprs = drop_arguments(p, seed, offset, N, mean.dtype)
-    beside = gx is not None and len(shape_n) == 1 and stride_n[:2] == (1, 1)             # gs and gx are stored by as many elements
-    constexprs.update(CENTER=center, GX_VEC=16 // gs.dtype.itemsize if beside else 1)
+    constexprs.update(CENTER=center)
     args = (g, g_sum, total, contiguous(mean) if center else None, contiguous(rstd), contiguous(weight), base, shape_m, stride_m, shape_n,
             stride_n, M, N, *drop)
     if 0 < M and N <= WIDEST * 4 // mean.dtype.itemsize:
@@ -181,8 +180,8 @@ def gradients_cuda(gs, gx, gw, gb, gv, g, g_sum, total, mean, rstd, weight, cent
                    PARTIAL=True, **constexprs)
     else:
         if M:
-            start_rows(K.residual_norm_backward_kernel, "residual_norm_backward", geometry, g.dtype, (gs, gx, None, None, None, *args),
-                       limit=WIDEST, PARTIAL=False, **constexprs)
+            start_rows(K.residual_norm_backward_kernel, "residual_norm_backward", geometry, widest(g, total),
+                       (gs, gx, None, None, None, *args), limit=WIDEST, PARTIAL=False, **constexprs)
         affine_sums(gw, gb, g, total, mean if center else None, rstd, tuple(range(mean.ndim)))
         if biased:
             reduce_rows([gv], [gx], tuple(range(mean.ndim)), False, Monoid("sum", "sum"), gv.dtype)

@@ -122,7 +122,7 @@ ROOM = 32_000
 SHORT = ((2048, 16, 1, 0), (4096, 16, 1, 0), (4096, 32, 1, 0), (1024, 32, 1, 0), (2048, 8, 1, 0), (4096, 16, 3, 2), (2048, 16, 2, 4))
 """Ways to take rows that fit: elements of a program at least, elements of a thread, stages, programs a multiprocessor (0: one a block)."""
 ONE_WARP = ((1024, 32, 1, 0),)
-"""The first way where a row fills what a warp can hold: sums need no shared memory and no barrier."""
+"""The first way where a warp can hold a row: sums need no shared memory and no barrier."""
 LONG = ((8192, 16, 1), (4096, 8, 1), (16384, 32, 1), (4096, 8, 3), (8192, 16, 3), (4096, 4, 1))
 """Ways to walk along those that do not: columns at a time, warps, stages."""
 ACROSS = ((64, 64, 8), (32, 128, 8), (128, 32, 8), (64, 32, 4), (64, 128, 16))
@@ -139,7 +139,7 @@ def row_tiles(M, N, across, simulated, limit=IN_REGISTERS):
     if across:
         whole = [(m, width, min(max(m * width // 512, 1), 32)) for m in (64, 32, 16) if m * width <= 8192]
         return _distinct([_row_tile(min(m, height), min(n, width), w) for m, n, w in (*whole, *ACROSS)])
-    narrow = (*ONE_WARP, *SHORT) if 256 <= width == N <= 1024 else SHORT
+    narrow = (*ONE_WARP, *SHORT) if 256 <= width <= 1024 else SHORT
     short = narrow if width < 16384 else ((0, 16, 2, 1), (0, 32, 1, 0), (0, 16, 1, 0), (0, 32, 2, 1), (0, 32, 2, 2))
     tiles = [(min(max(size // width, 1), height), each, stages, per_sm) for size, each, stages, per_sm in short]
     tiles = [_row_tile(m, width, min(max(m * width // (32 * each), 1), 32), stages, per_sm) for m, each, stages, per_sm in tiles]
@@ -158,32 +158,40 @@ def _distinct(tiles):
     return tuple([t for k, t in enumerate(tiles) if t not in tiles[:k]])
 
 
-def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, **constexprs):
-    """Start `kernel` on all blocks of rows, by the tile that is best for their size."""
+def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, lanes=False, **constexprs):
+    """Start `kernel` on all blocks of rows, by the tile that is best for their size. What it reads is of `dtype` or narrower. `lanes`: it
+    asks how many threads have a part of a row."""
     M, N, across = geometry.M, geometry.N, geometry.across
     limit = limit // 4 if dtype.itemsize == 8 else limit                 # twice the registers, and few instructions work on them
     vector, tiles = vector_of(geometry, dtype.itemsize), row_tiles(M, N, across, bool(tile(0, 1)), limit)
-    sizes = [a.numel() for a in args if isinstance(a, Tensor)]
-    read = sizes.count(M * N) - 1                                        # at most: one at least is written
-    vectors = sum(size not in (M * N, M) for size in sizes)              # which are loaded ahead like rows
+    tensors = [(a.numel(), a.dtype.itemsize) for a in args if isinstance(a, Tensor)]
+    read = sum(size for n, size in tensors if n == M * N) - dtype.itemsize            # of a column, at most: one at least is written
+    vectors = sum(size for n, size in tensors if n not in (M * N, M))    # which are loaded ahead like rows
 
     def run(t):
         block_m, block_n, per_sm = t["BLOCK_M"], t["BLOCK_N"], t["PER_SM"]
-        ahead = max(t["STAGES"] * read, (t["STAGES"] - 1) * (read + vectors)) * block_m * block_n * dtype.itemsize
+        ahead = max(t["STAGES"] * read * block_m, (t["STAGES"] - 1) * (read * block_m + vectors)) * block_n
         blocks, vec = cdiv(M, block_m), min(vector, block_n)
-        lanes = max(32 * t["num_warps"] // (cdiv(block_m, 8) if across else block_m), 1)       # threads along a row
+        if lanes:
+            threads = max(32 * t["num_warps"] // (cdiv(block_m, 8) if across else block_m), 1)
+            constexprs["LANES"] = min(threads, block_n // vec)
         launch(kernel, (min(per_sm * sm_count(), blocks) if per_sm else blocks,), *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n,
-               LOOP=block_n < N, LANES=min(lanes, block_n // vec), VEC=vec, num_warps=t["num_warps"],
-               STAGES=t["STAGES"] if ahead <= shared_memory() - ROOM else 1)
+               LOOP=block_n < N, VEC=vec, num_warps=t["num_warps"], STAGES=t["STAGES"] if ahead <= shared_memory() - ROOM else 1)
 
     run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, across, vector > 1, M, N), tiles, kernel, run))
 
 
+def widest(*operands):
+    """The dtype of the largest elements."""
+    return max((x.dtype for x in operands), key=lambda dtype: dtype.itemsize)
+
+
 def vector_of(geometry, itemsize):
-    """Elements of a row that a thread can load at once: 16 bytes, where the rows of the first operand start at multiples of them."""
+    """Elements of a row that a thread can load at once: 16 bytes, where rows of all operands lie without gaps and those of the first one
+    start at multiples of 16 bytes."""
     wide = 16 // itemsize
     aligned = all(s % wide == 0 for s in geometry.stride_m[:len(geometry.shape_m)])
-    return wide if aligned and geometry.stride_n[0] == 1 and len(geometry.shape_n) == 1 else 1
+    return wide if aligned and all(s == 1 for s in geometry.stride_n) and len(geometry.shape_n) == 1 else 1
 
 
 # ------------------------------------------------------------------ and sum over the rows as they go
@@ -231,7 +239,7 @@ def start_sums(kernel, family, geometry, operands, outs, sums, args, **constexpr
     """Start a kernel that reads `operands`, fills `outs` row by row and, line by line of (programs, N), parts of `sums` (None for one that
     is not wanted): then add the lines up. Arguments are outs, parts, args."""
     dtype, home = operands[0].dtype, outs[0].device
-    M, N, vector = geometry.M, geometry.N, vector_of(geometry, dtype.itemsize)
+    M, N, vector = geometry.M, geometry.N, vector_of(geometry, widest(*operands).itemsize)
     column, arrays = sum(x.dtype.itemsize for x in operands), len(operands) + sum(s is not None for s in sums)
     tiles = sum_tiles(M, N, column, arrays, bool(tile(0, 1)))
 
@@ -239,7 +247,7 @@ def start_sums(kernel, family, geometry, operands, outs, sums, args, **constexpr
         block_m, block_n = t["BLOCK_M"], t["BLOCK_N"]
         programs = min(cdiv(M, block_m), tile(t["PER_SM"] * sm_count(), 2))
         parts = [None if s is None else empty((programs, N), dtype.compute, home) for s in sums]
-        launch(kernel, (programs,), *outs, *parts, *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n, LOOP=False, LANES=1, VEC=vector,
+        launch(kernel, (programs,), *outs, *parts, *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n, LOOP=False, VEC=vector,
                STAGES=t["STAGES"], num_warps=t["num_warps"])
         sum_lines([s for s in sums if s is not None], [part for part in parts if part is not None])
 

@@ -110,7 +110,7 @@ def family(name, doc, log, composed):
 
     @forward.impl("cuda")
     def forward_cuda(out, x, dim, dtype):
-        launch_rows(K.softmax_kernel, "softmax", (out, x), dim, LOG=log)
+        launch_rows(K.softmax_kernel, "softmax", (out, x), dim, lanes=True, LOG=log)
 
     @forward.grad("input")
     def forward_grad(g, out, dim):

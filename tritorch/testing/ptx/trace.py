@@ -154,7 +154,8 @@ def _look(ins):
 
         def look(machine, ins, warps):
             addresses, nbytes = where(machine, ins)
-            return [space(addresses[lanes][machine.mask[lanes]], nbytes) for lanes in map(_lanes, warps)]
+            active = machine.mask & _reads(machine, ins)
+            return [space(addresses[lanes][active[lanes]], nbytes) for lanes in map(_lanes, warps)]
 
         return look
     if ins.opcode.startswith("cp.async.bulk.tensor"):
@@ -214,6 +215,13 @@ def where(machine, ins):
         return machine.address(ins.operands[1]), int(ins.operands[2].value)
     address, value = (ins.operands[0], ins.operands[1]) if ins.name in ("st", "red") else (ins.operands[1], ins.operands[0])
     return machine.address(address), len(access._items(value)) * DTYPES[ins.types[-1]].itemsize
+
+
+def _reads(machine, ins):
+    """The lanes that reach memory: a masked cp.async has a fourth operand, 0 for those that only fill shared memory with zeros."""
+    if ins.name != "cp" or len(ins.operands) < 4:
+        return True
+    return machine.spread(machine.read(ins.operands[3], DTYPES["u32"])) > 0
 
 
 def _global(addresses, nbytes):
