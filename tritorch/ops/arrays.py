@@ -83,4 +83,5 @@ def _pieces(out, fn, kind, values, attrs, first):
 def keep(out, x, mask):
     """x where the mask holds, else 0: by multiplying bits, four times faster than np.where, and NaN and infinity are dropped too."""
     bits = f"i{x.dtype.itemsize}"
-    np.multiply(np.broadcast_to(x, out.shape).view(bits), mask, out=out.view(bits))
+    x = x if x.shape == out.shape else np.broadcast_to(x, out.shape)
+    np.multiply(x.view(bits), mask, out=out.view(bits))
