@@ -295,10 +295,7 @@ def _no_implementation(door, device):
 def _view(door, args, out):
     """A body that returned a Tensor: nothing runs, but base and history are kept."""
     source = args[0]
-    base = source.base
-    if base is None:
-        base = source
-    out.base = base
+    base = out.base = source if source.base is None else source.base
     if state.grad:
         if base is not source and base.node is not source.base_node:
             refresh(source)
@@ -367,14 +364,21 @@ def _check_destination(door, out, shape, dtype, device, args):
 
 def _overlaps(door, out, args):
     """Whether writing `out` would change an input that is still to be read."""
-    owner, aliasable = out.storage.owner, door.aliasable
+    owner = out.storage.owner
     for name, a in zip(door.names, args):
-        for v in a if type(a) is tuple else (a,):
-            if isinstance(v, Tensor) and v.storage.owner is owner:
-                same = v is out or v.dtype is out.dtype and v.offset == out.offset and v.strides == out.strides and v.shape == out.shape
-                if not same or aliasable is not True and name not in aliasable:
-                    return True
+        if isinstance(a, Tensor):
+            if a.storage.owner is owner and not _may_lie_in(door, out, name, a):
+                return True
+        elif type(a) is tuple:
+            if any(isinstance(v, Tensor) and v.storage.owner is owner and not _may_lie_in(door, out, name, v) for v in a):
+                return True
     return False
+
+
+def _may_lie_in(door, out, name, v):
+    """Whether the implementation may be given an input in the memory of its output: the same elements, where the operator says so."""
+    same = v is out or v.dtype is out.dtype and v.offset == out.offset and v.strides == out.strides and v.shape == out.shape
+    return same and (door.aliasable is True or name in door.aliasable)
 
 
 def common_device(name, *operands):

@@ -279,8 +279,11 @@ def empty(shape, dtype, device, strides=None, rule=None):
         out.storage, out._array = storage, array
     else:
         out.storage, out._array = device_storage(count * dtype.itemsize, device), None
-    out.shape, out.strides, out.offset, out.dtype = shape, usual, 0, dtype
-    out.node, out.index, out.base, out.base_node = None, 0, None, None
+    out.shape = shape                                                    # one by one: many at once make a tuple, 0.03 µs more
+    out.strides = usual
+    out.dtype = dtype
+    out.offset = out.index = 0
+    out.node = out.base = out.base_node = None
     return out
 
 
@@ -299,8 +302,12 @@ def strided(storage, shape, strides, offset, dtype):
     """A tensor that reads `storage` under the given layout; the caller vouches that it fits."""
     out = Tensor()
     out.shape = shape if shape.__class__ is Size else layout(shape)[0]
-    out.storage, out.strides, out.offset, out.dtype = storage, strides, offset, dtype
-    out.node, out.index, out.base, out.base_node, out._array = None, 0, None, None, None
+    out.storage = storage
+    out.strides = strides
+    out.offset = offset
+    out.dtype = dtype
+    out.index = 0
+    out.node = out.base = out.base_node = out._array = None
     return out
 
 
@@ -313,8 +320,14 @@ def in_order(x, strides):
 def alias(x, cls):
     """The same memory and version as an object of `cls`, without history."""
     out = _new(cls)
-    out.storage, out.shape, out.strides, out.offset, out.dtype, out._array = x.storage, x.shape, x.strides, x.offset, x.dtype, x._array
-    out.node, out.index, out.base, out.base_node = None, 0, None, None
+    out.storage = x.storage
+    out.shape = x.shape
+    out.strides = x.strides
+    out.offset = x.offset
+    out.dtype = x.dtype
+    out._array = x._array
+    out.index = 0
+    out.node = out.base = out.base_node = None
     return out
 
 
