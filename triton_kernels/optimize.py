@@ -206,8 +206,9 @@ def scale_block(x_ptr, i, mask, factor, found_inf_ptr):
 def scale_kernel(table_ptr, plan_ptr, like_ptr, COUNT, factor_ptr, found_inf_ptr, max_norm, CLIP: tl.constexpr, ALIGNED: tl.constexpr,
                  BLOCK: tl.constexpr):
     """Multiply by *factor_ptr, or, where CLIP, by what brings the norm *factor_ptr down to max_norm; note if a product is not finite."""
+    STEP: tl.constexpr = min(BLOCK, 2048)
     t, first, size = task(plan_ptr, BLOCK)
-    i = first + tl.arange(0, BLOCK)
+    i = first + tl.arange(0, STEP)
     if CLIP:
         factor = clipping(factor_ptr, max_norm)
     else:
@@ -217,9 +218,11 @@ def scale_kernel(table_ptr, plan_ptr, like_ptr, COUNT, factor_ptr, found_inf_ptr
             return
     x_ptr = column(table_ptr, like_ptr, 0, t, COUNT, ALIGNED)
     if first + BLOCK <= size:
-        scale_block(x_ptr, i, None, factor, found_inf_ptr)
+        for j in range(0, BLOCK, STEP):                  # steps, so that few programs have to begin where all end above
+            scale_block(x_ptr, i + j, None, factor, found_inf_ptr)
     else:
-        scale_block(x_ptr, i, i < size, factor, found_inf_ptr)
+        for j in range(0, BLOCK, STEP):
+            scale_block(x_ptr, i + j, i + j < size, factor, found_inf_ptr)
 
 
 @triton.jit

@@ -18,6 +18,7 @@ from tritorch.tensor import Tensor, empty
 
 K, OPTIMIZERS = kernels("optimize"), kernels("optimizers")
 NORM_BLOCKS = (8192, 8), (4096, 4), (4096, 8), (8192, 16), (16384, 16), (2048, 4)        # of programs that only read
+SCALE_BLOCKS = (8192, 8), (2048, 8), (4096, 4), (4096, 8), (16384, 8), (16384, 16)       # of those that often end at once: few of them
 
 
 # ------------------------------------------------------------------ optimizers
@@ -169,7 +170,7 @@ def scale_by_cpu(tensors, factor, found_inf):
 
 @scale_by.impl("cuda")
 def scale_by_cuda(tensors, factor, found_inf):
-    launch_rows(K.scale_kernel, [tensors], factor, found_inf, 0.0, CLIP=False)
+    launch_rows(K.scale_kernel, [tensors], factor, found_inf, 0.0, blocks=SCALE_BLOCKS, CLIP=False)
 
 
 @multi_tensor("tensors", writes="tensors")
@@ -188,7 +189,7 @@ def clip_by_norm_cpu(tensors, total, max_norm):
 @clip_by_norm.impl("cuda")
 def clip_by_norm_cuda(tensors, total, max_norm):
     there = total.to(tensors[0].storage.device)                          # no need to wait for the norm
-    launch_rows(K.scale_kernel, [tensors], there, None, float(max_norm), CLIP=True)
+    launch_rows(K.scale_kernel, [tensors], there, None, float(max_norm), blocks=SCALE_BLOCKS, CLIP=True)
 
 
 @multi_tensor("scale growth_tracker", writes="scale growth_tracker")
