@@ -23,14 +23,15 @@ def hardware_tiles(monkeypatch):
     monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
 
 
-def problem(m, n, k, dtype=T.bfloat16, precision="ieee", machine=H200, aligned=True, turned=(False, False), compiles=False, batch=()):
+def problem(m, n, k, dtype=T.bfloat16, precision="ieee", machine=H200, aligned=True, turned=(False, False), compiles=False, batch=(),
+            fused=None):
     """The Problem of contiguous (or transposed) operands."""
     def strides(rows, columns, turn):
         inner = (1, rows) if turn else (columns, 1)
         return (*([rows * columns] if batch else []), *inner)
 
     return gemm.problem((*batch, m, n), strides(m, n, False), (*batch, m, k), strides(m, k, turned[0]), (*batch, k, n),
-                        strides(k, n, turned[1]), None, dtype, precision, machine, aligned, False, None, compiles)
+                        strides(k, n, turned[1]), None, dtype, precision, machine, aligned, False, fused, compiles)
 
 
 # ------------------------------------------------------------------ layouts
@@ -266,6 +267,15 @@ def test_the_first_candidates():
     gradient = problem(768, 3072, 32768, compiles=True, turned=(True, False)).candidates        # 72 tiles for 132 multiprocessors
     assert gradient[0]["kernel"] == "gluon" and gradient[0]["STREAM"] and not all(c.get("STREAM") for c in gradient) and len(gradient) <= 12
     assert all(len(found) <= 12 for found in kernels.values())
+    assert problem(1024, 1024, 1024, compiles=True).candidates[0]["kernel"] == "gluon"      # as long by TMA as without, counted so
+    assert problem(32768, 2304, 768, compiles=True, turned=(False, True)).candidates[0]["PARTS"] == 3   # the second cache decides
+
+
+def test_sums_of_rows_leave_the_largest_tiles_alone():
+    """ptxas has no registers for them there, and would wait for each product before the next."""
+    with_sums, without = [problem(50304, 768, 32768, compiles=True, turned=(True, False), fused=fused).candidates
+                          for fused in ("sums", None)]
+    assert without[0]["PARTS"] == 3 and with_sums[0]["kernel"] == "gluon" and all(choice.leaves_room(c, "sums") for c in with_sums)
 
 
 def test_candidates_fit_small_devices():

@@ -92,7 +92,8 @@ def test_products_in_tf32(gpu):
     torch.set_float32_matmul_precision("high")
     try:
         for candidate in (tiles("plain", 64, 64, 32, 4, num_stages=4, splits=1),
-                          tiles("gluon", 128, 128, 32, 4, STAGES=3, PIECES=2, CONSUMERS=2, PARTS=1, STREAM=False)):
+                          tiles("gluon", 128, 128, 32, 4, STAGES=3, PIECES=2, CONSUMERS=2, PARTS=1, STREAM=False),
+                          tiles("gluon", 64, 256, 32, 4, STAGES=3, PIECES=8, CONSUMERS=1, PARTS=3, STREAM=False)):
             product("float32", candidate, 136, 264, 232, turned_b=True, epsilon=2 ** -9)
     finally:
         torch.set_float32_matmul_precision("highest")
