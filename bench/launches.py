@@ -124,10 +124,17 @@ def accounting(arch=90, account=None):
     """An Account of what this thread launches inside, on a dry device."""
     device, account = DryDriver(arch), account or Account()
     device.load = account.load
-    with driver.using(device), account:
+    with driver.using(device), watching(account):
+        yield account
+
+
+@contextlib.contextmanager
+def watching(account):
+    """`account` sees every operator and launch of this thread inside."""
+    with account:
         traces[get_ident()] = account
         try:
-            yield account
+            yield
         finally:
             del traces[get_ident()]
 

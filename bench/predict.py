@@ -1,4 +1,4 @@
-"""bench predict [FAMILY …]: where a GPU's time would go, worked out from the compiled kernels without one.
+"""bench predict [FAMILY …] [gpt2]: where a GPU's time would go, worked out from the compiled kernels without one.
 
 Each case of the table of anchors is built at its real size on the machine that executes PTX (tritorch.testing.ptx). Of every launch a few
 CTAs run; their instructions and addresses go through the timetable of one multiprocessor (sm.py). What comes out is a prediction, good for
@@ -25,7 +25,7 @@ FAMILIES, ARITHMETIC = ("memory", "rows", "index", "optim", "matmul", "attention
 DENSE = 989.0                                                    # TFLOP/s of 16-bit matrices that NVIDIA names, at a clock of 1.83 GHz
 GAP = 1.0                                                        # µs between two launches of a graph
 _LONGEST = 400_000                                               # instructions of warps that one timetable takes in
-_STEPS = 40_000                                                  # instructions of the PTX machine until a long loop is known
+STEPS = 40_000                                                  # instructions of the PTX machine until a long loop is known
 _SHARES = {"matmul_exact_kernel": 6, "matmul_exact_gluon_kernel": 6, "attention_backward_q_gluon_kernel": 3 / 5,
            "attention_backward_kv_gluon_kernel": 4 / 5, "attention_backward_q_kernel": 3 / 5}     # of a case's operations, 1 elsewhere
 
@@ -137,16 +137,20 @@ def inputs(case, fake):
 
 def launches(fake, thunk, operations=0):
     """[Prediction] of what a call of so many `operations` on matrix units launches; as much of each is traced as tells its speed."""
-    with trace.tracing(fake, limit=_STEPS if operations else 0) as found:
+    with trace.tracing(fake, limit=STEPS if operations else 0) as found:
         thunk()
     predictions = []
     for traced in found:
-        handle = next(h for h, thing in fake.objects.items() if thing is traced.kernel)
-        resident = fake.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, traced.launch.threads, traced.launch.shared)[1]
         if differs := sass.waits(traced.kernel.program, traced.kernel.cubin):
             print(f"    ptxas waits otherwise in {traced.kernel.program.name}: {differs}", flush=True)
-        predictions.append(predict(traced, resident, operations * _SHARES.get(traced.kernel.program.name, 1)))
+        predictions.append(predict(traced, resident(fake, traced), operations * _SHARES.get(traced.kernel.program.name, 1)))
     return predictions
+
+
+def resident(fake, traced):
+    """CTAs of a launch that fit one multiprocessor."""
+    handle = next(h for h, thing in fake.objects.items() if thing is traced.kernel)
+    return fake.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, traced.launch.threads, traced.launch.shared)[1]
 
 
 def together(predictions):
@@ -203,7 +207,7 @@ def row_of(family, case, us):
 def main(args):
     table = []
     with device.simulate(90) as fake:
-        for family, case in anchors.cases(args.families or FAMILIES):
+        for family, case in anchors.cases([f for f in args.families or FAMILIES if f != "gpt2"]):
             found = predicted(fake, family, case, args.candidates) if args.only in case.name else []
             if found:
                 us = together(found)
@@ -214,6 +218,10 @@ def main(args):
                 for prediction in found:
                     if prediction.us > us / 50:
                         show(prediction, case.nbytes)
+        if "gpt2" in (args.families or ["gpt2"]) and not args.only:
+            from bench import predict_step
+
+            table += predict_step.table(fake)
     low = sorted((row.share_of_limit, row.name) for row in table if row.share_of_limit < OF_COPY and row.unit == "GB/s")
     print(f"\n{len(low)} below {OF_COPY} of the copy", *(f"  {share:.2f} {name}" for share, name in low), sep="\n")
     rows.record("predict", table, "python -m bench predict", "a prediction for the H200, nothing was measured", show=False,

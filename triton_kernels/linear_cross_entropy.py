@@ -10,11 +10,13 @@ import triton
 import triton.language as tl
 
 from triton_kernels.loss import class_weight
+from triton_kernels.quick import quick_exp
 from triton_kernels.rows import online, online_rows
 
 
 @triton.jit
-def read_row(x_row, w_ptr, N, SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr):
+def read_row(x_row, w_ptr, N, WIDTH, SMOOTH: tl.constexpr, PADDED: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr,
+             LANES: tl.constexpr, VEC: tl.constexpr):
     """The largest logit, the logarithm of the sum of exponentials relative to it, and with SMOOTH Σ w_c · x_c and Σ w_c."""
     lane = tl.arange(0, BLOCK_N)[None, :]
     top = tl.full((1, LANES), float("-inf"), ACC)
@@ -23,7 +25,9 @@ def read_row(x_row, w_ptr, N, SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_N: 
     weights = tl.zeros((1, BLOCK_N if SMOOTH else 1), ACC)
     for j in range(0, N, BLOCK_N):
         n = j + lane
-        x = tl.load(x_row + n, mask=n < N, other=float("-inf")).to(ACC)
+        x = tl.load(x_row + n, mask=n < WIDTH, other=float("-inf")).to(ACC)
+        if PADDED:
+            x = tl.where(n < N, x, float("-inf"))
         top, total = online(top, total, x, LANES, VEC)
         if SMOOTH:
             w = class_weight(w_ptr, n, N, ACC)
@@ -35,11 +39,21 @@ def read_row(x_row, w_ptr, N, SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_N: 
 
 
 @triton.jit
+def slope(x, n, lse, mass, w_ptr, N, smoothing, SMOOTH: tl.constexpr):
+    """The gradient of classes n that are not the target."""
+    gx = quick_exp(x - lse) * mass
+    if SMOOTH:
+        gx -= smoothing / N * class_weight(w_ptr, n, N, gx.dtype)         # which loads nothing beyond N
+    return gx
+
+
+@triton.jit
 def loss_and_gradient_kernel(
-    loss_ptr, weight_ptr, gx_ptr, x_ptr, target_ptr, w_ptr, sum_w_ptr, stride_gxm, stride_xm, stride_target, N, ignore_index, smoothing,
-    SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr,
+    loss_ptr, weight_ptr, gx_ptr, x_ptr, target_ptr, w_ptr, sum_w_ptr, stride_gxm, stride_xm, stride_target, N, WIDTH, ignore_index,
+    smoothing, SMOOTH: tl.constexpr, PADDED: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr,
 ):
-    """Loss, weight of the target and gradient of the row that the program owns; columns lie next to each other."""
+    """Loss, weight of the target and gradient of the row that the program owns; columns lie next to each other. With PADDED the rows of x
+    and gx have room for WIDTH > N numbers, so that whole vectors are loaded and stored whatever N is."""
     m = tl.program_id(0).to(tl.int64)
     target = tl.load(target_ptr + m * stride_target).to(tl.int64)
     counts = target != ignore_index
@@ -48,7 +62,7 @@ def loss_and_gradient_kernel(
     x_row, gx_row = x_ptr + m * stride_xm, gx_ptr + m * stride_gxm
     picked = tl.load(x_row + target, mask=counts, other=0).to(ACC)        # before the gradient is there: the sums between are barriers
     hit = tl.where(counts, class_weight(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
-    top, log_total, dot, weights = read_row(x_row, w_ptr, N, SMOOTH, ACC, BLOCK_N, LANES, VEC)
+    top, log_total, dot, weights = read_row(x_row, w_ptr, N, WIDTH, SMOOTH, PADDED, ACC, BLOCK_N, LANES, VEC)
     loss = hit * (log_total + (top - picked))                             # in this order large logits cancel exactly
     tl.store(weight_ptr + m, hit)
     mass = hit
@@ -58,10 +72,14 @@ def loss_and_gradient_kernel(
         mass = hit + (smoothing / N * tl.load(sum_w_ptr).to(ACC) if sum_w_ptr is not None else smoothing)
     tl.store(loss_ptr + m, tl.where(counts, loss, 0))
     lse = top + log_total
-    for j in range(0, N, BLOCK_N):
-        n = j + tl.arange(0, BLOCK_N)[None, :]
-        x = tl.load(x_row + n, mask=n < N, other=0).to(ACC)
-        gx = tl.exp(x - lse) * mass - tl.where(n == target, hit, 0)
-        if SMOOTH:
-            gx -= smoothing / N * class_weight(w_ptr, n, N, ACC)
-        tl.store(gx_row + n, tl.where(counts, gx, 0), mask=n < N)
+    lane = tl.arange(0, BLOCK_N)[None, :]
+    if counts:
+        for j in range(0, N, BLOCK_N):
+            n = j + lane
+            x = tl.load(x_row + n, mask=n < WIDTH, other=0).to(ACC)
+            tl.store(gx_row + n, slope(x, n, lse, mass, w_ptr, N, smoothing, SMOOTH), mask=n < WIDTH)
+        tl.debug_barrier()                                                # the target's is there: now it is replaced
+        tl.store(gx_row + target, slope(picked, target, lse, mass, w_ptr, N, smoothing, SMOOTH) - hit)
+    else:
+        for j in range(0, N, BLOCK_N):
+            tl.store(gx_row + j + lane, tl.zeros((1, BLOCK_N), ACC), mask=j + lane < WIDTH)

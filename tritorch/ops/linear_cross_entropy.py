@@ -34,7 +34,7 @@ from tritorch.tensor import empty, strided
 
 K = kernels("linear_cross_entropy")
 BUFFER = 1 << 29                                                         # bytes; each piece adds a pass over the gradient of the weight
-SHAPES = (16384, 32), (8192, 16), (8192, 8), (4096, 8), (4096, 4), (2048, 4)  # the first keeps the rows under way, 26 MB of bf16, in L2
+SHAPES = (16384, 32), (8192, 32), (8192, 16), (8192, 8), (4096, 8), (4096, 4), (2048, 4)  # of the first two the rows under way stay in L2
 CANDIDATES = [dict(BLOCK_N=block, num_warps=warps) for block, warps in SHAPES]
 
 
@@ -74,7 +74,7 @@ def turned(x):
 def pieces_of_logits(x, w, b):
     """(span, logits of these rows): on CUDA all in one buffer, rows padded to where the next can be copied asynchronously."""
     rows, classes = x.shape[0], w.shape[0]
-    wide = cdiv(classes, 8) * 8
+    wide = cdiv(classes, 16) * 16
     row_bytes = wide * x.dtype.itemsize
     cuts = spans(rows, row_bytes, tile(BUFFER, max(cdiv(rows, 2), 1) * row_bytes), tile(128, 1))
     buffer = empty((cuts[0][1] if cuts else 0, wide), x.dtype, x.device)
@@ -240,16 +240,16 @@ def losses_and_gradients(losses, weights, gx, gw, gb, x, w, b, target, weight, i
     sum_w = weight.sum() if weight is not None and label_smoothing else None
 
     def slope(span, logits):
-        rows, classes = logits.shape
-        options = dict(SMOOTH=label_smoothing > 0, ACC=getattr(K.tl, acc.name))
+        (rows, classes), wide = logits.shape, logits.strides[0]
+        options = dict(SMOOTH=label_smoothing > 0, PADDED=wide > classes, ACC=getattr(K.tl, acc.name))
 
         def run(candidate, out=None):
             out, vec = logits if out is None else out, min(16 // x.dtype.itemsize, candidate["BLOCK_N"])
             launch(K.loss_and_gradient_kernel, (rows,), part(losses, span), part(weights, span), out, logits, part(target, span), weight,
-                   sum_w, out.strides[0], logits.strides[0], target.strides[0], classes, ignore_index, scalar(label_smoothing, acc),
-                   **options, **candidate, VEC=vec, LANES=min(32 * candidate.get("num_warps", 4), candidate["BLOCK_N"] // vec))
+                   sum_w, wide, wide, target.strides[0], classes, wide, ignore_index, scalar(label_smoothing, acc), **options, **candidate,
+                   VEC=vec, LANES=min(32 * candidate.get("num_warps", 4), candidate["BLOCK_N"] // vec))
 
-        run(choice(x.dtype, classes, lambda candidate: run(candidate, empty(logits.shape, x.dtype, x.device))))
+        run(choice(x.dtype, classes, lambda candidate: run(candidate, empty((rows, wide), x.dtype, x.device))))
 
     gradients_cuda(gx, gw, gb, x, w, b, slope)
 
