@@ -22,6 +22,7 @@ WITH_WORDS = ("gpu", "predict", "tune", "gpu_day")                          # wh
 
 EPILOG = """
 gpu FAMILY: memory, rows, index, optim, matmul, attention, conv, host, gpt2 (default: all of these), cards
+predict FAMILY: memory, rows, index, optim, matmul, attention, gpt2 (default: all), conv
 tune FAMILY: the first seven, gpt2, cards, or families of kernels as the tuner names them: softmax, matmul, strided, …
 gpu_day STEP, each within --minutes and with its output under --out (default: all, in this order):
   smoke   a handful of operators and a training step, to see that anything works; then each kind of kernel for products and attention
@@ -43,7 +44,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that it runs, not to keep")
     parser.add_argument("--steps", type=int, default=800, help="train: steps of the loss curve")
     parser.add_argument("--breakdown", action="store_true", help="gpt2: only print every launch of a step beside its floor")
-    parser.add_argument("--only", metavar="WORD", default="", help="cards, gpu, tune: cases whose name contains WORD")
+    parser.add_argument("--only", metavar="WORD", default="", help="cards, gpu, predict, tune: cases whose name contains WORD")
     parser.add_argument("--minutes", type=float, default=8.0, help="gpu, tune, gpu_day: stop after so long; what is done is kept")
     parser.add_argument("--out", metavar="FOLDER", help="gpu, gpu_day: results go here instead of bench/results")
     parser.add_argument("--arch", metavar="sm_90", default="", help="tune: with --compile-only, the architecture")

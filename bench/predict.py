@@ -1,4 +1,4 @@
-"""bench predict [FAMILY …] [gpt2]: where a GPU's time would go, worked out from the compiled kernels without one.
+"""bench predict [FAMILY …]: where a GPU's time would go, worked out from the compiled kernels without one.
 
 Each case of the table of anchors is built at its real size on the machine that executes PTX (tritorch.testing.ptx). Of every launch a few
 CTAs run; their instructions and addresses go through the timetable of one multiprocessor (sm.py). What comes out is a prediction, good for
@@ -10,6 +10,7 @@ multiprocessors read too; the last round of a trace that was cut off, what its c
 like the rest; what is in the second cache when a launch begins; bank conflicts of products.
 """
 import contextlib
+import importlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ from tritorch.cuda import tuner
 from tritorch.cuda.launch import LaunchError
 from tritorch.testing.ptx import device, trace
 
-FAMILIES, ARITHMETIC = ("memory", "rows", "index", "optim", "matmul", "attention"), ("matmul", "attention", "conv")
+FAMILIES, ARITHMETIC = ("memory", "rows", "index", "optim", "matmul", "attention", "gpt2"), ("matmul", "attention", "conv")
 DENSE = 989.0                                                    # TFLOP/s of 16-bit matrices that NVIDIA names, at a clock of 1.83 GHz
 GAP = 1.0                                                        # µs between two launches of a graph
 _LONGEST = 400_000                                               # instructions of warps that one timetable takes in
@@ -205,9 +206,9 @@ def row_of(family, case, us):
 
 
 def main(args):
-    table = []
+    families, table = args.families or FAMILIES, []
     with device.simulate(90) as fake:
-        for family, case in anchors.cases([f for f in args.families or FAMILIES if f != "gpt2"]):
+        for family, case in anchors.cases([f for f in families if f != "gpt2"]):
             found = predicted(fake, family, case, args.candidates) if args.only in case.name else []
             if found:
                 us = together(found)
@@ -218,10 +219,8 @@ def main(args):
                 for prediction in found:
                     if prediction.us > us / 50:
                         show(prediction, case.nbytes)
-        if "gpt2" in (args.families or ["gpt2"]) and not args.only:
-            from bench import predict_step
-
-            table += predict_step.table(fake)
+        if "gpt2" in families and not args.only:
+            table += importlib.import_module("bench.predict_step").table(fake)
     low = sorted((row.share_of_limit, row.name) for row in table if row.share_of_limit < OF_COPY and row.unit == "GB/s")
     print(f"\n{len(low)} below {OF_COPY} of the copy", *(f"  {share:.2f} {name}" for share, name in low), sep="\n")
     rows.record("predict", table, "python -m bench predict", "a prediction for the H200, nothing was measured", show=False,

@@ -120,6 +120,7 @@ def table(fake):
     found = [rows.row(f"{name}: a step", "ms", ms, limit=gpt2.FAST),
              rows.row(f"{name}: thousands of tokens", "1/s", gpt2.BATCH * config.context / ms)]
     for part, some in parts.items():
-        found.append(rows.row(f"{name}: of that, {part}, {len(some)} launches, to their floor", "ms", sum(taken(*pair) for pair in some) / 1e3,
+        us = sum(taken(*pair) for pair in some)
+        found.append(rows.row(f"{name}: of that, {part}, {len(some)} launches, to their floor", "ms", us / 1e3,
                               limit=sum(floor(launch) for launch, _ in some) / 1e3))
     return [*found, rows.row(f"{name}: of that, between launches", "ms", gaps / 1e3)]
