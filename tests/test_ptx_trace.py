@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 
 import tritorch as torch
-from bench import cost, predict, sass, sm
-from tritorch.cuda import tuner
+from bench import cost, predict, predict_step, sass, sm
+from tritorch.cuda import driver, tuner
 from tritorch.cuda.launch import launch
 from tritorch.testing.ptx import device, parse, trace
 from tritorch.testing.ptx.snippet import DECLARED, HEAD
@@ -257,3 +257,19 @@ def test_small_tiles_are_bound_by_the_second_cache(gpu):
     found = predict.predict(with_tiles(gpu, (1024, 1024, 2048), BLOCK_M=128, BLOCK_N=64, STAGES=8), 1)
     assert found.binds.startswith("second cache") and found.uses["tensor"] < 0.45
     assert found.us * 1e-6 * sm.CLOCK > 32 * (128 + 64) * 64 * 2 / sm.L2
+
+
+def test_every_launch_of_a_program_is_predicted(gpu):
+    """By its own name, equal ones alike; and the device is as before."""
+    load, run = driver.current().load, gpu._run
+    with predict_step.predicting(gpu) as account:
+        x, w = torch.zeros(256, 512, device="cuda", dtype=torch.bfloat16), torch.zeros(512, 128, device="cuda", dtype=torch.bfloat16)
+        account.wanted = True
+        for _ in range(2):
+            (x @ w).relu()
+    assert driver.current().load == load and gpu._run == run
+    assert [launch.operator for launch in account.launches] == ["matmul", "relu"] * 2
+    assert [launch.kernel.partition(".")[2] for launch in account.launches] == [found.name for found in account.predictions]
+    assert account.launches[0].flops == 2 * 256 * 512 * 128 and account.predictions[:2] == account.predictions[2:]
+    assert all(predict_step.taken(*pair) > 0 for pair in zip(account.launches, account.predictions))
+    assert torch.ones(2, device="cuda").sum().item() == 2
