@@ -63,6 +63,16 @@ def test_a_repeated_call_runs_no_implementation_and_reads_its_own_arguments(cuda
     assert agrees(call, draw(5, 3).t(), draw(3, 5)) and len(runs) == 3   # other strides
 
 
+def test_memory_that_two_arguments_share_under_different_versions(cuda, scaled):
+    call, runs = scaled
+    for _ in range(3):
+        x = draw(9)
+        y = x.data                                                       # the same memory with a version of its own
+        assert torch.allclose(call(x, y, 2.0), 3 * x) and torch.allclose(call(x[1:], y[:-1], 2.0), 2 * x[1:] + x[:-1])
+        assert torch.allclose(call(x, draw(9) * 0, 2.0), 2 * x)          # apart: a call of another kind, whatever was learned of the first
+    assert len(runs) == 3
+
+
 def test_numbers_that_are_equal_but_not_the_same(cuda, scaled):
     call, runs = scaled
     x, y = draw(4), draw(4)
