@@ -120,7 +120,8 @@ IN_REGISTERS = 32768
 ROOM = 32_000
 """Bytes of shared memory that are left for sums where rows are loaded ahead."""
 SHORT = ((2048, 16, 1, 0), (4096, 16, 1, 0), (4096, 32, 1, 0), (1024, 32, 1, 0), (2048, 8, 1, 0), (4096, 16, 3, 2), (2048, 16, 2, 4))
-"""Ways to take rows that fit: elements of a program at least, elements of a thread, stages, programs a multiprocessor (0: one a block)."""
+"""Ways to take rows that fit: elements of a program at least, elements of a thread, stages, programs a multiprocessor (0: one a block). Of
+rows of 2048 and 4096 the third comes first: half as many warps wait at each sum, and more rows are under way."""
 ONE_WARP = ((1024, 32, 1, 0),)
 """The first way where a warp can hold a row: sums need no shared memory and no barrier."""
 LONG = ((8192, 16, 1), (4096, 8, 1), (16384, 32, 1), (4096, 8, 3), (8192, 16, 3), (4096, 4, 1))
@@ -139,8 +140,8 @@ def row_tiles(M, N, across, simulated, limit=IN_REGISTERS):
     if across:
         whole = [(m, width, min(max(m * width // 512, 1), 32)) for m in (64, 32, 16) if m * width <= 8192]
         return _distinct([_row_tile(min(m, height), min(n, width), w) for m, n, w in (*whole, *ACROSS)])
-    narrow = (*ONE_WARP, *SHORT) if 256 <= width <= 1024 else SHORT
-    short = narrow if width < 16384 else ((0, 16, 2, 1), (0, 32, 1, 0), (0, 16, 1, 0), (0, 32, 2, 1), (0, 32, 2, 2))
+    ways = (*ONE_WARP, *SHORT) if 256 <= width <= 1024 else (SHORT[2], *SHORT[:2], *SHORT[3:]) if 1024 < width <= 4096 else SHORT
+    short = ways if width < 16384 else ((0, 16, 2, 1), (0, 32, 1, 0), (0, 16, 1, 0), (0, 32, 2, 1), (0, 32, 2, 2))
     tiles = [(min(max(size // width, 1), height), each, stages, per_sm) for size, each, stages, per_sm in short]
     tiles = [_row_tile(m, width, min(max(m * width // (32 * each), 1), 32), stages, per_sm) for m, each, stages, per_sm in tiles]
     # Two stages are one buffer: the next row is asked for when this one is stored, and nothing else runs beside it. So at 16384, loops.
