@@ -218,7 +218,7 @@ def add_chosen(acc, tap, g, R: tl.constexpr, S: tl.constexpr, TAPS: tl.constexpr
     """acc + g where the window chose its element R and S from its beginning."""
     if R >= 0 and S >= 0 and R % DILATION[0] == 0 and S % DILATION[1] == 0:
         if R // DILATION[0] < TAPS[0] and S // DILATION[1] < TAPS[1]:
-            acc += tl.where(tap == R // DILATION[0] * TAPS[1] + S // DILATION[1], g, 0)
+            acc = tl.where(tap == R // DILATION[0] * TAPS[1] + S // DILATION[1], acc + g, acc)
     return acc
 
 
