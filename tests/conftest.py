@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+HOPPER = {"persistent", "gluon", "exact_gluon", "together_gluon"}       # kernels of candidates
+
 
 def on_gpu(config):
     return config.option.markexpr.strip() == "gpu"
@@ -70,6 +72,24 @@ def cuda(request):
     else:
         with torch.cuda.simulate(seed=0):
             yield torch.device("cuda:0")
+
+
+@pytest.fixture(autouse=True)
+def device_can_run_what_is_forced(request, monkeypatch):
+    """Tests that force a Hopper kernel on an older GPU are left out there."""
+    if not (on_gpu(request.config) and "cuda" in request.fixturenames):
+        return
+    request.getfixturevalue("cuda")
+    from tritorch.cuda import driver, tuner
+
+    forcing = tuner.forcing
+
+    def forced(family, candidate):
+        if candidate.get("kernel") in HOPPER and driver.current().device_properties(0).major < 9:
+            pytest.skip("TMA came with Hopper")
+        return forcing(family, candidate)
+
+    monkeypatch.setattr(tuner, "forcing", forced)
 
 
 @pytest.fixture(params=["simulated", "hardware"])

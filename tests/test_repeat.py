@@ -7,7 +7,7 @@ import pytest
 
 import tritorch as torch
 from tritorch import repeat
-from tritorch.cuda import driver
+from tritorch.cuda import ahead, driver
 from tritorch.cuda import launch as starting
 from tritorch.cuda.launch import kernels, launch
 from tritorch.cuda.trace import traces
@@ -18,8 +18,11 @@ K = kernels("pointwise")
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
-    """Tests before these may have called an operator in so many ways that it remembers no more."""
+    """Tests before these may have called an operator in so many ways that it remembers no more. And nothing is remembered of a call
+    while its kernels compile, which takes several calls when their machine code is not there yet."""
     monkeypatch.setattr(repeat, "PATIENCE", 1 << 30)
+    with ahead.staying():
+        yield
 
 
 @pytest.fixture
