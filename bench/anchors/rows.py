@@ -18,6 +18,20 @@ def add_norm(T, x, residual, w, b):
     return T.nn.functional.layer_norm(residual + x, w.shape, w, b)
 
 
+def joint(T, x, stream, w, b):
+    """(norm, stream) between two blocks of GPT-2 under autocast: a float32 stream, its neighbours in 16 bits."""
+    fused = getattr(T.nn.functional, "dropout_add_layer_norm", None)
+    if fused is not None:
+        return fused(x, stream, w.shape, w, b)
+    stream = stream + x
+    return T.nn.functional.layer_norm(stream, w.shape, w, b).to(x.dtype), stream
+
+
+def joint_backward(T, g, g_stream, *inputs):
+    outs = joint(T, *inputs)
+    return lambda: T.autograd.grad(outs, inputs, (g, g_stream), retain_graph=True)
+
+
 def rotary(T, x, cos, sin):
     """Rotary position embedding of (batch, heads, T, D): one kernel, or the usual composition."""
     fused = getattr(T.nn.functional, "rotary_embedding", None)
@@ -38,6 +52,11 @@ def cases(size):
         yield from both(f"rms_norm {shown}", lambda T, x, w: T.nn.functional.rms_norm(x, w.shape, w), [x, w], [0, 1], half(rows, n),
                         2 * e, 3 * e)
         yield Case(f"add and layer_norm {shown}", of(add_norm), [x, x, w, b], 4 * e)
+    rows, n = size(32768, 768)
+    arrived, e = [half(rows, n), Input((rows, n))], rows * n
+    inputs = half(rows, n, grad=True), Input((rows, n), grad=True), Input((n,), grad=True), Input((n,), grad=True)
+    yield Case(f"GPT-2 joint {rows}x{n} fwd", of(joint), list(inputs), 12 * e, compare=slice(None))
+    yield Case(f"GPT-2 joint {rows}x{n} bwd", joint_backward, [*arrived, *inputs], 16 * e, compare=slice(None))
     shape = size(4, 32, 4096, 128)
     e, table = 2 * shape[0] * shape[1] * shape[2] * shape[3], half(shape[2], shape[3] // 2)
     yield from both("rotary bf16 4x32x4096x128", rotary, [half(*shape), table, table], [0], half(*shape), 2 * e, 2 * e)
