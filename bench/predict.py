@@ -221,7 +221,7 @@ def main(args):
                         show(prediction, case.nbytes)
         if "gpt2" in families and not args.only:
             table += importlib.import_module("bench.predict_step").table(fake)
-    low = sorted((row.share_of_limit, row.name) for row in table if row.share_of_limit < OF_COPY and row.unit == "GB/s")
+    low = sorted((row.share_of_limit, row.name) for row in table if row.unit == "GB/s" and row.share_of_limit < OF_COPY)
     print(f"\n{len(low)} below {OF_COPY} of the copy", *(f"  {share:.2f} {name}" for share, name in low), sep="\n")
     rows.record("predict", table, "python -m bench predict", "a prediction for the H200, nothing was measured", show=False,
                 keep=not (args.only or args.families))
