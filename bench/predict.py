@@ -17,8 +17,9 @@ import numpy as np
 
 from bench import anchors, cost, rows, sass, sm, warps
 from bench.gpu import OF_COPY
+from bench.launches import Beside, watching
 from bench.sides import Sides
-from tritorch.cuda import tuner
+from tritorch.cuda import driver, tuner
 from tritorch.cuda.launch import LaunchError
 from tritorch.testing.ptx import device, trace
 
@@ -57,8 +58,9 @@ class Prediction:
         return f"{most}, waits for {max(self.waits, key=self.waits.get)}"
 
 
-def predict(traced, occupancy, operations=0):
-    """The timetable of a launch. `operations` on the matrix units all of it has, where its trace is not whole."""
+def predict(traced, occupancy, operations=0, busy=1.0):
+    """The timetable of a launch. Where its trace is not whole: `operations` on the matrix units all of it has, `busy` is the share of the
+    multiprocessors that have a tile, over all waves of them."""
     program, total = traced.kernel.program, int(np.prod(traced.launch.grid))
     ops = cost.operations(program, traced.kernel.cubin)
     ranks = cost.order(program, ops)
@@ -80,7 +82,7 @@ def predict(traced, occupancy, operations=0):
     cycles, scale = last, total / count
     if not traced.whole:
         scale = operations / one.operations
-        cycles = last * scale / active
+        cycles = last * scale / active / busy
     elif each > count:                                           # the rest goes on as the middle of these did
         quarter = len(ends) // 4
         rate = (ends[-1 - quarter] - ends[quarter]) / (len(ends) - 1 - 2 * quarter) if len(ends) > 1 else last
@@ -136,15 +138,18 @@ def inputs(case, fake):
     return tensors
 
 
-def launches(fake, thunk, operations=0):
-    """[Prediction] of what a call of so many `operations` on matrix units launches; as much of each is traced as tells its speed."""
-    with trace.tracing(fake, limit=STEPS if operations else 0) as found:
+def launches(fake, thunk, operations=0, account=None):
+    """[Prediction] of what a call of so many `operations` on matrix units launches; as much of each is traced as tells its speed. An
+    `account` (launches.Beside) tells how many multiprocessors have a tile in the last wave, which a part of a trace does not."""
+    with trace.tracing(fake, limit=STEPS if operations else 0) as found, watching(account) if account else contextlib.nullcontext():
+        first = len(account.launches) if account else 0
         thunk()
     predictions = []
-    for traced in found:
+    for i, traced in enumerate(found):
         if differs := sass.waits(traced.kernel.program, traced.kernel.cubin):
             print(f"    ptxas waits otherwise in {traced.kernel.program.name}: {differs}", flush=True)
-        predictions.append(predict(traced, resident(fake, traced), operations * _SHARES.get(traced.kernel.program.name, 1)))
+        some = operations * _SHARES.get(traced.kernel.program.name, 1)
+        predictions.append(predict(traced, resident(fake, traced), some, account.launches[first + i].busy if account else 1.0))
     return predictions
 
 
@@ -173,7 +178,7 @@ def candidates_first(fake, operations):
     return measure
 
 
-def predicted(fake, family, case, candidates=False):
+def predicted(fake, family, case, candidates=False, account=None):
     """[Prediction] of a case; empty where its kernels go by what the CTAs left out would have written."""
     import tritorch
 
@@ -184,7 +189,7 @@ def predicted(fake, family, case, candidates=False):
             with tuner.measuring(candidates_first(fake, operations)) if candidates else contextlib.nullcontext():
                 thunk()                                          # what comes once, such as an optimizer's state, is no part of it
         try:
-            return launches(fake, thunk, operations)
+            return launches(fake, thunk, operations, account)
         except (LaunchError, TooLong) as error:
             print(f"  {family}: {case.name}: {str(error.__cause__ or error)[:160]}")
             return []
@@ -208,8 +213,9 @@ def row_of(family, case, us):
 def main(args):
     families, table = args.families or FAMILIES, []
     with device.simulate(90) as fake:
+        account = Beside(driver.current())
         for family, case in anchors.cases([f for f in families if f != "gpt2"]):
-            found = predicted(fake, family, case, args.candidates) if args.only in case.name else []
+            found = predicted(fake, family, case, args.candidates, account) if args.only in case.name else []
             if found:
                 us = together(found)
                 table.append(row_of(family, case, us))
@@ -220,7 +226,7 @@ def main(args):
                     if prediction.us > us / 50:
                         show(prediction, case.nbytes)
         if "gpt2" in families and not args.only:
-            table += importlib.import_module("bench.predict_step").table(fake)
+            table += importlib.import_module("bench.predict_step").table(fake, account)
     low = sorted((row.share_of_limit, row.name) for row in table if row.unit == "GB/s" and row.share_of_limit < OF_COPY)
     print(f"\n{len(low)} below {OF_COPY} of the copy", *(f"  {share:.2f} {name}" for share, name in low), sep="\n")
     rows.record("predict", table, "python -m bench predict", "a prediction for the H200, nothing was measured", show=False,

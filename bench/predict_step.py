@@ -1,87 +1,64 @@
 """bench predict gpt2: every launch of a training step of GPT-2 124M through the timetable of predict.py, beside the least it could take."""
 import collections
-import contextlib
 from dataclasses import replace
 
 import numpy as np
 
 from bench import gpt2, launches, predict, rows
 from bench.models import twin
-from tritorch.cuda import ahead, driver
 from tritorch.cuda.launch import LaunchError
 from tritorch.testing.ptx import trace
 from tritorch.testing.ptx.machine import Fault
 
 _BLOCKS = 8                                                      # CTAs of each launch that are traced
-_Function = collections.namedtuple("Function", "launch info")
 
 
-class Predicting(launches.Account):
-    """An Account on the machine made of PTX, which runs nothing: once `wanted`, of every kind of launch one is traced and predicted right
-    behind the launch, while its tensors are there. `predictions` has one for each of `launches`, None where the kernel goes by what CTAs
-    left out would have written."""
+def predicted(fake, account, program):
+    """[(Launch, Prediction or None)] of what the program launches, which is not run: of every kind of launch one is traced and predicted
+    right behind the launch. None where a kernel goes by what CTAs left out would have written."""
+    known, pairs, latest = {}, [], []
 
-    def __init__(self, fake):
-        super().__init__()
-        self.fake, self.known, self.predictions, self.wanted, self.real = fake, {}, [], False, driver.current().load
+    def seen(kernel, launch):
+        latest[:] = kernel, launch
 
-    def load(self, *args):
-        """What the driver is asked for: the real function, whose launches leave the names of their arguments here."""
-        function, named = self.real(*args), super().load(*args)
+    def then(launch):
+        kernel, started = latest
+        key = launch, id(kernel), started.grid
+        if key not in known:
+            known[key] = one(fake, kernel, started, launch)
+        pairs.append((launch, known[key]))
 
-        def launch(*values):
-            named.launch(*values)
-            function.launch(*values)
-
-        return _Function(launch, {})
-
-    def seen(self, kernel, launch):
-        """Called in the place of running it."""
-        self.latest = kernel, launch
-
-    def launched(self, start, grid, leaves, values):
-        if self.wanted:
-            super().launched(start, grid, leaves, values)
-            kernel, launch = self.latest
-            key = self.launches[-1], id(kernel), launch.grid
-            if key not in self.known:
-                self.known[key] = self.predict(kernel, launch, self.launches[-1].flops)
-            self.predictions.append(self.known[key])
-
-    def predict(self, kernel, launch, operations):
-        blocks = trace.sample(int(np.prod(launch.grid)), _BLOCKS)
+    with trace.running(fake, seen), launches.watching(account):
+        account.then = then
         try:
-            traced = trace.trace(kernel, launch, self.fake.memory, blocks, predict.STEPS if operations else 0)
-            found = predict.predict(traced, predict.resident(self.fake, traced), operations)
-        except (Fault, LaunchError, predict.TooLong) as error:
-            print(f"  gpt2: {kernel.program.name}: {str(error.__cause__ or error)[:160]}")
-            return None
-        print(f"  gpt2: {kernel.program.name}: {found.us:.1f} µs", flush=True)
-        return found
+            program()
+        finally:
+            account.then = None
+    return pairs
 
 
-@contextlib.contextmanager
-def predicting(fake):
-    account, run, poison = Predicting(fake), fake._run, fake.memory.poison
-    driver.current().load, fake._run, fake.memory.poison = account.load, account.seen, 0
+def one(fake, kernel, started, launch):
+    blocks = trace.sample(int(np.prod(started.grid)), _BLOCKS)
     try:
-        with ahead.staying(), launches.watching(account):
-            yield account
-    finally:
-        driver.current().load, fake._run, fake.memory.poison = account.real, run, poison
+        traced = trace.trace(kernel, started, fake.memory, blocks, predict.STEPS if launch.flops else 0)
+        found = predict.predict(traced, predict.resident(fake, traced), launch.flops, launch.busy)
+    except (Fault, LaunchError, predict.TooLong) as error:
+        print(f"  gpt2: {kernel.program.name}: {str(error.__cause__ or error)[:160]}")
+        return None
+    print(f"  gpt2: {kernel.program.name}: {found.us:.1f} µs", flush=True)
+    return found
 
 
-def step(fake, config, batch):
-    """[(Launch, Prediction or None)] of an eager training step without clipping, as `compile` captures it."""
+def step(fake, account, config, batch):
+    """The same of an eager training step without clipping, as `compile` captures it."""
     program = twin.load(gpt2.MODEL)
     torch = program.torch
-    with predicting(fake) as account:
+    with trace.skipping(fake):
         model = program.GPT2(config).to("cuda")
         optimizer = program.optimizer_of(model, fused=True, capturable=True)
         tokens = torch.empty(batch, config.context, dtype=torch.int64, device="cuda")
-        for account.wanted in (False, True):                     # what comes once, such as Adam's moments, is no part of it
-            program.train_step(model, optimizer, tokens, tokens, "cuda", None)
-    return list(zip(account.launches, account.predictions))
+        program.train_step(model, optimizer, tokens, tokens, "cuda", None)           # Adam's moments come once
+    return predicted(fake, account, lambda: program.train_step(model, optimizer, tokens, tokens, "cuda", None))
 
 
 def floor(launch):
@@ -105,10 +82,10 @@ def show(pairs):
               f"{launch.operator}, {launch.sizes}: {found.binds if found else 'not predicted'}")
 
 
-def table(fake):
+def table(fake, account):
     """Rows of a step as 604 thousand tokens a second want it: with fused operators, as one graph."""
     config = replace(twin.load(gpt2.MODEL).Config(), fused=True)
-    pairs = step(fake, config, gpt2.BATCH)
+    pairs = step(fake, account, config, gpt2.BATCH)
     show(pairs)
     parts = {"products": [], "attention": [], "everything else": []}
     for pair in pairs:

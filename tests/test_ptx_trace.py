@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 import tritorch as torch
-from bench import cost, predict, predict_step, sass, sm
+from bench import cost, launches, predict, predict_step, sass, sm
 from tritorch.cuda import driver, tuner
 from tritorch.cuda.launch import launch
 from tritorch.testing.ptx import device, parse, trace
@@ -261,15 +261,15 @@ def test_small_tiles_are_bound_by_the_second_cache(gpu):
 
 def test_every_launch_of_a_program_is_predicted(gpu):
     """By its own name, equal ones alike; and the device is as before."""
-    load, run = driver.current().load, gpu._run
-    with predict_step.predicting(gpu) as account:
+    run, shown = gpu._run, []
+    with driver.using(driver.current()):
+        account = launches.Beside(driver.current())
         x, w = torch.zeros(256, 512, device="cuda", dtype=torch.bfloat16), torch.zeros(512, 128, device="cuda", dtype=torch.bfloat16)
-        account.wanted = True
-        for _ in range(2):
-            (x @ w).relu()
-    assert driver.current().load == load and gpu._run == run
-    assert [launch.operator for launch in account.launches] == ["matmul", "relu"] * 2
-    assert [launch.kernel.partition(".")[2] for launch in account.launches] == [found.name for found in account.predictions]
-    assert account.launches[0].flops == 2 * 256 * 512 * 128 and account.predictions[:2] == account.predictions[2:]
-    assert all(predict_step.taken(*pair) > 0 for pair in zip(account.launches, account.predictions))
+        pairs = predict_step.predicted(gpu, account, lambda: [shown.append((x @ w).relu()) for _ in range(2)])
+        driver.current().load = account.real
+    assert gpu._run == run and account.then is None
+    assert [launch.operator for launch, _ in pairs] == ["matmul", "relu"] * 2
+    assert [launch.kernel.partition(".")[2] for launch, _ in pairs] == [found.name for _, found in pairs]
+    assert pairs[0][0].flops == 2 * 256 * 512 * 128 and pairs[:2] == pairs[2:]
+    assert all(predict_step.taken(*pair) > 0 for pair in pairs)
     assert torch.ones(2, device="cuda").sum().item() == 2

@@ -52,19 +52,19 @@ def tracing(device, blocks=8, limit=0):
     def traced(kernel, launch):
         found.append(trace(kernel, launch, device.memory, sample(int(np.prod(launch.grid)), blocks), limit))
 
-    with _running(device, traced):
+    with running(device, traced):
         yield found
 
 
 @contextlib.contextmanager
 def skipping(device):
     """Inside, launches do nothing: what they would write keeps what was there."""
-    with _running(device, lambda kernel, launch: None):
+    with running(device, lambda kernel, launch: None):
         yield
 
 
 @contextlib.contextmanager
-def _running(device, run):
+def running(device, run):
     before, memory = device._run, device.memory
     with ahead.staying():                                        # or a launch may wait for its kernel until later
         device._run, memory.poison = run, 0                      # where the CTAs left out set counters, nearly always to zero
