@@ -141,7 +141,8 @@ def busy(name, grid, sizes, settled):
         return 1.0
     tiles = prod(grid)
     if "PROGRAMS" in settled:
-        tiles = cdiv(sizes.get("M", 1), settled["BLOCK_M"]) * cdiv(sizes.get("N", 1), settled["BLOCK_N"]) * sizes.get("BATCH", 1)
+        tall = settled["BLOCK_M"] * settled.get("PARTS", 1)
+        tiles = cdiv(sizes.get("M", 1), tall) * cdiv(sizes.get("N", 1), settled["BLOCK_N"]) * sizes.get("BATCH", 1)
     return tiles / (cdiv(tiles, sm_count()) * sm_count())
 
 
