@@ -292,6 +292,9 @@ class Tensor:
         ...
     _array: Any
     _base: Any
+    def _filled(input, value) -> Tensor:
+        """Every element the number `value`: `input.fill_(value)`."""
+        ...
     _grad: Any
     _inference: Any
     _settled: Any
