@@ -183,6 +183,8 @@ def predicted(fake, family, case, candidates=False, account=None):
     import tritorch
 
     operations = case.operations if family in ARITHMETIC else 0
+    tritorch.cuda.empty_cache()
+    fake.memory.clear_free()                                     # or CTAs left out seem to have written what an earlier case did
     with anchors.precision(tritorch, case.precision):
         with trace.skipping(fake):
             thunk = case.build(tritorch, *inputs(case, fake))

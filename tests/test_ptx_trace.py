@@ -273,3 +273,15 @@ def test_every_launch_of_a_program_is_predicted(gpu):
     assert pairs[0][0].flops == 2 * 256 * 512 * 128 and pairs[:2] == pairs[2:]
     assert all(predict_step.taken(*pair) > 0 for pair in pairs)
     assert torch.ones(2, device="cuda").sum().item() == 2
+
+
+def test_free_memory_is_cleared(gpu):
+    kept, freed = [gpu.memory.alloc(1 << 16) for _ in range(2)]
+    for address in (kept, freed):
+        gpu.memory.host(address, 1 << 16)[:] = 7
+    gpu.memory.free(freed)
+    gpu.memory.clear_free()
+    place = freed - gpu.memory.base
+    pages = gpu.memory.bytes[place + 4096:place + 12288]                  # at its ends pages are shared with others
+    assert (gpu.memory.host(kept, 1 << 16) == 7).all() and not pages.any()
+    gpu.memory.free(kept)

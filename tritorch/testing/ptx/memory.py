@@ -20,7 +20,8 @@ class Memory:
 
     def __init__(self, size=SIZE):
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
-        self.bytes = np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint8)
+        self._pages = mmap.mmap(-1, size, flags=flags)
+        self.bytes = np.frombuffer(self._pages, np.uint8)
         self.base, self.size, self.used = self.bytes.ctypes.data, size, 0
         self.allocations, self.managed = {}, set()
         self.holes = [(self.base + GAP, self.base + size)]
@@ -57,6 +58,13 @@ class Memory:
             else:
                 merged.append((start, end))
         self.holes = merged
+
+    def clear_free(self):
+        """Whole pages that nobody has hold zeros, as they did at first."""
+        for start, end in self.holes:
+            first, last = -(-(start - self.base) // mmap.PAGESIZE), (end - self.base) // mmap.PAGESIZE
+            if last > first:
+                self._pages.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
 
     def annotate(self, address, nbytes, live):
         """The allocator above hands out, or takes back, a part of an allocation."""
