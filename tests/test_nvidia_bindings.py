@@ -74,8 +74,8 @@ except torch.cuda.OutOfMemoryError as error:
 def test_kernels_with_descriptors(run):
     _, noted = run("""
 import tritorch as torch
-a = torch.empty(4096, 4096, device="cuda", dtype=torch.bfloat16)
-a @ a
+a, b = [torch.empty(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+a @ b
 """)
     maps = [line for line in noted if line.startswith("map")]
     assert len(maps) == 3
