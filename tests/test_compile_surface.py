@@ -180,3 +180,42 @@ def test_what_a_step_leaves_is_there_for_other_streams(cuda):
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             assert (y * 2).tolist() == [2 * k + 2] * 2
+
+
+def test_parameters_that_a_replay_wrote_are_newer_than_what_was_saved_or_read_of_them(cuda):
+    layers, x = [nn.Linear(2, 2).cuda() for _ in range(2)], torch.ones(1, 2, device=cuda)
+
+    def stepping(layer):
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+        @torch.compile
+        def step(x):
+            optimizer.zero_grad()
+            layer(x).sum().backward()
+            optimizer.step()
+
+        for _ in range(8):                                               # the last ones with nobody in between
+            step(x)
+        assert captured(step) == 1
+        return step
+
+    steps = [stepping(layer) for layer in layers]
+    for replays in (1, 2, 3, 5):
+        for step, layer in zip(steps, layers):
+            loss = (layer.weight * layer.weight).sum()
+            version = layer.weight._version
+            for _ in range(replays):
+                step(x)
+                steps[1](x)
+            assert layer.weight._version > version
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()
+            loss = (layer.weight * layer.weight).sum()                   # what is saved after a replay is as it was
+            layer.weight.grad = None
+            loss.backward()
+            assert torch.equal(layer.weight.grad, 2 * layer.weight)
+            for _ in range(3):
+                step(x)
+            again = layer.weight._version
+            step(x)
+            assert layer.weight._version > again                         # a look at the number is a look too

@@ -6,12 +6,14 @@ Storage dies. Storages do not know shapes or gradients.
 import contextlib
 import ctypes
 from importlib import import_module
+from itertools import count
 
 import numpy as np
 
 from tritorch.device import cpu
 
 _UINT8 = np.dtype(np.uint8)
+next_seq = count(1).__next__                     # moves on with every node recorded and every look at a version: see Recording.settle
 
 
 def _keep_freed_memory():

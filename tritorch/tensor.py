@@ -10,7 +10,7 @@ from tritorch.device import cpu
 from tritorch.errors import check
 from tritorch.memory_format import contiguous_format, dense_strides, lies_in, preserve_format
 from tritorch.shape import Size, _layouts, extent, layout, memory_order
-from tritorch.storage import HostStorage, device_storage, host_storage
+from tritorch.storage import HostStorage, device_storage, host_storage, next_seq
 
 _new = object.__new__
 swaps = [0, 0]           # how often [memory or requires_grad of a tensor, or a module's member; a gradient] was replaced: recordings look
@@ -44,6 +44,7 @@ class Tensor:
         """How often the memory was written in place."""
         check(not self._inference, "_version", "a normal tensor (Inference tensors do not track version counter)",
               "one made in inference mode")
+        next_seq()
         return self.storage.version
 
     @property

@@ -5,7 +5,6 @@ tensor object, so that no cycle can form when that object is written in place an
 """
 import sys
 from importlib import import_module
-from itertools import count
 from typing import NamedTuple
 
 from tritorch.autograd import modes, places
@@ -15,10 +14,10 @@ from tritorch.autograd.modes import state
 from tritorch.autograd.saved import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
 from tritorch.autograd.snapshot import PACKED, as_it_was, holds_memory, pack, restore
 from tritorch.errors import GradientError, check
+from tritorch.storage import next_seq
 from tritorch.tensor import Leaf, Tensor, empty, refresh
 
 _new = object.__new__
-next_seq = count(1).__next__
 _known = places.known
 cuda_streams = import_module("tritorch.cuda.stream")                     # tritorch.cuda.stream is the function of that name
 SELF = object()                                                          # edge of a view that was written in place: into its own old values
