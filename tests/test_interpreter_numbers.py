@@ -82,7 +82,7 @@ def fp8_e4m3(o_ptr, x_ptr):
     tl.store(o_ptr + i, tl.load(x_ptr + i).to(tl.float8e4nv))
 
 
-@probe(lambda x: np.clip(x, -57344, 57344).astype(e5m2).astype("f4"), WIDE, tol=0)
+@probe(lambda x: x.astype(e5m2).astype("f4"), WIDE, tol=0)
 @triton.jit
 def fp8_e5m2(o_ptr, x_ptr):
     i = tl.arange(0, 64)

@@ -218,3 +218,9 @@ def test_large_arrays_are_worked_on_in_pieces():
 def test_the_workload_of_choices_has_a_condition():
     (_, arguments, _, _), = torch.dispatch.registry["choose"].workloads_body(lambda *shape, **kind: torch.rand(7) * 1.5 + 0.5)
     assert torch.where(*arguments()).shape == (7,)              # which takes bools alone
+
+
+def test_a_number_spread_over_a_strided_result_keeps_the_sign_of_zero(cuda):
+    out = torch.ones(4, 6, device=cuda)[:, ::2]
+    torch.reciprocal(torch.tensor(-0.0, device=cuda).expand(4, 3), out=out)
+    assert (out.cpu().array == -np.inf).all()

@@ -199,7 +199,7 @@ def test_every_candidate_of_8_bits(fast, candidate):
 
 @pytest.mark.parametrize("machine", [(108, 166912, 8), H200, (148, 232448, 10)], ids=lambda m: f"sm_{m[2]}0")
 def test_products_of_8_bits_elsewhere(machine, monkeypatch):
-    """Small, odd and skinny ones, where the compiler does not know e4m3 too."""
+    """Small, odd and skinny ones, where there is no instruction for e4m3 too."""
     monkeypatch.setattr("tritorch.ops.gemm.hardware", lambda: machine)
     specs = launched(lambda e: eight_bits(e, ((4096, 4096, 4096), (64, 4096, 4096), (1, 4096, 4096), (100, 77, 333))))
     specs = [s for s in specs if machine[2] == 9 or not s.kernel.is_gluon()]

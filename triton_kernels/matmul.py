@@ -68,18 +68,6 @@ def smaller(smallest, x):
 
 
 @triton.jit
-def half_of_fp8(x):
-    """fp8 as float16. Where the hardware lacks e4m3 (before sm_89) its bits come as uint8: sign, 4 bits of exponent, 3 bits."""
-    if x.dtype == tl.uint8:
-        bits = x.to(tl.int16)
-        magnitude = ((bits & 0x7F) << 7).to(tl.float16, bitcast=True) * 256.0      # the exponents' biases differ by 8
-        magnitude = tl.where((bits & 0x7F) == 0x7F, float("nan"), magnitude)
-        return tl.where(bits > 0x7F, -magnitude, magnitude)
-    else:
-        return x.to(tl.float16)
-
-
-@triton.jit
 def rounded_to_tf32(x):
     """x, so that what matrix units cut off it, the last 13 bits of float32, rounds it: to nearest, halves away from zero, as cuBLAS does.
     Cut alone it would be off by twice as much, and always toward zero. Two instructions; NaN stays, as its bits could overflow."""
@@ -92,7 +80,7 @@ def multiply(a, b, acc, DOT: tl.constexpr, PRECISION: tl.constexpr):
     float16 number; products of these are exact."""
     if DOT:
         if PRECISION == "fp8":
-            acc = tl.dot(half_of_fp8(a), half_of_fp8(b), acc)
+            acc = tl.dot(a.to(tl.float16), b.to(tl.float16), acc)
         elif PRECISION == "bf16":
             acc = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
         elif PRECISION == "tf32":

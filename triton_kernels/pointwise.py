@@ -173,7 +173,7 @@ def strided(x_ptr, m, n, M, N, outer, shape, strides, SCALAR: tl.constexpr, COMP
         elif FORM & 2:
             x = operand(x_ptr, right, inside_n, False, COMPUTE)[None, :]
         else:
-            x = to_compute(tl.load(x_ptr) + tl.zeros((1, 1), x_ptr.dtype.element_ty), COMPUTE)
+            x = to_compute(tl.load(x_ptr), COMPUTE)
     return tl.broadcast_to(x, (m.shape[0], n.shape[0]))
 
 

@@ -33,7 +33,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime import driver as triton_driver
 
-from tritorch.cuda import driver
+from tritorch.cuda import compiler_float8, driver
 
 _FORMAT = 3                         # of the files on disk; raise it when Compiled changes
 _lock = threading.RLock()           # Triton's frontend keeps global state
@@ -64,6 +64,7 @@ class Specialisation:
             _FORMAT, triton.__version__, arch, self.kernel.cache_key, self.kernel.__name__, list(self.signature.items()),
             sorted((path, _token(value)) for path, value in self.constexprs.items()),
             sorted((path, repr(value)) for path, value in self.attrs.items()), sorted(_options(self).items()),
+            *(compiler_float8.sources() if compiler_float8.appears(self) else ()),
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
@@ -153,10 +154,10 @@ def compile_kernel(kernel, signature, constexprs, attrs, options, arch: int) -> 
 def compile_here(spec: Specialisation, arch: int) -> Compiled:
     """Compile in this process, without the cache."""
     target = GPUTarget("cuda", arch, 32)
-    with _lock, _triton_target(target):
+    with _lock, _triton_target(target), compiler_float8.casts(spec, arch):
         try:
-            source = _source(spec.kernel)(spec.kernel, spec.signature, spec.constexprs, spec.attrs)
-            kernel = triton.compile(source, target=target, options=_options(spec))
+            source = compiler_float8.marked(_source(spec.kernel)(spec.kernel, spec.signature, spec.constexprs, spec.attrs), spec)
+            kernel = triton.compile(source, target=target, options=_options(spec) | compiler_float8.options(spec, arch))
         except Exception as error:
             raise CompileError(f"{spec} does not compile for sm_{arch}: {type(error).__name__}: {error}") from error
     data, ptx = kernel.metadata, kernel.asm["ptx"]

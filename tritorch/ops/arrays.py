@@ -1,6 +1,7 @@
 """Elementwise numpy functions on the CPU: operands brought to the compute type, results rounded once, large arrays in pieces."""
 import numpy as np
 
+from tritorch.dtype import types
 from tritorch.quiet import quietly
 from tritorch.shape import memory_order
 
@@ -17,6 +18,14 @@ def fills(fn=None, *, passes=2):
         return lambda fn: fills(fn, passes=passes)
     fn.fills, fn.passes = True, passes
     return fn
+
+
+def store_rounded(out, x):
+    """out = x, rounded; into float8 by way of float32, and what is too large for a float8_e4m3fn, which has no infinity, becomes 448."""
+    if out.dtype.itemsize == 1 and out.dtype.kind in "Vf" and out.dtype != x.dtype:
+        x = x.astype(np.float32)
+        x = np.clip(x, -448, 448) if out.dtype == types.float8_e4m3fn.numpy else x
+    np.copyto(out, x, casting="unsafe")
 
 
 def on_arrays(fn, out, compute, *operands, attrs=(), condition=None):
@@ -60,9 +69,9 @@ def _piece(out, fn, kind, values, attrs, first):
         made = np.empty(out.shape, kind) if out.dtype != kind or _shared(values, out) else out
         fn(made, *values, *attrs)
         if made is not out:
-            np.copyto(out, made, casting="unsafe")
+            store_rounded(out, made)
     else:
-        np.copyto(out, fn(*values, *attrs), casting="unsafe")
+        store_rounded(out, fn(*values, *attrs))
 
 
 def _pieces(out, fn, kind, values, attrs, first):

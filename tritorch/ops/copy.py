@@ -10,6 +10,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.memory_format import contiguous_format, dense_strides, preserve_format, strides_in, suggested
+from tritorch.ops.arrays import store_rounded
 from tritorch.ops.elementwise import SCALAR, launch_elementwise
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
@@ -29,7 +30,7 @@ def transfer(out, x, non_blocking=False):
             and same_strides(x.shape, x.strides, out.strides)):
         out, x = [strided(t.storage, (t.numel(),), (1,), t.offset, t.dtype) for t in (out, x)]         # one order of elements
     if out.storage.device is cpu and x.storage.device is cpu:
-        quietly(np.copyto, out.array, x.array, casting="unsafe")
+        quietly(store_rounded, out.array, x.array)
     elif out.storage.device is x.storage.device:
         launch_elementwise(out, (x,), SCALAR.identity, _exact(x.dtype, out.dtype))
     elif x.storage.device is cpu:
@@ -150,7 +151,7 @@ def fill(input, value):
 
 @fill.impl("cpu", raw=True)
 def fill_cpu(out, input, value):
-    quietly(np.copyto, out.array, np.asarray(value), casting="unsafe")
+    quietly(store_rounded, out.array, np.asarray(value))
 
 
 @fill.impl("cuda")

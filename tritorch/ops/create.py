@@ -12,6 +12,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.memory_format import strides_in
 from tritorch.ops import copy
+from tritorch.ops.arrays import store_rounded
 from tritorch.ops.copy import check_fits
 from tritorch.quiet import quietly
 from tritorch.shape import cdiv
@@ -262,7 +263,7 @@ def _to_array(data, dtype):
     """A fresh numpy array of the dtype that PyTorch would infer."""
     if isinstance(data, (np.ndarray, np.generic)):
         kind = types.from_numpy_dtype(data.dtype) if dtype is None else types.as_dtype(dtype)
-        return quietly(np.array, data, dtype=kind.numpy, order="C")
+        return _rounded(np.asarray(data), kind.numpy)
     if dtype is None:
         dtype = _inferred(data)
     kind = types.as_dtype(dtype).numpy
@@ -275,7 +276,13 @@ def _to_array(data, dtype):
     if kind.kind in "iu" and out.size and out.dtype.kind != "b":
         for value in (out.min(), out.max()):
             check_fits("tensor", value.item(), types.as_dtype(dtype))
-    return quietly(out.astype, kind)
+    return _rounded(out, kind)
+
+
+def _rounded(array, kind):
+    out = np.empty(array.shape, kind)
+    quietly(store_rounded, out, array)
+    return out
 
 
 def _plain(data):

@@ -9,7 +9,6 @@ import numpy as np
 from tritorch.cuda import driver, tuner
 from tritorch.cuda.device import current_device
 from tritorch.cuda.launch import kernels, tile
-from tritorch.dtype import types
 from tritorch.ops import gemm_choice as choice
 from tritorch.ops.gemm_run import RUN
 from tritorch.ops.monoids import Monoid, reduce_rows
@@ -17,7 +16,7 @@ from tritorch.ops.pointwise import add
 from tritorch.ops.rows import coalesce
 from tritorch.precision import dot_precision
 from tritorch.shape import broadcast_strides, cdiv, extent
-from tritorch.tensor import empty, empty_strided, strided
+from tritorch.tensor import empty, empty_strided
 
 ACTIVATIONS = kernels("activation")
 MOST = 0x7FF00000                   # what 32-bit numbers in kernels reach: offsets, and TMA's coordinates
@@ -72,8 +71,6 @@ def gemm(out, a, b, c=None, alpha=1, beta=1, activation=None, pre=None, slope=No
     p = problem(out.shape, out.strides, a.shape, a.strides, b.shape, b.strides, None if c is None else (c.shape, c.strides), dtype,
                 precision + " fast" if fast and precision == "fp8" else precision, machine, aligned, nothing, more,
                 driver.current().name != "simulated", out.dtype.itemsize)
-    if precision == "fp8" and machine and machine[2] < 9:
-        a, b = bits_of_e4m3(a), bits_of_e4m3(b)
     beta = behind or beta
     fused = dict(SLOPE=slope and getattr(ACTIVATIONS, slope), ACTIVATION=activation and getattr(ACTIVATIONS, activation))
 
@@ -99,11 +96,6 @@ def total(out, x, adds):
     reduce_rows([sums], [x], (1,), False, Monoid("sum", "sum"), out.dtype)
     if adds:
         add.impls["cuda"](out, out, sums, 1)
-
-
-def bits_of_e4m3(x):
-    """What kernels read before sm_89, whose compiler does not know the type."""
-    return strided(x.storage, x.shape, x.strides, x.offset, types.uint8) if x.dtype is types.float8_e4m3fn else x
 
 
 def _scalar(value, dtype):

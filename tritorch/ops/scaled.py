@@ -6,11 +6,11 @@ import numpy as np
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.ops.arrays import store_rounded
 from tritorch.ops.gemm import gemm
 from tritorch.ops.products import multiply, product_shape
 
 EIGHT = types.float8_e4m3fn, types.float8_e5m2
-LARGEST = {types.float8_e4m3fn.numpy: 448.0, types.float8_e5m2.numpy: 57344.0}
 
 
 def _fits(scale, shape):
@@ -25,9 +25,8 @@ def scaled_product(mat1, mat2, scale_a, scale_b, bias=None, out_dtype=None, fast
         out[i, j] = scale_a[i] · scale_b[j] · Σₖ mat1[i, k] · mat2[k, j] + bias[j]
 
     mat1 (m, k) and mat2 (k, n) are float8 of either kind, or of one floating dtype; scale_a one number or (m, 1), scale_b one number or
-    (1, n), bias (n,), all floating; out_dtype, floating, is that of mat1 if None; what is too large for a float8 becomes its largest
-    number. Sums are kept in float32; `fast` lets Hopper's matrix units keep theirs of float8 products, which have fewer bits. Raises
-    RuntimeError when shapes or dtypes do not fit.
+    (1, n), bias (n,), all floating; out_dtype, floating, is that of mat1 if None. Sums are kept in float32; `fast` lets
+    Hopper's matrix units keep theirs of float8 products, which have fewer bits. Raises RuntimeError when shapes or dtypes do not fit.
 
     >>> import tritorch as torch
     >>> a, b = torch.tensor([[1.0, 2.0]]).to(torch.float8_e4m3fn), torch.tensor([[3.0], [4.0]]).to(torch.float8_e5m2)
@@ -55,8 +54,7 @@ def scaled_product_cpu(out, mat1, mat2, scale_a, scale_b, bias, out_dtype, fast)
     multiply(acc, mat1.astype(kind), mat2.astype(kind))
     acc *= scale_a.reshape(-1, 1).astype(kind) * scale_b.reshape(1, -1).astype(kind)
     acc = acc if bias is None else acc + bias.astype(kind)
-    most = LARGEST.get(out.dtype)
-    out[...] = acc if most is None else np.clip(acc, -most, most)
+    store_rounded(out, acc)
 
 
 @scaled_product.impl("cuda")

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .conversions import CARRIER, FP8_MAX, FP16, FP32, FP64, INT1, INT8, INT32, round_bf16
+from .conversions import CARRIER, FP8, FP16, FP32, FP64, INT1, INT8, INT32, round_bf16
 from .values import Value
 
 
@@ -36,7 +36,7 @@ def dot(input, other, acc=None, input_precision=None, allow_tf32=None, max_num_i
         input_precision = "tf32" if allow_tf32 is None or allow_tf32 else "ieee"
     if input_precision.lower() not in PRECISIONS:
         raise AssertionError(f"input_precision must be one of {PRECISIONS}. Got {input_precision}")
-    if input.dtype is not other.dtype and not (input.dtype.name in FP8_MAX and other.dtype.name in FP8_MAX):
+    if input.dtype is not other.dtype and not (input.dtype.name in FP8 and other.dtype.name in FP8):
         raise AssertionError(f"Both operands must be same dtype. Got {input.dtype} and {other.dtype}")
     if input.dtype.is_int() and input.dtype is not INT8 or input.dtype is INT1:
         raise AssertionError(f"Unsupported lhs dtype {input.dtype}")
