@@ -364,13 +364,13 @@ def _check_destination(door, out, shape, dtype, device, args):
 
 def _overlaps(door, out, args):
     """Whether writing `out` would change an input that is still to be read."""
-    owner = out.storage.owner
+    memory = out.storage
     for name, a in zip(door.names, args):
         if isinstance(a, Tensor):
-            if a.storage.owner is owner and not _may_lie_in(door, out, name, a):
+            if (a.storage is memory or a.storage.owner is memory.owner) and not _may_lie_in(door, out, name, a):
                 return True
         elif type(a) is tuple:
-            if any(isinstance(v, Tensor) and v.storage.owner is owner and not _may_lie_in(door, out, name, v) for v in a):
+            if any(isinstance(v, Tensor) and v.storage.owner is memory.owner and not _may_lie_in(door, out, name, v) for v in a):
                 return True
     return False
 

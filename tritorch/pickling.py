@@ -7,7 +7,7 @@ from copy import deepcopy
 from tritorch.device import as_device, cpu
 from tritorch.dtype import uint8
 from tritorch.errors import check
-from tritorch.storage import HostStorage, Storage, host_storage
+from tritorch.storage import HostStorage, Storage, Unwritten, host_storage
 from tritorch.tensor import Tensor, alias, strided
 
 
@@ -28,6 +28,7 @@ def rebuild_storage(data, place):
 
 
 copyreg.pickle(HostStorage, reduce_storage)
+copyreg.pickle(Unwritten, reduce_storage)
 copyreg.pickle(Storage, reduce_storage)
 
 

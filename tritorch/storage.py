@@ -5,6 +5,7 @@ Storage dies. Storages do not know shapes or gradients.
 """
 import contextlib
 import ctypes
+import threading
 from importlib import import_module
 from itertools import count
 
@@ -45,8 +46,9 @@ class Storage:
 
     def alias(self):
         """The same memory with a version of its own, as `.data` wants it."""
+        owner = self.owner                                               # after which nothing is put off: see Unwritten
         out = type(self)()
-        out.device, out.nbytes, out.owner, out.version, out._bytes = self.device, self.nbytes, self.owner, 0, self._bytes
+        out.device, out.nbytes, out.owner, out.version, out._bytes = self.device, self.nbytes, owner, 0, self._bytes
         if type(self) is Storage:
             out.ptr = self.ptr
         return out
@@ -59,6 +61,7 @@ class HostStorage(Storage):
 
     @property
     def ptr(self):
+        self.bytes                                                       # noqa: B018 who has the address looks unseen: see put_off
         return self.owner.__array_interface__["data"][0]
 
     @property
@@ -71,6 +74,34 @@ class HostStorage(Storage):
                 owner = np.lib.stride_tricks.as_strided(owner, (count,), (owner.itemsize,))
             self._bytes = owner.reshape(-1).view(_UINT8)
         return self._bytes
+
+
+class Unwritten(HostStorage):
+    """Host memory that nobody has looked at since a call that fills all of it: `_bytes` is that call, which is made when somebody does.
+    So what a module draws for its parameters costs nothing where the program draws them anew or loads them."""
+
+    __slots__ = ()
+
+    @property
+    def owner(self):
+        with _filling:
+            if type(self) is Unwritten:
+                self._bytes(_owner(self))
+                self.written()
+        return self.owner
+
+    @property
+    def bytes(self):
+        self.owner                                                       # noqa: B018
+        return self.bytes
+
+    def written(self):
+        """From now on it is memory like any other."""
+        self._bytes = None
+        self.__class__ = HostStorage
+
+
+_filling, _owner = threading.Lock(), Storage.owner.__get__
 
 
 def host_storage(array):

@@ -2,6 +2,7 @@
 
 The operators' surface (`x + y`, `x.sum()`, …) is put on the class by `tritorch.ops.methods`.
 """
+import sys
 import weakref
 
 import numpy as np
@@ -10,7 +11,7 @@ from tritorch.device import cpu
 from tritorch.errors import check
 from tritorch.memory_format import contiguous_format, dense_strides, lies_in, preserve_format
 from tritorch.shape import Size, _layouts, extent, layout, memory_order
-from tritorch.storage import HostStorage, device_storage, host_storage, next_seq
+from tritorch.storage import HostStorage, Unwritten, device_storage, host_storage, next_seq
 
 _new = object.__new__
 swaps = [0, 0]           # how often [memory or requires_grad of a tensor, or a module's member; a gradient] was replaced: recordings look
@@ -330,6 +331,38 @@ def alias(x, cls):
     out.index = 0
     out.node = out.base = out.base_node = None
     return out
+
+
+def put_off(x, fill):
+    """Have `fill(array)` called for the memory of a CPU tensor when somebody looks at it. Returns False where somebody may already: the
+    memory is known as a numpy array or by its address, or x is not all there is in it."""
+    storage = x.storage
+    if x.nbytes < LARGE or x.nbytes != storage.nbytes or not x.is_contiguous():
+        return False
+    if type(storage) is HostStorage:
+        own = x._array is storage.owner
+        if not (sys.getrefcount(storage.owner) == _ALONE + own and storage.owner.flags.owndata):
+            return False
+        x._array = None
+        storage.__class__ = Unwritten
+    storage._bytes = fill
+    return True
+
+
+def overwritten(x):
+    """All elements of x are about to be written, whatever they are: what was put off need not be done."""
+    if type(x.storage) is Unwritten and x.nbytes == x.storage.nbytes and x.is_contiguous():
+        x.storage.written()
+
+
+def _alone():
+    """What getrefcount says of the owner of a storage that no one else knows."""
+    storage = HostStorage()
+    storage.owner = object()
+    return sys.getrefcount(storage.owner)
+
+
+LARGE, _ALONE = 1 << 16, _alone()               # bytes
 
 
 def from_array(array):

@@ -4,7 +4,7 @@ import sys
 from tritorch.autograd import places
 from tritorch.autograd.modes import state
 from tritorch.errors import GradientError, check
-from tritorch.storage import HostStorage, Storage
+from tritorch.storage import HostStorage, Storage, Unwritten
 from tritorch.tensor import Leaf, Tensor, strided
 
 
@@ -13,7 +13,7 @@ class _Output:
 
 
 _OUTPUT = _Output()
-_STORAGES = (Storage, HostStorage)
+_STORAGES = (Storage, HostStorage, Unwritten)
 
 
 def pack(x, is_output=False, index=None):
@@ -70,7 +70,7 @@ def expendable(x):
     """Whether a rule may overwrite the saved tensor x that it was given: the graph is being freed, and no one else knows the memory.
     Never on the CPU, where numpy arrays look at memory in ways that no count tells."""
     run, storage = state.run, x.storage
-    if type(storage) is HostStorage or run is None or run.keep or state.grad or x._tangents is not None or "_unpacked" in x.__dict__:
+    if isinstance(storage, HostStorage) or run is None or run.keep or state.grad or x._tangents is not None or "_unpacked" in x.__dict__:
         return False
     return type(x.node) not in (Leaf, type(None)) and sys.getrefcount(storage) <= _SAVED and sys.getrefcount(storage.owner) <= _OWNED
 

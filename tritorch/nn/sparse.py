@@ -27,8 +27,7 @@ class Embedding(Module):
         self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse = max_norm, norm_type, scale_grad_by_freq, sparse
         if _weight is not None and tuple(_weight.shape) != (num_embeddings, embedding_dim):
             raise AssertionError("Shape of weight does not match num_embeddings and embedding_dim")
-        table = unset((num_embeddings, embedding_dim), device, dtype) if _weight is None else _weight
-        self.weight = Parameter(table, requires_grad=not _freeze)
+        self.weight = Parameter(unset((num_embeddings, embedding_dim), device, dtype) if _weight is None else _weight, not _freeze)
         if _weight is None:
             self.reset_parameters()
 

@@ -15,7 +15,7 @@ from tritorch.ops.elementwise import SCALAR, launch_elementwise
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
 from tritorch.shape import broadcast_shapes, broadcast_strides, is_dense, layout, same_strides
-from tritorch.tensor import Tensor, empty, from_array, strided
+from tritorch.tensor import Tensor, empty, from_array, overwritten, strided
 
 
 def broadcast_view(x, shape):
@@ -103,6 +103,8 @@ def assign(input, src, non_blocking=False):
 
 
 def _assign(out, input, src, non_blocking):
+    if src.storage is not out.storage:
+        overwritten(out)
     transfer(out, broadcast_view(src, out.shape), non_blocking)
 
 
@@ -151,7 +153,9 @@ def fill(input, value):
 
 @fill.impl("cpu", raw=True)
 def fill_cpu(out, input, value):
-    quietly(store_rounded, out.array, np.asarray(value))
+    value = np.asarray(value)
+    overwritten(out)
+    quietly(store_rounded, out.array, value)
 
 
 @fill.impl("cuda")

@@ -15,8 +15,8 @@ from tritorch.dtype import bfloat16, float16, float32, float64, int8, int32, int
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check
 from tritorch.generator import default_generator
-from tritorch.ops.filling import filled
-from tritorch.philox import bits_of, in_pieces, long_words, multiply_high, words
+from tritorch.ops.filling import fill_later, filled
+from tritorch.philox import bits_of, long_words, multiply_high, words
 from tritorch.shape import cdiv, memory_order
 from tritorch.tensor import in_order
 
@@ -49,7 +49,9 @@ def open_unit(bits):
 def draw_uniform(bits, low, high):
     if (low, high) == (0, 1):
         return unit(bits)
-    return low + unit(bits).astype(np.float64) * (high - low)
+    value = unit(bits) * (high - low) if bits.dtype == np.uint64 else (bits >> np.uint32(8)) * ((high - low) * 2.0**-24)
+    value += low
+    return value
 
 
 def standard_normal(bits):
@@ -57,10 +59,12 @@ def standard_normal(bits):
     if bits.dtype == np.uint64:
         u, turn = open_unit(x), unit(y)
     else:
-        u = x.astype(np.float32) * np.float32(2.0**-32) + np.float32(2.0**-33)
-        turn = y.view(np.int32).astype(np.float32) * np.float32(2.0**-32)
-    radius, angle = np.sqrt(-2 * np.log(u)), turn * u.dtype.type(2 * math.pi)
-    out = np.empty(bits.shape, u.dtype)
+        u, turn = x.astype(np.float32), y.view(np.int32).astype(np.float32)
+        u *= np.float32(2.0**-32)
+        u += np.float32(2.0**-33)
+        turn *= np.float32(2.0**-32)
+    out, radius, angle = np.empty(bits.shape, u.dtype), np.log(u, out=u), np.multiply(turn, u.dtype.type(2 * math.pi), out=turn)
+    np.sqrt(np.multiply(radius, -2, out=radius), out=radius)
     np.multiply(radius, np.cos(angle), out=out[0::2])
     np.multiply(radius, np.sin(angle), out=out[1::2])
     return out
@@ -68,7 +72,9 @@ def standard_normal(bits):
 
 def draw_normal(bits, mean, std):
     z = standard_normal(bits)
-    return z if (mean, std) == (0, 1) else z.dtype.type(mean) + z.dtype.type(std) * z
+    if (mean, std) != (0, 1):
+        np.add(np.multiply(z, z.dtype.type(std), out=z), z.dtype.type(mean), out=z)
+    return z
 
 
 UNIT = {draw_uniform: "unit_uniform", draw_normal: "unit_normal"}         # the same with the parameters 0 and 1
@@ -135,19 +141,14 @@ def distribution(name, draw, doc, example, usual=None, clamp=False, floating=Tru
     rule.__doc__ = doc
     door = op(rule)
 
-    @door.impl("cpu")
+    @door.impl("cpu", raw=True)
     def run(out, shape, dtype, device, a, b, seed, offset, base):
-        flat = out.reshape(-1) if out.flags.c_contiguous else np.empty(out.size, out.dtype)
+        def piece(kind, count, start):
+            value = draw(bits_of(kind, count, seed, offset + start // 4), a, b)[:count]
+            value = value.astype(np.float32, copy=False) if floating and kind.itemsize < 8 else value
+            return np.minimum(value, value.dtype.type(below(kind, a, b))) if clamp else value
 
-        def work(start, stop):
-            value = draw(bits_of(out.dtype, stop - start, seed, offset + start // 4), a, b)[:stop - start]
-            if out.dtype.itemsize < 8 and floating:
-                value = value.astype(np.float32, copy=False)
-            flat[start:stop] = np.minimum(value, value.dtype.type(below(out.dtype, a, b))) if clamp else value
-
-        in_pieces(out.size, work)
-        if not out.flags.c_contiguous:
-            out[...] = flat.reshape(out.shape)
+        fill_later(out, piece)
 
     @door.impl("cuda", passes={"seed": int, "offset": int})
     def start(out, shape, dtype, device, a, b, seed, offset, base):

@@ -1,8 +1,11 @@
-"""The launch of a kernel that fills a tensor, element by element in logical order."""
+"""How a tensor is filled, element by element in logical order: by a kernel, or in pieces by the threads of the host."""
+import numpy as np
+
 from tritorch.cuda import tuner
 from tritorch.cuda.launch import launch, tile
+from tritorch.philox import in_pieces
 from tritorch.shape import cdiv
-from tritorch.tensor import empty
+from tritorch.tensor import empty, put_off
 
 
 def filled(out, kernel, *args, block=None, **constexprs):
@@ -27,3 +30,19 @@ def _blocks(block):
     """Elements of a program, around the usual number."""
     sizes = (block, 4), (2 * block, 4), (2 * block, 8), (block // 2, 4), (block, 8)
     return [{"BLOCK": tile(size, 1 << 16), "num_warps": warps} for size, warps in sizes]
+
+
+def fill_later(out, piece):
+    """Fill a tensor of the CPU: `piece(dtype, count, start)` gives `count` values from the start-th on. A large one when somebody looks."""
+    def fill(array):
+        flat = array.reshape(-1) if array.flags.c_contiguous else np.empty(array.size, array.dtype)
+
+        def work(start, stop):
+            flat[start:stop] = piece(flat.dtype, stop - start, start)
+
+        in_pieces(array.size, work)
+        if not array.flags.c_contiguous:
+            array[...] = flat.reshape(array.shape)
+
+    if not put_off(out, fill):
+        fill(out.array)
