@@ -188,3 +188,53 @@ def test_logits_are_not_cast_under_autocast():
         loss = F.cross_entropy(logits, torch.tensor([0]))
     assert loss.dtype is torch.float32 and "copy_to" not in seen.names
     assert loss.item() == pytest.approx(F.cross_entropy(logits.detach().float(), torch.tensor([0])).item())
+
+
+def test_the_gradient_of_a_slice_is_added_to_that_slice_of_what_a_leaf_has(cuda):
+    for device in ("cpu", cuda):
+        for kind in (torch.float32, torch.float64):
+            x = torch.ones(3, 4, dtype=kind, device=device, requires_grad=True)
+            x.grad = torch.arange(12.0, dtype=kind, device=device).view(4, 3).t()              # of another layout, and kept
+            kept, version, want = x.grad, x.grad._version, x.grad.cpu().numpy().copy()
+            row, g = x[1], torch.full((4,), 2.0, dtype=kind, device=device)
+            with Calls() as seen:
+                row.backward(g)
+            assert seen.names[-1] == "add" and not {"fill", "assign"} & set(seen.names)
+            want[1] += 2
+            x[:, 1:3].backward(torch.full((3, 2), 3.0, dtype=kind, device=device))
+            want[:, 1:3] += 3
+            (x[0].sum() + x[:2].sum()).backward()                        # two pieces that meet
+            want[0] += 1
+            want[:2] += 1
+            assert x.grad is kept and kept._version > version
+            np.testing.assert_array_equal(kept.cpu().numpy(), want)
+
+
+def test_slices_of_leaves_with_hooks_create_graph_and_none():
+    x, seen = torch.ones(3, 2, requires_grad=True), []
+    x[0].sum().backward()
+    assert x.grad.tolist() == [[1, 1], [0, 0], [0, 0]]
+    handle = x.register_hook(lambda g: seen.append(g.tolist()))
+    x[1].sum().backward()
+    handle.remove()
+    assert seen == [[[0, 0], [1, 1], [0, 0]]] and x.grad.tolist() == [[1, 1], [1, 1], [0, 0]]
+    (x * x)[2].sum().backward(create_graph=True)
+    assert x.grad.requires_grad and x.grad.tolist() == [[1, 1], [1, 1], [2, 2]]
+    assert torch.autograd.grad(x[1].sum(), x)[0].tolist() == [[0, 0], [1, 1], [0, 0]]
+
+
+@pytest.mark.parametrize("dim, keepdim", [(0, False), (-1, True), ((0, 2), False), ((0, 2), True), (None, False), ((), True)])
+def test_gradients_of_sums_are_views(dim, keepdim):
+    x = torch.arange(24.0).view(2, 3, 4).requires_grad_()
+    out = x.sum(dim, keepdim)
+    g = torch.arange(float(max(out.numel(), 1))).reshape(out.shape) + 1
+    given, want = g.clone(), np.broadcast_to(g.numpy() if keepdim or dim is None else np.expand_dims(g.numpy(), dim), x.shape)
+    out.backward(g, retain_graph=True)
+    np.testing.assert_array_equal(x.grad.numpy(), want)
+    (slope,) = torch.autograd.grad(out, x, g, retain_graph=True)
+    assert slope.storage is g.storage
+    x.grad.add_(1)
+    assert torch.equal(g, given)
+    (twice,) = torch.autograd.grad(out, x, g.requires_grad_(), create_graph=True)
+    (back,) = torch.autograd.grad((twice * x).sum(), g)
+    np.testing.assert_array_equal(back.numpy(), x.detach().sum(dim, keepdim).numpy())

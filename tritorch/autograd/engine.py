@@ -5,13 +5,13 @@ consumers: no pass to count them is needed.
 """
 import sys
 from heapq import heappop, heappush
-from operator import attrgetter
 
 from tritorch.autograd.crossing import Crossing
 from tritorch.autograd.graph import GradientEdge, Node
 from tritorch.autograd.hooks import keep_gradient, register_hook, register_post_accumulate_grad_hook, retain_grad, retains_grad
 from tritorch.autograd.modes import state
 from tritorch.autograd.parts import Part, accumulating, whole
+from tritorch.autograd.ways import leading_nodes, reachable
 from tritorch.cuda.stream import chosen
 from tritorch.errors import GradientError, check
 from tritorch.shape import is_dense, same_strides
@@ -115,10 +115,13 @@ class Run:
         target, index, shape, dtype = edge
         crossing = self.crossing
         if type(g) is Part and (type(target) is Leaf or crossing is not None):
+            if len(g.pieces) == 1 and self.direct(target) and self.adds(target, g):
+                self.accumulate_piece(target, *g.pieces[0])
+                return
             g, sole = g.whole(), True
         if g.shape != shape:
             g, sole = g.sum_to_size(shape, dtype=dtype if dtype.itemsize > g.dtype.itemsize else None), True
-        direct = type(target) is Leaf and self.wanted is None and target.hooks is None and crossing is None
+        direct = type(target) is Leaf and self.direct(target)
         if g.dtype is not dtype and not (self.adds(target, g) if direct else self.reads(target, index, g.dtype)):
             g, sole = g.to(dtype), True
         if direct:
@@ -139,10 +142,23 @@ class Run:
             crossing.leave(target, g, old)
         slots[index] = g if old is None else g + old if type(g) is Part else old + g
 
+    def direct(self, leaf):
+        """Whether what arrives at the leaf is added to `.grad` at once."""
+        return self.wanted is None and leaf.hooks is None and self.crossing is None
+
     def adds(self, leaf, g):
-        """Whether the leaf has a gradient of a wider dtype that g can be added to as it is."""
+        """Whether the leaf has a gradient that g can be added to as it is: one of its own dtype or of a wider one."""
         tensor = leaf.ref()
-        return tensor is not None and tensor._grad is not None and not self.create and g.dtype.itemsize < tensor.dtype.itemsize
+        if tensor is None or tensor._grad is None or self.create:
+            return False
+        return g.dtype is tensor.dtype or g.dtype.itemsize < tensor.dtype.itemsize
+
+    def accumulate_piece(self, leaf, g, dim, start):
+        """Add what is the gradient of a slice into that slice of the leaf's `.grad`, and leave the rest alone."""
+        tensor = leaf.ref()
+        if tensor.node is not None:
+            with accumulating:
+                tensor._grad.narrow(dim, start, g.shape[dim]).add_(g)
 
     def reads(self, node, index, dtype):
         """Whether the node's rule reads a gradient of any dtype, and no one else looks at it: nothing of another dtype has arrived and
@@ -255,38 +271,6 @@ def look_for_nan(node, pairs):
             trace = node.trace or "(the forward call was made outside of anomaly mode)\n"
             raise GradientError(f"{node.name()}: expected gradients without NaN, but it returned nan values in its {k}th output; the "
                                 f"forward call was made at\n{trace}")
-
-
-def reachable(roots):
-    """The nodes from the roots on, leaves left out."""
-    seen, stack = set(), list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in seen and type(node) is not Leaf:
-            seen.add(node)
-            stack += [n for n, _ in node.next_functions if n is not None]
-    return seen
-
-
-def leading_nodes(roots, targets):
-    """(the targets and the nodes between the roots and them, those that have a way to a target through an input)."""
-    below, stack = {}, list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in below and type(node) is not Leaf:
-            found = below[node] = []
-            for edge in node.edges:
-                if type(edge) is list:
-                    found += [e[0] for e in edge if e]
-                elif edge:
-                    found.append(edge[0])
-            stack += found
-    leads, runs = set(targets), set()
-    for node in sorted(below, key=attrgetter("seq")):
-        if not leads.isdisjoint(below[node]):
-            leads.add(node)
-            runs.add(node)
-    return leads, runs
 
 
 def as_tuple(x):

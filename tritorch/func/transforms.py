@@ -6,8 +6,8 @@ import functools
 
 from tritorch.autograd import forward
 from tritorch.autograd.engine import grad as differentiate
-from tritorch.autograd.engine import reachable
 from tritorch.autograd.modes import enable_grad, state
+from tritorch.autograd.ways import reachable
 from tritorch.errors import check
 from tritorch.func.trees import leaves, mapped, on_tensors, rebuilt
 from tritorch.ops import create
