@@ -6,6 +6,7 @@ phase that is off shows as a wrong number, a wait without end or a fence that is
 mean nothing. Programs run one after the other, or all at once with pauses at random where they meet in memory.
 """
 import ast
+import builtins
 import functools
 import math
 import random
@@ -68,6 +69,9 @@ class Memory:
 
     def reshape(self, shape):
         return Memory(self.array.reshape(shape))
+
+    def slice(self, start, length, dim=0):
+        return Memory(self.array[(builtins.slice(None),) * dim + (builtins.slice(start, start + length),)])
 
     def _reinterpret(self, dtype, shape, layout):
         if len(shape) > len(self.shape) and shape[0] > 1:                # columns lie in blocks, one block after the other

@@ -82,10 +82,10 @@ def holds(kind, candidate, shape, turned, device):
     assert error <= MOST * allowed, f"{error / allowed:.3f} times the error of PyTorch"
 
 
-def cases(*found, marks=()):
+def cases(*found, turns=TURNED, marks=()):
     """Parameters of (kind, candidate) pairs; operands are turned this way and that."""
     return [pytest.param(kind, candidate, turned, id="-".join(str(v) for v in (kind, *candidate.values())), marks=marks)
-            for (kind, candidate), turned in zip(found, itertools.cycle(TURNED))]
+            for (kind, candidate), turned in zip(found, itertools.cycle(turns))]
 
 
 def tiled(m, n, k):
@@ -107,6 +107,14 @@ def by_tma(choices):
                 yield kind, c
 
 
+def across():
+    """Tiles computed as their transposes, where b does not lie along K."""
+    for size in ((4096, 4096, 4096), (768, 3072, 32768)):
+        for _, c in choice.gluon(*size, 1, H200, 4, 4, across=True):
+            if size[0] == 4096 or c["STREAM"]:
+                yield "tf32", c
+
+
 def exact(hopper):
     return [("parts", c) for _, c in choice.exact(4096, 4096, 4096, 1, H200, hopper)]
 
@@ -119,6 +127,7 @@ def vectors(blocks):
 
 TILED = cases(*tiled(83, 133, 331))
 BY_TMA = cases(*by_tma(choice.persistent), *exact(False)) + cases(*by_tma(choice.gluon), *exact(True), marks=pytest.mark.gpu)
+BY_TMA += cases(*across(), turns=[t for t in TURNED if not t[1]], marks=pytest.mark.gpu)
 VECTORS = cases(*vectors(choice.VECTORS), *vectors(choice.COLUMNS))
 
 

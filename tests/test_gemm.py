@@ -257,6 +257,16 @@ def test_parts_of_float32_are_left_alone_beyond_the_reach_of_tma():
         assert ("exact" in found) == ("exact_gluon" in found) == near
 
 
+@pytest.mark.parametrize("turned_a, turned_b, n", [(False, False, 4096), (True, False, 4096), (False, True, 4096), (False, False, 4095)])
+def test_tf32_computes_transposes_where_b_would_be_copied(turned_a, turned_b, n):
+    """And TMA can read it; elsewhere, and for other kinds, it is copied or read as it is."""
+    made = problem(4096, n, 4096, T.float32, "tf32", turned=(turned_a, turned_b), compiles=True)
+    across = [c for c in made.candidates if c.get("ACROSS")] if made.boxes else []
+    assert bool(across) == (n == 4096 and not turned_b) and not any(c.get("ACROSS") for c in problem(n, n, n, compiles=True).candidates)
+    assert not across or made.boxes["copied"] == ["a"] * turned_a + ["b"] and made.candidates[0] in across
+    assert {c["kernel"] for c in made.candidates} >= {"plain"} | ({"gluon", "persistent"} if made.boxes else set())
+
+
 def test_the_first_candidates():
     """What is likeliest: resident programs for large products, pieces of K where tiles are few, vectors for a row."""
     kernels = {size: [c["kernel"] for c in problem(*size, compiles=True, turned=(False, True)).candidates]

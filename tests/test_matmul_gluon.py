@@ -55,25 +55,27 @@ def options(layout, shared, form, active):
 
 
 def product(shape, blocks, layout=(False, False), shared=(False, False), epilogue=EPILOGUES[0], warps=4, scaled=False,
-            adds=False):
-    """Run the kernel and compare. `scaled`: rows and columns have factors; `adds`: a residual comes behind."""
+            adds=False, across=False):
+    """Run the kernel and compare. `scaled`: rows and columns have factors; `adds`: a residual comes behind; `across`: tiles are computed as
+    their transposes."""
     (batch, M, N, K, programs), (block_m, block_n, block_k, stages, pieces, consumers, of) = shape, blocks
     rng, (form, active, alpha) = np.random.default_rng(1), epilogue
     a, a_desc = operand(rng, 1 if shared[0] else batch, M, K, layout[0], block_m, block_k)
     b, b_desc = operand(rng, 1 if shared[1] else batch, K, N, layout[1], block_k, block_n)
     c, strides = added(rng, form, batch, M, N)
     out, pre = [np.full((batch, M, N), np.nan) for _ in range(2)]
-    out_desc, pre_desc = [Descriptor(x, 1, block_m, block_n // pieces) for x in (out, pre)]
+    piece = (block_m // pieces, block_n) if across else (block_m, block_n // pieces)
+    out_desc, pre_desc = [Descriptor(x, 1, *piece) for x in (out, pre)]
     sums, scalars = rng.standard_normal(M + 1), factors(alpha)
-    before = sums.copy()
+    before, summed = sums.copy(), batch == 1 and not across
     rows, columns, residual = rng.standard_normal((M, 1)), rng.standard_normal(N), rng.standard_normal((M, N))
     scalars = (Pointer(rows), 1, Pointer(columns), 1) if scaled else scalars[0], (Pointer(residual), ) if adds else scalars[1]
-    run("matmul_gluon_kernel", ["matmul", "matmul_gluon"], out_desc, pre_desc if active else None, Pointer(sums) if batch == 1 else None,
-        a_desc, b_desc, c, *strides, batch, M, N, K, *scalars, **options(layout, shared, form, active), PROGRAMS=programs,
-        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages, PIECES=pieces, CONSUMERS=consumers, PARTS=of, STREAM=False,
-        num_warps=warps)
+    run("matmul_gluon_kernel", ["matmul", "matmul_gluon"], out_desc, pre_desc if active else None,
+        Pointer(sums) if summed else None, a_desc, b_desc, c, *strides, batch, M, N, K, *scalars,
+        **options(layout, shared, form, active), PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
+        STAGES=stages, PIECES=pieces, CONSUMERS=consumers, PARTS=of, STREAM=False, ACROSS=across, num_warps=warps)
     compare(a * rows if scaled else a, b * columns if scaled else b, c, alpha, active, out - residual if adds else out, pre)
-    if batch == 1:                                       # they are added where c is
+    if summed:                                           # they are added where c is
         before[:M] = a[0].sum(1) + (before[:M] if form is not None else 0)
     np.testing.assert_allclose(sums, before, atol=1e-9)
 
@@ -104,6 +106,14 @@ def test_layouts_and_shared_matrices(layout, shared, blocks):
 @pytest.mark.parametrize("blocks", [*SMALL[2:5], SMALL[6]])
 def test_epilogues(epilogue, blocks):
     product((2, 37, 53, 29, 3), blocks, epilogue=epilogue)
+
+
+@pytest.mark.parametrize("blocks", [(16, 32, 8, 2, 1, 1, 1), (32, 64, 8, 3, 4, 1, 1), (8, 32, 4, 5, 8, 1, 1)])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_tiles_computed_as_their_transposes(shape, blocks, epilogue):
+    product(shape, blocks, epilogue=epilogue, across=True)
+    product(shape, blocks, shared=(True, False), across=True)
 
 
 @pytest.mark.parametrize("blocks", SMALL[:3])

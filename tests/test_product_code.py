@@ -131,6 +131,30 @@ def test_every_candidate_by_tma_keeps_its_sums_in_registers(candidate):
         assert "wgmma.mma_async" in compiled.ptx and "wgmma.wait_group.sync.aligned 1" in compiled.ptx and runs_ahead(compiled)
 
 
+@pytest.mark.parametrize("candidate", [c for n in (8192, 1024) for _, c in choice.gluon(n, n, n, 1, H200, 4, 4, across=True)
+                                       if c["STREAM"] or n == 8192], ids=named)
+def test_every_candidate_of_32_bits_across(candidate):
+    """With nothing, a bias, a matrix and an activation behind; the operand in registers is read in pairs while products are under way."""
+    def call(e):
+        a, b = e(4096, 4096), e(4096, 4096)
+        gemm(e(4096, 4096), a, b)
+        gemm(e(4096, 4096), a.mT, b, e(4096), beta=0.5)
+        gemm(e(4096, 4096), a, b, e(4096, 4096))
+        gemm(e(4096, 4096), a, b, e(4096), activation="gelu_tanh", pre=e(4096, 4096))
+
+    set_float32_matmul_precision("high")
+    try:
+        with tuner.forcing("matmul", candidate):
+            specs = [s for s in launched(call) if s.kernel.is_gluon()]
+    finally:
+        set_float32_matmul_precision("highest")
+    assert len(specs) == (1 if candidate["STREAM"] else 4)
+    for compiled in compile_many(specs, (90,), workers=2):
+        used = resources(compiled)                                       # a word or two are put away at the start
+        assert used["spills"] <= 8 and used["shared"] <= H200[1], used
+        assert "ld.shared.v2" in compiled.ptx and "wgmma.wait_group.sync.aligned 1" in compiled.ptx and runs_ahead(compiled)
+
+
 @pytest.mark.parametrize("candidate", [c for _, c in choice.gluon(768, 3072, 32768, 1, H200, 2, 4) if choice.leaves_room(c, "sums")],
                          ids=named)
 def test_sums_of_rows_on_hopper(candidate):

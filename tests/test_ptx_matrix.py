@@ -95,6 +95,9 @@ def test_products_in_tf32(gpu):
                           tiles("gluon", 128, 128, 32, 4, STAGES=3, PIECES=2, CONSUMERS=2, PARTS=1, STREAM=False),
                           tiles("gluon", 64, 256, 32, 4, STAGES=3, PIECES=8, CONSUMERS=1, PARTS=3, STREAM=False)):
             product("float32", candidate, 136, 264, 232, turned_b=True, epsilon=2 ** -9)
+        for tile in ((256, 128, 32, 8), (128, 256, 32, 8), (64, 128, 32, 4)):
+            candidate = tiles("gluon", *tile, STAGES=3, PIECES=8, CONSUMERS=1, PARTS=1, STREAM=tile[0] == 128, ACROSS=True)
+            product("float32", candidate, 300, 264, 232, turned_a=tile[0] == 64, epsilon=2 ** -9)
     finally:
         torch.set_float32_matmul_precision("highest")
 

@@ -6,6 +6,10 @@ Or PARTS consumers share a tile of PARTS * BLOCK_M rows: three of 64 x 256 have 
 less from the cache for each product than 128 x 256. A barrier says whose turn it is: a phase has one bit, so nobody may wait for a slot
 while the other still has to meet what comes before in it.
 
+ACROSS is for operands of 32 bits, which matrix units take from shared memory along K alone, and one consumer: b lies along N, so the tile
+is computed as its transpose, bᵀ aᵀ, with bᵀ from registers. As b lies, two of its words at a time would come from the same bank, so rows
+of bᵀ change places, until the tile is stored (`dealt`, `gathered`).
+
 The results are those of matmul_persistent.py, whose descriptors and epilogue these are; there is no interpreter for Gluon, so that file is
 also the reference, and says what STREAM is.
 """
@@ -135,6 +139,47 @@ def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr
 
 
 @gluon.jit
+def dealt(b, HALF: gl.constexpr):
+    """A half along K of a block (BLOCK_K, BLOCK_N) of b, transposed. Of 32 rows one after the other 16 have changed places so that a warp's
+    threads find theirs in all banks, two neighbours in each."""
+    K: gl.constexpr = b.shape[0]
+    N: gl.constexpr = b.shape[1]
+    rows = b.permute((1, 0)).reshape((N // 32, 2, 2, 2, 2, 2, K)).permute((0, 2, 5, 3, 1, 4, 6)).reshape((N, K))
+    return rows.slice(HALF * (K // 2), K // 2, 1)
+
+
+@gluon.jit
+def gathered(x):
+    """Sums whose rows were dealt, back in order and transposed; this moves nothing between threads."""
+    N: gl.constexpr = x.shape[0]
+    M: gl.constexpr = x.shape[1]
+    return x.reshape((N // 32, 2, 2, 2, 2, 2, M)).permute((6, 0, 4, 1, 3, 5, 2)).reshape((M, N))
+
+
+@gluon.jit
+def multiply_across(ring, slot, phase, steps, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr):
+    """`multiply_tile` for ACROSS and the only consumer: the sum as (BLOCK_N, BLOCK_M). A half of a slot is read while the half before it is
+    being multiplied."""
+    a_bufs, b_bufs, empty, ready, _, _ = ring
+    HALF: gl.constexpr = b_bufs.shape[1] // 2
+    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_M, 8])
+    acc = gl.zeros((BLOCK_N, BLOCK_M), gl.float32, layout)
+    for k in range(steps):
+        mbarrier.wait(ready.index(slot), phase)
+        for half in gl.static_range(2):
+            b = dealt(b_bufs.index(slot), half).load(gl.DotOperandLayout(operand_index=0, parent=layout, k_width=1))
+            a = a_bufs.index(slot).slice(half * HALF, HALF, 1)
+            acc = warpgroup_mma(b, a.permute((1, 0)), acc, is_async=True)
+            acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc, ))
+            if half == 0:
+                mbarrier.arrive(empty.index(previous(slot, STAGES)), count=1, pred=k > 0)
+        slot, phase = after(slot, phase, 1, STAGES)
+    acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
+    mbarrier.arrive(empty.index(previous(slot, STAGES)), count=1)
+    return acc, slot, phase
+
+
+@gluon.jit
 def halves(x):
     return x.reshape((x.shape[0], 2, x.shape[1] // 2)).permute((0, 2, 1)).split()
 
@@ -159,15 +204,16 @@ def send(desc, batch, m, n, value, buf, BUFFERS: gl.constexpr):
 
 
 @gluon.jit
-def store_sums(sums_ptr, sums, bound, ADD: gl.constexpr):
-    """The first column of the sums of rows, up to a bound; ADD: to what is there."""
+def store_sums(sums_ptr, sums, place, bound, n, ADD: gl.constexpr):
+    """The first column of the sums of rows to a place, up to a bound, of the first tile of its row; ADD: to what is there."""
     layout: gl.constexpr = sums.type.layout
     rows = gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))[:, None]
     columns = gl.arange(0, sums.shape[1], gl.SliceLayout(0, layout))[None, :]
     mask = (rows < bound) & (columns == 0)
-    if ADD:
-        sums += gl.load(sums_ptr + (rows + columns), mask=mask, other=0)
-    gl.store(sums_ptr + (rows + columns), sums, mask=mask)
+    if n == 0:
+        if ADD:
+            sums += gl.load(sums_ptr + (place + rows + columns), mask=mask, other=0)
+        gl.store(sums_ptr + (place + rows + columns), sums, mask=mask)
 
 
 @gluon.jit
@@ -175,12 +221,12 @@ def consume(out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn
             TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr,
             BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
             PIECES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, TURN: gl.constexpr,
-            WARPS: gl.constexpr, STREAM: gl.constexpr):
+            WARPS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr):
     """Multiply and store every CONSUMERS-th tile of this program, from its TURN on, or with PARTS this one of every tile. STREAM is for
     one consumer. The first tile of a row of tiles has the sums."""
     SUMS: gl.constexpr = sums_ptr is not None
-    WIDTH: gl.constexpr = BLOCK_N // PIECES
-    STORES: gl.constexpr = 1 if pre_desc is None else 2
+    ROWS: gl.constexpr = BLOCK_M // PIECES if ACROSS else BLOCK_M
+    WIDTH: gl.constexpr = BLOCK_N if ACROSS else BLOCK_N // PIECES
     DEPTH: gl.constexpr = 256 // ring[0].dtype.primitive_bitwidth
     piece: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, WIDTH, DEPTH])
     START: gl.constexpr = TURN % CONSUMERS
@@ -193,29 +239,30 @@ def consume(out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn
         m += TURN % PARTS * BLOCK_M
         start, stop = blocks_of(tile, begin, end, steps, STREAM)
         summed = gl.where(n == 0, stop - start, 0) if SUMS else 0
-        acc, sums, slot, phase = multiply_tile(ring, slot, phase, stop - start, summed, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N,
-                                               STAGES, CONSUMERS, PARTS, TURN, WARPS, SUMS)
+        if ACROSS:
+            acc, slot, phase = multiply_across(ring, slot, phase, stop - start, BLOCK_M, BLOCK_N, STAGES, WARPS)
+        else:
+            acc, sums, slot, phase = multiply_tile(ring, slot, phase, stop - start, summed, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N,
+                                                   STAGES, CONSUMERS, PARTS, TURN, WARPS, SUMS)
         if SUMS:
-            if n == 0:
-                if STREAM:
-                    store_sums(sums_ptr + (gl.program_id(0) + tile) * BLOCK_M, sums, BLOCK_M, False)
-                else:
-                    store_sums(sums_ptr + m, sums, shape[1] - m, c_ptr is not None)
+            store_sums(sums_ptr, sums, (gl.program_id(0) + tile) * BLOCK_M if STREAM else m, BLOCK_M if STREAM else shape[1] - m, n,
+                       c_ptr is not None and not STREAM)
         if STREAM:
             batch, m, n = gl.program_id(0) + tile, m * 0, n * 0
         count += 1
         slot, phase = after(slot, phase, (CONSUMERS - 1) * steps, STAGES)
         pieces = pieces_of(acc, PIECES)
-        rm = m + gl.arange(0, BLOCK_M, gl.SliceLayout(1, piece))
         for i in gl.static_range(PIECES):
-            rn = n + i * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, piece))
-            sums = gl.convert_layout(pieces[i], piece, assert_trivial=True)
+            sums = gathered(pieces[i]) if ACROSS else gl.convert_layout(pieces[i], piece, assert_trivial=True)
+            row, column = (m + i * ROWS, n) if ACROSS else (m, n + i * WIDTH)
+            rm = row + gl.arange(0, ROWS, gl.SliceLayout(1, sums.type.layout))
+            rn = column + gl.arange(0, WIDTH, gl.SliceLayout(0, sums.type.layout))
             value = epilogue(sums, c_ptr, batch.to(gl.int64) * stride_cb, rm, rn, stride_cm, stride_cn, shape[1], shape[2], alpha, beta,
                              out_desc.dtype, FORM, SLOPE)
             if pre_desc is not None:
-                send(pre_desc, batch, m, n + i * WIDTH, value, out_bufs.index(TURN * BUFFERS), BUFFERS)
-            buf = out_bufs.index(TURN * BUFFERS + (STORES * (i + 1) - 1) % BUFFERS)
-            send(out_desc, batch, m, n + i * WIDTH, activated(value, ACTIVATION), buf, BUFFERS)
+                send(pre_desc, batch, row, column, value, out_bufs.index(TURN * BUFFERS), BUFFERS)
+            buf = out_bufs.index(TURN * BUFFERS + (i if pre_desc is None else 1) % BUFFERS)
+            send(out_desc, batch, row, column, activated(value, ACTIVATION), buf, BUFFERS)
     tma.store_wait(pendings=0)
 
 
@@ -224,7 +271,7 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, str
                         TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr, FORM: gl.constexpr,
                         SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
-                        CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr):
+                        CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False):
     """Grid: PROGRAMS. num_warps is that of one consumer. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of one
     matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. Long, because of the arguments of the
     warp groups, which have to be written out: a tuple that has a name holds tensors, and FORM and the like are none."""
@@ -234,7 +281,7 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, str
     TB: gl.constexpr = b_desc.dtype
     A: gl.constexpr = [BLOCK_K, BLOCK_M] if TRANS_A else [BLOCK_M, BLOCK_K]
     B: gl.constexpr = [BLOCK_N, BLOCK_K] if TRANS_B else [BLOCK_K, BLOCK_N]
-    OUT: gl.constexpr = [BLOCK_M, BLOCK_N // PIECES]
+    OUT: gl.constexpr = [BLOCK_M // PIECES, BLOCK_N] if ACROSS else [BLOCK_M, BLOCK_N // PIECES]
     a_bufs = gl.allocate_shared_memory(TA, [STAGES * PARTS, A[0], A[1]], gl.NVMMASharedLayout.get_default_for(A, TA))
     b_bufs = gl.allocate_shared_memory(TB, [STAGES, B[0], B[1]], gl.NVMMASharedLayout.get_default_for(B, TB))
     TO: gl.constexpr = out_desc.dtype
@@ -257,7 +304,7 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, str
         gl.warp_specialize([
             (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
                        TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
-                       PARTS, 0, WARPS, STREAM)),
+                       PARTS, 0, WARPS, STREAM, ACROSS)),
             (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
                        STAGES, PARTS, STREAM)),
         ], [1], [24])
@@ -265,10 +312,10 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, str
         gl.warp_specialize([
             (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
                        TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
-                       PARTS, 0, WARPS, STREAM)),
+                       PARTS, 0, WARPS, STREAM, ACROSS)),
             (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
                        TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
-                       PARTS, 1, WARPS, STREAM)),
+                       PARTS, 1, WARPS, STREAM, ACROSS)),
             (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
                        STAGES, PARTS, STREAM)),
         ], [4, 1], [232, 24])
@@ -276,13 +323,13 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, str
         gl.warp_specialize([
             (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
                        TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
-                       PARTS, 0, WARPS, STREAM)),
+                       PARTS, 0, WARPS, STREAM, ACROSS)),
             (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
                        TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
-                       PARTS, 1, WARPS, STREAM)),
+                       PARTS, 1, WARPS, STREAM, ACROSS)),
             (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
                        TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
-                       PARTS, 2, WARPS, STREAM)),
+                       PARTS, 2, WARPS, STREAM, ACROSS)),
             (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
                        STAGES, PARTS, STREAM)),
         ], [4, 4, 1], [160, 160, 24])

@@ -164,10 +164,14 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
         return choice.likeliest((choice.vector(max(M, N), k, batch, along_k, machine), 8))
     groups = []                                                          # of equals those of the first group come first
     if boxes is not None:
-        extra = choice.copying(batch * k * sum({"a": M, "b": N}[name] for name in boxes["copied"]), itemsize, machine)
+        copies = {name: choice.copying(batch * k * {"a": M, "b": N}[name], itemsize, machine) for name in boxes["copied"]}
+        extra = sum(copies.values())
         hopper = compiles and machine[2] == 9 and kind != "fp8"          # Gluon adds up sums of a few products, too coarse for fp8
+        if hopper and boxes["across"]:
+            found = choice.gluon(M, N, k, batch, machine, *boxes["sizes"], across=True)
+            groups.append((choice.later(found, extra - copies["b"]), 4))
         if hopper:
-            groups.append((choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra), 4))
+            groups.append((choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra), 2 if boxes["across"] else 4))
         found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")
         groups.append((choice.later(found, extra), 2 if hopper else 4))
     groups.append((choice.plain(kind, M, N, k, batch, itemsize, machine), 6 if kind != "ieee" else 3))
@@ -200,12 +204,13 @@ def kind_of(dtype, precision, k, even):
 
 def boxes_of(batch, M, N, k, out, a, b, itemsize, out_size):
     """How TMA reads a and b and writes out; "copied" names the operands that must be copied first, because matrix units take 8- and 32-bit
-    numbers along K alone. None where TMA cannot write out or read a 16-bit operand."""
+    numbers along K alone. "across": b as it lies, where 32 bits wide it would be copied and need not be (see matmul_gluon.py). None where
+    TMA cannot write out or read a 16-bit operand."""
     shared = [s[0][0] == 0 for s in (a, b)]
     a, b = [described(batch, *size, (s[0][0], *s[1:]), itemsize) for size, s in (((M, k), a), ((k, N), b))]
     out = described(batch, M, N, (out[0][0], *out[1:]), out_size)
     step = 16 // itemsize
-    copied, padded = [], cdiv(k, step) * step
+    copied, padded, across = [], cdiv(k, step) * step, b if itemsize == 4 and b is not None and not b[0] else None
     if itemsize in (1, 4):
         if a is None or a[0]:
             a, copied = (False, (1 if shared[0] else batch, M, k), (M * padded, padded, 1)), ["a"]
@@ -213,7 +218,7 @@ def boxes_of(batch, M, N, k, out, a, b, itemsize, out_size):
             b, copied = (True, (1 if shared[1] else batch, N, k), (N * padded, padded, 1)), [*copied, "b"]
     if a is None or b is None or out is None or out[0]:
         return None
-    return {"a": a, "b": b, "out": out, "copied": copied, "sizes": (itemsize, out_size)}
+    return {"a": a, "b": b, "across": across, "out": out, "copied": copied, "sizes": (itemsize, out_size)}
 
 
 def described(batch, rows, columns, strides, itemsize):

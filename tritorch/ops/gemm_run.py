@@ -78,27 +78,29 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m * options.get("PARTS", 1), block_n)
     stream = options["STREAM"]
     programs = min(tiles * cdiv(p.k, block_k) if stream else tiles, sm_count())
+    across = options.get("ACROSS", False)
+    box_a, box_b = p.boxes["a"], p.boxes["across" if across else "b"]
     if "a" in p.boxes["copied"]:
-        a = along_k(a, *p.boxes["a"][1:], *p.a)
-    if "b" in p.boxes["copied"]:
-        b = along_k(b, *p.boxes["b"][1:], p.b[0], p.b[2], p.b[1])
+        a = along_k(a, *box_a[1:], *p.a)
+    if "b" in p.boxes["copied"] and not across:
+        b = along_k(b, *box_b[1:], p.b[0], p.b[2], p.b[1])
     in_tf32 = p.precision == "tf32"
-    a = TensorDescriptor(a, *box(p.boxes["a"], block_m, block_k), round_f32_to_tf32=in_tf32)
-    b = TensorDescriptor(b, *box(p.boxes["b"], block_k, block_n), round_f32_to_tf32=in_tf32)
-    strides, sizes, scalars, leaving = (p.c[0][0], *p.c[1:]), (p.batch[0], p.M, p.N, p.k), (alpha, beta), block_n // options["PIECES"]
-    settled = dict(TRANS_A=p.boxes["a"][0], TRANS_B=p.boxes["b"][0], **_shared(p, p.boxes["a"][1], p.boxes["b"][1]), PROGRAMS=programs,
-                   GROUP_M=GROUP_M, **options)
+    a = TensorDescriptor(a, *box(box_a, block_m, block_k), round_f32_to_tf32=in_tf32)
+    b = TensorDescriptor(b, *box(box_b, block_k, block_n), round_f32_to_tf32=in_tf32)
+    strides, sizes, scalars = (p.c[0][0], *p.c[1:]), (p.batch[0], p.M, p.N, p.k), (alpha, beta)
+    leaving = (block_m // options["PIECES"], block_n) if across else (block_m, block_n // options["PIECES"])
+    settled = dict(TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), PROGRAMS=programs, GROUP_M=GROUP_M, **options)
     if stream:
         parts = empty((programs + tiles, block_m, block_n), types.float32 if p.dtype.is_floating_point else types.int32, out.device)
         part_sums = [x if x is None else empty((programs + tiles, block_m), types.float32, out.device) for x in sums]
-        launch(kernel, (programs,), TensorDescriptor(parts, (1, block_m, leaving)), None, *part_sums, a, b, None, 0, 0, 0, *sizes, None,
+        launch(kernel, (programs,), TensorDescriptor(parts, (1, *leaving)), None, *part_sums, a, b, None, 0, 0, 0, *sizes, None,
                None, FORM=None, SLOPE=None, ACTIVATION=None, **settled)
         rows = max(tile(1024, block_m * block_n) // block_n, 1)
         launch(K.stream_sum_kernel, (tiles * block_m // rows,), out, pre, *(sums or (None,)), parts, *(part_sums or (None,)), c,
                p.out[0][0], *p.out[1:], *strides, p.M, p.N, cdiv(p.k, block_k), tiles, *scalars, FORM=p.form, PROGRAMS=programs,
                BLOCK_M=block_m, BLOCK_N=block_n, GROUP_M=GROUP_M, ROWS=rows, num_warps=4, **fused)
         return
-    out, pre = [x if x is None else TensorDescriptor(x, *box(p.boxes["out"], block_m, leaving)) for x in (out, pre)]
+    out, pre = [x if x is None else TensorDescriptor(x, *box(p.boxes["out"], *leaving)) for x in (out, pre)]
     launch(kernel, (programs,), out, pre, *sums, a, b, c, *strides, *sizes, *scalars, FORM=p.form, **fused, **settled)
 
 
