@@ -192,19 +192,46 @@ def test_every_window_is_found_from_its_elements(adaptive, kernel, stride, paddi
             np.testing.assert_array_equal(*counts)
 
 
+@pytest.mark.parametrize("args", [(3, 2, 1), (2, 2), (3, 1, 1), (3, 2, 0, 1, True)])
+def test_neighbours_that_come_as_one_word(args, cuda, monkeypatch):
+    """Rows that allow words, some that do not, and images that begin anywhere: values with and without places, places, gradients."""
+    monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
+    for dtype, shape, layout in ((T.bfloat16, (2, 3, 7, 16), "plain"), (T.bfloat16, (3, 5, 5, 8), "expanded"), (T.half, (1, 2, 5, 11), ""),
+                                 (T.float32, (2, 2, 5, 12), "shifted"), (T.float32, (1, 2, 6, 8), "last")):
+        image = RNG.integers(-9, 9, shape).astype(np.float32)
+        image[0, 0, 1:4, 2:5], image[-1, -1, 2] = np.nan, -np.inf
+        found = []
+        for device in ("cpu", cuda):
+            x = from_array(image).to(dtype).to(device)
+            if layout == "last":
+                x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+            elif layout == "expanded":
+                x = x[:, :1].expand(*shape)
+            elif layout == "shifted":
+                x = T.cat((x.flatten()[:3], x.flatten()))[3:].view(shape)
+            alone = P.max_pool2d(x, *args)
+            x = x.detach().requires_grad_()
+            out, places = P.max_pool2d(x, *args, return_indices=True)
+            g = from_array(np.random.default_rng(1).integers(-9, 9, out.shape).astype(np.float32)).to(dtype).to(device)
+            found.append([t.cpu().float().array for t in (alone, out.detach(), places, T.autograd.grad(out, x, g)[0])])
+        for here, there in zip(*found):
+            np.testing.assert_array_equal(there, here, err_msg=f"{dtype} {shape} {layout}")
+
+
 def test_machine_code():
     """Large images compile for three architectures without spilled registers."""
     pytest.importorskip("triton")
     from test_product_code import check, launched
 
-    from tritorch.ops.largest import max_pool, max_pool_input
+    from tritorch.ops.largest import max_pool, max_pool_input, max_pool_values
     from tritorch.ops.windows import avg_pool, avg_pool_input
 
     def call(e):
         for dtype in (T.bfloat16, T.float32):
             x = e(64, 64, 112, 112, dtype=dtype)
-            for size, *rest in (((56, 56), (3, 3), (2, 2), (1, 1)), ((7, 9),)):
+            for size, *rest in (((56, 56), (3, 3), (2, 2), (1, 1)), ((112, 112), (3, 3), (1, 1), (1, 1)), ((7, 9),)):
                 values, taps = max_pool(x, size, *rest)
+                max_pool_values(x, size, *rest)
                 max_pool_input(values, taps, (112, 112), *rest)
                 avg_pool(x, size, *rest)
                 avg_pool_input(values, (112, 112), *rest)

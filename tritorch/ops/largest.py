@@ -13,7 +13,7 @@ from tritorch.ops.windows import HALVES, UNROLLED, along_dim, check_images, coll
 from tritorch.ops.windows_cpu import bounds, max_windows
 from tritorch.shape import cdiv
 
-K = kernels("pooling")
+K = kernels("largest")
 
 
 def _tap_dtype(taps):
@@ -59,19 +59,36 @@ def _starts(n, count, kernel, stride, padding):
     return bounds(n, count)[0] if kernel is None else np.arange(count) * stride - padding
 
 
+def _beside(step, images, *windows):
+    """How many windows, `step` elements apart, are read from `images` and stored to `windows` (or the other way round) as one word of at
+    most 16 bytes; 0: no words at all, not even of one window's elements."""
+    for span in (8, 4, 2, 1):
+        fits = [t.strides[3] == 1 and t.strides[2] % each == 0 == t.shape[3] % each
+                for t, each in ((images, span * step), *[(t, span) for t in windows])]
+        if step & (step - 1) == 0 and span * step * images.dtype.itemsize <= 16 and all(fits):
+            return span
+    return 0
+
+
 @max_pool.impl("cuda")
 def max_pool_cuda(values, taps, input, size, kernel, stride, padding, dilation):
-    if values.numel():
-        n, most = input.shape[2:], taps_of(input.shape[2:], size, kernel)
-        shared = kernel is not None and stride[0] < kernel[0] and dilation[0] == 1 and size[0] >= 4  # windows share rows of the input
-        rows = 0 if most[0] * most[1] > UNROLLED else 1 if not shared else 4 if input.strides[1] == 1 else 2
-        groups = cdiv(size[0], rows or 1)
-        end = [(last - 1) * stride[d] - padding[d] + (most[d] - 1) * dilation[d] for d, last in ((0, groups * (rows or 1)), (1, size[1]))]
-        pairs = kernel is not None and stride[1] == 2 and dilation[1] == input.strides[3] == 1 and n[1] % 2 == 0 == input.strides[2] % 2
-        launch_places(K.max_pool_kernel, (values, taps), (input,), (*values.shape[:2], groups, size[1]), *n, *size, STRIDE=stride,
-                      PADDING=padding, DILATION=dilation, ADAPTIVE=kernel is None, TAPS=most, LOWEST=lowest(input.dtype), ROWS=rows,
-                      PAIR=padding[1] % 2 if pairs else -1, BEHIND=(kernel is None or end[0] >= n[0], kernel is None or end[1] >= n[1]),
-                      each=rows or 1)
+    launch_largest(values, taps, input, size, kernel, stride, padding, dilation)
+
+
+def launch_largest(values, taps, input, size, kernel, stride, padding, dilation):
+    """Largest elements and, unless taps is None, their places."""
+    if not values.numel():
+        return
+    n, most, outs = input.shape[2:], taps_of(input.shape[2:], size, kernel), (values,) if taps is None else (values, taps)
+    shared = kernel is not None and stride[0] < kernel[0] and dilation[0] == 1 and size[0] >= 4  # windows share rows of the input
+    rows = 0 if most[0] * most[1] > UNROLLED else 1 if not shared else 4 if input.strides[1] == 1 else 2
+    words = rows and kernel is not None and dilation[1] == 1 and _beside(stride[1], input, *outs)
+    groups, span = cdiv(size[0], rows or 1), words or 1
+    end = [(last - 1) * stride[d] - padding[d] + (most[d] - 1) * dilation[d] for d, last in ((0, groups * (rows or 1)), (1, size[1]))]
+    launch_places(K.max_pool_kernel, (values, taps), (input,), (*values.shape[:2], groups, size[1] // span), *n, *size, STRIDE=stride,
+                  PADDING=padding, DILATION=dilation, ADAPTIVE=kernel is None, TAPS=most, LOWEST=lowest(input.dtype), ROWS=rows,
+                  SPAN=span, LOG=(words * stride[1]).bit_length() - 1 if words else 0,
+                  BEHIND=(kernel is None or end[0] >= n[0], kernel is None or end[1] >= n[1]), each=(rows or 1) * span)
 
 
 @max_pool.grad("input")
@@ -115,6 +132,49 @@ def max_pool_workloads(make):
         nbytes = 128 * 256 * (56 ** 2 * kind.itemsize + 28 ** 2 * (kind.itemsize + 1))
         yield f"128x256x56x56 {label} 3x3 s2", lambda kind=kind, last=last: (_image(make, kind, last), *RESNET), nbytes, 0
     yield "128x256x56x56 bf16 2x2", lambda: (_image(make, bf16), (28, 28), (2, 2), (2, 2)), 128 * 256 * (56 ** 2 * 2 + 28 ** 2 * 3), 0
+
+
+@op
+def max_pool_values(input, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
+    """The values of `max_pool` alone, for those who will not ask for places; its gradient finds them anew.
+
+    >>> import tritorch as torch; from tritorch.ops.largest import max_pool_values
+    >>> max_pool_values(torch.arange(4.0).view(1, 1, 2, 2), (1, 1)).tolist()
+    [[[[3.0]]]]
+    """
+    check_images("max_pool", input)
+    return image_promise((*input.shape[:2], *size), input.dtype, input)
+
+
+@max_pool_values.impl("cpu")
+def max_pool_values_cpu(values, input, size, kernel, stride, padding, dilation):
+    if values.size:
+        x = input.astype(np.float32) if input.dtype in HALVES else input
+        for d in (1, 0):
+            x, _ = max_windows(x, 2 + d, size[d], *along_dim(d, kernel, stride, padding, dilation))
+        values[...] = x
+
+
+@max_pool_values.impl("cuda")
+def max_pool_values_cuda(values, input, size, kernel, stride, padding, dilation):
+    launch_largest(values, None, input, size, kernel, stride, padding, dilation)
+
+
+@max_pool_values.grad("input")
+def max_pool_values_grad(g, input, size, kernel, stride, padding, dilation):
+    return max_pool_input(g, max_pool(input, size, kernel, stride, padding, dilation)[1], tuple(input.shape[2:]), kernel, stride, padding,
+                          dilation)
+
+
+max_pool_values.samples(max_pool_samples)
+max_pool_values.errors(max_pool_errors)
+
+
+@max_pool_values.workloads
+def max_pool_values_workloads(make):
+    nbytes = 2 * 128 * 256 * (56 ** 2 + 28 ** 2)
+    for label, last in ("bf16", False), ("bf16 channels last", True):
+        yield f"128x256x56x56 {label} 3x3 s2", lambda last=last: (_image(make, types.bfloat16, last), *RESNET), nbytes, 0
 
 
 @op
@@ -201,10 +261,12 @@ def max_pool_input_cuda(out, gradient, taps, size, kernel, stride, padding, dila
         return
     first = tuple([-((reach[d] - padding[d]) // stride[d]) for d in (0, 1)])
     count = tuple([(stride[d] - 1 + padding[d]) // stride[d] - first[d] + 1 for d in (0, 1)])
-    cells = tuple([cdiv(n, step) for n, step in zip(size, stride)])
-    launch_places(K.max_pool_cells_kernel, (out,), (gradient, taps), (*out.shape[:2], *cells), *size, *taps.shape[2:], *cells,
-                  STRIDE=stride, PADDING=padding, DILATION=dilation, TAPS=most, FIRST=first, COUNT=count,
-                  PAIRS=out.strides[3] == 1 and out.strides[2] % 2 == 0 == size[1] % 2)
+    cells, rows = tuple([cdiv(n, step) for n, step in zip(size, stride)]), 1 if stride[0] > 2 else 2
+    span = _beside(stride[1], out, gradient, taps) or 1
+    words = (span * stride[1]).bit_length() - 1 if _beside(stride[1], out) else 0
+    launch_places(K.max_pool_cells_kernel, (out,), (gradient, taps), (*out.shape[:2], cdiv(cells[0], rows), cells[1] // span), *size,
+                  *taps.shape[2:], *cells, STRIDE=stride, PADDING=padding, DILATION=dilation, TAPS=most, FIRST=first, COUNT=count,
+                  ROWS=rows, SPAN=span, LOG=span.bit_length() - 1, WORDS=words, each=rows * span)
 
 
 @max_pool_input.grad("gradient")

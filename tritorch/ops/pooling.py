@@ -1,8 +1,9 @@
 """PyTorch's pooling functions above the operators of windows.py."""
 import operator
 
+from tritorch.autograd.modes import state
 from tritorch.errors import check
-from tritorch.ops.largest import max_pool, places_of
+from tritorch.ops.largest import max_pool, max_pool_values, places_of
 from tritorch.ops.windows import avg_pool
 from tritorch.shape import cdiv
 
@@ -100,6 +101,8 @@ def _max(name, x, kernel, stride, padding, dilation, ceil_mode, return_indices, 
 
 
 def _largest(x, size, return_indices, batched, row, *window):
+    if not return_indices and not (state.grad and x.requires_grad):
+        return _deliver(max_pool_values(x, size, *window), batched, row)
     values, taps = max_pool(x, size, *window)
     return _deliver((values, places_of(taps, tuple(x.shape[2:]), *window)) if return_indices else values, batched, row)
 

@@ -27,15 +27,18 @@ def along_dim(dim, kernel, stride, padding, dilation=(1, 1)):
 def launch_places(kernel, outs, ins, shape, *attributes, each=1, **options):
     """Start a kernel on tiles of the planes and places of a tensor (N, C, H, W) of `shape`; a place is `each` results."""
     n, c, h, w = shape
-    together = all(n == 1 or x.strides[0] == c * x.strides[1] for x in (*outs, *ins))
-    wide = max(extent(x.shape, x.strides) for x in (*outs, *ins)) > 0x7FF00000
-    strides = [x.strides for x in (*outs, *ins)]
+    tensors = [x for x in (*outs, *ins) if x is not None]
+    together = all(n == 1 or x.strides[0] == c * x.strides[1] for x in tensors)
+    wide = max(extent(x.shape, x.strides) for x in tensors) > 0x7FF00000
+    strides = [None if x is None else x.strides for x in (*outs, *ins)]
     key = max(x.dtype.itemsize for x in ins), ins[0].strides[1] == 1 < c, c, h * w, each
 
     def run(blocks):
-        programs = cdiv(n * c, blocks["BLOCK_C"]) * cdiv(h * w, blocks["BLOCK_P"])
-        launch(kernel, (programs,), *outs, *ins, *strides, n * c, None if together else c, *attributes, WIDE=wide,
-               EVEN=n * c % blocks["BLOCK_C"] == 0, **options, **blocks)
+        flat, places = blocks["FLAT"], n * c * h * w if blocks["FLAT"] else h * w
+        programs = cdiv(places, blocks["BLOCK_P"]) * (1 if flat else cdiv(n * c, blocks["BLOCK_C"]))
+        even = places % blocks["BLOCK_P"] == 0 if flat else n * c % blocks["BLOCK_C"] == 0
+        launch(kernel, (programs,), *outs, *ins, *strides, n * c, None if together else c, *attributes, WIDE=wide, EVEN=even, **options,
+               **blocks)
 
     run(tuner.choose(kernel.__name__, key, _blocks(*key), kernel, run))
 
@@ -44,12 +47,15 @@ def _blocks(size, channels_first, channels, places, each):
     """Tiles of planes × places: along the channels where they are next to each other in memory, else along the places."""
     if channels_first:
         wanted = [(64, 16, 4), (64, 8, 4), (32, 32, 4), (128, 16, 8), (64, 32, 8)]
-        wanted = wanted if each == 1 else [(64, 8, 4), (128, 8, 8), (64, 16, 8), (64, 16, 4), (32, 16, 4)]
-    else:                                                                # what a place needs is computed once for all planes of a thread
+        wanted = wanted if each == 1 else [(32, 64, 8), (16, 64, 4), (64, 8, 4), (64, 16, 4), (32, 16, 4)]
+    elif each >= 4:                                                      # what a place needs is computed once for so many results
+        wanted = [(1, total // each, warps) for total, warps in ((1024, 4), (2048, 4), (1024, 2), (2048, 8), (512, 2))]
+    else:                                                                # or for all planes of a thread
         along = min((256, 128, 64), key=lambda n: cdiv(places, n) * n)
         wanted = [(max(total // each // along, 1), along, warps) for total, warps in ((1024, 4), (2048, 4), (512, 4), (2048, 8), (1024, 8))]
-    return [{"BLOCK_C": tile(min(m, next_power_of_2(channels) if channels_first else m), 16),
-             "BLOCK_P": tile(min(k, next_power_of_2(places)), min(4096, next_power_of_2(places))), "num_warps": w} for m, k, w in wanted]
+    flat, most = each >= 4 and not channels_first, next_power_of_2(places)
+    return [{"BLOCK_C": 1 if flat else tile(min(m, next_power_of_2(channels) if channels_first else m), 16),
+             "BLOCK_P": tile(k if flat else min(k, most), min(4096, most)), "FLAT": flat, "num_warps": w} for m, k, w in wanted]
 
 
 def taps_of(shape, size, kernel):
