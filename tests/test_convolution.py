@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import tritorch as T
+from tritorch.cuda import driver
 from tritorch.ops import convolution_cuda
 from tritorch.ops.convolution import (
     conv1d,
@@ -255,3 +256,23 @@ def test_machine_code(name, dtype):
 
     kernels = ("convolution_kernel", "convolution_weight_kernel")
     check(launched(call), () if dtype == "bfloat16" else [(k, arch) for k in kernels for arch in (80, 90, 100)])
+
+
+# ------------------------------------------------------------------ more pixels than 32 bits count
+@pytest.mark.parametrize("channels, groups, stride, dtype", [(3, 1, 1, "float32"), (4, 1, (2, 1), "bfloat16"), (32, 1, 2, "bfloat16"),
+                                                             (6, 2, 1, "float64"), (6, 6, (1, 2), "float32")])
+def test_wide_numbers_give_the_same_bits(channels, groups, stride, dtype, monkeypatch, cuda):
+    """Where pixels are counted in 64 bits every kernel gives what it gives otherwise."""
+    x, w, b = [T.tensor(draw(*s), device=cuda).to(getattr(T, dtype)).requires_grad_() for s in
+               ((3, channels, 9, 7), (12, channels // groups, 3, 3), (12,))]
+    outcomes = []
+    for most in (convolution_cuda.MANY, -1):
+        monkeypatch.setattr(convolution_cuda, "MANY", most)
+        for plan in (convolution_cuda._plan, convolution_cuda._plan_depthwise, convolution_cuda._plan_weight,
+                     convolution_cuda._plan_depthwise_weight):
+            plan.cache_clear()
+        driver.forget_calls()
+        out = conv2d(x, w, b, stride, 1, 1, groups)
+        outcomes.append([out, *T.autograd.grad(out, (x, w, b), T.ones_like(out))])
+    for narrow, wide in zip(*outcomes, strict=True):
+        np.testing.assert_array_equal(narrow.detach().float().cpu().array, wide.detach().float().cpu().array)

@@ -263,12 +263,13 @@ def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr
 @triton.jit(do_not_specialize=["seed", "offset"])
 def attention_keep_kernel(out_ptr, base_ptr, stride_o, H, L, S, threshold, keep_scale, seed: tl.int64, offset: tl.int64,
                           BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The dropout factors themselves, 0 or 1 / (1 - p), for the second-order formula. Grid: (row blocks · B · H, key blocks)."""
-    blocks = tl.cdiv(L, BLOCK_M)
-    matrix = tl.program_id(0) // blocks
+    """The dropout factors themselves, 0 or 1 / (1 - p), for the second-order formula. Grid: row blocks · B · H · key blocks."""
+    blocks, across = tl.cdiv(L, BLOCK_M), tl.cdiv(S, BLOCK_N)
+    program = tl.program_id(0) // across
+    matrix = program // blocks
     draws = draws_of(seed, offset, base_ptr, threshold, matrix.to(tl.int64) * L)
-    rows = (tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    n = tl.program_id(1) * BLOCK_N
+    rows = (program % blocks * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    n = tl.program_id(0) % across * BLOCK_N
     columns = n + tl.arange(0, BLOCK_N)
     keep = kept(draws, rows, n, S, BLOCK_N)
     out_ptrs = head_ptr(out_ptr, stride_o, matrix // H, matrix % H) + (rows[:, None] * stride_o[2] + columns[None, :] * stride_o[3])

@@ -21,12 +21,21 @@ def zeros(x_ptr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
+def counted(n, WIDE: tl.constexpr):
+    """A number of which products may pass 2³¹."""
+    if WIDE:
+        return tl.zeros((), tl.int64) + n
+    else:
+        return n
+
+
+@triton.jit
 def outputs(rows, columns, N, first, TRANSPOSED: tl.constexpr, PIXELS: tl.constexpr):
     """Image, row and column of this program's pixels among those of a phase, and whether they are there."""
     m = first + tl.arange(0, PIXELS)
     if TRANSPOSED:                                       # the last phases may have none
-        return (m // tl.maximum(rows * columns, 1), m // tl.maximum(columns, 1) % tl.maximum(rows, 1), m % tl.maximum(columns, 1),
-                m < N * rows * columns)
+        rows_there, columns_there = tl.maximum(rows, 1), tl.maximum(columns, 1)
+        return m // columns_there // rows_there, m // columns_there % rows_there, m % columns_there, m < N * rows * columns
     else:
         return m // columns // rows, m // columns % rows, m % columns, m < N * rows * columns
 
@@ -76,6 +85,7 @@ def convolution_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stri
     x and weights are gapless, channels last, and have four of them, so that Triton sees what it can load at once.
     Long, because the three differ in a few lines of one loop.
     """
+    N = counted(N, WIDE)
     phases, most = phases_of(N, P, Q, stride, TRANSPOSED)
     tiles = tl.cdiv(most, BLOCK_M) * tl.cdiv(K, BLOCK_N)
     pid_m, pid_n = tile_of(tl.program_id(0) % tiles, most, K, BLOCK_M, BLOCK_N, GROUP_M)
@@ -143,8 +153,9 @@ def convolution_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_
     wanted, inner = rm < K, rn < width
     c, r, s = rn % each, rn // each // S, rn // each % S
     across, down = r * dilation[0] - padding[0], s * dilation[1] - padding[1]
+    N, split = counted(N, WIDE), counted(split, WIDE)
     if WIDE:
-        split, c, across, down = split.to(tl.int64), c.to(tl.int64), across.to(tl.int64), down.to(tl.int64)
+        c, across, down = c.to(tl.int64), across.to(tl.int64), down.to(tl.int64)
     g_ptrs = g_ptr + (group * K + rm) * stride_g[1]
     x_ptrs = x_ptr + group * C * stride_x[1]
     acc = zeros(x_ptr, BLOCK_M, BLOCK_N)
@@ -170,11 +181,13 @@ def convolution_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_
 
 @triton.jit
 def depthwise_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stride_w, stride_b, N, H, W, P, Q, K, MULTIPLE, R, S,
-                     stride, padding, dilation, common, inverse, TRANSPOSED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):
+                     stride, padding, dilation, common, inverse, TRANSPOSED: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr,
+                     BLOCK_C: tl.constexpr):
     """The same where each group has one channel of the input and MULTIPLE of the output. K: channels written. Grid: phases · tiles.
 
     Weight strides are those of (channel of the larger side, r, s).
     """
+    N = counted(N, WIDE)
     channels, blocks = tl.cdiv(K, BLOCK_C), tl.cdiv(phases_of(N, P, Q, stride, TRANSPOSED)[1], BLOCK_M)
     rows, columns, scale, start, step = geometry(tl.program_id(0) // channels // blocks, P, Q, R, S, stride, padding, dilation, common,
                                                  inverse, TRANSPOSED)
@@ -205,11 +218,11 @@ def depthwise_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stride
 
 @triton.jit
 def depthwise_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_x, N, H, W, P, Q, K, MULTIPLE, S, SPAN,
-                            stride, padding, dilation, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):
+                            stride, padding, dilation, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):
     """Its gradient of the weights. Grid: (taps · blocks of channels, splits); split t writes its part at t · stride_o[0]."""
     channels = tl.cdiv(K, BLOCK_C)
     k = (tl.program_id(0) % channels * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)
-    tap, split = tl.program_id(0) // channels, tl.program_id(1)
+    N, tap, split = counted(N, WIDE), tl.program_id(0) // channels, counted(tl.program_id(1), WIDE)
     r, s = tap // S, tap % S
     acc = zeros(x_ptr, BLOCK_M, BLOCK_C)
     end = tl.minimum(split * SPAN + SPAN, N * P * Q)
@@ -244,7 +257,7 @@ def four_channels_kernel(out_ptr, x_ptr, stride_x, N, C, H, W, BLOCK: tl.constex
     """x (N, C, H, W) channels last and without gaps, zeros in what is missing of four channels."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     n, h, w, c = i // W // H, i // W % H, i % W, tl.arange(0, 4)
-    there = (i < N * H * W)[:, None]
+    there = (n < N)[:, None]
     places = (n * stride_x[0] + h * stride_x[2] + w * stride_x[3])[:, None] + (c * stride_x[1])[None, :]
     x = tl.load(x_ptr + places, mask=there & (c < C)[None, :], other=0)
     tl.store(out_ptr + i[:, None] * 4 + c[None, :], x, mask=there)

@@ -129,7 +129,7 @@ def _withheld(values, passes, numbers):
                 kinds[place] = "float"
                 numbers.append(float(v))
         elif v.__class__ is int and v != 1:                              # as a launch tells whole numbers apart
-            kinds[place] = "wide" if not -0x80000000 <= v <= 0x7FFFFFFF else "odd" if v & 15 else "even"
+            kinds[place] = "wide" if not -0x80000000 <= v < 0x7FF00000 else "odd" if v & 15 else "even"
             numbers.append(v)
     return kinds
 

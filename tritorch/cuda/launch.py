@@ -78,7 +78,7 @@ def launch(kernel, grid, *args, num_warps=4, num_stages=3, **constexprs):
     """Start `kernel` on `grid` (1 to 3 ints) programs, on the current stream of the first tensor's device.
 
     `args` are the kernel's parameters that are not constexpr, in its order: Tensor -> pointer, int -> i32 (i64 where it
-    does not fit; 1 and multiples of 16 are specialised), float -> fp32, numpy.float64 -> fp64, bool -> i1, None -> constexpr
+    does not fit, or so nearly that rounded up to whole blocks it would not; 1 and multiples of 16 are specialised), float -> fp32, numpy.float64 -> fp64, bool -> i1, None -> constexpr
     None, tuple -> tuple, TensorDescriptor -> TMA descriptor. Constexprs and compiler options go by keyword.
     """
     if 0 in grid:
@@ -158,7 +158,7 @@ def _collect(args, key, values):
             if a == 1:
                 key.append(1)
             else:
-                key.append((32 if a & 15 else 16) if -0x80000000 <= a <= 0x7FFFFFFF else _wide(a))
+                key.append((32 if a & 15 else 16) if -0x80000000 <= a < 0x7FF00000 else _wide(a))
                 values.append(a)
         elif kind is float:
             key.append(float)
@@ -285,7 +285,7 @@ def _leaf(a, path, spec):
         return _leaf(_plain(a), path, spec)
     if not a & 15:
         spec.attrs[path] = _DIVISIBLE
-    return "i32" if -0x80000000 <= a <= 0x7FFFFFFF else "i64" if a < 1 << 63 else "u64"
+    return "i32" if -0x80000000 <= a < 0x7FF00000 else "i64" if a < 1 << 63 else "u64"
 
 
 def _shared_layout(a) -> str:

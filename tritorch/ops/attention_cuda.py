@@ -306,5 +306,5 @@ def keep(out, dropout_p, seed, offset, base):
     """Fill out (B, H, L, S) with the dropout factors."""
     B, H, L, S = out.shape
     block_m, block_n = (32, 64) if hardware() else (256, 256)
-    launch(FORWARD.attention_keep_kernel, (cdiv(L, block_m) * B * H, cdiv(S, block_n)), out, base, out.strides, H, L, S,
+    launch(FORWARD.attention_keep_kernel, (cdiv(L, block_m) * B * H * cdiv(S, block_n),), out, base, out.strides, H, L, S,
            threshold(dropout_p), np.float64(keep_scale(dropout_p)), seed, offset, BLOCK_M=block_m, BLOCK_N=block_n)

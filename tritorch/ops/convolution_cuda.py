@@ -32,6 +32,7 @@ DEPTHWISE = {True: ((16, 64, 4), (32, 64, 4), (32, 64, 8), (8, 128, 4), (64, 64,
              False: ((256, 1, 4), (512, 1, 4), (1024, 1, 8), (128, 1, 4))}
 """Pixels and channels of a tile, and warps, by whether channels are next to each other: lanes lie along what is contiguous."""
 
+MANY = 0x7FF00000                                                        # nearly 2³¹: a block's last may be behind the last
 CHANNELS = 32                                                            # from here on a step takes one tap of a block of channels
 
 
@@ -65,9 +66,9 @@ def _turned(stride, dilation):
     return common, tuple([pow(d // c, -1, s // c) for s, d, c in zip(stride, dilation, common)])
 
 
-def _wide(*operands):
-    """Offsets within one image pass 2³¹ elements."""
-    return max([extent(shape[1:], strides[1:]) for shape, strides in operands]) > 0x7FF00000
+def _wide(pixels, *operands):
+    """There are 2³¹ pixels or more, or offsets within one image pass as many elements."""
+    return max([pixels, *[extent(shape[1:], strides[1:]) for shape, strides in operands]]) > MANY
 
 
 def channels_last(x):
@@ -203,7 +204,8 @@ def _plan(shape, so, shape_x, sx, shape_w, sw, stride, padding, dilation, groups
     strides_w = (sw[0] * (C if transposed else out_channels), *ones, *sw[2:])
     numbers = (so, sx, strides_w, N, H, W, P, Q, C, out_channels, R, S, stride, padding, dilation, *_turned(stride, dilation))
     four = not transposed and groups == 1 and _is_four(shape_x, sx) and _is_four(shape_w, sw)
-    options = dict(TRANSPOSED=transposed, FLAT=flat, FOUR=four, WIDE=_wide((shape_x, sx), (shape_w, sw)), **_constants(dtype, precision))
+    options = dict(TRANSPOSED=transposed, FLAT=flat, FOUR=four, WIDE=_wide(N * P * Q, (shape_x, sx), (shape_w, sw)),
+                   **_constants(dtype, precision))
     key = _kind(dtype, precision), transposed, flat, so[1] == 1, groups, phases, M, out_channels, C, R * S
     candidates = _tiles(M, out_channels, depth if flat else C, groups * phases, dtype, precision, machine)
     return "convolution_kernel", (M, out_channels, groups * phases), numbers, options, key, candidates
@@ -218,7 +220,7 @@ def _plan_depthwise(shape, so, shape_x, sx, shape_w, sw, stride, padding, dilati
     numbers = (so, sx, (sw[0], *sw[2:]), N, H, W, P, Q, channels, shape_w[0] // groups, R, S, stride, padding, dilation,
                *_turned(stride, dilation))
     key, candidates = (transposed, last, phases, M, channels, R * S), _depthwise_tiles(M, channels, last, machine)
-    return "depthwise_kernel", (M, channels, phases), numbers, dict(TRANSPOSED=transposed), key, candidates
+    return "depthwise_kernel", (M, channels, phases), numbers, dict(TRANSPOSED=transposed, WIDE=_wide(N * P * Q)), key, candidates
 
 
 def _depthwise_tiles(pixels, channels, channels_last, machine):
@@ -326,7 +328,7 @@ def _plan_weight(shape, shape_g, sg, shape_x, sx, stride, padding, dilation, gro
     tiles = _tiles(rows, width, pixels, groups, dtype, precision, machine, True, 1 << 15 if C >= CHANNELS else 1 << 12)
     candidates = [*tiles, *[dict(t, WAVES=2) for t in tiles[:4] if machine]]
     numbers = (sg, sx, N, H, W, P, Q, C, rows, R, S, stride, padding, dilation)
-    wide = _wide((shape_g, sg), (shape_x, sx)) or pixels > 0x7FF00000
+    wide = _wide(pixels, (shape_g, sg), (shape_x, sx))
     key = _kind(dtype, precision), sg[1] == 1, sx[1] == 1, groups, pixels, rows, C, R * S
     options = dict(FOUR=groups == 1 and _is_four(shape_x, sx), WIDE=wide, **_constants(dtype, precision))
     return "convolution_weight_kernel", numbers, options, key, candidates
@@ -339,7 +341,7 @@ def _plan_depthwise_weight(shape, shape_g, sg, shape_x, sx, stride, padding, dil
     pixels, last = N * P * Q, sx[1] == 1 and sg[1] == 1
     candidates = [dict(t, WAVES=4) if machine else t for t in _depthwise_tiles(pixels, channels, last, machine)]
     numbers = (sg, sx, N, H, W, P, Q, channels, channels // groups, S, stride, padding, dilation)
-    return "depthwise_weight_kernel", numbers, {}, (last, pixels, channels, R * S), candidates
+    return "depthwise_weight_kernel", numbers, dict(WIDE=_wide(pixels)), (last, pixels, channels, R * S), candidates
 
 
 def split(programs, k, block_k, machine):

@@ -174,7 +174,7 @@ def cross_entropy_backward_cuda(gx, g, x, target, lse, weight, ignore_index, lab
     total = weight.sum() if weight is not None and label_smoothing else None
 
     def start(options, tiles, *_, out=gx):
-        chunk = tiles * options["BLOCK_N"]
+        chunk = max(tiles, cdiv(cdiv(N, options["BLOCK_N"]), 65535)) * options["BLOCK_N"]      # as many pieces as a grid has room for
         grid = cdiv(M, options["BLOCK_M"]), cdiv(N, chunk)
         launch(K.cross_entropy_backward_kernel, grid, out, g, x, lse, target, weight, total, shape_m, stride_m, *stride_n, M, N, chunk,
                ignore_index, scalar(label_smoothing, acc), SMOOTH=label_smoothing > 0, ACC=getattr(K.tl, acc.name), **options)

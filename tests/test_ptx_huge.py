@@ -1,0 +1,90 @@
+"""Tensors of more than 2³¹ elements, rows or pixels, without their memory: a few CTAs of every launch run at the real size, the first, one in
+the middle and the last, over a terabyte of addresses of which only what they touch exists. The machine lets none of them leave its tensors."""
+import numpy as np
+import pytest
+
+import tritorch as torch
+import tritorch.nn.functional as F
+from tritorch.ops.attention import attention_keep
+from tritorch.testing import ptx
+from tritorch.testing.ptx import memory, trace
+
+G, SPACE, STEPS = 1 << 30, 1 << 40, 6000
+
+
+def full(*shape, dtype=torch.bfloat16):
+    return torch.empty(*shape, dtype=dtype, device="cuda", requires_grad=dtype.is_floating_point)
+
+
+def places(*shape):
+    return torch.empty(*shape, dtype=torch.int64, device="cuda")
+
+
+def conv(images, channels, size, *weight, **options):
+    return F.conv2d, full(images, channels, size, size), full(*weight), full(weight[0]), 1, 1, 1, *options.values()
+
+
+CASES = {
+    "pointwise": lambda: (torch.relu, full(4 * G + 4096)),
+    "strided": lambda: (lambda x, y: x.mT + y, full(65538, 65536), full(65536, 65538)),
+    "sum of all": lambda: (torch.sum, full(4 * G + 4096)),
+    "sum of short rows": lambda: (torch.sum, full(G + 7, 4), 1),
+    "sum of long columns": lambda: (torch.sum, full(4, G + 7), 0),
+    "softmax": lambda: (torch.softmax, full(32 * (1 << 20) + 5, 128), 1),
+    "softmax of long rows": lambda: (torch.softmax, full(3, 3 * G // 2), 1),
+    "almost 2³¹ rows": lambda: (torch.softmax, full(2 * G - 1, 2), 1),
+    "more than 2³¹ rows": lambda: (torch.softmax, full(2 * G + 9, 2), 1),
+    "layer norm": lambda: (F.layer_norm, full(4 * (1 << 20) + 5, 1024), (1024,), full(1024), full(1024)),
+    "cross entropy": lambda: (F.cross_entropy, full(85000, 50304), places(85000)),
+    "classes": lambda: (F.cross_entropy, full(3, 3 * G // 2), places(3)),
+    "product": lambda: (torch.mm, full(65540, 64), full(64, 65540)),
+    "images": lambda: conv(16400, 64, 64, 64, 64, 3, 3),
+    "pixels": lambda: conv(2 * G // 4096 + 3, 1, 64, 2, 1, 3, 3),
+    "pixels, channels last": lambda: conv(2 * G // 4096 + 3, 32, 64, 32, 32, 3, 3),
+    "pixels of channels apart": lambda: conv(2 * G // 4096 + 3, 2, 64, 2, 1, 3, 3, groups=2),
+    "one large image": lambda: conv(1, 1, 46400, 2, 1, 3, 3),
+    "max pool": lambda: (F.max_pool2d, full(16400, 64, 64, 64), 2),
+    "embedding": lambda: (lambda i, x: F.embedding(i, x.detach()), places(4 * (1 << 20) + 3), full(50304, 1024)),
+    "transpose": lambda: (lambda x: x.mT.contiguous(), full(65540, 65536)),
+    "cumsum": lambda: (torch.cumsum, full(65540, 65536), 1),
+    "sort": lambda: (lambda x: torch.sort(x.detach(), 1)[0], full(32 * (1 << 20) + 5, 128)),
+    "attention": lambda: (F.scaled_dot_product_attention, *[full(64, 128, 8200, 64) for _ in range(3)], None, 0.1),
+    "dropout of many keys": lambda: (lambda s: attention_keep(s.detach(), 0.1, 0, 0, None), full(1, 8, 64, 5 * (1 << 20))),
+}
+
+
+def reach(traced, memory):
+    """How far into each of the tensors of more than 2 GiB a launch comes, as shares."""
+    touched = [int(sectors.max()) * trace.SECTOR for warp in traced.warps for _, sectors in warp
+               if isinstance(sectors, np.ndarray) and sectors.size]
+    large = [(start, end) for start, end in zip(memory.starts, memory.ends) if end - start > 2 * G]
+    return [(max(inside) - start) / (end - start) for start, end in large if (inside := [a for a in touched if start <= a < end])]
+
+
+@pytest.fixture
+def device(monkeypatch):
+    monkeypatch.setattr(memory, "_POISON_LIMIT", 1 << 12)
+    with ptx.simulate(90) as fake:
+        fake.memory = memory.Memory(SPACE)
+        yield fake
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_address_is_inside_its_tensor(case, device):
+    seen = []
+
+    def some(kernel, launch):
+        total = int(np.prod(launch.grid))
+        traced = trace.trace(kernel, launch, device.memory, np.unique([0, total // 2, total - 1]), STEPS)
+        seen.append((kernel.program.name, traced.whole, reach(traced, device.memory)))
+
+    with trace.running(device, some):
+        function, *args = CASES[case]()
+        out = function(*args)
+        wanted = [x for x in args if isinstance(x, torch.Tensor) and x.requires_grad]
+        if out.requires_grad:
+            torch.autograd.grad(out, wanted, torch.empty_like(out))
+    assert any(shares for _, _, shares in seen)
+    for name, whole, shares in seen:                                     # what ended came to the end of something large, if it used that
+        assert not whole or not shares or max(shares) > 0.9, (name, shares)
+        assert shares or not name.startswith(("convolution_weight", "depthwise_weight")), name
