@@ -131,8 +131,8 @@ def test_numpy_numbers_subclasses_and_lists_are_taken(gpu):
 
 def test_integers_of_every_width(gpu):
     x = Tensor(4)
-    for n, kind in ((0, "i32"), (2**31 - 2**20 - 1, "i32"), (2**31 - 1, "i64"), (2**31, "i64"), (-2**31, "i32"), (-2**31 - 1, "i64"), (2**63 - 1, "i64"),
-                    (2**63, "u64"), (2**64 - 1, "u64")):
+    for n, kind in ((0, "i32"), (2**31 - 2**20 - 1, "i32"), (2**31 - 1, "i64"), (2**31, "i64"), (-2**31, "i32"),
+                    (-2**31 - 1, "i64"), (2**63 - 1, "i64"), (2**63, "u64"), (2**64 - 1, "u64")):
         signature, _, attrs, _, values = loaded(gpu, K.map_kernel, x, x, n, FN=K.twice, BLOCK=64)
         assert signature["n"] == kind and values[-1] == n and ((2,) in attrs) == (n % 16 == 0)
     with pytest.raises(OverflowError):

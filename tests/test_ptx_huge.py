@@ -1,5 +1,6 @@
-"""Tensors of more than 2³¹ elements, rows or pixels, without their memory: a few CTAs of every launch run at the real size, the first, one in
-the middle and the last, over a terabyte of addresses of which only what they touch exists. The machine lets none of them leave its tensors."""
+"""Tensors of more than 2³¹ elements, rows or pixels, without their memory: a few CTAs of every launch run at the real size, the first, one
+in the middle and the last, over a terabyte of addresses of which only what they touch exists. The machine lets none of them leave its
+tensors."""
 import numpy as np
 import pytest
 

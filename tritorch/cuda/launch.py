@@ -78,8 +78,9 @@ def launch(kernel, grid, *args, num_warps=4, num_stages=3, **constexprs):
     """Start `kernel` on `grid` (1 to 3 ints) programs, on the current stream of the first tensor's device.
 
     `args` are the kernel's parameters that are not constexpr, in its order: Tensor -> pointer, int -> i32 (i64 where it
-    does not fit, or so nearly that rounded up to whole blocks it would not; 1 and multiples of 16 are specialised), float -> fp32, numpy.float64 -> fp64, bool -> i1, None -> constexpr
-    None, tuple -> tuple, TensorDescriptor -> TMA descriptor. Constexprs and compiler options go by keyword.
+    does not fit, or would not if rounded up to whole blocks; 1 and multiples of 16 are specialised), float -> fp32,
+    numpy.float64 -> fp64, bool -> i1, None -> constexpr None, tuple -> tuple, TensorDescriptor -> TMA descriptor.
+    Constexprs and compiler options go by keyword.
     """
     if 0 in grid:
         return
