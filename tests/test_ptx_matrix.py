@@ -87,8 +87,8 @@ def test_transposed_operands(gpu, kind, turned_a, turned_b):
 
 
 def test_products_in_tf32(gpu):
-    """Operands are rounded to 10 bits. The errors of a sum are random, 0.45 · 2^-10 of `size`, and the largest of 36 thousand are four
-    times that; of operands that are cut it would be twice as much."""
+    """Operands are rounded to 10 bits. The errors of a sum are random, 0.45 · 2^-10 of `size`, and the largest of 36 or 79 thousand are
+    four or five times that; of operands that are cut it would be twice as much."""
     torch.set_float32_matmul_precision("high")
     try:
         for candidate in (tiles("plain", 64, 64, 32, 4, num_stages=4, splits=1),
@@ -97,7 +97,7 @@ def test_products_in_tf32(gpu):
             product("float32", candidate, 136, 264, 232, turned_b=True, epsilon=2 ** -9)
         for tile in ((256, 128, 32, 8), (128, 256, 32, 8), (64, 128, 32, 4)):
             candidate = tiles("gluon", *tile, STAGES=3, PIECES=8, CONSUMERS=1, PARTS=1, STREAM=tile[0] == 128, ACROSS=True)
-            product("float32", candidate, 300, 264, 232, turned_a=tile[0] == 64, epsilon=2 ** -9)
+            product("float32", candidate, 300, 264, 232, turned_a=tile[0] == 64, epsilon=2.5 * 2 ** -10)
     finally:
         torch.set_float32_matmul_precision("highest")
 
