@@ -44,24 +44,33 @@ def cross_entropy_rows(input, target, weight=None, ignore_index=-100, label_smoo
 @cross_entropy_rows.impl("cpu")
 def cross_entropy_cpu(loss, target_weight, lse, x, target, weight, ignore_index, label_smoothing):
     dim, x = class_dim(x), single(x)
-    counts = target != ignore_index
-    if not (counts & (target >= 0) & (target < x.shape[dim]) == counts).all():
-        wrong = target[counts & ((target < 0) | (target >= x.shape[dim]))].flat[0]
-        raise IndexError(f"cross_entropy: expected class indices in [0, {x.shape[dim] - 1}], got {wrong}")
-    at = np.where(counts, target, 0).astype(np.int64)
-    top = x.max(axis=dim, keepdims=True)
+    counts, at = counted(target, x.shape[dim], ignore_index)
+    top = np.maximum.reduce(x, dim, None, None, True)
     top = np.where(np.isfinite(top), top, 0)
     e = np.subtract(x, top)
     np.exp(e, out=e)
     total = np.log(sums_along(e, dim))
     lse[...] = (total + top).reshape(lse.shape)
     target_weight[...] = counts if weight is None else np.where(counts, weight[at], 0)
-    picked = np.expand_dims(x[places(at, dim)], dim)
-    loss[...] = np.where(counts, target_weight * (total + (top - picked)).reshape(loss.shape), 0)
+    top -= np.expand_dims(x[places(at, dim)], dim)
+    total += top
+    loss[...] = total.reshape(loss.shape) if counts is True and weight is None else (
+        np.where(counts, target_weight * total.reshape(loss.shape), 0))
     if label_smoothing:
         w = along(weight, x, dim) if weight is not None else x.dtype.type(1)
         smooth = ((np.expand_dims(lse, dim) - x) * w).sum(axis=dim)
         loss[...] = np.where(counts, (1 - label_smoothing) * loss + label_smoothing / x.shape[dim] * smooth, 0)
+
+
+def counted(target, classes, ignore_index):
+    """(which samples count, or True for all, their classes)."""
+    if not 0 <= ignore_index < classes and (target.view(f"u{target.itemsize}") < classes).all():           # a negative one is too large
+        return True, target
+    counts = target != ignore_index
+    wrong = target[counts & ((target < 0) | (target >= classes))]
+    if wrong.size:
+        raise IndexError(f"cross_entropy: expected class indices in [0, {classes - 1}], got {wrong.flat[0]}")
+    return counts, np.where(counts, target, 0)
 
 
 def places(at, dim):
@@ -147,19 +156,20 @@ def cross_entropy_backward(gradient, input, target, lse, weight=None, ignore_ind
 @cross_entropy_backward.impl("cpu")
 def cross_entropy_backward_cpu(gx, g, x, target, lse, weight, ignore_index, label_smoothing):
     dim, x, g = class_dim(x), single(x), single(g)
-    counts = target != ignore_index
-    at = np.where(counts, target, 0).astype(np.int64)
-    scale = np.where(counts, g, 0)
-    share = label_smoothing / x.shape[dim]
-    hit = (1 - label_smoothing) * (scale if weight is None else scale * weight[at].astype(x.dtype))
-    total = x.shape[dim] if weight is None else weight.sum(dtype=x.dtype)
+    counts, at = counted(target, x.shape[dim], ignore_index)
+    scale = g if counts is True else np.where(counts, g, 0)
+    hit = scale if weight is None else scale * weight[at].astype(x.dtype)
     work = gx if gx.dtype == x.dtype else np.empty_like(x)
     np.subtract(x, np.expand_dims(lse, dim), out=work)
     np.exp(work, out=work)
-    work *= np.expand_dims(hit + share * total * scale, dim)
-    if label_smoothing:
+    if not label_smoothing:
+        work *= np.expand_dims(hit, dim)
+    else:
+        share, hit = label_smoothing / x.shape[dim], (1 - label_smoothing) * hit
+        total = x.shape[dim] if weight is None else weight.sum(dtype=x.dtype)
+        work *= np.expand_dims(hit + share * total * scale, dim)
         work -= np.expand_dims(scale, dim) * (share if weight is None else share * along(weight, x, dim))
-    if not counts.all():
+    if counts is not True:
         work[np.broadcast_to(np.expand_dims(~counts, dim), x.shape)] = 0
     work[places(at, dim)] -= hit
     if work is not gx:
