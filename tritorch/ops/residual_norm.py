@@ -11,7 +11,7 @@ from tritorch.errors import check
 from tritorch.ops.draws import place, random_dropout, threshold
 from tritorch.ops.dropout import idle
 from tritorch.ops.monoids import Monoid, reduce_rows
-from tritorch.ops.normalize import affine_sums, contiguous, leading, moments, scalar
+from tritorch.ops.normalize import affine_sums, contiguous, deliver, gradient_array, leading, moments, normalize_array, scalar, scratch
 from tritorch.ops.reduce import single
 from tritorch.ops.rows import rows, start_rows, start_sums, widest
 from tritorch.philox import words
@@ -47,7 +47,7 @@ def residual_norm(input, residual, normalized_shape, weight=None, bias=None, cen
 
 
 def matrix(a, columns, kind):
-    return a.astype(kind).reshape(a.size // max(columns, 1), columns)
+    return a.astype(kind, copy=False).reshape(a.size // max(columns, 1), columns)
 
 
 def factors(shape, p, seed, offset, kind):
@@ -63,18 +63,18 @@ def residual_norm_cpu(out, total, mean, rstd, x, residual, normalized_shape, wei
         s += input_bias.astype(kind)
     if p:
         s *= factors(x.shape, p, seed, offset, kind)
-    s += residual.astype(kind)
+    s += residual.astype(kind, copy=False)
     total[...] = s
     s = matrix(total, columns, kind)
-    middle = s.mean(1, keepdims=True) if center else np.zeros((len(s), 1), kind)
-    s -= middle
-    scale = 1 / np.sqrt(np.square(s).mean(1, keepdims=True) + kind.type(eps))
-    s *= scale
+    work = scratch(out, s)
+    normalize_array(work, s, mean if center else None, rstd, eps)
+    if not center:
+        mean[...] = 0
     if weight is not None:
-        s *= weight.reshape(-1).astype(kind)
+        work *= weight.reshape(-1).astype(kind, copy=False)
     if bias is not None:
-        s += bias.reshape(-1).astype(kind)
-    out[...], mean[...], rstd[...] = s.reshape(out.shape), middle.reshape(mean.shape), scale.reshape(rstd.shape)
+        work += bias.reshape(-1).astype(kind, copy=False)
+    deliver(out, work)
 
 
 @residual_norm.impl("cuda", passes={"seed": int, "offset": int})
@@ -130,13 +130,13 @@ def residual_norm_dropped_backward(g, g_sum, total, mean, rstd, weight=None, cen
 def gradients_array(gs, gw, gb, g, g_sum, total, mean, rstd, weight, center):
     columns, kind = math.prod(total.shape[mean.ndim:]), np.promote_types(single(total).dtype, single(g).dtype)
     g, x = matrix(g, columns, kind), matrix(total, columns, kind)
-    if center:
-        x -= mean.reshape(-1, 1)
-    x *= rstd.reshape(-1, 1)
-    slope = g if weight is None else g * weight.reshape(-1).astype(kind)
-    gs[...] = g_sum.astype(kind) + ((slope - slope.mean(1, keepdims=True) * center - x * (slope * x).mean(1, keepdims=True))
-                                    * rstd.reshape(-1, 1)).reshape(gs.shape)
-    gw[...] = (g * x).sum(0).reshape(gw.shape)
+    mean, rstd, weight = mean.astype(kind, copy=False) if center else None, rstd.astype(kind, copy=False), (
+        None if weight is None else weight.reshape(-1).astype(kind, copy=False))
+    work = scratch(gs, x)
+    xhat = gradient_array(work, g, x, mean, rstd, weight)
+    work += matrix(g_sum, columns, kind)
+    deliver(gs, work)
+    gw[...] = np.einsum("ij,ij->j", g, xhat).reshape(gw.shape)
     gb[...] = g.sum(0).reshape(gb.shape) if center else 0
 
 
