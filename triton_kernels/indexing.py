@@ -22,8 +22,8 @@ def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N,
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles_m = tl.cdiv(M, BLOCK_M)
     pid = tl.program_id(0)
-    m = ((pid // tiles_n % tiles_m) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
-    n = ((pid % tiles_n) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)[None, :]
+    m = ((pid // tiles_n % tiles_m).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    n = ((pid % tiles_n).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
     outer = pid // tiles_n // tiles_m
     row = outer.to(tl.int64)
     from_index = tl.zeros((), tl.int64)
@@ -50,7 +50,7 @@ def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, 
     R, stride_xp, stride_xn = even(R, EVEN), even(stride_xp, EVEN), even(stride_xn, EVEN)
     tiles_r = tl.cdiv(R, BLOCK_R)
     row = (tl.program_id(0) // tiles_r).to(tl.int64) * BLOCK_K + tl.arange(0, BLOCK_K)
-    r = (tl.program_id(0) % tiles_r * BLOCK_R + tl.arange(0, BLOCK_R)).to(tl.int64)
+    r = (tl.program_id(0) % tiles_r).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     there = row < rows
     given = tl.load(index_ptr + (row if ONE else row % K) * stride_i, mask=there, other=0).to(tl.int64)
     index = tl.where(given < 0, given + N, given)
@@ -65,17 +65,17 @@ def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, 
 @triton.jit
 def last_writer_kernel(winner_ptr, place_ptr, n, size, BLOCK: tl.constexpr):
     """For each row the greatest position that writes it: integer maxima do not depend on their order."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     place = tl.load(place_ptr + i, mask=i < n, other=-1)
-    tl.atomic_max(winner_ptr + place, i, mask=(i < n) & (place >= 0) & (place < size), sem="relaxed")
+    tl.atomic_max(winner_ptr + place, i.to(winner_ptr.dtype.element_ty), mask=(i < n) & (place >= 0) & (place < size), sem="relaxed")
 
 
 @triton.jit
 def write_rows_kernel(out_ptr, src_ptr, winner_ptr, rows, R, stride_sn, stride_sr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
     """Rows that somebody writes get the row of their last writer."""
     tiles_r = tl.cdiv(R, BLOCK_R)
-    n = (tl.program_id(0) // tiles_r * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-    r = (tl.program_id(0) % tiles_r * BLOCK_R + tl.arange(0, BLOCK_R)).to(tl.int64)
+    n = (tl.program_id(0) // tiles_r).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    r = (tl.program_id(0) % tiles_r).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     winner = tl.load(winner_ptr + n, mask=n < rows, other=-1).to(tl.int64)
     mask = ((winner >= 0) & (n < rows))[:, None] & (r < R)[None, :]
     value = tl.load(src_ptr + winner[:, None] * stride_sn + r[None, :] * stride_sr, mask=mask)

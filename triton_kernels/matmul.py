@@ -267,9 +267,9 @@ def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, batches, s
     pid_m, pid_n = tile_of(tl.program_id(0) % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
     rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
     rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    rk = split * K_SPAN + tl.arange(0, BLOCK_K)
     if WIDE:                                             # some operand spans 2³¹ elements or more
-        rm, rn, rk = rm.to(tl.int64), rn.to(tl.int64), rk.to(tl.int64)
+        rm, rn, split = rm.to(tl.int64), rn.to(tl.int64), split.to(tl.int64)
+    rk = split * K_SPAN + tl.arange(0, BLOCK_K)
     a_ptrs = a_ptr + batch_offset(batch, batches, A) + ((rm % M)[:, None] * stride_am + rk[None, :] * stride_ak)
     b_ptrs = b_ptr + batch_offset(batch, batches, B) + (rk[:, None] * stride_bk + (rn % N)[None, :] * stride_bn)
     acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)

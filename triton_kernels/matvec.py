@@ -21,9 +21,9 @@ def matvec_kernel(out_ptr, pre_ptr, w_ptr, x_ptr, c_ptr, batches, stride_os, str
     blocks = tl.cdiv(N, BLOCK_N)
     batch, split = tl.program_id(0) // blocks, tl.program_id(1)
     rn = tl.program_id(0) % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
-    rk = split * K_SPAN + tl.arange(0, BLOCK_K)
     if WIDE:                                             # some operand spans 2³¹ elements or more
-        rn, rk = rn.to(tl.int64), rk.to(tl.int64)
+        rn, split = rn.to(tl.int64), split.to(tl.int64)
+    rk = split * K_SPAN + tl.arange(0, BLOCK_K)
     x_ptrs = x_ptr + batch_offset(batch, batches, A if TURNED else B) + rk * stride_xk
     w_ptrs = w_ptr + batch_offset(batch, batches, B if TURNED else A) + ((rn % N)[:, None] * stride_wn + rk[None, :] * stride_wk)
     sums = tl.zeros((BLOCK_N, BLOCK_K), ACC)             # summed over K once, at the end

@@ -46,7 +46,7 @@ def pieces_kernel(piece_ptr, src_ptr, sorted_ptr, order_ptr, bounds_ptr, n, R, s
     """What LONG consecutive places add to segments of more than LONG: to one that begins before (0) and one that begins here (1)."""
     tiles_r = tl.cdiv(R, BLOCK_R)
     piece = (tl.program_id(0) // tiles_r).to(tl.int64)
-    r = tl.program_id(0) % tiles_r * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]
+    r = (tl.program_id(0) % tiles_r).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]
     low = piece * LONG
     high = tl.minimum(low + LONG, n)
     for slot in tl.static_range(2):
@@ -72,7 +72,7 @@ def segments_kernel(out_ptr, base_ptr, src_ptr, order_ptr, bounds_ptr, piece_ptr
     segment. TOUCHED: out is base, rows without a segment stay as they are."""
     tiles_r = tl.cdiv(R, BLOCK_R)
     n = (tl.program_id(0) // tiles_r).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
-    r = (tl.program_id(0) % tiles_r) * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]
+    r = (tl.program_id(0) % tiles_r).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]
     wide: tl.constexpr = tl.float64 if out_ptr.dtype.element_ty == tl.float64 else (tl.float32 if out_ptr.dtype.element_ty.is_floating()
                                                                                     else tl.int64)
     start = tl.load(bounds_ptr + n, mask=n < rows, other=0)

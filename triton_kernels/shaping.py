@@ -9,10 +9,9 @@ from triton_kernels.pointwise import even
 def join_tile(out_ptr, x_ptr, start, width, total, rows, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     start, width, total = even(start, EVEN), even(width, EVEN), even(total, EVEN)
     tiles = tl.cdiv(width, BLOCK_N)
-    m = tl.program_id(0) // tiles * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = tl.program_id(0) % tiles * BLOCK_N + tl.arange(0, BLOCK_N)
-    mask = (m < rows)[:, None] & (n < width)[None, :]
-    m, n = m.to(tl.int64)[:, None], n[None, :]
+    m = ((tl.program_id(0) // tiles).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    n = ((tl.program_id(0) % tiles).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
+    mask = (m < rows) & (n < width)
     tl.store(out_ptr + (start + m * total) + n, tl.load(x_ptr + m * width + n, mask=mask), mask=mask)
 
 

@@ -98,7 +98,7 @@ def write_rows(out, places, src):
     rows, width = out.shape
     if not src.numel() or not out.numel():
         return
-    winner = empty((rows,), types.int32, out.device).fill_(-1)
+    winner = empty((rows,), types.int64 if places.shape[0] >= 1 << 31 else types.int32, out.device).fill_(-1)
     block = tile(1024, 16384)
     launch(K.last_writer_kernel, (cdiv(places.shape[0], block),), winner, places, places.shape[0], rows, BLOCK=block)
     block_r = min(tile(256, 1024), next_power_of_2(width))
