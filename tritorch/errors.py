@@ -12,7 +12,8 @@ class GradientError(RuntimeError):
 def check(ok, op, rule, *got, use=None, error=RuntimeError):
     """Raise `error` with one sentence unless `ok`.
 
-    Values are formatted only when the check fails, so pass them as they are.
+    Values are formatted only when the check fails, so pass them as they are. A `rule` with values in it is formatted every time, for about
+    1 µs: operators that cost as little raise `sentence(…)` instead.
 
     >>> check(2 == 3, "matmul", "a.shape[-1] == b.shape[-2]", (3, 4), (5, 6))
     Traceback (most recent call last):

@@ -3,7 +3,7 @@ import operator
 from functools import lru_cache
 from math import prod
 
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 
 
 class Size(tuple):
@@ -162,9 +162,11 @@ def infer_shape(shape, count, op):
     if -1 in shape:
         known = -prod(shape)
         fits = shape.count(-1) == 1 and known > 0 and count % known == 0
-        check(fits, op, f"a shape whose one -1 can be told for {count} elements", shape)
+        if not fits:
+            raise RuntimeError(sentence(op, f"a shape whose one -1 can be told for {count} elements", shape))
         return tuple([count // known if n == -1 else n for n in shape])
-    check(prod(shape) == count and min(shape, default=0) >= 0, op, f"a shape of {count} elements", shape)
+    if prod(shape) != count or min(shape, default=0) < 0:
+        raise RuntimeError(sentence(op, f"a shape of {count} elements", shape))
     return shape
 
 

@@ -13,7 +13,7 @@ from tritorch.autograd.modes import state
 from tritorch.autograd.parts import Part, accumulating, whole
 from tritorch.autograd.ways import leading_nodes, reachable
 from tritorch.cuda.stream import chosen
-from tritorch.errors import GradientError, check
+from tritorch.errors import GradientError, check, sentence
 from tritorch.shape import is_dense, same_strides
 from tritorch.tensor import Leaf, Tensor, alias, empty, swaps
 
@@ -298,7 +298,8 @@ def _seed(op, k, t, g):
         g = t.detach()._filled(1)
     else:
         check(isinstance(g, Tensor), op, "gradients that are tensors or None", type(g).__name__, error=TypeError)
-        check(g.shape == t.shape, op, f"a gradient of the output's shape {tuple(t.shape)}", tuple(g.shape))
+        if g.shape != t.shape:
+            raise RuntimeError(sentence(op, f"a gradient of the output's shape {tuple(t.shape)}", tuple(g.shape)))
         if g.node is None and g._tangents is None:
             g = alias(g, Tensor)                                         # whoever gave it keeps the object, this pass the memory
     return (t.node, t.index, t.shape, t.dtype), g

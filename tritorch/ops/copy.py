@@ -8,7 +8,7 @@ from tritorch.cuda.stream import current_stream
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 from tritorch.memory_format import contiguous_format, dense_strides, preserve_format, strides_in, suggested
 from tritorch.ops.arrays import store_rounded
 from tritorch.ops.elementwise import SCALAR, launch_elementwise
@@ -97,8 +97,8 @@ def assign(input, src, non_blocking=False):
     tensor([[1., 2.],
             [1., 2.]])
     """
-    check(broadcast_shapes("copy_", input.shape, src.shape) == input.shape, "copy_", f"a source that broadcasts to {input.shape}",
-          src.shape)
+    if input.shape != src.shape and broadcast_shapes("copy_", input.shape, src.shape) != input.shape:
+        raise RuntimeError(sentence("copy_", f"a source that broadcasts to {input.shape}", src.shape))
     return input.shape, input.dtype, input.storage.device
 
 

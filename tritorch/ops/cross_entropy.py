@@ -7,7 +7,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.cuda.tuner import choose
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 from tritorch.ops.create import arange
 from tritorch.ops.normalize import contiguous, scalar
 from tritorch.ops.reduce import single, sums_along
@@ -32,10 +32,11 @@ def cross_entropy_rows(input, target, weight=None, ignore_index=-100, label_smoo
     name, dim = "cross_entropy", class_dim(input)
     check(input.ndim > 0 and input.dtype.is_floating_point, name, "floating logits of at least one dim", input.dtype, input.shape)
     rest = (*input.shape[:dim], *input.shape[dim + 1:])
-    check(target.shape == rest, name, f"targets of shape {rest}", target.shape)
+    if target.shape != rest:
+        raise RuntimeError(sentence(name, f"targets of shape {rest}", target.shape))
     check(target.dtype in (types.int64, types.int32, types.uint8), name, "class indices or probabilities", target.dtype)
-    fits = weight is None or weight.shape == (input.shape[dim],)
-    check(fits, name, f"a weight for each of {input.shape[dim]} classes", None if fits else weight.shape)
+    if weight is not None and weight.shape != (input.shape[dim],):
+        raise RuntimeError(sentence(name, f"a weight for each of {input.shape[dim]} classes", weight.shape))
     check(0 <= label_smoothing <= 1, name, "label_smoothing in [0, 1]", label_smoothing)
     row = rest, input.dtype.compute, input.device
     return [row, row, row]

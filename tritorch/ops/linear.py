@@ -6,7 +6,7 @@ import numpy as np
 from tritorch.autograd.parts import alone, arrived, joined_grads, needed, wanted_dtype
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 from tritorch.ops.copy import transfer
 from tritorch.ops.gemm import gemm
 from tritorch.ops.products import add_product, addmm, affine_dtype, matmul, multiply, one_dtype, sum_dtype, with_arrived
@@ -106,7 +106,8 @@ def linear_gradients(g, input, out_dtype=None, weight_total=None, bias_total=Non
     check(dtype.is_floating_point, "linear_gradients", "floating tensors", dtype)
     n, k = g.shape[1], input.shape[1]
     sums = [getattr(total, "shape", None) for total in (weight_total, bias_total)]
-    check(sums in ([None, None], [(n, k), (n,)]), "linear_gradients", f"sums of shapes {(n, k)} and {(n,)}, or none", *sums)
+    if sums != [None, None] and sums != [(n, k), (n,)]:
+        raise RuntimeError(sentence("linear_gradients", f"sums of shapes {(n, k)} and {(n,)}, or none", *sums))
     wanted = sum_dtype("linear_gradients", dtype, out_dtype, weight_total)
     return [((n, k), wanted, device), ((n,), dtype.compute if bias_total is None else bias_total.dtype, device)]
 

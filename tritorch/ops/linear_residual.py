@@ -6,7 +6,7 @@ import numpy as np
 
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 from tritorch.ops.draws import place, random_dropout, threshold
 from tritorch.ops.dropout import idle
 from tritorch.ops.gemm import gemm
@@ -33,8 +33,8 @@ def linear_residual(input, weight, bias=None, residual=None, p=0.0, seed=0, offs
     """
     shape, dtype, device = linear.body(input, weight, bias)
     check(dtype.is_floating_point, "linear_residual", "floating tensors", dtype)
-    fits = residual is None or residual.shape == shape and residual.dtype is dtype
-    check(fits, "linear_residual", f"a residual of shape {tuple(shape)} and {dtype}", *[] if fits else (residual.shape, residual.dtype))
+    if residual is not None and (residual.shape != shape or residual.dtype is not dtype):
+        raise RuntimeError(sentence("linear_residual", f"a residual of shape {tuple(shape)} and {dtype}", residual.shape, residual.dtype))
     check(0 <= p < 1, "linear_residual", "0 ≤ p < 1", p, error=ValueError)
     return shape, dtype, device
 

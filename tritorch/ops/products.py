@@ -6,7 +6,7 @@ import numpy as np
 from tritorch.autograd.parts import alone, arrived, joined_grads
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 from tritorch.ops.gemm import gemm
 from tritorch.shape import broadcast_shapes
 
@@ -43,7 +43,8 @@ def affine_dtype(name, input, weight, bias):
 def sum_dtype(name, dtype, out_dtype, added):
     """The dtype of a product of `dtype` that is to be `out_dtype`; what is added to it may have either."""
     wanted = dtype if out_dtype is None else out_dtype
-    check(wanted in (dtype, dtype.compute), name, f"out_dtype {' or '.join(dict.fromkeys((str(dtype), str(dtype.compute))))}", wanted)
+    if wanted is not dtype and wanted is not dtype.compute:
+        raise RuntimeError(sentence(name, f"out_dtype {' or '.join(dict.fromkeys((str(dtype), str(dtype.compute))))}", wanted))
     if added is not None and added.dtype not in (dtype, wanted):
         raise RuntimeError(f"{name}: expected input of dtype {' or '.join(dict.fromkeys((str(dtype), str(wanted))))}, got {added.dtype}")
     return wanted

@@ -5,7 +5,7 @@ from tritorch.autograd.modes import state
 from tritorch.autograd.parts import Part
 from tritorch.dispatch import op
 from tritorch.dtype import int64
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 from tritorch.ops.create import arange
 from tritorch.ops.view import same_memory
 from tritorch.shape import extent, is_dense, wrap_dim
@@ -214,9 +214,11 @@ def narrow(input, dim, start, length):
     d = wrap_dim(dim, len(input.shape), "narrow")
     n = input.shape[d]
     start = int(start.item()) if isinstance(start, Tensor) else start
-    check(-n <= start <= n, "narrow", f"a start in [{-n}, {n}]", start, error=IndexError)
+    if not -n <= start <= n:
+        raise IndexError(sentence("narrow", f"a start in [{-n}, {n}]", start))
     start += n if start < 0 else 0
-    check(0 <= length <= n - start, "narrow", f"a length of at most {n - start} from {start} on", length)
+    if not 0 <= length <= n - start:
+        raise RuntimeError(sentence("narrow", f"a length of at most {n - start} from {start} on", length))
     return slice_dim(input, d, start, start + length, 1)
 
 

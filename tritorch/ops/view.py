@@ -3,7 +3,7 @@ import operator
 
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 from tritorch.shape import Size, broadcast_strides, infer_shape, view_strides, wrap_dim
 from tritorch.tensor import strided
 
@@ -27,8 +27,9 @@ def view_as_shape(x, shape):
     """
     shape = infer_shape(shape, x.numel(), "view")
     strides = view_strides(x.shape, x.strides, shape)
-    check(strides is not None, "view", f"a shape that the strides {x.strides} allow", x.shape, shape,
-          use="reshape(), which copies where it must")
+    if strides is None:
+        raise RuntimeError(sentence("view", f"a shape that the strides {x.strides} allow", x.shape, shape,
+                                    use="reshape(), which copies where it must"))
     return same_memory(x, shape, strides)
 
 
@@ -55,7 +56,8 @@ def permute_dims(x, dims):
     """
     ndim = len(x.shape)
     order = [wrap_dim(d, ndim, "permute") for d in dims]
-    check(sorted(order) == list(range(ndim)), "permute", f"each of {ndim} dims once", tuple(dims))
+    if sorted(order) != list(range(ndim)):
+        raise RuntimeError(sentence("permute", f"each of {ndim} dims once", tuple(dims)))
     return same_memory(x, tuple([x.shape[d] for d in order]), tuple([x.strides[d] for d in order]))
 
 
@@ -114,7 +116,8 @@ def expand_to(x, shape):
     if not x.shape and shape.__class__ is Size:
         return same_memory(x, shape, (0,) * len(shape))
     lead = len(shape) - len(x.shape)
-    check(lead >= 0, "expand", f"at least {len(x.shape)} sizes", tuple(shape))
+    if lead < 0:
+        raise RuntimeError(sentence("expand", f"at least {len(x.shape)} sizes", tuple(shape)))
     shape = tuple([operator.index(n) for n in shape])
     full = tuple([x.shape[k - lead] if n == -1 and k >= lead else n for k, n in enumerate(shape)])
     fits = min(full, default=0) >= 0 and all(n == m or m == 1 for n, m in zip(full[lead:], x.shape))
