@@ -155,3 +155,15 @@ def test_second_derivatives(cuda):
     for other in found[1:]:
         for g, h in zip(other, found[0]):
             np.testing.assert_allclose(g, h, rtol=2e-3, atol=2e-3)
+
+
+def test_long_rows_far_from_zero(cuda, monkeypatch):
+    """Squares are summed in the pass that stores the sums, relative to the mean of a row's beginning."""
+    monkeypatch.setattr(tritorch.cuda.driver, "hardware_tiles", True)
+    random, n = np.random.default_rng(0), 34000
+    x = (random.standard_normal((2, n)) + 300 + np.linspace(-2, 2, n)).astype(np.float32)
+    x[1, -1] = np.nan
+    out, total = F.dropout_add_layer_norm(tritorch.tensor(x).to(cuda), tritorch.tensor(np.ones_like(x)).to(cuda), (n,), p=0.0)
+    total = total.cpu().array.astype(np.float64)
+    want = (total - total.mean(1, keepdims=True)) / np.sqrt(total.var(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(out.cpu().array, want, atol=1e-4, rtol=1e-4)

@@ -69,6 +69,12 @@ def row_moments(
             x = tl.where(valid, x - near, 0)
             total += x
         square += x * x
+    return moments_from(near, total, square, N, eps, CENTER)
+
+
+@triton.jit
+def moments_from(near, total, square, N, eps, CENTER: tl.constexpr):
+    """The same from the sums of distances to `near` and of their squares; without CENTER `near` is 0."""
     var = tl.sum(square, 1, keep_dims=True) / N
     if CENTER:
         away = tl.sum(total, 1, keep_dims=True) / N

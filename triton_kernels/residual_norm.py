@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from triton_kernels.monoids import affine_combine
-from triton_kernels.normalize import kept, norm_slope
+from triton_kernels.normalize import kept, moments_from, norm_slope
 from triton_kernels.random import in_order, philox_words, words_of
 from triton_kernels.reduce import offsets
 from triton_kernels.rows import again, side_by_side, store_line
@@ -71,26 +71,26 @@ def residual_norm_long(
     threshold, scale, seed, offset, CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
-    """Mean and rstd of rows whose sums are stored and read twice more."""
+    """Mean and rstd of rows whose sums are stored and read once more. Squares are summed relative to the mean of the first tile, as in
+    `row_moments`."""
     RANK_N: tl.constexpr = len(shape_n)
     lane = tl.arange(0, BLOCK_N)[None, :]
-    mean = tl.zeros((BLOCK_M, 1), ACC)
+    near = tl.zeros((BLOCK_M, 1), ACC)
+    if CENTER:
+        tile = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, 0, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
+                           scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_rows.dtype.element_ty)
+        near = tl.sum(tl.where(lane < N, tile.to(ACC), 0), 1, keep_dims=True) / tl.minimum(N, BLOCK_N)
     total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+    square = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, j, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
                         scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_rows.dtype.element_ty)
         tl.store(side_by_side(sum_rows, offsets(j + lane, shape_n, stride_n, RANK_N), VEC), s, mask=inside & (j + lane < N))
-        total += s.to(ACC)
-    if CENTER:
-        mean = tl.sum(total, 1, keep_dims=True) / N
+        away = tl.where(inside & (j + lane < N), s.to(ACC) - near, 0)
+        total += away
+        square += away * away
     tl.debug_barrier()                                           # what other threads stored is read below
-    square = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-    for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-        valid = inside & (j + lane < N)
-        s = tl.load(sum_rows + offsets(j + lane, shape_n, stride_n, RANK_N), mask=valid, other=0).to(ACC)
-        s = tl.where(valid, s - mean, 0)
-        square += s * s
-    rstd = 1 / tl.sqrt(tl.sum(square, 1, keep_dims=True) / N + eps)
+    mean, rstd = moments_from(near, total, square, N, eps, CENTER)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         n = j + lane
         s = tl.load(sum_rows + offsets(n, shape_n, stride_n, RANK_N), mask=inside & (n < N), other=0).to(ACC)

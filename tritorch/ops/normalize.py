@@ -42,7 +42,7 @@ def normalize_rows(out, mean, rstd, x, weight, bias, eps, dims, groups=1, inner=
         args = (out, mean, rstd, x, contiguous(weight), contiguous(bias), shape_m, stride_m, shape_n, stride_n, M, N, groups, inner,
                 scalar(eps, acc))
         start_rows(K.norm_kernel, "layer_norm" if center else "rms_norm", geometry._replace(across=False), x.dtype, args, CENTER=center,
-                   SHARED=shared(geometry, groups, inner, x.dtype), ACC=getattr(K.tl, acc.name))
+                   held=32768 // x.dtype.itemsize, SHARED=shared(geometry, groups, inner, x.dtype), ACC=getattr(K.tl, acc.name))
 
 
 def shared(geometry, groups, inner, dtype):

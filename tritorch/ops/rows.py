@@ -117,6 +117,8 @@ def chunk_of(N, block, pieces):
 # ------------------------------------------------------------------ kernels that keep whole rows in registers
 IN_REGISTERS = 32768
 """Columns up to which a program can keep a row in registers; longer rows are read twice."""
+WHOLE = 8192
+"""Columns up to which it surely shall; at 16384 it depends on the kernel."""
 ROOM = 32_000
 """Bytes of shared memory that are left for sums where rows are loaded ahead."""
 SHORT = ((2048, 16, 1, 0), (4096, 16, 1, 0), (4096, 32, 1, 0), (1024, 32, 1, 0), (2048, 8, 1, 0), (4096, 16, 3, 2), (2048, 16, 2, 4))
@@ -131,9 +133,9 @@ ACROSS = ((64, 64, 8), (32, 128, 8), (128, 32, 8), (64, 32, 4), (64, 128, 16))
 
 
 @remember
-def row_tiles(M, N, across, simulated, limit=IN_REGISTERS):
+def row_tiles(M, N, across, simulated, limit=IN_REGISTERS, held=WHOLE):
     """Candidates for a kernel over rows: BLOCK_M, BLOCK_N (below N: the kernel walks along the row), STAGES, PER_SM, num_warps. Rows of
-    more than `limit` columns do not fit in registers."""
+    more than `limit` columns do not fit in registers; up to `held` they are better kept there than walked along."""
     width, height = next_power_of_2(N), next_power_of_2(M)
     if simulated:
         return (_row_tile(min(half(M), 1024), width if N < 300 else 256, 4),)
@@ -144,11 +146,13 @@ def row_tiles(M, N, across, simulated, limit=IN_REGISTERS):
     short = ways if width < 16384 else ((0, 16, 2, 1), (0, 32, 1, 0), (0, 16, 1, 0), (0, 32, 2, 1), (0, 32, 2, 2))
     tiles = [(min(max(size // width, 1), height), each, stages, per_sm) for size, each, stages, per_sm in short]
     tiles = [_row_tile(m, width, min(max(m * width // (32 * each), 1), 32), stages, per_sm) for m, each, stages, per_sm in tiles]
-    # Two stages are one buffer: the next row is asked for when this one is stored, and nothing else runs beside it. So at 16384, loops.
+    # Two stages are one buffer: the next row is asked for when this one is stored, and nothing else runs beside it. So loops, unless they
+    # compute everything twice.
     loops = [_row_tile(1, n, w, stages) for n, w, stages in LONG if n < N]
     if width > limit:
         return _distinct(loops)
-    return _distinct(tiles if width < 16384 else loops[1::-1] + tiles if width == 16384 else loops + tiles[1:2])
+    return _distinct(tiles if width < 16384 else tiles + loops[:2] if width <= held else loops[1::-1] + tiles if width == 16384
+                     else loops + tiles[1:2])
 
 
 def _row_tile(block_m, block_n, warps, stages=1, per_sm=0):
@@ -159,12 +163,12 @@ def _distinct(tiles):
     return tuple([t for k, t in enumerate(tiles) if t not in tiles[:k]])
 
 
-def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, lanes=False, **constexprs):
+def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=WHOLE, lanes=False, **constexprs):
     """Start `kernel` on all blocks of rows, by the tile that is best for their size. What it reads is of `dtype` or narrower. `lanes`: it
     asks how many threads have a part of a row."""
     M, N, across = geometry.M, geometry.N, geometry.across
     limit = limit // 4 if dtype.itemsize == 8 else limit                 # twice the registers, and few instructions work on them
-    vector, tiles = vector_of(geometry, dtype.itemsize), row_tiles(M, N, across, bool(tile(0, 1)), limit)
+    vector, tiles = vector_of(geometry, dtype.itemsize), row_tiles(M, N, across, bool(tile(0, 1)), limit, held)
     tensors = [(a.numel(), a.dtype.itemsize) for a in args if isinstance(a, Tensor)]
     read = sum(size for n, size in tensors if n == M * N) - dtype.itemsize            # of a column, at most: one at least is written
     vectors = sum(size for n, size in tensors if n not in (M * N, M))    # which are loaded ahead like rows
@@ -198,28 +202,31 @@ def vector_of(geometry, itemsize):
 # ------------------------------------------------------------------ and sum over the rows as they go
 WIDEST_SUMS = 16384
 """Columns (of float64 half as many) up to which a program can add up gradients of parameters in registers, beside the row."""
-SUMS = ((1024, 8, 3), (2048, 16, 3), (1024, 8, 1), (2048, 16, 1), (1024, 16, 2), (1024, 32, 1))
-"""Ways to do it: elements of a program at least, elements of a thread, stages. Where 8 elements of a thread are 16 warps or more, so many
-wait for each other at each row's sums, and a layer norm's 80 registers leave room for one program: there the second way comes first."""
+SUMS = ((1024, 8, 1), (2048, 16, 3), (1024, 32, 3), (1024, 8, 3), (2048, 16, 1), (1024, 16, 2), (1024, 32, 1))
+"""Ways to do it: elements of a program at least, elements of a thread, stages. Several programs on a multiprocessor need not load ahead.
+Where 8 elements of a thread are 16 warps or more, so many wait for each other at each row's sums, and a layer norm's 80 registers leave
+room for one program: there, from 4096 columns on, the second way comes first; from 16384 on, where 16 are 32 warps, the third."""
 REGISTERS = {8: 64, 16: 112, 32: 128}
 """What a thread needs for its elements of two operands and two sums (ptxas for sm_90; of more as many times that, within a tenth); it
 decides how many programs share the rows."""
 
 
 @remember
-def sum_tiles(M, N, column, arrays, simulated):
+def sum_tiles(M, N, column, line, arrays, room, simulated):
     """Candidates for a kernel that reads operands, of `column` bytes in a column, keeps their rows in registers and also sums over the
-    rows; `arrays` counts operands and sums."""
+    rows; `line`: bytes in a column of what all rows share, `arrays` counts operands and sums, `room` is for what is loaded ahead."""
     width, height = next_power_of_2(N), next_power_of_2(M)
     if simulated:
         return (_row_tile(min(half(cdiv(M, 2)), 64), width, 4, per_sm=2),)
     tiles = []
-    for size, each, stages in SUMS if width < 4096 else (SUMS[1], SUMS[0], *SUMS[2:]):
+    first = 0 if width < 4096 else 1 if width < 16384 else 2
+    for size, each, stages in (SUMS[first], *SUMS[:first], *SUMS[first + 1:]):
         rows_, each = min(max(size // width, 1), height), max(each, width // 1024)                    # at most 1024 threads
-        stages = min(stages, max(160_000 // (rows_ * width * column), 1))                             # what shared memory holds
+        ahead = {s: max(s * column, (s - 1) * (column + line)) * rows_ * width for s in range(1, stages + 1)}
+        stages = max([s for s in ahead if ahead[s] <= room], default=1)
         threads = max(rows_ * width // each, 32)
         registers = min(REGISTERS[min(each, 32)] * max(arrays, 4) // 4, 255)
-        per_sm = min(65536 // (threads * registers), 200_000 // (stages * rows_ * width * column), 16)
+        per_sm = min(65536 // (threads * registers), room // ahead[stages], 16)
         tiles.append(_row_tile(rows_, width, threads // 32, stages, max(per_sm, 1)))
     return _distinct(tiles)
 
@@ -242,7 +249,8 @@ def start_sums(kernel, family, geometry, operands, outs, sums, args, **constexpr
     dtype, home = operands[0].dtype, outs[0].device
     M, N, vector = geometry.M, geometry.N, vector_of(geometry, widest(*operands).itemsize)
     column, arrays = sum(x.dtype.itemsize for x in operands), len(operands) + sum(s is not None for s in sums)
-    tiles = sum_tiles(M, N, column, arrays, bool(tile(0, 1)))
+    line = sum(a.dtype.itemsize for a in args if isinstance(a, Tensor) and a.numel() == N)
+    tiles = sum_tiles(M, N, column, line, arrays, shared_memory() - ROOM, bool(tile(0, 1)))
 
     def run(t):
         block_m, block_n = t["BLOCK_M"], t["BLOCK_N"]
