@@ -6,7 +6,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.cuda.tuner import choose
 from tritorch.ops.copy import transfer
 from tritorch.ops.gemm import gemm, hardware
-from tritorch.ops.gemm_choice import GROUP_M
+from tritorch.ops.gemm_choice import GROUP_M, held
 from tritorch.precision import dot_precision
 from tritorch.shape import cdiv, contiguous_strides, extent, is_dense, next_power_of_2, view_strides
 from tritorch.tensor import empty, empty_strided, strided
@@ -50,7 +50,7 @@ def _tiles(M, N, depth, groups, dtype, precision, machine, splits=False, most=1 
         sizes = [[min(max(next_power_of_2(n) // 2, 16), side) for n in (M, N, depth)] + [4, 1]]
     else:
         sms, shared = (1 if splits else machine[0]), machine[1]
-        fitting = [t for t in TILES[kind] if (t[0] + t[1]) * t[2] * dtype.itemsize * t[4] <= shared and t[0] * t[1] <= most]
+        fitting = [t for t in TILES[kind] if (t[0] + t[1]) * t[2] * dtype.itemsize * held(t[4], machine) <= shared and t[0] * t[1] <= most]
         sizes = sorted(fitting, key=lambda t: (cdiv(cdiv(M, t[0]) * cdiv(N, t[1]) * groups, sms) * t[0] * t[1] / t[5], -t[0] * t[1]))[:MOST]
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
     return [dict(zip(names, size)) for size in sizes]

@@ -56,6 +56,11 @@ def tiles_of(M, N, batch, block_m, block_n):
     return cdiv(M, block_m) * cdiv(N, block_n) * batch
 
 
+def held(stages, machine):
+    """Of so many stages those that lie in shared memory: where matrix units take what registers hold, one is on its way there."""
+    return stages - 1 if machine[2] in (8, 12) else stages
+
+
 def plain(kind, M, N, k, batch, itemsize, machine):
     """Candidates of the tiled kernel that takes any layout, as (cycles, candidate)."""
     if machine is None:
@@ -67,7 +72,7 @@ def plain(kind, M, N, k, batch, itemsize, machine):
     found = []
     for *blocks, rate in TILES[kind]:
         block_m, block_n, block_k, _, stages = blocks
-        if (block_m + block_n) * block_k * itemsize * stages <= machine[1]:
+        if (block_m + block_n) * block_k * itemsize * held(stages, machine) <= machine[1]:
             tiles, splits = tiles_of(M, N, batch, block_m, block_n), 1
             while splits == 1 or (tiles * splits <= 2 * machine[0] and k >= 2 * block_k * splits and splits <= 32):
                 cost = cycles(tiles * splits, blocks, chunk_of(k, block_k, splits), PEAK[kind] * rate, itemsize, machine)
