@@ -161,7 +161,7 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
     """The ways to compute a product that gemm_choice.py proposes."""
     if (M == 1 or N == 1) and kind not in ("fp8", "fp8 fast") and fused not in ("residual", "dropout"):
         along_k = a[2] == 1 if M > 1 else b[1] == 1
-        return choice.likeliest((choice.vector(max(M, N), k, batch, along_k, machine), 8))
+        return choice.likeliest((choice.vector(max(M, N), k, batch, along_k, machine, itemsize), 8))
     groups = []                                                          # of equals those of the first group come first
     if boxes is not None:
         copies = {name: choice.copying(batch * k * {"a": M, "b": N}[name], itemsize, machine) for name in boxes["copied"]}
