@@ -70,8 +70,10 @@ def test_what_is_drawn_anew_or_written_whole_is_not_drawn(drawn):
     layer = nn.Linear(*SHAPE, bias=False)
     nn.init.normal_(layer.weight, 1, 2)
     nn.init.zeros_(layer.weight)
-    layer.load_state_dict({"weight": T.ones(SHAPE)})
-    assert not drawn and (layer.weight == 1).all()
+    other = nn.Linear(*SHAPE, bias=False)
+    for each in (layer, other):
+        each.load_state_dict({"weight": T.ones(SHAPE)})
+        assert not drawn and (each.weight == 1).all()
     T.manual_seed(5)
     nn.init.normal_(layer.weight, 1, 2)                                  # its memory has been looked at
     assert sum(drawn) == layer.weight.numel()

@@ -16,6 +16,7 @@ from tritorch.errors import check
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
 from tritorch.shape import layout
+from tritorch.storage import Unwritten
 from tritorch.tensor import Tensor, Unfollowed, empty, refresh, swaps
 
 registry = {}                                                            # every operator by name
@@ -364,10 +365,10 @@ def _check_destination(door, out, shape, dtype, device, args):
 
 def _overlaps(door, out, args):
     """Whether writing `out` would change an input that is still to be read."""
-    memory = out.storage
+    memory, alone = out.storage, type(out.storage) is Unwritten          # what nobody has looked at is nobody else's
     for name, a in zip(door.names, args):
         if isinstance(a, Tensor):
-            if (a.storage is memory or a.storage.owner is memory.owner) and not _may_lie_in(door, out, name, a):
+            if (a.storage is memory or not alone and a.storage.owner is memory.owner) and not _may_lie_in(door, out, name, a):
                 return True
         elif type(a) is tuple:
             if any(isinstance(v, Tensor) and v.storage.owner is memory.owner and not _may_lie_in(door, out, name, v) for v in a):
