@@ -9,6 +9,8 @@ from oracle import same as oracle_same
 from oracle import torch
 
 import tritorch
+from tritorch.cuda import tuner
+from tritorch.cuda.launch import sm_count
 
 same = partial(oracle_same, rtol=1e-5, atol=1e-6, signs=False)
 DIMS = [(), (0,), (1,), (-1,), ((0, 2),), ((0, 1, 2),)]
@@ -165,3 +167,23 @@ def test_several_dims_that_do_not_merge(name, shape, dims, cuda, tiles):
     want = getattr(torch, name)(torch.tensor(array).double(), dims)
     got = getattr(tritorch, name)(tritorch.tensor(array).to(cuda), dims)
     np.testing.assert_allclose(got.cpu().array, want.numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [tritorch.bfloat16, tritorch.uint8])
+def test_extremes_of_many_rows(dtype, cuda, monkeypatch):
+    """Rows enough that each may have a warp; equal elements and NaN among them."""
+    monkeypatch.setattr(tritorch.cuda.driver, "hardware_tiles", True)
+    x = np.random.default_rng(0).integers(0, 99, (8 * sm_count() + 3, 1030)).astype(np.float32)
+    if dtype is tritorch.bfloat16:
+        x[5, 700:], x[6, :], x[7, 3] = np.nan, -np.inf, np.nan
+    x = tritorch.tensor(x).to(dtype)
+    want = [t.float().array for t in (*x.max(1), *x.min(1))]
+    with tuner.trying_all() as met:
+        x.to(cuda).max(1)
+    ways = [c for family, _, candidates in met if family == "reduce" for c in candidates]
+    assert ways[0]["BLOCK_M"] == ways[0]["num_warps"] == 4
+    for way in ways[:2]:
+        with tuner.forcing("reduce", way):
+            there = x.to(cuda)
+            for got, expect in zip((*there.max(1), *there.min(1)), want):
+                np.testing.assert_array_equal(got.cpu().float().array, expect, err_msg=str(way))

@@ -44,7 +44,7 @@ def plan(shape, dims, count, *strides):
     return geometry, forms(geometry, count)
 
 
-WAYS = ((4096, 4, 8), (4096, 8, 8), (8192, 8, 4), (2048, 4, 8), (4096, 4, 4), (8192, 4, 4), (16384, 16, 4))
+WAYS = ((4096, 4, 4), (4096, 8, 8), (8192, 8, 4), (2048, 4, 8), (4096, 4, 8), (8192, 4, 4), (16384, 16, 4))
 """Elements of a tile (half of it where the state is more than one value, of 16 bits a quarter), warps, programs a multiprocessor where rows
 are cut."""
 
@@ -54,6 +54,9 @@ def tiles(M, N, inner, across, itemsize, states, processors):
     """Candidates: tiles, and into how many pieces (a power of two) to cut few long rows. `inner` is the last dim of several columns' dims
     where tiles shall not pass its end."""
     found, columns = [], inner or max(N, 1)
+    if processors and states == 2 and itemsize <= 2 and not across and not inner and N >= 1024 and M >= 8 * processors:
+        # a warp has a row: no warp waits for another at its end, which costs most where little is read and a state is two values
+        found.append({"BLOCK_M": 4, "BLOCK_N": 512 // itemsize, "pieces": 1, "num_warps": 4})
     for limit, warps, per_sm in WAYS if processors else WAYS[:1]:
         limit = limit if states == 1 else limit // max(8 // itemsize, 2)
         m = min(next_power_of_2(M), max(512 // itemsize, 64)) if across else 1
