@@ -17,7 +17,6 @@ from tritorch.errors import GradientError, check
 from tritorch.storage import next_seq
 from tritorch.tensor import Leaf, Tensor, empty, refresh
 
-_new = object.__new__
 _known = places.known
 cuda_streams = import_module("tritorch.cuda.stream")                     # tritorch.cuda.stream is the function of that name
 SELF = object()                                                          # edge of a view that was written in place: into its own old values
@@ -274,7 +273,7 @@ def written_edges(args, written):
 
 def make_node(plan, args, edges, written=None):
     """A node with its edges and saved inputs. `written` is the tensor that the call writes in place."""
-    node = _new(OpNode)
+    node = OpNode()                                                      # as for tensors, quicker than object.__new__
     node.seq = next_seq()
     node.plan = plan
     node.hooks = node.streams = node.trace = None
@@ -316,10 +315,13 @@ def hang(node, outs):
         node.saved[k] = pack(outs[which], True, which)
     if cuda_streams.used:
         note(node)
-    if plan.first_alone:
-        out, node.outputs, node.shapes = outs[0], 1, None                # one gradient: it always arrives
+    if plan.first_alone:                                                 # one gradient: it always arrives
+        out = outs[0]
+        node.outputs = 1
+        node.shapes = None
         if out.dtype.is_floating_point and plan.outputs[0]:
-            out.node, out.index = node, 0
+            out.node = node
+            out.index = 0
         return
     node.outputs, node.shapes = len(outs), [(o.shape, o.dtype, o.storage.device) for o in outs]
     for k, o in enumerate(outs):
