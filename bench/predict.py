@@ -84,15 +84,24 @@ def predict(traced, occupancy, operations=0, busy=1.0):
         scale = operations / one.operations
         cycles = last * scale / active / busy
     elif each > count:                                           # the rest goes on as the middle of these did
-        quarter = len(ends) // 4
-        rate = (ends[-1 - quarter] - ends[quarter]) / (len(ends) - 1 - 2 * quarter) if len(ends) > 1 else last
-        cycles = last + (each - count) * rate
+        cycles = last + (each - count) * pace(ends, resident)
     uses = {pipe: busy / (1 if pipe == "lsu" else sm.SCHEDULERS) / last for pipe, busy in one.busy.items() if pipe != "none"}
     uses |= {"memory": one.dram_bytes / one.dram / last, "second cache": one.second_bytes / sm.L2 / last,
              "issue": one.issued / sm.SCHEDULERS / last, "shared": one.shared_used / last}
     if traced.whole:
         cycles = max(cycles, max(uses.values()) * last * each / count)
     return Prediction(program.name, cycles / sm.CLOCK * 1e6, uses, one.dram_bytes * scale, resident, one.waited, one.operations * scale)
+
+
+def pace(ends, resident):
+    """Cycles from the end of a CTA to that of the next one, by the middle of the record. CTAs that began together end together: as many
+    as are resident make a round, and only whole rounds tell how long one takes."""
+    if len(ends) == 1:
+        return ends[0]
+    first = len(ends) // 4
+    middle = len(ends) - 1 - 2 * first
+    middle = middle // resident * resident or middle
+    return (ends[first + middle] - ends[first]) / middle
 
 
 def sharers(traced, active, reads):

@@ -84,8 +84,7 @@ def test_radix_passes_of_the_gpu(cuda, choice):
         x = made(kind, drawn(kind, 1, n)) if raw is None else torch.randint(-1, 2**13 - 1, (1, n))
         values, indices = torch.empty(1, n, dtype=x.dtype, device=cuda), torch.empty(1, n, dtype=torch.int64, device=cuda)
         bits = 8 * x.dtype.itemsize if raw is None else raw
-        ordering._passes(values, indices, x.to(cuda), 1, n, bits, choice["LOG"], choice["DIGIT"], choice["RB"],
-                         {"FALLING": False, "RAW": raw is not None})
+        ordering._passes(values, indices, x.to(cuda), 1, n, bits, choice, {"FALLING": False, "RAW": raw is not None})
         key = x.array if raw is None else x.array % 2**13
         np.testing.assert_array_equal(indices.cpu().numpy(), order_of(key, 1, False))
         assert values.cpu().array.tobytes() == np.take_along_axis(x.array, order_of(key, 1, False), 1).tobytes()

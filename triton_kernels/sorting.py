@@ -36,6 +36,13 @@ def digit_of(x, shift, BITS: tl.constexpr, FALLING: tl.constexpr, RAW: tl.conste
 
 # ------------------------------------------------------------------ rows that fit a program
 @triton.jit
+def sorted_places(key, i, low, BITS: tl.constexpr, M: tl.constexpr, L: tl.constexpr, RB: tl.constexpr):
+    """Which of each 2^L keys comes first, second, ... by its BITS bits from bit `low` on, of equal ones that on the left."""
+    part = ((key >> low) & ((1 << BITS) - 1)).to(tl.uint32)
+    return (sort_block((part << L) | i.to(tl.uint32), M, L, RB) & ((1 << L) - 1)).to(tl.int32)
+
+
+@triton.jit
 def sort_rows_kernel(values_ptr, indices_ptr, x_ptr, order_ptr, stride_xr, rows, N, K, KEY_BITS: tl.constexpr, FALLING: tl.constexpr,
                      RAW: tl.constexpr, M: tl.constexpr, L: tl.constexpr, RB: tl.constexpr):
     """The first K of each row of N <= 2^L elements in order and where they are, 2^(M - L) rows a program.
@@ -59,14 +66,10 @@ def sort_rows_kernel(values_ptr, indices_ptr, x_ptr, order_ptr, stride_xr, rows,
     x = tl.load(x_ptr + (at_x + at), mask=inside, other=0)
     key = x & ((1 << KEY_BITS) - 1) if RAW else ordered_bits(x, FALLING)
     key = tl.where(inside, key, (1 << KEY_BITS) - 1).to(key.dtype)           # behind the row: as great as any and later
-    if KEY_BITS <= ROUND:
-        order = (sort_block((key.to(tl.uint32) << L) | i.to(tl.uint32), M, L, RB) & ((1 << L) - 1)).to(tl.int32)
-    else:
-        order = i
-        for k in range((KEY_BITS + ROUND - 1) // ROUND):
-            part = ((tl.gather(key, first + order, 0) >> (k * ROUND)) & ((1 << ROUND) - 1)).to(tl.uint32)
-            place = sort_block((part << L) | i.to(tl.uint32), M, L, RB) & ((1 << L) - 1)
-            order = tl.gather(order, first + place.to(tl.int32), 0)
+    order = sorted_places(key, i, 0, ROUND, M, L, RB)
+    for k in range(1, (KEY_BITS + ROUND - 1) // ROUND):
+        place = sorted_places(tl.gather(key, first + order, 0), i, k * ROUND, ROUND, M, L, RB)
+        order = tl.gather(order, first + place, 0)
     kept = (i < K) & inside
     if order_ptr is not None:
         order = tl.load(order_ptr + (e >> L) * N + order, mask=kept, other=0)

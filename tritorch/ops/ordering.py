@@ -7,10 +7,12 @@ from tritorch.tensor import empty
 
 K = kernels("sorting")
 PIECE = 256                                                     # tiles whose counts one program adds up
-SHORT = [{"RB": 4, "MORE": 0}, {"RB": 3, "MORE": 0}, {"RB": 4, "MORE": 1}]
+SHORT = [{"RB": 4, "MORE": 0, "REGISTERS": 80}, {"RB": 3, "MORE": 0, "REGISTERS": 64}, {"RB": 4, "MORE": 1, "REGISTERS": 80},
+         {"RB": 5, "MORE": 0, "REGISTERS": 96}]
 SHORTEST, LEAST = [SHORT[1], SHORT[0], SHORT[2]], 10         # below 2 ** LEAST keys, with 8 in a thread more threads share the work
-RADIX = [{"LOG": log, "DIGIT": digit, "RB": 4} for log, digit in ((12, 11), (12, 8), (13, 11), (11, 8), (13, 8))]
-SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3}]
+RADIX = [{"LOG": log, "DIGIT": digit, "RB": rb, "REGISTERS": registers} for log, digit, rb, registers in
+         ((11, 8, 5, 112), (11, 8, 4, 64), (12, 8, 5, 112), (12, 11, 5, 112), (13, 11, 5, 128), (13, 8, 5, 128))]
+SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3, "REGISTERS": 48}]
 
 
 def key_bits(dtype):
@@ -52,22 +54,29 @@ def _short(values, indices, rows, order, count, n, common):
         rb = min(choice["RB"], length)
         held = max(least + choice["MORE"] * (length < least), length, rb + 5)
         launch(K.sort_rows_kernel, (cdiv(count, 1 << held - length),), values, indices, rows, order, rows.strides[0], count, n,
-               values.shape[1], **common, M=held, L=length, RB=rb, num_warps=1 << held - rb - 5)
+               values.shape[1], **common, M=held, L=length, RB=rb, **_threads(held - rb, choice["REGISTERS"], common["KEY_BITS"]))
 
     run(tuner.choose("sort_rows", (rows.dtype.name, n, count), SHORT if length >= LEAST else SHORTEST, K.sort_rows_kernel, run))
+
+
+def _threads(log, registers, bits):
+    """Options of a launch with 2^log threads. Left alone, ptxas takes registers for addresses until two CTAs fill a multiprocessor, and too
+    few warps are left to wait for shared memory in turns."""
+    warps = max(1 << log - 5, 1)
+    return {"num_warps": warps, "maxnreg": min(registers * (2 if bits > 32 else 1), 2048 // warps)}
 
 
 def _radix(values, indices, rows, count, n, bits, common):
     candidates = tile(RADIX, SIMULATED)
 
     def run(choice):
-        _passes(values, indices, rows, count, n, bits, choice["LOG"], choice["DIGIT"], choice["RB"], common)
+        _passes(values, indices, rows, count, n, bits, choice, common)
 
     run(tuner.choose("radix_sort", (rows.dtype.name, bits, n, count), candidates, K.rank_kernel, run))
 
 
-def _passes(values, indices, rows, count, n, bits, log, digit, rb, common):
-    passes = cdiv(bits, digit)
+def _passes(values, indices, rows, count, n, bits, choice, common):
+    log, passes = choice["LOG"], cdiv(bits, choice["DIGIT"])
     digit = cdiv(bits, passes)
     tiles, pieces = cdiv(n, 1 << log), cdiv(cdiv(n, 1 << log), PIECE)
     wide = types.int64 if n >= 1 << 31 else types.int32
@@ -79,16 +88,16 @@ def _passes(values, indices, rows, count, n, bits, log, digit, rb, common):
     for low in range(0, bits, digit):
         end = low + digit >= bits
         target = (values, indices) if end else [empty((count, n), t, device) for t in (rows.dtype, wide)]
-        _pass(*target, source, origin, place, first, last, shift, base, count, n, low, log, rb, {"BITS": digit, **common})
+        _pass(*target, source, origin, place, first, last, shift, base, count, n, low, log, choice, {"BITS": digit, **common})
         source, origin = target
 
 
-def _pass(values, indices, source, origin, place, first, last, shift, base, count, n, low, log, rb, common):
+def _pass(values, indices, source, origin, place, first, last, shift, base, count, n, low, log, choice, common):
     """One digit: the tiles sorted by it, its counts added up, the elements sent where they belong."""
     bits, tiles = common["BITS"], cdiv(n, 1 << log)
     pieces = cdiv(tiles, PIECE)
-    warps = 1 << log - rb - 5
-    launch(K.rank_kernel, (count * tiles,), place, first, last, source, n, low, num_warps=max(warps, 1), LOG=log, RB=rb, **common)
+    launch(K.rank_kernel, (count * tiles,), place, first, last, source, n, low, LOG=log, RB=choice["RB"],
+           **_threads(log - choice["RB"], choice["REGISTERS"], 32), **common)
     block = min(32, 1 << bits)
     launch(K.spread_kernel, (count * pieces * ((1 << bits) // block),), shift, base, first, last, tiles, PIECE=PIECE, BITS=bits, BLOCK_T=64,
            BLOCK_D=block)
