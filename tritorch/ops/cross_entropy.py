@@ -86,13 +86,14 @@ def along(weight, x, dim):
 
 
 LONG = ((2048, 4, 1, 8), (4096, 8, 1, 4), (4096, 4, 1, 4), (8192, 8, 1, 2), (8192, 16, 1, 2), (4096, 8, 3, 8), (2048, 4, 3, 8))
-"""Ways to walk along the classes of a row: so many at a time, warps, stages, tiles of a piece, which is what a program has backward."""
+"""Ways to walk along the classes of a row: so many at a time, warps, stages, tiles of a piece, which is what a program has backward.
+Forward, where a program has a whole row, the third comes first if its tiles fill that."""
 ACROSS = ((64, 32, 4), (64, 64, 8), (128, 32, 8), (32, 64, 4))
 """Ways where rows, not classes, are next to each other in memory: rows and classes at a time, warps."""
 
 
 @remember
-def class_tiles(M, N, across, simulated):
+def class_tiles(M, N, across, forward, simulated):
     """Candidates for the kernels of cross entropy."""
     height, width = next_power_of_2(M), next_power_of_2(N)
     if simulated:
@@ -100,7 +101,8 @@ def class_tiles(M, N, across, simulated):
     elif across:
         ways = [(min(m, height), min(n, width), warps, 1, 4) for m, n, warps in ACROSS]
     elif width >= 2048:
-        ways = [(1, min(n, width), warps, stages, tiles) for n, warps, stages, tiles in LONG]
+        first = LONG[2:3] if forward and N % LONG[2][0] == 0 else ()
+        ways = [(1, min(n, width), warps, stages, tiles) for n, warps, stages, tiles in (*first, *LONG)]
     else:
         ways = [(max(min(height, size // width), 1), width, warps, 1, 1) for size, warps in ((2048, 4), (4096, 4), (1024, 1), (4096, 8))]
     return tuple([dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "STAGES", "TILES"), way)) for way in dict.fromkeys(ways)])
@@ -110,7 +112,7 @@ def launch_classes(family, kernel, geometry, dtype, start, trial=None):
     """Call `start(options, tiles of a piece, lanes, elements of a vector)` with the best tile; `trial`, if start itself may be called
     but once, is called to find it."""
     M, N, across = geometry.M, geometry.N, geometry.across
-    ways = class_tiles(M, N, across, bool(tile(0, 1)))
+    ways = class_tiles(M, N, across, family == "cross_entropy", bool(tile(0, 1)))
     vector = 16 // dtype.itemsize if geometry.stride_n[-1] == 1 and N % 8 == 0 else 1
 
     def run(t, start=trial or start):
