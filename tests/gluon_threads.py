@@ -131,7 +131,7 @@ class Descriptor:
 
 
 class Pointer:
-    dtype = SimpleNamespace(element_ty=None)
+    dtype, shape = SimpleNamespace(element_ty=None), ()
 
     def __init__(self, array, place=0):
         self.array, self.place = array, place
@@ -140,7 +140,9 @@ class Pointer:
         return Pointer(self.array, self.place + distance)
 
 
-def copy_in(desc, place, barrier, buf):
+def copy_in(desc, place, barrier, buf, pred=True):
+    if not pred:
+        return
     assert buf.shape == desc.block_type.shape
     found = desc.at(place)
     buf.array[...] = np.nan
@@ -246,7 +248,7 @@ def language(program, warps):
     layout = SimpleNamespace(get_default_for=lambda *a: None)
     layouts = "SliceLayout", "NVMMADistributedLayout", "DotOperandLayout", "BlockedLayout", "SwizzledSharedLayout"
     nothing = dict.fromkeys(layouts, lambda *a, **k: None)
-    types = {name: name for name in ("float32", "float64", "int32", "int64")}
+    types = {name: name for name in ("float32", "float64", "bfloat16", "int32", "int64")}
     gl = SimpleNamespace(
         constexpr=lambda x: x, **types, atomic_add=atomic_add, inline_asm_elementwise=lambda code, constraints, args, **options: args[0],
         NVMMASharedLayout=layout, **nothing, static_range=range,
@@ -259,7 +261,7 @@ def language(program, warps):
         full=lambda shape, value, dtype, layout: tensor(np.full(shape, value)))
     mbarrier = SimpleNamespace(
         MBarrierLayout=lambda: "barrier", init=lambda b, count: b.init(count), wait=lambda b, parity: b.wait(parity),
-        expect=lambda b, nbytes: b.change(1, nbytes), arrive=arrive)
+        expect=lambda b, nbytes, pred=True: pred and b.change(1, nbytes), arrive=arrive)
     tma = SimpleNamespace(async_copy_global_to_shared=copy_in, async_copy_shared_to_global=copy_out, store_wait=store_wait)
     jit = SimpleNamespace(jit=lambda f: f)
     gl.tuple, gl.int8 = tuple, "int8"

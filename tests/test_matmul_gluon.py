@@ -8,6 +8,7 @@ from gluon_threads import Descriptor, Pointer, run, tensor
 from tritorch.ops import gemm_choice as choice
 
 H200 = (132, 232448, 9)
+FILES = ["quick", "matmul", "matmul_gluon"]
 LAYOUTS = list(itertools.product([False, True], repeat=2))
 # BLOCK_M, BLOCK_N, BLOCK_K, STAGES, PIECES, CONSUMERS, PARTS
 SMALL = [(16, 16, 8, 2, 1, 1, 1), (16, 32, 8, 2, 2, 1, 1), (8, 32, 8, 3, 4, 1, 1), (16, 16, 8, 4, 1, 2, 1), (16, 32, 8, 2, 2, 2, 1),
@@ -55,23 +56,25 @@ def options(layout, shared, form, active):
 
 
 def product(shape, blocks, layout=(False, False), shared=(False, False), epilogue=EPILOGUES[0], warps=4, scaled=False,
-            adds=False, across=False):
+            adds=False, across=False, by_tma=False):
     """Run the kernel and compare. `scaled`: rows and columns have factors; `adds`: a residual comes behind; `across`: tiles are computed as
-    their transposes."""
+    their transposes; `by_tma`: the residual, or else c, comes into the buffers from which the results leave."""
     (batch, M, N, K, programs), (block_m, block_n, block_k, stages, pieces, consumers, of) = shape, blocks
     rng, (form, active, alpha) = np.random.default_rng(1), epilogue
     a, a_desc = operand(rng, 1 if shared[0] else batch, M, K, layout[0], block_m, block_k)
     b, b_desc = operand(rng, 1 if shared[1] else batch, K, N, layout[1], block_k, block_n)
     c, strides = added(rng, form, batch, M, N)
     out, pre = [np.full((batch, M, N), np.nan) for _ in range(2)]
+    pieces *= 2 if by_tma else 1
     piece = (block_m // pieces, block_n) if across else (block_m, block_n // pieces)
     out_desc, pre_desc = [Descriptor(x, 1, *piece) for x in (out, pre)]
     sums, scalars = rng.standard_normal(M + 1), factors(alpha)
     before, summed = sums.copy(), batch == 1 and not across
     rows, columns, residual = rng.standard_normal((M, 1)), rng.standard_normal(N), rng.standard_normal((M, N))
     scalars = (Pointer(rows), 1, Pointer(columns), 1) if scaled else scalars[0], (Pointer(residual), ) if adds else scalars[1]
-    run("matmul_gluon_kernel", ["matmul", "matmul_gluon"], out_desc, pre_desc if active else None,
-        Pointer(sums) if summed else None, a_desc, b_desc, c, *strides, batch, M, N, K, *scalars,
+    c_desc = Descriptor(np.broadcast_to(residual if adds else c.array, (batch, M, N)), 1, *piece) if by_tma else None
+    run("matmul_gluon_kernel", FILES, out_desc, pre_desc if active else None, Pointer(sums) if summed else None, c_desc, a_desc,
+        b_desc, c, *strides, batch, M, N, K, *scalars,
         **options(layout, shared, form, active), PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
         STAGES=stages, PIECES=pieces, CONSUMERS=consumers, PARTS=of, STREAM=False, ACROSS=across, num_warps=warps)
     compare(a * rows if scaled else a, b * columns if scaled else b, c, alpha, active, out - residual if adds else out, pre)
@@ -130,8 +133,8 @@ def test_blocks_of_k_dealt_out_evenly(shape, layout, blocks):
     parts = np.full((programs + tiles, block_m, block_n), np.nan)
     settled = {**options(layout, (False, False), None, False), "GROUP_M": 1}
     part_sums = np.full((programs + tiles, block_m), np.nan)
-    run("matmul_gluon_kernel", ["matmul", "matmul_gluon"], Descriptor(parts, 1, block_m, block_n // pieces), None,
-        Pointer(part_sums) if batch == 1 else None, a_desc, b_desc, None, 0, 0, 0, batch, M, N, K, None, None, **settled,
+    run("matmul_gluon_kernel", FILES, Descriptor(parts, 1, block_m, block_n // pieces), None,
+        Pointer(part_sums) if batch == 1 else None, None, a_desc, b_desc, None, 0, 0, 0, batch, M, N, K, None, None, **settled,
         PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages, PIECES=pieces, CONSUMERS=1, PARTS=1,
         STREAM=True, num_warps=4)
     share = [p * tiles * steps // programs for p in range(programs + 1)]
@@ -148,6 +151,15 @@ def test_blocks_of_k_dealt_out_evenly(shape, layout, blocks):
 @pytest.mark.parametrize("scaled, adds", [(True, False), (False, True), (True, True)])
 def test_scales_and_residuals(blocks, scaled, adds):
     product((1, 37, 53, 29, 3), blocks, epilogue=("row", False, None), scaled=scaled, adds=adds)
+
+
+@pytest.mark.parametrize("blocks", SMALL)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("adds", [False, True])
+def test_what_is_added_comes_by_tma(shape, blocks, adds):
+    """Pieces that are asked for ahead, of this tile and of the next one, into buffers that the results of others have left."""
+    if not adds or shape[0] == 1:                                        # there is one residual
+        product(shape, blocks, epilogue=("row" if adds else "tile", False, None if adds else 2.0), adds=adds, by_tma=True)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -174,7 +186,7 @@ def exact(shape, blocks, layout=(False, False), shared=(False, False), epilogue=
     c, strides = added(rng, form, batch, M, N)
     out, pre = [np.full((batch, M, N), np.nan) for _ in range(2)]
     ranges, verdict = np.stack([np.full(splits, n) for n in (bits, (255 << 23) - bits)]), np.array([7])
-    run("matmul_exact_gluon_kernel", ["matmul", "matmul_exact", "matmul_gluon", "matmul_exact_gluon"], Pointer(out),
+    run("matmul_exact_gluon_kernel", [FILES[0], "matmul", "matmul_exact", "matmul_gluon", "matmul_exact_gluon"], Pointer(out),
         Pointer(pre) if active else None, Pointer(verdict), a_desc, b_desc, c, Pointer(ranges), M * N, N, 1, *strides, batch, M, N, K,
         (K - 1).bit_length(), *factors(alpha), **options(layout, shared, form, active), PROGRAMS_A=5, PROGRAMS_SPLIT=splits,
         PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages)

@@ -199,6 +199,16 @@ def test_dropout_and_a_residual_behind_the_sums(candidate):
     assert len(specs) == 2
 
 
+@pytest.mark.parametrize("candidate", [c for c in BY_TMA if c["kernel"] == "gluon" and not c["STREAM"]], ids=named)
+def test_what_is_added_by_tma_comes_to_where_results_leave(candidate):
+    """It takes no shared memory and no pointers of its own: nothing but the descriptor is read."""
+    with tuner.forcing("matmul", candidate):
+        specs = launched(lambda e: linear_slope(e(16384, 768, **BF16), e(768, 3072, **BF16), e(16384, 3072, **BF16), "gelu_tanh"))
+    compiled, = compile_many(specs, (90,), workers=1)
+    assert resources(compiled)["spills"] == 0 and compiled.shared <= H200[1] and runs_ahead(compiled), resources(compiled)
+    assert "ld.global" not in compiled.ptx
+
+
 def eight_bits(e, shapes=((4096, 4096, 4096),), fast=False):
     """Products of two kinds of float8 and of int8."""
     for m, n, k in shapes:

@@ -8,7 +8,9 @@ from test_ptx_matrix import HALF, draw, gpu, numbers, product, tiles  # noqa: E4
 
 import tritorch as torch  # noqa: E402
 from tritorch.cuda import tuner  # noqa: E402
+from tritorch.ops.activation import gelu_tanh_backward  # noqa: E402
 from tritorch.ops.draws import random_dropout  # noqa: E402
+from tritorch.ops.feed_forward import linear_slope  # noqa: E402
 from tritorch.ops.linear import linear, linear_gradients  # noqa: E402
 from tritorch.ops.linear_residual import linear_residual  # noqa: E402
 
@@ -23,6 +25,22 @@ def test_dropout_and_residuals(gpu, kind, p):  # noqa: F811
         want = linear(x, w, b)
     want = residual + (random_dropout(want, p, 7, 1 << 33) if p else want)
     np.testing.assert_array_equal(numbers(got), numbers(want))
+
+
+@pytest.mark.parametrize("kind", ["plain", "persistent", "one consumer", "two consumers", "three consumers"])
+def test_what_is_added_or_has_a_slope(gpu, kind):  # noqa: F811
+    """The bits of the separate operators; in place too."""
+    shapes = (150, 72), (72, 264), (150, 264), (264,), (150, 264)
+    (g, _), (w, _), (pre, _), (bias, _), (residual, _) = [draw("bfloat16", *s) for s in shapes]
+    with tuner.forcing("matmul", HALF[kind]):
+        product, slope = g @ w, linear_slope(g, w, pre, "gelu_tanh")
+        joined, affine = linear_residual(g, w.mT, bias, residual), linear(g, w.mT, bias)
+        total = torch.addmm(pre, g, w)
+        out = pre.clone().addmm_(g, w)
+    np.testing.assert_array_equal(numbers(slope), numbers(gelu_tanh_backward(product, pre)))
+    np.testing.assert_array_equal(numbers(joined), numbers(residual + affine))
+    np.testing.assert_array_equal(numbers(out), numbers(total))
+    assert np.abs(numbers(total) - numbers(pre) - numbers(product)).max() <= 2.0 ** -6 * np.abs(numbers(total)).max()
 
 
 def test_dropout_and_residuals_of_float32(gpu):  # noqa: F811

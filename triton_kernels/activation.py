@@ -78,15 +78,22 @@ def gelu_erf_backward(g, x):
 
 
 @triton.jit
+def tanh_share(x, square):
+    """(1 + tanh u) / 2 = σ(2u) for u = √(2/π) · (x + 0.044715 · x³), the constants times -2 log₂ e: where products end with it, every
+    instruction counts."""
+    return quick_inverse(1.0 + libdevice.exp2(x * (-2.302208198144325 + -0.1029432395800235 * square)))
+
+
+@triton.jit
 def gelu_tanh(x):
-    return x * sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * x * x))      # (1 + tanh u) / 2 = σ(2u)
+    return x * tanh_share(x, x * x)
 
 
 @triton.jit
 def gelu_tanh_backward(g, x):
     square = x * x
-    s = sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * square))
-    return g * (s + x * s * (1.0 - s) * 1.5957691216057308 * (1.0 + 0.134145 * square))
+    s = tanh_share(x, square)
+    return g * (s + x * s * (1.0 - s) * (1.5957691216057308 + 0.21406444881780073 * square))
 
 
 @triton.jit

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from triton_kernels.quick import widened
 from triton_kernels.random import long_word, philox_words
 
 INFINITE = tl.constexpr(0x7F800000)                      # the bits of infinity
@@ -142,8 +143,10 @@ def sum_of_parts(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, EVEN_K: tl.con
 
 @triton.jit
 def load_c(c_ptr, offset, rm, rn, stride_cm, stride_cn, M, N, FORM: tl.constexpr):
-    """What is added to rows rm and columns rn: a "row" that all rows share, a "column", or a "tile"."""
-    if FORM == "row":
+    """What is added to rows rm and columns rn: a "row" that all rows share, a "column", or a "tile"; or c_ptr, if that is it already."""
+    if len(c_ptr.shape) > 0:
+        return c_ptr
+    elif FORM == "row":
         return tl.load(c_ptr + offset + rn.to(tl.int64) * stride_cn, mask=rn < N, other=0)[None, :]
     elif FORM == "column":
         return tl.load(c_ptr + offset + rm.to(tl.int64) * stride_cm, mask=rm < M, other=0)[:, None]
@@ -168,7 +171,7 @@ def combined(acc, c, beta, T: tl.constexpr, SLOPE: tl.constexpr):
     """acc + beta · c, or SLOPE(acc rounded to T, c)."""
     c = c.to(acc.dtype)
     if SLOPE is not None:
-        return SLOPE(acc.to(T).to(acc.dtype), c)
+        return SLOPE(widened(acc.to(T), acc.dtype), c)
     if isinstance(beta, tl.tuple):
         pass
     elif beta is not None:
@@ -204,7 +207,16 @@ def dropped(value, i, last, ACC: tl.constexpr):
     if value.dtype == ACC:                   # rounded by itself: with an addition behind it a product of float32 would become one fma
         return libdevice.mul_rn(even, factor_even), libdevice.mul_rn(odd, factor_odd)
     else:
-        return even.to(ACC) * factor_even, odd.to(ACC) * factor_odd
+        return widened(even, ACC) * factor_even, widened(odd, ACC) * factor_odd
+
+
+@triton.jit
+def residual_at(residual, i, inside):
+    """What is at these places of the residual, unless it is that already."""
+    if len(residual.shape) > 0:
+        return residual
+    else:
+        return tl.load(residual + i, mask=inside, other=0)
 
 
 @triton.jit
@@ -217,17 +229,18 @@ def behind(value, last, i, inside):
     if len(last) > 1:
         even, odd = dropped(value, i, last, ACC)
         if len(last) % 2:
-            first, second = paired(tl.load(last[0] + i, mask=inside, other=0))
-            even, odd = first.to(ACC) + even.to(T).to(ACC), second.to(ACC) + odd.to(T).to(ACC)
+            first, second = paired(residual_at(last[0], i, inside))
+            even, odd = first.to(ACC) + widened(even.to(T), ACC), second.to(ACC) + widened(odd.to(T), ACC)
         return tl.join(even, odd).reshape(value.shape).to(T)
     else:
-        return (tl.load(last[0] + i, mask=inside, other=0).to(ACC) + value.to(ACC)).to(T)
+        return (residual_at(last[0], i, inside).to(ACC) + widened(value, ACC)).to(T)
 
 
 @triton.jit
 def epilogue(acc, c_ptr, offset, rm, rn, stride_cm, stride_cn, M, N, alpha, beta, T: tl.constexpr, FORM: tl.constexpr,
              SLOPE: tl.constexpr):
-    """What is stored before the activation, of type T; the matrix to add is at c_ptr + offset, None: nothing is added."""
+    """What is stored before the activation, of type T; the matrix to add is at c_ptr + offset, None: nothing is added. Instead of pointers
+    c_ptr and the residual may be the numbers."""
     acc = scaled(acc, alpha, rm[:, None], rn[None, :], M, N)
     if c_ptr is not None:
         acc = combined(acc, load_c(c_ptr, offset, rm, rn, stride_cm, stride_cn, M, N, FORM), beta, T, SLOPE)
@@ -243,7 +256,7 @@ def activated(value, ACTIVATION: tl.constexpr):
     """ACTIVATION(value), computed in float32 at least and rounded once more."""
     T: tl.constexpr = value.dtype
     if ACTIVATION is not None:
-        value = ACTIVATION(value.to(tl.float64 if T == tl.float64 else tl.float32)).to(T)
+        value = ACTIVATION(widened(value, tl.float64 if T == tl.float64 else tl.float32)).to(T)
     return value
 
 

@@ -6,6 +6,9 @@ Or PARTS consumers share a tile of PARTS * BLOCK_M rows: three of 64 x 256 have 
 less from the cache for each product than 128 x 256. A barrier says whose turn it is: a phase has one bit, so nobody may wait for a slot
 while the other still has to meet what comes before in it.
 
+What the epilogue adds to a tile, or takes a slope at, comes by TMA too where it lies as the result does: piece by piece, each into the
+buffer in which the result of that piece leaves, BUFFERS - 1 pieces ahead and so while the tile is being multiplied.
+
 ACROSS is for operands of 32 bits, which matrix units take from shared memory along K alone, and one consumer: b lies along N, so the tile
 is computed as its transpose, bᵀ aᵀ, with bᵀ from registers. As b lies, two of its words at a time would come from the same bank, so rows
 of bᵀ change places, until the tile is stored (`dealt`, `gathered`).
@@ -72,7 +75,7 @@ def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.cons
             PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
             STAGES: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr):
     """The loading warp: wait until a slot is empty, fill it."""
-    a_bufs, b_bufs, empty, ready, _, _ = ring
+    a_bufs, b_bufs, empty, ready, _, _, _ = ring
     first, last, begin, end, steps = tiles_of(shape, gl.program_id(0), PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = 0, 1                                   # all slots are empty at first
     for tile in range(first, last, 1 if STREAM else PROGRAMS):
@@ -99,7 +102,7 @@ def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr
     """The sum over K of one tile, this consumer's `count`th, and with SUMS the sums of a's rows over the first `summed` steps, in every
     column. One product is always under way: a slot is given back while the next one is being multiplied, which takes two STAGES at
     least."""
-    a_bufs, b_bufs, empty, ready, turns, ones = ring
+    a_bufs, b_bufs, empty, ready, turns, ones, _ = ring
     DEPTH: gl.constexpr = 256 // a_bufs.dtype.primitive_bitwidth
     WHOLE: gl.constexpr = a_bufs.dtype == gl.int8
     # Triton 3.6 lacks wgmma of more columns for int8; of 16 warps, ptxas takes none that names more registers than each would have alone
@@ -160,7 +163,7 @@ def gathered(x):
 def multiply_across(ring, slot, phase, steps, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr):
     """`multiply_tile` for ACROSS and the only consumer: the sum as (BLOCK_N, BLOCK_M). A half of a slot is read while the half before it is
     being multiplied."""
-    a_bufs, b_bufs, empty, ready, _, _ = ring
+    a_bufs, b_bufs, empty, ready, _, _, _ = ring
     HALF: gl.constexpr = b_bufs.shape[1] // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_M, 8])
     acc = gl.zeros((BLOCK_N, BLOCK_M), gl.float32, layout)
@@ -195,12 +198,28 @@ def pieces_of(acc, PIECES: gl.constexpr):
 
 
 @gluon.jit
-def send(desc, batch, m, n, value, buf, BUFFERS: gl.constexpr):
-    """Store a piece by TMA, once its buffer is free again."""
-    tma.store_wait(pendings=BUFFERS - 1)
-    buf.store(value)
+def send(out_desc, pre_desc, batch, m, n, out, pre, out_buf, pre_buf, LEFT: gl.constexpr):
+    """Store a piece by TMA, and with pre_desc what it was before the activation, once no more than LEFT that were sent before are on
+    their way out of their buffers."""
+    tma.store_wait(pendings=LEFT)
+    if pre_desc is not None:
+        pre_buf.store(pre)
+    out_buf.store(out)
     fence_async_shared()
-    store(desc, [batch, m, n], buf.reshape(desc.block_type.shape))
+    if pre_desc is not None:
+        store(pre_desc, [batch, m, n], pre_buf.reshape(pre_desc.block_type.shape))
+    store(out_desc, [batch, m, n], out_buf.reshape(out_desc.block_type.shape))
+
+
+@gluon.jit
+def fetch(c_desc, tile, last, i, shape, out_bufs, came, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
+          BUFFERS: gl.constexpr, PARTS: gl.constexpr, TURN: gl.constexpr):
+    """Load piece i of what the epilogue adds to a tile, if there is such a tile, into its buffer."""
+    batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M)
+    m, n = m + TURN % PARTS * BLOCK_M, n + i * c_desc.block_type.shape[2]
+    buf, full = out_bufs.index(TURN * BUFFERS + i % BUFFERS), came.index(TURN * BUFFERS + i % BUFFERS)
+    mbarrier.expect(full, c_desc.block_type.nbytes, pred=tile < last)
+    load(c_desc, [batch, m, n], full, buf.reshape(c_desc.block_type.shape), pred=tile < last)
 
 
 @gluon.jit
@@ -217,24 +236,31 @@ def store_sums(sums_ptr, sums, place, bound, n, ADD: gl.constexpr):
 
 
 @gluon.jit
-def consume(out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A: gl.constexpr,
-            TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr,
-            BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
-            PIECES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, TURN: gl.constexpr,
-            WARPS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr):
+def consume(out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta,
+            TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
+            PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+            STAGES: gl.constexpr, PIECES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr,
+            TURN: gl.constexpr, WARPS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr):
     """Multiply and store every CONSUMERS-th tile of this program, from its TURN on, or with PARTS this one of every tile. STREAM is for
-    one consumer. The first tile of a row of tiles has the sums."""
+    one consumer. The first tile of a row of tiles has the sums. c_desc: the residual, if there is one, else c. Long, as all that a warp
+    group does."""
     SUMS: gl.constexpr = sums_ptr is not None
     ROWS: gl.constexpr = BLOCK_M // PIECES if ACROSS else BLOCK_M
     WIDTH: gl.constexpr = BLOCK_N if ACROSS else BLOCK_N // PIECES
     DEPTH: gl.constexpr = 256 // ring[0].dtype.primitive_bitwidth
     piece: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, WIDTH, DEPTH])
+    STORES: gl.constexpr = 1 if pre_desc is None else 2
     START: gl.constexpr = TURN % CONSUMERS
+    STEP: gl.constexpr = 1 if STREAM else CONSUMERS * PROGRAMS
+    RESIDUAL: gl.constexpr = isinstance(beta, gl.tuple) and len(beta) % 2 == 1
     first, last, begin, end, steps = tiles_of(shape, gl.program_id(0) + START * PROGRAMS, PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K,
                                               STREAM)
     slot, phase = after(0, 0, START * steps, STAGES)     # the ring holds the other consumer's slots too
-    count = 0
-    for tile in range(first, last, 1 if STREAM else CONSUMERS * PROGRAMS):
+    count, came = 0, ring[6]
+    if c_desc is not None:
+        for i in gl.static_range(BUFFERS - 1):
+            fetch(c_desc, first, last, i, shape, out_bufs, came, BLOCK_M, BLOCK_N, GROUP_M, BUFFERS, PARTS, TURN)
+    for tile in range(first, last, STEP):
         batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M)
         m += TURN % PARTS * BLOCK_M
         start, stop = blocks_of(tile, begin, end, steps, STREAM)
@@ -249,7 +275,6 @@ def consume(out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn
                        c_ptr is not None and not STREAM)
         if STREAM:
             batch, m, n = gl.program_id(0) + tile, m * 0, n * 0
-        count += 1
         slot, phase = after(slot, phase, (CONSUMERS - 1) * steps, STAGES)
         pieces = pieces_of(acc, PIECES)
         for i in gl.static_range(PIECES):
@@ -257,26 +282,39 @@ def consume(out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn
             row, column = (m + i * ROWS, n) if ACROSS else (m, n + i * WIDTH)
             rm = row + gl.arange(0, ROWS, gl.SliceLayout(1, sums.type.layout))
             rn = column + gl.arange(0, WIDTH, gl.SliceLayout(0, sums.type.layout))
-            value = epilogue(sums, c_ptr, batch.to(gl.int64) * stride_cb, rm, rn, stride_cm, stride_cn, shape[1], shape[2], alpha, beta,
-                             out_desc.dtype, FORM, SLOPE)
-            if pre_desc is not None:
-                send(pre_desc, batch, row, column, value, out_bufs.index(TURN * BUFFERS), BUFFERS)
-            buf = out_bufs.index(TURN * BUFFERS + (i if pre_desc is None else 1) % BUFFERS)
-            send(out_desc, batch, row, column, activated(value, ACTIVATION), buf, BUFFERS)
+            added, behind_it = c_ptr, beta
+            if c_desc is not None:
+                at = TURN * BUFFERS + i % BUFFERS
+                mbarrier.wait(came.index(at), count * (PIECES // BUFFERS) + i // BUFFERS & 1)
+                came_in = out_bufs.index(at).load(piece)
+                if RESIDUAL:
+                    behind_it = (came_in, ) + beta[1:]
+                else:
+                    added = came_in
+            value = epilogue(sums, added, batch.to(gl.int64) * stride_cb, rm, rn, stride_cm, stride_cn, shape[1], shape[2], alpha,
+                             behind_it, out_desc.dtype, FORM, SLOPE)
+            pre_buf = out_bufs.index(TURN * BUFFERS + STORES * i % BUFFERS)
+            out_buf = out_bufs.index(TURN * BUFFERS + (STORES * i + STORES - 1) % BUFFERS)
+            send(out_desc, pre_desc, batch, row, column, activated(value, ACTIVATION), value, out_buf, pre_buf, BUFFERS - STORES)
+            if c_desc is not None:
+                tma.store_wait(pendings=1)               # of the piece before this one: its buffer is free
+                fetch(c_desc, tile + (i + BUFFERS - 1) // PIECES * STEP, last, (i + BUFFERS - 1) % PIECES, shape, out_bufs, came, BLOCK_M,
+                      BLOCK_N, GROUP_M, BUFFERS, PARTS, TURN)
+        count += 1
     tma.store_wait(pendings=0)
 
 
 @gluon.jit
-def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, stride_cb, stride_cm, stride_cn, BATCH, M, N, K, alpha, beta,
-                        TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr, FORM: gl.constexpr,
-                        SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
+def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_ptr, stride_cb, stride_cm, stride_cn, BATCH, M, N, K, alpha,
+                        beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr,
+                        FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
                         CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False):
     """Grid: PROGRAMS. num_warps is that of one consumer. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of one
     matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. Long, because of the arguments of the
     warp groups, which have to be written out: a tuple that has a name holds tensors, and FORM and the like are none."""
     WARPS: gl.constexpr = gl.num_warps()
-    BUFFERS: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
+    BUFFERS: gl.constexpr = min(PIECES, 4) if c_desc is not None else 1 if PIECES == 1 and pre_desc is None else 2
     TA: gl.constexpr = a_desc.dtype
     TB: gl.constexpr = b_desc.dtype
     A: gl.constexpr = [BLOCK_K, BLOCK_M] if TRANS_A else [BLOCK_M, BLOCK_K]
@@ -298,38 +336,43 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, a_desc, b_desc, c_ptr, str
     if sums_ptr is not None:
         ones = gl.allocate_shared_memory(TA, [8, BLOCK_K], gl.NVMMASharedLayout.get_default_for([8, BLOCK_K], TA))
         ones.store(gl.full([8, BLOCK_K], 1.0, TA, gl.BlockedLayout([1, 2], [1, 32], [WARPS, 1], [1, 0])))
+    came = turns
+    if c_desc is not None:
+        came = gl.allocate_shared_memory(gl.int64, [CONSUMERS * PARTS * BUFFERS, 1], mbarrier.MBarrierLayout())
+        for i in gl.static_range(CONSUMERS * PARTS * BUFFERS):
+            mbarrier.init(came.index(i), count=1)
     fence_async_shared()
-    ring, shape = (a_bufs, b_bufs, empty, ready, turns, ones), (BATCH, M, N, K)
+    ring, shape = (a_bufs, b_bufs, empty, ready, turns, ones, came), (BATCH, M, N, K)
     if CONSUMERS * PARTS == 1:
         gl.warp_specialize([
-            (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
-                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
-                       PARTS, 0, WARPS, STREAM, ACROSS)),
+            (consume, (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta,
+                       TRANS_A, TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS,
+                       CONSUMERS, PARTS, 0, WARPS, STREAM, ACROSS)),
             (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
                        STAGES, PARTS, STREAM)),
         ], [1], [24])
     elif CONSUMERS * PARTS == 2:
         gl.warp_specialize([
-            (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
-                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
-                       PARTS, 0, WARPS, STREAM, ACROSS)),
-            (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
-                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
-                       PARTS, 1, WARPS, STREAM, ACROSS)),
+            (consume, (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta,
+                       TRANS_A, TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS,
+                       CONSUMERS, PARTS, 0, WARPS, STREAM, ACROSS)),
+            (consume, (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta,
+                       TRANS_A, TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS,
+                       CONSUMERS, PARTS, 1, WARPS, STREAM, ACROSS)),
             (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
                        STAGES, PARTS, STREAM)),
         ], [4, 1], [232, 24])
     else:
         gl.warp_specialize([
-            (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
-                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
-                       PARTS, 0, WARPS, STREAM, ACROSS)),
-            (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
-                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
-                       PARTS, 1, WARPS, STREAM, ACROSS)),
-            (consume, (out_desc, pre_desc, sums_ptr, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
-                       TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS,
-                       PARTS, 2, WARPS, STREAM, ACROSS)),
+            (consume, (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta,
+                       TRANS_A, TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS,
+                       CONSUMERS, PARTS, 0, WARPS, STREAM, ACROSS)),
+            (consume, (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta,
+                       TRANS_A, TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS,
+                       CONSUMERS, PARTS, 1, WARPS, STREAM, ACROSS)),
+            (consume, (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta,
+                       TRANS_A, TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS,
+                       CONSUMERS, PARTS, 2, WARPS, STREAM, ACROSS)),
             (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
                        STAGES, PARTS, STREAM)),
         ], [4, 4, 1], [160, 160, 24])

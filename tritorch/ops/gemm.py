@@ -149,7 +149,7 @@ def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, a
     kind = kind_of(dtype, precision, k, aligned and _even(am, sa[-1]) and _even(*sb[-2:]))
     by_tma = dtype.name in ("float16", "bfloat16") or kind in ("tf32", "fp8", "fp8 fast", "int8")
     if by_tma and machine and machine[2] in (9, 10) and aligned and len(batch) == 1 and 64 <= k and max(M, N, k) <= MOST:
-        boxes = boxes_of(batch[0], M, N, k, o, a, b, dtype.itemsize, out_size)
+        boxes = boxes_of(batch[0], M, N, k, o, a, b, c_strides if form == "tile" else None, dtype.itemsize, out_size)
     found = candidates(kind, M, N, k, prod(batch), dtype.itemsize, machine, a, b, boxes, compiles, fused)
     layout = f"{'n' if a[2] == 1 else 't'}{'n' if b[2] == 1 else 't'}{'' if boxes is None else ' tma'}"
     key = (kind, layout, fused or ("wider" if out_size > dtype.itemsize else ""), prod(batch), M, N, k)
@@ -202,10 +202,10 @@ def kind_of(dtype, precision, k, even):
     return "fp64" if dtype.itemsize == 8 else "half" if even else "odd"
 
 
-def boxes_of(batch, M, N, k, out, a, b, itemsize, out_size):
-    """How TMA reads a and b and writes out; "copied" names the operands that must be copied first, because matrix units take 8- and 32-bit
-    numbers along K alone. "across": b as it lies, where 32 bits wide it would be copied and need not be (see matmul_gluon.py). None where
-    TMA cannot write out or read a 16-bit operand."""
+def boxes_of(batch, M, N, k, out, a, b, c, itemsize, out_size):
+    """How TMA reads a and b and writes out; how it reads the matrix c, None where it cannot, is "added"; "copied" names the operands that
+    must be copied first, because matrix units take 8- and 32-bit numbers along K alone. "across": b as it lies, where 32 bits wide it would
+    be copied and need not be (see matmul_gluon.py). None where TMA cannot write out or read a 16-bit operand."""
     shared = [s[0][0] == 0 for s in (a, b)]
     a, b = [described(batch, *size, (s[0][0], *s[1:]), itemsize) for size, s in (((M, k), a), ((k, N), b))]
     out = described(batch, M, N, (out[0][0], *out[1:]), out_size)
@@ -218,7 +218,9 @@ def boxes_of(batch, M, N, k, out, a, b, itemsize, out_size):
             b, copied = (True, (1 if shared[1] else batch, N, k), (N * padded, padded, 1)), [*copied, "b"]
     if a is None or b is None or out is None or out[0]:
         return None
-    return {"a": a, "b": b, "across": across, "out": out, "copied": copied, "sizes": (itemsize, out_size)}
+    added = described(batch, M, N, (c[0][0], *c[1:]), out_size) if c and (batch == 1 or c[0][0]) else None
+    added = None if added is None or added[0] else added
+    return {"a": a, "b": b, "across": across, "out": out, "added": added, "copied": copied, "sizes": (itemsize, out_size)}
 
 
 def described(batch, rows, columns, strides, itemsize):

@@ -72,7 +72,7 @@ def run_vector(p, splits, tensors, fused, options):
 
 def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     """A persistent kernel: as many programs as multiprocessors. With STREAM it leaves parts of tiles, which a second one adds up.
-    `sums`: what the kernel takes for the sums of a's rows, where it knows them."""
+    `sums`: what the kernel in Gluon takes for the sums of a's rows; what it adds comes to it by TMA where that can bring it."""
     out, pre, a, b, c, alpha, beta = tensors
     block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
     tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m * options.get("PARTS", 1), block_n)
@@ -93,15 +93,30 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     if stream:
         parts = empty((programs + tiles, block_m, block_n), types.float32 if p.dtype.is_floating_point else types.int32, out.device)
         part_sums = [x if x is None else empty((programs + tiles, block_m), types.float32, out.device) for x in sums]
-        launch(kernel, (programs,), TensorDescriptor(parts, (1, *leaving)), None, *part_sums, a, b, None, 0, 0, 0, *sizes, None,
-               None, FORM=None, SLOPE=None, ACTIVATION=None, **settled)
+        part_desc = TensorDescriptor(parts, (1, *leaving))
+        launch(kernel, (programs,), part_desc, None, *part_sums, *((None,) if sums else ()), a, b, None, 0, 0, 0, *sizes, None, None,
+               FORM=None, SLOPE=None, ACTIVATION=None, **settled)
         rows = max(tile(1024, block_m * block_n) // block_n, 1)
         launch(K.stream_sum_kernel, (tiles * block_m // rows,), out, pre, *(sums or (None,)), parts, *(part_sums or (None,)), c,
                p.out[0][0], *p.out[1:], *strides, p.M, p.N, cdiv(p.k, block_k), tiles, *scalars, FORM=p.form, PROGRAMS=programs,
                BLOCK_M=block_m, BLOCK_N=block_n, GROUP_M=GROUP_M, ROWS=rows, num_warps=4, **fused)
         return
+    added = coming(p, out, pre, c, beta) if sums and not across else None
+    if added is not None:                                                # half as large pieces, twice as many buffers, for both ways
+        settled["PIECES"], leaving = 2 * options["PIECES"], (block_m, leaving[1] // 2)
+        sums = *sums, TensorDescriptor(added[0], *box(added[1], *leaving))
+    elif sums:
+        sums = *sums, None
     out, pre = [x if x is None else TensorDescriptor(x, *box(p.boxes["out"], *leaving)) for x in (out, pre)]
     launch(kernel, (programs,), out, pre, *sums, a, b, c, *strides, *sizes, *scalars, FORM=p.form, **fused, **settled)
+
+
+def coming(p, out, pre, c, beta):
+    """What the epilogue adds, number by number, and its matrices, where TMA can bring it to where the result leaves from; else None."""
+    if pre is not None:
+        return None
+    x, matrices = (beta[0], p.boxes["out"]) if type(beta) is tuple and len(beta) % 2 else (c, p.boxes["added"])
+    return (x, matrices) if matrices and x.dtype is out.dtype and not x.data_ptr() & 15 else None
 
 
 def _shared(p, a, b):
