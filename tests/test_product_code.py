@@ -18,7 +18,7 @@ from tritorch.cuda.driver import DeviceProperties  # noqa: E402
 from tritorch.ops import gemm_choice as choice  # noqa: E402
 from tritorch.ops.attention import attention, attention_backward  # noqa: E402
 from tritorch.ops.attention_bias import attention_backward_mask, attention_backward_slopes  # noqa: E402
-from tritorch.ops.feed_forward import linear_activation, linear_slope  # noqa: E402
+from tritorch.ops.feed_forward import ACTIVATIONS, linear_activation, linear_slope  # noqa: E402
 from tritorch.ops.gemm import gemm  # noqa: E402
 from tritorch.ops.grouped import grouped_mm  # noqa: E402
 from tritorch.ops.linear import linear  # noqa: E402
@@ -207,6 +207,21 @@ def test_what_is_added_by_tma_comes_to_where_results_leave(candidate):
     compiled, = compile_many(specs, (90,), workers=1)
     assert resources(compiled)["spills"] == 0 and compiled.shared <= H200[1] and runs_ahead(compiled), resources(compiled)
     assert "ld.global" not in compiled.ptx
+
+
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+def test_activations_and_their_slopes_on_hopper(activation):
+    """Gluon knows less than Triton of what the functions of triton_kernels/activation.py may use."""
+    def call(e):
+        linear_activation(e(4096, 4096, **BF16), e(4096, 4096, **BF16), e(4096, **BF16), activation)
+        linear_slope(e(4096, 4096, **BF16), e(4096, 4096, **BF16), e(4096, 4096, **BF16), activation)
+
+    with tuner.forcing("matmul", choice.gluon(4096, 4096, 4096, 1, H200)[0][1]):
+        specs = launched(call)
+    assert len(specs) == 2 and all(spec.kernel.is_gluon() for spec in specs)
+    for compiled in compile_many(specs, (90,), workers=1):
+        assert not isinstance(compiled, CompileError), str(compiled)
+        assert resources(compiled)["spills"] == 0
 
 
 def eight_bits(e, shapes=((4096, 4096, 4096),), fast=False):

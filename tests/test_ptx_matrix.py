@@ -13,6 +13,7 @@ import tritorch as torch  # noqa: E402
 import tritorch.nn  # noqa: E402,F401
 from tritorch.cuda import tuner  # noqa: E402
 from tritorch.nn import functional as F  # noqa: E402
+from tritorch.ops.gemm import gemm  # noqa: E402
 from tritorch.testing.ptx import bindings  # noqa: E402
 from tritorch.testing.ptx.device import simulate  # noqa: E402
 
@@ -84,6 +85,32 @@ def test_products_of_16_bits(gpu, kind):
                                                       ("two consumers", True, False)])
 def test_transposed_operands(gpu, kind, turned_a, turned_b):
     product("float16", HALF[kind], 136, 200, 328, turned_a, turned_b)
+
+
+def test_what_comes_behind_tiles_computed_as_their_transposes(gpu):
+    """Of whole numbers that TF32 holds: factors, a tile, an activation and what was before it, a column, one b for all of a batch."""
+    (a, b, c, column), (left, right, added, more) = zip(*[exactly(*s) for s in ((3, 136, 100), (3, 100, 264), (3, 136, 264), (136, 1))])
+    out, pre = [torch.full((3, 136, 264), float("nan"), device="cuda") for _ in range(2)]
+    candidate = tiles("gluon", 256, 128, 32, 8, STAGES=4, PIECES=8, CONSUMERS=1, PARTS=1, STREAM=False, ACROSS=True)
+    torch.set_float32_matmul_precision("high")
+    try:
+        with tuner.forcing("matmul", candidate):
+            gemm(out, a, b, c, alpha=0.5, beta=-2.0, activation="relu", pre=pre)
+            want = 0.5 * (left @ right) - 2 * added
+            np.testing.assert_array_equal(numbers(pre), want)
+            np.testing.assert_array_equal(numbers(out), np.maximum(want, 0))
+            gemm(out, a, b[0].expand(3, 100, 264), column)
+            np.testing.assert_array_equal(numbers(out), left @ right[0] + more)
+            gemm(out[0], a[0], b[0], behind=(c[0],))
+            np.testing.assert_array_equal(numbers(out[0]), left[0] @ right[0] + added[0])
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def exactly(*shape):
+    """Whole numbers up to 100 on the device, and the same as they are."""
+    x = RNG.integers(-100, 101, shape).astype(np.float64)
+    return torch.tensor(x).to(torch.float32).cuda(), x
 
 
 def test_products_in_tf32(gpu):

@@ -10,12 +10,12 @@ from triton_kernels.scalar import sigmoid
 
 @triton.jit
 def relu(x):
-    return tl.where(x > 0, x, tl.where(x == x, tl.zeros_like(x), x))
+    return tl.where(x > 0, x, tl.where(x == x, 0, x))
 
 
 @triton.jit
 def relu_backward(g, out):
-    return tl.where(out <= 0, tl.zeros_like(g), g)
+    return tl.where(out <= 0, 0, g)
 
 
 @triton.jit
