@@ -285,3 +285,10 @@ def test_free_memory_is_cleared(gpu):
     pages = gpu.memory.bytes[place + 4096:place + 12288]                  # at its ends pages are shared with others
     assert (gpu.memory.host(kept, 1 << 16) == 7).all() and not pages.any()
     gpu.memory.free(kept)
+
+
+@pytest.mark.parametrize("resident", [1, 3, 4])
+def test_ctas_that_end_together_are_counted_by_rounds(resident):
+    ends = [1000 + 700 * (i // resident) + i % resident for i in range(24)]
+    assert predict.pace(ends, resident) == 700 / resident
+    assert predict.pace([10.0, 20.0, 30.0], 8) == 10 and predict.pace([10.0], 2) == 10
