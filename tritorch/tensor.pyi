@@ -3,15 +3,22 @@ import builtins
 from typing import Any
 from tritorch.storage import HostStorage as HostStorage
 from tritorch.shape import Size as Size
+from tritorch.storage import Unwritten as Unwritten
 
+LARGE: builtins.int
+_ALONE: builtins.int
 _layouts: Any
 _new: Any
 contiguous_format: Any
 cpu: Any
 dense_strides: Any
+next_seq: Any
 preserve_format: Any
 swaps: Any
 
+def _alone() -> Any:
+    """What getrefcount says of the owner of a storage that no one else knows."""
+    ...
 def alias(x, cls) -> Any:
     """The same memory and version as an object of `cls`, without history."""
     ...
@@ -50,6 +57,12 @@ def lies_in(shape, strides, wanted) -> Any:
     ...
 def memory_order(strides) -> Any:
     """The dims, outermost in memory first."""
+    ...
+def overwritten(x) -> Any:
+    """All elements of x are about to be written, whatever they are: what was put off need not be done."""
+    ...
+def put_off(x, fill) -> Any:
+    """Have `fill(array)` called for the memory of a CPU tensor when somebody looks at it. Returns False where somebody may already: the"""
     ...
 def refresh(view) -> Any:
     """Give a view the history that its base has got since by writes in place."""
