@@ -47,6 +47,7 @@ CALLS = {                                                                # a fun
     "residual, wide": (residual, (2, 9000), (9000,)),
     "group norm": (lambda x, w: F.group_norm(x, 2, w), (2, 8, 40, 30), (8,)),
     "batch norm": (batch_norm, (5, 70, 9, 7), (70,)),
+    "batch norm, whole tiles": (batch_norm, (2, 7, 64, 64), (7,)),
     "batch norm, channels last": (lambda x, w: batch_norm(x.permute(0, 3, 1, 2), w), (5, 9, 7, 70), (70,)),
     "cross entropy": (cross_entropy, (9, 5000)),
     "cross entropy, short": (cross_entropy, (90, 70)),

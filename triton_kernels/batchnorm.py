@@ -58,9 +58,9 @@ def normalized(x, mean, scale, shift, T: tl.constexpr):
 @triton.jit
 def moments_kernel(
     mean_ptr, square_ptr, x_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk,
-    ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
 ):
-    """Mean and sum of squares around it of every piece, (pieces, M) each.
+    """Mean and sum of squares around it of every piece, (pieces, M) each. EVEN: pieces are whole tiles.
 
     Squares are summed relative to the mean of the piece's first tile, which is so near that their difference keeps its digits.
     """
@@ -73,9 +73,10 @@ def moments_kernel(
     square = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
         n = j + lane
-        valid = inside & (n < stop)[None, :]
-        x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), mask=valid, other=0).to(ACC)
-        x = tl.where(valid, x - near[:, None], 0)
+        valid = inside if EVEN else inside & (n < stop)[None, :]
+        x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), mask=valid, other=0).to(ACC) - near[:, None]
+        if not EVEN:
+            x = tl.where((n < stop)[None, :], x, 0)             # channels past the last are not stored
         total += x
         square += x * x
     away = tl.sum(total, 1) / (stop - start)

@@ -43,7 +43,7 @@ def broad(p, ndim):
     return None if p is None else p.reshape(-1, *[1] * (ndim - 2))
 
 
-ALONG = ((4096, 8, 1, 5), (2048, 4, 1, 9), (4096, 8, 3, 4), (2048, 4, 3, 8), (8192, 16, 1, 2))
+ALONG = ((2048, 4, 3, 8), (4096, 8, 1, 5), (2048, 4, 1, 9), (4096, 8, 3, 4), (8192, 16, 1, 2))
 """Ways to walk along channels that lie in one piece, or a few: columns at a time, warps, stages, programs a multiprocessor."""
 ACROSS = ((64, 64, 8, 1, 3), (64, 32, 4, 1, 7), (256, 16, 8, 1, 3), (128, 16, 4, 3, 7), (64, 64, 8, 3, 3))
 """Ways where channels are next to each other in memory: channels and columns at a time, …"""
@@ -159,7 +159,7 @@ def moments_channels(mean, var, x):
     def start(geometry, grid, constexprs):
         M, N, chunk = geometry[-3:]
         means, squares = [empty((grid[1], M), mean.dtype, x.device) for _ in range(2)]
-        launch(K.moments_kernel, grid, means, squares, x, *geometry, **constexprs)
+        launch(K.moments_kernel, grid, means, squares, x, *geometry, EVEN=N % constexprs["BLOCK_N"] == 0, **constexprs)
         pieces = next_power_of_2(grid[1])
         block = tile(max(2048 // pieces, 1), half(M))
         launch(K.merge_moments_kernel, (cdiv(M, block),), *targets, means, squares, M, N, chunk, grid[1], BLOCK_M=block, PIECES=pieces)
