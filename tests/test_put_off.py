@@ -2,8 +2,12 @@
 import copy
 import ctypes
 import io
+import os
 import pickle
+import signal
 import threading
+import time
+import warnings
 
 import numpy as np
 import pytest
@@ -154,3 +158,46 @@ def test_threads_that_look_at_the_same_time_find_all_numbers():
         assert len(seen) == 4
         for each in seen:
             np.testing.assert_array_equal(each, expected())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system starts processes otherwise")
+def test_a_forked_process_fills_what_its_parent_was_filling():
+    x, entered, go = filled(), threading.Event(), threading.Event()
+    fill = x.storage._bytes
+    x.storage._bytes = lambda array: (entered.set(), go.wait(60), fill(array))
+    other = T.empty(SHAPE).normal_()
+    looking = threading.Thread(target=x.numpy)
+    looking.start()
+    entered.wait(60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)              # of a fork beside threads, which is what is tried here
+        child = os.fork()
+    if not child:
+        os._exit(0 if other.numpy().any() else 1)
+    go.set()
+    looking.join()
+    deadline = time.monotonic() + 60
+    while (status := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if status == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert status == (child, 0)
+    np.testing.assert_array_equal(x.numpy(), expected())
+
+
+class Looker:
+    """Looks at a tensor when it is finalized."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __del__(self):
+        self.x.numpy()
+
+
+def test_a_finalizer_looks_while_its_thread_fills():
+    x, looker = filled(), [Looker(T.empty(SHAPE).normal_())]
+    fill = x.storage._bytes
+    x.storage._bytes = lambda array: (looker.clear(), fill(array))
+    np.testing.assert_array_equal(x.numpy(), expected())

@@ -5,6 +5,7 @@ Storage dies. Storages do not know shapes or gradients.
 """
 import contextlib
 import ctypes
+import os
 import threading
 from importlib import import_module
 from itertools import count
@@ -101,7 +102,16 @@ class Unwritten(HostStorage):
         self.__class__ = HostStorage
 
 
-_filling, _owner = threading.Lock(), Storage.owner.__get__
+def _unlocked():
+    """In a forked process no thread of its parent is filling anything."""
+    global _filling
+    _filling = threading.RLock()                                         # a finalizer may look while its own thread is filling
+
+
+_unlocked()
+_owner = Storage.owner.__get__
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlocked)
 
 
 def host_storage(array):
