@@ -236,11 +236,11 @@ def store_sums(sums_ptr, sums, place, bound, n, ADD: gl.constexpr):
 
 
 @gluon.jit
-def consume(out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta,
-            TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
+def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha,
+            beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
             PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
             STAGES: gl.constexpr, PIECES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr,
-            TURN: gl.constexpr, WARPS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr):
+            WARPS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr):
     """Multiply and store every CONSUMERS-th tile of this program, from its TURN on, or with PARTS this one of every tile. STREAM is for
     one consumer. The first tile of a row of tiles has the sums. c_desc: the residual, if there is one, else c. Long, as all that a warp
     group does."""
@@ -305,14 +305,32 @@ def consume(out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, s
 
 
 @gluon.jit
+def consumer(TURN: gl.constexpr, tiles):
+    consume(TURN, *tiles)
+
+
+@gluon.jit
+def start(COUNT: gl.constexpr, tiles, loads):
+    """COUNT consumers and the loading warp; the numbers are of warps and of registers of each thread, but for the first consumer's. A
+    function because of its arguments: tuples of tensors and what is compiled in, of which one with a name would make tensors."""
+    if COUNT == 1:
+        gl.warp_specialize([(consumer, (0, tiles)), (produce, loads)], [1], [24])
+    elif COUNT == 2:
+        gl.warp_specialize([(consumer, (0, tiles)), (consumer, (1, tiles)), (produce, loads)], [4, 1], [232, 24])
+    else:
+        gl.warp_specialize([(consumer, (0, tiles)), (consumer, (1, tiles)), (consumer, (2, tiles)), (produce, loads)],
+                           [4, 4, 1], [160, 160, 24])
+
+
+@gluon.jit
 def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_ptr, stride_cb, stride_cm, stride_cn, BATCH, M, N, K, alpha,
                         beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr,
                         FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
                         CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False):
     """Grid: PROGRAMS. num_warps is that of one consumer. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of one
-    matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. Long, because of the arguments of the
-    warp groups, which have to be written out: a tuple that has a name holds tensors, and FORM and the like are none."""
+    matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. Long, as it makes all that the warp
+    groups share."""
     WARPS: gl.constexpr = gl.num_warps()
     BUFFERS: gl.constexpr = min(PIECES, 4) if c_desc is not None else 1 if PIECES == 1 and pre_desc is None else 2
     TA: gl.constexpr = a_desc.dtype
@@ -343,36 +361,9 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
             mbarrier.init(came.index(i), count=1)
     fence_async_shared()
     ring, shape = (a_bufs, b_bufs, empty, ready, turns, ones, came), (BATCH, M, N, K)
-    if CONSUMERS * PARTS == 1:
-        gl.warp_specialize([
-            (consume, (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta,
-                       TRANS_A, TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS,
-                       CONSUMERS, PARTS, 0, WARPS, STREAM, ACROSS)),
-            (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
-                       STAGES, PARTS, STREAM)),
-        ], [1], [24])
-    elif CONSUMERS * PARTS == 2:
-        gl.warp_specialize([
-            (consume, (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta,
-                       TRANS_A, TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS,
-                       CONSUMERS, PARTS, 0, WARPS, STREAM, ACROSS)),
-            (consume, (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta,
-                       TRANS_A, TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS,
-                       CONSUMERS, PARTS, 1, WARPS, STREAM, ACROSS)),
-            (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
-                       STAGES, PARTS, STREAM)),
-        ], [4, 1], [232, 24])
-    else:
-        gl.warp_specialize([
-            (consume, (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta,
-                       TRANS_A, TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS,
-                       CONSUMERS, PARTS, 0, WARPS, STREAM, ACROSS)),
-            (consume, (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta,
-                       TRANS_A, TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS,
-                       CONSUMERS, PARTS, 1, WARPS, STREAM, ACROSS)),
-            (consume, (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta,
-                       TRANS_A, TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS,
-                       CONSUMERS, PARTS, 2, WARPS, STREAM, ACROSS)),
-            (produce, (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
-                       STAGES, PARTS, STREAM)),
-        ], [4, 4, 1], [160, 160, 24])
+    start(CONSUMERS * PARTS,
+          (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
+           TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS, PARTS,
+           WARPS, STREAM, ACROSS),
+          (a_desc, b_desc, ring, shape, TRANS_A, TRANS_B, SHARED_A, SHARED_B, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PARTS,
+           STREAM))
