@@ -227,8 +227,8 @@ def test_a_failing_launch_names_its_arguments(cuda, scaled, monkeypatch):
         for key, value in list(functions.items()):
             if functions is driver.functions:
                 monkeypatch.setitem(functions, key, broken)
-            elif type(value) is tuple and type(value[1]) is list:
-                monkeypatch.setitem(functions, key, (value[0], [(broken, *step[1:]) for step in value[1]], *value[2:]))
+            elif type(value) is tuple and type(value[2]) is list:
+                monkeypatch.setitem(functions, key, (*value[:2], [(broken, *step[1:]) for step in value[2]], *value[3:]))
     with pytest.raises(RuntimeError, match=r"kernel binary_flat .*float32\[3\].*the device is gone"):
         call(draw(3), draw(3))
 
@@ -318,3 +318,40 @@ def test_a_repeated_call_has_a_history_only_where_it_wants_one(cuda):
         view = base[1:]
         base.mul_(w)
         assert torch.mul(view, view).grad_fn is not None                 # got its history through its base
+
+
+def test_a_tensor_that_changed_is_looked_at_again(cuda, scaled):
+    call, runs = scaled
+    x, y = draw(4, 6), draw(6, 4)
+    assert agrees(call, x, x)
+    x.t_()
+    assert agrees(call, x, y)
+    x.data = draw(6, 4)
+    assert agrees(call, x, y)
+    x.data = draw(12)[1:9].view(4, 2)                                    # misaligned
+    assert agrees(call, x, x)
+    out = torch.empty(0, device="cuda")
+    out.add_(out)
+    torch.add(x, x, out=out)                                             # takes the shape of the result
+    assert agrees(call, out, out) and out.shape == (4, 2)
+    seen = len(runs)
+    p = torch.nn.Parameter(y, requires_grad=False)
+    assert agrees(call, y, draw(6, 4)) and agrees(call, p, draw(6, 4)) and agrees(call, p, draw(6, 4)) and len(runs) <= seen + 1 <= 6
+
+
+def test_arguments_left_to_their_defaults_and_too_many(cuda, scaled):
+    call, runs = scaled
+    for _ in range(2):
+        assert agrees(call, draw(3), draw(3)) and agrees(call, draw(3), draw(3), 1.0)
+        assert agrees(lambda x, y: call(x, y=y), draw(3), draw(3))
+    assert len(runs) == 2                                                # as given, and with the default spelled out
+    for wrong in ((), (draw(3),), (draw(3), draw(3), 1.0, 2.0), (draw(3), draw(3), 1.0, draw(3), None)):
+        with pytest.raises(TypeError, match="argument"):
+            call(*wrong)
+
+
+def test_a_history_through_a_repeated_call(cuda):
+    x, w = draw(3, 4), draw(3, 4).requires_grad_()
+    for _ in range(3):
+        y = torch.add(x, w) + torch.sub(w, x, alpha=3)
+        assert torch.equal(torch.autograd.grad(y.sum(), w)[0].cpu(), torch.full((3, 4), 2.0))

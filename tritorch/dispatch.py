@@ -8,6 +8,7 @@ returns a promise `(shape, dtype, device)`, a list of promises, or a Tensor, whi
 import functools
 import inspect
 
+from tritorch import storage
 from tritorch.autograd import graph, modes, places, slices
 from tritorch.autograd.formula import formula_rule
 from tritorch.autograd.graph import record
@@ -16,7 +17,6 @@ from tritorch.errors import check
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
 from tritorch.shape import layout
-from tritorch.storage import Unwritten
 from tritorch.tensor import Tensor, Unfollowed, empty, refresh, swaps
 
 registry = {}                                                            # every operator by name
@@ -44,6 +44,7 @@ class Interpreter:
 
     def __enter__(self):
         self.outer, state.interpreter = state.interpreter, self
+        modes.interpreted = True
         return self
 
     def __exit__(self, *exception):
@@ -83,12 +84,13 @@ def op(body=None, *, returns=("out",), aliasable=()):
     tails = {k: defaults[k:] for k in range(arity + 1) if missing not in defaults[k:]}       # what completes k positional arguments
 
     def bind(args, kw):
-        if not kw and len(args) in tails:
-            return args + tails[len(args)]
         full = [*args, *[kw.get(n, d) for n, d in zip(names[len(args):], defaults[len(args):])]]
         if len(full) != arity or kw.keys() - set(names[len(args):]) or any(v is missing for v in full):
             signature.bind(*args, **kw)                                  # raises TypeError in Python's words
         return full
+
+    def complete(args):
+        return args if len(args) == arity else args + tails[len(args)] if len(args) in tails else bind(args, {})
 
     @functools.wraps(body)
     def door(*args, **kw):
@@ -97,25 +99,27 @@ def op(body=None, *, returns=("out",), aliasable=()):
             if out is not None:
                 return into(out, *args, **kw)
             args = bind(args, kw)
-        elif len(args) != arity:
-            args = args + tails[len(args)] if len(args) in tails else bind(args, kw)
-        if state.interpreter is not None:
-            return _interpret(door, args)
-        outs, tracked = (None, True) if again is None else again(args)
-        if outs is None:
-            promise = body(*args)
-            if type(promise) is tuple:
-                outs = (empty(*promise),)
-            elif isinstance(promise, Tensor):
-                return _view(door, args, promise)
-            else:
-                outs = [empty(*p) for p in promise]
-            home = outs[0].storage.device
-            run = impls.get(home.type)
-            if run is None:
-                raise _no_implementation(door, home)
-            run(*outs, *args)
-        if tracked and state.grad:
+        if modes.interpreted and state.interpreter is not None:
+            return _interpret(door, complete(args))
+        if again is not None and storage.allocate is not None:           # None until there is memory on a device
+            found = again(args)
+            if found is not None:
+                return found
+        if len(args) != arity:
+            args = complete(args)
+        promise = body(*args)
+        if type(promise) is tuple:
+            outs = (empty(*promise),)
+        elif isinstance(promise, Tensor):
+            return _view(door, args, promise)
+        else:
+            outs = [empty(*p) for p in promise]
+        home = outs[0].storage.device
+        run = impls.get(home.type)
+        if run is None:
+            raise _no_implementation(door, home)
+        run(*outs, *args)
+        if state.grad:
             record(door, args, outs)
         elif modes.inferred and state.inference:
             for out in outs:
@@ -123,21 +127,20 @@ def op(body=None, *, returns=("out",), aliasable=()):
         return outs[0] if single else tuple(outs)
 
     def repeat(fn):
-        """Have `fn(args)` asked for the outputs of a call first: tritorch/repeat.py."""
+        """Have `fn(args)` asked first for what a call returns: tritorch/repeat.py."""
         nonlocal again
         again = door.again = fn if arity else None
 
     def into(out, *args, **kw):
-        if kw or len(args) != arity:
-            args = bind(args, kw)
-        if state.interpreter is not None:
+        args = bind(args, kw) if kw else complete(args)
+        if modes.interpreted and state.interpreter is not None:
             return _interpret(door, args, out)
         return write(door, out, args, body(*args))
 
     door.names, door.returns, door.defaults = names, tuple(returns), defaults
     door.gnames = ("g",) if len(returns) == 1 else tuple("g_" + r for r in returns)
     door.impls, door.rules, door.plans, door.aliasable, door.body = impls, [], {}, aliasable, body
-    door.into, door.repeat, door.__signature__ = into, repeat, signature
+    door.into, door.repeat, door.complete, door.__signature__ = into, repeat, complete, signature
     door.jvp_rule = door.formula_body = door.samples_body = door.errors_body = door.workloads_body = None
     for verb in (impl, grad, jvp, formula, samples, errors, workloads, rules_for, plan):
         setattr(door, verb.__name__, functools.partial(verb, door))
@@ -163,9 +166,7 @@ def impl(door, kind, *, raw=False, passes=None):
         if raw or kind == "cpu":
             run, again = fn if raw else _on_arrays(door, fn), None
         else:
-            count = len(door.names)
-            places = [(door.names.index(name) - count, type, -count) for name, type in (passes or {}).items()]
-            run, again = repeating(_on_device(door, fn), door.body, places)
+            run, again = repeating(_on_device(door, fn), door, (passes or {}).items())
         door.impls[kind] = run
         if kind != "cpu":
             door.repeat(again)
@@ -317,8 +318,7 @@ _NO_GRAD = Unfollowed("A view was created in no_grad mode")
 
 def write(door, out, args, promise, run=None):
     """out= and in-place: everything is checked before anything is written. `run`: what to call in the place of the implementation."""
-    several = isinstance(out, (tuple, list))
-    outs, promises = (tuple(out), promise) if several else ((out,), (promise,))
+    outs, promises = (tuple(out), promise) if isinstance(out, (tuple, list)) else ((out,), (promise,))
     check(not isinstance(promise, Tensor), door.__name__, "an operator that computes", "a view")
     if len(outs) != len(promises):
         raise RuntimeError(f"{door.__name__}: expected {len(promises)} destinations, got {len(outs)}")
@@ -331,9 +331,9 @@ def write(door, out, args, promise, run=None):
     for o, target in zip(outs, targets):
         if target is not o:
             o.detach().copy_(target)
-        storage = o.storage
-        storage.version += 1
-        storage.writer = places.user_place()
+        memory = o.storage
+        memory.version += 1
+        memory.writer = places.user_place()
     if node is not None:
         slices.rebase(outs[0], node) if len(outs) == 1 else graph.hang(node, outs)
     return out
@@ -355,6 +355,7 @@ def _check_destination(door, out, shape, dtype, device, args):
         check(out.numel() == 0 and not any(out is a for a in args), name, f"a destination of shape {tuple(shape)}", out.shape)
         fresh = empty(shape, out.dtype, device)                          # an empty out= takes the shape of the result, as in PyTorch
         out.storage, out.shape, out.strides, out.offset, out._array = fresh.storage, fresh.shape, fresh.strides, 0, fresh._array
+        out.form = None
         swaps[0] += 1
     check(dtype.category <= out.dtype.category, name, f"a destination that {dtype} can be cast to", out.dtype)
     check(0 not in out.strides or all(n == 1 or s for n, s in zip(out.shape, out.strides)) or 0 in out.shape, name,
@@ -365,7 +366,7 @@ def _check_destination(door, out, shape, dtype, device, args):
 
 def _overlaps(door, out, args):
     """Whether writing `out` would change an input that is still to be read."""
-    memory, alone = out.storage, type(out.storage) is Unwritten          # what nobody has looked at is nobody else's
+    memory, alone = out.storage, type(out.storage) is storage.Unwritten  # what nobody has looked at is nobody else's
     for name, a in zip(door.names, args):
         if isinstance(a, Tensor):
             if (a.storage is memory or not alone and a.storage.owner is memory.owner) and not _may_lie_in(door, out, name, a):

@@ -9,6 +9,9 @@ implementation every time.
 from importlib import import_module
 from operator import itemgetter
 
+from tritorch.autograd import modes
+from tritorch.autograd.graph import record
+from tritorch.autograd.modes import state
 from tritorch.cuda import driver, faults
 from tritorch.cuda.stream import current_handle
 from tritorch.cuda.trace import Trace, current, passed, traces
@@ -16,96 +19,127 @@ from tritorch.device import cpu, device
 from tritorch.dtype import default_changed, dtype, float32
 from tritorch.shape import Size
 from tritorch.storage import device_storage
-from tritorch.tensor import Tensor, empty
+from tritorch.tensor import HOST, Tensor, empty
 
 KEPT, PATIENCE = 256, 4                         # kinds of calls remembered per operator; times that these may overflow
-ATOMS = {int, float, bool, str, type(None), dtype, device}
+FORMS = 1 << 16                                 # kinds of tensors remembered
+ATOMS = {int, float, bool, str, dtype, device}
 NUMBERS = {int, float}
-UNKNOWN = object()
+UNKNOWN, TRACKED, SHIFTED = -1, 1, 2
 streams = import_module("tritorch.cuda.stream")                          # tritorch.cuda.stream is the function of that name
 default_changed.append(driver.forget_calls)     # shape rules ask for the default dtype
 
 
-def repeating(fn, body=None, passes=()):
+def repeating(fn, door=None, passes=()):
     """Two ways to call `fn(outputs…, arguments…)`, an implementation for CUDA devices, without running it where its launches are known:
-    `run(outputs…, arguments…)` and `again(arguments)`, which makes the outputs that the shape rule `body` promises. It returns a list of
-    them, or None where the call has to go the long way, and whether an argument may have a history. `passes` are the places, from the
-    end, of arguments that are numbers which `fn` only hands to its kernels, and their types. Long functions, because a call costs the host
-    microseconds and variables of a closure are the quickest to read."""
-    calls = {}                                  # of `again` the keys tell of the arguments, of `run` of the outputs in front of them
+    `run(outputs…, arguments…)`, and `again(arguments)` for a call of the operator `door`, whose last arguments may be left to their
+    defaults. That returns what the operator does, or None where the call has to go the long way. `passes` has (name, type) of the
+    arguments that are numbers which `fn` only hands to its kernels. Long functions, because a call of another would cost 0.04 µs and
+    variables of a closure are the quickest to read."""
+    calls, overflows = {}, 0                    # of `again` the keys tell of the arguments, of `run` of the outputs in front of them
     driver.call_tables.append(calls)
-    overflows, number = 0, passes[0][0] if passes else None
+    ways, lead = {}, 0                          # by place; where the arguments begin among what `run` is given
+    if door is not None:
+        ways, lead = {door.names.index(name): kind for name, kind in passes}, len(door.returns)
+        arity, single, body, complete = len(door.names), lead == 1, door.body, door.complete
+    ways_of_run = {lead + place: kind for place, kind in ways.items()}
 
     def run(*values):
-        home = values[0].storage.device
         if overflows > PATIENCE or traces and current() is not None:
             return fn(*values)
-        key, pointers, kinds, numbers = [home], [], values, []
-        if passes and values[number].__class__ in NUMBERS:
-            kinds = _withheld(values, passes, numbers)
-        if _kind(kinds, home, key, pointers, []) is UNKNOWN:
+        key, pointers, numbers = [], [], []
+        found = _look(values, ways_of_run, lead, key, pointers, numbers)
+        if found == UNKNOWN:
             return fn(*values)
+        if found & SHIFTED:
+            key += _meetings(values, pointers)
         key = tuple(key)
         known = calls.get(key, UNKNOWN)
         if known is UNKNOWN:
-            learn(key, pointers, values, home, (), values, kinds, numbers)
-        elif known is None or not _queue(known, pointers, numbers, home):
+            learn(key, pointers, values, (), values, numbers)
+        elif known is None or not _queue(known, pointers, numbers):
             fn(*values)                                                  # which fails again if a launch did, and says with which arguments
 
     def again(args):
-        first = args[0]
-        if not isinstance(first, Tensor) or first.storage.device is cpu or overflows > PATIENCE or traces and current() is not None:
-            return None, True
-        home = first.storage.device
-        key, pointers, kinds, numbers = [home], [], args, []
-        if passes and args[number].__class__ in NUMBERS:
-            kinds = _withheld(args, passes, numbers)
-        tracked = _kind(kinds, home, key, pointers, [])
-        if tracked is UNKNOWN:
-            return None, True
+        """The whole call, therefore long."""
+        if overflows > PATIENCE or traces and current() is not None:
+            return None
+        key, pointers, numbers = [], [], []
+        found = _look(args, ways, 0, key, pointers, numbers)
+        if found == UNKNOWN or not pointers:
+            return None
+        if found & SHIFTED:
+            key += _meetings(args, pointers)
         key = tuple(key)
         known = calls.get(key, UNKNOWN)
         if known is None:
-            return None, True
+            return None
         if known is UNKNOWN:
+            args = complete(args)
             promise = body(*args)
             outs = [empty(*p) for p in ([promise] if type(promise) is tuple else promise)]
             pointers += [out.storage.ptr for out in outs]
-            learn(key, pointers, (*args, *outs), home, outs, (*outs, *args), (*outs, *kinds), numbers)
-            return outs, tracked
-        outs = []
-        for nbytes, shape, strides, kind in known[0]:
-            storage = device_storage(nbytes, home)
-            pointers.append(storage.ptr)
-            out = Tensor()                                               # as tensor.strided, without the call
-            out.storage = storage                                        # one by one: many at once make a tuple, and cost 0.03 µs more
-            out.shape = shape
-            out.strides = strides
-            out.dtype = kind
-            out.offset = out.index = 0
-            out.node = out.base = out.base_node = out._array = None
-            outs.append(out)
-        if not _queue(known, pointers, numbers, home):
-            fn(*outs, *args)
-        return outs, tracked
+            learn(key, pointers, (*args, *outs), outs, (*outs, *args), numbers)
+        else:
+            home, made, steps, constants, moved, extras = known
+            outs = []
+            for nbytes, shape, strides, kind, form in made:
+                storage = device_storage(nbytes, home)
+                pointers.append(storage.ptr)
+                out = Tensor()                                           # as tensor.strided, without the call
+                out.storage = storage                                    # one by one: many at once make a tuple, and cost 0.03 µs more
+                out.shape = shape
+                out.strides = strides
+                out.dtype = kind
+                out.form = form
+                out.offset = out.index = 0
+                out.node = out.base = out.base_node = out._array = None
+                outs.append(out)
+            if extras is None and not numbers:                           # as _queue, without the call
+                pointers += constants
+                for place, k, distance in moved:
+                    pointers[place] = pointers[k] + distance
+                try:
+                    for start, x, y, z, pick, _ in steps:
+                        start(x, y, z, current_handle(home.index) if streams.used else 0, pick(pointers))
+                except driver.OutOfMemory:
+                    raise
+                except Exception:
+                    fn(*outs, *complete(args))
+            elif not _queue(known, pointers, numbers):
+                fn(*outs, *complete(args))
+        if found & TRACKED and state.grad:
+            record(door, args if len(args) == arity else complete(args), outs)
+        elif modes.inferred and state.inference:
+            for out in outs:
+                out._inference = True
+        return outs[0] if single else tuple(outs)
 
-    def learn(key, pointers, given, home, outs, values, kinds, numbers):
+    def learn(key, pointers, given, outs, values, numbers):
         nonlocal overflows
-        nth = iter(range(len(numbers)))
-        values = [v if v is kind else passed(numbers[k := next(nth)], k) for v, kind in zip(values, kinds)]
-        storages = [x.storage for x in _tensors(given)]
-        with Trace(storages, pointers, home) as trace:
+        tensors = [*_tensors(given)]
+        home = tensors[0].storage.device
+        if any(x.storage.device is not home for x in tensors):
+            calls[key] = None
             fn(*values)
+            return
+        storages, marked, nth = [x.storage for x in tensors], [*values], 0
+        for place, way in sorted(ways_of_run.items()):
+            if nth < len(numbers) and _what(values[place], way, values[lead]) is not None:
+                marked[place], nth = passed(numbers[nth], nth), nth + 1
+        with Trace(storages, pointers, home) as trace:
+            fn(*marked)
         if len(calls) >= KEPT:
             calls.clear()
             overflows += 1
         distinct = {s.ptr: s for s in storages}.values()                 # what begins at one address is told by the key
         apart = all(a is b or a.ptr + a.nbytes <= b.ptr or b.ptr + b.nbytes <= a.ptr for a in distinct for b in distinct)
-        made = [(out.storage.nbytes, out.shape, out.strides, out.dtype) for out in outs]
+        made = [(out.storage.nbytes, out.shape, out.strides, out.dtype, form_of(out)) for out in outs]
         whole = trace.whole and apart and len(trace.passed) == len(numbers)
-        constants, ahead = [], len(trace.pointers)
-        steps = [_prepared(step, ahead, ahead + len(numbers), constants) for step in trace.steps]
-        calls[key] = (made, steps, constants, trace.temporaries, trace.reports) if whole else None
+        constants, moved, ahead = [], [], len(trace.pointers)
+        steps = [_prepared(step, ahead, ahead + len(numbers), constants, moved) for step in trace.steps]
+        extras = (trace.temporaries, trace.reports) if trace.temporaries or trace.reports or any(step[5] for step in steps) else None
+        calls[key] = (home, made, steps, constants, moved, extras) if whole else None
 
     return run, again
 
@@ -119,30 +153,33 @@ def _tensors(values):
             yield from _tensors(v)
 
 
-def _withheld(values, passes, numbers):
-    """The values, numbers that are passed on moved to `numbers`: what they are to a kernel takes their places."""
-    kinds = [*values]
-    for place, kind, home in passes:
-        v = values[place]
-        if kind is float:
-            if v.__class__ in NUMBERS and values[home].dtype.compute is float32:
-                kinds[place] = "float"
-                numbers.append(float(v))
-        elif v.__class__ is int and v != 1:                              # as a launch tells whole numbers apart
-            kinds[place] = "wide" if not -0x80000000 <= v < 0x7FF00000 else "odd" if v & 15 else "even"
-            numbers.append(v)
-    return kinds
+def _what(v, way, first):
+    """What a number is to a kernel that `way` says it is only handed to; None where the implementation may look at it."""
+    if v.__class__ not in NUMBERS:
+        return None
+    if way is float:
+        return "float" if first.dtype.compute is float32 else None
+    if v.__class__ is float or v == 1:                                   # as a launch tells whole numbers apart
+        return None
+    return "wide" if not -0x80000000 <= v < 0x7FF00000 else "odd" if v & 15 else "even"
 
 
-def _prepared(step, numbers, start_of_constants, constants):
+def _prepared(step, numbers, start_of_constants, constants, moved):
     """A step of a Trace as `_queue` wants it: what picks the kernel's values out of [pointers…, numbers…, constants…], which begin at the
-    places given, and the patches that are more than a pointer as it is. Its constants are appended to `constants`."""
+    places given, and the patches that make descriptors. Its constants are appended to `constants`, its pointers behind another to `moved`
+    as (where they belong in that list, where that other is, distance)."""
     start, x, y, z, values, patches, passed = step
-    values, places = [*values], {place: numbers + nth for place, nth in passed.items()}
-    for place, k, distance, moved in patches:
+    values, places, descriptors = [*values], {place: numbers + nth for place, nth in passed.items()}, []
+    for place, k, distance, make in patches:
         if k is None:
             values[place] = distance                                     # the word of bad indices, at its address
-        elif moved is None:
+        elif make is not None:
+            descriptors.append((place, k, distance, make))
+        elif distance:
+            moved.append((start_of_constants + len(constants), k, distance))
+            places[place] = start_of_constants + len(constants)
+            constants.append(None)
+        else:
             places[place] = k
     for place, v in enumerate(values):
         if place not in places:
@@ -150,26 +187,28 @@ def _prepared(step, numbers, start_of_constants, constants):
             constants.append(v)
     order = [places[place] for place in range(len(values))]
     pick = itemgetter(*order) if len(order) > 1 else lambda found: [found[k] for k in order]
-    return start, x, y, z, pick, [(place, *how) for place, *how in patches if how[0] is not None and (how[1] or how[2])]
+    return start, x, y, z, pick, descriptors
 
 
-def _queue(known, pointers, numbers, home):
+def _queue(known, pointers, numbers):
     """Queue the launches of a known call on the current stream; whether that succeeded. `pointers` are the arguments' (and outputs'),
     `numbers` what it passes on."""
-    _, steps, constants, temporaries, reports = known
+    home, _, steps, constants, moved, extras = known
+    temporaries, reports = extras or ((), False)
     if temporaries:
         memory = [device_storage(nbytes, home) for nbytes in temporaries]            # lives until all is queued
         pointers += [storage.ptr for storage in memory]
     found = pointers + numbers + constants if numbers else pointers + constants
+    for place, k, distance in moved:
+        found[place] = found[k] + distance
     stream = current_handle(home.index) if streams.used else 0
     try:
-        for start, x, y, z, pick, moves in steps:
+        for start, x, y, z, pick, descriptors in steps:
             values = pick(found)
-            if moves:
+            if descriptors:
                 values = [*values]
-                for place, k, distance, moved in moves:
-                    pointer = found[k] + distance
-                    values[place] = pointer if moved is None else moved(pointer)
+                for place, k, distance, make in descriptors:
+                    values[place] = make(found[k] + distance)
             start(x, y, z, stream, values)
     except driver.OutOfMemory:
         raise
@@ -180,45 +219,73 @@ def _queue(known, pointers, numbers, home):
     return True
 
 
-ODD = [f"+{n}" for n in range(16)]                                       # how far an address is from a multiple of 16, in a key
-
-
-def _kind(values, home, key, pointers, bases):
-    """Append to `key` all that an implementation may look at in its arguments, to `pointers` the tensors' addresses and to `bases` those
-    of their memory; UNKNOWN where there is more to them, else whether one of them may have a history."""
-    tracked = False
+def _look(values, ways, lead, key, pointers, numbers):
+    """Append to `key` all that an implementation may look at in its arguments, to `pointers` the tensors' addresses, to `numbers` those
+    that it only passes on; UNKNOWN where there is more to them, else whether one of them may have a history (TRACKED) or begin behind
+    the beginning of its memory (SHIFTED). Long, because it looks at every argument of every call."""
+    found, place = 0, -1
     for v in values:
+        place += 1
         kind = v.__class__
-        if kind is not Tensor:
-            if kind in ATOMS:
+        if kind is Tensor or kind in subclasses:
+            form = v.form or form_of(v)
+            if form is HOST:
+                return UNKNOWN
+            key.append(form)
+            pointer = v.storage.ptr
+            if v.offset:
+                pointer += v.offset * v.dtype.itemsize
+                found |= SHIFTED
+            elif pointer in pointers:
+                key.append(pointers.index(pointer))
+            pointers.append(pointer)
+            if v.node is not None or v.base is not None:
+                found |= TRACKED
+        elif v is None:
+            key.append(None)
+        elif kind in ATOMS:
+            if ways and place in ways and (what := _what(v, ways[place], values[lead])) is not None:
+                key.append(what)
+                numbers.append(float(v) if ways[place] is float else v)
+            else:
                 key.append(kind)                                         # 1, 1.0 and True are equal, and so are 0.0 and -0.0
                 key.append(v if v or kind is not float else repr(v))
-                continue
-            if kind is tuple or kind is Size:
-                key.append(~len(v))
-                inner = _kind(v, home, key, pointers, bases)
-                if inner is UNKNOWN:
-                    return UNKNOWN
-                tracked = tracked or inner
-                continue
-            if not isinstance(v, Tensor):
+        elif kind is tuple or kind is Size:
+            key.append(~len(v))
+            inner = _look(v, (), 0, key, pointers, numbers)
+            if inner == UNKNOWN:
                 return UNKNOWN
-        storage, dtype = v.storage, v.dtype
-        if storage.device is not home:
+            found |= inner
+        elif isinstance(v, Tensor):
+            subclasses.add(kind)
+            return UNKNOWN                                               # this time
+        else:
             return UNKNOWN
-        if v.node is not None or v.base is not None:
-            tracked = True
-        base = pointer = storage.ptr
-        if v.offset:
-            pointer += v.offset * dtype.itemsize
-        key.append(v.shape)
-        key.append(v.strides)
-        key.append(dtype)
-        if pointer & 15:
-            key.append(ODD[pointer & 15])
-        if base in bases:                                                # the same memory: how they lie to each other matters
-            k = bases.index(base)
-            key += (k, pointer - pointers[k])
-        pointers.append(pointer)
-        bases.append(base)
-    return tracked
+    return found
+
+
+def _meetings(values, pointers):
+    """Which of the tensors lie in memory that begins where another's does, and how far apart they are: for a key."""
+    bases = [x.storage.ptr for x in _tensors(values)]
+    return [(k, first, pointers[k] - pointers[first]) for k, base in enumerate(bases) if (first := bases.index(base)) != k]
+
+
+subclasses = set()                                                       # of Tensor, as they are met
+forms = {}
+
+
+def form_of(x):
+    """What an implementation may look at in one tensor, as an object: the same for all tensors on a device that have one shape, strides,
+    dtype and alignment, so that a key holds it by identity. HOST on the CPU."""
+    storage, dtype = x.storage, x.dtype
+    if storage.device is cpu:
+        x.form = HOST
+        return HOST
+    about = storage.device, x.shape, x.strides, dtype, storage.ptr + x.offset * dtype.itemsize & 15
+    form = forms.get(about)
+    if form is None:
+        if len(forms) >= FORMS:
+            forms.clear()
+        form = forms.setdefault(about, object())
+    x.form = form
+    return form

@@ -14,6 +14,7 @@ from tritorch.shape import Size, _layouts, extent, layout, memory_order
 from tritorch.storage import HostStorage, Unwritten, device_storage, host_storage, next_seq
 
 _new = object.__new__
+HOST = object()          # the form of tensors on the CPU
 swaps = [0, 0]           # how often [memory or requires_grad of a tensor, or a module's member; a gradient] was replaced: recordings look
 
 
@@ -21,10 +22,11 @@ class Tensor:
     """An n-dimensional array on a device; made by `tritorch.tensor`, `tritorch.empty` and their like.
 
     `shape`, `strides` (in elements), `offset` (in elements) and `dtype` say how `storage` is read. `node` and `index`
-    are the tensor's place in the gradient graph (None: no gradient is wanted); a view keeps its `base`.
+    are the tensor's place in the gradient graph (None: no gradient is wanted); a view keeps its `base`. `form`, once somebody has asked,
+    is the same object for all tensors whose memory and layout are of one kind (see repeat.py).
     """
 
-    __slots__ = ("storage", "shape", "strides", "offset", "dtype", "node", "index", "base", "base_node", "_array", "__dict__",
+    __slots__ = ("storage", "shape", "strides", "offset", "dtype", "node", "index", "base", "base_node", "_array", "form", "__dict__",
                  "__weakref__")
     _grad = None                                                         # cold attributes live in __dict__ when they are set
     _inference = False
@@ -205,7 +207,7 @@ class Tensor:
     def data(self, other):
         check(isinstance(other, Tensor), "data", "a Tensor", type(other).__name__, error=TypeError)
         self.storage, self.shape, self.strides, self.offset = other.storage.alias(), other.shape, other.strides, other.offset
-        self.dtype, self._array = other.dtype, None
+        self.dtype, self._array, self.form = other.dtype, None, None
         swaps[0] += 1
 
     def detach(self):
@@ -278,9 +280,9 @@ def empty(shape, dtype, device, strides=None, rule=None):
         array = np.empty(shape, dtype.numpy)
         storage = HostStorage()
         storage.device, storage.nbytes, storage.owner, storage.version, storage._bytes = cpu, count * dtype.itemsize, array, 0, None
-        out.storage, out._array = storage, array
+        out.storage, out._array, out.form = storage, array, HOST
     else:
-        out.storage, out._array = device_storage(count * dtype.itemsize, device), None
+        out.storage, out._array, out.form = device_storage(count * dtype.itemsize, device), None, None
     out.shape = shape                                                    # one by one: many at once make a tuple, 0.03 µs more
     out.strides = usual
     out.dtype = dtype
@@ -309,7 +311,7 @@ def strided(storage, shape, strides, offset, dtype):
     out.offset = offset
     out.dtype = dtype
     out.index = 0
-    out.node = out.base = out.base_node = out._array = None
+    out.node = out.base = out.base_node = out._array = out.form = None
     return out
 
 
@@ -328,6 +330,7 @@ def alias(x, cls):
     out.offset = x.offset
     out.dtype = x.dtype
     out._array = x._array
+    out.form = x.form
     out.index = 0
     out.node = out.base = out.base_node = None
     return out

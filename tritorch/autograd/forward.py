@@ -6,6 +6,7 @@ tangents are made by public operators, so forward over reverse, reverse over for
 """
 import weakref
 
+from tritorch.autograd import modes
 from tritorch.autograd.engine import grad as differentiate
 from tritorch.autograd.graph import OpNode
 from tritorch.autograd.modes import state
@@ -25,6 +26,7 @@ class Level:
 
     def __enter__(self):
         self.outer, state.interpreter = state.interpreter, self
+        modes.interpreted = True
         return self
 
     def __exit__(self, *exception):

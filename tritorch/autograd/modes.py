@@ -17,8 +17,8 @@ class State(threading.local):
 
 
 state = State()
-inferred = hunted = False                                                # whether any thread was ever in inference or anomaly mode: until
-                                                                         # then nobody need look, which costs 0.03 µs a thread-local switch
+inferred = hunted = interpreted = False          # whether any thread was ever in inference or anomaly mode or had an interpreter: until
+                                                 # then nobody need look, which costs 0.03 µs a thread-local switch
 
 
 class _Mode:

@@ -10,7 +10,7 @@ import sys
 import weakref
 from typing import NamedTuple
 
-from tritorch.autograd import places
+from tritorch.autograd import modes, places
 from tritorch.autograd.modes import state
 from tritorch.cuda import allocator
 from tritorch.cuda.device import current_device
@@ -91,6 +91,7 @@ class Watch(Interpreter):
             bottom, slot = getattr(bottom, slot), "outer"
         hooks = register_module_forward_pre_hook(self.on_module), register_optimizer_step_pre_hook(self.on_step)
         setattr(bottom, slot, self)
+        modes.interpreted = True
         watched.watcher = self
         try:
             yield self
