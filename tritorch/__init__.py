@@ -114,8 +114,9 @@ def __getattr__(name):
     """Packages and functions that load when they are first asked for."""
     if name in surface.PACKAGES:
         return importlib.import_module("tritorch." + name)
-    if name in surface.LAZY:
-        value = globals()[name] = getattr(importlib.import_module("tritorch." + surface.LAZY[name]), name)
+    home = "foreach" if name.startswith(surface.EVERY) else surface.LAZY.get(name)
+    if home:
+        value = globals()[name] = getattr(importlib.import_module("tritorch." + home), name)
         return value
     raise AttributeError(f"module 'tritorch' has no attribute {name!r}")
 

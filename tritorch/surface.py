@@ -1,5 +1,5 @@
 """What the modules above the operators put on Tensor and offer as `tritorch.name`."""
-from tritorch import graphs, interop, pickling, printing, random  # noqa: F401  (random and graphs complete tritorch.cuda)
+from tritorch import graphs, interop, pickling, printing, random, typed  # noqa: F401  (random and graphs complete tritorch.cuda)
 from tritorch.cuda.device import current_device
 from tritorch.device import _current
 from tritorch.tensor import Tensor
@@ -8,6 +8,7 @@ METHODS = {
     "numpy": interop.numpy, "__array__": interop.array_protocol, "__array_wrap__": interop.array_wrap, "__dlpack__": interop.to_dlpack,
     "__dlpack_device__": interop.dlpack_device, "__reduce_ex__": pickling.reduce_ex, "__copy__": pickling.shallow_copy,
     "__deepcopy__": pickling.deep_copy, "__repr__": printing.tensor_repr, "__format__": printing.tensor_format,
+    "type": typed.type_,
 }
 
 # names of `tritorch` and the modules that load when one of them is first asked for: `import tritorch` stays light
@@ -22,8 +23,9 @@ LAZY = {
          "ShortTensor"), "typed"), **dict.fromkeys(
         ("cosine_similarity", "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"), "nn.functional"),
 }
-PACKAGES = ("accelerator", "amp", "backends", "compiler", "cpu", "func", "linalg", "nn", "optim", "random", "safetensors", "serialization",
-            "testing", "utils", "version")
+EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
+PACKAGES = ("accelerator", "amp", "backends", "compiler", "cpu", "distributed", "func", "jit", "linalg", "nn", "optim",
+            "random", "safetensors", "serialization", "special", "testing", "utils", "version")
 
 
 def attach():

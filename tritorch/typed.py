@@ -1,37 +1,49 @@
-"""PyTorch's old constructors, one for every dtype: FloatTensor, LongTensor, … They are also types, of the CPU tensors of their dtype."""
+"""PyTorch's old constructors, one for every dtype: FloatTensor, LongTensor, … They are also types, of the tensors of their dtype on the CPU
+or, as `tritorch.cuda.FloatTensor`, on CUDA."""
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.interop import as_tensor
+from tritorch.ops.copy import to
 from tritorch.ops.create import empty
 from tritorch.tensor import Tensor
 
 
 class _Typed(type):
-    """The class of the constructors; an instance of one is any CPU tensor of its dtype."""
+    """The class of the constructors; an instance of one is any tensor of its dtype on its device."""
 
     def __call__(cls, *args):
         sizes = args[0] if len(args) == 1 and hasattr(args[0], "numel") and not isinstance(args[0], Tensor) else args
         if all(isinstance(size, int) for size in sizes):
-            return empty(sizes or (0,), dtype=cls.dtype)
+            return empty(sizes or (0,), dtype=cls.dtype, device=cls.device)
         check(len(args) == 1, cls.__name__, "sizes, or one sequence of values", f"{len(args)} arguments", error=TypeError)
-        return as_tensor(args[0], dtype=cls.dtype)
+        return as_tensor(args[0], dtype=cls.dtype, device=cls.device)
 
     def __instancecheck__(cls, x):
-        return isinstance(x, Tensor) and x.dtype is cls.dtype and x.device.type == "cpu"
+        return isinstance(x, Tensor) and x.dtype is cls.dtype and x.device.type == cls.device
 
 
-def _typed(name, dtype):
-    return _Typed(name, (), {"dtype": dtype, "__module__": __name__, "__doc__": f"""Tensors of {dtype.name} on the CPU: {name}(2, 3) is not
-    initialised, {name}([1, 2]) has these values. New programs say `tritorch.empty(…, dtype=…)` and `tritorch.tensor`."""})
+def _typed(name, dtype, device="cpu"):
+    return _Typed(name, (), {"dtype": dtype, "device": device, "__module__": __name__, "__doc__": f"""Tensors of
+    {dtype.name} on the {device} device: {name}(2, 3) is not initialised, {name}([1, 2]) has these values. New programs say
+    `tritorch.empty(…, dtype=…, device=…)` and `tritorch.tensor`."""})
 
 
-BFloat16Tensor = _typed("BFloat16Tensor", types.bfloat16)
-BoolTensor = _typed("BoolTensor", types.bool)
-ByteTensor = _typed("ByteTensor", types.uint8)
-CharTensor = _typed("CharTensor", types.int8)
-DoubleTensor = _typed("DoubleTensor", types.float64)
-FloatTensor = _typed("FloatTensor", types.float32)
-HalfTensor = _typed("HalfTensor", types.float16)
-IntTensor = _typed("IntTensor", types.int32)
-LongTensor = _typed("LongTensor", types.int64)
-ShortTensor = _typed("ShortTensor", types.int16)
+_KINDS = {"BFloat16": types.bfloat16, "Bool": types.bool, "Byte": types.uint8, "Char": types.int8, "Double": types.float64,
+          "Float": types.float32, "Half": types.float16, "Int": types.int32, "Long": types.int64, "Short": types.int16}
+globals().update({f"{kind}Tensor": _typed(f"{kind}Tensor", dtype) for kind, dtype in _KINDS.items()})
+ON_CUDA = {f"{kind}Tensor": _typed(f"{kind}Tensor", dtype, "cuda") for kind, dtype in _KINDS.items()}      # what tritorch.cuda offers
+
+
+def type_(input, dtype=None, non_blocking=False):
+    """The values in another dtype, or of an old type (tritorch.cuda.FloatTensor or its name); without one the name of the tensor's type."""
+    if dtype is None:
+        kind = next((kind for kind, dtype in _KINDS.items() if dtype is input.dtype), input.dtype.name)
+        return f"tritorch.{'' if input.device.type == 'cpu' else 'cuda.'}{kind}Tensor"
+    if isinstance(dtype, str):
+        home, _, kind = dtype.removesuffix("Tensor").rpartition(".")
+        check(kind in _KINDS and home in ("torch", "torch.cuda", "tritorch", "tritorch.cuda"), "type", "the name of a tensor type",
+              repr(dtype), error=ValueError)
+        return to(input, "cuda" if home.endswith("cuda") else "cpu", _KINDS[kind], non_blocking=non_blocking)
+    if isinstance(dtype, _Typed):
+        return to(input, dtype.device, dtype.dtype, non_blocking=non_blocking)
+    return to(input, types.as_dtype(dtype), non_blocking=non_blocking)

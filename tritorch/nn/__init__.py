@@ -1,5 +1,5 @@
 """Neural networks: modules, their parameters, losses, initialisation, and the functions that they apply."""
-from tritorch.nn import functional, init, modules, utils
+from tritorch.nn import functional, init, modules, parallel, utils
 from tritorch.nn.activation import (
     CELU,
     ELU,
@@ -90,6 +90,7 @@ from tritorch.nn.padding import (
     ZeroPad2d,
     ZeroPad3d,
 )
+from tritorch.nn.parallel import DataParallel
 from tritorch.nn.parameter import Buffer, Parameter
 from tritorch.nn.pooling import (
     AdaptiveAvgPool1d,

@@ -341,16 +341,6 @@ def type_as(input, other):
     return to(input, other)
 
 
-def type_(input, dtype=None, non_blocking=False):
-    """The values in another dtype; without one the name of the tensor's type."""
-    if dtype is not None:
-        return to(input, types.as_dtype(dtype), non_blocking=non_blocking)
-    kind = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int",
-            "int16": "Short",
-            "int8": "Char", "uint8": "Byte", "bool": "Bool"}.get(input.dtype.name, input.dtype.name)
-    return f"tritorch.{'' if input.device is cpu else 'cuda.'}{kind}Tensor"
-
-
 def cpu_(input, memory_format=None):
     """The values on the CPU."""
     return to(input, cpu, memory_format=memory_format)

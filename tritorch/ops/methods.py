@@ -122,6 +122,9 @@ IN_PLACE = {
     put: "index_copy index_fill index_put masked_fill masked_scatter",
     triangles: "tril triu",
 }
+IN_PLACE_FUNCTIONS = """abs acos acosh addmv arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil clamp clamp_max
+    clamp_min clip cos cosh deg2rad erf erfc exp exp2 expm1 fix floor frac ldexp log log10 log1p log2 logit nan_to_num neg negative rad2deg
+    reciprocal relu round rsqrt sigmoid sin sinc sinh sqrt square tan tanh trunc xlogy"""     # those of IN_PLACE that are functions, too
 IN_PLACE_VIEWS = {
     view: "squeeze unsqueeze t transpose swapaxes swapdims",
     slicing: "as_strided",
@@ -211,6 +214,7 @@ def attach():
     surface.update(names_of(FUNCTIONS))
     for name, f in names_of(IN_PLACE):
         setattr(Tensor, name + "_", in_place(f))
+    surface.update({name + "_": getattr(Tensor, name + "_") for name in IN_PLACE_FUNCTIONS.split()})
     for name, f in names_of(IN_PLACE_VIEWS):
         setattr(Tensor, name + "_", in_place_view(f))
     for module, text in OPERATORS.items():
@@ -224,7 +228,7 @@ def attach():
         setattr(Tensor, name, copy.as_type(kind))
     for f in (backward, engine.register_hook, engine.register_post_accumulate_grad_hook, engine.retain_grad, sum_to_size, record_stream):
         setattr(Tensor, f.__name__, f)
-    Tensor.cpu, Tensor.cuda, Tensor.type = copy.cpu_, copy.cuda_, copy.type_
+    Tensor.cpu, Tensor.cuda = copy.cpu_, copy.cuda_
     Tensor._filled = copy.fill                                           # a fresh tensor of one value: backward begins with it
     Tensor.new_empty, Tensor.where = create.new_empty_method, compare.tensor_where
     Tensor.real = property(pointwise.real)

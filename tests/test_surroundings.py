@@ -1,0 +1,137 @@
+"""What programs import beside operators: torch.jit's marks, a world of one process, old types, lists of tensors, special functions."""
+import numpy as np
+import pytest
+from oracle import torch as pytorch
+
+import tritorch as torch
+from tritorch import distributed as dist
+from tritorch import nn
+from tritorch.nn.parallel import DistributedDataParallel
+
+
+@pytest.fixture
+def world():
+    dist.init_process_group("gloo", world_size=1, rank=0)
+    yield
+    dist.destroy_process_group()
+
+
+def test_marks_of_jit():
+    @torch.jit.ignore
+    def f(x):
+        return x + 1
+
+    @torch.jit.ignore(drop=True)
+    def g(x):
+        return x + 2
+
+    @torch.jit.script
+    class Pair:
+        kept: torch.jit.Final[int] = 3
+
+    assert (f(1), g(1), Pair.kept, torch.jit.annotate(int, 4)) == (2, 3, 3, 4)
+    assert not torch.jit.is_scripting() and not torch.jit.is_tracing()
+    assert torch.jit.unused(f) is torch.jit.export(f) is torch.jit.script_if_tracing(f) is f
+
+
+def test_every_collective_of_one_process(world):
+    x, zeros = torch.tensor([1.0, 2.0], requires_grad=True), lambda: torch.zeros(2)
+    assert (dist.get_rank(), dist.get_world_size(), dist.get_backend(), dist.group.WORLD.size()) == (0, 1, "gloo", 1)
+    y = x.detach().clone()
+    assert dist.all_reduce(y) is None and dist.broadcast(y, src=0, async_op=True).wait() and dist.reduce(y, 0) is None
+    assert y.tolist() == [1.0, 2.0]
+    makes = [lambda out: dist.all_gather([out], x), lambda out: dist.gather(x, [out]), lambda out: dist.scatter(out, [x]),
+             lambda out: dist.all_gather_into_tensor(out.view(1, 2), x), lambda out: dist.reduce_scatter(out, [x]),
+             lambda out: dist.reduce_scatter_tensor(out, x, dist.ReduceOp.AVG), lambda out: dist.all_to_all([out], [x]),
+             lambda out: dist.all_to_all_single(out, x, async_op=True).get_future().wait()]
+    for make in makes:
+        out = zeros()
+        make(out)
+        assert out.tolist() == [1.0, 2.0] and not out.requires_grad
+    found = [None]
+    dist.all_gather_object(found, {"loss": 1})
+    assert found == [{"loss": 1}] and dist.new_group([0]).rank() == 0
+    with pytest.raises(ValueError, match="1 tensor"):
+        dist.all_gather([zeros(), zeros()], x)
+    with pytest.raises(ValueError, match="rank 0"):
+        dist.broadcast(y, src=1)
+    with pytest.raises(ValueError, match="as many elements"):
+        dist.all_gather_into_tensor(torch.zeros(3), x)
+    with pytest.raises(ValueError, match="a second call"):
+        dist.init_process_group()
+
+
+def test_no_world_and_larger_worlds(monkeypatch):
+    assert dist.is_available() and not dist.is_initialized() and dist.group.WORLD is None
+    for call in (dist.get_rank, dist.barrier, lambda: dist.all_reduce(torch.ones(1)), lambda: DistributedDataParallel(nn.Linear(1, 1))):
+        with pytest.raises(ValueError, match="init_process_group"):
+            call()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match="a world of 1 process"):
+        dist.init_process_group()
+
+
+def test_parallel_modules(world):
+    inner = nn.Linear(3, 2)
+    x = torch.ones(4, 3)
+    for model in (nn.DataParallel(inner), DistributedDataParallel(inner, device_ids=None)):
+        assert list(model.state_dict()) == ["module.weight", "module.bias"] and torch.equal(model(x), inner(x))
+    with model.no_sync():
+        assert not model.require_backward_grad_sync
+    assert model.require_backward_grad_sync
+    assert torch.equal(nn.parallel.data_parallel(inner, x), inner(x))
+    with pytest.raises(RuntimeError, match="one device"):
+        nn.DataParallel(inner, device_ids=[0, 1])
+
+
+def test_old_types_on_cuda(cuda):
+    x = torch.cuda.FloatTensor([1.0, 2.0])
+    assert x.device.type == "cuda" and x.dtype is torch.float32 and torch.cuda.LongTensor(2, 3).shape == (2, 3)
+    assert isinstance(x, torch.cuda.FloatTensor) and not isinstance(x, torch.FloatTensor)
+    assert x.type() == "tritorch.cuda.FloatTensor" and x.type(torch.LongTensor).type() == "tritorch.LongTensor"
+    assert x.cpu().type("torch.cuda.HalfTensor").type() == "tritorch.cuda.HalfTensor"
+    assert x.type(torch.float64).type() == "tritorch.cuda.DoubleTensor"
+    with pytest.raises(ValueError, match="tensor type"):
+        x.type("torch.cuda.OddTensor")
+
+
+A, B, C = ([np.float32([[1.5, -2.0], [0.5, 3.0]]) * s, np.float32([4.0, -0.25]) * s] for s in (1.0, 0.5, 2.0))
+CALLS = [("add", (B,)), ("add", (2.0,)), ("add", ([1.0, 2.0],)), ("sub", (B,)), ("mul", (B,)), ("mul", (0.5,)), ("div", (B,)),
+         ("maximum", (B,)), ("maximum", (1.0,)), ("minimum", (0.25,)), ("clamp_min", (0.1,)), ("pow", (2,)), ("lerp", (B, 0.25)), ("addcmul", (B, C, 0.5)),
+         ("addcdiv", (B, C, [0.5, 2.0])), ("neg", ()), ("abs", ()), ("sign", ()), ("exp", ())]
+
+
+@pytest.mark.parametrize("name, args", CALLS, ids=lambda c: c if isinstance(c, str) else "")
+def test_lists_of_tensors(name, args):
+    def made(lib):
+        def lists(a):
+            return [lib.from_numpy(x.copy()) for x in a] if isinstance(a, list) and isinstance(a[0], np.ndarray) else a
+
+        fresh, written = getattr(lib, "_foreach_" + name)(lists(A), *map(lists, args)), lists(A)
+        assert getattr(lib, f"_foreach_{name}_")(written, *map(lists, args)) is None or lib is pytorch
+        return [x.numpy() for x in (*fresh, *written)]
+
+    for ours, theirs in zip(made(torch), made(pytorch), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_the_other_lists_of_tensors():
+    x, y = [torch.ones(2), torch.ones(3)], [torch.full((2,), 3.0), torch.full((3,), 4.0)]
+    torch._foreach_copy_(x, y)
+    assert [n.item() for n in torch._foreach_norm(x, 1)] == [6.0, 12.0] and torch._foreach_pow(2.0, x)[1].tolist() == [16.0] * 3
+    torch._foreach_zero_(x)
+    assert not any(t.any() for t in x)
+    with pytest.raises(ValueError):
+        torch._foreach_add(x, y[:1])
+
+
+@pytest.mark.parametrize("name", ["entr", "ndtr", "expit", "gammaln", "psi", "expm1", "erf", "exp2", "log1p", "sinc", "digamma"])
+def test_special_functions(name):
+    x = np.float32([0.0, 0.25, 1.0, 2.5, 7.0, np.nan, np.inf] + [-1.5] * (name not in ("gammaln", "psi", "digamma")))
+    ours, theirs = [getattr(lib.special, name)(lib.from_numpy(x)).numpy() for lib in (torch, pytorch)]
+    np.testing.assert_allclose(ours, theirs, rtol=3e-6, atol=3e-7)
+
+
+def test_functions_that_write_into_their_argument():
+    x = torch.tensor([-1.0, 2.0])
+    assert torch.relu_(x) is x and torch.exp_(x).tolist() == pytest.approx([1.0, 7.389056])
