@@ -97,8 +97,8 @@ def test_old_types_on_cuda(cuda):
 
 A, B, C = ([np.float32([[1.5, -2.0], [0.5, 3.0]]) * s, np.float32([4.0, -0.25]) * s] for s in (1.0, 0.5, 2.0))
 CALLS = [("add", (B,)), ("add", (2.0,)), ("add", ([1.0, 2.0],)), ("sub", (B,)), ("mul", (B,)), ("mul", (0.5,)), ("div", (B,)),
-         ("maximum", (B,)), ("maximum", (1.0,)), ("minimum", (0.25,)), ("clamp_min", (0.1,)), ("pow", (2,)), ("lerp", (B, 0.25)), ("addcmul", (B, C, 0.5)),
-         ("addcdiv", (B, C, [0.5, 2.0])), ("neg", ()), ("abs", ()), ("sign", ()), ("exp", ())]
+         ("maximum", (B,)), ("maximum", (1.0,)), ("minimum", (0.25,)), ("clamp_min", (0.1,)), ("pow", (2,)), ("lerp", (B, 0.25)),
+         ("addcmul", (B, C, 0.5)), ("addcdiv", (B, C, [0.5, 2.0])), ("neg", ()), ("abs", ()), ("sign", ()), ("exp", ())]
 
 
 @pytest.mark.parametrize("name, args", CALLS, ids=lambda c: c if isinstance(c, str) else "")
