@@ -1,4 +1,6 @@
 """Loads, stores and atomic operations on parameters, global, shared and local memory."""
+import functools
+
 import numpy as np
 
 from tritorch.testing.ptx import proxies
@@ -9,9 +11,14 @@ from tritorch.testing.ptx.registry import instruction
 U64 = np.dtype("u8")
 
 
+@functools.cache
+def _named(modifiers):
+    return next((w.partition("::")[0] for w in modifiers if w.partition("::")[0] in ("param", "global", "shared", "local")), None)
+
+
 def space(machine, ins):
     """param, global, shared or local; an access without a space finds it by the address, and Triton writes none."""
-    found = next((w.partition("::")[0] for w in ins.modifiers if w.partition("::")[0] in ("param", "global", "shared", "local")), None)
+    found = _named(ins.modifiers)
     if found is None:
         raise machine.fault("a generic address")
     return found
@@ -24,11 +31,13 @@ def _places(machine, ins, where, operand, nbytes, lanes):
         if offset + nbytes > machine.launch.parameters.size:
             raise machine.fault("beyond the parameters")
         return machine.launch.parameters, np.array(offset)
-    addresses = machine.address(operand)[lanes]
+    addresses = machine.address(operand)
+    if lanes is not machine.everyone:
+        addresses = addresses[lanes]
     if where == "global":
         if problem := machine.memory.problem(addresses, nbytes):
             raise machine.fault(problem[1], lanes[problem[0]])
-        return machine.memory.bytes, addresses - np.uint64(machine.memory.base)
+        return machine.memory.bytes, (addresses - np.uint64(machine.memory.base)).view(np.int64)
     if where == "shared":
         return machine.shared.reshape(-1), machine.shared_places(addresses, nbytes, lanes)
     size = machine.local.shape[1]
@@ -36,6 +45,11 @@ def _places(machine, ins, where, operand, nbytes, lanes):
     if wrong.any():
         raise machine.fault(f"local address {addresses[wrong.argmax()]:#x} of {size} bytes", lanes[wrong.argmax()])
     return machine.local.reshape(-1), lanes * size + addresses.astype(np.int64)
+
+
+def _numbers(memory, dtype):
+    """Bytes as whole numbers of a type."""
+    return memory[:memory.size // dtype.itemsize * dtype.itemsize].view(dtype)
 
 
 def _items(operand):
@@ -50,9 +64,9 @@ def ld(machine, ins):
         return machine.write(items[0], machine.read(ins.operands[1].base, dtype))
     lanes = machine.active()
     memory, places = _places(machine, ins, where, ins.operands[1], len(items) * dtype.itemsize, lanes)
-    numbers, first = memory[:memory.size // dtype.itemsize * dtype.itemsize].view(dtype), places // dtype.itemsize
+    numbers, first = _numbers(memory, dtype), places >> dtype.itemsize.bit_length() - 1
     for k, item in enumerate(items):
-        found = numbers[first + np.asarray(k).astype(first.dtype)]
+        found = numbers.take(first + k if k else first)
         if found.ndim and not machine.full:
             whole = np.zeros(machine.lanes, dtype)
             whole[lanes] = found
@@ -76,13 +90,13 @@ def st(machine, ins):
     memory, places = _places(machine, ins, where, ins.operands[0], len(items) * dtype.itemsize, lanes)
     if where == "shared" and machine.unfenced is not None:
         proxies.written(machine, places, lanes)
-    numbers, first = memory[:memory.size // dtype.itemsize * dtype.itemsize].view(dtype), places // dtype.itemsize
+    numbers, first = _numbers(memory, dtype), places >> dtype.itemsize.bit_length() - 1
     values = [machine.spread(machine.read(item, dtype))[lanes] for item in items]
-    targets = [first + np.asarray(k).astype(first.dtype) for k in range(len(items))]
+    targets = [first + k if k else first for k in range(len(items))]
     for target, value in zip(targets, values):
         numbers[target] = value
     for target, value in zip(targets, values):
-        lost = numbers[target] != value                         # of two stores to one place hardware keeps either
+        lost = numbers.take(target) != value                         # of two stores to one place hardware keeps either
         if lost.any() and where == "shared":
             lost = _lost_to_others(lost, target, lanes)
         if lost.any():

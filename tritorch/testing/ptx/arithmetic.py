@@ -1,6 +1,8 @@
 """Floating point. What PTX calls approximate errs here by up to the error that PTX allows, the same one for the same operands: a program
 that hopes for more than the manual promises fails here as it may fail on hardware. Results that are exact numbers stay exact.
 """
+import functools
+
 import numpy as np
 
 from tritorch.testing.ptx import floats
@@ -30,14 +32,20 @@ def write(machine, ins, value, kind=None):
     if kind == "f32":
         if "ftz" in ins.modifiers:
             value = floats.flush(value)
-        value = np.where(np.isnan(value), _NAN32, value)
+        if np.isnan(np.add.reduce(value, axis=None)):           # perhaps of infinities
+            value = np.where(np.isnan(value), _NAN32, value)
     elif kind != "f64":
         value = floats.pack(value, kind)
     machine.write(ins.operands[0], value)
 
 
 def mode(ins, default="rn"):
-    return next((w for w in ins.modifiers if w in ("rn", "rz", "rm", "rp")), default)
+    return _mode(ins.modifiers) or default
+
+
+@functools.cache
+def _mode(modifiers):
+    return next((w for w in modifiers if w in ("rn", "rz", "rm", "rp")), None)
 
 
 # ------------------------------------------------------------------ + - * and fma

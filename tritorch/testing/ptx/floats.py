@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 F16, F32, F64, U16, U32, U64 = (np.dtype(name) for name in ("f2", "f4", "f8", "u2", "u4", "u8"))
+_BEHIND_F32, _HALF_F32 = np.uint64((1 << 29) - 1), np.uint64(1 << 28)       # the bits of a float64 that a float32 has not
 
 
 # ------------------------------------------------------------------ bfloat16, kept as bits
@@ -85,8 +86,9 @@ def fused(a, b, c, mode="rn"):
     if mode != "rn":
         return narrow(odd_fused(a, b, c), F32, mode)
     total = np.asarray(a.astype(F64) * b.astype(F64) + c.astype(F64))
-    doubtful = (total.view(U64) & np.uint64((1 << 29) - 1) == 1 << 28) | (np.abs(total) < 2.0 ** -125)
-    if (doubtful & (total != 0)).any():
+    between = total.view(U64) & _BEHIND_F32 == _HALF_F32
+    tiny = np.abs(total) < 2.0 ** -125
+    if np.logical_or.reduce(between, axis=None) or np.logical_or.reduce(tiny, axis=None) and (tiny & (total != 0)).any():
         return odd_fused(a, b, c).astype(F32)
     return total.astype(F32)
 

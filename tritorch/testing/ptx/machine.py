@@ -59,7 +59,9 @@ class Machine:
         self.registers = [poison[kind] for kind in program.registers]
         self.shared_bytes = program.static_shared + -program.static_shared % 1024 + launch.shared
         self.shared = np.full((self.ctas, self.shared_bytes + -self.shared_bytes % 16), POISON, np.uint8)
+        self.shared_start = self.cta * self.shared.shape[1]
         self.local = np.full((self.lanes, program.local_bytes), POISON, np.uint8)
+        self.everyone = np.arange(self.lanes)
         self.pc = np.zeros(self.lanes, np.int64)
         self.order = np.zeros(self.lanes, np.int64)
         self.alive, self.waiting = np.ones(self.lanes, bool), np.zeros(self.lanes, bool)
@@ -241,13 +243,14 @@ class Machine:
 
     def active(self):
         """The numbers of the executing lanes."""
-        return np.flatnonzero(self.mask)
+        return self.everyone if self.full else self.mask.nonzero()[0]
 
     def address(self, operand):
         """base + offset of `[...]`, one for each lane. Addresses of shared and local memory may be held in 32 bits, and wrap there."""
         base, offset = (operand.base, operand.offset) if operand.__class__ is Address else (operand, 0)
         dtype = DTYPES["u32"] if base.__class__ is Register and base.kind.endswith("32") else U64
-        return self.spread((base.read(self, dtype) + np.array(offset).astype(dtype)).astype(U64))
+        value = base.read(self, dtype)
+        return self.spread((value + np.array(offset).astype(dtype) if offset else value).astype(U64, copy=False))
 
     def special(self, name):
         """%tid.x and what else the hardware knows, without the percent sign."""
@@ -275,14 +278,13 @@ class Machine:
     def shared_places(self, addresses, nbytes, lanes):
         """Where `nbytes` at each of the addresses lie in the flat bytes of `shared`."""
         offsets = addresses.astype(np.int64) - SHARED_BASE
-        if (offsets & nbytes - 1).any():
+        if np.bitwise_or.reduce(offsets) & nbytes - 1:
             i = (offsets & nbytes - 1).argmax()
             raise self.fault(f"misaligned shared address {addresses[i]:#x} of {nbytes} bytes", lanes[i])
-        wrong = (offsets < 0) | (offsets > self.shared_bytes - nbytes)
-        if wrong.any():
-            i = wrong.argmax()
+        if np.maximum.reduce(offsets.view(U64), initial=0) > self.shared_bytes - nbytes:          # what is negative is large there
+            i = offsets.view(U64).argmax()
             raise self.fault(f"byte {offsets[i]} of {self.shared_bytes} bytes of shared memory", lanes[i])
-        return self.cta[lanes] * self.shared.shape[1] + offsets
+        return (self.shared_start if lanes is self.everyone else self.shared_start[lanes]) + offsets
 
     def load_shared(self, addresses, dtype, lanes=None):
         """What lies at the addresses, one for each active lane."""
