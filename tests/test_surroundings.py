@@ -135,3 +135,40 @@ def test_special_functions(name):
 def test_functions_that_write_into_their_argument():
     x = torch.tensor([-1.0, 2.0])
     assert torch.relu_(x) is x and torch.exp_(x).tolist() == pytest.approx([1.0, 7.389056])
+
+
+MAKES = ["torch.zeros(size=(2, 3))", "torch.ones(size=[2, 3], dtype=torch.int32)", "torch.empty(size=(2, 3)).fill_(1)",
+         "torch.rand(size=(2,)) * 0", "torch.randn(size=(2,)) * 0", "x.new_zeros(size=(3,))", "x.new_ones(size=(3,))",
+         "x.view(size=(6, 4))", "x.new_empty(size=(2,)).zero_()", "x.reshape(shape=(4, 6))", "x.permute(dims=(2, 0, 1))",
+         "y.expand(size=(5, 2, 3))", "x.flip(dims=(0, 2))", "y.repeat(repeats=(2, 1))", "x.split(split_size=2, dim=1)[1]",
+         "x.split(split_size=[1, 2], dim=1)[1]", "torch.cat((x, x), axis=1)", "torch.stack((y, y), axis=-1)",
+         "x.sum(axis=1, keepdims=True)", "x.mean(axis=-1)", "x.max(axis=1, keepdims=True)[0]", "x.min(axis=2)[1]", "x.argmax(axis=1)",
+         "torch.softmax(x, axis=1)", "x.cumsum(axis=0)", "x.unbind(axis=1)[2]", "x.std(axis=1, keepdims=True)", "x.var(axis=(0, 1))",
+         "torch.addcmul(y, 0.5, y, y)", "y.clone().addcdiv_(-0.5, y, y + 9)", "torch.spmm(y, y.t())", "torch.Tensor([1, 2])",
+         "torch.Tensor(y)", "torch.Tensor(2, 3).zero_()", "torch.Tensor()", "torch.Tensor(torch.Size((2, 1))).zero_()", "y.new([1, 2])",
+         "y.long().new(2, 3).zero_()", "torch.autograd.Variable(y)", "torch.nn.Parameter(torch.Tensor(2).fill_(3))"]
+
+
+@pytest.mark.parametrize("program", MAKES)
+def test_other_ways_to_say_it(program):
+    values = np.arange(24, dtype=np.float32).reshape(2, 3, 4) ** 2 % 7
+    ours, theirs = [eval(program, {"torch": lib, "x": lib.from_numpy(values.copy()), "y": lib.from_numpy(values[..., 1].copy())})
+                    for lib in (torch, pytorch)]
+    np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), rtol=1e-6)
+    assert str(ours.dtype) == "tri" + str(theirs.dtype)
+
+
+def test_calling_the_class_tensor():
+    x = torch.ones(2)
+    torch.Tensor(x)[0] = 5                                               # the same memory
+    assert x.tolist() == [5.0, 1.0] and type(torch.Tensor(3)) is torch.Tensor
+
+    class Named(torch.Tensor):
+        pass
+
+    assert type(Named([1.0])) is Named and isinstance(Named(2, 2), torch.Tensor)
+    for wrong in ((1.5,), ([1.0], [2.0]), ("text",)):
+        with pytest.raises(TypeError):
+            torch.Tensor(*wrong)
+    with pytest.raises(TypeError, match="unexpected"):
+        torch.ones(2).sum(axes=0)

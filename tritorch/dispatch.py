@@ -19,7 +19,7 @@ from tritorch.repeat import repeating
 from tritorch.shape import layout
 from tritorch.tensor import Tensor, Unfollowed, empty, refresh, swaps
 
-registry = {}                                                            # every operator by name
+registry, NUMPY = {}, {"axis": "dim", "keepdims": "keepdim"}             # every operator by name; numpy's names, which PyTorch takes
 
 
 class Interpreter:
@@ -78,12 +78,12 @@ def op(body=None, *, returns=("out",), aliasable=()):
     if body is None:
         return functools.partial(op, returns=returns, aliasable=aliasable)
     signature = inspect.signature(body)
-    names = tuple(signature.parameters)
-    defaults = tuple([p.default for p in signature.parameters.values()])
+    names, defaults = tuple(signature.parameters), tuple([p.default for p in signature.parameters.values()])
     arity, missing, impls, single, again = len(names), inspect.Parameter.empty, {}, len(returns) == 1, None
     tails = {k: defaults[k:] for k in range(arity + 1) if missing not in defaults[k:]}       # what completes k positional arguments
 
     def bind(args, kw):
+        kw = {NUMPY.get(n, n): v for n, v in kw.items()} if kw.keys() & NUMPY.keys() else kw
         full = [*args, *[kw.get(n, d) for n, d in zip(names[len(args):], defaults[len(args):])]]
         if len(full) != arity or kw.keys() - set(names[len(args):]) or any(v is missing for v in full):
             signature.bind(*args, **kw)                                  # raises TypeError in Python's words

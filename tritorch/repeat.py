@@ -19,7 +19,7 @@ from tritorch.device import cpu, device
 from tritorch.dtype import default_changed, dtype, float32
 from tritorch.shape import Size
 from tritorch.storage import device_storage
-from tritorch.tensor import HOST, Tensor, empty
+from tritorch.tensor import HOST, Tensor, _new, empty
 
 KEPT, PATIENCE = 256, 4                         # kinds of calls remembered per operator; times that these may overflow
 FORMS = 1 << 16                                 # kinds of tensors remembered
@@ -86,7 +86,7 @@ def repeating(fn, door=None, passes=()):
             for nbytes, shape, strides, kind, form in made:
                 storage = device_storage(nbytes, home)
                 pointers.append(storage.ptr)
-                out = Tensor()                                           # as tensor.strided, without the call
+                out = _new(Tensor)                                       # as tensor.strided, without the call
                 out.storage = storage                                    # one by one: many at once make a tuple, and cost 0.03 µs more
                 out.shape = shape
                 out.strides = strides

@@ -8,7 +8,7 @@ METHODS = {
     "numpy": interop.numpy, "__array__": interop.array_protocol, "__array_wrap__": interop.array_wrap, "__dlpack__": interop.to_dlpack,
     "__dlpack_device__": interop.dlpack_device, "__reduce_ex__": pickling.reduce_ex, "__copy__": pickling.shallow_copy,
     "__deepcopy__": pickling.deep_copy, "__repr__": printing.tensor_repr, "__format__": printing.tensor_format,
-    "type": typed.type_,
+    "type": typed.type_, "new": typed.new,
 }
 
 # names of `tritorch` and the modules that load when one of them is first asked for: `import tritorch` stays light
@@ -32,6 +32,7 @@ def attach():
     """Complete Tensor, and tell `device("cuda")` which index is current."""
     for name, f in METHODS.items():
         setattr(Tensor, name, f)
+    Tensor.__new__ = staticmethod(typed.new_tensor)
     Tensor.__array_priority__ = 1000                                     # numpy arrays leave `array + tensor` to the tensor
     Tensor.__cuda_array_interface__ = property(interop.cuda_array_interface)
     _current[0] = current_device

@@ -275,7 +275,7 @@ def empty(shape, dtype, device, strides=None, rule=None):
         strides = strides if rule is None else rule(shape, strides)
         if strides != usual:
             return empty_strided(shape, strides, dtype, device)
-    out = Tensor()                                                       # 0.04 µs less than object.__new__(Tensor)
+    out = _new(Tensor)                                                   # 0.1 µs less than Tensor(), which has values to look at
     if device is cpu:
         array = np.empty(shape, dtype.numpy)
         storage = HostStorage()
@@ -304,7 +304,7 @@ def empty_like(x, dtype=None):
 
 def strided(storage, shape, strides, offset, dtype):
     """A tensor that reads `storage` under the given layout; the caller vouches that it fits."""
-    out = Tensor()
+    out = _new(Tensor)
     out.shape = shape if shape.__class__ is Size else layout(shape)[0]
     out.storage = storage
     out.strides = strides

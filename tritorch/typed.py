@@ -1,22 +1,42 @@
 """PyTorch's old constructors, one for every dtype: FloatTensor, LongTensor, … They are also types, of the tensors of their dtype on the CPU
 or, as `tritorch.cuda.FloatTensor`, on CUDA."""
-from tritorch.dtype import types
+import numpy as np
+
+from tritorch.dtype import get_default_dtype, types
 from tritorch.errors import check
 from tritorch.interop import as_tensor
 from tritorch.ops.copy import to
 from tritorch.ops.create import empty
-from tritorch.tensor import Tensor
+from tritorch.shape import Size
+from tritorch.tensor import Tensor, alias
+
+
+def _constructed(name, args, dtype, device):
+    """Values that are not set, of sizes, or those of a sequence or array."""
+    sizes = args[0] if len(args) == 1 and isinstance(args[0], Size) else args
+    if all(isinstance(size, (int, np.integer)) for size in sizes):
+        return empty(sizes or (0,), dtype=dtype, device=device)
+    check(len(args) == 1 and not isinstance(args[0], (float, str)), name, "sizes, or one sequence of values", args, error=TypeError)
+    return as_tensor(args[0], dtype=dtype, device=device)
+
+
+def new_tensor(cls, *args, device=None):
+    """What calling the class Tensor makes: an unset tensor of the given sizes, or one of the values of a sequence, of the default dtype;
+    of a tensor another one over the same memory."""
+    seen = args[0].detach() if len(args) == 1 and isinstance(args[0], Tensor) else _constructed("Tensor", args, get_default_dtype(), device)
+    return seen if cls is Tensor else alias(seen, cls)
+
+
+def new(self, *args, device=None):
+    """An unset tensor of the given sizes, or one of the values of a sequence, of this tensor's dtype and device."""
+    return _constructed("new", args, self.dtype, self.device if device is None else device)
 
 
 class _Typed(type):
     """The class of the constructors; an instance of one is any tensor of its dtype on its device."""
 
     def __call__(cls, *args):
-        sizes = args[0] if len(args) == 1 and hasattr(args[0], "numel") and not isinstance(args[0], Tensor) else args
-        if all(isinstance(size, int) for size in sizes):
-            return empty(sizes or (0,), dtype=cls.dtype, device=cls.device)
-        check(len(args) == 1, cls.__name__, "sizes, or one sequence of values", f"{len(args)} arguments", error=TypeError)
-        return as_tensor(args[0], dtype=cls.dtype, device=cls.device)
+        return _constructed(cls.__name__, args, cls.dtype, cls.device)
 
     def __instancecheck__(cls, x):
         return isinstance(x, Tensor) and x.dtype is cls.dtype and x.device.type == cls.device

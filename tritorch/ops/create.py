@@ -59,7 +59,8 @@ def ramp_workloads(make):
 
 
 # ------------------------------------------------------------------ arguments
-def _sizes(size):
+def _sizes(sizes, size=None):
+    size = sizes if size is None else (size,)
     if len(size) == 1 and not isinstance(size[0], (int, np.integer)):
         size = size[0]
     return tuple(size)
@@ -87,34 +88,34 @@ def number_dtype(value):
 
 
 # ------------------------------------------------------------------ from sizes
-def empty(*size, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False, memory_format=None):
+def empty(*sizes, size=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False, memory_format=None):
     """A tensor whose elements are not set, contiguous or in another memory format.
 
     >>> import tritorch as torch; torch.empty(2, 3).shape
     tritorch.Size([2, 3])
     """
-    shape, dtype = _sizes(size), _kind(dtype)
+    shape, dtype = _sizes(sizes, size), _kind(dtype)
     strides = None if memory_format is None else strides_in("empty", shape, memory_format)
     made = copy.pinned(shape, dtype, strides) if pin_memory else new_empty(shape, dtype, as_device(device), strides)
     return _finish(made, requires_grad)
 
 
-def zeros(*size, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+def zeros(*sizes, size=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
     """A tensor of zeros.
 
     >>> import tritorch as torch; torch.zeros(2)
     tensor([0., 0.])
     """
-    return full(_sizes(size), 0, out=out, dtype=_kind(dtype), device=device, requires_grad=requires_grad, pin_memory=pin_memory)
+    return full(_sizes(sizes, size), 0, out=out, dtype=_kind(dtype), device=device, requires_grad=requires_grad, pin_memory=pin_memory)
 
 
-def ones(*size, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+def ones(*sizes, size=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
     """A tensor of ones.
 
     >>> import tritorch as torch; torch.ones(2, dtype=torch.int64)
     tensor([1, 1])
     """
-    return full(_sizes(size), 1, out=out, dtype=_kind(dtype), device=device, requires_grad=requires_grad, pin_memory=pin_memory)
+    return full(_sizes(sizes, size), 1, out=out, dtype=_kind(dtype), device=device, requires_grad=requires_grad, pin_memory=pin_memory)
 
 
 def full(size, fill_value, *, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
@@ -330,19 +331,19 @@ def new_full(input, size, fill_value, *, dtype=None, device=None, requires_grad=
     return full(size, fill_value, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
 
 
-def new_zeros(input, *size, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
+def new_zeros(input, *sizes, size=None, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`zeros` with this tensor's dtype and device."""
-    return full(_sizes(size), 0, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+    return full(_sizes(sizes, size), 0, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
 
 
-def new_ones(input, *size, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
+def new_ones(input, *sizes, size=None, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`ones` with this tensor's dtype and device."""
-    return full(_sizes(size), 1, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+    return full(_sizes(sizes, size), 1, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
 
 
-def new_empty_method(input, *size, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
+def new_empty_method(input, *sizes, size=None, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`empty` with this tensor's dtype and device."""
-    return empty(_sizes(size), dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+    return empty(_sizes(sizes, size), dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
 
 
 def new_empty_strided(input, size, stride, dtype=None, layout=None, device=None, pin_memory=False, requires_grad=False):

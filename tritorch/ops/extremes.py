@@ -227,22 +227,22 @@ sweeps(amin_amax)
 
 
 # ------------------------------------------------------------------ PyTorch's overloads
-def max(input, dim=None, keepdim=False):
+def max(input, dim=None, keepdim=False, *, axis=None, keepdims=False):
     """max(x): the largest value. max(x, dim): (values, indices) along a dim. max(x, other): the larger of each pair.
 
     >>> import tritorch as torch; torch.max(torch.tensor([1, 5, 3])).item()
     5
     """
-    return overload("max", input, dim, keepdim, amax, max_along, MaxResult)
+    return overload("max", input, dim if axis is None else axis, keepdim or keepdims, amax, max_along, MaxResult)
 
 
-def min(input, dim=None, keepdim=False):
+def min(input, dim=None, keepdim=False, *, axis=None, keepdims=False):
     """min(x): the smallest value. min(x, dim): (values, indices) along a dim. min(x, other): the smaller of each pair.
 
     >>> import tritorch as torch; torch.min(torch.tensor([4, 1, 3])).item()
     1
     """
-    return overload("min", input, dim, keepdim, amin, min_along, MinResult)
+    return overload("min", input, dim if axis is None else axis, keepdim or keepdims, amin, min_along, MinResult)
 
 
 def overload(name, input, dim, keepdim, everything, along, result):

@@ -242,6 +242,7 @@ def attach():
     Tensor.mT = Tensor.mH = property(view.adjoint, doc="The last two dims exchanged.")
     Tensor.H = property(view.matrix_adjoint, doc="The transpose of a matrix.")
     Tensor.retains_grad = property(engine.retains_grad)
+    surface["spmm"] = surface["mm"]                                      # there are no sparse matrices
     surface["empty_strided"] = create.strided_empty
 
 

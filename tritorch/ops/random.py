@@ -44,7 +44,8 @@ def made(fill, shape, a, b, dtype, device, generator, out=None, requires_grad=Fa
     return result.requires_grad_() if requires_grad else result
 
 
-def size_of(size):
+def size_of(sizes, size=None):
+    size = sizes if size is None else (size,)
     return size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
 
 
@@ -56,24 +57,26 @@ def like(fill, x, a, b, dtype, device, generator, requires_grad, memory_format):
 
 
 # ------------------------------------------------------------------ new tensors
-def rand(*size, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+def rand(*sizes, size=None, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
     """Uniform numbers in [0, 1): 24 bits (53 in float64), the same on every device.
 
     >>> import tritorch as torch
     >>> torch.rand(2, generator=torch.Generator().manual_seed(0))
     tensor([0.3990, 0.8805])
     """
-    return made(random_uniform, size_of(size), 0.0, 1.0, dtype or get_default_dtype(), device, generator, out, requires_grad, pin_memory)
+    return made(random_uniform, size_of(sizes, size), 0.0, 1.0, dtype or get_default_dtype(), device, generator, out, requires_grad,
+                pin_memory)
 
 
-def randn(*size, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+def randn(*sizes, size=None, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
     """Standard normal numbers: mean 0, variance 1.
 
     >>> import tritorch as torch
     >>> torch.randn(2, 3).shape
     tritorch.Size([2, 3])
     """
-    return made(random_normal, size_of(size), 0.0, 1.0, dtype or get_default_dtype(), device, generator, out, requires_grad, pin_memory)
+    return made(random_normal, size_of(sizes, size), 0.0, 1.0, dtype or get_default_dtype(), device, generator, out, requires_grad,
+                pin_memory)
 
 
 def randint(*args, low=None, high=None, size=None, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False,

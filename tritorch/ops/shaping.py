@@ -22,13 +22,13 @@ def several(name, tensors):
     return tuple(tensors)
 
 
-def cat(tensors, dim=0, *, out=None):
+def cat(tensors, dim=0, *, axis=None, out=None):
     """The tensors behind each other along `dim`; all other sizes must agree.
 
     >>> import tritorch as torch; torch.cat([torch.zeros(2), torch.ones(1)])
     tensor([0., 0., 1.])
     """
-    tensors = several("cat", tensors)
+    tensors, dim = several("cat", tensors), dim if axis is None else axis
     check(len(tensors) > 0, "cat", "at least one tensor", "none", error=ValueError)
     check(all(isinstance(t, Tensor) for t in tensors), "cat", "tensors", ", ".join(sorted({type(t).__name__ for t in tensors})),
           error=TypeError)
@@ -41,13 +41,13 @@ def cat(tensors, dim=0, *, out=None):
 concat = concatenate = cat
 
 
-def stack(tensors, dim=0, *, out=None):
+def stack(tensors, dim=0, *, axis=None, out=None):
     """The tensors, all of one shape, along a new dim.
 
     >>> import tritorch as torch; torch.stack([torch.zeros(2), torch.ones(2)]).shape
     tritorch.Size([2, 2])
     """
-    tensors = several("stack", tensors)
+    tensors, dim = several("stack", tensors), dim if axis is None else axis
     check(len(tensors) > 0, "stack", "at least one tensor", "none")
     check(all(t.shape == tensors[0].shape for t in tensors), "stack", "tensors of one shape", *dict.fromkeys([t.shape for t in tensors]))
     d = wrap_dim(dim, len(tensors[0].shape) + 1, "stack")
@@ -223,12 +223,13 @@ for _made, _rest in ((flip_dims, ((0,),)), (roll_dims, ((5,), (0,)))):
         yield "4096x4096 fp32", lambda: (x, *_rest), 2 * x.nbytes, 0
 
 
-def flip(input, *dims):
+def flip(input, *order, dims=None):
     """The order of the elements along each of `dims` reversed (a copy).
 
     >>> import tritorch as torch; torch.arange(3).flip(0)
     tensor([2, 1, 0])
     """
+    dims = order if dims is None else (dims,)
     return flip_dims(input, tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims)
 
 
@@ -275,13 +276,14 @@ def roll(input, shifts, dims=None):
 
 
 # ------------------------------------------------------------------ repetition
-def repeat(input, *sizes):
+def repeat(input, *sizes, repeats=None):
     """The tensor repeated `sizes` times along each dim, new dims in front.
 
     >>> import tritorch as torch; torch.arange(2).repeat(2, 2)
     tensor([[0, 1, 0, 1],
             [0, 1, 0, 1]])
     """
+    sizes = sizes if repeats is None else (repeats,)
     sizes = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
     lead = len(sizes) - len(input.shape)
     check(lead >= 0, "repeat", f"at least {len(input.shape)} sizes", sizes)

@@ -222,13 +222,13 @@ def narrow(input, dim, start, length):
     return slice_dim(input, d, start, start + length, 1)
 
 
-def unbind(input, dim=0):
+def unbind(input, dim=0, *, axis=None):
     """The slices along a dim, as a tuple of views."""
-    d = wrap_dim(dim, len(input.shape), "unbind")
+    d = wrap_dim(dim if axis is None else axis, len(input.shape), "unbind")
     return tuple([select(input, d, k) for k in range(input.shape[d])])
 
 
-def split(tensor, split_size_or_sections, dim=0):
+def split(tensor, split_size_or_sections=None, dim=0, *, split_size=None):
     """Views of at most split_size along a dim, or of the sizes given.
 
     >>> import tritorch as torch; [p.tolist() for p in torch.arange(5).split(2)]
@@ -236,7 +236,7 @@ def split(tensor, split_size_or_sections, dim=0):
     """
     check(len(tensor.shape) > 0, "split", "a tensor of at least one dim", "0 dims")
     d = wrap_dim(dim, len(tensor.shape), "split")
-    n, sizes = tensor.shape[d], split_size_or_sections
+    n, sizes = tensor.shape[d], split_size_or_sections if split_size is None else split_size
     if isinstance(sizes, int):
         check(sizes > 0 or n == 0 and sizes == 0, "split", "a size of at least 1", sizes)
         sizes = [min(sizes, n - k) for k in range(0, n, sizes or 1)] or [0]

@@ -84,22 +84,22 @@ def arguments(dim, unbiased, correction):
     return dim, (1 if unbiased is None else int(unbiased)) if correction is None else correction
 
 
-def var(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
+def var(input, dim=None, unbiased=None, keepdim=False, *, correction=None, axis=None, keepdims=False):
     """Variance over `dim`: Σ (x - mean)² / (n - correction); `unbiased=False` is correction 0.
 
     >>> import tritorch as torch; torch.var(torch.tensor([1.0, 3.0]), correction=0).item()
     1.0
     """
-    return variance(input, *arguments(dim, unbiased, correction), keepdim)
+    return variance(input, *arguments(dim if axis is None else axis, unbiased, correction), keepdim or keepdims)
 
 
-def std(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
+def std(input, dim=None, unbiased=None, keepdim=False, *, correction=None, axis=None, keepdims=False):
     """Standard deviation over `dim`; see `var`.
 
     >>> import tritorch as torch; torch.std(torch.tensor([1.0, 5.0]), correction=0).item()
     2.0
     """
-    return deviation(input, *arguments(dim, unbiased, correction), keepdim)
+    return deviation(input, *arguments(dim if axis is None else axis, unbiased, correction), keepdim or keepdims)
 
 
 def var_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):

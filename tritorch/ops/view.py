@@ -206,12 +206,13 @@ def view_as_dtype_samples(make):
 
 
 # ------------------------------------------------------------------ PyTorch's names above them
-def view(input, *shape):
+def view(input, *shape, size=None):
     """A view under another shape, or of another dtype: `x.view(2, -1)`, `x.view(tritorch.int32)`.
 
     >>> import tritorch as torch; torch.zeros(4).view(2, 2).shape
     tritorch.Size([2, 2])
     """
+    shape = shape if size is None else (size,)
     if len(shape) == 1 and hasattr(shape[0], "itemsize"):
         return view_as_dtype(input, shape[0])
     return view_as_shape(input, _sizes(shape))
@@ -222,7 +223,7 @@ def view_as(input, other):
     return view_as_shape(input, other.shape)
 
 
-def reshape(input, *shape):
+def reshape(input, *sizes, shape=None):
     """The same elements under another shape: a view where it can be, else a copy.
 
     >>> import tritorch as torch; torch.arange(6).reshape(3, 2)
@@ -230,7 +231,7 @@ def reshape(input, *shape):
             [2, 3],
             [4, 5]])
     """
-    shape = infer_shape(_sizes(shape), input.numel(), "reshape")
+    shape = infer_shape(_sizes(sizes if shape is None else (shape,)), input.numel(), "reshape")
     if view_strides(input.shape, input.strides, shape) is None:
         input = input.contiguous()
     return view_as_shape(input, shape)
@@ -268,14 +269,14 @@ def unflatten(input, dim, sizes):
     return reshape(input, (*input.shape[:d], *infer_shape(sizes, input.shape[d], "unflatten"), *input.shape[d + 1:]))
 
 
-def permute(input, *dims):
+def permute(input, *order, dims=None):
     """The dims in another order: `x.permute(2, 0, 1)`."""
-    return permute_dims(input, _sizes(dims))
+    return permute_dims(input, _sizes(order if dims is None else (dims,)))
 
 
-def expand(input, *sizes):
+def expand(input, *sizes, size=None):
     """Dims of size 1 repeated without copying: `x.expand(2, -1)`."""
-    return expand_to(input, _sizes(sizes))
+    return expand_to(input, _sizes(sizes if size is None else (size,)))
 
 
 def expand_as(input, other):
