@@ -5,7 +5,9 @@ With TRITORCH_PTX=80 or 90 the real one is a GPU of that compute capability made
 """
 import os
 
-import pytest
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")      # before numpy comes: its threads spin, and took 57 of the 95 s of test_gemm.py
+
+import pytest  # noqa: E402
 
 HOPPER = {"persistent", "gluon", "exact_gluon", "together_gluon"}       # kernels of candidates
 
