@@ -24,7 +24,7 @@ LAZY = {
         ("cosine_similarity", "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"), "nn.functional"),
 }
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("accelerator", "amp", "backends", "compiler", "cpu", "distributed", "func", "jit", "linalg", "nn", "optim",
+PACKAGES = ("accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "func", "jit", "linalg", "nn", "optim",
             "random", "safetensors", "serialization", "special", "testing", "utils", "version")
 
 

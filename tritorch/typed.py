@@ -16,7 +16,8 @@ def _constructed(name, args, dtype, device):
     sizes = args[0] if len(args) == 1 and isinstance(args[0], Size) else args
     if all(isinstance(size, (int, np.integer)) for size in sizes):
         return empty(sizes or (0,), dtype=dtype, device=device)
-    check(len(args) == 1 and not isinstance(args[0], (float, str)), name, "sizes, or one sequence of values", args, error=TypeError)
+    check(len(args) == 1 and not isinstance(args[0], (float, str)), name, "sizes, or one sequence of values",
+          args[0] if len(args) == 1 else f"{len(args)} arguments", error=TypeError)
     return as_tensor(args[0], dtype=dtype, device=device)
 
 
