@@ -52,6 +52,17 @@ def test_compiles_without_a_gpu(arch):
     assert triton.runtime.driver._active is before
 
 
+def test_triton_does_not_hash_its_library(cache, monkeypatch):
+    """It would in every process, and gets its function back."""
+    def reads():
+        pytest.fail("400 MB are read")
+
+    monkeypatch.setattr(triton.runtime.cache, "triton_key", reads, raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache / "triton"))
+    assert build(mapped(num_warps=2), 90).num_warps == 2
+    assert list((cache / "triton").iterdir()) and triton.runtime.cache.triton_key is reads
+
+
 def test_second_compilation_reads_the_disk(cache, monkeypatch):
     first = build(mapped(), 90)
     monkeypatch.setattr(triton, "compile", lambda *args, **kwargs: pytest.fail("Triton ran"))

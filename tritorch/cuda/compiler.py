@@ -31,6 +31,7 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime import cache as triton_cache
 from triton.runtime import driver as triton_driver
 
 from tritorch.cuda import compiler_float8, driver
@@ -184,13 +185,23 @@ def _source(kernel):
 
 @contextlib.contextmanager
 def _triton_target(target: GPUTarget) -> Iterator[None]:
-    """Kernels may ask Triton's active driver for the target; Triton's own driver needs torch and a GPU to answer."""
-    before = getattr(triton_driver, "_active", None)
+    """Kernels may ask Triton's active driver for the target; Triton's own driver needs torch and a GPU to answer. And Triton knows
+    itself by a hash of its library, of 400 MB, which took 0.4 s of the first kernel in every process."""
+    before, key = getattr(triton_driver, "_active", None), getattr(triton_cache, "triton_key", None)
     triton_driver.set_active(SimpleNamespace(get_current_target=lambda: target))
+    triton_cache.triton_key = _triton_library
     try:
         yield
     finally:
         triton_driver.set_active(before)
+        triton_cache.triton_key = key
+
+
+@functools.cache
+def _triton_library() -> str:
+    """Which Triton this is: its version, the size and the time of its library."""
+    file = os.stat(triton._C.libtriton.__file__)
+    return f"{triton.__version__}-{file.st_size}-{file.st_mtime_ns}"
 
 
 def resources(compiled: Compiled) -> dict[str, int]:
