@@ -164,7 +164,7 @@ def test_what_is_added_comes_by_tma(shape, blocks, adds):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("candidate", [c for _, c in choice.gluon(4096, 4096, 4096, 1, H200)],
-                         ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}-{c['CONSUMERS']}-{c['PARTS']}")
+                         ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}-{c['BLOCK_K']}-{c['CONSUMERS']}-{c['PARTS']}")
 def test_every_candidate(candidate, layout):
     blocks = [candidate[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "STAGES", "PIECES", "CONSUMERS", "PARTS")]
     product((2, 300, 270, 500, 3), blocks, layout, epilogue=EPILOGUES[1], warps=candidate["num_warps"])

@@ -100,7 +100,8 @@ BY_TMA += [c for make in (choice.gluon, choice.persistent) for _, c in make(768,
 
 
 def named(c):
-    return f"{c['kernel']}-{c['BLOCK_M']}-{c['BLOCK_N']}-{c.get('CONSUMERS', 1)}-{c.get('PARTS', 1)}{'-stream' * c['STREAM']}"
+    tile, groups = [c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"]], [c.get("CONSUMERS", 1), c.get("PARTS", 1)]
+    return "-".join(map(str, [c["kernel"], *tile, *groups])) + "-stream" * c["STREAM"]
 
 
 def runs_ahead(compiled):

@@ -27,7 +27,8 @@ def test_dropout_and_residuals(gpu, kind, p):  # noqa: F811
     np.testing.assert_array_equal(numbers(got), numbers(want))
 
 
-@pytest.mark.parametrize("kind", ["plain", "persistent", "one consumer", "two consumers", "three consumers"])
+@pytest.mark.parametrize("kind", ["plain", "persistent", "one consumer", "two consumers", "three consumers",
+                                  "three consumers, small steps"])
 def test_what_is_added_or_has_a_slope(gpu, kind):  # noqa: F811
     """The bits of the separate operators; in place too."""
     shapes = (150, 72), (72, 264), (150, 264), (264,), (150, 264)
@@ -72,6 +73,7 @@ WHOLE = {
     "persistent": tiles("persistent", 128, 64, 128, 4, num_stages=4, PIECES=1, STREAM=False),
     "gluon": tiles("gluon", 128, 256, 128, 8, STAGES=3, PIECES=4, CONSUMERS=1, PARTS=1, STREAM=False),
     "gluon, two consumers": tiles("gluon", 128, 128, 128, 4, STAGES=3, PIECES=2, CONSUMERS=2, PARTS=1, STREAM=False),
+    "gluon, three consumers": tiles("gluon", 64, 256, 64, 4, STAGES=6, PIECES=8, CONSUMERS=1, PARTS=3, STREAM=False),
 }
 
 

@@ -171,7 +171,7 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
             found = choice.gluon(M, N, k, batch, machine, *boxes["sizes"], across=True)
             groups.append((choice.later(found, extra - copies["b"]), 4))
         if hopper:
-            groups.append((choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra), 2 if boxes["across"] else 4))
+            groups.append((choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra), 2 if boxes["across"] else 5))
         found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")
         groups.append((choice.later(found, extra), 2 if hopper else 4))
     groups.append((choice.plain(kind, M, N, k, batch, itemsize, machine), 6 if kind != "ieee" else 3))
