@@ -77,13 +77,13 @@ def predict(traced, occupancy, operations=0, busy=1.0):
         raise TooLong(f"{program.name} does more than is traced, and nothing tells how much more")
     reads = programs if traced.whole else programs * operations / done
     one = sm.Multiprocessor(resident, traced.launch.shared, active, sharers(traced, active, reads))
-    ends = one.run(lambda i: _turn(blocks[i % len(blocks)], i // len(blocks), common), count)
+    ends = one.run(lambda i: _turn(blocks[i % len(blocks)], i // len(blocks), common, traced.near[i % len(blocks)]), count)
     last = max(ends[-1], one.dram_free)
     cycles, scale = last, total / count
     if not traced.whole:
         scale = operations / one.operations
         cycles = last * scale / active / busy
-    elif each > count:                                           # the rest goes on as the middle of these did
+    elif each > count:                                           # the others go on as these did
         cycles = last + (each - count) * pace(ends, resident)
     uses = {pipe: busy / (1 if pipe == "lsu" else sm.SCHEDULERS) / last for pipe, busy in one.busy.items() if pipe != "none"}
     uses |= {"memory": one.dram_bytes / one.dram / last, "second cache": one.second_bytes / sm.L2 / last,
@@ -94,14 +94,15 @@ def predict(traced, occupancy, operations=0, busy=1.0):
 
 
 def pace(ends, resident):
-    """Cycles from the end of a CTA to that of the next one, by the middle of the record. CTAs that began together end together: as many
-    as are resident make a round, and only whole rounds tell how long one takes."""
+    """Cycles from the end of a CTA to that of the next one, once the first quarter of them has ended. CTAs that began together end
+    together: as many as are resident make a round, and only whole rounds tell how long one takes; the mean over all of the longest such
+    stretches, as one may begin or end late by chance."""
     if len(ends) == 1:
         return ends[0]
     first = len(ends) // 4
-    middle = len(ends) - 1 - 2 * first
-    middle = middle // resident * resident or middle
-    return (ends[first + middle] - ends[first]) / middle
+    rest = len(ends) - 1 - first
+    rest = rest // resident * resident or rest
+    return float(np.mean([ends[i + rest] - ends[i] for i in range(first, len(ends) - rest)])) / rest
 
 
 def sharers(traced, active, reads):
@@ -118,10 +119,9 @@ def sharers(traced, active, reads):
     return {tensor: max(1, min(most, nbytes * reads / whole[tensor])) for tensor, nbytes in read.items()}
 
 
-def _turn(warps, turn, common):
-    """The same work on other memory: what only this CTA touches is somewhere else in each turn."""
-    if not turn:
-        return warps
+def _turn(warps, turn, common, near):
+    """The same work on other memory: what only this CTA touches is somewhere else in each turn. What those `near` it touch too is in the
+    second cache."""
     moved = {}
 
     def place(touched):
@@ -129,7 +129,7 @@ def _turn(warps, turn, common):
             return touched
         key = id(touched)
         if key not in moved:
-            moved[key] = [s if s in common else s + (turn << 40) for s in touched.tolist()]
+            moved[key] = [s if s in common else s + (turn << 40) + (sm.CACHED if s in near else 0) for s in touched.tolist()]
         return moved[key]
 
     return [[(op, place(touched)) for op, touched in warp] for warp in warps]
@@ -150,7 +150,8 @@ def inputs(case, fake):
 def launches(fake, thunk, operations=0, account=None):
     """[Prediction] of what a call of so many `operations` on matrix units launches; as much of each is traced as tells its speed. An
     `account` (launches.Beside) tells how many multiprocessors have a tile in the last wave, which a part of a trace does not."""
-    with trace.tracing(fake, limit=STEPS if operations else 0) as found, watching(account) if account else contextlib.nullcontext():
+    near = {"limit": STEPS} if operations else {"near": trace.NEAR}
+    with trace.tracing(fake, **near) as found, watching(account) if account else contextlib.nullcontext():
         first = len(account.launches) if account else 0
         thunk()
     predictions = []

@@ -19,6 +19,7 @@ COPY = 4.18e12                                                   # B/s, read + w
 DRAM = COPY / MULTIPROCESSORS / CLOCK                            # bytes a cycle that one multiprocessor gets when all of them ask
 L2 = 40.0                                                        # the same from the second cache
 SECOND_CACHE = 40e6                                              # bytes of its 50 MB that operands may fill and still be there
+CACHED = 1 << 60                                                 # added to the number of a sector that the second cache has from the start
 LINE = 4                                                         # sectors that the first cache serves in a cycle: 128 bytes
 FIRST_CACHE = 256 << 10                                          # bytes, shared memory among them
 LATENCY = {"first": 34, "second": 260, "dram": 620, "shared": 29, "barrier": 22, "start": 300, "mbarrier": 20, "product": 20,
@@ -196,7 +197,7 @@ class Multiprocessor:
     def fetch(self, sector, now):
         self.second_free = max(self.second_free, now) + 32 / L2
         self.second_bytes += 32
-        if sector in self.second:
+        if sector >= CACHED or sector in self.second:
             return self.second_free + LATENCY["second"]
         self.second.add(sector)
         self.dram_free = max(self.dram_free, now) + 32 / self.dram

@@ -80,9 +80,27 @@ def test_only_the_sample_runs(gpu):
     """Eight CTAs from all of the grid; the others leave memory as it was."""
     x, y = torch.ones(1 << 20, device="cuda"), torch.zeros(1 << 20, device="cuda")
     launched = traced(gpu, strided_copy, (8192,), y, x, STEP=1, BLOCK=128, num_warps=4)
-    assert launched.blocks.tolist() == list(range(512, 8192, 1025)) and len(launched.warps) == 32
+    assert (launched.blocks // 1024).tolist() == list(range(8)) and len(launched.warps) == 32
+    for period in (2, 7, 25, 32):                                # as many tiles of an image, say
+        assert len(set(launched.blocks % period)) >= min(period, 6)
     written = np.flatnonzero(y.cpu().numpy().reshape(-1, 128).any(axis=1))
     assert written.tolist() == launched.blocks.tolist()
+
+
+@triton.jit
+def overlapping_sums(y_ptr, x_ptr, HALO: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, tl.load(x_ptr + i) + tl.load(x_ptr + HALO * BLOCK + i))
+
+
+@pytest.mark.parametrize("halo", [0, 1, trace.NEAR, trace.NEAR + 1])
+def test_what_ctas_near_each_other_read_comes_from_memory_once(gpu, halo):
+    """Of numbers that the CTA before has read nothing is left to move; CTAs far apart would not find them."""
+    n = 1 << 24
+    with trace.skipping(gpu):
+        x, y = torch.empty(n + halo * 1024, device="cuda"), torch.empty(n, device="cuda")
+    found = predicted(gpu, overlapping_sums, (n // 1024,), y, x, HALO=halo, BLOCK=1024, num_warps=4)
+    assert found.nbytes / (4 * n) == pytest.approx(2 if halo <= trace.NEAR else 3, rel=0.02)
 
 
 def test_what_is_skipped_does_not_run(gpu):
@@ -292,3 +310,10 @@ def test_ctas_that_end_together_are_counted_by_rounds(resident):
     ends = [1000 + 700 * (i // resident) + i % resident for i in range(24)]
     assert predict.pace(ends, resident) == 700 / resident
     assert predict.pace([10.0, 20.0, 30.0], 8) == 10 and predict.pace([10.0], 2) == 10
+
+
+def test_one_late_cta_does_not_set_the_pace():
+    """In the middle of rounds of four one ends half a round late, which is where a single stretch would have begun."""
+    ends = [1000 + 700 * (i // 4) for i in range(24)]
+    ends[6] += 350
+    assert predict.pace(ends, 4) == pytest.approx(175, rel=0.1)

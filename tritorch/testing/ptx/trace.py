@@ -12,6 +12,7 @@ arrive as soon as they are asked for, and results are zeros, as those of inputs 
 traced.
 """
 import contextlib
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,17 +26,20 @@ from tritorch.testing.ptx.operands import DTYPES, Address
 
 SECTOR, BANKS = 32, 32
 SPARSE = 132                                                     # of so many CTAs one is run: about what one multiprocessor gets
+NEAR = 8                                                         # CTAs before each of the sample that are run to see what both read
 
 
 @dataclass
 class Traced:
-    """A launch: its kernel, its grid, the CTAs that were run, and for each of their warps what it did; `whole`: to its end."""
+    """A launch: its kernel, its grid, the CTAs that were run, and for each of their warps what it did; `whole`: to its end; `near`: for
+    each CTA the sectors that those just before it touch, which run at about the same time."""
 
     kernel: object
     launch: object
     blocks: np.ndarray
     warps: list
     whole: bool = True
+    near: tuple = ()
 
     def of_block(self, i):
         """The warps of the CTA blocks[i]."""
@@ -44,13 +48,13 @@ class Traced:
 
 
 @contextlib.contextmanager
-def tracing(device, blocks=8, limit=0):
+def tracing(device, blocks=8, limit=0, near=0):
     """Inside, only some CTAs of every launch run, `blocks` of them, from all of its grid, for at most `limit` instructions of the machine
-    (0: to the end). Gives a list of Traced."""
+    (0: to the end), and `near` before each. Gives a list of Traced."""
     found = []
 
     def traced(kernel, launch):
-        found.append(trace(kernel, launch, device.memory, sample(int(np.prod(launch.grid)), blocks), limit))
+        found.append(trace(kernel, launch, device.memory, sample(int(np.prod(launch.grid)), blocks), limit, near))
 
     with running(device, traced):
         yield found
@@ -75,24 +79,31 @@ def running(device, run):
 
 
 def sample(total, count):
-    """Numbers of CTAs: about the middles of equal parts of the grid, so that what lies at its edges has its share and no more, nor have the
-    even ones. Of a grid of at most one CTA for each multiprocessor the first: where work is dealt out, nobody gets more."""
+    """Numbers of CTAs: one of each of equal parts of the grid, elsewhere in each by the golden ratio, so that neither what lies at the
+    edges of the grid nor CTAs at equal distances, such as the first few of every image, have more than their share. Of a grid of at most
+    one CTA for each multiprocessor the first: where work is dealt out, nobody gets more."""
     count = max(1, min(count, total // SPARSE))
     if total <= SPARSE:
         return np.zeros(1, np.int64)
-    return (2 * np.arange(count) + 1) * total // (2 * count) + np.arange(count)
+    part = np.arange(count)
+    return ((part + (0.5 + part * 0.6180339887) % 1) * total / count).astype(np.int64)
 
 
-def trace(kernel, launch, memory, blocks, limit=0):
-    """Run these CTAs."""
-    machine = Machine(kernel.program, launch, memory, blocks, seed=None)
+def trace(kernel, launch, memory, blocks, limit=0, near=0):
+    """Run these CTAs, and so many before each."""
+    before = [[i for i in range(block - near, block) if i >= 0 and i not in blocks] for block in blocks.tolist()]
+    machine = Machine(kernel.program, launch, memory, np.array([*blocks.tolist(), *itertools.chain(*before)]), seed=None)
     machine.unfenced = None                                      # proxies.py watches bytes, which are not copied here
     machine.watch, whole = Recorder(machine, limit), True
     try:
         machine.run()
     except Enough:
         whole = False
-    return Traced(kernel, launch, blocks, machine.watch.warps, whole)
+    warps, count = iter(machine.watch.warps), launch.threads // WARP
+    own = list(itertools.islice(warps, count * len(blocks)))
+    touched = [[seen for _ in range(count * len(others)) for _, seen in next(warps)] for others in before]
+    return Traced(kernel, launch, blocks, own, whole, tuple([
+        {sector for seen in of_block if isinstance(seen, np.ndarray) for sector in seen.tolist()} for of_block in touched]))
 
 
 @dataclass(frozen=True, slots=True)
