@@ -179,17 +179,45 @@ def test_kernels_are_the_cpu(tiles, channels_last, cuda, monkeypatch):
 @pytest.mark.parametrize("adaptive, kernel, stride, padding, dilation", [
     (True, 0, 1, 0, 1), *[(False, k, s, p, d) for k, s, d in itertools.product((1, 2, 3), (1, 2, 4), (1, 2)) for p in {0, k // 2}]])
 def test_every_window_is_found_from_its_elements(adaptive, kernel, stride, padding, dilation, cuda):
-    """On a row of places, the gradient of the largest of each window counts how often an element wins."""
-    for n in (5, 9):
-        x = from_array(RNG.permutation(n).astype(np.float32).reshape(1, 1, n))
+    """On a row of places and on a column, the gradient of the largest of each window counts how often an element wins."""
+    for n, down, channels in ((5, False, 1), (9, False, 1), (6, True, 1), (9, True, 1), (11, True, 2)):
+        x = from_array(np.stack([RNG.permutation(n) for _ in range(channels)], 1).astype(np.float32))
+        x = x.T.view(1, channels, n, 1) if channels > 1 else x.view(1, 1, n, 1) if down else x.view(1, 1, n)
         for part in (2, 4, 7) if adaptive else (0,):
             counts = []
             for device in ("cpu", cuda):
                 y = x.to(device).detach().requires_grad_()
-                out = P.adaptive_max_pool1d(y, part) if adaptive else P.max_pool1d(y, kernel, stride, padding, dilation)
+                if down:
+                    out = (P.adaptive_max_pool2d(y, (part, 1)) if adaptive
+                           else P.max_pool2d(y, (kernel, 1), (stride, 1), (padding, 0), (dilation, 1)))
+                else:
+                    out = P.adaptive_max_pool1d(y, part) if adaptive else P.max_pool1d(y, kernel, stride, padding, dilation)
                 out.sum().backward()
                 counts.append(y.grad.cpu().array)
             np.testing.assert_array_equal(*counts)
+
+
+def test_two_places_share_a_byte(cuda):
+    """The lower half is that of the upper window; below the last of an odd number there is none, where an image may go on."""
+    from tritorch.ops.largest import max_pool, max_pool_input, places_of
+
+    window = (3, 3), (2, 2), (1, 1)
+    for height, rows in ((10, 5), (7, 3), (12, 6)):
+        x = RNG.permutation(2 * 3 * height * 9).astype(np.float32).reshape(2, 3, height, 9)
+        found = []
+        for device, last in itertools.product(("cpu", cuda), (False, True)):
+            image = from_array(x).to(device).to(memory_format=T.channels_last if last else T.contiguous_format)
+            values, taps = max_pool(image, (rows, 5), *window)
+            assert taps.shape == (2, 3, -(-rows // 2), 5) and taps.dtype is T.uint8
+            gradient = max_pool_input(values, taps, (height, 9), *window)
+            found.append([t.cpu().array for t in (taps, places_of(taps, (rows, 5), (height, 9), *window), gradient)])
+        taps, places, gradient = found[0]
+        r, s = places // 9 - 2 * np.arange(rows)[:, None] + 1, places % 9 - 2 * np.arange(5) + 1
+        wanted = np.pad(3 * r + s, ((0, 0), (0, 0), (0, rows % 2), (0, 0)))
+        np.testing.assert_array_equal(taps, wanted[:, :, ::2] + 16 * wanted[:, :, 1::2])
+        for other in found[1:]:
+            for here, there in zip(found[0], other):
+                np.testing.assert_array_equal(there, here)
 
 
 @pytest.mark.parametrize("args", [(3, 2, 1), (2, 2), (3, 1, 1), (3, 2, 0, 1, True)])

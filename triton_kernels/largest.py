@@ -1,7 +1,8 @@
 """The largest of windows of (N, C, H, W), its place, and its gradient as a gather; windows are those of pooling.py.
 
 A program works on a tile of planes × places as there, where a place may be a few windows (or, backward, cells) below and beside each other,
-which share rows and columns. Neighbours along a row come and go as one word where rows allow it.
+which share rows and columns. Neighbours along a row come and go as one word where rows allow it. A byte is the tap of one window, or,
+where PAIR is 2, those of two windows below each other: of the upper one its low half, of the lower one its high half.
 """
 import triton
 import triton.language as tl
@@ -54,11 +55,11 @@ def inside_of(h, end, BEFORE: tl.constexpr, BEHIND: tl.constexpr):
 
 @triton.jit
 def elements_of_row(row_ptrs, row, w, end, stride_w, OTHER: tl.constexpr, COUNT: tl.constexpr, STEP: tl.constexpr, BEFORE: tl.constexpr,
-                    LOG: tl.constexpr, BEHIND: tl.constexpr, WIDE: tl.constexpr):
+                    LOG: tl.constexpr, INSIDE: tl.constexpr, WIDE: tl.constexpr):
     """Every STEP-th of COUNT elements of a row, the first of them BEFORE columns in front of column w, where `row_ptrs` point; between
-    them, some other one. The 2^LOG from column w on are one word. What is not in the row is OTHER."""
+    them, some other one. The 2^LOG from column w on are one word. What is not in the row is OTHER; the first INSIDE cannot be behind it."""
     if LOG:
-        inside = row & inside_of(w, end, False, BEHIND)[:, None]
+        inside = row & inside_of(w, end, False, BEFORE + (1 << LOG) > INSIDE)[:, None]
         at = row_ptrs[:, :, None] + tl.arange(0, 1 << LOG)[None, None, :]
         word = pieces(tl.load(at, mask=inside[:, :, None], other=OTHER), LOG)
     elements = ()
@@ -68,7 +69,7 @@ def elements_of_row(row_ptrs, row, w, end, stride_w, OTHER: tl.constexpr, COUNT:
         elif LOG > 0 and k >= BEFORE and k < BEFORE + (1 << LOG):
             elements = elements + (word[k - BEFORE],)
         else:
-            inside = row & inside_of(w + (k - BEFORE), end, k < BEFORE, BEHIND)[:, None]
+            inside = row & inside_of(w + (k - BEFORE), end, k < BEFORE, k >= INSIDE)[:, None]
             elements = elements + (tl.load(row_ptrs + step_of(k - BEFORE, stride_w, WIDE), mask=inside, other=OTHER),)
     return elements
 
@@ -118,33 +119,33 @@ def largest_of_row(x, first, w0, FIRST: tl.constexpr, SPAN: tl.constexpr, STRIDE
 @triton.jit
 def max_pool_kernel(values_ptr, taps_ptr, x_ptr, stride_v, stride_t, stride_x, planes, C, H, W, P, Q, STRIDE: tl.constexpr,
                     PADDING: tl.constexpr, DILATION: tl.constexpr, ADAPTIVE: tl.constexpr, TAPS: tl.constexpr, LOWEST: tl.constexpr,
-                    ROWS: tl.constexpr, SPAN: tl.constexpr, LOG: tl.constexpr, BEHIND: tl.constexpr, WIDE: tl.constexpr,
-                    EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+                    ROWS: tl.constexpr, SPAN: tl.constexpr, LOG: tl.constexpr, INSIDE: tl.constexpr, PAIR: tl.constexpr,
+                    WIDE: tl.constexpr, EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
     """The largest of each window and, unless taps_ptr is None, its place r · TAPS[1] + s in it: the first of equals, the last NaN.
 
     A place is ROWS windows below each other and SPAN beside each other, which share the input; ROWS = 0: one of so many elements that
-    they are a loop. 2^LOG elements from the first that is no padding on are read as one word. BEHIND: whether windows reach behind the end
-    of the input. Long because windows of a few elements and of many have little in common.
+    they are a loop. 2^LOG elements from the first that is no padding on are read as one word. Of the rows and columns that a place reads
+    the first INSIDE are not behind the end of any input. Long because windows of a few elements and of many have little in common.
     """
     HEIGHT: tl.constexpr = TAPS[0]
     WIDTH: tl.constexpr = TAPS[1]
     HIGH: tl.constexpr = max(ROWS, 1)
     TAPPED: tl.constexpr = taps_ptr is not None
     SPAN_LOG: tl.constexpr = (SPAN > 1) + (SPAN > 2) + (SPAN > 4)
-    some, _, n, c, p, q = tile_of(planes, C, tl.cdiv(P, HIGH), Q // SPAN, EVEN, FLAT, BLOCK_P, BLOCK_C)
+    some, _, n, c, p, q = tile_of(planes, C, tl.cdiv(P, HIGH), Q // SPAN, WIDE, EVEN, FLAT, BLOCK_P, BLOCK_C)
     p, q = p * HIGH, q * SPAN
     h0, h_end = window(p, H, P, STRIDE[0], PADDING[0], ADAPTIVE)
     w0, w_end = window(q, W, Q, STRIDE[1], PADDING[1], ADAPTIVE)
     first_r = first_tap(h0, DILATION[0])
     values, taps = (), ()
     if ROWS:
-        rows, places, x_planes = (), (), plane_pointers(x_ptr, n, c, stride_x)
+        rows, places, x_planes = (), (), plane_pointers(x_ptr, n, c, stride_x, 1 << LOG)
         w = w0 + PADDING[1]
         for r in tl.static_range((ROWS - 1) * STRIDE[0] + HEIGHT):
             h = h0 + r * DILATION[0]
-            row = inside_of(h, h_end, r * DILATION[0] < PADDING[0], BEHIND[0])[:, None]
+            row = inside_of(h, h_end, r * DILATION[0] < PADDING[0], r * DILATION[0] >= INSIDE[0])[:, None]
             x = elements_of_row(x_planes + place_offsets(h, w, stride_x, WIDE, 1 << LOG), row, w, w_end, stride_x[3], LOWEST,
-                                (SPAN - 1) * STRIDE[1] + (WIDTH - 1) * DILATION[1] + 1, DILATION[1], PADDING[1], LOG, BEHIND[1], WIDE)
+                                (SPAN - 1) * STRIDE[1] + (WIDTH - 1) * DILATION[1] + 1, DILATION[1], PADDING[1], LOG, INSIDE[1], WIDE)
             first = tl.maximum(first_r, r) if r * DILATION[0] < PADDING[0] else first_r * 0 + r
             best, found = largest_of_row(x, first * WIDTH, w0, r * WIDTH, SPAN, STRIDE[1], DILATION[1], PADDING[1], WIDTH, TAPPED)
             rows, places = rows + best, places + found
@@ -171,8 +172,28 @@ def max_pool_kernel(values_ptr, taps_ptr, x_ptr, stride_v, stride_t, stride_x, p
     for k in tl.static_range(HIGH):                                      # a store between the loads would hold them up
         here = some & (p + k < P)[:, None]
         store_span(values_ptr, values, k, n, c, p + k, q, stride_v, here, SPAN, SPAN_LOG, WIDE)
-        if TAPPED:
-            store_span(taps_ptr, taps, k, n, c, p + k, q, stride_t, here, SPAN, SPAN_LOG, WIDE)
+        if TAPPED and k % PAIR == 0:
+            if PAIR == 2:
+                taps = paired(taps, k, (p + k + 1 < P)[:, None], SPAN)
+            store_span(taps_ptr, taps, k, n, c, (p + k) // PAIR, q, stride_t, here, SPAN, SPAN_LOG, WIDE)
+
+
+@triton.jit
+def paired(taps, ROW: tl.constexpr, lower, SPAN: tl.constexpr):
+    """The taps of so many rows of windows, in row ROW with those of the next in the high halves, where there is such a `lower` one."""
+    out = ()
+    for k in tl.static_range(len(taps)):
+        if k // SPAN == ROW:
+            out = out + (taps[k] | tl.where(lower, taps[k + SPAN] << 4, 0),)
+        else:
+            out = out + (taps[k],)
+    return out
+
+
+@triton.jit
+def half_of(pair, which, PAIR: tl.constexpr):
+    """The tap of the upper (0) or lower (1) window of a byte."""
+    return pair >> which * 4 & 15 if PAIR == 2 else pair
 
 
 @triton.jit
@@ -190,11 +211,12 @@ def store_span(ptr, x, row, n, c, p, q, strides, here, SPAN: tl.constexpr, LOG: 
 
 @triton.jit
 def places_kernel(out_ptr, taps_ptr, stride_o, stride_t, planes, C, H, W, P, Q, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-                  DILATION: tl.constexpr, ADAPTIVE: tl.constexpr, TAPS: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr,
-                  FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+                  DILATION: tl.constexpr, ADAPTIVE: tl.constexpr, TAPS: tl.constexpr, PAIR: tl.constexpr, WIDE: tl.constexpr,
+                  EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
     """The places h · W + w in the image of places in windows."""
-    some, there, n, c, p, q = tile_of(planes, C, P, Q, EVEN, FLAT, BLOCK_P, BLOCK_C)
-    tap = tl.load(pointers(taps_ptr, n, c, p, q, stride_t, WIDE), mask=some, other=0).to(tl.int64)
+    some, there, n, c, p, q = tile_of(planes, C, P, Q, WIDE, EVEN, FLAT, BLOCK_P, BLOCK_C)
+    tap = tl.load(pointers(taps_ptr, n, c, p // PAIR, q, stride_t, WIDE), mask=some, other=0).to(tl.int64)
+    tap = half_of(tap, (p % PAIR)[:, None], PAIR)
     h0, _ = window(p, H, P, STRIDE[0], PADDING[0], ADAPTIVE)
     w0, _ = window(q, W, Q, STRIDE[1], PADDING[1], ADAPTIVE)
     place = (h0[:, None] + tap // TAPS[1] * DILATION[0]) * W + w0[:, None] + tap % TAPS[1] * DILATION[1]
@@ -224,33 +246,44 @@ def chosen(taps, gradients, FIRST_ROW: tl.constexpr, FIRST_COLUMN: tl.constexpr,
 
 
 @triton.jit
+def tap_of(pairs, ROW: tl.constexpr, COLUMN: tl.constexpr, COLUMNS: tl.constexpr, PAIR: tl.constexpr):
+    """A tap from rows of bytes."""
+    return half_of(pairs[ROW // PAIR * COLUMNS + COLUMN].to(tl.int32), ROW % PAIR, PAIR)
+
+
+@triton.jit
 def max_pool_cells_kernel(out_ptr, g_ptr, taps_ptr, stride_o, stride_g, stride_t, planes, C, H, W, P, Q, cells_h, cells_w,
                           STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, TAPS: tl.constexpr, FIRST: tl.constexpr,
                           COUNT: tl.constexpr, ROWS: tl.constexpr, SPAN: tl.constexpr, LOG: tl.constexpr, WORDS: tl.constexpr,
-                          WIDE: tl.constexpr, EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+                          INSIDE: tl.constexpr, WHOLE: tl.constexpr, PAIR: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr,
+                          FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
     """Each element of the input collects the gradients of the windows whose largest it was.
 
     A cell is STRIDE elements: the same COUNT windows, from FIRST on, lie around each, so which tap of which window an element of the cell
     is, is known when this is compiled. A place is ROWS × SPAN cells, which share windows: those of 2^LOG = SPAN are read as one word.
-    2^WORDS elements, those of a row of a place, are stored as one word; 0: each by itself.
+    2^WORDS elements, those of a row of a place, are stored as one word; 0: each by itself. Of the rows and columns of windows around a
+    place the first INSIDE are not behind the last of any; WHOLE: nor is the last row of its elements.
     """
     CELL_H: tl.constexpr = STRIDE[0]
     CELL_W: tl.constexpr = STRIDE[1]
     COLUMNS: tl.constexpr = COUNT[1] + SPAN - 1
-    some, _, n, c, i, j = tile_of(planes, C, tl.cdiv(cells_h, ROWS), tl.cdiv(cells_w, SPAN), EVEN, FLAT, BLOCK_P, BLOCK_C)
+    some, _, n, c, i, j = tile_of(planes, C, tl.cdiv(cells_h, ROWS), tl.cdiv(cells_w, SPAN), WIDE, EVEN, FLAT, BLOCK_P, BLOCK_C)
     i, j = i * ROWS, j * SPAN
-    taps, gradients = (), ()
-    t_planes, g_planes = plane_pointers(taps_ptr, n, c, stride_t), plane_pointers(g_ptr, n, c, stride_g)
+    pairs, gradients = (), ()
+    t_planes, g_planes = plane_pointers(taps_ptr, n, c, stride_t, 1 << LOG), plane_pointers(g_ptr, n, c, stride_g, 1 << LOG)
     for k in tl.static_range(COUNT[0] + ROWS - 1):
         p = i + (FIRST[0] + k)
-        row = inside_of(p, P, k < -FIRST[0], True)[:, None]
-        taps = taps + elements_of_row(t_planes + place_offsets(p, j, stride_t, WIDE, 1 << LOG), row, j, Q, stride_t[3], 0, COLUMNS, 1,
-                                      -FIRST[1], LOG, True, WIDE)
+        row = inside_of(p, P, k < -FIRST[0], k >= INSIDE[0])[:, None]
         gradients = gradients + elements_of_row(g_planes + place_offsets(p, j, stride_g, WIDE, 1 << LOG), row, j, Q, stride_g[3], 0,
-                                                COLUMNS, 1, -FIRST[1], LOG, True, WIDE)
+                                                COLUMNS, 1, -FIRST[1], LOG, INSIDE[1], WIDE)
+    for k in tl.static_range(FIRST[0] // PAIR, (FIRST[0] + COUNT[0] + ROWS - 2) // PAIR + 1):
+        p = i // PAIR + k
+        row = inside_of(p, tl.cdiv(P, PAIR), k < 0, k * PAIR - FIRST[0] >= INSIDE[0])[:, None]
+        pairs = pairs + elements_of_row(t_planes + place_offsets(p, j, stride_t, WIDE, 1 << LOG), row, j, Q, stride_t[3], 0, COLUMNS, 1,
+                                        -FIRST[1], LOG, INSIDE[1], WIDE)
     wide_taps, wide_gradients = (), ()
-    for k in tl.static_range(len(taps)):
-        wide_taps = wide_taps + (taps[k].to(tl.int32),)
+    for k in tl.static_range(len(gradients)):
+        wide_taps = wide_taps + (tap_of(pairs, FIRST[0] % PAIR + k // COLUMNS, k % COLUMNS, COLUMNS, PAIR),)
         wide_gradients = wide_gradients + (widened(gradients[k]),)
     for a in tl.static_range(ROWS * CELL_H):
         h = i * CELL_H + a
@@ -258,7 +291,7 @@ def max_pool_cells_kernel(out_ptr, g_ptr, taps_ptr, stride_o, stride_g, stride_t
         for b in tl.static_range(SPAN * CELL_W):
             x = x + (chosen(wide_taps, wide_gradients, a // CELL_H, b // CELL_W, PADDING[0] - FIRST[0] * STRIDE[0] + a % CELL_H,
                             PADDING[1] - FIRST[1] * STRIDE[1] + b % CELL_W, TAPS, DILATION, STRIDE, COUNT, COLUMNS),)
-        row = some & (h < H)[:, None]
+        row = some if WHOLE else some & (h < H)[:, None]
         if WORDS:
             store_span(out_ptr, x, 0, n, c, h, j * CELL_W, stride_o, row, SPAN * CELL_W, WORDS, WIDE)
         else:
@@ -273,7 +306,7 @@ def max_pool_input_kernel(out_ptr, g_ptr, taps_ptr, stride_o, stride_g, stride_t
                           WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr,
                           FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
     """The same for windows of any size and place, which each element finds for itself."""
-    some, there, n, c, h, w = tile_of(planes, C, H, W, EVEN, FLAT, BLOCK_P, BLOCK_C)
+    some, there, n, c, h, w = tile_of(planes, C, H, W, WIDE, EVEN, FLAT, BLOCK_P, BLOCK_C)
     p0, p1 = windows(h, H, P, reach[0], STRIDE[0], PADDING[0], ADAPTIVE)
     q0, q1 = windows(w, W, Q, reach[1], STRIDE[1], PADDING[1], ADAPTIVE)
     acc = widened(tl.zeros((BLOCK_P, BLOCK_C), g_ptr.dtype.element_ty))

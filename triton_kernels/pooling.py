@@ -9,7 +9,8 @@ import triton.language as tl
 
 
 @triton.jit
-def tile_of(planes, C, H, W, EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+def tile_of(planes, C, H, W, WIDE: tl.constexpr, EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl.constexpr,
+            BLOCK_C: tl.constexpr):
     """Which elements of this program's tile there are, and which places; image and channel of the planes, row and column of the places.
 
     Places are the tile's first dim: where neither is contiguous for Triton to see, it lays neighbouring threads along that one. Places and
@@ -17,10 +18,10 @@ def tile_of(planes, C, H, W, EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl
     apart as C planes. FLAT: the places of all planes are in one line, so that tiles are full; BLOCK_C is 1.
     """
     if FLAT:
-        start = tl.program_id(0).to(tl.int64) * BLOCK_P
+        start = (tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)) * BLOCK_P
         index = (start % (H * W)).to(tl.int32) + tl.arange(0, BLOCK_P)
         plane = (start // (H * W)).to(tl.int32) + index // (H * W)
-        there = (plane < planes)[:, None]
+        there = tl.full((BLOCK_P, 1), 1, tl.int1) if EVEN else (plane < planes)[:, None]
         place, some = index % (H * W), there
         plane = tl.minimum(plane, planes - 1)[:, None]
     else:
@@ -42,8 +43,12 @@ def tile_of(planes, C, H, W, EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl
 
 
 @triton.jit
-def plane_pointers(ptr, n, c, strides):
-    return ptr + n.to(tl.int64) * strides[0] + c.to(tl.int64) * strides[1]
+def plane_pointers(ptr, n, c, strides, MULTIPLE: tl.constexpr = 1):
+    """Where planes begin; MULTIPLE divides all of their offsets."""
+    n, c = n.to(tl.int64) * strides[0], c.to(tl.int64) * strides[1]
+    if MULTIPLE > 1:                                                     # each by itself: what adds zero disappears, and with it the word
+        n, c = tl.multiple_of(n, (MULTIPLE, MULTIPLE)), tl.multiple_of(c, (MULTIPLE, MULTIPLE))
+    return ptr + n + c
 
 
 @triton.jit
@@ -60,7 +65,7 @@ def place_offsets(h, w, strides, WIDE: tl.constexpr, MULTIPLE: tl.constexpr = 1)
 @triton.jit
 def pointers(ptr, n, c, h, w, strides, WIDE: tl.constexpr, MULTIPLE: tl.constexpr = 1):
     """Where (n, c, h, w) lie: a row of planes and a column of places."""
-    return plane_pointers(ptr, n, c, strides) + place_offsets(h, w, strides, WIDE, MULTIPLE)
+    return plane_pointers(ptr, n, c, strides, MULTIPLE) + place_offsets(h, w, strides, WIDE, MULTIPLE)
 
 
 @triton.jit
@@ -116,7 +121,7 @@ def avg_pool_kernel(out_ptr, x_ptr, stride_o, stride_x, planes, C, H, W, P, Q, d
                     ADAPTIVE: tl.constexpr, INCLUDE: tl.constexpr, TAPS: tl.constexpr, UNROLL: tl.constexpr, WIDE: tl.constexpr,
                     EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
     """The mean of each window, or its sum over `divisor`."""
-    some, there, n, c, p, q = tile_of(planes, C, P, Q, EVEN, FLAT, BLOCK_P, BLOCK_C)
+    some, there, n, c, p, q = tile_of(planes, C, P, Q, WIDE, EVEN, FLAT, BLOCK_P, BLOCK_C)
     h0, h_end = window(p, H, P, STRIDE[0], PADDING[0], ADAPTIVE)
     w0, w_end = window(q, W, Q, STRIDE[1], PADDING[1], ADAPTIVE)
     x_ptrs = pointers(x_ptr, n, c, h0, w0, stride_x, WIDE)
@@ -150,7 +155,7 @@ def avg_pool_input_kernel(out_ptr, g_ptr, stride_o, stride_g, planes, C, H, W, P
                           WINDOWS_W: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl.constexpr,
                           BLOCK_C: tl.constexpr):
     """Each element of the input collects its share of the gradients of the windows that hold it."""
-    some, there, n, c, h, w = tile_of(planes, C, H, W, EVEN, FLAT, BLOCK_P, BLOCK_C)
+    some, there, n, c, h, w = tile_of(planes, C, H, W, WIDE, EVEN, FLAT, BLOCK_P, BLOCK_C)
     p0, p1 = windows(h, H, P, reach[0], STRIDE[0], PADDING[0], ADAPTIVE)
     q0, q1 = windows(w, W, Q, reach[1], STRIDE[1], PADDING[1], ADAPTIVE)
     acc = widened(tl.zeros((BLOCK_P, BLOCK_C), g_ptr.dtype.element_ty))

@@ -21,13 +21,25 @@ def _tap_dtype(taps):
     return types.uint8 if taps[0] * taps[1] <= 256 else types.int32
 
 
+def _pair(size, kernel, stride, dilation):
+    """How many windows below each other share a byte for their places: two, in four bits each, where both ways go by rows of windows."""
+    few = kernel is not None and kernel[0] * kernel[1] <= UNROLLED >= stride[0] * stride[1]
+    return 2 if few and dilation[0] == 1 < size[0] else 1
+
+
+def _tap_shape(shape, *window):
+    """The shape of the places of windows (N, C, *size)."""
+    return (*shape[:2], cdiv(shape[2], _pair(shape[2:], *window)), shape[3])
+
+
 @op(returns=("values", "taps"))
 def max_pool(input, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
-    """The largest element of each window, and its place r · width + s in the window: a byte, where `places_of` would take eight.
+    """The largest element of each window, and its place r · width + s in the window: four or eight bits, where `places_of` takes 64.
 
         values[n, c, p, q] = max over r, s of input[n, c, p · stride - padding + r · dilation, …]
 
-    (N, C, H, W) gives two of (N, C, *size), of the input's dtype and uint8 (int32 where a window has more than 256 elements). Padding
+    (N, C, H, W) gives two of (N, C, *size), of the input's dtype and uint8 (int32 where a window has more than 256 elements). Of small
+    windows the second is (N, C, ⌈P / 2⌉, Q): the place of window 2 p in the low half of byte p, that of 2 p + 1 in its high half. Padding
     never wins. Of equal elements the first counts; NaN wins over all. `kernel=None` divides the input into size parts.
     Raises RuntimeError unless the input has 4 dims, NotImplementedError for bool.
 
@@ -39,7 +51,7 @@ def max_pool(input, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(
     check_images("max_pool", input)
     shape = (*input.shape[:2], *size)
     taps = _tap_dtype(taps_of(input.shape[2:], size, kernel) if 0 not in size else (1, 1))
-    return [image_promise(shape, input.dtype, input), image_promise(shape, taps, input)]
+    return [image_promise(shape, input.dtype, input), image_promise(_tap_shape(shape, kernel, stride, dilation), taps, input)]
 
 
 @max_pool.impl("cpu")
@@ -51,7 +63,11 @@ def max_pool_cpu(values, taps, input, size, kernel, stride, padding, dilation):
     values[...], rows = max_windows(across, 2, size[0], *along_dim(0, kernel, stride, padding, dilation))
     starts = [_starts(input.shape[2 + d], size[d], kernel, stride[d], padding[d]) for d in (0, 1)]
     s = (np.take_along_axis(columns, rows, 2) - starts[1]) // dilation[1]
-    taps[...] = (rows - starts[0][:, None]) // dilation[0] * taps_of(input.shape[2:], size, kernel)[1] + s
+    found = (rows - starts[0][:, None]) // dilation[0] * taps_of(input.shape[2:], size, kernel)[1] + s
+    pair = _pair(size, kernel, stride, dilation)
+    taps[...] = found[:, :, ::pair]
+    if pair == 2:
+        taps[:, :, :size[0] // 2] |= (found[:, :, 1::2] << 4).astype(np.uint8)
 
 
 def _starts(n, count, kernel, stride, padding):
@@ -63,11 +79,16 @@ def _beside(step, images, *windows):
     """How many windows, `step` elements apart, are read from `images` and stored to `windows` (or the other way round) as one word of at
     most 16 bytes; 0: no words at all, not even of one window's elements."""
     for span in (8, 4, 2, 1):
-        fits = [t.strides[3] == 1 and t.strides[2] % each == 0 == t.shape[3] % each
+        fits = [t.strides[3] == 1 and not any(n % each for n in (t.shape[3], *t.strides[:3]))
                 for t, each in ((images, span * step), *[(t, span) for t in windows])]
         if step & (step - 1) == 0 and span * step * images.dtype.itemsize <= 16 and all(fits):
             return span
     return 0
+
+
+def _inside(there, read):
+    """How many of so many that a program may read are there in any case."""
+    return min(max(there, 0), read)
 
 
 @max_pool.impl("cuda")
@@ -81,14 +102,17 @@ def launch_largest(values, taps, input, size, kernel, stride, padding, dilation)
         return
     n, most, outs = input.shape[2:], taps_of(input.shape[2:], size, kernel), (values,) if taps is None else (values, taps)
     shared = kernel is not None and stride[0] < kernel[0] and dilation[0] == 1 and size[0] >= 4  # windows share rows of the input
-    rows = 0 if most[0] * most[1] > UNROLLED else 1 if not shared else 4 if input.strides[1] == 1 else 2
+    pair = 1 if taps is None else _pair(size, kernel, stride, dilation)
+    rows = 0 if most[0] * most[1] > UNROLLED else pair if not shared else 4 if input.strides[1] == 1 else 2
     words = rows and kernel is not None and dilation[1] == 1 and _beside(stride[1], input, *outs)
     groups, span = cdiv(size[0], rows or 1), words or 1
-    end = [(last - 1) * stride[d] - padding[d] + (most[d] - 1) * dilation[d] for d, last in ((0, groups * (rows or 1)), (1, size[1]))]
+    inside = [0 if kernel is None else _inside(n[d] + padding[d] - (count - 1) * each * stride[d],
+                                               (each - 1) * stride[d] + dilation[d] * (most[d] - 1) + 1)
+              for d, count, each in ((0, groups, rows or 1), (1, size[1] // span, span))]
     launch_places(K.max_pool_kernel, (values, taps), (input,), (*values.shape[:2], groups, size[1] // span), *n, *size, STRIDE=stride,
                   PADDING=padding, DILATION=dilation, ADAPTIVE=kernel is None, TAPS=most, LOWEST=lowest(input.dtype), ROWS=rows,
                   SPAN=span, LOG=(words * stride[1]).bit_length() - 1 if words else 0,
-                  BEHIND=(kernel is None or end[0] >= n[0], kernel is None or end[1] >= n[1]), each=(rows or 1) * span)
+                  INSIDE=tuple(inside), PAIR=pair, each=(rows or 1) * span)
 
 
 @max_pool.grad("input")
@@ -129,9 +153,9 @@ RESNET = (28, 28), (3, 3), (2, 2), (1, 1)
 def max_pool_workloads(make):
     bf16 = types.bfloat16
     for label, kind, last in ("fp32", types.float32, False), ("bf16", bf16, False), ("bf16 channels last", bf16, True):
-        nbytes = 128 * 256 * (56 ** 2 * kind.itemsize + 28 ** 2 * (kind.itemsize + 1))
+        nbytes = 128 * 256 * (56 ** 2 * kind.itemsize + 28 ** 2 * kind.itemsize + 28 ** 2 // 2)
         yield f"128x256x56x56 {label} 3x3 s2", lambda kind=kind, last=last: (_image(make, kind, last), *RESNET), nbytes, 0
-    yield "128x256x56x56 bf16 2x2", lambda: (_image(make, bf16), (28, 28), (2, 2), (2, 2)), 128 * 256 * (56 ** 2 * 2 + 28 ** 2 * 3), 0
+    yield "128x256x56x56 bf16 2x2", lambda: (_image(make, bf16), (28, 28), (2, 2), (2, 2)), nbytes, 0
 
 
 @op
@@ -178,48 +202,54 @@ def max_pool_values_workloads(make):
 
 
 @op
-def places_of(taps, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
-    """The places h · W + w in an image of (H, W) = size of the places in windows that `max_pool` gives; int64.
+def places_of(taps, windows, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
+    """The places h · W + w in an image of (H, W) = size of the places in so many `windows` (P, Q) that `max_pool` gives; int64.
 
     >>> import tritorch as torch; from tritorch.ops.largest import places_of
-    >>> places_of(torch.tensor([[[[3, 3]]]], dtype=torch.uint8), (2, 4), (2, 2), (2, 2)).tolist()
+    >>> places_of(torch.tensor([[[[3, 3]]]], dtype=torch.uint8), (1, 2), (2, 4), (2, 2), (2, 2)).tolist()
     [[[[5, 7]]]]
     """
     check_images("places_of", taps)
-    return image_promise(taps.shape, types.int64, taps)
+    shape = (*taps.shape[:2], *windows)
+    wanted = _tap_shape(shape, kernel, stride, dilation)
+    check(taps.shape == wanted, "places_of", f"taps {wanted} of windows {tuple(windows)}", taps.shape)
+    return image_promise(shape, types.int64, taps)
 
 
 @places_of.impl("cpu")
-def places_of_cpu(out, taps, size, kernel, stride, padding, dilation):
+def places_of_cpu(out, taps, windows, size, kernel, stride, padding, dilation):
     if out.size:
-        width = taps_of(size, taps.shape[2:], kernel)[1]
-        rows, columns = [_starts(size[d], taps.shape[2 + d], kernel, stride[d], padding[d]) for d in (0, 1)]
+        width = taps_of(size, windows, kernel)[1]
+        rows, columns = [_starts(size[d], windows[d], kernel, stride[d], padding[d]) for d in (0, 1)]
         taps = taps.astype(np.int64)
+        if _pair(windows, kernel, stride, dilation) == 2:
+            taps = np.stack((taps & 15, taps >> 4), 3).reshape(*taps.shape[:2], -1, windows[1])[:, :, :windows[0]]
         out[...] = (rows[:, None] + taps // width * dilation[0]) * size[1] + columns + taps % width * dilation[1]
 
 
 @places_of.impl("cuda")
-def places_of_cuda(out, taps, size, kernel, stride, padding, dilation):
+def places_of_cuda(out, taps, windows, size, kernel, stride, padding, dilation):
     if out.numel():
-        launch_places(K.places_kernel, (out,), (taps,), taps.shape, *size, *taps.shape[2:], STRIDE=stride, PADDING=padding,
-                DILATION=dilation, ADAPTIVE=kernel is None, TAPS=taps_of(size, taps.shape[2:], kernel))
+        launch_places(K.places_kernel, (out,), (taps,), out.shape, *size, *windows, STRIDE=stride, PADDING=padding, DILATION=dilation,
+                      ADAPTIVE=kernel is None, TAPS=taps_of(size, windows, kernel), PAIR=_pair(windows, kernel, stride, dilation))
 
 
 @places_of.samples
 def places_of_samples(make):
     for image, *args in list(max_pool_samples(make)):
-        yield (max_pool(image.detach(), *args)[1], tuple(image.shape[2:]), *args[1:])
+        yield (max_pool(image.detach(), *args)[1], args[0], tuple(image.shape[2:]), *args[1:])
 
 
 @places_of.errors
 def places_of_errors(make):
-    yield (make(3, 4, integer=True), (2, 2)), {}, RuntimeError, "an input (N, C, H, W)"
+    yield (make(3, 4, integer=True), (2, 2), (2, 2)), {}, RuntimeError, "an input (N, C, H, W)"
+    yield (make(1, 1, 2, 2, integer=True), (2, 2), (4, 4), (2, 2), (2, 2)), {}, RuntimeError, "taps (1, 1, 1, 2) of windows (2, 2)"
 
 
 @places_of.workloads
 def places_of_workloads(make):
-    taps = make(128, 256, 28, 28, integer=True, low=0, high=9).to(types.uint8)
-    yield "128x256x28x28", lambda: (taps, (56, 56), *RESNET[1:]), 9 * taps.numel(), 0
+    taps = make(128, 256, 14, 28, integer=True, low=0, high=9).to(types.uint8)
+    yield "128x256x28x28", lambda: (taps, RESNET[0], (56, 56), *RESNET[1:]), 17 * taps.numel(), 0
 
 
 @op
@@ -228,14 +258,15 @@ def max_pool_input(gradient, taps, size, kernel=None, stride=(1, 1), padding=(0,
 
         out[n, c, h, w] = Σ over p, q with places_of(taps)[n, c, p, q] = h · W + w of gradient[n, c, p, q]
 
-    gradient and taps (N, C, P, Q) give (N, C, *size). Sums have a fixed order.
+    gradient (N, C, P, Q) and its taps give (N, C, *size). Sums have a fixed order.
 
     >>> import tritorch as torch; from tritorch.ops.largest import max_pool_input
     >>> max_pool_input(torch.ones(1, 1, 1, 1), torch.tensor([[[[2]]]], dtype=torch.uint8), (2, 2)).tolist()
     [[[[0.0, 0.0], [1.0, 0.0]]]]
     """
     check_images("max_pool_input", gradient)
-    check(gradient.shape == taps.shape, "max_pool_input", "gradient and taps of one shape", gradient.shape, taps.shape)
+    wanted = _tap_shape(gradient.shape, kernel, stride, dilation)
+    check(taps.shape == wanted, "max_pool_input", f"taps {wanted} of gradients {tuple(gradient.shape)}", taps.shape)
     return image_promise((*gradient.shape[:2], *size), gradient.dtype, gradient, taps)
 
 
@@ -243,8 +274,8 @@ def max_pool_input(gradient, taps, size, kernel=None, stride=(1, 1), padding=(0,
 def max_pool_input_cpu(out, gradient, taps, size, kernel, stride, padding, dilation):
     planes, area = gradient.shape[0] * gradient.shape[1], size[0] * size[1]
     if out.size:
-        places = np.empty(taps.shape, np.int64)
-        places_of_cpu(places, taps, size, kernel, stride, padding, dilation)
+        places = np.empty(gradient.shape, np.int64)
+        places_of_cpu(places, taps, gradient.shape[2:], size, kernel, stride, padding, dilation)
         at = places.reshape(planes, -1) + np.arange(planes)[:, None] * area
         out[...] = np.bincount(at.ravel(), gradient.ravel(), planes * area).reshape(out.shape)
 
@@ -253,7 +284,7 @@ def max_pool_input_cpu(out, gradient, taps, size, kernel, stride, padding, dilat
 def max_pool_input_cuda(out, gradient, taps, size, kernel, stride, padding, dilation):
     if not out.numel():
         return
-    most = taps_of(size, taps.shape[2:], kernel)
+    most = taps_of(size, gradient.shape[2:], kernel)
     reach = tuple([dilation[d] * (most[d] - 1) for d in (0, 1)])
     if kernel is None or kernel[0] * kernel[1] > UNROLLED or stride[0] * stride[1] > UNROLLED:
         collect(K.max_pool_input_kernel, (out,), (gradient, taps), (0, 0) if kernel is None else reach, stride, padding,
@@ -261,18 +292,22 @@ def max_pool_input_cuda(out, gradient, taps, size, kernel, stride, padding, dila
         return
     first = tuple([-((reach[d] - padding[d]) // stride[d]) for d in (0, 1)])
     count = tuple([(stride[d] - 1 + padding[d]) // stride[d] - first[d] + 1 for d in (0, 1)])
-    cells, rows = tuple([cdiv(n, step) for n, step in zip(size, stride)]), 1 if stride[0] > 2 else 2
+    cells, pair = tuple([cdiv(n, step) for n, step in zip(size, stride)]), _pair(gradient.shape[2:], kernel, stride, dilation)
+    rows = pair if stride[0] > 2 else 4 if out.strides[1] == 1 else 2
     span = _beside(stride[1], out, gradient, taps) or 1
     words = (span * stride[1]).bit_length() - 1 if _beside(stride[1], out) else 0
-    launch_places(K.max_pool_cells_kernel, (out,), (gradient, taps), (*out.shape[:2], cdiv(cells[0], rows), cells[1] // span), *size,
-                  *taps.shape[2:], *cells, STRIDE=stride, PADDING=padding, DILATION=dilation, TAPS=most, FIRST=first, COUNT=count,
-                  ROWS=rows, SPAN=span, LOG=span.bit_length() - 1, WORDS=words, each=rows * span)
+    groups = cdiv(cells[0], rows), cdiv(cells[1], span)
+    inside = [_inside(gradient.shape[2 + d] - first[d] - (groups[d] - 1) * each, count[d] + each - 1) for d, each in ((0, rows), (1, span))]
+    launch_places(K.max_pool_cells_kernel, (out,), (gradient, taps), (*out.shape[:2], *groups), *size,
+                  *gradient.shape[2:], *cells, STRIDE=stride, PADDING=padding, DILATION=dilation, TAPS=most, FIRST=first, COUNT=count,
+                  ROWS=rows, SPAN=span, LOG=span.bit_length() - 1, WORDS=words, WHOLE=size[0] % (rows * stride[0]) == 0,
+                  INSIDE=tuple(inside), PAIR=pair, each=rows * span)
 
 
 @max_pool_input.grad("gradient")
-def max_pool_input_grad(g, taps, size, kernel, stride, padding, dilation):
-    places = places_of(taps, size, kernel, stride, padding, dilation)
-    return g.flatten(2).gather(2, places.flatten(2)).view(taps.shape)
+def max_pool_input_grad(g, gradient_shape, taps, size, kernel, stride, padding, dilation):
+    places = places_of(taps, tuple(gradient_shape[2:]), size, kernel, stride, padding, dilation)
+    return g.flatten(2).gather(2, places.flatten(2)).view(gradient_shape)
 
 
 @max_pool_input.samples
@@ -284,11 +319,11 @@ def max_pool_input_samples(make):
 
 @max_pool_input.errors
 def max_pool_input_errors(make):
-    yield (make(1, 1, 2, 2), make(1, 1, 2, 3, integer=True), (4, 4)), {}, RuntimeError, "gradient and taps of one shape"
+    yield (make(1, 1, 2, 2), make(1, 1, 2, 3, integer=True), (4, 4)), {}, RuntimeError, "taps (1, 1, 2, 2) of gradients (1, 1, 2, 2)"
 
 
 @max_pool_input.workloads
 def max_pool_input_workloads(make):
     for label, kind in ("fp32", types.float32), ("bf16", types.bfloat16):
-        nbytes = 128 * 256 * (56 ** 2 * kind.itemsize + 28 ** 2 * (kind.itemsize + 1))
+        nbytes = 128 * 256 * (56 ** 2 * kind.itemsize + 28 ** 2 * kind.itemsize + 28 ** 2 // 2)
         yield f"128x256x56x56 {label} 3x3 s2", lambda kind=kind: (*max_pool(_image(make, kind), *RESNET), (56, 56), *RESNET[1:]), nbytes, 0

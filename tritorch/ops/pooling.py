@@ -104,7 +104,7 @@ def _largest(x, size, return_indices, batched, row, *window):
     if not return_indices and not (state.grad and x.requires_grad):
         return _deliver(max_pool_values(x, size, *window), batched, row)
     values, taps = max_pool(x, size, *window)
-    return _deliver((values, places_of(taps, tuple(x.shape[2:]), *window)) if return_indices else values, batched, row)
+    return _deliver((values, places_of(taps, size, tuple(x.shape[2:]), *window)) if return_indices else values, batched, row)
 
 
 def avg_pool1d(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True):
