@@ -82,3 +82,15 @@ def heavy_kernel(out_ptr, x_ptr, BLOCK: tl.constexpr):
 def order_kernel(out_ptr, ticket_ptr):
     """Which program began first, second, …"""
     tl.store(out_ptr + tl.atomic_add(ticket_ptr, 1, sem="relaxed"), tl.program_id(0))
+
+
+@triton.jit
+def sum_of_products(out_ptr, a_ptr, b_ptr, steps, N: tl.constexpr):
+    """The sum of `steps` products of a (128, 64) and b (64, N), which lie one behind the other."""
+    i, j, k = tl.arange(0, 128), tl.arange(0, N), tl.arange(0, 64)
+    acc = tl.zeros((128, N), tl.float32)
+    for step in range(steps):
+        a = tl.load(a_ptr + step * 128 * 64 + i[:, None] * 64 + k[None, :])
+        b = tl.load(b_ptr + step * 64 * N + k[:, None] * N + j[None, :])
+        acc = tl.dot(a, b, acc)
+    tl.store(out_ptr + i[:, None] * N + j[None, :], acc)

@@ -11,6 +11,7 @@ import tritorch.nn  # noqa: E402,F401
 from bench import ahead, anchors  # noqa: E402
 from tritorch.cuda import compiler, driver, tuner  # noqa: E402
 from tritorch.cuda.dry import DryDriver  # noqa: E402
+from tritorch.testing.ptx import cubin  # noqa: E402
 
 
 def met(arch):
@@ -35,8 +36,11 @@ def met(arch):
 def test_all_candidates_compile():
     found = met(90)
     specs = {key: spec for record in found.values() for key, spec in record.items()}
-    failed = [str(c) for c in compiler.compile_many(specs.values(), [90]) if isinstance(c, compiler.CompileError)]
+    compiled = compiler.compile_many(specs.values(), [90])
+    failed = [str(c) for c in compiled if isinstance(c, compiler.CompileError)]
     assert not failed, f"{len(failed)} of {len(specs)}:\n" + "\n".join(failed[:10])
+    slow = [str(spec) for spec, c in zip(specs.values(), compiled) if not cubin.runs_ahead(c)]
+    assert not slow, "ptxas waits for single products:\n" + "\n".join(slow)
 
 
 @pytest.mark.parametrize("arch", [80, 90])

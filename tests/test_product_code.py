@@ -8,12 +8,13 @@ import pytest
 
 triton = pytest.importorskip("triton")
 
+from launch_kernels import sum_of_products  # noqa: E402
 from recording_driver import RecordingDriver  # noqa: E402
 
 import tritorch as T  # noqa: E402
 from bench import sass  # noqa: E402
 from tritorch.cuda import driver, tuner  # noqa: E402
-from tritorch.cuda.compiler import CompileError, compile_many, recording, resources  # noqa: E402
+from tritorch.cuda.compiler import CompileError, compile_kernel, compile_many, recording, resources  # noqa: E402
 from tritorch.cuda.driver import DeviceProperties  # noqa: E402
 from tritorch.ops import gemm_choice as choice  # noqa: E402
 from tritorch.ops.attention import attention, attention_backward  # noqa: E402
@@ -24,6 +25,7 @@ from tritorch.ops.grouped import grouped_mm  # noqa: E402
 from tritorch.ops.linear import linear  # noqa: E402
 from tritorch.ops.linear_residual import linear_residual  # noqa: E402
 from tritorch.precision import set_float32_matmul_precision  # noqa: E402
+from tritorch.testing.ptx.cubin import runs_ahead  # noqa: E402
 
 ARCHS = (80, 90, 100)
 
@@ -47,8 +49,8 @@ def launched(call):
 
 
 def check(specs, may_spill=False):
-    """Every specialisation compiles where its instructions are known, TMA from sm_90 on; the kernels of common calls keep everything in
-    registers, but for 16 words outside of their loops."""
+    """Every specialisation compiles where its instructions are known, TMA from sm_90 on, and no wgmma waits for the one before; the kernels
+    of common calls keep everything in registers, but for 16 words outside of their loops."""
     assert specs
     for arch in ARCHS:
         known = [s for s in specs if arch == 90 or not s.kernel.is_gluon() and (arch > 90 or "tensordesc" not in str(s.signature))]
@@ -57,6 +59,7 @@ def check(specs, may_spill=False):
             used = resources(compiled)
             print(f"{spec.kernel.__name__} sm_{arch} {spec.options} {used}")
             assert may_spill or used["spills"] <= 64, (spec, arch, used)
+            assert arch != 90 or runs_ahead(compiled), f"{spec}: ptxas waits for single products"
 
 
 BF16 = {"dtype": T.bfloat16}
@@ -104,9 +107,14 @@ def named(c):
     return "-".join(map(str, [c["kernel"], *tile, *groups])) + "-stream" * c["STREAM"]
 
 
-def runs_ahead(compiled):
-    """Whether ptxas left products in the groups that the PTX has: it waits for each one where it cannot tell who writes what."""
-    return compiled.ptx.count("wgmma.commit_group") == len(re.findall(r"GMMA\.[^;]*gsb0", sass.text(compiled.cubin)))
+@pytest.mark.parametrize("columns, ahead", [(128, True), (256, False)])
+def test_products_that_ptxas_waits_for_one_by_one_are_found(columns, ahead):
+    """By opcodes as by the text of the machine code: 128 × 256 sums do not fit into the registers of four warps."""
+    signature = {"out_ptr": "*fp32", "a_ptr": "*bf16", "b_ptr": "*bf16", "steps": "i32", "N": "constexpr"}
+    whole = {(i,): [["tt.divisibility", 16]] for i in range(3)}
+    compiled = compile_kernel(sum_of_products, signature, {(4,): columns}, whole, {"num_warps": 4, "num_stages": 3}, 90)
+    groups = len(re.findall(r"GMMA\.[^;]*gsb0", sass.text(compiled.cubin)))
+    assert runs_ahead(compiled) == (groups == compiled.ptx.count("wgmma.commit_group")) == ahead
 
 
 @pytest.mark.parametrize("candidate", BY_TMA, ids=named)

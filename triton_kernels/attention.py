@@ -177,31 +177,32 @@ def attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, head, row
     L, S, shift, left, right = bounds
     scale, slope = bias
     stride_k, stride_v, stride_mask = strides
-    for n in range(begin, end, BLOCK_N):
-        columns = rows_from(n, BLOCK_N, WIDE)
-        k = load_tile(k_ptr, stride_k, batch, head, n, columns, S, E, BLOCK_D, not EDGE, TMA)
-        s = product(q, tl.trans(k), tl.zeros((q.shape[0], BLOCK_N), acc.dtype), PRECISION)
-        i, j = rows[:, None], columns[None, :]
-        if not LATE:
-            s = biased(s, i, j, L, S, shift, scale, slope, mask_ptr, stride_mask, MASK, ALIBI)
-        if EDGE:
-            s = tl.where(visible(i, j, S, shift, left, right, LEFT, RIGHT), s, float("-inf"))
-        if LATE:
-            higher = tl.maximum(top, tl.max(s, 1) * scale)
-        else:
-            higher = tl.maximum(top, tl.max(s, 1))
-        pivot = tl.where(higher == float("-inf"), 0.0, higher)          # a row that sees no key yet
-        if LATE:
-            p = tl.exp2(s * scale - pivot[:, None])
-        else:
-            p = tl.exp2(s - pivot[:, None])
-        shrink = tl.exp2(top - pivot)
-        total = total * shrink + tl.sum(p, 1)
-        if DROPOUT:
-            p = tl.where(kept(draws, rows, n, S, BLOCK_N), p, 0.0)
-        v = load_tile(v_ptr, stride_v, batch, head, n, columns, S, EV, BLOCK_V, not EDGE, TMA)
-        acc = product(p.to(v.dtype), v, acc * shrink[:, None], PRECISION)
-        top = higher
+    if begin < end:                                                     # ptxas makes the products of a loop that may be skipped wait
+        for n in range(begin, end, BLOCK_N):
+            columns = rows_from(n, BLOCK_N, WIDE)
+            k = load_tile(k_ptr, stride_k, batch, head, n, columns, S, E, BLOCK_D, not EDGE, TMA)
+            s = product(q, tl.trans(k), tl.zeros((q.shape[0], BLOCK_N), acc.dtype), PRECISION)
+            i, j = rows[:, None], columns[None, :]
+            if not LATE:
+                s = biased(s, i, j, L, S, shift, scale, slope, mask_ptr, stride_mask, MASK, ALIBI)
+            if EDGE:
+                s = tl.where(visible(i, j, S, shift, left, right, LEFT, RIGHT), s, float("-inf"))
+            if LATE:
+                higher = tl.maximum(top, tl.max(s, 1) * scale)
+            else:
+                higher = tl.maximum(top, tl.max(s, 1))
+            pivot = tl.where(higher == float("-inf"), 0.0, higher)          # a row that sees no key yet
+            if LATE:
+                p = tl.exp2(s * scale - pivot[:, None])
+            else:
+                p = tl.exp2(s - pivot[:, None])
+            shrink = tl.exp2(top - pivot)
+            total = total * shrink + tl.sum(p, 1)
+            if DROPOUT:
+                p = tl.where(kept(draws, rows, n, S, BLOCK_N), p, 0.0)
+            v = load_tile(v_ptr, stride_v, batch, head, n, columns, S, EV, BLOCK_V, not EDGE, TMA)
+            acc = product(p.to(v.dtype), v, acc * shrink[:, None], PRECISION)
+            top = higher
     return acc, top, total
 
 

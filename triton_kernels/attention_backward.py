@@ -265,27 +265,29 @@ def over_rows(gk, gv, k, v, q_ptr, g_ptr, lse_ptr, delta_ptr, mask_ptr, sums, st
     """Add what the rows from begin to end give to the gradients of a block of keys, and with TOGETHER what the keys give to theirs."""
     stride_q, stride_g, stride_lse, stride_delta, stride_mask = strides
     L, S = bounds[0], bounds[1]
-    for m in tl.range(begin, end, BLOCK_M):
-        rows = rows_from(m, BLOCK_M, WIDE)
-        q = load_tile(q_ptr, stride_q, batch, head, m, rows, L, E, BLOCK_D, False, TMA)
-        g = load_tile(g_ptr, stride_g, batch, head, m, rows, L, EV, BLOCK_V, False, TMA)
-        lse = load_lse(lse_ptr, stride_lse, rows, L)
-        delta = tl.load(delta_ptr + rows * stride_delta[2], mask=rows < L, other=0)
-        s = product(k, tl.trans(q), tl.zeros((k.shape[0], BLOCK_M), gk.dtype), PRECISION)
-        slopes = product(v, tl.trans(g), tl.zeros((k.shape[0], BLOCK_M), gk.dtype), PRECISION)
-        p = weights(s, lse[None, :], rows[None, :], columns[:, None], bounds, bias, mask_ptr, stride_mask, LEFT, RIGHT, MASK, ALIBI, EDGE)
-        met = p
-        if DROPOUT:
-            keep = tl.trans(kept(draws, rows, n, S, k.shape[0]))
-            met = tl.where(keep, p * keep_scale, 0.0)
-            slopes = tl.where(keep, slopes * keep_scale, 0.0)
-        gv = product(met.to(g.dtype), g, gv, PRECISION)
-        slopes = (p * (slopes - delta[None, :])).to(q.dtype)
-        gk = product(slopes, q, gk, PRECISION)
-        if TOGETHER:
-            gq = product(tl.trans(slopes), k, tl.zeros((BLOCK_M, BLOCK_D), gk.dtype), PRECISION)
-            gq *= bias[0] * LN2
-            give_to_rows(gq, sums, rows, m, n, bounds, E, LEFT, RIGHT, BLOCK_M, k.shape[0], BLOCK_D, WAIT)
+    if begin < end:                                                     # as in attention.attend
+        for m in tl.range(begin, end, BLOCK_M):
+            rows = rows_from(m, BLOCK_M, WIDE)
+            q = load_tile(q_ptr, stride_q, batch, head, m, rows, L, E, BLOCK_D, False, TMA)
+            g = load_tile(g_ptr, stride_g, batch, head, m, rows, L, EV, BLOCK_V, False, TMA)
+            lse = load_lse(lse_ptr, stride_lse, rows, L)
+            delta = tl.load(delta_ptr + rows * stride_delta[2], mask=rows < L, other=0)
+            s = product(k, tl.trans(q), tl.zeros((k.shape[0], BLOCK_M), gk.dtype), PRECISION)
+            slopes = product(v, tl.trans(g), tl.zeros((k.shape[0], BLOCK_M), gk.dtype), PRECISION)
+            p = weights(s, lse[None, :], rows[None, :], columns[:, None], bounds, bias, mask_ptr, stride_mask, LEFT, RIGHT, MASK, ALIBI,
+                        EDGE)
+            met = p
+            if DROPOUT:
+                keep = tl.trans(kept(draws, rows, n, S, k.shape[0]))
+                met = tl.where(keep, p * keep_scale, 0.0)
+                slopes = tl.where(keep, slopes * keep_scale, 0.0)
+            gv = product(met.to(g.dtype), g, gv, PRECISION)
+            slopes = (p * (slopes - delta[None, :])).to(q.dtype)
+            gk = product(slopes, q, gk, PRECISION)
+            if TOGETHER:
+                gq = product(tl.trans(slopes), k, tl.zeros((BLOCK_M, BLOCK_D), gk.dtype), PRECISION)
+                gq *= bias[0] * LN2
+                give_to_rows(gq, sums, rows, m, n, bounds, E, LEFT, RIGHT, BLOCK_M, k.shape[0], BLOCK_D, WAIT)
     return gk, gv
 
 

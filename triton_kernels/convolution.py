@@ -104,6 +104,8 @@ def convolution_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stri
     each = 4 if FOUR else C
     depth = rows[3] * columns[3] * each
     turns = tl.cdiv(depth, BLOCK_K) if FLAT else rows[3] * columns[3] * blocks
+    if not TRANSPOSED:
+        tl.assume(turns > 0)                              # ptxas makes the products of a loop that may be skipped wait
     for turn in range(turns):
         if FLAT:
             k = turn * BLOCK_K + tl.arange(0, BLOCK_K)
@@ -160,6 +162,7 @@ def convolution_weight_kernel(out_ptr, g_ptr, x_ptr, stride_o, stride_g, stride_
     x_ptrs = x_ptr + group * C * stride_x[1]
     acc = zeros(x_ptr, BLOCK_M, BLOCK_N)
     end = tl.minimum(split * SPAN + SPAN, N * P * Q)
+    tl.assume(split * SPAN < end)                         # as above
     for first in range(split * SPAN, end, BLOCK_K):
         pixel = first + tl.arange(0, BLOCK_K)
         n, p, q = (pixel // Q // P).to(tl.int64), pixel // Q % P, pixel % Q

@@ -1,8 +1,11 @@
 """What the machine code itself says about its kernel: it is what a real driver goes by, so it has to agree with the PTX."""
 import struct
 
+import numpy as np
+
 _KERNEL_PARAMETER, _REGISTERS = 0x17, 0x2F       # EIATTR_KPARAM_INFO, EIATTR_REGCOUNT
 _WITH_BYTES = 4                                 # EIFMT_SVAL: the other formats hold their value in the size field
+_WARPGROUP, _DEPBAR = 0x9C5, 47                  # opcode of sm_90 in the low 12 bits; the bit that tells DEPBAR from ARRIVE
 
 
 def sections(elf):
@@ -39,3 +42,12 @@ def describe(elf, kernel):
             registers = max((struct.unpack_from("<II", data)[1] for attribute, data in attributes(notes) if attribute == _REGISTERS),
                             default=0)
     return sorted(found), registers
+
+
+def runs_ahead(compiled):
+    """Whether wgmma is waited for no more often than the PTX says. Where ptxas cannot tell who writes a register of sums (it says so under
+    -v, C7510 to C7520) or runs out of registers, it waits behind every single product."""
+    code = b"".join(data for name, data in sections(compiled.cubin) if name.startswith(".text."))
+    words = np.frombuffer(code, np.uint64)[::2]                          # an instruction has two; the second is about its scheduling
+    waits = (words & np.uint64(0xFFF) == _WARPGROUP) & (words >> np.uint64(_DEPBAR) & np.uint64(1) == 1)
+    return np.count_nonzero(waits) <= compiled.ptx.count("wgmma.wait_group")
