@@ -31,9 +31,9 @@ PERSISTENT = ((128, 256, 64, 8, 3, 2, 0.9), (256, 128, 64, 8, 3, 1, 0.9), (128, 
 # tiles; three that share a tile of three times BLOCK_M rows have the largest. Tiles leave in more PIECES, up to eight, where the ring has
 # more stages then: with three instead of four, 2048^3 in TF32 is predicted to take 55.8 µs, not 51.1. Of a ring of three, one stage is
 # multiplied and one waits its turn: six of half of BLOCK_K, in which more is on its way, make 155 µs of 163 for 32768 x 2304 x 768.
-GLUON = ((128, 256, 64, 8, 4, 4, 1, 1, 0.97), (64, 256, 32, 4, 6, 4, 1, 3, 0.96), (64, 256, 64, 4, 4, 4, 1, 3, 0.95),
-         (256, 128, 64, 8, 4, 4, 1, 1, 0.95), (128, 128, 64, 4, 5, 2, 2, 1, 0.9), (64, 256, 64, 4, 4, 4, 2, 1, 0.85),
-         (128, 128, 64, 8, 6, 2, 1, 1, 0.85), (128, 64, 64, 4, 8, 1, 1, 1, 0.6))
+GLUON = ((128, 256, 32, 8, 8, 4, 1, 1, 0.98), (128, 256, 64, 8, 4, 4, 1, 1, 0.97), (64, 256, 32, 4, 6, 4, 1, 3, 0.96),
+         (64, 256, 64, 4, 4, 4, 1, 3, 0.95), (256, 128, 64, 8, 4, 4, 1, 1, 0.95), (128, 128, 64, 4, 5, 2, 2, 1, 0.9),
+         (64, 256, 64, 4, 4, 4, 2, 1, 0.85), (128, 128, 64, 8, 6, 2, 1, 1, 0.85), (128, 64, 64, 4, 8, 1, 1, 1, 0.6))
 EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4, 3, 0.6), (64, 128, 32, 4, 3, 0.6),
          (64, 64, 64, 4, 3, 0.5))
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, rate
@@ -128,7 +128,7 @@ def gluon(M, N, k, batch, machine, itemsize=2, out_size=2, across=False):
     found = []
     for block_m, block_n, depth, warps, most, pieces, consumers, parts, rate in GLUON:
         if across:
-            if consumers * parts > 1:                                    # ptxas has no registers for the operands of several, and waits
+            if consumers * parts > 1 or depth < 64:                      # ptxas has no registers for the operands of several, and waits
                 continue
             block_m, block_n = block_n, block_m
         blocks, block_k, tiles = (parts * block_m, block_n), 2 * depth // itemsize, tiles_of(M, N, batch, parts * block_m, block_n)
