@@ -109,7 +109,7 @@ def repeating(fn, door=None, passes=()):
             elif not _queue(known, pointers, numbers):
                 fn(*outs, *complete(args))
         if found & TRACKED and state.grad:
-            record(door, args if len(args) == arity else complete(args), outs)
+            record(door, args if len(args) == arity else complete(args), outs, 4)
         elif modes.inferred and state.inference:
             for out in outs:
                 out._inference = True

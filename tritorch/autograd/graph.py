@@ -185,7 +185,8 @@ def facts(names):
 class Plan:
     """What a call does in the backward pass when a given set of its inputs needs gradients: made once per operator and set."""
 
-    __slots__ = ("op", "rules", "saves", "single", "saved_outputs", "saved_names", "needs_g", "inputs", "covers", "outputs", "first_alone")
+    __slots__ = ("op", "rules", "saves", "single", "saved_outputs", "saved_names", "needs_g", "inputs", "covers", "outputs", "first_alone",
+                 "lone")
 
     def __init__(self, op, mask):
         self.op = op
@@ -214,10 +215,12 @@ class Plan:
         self.single = None if rule is None or rule[1] != [~0] and not self.saves else (rule[0], rule[1], rule[2][0])
         self.saved_outputs = [(k, which) for k, (source, which) in enumerate(self.saves) if source is OUTPUT]
         self.covers = len(self.inputs) == mask.bit_count()
+        self.lone = self.first_alone and self.outputs[0] and not self.saved_outputs
 
 
-def record(op, args, outs):
-    """Make the node of a call if one of its inputs needs a gradient that a rule can give, and hang it on the outputs."""
+def record(op, args, outs, depth=3):
+    """Make the node of a call if one of its inputs needs a gradient that a rule can give, and hang it on the outputs. `depth`: how many
+    frames below the node is made the user called."""
     mask, bit, edges = 0, 1, []
     for a in args:
         if isinstance(a, Tensor):
@@ -240,8 +243,16 @@ def record(op, args, outs):
     if not mask:
         return
     plan = op.plans.get(mask) or op.plan(mask)
-    if plan.rules:
-        hang(make_node(plan, args, edges), outs)
+    if not plan.rules:
+        return
+    node = make_node(plan, args, edges, None, depth)
+    if plan.lone and not cuda_streams.used:                              # as hang would, without the call
+        out = outs[0]
+        if out.dtype.is_floating_point:
+            out.node = node
+            out.index = 0
+    else:
+        hang(node, outs)
 
 
 def _edge(x):
@@ -271,12 +282,13 @@ def written_edges(args, written):
     return edges
 
 
-def make_node(plan, args, edges, written=None):
+def make_node(plan, args, edges, written=None, depth=3):
     """A node with its edges and saved inputs. `written` is the tensor that the call writes in place."""
     node = OpNode()                                                      # as for tensors, quicker than object.__new__
     node.seq = next_seq()
     node.plan = plan
-    node.hooks = node.streams = node.trace = None
+    node.outputs = 1
+    node.hooks = node.streams = node.trace = node.shapes = None
     node.edges = edges if plan.covers else [e if k in plan.inputs else e and None for k, e in enumerate(edges)]
     saved = node.saved = []
     plain = plan.saves and not state.saved_hooks
@@ -297,7 +309,7 @@ def make_node(plan, args, edges, written=None):
             saved.append(FACTS[source](value) if isinstance(value, Tensor) else () if source == "shape" else None)
     if saved:
         # who called the door, for the error about a saved tensor that was written since; as places.user_place, without its calls
-        frame = sys._getframe(3)
+        frame = sys._getframe(depth)
         code = frame.f_code
         while (_known.get(code.co_filename) or places.is_inside(code.co_filename)) and frame.f_back is not None:
             frame = frame.f_back
@@ -317,8 +329,6 @@ def hang(node, outs):
         note(node)
     if plan.first_alone:                                                 # one gradient: it always arrives
         out = outs[0]
-        node.outputs = 1
-        node.shapes = None
         if out.dtype.is_floating_point and plan.outputs[0]:
             out.node = node
             out.index = 0
