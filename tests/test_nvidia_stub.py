@@ -280,6 +280,19 @@ def test_each_thread_packs_into_its_own_buffer(cuda):
     assert fake.parameters[0] != fake.parameters[1] and read(fake.parameters[0], 0, "i") == 1
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_thread_that_launches_first_thing_has_a_context(cuda, count):
+    fake, driver = cuda
+    driver._count = count
+    k = function(cuda, {"n": "i32"})
+    fake.calls.clear()
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: [k.launch(1, 1, 1, 0, [n]) for n in (2, 3)])
+        thread.start()
+        thread.join()
+    assert [c[0] for c in fake.calls] == ["cuCtxSetCurrent", "cuLaunchKernel", "cuLaunchKernel"] * 2
+
+
 def test_launch_moves_to_the_function_s_device_and_back(cuda):
     fake, driver = cuda
     k = function(cuda, {"n": "i32"})

@@ -78,16 +78,16 @@ class NvidiaDriver:
                 self._contexts[index] = call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", index))
             return self._contexts[index]
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
         if self.here.device is None:                            # a new thread starts on device 0
             self.set_device(0)
 
     def _call(self, name: str, *args: Any) -> Any:
-        self._enter()
+        self.enter()
         return call(name, *args)
 
     def _release(self, name: str, handle: int) -> None:
-        self._enter()
+        self.enter()
         release(name, handle)
 
     @contextlib.contextmanager
@@ -148,7 +148,7 @@ class NvidiaDriver:
         self._call("cuStreamWaitEvent", stream, event, 0)
 
     def _ready(self, name: str, handle: int) -> bool:
-        self._enter()
+        self.enter()
         error = getattr(cu, name)(handle)[0]
         if error and int(error) != _NOT_READY:
             raise failure(name, error)
@@ -179,7 +179,7 @@ class NvidiaDriver:
         from tritorch.cuda import ahead
         from tritorch.cuda.compiler import Specialisation
 
-        self._enter()
+        self.enter()
         properties = self.device_properties(self.here.device)
         return ahead.load(self, Specialisation(kernel, signature, constexprs, attrs, options), 10 * properties.major + properties.minor,
                           lambda compiled: NvidiaFunction(self, properties, compiled, signature))

@@ -41,8 +41,8 @@ _streams = Streams()
 class Layout:
     """How Triton's kernels take their parameters: the arguments in order, then the addresses of two scratch areas.
 
-    `struct` packs them, each at an address that suits its size, `offsets` says where. `expand` turns the values of a launch
-    into what is packed; None where they are the same.
+    `struct` packs them, each at an address that suits its size, `offsets` says where; `arguments` packs all but the scratch areas.
+    `expand` turns the values of a launch into what is packed; None where they are the same.
     """
 
     def __init__(self, signature: dict, descriptors: Sequence[dict], sizes: Sequence[int]):
@@ -73,7 +73,9 @@ class Layout:
                 formats.append("Q" if kind[0] == "*" else _FORMATS[kind])
                 steps.append(_bfloat16 if kind == "bf16" else None)
         self.offsets, packed, end = [], "<", 0
-        for code in (*formats, "Q", "Q"):
+        for place, code in enumerate((*formats, "Q", "Q")):
+            if place == len(formats):
+                self.arguments = struct.Struct(packed)
             size = struct.calcsize("<" + code)
             gap = -end % min(size, 64)
             packed += f"{gap}x{code}" if gap else code
@@ -124,7 +126,8 @@ def _bfloat16(value: float) -> tuple[int]:
 class Buffers(threading.local):
     """Of this thread: the packed parameters, and the array of their addresses that the driver reads before a launch returns."""
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: Layout, driver: Any):
+        driver.enter()
         size = layout.struct.size
         self.memory = (ctypes.c_char * (size + 64))()
         base = -(-ctypes.addressof(self.memory) // 64) * 64
@@ -169,23 +172,23 @@ def _later(*call: Any) -> bool:
 
 
 def _simple(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callable:
-    device, here, buffers, streams = driver.here.device, driver.here, Buffers(layout), _streams
-    pack, start, threads, shared = layout.struct.pack_into, cu.cuLaunchKernel, 32 * compiled.num_warps, compiled.shared
-    expand = layout.expand
+    device, here, buffers, streams = driver.here.device, driver.here, Buffers(layout, driver), _streams
+    pack, start, threads, shared = layout.arguments.pack_into, cu.cuLaunchKernel, 32 * compiled.num_warps, compiled.shared
+    expand, several = layout.expand, driver.device_count() > 1           # of one device, a thread that has buffers has the context
 
     def launch(gx, gy, gz, stream, values):
         if waiting and _later(launch, gx, gy, gz, stream, values):
             return
-        if here.device != device:
+        if several and here.device != device:
             with driver.on(device):
                 return launch(gx, gy, gz, stream, values)
         view, addresses = buffers.pair
         if expand is not None:
             values = expand(values)
         try:
-            pack(view, 0, *values, 0, 0)
+            pack(view, 0, *values)                                       # the scratch areas stay 0
         except OverflowError:
-            pack(view, 0, *layout.saturate(values), 0, 0)
+            pack(view, 0, *layout.saturate(values))
         result = start(handle, gx, gy, gz, threads, 1, 1, shared, streams[stream], addresses, 0)
         if result[0]:
             raise failure("cuLaunchKernel", result[0])
@@ -194,7 +197,7 @@ def _simple(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callable
 
 
 def _general(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callable:
-    device, buffers, pack = driver.here.device, Buffers(layout), layout.struct.pack_into
+    device, buffers, pack = driver.here.device, Buffers(layout, driver), layout.struct.pack_into
     expand = layout.expand or (lambda values: values)
     scratch = _Scratch(driver, compiled)
 
