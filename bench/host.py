@@ -159,12 +159,12 @@ def anatomy(args, tritorch, per_node):
 
     x, y = (tritorch.empty(1024, device="cuda") for _ in range(2))
     leaf, add = tritorch.empty(1024, device="cuda").requires_grad_(), registry["add"]
-    again, made = add.again, [x + y]
-    add.repeat(lambda args: (made, False))
+    ways, made = (add.again, add.rewrite), x + y
+    add.repeat(lambda args: made, None)
     try:
         bare = microseconds({"door": lambda: x + y}, args)["door"]
     finally:
-        add.repeat(again)
+        add.repeat(*ways)
     us = microseconds({"memory": lambda: allocate(4096, 0, 0), "empty": lambda: empty(x.shape, x.dtype, x.storage.device),
                        "all": lambda: x + y, "graph": lambda: leaf + y}, args)
     parts = {"the door: arguments, interpreter slot": bare,

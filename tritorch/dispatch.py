@@ -79,7 +79,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
         return functools.partial(op, returns=returns, aliasable=aliasable)
     signature = inspect.signature(body)
     names, defaults = tuple(signature.parameters), tuple([p.default for p in signature.parameters.values()])
-    arity, missing, impls, single, again = len(names), inspect.Parameter.empty, {}, len(returns) == 1, None
+    arity, missing, impls, single, again, rewrite = len(names), inspect.Parameter.empty, {}, len(returns) == 1, None, None
     tails = {k: defaults[k:] for k in range(arity + 1) if missing not in defaults[k:]}       # what completes k positional arguments
 
     def bind(args, kw):
@@ -126,20 +126,21 @@ def op(body=None, *, returns=("out",), aliasable=()):
                 out._inference = True
         return outs[0] if single else tuple(outs)
 
-    def repeat(fn):
-        """Have `fn(args)` asked first for what a call returns: tritorch/repeat.py."""
-        nonlocal again
-        again = door.again = fn if arity else None
+    def repeat(*fns):
+        """Have `again(args)` asked first for what a call returns, and `rewrite(out, args)` whether it did the call: tritorch/repeat.py."""
+        nonlocal again, rewrite
+        again, rewrite = door.again, door.rewrite = fns
 
     def into(out, *args, **kw):
         args = bind(args, kw) if kw else complete(args)
         if modes.interpreted and state.interpreter is not None:
             return _interpret(door, args, out)
+        if rewrite is not None and storage.allocate is not None and rewrite(out, args):
+            return out
         return write(door, out, args, body(*args))
 
-    door.names, door.returns, door.defaults = names, tuple(returns), defaults
-    door.gnames = ("g",) if len(returns) == 1 else tuple("g_" + r for r in returns)
-    door.impls, door.rules, door.plans, door.aliasable, door.body = impls, [], {}, aliasable, body
+    door.names, door.returns, door.gnames = names, tuple(returns), ("g",) if single else tuple("g_" + r for r in returns)
+    door.impls, door.rules, door.plans, door.aliasable, door.body, door.defaults = impls, [], {}, aliasable, body, defaults
     door.into, door.repeat, door.complete, door.__signature__ = into, repeat, complete, signature
     door.jvp_rule = door.formula_body = door.samples_body = door.errors_body = door.workloads_body = None
     for verb in (impl, grad, jvp, formula, samples, errors, workloads, rules_for, plan):
@@ -164,12 +165,12 @@ def impl(door, kind, *, raw=False, passes=None):
 
     def verb(fn):
         if raw or kind == "cpu":
-            run, again = fn if raw else _on_arrays(door, fn), None
+            run, *again = fn if raw else _on_arrays(door, fn), None, None
         else:
-            run, again = repeating(_on_device(door, fn), door, (passes or {}).items())
+            run, *again = repeating(_on_device(door, fn), door, (passes or {}).items())
         door.impls[kind] = run
         if kind != "cpu":
-            door.repeat(again)
+            door.repeat(*again)
         return fn
 
     return verb
@@ -320,8 +321,7 @@ def write(door, out, args, promise, run=None):
     """out= and in-place: everything is checked before anything is written. `run`: what to call in the place of the implementation."""
     outs, promises = (tuple(out), promise) if isinstance(out, (tuple, list)) else ((out,), (promise,))
     check(not isinstance(promise, Tensor), door.__name__, "an operator that computes", "a view")
-    if len(outs) != len(promises):
-        raise RuntimeError(f"{door.__name__}: expected {len(promises)} destinations, got {len(outs)}")
+    check(len(outs) == len(promises), door.__name__, "as many destinations as outputs", len(outs), len(promises))
     targets = [_target(door, o, args, *p[:3]) for o, p in zip(outs, promises)]
     node = slices.prepare(door, outs, args) if state.grad else None
     run = run or door.impls.get(promises[0][2].type)

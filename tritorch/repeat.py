@@ -9,7 +9,7 @@ implementation every time.
 from importlib import import_module
 from operator import itemgetter
 
-from tritorch.autograd import modes
+from tritorch.autograd import modes, places
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.cuda import driver, faults
@@ -31,11 +31,11 @@ default_changed.append(driver.forget_calls)     # shape rules ask for the defaul
 
 
 def repeating(fn, door=None, passes=()):
-    """Two ways to call `fn(outputs…, arguments…)`, an implementation for CUDA devices, without running it where its launches are known:
-    `run(outputs…, arguments…)`, and `again(arguments)` for a call of the operator `door`, whose last arguments may be left to their
-    defaults. That returns what the operator does, or None where the call has to go the long way. `passes` has (name, type) of the
-    arguments that are numbers which `fn` only hands to its kernels. Long functions, because a call of another would cost 0.04 µs and
-    variables of a closure are the quickest to read."""
+    """Three ways to call `fn(outputs…, arguments…)`, an implementation for CUDA devices, without running it where its launches are known:
+    `run(outputs…, arguments…)`, `again(arguments)` for a call of the operator `door`, whose last arguments may be left to their defaults,
+    and `rewrite(output, arguments)` for one in place. `again` returns what the operator does, or None where the call has to go the long
+    way, and `rewrite` whether it need not. `passes` has (name, type) of the arguments that are numbers which `fn` only hands to its
+    kernels. Long functions, because a call of another would cost 0.04 µs and variables of a closure are the quickest to read."""
     calls, overflows = {}, 0                    # of `again` the keys tell of the arguments, of `run` of the outputs in front of them
     driver.call_tables.append(calls)
     ways, lead = {}, 0                          # by place; where the arguments begin among what `run` is given
@@ -115,6 +115,23 @@ def repeating(fn, door=None, passes=()):
                 out._inference = True
         return outs[0] if single else tuple(outs)
 
+    def rewrite(out, args):
+        if overflows > PATIENCE or traces and current() is not None:
+            return False
+        key, pointers, numbers = [], [], []
+        found = _look((out, *args), ways_of_run, lead, key, pointers, numbers)
+        if found == UNKNOWN or found & TRACKED and state.grad:
+            return False
+        if found & SHIFTED:
+            key += _meetings((out, *args), pointers)
+        known = calls.get(tuple(key))                                    # `run` was given it, so it passes the checks on destinations
+        if known is None or modes.inferred and out._inference or not _queue(known, pointers, numbers):
+            return False
+        storage = out.storage
+        storage.version += 1
+        storage.writer = places.user_place(3)
+        return True
+
     def learn(key, pointers, given, outs, values, numbers):
         nonlocal overflows
         tensors = [*_tensors(given)]
@@ -141,7 +158,7 @@ def repeating(fn, door=None, passes=()):
         extras = (trace.temporaries, trace.reports) if trace.temporaries or trace.reports or any(step[5] for step in steps) else None
         calls[key] = (home, made, steps, constants, moved, extras) if whole else None
 
-    return run, again
+    return run, again, rewrite if lead == 1 else None
 
 
 def _tensors(values):

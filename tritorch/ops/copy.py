@@ -109,7 +109,9 @@ def _assign(out, input, src, non_blocking):
 
 
 assign.impl("cpu", raw=True)(_assign)
-assign.impl("cuda", raw=True)(repeating(_assign)[0])
+_run, _, _rewrite = repeating(_assign, assign)
+assign.impl("cuda", raw=True)(_run)
+assign.repeat(None, _rewrite)
 
 
 @assign.grad("src")
