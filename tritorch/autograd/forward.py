@@ -159,7 +159,7 @@ def _remember(out):
     if isinstance(node, OpNode):
         for k, which in node.plan.saved_outputs:
             if which == index and type(node.saved[k]) is tuple:
-                node.saved[k] = (*node.saved[k][:8], out._tangents)
+                node.saved[k] = (*node.saved[k][:-1], out._tangents)
 
 
 def _watched(values):

@@ -302,7 +302,7 @@ def make_node(plan, args, edges, written=None, depth=3):
                 saved.append(pack(value) if type(value) is tuple else value)
             elif plain and value is not written and not value._inference:                                 # as pack would, without the call
                 saved.append((value.storage, value.shape, value.strides, value.offset, value.dtype, value.node, value.index,
-                              value.storage.version, value._tangents))
+                              value.storage.version, value.form, value._tangents))
             else:
                 saved.append(pack(as_it_was(value) if value is written else value))
         else:

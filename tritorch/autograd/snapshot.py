@@ -26,7 +26,7 @@ def pack(x, is_output=False, index=None):
         if state.saved_hooks:
             return _Hooked(x, _OUTPUT if is_output else x.node, x.index if index is None else index)
         return (storage, x.shape, x.strides, x.offset, x.dtype, _OUTPUT if is_output else x.node, x.index if index is None else index,
-                storage.version, x._tangents)
+                storage.version, x.form, x._tangents)
     for v in x if type(x) is tuple else ():
         if isinstance(v, Tensor):
             return [pack(v) for v in x]
@@ -41,7 +41,7 @@ def restore(node, packed, k):
         if kind is list:
             return tuple([restore(node, v, k) for v in packed])
         return packed.restore(node) if kind is _Hooked else packed
-    storage, shape, strides, offset, dtype, past, index, version, tangents = packed
+    storage, shape, strides, offset, dtype, past, index, version, form, tangents = packed
     if storage.version != version:
         raise GradientError(_overwritten(node, packed, *node.saved_as(k)))
     if type(past) is Leaf:
@@ -49,7 +49,7 @@ def restore(node, packed, k):
         if leaf is not None and leaf.storage is storage and leaf.node is past and leaf.shape is shape and leaf._tangents is tangents:
             return leaf
     out = strided(storage, shape, strides, offset, dtype)
-    out.node, out.index = (node, index) if past is _OUTPUT else (past, index)
+    out.node, out.index, out.form = node if past is _OUTPUT else past, index, form
     if tangents is not None:
         out._tangents = tangents
     return out
