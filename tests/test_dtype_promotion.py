@@ -103,3 +103,16 @@ def test_a_zero_dim_cpu_tensor_joins_cuda_tensors(cuda):
         assert f().device is cuda and f().dtype is tritorch.float32
     with pytest.raises(RuntimeError):
         x + tritorch.ones(3)
+
+
+@pytest.mark.parametrize("number", [np.float32(2.5), np.float64(2.5), np.float16(2.5), np.int64(3), np.int32(3)], ids=repr)
+@pytest.mark.parametrize("kind", ["float32", "float16", "int64"])
+def test_numbers_of_numpy_are_numbers(number, kind, cuda):
+    """They have a dtype, numpy's, and do not decide the result's."""
+    for program in ("x * n", "n * x", "x + n", "n - x", "x / n", "x ** n", "x > n", "x.clamp(min=n)", "x % n", "torch.pow(n, x)"):
+        made = [eval(program, {"torch": lib, "n": number, "x": lib.tensor([1, 2, 4], dtype=getattr(lib, kind)).to(place)})
+                for lib, place in ((torch, "cpu"), (tritorch, "cpu"), (tritorch, cuda))]
+        theirs, *ours = [x.cpu().double().numpy() for x in made]
+        assert {str(x.dtype).rpartition(".")[2] for x in made} == {str(made[0].dtype).rpartition(".")[2]}, program
+        for x in ours:
+            np.testing.assert_allclose(x, theirs, rtol=2e-3, err_msg=program)

@@ -171,7 +171,7 @@ def promote(*operands):
     best = [None, None, None]                                            # by rank: dimensioned, 0-dim, number
     for value in operands:
         kind = getattr(value, "dtype", None)
-        if kind is None:
+        if kind is None or isinstance(value, np.generic):                # numpy's numbers have a dtype of numpy's
             rank, kind = 2, _number_dtype(value)
         else:
             rank = 0 if value.shape else 1
