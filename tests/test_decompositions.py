@@ -46,6 +46,7 @@ def test_factors_multiply_back_on_a_device(cuda):
 def test_what_they_refuse():
     for call in (lambda: torch.linalg.inv(torch.zeros(2, 2)), lambda: torch.linalg.inv(torch.ones(2, 3)),
                  lambda: torch.linalg.inv(torch.ones(2)), lambda: torch.linalg.cholesky(-torch.eye(2)),
-                 lambda: torch.linalg.svd(torch.ones(2, 2, requires_grad=True)), lambda: torch.linalg.eigh(torch.ones(2, 2).half()), lambda: torch.linalg.qr(torch.eye(2), mode="r")):
+                 lambda: torch.linalg.svd(torch.ones(2, 2, requires_grad=True)),
+                 lambda: torch.linalg.eigh(torch.ones(2, 2).half()), lambda: torch.linalg.qr(torch.eye(2), mode="r")):
         with pytest.raises(RuntimeError, match="expected"):
             call()
