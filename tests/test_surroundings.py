@@ -1,4 +1,6 @@
 """What programs import beside operators: torch.jit's marks, a world of one process, old types, lists of tensors, special functions."""
+from collections import deque
+
 import numpy as np
 import pytest
 from oracle import torch as pytorch
@@ -145,6 +147,7 @@ MAKES = ["torch.zeros(size=(2, 3))", "torch.ones(size=[2, 3], dtype=torch.int32)
          "x.sum(axis=1, keepdims=True)", "x.mean(axis=-1)", "x.max(axis=1, keepdims=True)[0]", "x.min(axis=2)[1]", "x.argmax(axis=1)",
          "torch.softmax(x, axis=1)", "x.cumsum(axis=0)", "x.unbind(axis=1)[2]", "x.std(axis=1, keepdims=True)", "x.var(axis=(0, 1))",
          "torch.addcmul(y, 0.5, y, y)", "y.clone().addcdiv_(-0.5, y, y + 9)", "torch.spmm(y, y.t())", "torch.Tensor([1, 2])",
+         "torch.tensor(deque([1.5, y[0, 0]]))",
          "torch.Tensor(y)", "torch.Tensor(2, 3).zero_()", "torch.Tensor()", "torch.Tensor(torch.Size((2, 1))).zero_()", "y.new([1, 2])",
          "y.long().new(2, 3).zero_()", "torch.autograd.Variable(y)", "torch.nn.Parameter(torch.Tensor(2).fill_(3))"]
 
@@ -152,7 +155,8 @@ MAKES = ["torch.zeros(size=(2, 3))", "torch.ones(size=[2, 3], dtype=torch.int32)
 @pytest.mark.parametrize("program", MAKES)
 def test_other_ways_to_say_it(program):
     values = np.arange(24, dtype=np.float32).reshape(2, 3, 4) ** 2 % 7
-    ours, theirs = [eval(program, {"torch": lib, "x": lib.from_numpy(values.copy()), "y": lib.from_numpy(values[..., 1].copy())})
+    ours, theirs = [eval(program, {"torch": lib, "deque": deque, "x": lib.from_numpy(values.copy()),
+                                 "y": lib.from_numpy(values[..., 1].copy())})
                     for lib in (torch, pytorch)]
     np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), rtol=1e-6)
     assert str(ours.dtype) == "tri" + str(theirs.dtype)

@@ -1,6 +1,7 @@
 """Making tensors: `tensor`, `empty`, `zeros`, `full`, `arange`, `linspace`, `eye` and their like."""
 import math
 import numbers
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -290,7 +291,7 @@ def _plain(data):
     """Nested data with tensors as lists."""
     if isinstance(data, Tensor):
         return data.tolist()
-    return [_plain(v) for v in data] if isinstance(data, (list, tuple)) else data
+    return [_plain(v) for v in data] if isinstance(data, (list, tuple, Sequence)) and not isinstance(data, str) else data
 
 
 def _inferred(data):
@@ -299,7 +300,7 @@ def _inferred(data):
     stack = [data]
     while stack:
         value = stack.pop()
-        if isinstance(value, (list, tuple, range)):
+        if isinstance(value, (list, tuple, Sequence)) and not isinstance(value, (str, bytes)):
             stack += value
             continue
         if isinstance(value, Tensor):
