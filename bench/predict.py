@@ -5,9 +5,9 @@ CTAs run; their instructions and addresses go through the timetable of one multi
 telling a kernel that waits for memory from one that computes too much or asks for too little at a time, not a measurement.
 
 It does not know: that power takes clocks away where the matrix units are busy; how deep their queues are; in which order ptxas issues
-instructions between two waits, and what it spills; how long programs wait for each other; which of what comes without TMA other
-multiprocessors read too; the last round of a trace that was cut off, what its causal blocks compute in vain, and whether its beginning is
-like the rest; what is in the second cache when a launch begins; bank conflicts of products.
+instructions between two waits, and what it spills; how long programs wait for each other; which of what comes without TMA
+CTAs read too that are not among the few just before; the last round of a trace that was cut off, what its causal blocks compute in vain,
+and whether its beginning is like the rest; what is in the second cache when a launch begins; bank conflicts of products.
 """
 import contextlib
 import importlib
