@@ -15,7 +15,7 @@ class DataParallel(Module):
     >>> from tritorch import nn
     >>> model = nn.DataParallel(nn.Linear(3, 2))
     >>> model(torch.ones(4, 3)).shape, list(model.state_dict())
-    (torch.Size([4, 2]), ['module.weight', 'module.bias'])
+    (tritorch.Size([4, 2]), ['module.weight', 'module.bias'])
     """
 
     def __init__(self, module, device_ids=None, output_device=None, dim=0):
