@@ -26,17 +26,21 @@ from tritorch import cuda as cuda
 from tritorch import determinism as determinism
 from tritorch.device import device as device
 from tritorch import dispatch as dispatch
+from tritorch import distributed as distributed
+from tritorch import distributions as distributions
 from tritorch import dlpack as dlpack
 from tritorch.dtype import dtype as dtype
 from tritorch.autograd.modes import enable_grad as enable_grad
 from tritorch import errors as errors
 from tritorch.dtype import finfo as finfo
+from tritorch import foreach as foreach
 from tritorch import func as func
 from tritorch import generator as generator
 from tritorch import graphs as graphs
 from tritorch.dtype import iinfo as iinfo
 from tritorch.autograd.modes import inference_mode as inference_mode
 from tritorch import interop as interop
+from tritorch import jit as jit
 from tritorch import linalg as linalg
 from tritorch.memory_format import memory_format as memory_format
 from tritorch import nn as nn
@@ -54,6 +58,7 @@ from tritorch import safetensors as safetensors
 from tritorch import serialization as serialization
 from tritorch.autograd.modes import set_grad_enabled as set_grad_enabled
 from tritorch import shape as shape
+from tritorch import special as special
 from tritorch import storage as storage
 from tritorch import surface as surface
 from tritorch import testing as testing
@@ -100,14 +105,23 @@ def _scaled_mm(self, mat2, scale_a, scale_b, bias=..., scale_result=..., out_dty
 def abs(input) -> Tensor:
     """|input|."""
     ...
+def abs_(self, *args, **kw) -> Any:
+    """`abs` written into the tensor itself."""
+    ...
 def absolute(input) -> Tensor:
     """|input|."""
     ...
 def acos(input) -> Tensor:
     """The arc cosine."""
     ...
+def acos_(self, *args, **kw) -> Any:
+    """`acos` written into the tensor itself."""
+    ...
 def acosh(input) -> Tensor:
     """The inverse hyperbolic cosine."""
+    ...
+def acosh_(self, *args, **kw) -> Any:
+    """`acosh` written into the tensor itself."""
     ...
 def adaptive_avg_pool1d(input, output_size) -> Any:
     """The means of output_size parts of (N, C, L) or (C, L). Part p reaches from floor(p L / output_size) to ceil((p + 1) L / output_size)."""
@@ -121,17 +135,20 @@ def add(input, other, alpha=...) -> Tensor:
 def addbmm(input, batch1, batch2, *, beta=..., alpha=..., out=...) -> Any:
     """beta · input + alpha · Σ_b batch1[b] @ batch2[b]: one product, the batch being part of what is summed over."""
     ...
-def addcdiv(input, tensor1, tensor2, *, value=..., out=...) -> Any:
-    """input + value · tensor1 / tensor2."""
+def addcdiv(input, tensor1, tensor2, last=..., *, value=..., out=...) -> Any:
+    """input + value · tensor1 / tensor2; the old order (input, value, tensor1, tensor2) is taken, too."""
     ...
-def addcmul(input, tensor1, tensor2, *, value=..., out=...) -> Any:
-    """input + value · tensor1 · tensor2."""
+def addcmul(input, tensor1, tensor2, last=..., *, value=..., out=...) -> Any:
+    """input + value · tensor1 · tensor2; the old order (input, value, tensor1, tensor2) is taken, too."""
     ...
 def addmm(input, mat1, mat2, out_dtype=..., *, beta=..., alpha=..., out=...) -> Any:
     """beta · input + alpha · mat1 @ mat2, input broadcast to the product of two matrices. out_dtype, and then input's dtype, may be float32"""
     ...
 def addmv(input, mat, vec, *, beta=..., alpha=..., out=...) -> Any:
     """beta · input + alpha · mat @ vec."""
+    ...
+def addmv_(self, *args, **kw) -> Any:
+    """`addmv` written into the tensor itself."""
     ...
 def addr(input, vec1, vec2, *, beta=..., alpha=..., out=...) -> Any:
     """beta · input + alpha · outer(vec1, vec2). With beta = 0 the values of input are ignored."""
@@ -163,14 +180,26 @@ def arange(start=..., end=..., step=..., *, out=..., dtype=..., layout=..., devi
 def arccos(input) -> Tensor:
     """The arc cosine."""
     ...
+def arccos_(self, *args, **kw) -> Any:
+    """`acos` written into the tensor itself."""
+    ...
 def arccosh(input) -> Tensor:
     """The inverse hyperbolic cosine."""
+    ...
+def arccosh_(self, *args, **kw) -> Any:
+    """`acosh` written into the tensor itself."""
     ...
 def arcsin(input) -> Tensor:
     """The arc sine."""
     ...
+def arcsin_(self, *args, **kw) -> Any:
+    """`asin` written into the tensor itself."""
+    ...
 def arcsinh(input) -> Tensor:
     """The inverse hyperbolic sine."""
+    ...
+def arcsinh_(self, *args, **kw) -> Any:
+    """`asinh` written into the tensor itself."""
     ...
 def arctan(input) -> Tensor:
     """The arc tangent."""
@@ -178,8 +207,14 @@ def arctan(input) -> Tensor:
 def arctan2(input, other) -> Tensor:
     """The angle of the point (other, input), in radians."""
     ...
+def arctan_(self, *args, **kw) -> Any:
+    """`atan` written into the tensor itself."""
+    ...
 def arctanh(input) -> Tensor:
     """The inverse hyperbolic tangent."""
+    ...
+def arctanh_(self, *args, **kw) -> Any:
+    """`atanh` written into the tensor itself."""
     ...
 def are_deterministic_algorithms_enabled() -> Any:
     """What `use_deterministic_algorithms` was told."""
@@ -211,8 +246,14 @@ def asarray(obj, *, dtype=..., device=..., copy=..., requires_grad=...) -> Any:
 def asin(input) -> Tensor:
     """The arc sine."""
     ...
+def asin_(self, *args, **kw) -> Any:
+    """`asin` written into the tensor itself."""
+    ...
 def asinh(input) -> Tensor:
     """The inverse hyperbolic sine."""
+    ...
+def asinh_(self, *args, **kw) -> Any:
+    """`asinh` written into the tensor itself."""
     ...
 def atan(input) -> Tensor:
     """The arc tangent."""
@@ -220,8 +261,14 @@ def atan(input) -> Tensor:
 def atan2(input, other) -> Tensor:
     """The angle of the point (other, input), in radians."""
     ...
+def atan_(self, *args, **kw) -> Any:
+    """`atan` written into the tensor itself."""
+    ...
 def atanh(input) -> Tensor:
     """The inverse hyperbolic tangent."""
+    ...
+def atanh_(self, *args, **kw) -> Any:
+    """`atanh` written into the tensor itself."""
     ...
 def atleast_1d(*tensors) -> Any:
     """0-dim tensors as 1-dim ones."""
@@ -277,7 +324,7 @@ def broadcast_shapes(*shapes) -> Any:
 def broadcast_tensors(*tensors) -> Any:
     """All tensors expanded to their common shape."""
     ...
-def broadcast_to(input, *sizes) -> Any:
+def broadcast_to(input, *sizes, size=...) -> Any:
     """Dims of size 1 repeated without copying: `x.expand(2, -1)`."""
     ...
 def bucketize(input, boundaries, *, out_int32=..., right=..., out=...) -> Any:
@@ -289,7 +336,7 @@ def can_cast(from_, to) -> Any:
 def cartesian_prod(*tensors) -> Any:
     """All combinations of the elements of vectors, as rows."""
     ...
-def cat(tensors, dim=..., *, out=...) -> Any:
+def cat(tensors, dim=..., *, axis=..., out=...) -> Any:
     """The tensors behind each other along `dim`; all other sizes must agree."""
     ...
 def cdist(x1, x2, p=..., compute_mode=...) -> Any:
@@ -297,6 +344,9 @@ def cdist(x1, x2, p=..., compute_mode=...) -> Any:
     ...
 def ceil(input) -> Tensor:
     """Rounded up."""
+    ...
+def ceil_(self, *args, **kw) -> Any:
+    """`ceil` written into the tensor itself."""
     ...
 def celu(input, alpha=...) -> Any:
     """x above 0, alpha·(e^(x/alpha) - 1) below."""
@@ -313,17 +363,29 @@ def chunk(input, chunks, dim=...) -> Any:
 def clamp(input, min=..., max=..., *, out=...) -> Any:
     """input brought between min and max (numbers or tensors; None: no bound); NaN stays NaN."""
     ...
+def clamp_(self, *args, **kw) -> Any:
+    """`clamp` written into the tensor itself."""
+    ...
 def clamp_max(input, max, *, out=...) -> Any:
     """input, at most max."""
     ...
+def clamp_max_(self, *args, **kw) -> Any:
+    """`clamp_max` written into the tensor itself."""
+    ...
 def clamp_min(input, min, *, out=...) -> Any:
     """input, at least min."""
+    ...
+def clamp_min_(self, *args, **kw) -> Any:
+    """`clamp_min` written into the tensor itself."""
     ...
 def clear_autocast_cache() -> Any:
     """Forget the casts of weights."""
     ...
 def clip(input, min=..., max=..., *, out=...) -> Any:
     """input brought between min and max (numbers or tensors; None: no bound); NaN stays NaN."""
+    ...
+def clip_(self, *args, **kw) -> Any:
+    """`clamp` written into the tensor itself."""
     ...
 def clone(input, *, memory_format=...) -> Any:
     """A copy with history, in fresh memory, its dims in the same order, or as a memory format has them."""
@@ -337,10 +399,10 @@ def combinations(input, r=..., with_replacement=...) -> Any:
 def compile(model=..., *, fullgraph=..., dynamic=..., backend=..., mode=..., options=..., disable=...) -> Any:
     """A function or module that does the same by replaying a CUDA graph: a training step, an inference function, a forward pass."""
     ...
-def concat(tensors, dim=..., *, out=...) -> Any:
+def concat(tensors, dim=..., *, axis=..., out=...) -> Any:
     """The tensors behind each other along `dim`; all other sizes must agree."""
     ...
-def concatenate(tensors, dim=..., *, out=...) -> Any:
+def concatenate(tensors, dim=..., *, axis=..., out=...) -> Any:
     """The tensors behind each other along `dim`; all other sizes must agree."""
     ...
 def conj(input) -> Any:
@@ -370,8 +432,14 @@ def corrcoef(input) -> Any:
 def cos(input) -> Tensor:
     """The cosine, in radians."""
     ...
+def cos_(self, *args, **kw) -> Any:
+    """`cos` written into the tensor itself."""
+    ...
 def cosh(input) -> Tensor:
     """The hyperbolic cosine."""
+    ...
+def cosh_(self, *args, **kw) -> Any:
+    """`cosh` written into the tensor itself."""
     ...
 def cosine_similarity(x1, x2, dim=..., eps=...) -> Any:
     """x1 · x2 / (max(‖x1‖, eps) max(‖x2‖, eps)) over `dim` of the broadcast shape."""
@@ -402,6 +470,9 @@ def cumulative_trapezoid(y, x=..., *, dx=..., dim=...) -> Any:
     ...
 def deg2rad(input, *, out=...) -> Any:
     """Degrees as radians."""
+    ...
+def deg2rad_(self, *args, **kw) -> Any:
+    """`deg2rad` written into the tensor itself."""
     ...
 def diag(input, diagonal=...) -> Any:
     """The diagonal of a matrix, or the matrix with a vector as its diagonal."""
@@ -448,7 +519,7 @@ def dstack(tensors, *, out=...) -> Any:
 def einsum(*args) -> Any:
     """Sums of products over named dims (Einstein's convention), with PyTorch's grammar."""
     ...
-def empty(*size, out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=..., memory_format=...) -> Any:
+def empty(*sizes, size=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=..., memory_format=...) -> Any:
     """A tensor whose elements are not set, contiguous or in another memory format."""
     ...
 def empty_like(input, *, dtype=..., layout=..., device=..., requires_grad=..., memory_format=..., pin_memory=...) -> Any:
@@ -466,8 +537,14 @@ def equal(input, other) -> Any:
 def erf(input) -> Tensor:
     """2/√π ∫₀^input e^(-t²) dt."""
     ...
+def erf_(self, *args, **kw) -> Any:
+    """`erf` written into the tensor itself."""
+    ...
 def erfc(input) -> Tensor:
     """1 - erf(input)."""
+    ...
+def erfc_(self, *args, **kw) -> Any:
+    """`erfc` written into the tensor itself."""
     ...
 def erfinv(input) -> Tensor:
     """The inverse of erf, on (-1, 1)."""
@@ -478,8 +555,17 @@ def exp(input) -> Tensor:
 def exp2(input) -> Tensor:
     """2 to the power of input."""
     ...
+def exp2_(self, *args, **kw) -> Any:
+    """`exp2` written into the tensor itself."""
+    ...
+def exp_(self, *args, **kw) -> Any:
+    """`exp` written into the tensor itself."""
+    ...
 def expm1(input) -> Tensor:
     """e^input - 1, exact near 0."""
+    ...
+def expm1_(self, *args, **kw) -> Any:
+    """`expm1` written into the tensor itself."""
     ...
 def eye(n, m=..., *, out=..., dtype=..., layout=..., device=..., requires_grad=...) -> Any:
     """Ones on the diagonal, zeros elsewhere."""
@@ -487,10 +573,13 @@ def eye(n, m=..., *, out=..., dtype=..., layout=..., device=..., requires_grad=.
 def fix(input) -> Tensor:
     """Rounded towards zero."""
     ...
+def fix_(self, *args, **kw) -> Any:
+    """`trunc` written into the tensor itself."""
+    ...
 def flatten(input, start_dim=..., end_dim=...) -> Any:
     """Dims start_dim..end_dim merged into one."""
     ...
-def flip(input, *dims) -> Any:
+def flip(input, *order, dims=...) -> Any:
     """The order of the elements along each of `dims` reversed (a copy)."""
     ...
 def fliplr(input) -> Any:
@@ -504,6 +593,9 @@ def float_power(input, exponent, *, out=...) -> Any:
     ...
 def floor(input) -> Tensor:
     """Rounded down."""
+    ...
+def floor_(self, *args, **kw) -> Any:
+    """`floor` written into the tensor itself."""
     ...
 def floor_divide(input, other) -> Tensor:
     """input / other rounded down."""
@@ -522,6 +614,9 @@ def fork_rng(devices=..., enabled=...) -> Any:
     ...
 def frac(input, *, out=...) -> Any:
     """The part behind the point, with the sign of input."""
+    ...
+def frac_(self, *args, **kw) -> Any:
+    """`frac` written into the tensor itself."""
     ...
 def from_dlpack(ext_tensor, *, device=..., copy=...) -> Any:
     """A tensor over the memory of any object with `__dlpack__` (or of a capsule): numpy, PyTorch, CuPy, JAX, …"""
@@ -703,6 +798,9 @@ def lcm(input, other) -> Tensor:
 def ldexp(input, other, *, out=...) -> Any:
     """input · 2^other."""
     ...
+def ldexp_(self, *args, **kw) -> Any:
+    """`ldexp` written into the tensor itself."""
+    ...
 def le(input, other) -> Tensor:
     """input ≤ other, elementwise, broadcast, as bool."""
     ...
@@ -730,11 +828,23 @@ def log(input) -> Tensor:
 def log10(input) -> Tensor:
     """The logarithm to base 10."""
     ...
+def log10_(self, *args, **kw) -> Any:
+    """`log10` written into the tensor itself."""
+    ...
 def log1p(input) -> Tensor:
     """log(1 + input), exact near 0."""
     ...
+def log1p_(self, *args, **kw) -> Any:
+    """`log1p` written into the tensor itself."""
+    ...
 def log2(input) -> Tensor:
     """The logarithm to base 2."""
+    ...
+def log2_(self, *args, **kw) -> Any:
+    """`log2` written into the tensor itself."""
+    ...
+def log_(self, *args, **kw) -> Any:
+    """`log` written into the tensor itself."""
     ...
 def log_softmax(input, dim, dtype=...) -> Tensor:
     """Logarithm of softmax along `dim`, without overflow."""
@@ -763,6 +873,9 @@ def logical_xor(input, other) -> Tensor:
 def logit(input, eps=..., *, out=...) -> Any:
     """log(input / (1 - input)), the inverse of sigmoid; with eps the input is clamped to [eps, 1 - eps]."""
     ...
+def logit_(self, *args, **kw) -> Any:
+    """`logit` written into the tensor itself."""
+    ...
 def logspace(start, end, steps, base=..., *, out=..., dtype=..., layout=..., device=..., requires_grad=...) -> Any:
     """`steps` numbers from base^start to base^end, evenly in the exponent."""
     ...
@@ -788,9 +901,9 @@ def matmul(input, other, *, out=...) -> Any:
     """Matrix product, by the ranks of its operands."""
     ...
 def matrix_power(input, n, *, out=...) -> Any:
-    """The n-th power of square matrices (…, m, m), n ≥ 0, by repeated squaring; a negative n inverts first."""
+    """The n-th power of square matrices (…, m, m), n ≥ 0, by repeated squaring."""
     ...
-def max(input, dim=..., keepdim=...) -> Any:
+def max(input, dim=..., keepdim=..., *, axis=..., keepdims=...) -> Any:
     """max(x): the largest value. max(x, dim): (values, indices) along a dim. max(x, other): the larger of each pair."""
     ...
 def max_pool1d(input, kernel_size, stride=..., padding=..., dilation=..., ceil_mode=..., return_indices=...) -> Any:
@@ -811,7 +924,7 @@ def median(input, dim=..., keepdim=..., *, out=...) -> Any:
 def meshgrid(*tensors, indexing=...) -> Any:
     """The coordinates of a grid: vector k varies along dim k ('xy': the first two dims exchanged)."""
     ...
-def min(input, dim=..., keepdim=...) -> Any:
+def min(input, dim=..., keepdim=..., *, axis=..., keepdims=...) -> Any:
     """min(x): the smallest value. min(x, dim): (values, indices) along a dim. min(x, other): the smaller of each pair."""
     ...
 def minimum(input, other) -> Tensor:
@@ -847,6 +960,9 @@ def mv(input, vec, *, out=...) -> Any:
 def nan_to_num(input, nan=..., posinf=..., neginf=..., *, out=...) -> Any:
     """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype)."""
     ...
+def nan_to_num_(self, *args, **kw) -> Any:
+    """`nan_to_num` written into the tensor itself."""
+    ...
 def nanmean(input, dim=..., keepdim=..., *, dtype=..., out=...) -> Any:
     """The mean of the elements that are not NaN."""
     ...
@@ -868,8 +984,14 @@ def ne(input, other) -> Tensor:
 def neg(input) -> Tensor:
     """-input."""
     ...
+def neg_(self, *args, **kw) -> Any:
+    """`neg` written into the tensor itself."""
+    ...
 def negative(input) -> Tensor:
     """-input."""
+    ...
+def negative_(self, *args, **kw) -> Any:
+    """`neg` written into the tensor itself."""
     ...
 def nextafter(input, other) -> Tensor:
     """The next number after input towards other."""
@@ -889,7 +1011,7 @@ def not_equal(input, other) -> Tensor:
 def numel(input) -> Any:
     """Number of elements."""
     ...
-def ones(*size, out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
+def ones(*sizes, size=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """A tensor of ones."""
     ...
 def ones_like(input, *, dtype=..., layout=..., device=..., requires_grad=..., memory_format=..., pin_memory=...) -> Any:
@@ -907,7 +1029,7 @@ def pairwise_distance(x1, x2, p=..., eps=..., keepdim=...) -> Any:
 def pdist(input, p=...) -> Any:
     """‖x_i - x_j‖_p for all i < j of (N, D), in order: N (N - 1) / 2 numbers."""
     ...
-def permute(input, *dims) -> Any:
+def permute(input, *order, dims=...) -> Any:
     """The dims in another order: `x.permute(2, 0, 1)`."""
     ...
 def pixel_shuffle(input, upscale_factor) -> Any:
@@ -940,7 +1062,10 @@ def quantile(input, q, dim=..., keepdim=..., *, interpolation=..., out=...) -> A
 def rad2deg(input, *, out=...) -> Any:
     """Radians as degrees."""
     ...
-def rand(*size, generator=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
+def rad2deg_(self, *args, **kw) -> Any:
+    """`rad2deg` written into the tensor itself."""
+    ...
+def rand(*sizes, size=..., generator=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """Uniform numbers in [0, 1): 24 bits (53 in float64), the same on every device."""
     ...
 def rand_like(input, *, generator=..., dtype=..., layout=..., device=..., requires_grad=..., memory_format=...) -> Any:
@@ -952,7 +1077,7 @@ def randint(*args, low=..., high=..., size=..., generator=..., out=..., dtype=..
 def randint_like(input, *args, low=..., high=..., generator=..., dtype=..., layout=..., device=..., requires_grad=..., memory_format=...) -> Any:
     """`randint` with the shape, dtype and device of `input`: `randint_like(x, high)` or `randint_like(x, low, high)`."""
     ...
-def randn(*size, generator=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
+def randn(*sizes, size=..., generator=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """Standard normal numbers: mean 0, variance 1."""
     ...
 def randn_like(input, *, generator=..., dtype=..., layout=..., device=..., requires_grad=..., memory_format=...) -> Any:
@@ -970,8 +1095,14 @@ def real(input) -> Any:
 def reciprocal(input) -> Tensor:
     """1 / input."""
     ...
+def reciprocal_(self, *args, **kw) -> Any:
+    """`reciprocal` written into the tensor itself."""
+    ...
 def relu(input) -> Tensor:
     """max(input, 0); NaN stays NaN."""
+    ...
+def relu_(self, *args, **kw) -> Any:
+    """`relu` written into the tensor itself."""
     ...
 def remainder(input, other) -> Tensor:
     """input - other · ⌊input / other⌋: the sign of `other`, as Python's %."""
@@ -979,7 +1110,7 @@ def remainder(input, other) -> Tensor:
 def repeat_interleave(input, repeats=..., dim=..., *, output_size=...) -> Any:
     """Each element along `dim` repeated, one after the other; `repeats` is a number or one number an element."""
     ...
-def reshape(input, *shape) -> Any:
+def reshape(input, *sizes, shape=...) -> Any:
     """The same elements under another shape: a view where it can be, else a copy."""
     ...
 def resolve_conj(input) -> Any:
@@ -1003,11 +1134,17 @@ def rot90(input, k=..., dims=...) -> Any:
 def round(input, *, decimals=..., out=...) -> Any:
     """Rounded to `decimals` places, halves to even."""
     ...
+def round_(self, *args, **kw) -> Any:
+    """`round` written into the tensor itself."""
+    ...
 def row_stack(tensors, *, out=...) -> Any:
     """Above each other: rows along dim 0."""
     ...
 def rsqrt(input) -> Tensor:
     """1 / √input."""
+    ...
+def rsqrt_(self, *args, **kw) -> Any:
+    """`rsqrt` written into the tensor itself."""
     ...
 def rsub(input, other, alpha=...) -> Any:
     """other - alpha · input."""
@@ -1072,6 +1209,9 @@ def sgn(input) -> Tensor:
 def sigmoid(input) -> Tensor:
     """1 / (1 + e^-input)."""
     ...
+def sigmoid_(self, *args, **kw) -> Any:
+    """`sigmoid` written into the tensor itself."""
+    ...
 def sign(input) -> Tensor:
     """-1, 0 or 1; 0 for NaN."""
     ...
@@ -1081,11 +1221,20 @@ def signbit(input) -> Tensor:
 def sin(input) -> Tensor:
     """The sine, in radians."""
     ...
+def sin_(self, *args, **kw) -> Any:
+    """`sin` written into the tensor itself."""
+    ...
 def sinc(input) -> Tensor:
     """sin(π·input) / (π·input), 1 at 0."""
     ...
+def sinc_(self, *args, **kw) -> Any:
+    """`sinc` written into the tensor itself."""
+    ...
 def sinh(input) -> Tensor:
     """The hyperbolic sine."""
+    ...
+def sinh_(self, *args, **kw) -> Any:
+    """`sinh` written into the tensor itself."""
     ...
 def slice_scatter(input, src, dim=..., start=..., end=..., step=...) -> Any:
     """A copy of input with `src` as its elements start:end:step along `dim`."""
@@ -1096,25 +1245,34 @@ def softmax(input, dim, dtype=...) -> Tensor:
 def sort(input, dim=..., descending=..., stable=..., *, out=...) -> Any:
     """The elements along `dim` in order, and where they were; always stable. NaN is the greatest."""
     ...
-def split(tensor, split_size_or_sections, dim=...) -> Any:
+def split(tensor, split_size_or_sections=..., dim=..., *, split_size=...) -> Any:
     """Views of at most split_size along a dim, or of the sizes given."""
     ...
 def split_with_sizes(input, split_sizes, dim=...) -> Any:
     """Views of the given sizes along a dim."""
     ...
+def spmm(input, mat2, out_dtype=..., *, out=...) -> Any:
+    """Product of two matrices; out_dtype may be float32 beside half types."""
+    ...
 def sqrt(input) -> Tensor:
     """The square root; NaN below 0."""
+    ...
+def sqrt_(self, *args, **kw) -> Any:
+    """`sqrt` written into the tensor itself."""
     ...
 def square(input) -> Tensor:
     """input²."""
     ...
+def square_(self, *args, **kw) -> Any:
+    """`square` written into the tensor itself."""
+    ...
 def squeeze(input, dim=...) -> Any:
     """Dims of size 1 left out: all, or those named."""
     ...
-def stack(tensors, dim=..., *, out=...) -> Any:
+def stack(tensors, dim=..., *, axis=..., out=...) -> Any:
     """The tensors, all of one shape, along a new dim."""
     ...
-def std(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
+def std(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=...) -> Any:
     """Standard deviation over `dim`; see `var`."""
     ...
 def std_mean(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
@@ -1147,8 +1305,14 @@ def take_along_dim(input, indices, dim=..., *, out=...) -> Any:
 def tan(input) -> Tensor:
     """The tangent, in radians."""
     ...
+def tan_(self, *args, **kw) -> Any:
+    """`tan` written into the tensor itself."""
+    ...
 def tanh(input) -> Tensor:
     """The hyperbolic tangent."""
+    ...
+def tanh_(self, *args, **kw) -> Any:
+    """`tanh` written into the tensor itself."""
     ...
 def tensor(data, *, dtype=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """A tensor with the values of nested lists, numbers, numpy arrays or tensors, always copied."""
@@ -1198,7 +1362,10 @@ def true_divide(input, other, *, rounding_mode=..., out=...) -> Any:
 def trunc(input) -> Tensor:
     """Rounded towards zero."""
     ...
-def unbind(input, dim=...) -> Any:
+def trunc_(self, *args, **kw) -> Any:
+    """`trunc` written into the tensor itself."""
+    ...
+def unbind(input, dim=..., *, axis=...) -> Any:
     """The slices along a dim, as a tuple of views."""
     ...
 def unflatten(input, dim, sizes) -> Any:
@@ -1222,7 +1389,7 @@ def use_deterministic_algorithms(mode, *, warn_only=...) -> Any:
 def vander(x, N=..., increasing=...) -> Any:
     """The powers of the elements of a vector as columns: x^(N-1) … x^0, or the other way round."""
     ...
-def var(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
+def var(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=...) -> Any:
     """Variance over `dim`: Σ (x - mean)² / (n - correction); `unbiased=False` is correction 0."""
     ...
 def var_mean(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
@@ -1249,7 +1416,10 @@ def where(condition, input=..., other=..., *, out=...) -> Any:
 def xlogy(input, other) -> Tensor:
     """input · log(other), 0 where input is 0 and other is not NaN."""
     ...
-def zeros(*size, out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
+def xlogy_(self, *args, **kw) -> Any:
+    """`xlogy` written into the tensor itself."""
+    ...
+def zeros(*sizes, size=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """A tensor of zeros."""
     ...
 def zeros_like(input, *, dtype=..., layout=..., device=..., requires_grad=..., memory_format=..., pin_memory=...) -> Any:

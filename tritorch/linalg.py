@@ -1,20 +1,6 @@
-"""Norms, products and factors of vectors and matrices, under the names of torch.linalg."""
+"""Norms and products of vectors and matrices, under the names of torch.linalg."""
 import math
 
-from tritorch.decompositions import (
-    cholesky,
-    det,
-    eigh,
-    eigvalsh,
-    inv,
-    lstsq,
-    pinv,
-    qr,
-    slogdet,
-    solve,
-    svd,
-    svdvals,
-)
 from tritorch.errors import check
 from tritorch.ops import copy, slicing
 from tritorch.ops import vectors as _vectors
@@ -23,8 +9,7 @@ from tritorch.ops.matmul import chain_matmul, matmul, matrix_power
 from tritorch.ops.statistics import vector_norm as _vector_norm
 from tritorch.shape import wrap_dim
 
-__all__ = ["cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "lstsq", "matmul", "matrix_norm", "matrix_power", "multi_dot",
-           "norm", "pinv", "qr", "slogdet", "solve", "svd", "svdvals", "vecdot", "vector_norm"]
+__all__ = ["cross", "diagonal", "matmul", "matrix_norm", "matrix_power", "multi_dot", "norm", "vecdot", "vector_norm"]
 
 
 def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None, out=None):

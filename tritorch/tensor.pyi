@@ -5,6 +5,7 @@ from tritorch.storage import HostStorage as HostStorage
 from tritorch.shape import Size as Size
 from tritorch.storage import Unwritten as Unwritten
 
+HOST: Any
 LARGE: builtins.int
 _ALONE: builtins.int
 _layouts: Any
@@ -231,6 +232,10 @@ class Tensor:
     def __neg__(input) -> Tensor:
         """-input."""
         ...
+    @staticmethod
+    def __new__(cls, *args, device=...) -> Any:
+        """What calling the class Tensor makes: an unset tensor of the given sizes, or one of the values of a sequence, of the default dtype;"""
+        ...
     def __or__(input, other) -> Tensor:
         """input | other, bit by bit; on bools the logical or."""
         ...
@@ -349,14 +354,14 @@ class Tensor:
     def addbmm_(self, *args, **kw) -> Any:
         """`addbmm` written into the tensor itself."""
         ...
-    def addcdiv(input, tensor1, tensor2, *, value=..., out=...) -> Any:
-        """input + value · tensor1 / tensor2."""
+    def addcdiv(input, tensor1, tensor2, last=..., *, value=..., out=...) -> Any:
+        """input + value · tensor1 / tensor2; the old order (input, value, tensor1, tensor2) is taken, too."""
         ...
     def addcdiv_(self, *args, **kw) -> Any:
         """`addcdiv` written into the tensor itself."""
         ...
-    def addcmul(input, tensor1, tensor2, *, value=..., out=...) -> Any:
-        """input + value · tensor1 · tensor2."""
+    def addcmul(input, tensor1, tensor2, last=..., *, value=..., out=...) -> Any:
+        """input + value · tensor1 · tensor2; the old order (input, value, tensor1, tensor2) is taken, too."""
         ...
     def addcmul_(self, *args, **kw) -> Any:
         """`addcmul` written into the tensor itself."""
@@ -562,7 +567,7 @@ class Tensor:
     def bool(input, memory_format=...) -> Any:
         """The values as bool."""
         ...
-    def broadcast_to(input, *sizes) -> Any:
+    def broadcast_to(input, *sizes, size=...) -> Any:
         """Dims of size 1 repeated without copying: `x.expand(2, -1)`."""
         ...
     def bucketize(input, boundaries, *, out_int32=..., right=..., out=...) -> Any:
@@ -793,7 +798,7 @@ class Tensor:
     def exp_(self, *args, **kw) -> Any:
         """`exp` written into the tensor itself."""
         ...
-    def expand(input, *sizes) -> Any:
+    def expand(input, *sizes, size=...) -> Any:
         """Dims of size 1 repeated without copying: `x.expand(2, -1)`."""
         ...
     def expand_as(input, other) -> Any:
@@ -823,7 +828,7 @@ class Tensor:
     def flatten(input, start_dim=..., end_dim=...) -> Any:
         """Dims start_dim..end_dim merged into one."""
         ...
-    def flip(input, *dims) -> Any:
+    def flip(input, *order, dims=...) -> Any:
         """The order of the elements along each of `dims` reversed (a copy)."""
         ...
     def fliplr(input) -> Any:
@@ -865,6 +870,7 @@ class Tensor:
     def fmod_(self, *args, **kw) -> Any:
         """`fmod` written into the tensor itself."""
         ...
+    form: Any
     def frac(input, *, out=...) -> Any:
         """The part behind the point, with the sign of input."""
         ...
@@ -1201,9 +1207,9 @@ class Tensor:
         """Matrix product, by the ranks of its operands."""
         ...
     def matrix_power(input, n, *, out=...) -> Any:
-        """The n-th power of square matrices (…, m, m), n ≥ 0, by repeated squaring; a negative n inverts first."""
+        """The n-th power of square matrices (…, m, m), n ≥ 0, by repeated squaring."""
         ...
-    def max(input, dim=..., keepdim=...) -> Any:
+    def max(input, dim=..., keepdim=..., *, axis=..., keepdims=...) -> Any:
         """max(x): the largest value. max(x, dim): (values, indices) along a dim. max(x, other): the larger of each pair."""
         ...
     def maximum(input, other) -> Tensor:
@@ -1215,7 +1221,7 @@ class Tensor:
     def median(input, dim=..., keepdim=..., *, out=...) -> Any:
         """The middle element in order (the lower of two), and with `dim` where it is; NaN if there is one."""
         ...
-    def min(input, dim=..., keepdim=...) -> Any:
+    def min(input, dim=..., keepdim=..., *, axis=..., keepdims=...) -> Any:
         """min(x): the smallest value. min(x, dim): (values, indices) along a dim. min(x, other): the smaller of each pair."""
         ...
     def minimum(input, other) -> Tensor:
@@ -1301,7 +1307,10 @@ class Tensor:
     def nelement(self) -> Any:
         """Number of elements."""
         ...
-    def new_empty(input, *size, dtype=..., device=..., requires_grad=..., layout=..., pin_memory=...) -> Any:
+    def new(self, *args, device=...) -> Any:
+        """An unset tensor of the given sizes, or one of the values of a sequence, of this tensor's dtype and device."""
+        ...
+    def new_empty(input, *sizes, size=..., dtype=..., device=..., requires_grad=..., layout=..., pin_memory=...) -> Any:
         """`empty` with this tensor's dtype and device."""
         ...
     def new_empty_strided(input, size, stride, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
@@ -1310,13 +1319,13 @@ class Tensor:
     def new_full(input, size, fill_value, *, dtype=..., device=..., requires_grad=..., layout=..., pin_memory=...) -> Any:
         """`full` with this tensor's dtype and device."""
         ...
-    def new_ones(input, *size, dtype=..., device=..., requires_grad=..., layout=..., pin_memory=...) -> Any:
+    def new_ones(input, *sizes, size=..., dtype=..., device=..., requires_grad=..., layout=..., pin_memory=...) -> Any:
         """`ones` with this tensor's dtype and device."""
         ...
     def new_tensor(input, data, *, dtype=..., device=..., requires_grad=..., layout=..., pin_memory=...) -> Any:
         """`tensor(data)` with this tensor's dtype and device."""
         ...
-    def new_zeros(input, *size, dtype=..., device=..., requires_grad=..., layout=..., pin_memory=...) -> Any:
+    def new_zeros(input, *sizes, size=..., dtype=..., device=..., requires_grad=..., layout=..., pin_memory=...) -> Any:
         """`zeros` with this tensor's dtype and device."""
         ...
     def nextafter(input, other) -> Tensor:
@@ -1351,7 +1360,7 @@ class Tensor:
     def outer(input, vec2, *, out=...) -> Any:
         """inputᵢ · vec2ⱼ of two vectors."""
         ...
-    def permute(input, *dims) -> Any:
+    def permute(input, *order, dims=...) -> Any:
         """The dims in another order: `x.permute(2, 0, 1)`."""
         ...
     def pin_memory(input, device=...) -> Any:
@@ -1418,7 +1427,7 @@ class Tensor:
     def remainder_(self, *args, **kw) -> Any:
         """`remainder` written into the tensor itself."""
         ...
-    def repeat(input, *sizes) -> Any:
+    def repeat(input, *sizes, repeats=...) -> Any:
         """The tensor repeated `sizes` times along each dim, new dims in front."""
         ...
     def repeat_interleave(input, repeats=..., dim=..., *, output_size=...) -> Any:
@@ -1428,7 +1437,7 @@ class Tensor:
     def requires_grad_(self, requires_grad=...) -> Any:
         """Set `requires_grad` and return the tensor."""
         ...
-    def reshape(input, *shape) -> Any:
+    def reshape(input, *sizes, shape=...) -> Any:
         """The same elements under another shape: a view where it can be, else a copy."""
         ...
     def reshape_as(input, other) -> Any:
@@ -1547,7 +1556,7 @@ class Tensor:
     def sort(input, dim=..., descending=..., stable=..., *, out=...) -> Any:
         """The elements along `dim` in order, and where they were; always stable. NaN is the greatest."""
         ...
-    def split(tensor, split_size_or_sections, dim=...) -> Any:
+    def split(tensor, split_size_or_sections=..., dim=..., *, split_size=...) -> Any:
         """Views of at most split_size along a dim, or of the sizes given."""
         ...
     def split_with_sizes(input, split_sizes, dim=...) -> Any:
@@ -1571,7 +1580,7 @@ class Tensor:
     def squeeze_(self, *args, **kw) -> Any:
         """`squeeze` of the tensor itself: it keeps its memory and is seen as the view from here on."""
         ...
-    def std(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
+    def std(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=...) -> Any:
         """Standard deviation over `dim`; see `var`."""
         ...
     def std_mean(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
@@ -1688,12 +1697,12 @@ class Tensor:
         """`trunc` written into the tensor itself."""
         ...
     def type(input, dtype=..., non_blocking=...) -> Any:
-        """The values in another dtype; without one the name of the tensor's type."""
+        """The values in another dtype, or of an old type (tritorch.cuda.FloatTensor or its name); without one the name of the tensor's type."""
         ...
     def type_as(input, other) -> Any:
         """The values in the dtype and device of `other`."""
         ...
-    def unbind(input, dim=...) -> Any:
+    def unbind(input, dim=..., *, axis=...) -> Any:
         """The slices along a dim, as a tuple of views."""
         ...
     def unflatten(input, dim, sizes) -> Any:
@@ -1720,7 +1729,7 @@ class Tensor:
     def untyped_storage(self) -> Any:
         """The memory that this tensor and its views share."""
         ...
-    def var(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
+    def var(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=...) -> Any:
         """Variance over `dim`: Σ (x - mean)² / (n - correction); `unbiased=False` is correction 0."""
         ...
     def var_mean(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
@@ -1729,7 +1738,7 @@ class Tensor:
     def vdot(input, other, *, out=...) -> Any:
         """`dot`: without complex dtypes there is nothing to conjugate."""
         ...
-    def view(input, *shape) -> Any:
+    def view(input, *shape, size=...) -> Any:
         """A view under another shape, or of another dtype: `x.view(2, -1)`, `x.view(tritorch.int32)`."""
         ...
     def view_as(input, other) -> Any:
