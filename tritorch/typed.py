@@ -51,7 +51,8 @@ def _typed(name, dtype, device="cpu"):
 
 _KINDS = {"BFloat16": types.bfloat16, "Bool": types.bool, "Byte": types.uint8, "Char": types.int8, "Double": types.float64,
           "Float": types.float32, "Half": types.float16, "Int": types.int32, "Long": types.int64, "Short": types.int16}
-globals().update({f"{kind}Tensor": _typed(f"{kind}Tensor", dtype) for kind, dtype in _KINDS.items()})
+BFloat16Tensor, BoolTensor, ByteTensor, CharTensor, DoubleTensor, FloatTensor, HalfTensor, IntTensor, LongTensor, ShortTensor = (
+    _typed(f"{kind}Tensor", dtype) for kind, dtype in _KINDS.items())
 ON_CUDA = {f"{kind}Tensor": _typed(f"{kind}Tensor", dtype, "cuda") for kind, dtype in _KINDS.items()}      # what tritorch.cuda offers
 
 
