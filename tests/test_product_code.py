@@ -345,6 +345,16 @@ def test_attention_with_dropout():
     check(launched(lambda e: run_attention(e, T.bfloat16, 64, dropout_p=0.1)), may_spill=True)
 
 
+@pytest.mark.parametrize("options", [{}, {"causal": False}, {"causal": False, "mask": T.bool}, {"dropout_p": 0.1}], ids=str)
+def test_products_of_attention_run_ahead(options, monkeypatch):
+    """In the kernels of Triton, whose loops over the keys that all rows meet and over the others may both be empty."""
+    monkeypatch.setenv("TRITORCH_AVOID", "gluon,together_gluon")
+    specs = [s for size in (64, 128) for s in launched(lambda e: run_attention(e, T.bfloat16, size, **options))]
+    found = [(s, c) for s, c in zip(specs, compile_many(specs, [90], workers=2)) if "wgmma" in c.ptx]
+    assert len(found) == 6
+    assert not [str(s) for s, c in found if not runs_ahead(c)]
+
+
 @pytest.mark.parametrize("size", [64, 128])
 def test_gradients_of_masks_and_slopes(size):
     def call(e):

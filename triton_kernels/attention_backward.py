@@ -61,16 +61,18 @@ def over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, strides, batch, head
     """Add what the keys from begin to end give to the gradient of a block of rows."""
     stride_k, stride_v, stride_mask = strides
     S = bounds[1]
-    for n in tl.range(begin, end, BLOCK_N):
-        columns = rows_from(n, BLOCK_N, WIDE)
-        k = load_tile(k_ptr, stride_k, batch, head, n, columns, S, E, BLOCK_D, not EDGE, TMA)
-        v = load_tile(v_ptr, stride_v, batch, head, n, columns, S, EV, BLOCK_V, not EDGE, TMA)
-        s = product(q, tl.trans(k), tl.zeros((q.shape[0], BLOCK_N), gq.dtype), PRECISION)
-        slopes = product(g, tl.trans(v), tl.zeros((q.shape[0], BLOCK_N), gq.dtype), PRECISION)
-        p = weights(s, lse[:, None], rows[:, None], columns[None, :], bounds, bias, mask_ptr, stride_mask, LEFT, RIGHT, MASK, ALIBI, EDGE)
-        if DROPOUT:
-            slopes = tl.where(kept(draws, rows, n, S, BLOCK_N), slopes * keep_scale, 0.0)
-        gq = product((p * (slopes - delta[:, None])).to(k.dtype), k, gq, PRECISION)
+    if not EDGE or begin < end:                                         # as in attention.attend; ptxas needs no more
+        for n in tl.range(begin, end, BLOCK_N):
+            columns = rows_from(n, BLOCK_N, WIDE)
+            k = load_tile(k_ptr, stride_k, batch, head, n, columns, S, E, BLOCK_D, not EDGE, TMA)
+            v = load_tile(v_ptr, stride_v, batch, head, n, columns, S, EV, BLOCK_V, not EDGE, TMA)
+            s = product(q, tl.trans(k), tl.zeros((q.shape[0], BLOCK_N), gq.dtype), PRECISION)
+            slopes = product(g, tl.trans(v), tl.zeros((q.shape[0], BLOCK_N), gq.dtype), PRECISION)
+            p = weights(s, lse[:, None], rows[:, None], columns[None, :], bounds, bias, mask_ptr, stride_mask, LEFT, RIGHT, MASK, ALIBI,
+                        EDGE)
+            if DROPOUT:
+                slopes = tl.where(kept(draws, rows, n, S, BLOCK_N), slopes * keep_scale, 0.0)
+            gq = product((p * (slopes - delta[:, None])).to(k.dtype), k, gq, PRECISION)
     return gq
 
 
@@ -265,7 +267,7 @@ def over_rows(gk, gv, k, v, q_ptr, g_ptr, lse_ptr, delta_ptr, mask_ptr, sums, st
     """Add what the rows from begin to end give to the gradients of a block of keys, and with TOGETHER what the keys give to theirs."""
     stride_q, stride_g, stride_lse, stride_delta, stride_mask = strides
     L, S = bounds[0], bounds[1]
-    if begin < end:                                                     # as in attention.attend
+    if EDGE or begin < end:                                             # as in attention.attend; at the edges it would not help
         for m in tl.range(begin, end, BLOCK_M):
             rows = rows_from(m, BLOCK_M, WIDE)
             q = load_tile(q_ptr, stride_q, batch, head, m, rows, L, E, BLOCK_D, False, TMA)
