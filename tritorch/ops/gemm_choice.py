@@ -30,7 +30,8 @@ PERSISTENT = ((128, 256, 64, 8, 3, 2, 0.9), (256, 128, 64, 8, 3, 1, 0.9), (128, 
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, PIECES, CONSUMERS, PARTS, rate: two consumers hide the storing of tiles, one has larger
 # tiles; three that share a tile of three times BLOCK_M rows have the largest. Tiles leave in more PIECES, up to eight, where the ring has
 # more stages then: with three instead of four, 2048^3 in TF32 is predicted to take 55.8 µs, not 51.1. Of a ring of three, one stage is
-# multiplied and one waits its turn: six of half of BLOCK_K, in which more is on its way, make 155 µs of 163 for 32768 x 2304 x 768.
+# multiplied and one waits its turn: in six of half of BLOCK_K more is on its way, which is predicted to take 155 µs, not 163, for
+# 32768 x 2304 x 768.
 GLUON = ((128, 256, 32, 8, 8, 4, 1, 1, 0.98), (128, 256, 64, 8, 4, 4, 1, 1, 0.97), (64, 256, 32, 4, 6, 4, 1, 3, 0.96),
          (64, 256, 64, 4, 4, 4, 1, 3, 0.95), (256, 128, 64, 8, 4, 4, 1, 1, 0.95), (128, 128, 64, 4, 5, 2, 2, 1, 0.9),
          (64, 256, 64, 4, 4, 4, 2, 1, 0.85), (128, 128, 64, 8, 6, 2, 1, 1, 0.85), (128, 64, 64, 4, 8, 1, 1, 1, 0.6))
