@@ -3,8 +3,10 @@
 import dataclasses
 import io
 import os
+import pathlib
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -58,9 +60,29 @@ def test_triton_does_not_hash_its_library(cache, monkeypatch):
         pytest.fail("400 MB are read")
 
     monkeypatch.setattr(triton.runtime.cache, "triton_key", reads, raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache / "triton"))
     assert build(mapped(num_warps=2), 90).num_warps == 2
-    assert list((cache / "triton").iterdir()) and triton.runtime.cache.triton_key is reads
+    assert triton.runtime.cache.triton_key is reads
+
+
+def test_triton_keeps_nothing_at_home(cache, monkeypatch):
+    """Home may be read-only or full: what Triton makes goes through the folder for temporary files, and is gone at the end."""
+    (cache / "home").write_text("")
+    monkeypatch.setattr(triton.knobs.cache, "home_dir", str(cache / "home"))
+    monkeypatch.setattr(tempfile, "tempdir", str(cache / "tmp"))
+    (cache / "tmp").mkdir()
+    before = triton.knobs.cache.dir
+    assert build(mapped(num_warps=1), 90).num_warps == 1
+    assert triton.knobs.cache.dir == before and "TRITON_CACHE_DIR" not in os.environ and not list((cache / "tmp").iterdir())
+
+
+def test_a_full_disk_keeps_no_half_files(cache, monkeypatch):
+    def full(self, data):
+        self.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pathlib.Path, "write_bytes", full)
+    assert build(mapped(), 90).name == "map_kernel"
+    assert not list((cache / "kernels").iterdir())
 
 
 def test_second_compilation_reads_the_disk(cache, monkeypatch):

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import re
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -155,9 +156,9 @@ def compile_kernel(kernel, signature, constexprs, attrs, options, arch: int) -> 
 def compile_here(spec: Specialisation, arch: int) -> Compiled:
     """Compile in this process, without the cache."""
     target = GPUTarget("cuda", arch, 32)
-    with _lock, _triton_target(target), compiler_float8.casts(spec, arch):
+    with _lock, _triton_apart(target), compiler_float8.casts(spec, arch):
         try:
-            source = compiler_float8.marked(_source(spec.kernel)(spec.kernel, spec.signature, spec.constexprs, spec.attrs), spec)
+            source = _source(spec.kernel)(spec.kernel, spec.signature, spec.constexprs, spec.attrs)
             kernel = triton.compile(source, target=target, options=_options(spec) | compiler_float8.options(spec, arch))
         except Exception as error:
             raise CompileError(f"{spec} does not compile for sm_{arch}: {type(error).__name__}: {error}") from error
@@ -184,14 +185,17 @@ def _source(kernel):
 
 
 @contextlib.contextmanager
-def _triton_target(target: GPUTarget) -> Iterator[None]:
+def _triton_apart(target: GPUTarget) -> Iterator[None]:
     """Kernels may ask Triton's active driver for the target; Triton's own driver needs torch and a GPU to answer. And Triton knows
-    itself by a hash of its library, of 400 MB, which took 0.4 s of the first kernel in every process."""
+    itself by a hash of its library, of 400 MB, which took 0.4 s of the first kernel in every process. And it keeps what it makes at
+    home, where there may be no room for it: `write` keeps all that is needed."""
     before, key = getattr(triton_driver, "_active", None), getattr(triton_cache, "triton_key", None)
     triton_driver.set_active(SimpleNamespace(get_current_target=lambda: target))
     triton_cache.triton_key = _triton_library
     try:
-        yield
+        with tempfile.TemporaryDirectory(prefix="tritorch-") as folder, triton.knobs.cache.scope():
+            triton.knobs.cache.dir = folder
+            yield
     finally:
         triton_driver.set_active(before)
         triton_cache.triton_key = key
@@ -268,9 +272,13 @@ def write(path: Path, compiled: Compiled) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Other processes see the old file or the whole new one."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(data)
-    os.replace(file.name, path)
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 # ------------------------------------------------------------------ many kernels, in processes

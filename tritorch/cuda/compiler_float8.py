@@ -27,14 +27,6 @@ def sources():
     return [fn.cache_key for fn in (K.half_of_e4m3, K.e4m3_of_float, K.e5m2_of_float, K.with_infinity)]
 
 
-def marked(source, spec):
-    """A kernel as Triton's own cache, which does not know of these casts, shall know it."""
-    if appears(spec):
-        plain = source.hash()
-        source.hash = lambda: plain + "".join(sources())
-    return source
-
-
 def options(spec, arch):
     """Options with which Triton's frontend lets the types through."""
     return {"supported_fp8_dtypes": KNOWN} if arch < NATIVE and appears(spec) else {}
