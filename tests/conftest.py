@@ -17,7 +17,7 @@ def on_gpu(config):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--update-records", action="store_true", help="write the registers and spills of every kernel anew")
+    parser.addoption("--update-records", action="store_true", help="write tests/records anew")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -32,6 +32,13 @@ def pytest_collection_modifyitems(config, items):
 def pytest_configure(config):
     if on_gpu(config):
         config.pluginmanager.register(Guard())
+
+
+def pytest_sessionfinish(session):
+    if session.config.option.update_records and not session.testsfailed:
+        import machine_code
+
+        machine_code.write(whole=session.config.option.markexpr.strip() == "records")
 
 
 class Guard:

@@ -6,12 +6,15 @@ import pytest
 
 pytest.importorskip("triton")
 
+import machine_code  # noqa: E402
+
 import tritorch as torch  # noqa: E402
 import tritorch.nn  # noqa: E402,F401
 from bench import ahead, anchors  # noqa: E402
 from tritorch.cuda import compiler, driver, tuner  # noqa: E402
 from tritorch.cuda.dry import DryDriver  # noqa: E402
-from tritorch.testing.ptx import cubin  # noqa: E402
+
+pytestmark = pytest.mark.records
 
 
 def met(arch):
@@ -36,10 +39,7 @@ def met(arch):
 def test_all_candidates_compile():
     found = met(90)
     specs = {key: spec for record in found.values() for key, spec in record.items()}
-    compiled = compiler.compile_many(specs.values(), [90])
-    failed = [str(c) for c in compiled if isinstance(c, compiler.CompileError)]
-    assert not failed, f"{len(failed)} of {len(specs)}:\n" + "\n".join(failed[:10])
-    slow = [str(spec) for spec, c in zip(specs.values(), compiled) if not cubin.runs_ahead(c)]
+    slow = [str(spec) for spec, code in zip(specs.values(), machine_code.used(specs.values(), 90)) if not code["ahead"]]
     assert not slow, "ptxas waits for single products:\n" + "\n".join(slow)
 
 
@@ -51,8 +51,8 @@ def test_rows_that_are_loaded_ahead_fit_in_shared_memory(arch):
             torch.nn.functional.layer_norm(torch.empty(200, columns, dtype=dtype, device="cuda"), weight.shape, weight, weight)
         most = device.properties.shared_memory_per_block_optin
     specs = [s for s in record.values() if s.constexprs[list(s.signature).index("STAGES"),] > 1]
-    found = list(compiler.compile_many(specs, [arch], workers=1))
-    assert found and all(compiled.shared <= most for compiled in found)
+    found = machine_code.used(specs, arch)
+    assert found and all(code["shared"] <= most for code in found)
 
 
 @pytest.mark.parametrize("arch", [80, 86])
@@ -62,9 +62,8 @@ def test_attention_of_the_largest_heads_fits_in_shared_memory(arch):
         torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).sum().backward()
         most = device.properties.shared_memory_per_block_optin
     specs = [s for s in record.values() if "attention" in s.kernel.__name__]
-    found = list(compiler.compile_many(specs, [arch], workers=1))
     assert {s.kernel.__name__ for s in specs} == {f"attention_{k}" for k in ("kernel", "backward_q_kernel", "backward_kv_kernel")}
-    assert all(compiled.shared <= most for compiled in found)
+    assert all(code["shared"] <= most for code in machine_code.used(specs, arch))
 
 
 @pytest.mark.parametrize("arch", [80, 100])

@@ -238,6 +238,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.records
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_machine_code(name, dtype):

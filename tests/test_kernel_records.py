@@ -2,28 +2,27 @@
 
 The record is tests/records/kernels.json: registers and spilled bytes of a thread, shared bytes of a block, bits of the widest load and
 store, numbers of wgmma and TMA instructions. After a deliberate change write it anew:
-`python -m pytest tests/test_kernel_records.py --update-records`.
+`python -m pytest -m records --update-records`.
 """
-import itertools
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 triton = pytest.importorskip("triton")
+import machine_code  # noqa: E402
+
 import tritorch as torch  # noqa: E402
 import tritorch.nn  # noqa: E402
 import tritorch.optim  # noqa: E402,F401  the operators that only these load belong to the record as well
 from tritorch.cuda import compiler  # noqa: E402
 from tritorch.testing import cards  # noqa: E402
-from tritorch.testing.ptx import cubin  # noqa: E402
 
 RECORD = Path(__file__).parent / "records" / "kernels.json"
 ARCHITECTURES = (80, 90, 100)
 RECORDED_WITH = "3.6"                                                    # of Triton; with another version sm_90 has to compile, that is all
-WHAT = ("registers", "spills", "shared", "load", "store", "wgmma", "tma")
+WHAT = machine_code.WHAT[:7]
 SET = re.compile(r"\*\w+|\w+=\w+")                                       # dtypes and choices in a label
 ROOM = 1.15                                                              # registers may drift this far with ptxas
 
@@ -78,22 +77,19 @@ def chosen(launched):
 
 
 @pytest.mark.smoke
+@pytest.mark.records
 @pytest.mark.timeout(1200)
 def test_kernels_compile_within_their_record(launched, request):
     same = triton.__version__.startswith(RECORDED_WITH)
     pairs = [(name, arch) for name, arch in chosen(launched) if same or arch == 90]
-    with ThreadPoolExecutor() as pool:
-        compiled = list(itertools.chain.from_iterable(
-            compiler.compile_many([launched[name] for name, of in pairs if of == arch], [arch]) for arch in ARCHITECTURES))
-        failed = [str(c) for c in compiled if isinstance(c, compiler.CompileError)]
-        assert not failed, "\n".join(failed[:10])
-        used = list(pool.map(compiler.resources, compiled))
-    slow = [name for (name, arch), c in zip(pairs, compiled) if arch == 90 and not cubin.runs_ahead(c)]
+    uses = {(name, arch): code for arch in ARCHITECTURES for names in [[name for name, of in pairs if of == arch]]
+            for name, code in zip(names, machine_code.used([launched[name] for name in names], arch))}
+    slow = [name for (name, arch), code in uses.items() if arch == 90 and not code["ahead"]]
     assert not slow, f"ptxas waits for single products of {slow}"
     if not same:
         pytest.skip(f"all compile; registers are recorded for Triton {RECORDED_WITH}")
     now = {}
-    for (name, arch), usage in zip(pairs, used):
+    for (name, arch), usage in uses.items():
         now.setdefault(name, {})[f"sm_{arch}"] = [usage[what] for what in WHAT]
     if request.config.getoption("--update-records"):
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(now.items()))

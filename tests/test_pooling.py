@@ -246,6 +246,7 @@ def test_neighbours_that_come_as_one_word(args, cuda, monkeypatch):
             np.testing.assert_array_equal(there, here, err_msg=f"{dtype} {shape} {layout}")
 
 
+@pytest.mark.records
 def test_machine_code():
     """Large images compile for three architectures without spilled registers."""
     pytest.importorskip("triton")

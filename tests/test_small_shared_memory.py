@@ -3,15 +3,18 @@ import pytest
 
 pytest.importorskip("triton")
 
+import machine_code  # noqa: E402
+
 import tritorch as T  # noqa: E402
 import tritorch.nn.functional as F  # noqa: E402
 from tritorch.cuda import driver, tuner  # noqa: E402
-from tritorch.cuda.compiler import compile_many, recording  # noqa: E402
+from tritorch.cuda.compiler import recording  # noqa: E402
 from tritorch.cuda.dry import DryDriver  # noqa: E402
 from tritorch.ops import convolution_cuda, gemm_choice  # noqa: E402
 from tritorch.ops.grouped import TILES, grouped_mm  # noqa: E402
 from tritorch.precision import get_float32_matmul_precision, set_float32_matmul_precision  # noqa: E402
 
+pytestmark = pytest.mark.records
 SHARED = DryDriver(86).properties.shared_memory_per_block_optin
 GPU = (82, SHARED, 8)
 PRODUCTS = {"half": (T.bfloat16, "highest"), "tf32": (T.float32, "high"), "bf16": (T.float32, "medium"), "ieee": (T.float32, "highest"),
@@ -41,10 +44,10 @@ def of_tile(spec, name):
 def check(specs, kernel, itemsize):
     """Their shared memory is at most what there is, and what is counted, or what a float32 tile of the result takes on its way out."""
     specs = [spec for spec in specs if spec.kernel.__name__ == kernel]
-    for spec, compiled in zip(specs, compile_many(specs, [86], workers=1), strict=True):
+    for spec, code in zip(specs, machine_code.used(specs, 86)):
         m, n, k, stages = [of_tile(spec, name) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages")]
-        assert compiled.shared <= SHARED, (m, n, k, stages)
-        assert compiled.shared <= max((m + n) * k * itemsize * gemm_choice.held(stages, GPU), m * n * 4), (m, n, k, stages, compiled.shared)
+        assert code["shared"] <= SHARED, (m, n, k, stages)
+        assert code["shared"] <= max((m + n) * k * itemsize * gemm_choice.held(stages, GPU), m * n * 4), (m, n, k, stages, code)
     return len(specs)
 
 
