@@ -141,6 +141,12 @@ def wrap_dim(dim, ndim, op):
     return dim + bound if dim < 0 else dim
 
 
+def own_dim(dim, shape, op):
+    """As `wrap_dim`, where a tensor of no dims will not do."""
+    check(len(shape) > 0, op, "a tensor of at least one dim", "0 dims", error=IndexError)
+    return wrap_dim(dim, len(shape), op)
+
+
 def wrap_dims(dims, ndim, op):
     """Sorted dims out of None (all), an int or a sequence; a dim named twice is an error."""
     if dims is None:

@@ -12,7 +12,7 @@ from tritorch.ops.indexing import add_slices, check_index, check_range, finish, 
 from tritorch.ops.put import flat_rows, put, put_shape
 from tritorch.ops.segments import join_rows
 from tritorch.ops.shaping import stack
-from tritorch.shape import broadcast_shapes, cdiv, prod, wrap_dim
+from tritorch.shape import broadcast_shapes, cdiv, own_dim, prod
 from tritorch.tensor import empty
 
 K = kernels("indexing")
@@ -130,7 +130,7 @@ def take_along_dim(input, indices, dim=None, *, out=None):
     """The elements that `indices` names along `dim` (without dim: of the flattened tensor); other dims broadcast."""
     if dim is None:
         return take(input, view.reshape(indices, -1), out=out)
-    d = wrap_dim(dim, len(input.shape), "take_along_dim")
+    d = own_dim(dim, input.shape, "take_along_dim")
     shape = broadcast_shapes("take_along_dim", (*input.shape[:d], 1, *input.shape[d + 1:]), (*indices.shape[:d], 1, *indices.shape[d + 1:]))
     made = gather(view.expand_to(input, (*shape[:d], input.shape[d], *shape[d + 1:])), d,
                   view.expand_to(indices, (*shape[:d], indices.shape[d], *shape[d + 1:])))

@@ -168,12 +168,18 @@ def index_copy(input, dim, index, source, *, out=None):
 
 def index_fill(input, dim, index, value, *, out=None):
     """input with the slices along `dim` that `index` names filled with a number."""
-    if not isinstance(value, Tensor):
+    if isinstance(value, Tensor):
+        check(not value.shape, "index_fill", "a number or a 0-dim tensor", value.shape)
+        value = value.to(input.device, input.dtype)
+    else:
         value = create.full((), value, dtype=input.dtype, device=input.device)
     return index_put_along(input, dim, index, value, out)
 
 
 def index_put_along(input, dim, index, values, out=None):
+    if not input.shape:                                                  # a number is a vector of one element
+        made = index_put_along(view.reshape(input, 1), dim, index, values)
+        return copy.deliver(view.reshape(made, ()), out)
     picks = _along(input, dim, index)
     return put(input, picks, values, False) if out is None else put.into(out, input, picks, values, False)
 
@@ -192,16 +198,21 @@ def masked_fill(input, mask, value, *, out=None):
     elif input.dtype.category == 1:
         copy.check_fits("masked_fill", value, input.dtype)
         value = int(value)
+    elif input.dtype is types.bool:
+        value = bool(value)
     made = compare.choose(mask, value, input) if out is None else compare.choose.into(out, mask, value, input)
     return made if made.dtype is input.dtype else made.to(input.dtype)
 
 
 def masked_scatter(input, mask, source, *, out=None):
-    """input with the elements where the mask holds replaced by those of source, in order."""
-    mask = view.expand_to(mask, input.shape)
+    """input with the elements where the mask holds replaced by those of source, in order; input and mask broadcast."""
+    check(mask.dtype is types.bool, "masked_scatter", "a mask of bools", mask.dtype)
+    check(source.dtype is input.dtype, "masked_scatter", f"a source of {input.dtype}", source.dtype)
+    shape = broadcast_shapes("masked_scatter", input.shape, mask.shape)
+    input, mask = view.expand_to(input, shape), view.expand_to(mask, shape)
     places = mask.reshape(-1).nonzero().reshape(-1)
     check(source.numel() >= places.numel(), "masked_scatter", f"a source of at least {places.numel()} elements", source.numel())
-    made = put(input.reshape(-1), (places,), source.reshape(-1)[:places.numel()].to(input.dtype), False).reshape(input.shape)
+    made = put(input.reshape(-1), (places,), source.reshape(-1)[:places.numel()], False).reshape(input.shape)
     return made if out is None else copy.copy_(out, made)
 
 

@@ -91,12 +91,12 @@ def _quantile(name, input, q, dim, keepdim, interpolation):
     check(bool(((q >= 0) & (q <= 1)).all().item()), name, "q between 0 and 1", q.tolist())
     ndim = len(input.shape)
     d = 0 if dim is None else wrap_dim(dim, ndim, name)
-    rows = sort(view.reshape(input, -1) if dim is None else view.movedim(input, d, -1), -1).values
+    rows = sort(view.reshape(input, -1) if dim is None or not ndim else view.movedim(input, d, -1), -1).values
     n = rows.shape[-1]
     check(n > 0, name, "a tensor that is not empty", input.shape)
     made = view.movedim(_between(rows, view.reshape(q, -1), interpolation, name == "nanquantile"), -1, 0)
     if keepdim:
-        made = view.reshape(made, -1, *[1] * ndim) if dim is None else view.unsqueeze(made, d + 1)
+        made = view.reshape(made, -1, *[1] * ndim) if dim is None or not ndim else view.unsqueeze(made, d + 1)
     return slicing.select(made, 0, 0) if single else made
 
 

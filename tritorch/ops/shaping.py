@@ -10,7 +10,7 @@ from tritorch.memory_format import dense_strides
 from tritorch.ops import copy, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.joining import concatenated
-from tritorch.shape import Size, wrap_dim, wrap_dims
+from tritorch.shape import Size, own_dim, wrap_dim, wrap_dims
 from tritorch.shape import broadcast_shapes as common_shape
 from tritorch.tensor import Tensor, strided
 
@@ -148,7 +148,7 @@ def flip_dims(x, dims):
 
 @flip_dims.impl("cpu")
 def flip_dims_cpu(out, x, dims):
-    np.copyto(out, np.flip(x, dims))
+    np.copyto(out, np.flip(x, dims) if x.shape else x)
 
 
 @flip_dims.impl("cuda")
@@ -270,7 +270,7 @@ def roll(input, shifts, dims=None):
     check(len(shifts) == len(dims), "roll", "as many shifts as dims", shifts, dims)
     total = {}
     for shift, dim in zip(shifts, dims):
-        d = wrap_dim(dim, len(input.shape), "roll")
+        d = own_dim(dim, input.shape, "roll")
         total[d] = total.get(d, 0) + shift
     return roll_dims(input, tuple(total.values()), tuple(total))
 
@@ -309,7 +309,7 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
         input, repeats = create.arange(input.shape[0], device=input.device), input
     if dim is None:
         input, dim = view.reshape(input, -1), 0
-    d = wrap_dim(dim, len(input.shape), "repeat_interleave")
+    d = own_dim(dim, input.shape, "repeat_interleave")
     n = input.shape[d]
     if isinstance(repeats, Tensor) and repeats.numel() > 1:
         check(repeats.numel() == n, "repeat_interleave", f"{n} repeats", repeats.numel())

@@ -8,7 +8,7 @@ from tritorch.dtype import int64
 from tritorch.errors import check, sentence
 from tritorch.ops.create import arange
 from tritorch.ops.view import same_memory
-from tritorch.shape import extent, is_dense, wrap_dim
+from tritorch.shape import extent, is_dense, own_dim, wrap_dim
 from tritorch.tensor import Tensor, empty
 
 
@@ -224,7 +224,7 @@ def narrow(input, dim, start, length):
 
 def unbind(input, dim=0, *, axis=None):
     """The slices along a dim, as a tuple of views."""
-    d = wrap_dim(dim if axis is None else axis, len(input.shape), "unbind")
+    d = own_dim(dim if axis is None else axis, input.shape, "unbind")
     return tuple([select(input, d, k) for k in range(input.shape[d])])
 
 

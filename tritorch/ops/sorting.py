@@ -13,7 +13,7 @@ from tritorch.ops.indexing import gather, index_select
 from tritorch.ops.ordering import longest
 from tritorch.ops.scatter import scatter_write
 from tritorch.ops.selection import first_of_rows, kth_of_rows
-from tritorch.shape import cdiv, prod, wrap_dim
+from tritorch.shape import cdiv, own_dim, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
 
 K = kernels("sorting")
@@ -226,7 +226,7 @@ def unique_consecutive(input, return_inverse=False, return_counts=False, dim=Non
     if dim is None:
         rows, back = view.reshape(input, -1, 1), None
     else:
-        back = wrap_dim(dim, len(input.shape), "unique")
+        back = own_dim(dim, input.shape, "unique")
         rows = view.reshape(view.movedim(input, back, 0), input.shape[back], -1)
     n = rows.shape[0]
     first = create.ones(n, dtype=types.bool, device=input.device)
@@ -259,7 +259,7 @@ def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=No
     if dim is None:
         (rows, order), d = sort_pairs(view.reshape(input, -1), 0, False), None
     else:
-        d = wrap_dim(dim, len(input.shape), "unique")
+        d = own_dim(dim, input.shape, "unique")
         flat = view.reshape(view.movedim(input, d, 0), input.shape[d], -1)
         order = create.arange(input.shape[d], device=input.device)
         for column in reversed(range(flat.shape[1])):                    # the slices in lexical order: stable sorts from the last column on

@@ -8,7 +8,7 @@ from tritorch.errors import check
 from tritorch.ops import copy, create, slicing, view
 from tritorch.ops.shaping import diff, meshgrid, stack
 from tritorch.ops.statistics import vector_norm
-from tritorch.shape import broadcast_shapes, wrap_dim
+from tritorch.shape import broadcast_shapes, own_dim, wrap_dim
 
 
 def cartesian_prod(*tensors):
@@ -85,6 +85,8 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
     for w in (fweights, aweights):
         if w is not None:
             check(w.shape == rows.shape[1:], "cov", f"{rows.shape[1]} weights", w.shape)
+            check(w is aweights or not w.dtype.is_floating_point, "cov", "fweights that are whole numbers", w.dtype)
+            check(not (w < 0).any().item(), "cov", "weights that are not negative", w)
             weights = w.to(rows.dtype) if weights is None else weights * w.to(rows.dtype)
     if weights is None:
         total, centred = rows.shape[1], rows - rows.mean(1, True)
@@ -97,7 +99,7 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
     freedom = total - loss
     freedom = freedom.clamp(min=0) if hasattr(freedom, "clamp") else max(freedom, 0)
     made = centred @ weighted.t() / freedom
-    return made if len(input.shape) == 2 else made.reshape(())
+    return view.reshape(made, ()) if rows.shape[0] == 1 else made
 
 
 def corrcoef(input):
@@ -150,7 +152,7 @@ def cumulative_trapezoid(y, x=None, *, dx=None, dim=-1):
 
 
 def _trapezes(y, x, dx, dim):
-    d = wrap_dim(dim, len(y.shape), "trapezoid")
+    d = own_dim(dim, y.shape, "trapezoid")
     n = y.shape[d]
     means = (slicing.narrow(y, d, 1, n - 1) + slicing.narrow(y, d, 0, n - 1)) / 2
     if x is None:

@@ -265,6 +265,7 @@ def flatten(input, start_dim=0, end_dim=-1):
 
 def unflatten(input, dim, sizes):
     """One dim split into `sizes` (one may be -1)."""
+    check(len(input.shape) > 0, "unflatten", "a tensor of at least one dim", "0 dims")
     d = wrap_dim(dim, len(input.shape), "unflatten")
     return reshape(input, (*input.shape[:d], *infer_shape(sizes, input.shape[d], "unflatten"), *input.shape[d + 1:]))
 
