@@ -12,6 +12,7 @@ import launch_kernels as K
 import tritorch
 from tritorch.cuda import driver
 from tritorch.cuda.launch import LaunchError, TensorDescriptor, kernels, launch, sm_count, tile
+from tritorch.cuda.simulated import SimulatedDriver
 from tritorch.device import device
 from tritorch.shape import Size
 
@@ -242,6 +243,24 @@ def test_errors_name_the_kernel_its_source_and_its_arguments(gpu):
     x.storage.device = device("cpu")
     with pytest.raises(LaunchError, match="expected CUDA tensors, got a CPU tensor"):
         launch(K.map_kernel, (4,), x, x, 8, FN=K.twice, BLOCK=64)
+
+
+class Code(SimulatedDriver):
+    """Machine code takes 40 MiB while it is loaded."""
+
+    def load(self, *what):
+        self.free(self.alloc(40 << 20))
+        return super().load(*what)
+
+
+def test_machine_code_gets_memory_that_the_allocator_has_cached():
+    with driver.using(Code(total_memory=64 << 20)):
+        tritorch.empty(40 << 20, dtype=tritorch.uint8, device="cuda")
+        assert (tritorch.ones(3, device="cuda") + 1).tolist() == [2, 2, 2]
+        held = tritorch.empty(40 << 20, dtype=tritorch.uint8, device="cuda")
+        with pytest.raises(tritorch.cuda.OutOfMemoryError, match="free bytes"):
+            tritorch.ones(3, device="cuda").sin()
+        del held
 
 
 def test_blocking_launches_wait(gpu, monkeypatch):

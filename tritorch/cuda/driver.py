@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tritorch.errors import OutOfMemoryError
+
 
 class DriverError(RuntimeError):
     """A driver call failed; the message names the call, the error and what the error means."""
 
 
-class OutOfMemory(RuntimeError):
+class OutOfMemory(OutOfMemoryError):
     """The device has no memory left for this request; the allocator catches it and tries again."""
 
 

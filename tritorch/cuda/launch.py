@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tritorch.cuda import driver
+from tritorch.cuda.allocator import empty_cache
 from tritorch.cuda.device import current_device
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.stream import current_handle
@@ -218,8 +219,13 @@ def _load(kernel, grid, args, constexprs, options, index, key) -> Callable:
     check(index is not None, "launch", "CUDA tensors", "a CPU tensor", error=ValueError)
     spec, ones = _specialise(kernel, args, constexprs, options)
     compiler.observe(spec)
+    what = spec.kernel, spec.signature, spec.constexprs, spec.attrs, spec.options
     with on_device(index):
-        function = driver.current().load(spec.kernel, spec.signature, spec.constexprs, spec.attrs, spec.options)
+        try:
+            function = driver.current().load(*what)
+        except driver.OutOfMemory:                              # machine code needs memory too, and the allocator has it all
+            empty_cache()
+            function = driver.current().load(*what)
     if hasattr(function, "explain"):                            # it is being compiled: an error of it comes later
         function.explain = functools.partial(_explained, _words(kernel, grid, args, constexprs))
     start = function.launch
