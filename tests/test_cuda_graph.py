@@ -234,14 +234,14 @@ def test_graphs_share_a_named_pool(simulated):
 
 
 def test_other_threads_allocate_as_ever_during_a_capture(simulated):
+    kept, found, recorded = new(), [], cuda.CUDAGraph()
     ordinary = new().ptr
-    found, recorded = [], cuda.CUDAGraph()
     with cuda.graph(recorded):
         thread = threading.Thread(target=lambda: found.append(allocate(1, 0, 0)))
         thread.start()
         thread.join()
         put(new(), 1)
-    assert found[0].ptr == ordinary and not inside(found[0], recorded)
+    assert found[0].ptr == ordinary and not inside(found[0], recorded) and not inside(kept, recorded)
 
 
 def test_blocks_recorded_on_streams_die_in_a_capture(simulated):
@@ -280,6 +280,15 @@ def test_running_out_of_memory_ends_the_capture_cleanly():
             put(x, 2)
         recorded.replay()
         assert value(x) == 2
+
+
+def test_a_capture_may_use_the_memory_that_warm_up_calls_left():
+    with cuda.simulate(total_memory=64 * MIB):
+        new(40 * MIB)
+        recorded = cuda.CUDAGraph()
+        with cuda.graph(recorded):
+            put(new(40 * MIB), 2)
+        recorded.replay()
 
 
 # ------------------------------------------------------------------ with operators

@@ -179,6 +179,7 @@ class graph:
 
     def __enter__(self):
         synchronize()
+        allocator.empty_cache()                            # a capture cannot: warm-up calls left as much as the graph's pool needs
         self.stream_ctx.__enter__()
         try:
             self.cuda_graph.capture_begin(self.pool, self.capture_error_mode)
