@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recording_driver import RecordingDriver, installed
 
 import tritorch.cuda as cuda
-from tritorch.cuda import driver
+from tritorch.cuda import driver, spans
 from tritorch.cuda.allocator import allocate, record_stream
 
 MIB = 1 << 20
@@ -127,6 +127,52 @@ def test_random_sequences_agree_with_a_naive_model(steps):
         device.pending.clear()
         cuda.empty_cache()
         assert not device.segments
+
+
+# ------------------------------------------------------------------ Ctrl-C
+def interrupted_after(count):
+    """A trace function that raises KeyboardInterrupt at the count-th line of spans.py that runs."""
+    def trace(frame, event, arg):
+        nonlocal count
+        if frame.f_code.co_filename == spans.__file__ and event == "line":
+            count -= 1
+            if not count:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+def test_ctrl_c_anywhere_loses_memory_at_worst():
+    """A person who interrupts a cell of a notebook goes on with the next."""
+    place, stopped = 0, True
+    while stopped:
+        place += 1
+        with installed():
+            blocks = []
+            sys.settrace(interrupted_after(place))
+            try:
+                blocks += [allocate(k * 3 * MIB, 0, 0) for k in range(1, 7)]
+                del blocks[1], blocks[2], blocks[0]
+                blocks += [allocate(size * MIB, 0, 0) for size in (4, 17)]
+                del blocks[0]
+                blocks += [allocate(size * MIB, 0, 0) for size in (11, 2)]
+                stopped = False
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            rng = random.Random(place)
+            for _ in range(30):
+                if blocks and rng.random() < 0.5:
+                    del blocks[rng.randrange(len(blocks))]
+                else:
+                    blocks.append(allocate(rng.randint(1, 20) * MIB, 0, 0))
+                order = sorted(blocks, key=lambda block: block.ptr)
+                assert all(a.ptr + a.size <= b.ptr for a, b in zip(order, order[1:], strict=False)), place
+            del blocks, order
+    assert place > 100
 
 
 # ------------------------------------------------------------------ threads and the end

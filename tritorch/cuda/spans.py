@@ -101,7 +101,9 @@ class Pool(dict):
 
     def unlist(self, span):
         fits = self.fits[span.small]
-        del fits[bisect_left(fits, (span.size, span.ptr))]
+        place = bisect_left(fits, (span.size, span.ptr))
+        if place < len(fits) and fits[place][2] is span:   # else Ctrl-C came when it was on its way: no other must go in its place
+            del fits[place]
         return span
 
     def is_roomy(self, size):
