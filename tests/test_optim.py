@@ -131,6 +131,31 @@ def test_one_launch_for_all(cuda, monkeypatch):
     assert [kernel.__name__ for kernel in launched if kernel.__module__ == "triton_kernels.optimize"] == ["update_kernel"]
 
 
+@pytest.mark.parametrize(("name", "place"), [("AdamW", "listwise.zeros_like"), ("Adafactor", "factored.new_zeros")])
+def test_a_step_without_memory_for_its_state_can_be_made_later(name, place, monkeypatch):
+    module, function = place.split(".")
+    module = getattr(tritorch.optim, module)
+    make = getattr(module, function)
+
+    def trained(left):
+        def first_ones(*args):
+            if next(left, None) is None:
+                raise tritorch.OutOfMemoryError("full")
+            return make(*args)
+
+        w = tritorch.ones(2, 3, requires_grad=True)
+        w.grad = tritorch.full((2, 3), 0.5)
+        optimizer = getattr(tritorch.optim, name)([w], lr=0.1)
+        if left is not None:
+            with monkeypatch.context() as patch, pytest.raises(tritorch.OutOfMemoryError):
+                patch.setattr(module, function, first_ones)
+                optimizer.step()
+        optimizer.step()
+        return w.tolist()
+
+    assert trained(iter([1])) == trained(None)
+
+
 def test_state_is_freed():
     gc.disable()
     try:

@@ -79,11 +79,12 @@ class ListWise(Optimizer):
 
     def start(self, p, group):
         """The state of a parameter before its first step."""
-        state, device = self.state[p], p.device if counts_on_device(group) else "cpu"
+        found, device = {}, p.device if counts_on_device(group) else "cpu"
         for name in (*self.counts, *self.remembers(group)):
             value = self.started(name, p, group)
-            state[name] = value if isinstance(value, Tensor) else full((), value, dtype=float32, device=device)
-        return state
+            found[name] = value if isinstance(value, Tensor) else full((), value, dtype=float32, device=device)
+        self.state[p].update(found)                                      # all of it, or nothing where there is no memory for it
+        return self.state[p]
 
     def _update(self, group, recipe, params, states, coefficients):
         columns = [[s[name] for s in states] for name in self.remembers(group)]

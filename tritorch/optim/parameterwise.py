@@ -25,8 +25,9 @@ class ParameterWise(Optimizer):
                       type(self).__name__, "no CUDA graph capture, which would repeat one step", "one", use="Adam(capturable=True)")
                 state = self.state[p]
                 if not state:
-                    state["step"] = zeros((), dtype=float32, device="cpu")
-                    self.start(p, state, group)
+                    found = {"step": zeros((), dtype=float32, device="cpu")}
+                    self.start(p, found, group)
+                    state.update(found)                                  # all of it, or nothing where there is no memory for it
                 state["step"] += 1
                 g = -p.grad if group.get("maximize") else p.grad
                 self.update(p, self.decayed(p, g, lr, group), state, state["step"].item(), lr, group)
