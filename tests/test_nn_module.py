@@ -220,6 +220,22 @@ def test_conversion_keeps_the_parameters():
     assert net.to_empty(device="cpu").scale.shape == (2,)
 
 
+def test_a_conversion_that_fails_loses_nothing():
+    net = nn.Linear(3, 2)
+    net(torch.ones(1, 3)).sum().backward()
+    calls = iter(range(9))
+
+    def moved(x):
+        if next(calls) == 1:
+            raise torch.OutOfMemoryError("full")
+        return x.double()
+
+    with pytest.raises(torch.OutOfMemoryError):
+        net._apply(moved)
+    for p in net.parameters():
+        assert p.dtype is torch.float32 and p.grad.dtype is torch.float32 and p.grad.eq(1).all()
+
+
 def test_views_of_a_converted_parameter_are_trained():
     net = nn.Linear(2, 1).double()
     net(torch.ones(1, 2, dtype=torch.float64)).sum().backward()

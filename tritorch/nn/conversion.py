@@ -21,10 +21,9 @@ class Conversion:
         with no_grad():
             for parameter in self._parameters.values():
                 if parameter is not None:                                # the object stays the same: optimizers hold it
-                    grad = parameter.grad
-                    parameter.grad = None
-                    parameter.data = fn(parameter)
-                    parameter.grad = None if grad is None else fn(grad).requires_grad_(grad.requires_grad)
+                    data, grad = fn(parameter), parameter.grad           # where there is no memory for one of them, nothing has changed
+                    grad = None if grad is None else fn(grad).requires_grad_(grad.requires_grad)
+                    parameter.data, parameter.grad = data, grad
             for name, buffer in self._buffers.items():
                 if buffer is not None:
                     vars(self)[name] = self._buffers[name] = fn(buffer)
