@@ -111,6 +111,10 @@ def test_a_compiled_module_is_the_module(cuda):
     assert compiled[0] is model[0] and not compiled.eval().training and not model.training and "replayed" not in compiled.report()
     model.tag = 3
     assert compiled.tag == 3
+    compiled.tag, compiled.head = 4, nn.Linear(2, 1)
+    assert model.tag == 4 and model.head is compiled.head and list(compiled._modules) == ["_orig_mod"]
+    del compiled.head, compiled.tag
+    assert not hasattr(model, "tag") and not hasattr(model, "head")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         compiled.nothing  # noqa: B018
     model.train()

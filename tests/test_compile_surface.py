@@ -219,3 +219,30 @@ def test_parameters_that_a_replay_wrote_are_newer_than_what_was_saved_or_read_of
             again = layer.weight._version
             step(x)
             assert layer.weight._version > again                         # a look at the number is a look too
+
+
+def test_an_optimizer_of_ones_own_whose_only_option_is_a_tensor(cuda):
+    class Descent(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.sub_(p.grad * group["lr"])
+
+    def train(compile):
+        w, rate = torch.ones(3, device=cuda, requires_grad=True), torch.tensor(0.5, device=cuda)
+        optimizer = Descent([w], {"lr": rate})
+
+        @compile
+        def step(x):
+            optimizer.zero_grad()
+            (w * w * x).sum().backward()
+            optimizer.step()
+
+        for k in range(6):
+            rate.fill_(0.5 / (k + 1))
+            step(torch.full((3,), float(k), device=cuda))
+        assert compile is not torch.compile or captured(step) == 1
+        return state_of(nn.Module(), w)
+
+    both(train)

@@ -109,7 +109,8 @@ class Recording:
         for group in [g for o in watch.optimizers.values() for g in o.param_groups]:
             skip = {"params", "lr", "initial_lr"} if id(group) in watch.groups else {"params", "initial_lr"}
             names = [n for n, v in group.items() if n not in skip and not isinstance(v, Tensor)]
-            self.groups.append((group, itemgetter(*names), itemgetter(*names)(group), group["params"], len(group["params"])))
+            options = itemgetter(*names) if names else tuple             # where all are tensors: what they are called
+            self.groups.append((group, options, options(group), group["params"], len(group["params"])))
 
     def _note_result(self, watch, result):
         """How to make each part of the result: a copy of memory of the graph, an argument itself, or the same object every time."""
