@@ -360,6 +360,11 @@ def test_cuda_array_interface():
         assert owner() is not None and y[0, 0] == 0
         with pytest.raises(RuntimeError, match="does not require grad"):
             _ = T.ones(2, device="cuda", requires_grad=True).__cuda_array_interface__
+        for strides in ((-12, 4), (12, 6)):
+            face = Face(T.ones(2, 3, device="cuda"))
+            face.__cuda_array_interface__["strides"] = strides
+            with pytest.raises(ValueError, match="expected strides of whole elements, not negative"):
+                as_tensor(face)
     assert not hasattr(T.ones(2), "__cuda_array_interface__")
 
 

@@ -16,7 +16,7 @@ from tritorch.device import cpu, device
 from tritorch.dtype import bfloat16, float8_e4m3fn, float8_e5m2, float16, float32, float64, int8, int16, int32, int64, uint8
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check
-from tritorch.shape import contiguous_strides
+from tritorch.shape import contiguous_strides, extent
 from tritorch.storage import block_storage, host_storage
 from tritorch.tensor import strided
 
@@ -115,8 +115,8 @@ class Imported:
         """A Tensor over the memory."""
         itemsize = self.dtype.itemsize
         if self.device is not cpu:
-            extent = sum((n - 1) * s for n, s in zip(self.shape, self.strides)) + 1 if all(self.shape) else 0
-            return strided(block_storage(self, extent * itemsize, self.device), self.shape, self.strides, 0, self.dtype)
+            nbytes = extent(self.shape, self.strides) * itemsize
+            return strided(block_storage(self, nbytes, self.device), self.shape, self.strides, 0, self.dtype)
         window = Window(self, self.ptr, self.shape, self.strides, itemsize, self.read_only)
         if not all(self.shape):
             window.__array_interface__["strides"] = None

@@ -14,6 +14,7 @@ from tritorch.device import as_device, cpu, device
 from tritorch.dtype import from_numpy_dtype, get_default_dtype
 from tritorch.errors import check
 from tritorch.ops.create import tensor as new_tensor
+from tritorch.shape import contiguous_strides, extent
 from tritorch.storage import block_storage
 from tritorch.tensor import Tensor, from_array, strided
 
@@ -268,9 +269,11 @@ def from_cuda_array(obj):
     if face.get("stream") is not None:
         wait_for(index, current_handle(index), 0 if face["stream"] == 1 else face["stream"])
     steps = face.get("strides")
-    strides = dlpack.contiguous_strides(shape) if steps is None else tuple(s // kind.itemsize for s in steps)
-    extent = sum((n - 1) * s for n, s in zip(shape, strides)) + 1 if all(shape) else 0
-    storage = block_storage(Foreign(obj, face["data"][0]), extent * kind.itemsize, device("cuda", index))
+    steps = [s * kind.itemsize for s in contiguous_strides(shape)] if steps is None else steps
+    whole = all(s >= 0 and s % kind.itemsize == 0 for s in steps)
+    check(whole, "__cuda_array_interface__", "strides of whole elements, not negative", steps, use="a copy", error=ValueError)
+    strides = tuple([s // kind.itemsize for s in steps])
+    storage = block_storage(Foreign(obj, face["data"][0]), extent(shape, strides) * kind.itemsize, device("cuda", index))
     return strided(storage, shape, strides, 0, kind)
 
 
