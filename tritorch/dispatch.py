@@ -13,6 +13,7 @@ from tritorch.autograd import graph, modes, places, slices
 from tritorch.autograd.formula import formula_rule
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
+from tritorch.cuda.allocator import memories
 from tritorch.errors import check
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
@@ -101,7 +102,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
             args = bind(args, kw)
         if modes.interpreted and state.interpreter is not None:
             return _interpret(door, complete(args))
-        if again is not None and storage.allocate is not None:           # None until there is memory on a device
+        if again is not None and memories:                               # none until there is memory on a device
             found = again(args)
             if found is not None:
                 return found
@@ -135,7 +136,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
         args = bind(args, kw) if kw else complete(args)
         if modes.interpreted and state.interpreter is not None:
             return _interpret(door, args, out)
-        if rewrite is not None and storage.allocate is not None and rewrite(out, args):
+        if rewrite is not None and memories and rewrite(out, args):
             return out
         return write(door, out, args, body(*args))
 
@@ -331,9 +332,8 @@ def write(door, out, args, promise, run=None):
     for o, target in zip(outs, targets):
         if target is not o:
             o.detach().copy_(target)
-        memory = o.storage
-        memory.version += 1
-        memory.writer = places.user_place()
+        o.storage.version += 1
+        o.storage.writer = places.user_place()
     if node is not None:
         slices.rebase(outs[0], node) if len(outs) == 1 else graph.hang(node, outs)
     return out

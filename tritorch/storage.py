@@ -12,8 +12,13 @@ from itertools import count
 
 import numpy as np
 
+from tritorch.cuda.allocator import Owner, take
+from tritorch.cuda.stream import current_handle
+from tritorch.cuda.trace import current as current_trace
+from tritorch.cuda.trace import traces
 from tritorch.device import cpu
 
+streams = import_module("tritorch.cuda.stream")  # tritorch.cuda.stream is the function of that name
 _UINT8 = np.dtype(np.uint8)
 next_seq = count(1).__next__                     # moves on with every node recorded and every look at a version: see Recording.settle
 
@@ -48,9 +53,9 @@ class Storage:
     def alias(self):
         """The same memory with a version of its own, as `.data` wants it."""
         owner = self.owner                                               # after which nothing is put off: see Unwritten
-        out = type(self)()
+        out = Storage() if type(self) is DeviceStorage else type(self)()
         out.device, out.nbytes, out.owner, out.version, out._bytes = self.device, self.nbytes, owner, 0, self._bytes
-        if type(self) is Storage:
+        if type(out) is Storage:
             out.ptr = self.ptr
         return out
 
@@ -123,34 +128,30 @@ def host_storage(array):
     return out
 
 
+class DeviceStorage(Storage, Owner):
+    """Memory of the caching allocator: it has the span itself, and gives it back when it dies."""
+
+    __slots__ = ("span",)
+    owner, _bytes = property(lambda self: self), None
+
+
 def device_storage(nbytes, device):
     """Fresh memory of a CUDA device, on its current stream."""
-    global allocate, current_handle, current_trace, streams, traces
-    if allocate is None:                                                 # the CUDA layer loads with the first CUDA tensor
-        from tritorch.cuda.allocator import allocate
-        streams = import_module("tritorch.cuda.stream")                  # tritorch.cuda.stream is the function of that name
-        current_handle = streams.current_handle
-        from tritorch.cuda.trace import current as current_trace
-        from tritorch.cuda.trace import traces
     index = device.index
-    block = allocate(nbytes, index, current_handle(index) if streams.used else 0)
-    out = Storage()
+    span = take((nbytes, index, current_handle(index) if streams.used else 0))
+    out = DeviceStorage()
+    out.span = span
     out.device = device                                                  # one by one: many at once make a tuple, 0.03 µs more
     out.nbytes = nbytes
-    out.owner = block
-    out.ptr = block.span.ptr
+    out.ptr = span.ptr
     out.version = 0
-    out._bytes = None
     if traces and current_trace() is not None:
         current_trace().made(out)
     return out
 
 
 def block_storage(block, nbytes, device):
-    """A Storage over an owner that has a device pointer `ptr` (an allocator block, an imported tensor)."""
+    """A Storage over an owner that has a device pointer `ptr` (an imported tensor)."""
     out = Storage()
     out.device, out.nbytes, out.owner, out.ptr, out.version, out._bytes = device, nbytes, block, block.ptr, 0, None
     return out
-
-
-allocate = current_handle = current_trace = streams = traces = None

@@ -4,7 +4,7 @@ Nothing here runs while only default streams are in use. A gradient is made on t
 that takes it waits for that stream, and the allocator learns that the memory is used on both. At the end the caller's streams
 wait for all others, so that `.grad` can be read at once.
 """
-from tritorch.cuda.allocator import Block, record_stream, record_use
+from tritorch.cuda.allocator import Owner, record_stream, record_use
 from tritorch.cuda.device import current_device, set_device
 from tritorch.cuda.stream import OnlyStream, chosen, current_handle, current_stream, default_stream, set_stream
 
@@ -13,7 +13,7 @@ def note(node):
     """What a new node has to remember where this thread has chosen streams: which, and that they will read its saved tensors."""
     node.streams = chosen()
     for value in node.saved:
-        if type(value) is tuple and value and isinstance(getattr(value[0], "owner", None), Block):
+        if type(value) is tuple and value and isinstance(getattr(value[0], "owner", None), Owner):
             index = value[0].device.index
             record_use(value[0].owner, index, current_handle(index))
 
@@ -63,7 +63,7 @@ class Crossing:
                 for source in {self.default(g.device)} if sources is None else sources:
                     if source != mine:
                         mine.wait_stream(source)
-                if isinstance(g.storage.owner, Block):
+                if isinstance(g.storage.owner, Owner):
                     record_stream(g.storage.owner, mine)
 
     def meet(self, target, old):

@@ -4,7 +4,7 @@ import sys
 from tritorch.autograd import places
 from tritorch.autograd.modes import state
 from tritorch.errors import GradientError, check
-from tritorch.storage import HostStorage, Storage, Unwritten
+from tritorch.storage import DeviceStorage, HostStorage, Storage, Unwritten
 from tritorch.tensor import Leaf, Tensor, strided
 
 
@@ -13,7 +13,7 @@ class _Output:
 
 
 _OUTPUT = _Output()
-_STORAGES = (Storage, HostStorage, Unwritten)
+_STORAGES = (DeviceStorage, HostStorage, Storage, Unwritten)
 
 
 def pack(x, is_output=False, index=None):
@@ -70,22 +70,21 @@ def expendable(x):
     """Whether a rule may overwrite the saved tensor x that it was given: the graph is being freed, and no one else knows the memory.
     Never on the CPU, where numpy arrays look at memory in ways that no count tells."""
     run, storage = state.run, x.storage
-    if isinstance(storage, HostStorage) or run is None or run.keep or state.grad or x._tangents is not None or "_unpacked" in x.__dict__:
+    if type(storage) is not DeviceStorage or run is None or run.keep or state.grad or x._tangents is not None or "_unpacked" in x.__dict__:
         return False
-    return type(x.node) not in (Leaf, type(None)) and sys.getrefcount(storage) <= _SAVED and sys.getrefcount(storage.owner) <= _OWNED
+    return type(x.node) not in (Leaf, type(None)) and sys.getrefcount(storage) <= _SAVED
 
 
 def _references():
-    """What getrefcount says of the storage of a snapshot that came back, and of its owner."""
+    """What getrefcount says of the storage of a snapshot that came back."""
     memory = Storage()
-    memory.owner = object()
-    kept, back = (memory,), strided(memory, (), (), 0, None)
+    _kept, back = (memory,), strided(memory, (), (), 0, None)
     del memory
     storage = back.storage
-    return sys.getrefcount(storage), sys.getrefcount(kept[0].owner)
+    return sys.getrefcount(storage)
 
 
-_SAVED, _OWNED = _references()
+_SAVED = _references()
 
 
 class _Hooked:

@@ -11,7 +11,6 @@ import math
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from tritorch.autograd.graph import record
@@ -19,7 +18,7 @@ from tritorch.autograd.modes import state
 from tritorch.compiler.clipping import CLIP, Clipping, numbers, steps_after
 from tritorch.compiler.head import HEAD, Losses, head_at
 from tritorch.compiler.patterns import LINK, PATTERNS, Pattern
-from tritorch.compiler.watch import Seen, home
+from tritorch.compiler.watch import Seen
 from tritorch.dispatch import write
 from tritorch.shape import layout
 from tritorch.tensor import Tensor, empty, empty_strided, strided
@@ -189,14 +188,14 @@ class Fusion:
         for call, wanted, gone in zip(self.pending.pop(match), match.wanted, match.gone):
             unmade = [*unmade, call._replace(result=Unfilled(call.result))]
             if wanted:
-                _substantiate(watch, call.result)
+                _substantiate(call.result)
                 unmade = [PutOff(None, (), call.result, ())]             # from here on what comes behind it can be made
             elif wanted is False:
                 self.left_out.append((gone, unmade))
             calls.append(((call.result if wanted else None, *map(_tensor, call.others)), call.args))
         self.done.append(match)
         if out is not None:
-            _substantiate(watch, out)
+            _substantiate(out)
             return write(op, out, args, promises, run=lambda target, *_: match.pattern.fill(*calls, ([target], given)))
         several = isinstance(promises, list)
         outs = [empty(*p) for p in (promises if several else [promises])]
@@ -228,7 +227,7 @@ class Fusion:
         """Results that kernels left out are gone in time. If one is not, as in no call before, it is computed after all."""
         for match, losses in [*self.heads.items()]:
             if not losses.left and (place > match.gone or not losses.alive()):
-                self.heads.pop(match).make_up(partial(_substantiate, watch))
+                self.heads.pop(match).make_up(_substantiate)
         left_out, self.left_out = self.left_out, []
         for gone, calls in left_out:
             held = calls[-1].result.storage() is not None
@@ -245,7 +244,7 @@ class Fusion:
             clipping.make_up()
         heads, self.heads = self.heads, {}
         for losses in heads.values():
-            losses.make_up(partial(_substantiate, watch))
+            losses.make_up(_substantiate)
         self.steps, pending, self.pending = {}, self.pending, {}
         for calls in pending.values():
             _make_up(watch, [call._replace(result=Unfilled(call.result)) for call in calls])
@@ -269,7 +268,7 @@ def _make_up(watch, calls):
         if op is not None:
             in_place = before is not None and made.storage is before.storage
             if not in_place and result.storage() is not None:
-                _substantiate(watch, made)
+                _substantiate(made)
             op.impls["cuda"](made, *map(_tensor, others), *[before if a is LINK else a for a in args])
         before = made
 
@@ -299,11 +298,10 @@ def hollow(promise):
     return strided(empty((0,), *promise[1:3]).storage, promise[0], strides_of(*promise), 0, promise[1])
 
 
-def _substantiate(watch, result):
-    """Give a result that was put off memory, known to the trace by the number that the result has."""
-    memory, storage = empty(result.shape, result.dtype, result.device), result.storage
-    watch.numbers[home(memory)] = watch.numbers[home(result)]
-    storage.owner, storage.ptr, storage.nbytes = memory.storage.owner, memory.storage.ptr, memory.storage.nbytes
+def _substantiate(result):
+    """Give a result that was put off memory."""
+    memory, storage = empty(result.shape, result.dtype, result.device).storage, result.storage
+    storage.span, memory.span, storage.ptr, storage.nbytes = memory.span, storage.span, memory.ptr, memory.nbytes
 
 
 def strides_of(shape, dtype, device, strides=None, rule=None):

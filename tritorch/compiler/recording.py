@@ -60,7 +60,7 @@ class Capture:
 
     def owns(self, place):
         """Whether memory belongs to the capture."""
-        return type(place) is allocator.Block and place.span.pool.private is self.graph.private is not None
+        return isinstance(place, allocator.Owner) and place.span.pool.private is self.graph.private is not None
 
 
 class Recording:

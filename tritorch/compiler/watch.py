@@ -293,7 +293,7 @@ class Rate:
 def home(x):
     """What stands for the memory of a tensor, whichever of its Storages the tensor has."""
     owner = x.storage.owner
-    return owner if type(owner) is allocator.Block else x.storage
+    return owner if isinstance(owner, allocator.Owner) else x.storage
 
 
 def tensors_in(tree):

@@ -17,48 +17,45 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import threading
 
 from tritorch.cuda import attribution, driver
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.ledger import BATCH, HELD, SMALL, Ledger, rounded
-from tritorch.cuda.spans import Pool, Span
+from tritorch.cuda.spans import Lock, Pool, Span
 from tritorch.cuda.stream import captures, is_capturing
 from tritorch.errors import OutOfMemoryError
 
 SMALL_SEGMENT, LARGE_SEGMENT, LARGE, ROUND_LARGE = 2 << 20, 20 << 20, 10 << 20, 2 << 20
+REQUESTS = 1 << 14                                         # kinds of requests whose shelves are known
 
-pools: dict[tuple[int, int], Pool] = {}                    # (device, stream) -> where a hit looks; find() fills it
+shelves: dict[tuple[int, int, int], list] = {}             # (bytes, device, stream) -> where a hit looks; find() fills it
 memories: dict[int, Memory] = {}
 routes: dict[tuple[int, int], tuple] = {}                  # (device, thread) -> id of the private pool chosen by use_mem_pool
+lock = Lock()                                              # of all pools
 observe = None                                             # called with every span that becomes live or dead, when someone wants to know
 
 
-def allocate(nbytes: int, device_index: int, stream: int) -> Block:
-    """A block of at least `nbytes` on a device, for use on one stream; see record_stream for others."""
+def take(request: tuple[int, int, int]) -> Span:
+    """A span for `request`: (bytes, device index, stream it is used on). Who has it owns it: see Owner."""
     try:
-        span = pools[device_index, stream][(nbytes + 511) & -512].pop()
+        span = shelves[request].pop()
     except (KeyError, IndexError):
-        span = memory_of(device_index).find(nbytes, stream)
-    span.nbytes = nbytes
-    block = Block()
-    block.span = span
+        span = memory_of(request[1]).find(request)
+    nbytes = span.nbytes = request[0]
     journal = span.journal
     journal.append(nbytes)
     if len(journal) > BATCH:
         span.pool.memory.settle()
     if observe:
         observe(span, True)
-    return block
+    return span
 
 
-class Block:
-    """Memory at `ptr`, `size` bytes. It goes back to its pool when this object dies, in any thread and inside gc: no lock."""
+class Owner:
+    """Has a span of memory, which goes back to its pool when this object dies, in any thread and inside gc: no lock."""
 
-    __slots__ = ("span", "__weakref__")
-    ptr = property(lambda self: self.span.ptr)
-    size = property(lambda self: self.span.size)
+    __slots__ = ()
 
     def __del__(self):
         span = self.span
@@ -67,6 +64,22 @@ class Block:
         span.journal.append(-span.nbytes)
         span.home.append(span)
         span.dirty.add(span.size)
+
+
+class Block(Owner):
+    """Memory at `ptr`, `size` bytes, that is no tensor's."""
+
+    __slots__ = ("span", "__weakref__")
+    ptr = property(lambda self: self.span.ptr)
+    size = property(lambda self: self.span.size)
+
+
+def allocate(nbytes: int, device_index: int, stream: int) -> Block:
+    """A block of at least `nbytes` on a device, for use on one stream; see record_stream for others."""
+    span = take((nbytes, device_index, stream))
+    block = Block()
+    block.span = span
+    return block
 
 
 class Held:
@@ -82,39 +95,18 @@ class Held:
         span.pool.memory.hold(span)
 
 
-def record_stream(block: Block, stream) -> None:
+def record_stream(block: Owner, stream) -> None:
     """`block` is used on `stream` too: when it dies, its memory waits for what is queued there."""
     record_use(block, stream.device.index, stream.cuda_stream)
 
 
-def record_use(block: Block, device_index: int, stream: int) -> None:
+def record_use(block: Owner, device_index: int, stream: int) -> None:
     """record_stream, by handle."""
     span = block.span
     if span.size and (device_index, stream) != (span.pool.memory.index, span.pool.stream):
         if type(span.home) is list:
             span.home = Held(span.home)
         span.home.streams.add((device_index, stream))
-
-
-class Lock:
-    """The lock of all pools. The cyclic garbage collector stands still inside: a finalizer that allocates would break in.
-    Reentrant, because one may still run between the two lines of __enter__, when nothing has begun."""
-
-    def __init__(self):
-        self.lock, self.collecting = threading.RLock(), False
-
-    def __enter__(self):
-        self.lock.acquire()
-        self.collecting = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *exception):
-        if self.collecting:
-            gc.enable()
-        self.lock.release()
-
-
-lock = Lock()
 
 
 class Private:
@@ -142,11 +134,18 @@ class Memory:
         with lock:
             self.ledger.settle()
 
-    def find(self, nbytes, stream):
-        """A span for a request whose shelf is empty. Raises OutOfMemoryError, and nothing is lost then."""
+    def find(self, request):
+        """A span for a request that is new, or whose shelf is empty. Raises OutOfMemoryError, and nothing is lost then."""
+        nbytes, _, stream = request
         size = rounded(nbytes)
         with lock:
             pool = self.pool(stream)
+            if not routes and (pool.private is not None or not captures):  # while something is captured or routed, all else stays out
+                if len(shelves) >= REQUESTS:                               # of the hits' way
+                    shelves.clear()
+                shelves[request] = pool[size]
+            with contextlib.suppress(IndexError):
+                return pool[size].pop()
             if not size:
                 span = Span(0, 0, True, pool)
                 span.home = pool[0]
@@ -159,7 +158,7 @@ class Memory:
             return pool.take(size) or self.grow(pool, size) or pool.take(size, spare=False) or self.rescue(pool, size)
 
     def pool(self, stream):
-        """The pool that serves a stream now. While something is captured or routed, all others stay out of the hits' way."""
+        """The pool that serves a stream now."""
         private = None
         if (self.index, threading.get_ident()) in routes:
             private = self.private(routes[self.index, threading.get_ident()])
@@ -168,8 +167,6 @@ class Memory:
         table = self.pools if private is None else private.pools
         if stream not in table:
             table[stream] = Pool(self, stream, private)
-        if not routes and (private is not None or not captures):
-            pools[self.index, stream] = table[stream]
         return table[stream]
 
     def private(self, id):
@@ -347,7 +344,7 @@ def begin_capture(index: int, graph, id: tuple) -> None:
         graph.private = memory.private(id)
         graph.private.users += 1
         captures[index] = graph
-        pools.clear()
+        shelves.clear()
 
 
 def end_capture(index: int) -> None:
@@ -355,7 +352,7 @@ def end_capture(index: int) -> None:
     memory = memory_of(index)
     with lock:
         del captures[index]
-        pools.clear()
+        shelves.clear()
         postponed, memory.postponed = memory.postponed, []
     for span in postponed:
         if span.pool.private is not None:                  # a replay runs as a whole: no other stream is left behind
@@ -379,7 +376,7 @@ def forget() -> None:
         for memory in memories.values():
             with contextlib.suppress(RuntimeError):        # a device that has failed takes nothing back
                 memory.release()
-        for table in (pools, memories, routes, attribution.labels):
+        for table in (shelves, memories, routes, attribution.labels):
             table.clear()
         watch()
 

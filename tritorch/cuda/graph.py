@@ -127,7 +127,7 @@ class CUDAGraph:
         self.hooks.append(hook)
 
     def keep(self, owner) -> None:
-        """Keep what recorded work refers to (a Block, page-locked memory) as long as the graph and its last replays."""
+        """Keep what recorded work refers to (an Owner, page-locked memory) as long as the graph and its last replays."""
         self.kept.append(owner)
 
     def pool(self) -> tuple[int, int]:
@@ -145,7 +145,7 @@ class CUDAGraph:
             for index, stream in self.streams:
                 if isinstance(owner, Pinned):
                     owner.streams.add((index, stream))
-                elif isinstance(owner, allocator.Block):
+                elif isinstance(owner, allocator.Owner):
                     allocator.record_use(owner, index, stream)
         self.executable = self.private = None
         self.hooks, self.kept, self.streams = [], [], set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from bisect import bisect_left, insort
 
 from tritorch.cuda.ledger import SMALL
@@ -126,3 +128,21 @@ class Pool(dict):
             while span is not None:
                 yield span
                 span = span.after
+
+
+class Lock:
+    """The lock of all pools. The cyclic garbage collector stands still inside: a finalizer that allocates would break in.
+    Reentrant, because one may still run between the two lines of __enter__, when nothing has begun."""
+
+    def __init__(self):
+        self.lock, self.collecting = threading.RLock(), False
+
+    def __enter__(self):
+        self.lock.acquire()
+        self.collecting = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *exception):
+        if self.collecting:
+            gc.enable()
+        self.lock.release()
