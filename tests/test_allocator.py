@@ -35,6 +35,14 @@ def test_sizes_are_rounded_and_a_freed_block_comes_back(device):
     assert device.named("alloc") == [("alloc", 2 * MIB)]
 
 
+def test_only_so_many_sizes_are_looked_up_at_once(monkeypatch):
+    monkeypatch.setattr(allocator, "REQUESTS", 4)
+    ptr = allocate(1000, 0, 0).ptr
+    for nbytes in range(513, 1024):
+        assert allocate(nbytes, 0, 0).ptr == ptr and len(allocator.fronts[0]) <= 4
+    assert allocate(512, 0, 0).ptr != ptr
+
+
 @pytest.mark.parametrize("nbytes, segment", [
     (1, 2 * MIB), (MIB, 2 * MIB), (MIB + 1, 20 * MIB), (10 * MIB - 512, 20 * MIB), (10 * MIB, 10 * MIB), (10 * MIB + 1, 12 * MIB),
     (100 * MIB - 5, 100 * MIB)])

@@ -132,17 +132,18 @@ class DeviceStorage(Storage, Owner):
     """Memory of the caching allocator: it has the span itself, and gives it back when it dies."""
 
     __slots__ = ("span",)
-    owner, _bytes = property(lambda self: self), None
+    nbytes, owner, _bytes = property(lambda self: self.span.nbytes), property(lambda self: self), None
 
 
 def device_storage(nbytes, device):
     """Fresh memory of a CUDA device, on its current stream."""
-    index = device.index
-    span = take((nbytes, index, current_handle(index) if streams.used else 0))
+    place = device.index
+    if streams.used and (handle := current_handle(place)):
+        place = place, handle
+    span = take(nbytes, place)
     out = DeviceStorage()
     out.span = span
     out.device = device                                                  # one by one: many at once make a tuple, 0.03 µs more
-    out.nbytes = nbytes
     out.ptr = span.ptr
     out.version = 0
     if traces and current_trace() is not None:

@@ -301,7 +301,7 @@ def hollow(promise):
 def _substantiate(result):
     """Give a result that was put off memory."""
     memory, storage = empty(result.shape, result.dtype, result.device).storage, result.storage
-    storage.span, memory.span, storage.ptr, storage.nbytes = memory.span, storage.span, memory.ptr, memory.nbytes
+    storage.span, memory.span, storage.ptr = memory.span, storage.span, memory.ptr
 
 
 def strides_of(shape, dtype, device, strides=None, rule=None):

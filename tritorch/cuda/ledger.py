@@ -1,6 +1,6 @@
 """The allocator's books: every number of `memory_stats`, kept as exact as if it were counted at every call.
 
-The hit path of the allocator only appends one integer to a journal (0.03 µs; counting twelve numbers would cost 0.5 µs).
+The hit path of the allocator only appends one integer to a journal (0.01 µs; counting twelve numbers would cost 0.5 µs).
 Whoever asks for a number, or a full journal, has it settled with a few cumulative sums.
 
 Entries: +n a block of n requested bytes was handed out, -n it came back; with HELD added, +(HELD + n) its memory is held
@@ -9,17 +9,20 @@ for other streams after it came back, -(HELD + n) no longer.
 
 from __future__ import annotations
 
-from array import array
-
 import numpy as np
 
 ROUND = 512                                                # every block is a multiple of this
 SMALL = 1 << 20                                            # requests up to here live in the small pool
 HELD = 1 << 60
-BATCH = 8192                                               # a journal this long is settled: 64 KiB, fits the L1/L2 cache
+BATCH = 8192                                               # a journal this long is settled: 0.3 MB, fits the L2 cache
 POOLS = ("all", "small_pool", "large_pool")
 COUNTS = ("allocation", "segment", "active", "inactive_split")
 BYTES = ("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes")
+
+
+def _blocks(requested):
+    """Each counts as one, but zero-byte blocks are nothing."""
+    return (requested != 0).astype(np.int64)
 
 
 def rounded(nbytes):
@@ -43,21 +46,19 @@ class Series:
         else:
             self.freed -= delta
 
-    def replay(self, deltas: np.ndarray) -> None:
-        """The moves of one batch, in order."""
-        line = np.cumsum(deltas)
-        total, up = int(line[-1]), int(deltas.sum(where=deltas > 0))
-        self.peak = max(self.peak, self.current + int(line.max()))
+    def replay(self, total: int, top: int, moved: int) -> None:
+        """The moves of one batch: their sum, the highest sum on the way there, and the sum of their sizes."""
+        self.peak = max(self.peak, self.current + top)
         self.current += total
-        self.allocated += up
-        self.freed += up - total
+        self.allocated += (moved + total) // 2
+        self.freed += (moved - total) // 2
 
 
 class Ledger:
     """The books of one device."""
 
     def __init__(self):
-        self.journal = array("q")
+        self.journal: list[int] = []                       # of an array, appending costs 0.04 µs more
         self.series = {name: {pool: Series() for pool in POOLS} for name in (*COUNTS, *BYTES)}
         self.events = dict.fromkeys(("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free"), 0)
 
@@ -66,25 +67,35 @@ class Ledger:
         journal = self.journal
         entries = journal[:]
         del journal[:len(entries)]
-        moves = np.frombuffer(entries, np.int64)
-        moves = moves[moves != 0]                          # zero-byte blocks are nothing
-        if not len(moves):
-            return
+        moves = np.fromiter(entries, np.int64, len(entries))
         sign, requested = np.sign(moves), np.abs(moves)
         held = requested >= HELD
-        requested[held] -= HELD
-        size = sign * rounded(requested)
+        if held.any():
+            requested[held] -= HELD
+            self._count(sign, requested, {"active": _blocks, "active_bytes": rounded})
+            direct = {"allocation": _blocks, "allocated_bytes": rounded, "requested_bytes": np.asarray}
+            self._count(sign[~held], requested[~held], direct)
+        else:
+            self._count(sign, requested, {"active allocation": _blocks, "active_bytes allocated_bytes": rounded,
+                                          "requested_bytes": np.asarray})
+
+    def _count(self, sign, requested, measures) -> None:
+        """Replay moves in the series that each of the measures of a request belongs to."""
         small = requested <= SMALL
-        masks = {"all": None, "small_pool": small, "large_pool": ~small}
-        direct = ~held
-        for pool, mask in masks.items():
-            if mask is not None and not mask.any():
-                continue
-            for name, deltas in (("active", sign), ("active_bytes", size)):
-                self.series[name][pool].replay(deltas if mask is None else deltas * mask)
-            mask = direct if mask is None else direct & mask
-            for name, deltas in (("allocation", sign), ("allocated_bytes", size), ("requested_bytes", sign * requested)):
-                self.series[name][pool].replay(deltas * mask)
+        if small.all():                                    # the usual case, and the sums are most of the work
+            parts = [("all small_pool", sign, requested)]
+        else:
+            parts = [("all", sign, requested), ("small_pool", sign[small], requested[small]),
+                     ("large_pool", sign[~small], requested[~small])]
+        for pools, sign, requested in parts:
+            if len(sign):
+                for names, measure in measures.items():
+                    sizes = measure(requested)
+                    line = np.cumsum(sign * sizes)
+                    change = int(line[-1]), int(line.max()), int(sizes.sum())
+                    for name in names.split():
+                        for pool in pools.split():
+                            self.series[name][pool].replay(*change)
 
     def move(self, name: str, small: bool, delta: int) -> None:
         """Count something that is not in the journal."""

@@ -46,13 +46,13 @@ def use_mem_pool(pool: MemPool, device=None):
             pool.privates[index] = memory.private(pool.id)
             pool.privates[index].users += 1
         allocator.routes[index, thread] = pool.id
-        allocator.shelves.clear()
+        allocator.fronts.clear()
     try:
         yield
     finally:
         with allocator.lock:
             allocator.routes.pop((index, thread), None)
-            allocator.shelves.clear()
+            allocator.fronts.clear()
 
 
 def caching_allocator_alloc(size: int, device=None, stream=None) -> int:
