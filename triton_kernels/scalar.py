@@ -75,7 +75,7 @@ def floor_divide(x, y):
         quotient = div(x - rest, y) - tl.where(away, 1.0, 0.0).to(x.dtype)
         below = libdevice.floor(quotient)
         whole = tl.where(quotient - below > 0.5, below + 1, below)
-        return tl.where(y == 0, div(x, y), whole)
+        return tl.where(y == 0, div(x, y), tl.where(whole == 0, div(x, y) * 0, whole))                  # a 0 with its sign
     else:
         return x // y - away.to(x.dtype)
 
@@ -85,8 +85,8 @@ def pow(x, y):
     if x.dtype.is_floating():
         return libdevice.pow(x, y)
     else:
-        out = tl.full(x.shape, 1, x.dtype)
-        while tl.max(y) > 0:                                             # by squaring; exponents are not negative
+        out = tl.where(y >= 0, 1, tl.where(x == 1, 1, tl.where(x == -1, 1 - 2 * (y & 1), 0))).to(x.dtype)
+        while tl.max(y) > 0:                                             # by squaring
             out = tl.where(y % 2 == 1, out * x, out)
             x = x * x
             y = y // 2

@@ -236,7 +236,7 @@ def clamp(input, min=None, max=None, *, out=None):
     tensor([0.0000, 0.5000, 1.0000])
     """
     check(min is not None or max is not None, "clamp", "at least one of min and max", "neither")
-    plain = not isinstance(min, Tensor) and not isinstance(max, Tensor)
+    plain = not isinstance(min, Tensor) and not isinstance(max, Tensor) and min == min and max == max      # NaN bounds make all NaN
     if plain and input.dtype.is_floating_point:
         bounds = -float("inf") if min is None else float(min), float("inf") if max is None else float(max)
         return clamp_numbers(input, *bounds) if out is None else clamp_numbers.into(out, input, *bounds)

@@ -1,4 +1,5 @@
 """Elementwise arithmetic and mathematics: one call an operator. The loops are those of `elementwise`."""
+import builtins
 import math
 
 import numpy as np
@@ -72,14 +73,21 @@ div_true = binary("div_true", "input / other in floating point.", np.true_divide
                   grad_input=lambda g, other: g / other, grad_other=lambda g, input, other: -g * ((input / other) / other))
 
 
-def _no_zeros(ufunc):
-    """Division of numpy arrays that refuses whole zeros as divisors."""
+def _no_zeros(name, divided):
+    """A division of numpy arrays that refuses whole zeros as divisors."""
 
     def divide(x, y):
-        check(np.result_type(x, y).kind == "f" or np.all(y) or not np.size(x), ufunc.__name__, "divisors other than 0 for integers", 0)
-        return ufunc(x, y)
+        check(np.result_type(x, y).kind == "f" or np.all(y) or not np.size(x), name, "divisors other than 0 for integers", 0)
+        return divided(x, y)
 
     return divide
+
+
+def _remainder(x, y):
+    if np.result_type(x, y).kind != "f":
+        return np.remainder(x, y)
+    rest = np.fmod(x, y)                                                 # np.remainder gives a zero the sign of y, PyTorch that of x
+    return np.where((rest != 0) & ((rest < 0) != np.less(y, 0)), rest + y, rest)
 
 
 def _truncated_division(x, y):
@@ -98,19 +106,19 @@ floor_divide = binary("floor_divide", """input / other rounded down.
 
     >>> import tritorch as torch; torch.tensor([-7, 7]) // 2
     tensor([-4,  3])
-    """, _no_zeros(np.floor_divide), result=numbers, domain=APART, grad_input=zeros, grad_other=zeros,
+    """, _no_zeros("floor_divide", np.floor_divide), result=numbers, domain=APART, grad_input=zeros, grad_other=zeros,
                       samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3)])
-trunc_divide = binary("trunc_divide", "input / other rounded towards zero.", _no_zeros(_truncated_division), result=numbers,
+trunc_divide = binary("trunc_divide", "input / other rounded towards zero.", _no_zeros("trunc_divide", _truncated_division), result=numbers,
                       domain=APART, grad_input=zeros, grad_other=zeros,
                       samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3)])
 remainder = binary("remainder", """input - other · ⌊input / other⌋: the sign of `other`, as Python's %.
 
     >>> import tritorch as torch; torch.tensor([-7, 7]) % 3
     tensor([2, 1])
-    """, _no_zeros(np.remainder), result=numbers, domain=APART, grad_input=lambda g: g,
+    """, _no_zeros("remainder", _remainder), result=numbers, domain=APART, grad_input=lambda g: g,
                    grad_other=lambda g, input, other: -g * floor_divide(input, other),
                    samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3), (make(9), 0.7)])
-fmod = binary("fmod", "The remainder of the division rounded towards zero: the sign of `input`, as C's fmod.", _no_zeros(np.fmod),
+fmod = binary("fmod", "The remainder of the division rounded towards zero: the sign of `input`, as C's fmod.", _no_zeros("fmod", np.fmod),
               result=numbers, domain=APART,
               grad_input=lambda g: g, grad_other=lambda g, input, other: -g * trunc_divide(input, other),
               samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3), (make(9), 0.7)])
@@ -133,7 +141,7 @@ def div(input, other, *, rounding_mode=None, out=None):
 # ------------------------------------------------------------------ powers
 def _pow_grad_input(g, input, other):
     if not isinstance(other, Tensor):
-        return g * 0 if other == 0 else g * (other * pow(input, other - 1))
+        return zeros(g) if other == 0 else g * (other * pow(input, other - 1))
     return (g * (other * pow(input, other - 1))).masked_fill(other == 0, 0)
 
 
@@ -153,9 +161,11 @@ def _power_dtype(name, x, y):
 
 
 def _power(x, y):
-    fits = np.result_type(x, y).kind not in "iu" or np.all(np.greater_equal(y, 0))
-    check(fits, "pow", "exponents that are not negative for integers", "negative ones", use="a floating base")
-    return np.power(x, y)
+    below = np.less(y, 0)
+    if np.result_type(x, y).kind != "i" or not np.any(below):
+        return np.power(x, y)
+    inverse = np.where(np.equal(x, 1), 1, np.where(np.equal(x, -1), 1 - 2 * np.remainder(y, 2), 0))       # rounded towards zero
+    return np.where(below, inverse, np.power(x, np.maximum(y, 0)))
 
 
 pow = binary("pow", """input to the power of other, elementwise, broadcast.
@@ -163,7 +173,8 @@ pow = binary("pow", """input to the power of other, elementwise, broadcast.
     >>> import tritorch as torch; torch.tensor([1.0, 2.0, 3.0]) ** 2
     tensor([1., 4., 9.])
     """, _power, result=_power_dtype, domain=APART, grad_input=_pow_grad_input, grad_other=_pow_grad_other,
-             samples=lambda make: [(make(6), 3), (make(6, **APART), -0.5), (make(4, **WHOLE), 2), (make(5), 0), (make(5), 1)])
+             samples=lambda make: [(make(6), 3), (make(6, **APART), -0.5), (make(4, **WHOLE), 2), (make(5), 0), (make(5), 1),
+                                   (make(40, integer=True, low=-2, high=3), make(40, integer=True, low=-4, high=4))])
 
 
 def float_power(input, exponent, *, out=None):
@@ -199,8 +210,8 @@ def round(input, *, decimals=0, out=None):
     tensor([0., 2., 2.])
     """
     if decimals:
-        scale = 10.0 ** decimals
-        made = round_even(input * scale) / scale
+        scale = 10.0 ** builtins.abs(decimals)                           # a whole number, where 10^-3 is not exact
+        made = round_even(input * scale) / scale if decimals > 0 else round_even(input / scale) * scale
         return copy.deliver(made, out)
     return round_even(input) if out is None else round_even.into(out, input)
 
@@ -238,17 +249,20 @@ log1p = unary("log1p", "log(1 + input), exact near 0.", np.log1p, result=floatin
 
 
 logaddexp = binary("logaddexp", "log(e^input + e^other), without overflow.", np.logaddexp, result=floats,
-                   grad_input=lambda g, input, out: g * exp(input - out), grad_other=lambda g, other, out: g * exp(other - out))
+                   grad_input=lambda g, input, other: g / (exp(other - input) + 1),
+                   grad_other=lambda g, input, other: g / (exp(input - other) + 1))
 logaddexp2 = binary("logaddexp2", "log₂(2^input + 2^other), without overflow.", np.logaddexp2, result=floats,
-                    grad_input=lambda g, input, out: g * exp2(input - out), grad_other=lambda g, other, out: g * exp2(other - out))
+                    grad_input=lambda g, input, other: g / (exp2(other - input) + 1),
+                    grad_other=lambda g, input, other: g / (exp2(input - other) + 1))
 xlogy = binary("xlogy", "input · log(other), 0 where input is 0 and other is not NaN.", special.xlogy, result=floating, domain=APART,
                grad_input=lambda g, input, other: _xlogy_grad(g, input, other), grad_other=lambda g, input, other: g * input / other)
 
 
 def _xlogy_grad(g, input, other):
-    if not isinstance(other, Tensor):
-        return g * float(np.log(other)) if other > 0 else (g * float("nan")).masked_fill(input == 0, 0)
-    return g * log(other).masked_fill((input == 0) & (other <= 0), 0)
+    grad = xlogy(g, other)                                               # 0 where g is 0, even if the logarithm is infinite
+    if isinstance(other, Tensor):
+        return grad.masked_fill((input == 0) & (other <= 0), 0)
+    return grad if other > 0 else grad.masked_fill(input == 0, 0)
 
 
 sigmoid = unary("sigmoid", "1 / (1 + e^-input).", special.sigmoid, result=floating, grad=lambda g, out: sigmoid_backward(g, out))
@@ -287,8 +301,16 @@ tanh_backward = binary("tanh_backward", "g · (1 - out²).", lambda g, out: g * 
                        grad_input=lambda g, out_value: tanh_backward(g, out_value),
                        grad_other=lambda g, g_out, out_value: g * (g_out * out_value * -2))
 atan2 = binary("atan2", "The angle of the point (other, input), in radians.", np.arctan2, result=floating, domain=APART,
-               grad_input=lambda g, input, other: g * (other / (input * input + other * other)),
-               grad_other=lambda g, input, other: g * (-input / (input * input + other * other)))
+               grad_input=lambda g, input, other: g * _over_square(other, input, other),
+               grad_other=lambda g, input, other: g * _over_square(-input, input, other))
+
+
+def _over_square(x, input, other):
+    """x over the squared length of the points (other, input), 0 at the origin."""
+    square = input * input + other * other
+    return (x / square).masked_fill(square == 0, 0)
+
+
 hypot = binary("hypot", "√(input² + other²).", np.hypot, result=floats, domain=APART, grad_input=lambda g, input, out: g * (input / out),
                grad_other=lambda g, other, out: g * (other / out))
 sinc = unary("sinc", "sin(π·input) / (π·input), 1 at 0.", np.sinc, result=floating, domain=APART,
@@ -319,11 +341,11 @@ polygamma1 = unary("polygamma1", "The derivative of digamma (trigamma).", specia
 
 # ------------------------------------------------------------------ extremes
 maximum = binary("maximum", "The greater of the two; NaN where one is NaN.", np.maximum,
-                 grad_input=lambda g, input, other: g * _share(input > other, input == other, g),
-                 grad_other=lambda g, input, other: g * _share(input < other, input == other, g))
+                 grad_input=lambda g, input, other: _won(g, input < other, input == other),
+                 grad_other=lambda g, input, other: _won(g, input > other, input == other))
 minimum = binary("minimum", "The smaller of the two; NaN where one is NaN.", np.minimum,
-                 grad_input=lambda g, input, other: g * _share(input < other, input == other, g),
-                 grad_other=lambda g, input, other: g * _share(input > other, input == other, g))
+                 grad_input=lambda g, input, other: _won(g, input > other, input == other),
+                 grad_other=lambda g, input, other: _won(g, input < other, input == other))
 fmax = binary("fmax", "The greater of the two; the other where one is NaN.", np.fmax,
               grad_input=lambda g, input, other: g.masked_fill(~((input >= other) | (other != other)), 0),
               grad_other=lambda g, input, other: g.masked_fill((input >= other) | (other != other), 0))
@@ -338,9 +360,9 @@ heaviside = binary("heaviside", "0 below 0 and for NaN, 1 above, other at 0.", l
                    grad_input=zeros, grad_other=zeros)
 
 
-def _share(wins, ties, g):
-    """1 where an operand wins, a half where both do: how PyTorch splits the gradient of an extreme."""
-    return wins.to(g.dtype) + ties.to(g.dtype) * 0.5
+def _won(g, loses, ties):
+    """How PyTorch splits the gradient of an extreme: 0 for an operand that loses, half of it for one that ties, all of it beside a NaN."""
+    return (g / 2).where(ties, g).masked_fill(loses, 0)
 
 
 # ------------------------------------------------------------------ PyTorch's other names

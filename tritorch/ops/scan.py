@@ -8,6 +8,7 @@ from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.dispatch import op
 from tritorch.dtype import promote_float, types
 from tritorch.errors import check
+from tritorch.ops import create
 from tritorch.ops.extremes import highest, lowest
 from tritorch.ops.reduce import accumulator, single, whole
 from tritorch.ops.rows import chunk_of, half, remember, rows
@@ -60,7 +61,7 @@ def scan_rows(outs, inputs, dim, lift, combine, finish, states, acc, identity=0,
 
         def stage(targets, prefix, **kind):
             launch(K.scan_kernel, (cdiv(M, m), pieces), targets, tuple(inputs), prefix, shape_m, stride_m, stride_n, M, N, chunk, **monoid,
-                   **kind, EVEN=even, LOOP=chunk > n, WIDE=wide, BLOCK_M=m, BLOCK_N=n, num_warps=warps)
+                   **kind, EVEN=even, LOOP=chunk > n, WIDE=wide or chunk * pieces >= 1 << 31, BLOCK_M=m, BLOCK_N=n, num_warps=warps)
 
         totals = ()
         if pieces > 1:
@@ -177,7 +178,7 @@ def cumprod_grad(g, input, dim):
     if not input.ndim or not input.shape[dim]:
         return g
     n = input.shape[dim]
-    ones = input.narrow(dim, 0, 1).new_ones(input.narrow(dim, 0, 1).shape)
+    ones = create.ones_like(input.narrow(dim, 0, 1))
     before, after = shifted(ones, input.narrow(dim, 0, n - 1), dim), shifted(input.narrow(dim, 1, n - 1), ones, dim)
     return cumprod(before, dim) * linear_recurrence(after, g, dim, True)
 
@@ -285,7 +286,7 @@ def logcumsumexp_grad(g, input, out, dim):
         return g
     last = input.shape[dim] - 1
     ratio = (out.narrow(dim, 0, last) - out.narrow(dim, 1, last)).exp()
-    return (input - out).exp() * linear_recurrence(shifted(ratio, out.narrow(dim, last, 1) * 0, dim), g, dim, True)
+    return (input - out).exp() * linear_recurrence(shifted(ratio, create.zeros_like(out.narrow(dim, last, 1)), dim), g, dim, True)
 
 
 logcumsumexp.samples(sample_scans)
@@ -332,8 +333,8 @@ def linear_recurrence_cuda(out, a, b, dim, reverse):
 @linear_recurrence.grad("a", "b")
 def linear_recurrence_grad(g, a, out, dim, reverse):
     if not a.ndim or not a.shape[dim]:
-        return a * 0, g
-    n, zero = a.shape[dim], a.narrow(dim, 0, 1) * 0
+        return create.new_zeros(a, a.shape), g
+    n, zero = a.shape[dim], create.zeros_like(a.narrow(dim, 0, 1))
 
     def moved(x, back):
         """x moved by one along dim, to the front or to the back; 0 comes in."""

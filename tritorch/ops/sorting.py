@@ -327,6 +327,7 @@ def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=N
     check(side in (None, "left", "right") and not (side == "left" and right), "searchsorted",
           "side 'left' or 'right' that agrees with right", (side, right))
     values = input if isinstance(input, Tensor) else create.tensor(input, device=sorted_sequence.device)
+    check(sorted_sequence.shape, "searchsorted", "a sorted sequence of at least 1 dim", sorted_sequence.shape)
     if len(sorted_sequence.shape) > 1:
         check(values.shape[:-1] == sorted_sequence.shape[:-1], "searchsorted", "the same leading dims", sorted_sequence.shape, values.shape)
     if sorter is not None:
@@ -343,10 +344,10 @@ def bucketize(input, boundaries, *, out_int32=False, right=False, out=None):
 
 
 def histc(input, bins=100, min=0, max=0, *, out=None):
-    """How many elements fall into each of `bins` equal parts of [min, max]; both 0: of the range of the data."""
+    """How many elements fall into each of `bins` equal parts of [min, max], or, where these are equal, of the range of the data."""
     check(bins > 0, "histc", "at least 1 bin", bins)
     flat = view.reshape(input.detach(), -1)
-    low, high = (float(flat.min().item()), float(flat.max().item())) if min == max == 0 and flat.numel() else (float(min), float(max))
+    low, high = (float(flat.min().item()), float(flat.max().item())) if min == max and flat.numel() else (float(min), float(max))
     low, high = (low - 1, high + 1) if low == high else (low, high)
     check(low < high, "histc", "max greater than min", (low, high))
     inside = flat[(flat >= low) & (flat <= high)]

@@ -62,7 +62,7 @@ deviation = spread("deviation", """Standard deviation over `dim`: √(Σ (x - me
 
 def centered(input, dim, correction):
     """(x - mean) / (n - correction): what the gradients of both share."""
-    free = size_of(input.shape, dim) - correction
+    free = max(size_of(input.shape, dim) - correction, 0)
     return (input - mean(input, dim, keepdim=True)) * (1 / free if free else math.inf)
 
 
@@ -172,14 +172,14 @@ def vector_norm_cuda(out, x, ord, dim, keepdim, dtype):
 def vector_norm_grad(g, x, out, ord, dim, keepdim):
     g, norm = restore(g, x.ndim, dim, keepdim), restore(out, x.ndim, dim, keepdim)
     if ord == 0:
-        return (x * 0) * g
+        return x.new_zeros(x.shape)
     if ord == 1:
         return x.sign() * g
     if ord == 2:
         return x * (g / norm).masked_fill(norm == 0, 0)
     if abs(ord) == math.inf:
-        ties = (x.abs() == norm).to(g.dtype)
-        return x.sign() * (g * (ties / ties.sum(dim, keepdim=True)))
+        ties = x.abs() == norm
+        return x.sign() * (g / ties.sum(dim, keepdim=True) * ties)
     scale = (g / norm ** (ord - 1)).masked_fill(norm == 0, 0)
     return (x.sign() * x.abs() ** (ord - 1)).masked_fill(x == 0, 0) * scale
 

@@ -154,7 +154,7 @@ def cumulative_trapezoid(y, x=None, *, dx=None, dim=-1):
 def _trapezes(y, x, dx, dim):
     d = own_dim(dim, y.shape, "trapezoid")
     n = y.shape[d]
-    means = (slicing.narrow(y, d, 1, n - 1) + slicing.narrow(y, d, 0, n - 1)) / 2
+    means = (slicing.narrow(y, d, min(n, 1), max(n - 1, 0)) + slicing.narrow(y, d, 0, max(n - 1, 0))) / 2
     if x is None:
         return means if dx is None else means * dx
     steps = diff(x, dim=d if len(x.shape) > 1 else 0)

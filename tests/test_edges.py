@@ -1,0 +1,109 @@
+"""The edges of operators against PyTorch, on the CPU and on a CUDA device: infinite gradients, NaN as a bound, ties by the ten thousand,
+signs of zeros, nothing at all."""
+import numpy as np
+import pytest
+from oracle import agree
+
+import tritorch
+from tritorch.ops import monoids, scan
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request, cuda):
+    return cuda if request.param == "cuda" else "cpu"
+
+
+def gradients(f):
+    """A program of inputs and, last, the gradient that arrives at f's result."""
+    def program(lib, *inputs):
+        *inputs, g = inputs
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        return lib.autograd.grad(f(lib, *leaves), leaves, g)
+
+    return program
+
+
+ARRIVING = {
+    "pow(x, 0)": (lambda lib, x: x ** 0, [1.0, 2.0]),
+    "maximum": (lambda lib, x, y: lib.maximum(x, y), [1.0, 2.0, NAN, 3.0, 2.0], [1.0, 3.0, 1.0, 2.0, NAN]),
+    "minimum": (lambda lib, x, y: lib.minimum(x, y), [1.0, 2.0, NAN, 3.0, 2.0], [1.0, 3.0, 1.0, 2.0, NAN]),
+    "xlogy": (lambda lib, x, y: lib.xlogy(x, y), [0.0, 1.0, 2.0, 0.0], [0.0, 0.0, 3.0, 2.0]),
+    "xlogy of a number": (lambda lib, x: lib.xlogy(x, 0.0), [0.0, 1.0, 2.0, -1.0]),
+    "logaddexp": (lambda lib, x, y: lib.logaddexp(x, y), [INF, -INF, 1.0, INF, 500.0], [INF, -INF, 1.0, -INF, -500.0]),
+    "logaddexp2": (lambda lib, x, y: lib.logaddexp2(x, y), [INF, -INF, 1.0, INF, 500.0], [INF, -INF, 1.0, -INF, -500.0]),
+    "atan2": (lambda lib, x, y: lib.atan2(x, y), [0.0, 3.0, -0.0], [0.0, 4.0, -1.0]),
+    "clamp": (lambda lib, x: x.clamp(1, 2), [0.0, 1.0, 1.5, 2.0, NAN]),
+}
+
+
+@pytest.mark.parametrize("name", ARRIVING)
+def test_gradients_where_something_is_infinite(name, device):
+    f, *inputs = ARRIVING[name]
+    for g in (1.0, 0.0, INF):
+        arrays = [np.array(x, np.float32) for x in (*inputs, [g] * len(inputs[0]))]
+        agree(gradients(f), *arrays, device=device, what=f"{name} {g}", signs=False)
+
+
+def test_more_ties_than_float16_counts(device):
+    for f in (lambda lib, x: x.amax(), lambda lib, x: lib.linalg.vector_norm(x, INF), lambda lib, x: x.reshape(2, -1).amin(0).sum()):
+        agree(gradients(f), (np.ones(70000), "float16"), (np.array(100.0), "float16"), device=device)
+
+
+def test_a_nan_as_a_bound(device):
+    for bounds in ((NAN, 3.0), (0.0, NAN), (None, NAN)):
+        agree(lambda lib, x, bounds=bounds: x.clamp(*bounds), np.array([1.0, -2.0, NAN], np.float32), device=device)
+
+
+def test_whole_numbers_to_negative_powers(device):
+    base, exponent = np.meshgrid(np.arange(-3, 4), np.arange(-4, 4))
+    for kind in ("int64", "int32", "int8"):
+        agree(lambda lib, x, y: x ** y, (base, kind), (exponent, kind), device=device)
+        agree(lambda lib, y: 2 ** y, (exponent, kind), device=device)
+
+
+def test_rounding_before_the_point(device):
+    agree(lambda lib, x: x.round(decimals=-3), np.array([7300.0, 12500.0, -499.0, INF], np.float32), device=device, rtol=0)
+
+
+def test_signs_of_zeros(device):
+    x, y = np.meshgrid(np.array([0.0, -0.0, 1.0, -1.0, 3.0, -3.0], np.float32), np.array([3.0, -3.0, INF, -INF], np.float32))
+    for name in ("remainder", "fmod", "floor_divide"):
+        agree(lambda lib, x, y, name=name: getattr(lib, name)(x, y), x, y, device=device, what=name)
+
+
+def test_nothing_to_integrate(device):
+    for n in (0, 1, 2):
+        agree(lambda lib, y: (lib.trapezoid(y), lib.cumulative_trapezoid(y)), np.ones(n, np.float32), device=device)
+
+
+def test_a_histogram_of_an_empty_range_is_that_of_the_data():
+    agree(lambda lib, x: x.histc(4, 2, 2), np.array([1.0, 2.0, 5.0], np.float32))
+
+
+def test_searching_in_a_number():
+    agree(lambda lib, x: lib.searchsorted(x, x), np.array(1.0, np.float32))
+
+
+def test_an_infinite_factor_in_front_of_a_recurrence(device):
+    """Nothing is multiplied by the first factor, so it must not reach the gradients."""
+    a, b = tritorch.tensor([INF, 2.0, 3.0], device=device), tritorch.tensor([1.0, 1.0, 1.0], device=device, requires_grad=True)
+    scan.linear_recurrence(a, b, 0).sum().backward()
+    assert b.grad.tolist() == [9.0, 4.0, 1.0]
+
+
+@pytest.mark.parametrize("columns", [(1 << 31) - (1 << 20) - 64, 3 << 30])
+def test_pieces_that_end_behind_31_bits_are_counted_in_64(columns, cuda, monkeypatch):
+    """The last piece of a row of just under 2³¹ elements ends above, and an expanded row is long though its memory is not."""
+    launched = []
+    for module in (monoids, scan):
+        monkeypatch.setattr(module, "launch", lambda kernel, grid, *args, **kw: launched.append(kw.get("WIDE")))
+        monkeypatch.setattr(module, "tile", lambda gpu, simulated: gpu)
+        monkeypatch.setattr(module, "sm_count", lambda: 132)
+    x = tritorch.ones(1, device=cuda).expand(columns)
+    monoids.reduce_rows([tritorch.empty((), device=cuda)], [x], (0,), False, monoids.Monoid("sum", "sum"), tritorch.float32)
+    assert launched[0] is True
+    launched.clear()
+    scan.scan_rows([x], [x], 0, "sum", "sum", "first", (None,), tritorch.float32)
+    assert launched[0] is True
