@@ -5,7 +5,7 @@ import pytest
 from oracle import agree
 
 import tritorch
-from tritorch.ops import monoids, scan
+from tritorch.ops import monoids, scan, tiling
 
 INF, NAN = float("inf"), float("nan")
 
@@ -107,3 +107,60 @@ def test_pieces_that_end_behind_31_bits_are_counted_in_64(columns, cuda, monkeyp
     launched.clear()
     scan.scan_rows([x], [x], 0, "sum", "sum", "first", (None,), tritorch.float32)
     assert launched[0] is True
+
+
+# ------------------------------------------------------------------ shapes and layouts
+def test_triangles_into_any_layout(device):
+    for f in ("tril", "triu"):
+        agree(lambda lib, x, out, f=f: getattr(lib, f)(x.t(), out=out.t()), np.arange(6, dtype=np.float32).reshape(2, 3),
+              np.zeros((2, 3), np.float32), device=device)
+
+
+def test_an_empty_out_takes_the_size_asked_for(device):
+    for f in (lambda lib, x: lib.zeros(2, 3, out=x), lambda lib, x: lib.ones(2, out=x), lambda lib, x: lib.full((2,), 3.0, out=x),
+              lambda lib, x: lib.empty(2, 3, out=x).shape):
+        agree(f, np.ones(0, np.float32), device=device)
+
+
+def test_repeats(device):
+    for f in (lambda lib, x, n: x.repeat(-1), lambda lib, x, n: lib.repeat_interleave(x[:0], n[:0]),
+              lambda lib, x, n: lib.repeat_interleave(x, n - 2), lambda lib, x, n: lib.repeat_interleave(x, n)):
+        agree(f, np.array([1.0, 2.0], np.float32), np.array([1, 3]), device=device)
+
+
+def test_cuts_given_by_tensors():
+    for cuts in ([2, 4], 3):
+        agree(lambda lib, x, n: x.tensor_split(n), np.arange(7), np.array(cuts))
+
+
+def test_numbers_that_are_none():
+    agree(lambda lib, x: lib.arange(0, x.item()), np.array(INF))
+    for value in (NAN, INF):
+        agree(lambda lib, x, value=value: x.fill_(value), np.zeros(2, np.int64))
+    agree(lambda lib, x: lib.histogram(x, 3), np.zeros(0, np.float32))
+    agree(lambda lib, x: x.amax(), np.zeros(0, np.float32))
+    agree(lambda lib, x: x.amax(0), np.zeros(0, np.float32))
+
+
+def test_indices_into_a_tensor_without_dims(device):
+    for f in (lambda lib, x, i: x.index_copy(0, i, lib.full_like(i, 5).to(x.dtype)), lambda lib, x, i: x.index_fill(0, i, 5.0),
+              lambda lib, x, i: x.index_select(0, i), lambda lib, x, i: x.index_fill_(0, i, 5.0) + x):
+        agree(f, np.array(1.0, np.float32), np.array([0]), device=device)
+    for i in ([1], [0, 0]):
+        agree(lambda lib, x, i: x.index_select(0, i), np.array(1.0, np.float32), np.array(i))
+
+
+def test_a_source_of_index_copy_is_not_broadcast():
+    agree(lambda lib, x, s: x.index_copy(0, lib.tensor([0, 1]), s), np.zeros((3, 2), np.float32), np.ones((2, 1), np.float32))
+
+
+def test_gradients_of_scattered_products_with_zeros(device):
+    x, index = np.array([2.0, 3.0, 0.0, 5.0]), np.array([0, 0, 1, 1, 2, 3])
+    for include in (True, False):
+        agree(lambda lib, x, s, i, include=include: x.scatter_reduce(0, i, s, "prod", include_self=include), x,
+              np.array([0.0, 5.0, 0.0, 0.0, 7.0, 4.0]), index, grad=(0, 1), device=device)
+
+
+def test_offsets_of_what_is_flipped_are_counted_in_64_bits():
+    assert tiling.walk((1 << 20,), (1,), (-4096,)).wide
+    assert not tiling.walk((5, 7), (7, 1), (-7, -1)).transposed

@@ -252,6 +252,7 @@ def fill_(input, value):
         check(not value.shape, "fill_", "a number or a 0-dim tensor", value.shape)
         return assign.into(input, input, value, False)
     if input.dtype.category < 2 and isinstance(value, float) and input.dtype is not types.bool:
+        check_fits("fill_", value, input.dtype)
         value = int(value)
     return fill.into(input, input, value)
 

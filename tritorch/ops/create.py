@@ -97,6 +97,8 @@ def empty(*sizes, size=None, out=None, dtype=None, layout=None, device=None, req
     """
     shape, dtype = _sizes(sizes, size), _kind(dtype)
     strides = None if memory_format is None else strides_in("empty", shape, memory_format)
+    if out is not None:
+        return copy.deliver(new_empty(shape, out.dtype, out.device), out)
     made = copy.pinned(shape, dtype, strides) if pin_memory else new_empty(shape, dtype, as_device(device), strides)
     return _finish(made, requires_grad)
 
@@ -128,7 +130,7 @@ def full(size, fill_value, *, out=None, dtype=None, layout=None, device=None, re
     if isinstance(fill_value, Tensor):
         fill_value = fill_value.item()
     if out is not None:
-        return copy.fill_(out, fill_value)
+        return copy.deliver(full(size, fill_value, dtype=out.dtype, device=out.device), out)
     dtype = number_dtype(fill_value) if dtype is None else types.as_dtype(dtype)
     return _finish(copy.fill_(new_empty(_sizes((size,)) if not isinstance(size, int) else (size,), dtype, as_device(device)), fill_value),
                    requires_grad, pin_memory)
@@ -192,6 +194,7 @@ def arange(start=0, end=None, step=1, *, out=None, dtype=None, layout=None, devi
         start, end = 0, start
     start, end, step = [v.item() if isinstance(v, Tensor) else v for v in (start, end, step)]
     check(step != 0, "arange", "a step other than 0", step)
+    check(math.isfinite(start) and math.isfinite(end), "arange", "finite bounds", (start, end))
     check((end - start) * step >= 0, "arange", "bounds in the direction of the step", (start, end), step)
     whole = all(isinstance(v, (int, np.integer)) for v in (start, end, step))
     dtype = (types.int64 if whole else types.get_default_dtype()) if dtype is None else types.as_dtype(dtype)

@@ -26,10 +26,9 @@ def highest(dtype):
     return math.inf if dtype.is_floating_point else 1 if dtype is types.bool else types.iinfo(dtype).max
 
 
-def check_not_empty(name, input, dims):
+def check_not_empty(name, input, dims, error=IndexError):
     """There is no largest element of none."""
     empty = [d for d in dims if not input.shape[d]]
-    error = RuntimeError if len(dims) == input.ndim and len(dims) > 1 else IndexError
     check(not empty, name, "dims of at least one element", tuple(input.shape), error=error)
 
 
@@ -37,7 +36,7 @@ def extreme(name, doc, combine, identity, on_array):
     """amax and amin: over any dims; ties share the gradient evenly."""
     def rule(input, dim=(), keepdim=False):
         dims = dims_of(dim, input.ndim, name)
-        check_not_empty(name, input, dims)
+        check_not_empty(name, input, dims, IndexError if dim or dim == 0 else RuntimeError)
         return kept(input.shape, dims, keepdim), input.dtype, input.device
 
     rule.__name__, rule.__doc__ = name, doc

@@ -145,6 +145,7 @@ def index_select(input, dim, index):
     """
     check_index("index_select", index)
     check(len(index.shape) <= 1, "index_select", "an index of at most 1 dim", index.shape, error=IndexError)
+    check(input.shape or index.numel() == 1, "index_select", "one index for a tensor without dims", index.numel())
     d = wrap_dim(dim, len(input.shape), "index_select")
     return (*input.shape[:d], index.numel(),
             *input.shape[d + 1:]) if input.shape else (), input.dtype, common_device("index_select", input, index)
@@ -152,20 +153,15 @@ def index_select(input, dim, index):
 
 @index_select.impl("cpu")
 def index_select_cpu(out, input, dim, index):
-    if not input.shape:
-        out[...] = input
-        return
+    input = _one(input)
     check_range("index_select", index, input.shape[dim])
-    np.copyto(out, np.take(input, index.reshape(-1), axis=dim))
+    np.copyto(out, np.take(input, index.reshape(-1), axis=dim).reshape(out.shape))
 
 
 @index_select.impl("cuda")
 def index_select_cuda(out, input, dim, index):
     made, d = in_order(out), wrap_dim(dim, len(input.shape), "index_select")
-    if not input.shape:
-        transfer(out, input)
-        return
-    take_rows(made, view.reshape(input, three(input.shape, d)), view.reshape(index, -1))
+    take_rows(made, view.reshape(input, three(input.shape or (1,), d)), view.reshape(index, -1))
     finish(out, made)
 
 

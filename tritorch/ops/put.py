@@ -161,8 +161,11 @@ def _along(input, dim, index):
 
 def index_copy(input, dim, index, source, *, out=None):
     """input with the slices along `dim` that `index` names replaced by those of source."""
-    count = source.shape[wrap_dim(dim, len(source.shape), "index_copy")] if source.shape else 1
+    d = wrap_dim(dim, len(input.shape), "index_copy")
+    count = source.shape[d] if source.shape else 1
     check(count == index.numel(), "index_copy", f"a source of {index.numel()} slices", count, error=IndexError)
+    want = (*input.shape[:d], count, *input.shape[d + 1:])
+    check(source.shape == want or len(input.shape) < 2 and len(source.shape) < 2, "index_copy", f"a source of shape {want}", source.shape)
     return index_put_along(input, dim, index, source, out)
 
 

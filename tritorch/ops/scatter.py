@@ -191,11 +191,22 @@ def scatter_join_cuda(out, input, dim, index, src, reduce):
 def scatter_join_grad(g, out, input, dim, index, src, reduce):
     if reduce == "sum":
         return g, _padded(gather(g, dim, index), src.shape)
-    if reduce == "prod":                                          # the product of the others: by division, as PyTorch, where nothing is 0
-        return g * out / input, _padded(gather(g * out, dim, index) / _cut(src, index), src.shape)
+    if reduce == "prod":
+        return _product_grads(g, out, input, dim, index, src)
     hit_input, hit_src = (input == out).to(g.dtype), (_cut(src, index) == gather(out, dim, index)).to(g.dtype)
     share = g / scatter_add(hit_input, dim, index, hit_src)              # ties share evenly
     return hit_input * share, _padded(hit_src * gather(share, dim, index), src.shape)
+
+
+def _product_grads(g, out, input, dim, index, src):
+    """g times the product of the other factors: by division, or, for the only 0 among them, the product with 1 in its place."""
+    whole, part = input.masked_fill(input == 0, 1), _cut(src, index)
+    g_input = g * scatter_join(whole, dim, index, src, "prod") / whole
+    zero = part == 0
+    alone = zero & (gather(scatter_add(create.zeros_like(input), dim, index, zero.to(input.dtype)), dim, index) == 1)
+    rest = scatter_join(input, dim, index, part.masked_fill(alone, 1), "prod")
+    g_src = compare.choose(alone, gather(g * rest, dim, index), gather(g * out, dim, index) / part.masked_fill(zero, 1))
+    return g_input, _padded(g_src, src.shape)
 
 
 def _cut(src, index):

@@ -287,6 +287,7 @@ def repeat(input, *sizes, repeats=None):
     sizes = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
     lead = len(sizes) - len(input.shape)
     check(lead >= 0, "repeat", f"at least {len(input.shape)} sizes", sizes)
+    check(min(sizes, default=0) >= 0, "repeat", "sizes that are not negative", sizes)
     shape = (1,) * lead + tuple(input.shape)
     spread = view.reshape(input, [m for n in shape for m in (1, n)])
     spread = view.expand_to(spread, tuple([m for r, n in zip(sizes, shape) for m in (r, n)]))
@@ -311,10 +312,11 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
         input, dim = view.reshape(input, -1), 0
     d = own_dim(dim, input.shape, "repeat_interleave")
     n = input.shape[d]
-    if isinstance(repeats, Tensor) and repeats.numel() > 1:
-        check(repeats.numel() == n, "repeat_interleave", f"{n} repeats", repeats.numel())
-        places = create.tensor(np.repeat(np.arange(n), repeats.cpu().array), device=input.device)
-        return input.index_select(d, places)
+    if isinstance(repeats, Tensor) and repeats.numel() != 1:
+        counts = repeats.cpu().array
+        check(counts.size == n, "repeat_interleave", f"{n} repeats", counts.size)
+        check(counts.dtype.kind == "i" and (counts >= 0).all(), "repeat_interleave", "whole repeats that are not negative", repeats)
+        return input.index_select(d, create.tensor(np.repeat(np.arange(n), counts), device=input.device))
     count = int(repeats.item()) if isinstance(repeats, Tensor) else repeats
     check(count >= 0, "repeat_interleave", "repeats that are not negative", count)
     spread = view.unsqueeze(input, d + 1).expand(*input.shape[:d], n, count, *input.shape[d + 1:])

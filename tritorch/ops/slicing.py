@@ -260,6 +260,8 @@ def tensor_split(input, indices_or_sections, dim=0):
     """Views along a dim: `sections` parts as even as can be, or cut at the indices."""
     check(len(input.shape) > 0, "tensor_split", "a tensor of at least one dim", "0 dims")
     n = input.shape[wrap_dim(dim, len(input.shape), "tensor_split")]
+    if isinstance(indices_or_sections, Tensor):
+        indices_or_sections = indices_or_sections.tolist()
     if isinstance(indices_or_sections, int):
         parts = indices_or_sections
         check(parts > 0, "tensor_split", "at least 1 section", parts)

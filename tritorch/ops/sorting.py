@@ -371,7 +371,7 @@ def histogram(input, bins, *, range=None, weight=None, density=False):
     flat = view.reshape(input.detach(), -1)
     if isinstance(bins, int):
         check(bins > 0, "histogram", "at least 1 bin", bins)
-        low, high = range or ((flat.min().item(), flat.max().item()) if flat.numel() else (0.0, 0.0))
+        low, high = range or ((flat.min().item(), flat.max().item()) if flat.numel() else (0.0, 1.0))
         low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
         bins = create.linspace(low, high, bins + 1, dtype=input.dtype, device=input.device)
     check(len(bins.shape) == 1 and bins.numel() > 1 and bins.dtype is input.dtype, "histogram", f"a vector of edges in {input.dtype}", bins)

@@ -61,16 +61,16 @@ def walk(shape, *strides):
         dims.insert(-1, dims.pop(partner))
     shape, *strides = _columns(dims, len(strides))
     forms = tuple([(s[-2] != 0) + 2 * (s[-1] != 0) + 4 * (s[-2] == 1) + 8 * (s[-1] == 1) for s in strides])
-    wide = max(extent(shape[-2:], s[-2:]) for s in strides) > 0x7FFFFFFF
+    wide = max(extent(shape[-2:], [abs(step) for step in s[-2:]]) for s in strides) > 0x7FFFFFFF         # what is flipped steps back
     return Walk(shape, tuple(strides), forms, _even(shape, strides), wide, partner is not None)
 
 
 def _transposed(dims, count):
     """The dim, not the last, in which an operand steps by less than in the last and by less than in any other; None without one."""
     for k in range(2, count + 1):
-        steps = {d: dims[d][k] for d in range(len(dims) - 1) if dims[d][k]}
+        steps = {d: abs(dims[d][k]) for d in range(len(dims) - 1) if dims[d][k]}
         least = min(steps, key=steps.get, default=None)
-        if least is not None and steps[least] < dims[-1][k] and dims[least][0] > 1:
+        if least is not None and steps[least] < abs(dims[-1][k]) and dims[least][0] > 1:
             return least
     return None
 

@@ -30,7 +30,7 @@ def triangle_cuda(out, input, diagonal, upper):
     if not out.numel():
         return
     source = view.reshape(input, -1, *input.shape[-2:])
-    target = out if out.is_contiguous() else create.empty_like(source)
+    target = out if out.is_contiguous() else create.empty(source.shape, dtype=out.dtype, device=out.device)
     batch, rows, cols = source.shape
     block_m, block_n = min(tile(16, 64), next_power_of_2(rows)), min(tile(64, 128), next_power_of_2(cols))
     grid = (cdiv(rows, block_m) * cdiv(cols, block_n) * batch,)
