@@ -72,6 +72,7 @@ from tritorch.nn.norm import (
     LayerNorm,
     LocalResponseNorm,
     RMSNorm,
+    SyncBatchNorm,
 )
 from tritorch.nn.padding import (
     CircularPad1d,

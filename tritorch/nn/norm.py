@@ -194,6 +194,42 @@ class BatchNorm3d(_BatchNorm):
     _ndims = (5,)
 
 
+class SyncBatchNorm(_BatchNorm):
+    """`BatchNorm1d` for (N, C, *), over the batches of all processes: there is one, so it is the batch norm of its batch.
+
+    >>> import tritorch as torch
+    >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    >>> torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)[1]
+    SyncBatchNorm(4, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)
+    """
+
+    def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, process_group=None, device=None,
+                 dtype=None, *, bias=True):
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
+        self.process_group = process_group
+
+    def _check_input_dim(self, input):
+        if input.ndim < 2:
+            raise ValueError(f"expected at least 2D input (got {input.ndim}D input)")
+        if input.shape[1] == 0:
+            raise ValueError("SyncBatchNorm number of input channels should be non-zero")
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module, process_group=None):
+        """The module with SyncBatchNorm in place of every batch norm, with the same parameters and statistics."""
+        converted = module
+        if isinstance(module, _BatchNorm):
+            converted = SyncBatchNorm(module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats,
+                                      process_group, bias=module.bias is not None)
+            for registry in ("_parameters", "_buffers"):
+                for name, tensor in getattr(module, registry).items():
+                    setattr(converted, name, tensor)
+            converted.training = module.training
+        for name, child in module.named_children():
+            converted.add_module(name, cls.convert_sync_batchnorm(child, process_group))
+        return converted
+
+
 class _InstanceNorm(_NormBase):
     def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=False, track_running_stats=False, device=None, dtype=None, *,
                  bias=True):
