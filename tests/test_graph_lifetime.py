@@ -169,9 +169,16 @@ def saved_hooks(watch):
     y.sum().backward()
 
 
-PROGRAMS = [mlp, convolution, attention, in_place, custom_function, hooks, retained, outputs_that_are_saved, never_run, second_order,
-            functional, after_an_error,
-            saved_hooks]
+def hooks_on_several(watch):
+    for mode in ("all", "any"):
+        x = watch(torch.randn(4, requires_grad=True))
+        y = watch(x * 2)
+        torch.autograd.graph.register_multi_grad_hook((x, y), lambda gs: None, mode=mode)
+        y.sum().backward()
+
+
+PROGRAMS = [mlp, convolution, attention, in_place, custom_function, hooks, hooks_on_several, retained, outputs_that_are_saved, never_run,
+            second_order, functional, after_an_error, saved_hooks]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

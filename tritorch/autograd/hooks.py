@@ -160,8 +160,8 @@ def register_multi_grad_hook(tensors, fn, *, mode="all"):
     """
     check(mode in ("all", "any"), "register_multi_grad_hook", "mode 'all' or 'any'", mode, error=ValueError)
     tensors = tuple(tensors)
-    nodes = [t.node for t in tensors]
     seen = weakref.WeakKeyDictionary()                                   # pass -> (gradients that have come, how many will)
+    nodes: list = []                                                     # weakly, for they own the hooks
 
     def of(k):
         def hook(g):
@@ -169,7 +169,7 @@ def register_multi_grad_hook(tensors, fn, *, mode="all"):
             first = run not in seen
             if first:
                 reached = run.reached() if mode == "all" else ()
-                seen[run] = [None] * len(tensors), sum(node in reached for node in nodes)
+                seen[run] = [None] * len(nodes), sum(node() in reached for node in nodes)
             got, number = seen[run]
             got[k] = g
             if mode == "any" and first:
@@ -179,7 +179,9 @@ def register_multi_grad_hook(tensors, fn, *, mode="all"):
 
         return hook
 
-    return _Handles([register_hook(t, of(k)) for k, t in enumerate(tensors)])
+    handles = [register_hook(t, of(k)) for k, t in enumerate(tensors)]
+    nodes += [weakref.ref(t.node) for t in tensors]
+    return _Handles(handles)
 
 
 class _Handles(Handle):
