@@ -1,5 +1,6 @@
 """Datasets, samplers, collation and DataLoader, with and without worker processes."""
 import collections
+import gc
 import os
 import signal
 import time
@@ -241,6 +242,18 @@ def test_persistent_workers_go_on():
     assert [b.tolist() for b in loader] == first
     next(iter(loader))                                                   # broken off
     assert [b.tolist() for b in loader] == first and [p.pid for p in loader._iterator.workers.processes] == pids
+
+
+def test_persistent_workers_end_with_their_loader():
+    loader = DataLoader(Squares(4), num_workers=1, persistent_workers=True)
+    assert len(list(loader)) == len(list(loader)) == 4
+    (process,) = loader._iterator.workers.processes
+    gc.disable()
+    try:
+        del loader
+        assert process.exitcode == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("workers", [0, 1])

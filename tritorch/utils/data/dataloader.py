@@ -1,4 +1,5 @@
 """DataLoader: batches of a dataset, fetched here or by worker processes, in the same order either way."""
+import copy
 import itertools
 import math
 import multiprocessing
@@ -65,10 +66,12 @@ class DataLoader:
             return _SingleIterator(self)
         if not self.persistent_workers:
             return _WorkersIterator(self)
+        options = copy.copy(self)                                        # so that the workers end when the loader dies: no cycle
+        vars(options).pop("_iterator", None)
         if self._iterator is None or not self._iterator.workers.processes:
-            self._iterator = _WorkersIterator(self)
+            self._iterator = _WorkersIterator(options)
         else:
-            self._iterator.start_over()
+            self._iterator.start_over(options)
         return self._iterator
 
     @property
@@ -216,9 +219,9 @@ class _WorkersIterator(_Iterator):
         for _ in range(self.loader.prefetch_factor * self.loader.num_workers):
             self.send()
 
-    def start_over(self):
+    def start_over(self, loader):
         """Begin the next epoch with the same processes."""
-        super().__init__(self.loader)
+        super().__init__(loader)
         self.epoch += 1
         for k in range(self.loader.num_workers) if self.loader._iterable else ():
             self.workers.submit(k, ("epoch", self.seed + k))
