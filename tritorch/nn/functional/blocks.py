@@ -3,6 +3,8 @@ import math
 
 from tritorch.autograd.engine import grad
 from tritorch.autograd.modes import enable_grad, state
+from tritorch.dtype import types
+from tritorch.errors import check
 from tritorch.memory_format import contiguous_format, suggested
 from tritorch.nn.sizes import sizes
 from tritorch.ops.create import arange
@@ -138,7 +140,8 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     """(N, C, *) with its spatial dims at `size`, or scaled by `scale_factor`.
 
     Modes: "nearest", "nearest-exact", "linear" (3 dims), "bilinear" and "bicubic" (4), "trilinear" (5), "area". With `align_corners` the
-    corner pixels keep their places, else the corners of the image do. `antialias` is not available.
+    corner pixels keep their places, else the corners of the image do. Half types are rounded once, at the end, pixels of uint8 after each
+    dim (the last first, as in PyTorch). `antialias` is not available.
 
     >>> import tritorch as torch
     >>> torch.nn.functional.interpolate(torch.tensor([[[1.0, 2.0]]]), scale_factor=2).tolist()
@@ -153,17 +156,25 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
         raise NotImplementedError("Input Error: Only 3D, 4D and 5D input Tensors supported for the modes: nearest | linear | bilinear | "
                                   f"bicubic | trilinear | area | nearest-exact (got {input.ndim}D and {mode})")
     size, scales = _output_size(input, size, scale_factor, recompute_scale_factor or mode == "area")
+    check(min(*input.shape[2:], *size) > 0, "interpolate", "sizes greater than 0", tuple(input.shape[2:]), size)
     if mode == "area":
         if input.ndim == 5:
             raise NotImplementedError("interpolate: mode 'area' is available for 3 and 4 dims")
         return (adaptive_avg_pool1d if input.ndim == 3 else adaptive_avg_pool2d)(input, size)
     step = "cubic" if mode == "bicubic" else mode if mode.startswith("nearest") else "linear"
     last = suggested(input.shape, input.strides) is not contiguous_format
-    input = input.movedim(1, -1) if last else input                      # what is channels last stays so
-    for dim, (n, scale) in enumerate(zip(size, scales), 1 if last else 2):
-        if n != input.shape[dim] or step == "cubic" or scale is not None:
-            input = _resize(input, dim, n, None if scale is None else 1 / scale, step, align_corners)
-    return input.movedim(-1, 1) if last else input
+    x = input.movedim(1, -1) if last else input                          # what is channels last stays so
+    pixels = input.dtype is types.uint8 and step in ("linear", "cubic")
+    if step in ("linear", "cubic") and not input.is_floating_point() and not pixels:
+        raise NotImplementedError(f"interpolate: expected a floating dtype or uint8 for mode {mode}, got {input.dtype}")
+    x = x.to(types.float32 if pixels else input.dtype.compute if step in ("linear", "cubic") else input.dtype)
+    passes = [*enumerate(zip(size, scales), 1 if last else 2)]
+    for dim, (n, scale) in reversed(passes) if pixels else passes:
+        if n != x.shape[dim] or step == "cubic" or scale is not None:
+            x = _resize(x, dim, n, None if scale is None else 1 / scale, step, align_corners)
+            x = (x + 0.5).floor().clamp(0, 255) if pixels else x
+    x = x.to(input.dtype)
+    return x.movedim(-1, 1) if last else x
 
 
 def _output_size(input, size, scale_factor, recompute):
