@@ -1,7 +1,9 @@
 """Corners that random calls found: tensors of no dims, numbers that a dtype does not hold, masks that broadcast. Against PyTorch."""
 import numpy as np
 import pytest
-from oracle import agree, draw
+from oracle import agree, draw, torch
+
+import tritorch
 
 ZERO, TRUTH = np.array([0]), np.array([True, False, True])
 
@@ -47,3 +49,84 @@ def test_covariance_of_one_variable(device):
     for weights in (np.array([1, 2, 0, 1, 3]), np.array([1, 2, 0, -1, 3]), draw(5) ** 2):
         agree(lambda lib, x, w: lib.cov(x, fweights=w), draw(2, 5), weights, device=device, what=str(weights))
     agree(lambda lib, x, w: lib.cov(x, aweights=w), draw(2, 5), draw(5), device=device)
+
+
+def test_numbers_that_integers_do_not_hold(device):
+    small = np.array([1, 2, 100], np.uint8)
+    for f in (lambda lib, x: lib.add(x, x, alpha=-1), lambda lib, x: lib.sub(x, x, alpha=-3), lambda lib, x: lib.addcmul(x, x, x, value=-1),
+              lambda lib, x: lib.threshold(x, 1, -1), lambda lib, x: x.index_add(0, lib.tensor([0], device=x.device), x[:1], alpha=-1),
+              lambda lib, x: lib.where(x > 1, x, -1), lambda lib, x: lib.where(x > 1, x, 300), lambda lib, x: lib.where(x > 1, 300, x),
+              lambda lib, x: x.clamp(0, 300), lambda lib, x: x.clamp(-1, 0.5), lambda lib, x: x.clamp(max=0.5),
+              lambda lib, x: x.clamp(1, 2),
+              lambda lib, x: x.clone().clamp_(max=0.5), lambda lib, x: (x > 1).clamp(0.5), lambda lib, x: (x > 1).clamp(0),
+              lambda lib, x: lib.add(x, x, alpha=np.int64(3)), lambda lib, x: x.long().fill_(float("nan")),
+              lambda lib, x: x.new_full((2,), float("inf"))):
+        agree(f, small, device=device, what=str(f.__code__.co_consts) + str(f.__code__.co_names))
+
+
+def test_extremes_of_bools_without_what_was_there(device):
+    agree(lambda lib, x, i: [x.scatter_reduce(0, i, ~x, reduce, include_self=False) for reduce in ("amax", "amin", "prod")], TRUTH,
+          np.array([0, 0, 2]), device=device)
+
+
+def test_out_of_no_elements(device):
+    for f in (lambda lib, x, y, o: lib.dot(y, y, out=o), lambda lib, x, y, o: lib.mv(x, y, out=o),
+              lambda lib, x, y, o: lib.outer(y, y, out=o),
+              lambda lib, x, y, o: lib.inner(y, y, out=o), lambda lib, x, y, o: lib.addmv(y[0], x, y, out=o),
+              lambda lib, x, y, o: lib.addr(x, x[:, 0], y, out=o), lambda lib, x, y, o: lib.kron(x, x, out=o),
+              lambda lib, x, y, o: lib.tensordot(x, x, out=o), lambda lib, x, y, o: lib.linalg.matrix_power(x[:, :2], 0, out=o)):
+        agree(f, draw(2, 3), draw(3), draw(0), device=device, what=str(f.__code__.co_names))
+
+
+def test_numbers_in_tensors_of_no_dims(device):
+    for kind in ("float64", "float32", "bfloat16"):
+        agree(lambda lib, x, y, w: (lib.lerp(x, y, w), (x * 1).lerp_(y, w)), (draw(3), kind), (draw(3, seed=1), kind),
+              (np.array(0.25), "float32"), grad=[0, 1], device=device, what=kind)
+    agree(lambda lib, x, w: lib.lerp(x, x, w), draw(3), draw(1, dtype="float64"), device=device)
+    agree(lambda lib, x, n: (x.tensor_split(n[1]), x.tensor_split(n), x.tensor_split(n[:1])), draw(8), np.array([5, 3]), device=device)
+
+
+def test_ldexp_where_the_power_alone_is_too_large(device):
+    x, k = np.array([1e-30, 0.0, 3.0, 1e38], np.float32), np.array([140, 140, -3, -150])
+    agree(lambda lib, x, k: (lib.ldexp(x, k), x.clone().ldexp_(k)), x, k, device=device)
+    agree(lambda lib, x, k: lib.ldexp(x, k), draw(4), draw(4, seed=1), grad=True, device=device)
+    agree(lambda lib, x, k: (lib.ldexp(x, k), lib.ldexp(x[0], k[0])), (draw(4), "float16"), np.array([0, 1, -2, 3]), device=device)
+
+
+def test_arange_counts_in_its_dtype():
+    for bounds in ((1.0, 5.000001, 2.0), (1.5, 5.5, 1.5), (5.5, 1.2, -1.5), (3.7,), (0, 0.5)):
+        agree(lambda lib, b=bounds: (lib.arange(*b, dtype=lib.int64), lib.arange(*b, out=lib.empty(0, dtype=lib.int32)), lib.arange(*b)),
+              what=str(bounds))
+    for bounds in ((0, float("inf")), (float("nan"),), (0, 5, 0), (5, 1)):
+        agree(lambda lib, b=bounds: lib.arange(*b), what=str(bounds))
+
+
+def test_shapes_and_dtypes(device):
+    agree(lambda lib, x: (x[::2].ravel().stride(), x.view(2, 4)[:, ::2].ravel().stride(), x.ravel()), draw(8), device=device)
+    agree(lambda lib, i: lib.unravel_index(i, (50, 40)), np.array([7, 300], np.int16), device=device)
+    agree(lambda lib, x: lib.unravel_index(x, (2, 2)), draw(2), device=device)
+    agree(lambda lib, x: lib.isclose(x, 2), draw(2), device=device)
+
+
+def test_neighbours(device):
+    x = np.array([1.0, -1.0, 0.0, -0.0, 0.0, 2.5, np.inf, -np.inf, np.nan, 1.0, 3.0, 5e-8])
+    y = np.array([2.0, 2.0, 1.0, -1.0, 0.0, -np.inf, 1.0, 1.0, 1.0, np.nan, 3.0, 0.0])
+    for kind in ("bfloat16", "float16", "float32", "float64"):
+        agree(lambda lib, x, y: (lib.nextafter(x, y), lib.nextafter(x, y[:1]), x.clone().nextafter_(y)), (x, kind), (y, kind),
+              device=device, rtol=0, atol=0, what=kind)
+
+
+def test_interpolated_pixels(device):
+    image = np.random.default_rng(0).integers(0, 256, (2, 3, 5, 6)).astype(np.uint8)
+    for mode in ("bilinear", "bicubic"):
+        for size in ((3, 4), (9, 6), (10, 12)):
+            want = torch.nn.functional.interpolate(torch.tensor(image), size, mode=mode).numpy().astype(int)
+            x = tritorch.tensor(image, device=device)
+            got = tritorch.nn.functional.interpolate(x, size, mode=mode)
+            assert got.dtype is tritorch.uint8 and np.abs(got.cpu().numpy().astype(int) - want).max() <= 1
+    agree(lambda lib, x: lib.nn.functional.interpolate(x, 3, mode="bilinear"), image.astype(np.int64), device=device)
+    agree(lambda lib, x: lib.nn.functional.interpolate(x, scale_factor=0.1), image, device=device)
+    x = draw(1, 2, 5, 6)
+    for kind in ("bfloat16", "float16"):                                 # rounded once: half a unit in the last place, and torch's
+        agree(lambda lib, x: lib.nn.functional.interpolate(x, (7, 9), mode="bilinear"), (x, kind), device=device, grad=True,
+              rtol=1.6e-2 if kind == "bfloat16" else 2e-3)

@@ -7,7 +7,7 @@ import numpy as np
 from tritorch.cuda.launch import kernels
 from tritorch.errors import check
 from tritorch.ops import compare, pointwise, special
-from tritorch.ops.arrays import fills, keep
+from tritorch.ops.arrays import fills, keep, number
 from tritorch.ops.elementwise import binary, floats, numbers, unary
 
 K = kernels("activation")
@@ -61,7 +61,7 @@ hardtanh_between = _unary("hardtanh_between", "input clamped to [min_val, max_va
                          result=numbers,
                          grad=lambda g, input, min_val, max_val: compare.choose((input <= min_val) | (input >= max_val), 0, g))
 threshold_at = _unary("threshold_at", "input where it is greater than threshold, else value.",
-                      lambda x, t, v: np.where(x <= t, x.dtype.type(v), x),
+                      lambda x, t, v: np.where(x <= t, number(x.dtype, v), x),
                      result=numbers,
                      attrs=(("threshold", 0.1), ("value", 20.0)), grad=lambda g, input, threshold: compare.choose(input <= threshold, 0, g))
 hardshrink_at = _unary("hardshrink_at", "input where |input| > lambd, else 0.",

@@ -20,6 +20,11 @@ def fills(fn=None, *, passes=2):
     return fn
 
 
+def number(kind, value):
+    """A number as a numpy one of a type; in integers it wraps."""
+    return np.asarray(value).astype(kind)[()]
+
+
 def store_rounded(out, x):
     """out = x, rounded; into float8 by way of float32, and what is too large for a float8_e4m3fn, which has no infinity, becomes 448."""
     if out.dtype.itemsize == 1 and out.dtype.kind in "Vf" and out.dtype != x.dtype:

@@ -7,7 +7,7 @@ from tritorch.cuda.launch import kernels
 from tritorch.dtype import promote, types
 from tritorch.errors import check
 from tritorch.ops import copy, create, elementwise
-from tritorch.ops.arrays import fills, keep
+from tritorch.ops.arrays import fills, keep, number
 from tritorch.ops.elementwise import boolean, floats, integers, launch_elementwise, numbers
 from tritorch.tensor import Tensor
 
@@ -39,6 +39,8 @@ def equal(input, other):
 
 def isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     """|input - other| ≤ atol + rtol · |other|, elementwise; infinities are close to themselves."""
+    for x in (input, other):
+        check(isinstance(x, Tensor), "isclose", "two tensors", type(x).__name__, error=TypeError)
     check(input.dtype is other.dtype, "isclose", "two tensors of one dtype", input.dtype, other.dtype)
     check(rtol >= 0 and atol >= 0, "isclose", "tolerances that are not negative", rtol, atol)
     close = eq(input, other)
@@ -201,6 +203,9 @@ def where(condition, input=None, other=None, *, out=None):
     check(condition.dtype in (types.bool, types.uint8), "where", "a condition of bools", condition.dtype)
     if not isinstance(input, Tensor) and not isinstance(other, Tensor):
         input = create.full((), input, dtype=promote(input, other), device=condition.device)
+    for value, x in ((input, other), (other, input)):
+        if type(value) is int and x.dtype.category == 1:
+            copy.check_fits("where", value, x.dtype)
     return choose(condition, input, other) if out is None else choose.into(out, condition, input, other)
 
 
@@ -236,7 +241,16 @@ def clamp(input, min=None, max=None, *, out=None):
     tensor([0.0000, 0.5000, 1.0000])
     """
     check(min is not None or max is not None, "clamp", "at least one of min and max", "neither")
-    plain = not isinstance(min, Tensor) and not isinstance(max, Tensor) and min == min and max == max      # NaN bounds make all NaN
+    plain = not isinstance(min, Tensor) and not isinstance(max, Tensor)
+    if plain and not input.dtype.is_floating_point:
+        given = [bound for bound in (min, max) if bound is not None]
+        kind = promote(input, *given)
+        if kind.is_floating_point:
+            input = input.to(kind)
+        for bound in given:
+            if kind.category == 1:
+                copy.check_fits("clamp", bound, kind)
+    plain = plain and min == min and max == max                          # NaN bounds make all NaN
     if plain and input.dtype.is_floating_point:
         bounds = -float("inf") if min is None else float(min), float("inf") if max is None else float(max)
         return clamp_numbers(input, *bounds) if out is None else clamp_numbers.into(out, input, *bounds)
@@ -292,10 +306,13 @@ def _lerp(a, b, w):
     return np.where(np.abs(w) < 0.5, a + w * (b - a), b - (b - a) * (1 - w)).astype(a.dtype if isinstance(a, np.ndarray) else b.dtype)
 
 
-def _one_dtype(name, *operands):
-    kinds = {v.dtype for v in operands if isinstance(v, Tensor)}
+def _lerp_dtype(name, input, end, weight):
+    kinds = {v.dtype for v in (input, end) if isinstance(v, Tensor)}
+    if isinstance(weight, Tensor) and weight.shape:                      # one of no dims is a number
+        kinds.add(weight.dtype)
     check(len(kinds) == 1, name, "tensors of one dtype", *kinds)
-    return floats(name, *operands)
+    kind = promote(input, end)
+    return kind if kind.is_floating_point else floats(name, input, end, weight)
 
 
 def _divisible(name, input, tensor1, tensor2):
@@ -303,16 +320,16 @@ def _divisible(name, input, tensor1, tensor2):
     return promote(input, tensor1, tensor2)
 
 
-lerp = ternary("lerp", "input + weight · (end - input).", _lerp, result=_one_dtype, names=("input", "end", "weight"),
+lerp = ternary("lerp", "input + weight · (end - input).", _lerp, result=_lerp_dtype, names=("input", "end", "weight"),
                samples=lambda make: [*_three(make), (make(4), make(4), 0.3)], grads={
     "input": lambda g, weight: g * (1 - weight), "end": lambda g, weight: g * weight, "weight": lambda g, input, end: g * (end - input)})
-addcmul_value = ternary("addcmul_value", "input + value · tensor1 · tensor2.", lambda x, y, z, value: x + y * z * x.dtype.type(value),
+addcmul_value = ternary("addcmul_value", "input + value · tensor1 · tensor2.", lambda x, y, z, value: x + y * z * number(x.dtype, value),
                         "addcmul",
                         names=("input", "tensor1", "tensor2"), attrs=(("value", 1),),
                         samples=lambda make: [(*t, 0.5) for t in _three(make)], grads={
     "input": lambda g: g, "tensor1": lambda g, tensor2, value: g * (tensor2 * value),
     "tensor2": lambda g, tensor1, value: g * (tensor1 * value)})
-addcdiv_value = ternary("addcdiv_value", "input + value · tensor1 / tensor2.", lambda x, y, z, value: x + y / z * x.dtype.type(value),
+addcdiv_value = ternary("addcdiv_value", "input + value · tensor1 / tensor2.", lambda x, y, z, value: x + y / z * number(x.dtype, value),
                         "addcdiv", result=_divisible,
                         names=("input", "tensor1", "tensor2"), attrs=(("value", 1),),
                         samples=lambda make: [(*t, 0.5) for t in _three(make)], grads={

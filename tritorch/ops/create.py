@@ -197,7 +197,12 @@ def arange(start=0, end=None, step=1, *, out=None, dtype=None, layout=None, devi
     check(math.isfinite(start) and math.isfinite(end), "arange", "finite bounds", (start, end))
     check((end - start) * step >= 0, "arange", "bounds in the direction of the step", (start, end), step)
     whole = all(isinstance(v, (int, np.integer)) for v in (start, end, step))
+    if out is not None:
+        dtype = out.dtype
     dtype = (types.int64 if whole else types.get_default_dtype()) if dtype is None else types.as_dtype(dtype)
+    if dtype is types.int64:                                             # rounded before they are counted, as in PyTorch
+        start, end, step, whole = int(start), int(end), int(step), True
+        check(step != 0, "arange", "a step other than 0", step)
     count = -((start - end) // step) if whole else math.ceil((end - start) / step)
     if not dtype.is_floating_point:
         start, step = int(start), int(step)

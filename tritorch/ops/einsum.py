@@ -2,6 +2,7 @@
 from math import prod
 
 from tritorch.errors import check
+from tritorch.ops.copy import deliver
 from tritorch.ops.matmul import matmul
 from tritorch.shape import wrap_dim
 from tritorch.tensor import Tensor
@@ -64,7 +65,7 @@ def tensordot(a, b, dims=2, *, out=None):
     output = [n for d, n in enumerate(names_a) if d not in over_a] + [n for d, n in enumerate(names_b) if d not in over_b]
     x, row = _contract(a, names_a, b, names_b, set(output), _sizes([names_a, names_b], [a, b]))
     x = x.permute([row.index(n) for n in output])
-    return x if out is None else out.copy_(x)
+    return deliver(x, out)
 
 
 # ------------------------------------------------------------------ the equation

@@ -15,6 +15,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.memory_format import contiguous_format
 from tritorch.ops import create, view
+from tritorch.ops.arrays import number
 from tritorch.ops.copy import transfer
 from tritorch.ops.segments import join_rows
 from tritorch.ops.tiling import collapse
@@ -227,7 +228,7 @@ def add_slices(made, dim, index, source, alpha=1):
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     sums = np.add.reduceat(source[order], starts,
                            axis=0) if made.dtype.kind != "b" else np.logical_or.reduceat(source[order], starts, axis=0)
-    target[ordered[starts]] += sums if alpha == 1 else sums * made.dtype.type(alpha)
+    target[ordered[starts]] += sums if alpha == 1 else sums * number(made.dtype, alpha)
 
 
 @index_add.impl("cuda")

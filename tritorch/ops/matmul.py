@@ -3,6 +3,7 @@ from math import prod
 
 from tritorch.errors import check
 from tritorch.ops import products as cards
+from tritorch.ops.copy import deliver
 from tritorch.ops.create import eye
 from tritorch.ops.linear import as_rows
 from tritorch.ops.linear import linear as linear_map
@@ -13,10 +14,6 @@ def _ranks(name, pairs):
     """Raise RuntimeError unless every tensor has the number of dims that stands beside it."""
     for x, ndim in pairs:
         check(x.ndim == ndim, name, f"tensors of {' and '.join(str(n) for _, n in pairs)} dims", *[t.shape for t, _ in pairs])
-
-
-def _deliver(result, out):
-    return result if out is None else out.copy_(result)
 
 
 # ------------------------------------------------------------------ products
@@ -43,8 +40,8 @@ def matmul(input, other, *, out=None):
     check(fits, "matmul", "input.shape[-1] == other.shape[-2]" if b > 1 else "input.shape[-1] == other.shape[0]", input.shape, other.shape)
     if b == 1:
         column = matmul(input.unsqueeze(0) if a == 1 else input, other.unsqueeze(1))
-        return _deliver(column.reshape(()) if a == 1 else column.squeeze(-1), out)
-    return _deliver(matmul(input.unsqueeze(0), other).squeeze(-2), out)
+        return deliver(column.reshape(()) if a == 1 else column.squeeze(-1), out)
+    return deliver(matmul(input.unsqueeze(0), other).squeeze(-2), out)
 
 
 def mm(input, mat2, out_dtype=None, *, out=None):
@@ -107,10 +104,10 @@ def inner(input, other, *, out=None):
     tritorch.Size([2, 4])
     """
     if not input.ndim or not other.ndim:
-        return _deliver(input * other, out)
+        return deliver(input * other, out)
     check(input.shape[-1] == other.shape[-1], "inner", "input.shape[-1] == other.shape[-1]", input.shape, other.shape)
     shape = input.shape[:-1] + other.shape[:-1]
-    return _deliver(linear_map(as_rows(input), as_rows(other)).reshape(shape), out)
+    return deliver(linear_map(as_rows(input), as_rows(other)).reshape(shape), out)
 
 
 def outer(input, vec2, *, out=None):
@@ -121,7 +118,7 @@ def outer(input, vec2, *, out=None):
             [6, 8]])
     """
     _ranks("outer", ((input, 1), (vec2, 1)))
-    return _deliver(input.unsqueeze(1) * vec2, out)
+    return deliver(input.unsqueeze(1) * vec2, out)
 
 
 ger = outer
@@ -193,7 +190,7 @@ def addmv(input, mat, vec, *, beta=1, alpha=1, out=None):
     _ranks("addmv", ((mat, 2), (vec, 1)))
     check(mat.shape[1] == vec.shape[0], "addmv", "mat.shape[1] == vec.shape[0]", mat.shape, vec.shape)
     broadcast_shapes("addmv", input.shape, mat.shape[:1])
-    return _deliver(_add(input.unsqueeze(-1), mat, vec.unsqueeze(1), beta, alpha, None, None).squeeze(-1), out)
+    return deliver(_add(input.unsqueeze(-1), mat, vec.unsqueeze(1), beta, alpha, None, None).squeeze(-1), out)
 
 
 def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
@@ -203,7 +200,7 @@ def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
     product = product if alpha == 1 else product * alpha
     fits = broadcast_shapes("addr", input.shape, product.shape) == product.shape
     check(fits, "addr", f"input that broadcasts to {product.shape}", input.shape)
-    return _deliver(product if beta == 0 else product + (input if beta == 1 else input * beta), out)
+    return deliver(product if beta == 0 else product + (input if beta == 1 else input * beta), out)
 
 
 def _add(input, a, b, beta, alpha, out_dtype, out):
@@ -231,7 +228,7 @@ def chain_matmul(*matrices, out=None):
         s = best[i, j][1]
         return matrices[i] if i == j else mm(product(i, s), product(s + 1, j))
 
-    return _deliver(product(0, len(matrices) - 1), out)
+    return deliver(product(0, len(matrices) - 1), out)
 
 
 def matrix_power(input, n, *, out=None):
@@ -244,14 +241,14 @@ def matrix_power(input, n, *, out=None):
     check(input.ndim >= 2 and input.shape[-1] == input.shape[-2], "matrix_power", "square matrices", input.shape)
     check(n >= 0, "matrix_power", "n >= 0 (no matrix is inverted yet)", n)
     if n == 0:
-        return _deliver(eye(input.shape[-1], dtype=input.dtype, device=input.device).expand(input.shape).clone(), out)
+        return deliver(eye(input.shape[-1], dtype=input.dtype, device=input.device).expand(input.shape).clone(), out)
     result, square = None, input
     while n:
         if n & 1:
             result = square if result is None else result @ square
         n >>= 1
         square = square @ square if n else square
-    return _deliver(result.clone() if result is input else result, out)
+    return deliver(result.clone() if result is input else result, out)
 
 
 def kron(input, other, *, out=None):
@@ -263,4 +260,4 @@ def kron(input, other, *, out=None):
     ndim = max(input.ndim, other.ndim)
     a, b = [(1,) * (ndim - x.ndim) + tuple(x.shape) for x in (input, other)]
     spread = input.reshape([n for m in a for n in (m, 1)]) * other.reshape([n for m in b for n in (1, m)])
-    return _deliver(spread.reshape([m * n for m, n in zip(a, b)]), out)
+    return deliver(spread.reshape([m * n for m, n in zip(a, b)]), out)

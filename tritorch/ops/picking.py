@@ -289,7 +289,9 @@ def unravel_index(indices, shape):
     >>> import tritorch as torch; torch.unravel_index(torch.tensor([0, 5]), (2, 3))
     (tensor([0, 1]), tensor([0, 2]))
     """
-    check(not indices.dtype.is_floating_point and indices.dtype is not types.bool, "unravel_index", "indices of integers", indices.dtype)
+    check(not indices.dtype.is_floating_point and indices.dtype is not types.bool, "unravel_index", "indices of integers", indices.dtype,
+          error=TypeError)
+    indices = indices.to(types.int64)
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     places = []
     for n in reversed(shape):

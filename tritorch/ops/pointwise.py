@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from tritorch.dtype import promote, types
+from tritorch.dtype import promote, promote_float, types
 from tritorch.errors import check
-from tritorch.ops import copy, special
-from tritorch.ops.arrays import on_arrays
+from tritorch.ops import compare, copy, special
+from tritorch.ops.arrays import number, on_arrays
 from tritorch.ops.elementwise import SCALAR, binary, floating, floats, launch_elementwise, no_bools, numbers, same, unary
 from tritorch.tensor import Tensor
 
@@ -24,7 +24,7 @@ def _scaled(name, doc, ufunc, plain, sign, result):
                   samples=lambda make: [(make(3, 4), make(4), 2)])
 
     def check_alpha(out, alpha):
-        check(isinstance(alpha, int) or out.dtype.is_floating_point, name, "a whole alpha for integers", alpha)
+        check(isinstance(alpha, (int, np.integer)) or out.dtype.is_floating_point, name, "a whole alpha for integers", alpha)
 
     @made.impl("cpu", raw=True)
     def on_cpu(out, x, y, alpha):
@@ -33,7 +33,8 @@ def _scaled(name, doc, ufunc, plain, sign, result):
             on_arrays(ufunc, out.array, out.dtype.compute, a, b)
         else:
             check_alpha(out, alpha)
-            on_arrays(lambda p, q: ufunc(p, np.multiply(q, alpha)), out.array, out.dtype.compute, a, b)
+            kind = out.dtype.compute
+            on_arrays(lambda p, q: ufunc(p, np.multiply(q, number(kind.numpy, alpha))), out.array, kind, a, b)
 
     @made.impl("cuda", passes={"other": float})
     def on_cuda(out, x, y, alpha):
@@ -354,8 +355,22 @@ fmin = binary("fmin", "The smaller of the two; the other where one is NaN.", np.
               grad_other=lambda g, input, other: g.masked_fill((input <= other) | (other != other), 0))
 copysign = binary("copysign", "|input| with the sign of other.", np.copysign, result=floating, domain=APART,
                   grad_input=lambda g, input, out: g * (sign(input) * sign(out)), grad_other=zeros)
-nextafter = binary("nextafter", "The next number after input towards other.", np.nextafter, result=floats,
+next_wide = binary("nextafter", "The next number after input towards other, in float32 or float64.", np.nextafter, result=floats,
                    grad_input=lambda g, input, other: g.masked_fill(input == other, 0), grad_other=zeros)
+
+
+def nextafter(input, other, *, out=None):
+    """The next number after input towards other, of those that the dtype has."""
+    kind = promote(input, other)
+    if not kind.is_floating_point or kind.compute is kind:
+        return next_wide(input, other) if out is None else next_wide.into(out, input, other)
+    x, y = input.to(kind), other.to(kind)
+    step = compare.where((y > x) == (x > 0), 1, -1).to(types.int16)      # away from zero the bits of a number count up
+    least = types.finfo(kind).smallest_normal * types.finfo(kind).eps
+    made = compare.where(x == 0, copysign(least, y), (x.view(types.int16) + step).view(kind))
+    return copy.deliver(compare.where(x == y, y, compare.where((x != x) | (y != y), math.nan, made)), out)
+
+
 heaviside = binary("heaviside", "0 below 0 and for NaN, 1 above, other at 0.", lambda x, y: np.where(np.equal(x, 0), y, np.greater(x, 0)),
                    grad_input=zeros, grad_other=zeros)
 
@@ -371,6 +386,9 @@ arcsin, arccos, arctan, arcsinh, arccosh, arctanh, arctan2 = asin, acos, atan, a
 
 
 def ldexp(input, other, *, out=None):
-    """input · 2^other."""
-    made = mul(input, pow(2.0, other))
-    return copy.deliver(made, out)
+    """input · 2^other, in two steps: 2^other alone may be too large where the product is not."""
+    kind = promote_float(input, other)
+    other = other.to(kind.compute) if isinstance(other, Tensor) else float(other)
+    half = trunc(other / 2) if isinstance(other, Tensor) else other // 2
+    made = mul(mul(input, pow(2.0, half)), pow(2.0, other - half))
+    return copy.deliver(made.to(kind), out)

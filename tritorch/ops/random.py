@@ -11,7 +11,7 @@ from tritorch.device import as_device
 from tritorch.dtype import bfloat16, float16, float32, float64, get_default_dtype, iinfo, int64, promote
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check
-from tritorch.ops.copy import like_strides
+from tritorch.ops.copy import deliver, like_strides
 from tritorch.ops.draws import (
     place,
     random_bernoulli,
@@ -215,7 +215,7 @@ def multinomial(input, num_samples, replacement=False, *, generator=None, out=No
     else:
         race = p / made(random_exponential, p.shape, 1.0, 0.0, p.dtype, p.device, generator)
         order = race.argmax(-1, keepdim=True) if num_samples == 1 else race.topk(num_samples, -1)[1]
-    return order if out is None else out.copy_(order)
+    return deliver(order, out)
 
 
 def invert(p, count, generator):

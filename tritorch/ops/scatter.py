@@ -7,6 +7,7 @@ from tritorch.errors import check
 from tritorch.memory_format import contiguous_format
 from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.copy import transfer
+from tritorch.ops.extremes import highest, lowest
 from tritorch.ops.indexing import (
     REDUCTIONS,
     add_slices,
@@ -247,10 +248,7 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, out=Non
     counts."""
     check(reduce in (*REDUCTIONS, "mean"), "scatter_reduce", f"a reduction among {', '.join(REDUCTIONS)} or mean", repr(reduce))
     if not include_self:
-        start = {"sum": 0, "mean": 0, "prod": 1, "amax": -float("inf"), "amin": float("inf")}[reduce]
-        if reduce.startswith("am") and not input.dtype.is_floating_point:
-            limits = types.iinfo(input.dtype)
-            start = limits.min if reduce == "amax" else limits.max
+        start = {"sum": 0, "mean": 0, "prod": 1, "amax": lowest(input.dtype), "amin": highest(input.dtype)}[reduce]
         base = scatter_write(input, dim, index, start)
     else:
         base = input

@@ -238,8 +238,8 @@ def reshape(input, *sizes, shape=None):
 
 
 def ravel(input):
-    """The elements as one dim."""
-    return reshape(input, -1)
+    """The elements as one dim, contiguous."""
+    return reshape(input.contiguous(), -1)
 
 
 def reshape_as(input, other):
