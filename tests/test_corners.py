@@ -64,6 +64,12 @@ def test_numbers_that_integers_do_not_hold(device):
         agree(f, small, device=device, what=str(f.__code__.co_consts) + str(f.__code__.co_names))
 
 
+def test_bools_filled_with_numbers(device):
+    for value in (0.5, float("nan"), 2, -0.0, 256):
+        agree(lambda lib, x, v=value: (x.clone().fill_(v), lib.full_like(x, v), x.index_fill(0, lib.tensor([1], device=x.device), v)),
+              TRUTH, device=device, what=str(value))
+
+
 def test_extremes_of_bools_without_what_was_there(device):
     agree(lambda lib, x, i: [x.scatter_reduce(0, i, ~x, reduce, include_self=False) for reduce in ("amax", "amin", "prod")], TRUTH,
           np.array([0, 0, 2]), device=device)

@@ -251,7 +251,9 @@ def fill_(input, value):
     if isinstance(value, Tensor):
         check(not value.shape, "fill_", "a number or a 0-dim tensor", value.shape)
         return assign.into(input, input, value, False)
-    if input.dtype.category < 2 and isinstance(value, float) and input.dtype is not types.bool:
+    if input.dtype is types.bool:
+        value = bool(value)
+    elif input.dtype.category < 2 and isinstance(value, float):
         check_fits("fill_", value, input.dtype)
         value = int(value)
     return fill.into(input, input, value)
