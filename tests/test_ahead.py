@@ -326,6 +326,34 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch, how):
     assert all(map(gone, pids))
 
 
+def test_a_function_of_atexit_may_wait_for_the_device(tmp_path, monkeypatch):
+    """It runs after the processes that compile have ended."""
+    monkeypatch.setenv("TRITORCH_CACHE_DIR", str(tmp_path))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    code = ("import atexit, tritorch as torch, test_ahead\n"
+            "from tritorch.cuda import compiler_pool, driver\n"
+            "compiler_pool.cores = lambda: 3\n"
+            "driver.use(test_ahead.Told())\n"
+            "atexit.register(lambda: (torch.cuda.synchronize(), print(driver.waiting)))\n"
+            "for f in (torch.exp, torch.log, torch.sin, torch.cos): f(torch.zeros(8, device='cuda'))\n"
+            "assert driver.waiting")
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+@pytest.mark.parametrize("ask", [
+    lambda x: torch.cuda.current_stream().cuda_stream, lambda x: torch.cuda.Event().cuda_event, torch.Tensor.__dlpack__,
+    lambda x: x.__cuda_array_interface__, lambda x: torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(8)),
+    lambda x: torch.cuda.ExternalStream(16)])
+def test_what_other_libraries_are_given_is_up_to_date(device, ask):
+    x = torch.zeros(8, device="cuda").exp()
+    assert driver.waiting
+    ask(x)
+    assert not driver.waiting
+    x.log()
+    assert not driver.waiting
+
+
 def test_two_processes_share_a_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITORCH_CACHE_DIR", str(tmp_path))
     both = [started(), started()]

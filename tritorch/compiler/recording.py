@@ -263,7 +263,7 @@ class Order:
 
     def follow(self, index):
         """What is queued on the current stream from now on comes after the replays so far."""
-        if self.stream is None or self.stream.cuda_stream != current_handle(index):
+        if self.stream is None or self.stream.handle != current_handle(index):
             stream = current_stream(index)
             if self.stream is not None:
                 stream.wait_stream(self.stream)

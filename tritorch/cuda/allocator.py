@@ -99,7 +99,7 @@ class Held:
 
 def record_stream(block: Owner, stream) -> None:
     """`block` is used on `stream` too: when it dies, its memory waits for what is queued there."""
-    record_use(block, stream.device.index, stream.cuda_stream)
+    record_use(block, stream.device.index, stream.handle)
 
 
 def record_use(block: Owner, device_index: int, stream: int) -> None:

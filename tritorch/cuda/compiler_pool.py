@@ -82,19 +82,23 @@ class Pool:
         """The answer to come. `helped`: the caller will `help`, and is left a question, so that a single one needs no process."""
         future: Future = Future()
         with self.news:
-            self.questions.append((future, question, helped))
+            self.questions.append((future, question, helped or self.closed))
             self.unanswered += 1
             self._begin(int(helped))
             self.news.notify()
+        if self.closed:
+            self.begin()
         return future
 
     def begin(self) -> None:
         """Leave no question to the caller."""
         with self.news:
             self._begin(0)
+        while self.closed and self.help():
+            pass
 
     def _begin(self, spare):
-        if self.threads < self.limit and self.idle < len(self.questions) - spare:
+        if not self.closed and self.threads < self.limit and self.idle < len(self.questions) - spare:
             self.threads += 1
             threading.Thread(target=self._serve, name="compiler", daemon=True).start()
 
@@ -121,10 +125,10 @@ class Pool:
             self.questions = collections.deque(kept)
 
     def close(self) -> None:
-        """Forget what is not answered, end all processes."""
+        """End all processes. The program ends: what is not answered is left to those who may still ask, such as functions of atexit."""
         with self.news:
             self.closed = True
-            self.questions.clear()
+            self.questions = collections.deque((future, question, True) for future, question, _ in self.questions)
             self.news.notify_all()
         if self.owner == os.getpid():
             for worker in self.workers:
@@ -143,7 +147,7 @@ class Pool:
             self.idle += 1
             self.news.wait_for(lambda: self.questions or self.closed, IDLE)
             self.idle -= 1
-            if self.questions:
+            if self.questions and not self.closed:
                 return self.questions.pop() if self.last_first else self.questions.popleft()
             self.threads -= 1
             return None

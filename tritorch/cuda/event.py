@@ -26,7 +26,8 @@ class Event:
 
     @property
     def cuda_event(self) -> int:
-        """The driver's handle; 0 before the first record."""
+        """The driver's handle, for other libraries; 0 before the first record."""
+        driver.share()
         return self.handle or 0
 
     def record(self, stream: Stream | None = None) -> None:
@@ -38,14 +39,14 @@ class Event:
                 self.handle = self.driver.event_create(self.timing)
         check(self.device is stream.device, "Event.record", f"a stream of {self.device}, where the event was recorded first", stream.device)
         with on_device(stream.device.index):
-            self.driver.event_record(self.handle, stream.cuda_stream)
+            self.driver.event_record(self.handle, stream.handle)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Work queued on `stream` from now on waits for the last record; nothing was recorded: nothing to wait for."""
         if self.handle is not None:
             stream = current_stream() if stream is None else stream
             with on_device(stream.device.index):
-                self.driver.stream_wait_event(stream.cuda_stream, self.handle)
+                self.driver.stream_wait_event(stream.handle, self.handle)
 
     def query(self) -> bool:
         """True when the last record has happened, or there is none."""

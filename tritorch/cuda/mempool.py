@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from tritorch.cuda import allocator
+from tritorch.cuda import allocator, driver
 from tritorch.cuda.device import index_of
 from tritorch.cuda.graph import graph_pool_handle
 from tritorch.cuda.memory_report import memory_snapshot
@@ -59,6 +59,7 @@ def caching_allocator_alloc(size: int, device=None, stream=None) -> int:
     """Address of `size` bytes from the caching allocator; give it back with caching_allocator_delete."""
     index = index_of(device)
     handle = current_handle(index) if stream is None else getattr(stream, "cuda_stream", stream)
+    driver.share()
     block = allocator.allocate(size, index, handle)
     _raw[block.ptr] = block
     return block.ptr

@@ -52,12 +52,18 @@ class Stream:
     `priority`: 0 normal, -1 and below before it. Streams come from a pool of 32 a device and priority.
     """
 
-    __slots__ = ("device", "cuda_stream", "priority", "_context", "__weakref__")
+    __slots__ = ("device", "handle", "priority", "_context", "__weakref__")
 
     def __init__(self, device=None, priority: int = 0, **kwargs):
         index = index_of(device)
         self.device, self.priority, self._context = Device("cuda", index), priority, []
-        self.cuda_stream = kwargs["stream_ptr"] if "stream_ptr" in kwargs else _take(index, priority)
+        self.handle = kwargs["stream_ptr"] if "stream_ptr" in kwargs else _take(index, priority)
+
+    @property
+    def cuda_stream(self) -> int:
+        """The driver's handle, for other libraries: what they queue there comes behind all that we have queued so far."""
+        driver.share()
+        return self.handle
 
     @property
     def device_index(self) -> int:
@@ -67,7 +73,7 @@ class Stream:
     @property
     def stream_id(self) -> int:
         """The driver's handle as a number that tells streams apart."""
-        return self.cuda_stream
+        return self.handle
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -77,13 +83,13 @@ class Stream:
     def query(self) -> bool:
         """True when all work queued so far is done."""
         with on_device(self.device.index):
-            return driver.current().stream_query(self.cuda_stream)
+            return driver.current().stream_query(self.handle)
 
     def synchronize(self) -> None:
         """Wait for the work queued so far."""
-        refuse_capture("Stream.synchronize", self.device.index, self.cuda_stream)
+        refuse_capture("Stream.synchronize", self.device.index, self.handle)
         with on_device(self.device.index):
-            driver.current().stream_synchronize(self.cuda_stream)
+            driver.current().stream_synchronize(self.handle)
         if self.device.index in faults.unread:
             faults.read(self.device.index)
 
@@ -112,13 +118,13 @@ class Stream:
         return self._context.pop().__exit__(*exception)
 
     def __eq__(self, other):
-        return isinstance(other, Stream) and (self.cuda_stream, self.device) == (other.cuda_stream, other.device)
+        return isinstance(other, Stream) and (self.handle, self.device) == (other.handle, other.device)
 
     def __hash__(self):
-        return hash((self.cuda_stream, self.device))
+        return hash((self.handle, self.device))
 
     def __repr__(self):
-        return f"<tritorch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+        return f"<tritorch.cuda.Stream device={self.device} cuda_stream={self.handle:#x}>"
 
 
 class OnlyStream(Stream):
@@ -128,7 +134,7 @@ class OnlyStream(Stream):
 
     def synchronize(self) -> None:
         """Wait for the work queued so far, here and on the stream that this one stood for."""
-        refuse_capture("Stream.synchronize", self.device.index, self.cuda_stream)
+        refuse_capture("Stream.synchronize", self.device.index, self.handle)
         synchronize(self.device)
 
     def __enter__(self):
@@ -136,7 +142,7 @@ class OnlyStream(Stream):
         used += 1
         index = self.device.index
         self._before = _current.streams.get(index), _current.handles.get(index)
-        _current.streams[index], _current.handles[index] = self, self.cuda_stream
+        _current.streams[index], _current.handles[index] = self, self.handle
         return self
 
     def __exit__(self, *exception):
@@ -194,7 +200,7 @@ def chosen() -> tuple | None:
     """This thread's current streams that are not default ones, always the same tuple for the same streams; None where all are default."""
     if not _current.handles:
         return None
-    streams = tuple([s for _, s in sorted(_current.streams.items()) if s.cuda_stream and type(s) is not OnlyStream])
+    streams = tuple([s for _, s in sorted(_current.streams.items()) if s.handle and type(s) is not OnlyStream])
     return _chosen.setdefault(streams, streams) if streams else None
 
 
@@ -206,7 +212,7 @@ def set_stream(stream: Stream | None) -> None:
         index = stream.device.index
         if index != current_device():
             set_device(index)
-        _current.streams[index], _current.handles[index] = stream, stream.cuda_stream
+        _current.streams[index], _current.handles[index] = stream, stream.handle
 
 
 class StreamContext:

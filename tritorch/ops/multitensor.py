@@ -254,6 +254,6 @@ def _uploaded_aside(values, device):
     aside = _aside.get(device.index) or _aside.setdefault(device.index, OnlyStream(device.index, priority=-1))
     with aside:
         found = _uploaded(values, device, pinned=True)
-        driver.current().stream_synchronize(aside.cuda_stream)
+        driver.current().stream_synchronize(aside.handle)
     captures[device.index].keep(found.storage.owner)
     return found
