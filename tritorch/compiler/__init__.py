@@ -10,7 +10,8 @@ from tritorch.cuda.watching import host_work, watched
 from tritorch.errors import check
 from tritorch.nn.module import Module
 
-__all__ = ["Unsupported", "compile", "disable", "is_compiling", "list_backends", "reset"]
+__all__ = ["Unsupported", "allow_in_graph", "assume_constant_result", "compile", "cudagraph_mark_step_begin", "disable", "is_compiling",
+           "is_dynamo_compiling", "is_exporting", "list_backends", "reset"]
 
 MODES = None, "default", "reduce-overhead", "max-autotune"
 OPTIONS = {"cache_size_limit": 8, "fuse": True, "inexact": False}
@@ -85,6 +86,30 @@ def is_compiling():
     False
     """
     return watched.watcher is not None
+
+
+def is_dynamo_compiling():
+    """`is_compiling()`: there is no other compiler."""
+    return is_compiling()
+
+
+def is_exporting():
+    """Always False."""
+    return False
+
+
+def allow_in_graph(fn):
+    """fn itself: a graph holds what functions do, whatever functions they are."""
+    return fn
+
+
+def assume_constant_result(fn):
+    """fn itself: a replay calls no function."""
+    return fn
+
+
+def cudagraph_mark_step_begin():
+    """Nothing: results of replays are copies of the caller's own."""
 
 
 def reset():

@@ -14,6 +14,7 @@ the ranks leaves a tensor as it is, and what is gathered is the tensor itself.
 """
 import os
 
+from tritorch.distributed import nn
 from tritorch.distributed.collectives import (
     ProcessGroup,
     ReduceOp,
@@ -46,8 +47,8 @@ __all__ = [
     "ProcessGroup", "ReduceOp", "Work", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all",
     "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "destroy_process_group", "gather", "get_backend", "get_rank",
     "get_world_size", "group", "init_process_group", "is_available", "is_gloo_available", "is_initialized", "is_mpi_available",
-    "is_nccl_available", "is_torchelastic_launched", "monitored_barrier", "new_group", "reduce", "reduce_scatter",
-    "reduce_scatter_tensor", "scatter",
+    "is_nccl_available", "is_torchelastic_launched", "monitored_barrier", "new_group", "nn", "reduce",
+    "reduce_scatter", "reduce_scatter_tensor", "scatter",
 ]
 
 

@@ -244,6 +244,7 @@ def attach():
     Tensor.retains_grad = property(engine.retains_grad)
     surface["spmm"] = surface["mm"]                                      # there are no sparse matrices
     surface["empty_strided"] = create.strided_empty
+    surface.update(detach=Tensor.detach, detach_=Tensor.detach_)
 
 
 def backward(self, gradient=None, retain_graph=None, create_graph=False, inputs=None):

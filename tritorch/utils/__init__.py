@@ -1,4 +1,4 @@
-"""Data loading and checkpointing."""
-from tritorch.utils import checkpoint, data
+"""Data loading, checkpointing, hooks' handles, trees of containers."""
+from tritorch.utils import _pytree, checkpoint, data, hooks
 
-__all__ = ["checkpoint", "data"]
+__all__ = ["_pytree", "checkpoint", "data", "hooks"]

@@ -9,7 +9,11 @@ tensor([0., 1.])
 """
 from typing import Final
 
-__all__ = ["Final", "annotate", "export", "ignore", "is_scripting", "is_tracing", "script", "script_if_tracing", "unused"]
+from tritorch.jit import annotations
+from tritorch.nn.module import Module as ScriptModule
+
+__all__ = ["Attribute", "Final", "ScriptModule", "annotate", "annotations", "export", "ignore", "is_scripting", "is_tracing", "script",
+           "script_if_tracing", "script_method", "unused"]
 
 
 def is_scripting():
@@ -32,6 +36,11 @@ def script_if_tracing(fn):
     return fn
 
 
+def script_method(fn):
+    """fn itself."""
+    return fn
+
+
 def export(fn):
     """fn itself."""
     return fn
@@ -50,3 +59,19 @@ def ignore(drop=False, **kwargs):
 def annotate(the_type, the_value):
     """the_value itself."""
     return the_value
+
+
+def Attribute(value, type):
+    """The value itself."""
+    return value
+
+
+def _assert(condition, message):
+    assert condition, message
+
+
+def _overload(fn):
+    return fn
+
+
+_overload_method, _script_if_tracing = _overload, script_if_tracing      # names that torchvision and torch_geometric use

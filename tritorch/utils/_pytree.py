@@ -1,0 +1,181 @@
+"""Trees of Python's containers: their leaves in a list, functions of leaf after leaf, and the way back, under PyTorch's name.
+
+>>> from tritorch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+>>> leaves, spec = tree_flatten({"a": 1, "b": [2, (3, None)]})
+>>> leaves, tree_unflatten([10, 20, 30, 40], spec)
+([1, 2, 3, None], {'a': 10, 'b': [20, (30, 40)]})
+>>> tree_map(lambda x, y: x + y, [1, (2, 3)], [10, (20, 30)])
+[11, (22, 33)]
+"""
+from collections import OrderedDict, defaultdict, deque
+from dataclasses import dataclass, field
+
+# type → (its children and what else makes it, how it is made of them)
+_nodes = {
+    dict: (lambda d: (list(d.values()), list(d)), lambda children, keys: dict(zip(keys, children))),
+    list: (lambda x: (x, None), lambda children, _: list(children)),
+    tuple: (lambda x: (list(x), None), lambda children, _: tuple(children)),
+    OrderedDict: (lambda d: (list(d.values()), list(d)), lambda children, keys: OrderedDict(zip(keys, children))),
+    defaultdict: (lambda d: (list(d.values()), [d.default_factory, list(d)]),
+                  lambda children, context: defaultdict(context[0], zip(context[1], children))),
+    deque: (lambda q: (list(q), q.maxlen), lambda children, maxlen: deque(children, maxlen)),
+    "namedtuple": (lambda x: (list(x), type(x)), lambda children, kind: kind(*children)),
+}
+_MAPPINGS = (dict, OrderedDict, defaultdict)
+
+
+def register_pytree_node(cls, flatten_fn, unflatten_fn, **options):
+    """Let `cls` be a container: `flatten_fn(x)` gives (children, context), `unflatten_fn(children, context)` makes one."""
+    if cls in _nodes:
+        raise ValueError(f"{cls} is already registered as pytree node.")
+    _nodes[cls] = flatten_fn, unflatten_fn
+
+
+_register_pytree_node = register_pytree_node
+
+
+def _kind(tree):
+    kind = type(tree)
+    if kind in _nodes:
+        return kind
+    return "namedtuple" if isinstance(tree, tuple) and hasattr(tree, "_fields") else None
+
+
+@dataclass(eq=True, repr=False)
+class TreeSpec:
+    """The form of a tree without its leaves: what node it is, what else makes it, and the forms of its children."""
+
+    type: object
+    context: object = None
+    children_specs: list = field(default_factory=list)
+
+    def __post_init__(self):
+        self.num_children = len(self.children_specs)
+        self.num_nodes = 1 + sum(child.num_nodes for child in self.children_specs)
+        self.num_leaves = 1 if self.is_leaf() else sum(child.num_leaves for child in self.children_specs)
+
+    def is_leaf(self):
+        """Whether it is a leaf alone."""
+        return self.type is None
+
+    def unflatten(self, leaves):
+        """The tree of this form with these leaves."""
+        leaves = list(leaves)
+        if len(leaves) != self.num_leaves:
+            raise ValueError(f"treespec.unflatten(leaves): `leaves` has length {len(leaves)} but the spec refers to a pytree that holds "
+                             f"{self.num_leaves} items ({self}).")
+        return self._build(iter(leaves))
+
+    def _build(self, leaves):
+        if self.is_leaf():
+            return next(leaves)
+        return _nodes[self.type][1]([child._build(leaves) for child in self.children_specs], self.context)
+
+    def flatten_up_to(self, tree):
+        """What is in another tree at the places of this one's leaves; dicts are matched by key.
+
+        Errors: ValueError if the other tree has not this form.
+        """
+        if self.is_leaf():
+            return [tree]
+        kind = _kind(tree)
+        if kind != self.type and not (kind in _MAPPINGS and self.type in _MAPPINGS):
+            expected, got = (self.context if self.type == "namedtuple" else self.type), type(tree)
+            raise ValueError(f"Node type mismatch; expected {expected!r}, but got {got!r}.")
+        children, context = _nodes[kind][0](tree)
+        if len(children) != self.num_children:
+            raise ValueError(f"Node arity mismatch; expected {self.num_children}, but got {len(children)}.")
+        if kind in _MAPPINGS:
+            keys = self.context[1] if self.type is defaultdict else self.context
+            if set(keys) != set(tree):
+                raise ValueError(f"Node keys mismatch; missing key(s): {set(keys) - set(tree)}; extra key(s): {set(tree) - set(keys)}.")
+            children = [tree[key] for key in keys]
+        elif kind is not deque and context != self.context:
+            raise ValueError(f"Node context mismatch for custom node type {kind!r}.")
+        return [leaf for spec, child in zip(self.children_specs, children) for leaf in spec.flatten_up_to(child)]
+
+    def __repr__(self):
+        return self._show(0)
+
+    def _show(self, indent):
+        if self.is_leaf():
+            return "*"
+        name = self.type if isinstance(self.type, str) else self.type.__name__
+        children = (",\n" + " " * (indent + 2)).join(child._show(indent + 2) for child in self.children_specs)
+        return f"TreeSpec({name}, {self.context}, [{children}])"
+
+
+def LeafSpec():
+    """The form of a leaf."""
+    return TreeSpec(None)
+
+
+def tree_is_leaf(tree, is_leaf=None):
+    """Whether it is no container, or one that `is_leaf` takes for a leaf."""
+    return _kind(tree) is None or (is_leaf is not None and bool(is_leaf(tree)))
+
+
+def tree_flatten(tree, is_leaf=None):
+    """The leaves and the form: everything that is no dict, list, tuple, namedtuple, OrderedDict, defaultdict, deque or registered type."""
+    if tree_is_leaf(tree, is_leaf):
+        return [tree], LeafSpec()
+    kind = _kind(tree)
+    children, context = _nodes[kind][0](tree)
+    flat = [tree_flatten(child, is_leaf) for child in children]
+    return [leaf for leaves, _ in flat for leaf in leaves], TreeSpec(kind, context, [spec for _, spec in flat])
+
+
+def tree_unflatten(leaves, treespec):
+    """The tree of a form with these leaves."""
+    if not isinstance(treespec, TreeSpec):
+        raise TypeError(f"tree_unflatten(leaves, treespec): Expected `treespec` to be instance of PyTreeSpec but got item of type "
+                        f"{type(treespec)}.")
+    return treespec.unflatten(leaves)
+
+
+def tree_iter(tree, is_leaf=None):
+    """The leaves, one by one."""
+    yield from tree_flatten(tree, is_leaf)[0]
+
+
+def tree_leaves(tree, is_leaf=None):
+    """The leaves."""
+    return tree_flatten(tree, is_leaf)[0]
+
+
+def tree_structure(tree, is_leaf=None):
+    """The form."""
+    return tree_flatten(tree, is_leaf)[1]
+
+
+def tree_map(func, tree, *rests, is_leaf=None):
+    """A tree of func(leaf, …), the other arguments being what is at that place of the other trees.
+
+    Errors: ValueError if one of those has not the form of the first.
+    """
+    leaves, spec = tree_flatten(tree, is_leaf)
+    return spec.unflatten(map(func, leaves, *[spec.flatten_up_to(rest) for rest in rests]))
+
+
+def tree_map_(func, tree, *rests, is_leaf=None):
+    """Call func(leaf, …) for every leaf; the tree itself."""
+    tree_map(func, tree, *rests, is_leaf=is_leaf)
+    return tree
+
+
+def tree_map_only(type_or_types_or_pred, func, tree, is_leaf=None):
+    """A tree of func(leaf) where the leaf is of a type, of one of several, or one that a function says yes to, and else of the leaf."""
+    chosen = type_or_types_or_pred
+    if isinstance(chosen, (type, tuple)):
+        return tree_map(lambda x: func(x) if isinstance(x, chosen) else x, tree, is_leaf=is_leaf)
+    return tree_map(lambda x: func(x) if chosen(x) else x, tree, is_leaf=is_leaf)
+
+
+def tree_all(pred, tree, is_leaf=None):
+    """Whether pred says yes to all leaves."""
+    return all(map(pred, tree_iter(tree, is_leaf)))
+
+
+def tree_any(pred, tree, is_leaf=None):
+    """Whether pred says yes to a leaf."""
+    return any(map(pred, tree_iter(tree, is_leaf)))
