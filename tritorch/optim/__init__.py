@@ -1,5 +1,5 @@
 """Optimizers and learning rate schedules, under the names of torch.optim."""
-from tritorch.optim import lr_scheduler
+from tritorch.optim import lr_scheduler, swa_utils
 from tritorch.optim.adagrad import Adadelta, Adagrad, RMSprop
 from tritorch.optim.adam import Adam, AdamW
 from tritorch.optim.adam_variants import Adamax, NAdam, RAdam
@@ -10,4 +10,4 @@ from tritorch.optim.optimizer import Optimizer
 from tritorch.optim.sgd import SGD
 
 __all__ = ["ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "Optimizer", "RAdam", "RMSprop",
-           "Rprop", "SGD", "lr_scheduler"]
+           "Rprop", "SGD", "lr_scheduler", "swa_utils"]

@@ -13,6 +13,8 @@ __all__ = [
     "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR",
 ]
 
+_LRScheduler = LRScheduler                                               # its name until PyTorch 2.0
+
 
 class LambdaLR(LRScheduler):
     """The first rate times `lr_lambda(epoch)`; a list gives each group its own function.
