@@ -136,3 +136,30 @@ def test_interpolated_pixels(device):
     for kind in ("bfloat16", "float16"):                                 # rounded once: half a unit in the last place, and torch's
         agree(lambda lib, x: lib.nn.functional.interpolate(x, (7, 9), mode="bilinear"), (x, kind), device=device, grad=True,
               rtol=1.6e-2 if kind == "bfloat16" else 2e-3)
+
+
+RESULTS = {"mv": lambda lib, x: x[0] @ x[0, 0], "dot": lambda lib, x: x[0, 0].dot(x[0, 1]), "vector": lambda lib, x: x[0, 0] @ x[0].mT,
+           "reshape": lambda lib, x: x.mT.reshape(-1), "rows": lambda lib, x: x[[0, 1]], "columns": lambda lib, x: x[:, :, [0, 1]],
+           "mask": lambda lib, x: x[x > 0], "pairs": lambda lib, x: x[[0, 1], [1, 0]],
+           "take": lambda lib, x: x.take(lib.tensor([[1], [2]])),
+           "roll": lambda lib, x: x.roll(1), "repeat": lambda lib, x: x.repeat(2, 1, 1), "flatten": lambda lib, x: x.mT.flatten(),
+           "conv1d": lambda lib, x: lib.nn.functional.conv1d(x, x[:, :, :2])}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_are_no_views(name):
+    """What a call computed is its own tensor: `detach_` cuts it off, a write into it is recorded like any other."""
+    def program(lib, x):
+        y, z = RESULTS[name](lib, x * 1), RESULTS[name](lib, x * 1)
+        z.mul_(3)
+        out = z.sum() + (z * z).sum()
+        return (y.detach_().requires_grad, y._base is None, y, out)
+
+    agree(program, draw(3, 3, 3, dtype="float64"), grad=True)
+
+
+def test_outputs_of_recurrent_layers_are_no_views():
+    for lib in (tritorch, torch):
+        for kind in ("LSTM", "GRU", "RNN"):
+            output, _ = getattr(lib.nn, kind)(3, 4)(lib.ones(2, 1, 3))
+            assert output.requires_grad and not output.detach_().requires_grad

@@ -315,6 +315,12 @@ def strided(storage, shape, strides, offset, dtype):
     return out
 
 
+def own(out):
+    """A view of memory that nothing else shows, as a tensor of its own, as in PyTorch: `detach_` may cut it off its history."""
+    out.base = out.base_node = None
+    return out
+
+
 def in_order(x, strides):
     """The same memory, without history, its dims in the order of `strides`, outermost first."""
     dims = memory_order(strides)

@@ -10,6 +10,7 @@ from tritorch.nn.parameter import Parameter, unset
 from tritorch.nn.recurrent_cells import GATES, STEPS, run_layer
 from tritorch.nn.utils.rnn import PackedSequence
 from tritorch.ops.shaping import cat, stack
+from tritorch.tensor import own
 
 
 class RNNBase(Module):
@@ -92,7 +93,7 @@ class RNNBase(Module):
             states = [state.index_select(1, back) for state in states]
         if packed:
             return PackedSequence(output, batch_sizes, order, back), self._as_hidden(states)
-        output = output.view(len(steps), batch, output.shape[-1])
+        output = own(output.view(len(steps), batch, output.shape[-1]))
         if unbatched:
             return output.squeeze(1), self._as_hidden([state.squeeze(1) for state in states])
         return output.transpose(0, 1) if self.batch_first else output, self._as_hidden(states)

@@ -11,6 +11,7 @@ from tritorch.errors import check
 from tritorch.memory_format import like_image
 from tritorch.ops import convolution_cpu, convolution_cuda
 from tritorch.ops.products import one_dtype
+from tritorch.tensor import own
 
 
 def _check(name, channels, weight, groups, image):
@@ -286,7 +287,7 @@ def conv1d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     (stride,), (dilation,) = _numbers("conv1d", "stride", stride, 1, 1), _numbers("conv1d", "dilation", dilation, 1, 1)
     (left,), (size,) = _padding("conv1d", padding, x, weight.shape[2:], (stride,), (dilation,))
     out = convolution(x.unsqueeze(2), weight.unsqueeze(2), bias, (1, size), (1, stride), (0, left), (1, dilation), groups).squeeze(2)
-    return out if batched else out.squeeze(0)
+    return own(out if batched else out.squeeze(0))
 
 
 def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):

@@ -8,6 +8,7 @@ from tritorch.ops.create import eye
 from tritorch.ops.linear import as_rows
 from tritorch.ops.linear import linear as linear_map
 from tritorch.shape import broadcast_shapes
+from tritorch.tensor import own
 
 
 def _ranks(name, pairs):
@@ -40,8 +41,8 @@ def matmul(input, other, *, out=None):
     check(fits, "matmul", "input.shape[-1] == other.shape[-2]" if b > 1 else "input.shape[-1] == other.shape[0]", input.shape, other.shape)
     if b == 1:
         column = matmul(input.unsqueeze(0) if a == 1 else input, other.unsqueeze(1))
-        return deliver(column.reshape(()) if a == 1 else column.squeeze(-1), out)
-    return deliver(matmul(input.unsqueeze(0), other).squeeze(-2), out)
+        return deliver(own(column.reshape(()) if a == 1 else column.squeeze(-1)), out)
+    return deliver(own(matmul(input.unsqueeze(0), other).squeeze(-2)), out)
 
 
 def mm(input, mat2, out_dtype=None, *, out=None):

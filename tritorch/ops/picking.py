@@ -13,7 +13,7 @@ from tritorch.ops.put import flat_rows, put, put_shape
 from tritorch.ops.segments import join_rows
 from tritorch.ops.shaping import stack
 from tritorch.shape import broadcast_shapes, cdiv, own_dim, prod
-from tritorch.tensor import empty
+from tritorch.tensor import empty, own
 
 K = kernels("indexing")
 
@@ -24,7 +24,7 @@ def index(input, indices):
     shape = put_shape(input, indices)
     if len(picked) == 1:
         d, places = picked[0], indices[picked[0]]
-        return view.reshape(index_select(input, d, view.reshape(places, -1)), shape)
+        return own(view.reshape(index_select(input, d, view.reshape(places, -1)), shape))
     if input.device.type == "cpu":
         for d in picked:
             check_range("index", indices[d].array, input.shape[d])
@@ -35,7 +35,7 @@ def index(input, indices):
     made = view.reshape(index_select(rows, 0, flat_rows(input.shape, indices, picked)), *common, *sizes[len(picked):])
     if picked == list(range(picked[0], picked[-1] + 1)):
         made = view.movedim(made, tuple(range(len(common))), tuple(range(picked[0], picked[0] + len(common))))
-    return made
+    return own(made)
 
 
 # ------------------------------------------------------------------ places that are not zero
@@ -123,7 +123,7 @@ def masked_select(input, mask, *, out=None):
 def take(input, index, *, out=None):
     """The elements of the flattened tensor that `index` names, in the shape of `index`."""
     made = view.reshape(index_select(view.reshape(input, -1), 0, view.reshape(index, -1)), index.shape)
-    return copy.deliver(made, out)
+    return copy.deliver(own(made), out)
 
 
 def take_along_dim(input, indices, dim=None, *, out=None):

@@ -12,7 +12,7 @@ from tritorch.ops.copy import transfer
 from tritorch.ops.joining import concatenated
 from tritorch.shape import Size, own_dim, wrap_dim, wrap_dims
 from tritorch.shape import broadcast_shapes as common_shape
-from tritorch.tensor import Tensor, strided
+from tritorch.tensor import Tensor, own, strided
 
 
 # ------------------------------------------------------------------ cat
@@ -265,7 +265,7 @@ def roll(input, shifts, dims=None):
     shifts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
     if dims is None:
         check(len(shifts) == 1, "roll", "one shift without dims", shifts)
-        return view.reshape(roll_dims(view.reshape(input, -1), shifts, (0,)), input.shape)
+        return own(view.reshape(roll_dims(view.reshape(input, -1), shifts, (0,)), input.shape))
     dims = (dims,) if isinstance(dims, int) else tuple(dims)
     check(len(shifts) == len(dims), "roll", "as many shifts as dims", shifts, dims)
     total = {}
@@ -291,7 +291,7 @@ def repeat(input, *sizes, repeats=None):
     shape = (1,) * lead + tuple(input.shape)
     spread = view.reshape(input, [m for n in shape for m in (1, n)])
     spread = view.expand_to(spread, tuple([m for r, n in zip(sizes, shape) for m in (r, n)]))
-    return view.reshape(copy.clone(spread), [r * n for r, n in zip(sizes, shape)])
+    return own(view.reshape(copy.clone(spread), [r * n for r, n in zip(sizes, shape)]))
 
 
 def tile(input, *dims):

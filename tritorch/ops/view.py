@@ -5,7 +5,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, sentence
 from tritorch.shape import Size, broadcast_strides, infer_shape, view_strides, wrap_dim
-from tritorch.tensor import strided
+from tritorch.tensor import own, strided
 
 
 def same_memory(x, shape, strides, offset=None):
@@ -233,7 +233,7 @@ def reshape(input, *sizes, shape=None):
     """
     shape = infer_shape(_sizes(sizes if shape is None else (shape,)), input.numel(), "reshape")
     if view_strides(input.shape, input.strides, shape) is None:
-        input = input.contiguous()
+        return own(view_as_shape(input.contiguous(), shape))
     return view_as_shape(input, shape)
 
 
