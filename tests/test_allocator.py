@@ -35,7 +35,7 @@ def test_sizes_are_rounded_and_a_freed_block_comes_back(device):
     assert device.named("alloc") == [("alloc", 2 * MIB)]
 
 
-def test_only_so_many_sizes_are_looked_up_at_once(monkeypatch):
+def test_only_so_many_sizes_are_looked_up_at_once(device, monkeypatch):
     monkeypatch.setattr(allocator, "REQUESTS", 4)
     ptr = allocate(1000, 0, 0).ptr
     for nbytes in range(513, 1024):
