@@ -50,7 +50,7 @@ class Layout:
         tiles = sum(kind.startswith("tensordesc") for kind in kinds)
         for flags in (1, 2) if tiles and not descriptors else (1,):    # of a descriptor before sm_90: 1 in Triton 3.6, 2 in 3.9
             self._place(kinds, descriptors, flags)
-            found = [struct.calcsize("<" + code) for code in (*self.formats, "Q", "Q")]
+            found = [struct.calcsize(code) for code in (*self.formats, "Q", "Q")]
             if found == list(sizes):
                 return
         raise DriverError(f"a kernel with parameters {kinds} takes {list(sizes)} bytes, expected {found}; use a version of triton "
@@ -70,13 +70,13 @@ class Layout:
                     formats += ["Q", *"q" * 2 * rank, *"?" * flags, *"i" * rank, *"q" * rank]
                     steps.append(lambda d: (d.ptr, *d.shape, *d.strides, *(False, d.round_f32_to_tf32)[:flags], *d.shape, *d.strides))
             else:
-                formats.append("Q" if kind[0] == "*" else _FORMATS[kind])
+                formats.append("P" if kind[0] == "*" else _FORMATS[kind])     # of a Q, checks cost 0.02 µs more
                 steps.append(_bfloat16 if kind == "bf16" else None)
-        self.offsets, packed, end = [], "<", 0
+        self.offsets, packed, end = [], "@", 0
         for place, code in enumerate((*formats, "Q", "Q")):
             if place == len(formats):
                 self.arguments = struct.Struct(packed)
-            size = struct.calcsize("<" + code)
+            size = struct.calcsize(code)
             gap = -end % min(size, 64)
             packed += f"{gap}x{code}" if gap else code
             self.offsets.append(end + gap)
