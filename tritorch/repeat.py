@@ -13,12 +13,13 @@ from tritorch.autograd import modes, places
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.cuda import driver, faults
+from tritorch.cuda.allocator import take
 from tritorch.cuda.stream import current_handle
 from tritorch.cuda.trace import Trace, current, passed, traces
 from tritorch.device import cpu, device
 from tritorch.dtype import default_changed, dtype, float32
 from tritorch.shape import Size
-from tritorch.storage import device_storage
+from tritorch.storage import DeviceStorage, device_storage
 from tritorch.tensor import HOST, Tensor, _new, empty
 
 KEPT, PATIENCE = 256, 4                         # kinds of calls remembered per operator; times that these may overflow
@@ -81,12 +82,18 @@ def repeating(fn, door=None, passes=()):
             pointers += [out.storage.ptr for out in outs]
             learn(key, pointers, (*args, *outs), outs, (*outs, *args), numbers)
         else:
-            home, made, steps, constants, moved, extras = known
-            outs = []
+            home, index, made, steps, constants, moved, extras = known
+            stream, outs = current_handle(index) if streams.used else 0, []
+            place = (index, stream) if stream else index
             for nbytes, shape, strides, kind, form in made:
-                storage = device_storage(nbytes, home)
-                pointers.append(storage.ptr)
-                out = _new(Tensor)                                       # as tensor.strided, without the call
+                span = take(nbytes, place)                               # as device_storage and tensor.strided, without the calls
+                storage = DeviceStorage()
+                storage.span = span
+                storage.device = home
+                storage.version = 0
+                storage.ptr = pointer = span.ptr
+                pointers.append(pointer)
+                out = _new(Tensor)
                 out.storage = storage                                    # one by one: many at once make a tuple, and cost 0.03 µs more
                 out.shape = shape
                 out.strides = strides
@@ -101,7 +108,7 @@ def repeating(fn, door=None, passes=()):
                     pointers[place] = pointers[k] + distance
                 try:
                     for start, x, y, z, pick, _ in steps:
-                        start(x, y, z, current_handle(home.index) if streams.used else 0, pick(pointers))
+                        start(x, y, z, stream, pick(pointers))
                 except driver.OutOfMemory:
                     raise
                 except Exception:
@@ -156,7 +163,7 @@ def repeating(fn, door=None, passes=()):
         constants, moved, ahead = [], [], len(trace.pointers)
         steps = [_prepared(step, ahead, ahead + len(numbers), constants, moved) for step in trace.steps]
         extras = (trace.temporaries, trace.reports) if trace.temporaries or trace.reports or any(step[5] for step in steps) else None
-        calls[key] = (home, made, steps, constants, moved, extras) if whole else None
+        calls[key] = (home, home.index, made, steps, constants, moved, extras) if whole else None
 
     return run, again, rewrite if lead == 1 else None
 
@@ -210,7 +217,7 @@ def _prepared(step, numbers, start_of_constants, constants, moved):
 def _queue(known, pointers, numbers):
     """Queue the launches of a known call on the current stream; whether that succeeded. `pointers` are the arguments' (and outputs'),
     `numbers` what it passes on."""
-    home, _, steps, constants, moved, extras = known
+    home, index, _, steps, constants, moved, extras = known
     temporaries, reports = extras or ((), False)
     if temporaries:
         memory = [device_storage(nbytes, home) for nbytes in temporaries]            # lives until all is queued
@@ -218,7 +225,7 @@ def _queue(known, pointers, numbers):
     found = pointers + numbers + constants if numbers else pointers + constants
     for place, k, distance in moved:
         found[place] = found[k] + distance
-    stream = current_handle(home.index) if streams.used else 0
+    stream = current_handle(index) if streams.used else 0
     try:
         for start, x, y, z, pick, descriptors in steps:
             values = pick(found)
@@ -232,7 +239,7 @@ def _queue(known, pointers, numbers):
     except Exception:
         return False
     if reports:
-        faults.unread.add(home.index)
+        faults.unread.add(index)
     return True
 
 
