@@ -141,10 +141,10 @@ def op(body=None, *, returns=("out",), aliasable=()):
         return write(door, out, args, body(*args))
 
     door.names, door.returns, door.gnames = names, tuple(returns), ("g",) if single else tuple("g_" + r for r in returns)
-    door.impls, door.rules, door.plans, door.aliasable, door.body, door.defaults = impls, [], {}, aliasable, body, defaults
+    door.impls, door.rules, door.plans, door.aliasable, door.body, door.defaults = impls, [], graph.Plans(door), aliasable, body, defaults
     door.into, door.repeat, door.complete, door.__signature__ = into, repeat, complete, signature
     door.jvp_rule = door.formula_body = door.samples_body = door.errors_body = door.workloads_body = None
-    for verb in (impl, grad, jvp, formula, samples, errors, workloads, rules_for, plan):
+    for verb in (impl, grad, jvp, formula, samples, errors, workloads, rules_for):
         setattr(door, verb.__name__, functools.partial(verb, door))
     clash = set(names) & {*door.gnames, *returns}
     check(not clash, door.__name__, f"parameters not named {door.gnames + door.returns}, by which gradient rules ask for the rest", *clash,
@@ -283,12 +283,6 @@ def rules_for(door, needed):
     if rest and door.formula_body is not None:
         return [*door.rules, (formula_rule(door, rest), door.gnames + door.names, rest)]
     return door.rules
-
-
-def plan(door, mask):
-    """What the backward pass of a call does when the inputs in `mask` need gradients; made once."""
-    made = door.plans[mask] = graph.Plan(door, mask)
-    return made
 
 
 # ------------------------------------------------------------------ the ways out of the door

@@ -82,7 +82,7 @@ def repeating(fn, door=None, passes=()):
             pointers += [out.storage.ptr for out in outs]
             learn(key, pointers, (*args, *outs), outs, (*outs, *args), numbers)
         else:
-            home, index, made, steps, constants, moved, extras = known
+            home, made, steps, constants, moved, extras, index = known
             stream, outs = current_handle(index) if streams.used else 0, []
             place = (index, stream) if stream else index
             for nbytes, shape, strides, kind, form in made:
@@ -163,7 +163,7 @@ def repeating(fn, door=None, passes=()):
         constants, moved, ahead = [], [], len(trace.pointers)
         steps = [_prepared(step, ahead, ahead + len(numbers), constants, moved) for step in trace.steps]
         extras = (trace.temporaries, trace.reports) if trace.temporaries or trace.reports or any(step[5] for step in steps) else None
-        calls[key] = (home, home.index, made, steps, constants, moved, extras) if whole else None
+        calls[key] = (home, made, steps, constants, moved, extras, home.index) if whole else None
 
     return run, again, rewrite if lead == 1 else None
 
@@ -217,7 +217,7 @@ def _prepared(step, numbers, start_of_constants, constants, moved):
 def _queue(known, pointers, numbers):
     """Queue the launches of a known call on the current stream; whether that succeeded. `pointers` are the arguments' (and outputs'),
     `numbers` what it passes on."""
-    home, index, _, steps, constants, moved, extras = known
+    home, _, steps, constants, moved, extras, index = known
     temporaries, reports = extras or ((), False)
     if temporaries:
         memory = [device_storage(nbytes, home) for nbytes in temporaries]            # lives until all is queued

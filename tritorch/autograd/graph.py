@@ -218,6 +218,19 @@ class Plan:
         self.lone = self.first_alone and self.outputs[0] and not self.saved_outputs
 
 
+class Plans(dict):
+    """An operator's plans by mask: which of its inputs need gradients."""
+
+    __slots__ = ("op",)
+
+    def __init__(self, op):
+        self.op = op
+
+    def __missing__(self, mask):
+        made = self[mask] = Plan(self.op, mask)
+        return made
+
+
 def record(op, args, outs, depth=3):
     """Make the node of a call if one of its inputs needs a gradient that a rule can give, and hang it on the outputs. `depth`: how many
     frames below the node is made the user called."""
@@ -232,17 +245,15 @@ def record(op, args, outs, depth=3):
             else:
                 mask |= bit
                 edges.append((node, a.index, a.shape, a.dtype))
+        elif type(a) is tuple and (several := _edges(a)) and any(several):
+            mask |= bit
+            edges.append(several)
         else:
-            several = type(a) is tuple and _edges(a)
-            if several and any(several):
-                mask |= bit
-                edges.append(several)
-            else:
-                edges.append(False)
+            edges.append(False)
         bit += bit
     if not mask:
         return
-    plan = op.plans.get(mask) or op.plan(mask)
+    plan = op.plans[mask]
     if not plan.rules:
         return
     node = make_node(plan, args, edges, None, depth)
@@ -300,9 +311,10 @@ def make_node(plan, args, edges, written=None, depth=3):
         if source is ARG:
             if not isinstance(value, Tensor):
                 saved.append(pack(value) if type(value) is tuple else value)
-            elif plain and value is not written and not value._inference:                                 # as pack would, without the call
-                saved.append((value.storage, value.shape, value.strides, value.offset, value.dtype, value.node, value.index,
-                              value.storage.version, value.form, value._tangents))
+            elif plain and value is not written and not (modes.inferred and value._inference):            # as pack would, without the call
+                storage = value.storage
+                saved.append((storage, value.shape, value.strides, value.offset, value.dtype, value.node, value.index,
+                              storage.version, value.form, value._tangents if modes.interpreted else None))
             else:
                 saved.append(pack(as_it_was(value) if value is written else value))
         else:

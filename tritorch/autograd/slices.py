@@ -80,8 +80,7 @@ def prepare(op, outs, args):
         check_history(name, out, mask)
     if not wanted:
         return None
-    made = op.plans.get(mask) or op.plan(mask)
-    return make_node(made, args, written_edges(args, outs[0]), written=outs[0])
+    return make_node(op.plans[mask], args, written_edges(args, outs[0]), written=outs[0])
 
 
 def check_history(name, out, wanted):
