@@ -246,6 +246,25 @@ def test_a_fence_comes_first():
         from_registers(fence="")
 
 
+@pytest.mark.parametrize("span", [128, 64, 32])
+def test_a_swizzle_begins_where_its_pattern_does(span):
+    """From the second of eight rows on hardware would exchange other chunks; further into the first one is the next step of K."""
+    for start, wrong in ((4 * span, True), (span, True), (16, False)):
+        code = f"{FENCED}{PRODUCT} {accumulators()}, %rd0, %rd1, 0, 1, 1, 0, 0;\n{WAITED}"
+        places = {"rd0": descriptor(start, 16, 8 * span, span), "rd1": descriptor(16384, 16, 8 * span, span)}
+        if wrong:
+            with pytest.raises(Fault, match=f"begins at multiples of {8 * span}"):
+                Run(code, 128, **places)
+        else:
+            Run(code, 128, **places)
+
+
+def test_a_barrier_is_for_as_many_threads_as_it_says():
+    Run("bar.sync 1, 64;", 64)
+    with pytest.raises(Fault, match="more threads at a barrier"):
+        Run("bar.sync 1, 32;", 64)
+
+
 # ------------------------------------------------------------------ proxies
 @pytest.mark.parametrize("fence, ok", [
     ("", False), ("fence.proxy.async.shared::cta;\n", True), ("bar.sync 0;\nfence.proxy.async.shared::cta;\n", True),

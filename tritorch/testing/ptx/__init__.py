@@ -11,6 +11,7 @@
     registry.py    opcode -> the Python function that executes it
     machine.py     lanes, divergence, barriers: which instruction is next, and for whom
     memory.py      global memory: one arena whose live ranges are known; a batch's shared and local memory is the machine's
+    races.py       what CTAs tell each other through global memory has to be in order
     floats.py      IEEE arithmetic that numpy lacks: fused multiply-add, directed rounding, bfloat16, flushing to zero
     bindings.py    a stand-in for cuda.bindings.driver over all this, with its rules; streams.py has its streams, events and graphs,
                    codes.py what it answers; cubin.py is what it asks of the machine code itself
@@ -21,8 +22,8 @@ the instruction families
     matrices.py, mma.py, copies.py                                                 mma.sync, ldmatrix, cp.async (sm_80)
     mbarrier.py, tensor_map.py, swizzle.py, tma.py, wgmma.py, proxies.py           TMA and wgmma (sm_90)
 
-It is stricter than a GPU where PTX leaves room: fresh memory is poison, every access lies inside one live block, warps run in a random
-order between barriers, approximations err as much as they may, two threads that store to one address agree about the value.
+It is stricter than a GPU where PTX leaves room: fresh memory is poison, every access lies inside one live block, CTAs run in a random
+order, so do warps between barriers, approximations err as much as they may, two threads that store to one address agree about the value.
 
 How an instruction is written. A register is one array over all lanes of the CTAs that run together (`machine.lanes` of them: CTA after
 CTA, each a multiple of 32 threads, so `.reshape(-1, 32)` is one warp a row). It holds unsigned bits, or bools for .pred; reading

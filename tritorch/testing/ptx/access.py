@@ -9,6 +9,7 @@ from tritorch.testing.ptx.operands import DTYPES, Register, Sink, Vector
 from tritorch.testing.ptx.registry import instruction
 
 U64 = np.dtype("u8")
+_STRONG, _ACQUIRING, _RELEASING = {"acquire", "relaxed", "volatile"}, {"acquire", "acq_rel"}, {"release", "acq_rel"}
 
 
 @functools.cache
@@ -64,6 +65,8 @@ def ld(machine, ins):
         return machine.write(items[0], machine.read(ins.operands[1].base, dtype))
     lanes = machine.active()
     memory, places = _places(machine, ins, where, ins.operands[1], len(items) * dtype.itemsize, lanes)
+    if where == "global" and machine.races is not None and _STRONG.isdisjoint(ins.modifiers):
+        machine.races.read(machine, places, len(items) * dtype.itemsize, lanes, still="nc" in ins.modifiers)
     numbers, first = _numbers(memory, dtype), places >> dtype.itemsize.bit_length() - 1
     for k, item in enumerate(items):
         found = numbers.take(first + k if k else first)
@@ -78,6 +81,9 @@ def ld(machine, ins):
 def ld_acquire(machine, ins):
     """Who acquires may be waiting for what it reads: others go first."""
     ld(machine, ins)
+    if machine.races is not None:
+        lanes = machine.active()
+        _ordered(machine, ins, lanes, machine.address(ins.operands[1])[lanes] - np.uint64(machine.memory.base))
     machine.give_way(machine.chosen)
 
 
@@ -93,6 +99,9 @@ def st(machine, ins):
     numbers, first = _numbers(memory, dtype), places >> dtype.itemsize.bit_length() - 1
     values = [machine.spread(machine.read(item, dtype))[lanes] for item in items]
     targets = [first + k if k else first for k in range(len(items))]
+    if where == "global" and machine.races is not None:
+        changed = functools.reduce(np.logical_or, [numbers.take(target) != value for target, value in zip(targets, values)])
+        machine.races.write(machine, places, len(items) * dtype.itemsize, lanes, changed)
     for target, value in zip(targets, values):
         numbers[target] = value
     for target, value in zip(targets, values):
@@ -138,10 +147,26 @@ def atom(machine, ins):
         before[lanes], here = _in_turn(numbers, first, values, lambda *args: _ATOMIC[operation](*args, kind), operation == "cas")
         changed = changed or here
         machine.write(target, before)
+    if machine.races is not None and memory is machine.memory.bytes:
+        if changed:
+            machine.races.write(machine, places, width * dtype.itemsize, lanes, np.ones(len(lanes), bool), atomic=True)
+        _ordered(machine, ins, lanes, places)
     if changed or "acquire" not in ins.modifiers:
         machine.progress()
     else:
         machine.give_way(machine.chosen)                        # with the rest of their warps
+
+
+def _ordered(machine, ins, lanes, places):
+    """Tell races.py who acquires and releases what."""
+    if not machine.races.warps:
+        return
+    first = np.unique(np.stack([machine.party[lanes], places.astype(np.int64)]), axis=1, return_index=True)[1]
+    for i in sorted(first.tolist()):                            # as they took their turns
+        if not _ACQUIRING.isdisjoint(ins.modifiers):
+            machine.races.acquire(machine, lanes[i], int(places[i]))
+        if not _RELEASING.isdisjoint(ins.modifiers):
+            machine.races.release(machine, lanes[i], int(places[i]))
 
 
 def _in_turn(numbers, places, values, function, compare):

@@ -55,6 +55,8 @@ def cp_async(machine, ins):
         problem = machine.memory.problem(addresses, size)       # all of it: a partial read is still aligned, and ours do not occur
         if problem:
             raise machine.fault(problem[1], int(lanes[reading][problem[0]]))
+        if machine.races is not None:
+            machine.races.read(machine, (addresses - np.uint64(machine.memory.base)).astype(np.int64), size, lanes[reading])
         data[reading] = machine.memory.load(addresses, np.dtype(f"V{size}")).view(np.uint8).reshape(-1, size)
         data[np.arange(size) >= count[:, None]] = 0
     machine.shared.reshape(-1).view(f"V{size}")[places // size] = np.full(size, POISON, np.uint8).view(f"V{size}")

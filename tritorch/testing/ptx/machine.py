@@ -8,12 +8,11 @@ Threads in lockstep would hide a forgotten barrier. So the warps of a CTA are de
 all of the first group runs before the second: what one warp writes and another reads without a barrier between is seen to be missing, or
 overwritten, in half of the draws.
 """
-import random
 from dataclasses import dataclass
 
 import numpy as np
 
-from tritorch.testing.ptx import proxies
+from tritorch.testing.ptx import proxies, races
 from tritorch.testing.ptx.memory import POISON
 from tritorch.testing.ptx.operands import DTYPES, Address, Register, Sink
 from tritorch.testing.ptx.parse import SHARED_BASE
@@ -48,13 +47,14 @@ class Machine:
 
     watch = None
 
-    def __init__(self, program, launch, memory, blocks, seed=0):
+    def __init__(self, program, launch, memory, blocks, seed=0, watcher=None):
         self.program, self.launch, self.memory = program, launch, memory
         self.ctas, self.threads = len(blocks), launch.threads
         self.lanes = self.ctas * self.threads
         self.cta = np.repeat(np.arange(self.ctas), self.threads)
         self.thread = np.tile(np.arange(self.threads, dtype=np.uint32), self.ctas)
         self.block = blocks[self.cta]
+        self.races, self.party = watcher, None if watcher is None else watcher.parties(self)
         poison = {kind: np.full(self.lanes, -1).astype(_bits(kind)) for kind in set(program.registers)}
         self.registers = [poison[kind] for kind in program.registers]
         self.shared_bytes = program.static_shared + -program.static_shared % 1024 + launch.shared
@@ -199,6 +199,8 @@ class Machine:
         arrived = np.bincount(place[self.waiting], minlength=16 * self.ctas)
         needed = np.where(self.barrier_size, self.barrier_size, living[self.cta])
         opened = self.waiting & (arrived[place] >= needed)
+        if (arrived[place] > needed)[opened].any():
+            raise self.fault("more threads at a barrier than it is for", (opened & (arrived[place] > needed)).argmax())
         if opened.any():
             self.waiting &= ~opened
             self.progress()
@@ -207,6 +209,8 @@ class Machine:
             self._deal(opened, turns[place] * _LATER)           # who gave way has given way for all
             if self.unfenced is not None:
                 proxies.publish(self, opened)
+            if self.races is not None:
+                self.races.meet(self, place, opened)
 
     def _deal(self, lanes, turns=0):
         """These warps are dealt into groups; the threads of a warp stay together."""
@@ -332,20 +336,25 @@ def _bits(kind):
 
 
 _CTAS, _LANES, _REGISTER_BYTES, _SHARED_BYTES = 256, 1 << 14, 1 << 29, 1 << 27
+_CUTS = 2                                                        # of a launch, beside those that memory asks for
 
 
 def execute(program, launch, memory, seed=0):
-    """Run all CTAs of a launch, as many together as memory allows, in an order by chance, as a GPU promises none. Our kernels wait only for
-    CTAs that began before them, which is what a ticket tells."""
+    """Run all CTAs of a launch, as many together as memory allows, in an order by chance, as a GPU promises none: dealt out anew, and cut
+    here and there. Our kernels wait only for CTAs that began before them, which is what a ticket tells. `seed` None: in their own order."""
     total = int(np.prod(launch.grid))
     lane_bytes = sum(_bits(kind).itemsize for kind in program.registers) + program.local_bytes + 64
     lanes = min(_LANES, _REGISTER_BYTES // lane_bytes)
     batch = max(1, min(_CTAS, lanes // launch.threads, _SHARED_BYTES // (launch.shared + 1024)))
-    steps, starts = 0, list(range(0, total, batch))
+    steps, blocks, cuts = 0, np.arange(total), set(range(0, total, batch))
     if seed is not None:
-        random.Random(seed).shuffle(starts)
-    for first in starts:
-        machine = Machine(program, launch, memory, np.arange(first, min(first + batch, total)), seed + first if seed is not None else None)
+        chance = np.random.default_rng(seed)
+        blocks = chance.permutation(total)
+        cuts |= set(chance.integers(0, total, _CUTS).tolist())
+    watcher = races.start(program, launch, memory)
+    cuts = sorted(cuts)
+    for first, last in zip(cuts, [*cuts[1:], total]):
+        machine = Machine(program, launch, memory, blocks[first:last], seed + first if seed is not None else None, watcher)
         machine.run()
         steps += machine.steps
     return steps

@@ -89,9 +89,12 @@ def arrive(machine, ins):
     if machine.unfenced is not None:
         proxies.publish(machine, machine.mask)
     for lane in machine.active().tolist():
-        barrier = find(machine, place_of(machine, where, lane), lane)
+        place = place_of(machine, where, lane)
+        barrier = find(machine, place, lane)
         barrier.missing -= 1 if announced else int(numbers[lane])
         barrier.expected += int(numbers[lane]) if announced else 0
+        if machine.races is not None:
+            machine.races.release(machine, lane, ("mbarrier", int(machine.block[lane]), place[1]))
         if barrier.missing < 0 or barrier.expected > _MOST:
             raise machine.fault("more arrivals, or bytes, than the mbarrier counts", lane)
         barrier.settle(machine)
@@ -111,6 +114,9 @@ def try_wait(machine, ins):
         if barrier.phase & 1 == odd:
             deliver(machine, place)
             late[lanes[which.reshape(-1) == i]] = barrier.phase & 1 == odd
+        if machine.races is not None and machine.races.warps and barrier.phase & 1 != odd:
+            for one in np.unique(lanes[which.reshape(-1) == i] // WARP):
+                machine.races.acquire(machine, one * WARP, ("mbarrier", int(machine.block[lane]), place[1]))
     machine.write(result, ~late)
     if late.any():
         machine.retry(late)

@@ -10,7 +10,7 @@ import numpy as np
 
 SIZE, ALIGNMENT, GAP, POISON = 24 << 30, 512, 512, 0xFF
 _POISON_LIMIT = 64 << 20                # the first bytes of what is larger are poisoned: touching gigabytes takes seconds
-_NORESERVE = 0x4000
+NORESERVE = 0x4000
 
 
 class Memory:
@@ -19,7 +19,7 @@ class Memory:
     poison = POISON
 
     def __init__(self, size=SIZE):
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
         self._pages = mmap.mmap(-1, size, flags=flags)
         self.bytes = np.frombuffer(self._pages, np.uint8)
         self.base, self.size, self.used = self.bytes.ctypes.data, size, 0
@@ -28,6 +28,7 @@ class Memory:
         self.starts, self.ends = [], []
         self.edges = None
         self._views = {}
+        self.shadow = None                                      # of races.py
 
     # ------------------------------------------------------------------ who owns what
     def alloc(self, nbytes):

@@ -23,6 +23,8 @@ class Descriptor:
         self.start, self.leading, self.stride = ((bits >> at & 0x3FFF) * CHUNK for at in (0, 16, 32))
         self.span = SPANS[bits >> 62]
         assert not bits >> 49 & 7, "the machine has no base offset in descriptors"
+        assert self.span == CHUNK or self.start % (8 * self.span) < self.span, (
+            f"a matrix at {self.start:#x}: without a base offset a swizzle by {self.span} bytes begins at multiples of {8 * self.span}")
         assert not bits & ~(0x3FFF | 0x3FFF << 16 | 0x3FFF << 32 | 7 << 49 | 3 << 62), f"descriptor {bits:#x} has unknown bits"
 
     def places(self, extent, width, turned):

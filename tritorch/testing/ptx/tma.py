@@ -80,6 +80,8 @@ def load(machine, ins):
         dtype = np.dtype(f"u{tensor_map.itemsize}")
         places = shared_places(machine, tensor_map, to, lane)
         found, inside = global_places(machine, tensor_map, corner, lane)
+        if machine.races is not None:                            # without a fence, and there is none, TMA sees nothing of the same launch
+            machine.races.read(machine, found.astype(np.int64) * dtype.itemsize, dtype.itemsize, np.full(found.size, lane), still=True)
         data = np.zeros(inside.shape, dtype)
         data[inside] = machine.memory.view(dtype)[found]
         if tensor_map.kind == TFLOAT32:
@@ -140,6 +142,9 @@ def store(machine, ins):
         proxies.check_async(machine, (places * dtype.itemsize)[None], np.array([lane]))
         content = machine.shared.reshape(-1).view(dtype)[places]
         found, inside = global_places(machine, tensor_map, corner, lane)
+        if machine.races is not None:
+            machine.races.write(machine, found.astype(np.int64) * dtype.itemsize, dtype.itemsize, np.full(found.size, lane),
+                                machine.memory.view(dtype)[found] != content[inside])
         machine.memory.view(dtype)[found] = content[inside]
         pending.append(Store(lane, int(committed[lane]), places, content))
 
