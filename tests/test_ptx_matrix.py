@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 
 import tritorch as torch  # noqa: E402
 import tritorch.nn  # noqa: E402,F401
-from tritorch.cuda import tuner  # noqa: E402
+from tritorch.cuda import ahead, tuner  # noqa: E402
 from tritorch.nn import functional as F  # noqa: E402
 from tritorch.ops.gemm import gemm  # noqa: E402
 from tritorch.testing.ptx import bindings  # noqa: E402
@@ -189,6 +189,25 @@ def test_gradients_of_attention_together(gpu, way, size, causal):
     with tuner.forcing("attention_forward", WAYS["plain"][0]), tuner.forcing("attention_backward", way):
         same_as_float64(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True),
                         (1, 2, 264, size), (1, 1, 264, size), (1, 1, 264, size))
+
+
+@pytest.mark.parametrize("way, size", TOGETHER[::2], ids=["gluon", "plain"])
+@pytest.mark.parametrize("order", ["acquire", "release"])
+def test_an_order_taken_out_of_a_compiled_kernel_is_noticed(gpu, way, size, order):
+    """Programs that take turns tell each other by acquire and release alone."""
+    q, k, v = (draw("bfloat16", 1, 1, 136, size)[0].requires_grad_() for _ in range(3))
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    kernels, run = [], gpu._run
+    with tuner.forcing("attention_backward", way), pytest.MonkeyPatch.context() as patch, ahead.staying():
+        patch.setattr(gpu, "_run", lambda kernel, launch: (kernels.append(kernel), run(kernel, launch)))
+        torch.autograd.grad(out, [q, k, v], out, retain_graph=True)
+        found = [ins for ins in kernels[-1].program.code if order in ins.modifiers]
+        assert found
+        for ins in found:
+            patch.setattr(ins, "modifiers", tuple("relaxed" if word == order else word for word in ins.modifiers))
+        with pytest.raises(RuntimeError, match="a race: (reads|writes) what .* has written"):
+            for _ in range(8):
+                torch.autograd.grad(out, [q, k, v], out, retain_graph=True)
 
 
 def test_convolution(gpu):

@@ -336,7 +336,7 @@ def _bits(kind):
 
 
 _CTAS, _LANES, _REGISTER_BYTES, _SHARED_BYTES = 256, 1 << 14, 1 << 29, 1 << 27
-_CUTS = 2                                                        # of a launch, beside those that memory asks for
+_CUTS = 2                                                        # at most, beside those that memory asks for
 
 
 def execute(program, launch, memory, seed=0):
@@ -350,7 +350,7 @@ def execute(program, launch, memory, seed=0):
     if seed is not None:
         chance = np.random.default_rng(seed)
         blocks = chance.permutation(total)
-        cuts |= set(chance.integers(0, total, _CUTS).tolist())
+        cuts |= set(chance.integers(0, total, chance.integers(_CUTS + 1)).tolist())
     watcher = races.start(program, launch, memory)
     cuts = sorted(cuts)
     for first, last in zip(cuts, [*cuts[1:], total]):
