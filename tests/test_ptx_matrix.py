@@ -195,7 +195,7 @@ def test_gradients_of_attention_together(gpu, way, size, causal):
 @pytest.mark.parametrize("order", ["acquire", "release"])
 def test_an_order_taken_out_of_a_compiled_kernel_is_noticed(gpu, way, size, order):
     """Programs that take turns tell each other by acquire and release alone."""
-    q, k, v = (draw("bfloat16", 1, 1, 136, size)[0].requires_grad_() for _ in range(3))
+    q, k, v = (draw("bfloat16", 1, 1, 264, size)[0].requires_grad_() for _ in range(3))
     out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     kernels, run = [], gpu._run
     with tuner.forcing("attention_backward", way), pytest.MonkeyPatch.context() as patch, ahead.staying():
