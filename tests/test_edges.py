@@ -164,3 +164,18 @@ def test_gradients_of_scattered_products_with_zeros(device):
 def test_offsets_of_what_is_flipped_are_counted_in_64_bits():
     assert tiling.walk((1 << 20,), (1,), (-4096,)).wide
     assert not tiling.walk((5, 7), (7, 1), (-7, -1)).transposed
+
+
+# ------------------------------------------------------------------ what only a device gets wrong
+@pytest.mark.parametrize("kind", ["bool", "uint8", "int8", "int32", "int64"])
+def test_softmax_of_whole_numbers(kind, device):
+    for name in ("softmax", "log_softmax"):
+        agree(lambda lib, x, name=name: getattr(lib, name)(x, 1, dtype=lib.float32), (np.arange(9).reshape(3, 3), kind), device=device)
+
+
+def test_parts_of_long_rows(device):
+    """Element times number of parts passes 2³¹."""
+    x = np.random.default_rng(0).standard_normal((1, 100_000)).astype(np.float32)
+    for f in (lambda lib, x: lib.nn.functional.adaptive_avg_pool1d(x, 30_000),
+              lambda lib, x: lib.nn.functional.adaptive_max_pool1d(x, 30_000, return_indices=True)):
+        agree(f, x, grad=True, device=device)

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from triton_kernels.monoids import affine_combine
 from triton_kernels.reduce import offsets
-from triton_kernels.rows import again, gradient_tiles, side_by_side, store_line
+from triton_kernels.rows import again, gradient_tiles, lanes, side_by_side, store_line
 
 
 @triton.jit
@@ -49,12 +49,11 @@ def scaled(y, w_ptr, b_ptr, m, start, inside, N, groups, inner, SHARED: tl.const
 
 @triton.jit
 def row_moments(
-    x_rows, shape_n, stride_n, inside, N, eps,
+    x_rows, lane, shape_n, stride_n, inside, N, eps,
     CENTER: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):
     """(mean, 1 / √(var + eps)) of long rows, read once. Squares are summed relative to the mean of the first tile: that is as near
     as (mean - there)² < var · N / BLOCK_N, so the difference of squares keeps its digits."""
-    lane = tl.arange(0, BLOCK_N)[None, :]
     near = tl.zeros((BLOCK_M, 1), ACC)
     if CENTER:
         tile = tl.load(x_rows + offsets(lane, shape_n, stride_n, len(shape_n)), mask=inside & (lane < N), other=0)
@@ -86,15 +85,15 @@ def moments_from(near, total, square, N, eps, CENTER: tl.constexpr):
 @triton.jit
 def norm_kernel(
     out_ptr, mean_ptr, rstd_ptr, x_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner, eps,
-    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
-    VEC: tl.constexpr, STAGES: tl.constexpr,
+    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    LOOP: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Normalize rows and keep their statistics. Long, because a row is held in registers or read again.
 
     max_contiguous keeps a result of another type than x from choosing which thread has which elements, and so in which order a row is
     summed up: its statistics are the same to the last bit."""
     RANK: tl.constexpr = len(shape_m)
-    lane = tl.arange(0, BLOCK_N)[None, :]
+    lane = lanes(BLOCK_N, WIDE)
     HALF: tl.constexpr = x_ptr.dtype.element_ty.primitive_bitwidth <= 16
     KEEP: tl.constexpr = STAGES > 1 and not LOOP and not SHARED and (HALF or BLOCK_M * BLOCK_N <= 8192)
     w, b = None, None
@@ -110,7 +109,7 @@ def norm_kernel(
         x_rows = x_ptr + offsets(m, shape_m, stride_m, 3 * RANK)
         mean = tl.zeros((BLOCK_M, 1), ACC)
         if LOOP:
-            mean, rstd = row_moments(x_rows, shape_n, stride_n, inside, N, eps, CENTER, ACC, BLOCK_M, BLOCK_N, STAGES)
+            mean, rstd = row_moments(x_rows, lane, shape_n, stride_n, inside, N, eps, CENTER, ACC, BLOCK_M, BLOCK_N, STAGES)
             for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
                 n = j + lane
                 valid = inside & (n < N)
@@ -150,11 +149,11 @@ def norm_slope(gw, x, rstd, shift, slope, CENTER: tl.constexpr):
 @triton.jit
 def norm_backward_long(
     g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
-    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
-    STAGES: tl.constexpr,
+    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Gradient of rows that are read twice."""
-    lane = tl.arange(0, BLOCK_N)[None, :]
+    lane = lanes(BLOCK_N, WIDE)
     sum_g = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
@@ -174,10 +173,10 @@ def norm_backward_long(
 @triton.jit
 def norm_backward_short(
     g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
-    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
+    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
 ):
     """Gradient of rows that fit in registers; returns what they add to gw and gb. `w` is the line of weights if it was kept."""
-    lane = tl.arange(0, BLOCK_N)[None, :]
+    lane = lanes(BLOCK_N, WIDE)
     g, x = gradient_tiles(g_ptr, x_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "", VEC)
     first_g, second_g = g.to(ACC), again(g, ACC)
     first_x, second_x = (x.to(ACC) - mean) * rstd, (again(x, ACC) - mean) * rstd
@@ -199,7 +198,7 @@ def norm_backward_short(
 @triton.jit
 def norm_backward_kernel(
     gx_ptr, gw_ptr, gb_ptr, g_ptr, x_ptr, mean_ptr, rstd_ptr, w_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner,
-    CENTER: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr,
+    CENTER: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Gradient of rows; with PARTIAL every program also adds up gw and gb of all its rows, one line of (programs, N) each."""
@@ -220,11 +219,11 @@ def norm_backward_kernel(
         m = m[:, None]
         gx_rows = gx_ptr + offsets(m, shape_m, stride_m)
         if LOOP:
-            norm_backward_long(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
-                               CENTER, SHARED, ACC, BLOCK_M, BLOCK_N, VEC, STAGES)
+            norm_backward_long(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups,
+                               inner, CENTER, SHARED, ACC, WIDE, BLOCK_M, BLOCK_N, VEC, STAGES)
         else:
-            gw, gb = norm_backward_short(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w, w_ptr, shape_m, stride_m, shape_n, stride_n, N,
-                                         groups, inner, CENTER, SHARED, ACC, BLOCK_N, VEC)
+            gw, gb = norm_backward_short(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w, w_ptr, shape_m, stride_m, shape_n, stride_n,
+                                         N, groups, inner, CENTER, SHARED, ACC, WIDE, BLOCK_N, VEC)
             if PARTIAL:
                 gw_sum += gw
                 if CENTER:

@@ -83,9 +83,10 @@ def within(h, n):
 
 @triton.jit
 def window(p, n, count, stride, padding, ADAPTIVE: tl.constexpr):
-    """Where window p begins, and the end of what it may read."""
+    """Where window p begins, and the end of what it may read. ADAPTIVE is 2 where count · n passes 2³¹."""
     if ADAPTIVE:
-        return p * n // count, ((p + 1) * n + count - 1) // count
+        i = p.to(tl.int64) if ADAPTIVE == 2 else p
+        return (i * n // count).to(p.dtype), (((i + 1) * n + count - 1) // count).to(p.dtype)
     else:
         return p * stride - padding, p * 0 + n
 
@@ -94,7 +95,8 @@ def window(p, n, count, stride, padding, ADAPTIVE: tl.constexpr):
 def windows(h, n, count, reach, stride, padding, ADAPTIVE: tl.constexpr):
     """The first and last window that can hold element h; `reach` is from the first to the last element of a window."""
     if ADAPTIVE:
-        return h * count // n, ((h + 1) * count + n - 1) // n - 1
+        i = h.to(tl.int64) if ADAPTIVE == 2 else h
+        return (i * count // n).to(h.dtype), (((i + 1) * count + n - 1) // n - 1).to(h.dtype)
     else:
         return (tl.maximum(h + padding - reach, 0) + stride - 1) // stride, tl.minimum((h + padding) // stride, count - 1)
 

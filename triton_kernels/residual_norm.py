@@ -14,7 +14,7 @@ from triton_kernels.monoids import affine_combine
 from triton_kernels.normalize import kept, moments_from, norm_slope
 from triton_kernels.random import in_order, philox_words, words_of
 from triton_kernels.reduce import offsets
-from triton_kernels.rows import again, side_by_side, store_line
+from triton_kernels.rows import again, lanes, side_by_side, store_line
 
 
 @triton.jit
@@ -36,13 +36,13 @@ def dropped(
 
 @triton.jit
 def stream_tile(
-    x_ptr, residual_ptr, v_ptr, base_ptr, m, start, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale, seed, offset,
+    x_ptr, residual_ptr, v_ptr, base_ptr, m, start, lane, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale, seed, offset,
     DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
 ):
     """residual + (x + v) · keep / (1 - p), as ACC."""
     RANK_M: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
-    n = start + tl.arange(0, BLOCK_N)[None, :]
+    n = start + lane
     valid = inside & (n < N)
     x_ptrs = side_by_side(x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M), offsets(n, shape_n, stride_n, 2 * RANK_N), VEC)
     residual_ptrs = side_by_side(residual_ptr + offsets(m, shape_m, stride_m, 3 * RANK_M), offsets(n, shape_n, stride_n, 3 * RANK_N), VEC)
@@ -67,23 +67,22 @@ def normed(s, mean, rstd, w_ptr, b_ptr, n, N, ACC: tl.constexpr):
 
 @triton.jit
 def residual_norm_long(
-    out_rows, sum_rows, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, m, inside, shape_m, stride_m, shape_n, stride_n, N, eps,
+    out_rows, sum_rows, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, m, lane, inside, shape_m, stride_m, shape_n, stride_n, N, eps,
     threshold, scale, seed, offset, CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Mean and rstd of rows whose sums are stored and read once more. Squares are summed relative to the mean of the first tile, as in
     `row_moments`."""
     RANK_N: tl.constexpr = len(shape_n)
-    lane = tl.arange(0, BLOCK_N)[None, :]
     near = tl.zeros((BLOCK_M, 1), ACC)
     if CENTER:
-        tile = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, 0, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
+        tile = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, 0, lane, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
                            scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_rows.dtype.element_ty)
         near = tl.sum(tl.where(lane < N, tile.to(ACC), 0), 1, keep_dims=True) / tl.minimum(N, BLOCK_N)
     total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     square = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-        s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, j, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
+        s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, j, lane, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
                         scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_rows.dtype.element_ty)
         tl.store(side_by_side(sum_rows, offsets(j + lane, shape_n, stride_n, RANK_N), VEC), s, mask=inside & (j + lane < N))
         away = tl.where(inside & (j + lane < N), s.to(ACC) - near, 0)
@@ -103,26 +102,26 @@ def residual_norm_long(
 def residual_norm_kernel(
     out_ptr, sum_ptr, mean_ptr, rstd_ptr, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, shape_m, stride_m, shape_n, stride_n,
     M, N, eps, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
-    CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr,
+    CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A row that fits in registers is read once; of a longer one the sum comes back from the cache. Operands are out, sum, x, residual,
     then mean and rstd, which have rows only."""
     RANK: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
-    lane = tl.arange(0, BLOCK_N)[None, :]
+    lane = lanes(BLOCK_N, WIDE)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         inside = m < M
         out_rows, sum_rows = out_ptr + offsets(m, shape_m, stride_m), sum_ptr + offsets(m, shape_m, stride_m, RANK)
         if LOOP:
             mean, rstd = residual_norm_long(
-                out_rows, sum_rows, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, m, inside, shape_m, stride_m, shape_n, stride_n,
-                N, eps, threshold, scale, seed, offset, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, STAGES)
+                out_rows, sum_rows, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, m, lane, inside, shape_m, stride_m, shape_n,
+                stride_n, N, eps, threshold, scale, seed, offset, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, STAGES)
         else:
             valid = inside & (lane < N)
-            s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, 0, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale,
-                            seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_ptr.dtype.element_ty)
+            s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, 0, lane, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
+                            scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_ptr.dtype.element_ty)
             tl.store(side_by_side(sum_rows, offsets(lane, shape_n, stride_n, RANK_N), VEC), s, mask=valid)
             first, second = s.to(ACC), again(s, ACC)
             mean = tl.zeros((BLOCK_M, 1), ACC)
@@ -165,13 +164,12 @@ def weighted(g, w, w_ptr, n, N, ACC: tl.constexpr):
 
 @triton.jit
 def residual_norm_backward_long(
-    gs_rows, gx_rows, g_ptr, g_sum_ptr, sum_ptr, w_ptr, base_ptr, m, inside, mean, rstd, shape_m, stride_m, shape_n, stride_n, N,
+    gs_rows, gx_rows, g_ptr, g_sum_ptr, sum_ptr, w_ptr, base_ptr, m, lane, inside, mean, rstd, shape_m, stride_m, shape_n, stride_n, N,
     threshold, scale, seed, offset, FIRST: tl.constexpr, CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr,
     ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Gradients of rows that are read twice."""
     RANK_N: tl.constexpr = len(shape_n)
-    lane = tl.arange(0, BLOCK_N)[None, :]
     sum_g = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
@@ -198,7 +196,7 @@ def residual_norm_backward_long(
 def residual_norm_backward_kernel(
     gs_ptr, gx_ptr, gw_ptr, gb_ptr, gv_ptr, g_ptr, g_sum_ptr, sum_ptr, mean_ptr, rstd_ptr, w_ptr, base_ptr,
     shape_m, stride_m, shape_n, stride_n, M, N, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
-    CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr,
+    CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Gradient of the residual and, unless gx_ptr is None, of x; with PARTIAL every program also adds gw, gb and,
@@ -207,7 +205,7 @@ def residual_norm_backward_kernel(
     RANK: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
     FIRST: tl.constexpr = 2 if gx_ptr is not None else 1
-    lane = tl.arange(0, BLOCK_N)[None, :]
+    lane = lanes(BLOCK_N, WIDE)
     if PARTIAL:
         gw_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
         gb_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
@@ -228,8 +226,8 @@ def residual_norm_backward_kernel(
         gx_rows = None if gx_ptr is None else gx_ptr + offsets(m, shape_m, stride_m, RANK)
         if LOOP:
             residual_norm_backward_long(
-                gs_rows, gx_rows, g_ptr, g_sum_ptr, sum_ptr, w_ptr, base_ptr, m, inside, mean, rstd, shape_m, stride_m, shape_n, stride_n,
-                N, threshold, scale, seed, offset, FIRST, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, STAGES)
+                gs_rows, gx_rows, g_ptr, g_sum_ptr, sum_ptr, w_ptr, base_ptr, m, lane, inside, mean, rstd, shape_m, stride_m, shape_n,
+                stride_n, N, threshold, scale, seed, offset, FIRST, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, STAGES)
         else:
             valid = inside & (lane < N)
             g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC)

@@ -8,6 +8,13 @@ from triton_kernels.reduce import offsets
 
 
 @triton.jit
+def lanes(BLOCK_N: tl.constexpr, WIDE: tl.constexpr):
+    """The columns of a tile, as a line. WIDE: what they lie apart, all together, may pass 2³¹."""
+    lane = tl.arange(0, BLOCK_N)[None, :]
+    return lane.to(tl.int64) if WIDE else lane
+
+
+@triton.jit
 def again(x, ACC: tl.constexpr):
     """x.to(ACC) a second time. From bfloat16 it goes another way, so that the compiler keeps x until then and not its float32,
     which takes twice the registers (84 become 57 in a gradient of softmax, and two programs fit where one did)."""

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from triton_kernels.reduce import offsets
-from triton_kernels.rows import again, gradient_tiles, online, online_rows
+from triton_kernels.rows import again, gradient_tiles, lanes, online, online_rows
 
 
 @triton.jit
@@ -21,9 +21,7 @@ def softmax_kernel(
     LOG: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
     LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
-    lane = tl.arange(0, BLOCK_N)[None, :]
-    if WIDE:
-        lane = lane.to(tl.int64)
+    lane = lanes(BLOCK_N, WIDE)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         inside = m < M
@@ -63,9 +61,7 @@ def softmax_backward_kernel(
     LOG: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
     VEC: tl.constexpr, STAGES: tl.constexpr,
 ):
-    lane = tl.arange(0, BLOCK_N)[None, :]
-    if WIDE:
-        lane = lane.to(tl.int64)
+    lane = lanes(BLOCK_N, WIDE)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         inside = m < M

@@ -9,7 +9,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.extremes import lowest
-from tritorch.ops.windows import HALVES, UNROLLED, along_dim, check_images, collect, image_promise, launch_places, taps_of
+from tritorch.ops.windows import HALVES, UNROLLED, adaptive, along_dim, check_images, collect, image_promise, launch_places, taps_of
 from tritorch.ops.windows_cpu import bounds, max_windows
 from tritorch.shape import cdiv
 
@@ -110,7 +110,7 @@ def launch_largest(values, taps, input, size, kernel, stride, padding, dilation)
                                                (each - 1) * stride[d] + dilation[d] * (most[d] - 1) + 1)
               for d, count, each in ((0, groups, rows or 1), (1, size[1] // span, span))]
     launch_places(K.max_pool_kernel, (values, taps), (input,), (*values.shape[:2], groups, size[1] // span), *n, *size, STRIDE=stride,
-                  PADDING=padding, DILATION=dilation, ADAPTIVE=kernel is None, TAPS=most, LOWEST=lowest(input.dtype), ROWS=rows,
+                  PADDING=padding, DILATION=dilation, ADAPTIVE=adaptive(kernel, n, size), TAPS=most, LOWEST=lowest(input.dtype), ROWS=rows,
                   SPAN=span, LOG=(words * stride[1]).bit_length() - 1 if words else 0,
                   INSIDE=tuple(inside), PAIR=pair, each=(rows or 1) * span)
 
@@ -231,7 +231,8 @@ def places_of_cpu(out, taps, windows, size, kernel, stride, padding, dilation):
 def places_of_cuda(out, taps, windows, size, kernel, stride, padding, dilation):
     if out.numel():
         launch_places(K.places_kernel, (out,), (taps,), out.shape, *size, *windows, STRIDE=stride, PADDING=padding, DILATION=dilation,
-                      ADAPTIVE=kernel is None, TAPS=taps_of(size, windows, kernel), PAIR=_pair(windows, kernel, stride, dilation))
+                      ADAPTIVE=adaptive(kernel, size, windows), TAPS=taps_of(size, windows, kernel),
+                      PAIR=_pair(windows, kernel, stride, dilation))
 
 
 @places_of.samples
@@ -287,8 +288,8 @@ def max_pool_input_cuda(out, gradient, taps, size, kernel, stride, padding, dila
     most = taps_of(size, gradient.shape[2:], kernel)
     reach = tuple([dilation[d] * (most[d] - 1) for d in (0, 1)])
     if kernel is None or kernel[0] * kernel[1] > UNROLLED or stride[0] * stride[1] > UNROLLED:
-        collect(K.max_pool_input_kernel, (out,), (gradient, taps), (0, 0) if kernel is None else reach, stride, padding,
-                 adaptive=kernel is None, DILATION=dilation, TAPS=most)
+        collect(K.max_pool_input_kernel, (out,), (gradient, taps), kernel, (0, 0) if kernel is None else reach, stride, padding,
+                DILATION=dilation, TAPS=most)
         return
     first = tuple([-((reach[d] - padding[d]) // stride[d]) for d in (0, 1)])
     count = tuple([(stride[d] - 1 + padding[d]) // stride[d] - first[d] + 1 for d in (0, 1)])

@@ -81,12 +81,12 @@ def residual_norm_cpu(out, total, mean, rstd, x, residual, normalized_shape, wei
 def residual_norm_cuda(out, total, mean, rstd, x, residual, normalized_shape, weight, bias, center, eps, p, seed, offset, base, input_bias):
     dims = tuple(range(x.ndim - len(normalized_shape), x.ndim))
     geometry = rows(x.shape, dims, *[t.strides for t in (out, total, x, residual, mean, rstd)])._replace(across=False)
-    M, shape_m, stride_m, N, shape_n, stride_n, *_ = geometry
+    M, shape_m, stride_m, N, shape_n, stride_n, _, wide = geometry
     drop, constexprs = drop_arguments(p, seed, offset, N, mean.dtype)
     if M:
         start_rows(K.residual_norm_kernel, "residual_norm", geometry, widest(x, residual),
                    (out, total, mean, rstd, x, residual, contiguous(input_bias), contiguous(weight), contiguous(bias), base, shape_m,
-                    stride_m, shape_n, stride_n, M, N, scalar(eps, mean.dtype), *drop), CENTER=center, **constexprs)
+                    stride_m, shape_n, stride_n, M, N, scalar(eps, mean.dtype), *drop), CENTER=center, WIDE=wide, **constexprs)
 
 
 @residual_norm.grad("input", "residual", "weight", "bias", "input_bias")
@@ -169,9 +169,9 @@ def residual_norm_dropped_backward_cuda(*values):
 def gradients_cuda(gs, gx, gw, gb, gv, g, g_sum, total, mean, rstd, weight, center, p, seed, offset, base, biased):
     dims = tuple(range(mean.ndim, total.ndim))
     geometry = rows(total.shape, dims, *[t.strides for t in (gs, gx, g, g_sum, total) if t is not None])._replace(across=False)
-    M, shape_m, stride_m, N, shape_n, stride_n, *_ = geometry
+    M, shape_m, stride_m, N, shape_n, stride_n, _, wide = geometry
     drop, constexprs = drop_arguments(p, seed, offset, N, mean.dtype)
-    constexprs.update(CENTER=center)
+    constexprs.update(CENTER=center, WIDE=wide)
     args = (g, g_sum, total, contiguous(mean) if center else None, contiguous(rstd), contiguous(weight), base, shape_m, stride_m, shape_n,
             stride_n, M, N, *drop)
     if 0 < M and N <= WIDEST * 4 // mean.dtype.itemsize:

@@ -28,7 +28,7 @@ class Rows(NamedTuple):
     across: bool
     """In the first operand that has columns, rows, not columns, are next to each other in memory."""
     wide: bool
-    """Offsets along the columns pass 2^31 elements."""
+    """Columns, or offsets along them, may pass 2^31."""
 
 
 def coalesce(shape, *strides):
@@ -58,7 +58,7 @@ def rows(shape, dims, *strides):
     shape_m, stride_m = coalesce(sizes_m, *[[s[d] for d in rest] if whole else s for s, whole in zip(strides, full)])
     shape_n, stride_n = coalesce(sizes_n, *[[s[d] for d in dims] for s, whole in zip(strides, full) if whole])
     across = stride_n[0][-1] > stride_m[full.index(True)][-1] > 0
-    wide = max(extent(shape_n, s) for s in stride_n) > 0x7FF00000
+    wide = max(prod(sizes_n), *[extent(shape_n, s) for s in stride_n]) > 0x7F000000         # with room for the end of a last piece
     return Rows(prod(sizes_m), shape_m, flat(stride_m), prod(sizes_n), shape_n, flat(stride_n), across, wide)
 
 

@@ -61,7 +61,7 @@ def scan_rows(outs, inputs, dim, lift, combine, finish, states, acc, identity=0,
 
         def stage(targets, prefix, **kind):
             launch(K.scan_kernel, (cdiv(M, m), pieces), targets, tuple(inputs), prefix, shape_m, stride_m, stride_n, M, N, chunk, **monoid,
-                   **kind, EVEN=even, LOOP=chunk > n, WIDE=wide or chunk * pieces >= 1 << 31, BLOCK_M=m, BLOCK_N=n, num_warps=warps)
+                   **kind, EVEN=even, LOOP=chunk > n, WIDE=wide, BLOCK_M=m, BLOCK_N=n, num_warps=warps)
 
         totals = ()
         if pieces > 1:

@@ -24,9 +24,15 @@ def along_dim(dim, kernel, stride, padding, dilation=(1, 1)):
     return None if kernel is None else kernel[dim], stride[dim], padding[dim], dilation[dim]
 
 
+def adaptive(kernel, shape, size):
+    """What the kernels are told of windows that divide `shape` into `size` parts: 2 where products of both pass 2³¹."""
+    return kernel is None and (2 if any((n + 1) * (count + 1) >> 31 for n, count in zip(shape, size)) else True)
+
+
 def launch_places(kernel, outs, ins, shape, *attributes, each=1, **options):
     """Start a kernel on tiles of the planes and places of a tensor (N, C, H, W) of `shape`; a place is `each` results."""
     n, c, h, w = shape
+    check(h * w < 0x7FF00000, "pooling", "planes of fewer than 2³¹ places", (h, w))
     tensors = [x for x in (*outs, *ins) if x is not None]
     together = all(n == 1 or x.strides[0] == c * x.strides[1] for x in tensors)
     wide = max(extent(x.shape, x.strides) for x in tensors) > 0x7FF00000
@@ -63,12 +69,13 @@ def taps_of(shape, size, kernel):
     return kernel or tuple([cdiv(n, count) + (n % count > 0) for n, count in zip(shape, size)])
 
 
-def collect(kernel, outs, ins, reach, stride, padding, *attributes, adaptive, **options):
-    """Start a kernel in which each element of the input visits the windows that can hold it; `reach` is how far a window stretches."""
+def collect(kernel, outs, ins, window, reach, stride, padding, *attributes, **options):
+    """Start a kernel in which each element of the input visits the windows that can hold it; `reach` is how far a window stretches;
+    `window` is None where they divide the input."""
     size, count = outs[0].shape[2:], ins[0].shape[2:]
-    most = [min(cdiv(count[d], size[d]) + 1 if adaptive else reach[d] // stride[d] + 1, count[d]) for d in (0, 1)]
+    most = [min(cdiv(count[d], size[d]) + 1 if window is None else reach[d] // stride[d] + 1, count[d]) for d in (0, 1)]
     launch_places(kernel, outs, ins, outs[0].shape, *size, *count, reach, *attributes, STRIDE=stride, PADDING=padding,
-            ADAPTIVE=adaptive, WINDOWS_H=most[0], WINDOWS_W=most[1], **options)
+            ADAPTIVE=adaptive(window, size, count), WINDOWS_H=most[0], WINDOWS_W=most[1], **options)
 
 
 def check_images(name, x):
@@ -124,7 +131,7 @@ def avg_pool_cuda(out, input, size, kernel, stride, padding, include, divisor):
     if out.numel():
         most = taps_of(input.shape[2:], size, kernel)
         launch_places(K.avg_pool_kernel, (out,), (input,), out.shape, *input.shape[2:], *size, divisor, STRIDE=stride, PADDING=padding,
-                ADAPTIVE=kernel is None, INCLUDE=include, TAPS=most, UNROLL=most[0] * most[1] <= UNROLLED)
+                ADAPTIVE=adaptive(kernel, input.shape[2:], size), INCLUDE=include, TAPS=most, UNROLL=most[0] * most[1] <= UNROLLED)
 
 
 @avg_pool.grad("input")
@@ -185,7 +192,7 @@ def avg_pool_input_cpu(out, gradient, size, kernel, stride, padding, include, di
 def avg_pool_input_cuda(out, gradient, size, kernel, stride, padding, include, divisor):
     if out.numel():
         reach = (0, 0) if kernel is None else (kernel[0] - 1, kernel[1] - 1)
-        collect(K.avg_pool_input_kernel, (out,), (gradient,), reach, stride, padding, divisor, adaptive=kernel is None, INCLUDE=include)
+        collect(K.avg_pool_input_kernel, (out,), (gradient,), kernel, reach, stride, padding, divisor, INCLUDE=include)
 
 
 @avg_pool_input.grad("gradient")
