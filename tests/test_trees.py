@@ -110,3 +110,16 @@ def test_detach_as_a_function():
     x = tritorch.ones(2, requires_grad=True)
     y = tritorch.detach(x)
     assert not y.requires_grad and np.shares_memory(y.numpy(), x.detach().numpy())
+
+
+def test_outputs_that_are_dicts_of_a_class():                            # as transformers and diffusers register theirs
+    class Output(OrderedDict):
+        pass
+
+    for P in map(trees, (tritorch, pytorch)):
+        P.register_pytree_node(Output, P._dict_flatten, lambda values, context, P=P: Output(P._dict_unflatten(values, context)),
+                               serialized_type_name=f"{P.__name__}.Output", flatten_with_keys_fn=P._dict_flatten_with_keys)
+        made = P.tree_map(lambda x: 2 * x, [Output(a=1, b=2)])[0]
+        assert type(made) is Output and list(made.items()) == [("a", 2), ("b", 4)]
+        children, keys = P._dict_flatten_with_keys({"a": 1})
+        assert [(key.key, value) for key, value in children] == [("a", 1)] and keys == ["a"]

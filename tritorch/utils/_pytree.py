@@ -10,12 +10,21 @@
 from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 
+
+def _dict_flatten(d):
+    return list(d.values()), list(d)
+
+
+def _dict_unflatten(values, context):
+    return dict(zip(context, values))
+
+
 # type → (its children and what else makes it, how it is made of them)
 _nodes = {
-    dict: (lambda d: (list(d.values()), list(d)), lambda children, keys: dict(zip(keys, children))),
+    dict: (_dict_flatten, _dict_unflatten),
     list: (lambda x: (x, None), lambda children, _: list(children)),
     tuple: (lambda x: (list(x), None), lambda children, _: tuple(children)),
-    OrderedDict: (lambda d: (list(d.values()), list(d)), lambda children, keys: OrderedDict(zip(keys, children))),
+    OrderedDict: (_dict_flatten, lambda children, keys: OrderedDict(zip(keys, children))),
     defaultdict: (lambda d: (list(d.values()), [d.default_factory, list(d)]),
                   lambda children, context: defaultdict(context[0], zip(context[1], children))),
     deque: (lambda q: (list(q), q.maxlen), lambda children, maxlen: deque(children, maxlen)),
@@ -32,6 +41,17 @@ def register_pytree_node(cls, flatten_fn, unflatten_fn, **options):
 
 
 _register_pytree_node = register_pytree_node
+
+
+@dataclass(frozen=True)
+class MappingKey:
+    """Where in a dict a child is."""
+
+    key: object
+
+
+def _dict_flatten_with_keys(d):                                          # what transformers and diffusers register their outputs with
+    return [(MappingKey(key), value) for key, value in d.items()], list(d)
 
 
 def _kind(tree):
