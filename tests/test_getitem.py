@@ -157,3 +157,28 @@ def test_on_a_cuda_device(cuda, shape):
             return y
 
         agree(write, draw(*shape), grad=True, device=cuda, what=str(key), rtol=1e-5)
+
+
+def test_indices_of_the_host_pick_on_the_device(cuda):                   # x[torch.randperm(n)], a mask that was kept beside the data
+    import tritorch as torch
+
+    start = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    x, rows, mask = torch.from_numpy(start.copy()).to(cuda).requires_grad_(), torch.tensor([2, 0]), torch.tensor([True, False, True])
+    for key, same in ((rows, [2, 0]), (mask, [0, 2]), ((rows, torch.tensor([1, 3]).to(cuda)), ([2, 0], [1, 3])),
+                      ((slice(1, 3), torch.tensor([0, 3])), (slice(1, 3), [0, 3])), (x.detach().cpu() > 4, start > 4)):
+        x.grad = None
+        y = x[key]
+        (y * y).sum().backward()
+        assert y.device == x.device and y.tolist() == start[same].tolist()
+        want = np.zeros_like(start)
+        want[same] = 2 * start[same]
+        assert x.grad.tolist() == want.tolist()
+    y, want = x.detach().clone(), start.copy()
+    y[rows], want[[2, 0]] = torch.ones(2, 4, device=cuda), 1
+    y[mask], want[[0, 2]] = 7, 7
+    y.index_put_((rows, torch.tensor([1, 1])), torch.tensor(3.0, device=cuda))
+    want[[2, 0], 1] = 3
+    assert y.tolist() == want.tolist()
+    for refused in (lambda: x.detach().cpu()[rows.to(cuda)], lambda: y.__setitem__(rows, torch.ones(2, 4))):
+        with pytest.raises(RuntimeError, match="one device"):
+            refused()

@@ -70,13 +70,18 @@ def resolve(input, key):
             out = slicing.select(out, dim, k)
         elif _is_mask(k):
             for d, places in enumerate(picking.mask_to_indices(k, out.shape[dim:dim + k.dim()])):
-                picks[dim + d] = places
+                picks[dim + d] = _near(places, input.device)
             dim += k.dim()
         else:
-            picks[dim], dim = k, dim + 1
+            picks[dim], dim = _near(k, input.device), dim + 1
     if not picks:
         return out, None
     return out, tuple([picks.get(d) for d in range(len(out.shape))])
+
+
+def _near(k, device):
+    """Where the tensor is that it picks from: indices on the CPU pick from tensors on any device, as in PyTorch."""
+    return k.to(device) if k.device.type == "cpu" != device.type else k
 
 
 def _is_mask(k):
