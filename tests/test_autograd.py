@@ -51,7 +51,7 @@ def test_backward_into_inputs_only(torch):
 @both
 def test_only_scalars_have_a_gradient_of_their_own(torch):
     x = leaf(torch, 1.0, 2.0)
-    with pytest.raises(RuntimeError, match="grad can be implicitly created only for scalar outputs"):
+    with pytest.raises(RuntimeError, match="scalar"):
         (x * 2).backward()
     with pytest.raises(RuntimeError, match="does not require grad"):
         torch.ones(1).backward()

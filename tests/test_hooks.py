@@ -100,7 +100,7 @@ def test_hooks_on_one_of_several_outputs(torch):
 @both
 def test_bad_hooks(torch):
     x = leaf(torch, 1.0, 2.0)
-    with pytest.raises(RuntimeError, match="doesn't require gradient"):
+    with pytest.raises(RuntimeError, match="requires? grad"):
         torch.ones(1).register_hook(lambda g: g)
     y = x * 2
     y.register_hook(lambda g: 5)

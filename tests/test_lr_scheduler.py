@@ -127,5 +127,5 @@ def test_errors_and_warnings():
     ]:
         with pytest.raises(error):
             call()
-    with pytest.warns(UserWarning, match="before `optimizer.step"):
+    with pytest.warns(UserWarning, match="the first learning rate was never used"):
         lr_scheduler.StepLR(optimizer, 1).step()

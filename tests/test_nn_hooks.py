@@ -39,7 +39,7 @@ def test_hooks_with_kwargs_and_always_call():
         net(torch.ones(1), factor=None)
     assert seen[-1] is None and len(seen) == 2
     net.register_forward_pre_hook(lambda module, args, kwargs: 3, with_kwargs=True)
-    with pytest.raises(RuntimeError, match="must return None or a tuple"):
+    with pytest.raises(RuntimeError, match="forward pre-hook: expected None or .args, kwargs. as its result, got 3"):
         net(torch.ones(1))
 
 
@@ -70,7 +70,7 @@ def test_full_backward_hooks():
     x.grad = None
     net(x).sum().backward()
     assert x.grad.tolist() == [[0, 0]]
-    with pytest.raises(RuntimeError, match="Cannot use both regular backward hooks and full backward hooks"):
+    with pytest.raises(RuntimeError, match="expected one kind of backward hook on a module"):
         net.register_backward_hook(lambda *a: None)
 
 
@@ -91,7 +91,7 @@ def test_backward_hooks_without_input_gradients_and_with_several_outputs():
     assert flag is True and grad_input == (None, None) and grad_output[1] is None and grad_output[2].tolist() == [1]
     assert net.w.grad.tolist() == [2]
     net.register_full_backward_hook(lambda module, grad_input, grad_output: (grad_output[0], None))
-    with pytest.raises(RuntimeError, match="should always return None"):
+    with pytest.raises(RuntimeError, match="expected None, as no input of the module requires grad, got gradients"):
         net(torch.ones(1), True)[0].sum().backward()
 
 

@@ -53,11 +53,11 @@ def test_scaled_initialisers():
                             (init.kaiming_uniform_, {"nonlinearity": "relu"}, math.sqrt(2 / fan_in)),
                             (init.kaiming_normal_, {"mode": "fan_out", "a": 1}, math.sqrt(1 / fan_out))):
         assert abs(_spread(fn(torch.empty(*shape), **kwargs))[3] / std - 1) < 0.05
-    with pytest.raises(ValueError, match="fewer than 2 dimensions"):
+    with pytest.raises(ValueError, match="expected a tensor of 2 dims or more, got 1"):
         init.xavier_normal_(torch.empty(3))
-    with pytest.raises(ValueError, match="Mode fan not supported"):
+    with pytest.raises(ValueError, match="expected mode 'fan_in' or 'fan_out', got 'fan'"):
         init.kaiming_uniform_(torch.empty(3, 3), mode="fan")
-    with pytest.warns(UserWarning, match="zero-element tensors is a no-op"):
+    with pytest.warns(UserWarning, match="nothing to initialize in a tensor of no elements"):
         init.kaiming_uniform_(torch.empty(0, 3))
 
 
@@ -66,7 +66,7 @@ def test_gains():
     assert init.calculate_gain("leaky_relu", 1) == 1 and init.calculate_gain("selu") == 0.75
     with pytest.raises(ValueError, match="Unsupported nonlinearity sin"):
         init.calculate_gain("sin")
-    with pytest.raises(ValueError, match="not a valid number"):
+    with pytest.raises(ValueError, match="expected a number as negative_slope, got True"):
         init.calculate_gain("leaky_relu", True)
 
 
@@ -78,7 +78,7 @@ def test_eye_and_dirac():
     init.dirac_(layer.weight, 2)
     x = torch.randn(1, 4, 5, 5)
     assert (layer(x) == x).all()
-    with pytest.raises(ValueError, match="3, 4, or 5 dimensions"):
+    with pytest.raises(ValueError, match="expected a tensor of 3 to 5 dims, got 2"):
         init.dirac_(torch.ones(3, 3))
     with pytest.raises(ValueError, match="divisible by groups"):
         init.dirac_(torch.ones(3, 3, 3), 2)
@@ -89,7 +89,7 @@ def test_orthogonal(shape):
     w = init.orthogonal_(torch.empty(*shape), gain=2.0).view(shape[0], -1).numpy() / 2
     product = w @ w.T if w.shape[0] <= w.shape[1] else w.T @ w
     np.testing.assert_allclose(product, np.eye(min(w.shape)), atol=1e-5)
-    with pytest.raises(ValueError, match="2 or more dimensions"):
+    with pytest.raises(ValueError, match="expected a tensor of 2 dims or more, got 1"):
         init.orthogonal_(torch.empty(3))
 
 
@@ -101,7 +101,7 @@ def test_sparse():
 
 
 def test_old_names():
-    with pytest.warns(FutureWarning, match="`nn.init.constant` is now deprecated in favor of `nn.init.constant_`"):
+    with pytest.warns(FutureWarning, match="nn.init.constant is the old name of nn.init.constant_"):
         assert init.constant(torch.empty(2), 3.0).tolist() == [3, 3]
     assert init.xavier_uniform.__name__ == "xavier_uniform"
 
@@ -114,5 +114,7 @@ def test_numbers_agree_with_pytorch():
         args = {"Linear": (64, 64), "Conv1d": (32, 32, 5), "Conv2d": (16, 32, 3), "Embedding": (64, 64), "LSTM": (32, 32),
                 "MultiheadAttention": (64, 4),
                 "Bilinear": (16, 16, 16)}[layer]
+        torch.manual_seed(0)
+        oracle.manual_seed(0)
         for a, b in zip(getattr(nn, layer)(*args).parameters(), getattr(oracle.nn, layer)(*args).parameters(), strict=True):
             assert a.std().item() == pytest.approx(b.std().item(), rel=0.35, abs=1e-6)

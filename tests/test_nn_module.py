@@ -101,27 +101,27 @@ def test_attributes_change_their_kind():
 
 def test_wrong_assignments_are_refused():
     net = Net()
-    with pytest.raises(TypeError, match=r"cannot assign 'int' as parameter 'scale' \(torch.nn.Parameter or None expected\)"):
+    with pytest.raises(TypeError, match="expected a Parameter or None, got int"):
         net.scale = 3
-    with pytest.raises(TypeError, match="as parameter 'scale'"):
+    with pytest.raises(TypeError, match="parameter 'scale': expected a Parameter or None, got tritorch"):
         net.scale = torch.ones(2)
-    with pytest.raises(TypeError, match="cannot assign 'int' as child module 'first'"):
+    with pytest.raises(TypeError, match="expected a Module or None, got int"):
         net.first = 3
-    with pytest.raises(TypeError, match="cannot assign 'str' as buffer 'count'"):
+    with pytest.raises(TypeError, match="buffer 'count': expected a Tensor or None, got str"):
         net.count = "3"
-    with pytest.raises(KeyError, match="attribute 'forward' already exists"):
+    with pytest.raises(KeyError, match="which Net has already"):
         net.register_parameter("forward", nn.Parameter(torch.ones(1)))
-    with pytest.raises(KeyError, match="buffer name can"):
+    with pytest.raises(KeyError, match="name of a buffer: expected one without"):
         net.register_buffer("a.b", torch.ones(1))
-    with pytest.raises(KeyError, match="empty string"):
+    with pytest.raises(KeyError, match="expected one, got ''"):
         net.add_module("", nn.Linear(1, 1))
-    with pytest.raises(TypeError, match="buffer name should be a string. Got int"):
+    with pytest.raises(TypeError, match="name of a buffer: expected a str, got int"):
         net.register_buffer(3, torch.ones(1))
-    with pytest.raises(TypeError, match="is not a Module subclass"):
+    with pytest.raises(TypeError, match="expected a Module or None, got int"):
         net.add_module("child", 3)
-    with pytest.raises(TypeError, match=r"\(torch.nn.Parameter or None required\)"):
+    with pytest.raises(TypeError, match="parameter 'p': expected a Parameter or None, got tritorch"):
         net.register_parameter("p", torch.ones(1))
-    with pytest.raises(ValueError, match="Cannot assign non-leaf Tensor to parameter 'p'"):
+    with pytest.raises(ValueError, match="expected a leaf, got a tensor computed from others"):
         late = nn.Parameter(torch.ones(1))
         late.node = (torch.ones(1, requires_grad=True) * 2).node
         net.register_parameter("p", late)
@@ -191,7 +191,7 @@ def test_dir_shows_members_but_no_numbers():
 def test_train_eval_apply_and_zero_grad():
     net, seen = Net(), []
     assert net.eval() is net and not net.layers[0].training and net.train().layers[0].training
-    with pytest.raises(ValueError, match="training mode is expected to be boolean"):
+    with pytest.raises(ValueError, match="expected True or False, got"):
         net.train("yes")
     assert net.apply(lambda module: seen.append(type(module).__name__)) is net
     assert seen == ["Linear", "Linear", "ReLU", "Linear", "Sequential", "Net"]
@@ -215,7 +215,7 @@ def test_conversion_keeps_the_parameters():
     assert net.to(torch.ones(1, dtype=torch.float64)).scale.dtype is torch.float64
     assert net.to("cpu", torch.float32).scale.dtype is torch.float32 and net.cpu() is net
     assert net.to(dtype=torch.float16, non_blocking=True).scale.dtype is torch.float16
-    with pytest.raises(TypeError, match="only accepts floating point"):
+    with pytest.raises(TypeError, match="expected a floating dtype, got tritorch"):
         net.to(torch.int64)
     assert net.to_empty(device="cpu").scale.shape == (2,)
 

@@ -54,18 +54,18 @@ def test_causal_attention():
 def test_attention_errors():
     with pytest.raises(AssertionError, match="embed_dim must be divisible by num_heads"):
         nn.MultiheadAttention(8, 3)
-    with pytest.raises(ValueError, match="must be greater than 0"):
+    with pytest.raises(ValueError, match="expected a positive embed_dim and num_heads, got 0 and 1"):
         nn.MultiheadAttention(0, 1)
     attention = nn.MultiheadAttention(8, 2)
     q, k = tritorch.tensor(Q).float(), tritorch.tensor(K).float()
     for args, kwargs, error, sentence in (
-            ((q, k[0], k), {}, AssertionError, "expected `key` and `value` to be 3-D"),
-            ((q[0, 0], k, k), {}, AssertionError, "unbatched 2D or batched 3D"),
-            ((q, k, k), {"is_causal": True}, RuntimeError, "Need attn_mask if specifying the is_causal hint"),
-            ((q, k, k[:2]), {}, AssertionError, "does not match value shape"),
+            ((q, k[0], k), {}, AssertionError, "expected a key and a value of 3 dims as the query has, got 2 and 3"),
+            ((q[0, 0], k, k), {}, AssertionError, "expected a query of 2 dims, or 3 with a batch, got 1"),
+            ((q, k, k), {"is_causal": True}, RuntimeError, "expected an attn_mask, got None"),
+            ((q, k, k[:2]), {}, AssertionError, "expected a key and a value of one shape, got"),
             ((q, k, k), {"attn_mask": tritorch.zeros(5, 5)}, RuntimeError, "The shape of the 2D attn_mask"),
             ((q, k, k), {"attn_mask": tritorch.zeros(5, 6, dtype=tritorch.int64)}, AssertionError,
-             "only bool and floating types of attn_mask"),
+             "expected a bool or floating mask, got tritorch"),
             ((q, k, k), {"key_padding_mask": tritorch.zeros(3, 5)}, AssertionError, "Expected key_padding_mask")):
         with pytest.raises(error, match=sentence):
             attention(*args, **kwargs)
@@ -92,11 +92,11 @@ def test_transformer():
     compare("Transformer", args, [src, tgt], {"norm_first": True}, call={"tgt_mask": causal, "tgt_is_causal": True})
     compare("Transformer", args, [src.swapaxes(0, 1).copy(), tgt.swapaxes(0, 1).copy()], {"batch_first": True})
     model = nn.Transformer(8, 2, 1, 1, 16)
-    with pytest.raises(RuntimeError, match="the batch number of src and tgt must be equal"):
+    with pytest.raises(RuntimeError, match="expected src and tgt of one batch, got shapes"):
         model(tritorch.ones(6, 3, 8), tritorch.ones(4, 2, 8))
-    with pytest.raises(RuntimeError, match="must be equal to d_model"):
+    with pytest.raises(RuntimeError, match="Transformer: expected 8 features, got src of 8 and tgt of 7"):
         model(tritorch.ones(6, 3, 8), tritorch.ones(4, 3, 7))
-    with pytest.raises(RuntimeError, match="activation should be relu/gelu, not swish"):
+    with pytest.raises(RuntimeError, match="expected a function, 'relu' or 'gelu', got 'swish'"):
         nn.TransformerEncoderLayer(8, 2, activation="swish")
 
 
@@ -178,20 +178,20 @@ def test_recurrent_cells():
 
 
 def test_recurrent_errors():
-    for kwargs, error, sentence in (({"dropout": 2}, ValueError, "dropout should be a number in range"),
+    for kwargs, error, sentence in (({"dropout": 2}, ValueError, "expected dropout from 0 to 1, got 2"),
                                     ({"hidden_size": 0}, ValueError, "must be greater than zero"),
-                                    ({"proj_size": 7}, ValueError, "proj_size has to be smaller"),
+                                    ({"proj_size": 7}, ValueError, "LSTM: expected proj_size < hidden_size"),
                                     ({"bias": 1}, TypeError, "bias should be of type bool, got: int"),
                                     ({"num_layers": 0}, ValueError, "num_layers must be greater than zero")):
         with pytest.raises(error, match=sentence):
             nn.LSTM(**{"input_size": 4, "hidden_size": 6, **kwargs})
-    with pytest.raises(ValueError, match="Unknown nonlinearity"):
+    with pytest.raises(ValueError, match="expected nonlinearity 'tanh' or 'relu'"):
         nn.RNN(4, 6, nonlinearity="sin")
-    with pytest.warns(UserWarning, match="dropout option adds dropout after all but last recurrent layer"):
+    with pytest.warns(UserWarning, match="5 lies between layers, and there is one layer"):
         nn.GRU(4, 6, dropout=0.5)
     net = nn.LSTM(4, 6)
-    for x, hx, error, sentence in ((tritorch.ones(2, 3, 5), None, RuntimeError, "Expected 4, got 5"),
-                                   (tritorch.ones(2), None, ValueError, "Expected input to be 2D or 3D"),
+    for x, hx, error, sentence in ((tritorch.ones(2, 3, 5), None, RuntimeError, "expected an input of 4 features, got 5"),
+                                   (tritorch.ones(2), None, ValueError, "LSTM: expected an input of 2 or 3 dims, got 1"),
                                    (tritorch.ones(2, 3, 4).double(), None, ValueError, "does not match weight dtype"),
                                    (tritorch.ones(2, 3, 4), (tritorch.ones(1, 2, 6),) * 2, RuntimeError,
                                     r"Expected hidden\[0\] size \(1, 3, 6\), got \[1, 2, 6\]"),
@@ -219,7 +219,7 @@ def test_padded_sequences():
     assert not packed.cpu().is_cuda
     with pytest.raises(RuntimeError, match="must be sorted in decreasing order"):
         rnn.pack_sequence(ours)
-    with pytest.raises(ValueError, match="Expected total_length to be at least"):
+    with pytest.raises(ValueError, match="expected total_length >= 4, the longest sequence, got 2"):
         rnn.pad_packed_sequence(packed, total_length=2)
     with pytest.raises(RuntimeError, match="greater than 0"):
         rnn.pack_padded_sequence(tritorch.ones(3, 2), [0, 2])

@@ -45,15 +45,12 @@ def test_load_says_all_that_is_wrong_and_changes_nothing():
     assert str(error.value) == (
         'Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "scale". \n\t'
         'Unexpected key(s) in state_dict: "extra", "layers.9.weight". \n\t'
-        "size mismatch for layers.0.weight: copying a param with shape tritorch.Size([3, 3]) from checkpoint, the shape in current model "
-        "is tritorch.Size([4, 4]).\n\t"
-        'While copying the parameter named "layers.2.bias", expected torch.Tensor or Tensor-like object from checkpoint but received '
-        "<class 'str'>")
+        "size mismatch for layers.0.weight: expected (4, 4), got (3, 3)\n\tlayers.2.bias: expected a tensor, got str")
     assert all((v == before[k]).all() for k, v in net.state_dict().items())
     with pytest.raises(RuntimeError, match="size mismatch"):
         net.load_state_dict(state, strict=False)
     assert all((v == before[k]).all() for k, v in net.state_dict().items())
-    with pytest.raises(TypeError, match="Expected state_dict to be dict-like"):
+    with pytest.raises(TypeError, match="load_state_dict: expected a mapping, got list"):
         net.load_state_dict([])
 
 
@@ -124,7 +121,7 @@ def test_load_hooks():
     twin.load_state_dict(state)
     assert calls[-1] is twin
     net.register_load_state_dict_post_hook(lambda module, keys: "something")
-    with pytest.raises(AssertionError, match="not expected to return new values"):
+    with pytest.raises(AssertionError, match="change the lists of incompatible_keys in place"):
         net.load_state_dict(state)
 
 

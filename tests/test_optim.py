@@ -203,7 +203,7 @@ def test_construction_and_its_errors():
     ]:
         with pytest.raises(error):
             make()
-    with pytest.warns(UserWarning, match="duplicate"):
+    with pytest.warns(UserWarning, match="a parameter stands twice in one group of the optimizer"):
         SGD([w, w])
     named = SGD([("w", w), ("b", b)])
     assert named.param_groups[0]["param_names"] == ["w", "b"] and named.param_groups[0]["params"] == [w, b]

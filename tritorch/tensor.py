@@ -45,7 +45,7 @@ class Tensor:
     @property
     def _version(self):
         """How often the memory was written in place."""
-        check(not self._inference, "_version", "a normal tensor (Inference tensors do not track version counter)",
+        check(not self._inference, "_version", "a normal tensor",
               "one made in inference mode")
         next_seq()
         return self.storage.version

@@ -290,10 +290,10 @@ def _seed(op, k, t, g):
         return (t.node, t.output_nr, g.shape, g.dtype), alias(g, Tensor)
     check(isinstance(t, Tensor), op, "tensors", type(t).__name__, error=TypeError)
     if not t.requires_grad:
-        raise RuntimeError(f"{op}: element {k} of tensors does not require grad and does not have a grad_fn")
+        raise RuntimeError(f"{op}: expected tensors that require grad, got element {k}, which does not require grad")
     if g is None:
         if t.numel() != 1:
-            raise RuntimeError(f"{op}: grad can be implicitly created only for scalar outputs, got shape {tuple(t.shape)}; use "
+            raise RuntimeError(f"{op}: expected a gradient for an output that is no scalar, got shape {tuple(t.shape)} without one; use "
                                f"backward(gradient) or a sum")
         g = t.detach()._filled(1)
     else:

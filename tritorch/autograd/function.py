@@ -246,4 +246,4 @@ class _Once(Function):
 
     @staticmethod
     def backward(ctx, g):
-        raise RuntimeError("once_differentiable: trying to differentiate twice a function that was marked with @once_differentiable")
+        raise RuntimeError("once_differentiable: expected no second derivative of a function that is marked so, got a call for one")

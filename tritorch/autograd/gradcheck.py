@@ -148,8 +148,7 @@ class _Check:
             for a, b in zip(alone, spelled):
                 a, b = [0.0 if g is None else _flat(g) for g in (a, b)]
                 if not np.allclose(a, b, self.rtol, self.atol, equal_nan=True):
-                    raise GradcheckError("gradcheck: Expected backward function to handle undefined output grads as zeros, got other "
-                                         "gradients")
+                    raise GradcheckError("gradcheck: expected gradients that are None to count as zeros in backward, got other results")
 
 
 def gradcheck(func, inputs, *, eps=1e-6, atol=1e-5, rtol=0.001, raise_exception=True, nondet_tol=0.0, check_undefined_grad=True,

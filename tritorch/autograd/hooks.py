@@ -106,7 +106,7 @@ def register_hook(self, hook):
     tensor([10., 10.])
     """
     check(self.requires_grad, "register_hook",
-          "a tensor that requires grad (cannot register a hook on a tensor that doesn't require gradient)", "one that does not")
+          "a tensor that requires grad", "one that does not")
     return Handle(hooks_of(self.node).tensor, (self.index, hook))
 
 

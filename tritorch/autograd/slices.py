@@ -74,9 +74,7 @@ def prepare(op, outs, args):
             continue
         wanted = wanted or out.requires_grad
         if (mask or out.requires_grad) and not any(out is a for a in args):
-            raise RuntimeError(f"{name}: functions with out=... arguments don't support automatic differentiation, but one of the "
-                               f"arguments requires grad; "
-                               "use no_grad() or an out-of-place operator")
+            raise RuntimeError(f"{name}: expected out= where nothing requires grad, got an argument that does; use no_grad() or no out=")
         check_history(name, out, mask)
     if not wanted:
         return None

@@ -137,7 +137,7 @@ class Softmax2d(_Plain):
 
     def forward(self, input):
         if input.ndim not in (3, 4):
-            raise ValueError(f"Softmax2d: expected input to be 3D or 4D, got {input.ndim}D instead")
+            raise ValueError(f"Softmax2d: expected an input of 3 or 4 dims, got {input.ndim}")
         return F.softmax(input, -3)
 
 

@@ -11,14 +11,14 @@ from tritorch.tensor import Tensor
 def _place(sequence, index):
     index = operator.index(index)
     if not -len(sequence) <= index < len(sequence):
-        raise IndexError(f"index {index} is out of range")
+        raise IndexError(f"expected an index from {-len(sequence)} to {len(sequence) - 1}, got {index}")
     return index % len(sequence)
 
 
 def _pairs(entries, name):
     """The (key, value) pairs of a mapping or of an iterable of pairs."""
     if not isinstance(entries, Iterable):
-        raise TypeError(f"{name}.update should be called with an iterable of key/value pairs, but got {type(entries).__name__}")
+        raise TypeError(f"{name}.update: expected a mapping or pairs, got {type(entries).__name__}")
     if isinstance(entries, (Mapping, ModuleDict, ParameterDict)):
         return list(entries.items())
     for j, pair in enumerate(entries := list(entries)):
@@ -62,7 +62,7 @@ class _ModuleSequence(Module):
     def extend(self, modules):
         """Add several modules at the end."""
         if not isinstance(modules, Iterable):
-            raise TypeError(f"{type(self).__name__}.extend should be called with an iterable, but got {type(modules).__name__}")
+            raise TypeError(f"{type(self).__name__}.extend: expected modules, got {type(modules).__name__}")
         for module in list(modules):
             self.append(module)
         return self
@@ -70,7 +70,7 @@ class _ModuleSequence(Module):
     def insert(self, index, module):
         """Put a module before the one at `index`."""
         if not isinstance(module, Module):
-            raise AssertionError(f"module should be of type: {Module}")
+            raise AssertionError(f"{type(self).__name__}.insert: expected a Module, got {type(module).__name__}")
         if not -len(self) <= index <= len(self):
             raise IndexError(f"Index out of range: {index}")
         modules = list(self)
@@ -134,9 +134,9 @@ class Sequential(_ModuleSequence):
 
     def _check_times(self, other):
         if not isinstance(other, int):
-            raise TypeError(f"unsupported operand type(s) for *: {type(self)} and {type(other)}")
+            raise TypeError(f"{type(self).__name__} * n: expected an int, got {type(other).__name__}")
         if other <= 0:
-            raise ValueError(f"Non-positive multiplication factor {other} for {type(self)}")
+            raise ValueError(f"{type(self).__name__} * n: expected n > 0, got {other}")
 
 
 class ModuleList(_ModuleSequence):
@@ -283,7 +283,7 @@ class ParameterList(Module):
     def extend(self, values):
         """Add several values at the end."""
         if not isinstance(values, Iterable) or isinstance(values, Tensor):
-            raise TypeError(f"ParameterList.extend should be called with an iterable, but got {type(values).__name__}")
+            raise TypeError(f"ParameterList.extend: expected several values, got {type(values).__name__}")
         for value in list(values):
             self.append(value)
         return self
@@ -314,7 +314,7 @@ class ParameterDict(Module):
 
     def __setitem__(self, key, value):
         if not isinstance(key, str):
-            raise TypeError(f"Index given to ParameterDict cannot be used as a key as it is not a string (type is '{type(key).__name__}').")
+            raise TypeError(f"ParameterDict: expected a str as key, got {type(key).__name__}")
         setattr(self, key, _as_parameter(value))
         self._keys[key] = None
 

@@ -40,7 +40,7 @@ class _ConvNd(Module):
             if self.padding not in ("same", "valid"):
                 raise ValueError(f"Invalid padding string {self.padding!r}, should be one of 'same', 'valid'")
             if self.padding == "same" and any(s != 1 for s in self.stride):
-                raise ValueError("padding='same' is not supported for strided convolutions")
+                raise ValueError(f"padding='same': expected stride 1, got {self.stride}")
         if self.padding_mode not in _MODES:
             raise ValueError(f"padding_mode must be one of {_MODES}, but got padding_mode='{self.padding_mode}'")
 
@@ -127,7 +127,7 @@ class _ConvTranspose(_ConvNd):
     def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, output_padding=0, groups=1, bias=True, dilation=1,
                  padding_mode="zeros", device=None, dtype=None):
         if padding_mode != "zeros":
-            raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}')
+            raise ValueError(f"{type(self).__name__}: expected padding_mode='zeros', got {padding_mode!r}")
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype,
                          output_padding=output_padding)
 
@@ -146,8 +146,8 @@ class _ConvTranspose(_ConvNd):
         least = [(n - 1) * s - 2 * p + d * (k - 1) + 1
                  for n, s, p, d, k in zip(spatial, self.stride, self.padding, self.dilation, self.kernel_size)]
         if not all(low <= n < low + s for n, low, s in zip(output_size, least, self.stride)):
-            raise ValueError(f"requested an output size of {output_size}, but valid sizes range from {least} to "
-                             f"{[low + s - 1 for low, s in zip(least, self.stride)]} (for an input of {tuple(spatial)})")
+            raise ValueError(f"output_size: expected from {least} to "
+                             f"{[low + s - 1 for low, s in zip(least, self.stride)]} for an input of {tuple(spatial)}, got {output_size}")
         return tuple(n - low for n, low in zip(output_size, least))
 
 

@@ -39,7 +39,7 @@ class Conversion:
         """
         device, dtype, rest = _parse_to(*args, **kwargs)
         if dtype is not None and not dtype.is_floating_point:
-            raise TypeError(f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={dtype}")
+            raise TypeError(f"Module.to: expected a floating dtype, got {dtype}")
         wanted = rest.pop("memory_format", None)
 
         def convert(t):

@@ -7,7 +7,7 @@ class _DropoutNd(Module):
     def __init__(self, p=0.5, inplace=False):
         super().__init__()
         if not 0 <= p <= 1:
-            raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+            raise ValueError(f"{type(self).__name__}: expected a probability p from 0 to 1, got {p}")
         self.p, self.inplace = p, inplace
 
     def forward(self, input):

@@ -83,8 +83,8 @@ class Hooks:
 
     def _set_backward_kind(self, full):
         if self._is_full_backward_hook is (not full):
-            raise RuntimeError("Cannot use both regular backward hooks and full backward hooks on a single Module. "
-                               "Please use only one of them.")
+            raise RuntimeError("expected one kind of backward hook on a module, got register_backward_hook and "
+                               "register_full_backward_hook")
         self._is_full_backward_hook = full
 
 
@@ -120,7 +120,7 @@ def _before_forward(module, args, kwargs):
                 changed = hook(module, args, kwargs)
                 if changed is not None:
                     if not (isinstance(changed, tuple) and len(changed) == 2):
-                        raise RuntimeError(f"forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got {changed}.")
+                        raise RuntimeError(f"forward pre-hook: expected None or (args, kwargs) as its result, got {changed}")
                     args, kwargs = changed
             else:
                 changed = hook(module, args)
@@ -146,8 +146,7 @@ def _call_remaining(module, args, kwargs, result, called):
                 changed = _call_forward_hook(hooks, key, hook, module, args, kwargs, result)
                 result = result if changed is None else changed
             except Exception as error:
-                warnings.warn("module forward hook with ``always_call=True`` raised an exception that was silenced as another error "
-                              f"was raised in forward: {error}", stacklevel=2)
+                warnings.warn(f"a forward hook that is always called failed behind another error, which goes on: {error}", stacklevel=2)
 
 
 class _Boundary(Function):
@@ -180,8 +179,8 @@ class _BackwardHooks:
 
     def leave(self, result):
         if not isinstance(result, (Tensor, tuple)):
-            warnings.warn("For backward hooks to be called, module output should be a Tensor or a tuple of Tensors but received "
-                          f"{type(result)}", stacklevel=3)
+            warnings.warn("backward hooks of a module are called where it gives a tensor or a tuple of tensors; it gave "
+                          f"{type(result).__name__}", stacklevel=3)
             return result
         outputs = result if isinstance(result, tuple) else (result,)
         count = len(outputs)
@@ -197,8 +196,7 @@ class _BackwardHooks:
             for hook in self.hooks:
                 changed = hook(self.module, (None,) * self.inputs, grads)
                 if changed is not None and any(g is not None for g in changed):
-                    raise RuntimeError("Backward hook for Modules where no input requires gradient should always return None "
-                                       "or None for all gradients.")
+                    raise RuntimeError("backward hook: expected None, as no input of the module requires grad, got gradients")
             self.grad_outputs = None
         return [grads[i] for i in places]
 

@@ -27,7 +27,7 @@ def calculate_gain(nonlinearity, param=None):
     if param is None:
         param = 0.01
     if isinstance(param, bool) or not isinstance(param, (int, float)):
-        raise ValueError(f"negative_slope {param} not a valid number")
+        raise ValueError(f"calculate_gain: expected a number as negative_slope, got {param!r}")
     return math.sqrt(2.0 / (1 + param**2))
 
 
@@ -64,7 +64,7 @@ def trunc_normal_(tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, generator=None):
     True
     """
     if mean < a - 2 * std or mean > b + 2 * std:
-        warnings.warn("mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be incorrect.",
+        warnings.warn(f"trunc_normal_: mean {mean} lies more than 2 std from [{a}, {b}]: hardly a normal distribution is left",
                       stacklevel=3)
     low, high = (math.erf((bound - mean) / (std * math.sqrt(2.0))) for bound in (a, b))
     return tensor.uniform_(low, high, generator=generator).erfinv_().mul_(std * math.sqrt(2.0)).add_(mean).clamp_(min=a, max=b)
@@ -117,7 +117,7 @@ def dirac_(tensor, groups=1):
             [0., 0., 0.]])
     """
     if tensor.ndim not in (3, 4, 5):
-        raise ValueError("Only tensors with 3, 4, or 5 dimensions are supported")
+        raise ValueError(f"dirac_: expected a tensor of 3 to 5 dims, got {tensor.ndim}")
     if tensor.shape[0] % groups:
         raise ValueError("dim 0 must be divisible by groups")
     middle = tuple(size // 2 for size in tensor.shape[2:])
@@ -129,7 +129,7 @@ def dirac_(tensor, groups=1):
 
 def _calculate_fan_in_and_fan_out(tensor):
     if tensor.ndim < 2:
-        raise ValueError("Fan in and fan out can not be computed for tensor with fewer than 2 dimensions")
+        raise ValueError(f"fan_in and fan_out: expected a tensor of 2 dims or more, got {tensor.ndim}")
     field = math.prod(tensor.shape[2:])
     return tensor.shape[1] * field, tensor.shape[0] * field
 
@@ -137,7 +137,7 @@ def _calculate_fan_in_and_fan_out(tensor):
 def _calculate_correct_fan(tensor, mode):
     mode = mode.lower()
     if mode not in ("fan_in", "fan_out"):
-        raise ValueError(f"Mode {mode} not supported, please use one of ['fan_in', 'fan_out']")
+        raise ValueError(f"expected mode 'fan_in' or 'fan_out', got {mode!r}")
     return _calculate_fan_in_and_fan_out(tensor)[mode == "fan_out"]
 
 
@@ -166,7 +166,7 @@ def kaiming_uniform_(tensor, a=0, mode="fan_in", nonlinearity="leaky_relu", gene
     True
     """
     if 0 in tensor.shape:
-        warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=2)
+        warnings.warn("nothing to initialize in a tensor of no elements", stacklevel=2)
         return tensor
     bound = calculate_gain(nonlinearity, a) * math.sqrt(3.0 / _calculate_correct_fan(tensor, mode))
     return uniform_(tensor, -bound, bound, generator)
@@ -181,7 +181,7 @@ def kaiming_normal_(tensor, a=0, mode="fan_in", nonlinearity="leaky_relu", gener
     True
     """
     if 0 in tensor.shape:
-        warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=2)
+        warnings.warn("nothing to initialize in a tensor of no elements", stacklevel=2)
         return tensor
     return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(_calculate_correct_fan(tensor, mode)), generator)
 
@@ -196,7 +196,7 @@ def orthogonal_(tensor, gain=1, generator=None):
     True
     """
     if tensor.ndim < 2:
-        raise ValueError("Only tensors with 2 or more dimensions are supported")
+        raise ValueError(f"orthogonal_: expected a tensor of 2 dims or more, got {tensor.ndim}")
     if 0 in tensor.shape:
         return tensor
     rows = tensor.shape[0]
@@ -220,7 +220,7 @@ def sparse_(tensor, sparsity, std=0.01, generator=None):
 
 def _deprecated(new):
     def old(*args, **kwargs):
-        warnings.warn(f"`nn.init.{old.__name__}` is now deprecated in favor of `nn.init.{new.__name__}`.", FutureWarning, stacklevel=2)
+        warnings.warn(f"nn.init.{old.__name__} is the old name of nn.init.{new.__name__}", FutureWarning, stacklevel=2)
         return new(*args, **kwargs)
 
     old.__name__ = new.__name__[:-1]

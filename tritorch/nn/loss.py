@@ -71,7 +71,7 @@ class HuberLoss(_Loss):
 
     def __init__(self, reduction="mean", delta=1.0):
         if not isinstance(delta, (float, int)):
-            raise TypeError(f"delta must be a float or int, got: {type(delta)}")
+            raise TypeError(f"HuberLoss: expected a number as delta, got {type(delta).__name__}")
         super().__init__(reduction=reduction)
         self.delta = delta
 
@@ -301,7 +301,7 @@ class MultiMarginLoss(_WeightedLoss):
         if p not in (1, 2):
             raise ValueError("only p == 1 and p == 2 supported")
         if weight is not None and weight.ndim != 1:
-            raise ValueError(f"MultiMarginLoss: expected weight to be None or 1D tensor, got {weight.ndim}D instead")
+            raise ValueError(f"MultiMarginLoss: expected a weight of 1 dim, got {weight.ndim}")
         self.p, self.margin = p, margin
 
     def forward(self, input, target):
@@ -339,7 +339,7 @@ class TripletMarginLoss(_Loss):
     def __init__(self, margin=1.0, p=2.0, eps=1e-6, swap=False, size_average=None, reduce=None, reduction="mean"):
         super().__init__(size_average, reduce, reduction)
         if margin <= 0:
-            raise ValueError(f"TripletMarginLoss: expected margin to be greater than 0, got {margin} instead")
+            raise ValueError(f"TripletMarginLoss: expected margin > 0, got {margin}")
         self.margin, self.p, self.eps, self.swap = margin, p, eps, swap
 
     def forward(self, anchor, positive, negative):
@@ -353,7 +353,7 @@ class TripletMarginWithDistanceLoss(_Loss):
     def __init__(self, *, distance_function=None, margin=1.0, swap=False, reduction="mean"):
         super().__init__(reduction=reduction)
         if margin <= 0:
-            raise ValueError(f"TripletMarginWithDistanceLoss: expected margin to be greater than 0, got {margin} instead")
+            raise ValueError(f"TripletMarginWithDistanceLoss: expected margin > 0, got {margin}")
         self.distance_function = PairwiseDistance() if distance_function is None else distance_function
         self.margin, self.swap = margin, swap
 

@@ -17,7 +17,7 @@ def _indent(text):
 
 
 class Module(Hooks, StateDict, Conversion):
-    """Base class for all neural network modules.
+    """What layers and models are: a tree of modules with parameters, buffers and a `forward`.
 
     A subclass makes its parameters and children in `__init__`, after `super().__init__()`, as attributes, and computes in `forward`.
     What is a `Parameter`, a `Buffer` or a `Module` is registered: listed, saved, moved and trained with the module.
@@ -49,7 +49,7 @@ class Module(Hooks, StateDict, Conversion):
 
     def forward(self, *args, **kwargs):
         """What the module computes; every subclass defines it, and callers call the module itself."""
-        raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
+        raise NotImplementedError(f"{type(self).__name__}: expected a method forward, got none")
 
     def __call__(self, *args, **kwargs):
         if (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
@@ -63,10 +63,9 @@ class Module(Hooks, StateDict, Conversion):
         self._check_name("parameter", "_parameters", name)
         if param is not None:
             if not isinstance(param, Parameter):
-                raise TypeError(f"cannot assign '{typename(param)}' object to parameter '{name}' (torch.nn.Parameter or None required)")
+                raise TypeError(f"parameter '{name}': expected a Parameter or None, got {typename(param)}")
             if param.grad_fn is not None:
-                raise ValueError(f"Cannot assign non-leaf Tensor to parameter '{name}'. Model parameters must be created explicitly. "
-                                 f"To express '{name}' as a function of another Tensor, compute the value in the forward() method.")
+                raise ValueError(f"parameter '{name}': expected a leaf, got a tensor computed from others; compute it in forward()")
             param = _hooks.registered(_hooks._parameter_registration, self, name, param)
         self._parameters[name] = param
 
@@ -74,14 +73,14 @@ class Module(Hooks, StateDict, Conversion):
         """Add a tensor that is not trained (or None) as an attribute; it is saved in the state dict if `persistent`."""
         self._check_name("buffer", "_buffers", name)
         if tensor is not None and not isinstance(tensor, Tensor):
-            raise TypeError(f"cannot assign '{typename(tensor)}' object to buffer '{name}' (torch Tensor or None required)")
+            raise TypeError(f"buffer '{name}': expected a Tensor or None, got {typename(tensor)}")
         self._buffers[name] = _hooks.registered(_hooks._buffer_registration, self, name, tensor)
         (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
 
     def add_module(self, name, module):
         """Add a child (or None) as an attribute."""
         if not isinstance(module, Module) and module is not None:
-            raise TypeError(f"{typename(module)} is not a Module subclass")
+            raise TypeError(f"add_module('{name}'): expected a Module or None, got {typename(module)}")
         self._check_name("module", "_modules", name)
         self._modules[name] = _hooks.registered(_hooks._module_registration, self, name, module)
 
@@ -91,13 +90,13 @@ class Module(Hooks, StateDict, Conversion):
         if members not in vars(self):
             raise AttributeError(f"cannot assign {kind} before Module.__init__() call")
         if not isinstance(name, str):
-            raise TypeError(f"{kind} name should be a string. Got {typename(name)}")
+            raise TypeError(f"name of a {kind}: expected a str, got {typename(name)}")
         if "." in name:
-            raise KeyError(f'{kind} name can\'t contain ".", got: {name}' if kind == "module" else f'{kind} name can\'t contain "."')
+            raise KeyError(f"name of a {kind}: expected one without '.', got '{name}'")
         if name == "":
-            raise KeyError(f'{kind} name can\'t be empty string ""')
+            raise KeyError(f"name of a {kind}: expected one, got ''")
         if name not in vars(self)[members] and hasattr(self, name):
-            raise KeyError(f"attribute '{name}' already exists")
+            raise KeyError(f"name of a {kind}: expected a new one, got '{name}', which {type(self).__name__} has already")
 
     # -------------------------------------------------------------- attributes
     def __getattr__(self, name):
@@ -116,18 +115,17 @@ class Module(Hooks, StateDict, Conversion):
             own = vars(self)
             if name in own.get("_parameters", ()):
                 if value is not None:
-                    raise TypeError(f"cannot assign '{typename(value)}' as parameter '{name}' (torch.nn.Parameter or None expected)")
+                    raise TypeError(f"parameter '{name}': expected a Parameter or None, got {typename(value)}")
                 self.register_parameter(name, None)
             elif name in own.get("_modules", ()):
                 if value is not None:
-                    raise TypeError(f"cannot assign '{typename(value)}' as child module '{name}' (torch.nn.Module or None expected)")
+                    raise TypeError(f"child module '{name}': expected a Module or None, got {typename(value)}")
                 self._modules[name] = _hooks.registered(_hooks._module_registration, self, name, None)
             elif isinstance(value, Buffer):
                 self._assign("_buffers", "buffer", name, value)
             elif name in own.get("_buffers", ()):
                 if value is not None and not isinstance(value, Tensor):
-                    raise TypeError(f"cannot assign '{typename(value)}' as buffer '{name}' "
-                                    "(torch.nn.Buffer, torch.Tensor or None expected)")
+                    raise TypeError(f"buffer '{name}': expected a Tensor or None, got {typename(value)}")
                 self.register_buffer(name, value, name not in self._non_persistent_buffers_set)
             else:
                 if name in _MEMBERS and not isinstance(value, Registry):
@@ -247,9 +245,9 @@ class Module(Hooks, StateDict, Conversion):
     def set_submodule(self, target, module, strict=False):
         """Put a module in the place of a dotted name; with `strict` there must be one already."""
         if not target:
-            raise ValueError("Cannot set the submodule without a target name!")
+            raise ValueError("set_submodule: expected the name of a module, got ''")
         if not isinstance(module, Module):
-            raise ValueError(f"`module` is not an nn.Module, found {type(module)}")
+            raise ValueError(f"set_submodule: expected a Module, got {type(module).__name__}")
         path, _, name = target.rpartition(".")
         parent = self.get_submodule(path)
         if strict or hasattr(parent, name):
@@ -289,7 +287,7 @@ class Module(Hooks, StateDict, Conversion):
     def train(self, mode=True):
         """Set training mode, which dropout, batch norm and their like heed, here and below."""
         if not isinstance(mode, bool):
-            raise ValueError("training mode is expected to be boolean")
+            raise ValueError(f"train: expected True or False, got {mode!r}")
         self.training = mode
         for module in self.children():
             module.train(mode)

@@ -82,7 +82,7 @@ class GroupNorm(_Affine):
     def __init__(self, num_groups, num_channels, eps=1e-5, affine=True, device=None, dtype=None, *, bias=True):
         super().__init__()
         if num_channels % num_groups:
-            raise ValueError(f"num_channels ({num_channels}) must be divisible by num_groups ({num_groups})")
+            raise ValueError(f"GroupNorm: expected groups of equal size, got {num_channels} channels in {num_groups} groups")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
         self._make_affine((num_channels,), affine, bias, device, dtype)
         self.reset_parameters()
@@ -210,9 +210,9 @@ class SyncBatchNorm(_BatchNorm):
 
     def _check_input_dim(self, input):
         if input.ndim < 2:
-            raise ValueError(f"expected at least 2D input (got {input.ndim}D input)")
+            raise ValueError(f"SyncBatchNorm: expected an input of 2 dims or more, got {input.ndim}")
         if input.shape[1] == 0:
-            raise ValueError("SyncBatchNorm number of input channels should be non-zero")
+            raise ValueError("SyncBatchNorm: expected channels, got none")
 
     @classmethod
     def convert_sync_batchnorm(cls, module, process_group=None):
@@ -243,8 +243,8 @@ class _InstanceNorm(_NormBase):
             if self.affine:
                 raise ValueError(f"expected input's size at dim={dim} to match num_features ({self.num_features}), "
                              f"but got: {input.shape[dim]}.")
-            warnings.warn(f"input's size at dim={dim} does not match num_features. You can silence this warning by not passing in "
-                          "num_features, which is not used because affine=False", stacklevel=2)
+            warnings.warn(f"{type(self).__name__}: num_features is {self.num_features}, dim {dim} of the input is {input.shape[dim]}: "
+                          "without affine and running statistics nothing depends on it", stacklevel=2)
         output = F.instance_norm(input.unsqueeze(0) if unbatched else input, self.running_mean, self.running_var, self.weight, self.bias,
                                  self.training or not self.track_running_stats, 0.0 if self.momentum is None else self.momentum, self.eps)
         return output.squeeze(0) if unbatched else output

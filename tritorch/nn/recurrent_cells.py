@@ -85,14 +85,14 @@ class RNNCellBase(Module):
 
     def _step(self, mode, input, state):
         if input.ndim not in (1, 2):
-            raise ValueError(f"{type(self).__name__}: Expected input to be 1D or 2D, got {input.ndim}D instead")
+            raise ValueError(f"{type(self).__name__}: expected an input of 1 or 2 dims, got {input.ndim}")
         unbatched = input.ndim == 1
         input = input.unsqueeze(0) if unbatched else input
         if state is None:
             state = (unset((input.shape[0], self.hidden_size), input.device, input.dtype).zero_(),) * (2 if mode == "LSTM" else 1)
         else:
             if any(s.ndim not in (1, 2) for s in state):
-                raise ValueError(f"{type(self).__name__}: Expected hidden to be 1D or 2D, got {state[0].ndim}D instead")
+                raise ValueError(f"{type(self).__name__}: expected a state of 1 or 2 dims, got {state[0].ndim}")
             state = tuple(s.unsqueeze(0) if unbatched else s for s in state)
         state = STEPS[mode](F.linear(input, self.weight_ih, self.bias_ih), state, lambda h: F.linear(h, self.weight_hh, self.bias_hh))
         return tuple(s.squeeze(0) for s in state) if unbatched else state

@@ -33,10 +33,9 @@ class RNNBase(Module):
 
     def _check(self):
         if not isinstance(self.dropout, numbers.Number) or isinstance(self.dropout, bool) or not 0 <= self.dropout <= 1:
-            raise ValueError("dropout should be a number in range [0, 1] representing the probability of an element being zeroed")
+            raise ValueError(f"{type(self).__name__}: expected dropout from 0 to 1, got {self.dropout!r}")
         if self.dropout > 0 and self.num_layers == 1:
-            warnings.warn("dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects num_layers "
-                          f"greater than 1, but got dropout={self.dropout} and num_layers={self.num_layers}", stacklevel=4)
+            warnings.warn(f"{type(self).__name__}: dropout={self.dropout} lies between layers, and there is one layer", stacklevel=4)
         for name, kind in (("bias", bool), ("batch_first", bool), ("input_size", int), ("hidden_size", int)):
             if not isinstance(getattr(self, name), kind):
                 raise TypeError(f"{name} should be of type {kind.__name__}, got: {type(getattr(self, name)).__name__}")
@@ -44,9 +43,9 @@ class RNNBase(Module):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be greater than zero")
         if self.proj_size < 0:
-            raise ValueError("proj_size should be a positive integer or zero to disable projections")
+            raise ValueError(f"{type(self).__name__}: expected proj_size >= 0, got {self.proj_size}")
         if self.proj_size >= self.hidden_size:
-            raise ValueError("proj_size has to be smaller than hidden_size")
+            raise ValueError(f"{type(self).__name__}: expected proj_size < hidden_size ({self.hidden_size}), got {self.proj_size}")
         if self.mode not in STEPS:
             raise ValueError(f"Unrecognized RNN mode: {self.mode}")
 
@@ -101,7 +100,7 @@ class RNNBase(Module):
     def _flat(self, input, unbatched):
         """The input as (steps · batch, features), the batch size of every step, and the batch size."""
         if input.ndim not in (2, 3):
-            raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.ndim}D tensor instead")
+            raise ValueError(f"{type(self).__name__}: expected an input of 2 or 3 dims, got {input.ndim}")
         if unbatched:
             input = input.unsqueeze(1)
         elif self.batch_first:
@@ -112,7 +111,7 @@ class RNNBase(Module):
     def _check_input(self, data):
         weight = getattr(self, self._all_weights[0][0])
         if data.shape[-1] != self.input_size:
-            raise RuntimeError(f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {data.shape[-1]}")
+            raise RuntimeError(f"{type(self).__name__}: expected an input of {self.input_size} features, got {data.shape[-1]}")
         if data.dtype is not weight.dtype:
             raise ValueError(f"RNN input dtype ({data.dtype}) does not match weight dtype ({weight.dtype}). Convert input: "
                              f"input.to({weight.dtype}), or convert model: model.to({data.dtype})")
@@ -180,7 +179,7 @@ class RNN(RNNBase):
     def __init__(self, input_size, hidden_size, num_layers=1, nonlinearity="tanh", bias=True, batch_first=False, dropout=0.0,
                  bidirectional=False, device=None, dtype=None):
         if nonlinearity not in ("tanh", "relu"):
-            raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
+            raise ValueError(f"RNN: expected nonlinearity 'tanh' or 'relu', got {nonlinearity!r}")
         super().__init__(f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
                          device=device, dtype=dtype)
         self.nonlinearity = nonlinearity

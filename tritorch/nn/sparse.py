@@ -26,7 +26,7 @@ class Embedding(Module):
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
         self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse = max_norm, norm_type, scale_grad_by_freq, sparse
         if _weight is not None and tuple(_weight.shape) != (num_embeddings, embedding_dim):
-            raise AssertionError("Shape of weight does not match num_embeddings and embedding_dim")
+            raise AssertionError(f"Embedding: expected a weight of shape ({num_embeddings}, {embedding_dim}), got {tuple(_weight.shape)}")
         self.weight = Parameter(unset((num_embeddings, embedding_dim), device, dtype) if _weight is None else _weight, not _freeze)
         if _weight is None:
             self.reset_parameters()
@@ -60,5 +60,5 @@ class Embedding(Module):
                         sparse=False):
         """An embedding over a given table (2 dims), which is not trained if `freeze`."""
         if embeddings.ndim != 2:
-            raise AssertionError("Embeddings parameter is expected to be 2-dimensional")
+            raise AssertionError(f"Embedding.from_pretrained: expected a table of 2 dims, got {embeddings.ndim}")
         return cls(*embeddings.shape, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight=embeddings, _freeze=freeze)

@@ -145,7 +145,7 @@ class StateDict:
         <All keys matched successfully>
         """
         if not isinstance(state_dict, Mapping):
-            raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
+            raise TypeError(f"load_state_dict: expected a mapping, got {type(state_dict).__name__}")
         keys, plan = IncompatibleKeys([], []), _Plan()
         metadata = getattr(state_dict, "_metadata", None) or {}
         _load(self, OrderedDict(state_dict), "", metadata, assign, keys, plan)
@@ -189,14 +189,12 @@ class StateDict:
 
     def _plan_tensor(self, plan, name, key, tensor, new, local_metadata):
         if not isinstance(new, Tensor):
-            plan.append(f'While copying the parameter named "{key}", expected torch.Tensor or Tensor-like object from checkpoint '
-                        f"but received {type(new)}")
+            plan.append(f"{key}: expected a tensor, got {type(new).__name__}")
             return
         if tensor.ndim == 0 and tuple(new.shape) == (1,):                # scalars were saved with one dimension once
             new = new[0]
         if new.shape != tensor.shape:
-            plan.append(f"size mismatch for {key}: copying a param with shape {new.shape!r} from checkpoint, "
-                        f"the shape in current model is {tensor.shape!r}.")
+            plan.append(f"size mismatch for {key}: expected {tuple(tensor.shape)}, got {tuple(new.shape)}")
             return
         assign = local_metadata.get("assign_to_params_buffers", False)
         plan.steps.append(lambda errors: self._load_tensor(errors, name, key, tensor, new, assign))
@@ -212,8 +210,7 @@ class StateDict:
             else:
                 setattr(self, name, Parameter(new, tensor.requires_grad))
         except Exception as error:
-            errors.append(f'While copying the parameter named "{key}", whose dimensions in the model are {tensor.shape!r} and '
-                          f"whose dimensions in the checkpoint are {new.shape!r}, an exception occurred : {error.args}.")
+            errors.append(f"{key}: {tuple(new.shape)} could not be copied into {tuple(tensor.shape)}: {error}")
 
 
 def _load(module, state_dict, prefix, metadata, assign, keys, plan):
@@ -233,5 +230,4 @@ def _load(module, state_dict, prefix, metadata, assign, keys, plan):
         plan.carry_out()
     for hook in module._load_state_dict_post_hooks.values():
         if hook(module, keys) is not None:
-            raise AssertionError("Hooks registered with ``register_load_state_dict_post_hook`` are not expected to return new values, "
-                                 "if incompatible_keys need to be modified, it should be done inplace.")
+            raise AssertionError("load_state_dict post-hook: expected None as its result; change the lists of incompatible_keys in place")

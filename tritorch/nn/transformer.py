@@ -16,7 +16,7 @@ def _activation(activation):
     if not isinstance(activation, str):
         return activation
     if activation not in ("relu", "gelu"):
-        raise RuntimeError(f"activation should be relu/gelu, not {activation}")
+        raise RuntimeError(f"activation: expected a function, 'relu' or 'gelu', got {activation!r}")
     return getattr(F, activation)
 
 
@@ -194,9 +194,9 @@ class Transformer(Module):
     def forward(self, src, tgt, src_mask=None, tgt_mask=None, memory_mask=None, src_key_padding_mask=None, tgt_key_padding_mask=None,
                 memory_key_padding_mask=None, src_is_causal=None, tgt_is_causal=None, memory_is_causal=False):
         if src.ndim != tgt.ndim or (src.ndim == 3 and src.shape[not self.batch_first] != tgt.shape[not self.batch_first]):
-            raise RuntimeError("the batch number of src and tgt must be equal")
+            raise RuntimeError(f"Transformer: expected src and tgt of one batch, got shapes {tuple(src.shape)} and {tuple(tgt.shape)}")
         if src.shape[-1] != self.d_model or tgt.shape[-1] != self.d_model:
-            raise RuntimeError("the feature number of src and tgt must be equal to d_model")
+            raise RuntimeError(f"Transformer: expected {self.d_model} features, got src of {src.shape[-1]} and tgt of {tgt.shape[-1]}")
         memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
         return self.decoder(tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask, tgt_key_padding_mask=tgt_key_padding_mask,
                             memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=tgt_is_causal, memory_is_causal=memory_is_causal)

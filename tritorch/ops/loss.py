@@ -131,8 +131,8 @@ def binary_cross_entropy_with_logits(input, target, weight=None, size_average=No
 def distance(input, target, reduction, size_average, reduce, weight, of):
     """A loss of x - y."""
     if input.shape != target.shape:
-        warnings.warn(f"Using a target size ({tuple(target.shape)}) that is different to the input size ({tuple(input.shape)}). "
-                      "This will likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
+        warnings.warn(f"target of shape {tuple(target.shape)} is broadcast with input of shape {tuple(input.shape)}: "
+                      "rarely what a loss is meant to do",
                       UserWarning, stacklevel=3)
     loss, reduction = of(input - target), legacy_reduction(size_average, reduce, reduction)
     if weight is None:

@@ -73,7 +73,7 @@ class Optimizer:
             group.setdefault(option, default)
         ids = {id(p) for p in params}
         if len(ids) < len(params):
-            warnings.warn("optimizer contains a parameter group with duplicate parameters; in future, this will cause an error",
+            warnings.warn("a parameter stands twice in one group of the optimizer",
                           stacklevel=3)
         known = {id(p) for old in self.param_groups for p in old["params"]}
         check(not ids & known, name, "each parameter in one group", "some parameters in more than one parameter group", error=ValueError)

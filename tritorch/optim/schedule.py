@@ -94,8 +94,8 @@ class LRScheduler:
     def step(self, epoch=None):
         """Go to the next step. (To an `epoch` of your own: deprecated, as in PyTorch.)"""
         if self._step_count == 1 and not self.optimizer._opt_called:
-            warnings.warn("Detected call of `lr_scheduler.step()` before `optimizer.step()`: the first value of the learning rate schedule "
-                          "will be skipped.", UserWarning, stacklevel=2)
+            warnings.warn("lr_scheduler.step() came before optimizer.step(): the first learning rate was never used", UserWarning,
+                          stacklevel=2)
         self._step_count += 1
         if epoch is not None:
             warnings.warn("The epoch parameter in `scheduler.step()` is deprecated.", UserWarning, stacklevel=2)

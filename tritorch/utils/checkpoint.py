@@ -77,7 +77,7 @@ def checkpoint(function, *args, use_reentrant=None, context_fn=noop_context_fn, 
         check(context_fn is noop_context_fn and not debug, "checkpoint", "context_fn and debug with use_reentrant=False alone",
               "use_reentrant=True", error=ValueError)
         if is_grad_enabled() and not any(isinstance(a, Tensor) and a.requires_grad for a in args):
-            warnings.warn("checkpoint: None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2)
+            warnings.warn("checkpoint: no input requires grad, so none gets a gradient", stacklevel=2)
         return _Reentrant.apply(function, preserve_rng_state, *args)
     if not is_grad_enabled():
         return function(*args, **kwargs)
@@ -165,7 +165,7 @@ class _Reentrant(Function):
         made = made if isinstance(made, tuple) else (made,)
         pairs = [(o, g) for o, g in zip(made, gradients) if isinstance(o, Tensor) and o.requires_grad]
         check(pairs, "checkpoint", "an output that requires grad",
-              "none of output has requires_grad=True, this checkpoint() is not necessary")
+              "none that does")
         run_backward([o for o, _ in pairs], [g for _, g in pairs])
         return (None, None, *[a.grad if isinstance(a, Tensor) else None for a in args])
 

@@ -160,7 +160,7 @@ def glu(input, dim=-1):
 def _dim(name, input, dim, stacklevel):
     if dim is not None:
         return dim
-    warnings.warn(f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument.",
+    warnings.warn(f"{name}: say dim=; one is chosen by the number of dims, which is deprecated",
                   stacklevel=stacklevel)
     return 0 if input.ndim in (0, 1, 3) else 1
 
@@ -205,7 +205,7 @@ def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
     tensor([1., 1., 1., 1.])
     """
     if eps != 1e-10:
-        warnings.warn("`eps` parameter is deprecated and has no effect.", stacklevel=2)
+        warnings.warn("gumbel_softmax: eps changes nothing and is deprecated", stacklevel=2)
     noise = -exponential_(logits.detach().clone()).log()
     soft = ((logits + noise) / tau).softmax(dim)
     if not hard:

@@ -27,10 +27,10 @@ def multi_head_attention_forward(query, key, value, embed_dim_to_check, num_head
         query, key, value = _unsqueezed(query, key, value)
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
     if query.shape[2] != embed_dim_to_check:
-        raise AssertionError(f"was expecting embedding dimension of {embed_dim_to_check}, but got {query.shape[2]}")
+        raise AssertionError(f"multi_head_attention_forward: expected a query of {embed_dim_to_check} features, got {query.shape[2]}")
     if is_causal and attn_mask is None:
-        raise RuntimeError("Need attn_mask if specifying the is_causal hint. You may use the Transformer module method "
-                           "`generate_square_subsequent_mask` to create this mask.")
+        raise RuntimeError("multi_head_attention_forward: is_causal says what attn_mask is, so expected an attn_mask, got None; use "
+                           "nn.Transformer.generate_square_subsequent_mask")
     mask_type = None if attn_mask is None else attn_mask.dtype
     key_padding_mask = _canonical_mask(key_padding_mask, "key_padding_mask", mask_type, "attn_mask", query.dtype)
     attn_mask = _canonical_mask(attn_mask, "attn_mask", None, "", query.dtype, check_other=False)
@@ -60,18 +60,17 @@ def _unsqueezed(query, key, value):
 
 def _check_shapes(query, key, value, key_padding_mask, attn_mask, num_heads):
     if query.ndim not in (2, 3):
-        raise AssertionError(f"query should be unbatched 2D or batched 3D tensor but received {query.ndim}-D query tensor")
+        raise AssertionError(f"multi_head_attention_forward: expected a query of 2 dims, or 3 with a batch, got {query.ndim}")
     kind, n = ("batched (3-D)", 3) if query.ndim == 3 else ("unbatched (2-D)", 2)
     if key.ndim != n or value.ndim != n:
-        raise AssertionError(f"For {kind} `query`, expected `key` and `value` to be {n}-D but found {key.ndim}-D and {value.ndim}-D "
-                             "tensors respectively")
+        raise AssertionError(f"multi_head_attention_forward: expected a key and a value of {n} dims as the query has, got {key.ndim} and "
+                             f"{value.ndim}")
     if key_padding_mask is not None and key_padding_mask.ndim != n - 1:
-        raise AssertionError(f"For {kind} `query`, expected `key_padding_mask` to be `None` or {n - 1}-D but found "
-                             f"{key_padding_mask.ndim}-D tensor instead")
+        raise AssertionError(f"multi_head_attention_forward: expected a key_padding_mask of {n - 1} dims for a query of {n}, got "
+                             f"{key_padding_mask.ndim}")
     if attn_mask is not None:
         if attn_mask.ndim not in (2, 3):
-            raise AssertionError(f"For {kind} `query`, expected `attn_mask` to be `None`, 2-D or 3-D but found {attn_mask.ndim}-D "
-                                 "tensor instead")
+            raise AssertionError(f"multi_head_attention_forward: expected an attn_mask of 2 or 3 dims, got {attn_mask.ndim}")
         if n == 2 and attn_mask.ndim == 3 and tuple(attn_mask.shape) != (num_heads, query.shape[0], key.shape[0]):
             raise AssertionError(f"Expected `attn_mask` shape to be {(num_heads, query.shape[0], key.shape[0])} but got {attn_mask.shape}")
     return n == 3
@@ -82,9 +81,9 @@ def _canonical_mask(mask, mask_name, other_type, other_name, target_type, check_
     if mask is None:
         return None
     if not (mask.dtype.name == "bool" or mask.is_floating_point()):
-        raise AssertionError(f"only bool and floating types of {mask_name} are supported")
+        raise AssertionError(f"{mask_name}: expected a bool or floating mask, got {mask.dtype}")
     if check_other and other_type is not None and other_type is not mask.dtype:
-        warnings.warn(f"Support for mismatched {mask_name} and {other_name} is deprecated. Use same type for both instead.", stacklevel=3)
+        warnings.warn(f"{mask_name} and {other_name} have different dtypes, which is deprecated", stacklevel=3)
     return mask if mask.is_floating_point() else mask.new_zeros(mask.shape, dtype=target_type).masked_fill_(mask, float("-inf"))
 
 
@@ -102,9 +101,10 @@ def _check_mask(mask, query, key, num_heads):
 def _project(query, key, value, weight, bias, separate):
     """Query, key and value through their projections; in one product where they are the same tensor."""
     if separate is None and key.shape != value.shape:
-        raise AssertionError(f"key shape {key.shape} does not match value shape {value.shape}")
+        raise AssertionError(f"multi_head_attention_forward: expected a key and a value of one shape, got {key.shape} and {value.shape}")
     if separate is not None and key.shape[:2] != value.shape[:2]:
-        raise AssertionError(f"key's sequence and batch dims {key.shape[:2]} do not match value's {value.shape[:2]}")
+        raise AssertionError(f"multi_head_attention_forward: expected key and value of one length and batch, got "
+                             f"{tuple(key.shape[:2])} and {tuple(value.shape[:2])}")
     if separate is None and query is key and key is value:
         return linear(query, weight, bias).chunk(3, -1)
     if separate is None and key is value:

@@ -148,13 +148,13 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     [[[1.0, 1.0, 2.0, 2.0]]]
     """
     if align_corners is not None and mode in ("nearest", "area", "nearest-exact"):
-        raise ValueError("align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear")
+        raise ValueError(f"interpolate: expected align_corners=None where mode is {mode!r}, got {align_corners}")
     if antialias:
         raise NotImplementedError("interpolate: antialias is not available")
     known = mode in (*_LINEAR, "nearest", "nearest-exact", "area")
     if not known or not 3 <= input.ndim <= 5 or _LINEAR.get(mode, input.ndim) != input.ndim:
-        raise NotImplementedError("Input Error: Only 3D, 4D and 5D input Tensors supported for the modes: nearest | linear | bilinear | "
-                                  f"bicubic | trilinear | area | nearest-exact (got {input.ndim}D and {mode})")
+        raise NotImplementedError("interpolate: expected linear for 3 dims, bilinear or bicubic for 4, trilinear for 5, nearest, "
+                                  f"nearest-exact or area for 3 to 5, got {mode!r} for {input.ndim}")
     size, scales = _output_size(input, size, scale_factor, recompute_scale_factor or mode == "area")
     check(min(*input.shape[2:], *size) > 0, "interpolate", "sizes greater than 0", tuple(input.shape[2:]), size)
     if mode == "area":
@@ -184,8 +184,8 @@ def _output_size(input, size, scale_factor, recompute):
         raise ValueError(f"{'either' if size is None else 'only one of'} size or scale_factor should be defined")
     given = sizes(scale_factor if size is None else size, ndim)
     if len(given) != ndim:
-        raise ValueError("Input and output must have the same number of spatial dimensions, but got input with spatial dimensions of "
-                         f"{list(input.shape[2:])} and {'scale_factor' if size is None else 'output size'} of {given}.")
+        raise ValueError(f"interpolate: expected {ndim} numbers as {'scale_factor' if size is None else 'size'} of an input of shape "
+                         f"{tuple(input.shape)}, got {given}")
     if size is not None:
         return tuple(int(n) for n in given), (None,) * ndim
     return tuple(math.floor(n * scale) for n, scale in zip(input.shape[2:], given)), (None,) * ndim if recompute else given

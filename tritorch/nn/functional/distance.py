@@ -46,6 +46,6 @@ def pdist(input, p=2):
     tensor([5.0000, 1.0000, 4.2426])
     """
     if input.ndim != 2:
-        raise RuntimeError(f"pdist only supports 2D tensors, got: {input.ndim}D")
+        raise RuntimeError(f"pdist: expected an input of 2 dims, got {input.ndim}")
     i, j = triu_indices(input.shape[0], input.shape[0], 1, device=input.device)
     return (input[i] - input[j]).norm(p, -1)

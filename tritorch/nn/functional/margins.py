@@ -80,8 +80,8 @@ def margin_ranking_loss(input1, input2, target, margin=0, size_average=None, red
     tensor(2.)
     """
     if not input1.ndim == input2.ndim == target.ndim:
-        raise RuntimeError("margin_ranking_loss : All input tensors should have same dimension but got sizes: "
-                           f"input1: {input1.shape}, input2: {input2.shape}, target: {target.shape} ")
+        raise RuntimeError("margin_ranking_loss: expected input1, input2 and target of as many dims, got shapes "
+                           f"{tuple(input1.shape)}, {tuple(input2.shape)} and {tuple(target.shape)}")
     return reduced((-target * (input1 - input2) + margin).clamp(min=0), legacy_reduction(size_average, reduce, reduction))
 
 
@@ -161,10 +161,10 @@ def triplet_margin_with_distance_loss(anchor, positive, negative, *, distance_fu
 
 def _triplet(anchor, positive, negative, distance, margin, swap, reduction):
     if margin <= 0:
-        raise ValueError(f"margin must be greater than 0, got {margin}")
+        raise ValueError(f"triplet_margin_loss: expected margin > 0, got {margin}")
     if not anchor.ndim == positive.ndim == negative.ndim:
-        raise RuntimeError("The anchor, positive, and negative tensors are expected to have the same number of dimensions, but got: "
-                           f"anchor {anchor.ndim}D, positive {positive.ndim}D, and negative {negative.ndim}D inputs")
+        raise RuntimeError("triplet_margin_loss: expected anchor, positive and negative of as many dims, got "
+                           f"{anchor.ndim}, {positive.ndim} and {negative.ndim}")
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = minimum(far, distance(positive, negative))

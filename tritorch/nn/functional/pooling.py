@@ -22,7 +22,7 @@ def _root(mean, norm_type, count):
 def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
     """x / (k + α/size · Σ x²)^β, the sum over `size` neighbouring channels of (N, C, *). Krizhevsky et al. 2012."""
     if input.ndim < 3:
-        raise ValueError(f"Expected 3D or higher dimensionality input (got {input.ndim} dimensions)")
+        raise ValueError(f"local_response_norm: expected an input of 3 dims or more, got {input.ndim}")
     if input.numel() == 0:
         return input
     n, c, *rest = input.shape

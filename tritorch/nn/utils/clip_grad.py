@@ -26,8 +26,8 @@ def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=Non
         return tensor(0.0)
     total = optimize.total_norm(tensors, norm_type)
     if error_if_nonfinite and not bool(total.isfinite()):
-        raise RuntimeError(f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped. "
-                           "To disable this error and scale the gradients by the non-finite norm anyway, set `error_if_nonfinite=False`")
+        raise RuntimeError(f"clip_grad_norm_: expected a finite norm of order {norm_type}, got {total.item()}; "
+                           "use error_if_nonfinite=False to scale by it all the same")
     return total
 
 
@@ -55,7 +55,7 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
 
 def clip_grad_norm(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False, foreach=None):
     """The older name of `clip_grad_norm_`."""
-    warnings.warn("torch.nn.utils.clip_grad_norm is now deprecated in favor of torch.nn.utils.clip_grad_norm_.", FutureWarning,
+    warnings.warn("clip_grad_norm is the old name of clip_grad_norm_", FutureWarning,
                   stacklevel=2)
     return clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
 

@@ -15,9 +15,9 @@ def _fold(weight, rows, bias, mean, var, eps, scale, shift):
 
 def _fused(layer, bn, **how):
     if layer.training or bn.training:
-        raise AssertionError("Fusion only for eval!")
+        raise AssertionError("fuse: expected both in evaluation mode, got one that trains")
     if bn.running_mean is None or bn.running_var is None:
-        raise AssertionError("bn.running_mean and bn.running_var must not be None")
+        raise AssertionError("fuse: expected a batch norm with running statistics, got one without")
     fuse = how.pop("fuse")
     fused = copy.deepcopy(layer)
     fused.weight, fused.bias = fuse(layer.weight, layer.bias, bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias, **how)
@@ -50,6 +50,5 @@ def fuse_linear_bn_weights(linear_w, linear_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b)
 def fuse_linear_bn_eval(linear, bn):
     """A linear layer that does what linear and bn do, both in evaluation mode."""
     if linear.out_features != bn.num_features and bn.num_features != 1:
-        raise AssertionError("To fuse, linear.out_features == bn.num_features or bn.num_features == 1, "
-                             f"got linear.out_features={linear.out_features} and bn.num_features={bn.num_features}")
+        raise AssertionError(f"fuse: expected a batch norm of {linear.out_features} features or of 1, got {bn.num_features}")
     return _fused(linear, bn, fuse=fuse_linear_bn_weights)

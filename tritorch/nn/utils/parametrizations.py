@@ -50,7 +50,7 @@ class _SpectralNorm(Module):
         super().__init__()
         ndim = weight.ndim
         if not -ndim <= dim < ndim:
-            raise IndexError(f"Dimension out of range (expected to be in range of [-{ndim}, {ndim - 1}] but got {dim})")
+            raise IndexError(f"spectral_norm: expected dim from {-ndim} to {ndim - 1}, got {dim}")
         if n_power_iterations <= 0:
             raise ValueError(f"Expected n_power_iterations to be positive, but got n_power_iterations={n_power_iterations}")
         self.dim, self.eps, self.n_power_iterations = dim % ndim, eps, n_power_iterations
@@ -92,5 +92,5 @@ def spectral_norm(module, name="weight", n_power_iterations=1, eps=1e-12, dim=No
     """
     weight = getattr(module, name, None)
     if not isinstance(weight, Tensor):
-        raise ValueError(f"Module '{module}' has no parameter or buffer with name '{name}'")
+        raise ValueError(f"spectral_norm: expected the name of a parameter or buffer of {type(module).__name__}, got '{name}'")
     return register_parametrization(module, name, _SpectralNorm(weight, n_power_iterations, output_dim(module, dim), eps))

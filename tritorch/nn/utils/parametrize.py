@@ -42,11 +42,11 @@ def _keep(module, name, tensor):
 
 def _expect_same(what, got, like):
     if not isinstance(got, Tensor):
-        raise ValueError(f"{what} must return a tensor. Got {type(got).__name__}.")
+        raise ValueError(f"{what}: expected a tensor as its result, got {type(got).__name__}")
     for attribute in ("dtype", "shape"):
         if getattr(got, attribute) != getattr(like, attribute):
-            raise ValueError(f"{what} may not change the {attribute} of the tensor, unless `unsafe` flag is enabled. "
-                             f"Expected {getattr(like, attribute)}, got {getattr(got, attribute)}")
+            raise ValueError(f"{what}: expected a result of {attribute} {getattr(like, attribute)} as before, got "
+                             f"{getattr(got, attribute)}; use unsafe=True to change it")
 
 
 def _inverse(parametrization, value):
@@ -64,7 +64,7 @@ class ParametrizationList(ModuleList):
 
     def __init__(self, modules, original, unsafe=False):
         if len(modules) == 0:
-            raise ValueError("ParametrizationList requires one or more modules.")
+            raise ValueError("ParametrizationList: expected at least one module, got none")
         super().__init__(modules)
         self.unsafe = unsafe
         with no_grad():
@@ -73,22 +73,21 @@ class ParametrizationList(ModuleList):
                 if hasattr(module, "right_inverse"):
                     new = _inverse(module, new)
         if not isinstance(new, (Tensor, Sequence)):
-            raise ValueError(f"'right_inverse' must return a Tensor or a Sequence of tensors (list, tuple...). Got {type(new).__name__}")
+            raise ValueError(f"right_inverse: expected a tensor or a sequence of tensors as its result, got {type(new).__name__}")
         self.is_tensor = isinstance(new, Tensor)
         self.ntensors = 1 if self.is_tensor else len(new)
         like = Tensor.detach(original)
         if self.is_tensor:
             for attribute in ("dtype", "device"):
                 if getattr(new, attribute) != getattr(original, attribute):
-                    raise ValueError(f"When `right_inverse` outputs one tensor, it may not change the {attribute}: "
-                                     f"{getattr(original, attribute)} became {getattr(new, attribute)}")
+                    raise ValueError(f"right_inverse: expected a single tensor to keep its {attribute} {getattr(original, attribute)}, got "
+                                     f"{getattr(new, attribute)}")
             original.data = new.detach()                                 # the same object: an optimizer that has it goes on
             _keep(self, "original", original)
         else:
             for i, part in enumerate(new):
                 if not isinstance(part, Tensor):
-                    raise ValueError("'right_inverse' must return a Tensor or a Sequence of tensors (list, tuple...). "
-                                     f"Got element {i} of the sequence with type {type(part).__name__}.")
+                    raise ValueError(f"right_inverse: expected tensors in its result, got {type(part).__name__} as element {i}")
                 part = part.detach()
                 if isinstance(original, Parameter):
                     part = Parameter(part, original.requires_grad)
@@ -111,21 +110,19 @@ class ParametrizationList(ModuleList):
         with no_grad():
             for module in reversed(list(self)):
                 if not hasattr(module, "right_inverse"):
-                    raise RuntimeError(f"parametrization {type(module).__name__} does not implement right_inverse.")
+                    raise RuntimeError(f"assignment needs right_inverse: expected {type(module).__name__} to have one, got none")
                 value = module.right_inverse(value)
         if self.is_tensor:
             value = [value]
         elif not isinstance(value, Sequence):
-            raise ValueError(f"'right_inverse' must return a sequence of tensors. Got {type(value).__name__}.")
+            raise ValueError(f"right_inverse: expected a sequence of tensors as its result, got {type(value).__name__}")
         if len(value) != self.ntensors:
-            raise ValueError(f"'right_inverse' must return a sequence of tensors of length {self.ntensors}. "
-                             f"Got a sequence of length {len(value)}.")
+            raise ValueError(f"right_inverse: expected {self.ntensors} tensors as its result, got {len(value)}")
         for original, part in zip(self._originals(), value, strict=True):
             if not isinstance(part, Tensor):
-                raise ValueError(f"`right_inverse` should return a tensor. Got {type(part).__name__}")
+                raise ValueError(f"right_inverse: expected a tensor, got {type(part).__name__}")
             if part.dtype != original.dtype:
-                raise ValueError(f"The tensor returned by `right_inverse` has dtype {part.dtype} "
-                                 f"while `original` has dtype {original.dtype}")
+                raise ValueError(f"right_inverse: expected {original.dtype} as the original has, got {part.dtype}")
         for original, part in zip(self._originals(), value, strict=True):
             original.data = part.detach()
 
@@ -146,8 +143,7 @@ def _property(name):
 
 
 def _refuse_pickle(module):
-    raise RuntimeError("Serialization of parametrized modules is only supported through state_dict(); "
-                       "use torch.save(module.state_dict(), path)")
+    raise RuntimeError(f"pickle: expected a module without parametrizations, got {type(module).__name__} with; use its state_dict()")
 
 
 def _deepcopy(module, memo):
@@ -193,7 +189,7 @@ def register_parametrization(module, tensor_name, parametrization, *, unsafe=Fal
         module.parametrizations[tensor_name] = parametrizations
         _show(module, list(module.parametrizations))
     else:
-        raise ValueError(f"Module '{module}' does not have a parameter, a buffer, or a parametrized element with name '{tensor_name}'")
+        raise ValueError(f"register_parametrization: expected a parameter or buffer of {type(module).__name__}, got '{tensor_name}'")
     return module
 
 
@@ -209,11 +205,11 @@ def remove_parametrizations(module, tensor_name, leave_parametrized=True):
     Errors: ValueError if it is not parametrized, or if the original is to be left and there are several.
     """
     if not is_parametrized(module, tensor_name):
-        raise ValueError(f"Module {module} does not have a parametrization on {tensor_name}")
+        raise ValueError(f"remove_parametrizations: expected a parametrized tensor of {type(module).__name__}, got '{tensor_name}'")
     parametrizations = module.parametrizations[tensor_name]
     if not parametrizations.is_tensor and not leave_parametrized:
-        raise ValueError("Cannot leave unparametrized (`leave_parametrized=False`) a tensor that is parametrized in terms of a sequence "
-                         "of tensors.")
+        raise ValueError(f"remove_parametrizations: '{tensor_name}' is computed from {parametrizations.ntensors} tensors, "
+                         "none of which can stay; use leave_parametrized=True")
     originals = parametrizations._originals()
     with no_grad():
         value = getattr(module, tensor_name).detach() if leave_parametrized else None

@@ -92,8 +92,7 @@ def pad_packed_sequence(sequence, batch_first=False, padding_value=0.0, total_le
     sizes = sequence.batch_sizes.tolist()
     steps = len(sizes) if total_length is None else total_length
     if steps < len(sizes):
-        raise ValueError("Expected total_length to be at least the length of the longest sequence in input, but got "
-                         f"total_length={total_length} and max sequence length being {len(sizes)}")
+        raise ValueError(f"pad_packed_sequence: expected total_length >= {len(sizes)}, the longest sequence, got {total_length}")
     lengths = [sum(size > i for size in sizes) for i in range(sizes[0])]
     starts = [sum(sizes[:t]) for t in range(len(sizes))]
     sequences = [sequence.data[tensor([starts[t] + i for t in range(n)], device=sequence.data.device)] for i, n in enumerate(lengths)]

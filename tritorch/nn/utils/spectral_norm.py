@@ -50,13 +50,12 @@ class SpectralNorm:
         """Put the hook on a module."""
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, SpectralNorm) and hook.name == name:
-                raise RuntimeError(f"Cannot register two spectral_norm hooks on the same parameter {name}")
+                raise RuntimeError(f"spectral_norm: expected a parameter without it, got '{name}', which has it already")
         fn, weight = SpectralNorm(name, n_power_iterations, dim, eps), module._parameters[name]
         if weight is None:
-            raise ValueError(f"`SpectralNorm` cannot be applied as parameter `{name}` is None")
+            raise ValueError(f"spectral_norm: expected a parameter, got '{name}', which is None")
         if is_lazy(weight):
-            raise ValueError("The module passed to `SpectralNorm` can't have uninitialized parameters. "
-                             "Make sure to run the dummy forward before applying spectral normalization")
+            raise ValueError("spectral_norm: expected parameters of known shape, got a lazy one; run the module once before")
         u, v = draw_vectors(as_matrix(weight.detach(), dim), eps)
         del module._parameters[name]
         module.register_parameter(name + "_orig", weight)
@@ -100,4 +99,4 @@ def remove_spectral_norm(module, name="weight"):
             hook.remove(module)
             del module._forward_pre_hooks[key]
             return module
-    raise ValueError(f"spectral_norm of '{name}' not found in {module}")
+    raise ValueError(f"remove_spectral_norm: expected a parameter of {type(module).__name__} that has it, got '{name}'")

@@ -32,11 +32,10 @@ class WeightNorm:
         """Put the hook on a module."""
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, WeightNorm) and hook.name == name:
-                raise RuntimeError(f"Cannot register two weight_norm hooks on the same parameter {name}")
+                raise RuntimeError(f"weight_norm: expected a parameter without it, got '{name}', which has it already")
         fn, weight = WeightNorm(name, dim), getattr(module, name)
         if is_lazy(weight):
-            raise ValueError("The module passed to `WeightNorm` can't have uninitialized parameters. "
-                             "Make sure to run the dummy forward before applying weight normalization")
+            raise ValueError("weight_norm: expected parameters of known shape, got a lazy one; run the module once before")
         del module._parameters[name]
         module.register_parameter(name + "_g", Parameter(lengths(weight.detach(), fn.dim)))
         module.register_parameter(name + "_v", Parameter(weight.detach()))
@@ -66,7 +65,7 @@ def weight_norm(module, name="weight", dim=0):
     >>> net.weight_g.shape, net.weight_v.shape
     (tritorch.Size([40, 1]), tritorch.Size([40, 20]))
     """
-    warnings.warn("`torch.nn.utils.weight_norm` is deprecated in favor of `torch.nn.utils.parametrizations.weight_norm`.",
+    warnings.warn("nn.utils.weight_norm is the old form of nn.utils.parametrizations.weight_norm",
                   FutureWarning, stacklevel=2)
     WeightNorm.apply(module, name, dim)
     return module
@@ -79,4 +78,4 @@ def remove_weight_norm(module, name="weight"):
             hook.remove(module)
             del module._forward_pre_hooks[key]
             return module
-    raise ValueError(f"weight_norm of '{name}' not found in {module}")
+    raise ValueError(f"remove_weight_norm: expected a parameter of {type(module).__name__} that has it, got '{name}'")

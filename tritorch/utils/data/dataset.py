@@ -189,7 +189,7 @@ def random_split(dataset, lengths, generator=None):
             lengths[k % len(lengths)] += 1
         for k, length in enumerate(lengths):
             if length == 0:
-                warnings.warn(f"Length of split at index {k} is 0. This might result in an empty dataset.", stacklevel=2)
+                warnings.warn(f"random_split: part {k} is empty", stacklevel=2)
     check(sum(lengths) == len(dataset), "random_split", f"lengths that sum to {len(dataset)}", sum(lengths), error=ValueError)
     indices = randperm(sum(lengths), generator=generator, device="cpu").tolist()
     return [Subset(dataset, indices[end - n:end]) for n, end in zip(lengths, itertools.accumulate(lengths))]
