@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recording_driver import RecordingDriver, installed
 
 import tritorch.cuda as cuda
-from tritorch.cuda import driver, spans
+from tritorch.cuda import driver, memory, spans
 from tritorch.cuda.allocator import allocate, record_stream
 
 MIB = 1 << 20
@@ -131,10 +131,12 @@ def test_random_sequences_agree_with_a_naive_model(steps):
 
 # ------------------------------------------------------------------ Ctrl-C
 def interrupted_after(count):
-    """A trace function that raises KeyboardInterrupt at the count-th line of spans.py that runs."""
+    """A trace function that raises KeyboardInterrupt at the count-th line of the methods of Pool that runs."""
+    methods = {f.__code__ for f in vars(spans.Pool).values() if hasattr(f, "__code__")}
+
     def trace(frame, event, arg):
         nonlocal count
-        if frame.f_code.co_filename == spans.__file__ and event == "line":
+        if frame.f_code in methods and event == "line":
             count -= 1
             if not count:
                 sys.settrace(None)
@@ -251,6 +253,21 @@ def test_blocks_alive_at_the_end_of_the_process_are_quiet(device):
                "cycle = [allocate(5, 0, 0)]; cycle.append(cycle)\n")
     done = subprocess.run([sys.executable, "-c", program, *sys.path], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_memory_of_a_device_that_failed_dies_quietly(device, capfd):
+    """Or of the parent of a forked process, such as a worker of a DataLoader."""
+    block, pinned, other = allocate(100, 0, 0), memory.pinned_empty(10), cuda.Stream()
+    record_stream(block, other)
+    memory.pinned_owner(pinned).streams.add((0, other.cuda_stream))
+
+    def fails(timing):
+        raise driver.DriverError("cuEventCreate: CUDA_ERROR_NOT_INITIALIZED")
+
+    device.event_create = fails
+    where, host = block.ptr, pinned.ctypes.data
+    del block, pinned
+    assert capfd.readouterr().err == "" and allocate(100, 0, 0).ptr != where and memory.pinned_empty(10).ctypes.data != host
 
 
 def test_blocks_outlive_their_driver_in_peace(device):

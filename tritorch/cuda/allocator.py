@@ -23,7 +23,7 @@ from tritorch.cuda import attribution, driver
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.ledger import BATCH, HELD, SMALL, Ledger, rounded
 from tritorch.cuda.spans import Lock, Pool, Span
-from tritorch.cuda.stream import captures, is_capturing
+from tritorch.cuda.stream import captures, is_capturing, marks
 from tritorch.errors import OutOfMemoryError
 
 SMALL_SEGMENT, LARGE_SEGMENT, LARGE, ROUND_LARGE = 2 << 20, 20 << 20, 10 << 20, 2 << 20
@@ -240,12 +240,9 @@ class Memory:
         if captures:
             self.postponed.append(span)
             return
-        events = []
-        for index, stream in span.home.streams:
-            with on_device(index):
-                events.append(self.driver.event_create(False))
-                self.driver.event_record(events[-1], stream)
-        self.held.append((span, events))
+        events = marks(self.driver, span.home.streams)
+        if events is not None:                                 # else nobody gets this memory any more
+            self.held.append((span, events))
 
     def process(self, wait=False):
         """Shelve the held spans whose events have happened."""

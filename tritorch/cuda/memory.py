@@ -15,7 +15,7 @@ from tritorch.cuda import driver, faults
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.memory_report import *  # noqa: F403
 from tritorch.cuda.memory_report import _dump_snapshot, _record_memory_history, _snapshot  # noqa: F401
-from tritorch.cuda.stream import captures, current_handle, is_capturing, refuse_capture
+from tritorch.cuda.stream import captures, current_handle, is_capturing, marks, refuse_capture
 from tritorch.cuda.trace import spoil, traces
 from tritorch.cuda.watching import host_work
 from tritorch.errors import check
@@ -109,22 +109,12 @@ class Pinned:
 
     def __del__(self, finalizing=sys.is_finalizing):
         if self.ptr and not finalizing():
-            events = None if captures or not _in_use(self.driver) else _mark(self.driver, self.streams)
+            events = None if captures or not _in_use(self.driver) else marks(self.driver, self.streams)
             _waiting.append((self.driver, self.ptr, self.size, self.streams, events))
 
 
 def _in_use(owner) -> bool:
     return driver.chosen() and driver.current() is owner
-
-
-def _mark(owner, streams) -> list[int]:
-    """An event at the present end of each stream."""
-    events = []
-    for index, stream in streams:
-        with on_device(index):
-            events.append(owner.event_create(False))
-            owner.event_record(events[-1], stream)
-    return events
 
 
 def _collect() -> None:
@@ -138,8 +128,9 @@ def _collect() -> None:
                     owner.synchronize(index)
                 owner.host_free(ptr)
             continue
-        if events is None:
-            events = _mark(owner, streams)
+        events = marks(owner, streams) if events is None else events
+        if events is None:                                               # nobody gets this memory any more
+            continue
         if not all(owner.event_query(event) for event in events):
             waiting.append((owner, ptr, size, streams, events))
             continue

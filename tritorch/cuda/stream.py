@@ -215,6 +215,20 @@ def set_stream(stream: Stream | None) -> None:
         _current.streams[index], _current.handles[index] = stream, stream.handle
 
 
+def marks(device, streams) -> list[int] | None:
+    """An event at the present end of each (device index, stream), made by the driver `device`; None where that cannot be asked any more:
+    a kernel has failed, or it is the driver of this process's parent."""
+    events = []
+    try:
+        for index, stream in streams:
+            with on_device(index):
+                events.append(device.event_create(False))
+                device.event_record(events[-1], stream)
+    except driver.DriverError:                                           # finalizers ask, and the error is told by those who wait
+        return None
+    return events
+
+
 class StreamContext:
     """Context manager: a stream and its device are current inside; None changes nothing."""
 
