@@ -179,3 +179,26 @@ def test_parts_of_long_rows(device):
     for f in (lambda lib, x: lib.nn.functional.adaptive_avg_pool1d(x, 30_000),
               lambda lib, x: lib.nn.functional.adaptive_max_pool1d(x, 30_000, return_indices=True)):
         agree(f, x, grad=True, device=device)
+
+
+# ------------------------------------------------------------------ losses and layers
+def test_losses_at_infinity_and_of_ignored_classes(device):
+    for name in ("smooth_l1_loss", "huber_loss"):
+        f = gradients(lambda lib, x, name=name: getattr(lib.nn.functional, name)(x, lib.ones_like(x)))
+        agree(f, np.array([INF, -INF, 0.5, 1.0, 2.0, 3.0, -7.0], np.float32), np.array(1.0, np.float32), device=device)
+    for reduction in ("mean", "sum", "none"):
+        agree(lambda lib, x, t, reduction=reduction: lib.nn.functional.nll_loss(x, t, reduction=reduction),
+              np.array([[-INF, -1.0], [-2.0, -3.0]], np.float32), np.array([-100, 1]), grad=(0,), device=device)
+
+
+def test_the_mean_over_more_samples_than_float16_counts(device):
+    x, target = np.full((70000, 2), -1.0), np.zeros(70000, np.int64)
+    x = tritorch.tensor(x, dtype=tritorch.float16, device=device)
+    ours = tritorch.nn.functional.nll_loss(x, tritorch.tensor(target, device=device))
+    assert ours.item() == 1.0 and ours.dtype is tritorch.float16
+
+
+def test_sums_of_gradients_beyond_float16_in_a_batch_norm_without_weights(device):
+    x = np.random.default_rng(0).standard_normal((4, 2, 500))
+    agree(gradients(lambda lib, x: lib.nn.functional.batch_norm(x, None, None, training=True)), (x, "float16"),
+          (np.abs(x) * 100 + 50, "float16"), device=device, atol=0.5)

@@ -206,7 +206,7 @@ def batch_norm_backward(g, input, mean, var, weight=None, bias=None, eps=1e-5, t
 
 
 def gradient_promises(x, weight):
-    channel = (x.shape[1],), (weight if weight is not None else x).dtype, x.device
+    channel = (x.shape[1],), weight.dtype if weight is not None else x.dtype.compute, x.device       # of sums that float16 may not hold
     return [(x.shape, x.dtype, x.device, like_image(x.shape, x)), channel, channel]
 
 

@@ -76,8 +76,11 @@ def nll_loss(input, target, weight=None, size_average=None, ignore_index=-100, r
     counts = target != ignore_index
     at = where(counts, target, 0)
     w = counts.to(input.dtype) if weight is None else weight.take(at) * counts
-    loss = -input.gather(dim, at.unsqueeze(dim)).squeeze(dim) * w
-    return loss.sum() / w.sum() if reduction == "mean" else reduced(loss, reduction)
+    loss = where(counts, -input.gather(dim, at.unsqueeze(dim)).squeeze(dim) * w, 0)      # of classes that are not asked for some are -∞
+    if reduction != "mean":
+        return reduced(loss, reduction)
+    kind = input.dtype.compute                                           # a float16 counts no further than 65504
+    return (loss.sum(dtype=kind) / w.sum(dtype=kind)).to(loss.dtype)
 
 
 # ------------------------------------------------------------------ binary cross entropy
@@ -173,8 +176,7 @@ def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mea
     check(beta >= 0, "smooth_l1_loss", "beta of at least 0", beta)
     if beta == 0:
         return l1_loss(input, target, size_average, reduce, reduction)
-    return distance(input, target, reduction, size_average, reduce, None,
-                    lambda d: where(d.abs() < beta, d.square() * (0.5 / beta), d.abs() - 0.5 * beta))
+    return distance(input, target, reduction, size_average, reduce, None, lambda d: _bent(d.abs(), beta) / beta)
 
 
 @composite
@@ -186,8 +188,13 @@ def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
     tensor([4.0000, 0.5000])
     """
     check(delta > 0, "huber_loss", "delta above 0", delta)
-    return distance(input, target, reduction, None, None, weight,
-                    lambda d: where(d.abs() <= delta, d.square() * 0.5, (d.abs() - 0.5 * delta) * delta))
+    return distance(input, target, reduction, None, None, weight, lambda d: _bent(d.abs(), delta))
+
+
+def _bent(x, bend):
+    """½ x² up to the bend, a line from there on, whose gradient is that of a line where x is infinite, too."""
+    near = x.clamp(max=bend)
+    return near * (x - near * 0.5)
 
 
 @composite
