@@ -17,7 +17,7 @@ from tritorch.errors import GradientError, check
 from tritorch.storage import next_seq
 from tritorch.tensor import Leaf, Tensor, empty, refresh
 
-_known = places.known
+inside = places.inside
 cuda_streams = import_module("tritorch.cuda.stream")                     # tritorch.cuda.stream is the function of that name
 SELF = object()                                                          # edge of a view that was written in place: into its own old values
 
@@ -323,7 +323,7 @@ def make_node(plan, args, edges, written=None, depth=3):
         # who called the door, for the error about a saved tensor that was written since; as places.user_place, without its calls
         frame = sys._getframe(depth)
         code = frame.f_code
-        while (_known.get(code.co_filename) or places.is_inside(code.co_filename)) and frame.f_back is not None:
+        while inside[code.co_filename] and frame.f_back is not None:
             frame = frame.f_back
             code = frame.f_code
         node.frame = code, frame.f_lasti

@@ -4,22 +4,24 @@ import sys
 import traceback
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-known = {}                                                               # file name -> whether it belongs to this package
 
 
-def is_inside(name):
-    """Whether a file belongs to this package: its frames are not the user's."""
-    inside = known.get(name)
-    if inside is None:
-        inside = known[name] = name.startswith(_HOME)
-    return inside
+class Files(dict):
+    """File name -> whether it belongs to this package: its frames are not the user's."""
+
+    def __missing__(self, name):
+        inside = self[name] = name.startswith(_HOME)
+        return inside
+
+
+inside = Files()
 
 
 def user_place(depth=2):
     """(code, instruction) of the innermost frame outside of this package, from `depth` frames above on."""
     frame = sys._getframe(depth)
     code = frame.f_code
-    while (known.get(code.co_filename) or is_inside(code.co_filename)) and frame.f_back is not None:
+    while inside[code.co_filename] and frame.f_back is not None:
         frame = frame.f_back
         code = frame.f_code
     return code, frame.f_lasti
@@ -37,6 +39,6 @@ def place(code, instruction):
 def user_trace():
     """The calls that lead to the user's line, as text."""
     frames = traceback.extract_stack()
-    while len(frames) > 1 and is_inside(frames[-1].filename):
+    while len(frames) > 1 and inside[frames[-1].filename]:
         frames.pop()
     return "".join(traceback.format_list(frames))

@@ -199,7 +199,7 @@ class Watch(Interpreter):
     def origin(self):
         """The user's line, as code and instruction, and what it called."""
         frame, name = sys._getframe(2), None
-        while places.is_inside(frame.f_code.co_filename) and frame.f_back is not None:
+        while places.inside[frame.f_code.co_filename] and frame.f_back is not None:
             called = frame.f_code.co_name
             if called[0] not in "_<" and called != "wrapped" and not frame.f_globals["__name__"].startswith(PASSAGES):
                 name = called
