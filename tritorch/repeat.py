@@ -102,7 +102,9 @@ def repeating(fn, door=None, passes=()):
                 out.offset = out.index = 0
                 out.node = out.base = out.base_node = out._array = None
                 outs.append(out)
-            if extras is None and not numbers:                           # as _queue, without the call
+            if extras is None:                                           # as _queue, without the call
+                if numbers:
+                    pointers += numbers
                 pointers += constants
                 for place, k, distance in moved:
                     pointers[place] = pointers[k] + distance
