@@ -67,15 +67,16 @@ def repeating(fn, door=None, passes=()):
             return None
         key, pointers, numbers = [], [], []
         found = _look(args, ways, 0, key, pointers, numbers)
-        if found == UNKNOWN or not pointers:
-            return None
-        if found & SHIFTED:
-            key += _meetings(args, pointers)
+        if found:
+            if found == UNKNOWN:
+                return None
+            if found & SHIFTED:
+                key += _meetings(args, pointers)
         key = tuple(key)
-        known = calls.get(key, UNKNOWN)
+        known = calls.get(key)
         if known is None:
-            return None
-        if known is UNKNOWN:
+            if key in calls or not pointers:
+                return None
             args = complete(args)
             promise = body(*args)
             outs = [empty(*p) for p in ([promise] if type(promise) is tuple else promise)]
