@@ -57,7 +57,7 @@ def repeating(fn, door=None, passes=()):
         key = tuple(key)
         known = calls.get(key, UNKNOWN)
         if known is UNKNOWN:
-            learn(key, pointers, values, (), values, numbers)
+            learn(key, pointers, (), values, numbers)
         elif known is None or not _queue(known, pointers, numbers):
             fn(*values)                                                  # which fails again if a launch did, and says with which arguments
 
@@ -80,8 +80,7 @@ def repeating(fn, door=None, passes=()):
             args = complete(args)
             promise = body(*args)
             outs = [empty(*p) for p in ([promise] if type(promise) is tuple else promise)]
-            pointers += [out.storage.ptr for out in outs]
-            learn(key, pointers, (*args, *outs), outs, (*outs, *args), numbers)
+            learn(key, [*[out.storage.ptr for out in outs], *pointers], outs, (*outs, *args), numbers)
         else:
             home, made, steps, constants, moved, extras, index = known
             stream, outs = current_handle(index) if streams.used else 0, []
@@ -93,7 +92,7 @@ def repeating(fn, door=None, passes=()):
                 storage.device = home
                 storage.version = 0
                 storage.ptr = pointer = span.ptr
-                pointers.append(pointer)
+                pointers.insert(len(outs), pointer)
                 out = _new(Tensor)
                 out.storage = storage                                    # one by one: many at once make a tuple, and cost 0.03 µs more
                 out.shape = shape
@@ -111,7 +110,7 @@ def repeating(fn, door=None, passes=()):
                     pointers[place] = pointers[k] + distance
                 try:
                     for start, x, y, z, pick, _ in steps:
-                        start(x, y, z, stream, pick(pointers))
+                        start(x, y, z, stream, pick(pointers) if pick else pointers)
                 except driver.OutOfMemory:
                     raise
                 except Exception:
@@ -142,9 +141,9 @@ def repeating(fn, door=None, passes=()):
         storage.writer = places.user_place(3)
         return True
 
-    def learn(key, pointers, given, outs, values, numbers):
+    def learn(key, pointers, outs, values, numbers):
         nonlocal overflows
-        tensors = [*_tensors(given)]
+        tensors = [*_tensors(values)]
         home = tensors[0].storage.device
         if any(x.storage.device is not home for x in tensors):
             calls[key] = None
@@ -165,6 +164,8 @@ def repeating(fn, door=None, passes=()):
         whole = trace.whole and apart and len(trace.passed) == len(numbers)
         constants, moved, ahead = [], [], len(trace.pointers)
         steps = [_prepared(step, ahead, ahead + len(numbers), constants, moved) for step in trace.steps]
+        in_order = [*range(ahead + len(numbers) + len(constants))]
+        steps = [(*start, _picking(places, in_order), patches) for *start, places, patches in steps]
         extras = (trace.temporaries, trace.reports) if trace.temporaries or trace.reports or any(step[5] for step in steps) else None
         calls[key] = (home, made, steps, constants, moved, extras, home.index) if whole else None
 
@@ -192,9 +193,9 @@ def _what(v, way, first):
 
 
 def _prepared(step, numbers, start_of_constants, constants, moved):
-    """A step of a Trace as `_queue` wants it: what picks the kernel's values out of [pointers…, numbers…, constants…], which begin at the
-    places given, and the patches that make descriptors. Its constants are appended to `constants`, its pointers behind another to `moved`
-    as (where they belong in that list, where that other is, distance)."""
+    """A step of a Trace as `_queue` wants it: where the kernel's values are in [pointers…, numbers…, constants…], the latter beginning at
+    the places given, and the patches that make descriptors. Its constants are appended to `constants`, its pointers behind another to
+    `moved` as (where they belong in that list, where that other is, distance)."""
     start, x, y, z, values, patches, passed = step
     values, places, descriptors = [*values], {place: numbers + nth for place, nth in passed.items()}, []
     for place, k, distance, make in patches:
@@ -212,9 +213,12 @@ def _prepared(step, numbers, start_of_constants, constants, moved):
         if place not in places:
             places[place] = start_of_constants + len(constants)
             constants.append(v)
-    order = [places[place] for place in range(len(values))]
-    pick = itemgetter(*order) if len(order) > 1 else lambda found: [found[k] for k in order]
-    return start, x, y, z, pick, descriptors
+    return start, x, y, z, [places[place] for place in range(len(values))], descriptors
+
+
+def _picking(places, in_order):
+    """What picks the values of a kernel out of a list; None where they are the list, as they mostly are: outputs, inputs, numbers."""
+    return None if places == in_order else itemgetter(*places) if len(places) > 1 else lambda found: [found[k] for k in places]
 
 
 def _queue(known, pointers, numbers):
@@ -231,7 +235,7 @@ def _queue(known, pointers, numbers):
     stream = current_handle(index) if streams.used else 0
     try:
         for start, x, y, z, pick, descriptors in steps:
-            values = pick(found)
+            values = pick(found) if pick else found
             if descriptors:
                 values = [*values]
                 for place, k, distance, make in descriptors:
