@@ -142,7 +142,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
 
     door.names, door.returns, door.gnames = names, tuple(returns), ("g",) if single else tuple("g_" + r for r in returns)
     door.impls, door.rules, door.plans, door.aliasable, door.body, door.defaults = impls, [], graph.Plans(door), aliasable, body, defaults
-    door.into, door.repeat, door.complete, door.__signature__ = into, repeat, complete, signature
+    door.into, door.repeat, door.complete, door.tails, door.__signature__ = into, repeat, complete, tails, signature
     door.jvp_rule = door.formula_body = door.samples_body = door.errors_body = door.workloads_body = None
     for verb in (impl, grad, jvp, formula, samples, errors, workloads, rules_for):
         setattr(door, verb.__name__, functools.partial(verb, door))

@@ -42,7 +42,7 @@ def repeating(fn, door=None, passes=()):
     ways, lead = {}, 0                          # by place; where the arguments begin among what `run` is given
     if door is not None:
         ways, lead = {door.names.index(name): kind for name, kind in passes}, len(door.returns)
-        arity, single, body, complete = len(door.names), lead == 1, door.body, door.complete
+        arity, single, body, complete, tails = len(door.names), lead == 1, door.body, door.complete, door.tails
     ways_of_run = {lead + place: kind for place, kind in ways.items()}
 
     def run(*values):
@@ -118,7 +118,7 @@ def repeating(fn, door=None, passes=()):
             elif not _queue(known, pointers, numbers):
                 fn(*outs, *complete(args))
         if found & TRACKED and state.grad:
-            record(door, args if len(args) == arity else complete(args), outs, 4)
+            record(door, args if len(args) == arity else args + tails[len(args)], outs, 4)
         elif modes.inferred and state.inference:
             for out in outs:
                 out._inference = True
