@@ -5,7 +5,7 @@ as PyTorch's do. Strides count elements.
 """
 from functools import lru_cache
 
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 from tritorch.shape import contiguous_strides, is_contiguous, is_dense, layout, ordered_strides, same_strides
 
 remember = lru_cache(maxsize=4096)
@@ -35,7 +35,8 @@ def _order(name, shape, wanted):
     check(isinstance(wanted, memory_format), name, "a memory_format", type(wanted).__name__, error=TypeError)
     check(wanted is not preserve_format, name, "a format of its own", wanted)
     order = INNERMOST_FIRST.get(wanted)
-    check(order is None or len(order) == len(shape), name, f"{order and len(order)} dims for {wanted}", tuple(shape))
+    if order is not None and len(order) != len(shape):
+        raise RuntimeError(sentence(name, f"{len(order)} dims for {wanted}", tuple(shape)))
     return order
 
 
@@ -47,10 +48,9 @@ def strides_in(name, shape, wanted):
 
 def lies_in(shape, strides, wanted):
     """Whether elements lie gapless in the order of a format: `Tensor.is_contiguous`."""
-    order = INNERMOST_FIRST.get(wanted)
-    if order is None:
-        _order("is_contiguous", shape, wanted)
+    if wanted is contiguous_format:
         return is_contiguous(shape, strides)
+    order = INNERMOST_FIRST.get(wanted) or _order("is_contiguous", shape, wanted)
     return len(order) == len(shape) and same_strides(shape, strides, ordered_strides(shape, order))
 
 

@@ -70,7 +70,7 @@ def repeating(fn, door=None, passes=()):
         if found:
             if found == UNKNOWN:
                 return None
-            if found & SHIFTED:
+            if found & SHIFTED and len(pointers) > 1:
                 key += _meetings(args, pointers)
         key = tuple(key)
         known = calls.get(key)

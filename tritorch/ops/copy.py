@@ -193,7 +193,9 @@ def copy_to(input, dtype, device, strides=None):
 
 
 copy_to.impl("cpu", raw=True)(lambda out, input, *how: transfer(out, input))
-copy_to.impl("cuda", raw=True)(repeating(lambda out, input, *how: transfer(out, input))[0])
+_run, *_again = repeating(lambda out, input, *how: transfer(out, input), copy_to)
+copy_to.impl("cuda", raw=True)(_run)                                     # raw: what is copied may be on another device
+copy_to.repeat(*_again)
 
 
 @copy_to.grad("input")

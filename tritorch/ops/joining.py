@@ -34,7 +34,7 @@ def concatenated(tensors, dim, sizes):
     return shape, promote(*tensors), common_device("cat", *parts), like_image(shape, parts[0]) if together else None
 
 
-@concatenated.impl("cuda", raw=True)
+@concatenated.impl("cuda")
 def concatenated_cuda(out, tensors, dim, sizes):
     parts = [t for t in tensors if t.numel()]
     d = wrap_dim(dim, len(out.shape), "cat")

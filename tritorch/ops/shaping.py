@@ -5,7 +5,7 @@ import numpy as np
 
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 from tritorch.memory_format import dense_strides
 from tritorch.ops import copy, create, slicing, view
 from tritorch.ops.copy import transfer
@@ -30,9 +30,9 @@ def cat(tensors, dim=0, *, axis=None, out=None):
     """
     tensors, dim = several("cat", tensors), dim if axis is None else axis
     check(len(tensors) > 0, "cat", "at least one tensor", "none", error=ValueError)
-    check(all(isinstance(t, Tensor) for t in tensors), "cat", "tensors", ", ".join(sorted({type(t).__name__ for t in tensors})),
-          error=TypeError)
-    ndim = max([len(t.shape) for t in tensors], default=0)
+    if not all(isinstance(t, Tensor) for t in tensors):
+        raise TypeError(sentence("cat", "tensors", ", ".join(sorted({type(t).__name__ for t in tensors}))))
+    ndim = max([len(t.shape) for t in tensors])
     d = wrap_dim(dim, ndim, "cat")
     sizes = tuple([None if t.shape == (0,) and ndim != 1 else t.shape[d] if d < len(t.shape) else 0 for t in tensors])
     return concatenated(tensors, dim, sizes) if out is None else concatenated.into(out, tensors, dim, sizes)
@@ -49,7 +49,8 @@ def stack(tensors, dim=0, *, axis=None, out=None):
     """
     tensors, dim = several("stack", tensors), dim if axis is None else axis
     check(len(tensors) > 0, "stack", "at least one tensor", "none")
-    check(all(t.shape == tensors[0].shape for t in tensors), "stack", "tensors of one shape", *dict.fromkeys([t.shape for t in tensors]))
+    shapes = dict.fromkeys([t.shape for t in tensors])
+    check(len(shapes) == 1, "stack", "tensors of one shape", *shapes)
     d = wrap_dim(dim, len(tensors[0].shape) + 1, "stack")
     return cat([view.unsqueeze(t, d) for t in tensors], d, out=out)
 
