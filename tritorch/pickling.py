@@ -7,7 +7,7 @@ from copy import deepcopy
 from tritorch.device import as_device, cpu
 from tritorch.dtype import uint8
 from tritorch.errors import check
-from tritorch.storage import HostStorage, Storage, Unwritten, host_storage
+from tritorch.storage import DeviceStorage, HostStorage, Storage, Unwritten, host_storage
 from tritorch.tensor import Tensor, alias, strided
 
 
@@ -27,9 +27,8 @@ def rebuild_storage(data, place):
     return host_storage(data) if place is cpu else strided(host_storage(data), data.shape, (1,), 0, uint8).to(place).storage
 
 
-copyreg.pickle(HostStorage, reduce_storage)
-copyreg.pickle(Unwritten, reduce_storage)
-copyreg.pickle(Storage, reduce_storage)
+for _kind in (DeviceStorage, HostStorage, Storage, Unwritten):
+    copyreg.pickle(_kind, reduce_storage)
 
 
 def state(x):
