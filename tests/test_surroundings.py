@@ -1,4 +1,5 @@
 """What programs import beside operators: torch.jit's marks, a world of one process, old types, lists of tensors, special functions."""
+import warnings
 from collections import deque
 
 import numpy as np
@@ -176,3 +177,38 @@ def test_calling_the_class_tensor():
             torch.Tensor(*wrong)
     with pytest.raises(TypeError, match="unexpected"):
         torch.ones(2).sum(axes=0)
+
+
+def test_ranks_of_the_only_process(world):
+    assert (dist.get_process_group_ranks(), dist.get_global_rank(dist.group.WORLD, 0), dist.get_group_rank(None, 0)) == ([0], 0, 0)
+    with pytest.raises(ValueError, match="rank 0"):
+        dist.get_global_rank(None, 1)
+
+
+def test_safe_globals_are_noted():
+    from tritorch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals, safe_globals
+
+    add_safe_globals([deque])
+    with safe_globals([deque, nn.Linear]):
+        assert get_safe_globals() == [deque, nn.Linear]
+    assert get_safe_globals() == [deque]
+    clear_safe_globals()
+    assert get_safe_globals() == []
+
+
+def test_older_names_of_autocast():
+    assert torch.get_autocast_cpu_dtype() is torch.bfloat16 and torch.get_autocast_gpu_dtype() is torch.float16
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert torch.is_autocast_cpu_enabled() and torch.get_autocast_cpu_dtype() is torch.float16
+    assert not torch.is_autocast_cpu_enabled()
+
+
+def test_parameters_of_lazy_layers_are_known():
+    from tritorch.nn.parameter import UninitializedParameter, is_lazy
+
+    lazy = nn.LazyLinear(3)
+    assert isinstance(lazy.weight, UninitializedParameter) and is_lazy(lazy.weight) and not is_lazy(nn.Linear(2, 3).weight)
+    for norm in (nn.utils.weight_norm, nn.utils.spectral_norm):
+        with warnings.catch_warnings(), pytest.raises(ValueError, match="uninitialized"):
+            warnings.simplefilter("ignore", FutureWarning)
+            norm(lazy)

@@ -9,6 +9,7 @@ of elements, and come back as views of one memory. A tensor on its own is writte
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import math
 from collections import Counter, OrderedDict
@@ -161,6 +162,35 @@ def covering(tensors):
 
 
 # ------------------------------------------------------------------ loading
+_safe_globals = []                                                       # kept for those who ask; a file names no classes
+
+
+def add_safe_globals(safe_globals):
+    """Take note of classes that files may name in PyTorch; here they name none."""
+    _safe_globals.extend(x for x in safe_globals if x not in _safe_globals)
+
+
+def get_safe_globals():
+    """What `add_safe_globals` took note of."""
+    return list(_safe_globals)
+
+
+def clear_safe_globals():
+    """Forget what `add_safe_globals` took note of."""
+    _safe_globals.clear()
+
+
+@contextlib.contextmanager
+def safe_globals(safe_globals):
+    """`add_safe_globals` for a block."""
+    before = get_safe_globals()
+    add_safe_globals(safe_globals)
+    try:
+        yield
+    finally:
+        _safe_globals[:] = before
+
+
 def load(f, map_location=None, weights_only=True, mmap=None):
     """Read what `save` wrote, or the flat dictionary of any safetensors file, from a path or a binary file.
 

@@ -15,7 +15,8 @@ METHODS = {
 LAZY = {
     "save": "serialization", "load": "serialization", "manual_seed": "random", "seed": "random", "initial_seed": "random",
     "get_rng_state": "random", "set_rng_state": "random", "fork_rng": "random", "autocast": "amp", "is_autocast_enabled": "amp",
-    "get_autocast_dtype": "amp", "set_autocast_dtype": "amp", "is_autocast_cache_enabled": "amp", "set_autocast_cache_enabled": "amp",
+    "is_autocast_cpu_enabled": "amp", "get_autocast_gpu_dtype": "amp", "get_autocast_cpu_dtype": "amp", "get_autocast_dtype": "amp",
+    "set_autocast_dtype": "amp", "is_autocast_cache_enabled": "amp", "set_autocast_cache_enabled": "amp",
     "clear_autocast_cache": "amp", "set_float32_matmul_precision": "precision", "get_float32_matmul_precision": "precision",
     "compile": "compiler", "vmap": "func", "_assert": "jit", "are_deterministic_algorithms_enabled": "determinism",
     "use_deterministic_algorithms": "determinism", "get_num_threads": "threads", "set_num_threads": "threads", **dict.fromkeys(

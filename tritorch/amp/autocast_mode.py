@@ -235,6 +235,21 @@ def set_autocast_dtype(device_type, dtype):
     _local.dtypes[device_type] = dtype
 
 
+def is_autocast_cpu_enabled():
+    """`is_autocast_enabled("cpu")`, as it was called before."""
+    return is_autocast_enabled("cpu")
+
+
+def get_autocast_gpu_dtype():
+    """`get_autocast_dtype("cuda")`, as it was called before."""
+    return get_autocast_dtype("cuda")
+
+
+def get_autocast_cpu_dtype():
+    """`get_autocast_dtype("cpu")`, as it was called before."""
+    return get_autocast_dtype("cpu")
+
+
 def is_autocast_cache_enabled():
     """Whether casts of weights are kept until the outermost autocast ends."""
     return next((caster.caches for caster in _local.active.values() if caster is not None), _local.caching)

@@ -30,6 +30,9 @@ from tritorch.distributed.collectives import (
     broadcast_object_list,
     gather,
     get_backend,
+    get_global_rank,
+    get_group_rank,
+    get_process_group_ranks,
     get_rank,
     get_world_size,
     group,
@@ -45,10 +48,10 @@ from tritorch.errors import check
 
 __all__ = [
     "ProcessGroup", "ReduceOp", "Work", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all",
-    "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "destroy_process_group", "gather", "get_backend", "get_rank",
-    "get_world_size", "group", "init_process_group", "is_available", "is_gloo_available", "is_initialized", "is_mpi_available",
-    "is_nccl_available", "is_torchelastic_launched", "monitored_barrier", "new_group", "nn", "reduce",
-    "reduce_scatter", "reduce_scatter_tensor", "scatter",
+    "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "destroy_process_group", "gather", "get_backend",
+    "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size", "group", "init_process_group",
+    "is_available", "is_gloo_available", "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched",
+    "monitored_barrier", "new_group", "nn", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
 ]
 
 

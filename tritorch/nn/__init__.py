@@ -35,7 +35,7 @@ from tritorch.nn.container import ModuleDict, ModuleList, ParameterDict, Paramet
 from tritorch.nn.conv import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
 from tritorch.nn.distance import CosineSimilarity, PairwiseDistance
 from tritorch.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
-from tritorch.nn.lazy import LazyBatchNorm1d, LazyBatchNorm2d, LazyBatchNorm3d, LazyConv1d, LazyConv2d, LazyLinear, UninitializedParameter
+from tritorch.nn.lazy import LazyBatchNorm1d, LazyBatchNorm2d, LazyBatchNorm3d, LazyConv1d, LazyConv2d, LazyLinear
 from tritorch.nn.linear import Bilinear, Identity, Linear
 from tritorch.nn.loss import (
     BCELoss,
@@ -92,7 +92,7 @@ from tritorch.nn.padding import (
     ZeroPad3d,
 )
 from tritorch.nn.parallel import DataParallel
-from tritorch.nn.parameter import Buffer, Parameter
+from tritorch.nn.parameter import Buffer, Parameter, UninitializedParameter
 from tritorch.nn.pooling import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,

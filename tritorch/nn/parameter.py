@@ -55,3 +55,32 @@ class Buffer(Tensor):
 
     def __init__(self, data=None, *, persistent=True):
         pass
+
+
+class UninitializedParameter(Parameter):
+    """A parameter whose shape is not known yet: `materialize(shape)` makes it an ordinary one."""
+
+    def __new__(cls, requires_grad=True, device=None, dtype=None):
+        return alias(unset((0,), device, dtype), cls).requires_grad_(requires_grad)
+
+    def __init__(self, requires_grad=True, device=None, dtype=None):
+        pass
+
+    def materialize(self, shape, device=None, dtype=None):
+        """Get memory for a shape and become a `Parameter`."""
+        self.data = unset(shape, device or self.device, dtype or self.dtype)
+        self.__class__ = Parameter
+
+    def __repr__(self):
+        return f"<{type(self).__name__}>"
+
+    def __deepcopy__(self, memo):
+        return memo.setdefault(id(self), type(self)(self.requires_grad, self.device, self.dtype))
+
+    def __reduce_ex__(self, protocol):
+        return type(self), (self.requires_grad, self.device, self.dtype)
+
+
+def is_lazy(param):
+    """Whether a parameter's shape is not known yet."""
+    return isinstance(param, UninitializedParameter)

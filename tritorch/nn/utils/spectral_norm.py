@@ -5,8 +5,7 @@
 from tritorch.autograd import no_grad
 from tritorch.nn.conv import ConvTranspose1d, ConvTranspose2d
 from tritorch.nn.functional import normalize
-from tritorch.nn.lazy import is_lazy
-from tritorch.nn.parameter import Parameter
+from tritorch.nn.parameter import Parameter, is_lazy
 from tritorch.ops.matmul import dot, mv
 
 

@@ -4,8 +4,7 @@
 """
 import warnings
 
-from tritorch.nn.lazy import is_lazy
-from tritorch.nn.parameter import Parameter
+from tritorch.nn.parameter import Parameter, is_lazy
 
 
 def lengths(v, dim):
