@@ -1,4 +1,5 @@
 """make_graphed_callables: parts of a model replayed as CUDA graphs, with the eager numbers."""
+import collections
 import gc
 
 import numpy as np
@@ -51,6 +52,14 @@ def test_a_function_of_nested_arguments(cuda):
         assert bias.grad.item() == 3
         with torch.no_grad():
             assert not graphed((x, y), {"bias": bias})["product"].requires_grad
+
+
+def test_named_tuples(cuda):
+    pair = collections.namedtuple("pair", "x y")
+    graphed = make_graphed_callables(lambda given: pair(given.x * 2, given.y + given.x), (pair(randn(2), randn(2)),))
+    given = pair(randn(2), randn(2))
+    out = graphed(given)
+    assert type(out) is pair and torch.equal(out.x, given.x * 2) and torch.equal(out.y, given.y + given.x)
 
 
 def test_a_gradient_of_any_layout_arrives(cuda):

@@ -1,7 +1,7 @@
 """make_graphed_callables: parts of a model as CUDA graphs inside of a program that stays eager.
 
 The forward and the backward pass of each part are captured once. A call copies its inputs to where the capture read them and
-replays; autograd sees one node. It lives here because the CUDA layer lies under autograd.
+replays; autograd sees one node. It lives here because the CUDA layer lies under autograd, and loads when it is asked for.
 """
 import itertools
 import weakref
@@ -11,6 +11,7 @@ from tritorch.autograd.engine import grad
 from tritorch.autograd.function import Function, once_differentiable
 from tritorch.autograd.modes import enable_grad, no_grad, state
 from tritorch.errors import check
+from tritorch.func.trees import leaves, rebuilt
 from tritorch.tensor import Tensor, empty_like
 
 NAME = "make_graphed_callables"
@@ -61,11 +62,11 @@ class _Part:
     def __init__(self, callable, args, taken):
         from tritorch.nn import Module
 
-        bad = [x.device if isinstance(x, Tensor) else type(x).__name__ for x in _leaves(args) if not (isinstance(x, Tensor) and x.is_cuda)]
+        bad = [x.device if isinstance(x, Tensor) else type(x).__name__ for x in leaves(args) if not (isinstance(x, Tensor) and x.is_cuda)]
         check(not bad, NAME, "sample_args of CUDA tensors", *bad, error=TypeError)
         self.callable, self.tree = callable, _structure(args)
-        self.inputs = [_place(x, taken) for x in _leaves(args)]
-        self.args, self.count = _rebuilt(self.tree, iter(self.inputs)), len(self.inputs)
+        self.inputs = [_place(x, taken) for x in leaves(args)]
+        self.args, self.count = rebuilt(self.tree, iter(self.inputs)), len(self.inputs)
         self.module = callable if isinstance(callable, Module) else None
         if self.module is not None:
             hooks = "_backward_hooks", "_forward_hooks", "_forward_pre_hooks"
@@ -82,7 +83,7 @@ class _Part:
 
     def gradients(self, made, allow_unused, seeds=None):
         """The gradients of the inputs that want one, from those of the outputs that have one."""
-        outs = [o for o in _leaves(made) if o.requires_grad]
+        outs = [o for o in leaves(made) if o.requires_grad]
         seeds = [empty_like(o) for o in outs] if seeds is None else seeds
         return grad(outs, self.wanted, seeds, allow_unused=allow_unused) if outs and self.wanted else [None] * len(self.wanted)
 
@@ -91,7 +92,7 @@ class _Part:
             self.made = self.run()
 
     def capture_backward(self, pool, allow_unused):
-        outs = list(_leaves(self.made))
+        outs = list(leaves(self.made))
         self.seeds = [empty_like(o) if o.requires_grad else None for o in outs]
         with cuda.graph(self.backward, pool=pool):
             found = iter(self.gradients(self.made, allow_unused, [s for s in self.seeds if s is not None]))
@@ -100,9 +101,9 @@ class _Part:
 
     def __call__(self, *args):
         check(_structure(args) == self.tree, "graphed", f"arguments as captured, {self.tree}", _structure(args), error=TypeError)
-        lost = state.grad and any(x.requires_grad and not mine.requires_grad for x, mine in zip(_leaves(args), self.inputs))
+        lost = state.grad and any(x.requires_grad and not mine.requires_grad for x, mine in zip(leaves(args), self.inputs))
         check(not lost, "graphed", "requires_grad as captured", "a tensor that requires grad where the sample did not")
-        return _rebuilt(self.made, iter(_Replay.apply(self, *_leaves(args), *self.inputs[self.count:])))
+        return rebuilt(self.made, iter(_Replay.apply(self, *leaves(args), *self.inputs[self.count:])))
 
     def replaced(self):
         """What the user calls in place of the callable."""
@@ -160,30 +161,6 @@ def _copy(mine, given):
         mine.detach().copy_(given)
 
 
-# ------------------------------------------------------------------ nested arguments
-def _leaves(tree):
-    """What is in nested lists, tuples and dicts."""
-    if isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from _leaves(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from _leaves(item)
-    else:
-        yield tree
-
-
 def _structure(tree):
     """The nesting without the leaves."""
-    if isinstance(tree, dict):
-        return {key: _structure(item) for key, item in tree.items()}
-    return type(tree)([_structure(item) for item in tree]) if isinstance(tree, (list, tuple)) else "tensor"
-
-
-def _rebuilt(structure, leaves):
-    if isinstance(structure, dict):
-        return {key: _rebuilt(item, leaves) for key, item in structure.items()}
-    return type(structure)([_rebuilt(item, leaves) for item in structure]) if isinstance(structure, (list, tuple)) else next(leaves)
-
-
-cuda.make_graphed_callables = make_graphed_callables
+    return rebuilt(tree, itertools.repeat("tensor"))

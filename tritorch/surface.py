@@ -1,5 +1,5 @@
 """What the modules above the operators put on Tensor and offer as `tritorch.name`."""
-from tritorch import graphs, interop, pickling, printing, random, typed  # noqa: F401  (random and graphs complete tritorch.cuda)
+from tritorch import interop, pickling, printing, random, typed  # noqa: F401  (random completes tritorch.cuda)
 from tritorch.cuda.device import current_device
 from tritorch.device import _current
 from tritorch.tensor import Tensor

@@ -69,9 +69,12 @@ __all__ = [
 
 
 def __getattr__(name):
-    """tritorch.cuda.amp and the constructors FloatTensor, LongTensor, … lie above this layer: they load when they are asked for."""
+    """tritorch.cuda.amp, make_graphed_callables and the constructors FloatTensor, LongTensor, … lie above this layer: they load when they
+    are asked for."""
     if name == "amp":
         return importlib.import_module("tritorch.cuda.amp")
+    if name == "make_graphed_callables":
+        return importlib.import_module("tritorch.graphs").make_graphed_callables
     if name.endswith("Tensor") and (made := importlib.import_module("tritorch.typed").ON_CUDA.get(name)):
         return made
     raise AttributeError(f"module 'tritorch.cuda' has no attribute {name!r}")
