@@ -3,6 +3,9 @@ import pytest
 from both import both
 
 import tritorch
+import tritorch.nn.functional  # noqa: F401
+from tritorch.ops.feed_forward import feed_forward_layers, linear_activation
+from tritorch.ops.residual_norm import residual_norm
 
 
 def values(torch, *v):
@@ -239,3 +242,40 @@ def test_gradcheck(torch):
         check(torch.sin, (y.detach(),))
     with pytest.raises(RuntimeError):
         check(lambda a: a * 2, (values(torch, 1.0).requires_grad_().expand(3),))
+
+
+SECOND = {
+    "layer_norm": lambda F, x: F.layer_norm(x, (3,), x[0], x[1]), "rms_norm": lambda F, x: F.rms_norm(x, (3,), x[0]),
+    "group_norm": lambda F, x: F.group_norm(x[None], 1, x[:, 0], x[:, 1]), "instance_norm": lambda F, x: F.instance_norm(x[None] ** 2),
+    "batch_norm": lambda F, x: F.batch_norm(x, None, None, x[0], training=True, eps=0.5),
+    "cross_entropy": lambda F, x: F.cross_entropy(x, tritorch.tensor([0, 2]), reduction="none"),
+    "linear_cross_entropy": lambda F, x: F.linear_cross_entropy(x, x.T @ x, tritorch.tensor([0, 2])),
+    "rows": lambda F, x: F.linear_cross_entropy(x, x.T @ x, tritorch.tensor([0, 2]), reduction="none"),
+    "residual_norm": lambda F, x: sum(t.sum() ** 2 for t in residual_norm(x, x ** 2, (3,), x[0], x[1])[:2]),
+    "linear_activation": lambda F, x: linear_activation(x, x.T @ x, x[0], "gelu")[0],
+    "feed_forward": lambda F, x: feed_forward_layers(x, x.T @ x, x[0], x.T @ x, x[1], "silu")[0],
+    "attention": lambda F, x: F.scaled_dot_product_attention(x[None], x[None] ** 2, x[None]), "softmax": lambda F, x: x.softmax(0),
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_second_derivatives_in_every_order(name):
+    """Forward over reverse sees what the gradient rules take as given, like the moments of a norm, move with the input."""
+    func, F = tritorch.func, tritorch.nn.functional
+    x = tritorch.tensor([[0.3, -1.2, 0.7], [1.1, 0.4, -0.6]], dtype=tritorch.float64)
+    loss = lambda x: (SECOND[name](F, x) ** 2).sum()  # noqa: E731
+    want = func.jacrev(func.jacrev(loss))(x)
+    made = func.hessian(loss)(x)                                         # forward over reverse
+    twice = func.jvp(lambda v: func.jvp(loss, (v,), (x,))[1], (x,), (x,))[1]
+    assert not made.requires_grad and not twice.requires_grad
+    tritorch.testing.assert_close(made, want, rtol=1e-8, atol=1e-9)
+    tritorch.testing.assert_close(twice, (want * x).sum((2, 3)).mul(x).sum(), rtol=1e-8, atol=1e-9)
+
+
+def test_what_is_watched_from_outside_stays_in_its_graph():
+    func, x = tritorch.func, tritorch.tensor([[0.3, -1.2, 0.7], [1.1, 0.4, -0.6]], dtype=tritorch.float64)
+    loss = lambda x: (SECOND["layer_norm"](tritorch.nn.functional, x) ** 2).sum()  # noqa: E731
+    w = x.clone().requires_grad_()
+    (g,) = tritorch.autograd.grad(func.jvp(func.grad(loss), (w,), (w.detach(),))[1].sum(), w)
+    third = func.grad(lambda v: func.jvp(func.grad(loss), (v,), (x,))[1].sum())(x)
+    tritorch.testing.assert_close(g, third, rtol=1e-8, atol=1e-9)

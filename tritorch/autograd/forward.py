@@ -162,16 +162,24 @@ def _remember(out):
                 node.saved[k] = (*node.saved[k][:-1], out._tangents)
 
 
+def _cut(x):
+    """x and the tangents of the levels around, without the graphs that were made on the way."""
+    out = x.detach()
+    out._tangents = x._tangents and {level: _cut(t) for level, t in x._tangents.items()}
+    return out
+
+
 def _watched(values):
     """Whether somebody outside differentiates through these values."""
     flat = [v for a in values for v in (a if type(a) is tuple else (a,)) if isinstance(v, Tensor)]
-    return any(v.requires_grad for v in flat)
+    return any(v.requires_grad or v._tangents and _watched(v._tangents.values()) for v in flat)
 
 
 def transpose(op, args, tangents):
     """The tangents of the outputs by transposing the gradient rules: u ↦ vjp(u) is linear, and its own vjp is the jvp."""
     was, state.grad = state.grad, True
-    keep = was and (_watched(args) or _watched(tangents)) or state.interpreter is not None
+    watched = was and (_watched(args) or _watched(tangents))
+    keep = watched or state.interpreter is not None
     try:
         stand_ins, picked = [], []
         for a, t in zip(args, tangents):
@@ -191,7 +199,7 @@ def transpose(op, args, tangents):
                 moved = differentiate([p for p, _ in pairs], probes, [t.to(p.dtype).expand(p.shape) for p, t in pairs], create_graph=keep,
                                       allow_unused=True)
                 for k, m in zip(live, moved):
-                    result[k] = m
+                    result[k] = m if watched or m is None else _cut(m)
     finally:
         state.grad = was
     return result

@@ -21,6 +21,11 @@ inferred = hunted = interpreted = False          # whether any thread was ever i
                                                  # then nobody need look, which costs 0.03 µs a thread-local switch
 
 
+def again(*inputs):
+    """Whether what a rule makes of these inputs is differentiated in its turn: its graph is recorded, or tangents go with them."""
+    return state.grad or interpreted and any(x is not None and x._tangents is not None for x in inputs)
+
+
 class _Mode:
     """A context manager, and a decorator of functions, that sets grad mode and restores it."""
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tritorch.autograd.modes import no_grad, state
+from tritorch.autograd.modes import again, no_grad
 from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.cuda.tuner import choose
 from tritorch.dispatch import op
@@ -188,7 +188,7 @@ def batch_norm_grad(g_out, input, weight, bias, mean, var, eps, relu):
 
 def followed(x, mean, var):
     """The statistics of the batch, with their place in the graph where gradients are differentiated again."""
-    if state.grad:
+    if again(x):
         dims = others(x)
         mean = x.mean(dims)
         var = (x - broad(mean, x.ndim)).square().mean(dims)

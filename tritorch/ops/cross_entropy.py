@@ -1,7 +1,7 @@
 """Cross entropy against class indices, as fused operators: the rows' losses, and their gradient. The public function is in `loss`."""
 import numpy as np
 
-from tritorch.autograd.modes import state
+from tritorch.autograd.modes import again
 from tritorch.autograd.snapshot import expendable
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.cuda.tuner import choose
@@ -141,7 +141,7 @@ def cross_entropy_cuda(loss, target_weight, lse, x, target, weight, ignore_index
 
 @cross_entropy_rows.grad("input")
 def cross_entropy_grad(g_loss, input, target, weight, lse, ignore_index, label_smoothing):
-    if state.grad:
+    if again(input):
         lse = input.logsumexp(class_dim(input)).to(lse.dtype)
     values = g_loss, input, target, lse, weight, ignore_index, label_smoothing
     return cross_entropy_backward.into(input.detach(), *values) if expendable(input) else cross_entropy_backward(*values)

@@ -2,7 +2,7 @@
 
 What they return is, bit for bit, what the separate operators return: the product is rounded to the tensors' dtype before the activation.
 """
-from tritorch.autograd.modes import state
+from tritorch.autograd.modes import again
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
@@ -66,7 +66,7 @@ def linear_activation_cuda(out, pre, input, weight, bias, activation):
 
 @linear_activation.grad("input", "weight", "bias")
 def linear_activation_grad(g_out, input, weight, bias, activation, pre):
-    if state.grad:
+    if again(input, weight, bias):
         pre = linear(input, weight, bias)                                # pre as a function of what it is made of
     g = ACTIVATIONS[activation][1](g_out, pre)
     return g @ weight, *affine_gradients(g, input, "weight", "bias", bias.shape if bias is not None else None)
@@ -193,7 +193,7 @@ def feed_forward_cuda(out, hidden, pre, input, weight1, bias1, weight2, bias2, a
 
 @feed_forward_layers.grad("input", "weight1", "bias1", "weight2", "bias2")
 def feed_forward_grad(g_out, input, weight1, bias1, weight2, bias2, activation, hidden, pre):
-    if state.grad:
+    if again(input, weight1, bias1):
         pre = linear(input, weight1, bias1)
         hidden = ACTIVATIONS[activation][0](pre)
     shapes = [None if bias is None else bias.shape for bias in (bias1, bias2)]

@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 
-from tritorch.autograd.modes import state
+from tritorch.autograd.modes import again
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
@@ -70,7 +70,7 @@ def group_norm_cuda(out, mean, rstd, x, num_groups, weight, bias, eps):
 
 @group_norm_rows.grad("input", "weight", "bias")
 def group_norm_grad(g_out, input, num_groups, weight, mean, rstd, eps):
-    if state.grad:
+    if again(input):
         mean, rstd = moments(input.reshape(input.shape[0], num_groups, math.prod(input.shape[1:]) // num_groups), 1, eps)
     return group_norm_backward(g_out, input, mean, rstd, weight)
 

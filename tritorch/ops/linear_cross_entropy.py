@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from tritorch.autograd.modes import state
+from tritorch.autograd.modes import again, state
 from tritorch.autograd.parts import joined_grads
 from tritorch.autograd.snapshot import expendable
 from tritorch.cuda import tuner
@@ -140,7 +140,7 @@ def rows_cuda(loss, target_weight, lse, x, w, b, target, weight, ignore_index, l
 
 @linear_cross_entropy_rows.grad("input", "linear_weight", "linear_bias")
 def rows_grad(g_loss, input, linear_weight, linear_bias, target, weight, ignore_index, label_smoothing, lse):
-    if state.grad:
+    if again(input, linear_weight, linear_bias):
         lse = linear(input, linear_weight, linear_bias).logsumexp(1).to(lse.dtype)
     return linear_cross_entropy_backward(g_loss, input, linear_weight, linear_bias, target, lse, weight, ignore_index, label_smoothing)
 
@@ -264,7 +264,7 @@ def choice(dtype, classes, run):
 
 @linear_cross_entropy_sum.grad("input", "linear_weight", "linear_bias")
 def sum_grad(g_total, input, linear_weight, linear_bias, target, weight, ignore_index, label_smoothing, grad_input, grad_weight, grad_bias):
-    if state.grad:
+    if again(input, linear_weight, linear_bias):
         lse = linear(input, linear_weight, linear_bias).logsumexp(1).to(g_total.dtype)
         return linear_cross_entropy_backward(g_total.expand(target.shape), input, linear_weight, linear_bias, target, lse, weight,
                                              ignore_index, label_smoothing)

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tritorch.autograd.modes import state
+from tritorch.autograd.modes import again
 from tritorch.autograd.parts import arrived
 from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
@@ -188,13 +188,13 @@ def layer_norm_cuda(out, statistics, x, normalized_shape, weight, bias, eps):
 
 @layer_norm_rows.grad("input", "weight", "bias")
 def layer_norm_grad(g_out, input, normalized_shape, weight, statistics, eps):
-    if state.grad:
+    if again(input):
         statistics = moments(input, len(normalized_shape), eps)
     others = arrived("input")
     if others is not None:                                               # a residual stream's gradient: added where ours is written
         from tritorch.ops.residual_norm import residual_norm_backward
 
-        mean, rstd = statistics if state.grad else mean_and_rstd(statistics)
+        mean, rstd = statistics if again(input) else mean_and_rstd(statistics)
         return residual_norm_backward(g_out, others, input, mean, rstd, weight)
     return layer_norm_backward(g_out, input, statistics, weight)
 
@@ -305,7 +305,7 @@ def rms_norm_cuda(out, rstd, x, normalized_shape, weight, eps):
 
 @rms_norm_rows.grad("input", "weight")
 def rms_norm_grad(g_out, input, normalized_shape, weight, rstd, eps):
-    if state.grad:
+    if again(input):
         rstd = (input.square().mean(tuple(range(-len(normalized_shape), 0))) + eps).rsqrt()
     return rms_norm_backward(g_out, input, rstd, weight)
 
