@@ -202,3 +202,20 @@ def test_sums_of_gradients_beyond_float16_in_a_batch_norm_without_weights(device
     x = np.random.default_rng(0).standard_normal((4, 2, 500))
     agree(gradients(lambda lib, x: lib.nn.functional.batch_norm(x, None, None, training=True)), (x, "float16"),
           (np.abs(x) * 100 + 50, "float16"), device=device, atol=0.5)
+
+
+def test_convolutions_without_channels(device):
+    def operands(x, w):
+        return [tritorch.ones(*shape, device=device, requires_grad=True) for shape in (x, w, w[:1])]
+
+    x, w, b = operands((1, 0, 3, 3), (2, 0, 2, 2))
+    out = tritorch.nn.functional.conv2d(x, w, b)
+    assert out.tolist() == tritorch.ones(1, 2, 2, 2).tolist()
+    out.sum().backward()
+    assert x.grad.shape == x.shape and w.grad.shape == w.shape and b.grad.tolist() == [4.0, 4.0]
+    x, w, b = operands((1, 2, 3, 3), (0, 2, 2, 2))
+    out = tritorch.nn.functional.conv2d(x, w, b)
+    out.sum().backward()
+    assert out.shape == (1, 0, 2, 2) and x.grad.abs().sum().item() == 0 and w.grad.shape == w.shape
+    with pytest.raises(RuntimeError, match="at least one tap"):
+        tritorch.nn.functional.conv2d(x, tritorch.ones(1, 2, 0, 2, device=device))

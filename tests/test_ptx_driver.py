@@ -176,3 +176,14 @@ def test_tritorch_keeps_the_rules_where_streams_cross_a_capture():
             with torch.cuda.stream(side):
                 x + 1
         assert (x + 1)[0].item() == 2
+
+
+def test_steps_of_nothing_but_empty_parameters():
+    """A grid of 0 programs is an error, so no kernel is started."""
+    with simulate(90):
+        for optimizer in (torch.optim.SGD, torch.optim.AdamW):
+            parameter = torch.zeros(0, device="cuda", requires_grad=True)
+            parameter.grad = torch.zeros_like(parameter)
+            torch.nn.utils.clip_grad_norm_([parameter], 1.0)
+            optimizer([parameter], 0.1).step()
+        torch.cuda.synchronize()

@@ -105,7 +105,8 @@ class Prepared:
         self.kernel, self.num_warps, self.num_stages, self.constexprs = kernel, num_warps, num_stages, constexprs
 
     def __call__(self, programs, args):
-        _start([self], self.kernel, (programs,), args, self.constexprs, self.num_warps, self.num_stages)
+        if programs:
+            _start([self], self.kernel, (programs,), args, self.constexprs, self.num_warps, self.num_stages)
 
 
 def _start(key, kernel, grid, args, constexprs, num_warps, num_stages):

@@ -18,6 +18,7 @@ def _check(name, channels, weight, groups, image):
     """Channels of the larger side and groups fit the weights (K, C / groups, R, S)."""
     check(image.ndim == 4 and len(weight) == 4, name, "tensors of 4 dims", image.shape, tuple(weight))
     check(groups > 0 and weight[0] % groups == 0, name, "groups that divide the weights", groups, tuple(weight))
+    check(min(weight[2:]) > 0, name, "weights of at least one tap", tuple(weight))
     check(image.shape[1] == channels, name, f"an input of {channels} channels for weights {tuple(weight)} in {groups} groups", image.shape)
 
 

@@ -46,6 +46,9 @@ def columns(x, size, kernel, stride, padding, dilation, groups):
 
 def convolve(out, x, weight, bias, stride, padding, dilation, groups):
     """out = bias + the convolution of x with the weights."""
+    if not weight.size:                                                  # no channels to sum over, or none to write
+        out[...] = 0 if bias is None else bias[:, None, None]
+        return
     K, size = weight.shape[0], out.shape[2:]
     x, weight = single(x), single(weight)
     direct = out.flags.c_contiguous and out.dtype == x.dtype
@@ -61,6 +64,9 @@ def convolve(out, x, weight, bias, stride, padding, dilation, groups):
 
 def convolve_input(out, gradient, weight, stride, padding, dilation, groups):
     """The gradient of the input: columns of gradients, each tap's added where the tap read."""
+    if not weight.size:
+        out[...] = 0
+        return
     (N, K), size, (R, S) = gradient.shape[:2], gradient.shape[2:], weight.shape[2:]
     g, weight = single(gradient), single(weight)
     padded, inside = frame(out.shape, size, (R, S), stride, padding, dilation)
@@ -81,6 +87,8 @@ def convolve_input(out, gradient, weight, stride, padding, dilation, groups):
 
 def convolve_weight(out, gradient, x, stride, padding, dilation, groups):
     """The gradient of the weights: gradients times columns, summed over the images."""
+    if not out.size:
+        return
     K, size = gradient.shape[1], gradient.shape[2:]
     g, x = single(gradient), single(x)
     acc = np.zeros((groups, K // groups, out.size // max(K, 1)), g.dtype)

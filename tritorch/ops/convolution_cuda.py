@@ -134,6 +134,9 @@ def convolve_input_onto(out, gradient, weight, there):
 def _gather(out, x, weight, bias, stride, padding, dilation, groups, transposed):
     if not out.numel():
         return
+    if not weight.numel():                                               # no channels to sum over
+        out.fill_(0) if bias is None else transfer(out, bias.detach().view(1, -1, 1, 1).expand(out.shape))
+        return
     if not transposed:
         x, stride = _what_is_read(x, weight.shape[2:], out.shape[2:], stride, padding)
     if weight.shape[2:] == (1, 1) and groups == 1 and stride == (1, 1) and padding == (0, 0) and x.shape[2:] == out.shape[2:]:
