@@ -10,7 +10,7 @@ import tritorch as torch  # noqa: E402
 from tritorch.cuda import tuner  # noqa: E402
 from tritorch.ops.activation import gelu_tanh_backward  # noqa: E402
 from tritorch.ops.draws import random_dropout  # noqa: E402
-from tritorch.ops.feed_forward import linear_slope  # noqa: E402
+from tritorch.ops.feed_forward import ACTIVATIONS, linear_activation, linear_slope  # noqa: E402
 from tritorch.ops.linear import linear, linear_gradients  # noqa: E402
 from tritorch.ops.linear_residual import linear_residual  # noqa: E402
 
@@ -49,6 +49,18 @@ def test_dropout_and_residuals_of_float32(gpu):  # noqa: F811
     x, w, b, residual = [torch.randn(*s, device="cuda") for s in ((2, 3, 4), (6, 4), (6,), (2, 3, 6))]
     got, want = linear_residual(x, w, b, residual, 0.25, 7, 5), residual + random_dropout(linear(x, w, b), 0.25, 7, 5)
     np.testing.assert_array_equal(numbers(got), numbers(want))
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu", "silu"])
+def test_activations_of_float64(gpu, activation):  # noqa: F811
+    """The bits of the separate operators, where the compiler may round a product and a sum once or twice."""
+    forward, backward = ACTIVATIONS[activation]
+    (x, _), (w, _), (b, _) = draw("float64", 20, 24), draw("float64", 72, 24), draw("float64", 72)
+    with tuner.forcing("matmul", tiles("plain", 32, 64, 32, 4, num_stages=3, splits=1)):
+        out, pre = linear_activation(x, w, b, activation)
+        slope, product = linear_slope(x, w.mT, pre, activation), x @ w.mT
+    np.testing.assert_array_equal(numbers(out), numbers(forward(pre)))
+    np.testing.assert_array_equal(numbers(slope), numbers(backward(product, pre)))
 
 
 @pytest.mark.parametrize("kind", ["plain", "in parts", "persistent stream", "one consumer", "one consumer, stream", "two consumers"])

@@ -80,7 +80,10 @@ def gelu_erf_backward(g, x):
 @triton.jit
 def tanh_share(x, square):
     """(1 + tanh u) / 2 = σ(2u) for u = √(2/π) · (x + 0.044715 · x³), the constants times -2 log₂ e: where products end with it, every
-    instruction counts."""
+    instruction counts. In float64 exp instead: the compiler takes the product and the difference that exp2 begins with for one rounding or
+    for two, as it happens to see both, and bits would depend on the kernel."""
+    if x.dtype == tl.float64:
+        return quick_inverse(1.0 + libdevice.exp(x * (-1.5957691216057308 + -0.07135481627260025 * square)))
     return quick_inverse(1.0 + libdevice.exp2(x * (-2.302208198144325 + -0.1029432395800235 * square)))
 
 
