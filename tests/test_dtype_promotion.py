@@ -116,3 +116,8 @@ def test_numbers_of_numpy_are_numbers(number, kind, cuda):
         assert {str(x.dtype).rpartition(".")[2] for x in made} == {str(made[0].dtype).rpartition(".")[2]}, program
         for x in ours:
             np.testing.assert_allclose(x, theirs, rtol=2e-3, err_msg=program)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"])
+def test_limits_are_shown_as_pytorch_shows_them(kind):
+    assert repr(tritorch.finfo(getattr(tritorch, kind))) == repr(torch.finfo(getattr(torch, kind)))

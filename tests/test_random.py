@@ -274,8 +274,11 @@ def test_generators_are_separate_streams():
     for bad in (1 << 64, "a"):
         with pytest.raises((RuntimeError, TypeError)):
             Generator().manual_seed(bad)
-    with pytest.raises(TypeError):
-        Generator().set_state([1])
+    for bad in ([1], T.ones(16)):
+        with pytest.raises(TypeError):
+            Generator().set_state(bad)
+    with pytest.raises(RuntimeError, match="expected 16 uint8 elements"):
+        Generator().set_state(T.ones(3, dtype=T.uint8))
 
 
 def test_no_two_draws_share_a_counter():

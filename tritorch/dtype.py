@@ -228,8 +228,8 @@ class finfo:
         self.resolution = 10.0 ** -math.floor(-math.log10(self.eps)) if self.eps < 1 else 1.0
 
     def __repr__(self):
-        return (f"finfo(resolution={self.resolution:g}, min={self.min:g}, max={self.max:g}, eps={self.eps:g}, tiny={self.tiny:g}, "
-                f"dtype={self.dtype})")
+        names = "resolution", "min", "max", "eps", "smallest_normal", "tiny"
+        return f"finfo({', '.join(f'{name}={getattr(self, name):g}' for name in names)}, dtype={self.dtype})"
 
 
 class iinfo:

@@ -61,8 +61,9 @@ class Generator:
     def set_state(self, new_state):
         """Go to a place that `get_state` returned."""
         check(isinstance(new_state, Tensor), "set_state", "a tensor", type(new_state).__name__, error=TypeError)
-        got = new_state.device.type, new_state.dtype, new_state.shape
-        check(got == ("cpu", uint8, (16,)), "set_state", "16 uint8 elements on the CPU, as get_state returns them", got)
+        got, rule = (new_state.device.type, new_state.dtype, new_state.shape), "16 uint8 elements on the CPU, as get_state returns them"
+        check(got[:2] == ("cpu", uint8), "set_state", rule, got, error=TypeError)
+        check(got[2] == (16,), "set_state", rule, got)
         seed, offset = np.ascontiguousarray(new_state.array).view(np.uint64)
         return self._go(int(seed), int(offset))
 
