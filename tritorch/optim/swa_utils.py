@@ -6,7 +6,6 @@ from collections import defaultdict
 
 from tritorch.autograd import no_grad
 from tritorch.errors import check
-from tritorch.foreach import _foreach_lerp_
 from tritorch.nn.module import Module
 from tritorch.nn.norm import _BatchNorm
 from tritorch.ops.create import tensor
@@ -27,10 +26,10 @@ def get_ema_multi_avg_fn(decay=0.999):
 
     @no_grad()
     def ema_update(ema_param_list, current_param_list, _):
-        if ema_param_list[0].is_floating_point():
-            _foreach_lerp_(ema_param_list, current_param_list, 1 - decay)
-        else:
-            for average, now in zip(ema_param_list, current_param_list, strict=True):
+        for average, now in zip(ema_param_list, current_param_list, strict=True):
+            if average.is_floating_point():
+                average.lerp_(now, 1 - decay)
+            else:
                 average.copy_(average * decay + now * (1 - decay))
 
     return ema_update

@@ -21,7 +21,8 @@ from tritorch.tensor import Tensor
 __all__ = ["ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations",
            "transfer_parametrizations_and_params", "type_before_parametrizations"]
 
-_depth, _values = [0], {}                                                # of `with cached()`, and what was computed inside
+_depth = [0]                                                             # of `with cached()`
+_values: dict[tuple[int, str], Tensor] = {}                              # what was computed inside
 
 
 @contextmanager
