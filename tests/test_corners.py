@@ -163,3 +163,17 @@ def test_outputs_of_recurrent_layers_are_no_views():
         for kind in ("LSTM", "GRU", "RNN"):
             output, _ = getattr(lib.nn, kind)(3, 4)(lib.ones(2, 1, 3))
             assert output.requires_grad and not output.detach_().requires_grad
+
+
+def test_norms_at_zero_move_by_nothing(device):
+    def program(lib, x):
+        norms = [lambda v, p=p, d=d: lib.linalg.vector_norm(v, p, dim=d).sum() for p in (2, 1, 3, 0.5, float("inf")) for d in (None, 1)]
+        return [(lib.func.grad(f)(x), lib.func.jvp(f, (x,), (x + 1,))[1]) for f in norms]
+
+    agree(program, np.zeros((2, 3)), device=device)
+    agree(program, np.array([[0.0, 0.0, 0.0], [1.0, 0.0, -2.0]]), device=device)
+
+
+def test_searchsorted_wants_values_where_the_sequence_is(cuda):
+    with pytest.raises(RuntimeError, match="expected values on cuda:0, got cpu"):
+        tritorch.searchsorted(tritorch.arange(3, device=cuda), tritorch.tensor(1))

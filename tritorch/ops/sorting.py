@@ -327,6 +327,7 @@ def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=N
     check(side in (None, "left", "right") and not (side == "left" and right), "searchsorted",
           "side 'left' or 'right' that agrees with right", (side, right))
     values = input if isinstance(input, Tensor) else create.tensor(input, device=sorted_sequence.device)
+    check(values.device == sorted_sequence.device, "searchsorted", f"values on {sorted_sequence.device}", values.device)
     check(sorted_sequence.shape, "searchsorted", "a sorted sequence of at least 1 dim", sorted_sequence.shape)
     if len(sorted_sequence.shape) > 1:
         check(values.shape[:-1] == sorted_sequence.shape[:-1], "searchsorted", "the same leading dims", sorted_sequence.shape, values.shape)

@@ -176,11 +176,11 @@ def vector_norm_grad(g, x, out, ord, dim, keepdim):
     if ord == 1:
         return x.sign() * g
     if ord == 2:
-        return x * (g / norm).masked_fill(norm == 0, 0)
+        return x * (g / norm.masked_fill(norm == 0, math.inf))           # 0 at 0, and so is what moves with it
     if abs(ord) == math.inf:
         ties = x.abs() == norm
         return x.sign() * (g / ties.sum(dim, keepdim=True) * ties)
-    scale = (g / norm ** (ord - 1)).masked_fill(norm == 0, 0)
+    scale = g / norm.masked_fill(norm == 0, 1) ** (ord - 1)
     return (x.sign() * x.abs() ** (ord - 1)).masked_fill(x == 0, 0) * scale
 
 
