@@ -43,6 +43,18 @@ def test_masks(device):
     agree(lambda lib, x, m: x.masked_scatter(m, x.double()), draw(3), TRUTH, device=device)
 
 
+def test_a_mask_takes_one_element_of_any_dtype():
+    def write(x, key, value):
+        x[key] = value
+        return x
+
+    for kind in ("bfloat16", "float16", "int64", "bool"):
+        agree(lambda lib, x, m: (write(x.clone(), m, lib.tensor(2.5)), write(x.clone(), m, lib.tensor([[2.5]])[0]),
+                                 write(x.clone()[None], (slice(None), m), lib.tensor(0.5))), (draw(3, dtype=kind), kind), TRUTH, what=kind)
+        agree(lambda lib, x, m: write(x, m, lib.tensor([2.5, 1.0])), (draw(3, dtype=kind), kind), TRUTH, what=kind)
+        agree(lambda lib, x, m: write(x, lib.tensor([0]), lib.tensor(2.5)), (draw(3, dtype=kind), kind), TRUTH, what=kind)
+
+
 def test_covariance_of_one_variable(device):
     agree(lambda lib, x: (lib.cov(x), lib.cov(x[:1]), lib.corrcoef(x[:1]), lib.corrcoef(x[0]), lib.cov(x[0])), draw(2, 5), grad=True,
           device=device, signs=False)

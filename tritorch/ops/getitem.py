@@ -30,6 +30,8 @@ def setitem(input, key, value):
         check(isinstance(value, (list, tuple, np.ndarray)), "index", "a number or a tensor to write", type(value).__name__, error=TypeError)
         value = create.tensor(value, dtype=input.dtype, device=input.device)
     if picks is not None:
+        if isinstance(value, Tensor) and value.dtype is not part.dtype and value.numel() == 1 and _one_mask(key):
+            value = value.to(part.dtype)                                 # a fill, as in PyTorch
         put.write(part, picks, value)
         return
     if not isinstance(value, Tensor):
@@ -38,6 +40,12 @@ def setitem(input, key, value):
     while len(value.shape) > len(part.shape) and value.shape[0] == 1:    # PyTorch lets leading 1s of the value go
         value = value[0]
     copy.copy_(part, value)
+
+
+def _one_mask(key):
+    """Whether all that a key picks, it picks by one mask."""
+    picked = [k for k in (key if isinstance(key, tuple) else (key,)) if isinstance(k, (Tensor, list, np.ndarray))]
+    return len(picked) == 1 and _is_mask(picked[0])
 
 
 def _is_number(value):
