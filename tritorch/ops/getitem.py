@@ -4,7 +4,7 @@ import operator
 import numpy as np
 
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 from tritorch.ops import copy, create, picking, put, slicing, view
 from tritorch.tensor import Tensor
 
@@ -58,10 +58,12 @@ def resolve(input, key):
     items = list(key) if isinstance(key, tuple) else [key]
     items = [_as_index(k, input.device) for k in items]
     used = sum(k.dim() if _is_mask(k) else 1 for k in items if k is not None and k is not Ellipsis and not isinstance(k, bool))
-    check(used <= len(input.shape), "index", f"at most {len(input.shape)} indices for shape {input.shape}", used, error=IndexError)
-    if sum(k is Ellipsis for k in items) == 0:
+    if used > len(input.shape):
+        raise IndexError(sentence("index", f"at most {len(input.shape)} indices for shape {input.shape}", used))
+    ellipses = sum([k is Ellipsis for k in items])
+    check(ellipses < 2, "index", "at most one Ellipsis", "more", error=IndexError)
+    if not ellipses:
         items.append(Ellipsis)
-    check(sum(k is Ellipsis for k in items) == 1, "index", "at most one Ellipsis", "more", error=IndexError)
     out, picks, dim = input, {}, 0
     for k in items:
         if k is Ellipsis:
@@ -122,7 +124,8 @@ def _as_index(k, device):
 def _slice(x, dim, k):
     if k.start is None and k.stop is None and k.step is None:
         return x
-    check(dim < len(x.shape), "index", f"at most {len(x.shape)} indices", dim + 1, error=IndexError)
+    if dim >= len(x.shape):
+        raise IndexError(sentence("index", f"at most {len(x.shape)} indices", dim + 1))
     bounds = [operator.index(v.item()) if isinstance(v, Tensor) else v for v in (k.start, k.stop, k.step)]
     if bounds[2] is not None and bounds[2] <= 0:
         raise ValueError(f"index: expected a step greater than zero, got {bounds[2]}; use flip() to reverse")

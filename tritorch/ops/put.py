@@ -3,7 +3,7 @@ import numpy as np
 
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 from tritorch.memory_format import contiguous_format
 from tritorch.ops import compare, copy, create, view
 from tritorch.ops.copy import transfer
@@ -17,8 +17,10 @@ from tritorch.tensor import Tensor
 def put(input, indices, values, accumulate):
     """input with `values` written (or added) where the index tensors point; `indices` has one tensor or None for each dim."""
     shape = put_shape(input, indices)
-    check(broadcast_shapes("index_put", shape, values.shape) == shape, "index_put", f"values that broadcast to {shape}", values.shape)
-    check(values.dtype is input.dtype, "index_put", f"values of {input.dtype}", values.dtype)
+    if broadcast_shapes("index_put", shape, values.shape) != shape:
+        raise RuntimeError(sentence("index_put", f"values that broadcast to {shape}", values.shape))
+    if values.dtype is not input.dtype:
+        raise RuntimeError(sentence("index_put", f"values of {input.dtype}", values.dtype))
     return input.shape, input.dtype, common_device("index_put", input, *indices, values)
 
 
