@@ -355,3 +355,24 @@ def test_a_history_through_a_repeated_call(cuda):
     for _ in range(3):
         y = torch.add(x, w) + torch.sub(w, x, alpha=3)
         assert torch.equal(torch.autograd.grad(y.sum(), w)[0].cpu(), torch.full((3, 4), 2.0))
+
+
+def test_tensors_behind_each_other(cuda):
+    for _ in range(3):
+        x, y, whole = draw(3, 4), draw(2, 4), draw(6, 8)
+        assert agrees(lambda a, b: torch.cat((a, b)), x, y) and agrees(lambda a: torch.cat((a, a), 1), x)
+        assert agrees(lambda a: torch.cat((a[:3, 4:], a[3:, :4]), 1), whole) and agrees(lambda a: torch.stack((a[0], a[2])), whole)
+        assert torch.equal(torch.cat((torch.empty(0), x)).cpu(), x.cpu())                # PyTorch lets an empty 1-d tensor pass, from anywhere
+        assert torch.equal(torch.cat((x.half(), y)).cpu(), torch.cat((x.cpu().half(), y.cpu())))
+
+
+def test_copies(cuda):
+    for _ in range(3):
+        x = draw(4, 6)
+        on_host = x.cpu()
+        for copy in (lambda a: a.clone(), lambda a: a.t().contiguous(), lambda a: a[1:, 2:].contiguous(), lambda a: a.half().float(),
+                     lambda a: a[:, ::2].clone(), lambda a: a.cpu(), lambda a: a.cuda(), lambda a: a.t().to("cpu", torch.float64)):
+            assert torch.equal(copy(x).cpu(), copy(on_host).cpu())
+        leaf = x.clone().requires_grad_()
+        leaf.half().sum().backward()
+        assert torch.equal(leaf.grad, torch.ones_like(x))

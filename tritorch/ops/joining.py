@@ -10,6 +10,7 @@ from tritorch.memory_format import like_image, suggested
 from tritorch.ops import slicing
 from tritorch.ops.copy import transfer
 from tritorch.ops.tiling import even_parts
+from tritorch.repeat import repeating
 from tritorch.shape import cdiv, memory_order, wrap_dim
 from tritorch.tensor import in_order, strided
 
@@ -34,8 +35,7 @@ def concatenated(tensors, dim, sizes):
     return shape, promote(*tensors), common_device("cat", *parts), like_image(shape, parts[0]) if together else None
 
 
-@concatenated.impl("cuda")
-def concatenated_cuda(out, tensors, dim, sizes):
+def _concatenated_cuda(out, tensors, dim, sizes):
     parts = [t for t in tensors if t.numel()]
     d = wrap_dim(dim, len(out.shape), "cat")
     if not out.is_contiguous() and all(t.ndim == out.ndim for t in parts):             # channels last: the same with the dims in that order
@@ -45,6 +45,11 @@ def concatenated_cuda(out, tensors, dim, sizes):
         _join(out, parts, d)
     else:
         concatenated_any(out, parts, d, sizes)
+
+
+_run, *_again = repeating(_concatenated_cuda, concatenated)
+concatenated.impl("cuda", raw=True)(_run)                                # raw: empty 1-d tensors may be on the CPU
+concatenated.repeat(*_again)
 
 
 def _join(out, parts, d):
