@@ -362,7 +362,7 @@ def test_tensors_behind_each_other(cuda):
         x, y, whole = draw(3, 4), draw(2, 4), draw(6, 8)
         assert agrees(lambda a, b: torch.cat((a, b)), x, y) and agrees(lambda a: torch.cat((a, a), 1), x)
         assert agrees(lambda a: torch.cat((a[:3, 4:], a[3:, :4]), 1), whole) and agrees(lambda a: torch.stack((a[0], a[2])), whole)
-        assert torch.equal(torch.cat((torch.empty(0), x)).cpu(), x.cpu())                # PyTorch lets an empty 1-d tensor pass, from anywhere
+        assert torch.equal(torch.cat((torch.empty(0), x)).cpu(), x.cpu())    # an empty 1-d tensor passes, from anywhere
         assert torch.equal(torch.cat((x.half(), y)).cpu(), torch.cat((x.cpu().half(), y.cpu())))
 
 
