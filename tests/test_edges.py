@@ -219,3 +219,15 @@ def test_convolutions_without_channels(device):
     assert out.shape == (1, 0, 2, 2) and x.grad.abs().sum().item() == 0 and w.grad.shape == w.shape
     with pytest.raises(RuntimeError, match="at least one tap"):
         tritorch.nn.functional.conv2d(x, tritorch.ones(1, 2, 0, 2, device=device))
+
+
+def test_margins_at_their_kinks():
+    """Where a margin is met exactly nothing pulls; a vector of zeros is pulled as hard as the formula's 1e-12 allows."""
+    x = tritorch.tensor([[1.0, 0.0, 3.0]], requires_grad=True)
+    for loss, target in (("multi_margin_loss", [0]), ("multilabel_margin_loss", [[0, -1, 0]])):
+        x.grad, loss = None, getattr(tritorch.nn.functional, loss)(x, tritorch.tensor(target))
+        loss.backward()                                                  # 1 - 1 + 0 is 0, 1 - 1 + 3 is 3
+        assert [round(3 * g) for g in x.grad[0].tolist()] == [-1, 0, 1]
+    zero, other = tritorch.zeros(1, 2, dtype=tritorch.float64, requires_grad=True), tritorch.tensor([[3.0, 4.0]], dtype=tritorch.float64)
+    tritorch.nn.functional.cosine_embedding_loss(zero, other, tritorch.tensor([1])).backward()
+    np.testing.assert_allclose(zero.grad.numpy(), [[-0.6e6, -0.8e6]], rtol=1e-9)

@@ -2,7 +2,7 @@
 import math
 
 from tritorch.autograd.modes import no_grad
-from tritorch.nn.functional.distance import cosine_similarity, pairwise_distance
+from tritorch.nn.functional.distance import pairwise_distance
 from tritorch.ops.activation import logsigmoid, softplus
 from tritorch.ops.compare import where
 from tritorch.ops.composite import composite
@@ -88,6 +88,7 @@ def margin_ranking_loss(input1, input2, target, margin=0, size_average=None, red
 @composite
 def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
     """1 - cos(x1, x2) where y = 1, max(0, cos(x1, x2) - margin) where y = -1; x (N, D) and y (N), or x (D) and y a scalar.
+    cos(a, b) = a · b / sqrt((|a|² + 1e-12) (|b|² + 1e-12)).
 
     >>> import tritorch as torch
     >>> x, y = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]])
@@ -97,7 +98,8 @@ def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, r
     if target.ndim + 1 != input1.ndim or input1.ndim != input2.ndim or target.ndim > 1:
         raise RuntimeError(f"cosine_embedding_loss: expected inputs of 2 dims with a target of 1, or 1 with 0, got {input1.shape}, "
                            f"{input2.shape} and {target.shape}")
-    cosine = cosine_similarity(input1, input2, dim=-1)
+    squares = [(x * x).sum(-1) + 1e-12 for x in (input1, input2)]
+    cosine = (input1 * input2).sum(-1) / (squares[0] * squares[1]).sqrt()
     loss = (1 - cosine).masked_fill(target != 1, 0) + (cosine - margin).clamp(min=0).masked_fill(target != -1, 0)
     return reduced(loss, legacy_reduction(size_average, reduce, reduction))
 
@@ -110,7 +112,7 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=
     if weight is not None and weight.ndim != 1:
         raise ValueError("weight must be one-dimensional")
     index = target.unsqueeze(-1)
-    loss = (margin - input.gather(-1, index) + input).clamp(min=0) ** p
+    loss = (margin - input.gather(-1, index) + input).relu() ** p
     if weight is not None:
         loss = loss * weight[target].unsqueeze(-1)
     return reduced(loss.scatter(-1, index, 0.0).sum(-1) / input.shape[-1], legacy_reduction(size_average, reduce, reduction))
@@ -125,7 +127,7 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
     listed = (target < 0).cumsum(-1) == 0
     classes = where(listed, target, 0)
     is_target = target.new_zeros(target.shape).scatter_add(-1, classes, listed.to(target.dtype)) > 0
-    pairs = (1 - input.gather(-1, classes).unsqueeze(-1) + input.unsqueeze(-2)).clamp(min=0)
+    pairs = (1 - input.gather(-1, classes).unsqueeze(-1) + input.unsqueeze(-2)).relu()
     counted = listed.unsqueeze(-1) & ~is_target.unsqueeze(-2)
     return reduced(pairs.masked_fill(~counted, 0).sum((-2, -1)) / input.shape[-1], legacy_reduction(size_average, reduce, reduction))
 
