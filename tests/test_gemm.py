@@ -216,7 +216,7 @@ def test_tf32_by_tma(turned_a, turned_b, batch, cuda, hardware_tiles, monkeypatc
         a, b = from_array(x).to(cuda), from_array(y).to(cuda)
         a, b = turned(a) if turned_a else a, turned(b) if turned_b else b
         want = x.astype(np.float64) @ y + c
-        for _, candidate in choice.persistent(m, n, k, batch, H200, 4):
+        for _, candidate in choice.persistent(m, n, k, batch, H200, 4, 4):
             T.set_float32_matmul_precision("high")
             try:
                 with tuner.forcing("matmul", candidate):
