@@ -96,6 +96,9 @@ short: dtype
 strided: builtins.str
 uint8: dtype
 
+def _assert(condition, message) -> Any:
+    """AssertionError with `message` unless `condition` holds."""
+    ...
 def _int_mm(self, mat2, *, out=...) -> Any:
     """`int_product`: int8 (m, k) times int8 (k, n) in int32."""
     ...
@@ -474,6 +477,12 @@ def deg2rad(input, *, out=...) -> Any:
 def deg2rad_(self, *args, **kw) -> Any:
     """`deg2rad` written into the tensor itself."""
     ...
+def detach(self) -> Any:
+    """The same memory without history; writes through either are seen by both and counted together."""
+    ...
+def detach_(self) -> Any:
+    """Forget the history of this tensor."""
+    ...
 def diag(input, diagonal=...) -> Any:
     """The diagonal of a matrix, or the matrix with a vector as its diagonal."""
     ...
@@ -645,8 +654,14 @@ def ge(input, other) -> Tensor:
 def ger(input, vec2, *, out=...) -> Any:
     """inputᵢ · vec2ⱼ of two vectors."""
     ...
+def get_autocast_cpu_dtype() -> Any:
+    """`get_autocast_dtype('cpu')`, as it was called before."""
+    ...
 def get_autocast_dtype(device_type) -> Any:
     """The low dtype that autocast uses on this type of device."""
+    ...
+def get_autocast_gpu_dtype() -> Any:
+    """`get_autocast_dtype('cuda')`, as it was called before."""
     ...
 def get_default_device() -> Any:
     """The device of new tensors."""
@@ -685,7 +700,7 @@ def heaviside(input, other) -> Tensor:
     """0 below 0 and for NaN, 1 above, other at 0."""
     ...
 def histc(input, bins=..., min=..., max=..., *, out=...) -> Any:
-    """How many elements fall into each of `bins` equal parts of [min, max]; both 0: of the range of the data."""
+    """How many elements fall into each of `bins` equal parts of [min, max], or, where these are equal, of the range of the data."""
     ...
 def histogram(input, bins, *, range=..., weight=..., density=...) -> Any:
     """(hist, bin_edges): how many elements, or how much of `weight`, fall into each bin."""
@@ -734,6 +749,9 @@ def is_anomaly_enabled() -> Any:
     ...
 def is_autocast_cache_enabled() -> Any:
     """Whether casts of weights are kept until the outermost autocast ends."""
+    ...
+def is_autocast_cpu_enabled() -> Any:
+    """`is_autocast_enabled('cpu')`, as it was called before."""
     ...
 def is_autocast_enabled(device_type=...) -> Any:
     """Whether operators on this type of device are being cast in this thread."""
@@ -796,7 +814,7 @@ def lcm(input, other) -> Tensor:
     """The least common multiple."""
     ...
 def ldexp(input, other, *, out=...) -> Any:
-    """input · 2^other."""
+    """input · 2^other, in two steps: 2^other alone may be too large where the product is not."""
     ...
 def ldexp_(self, *args, **kw) -> Any:
     """`ldexp` written into the tensor itself."""
@@ -892,7 +910,7 @@ def masked_fill(input, mask, value, *, out=...) -> Any:
     """input with the number `value` where the mask holds; the mask broadcasts."""
     ...
 def masked_scatter(input, mask, source, *, out=...) -> Any:
-    """input with the elements where the mask holds replaced by those of source, in order."""
+    """input with the elements where the mask holds replaced by those of source, in order; input and mask broadcast."""
     ...
 def masked_select(input, mask, *, out=...) -> Any:
     """The elements where the mask holds, as a vector; both broadcast."""
@@ -993,8 +1011,8 @@ def negative(input) -> Tensor:
 def negative_(self, *args, **kw) -> Any:
     """`neg` written into the tensor itself."""
     ...
-def nextafter(input, other) -> Tensor:
-    """The next number after input towards other."""
+def nextafter(input, other, *, out=...) -> Any:
+    """The next number after input towards other, of those that the dtype has."""
     ...
 def nonzero(input, *, as_tuple=...) -> Any:
     """The places of the elements that are not zero, one row each (`as_tuple`: one tensor a dim). Waits for the device to count them."""
@@ -1087,7 +1105,7 @@ def randperm(n, *, generator=..., out=..., dtype=..., layout=..., device=..., re
     """A random order of 0 … n − 1: the ranks of n random 64-bit integers."""
     ...
 def ravel(input) -> Any:
-    """The elements as one dim."""
+    """The elements as one dim, contiguous."""
     ...
 def real(input) -> Any:
     """The tensor itself: there are no complex tensors. Also `conj` and its kin."""

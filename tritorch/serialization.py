@@ -162,7 +162,7 @@ def covering(tensors):
 
 
 # ------------------------------------------------------------------ loading
-_safe_globals = []                                                       # kept for those who ask; a file names no classes
+_safe_globals: list[object] = []                                         # kept for those who ask; a file names no classes
 
 
 def add_safe_globals(safe_globals):

@@ -62,6 +62,9 @@ def memory_order(strides) -> Any:
 def overwritten(x) -> Any:
     """All elements of x are about to be written, whatever they are: what was put off need not be done."""
     ...
+def own(out) -> Any:
+    """A view of memory that nothing else shows, as a tensor of its own, as in PyTorch: `detach_` may cut it off its history."""
+    ...
 def put_off(x, fill) -> Any:
     """Have `fill(array)` called for the memory of a CPU tensor when somebody looks at it. Returns False where somebody may already: the"""
     ...
@@ -934,7 +937,7 @@ class Tensor:
         """`heaviside` written into the tensor itself."""
         ...
     def histc(input, bins=..., min=..., max=..., *, out=...) -> Any:
-        """How many elements fall into each of `bins` equal parts of [min, max]; both 0: of the range of the data."""
+        """How many elements fall into each of `bins` equal parts of [min, max], or, where these are equal, of the range of the data."""
         ...
     def histogram(input, bins, *, range=..., weight=..., density=...) -> Any:
         """(hist, bin_edges): how many elements, or how much of `weight`, fall into each bin."""
@@ -1067,7 +1070,7 @@ class Tensor:
         """`lcm` written into the tensor itself."""
         ...
     def ldexp(input, other, *, out=...) -> Any:
-        """input · 2^other."""
+        """input · 2^other, in two steps: 2^other alone may be too large where the product is not."""
         ...
     def ldexp_(self, *args, **kw) -> Any:
         """`ldexp` written into the tensor itself."""
@@ -1195,7 +1198,7 @@ class Tensor:
         """`masked_fill` written into the tensor itself."""
         ...
     def masked_scatter(input, mask, source, *, out=...) -> Any:
-        """input with the elements where the mask holds replaced by those of source, in order."""
+        """input with the elements where the mask holds replaced by those of source, in order; input and mask broadcast."""
         ...
     def masked_scatter_(self, *args, **kw) -> Any:
         """`masked_scatter` written into the tensor itself."""
@@ -1328,8 +1331,8 @@ class Tensor:
     def new_zeros(input, *sizes, size=..., dtype=..., device=..., requires_grad=..., layout=..., pin_memory=...) -> Any:
         """`zeros` with this tensor's dtype and device."""
         ...
-    def nextafter(input, other) -> Tensor:
-        """The next number after input towards other."""
+    def nextafter(input, other, *, out=...) -> Any:
+        """The next number after input towards other, of those that the dtype has."""
         ...
     def nextafter_(self, *args, **kw) -> Any:
         """`nextafter` written into the tensor itself."""
@@ -1397,7 +1400,7 @@ class Tensor:
         """Fill with integers: `random_()` of all that the dtype holds from 0 on, `random_(to)` in [0, to), `random_(from, to)` in [from, to)."""
         ...
     def ravel(input) -> Any:
-        """The elements as one dim."""
+        """The elements as one dim, contiguous."""
         ...
     real: Any
     def reciprocal(input) -> Tensor:

@@ -67,7 +67,9 @@ def Attribute(value, type):
 
 
 def _assert(condition, message):
-    assert condition, message
+    """AssertionError with `message` unless `condition` holds."""
+    if not condition:
+        raise AssertionError(message)
 
 
 def _overload(fn):
