@@ -10,7 +10,9 @@ import types
 from pathlib import Path
 
 import tritorch
+from tritorch import foreach
 from tritorch.dispatch import registry
+from tritorch.surface import EVERY
 
 ROOT = Path(tritorch.__file__).parent
 MODULES = {"__init__.pyi": "tritorch", "tensor.pyi": "tritorch.tensor"}
@@ -70,10 +72,13 @@ def stub(module):
     """The stub of a module as text."""
     parts = {"imports": [], "values": [], "functions": [], "classes": []}
     inside = {m.name for m in pkgutil.iter_modules(getattr(module, "__path__", []))}
-    for name in sorted({*dir(module), *inside}):                     # dir and getattr find what loads when first asked for
+    there = {*dir(module)}                                           # dir and getattr find what loads when first asked for
+    if module is tritorch:
+        there.update(name for name in dir(foreach) if name.startswith(EVERY))
+    for name in sorted({*there, *inside}):
         if name.startswith("__") or name in ("Any", "annotations"):
             continue
-        value = getattr(module, name) if name in dir(module) else None
+        value = getattr(module, name) if name in there else None
         home = getattr(value, "__module__", None)
         if isinstance(value, types.ModuleType) or value is None and name in inside:
             if name in inside:

@@ -54,7 +54,7 @@ class SpectralNorm:
         if weight is None:
             raise ValueError(f"spectral_norm: expected a parameter, got '{name}', which is None")
         if is_lazy(weight):
-            raise ValueError("spectral_norm: expected parameters of known shape, got a lazy one; run the module once before")
+            raise ValueError("spectral_norm: expected parameters of known shape, got an uninitialized one; run the module once before")
         u, v = draw_vectors(as_matrix(weight.detach(), dim), eps)
         del module._parameters[name]
         module.register_parameter(name + "_orig", weight)

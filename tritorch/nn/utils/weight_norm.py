@@ -34,7 +34,7 @@ class WeightNorm:
                 raise RuntimeError(f"weight_norm: expected a parameter without it, got '{name}', which has it already")
         fn, weight = WeightNorm(name, dim), getattr(module, name)
         if is_lazy(weight):
-            raise ValueError("weight_norm: expected parameters of known shape, got a lazy one; run the module once before")
+            raise ValueError("weight_norm: expected parameters of known shape, got an uninitialized one; run the module once before")
         del module._parameters[name]
         module.register_parameter(name + "_g", Parameter(lengths(weight.detach(), fn.dim)))
         module.register_parameter(name + "_v", Parameter(weight.detach()))
