@@ -79,7 +79,7 @@ def test_what_is_refused():
     for make in (utils.get_ema_avg_fn, utils.get_ema_multi_avg_fn):
         with pytest.raises(ValueError, match="decay"):
             make(1.5)
-    with pytest.raises(AssertionError, match="Only one"):
+    with pytest.raises(AssertionError, match="got both"):
         utils.AveragedModel(tritorch.nn.Linear(1, 1), avg_fn=min, multi_avg_fn=min)
 
 

@@ -17,7 +17,7 @@ __all__ = ["SWALR", "AveragedModel", "get_ema_avg_fn", "get_ema_multi_avg_fn", "
 
 def _check_decay(decay):
     if not 0.0 <= decay <= 1.0:
-        raise ValueError(f"Invalid decay value {decay} provided. Please provide a value in [0,1] range.")
+        raise ValueError(f"expected a decay from 0 to 1, got {decay}")
 
 
 def get_ema_multi_avg_fn(decay=0.999):
@@ -87,7 +87,7 @@ class AveragedModel(Module):
     def __init__(self, model, device=None, avg_fn=None, multi_avg_fn=None, use_buffers=False):
         super().__init__()
         if avg_fn is not None and multi_avg_fn is not None:
-            raise AssertionError("Only one of avg_fn and multi_avg_fn should be provided")
+            raise AssertionError("AveragedModel: expected avg_fn or multi_avg_fn, got both")
         self.module = copy.deepcopy(model)
         if device is not None:
             self.module = self.module.to(device)

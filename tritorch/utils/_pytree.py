@@ -36,7 +36,7 @@ _MAPPINGS = (dict, OrderedDict, defaultdict)
 def register_pytree_node(cls, flatten_fn, unflatten_fn, **options):
     """Let `cls` be a container: `flatten_fn(x)` gives (children, context), `unflatten_fn(children, context)` makes one."""
     if cls in _nodes:
-        raise ValueError(f"{cls} is already registered as pytree node.")
+        raise ValueError(f"register_pytree_node: expected a class that is no node yet, got {cls.__name__}")
     _nodes[cls] = flatten_fn, unflatten_fn
 
 
@@ -82,8 +82,7 @@ class TreeSpec:
         """The tree of this form with these leaves."""
         leaves = list(leaves)
         if len(leaves) != self.num_leaves:
-            raise ValueError(f"treespec.unflatten(leaves): `leaves` has length {len(leaves)} but the spec refers to a pytree that holds "
-                             f"{self.num_leaves} items ({self}).")
+            raise ValueError(f"unflatten: expected {self.num_leaves} leaves for {self}, got {len(leaves)}")
         return self._build(iter(leaves))
 
     def _build(self, leaves):
@@ -101,17 +100,17 @@ class TreeSpec:
         kind = _kind(tree)
         if kind != self.type and not (kind in _MAPPINGS and self.type in _MAPPINGS):
             expected, got = (self.context if self.type == "namedtuple" else self.type), type(tree)
-            raise ValueError(f"Node type mismatch; expected {expected!r}, but got {got!r}.")
+            raise ValueError(f"flatten_up_to: expected a node of type {expected!r}, got {got!r}")
         children, context = _nodes[kind][0](tree)
         if len(children) != self.num_children:
-            raise ValueError(f"Node arity mismatch; expected {self.num_children}, but got {len(children)}.")
+            raise ValueError(f"flatten_up_to: expected {self.num_children} children, got {len(children)}")
         if kind in _MAPPINGS:
             keys = self.context[1] if self.type is defaultdict else self.context
             if set(keys) != set(tree):
-                raise ValueError(f"Node keys mismatch; missing key(s): {set(keys) - set(tree)}; extra key(s): {set(tree) - set(keys)}.")
+                raise ValueError(f"flatten_up_to: expected the keys {[*keys]}, got {[*tree]}")
             children = [tree[key] for key in keys]
         elif kind is not deque and context != self.context:
-            raise ValueError(f"Node context mismatch for custom node type {kind!r}.")
+            raise ValueError(f"flatten_up_to: expected a node {kind!r} of {self.context!r}, got {context!r}")
         return [leaf for spec, child in zip(self.children_specs, children) for leaf in spec.flatten_up_to(child)]
 
     def __repr__(self):
@@ -148,8 +147,7 @@ def tree_flatten(tree, is_leaf=None):
 def tree_unflatten(leaves, treespec):
     """The tree of a form with these leaves."""
     if not isinstance(treespec, TreeSpec):
-        raise TypeError(f"tree_unflatten(leaves, treespec): Expected `treespec` to be instance of PyTreeSpec but got item of type "
-                        f"{type(treespec)}.")
+        raise TypeError(f"tree_unflatten: expected a TreeSpec, got {type(treespec).__name__}")
     return treespec.unflatten(leaves)
 
 

@@ -52,7 +52,7 @@ class _SpectralNorm(Module):
         if not -ndim <= dim < ndim:
             raise IndexError(f"spectral_norm: expected dim from {-ndim} to {ndim - 1}, got {dim}")
         if n_power_iterations <= 0:
-            raise ValueError(f"Expected n_power_iterations to be positive, but got n_power_iterations={n_power_iterations}")
+            raise ValueError(f"spectral_norm: expected n_power_iterations > 0, got {n_power_iterations}")
         self.dim, self.eps, self.n_power_iterations = dim % ndim, eps, n_power_iterations
         if ndim > 1:                                                     # the norm of a vector is its length
             matrix = as_matrix(weight.detach(), self.dim)

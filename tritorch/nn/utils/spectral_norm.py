@@ -5,7 +5,8 @@
 from tritorch.autograd import no_grad
 from tritorch.nn.conv import ConvTranspose1d, ConvTranspose2d
 from tritorch.nn.functional import normalize
-from tritorch.nn.parameter import Parameter, is_lazy
+from tritorch.nn.parameter import Parameter
+from tritorch.nn.utils.parameter_hook import ParameterHook
 from tritorch.ops.matmul import dot, mv
 
 
@@ -24,12 +25,14 @@ def draw_vectors(matrix, eps):
     return [normalize(matrix.new_empty(size).normal_(0, 1), dim=0, eps=eps) for size in matrix.shape]
 
 
-class SpectralNorm:
+class SpectralNorm(ParameterHook):
     """The hook that `spectral_norm` registers."""
+
+    kind = "spectral_norm"
 
     def __init__(self, name="weight", n_power_iterations=1, dim=0, eps=1e-12):
         if n_power_iterations <= 0:
-            raise ValueError(f"Expected n_power_iterations to be positive, but got n_power_iterations={n_power_iterations}")
+            raise ValueError(f"spectral_norm: expected n_power_iterations > 0, got {n_power_iterations}")
         self.name, self.dim, self.n_power_iterations, self.eps = name, dim, n_power_iterations, eps
 
     def compute_weight(self, module, do_power_iteration):
@@ -47,14 +50,11 @@ class SpectralNorm:
     @staticmethod
     def apply(module, name, n_power_iterations, dim, eps):
         """Put the hook on a module."""
-        for hook in module._forward_pre_hooks.values():
-            if isinstance(hook, SpectralNorm) and hook.name == name:
-                raise RuntimeError(f"spectral_norm: expected a parameter without it, got '{name}', which has it already")
-        fn, weight = SpectralNorm(name, n_power_iterations, dim, eps), module._parameters[name]
+        fn = SpectralNorm(name, n_power_iterations, dim, eps)
+        fn.check_free(module, name)
+        weight = module._parameters[name]
         if weight is None:
             raise ValueError(f"spectral_norm: expected a parameter, got '{name}', which is None")
-        if is_lazy(weight):
-            raise ValueError("spectral_norm: expected parameters of known shape, got an uninitialized one; run the module once before")
         u, v = draw_vectors(as_matrix(weight.detach(), dim), eps)
         del module._parameters[name]
         module.register_parameter(name + "_orig", weight)
@@ -93,9 +93,4 @@ def spectral_norm(module, name="weight", n_power_iterations=1, eps=1e-12, dim=No
 
 def remove_spectral_norm(module, name="weight"):
     """Make `module.weight` a parameter again, with the value that it has."""
-    for key, hook in module._forward_pre_hooks.items():
-        if isinstance(hook, SpectralNorm) and hook.name == name:
-            hook.remove(module)
-            del module._forward_pre_hooks[key]
-            return module
-    raise ValueError(f"remove_spectral_norm: expected a parameter of {type(module).__name__} that has it, got '{name}'")
+    return SpectralNorm.take_from(module, name)

@@ -4,7 +4,8 @@
 """
 import warnings
 
-from tritorch.nn.parameter import Parameter, is_lazy
+from tritorch.nn.parameter import Parameter
+from tritorch.nn.utils.parameter_hook import ParameterHook
 
 
 def lengths(v, dim):
@@ -15,8 +16,10 @@ def lengths(v, dim):
     return v.norm(2, others, keepdim=True) if others else v.abs()
 
 
-class WeightNorm:
+class WeightNorm(ParameterHook):
     """The hook that `weight_norm` registers."""
+
+    kind = "weight_norm"
 
     def __init__(self, name, dim):
         self.name, self.dim = name, -1 if dim is None else dim
@@ -29,12 +32,9 @@ class WeightNorm:
     @staticmethod
     def apply(module, name, dim):
         """Put the hook on a module."""
-        for hook in module._forward_pre_hooks.values():
-            if isinstance(hook, WeightNorm) and hook.name == name:
-                raise RuntimeError(f"weight_norm: expected a parameter without it, got '{name}', which has it already")
-        fn, weight = WeightNorm(name, dim), getattr(module, name)
-        if is_lazy(weight):
-            raise ValueError("weight_norm: expected parameters of known shape, got an uninitialized one; run the module once before")
+        fn = WeightNorm(name, dim)
+        fn.check_free(module, name)
+        weight = getattr(module, name)
         del module._parameters[name]
         module.register_parameter(name + "_g", Parameter(lengths(weight.detach(), fn.dim)))
         module.register_parameter(name + "_v", Parameter(weight.detach()))
@@ -72,9 +72,4 @@ def weight_norm(module, name="weight", dim=0):
 
 def remove_weight_norm(module, name="weight"):
     """Make `module.weight` a parameter again, with the value that it has."""
-    for key, hook in module._forward_pre_hooks.items():
-        if isinstance(hook, WeightNorm) and hook.name == name:
-            hook.remove(module)
-            del module._forward_pre_hooks[key]
-            return module
-    raise ValueError(f"remove_weight_norm: expected a parameter of {type(module).__name__} that has it, got '{name}'")
+    return WeightNorm.take_from(module, name)
