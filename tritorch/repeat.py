@@ -2,8 +2,8 @@
 
 An implementation decides on grids and blocks, makes temporary memory and launches, and all of that follows from its arguments' shapes,
 strides, dtypes and numbers. So of its first call for a kind of arguments a Trace is taken, and later calls queue the same launches with
-the pointers of the arguments at hand and of fresh temporaries. Calls that do more than launch (read a value from the device, use memory that
-is neither an argument nor a temporary) run their implementation every time.
+the pointers of the arguments at hand and of fresh temporaries. Calls that do more than launch (read a value from the device, use memory
+that is neither an argument nor a temporary) run their implementation every time.
 """
 from importlib import import_module
 from operator import itemgetter
