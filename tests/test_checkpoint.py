@@ -135,6 +135,20 @@ def test_random_numbers_repeat(reentrant):
     assert (x.grad == 4 * seen[0]).all()
 
 
+def test_random_numbers_repeat_on_the_device_of_nested_arguments(cuda):
+    torch = tritorch
+    x, seen = torch.ones(1000, device=cuda, requires_grad=True), []
+
+    def f(batch, scale=None):
+        y = torch.nn.functional.dropout(batch["x"][0] if scale is None else scale["x"], 0.5)
+        seen.append(y.detach())
+        return (y * y).sum()
+
+    torch.utils.checkpoint.checkpoint(f, {"x": [x]}, use_reentrant=False).backward()
+    torch.utils.checkpoint.checkpoint(f, None, scale={"x": x}, use_reentrant=False).backward()
+    assert len(seen) == 4 and (seen[0] == seen[1]).all() and (seen[2] == seen[3]).all() and (seen[0] != seen[2]).any()
+
+
 def test_autocast_repeats():
     torch = tritorch
     x, w, seen = torch.randn(3, 4, requires_grad=True), torch.randn(4, 5, requires_grad=True), []

@@ -279,3 +279,44 @@ def test_what_is_watched_from_outside_stays_in_its_graph():
     (g,) = tritorch.autograd.grad(func.jvp(func.grad(loss), (w,), (w.detach(),))[1].sum(), w)
     third = func.grad(lambda v: func.jvp(func.grad(loss), (v,), (x,))[1].sum())(x)
     tritorch.testing.assert_close(g, third, rtol=1e-8, atol=1e-9)
+
+
+def test_trees_of_every_kind_go_through_transformations():
+    import importlib
+    from collections import OrderedDict, defaultdict, deque, namedtuple
+    from dataclasses import dataclass
+
+    from oracle import torch as pytorch
+
+    Pair = namedtuple("Pair", "x y")
+    seen = []
+    for T in (tritorch, pytorch):
+        P = importlib.import_module(f"{T.__name__}.utils._pytree")
+
+        @dataclass
+        class Point:
+            x: object
+            y: object = None
+
+        class Output(OrderedDict):
+            pass
+
+        P.register_dataclass(Point)
+        P.register_pytree_node(Output, P._dict_flatten, lambda values, keys, kind=Output, P=P: kind(P._dict_unflatten(values, keys)))
+        a, b, F = T.tensor([1.0, 2.0]), T.tensor([3.0, 5.0]), T.func
+
+        def total(tree, P=P):
+            return sum((x ** 2 * (k + 1)).sum() for k, x in enumerate(P.tree_leaves(tree)))
+
+        found = []
+        for tree in (Pair(a, b), OrderedDict(y=a, x=b), defaultdict(list, k=a), deque([a, (b, {})]), Point(a, [b]), Point(a),
+                     Output(u=a, v=Pair(b, a))):
+            made = [F.grad(total)(tree), F.vjp(lambda t, P=P: P.tree_map(lambda x: x * x, t), tree)[1](tree)[0],
+                    F.jvp(lambda t, P=P: P.tree_map(lambda x: x * x * x, t), (tree,), (tree,))[1],
+                    F.vmap(lambda t, P=P: P.tree_map(lambda x: x + 1, t))(tree), F.jacrev(total)(tree), F.hessian(total)(Pair(a, b)).x.y]
+            kinds = [type(x).__name__ for x in made]
+            found.append((kinds, [[leaf.tolist() for leaf in P.tree_leaves(x)] for x in made]))
+        spread = [F.vmap(lambda p: p.x + p.y, (dims,))(kind(a, b)).tolist() for kind in (Pair, Point) for dims in (kind(0, 0), 0)]
+        found.append([spread, F.vmap(lambda p: p.x + p.y, (Pair(0, None),))(Pair(a, b)).tolist()])
+        seen.append(found)
+    assert seen[0] == seen[1]

@@ -123,3 +123,37 @@ def test_outputs_that_are_dicts_of_a_class():                            # as tr
         assert type(made) is Output and list(made.items()) == [("a", 2), ("b", 4)]
         children, keys = P._dict_flatten_with_keys({"a": 1})
         assert [(key.key, value) for key, value in children] == [("a", 1)] and keys == ["a"]
+
+
+def test_registered_dataclasses():
+    from dataclasses import dataclass, field, make_dataclass
+
+    for P in map(trees, (tritorch, pytorch)):
+        @dataclass
+        class Point:
+            x: object
+            y: object = None
+            name: str = field(default="p", init=False)
+
+        @dataclass
+        class Partial:
+            x: object
+            note: str = "kept"
+
+        class Plain:
+            def __init__(self, a):
+                self.a = a
+
+        P.register_dataclass(Point)
+        P.register_dataclass(Partial, field_names=["x"], drop_field_names=["note"])
+        P.register_dataclass(Plain, field_names=["a"])
+        leaves, spec = P.tree_flatten([Point(1, {"k": 2}), Point(3), Partial(4, "lost"), Plain(5)])
+        assert leaves == [1, 2, 3, 4, 5] and spec.num_leaves == 5
+        first, second, partial, plain = spec.unflatten([x * 10 for x in leaves])
+        assert (first, second, partial, plain.a) == (Point(10, {"k": 20}), Point(30, None), Partial(40), 50)
+        with pytest.raises(ValueError, match="field"):
+            P.register_dataclass(make_dataclass("Three", ["x", "y", "z"]), field_names=["x", "y"])
+        with pytest.raises(ValueError, match="field_names"):
+            P.register_dataclass(type("Bare", (), {}))
+        with pytest.raises(ValueError):
+            P.tree_map(lambda a, b: a, Point(1), Point(1, 2))            # what is None is no child

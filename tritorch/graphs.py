@@ -11,8 +11,8 @@ from tritorch.autograd.engine import grad
 from tritorch.autograd.function import Function, once_differentiable
 from tritorch.autograd.modes import enable_grad, no_grad, state
 from tritorch.errors import check
-from tritorch.func.trees import leaves, rebuilt
 from tritorch.tensor import Tensor, empty_like
+from tritorch.utils._pytree import tree_flatten, tree_leaves
 
 NAME = "make_graphed_callables"
 
@@ -62,11 +62,11 @@ class _Part:
     def __init__(self, callable, args, taken):
         from tritorch.nn import Module
 
-        bad = [x.device if isinstance(x, Tensor) else type(x).__name__ for x in leaves(args) if not (isinstance(x, Tensor) and x.is_cuda)]
+        given, self.form = tree_flatten(args)
+        bad = [x.device if isinstance(x, Tensor) else type(x).__name__ for x in given if not (isinstance(x, Tensor) and x.is_cuda)]
         check(not bad, NAME, "sample_args of CUDA tensors", *bad, error=TypeError)
-        self.callable, self.tree = callable, _structure(args)
-        self.inputs = [_place(x, taken) for x in leaves(args)]
-        self.args, self.count = rebuilt(self.tree, iter(self.inputs)), len(self.inputs)
+        self.callable, self.inputs = callable, [_place(x, taken) for x in given]
+        self.args, self.count = self.form.unflatten(self.inputs), len(self.inputs)
         self.module = callable if isinstance(callable, Module) else None
         if self.module is not None:
             hooks = "_backward_hooks", "_forward_hooks", "_forward_pre_hooks"
@@ -83,7 +83,7 @@ class _Part:
 
     def gradients(self, made, allow_unused, seeds=None):
         """The gradients of the inputs that want one, from those of the outputs that have one."""
-        outs = [o for o in leaves(made) if o.requires_grad]
+        outs = [o for o in tree_leaves(made) if o.requires_grad]
         seeds = [empty_like(o) for o in outs] if seeds is None else seeds
         return grad(outs, self.wanted, seeds, allow_unused=allow_unused) if outs and self.wanted else [None] * len(self.wanted)
 
@@ -92,18 +92,20 @@ class _Part:
             self.made = self.run()
 
     def capture_backward(self, pool, allow_unused):
-        outs = list(leaves(self.made))
+        outs, form = tree_flatten(self.made)
         self.seeds = [empty_like(o) if o.requires_grad else None for o in outs]
         with cuda.graph(self.backward, pool=pool):
             found = iter(self.gradients(self.made, allow_unused, [s for s in self.seeds if s is not None]))
         self.found = [next(found) if x.requires_grad else None for x in self.inputs]
-        self.outputs, self.made = [o.detach() for o in outs], _structure(self.made)
+        self.outputs, self.made = [o.detach() for o in outs], form
 
     def __call__(self, *args):
-        check(_structure(args) == self.tree, "graphed", f"arguments as captured, {self.tree}", _structure(args), error=TypeError)
-        lost = state.grad and any(x.requires_grad and not mine.requires_grad for x, mine in zip(leaves(args), self.inputs))
+        given, form = tree_flatten(args)
+        check(form == self.form, "graphed", f"arguments as captured, {self.form.unflatten(['tensor'] * self.count)}",
+              form.unflatten(["tensor"] * len(given)), error=TypeError)
+        lost = state.grad and any(x.requires_grad and not mine.requires_grad for x, mine in zip(given, self.inputs))
         check(not lost, "graphed", "requires_grad as captured", "a tensor that requires grad where the sample did not")
-        return rebuilt(self.made, iter(_Replay.apply(self, *leaves(args), *self.inputs[self.count:])))
+        return self.made.unflatten(_Replay.apply(self, *given, *self.inputs[self.count:]))
 
     def replaced(self):
         """What the user calls in place of the callable."""
@@ -159,8 +161,3 @@ def _copy(mine, given):
     check(fits, "graphed", f"a tensor as captured, {mine.dtype} {tuple(mine.shape)}", f"{given.dtype} {tuple(given.shape)}")
     if given.data_ptr() != mine.data_ptr() or given.strides != mine.strides:
         mine.detach().copy_(given)
-
-
-def _structure(tree):
-    """The nesting without the leaves."""
-    return rebuilt(tree, itertools.repeat("tensor"))

@@ -20,12 +20,12 @@ OPTIONS = {"cache_size_limit": 8, "fuse": True, "inexact": False}
 def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", mode=None, options=None, disable=False):
     """A function or module that does the same by replaying a CUDA graph: a training step, an inference function, a forward pass.
 
-    Calls are told apart by shapes, strides, dtypes and `requires_grad` of tensors among the arguments (also in lists, tuples and
-    dicts), by all other arguments, by the globals and variables of enclosing functions that the code names, by modes such as
-    `no_grad` and `autocast`. The first calls of a kind run eagerly, as the real calls that they are, and are watched; when two in a
-    row did the same the next one is captured, mostly the third or fourth. Every call is one call: nothing is run twice or lost, and
-    parameters, optimizer state, random numbers, learning rates set by a schedule between calls, gradient scales and gradients are
-    bit for bit what they would be without `compile`.
+    Calls are told apart by shapes, strides, dtypes and `requires_grad` of tensors among the arguments (also in lists, tuples, dicts,
+    classes made of these, dataclasses and what `utils._pytree` knows), by all other arguments, by the globals and variables of enclosing
+    functions that the code names, by modes such as `no_grad` and `autocast`. The first calls of a kind run eagerly, as the real calls
+    that they are, and are watched; when two in a row did the same the next one is captured, mostly the third or fourth. Every call is
+    one call: nothing is run twice or lost, and parameters, optimizer state, random numbers, learning rates set by a schedule between
+    calls, gradient scales and gradients are bit for bit what they would be without `compile`.
 
     * Python runs only in calls that are watched or captured: prints, counters and lists in the function do not go on afterwards.
     * Arguments are copied to where the graph reads them; results are copies of the caller's own. Gradients left in `.grad` are
@@ -35,8 +35,9 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
     * Optimizers get `capturable=True` (Adagrad, which has none, `fused=True`), so that they count their steps on the device; SGD counts
       none. Those that compute on the host (Adafactor, LBFGS, Muon) run eagerly.
     * What no CUDA graph can hold (a value that the host waits for, shapes that depend on values, random numbers or schedules of the
-      host, work on CPU tensors) keeps that kind of calls eager, with one warning that names it and the line. `fullgraph=True` raises
-      `compiler.Unsupported` instead. Without a CUDA device, and for arguments on the CPU, everything runs eagerly.
+      host, a list or dict among the arguments that the function changes, work on CPU tensors) keeps that kind of calls eager, with one
+      warning that names it and the line. `fullgraph=True` raises `compiler.Unsupported` instead. Without a CUDA device, and for arguments
+      on the CPU, everything runs eagerly.
     * A module's parameters, buffers, modes and plain attributes, optimizers and their options are looked at before every replay; what
       other objects of yours keep (`self.mask`) must stay the same tensor.
     * Calls of compiled functions run one at a time, whatever threads they are made in; while one is captured, other threads must not

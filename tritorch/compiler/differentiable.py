@@ -5,10 +5,10 @@ import weakref
 
 from tritorch.autograd.engine import grad
 from tritorch.autograd.function import Function, once_differentiable
+from tritorch.compiler.containers import flatten
 from tritorch.compiler.recording import Capture, Recording
 from tritorch.compiler.watch import Refused, Watch
 from tritorch.errors import check
-from tritorch.func.trees import leaves, rebuilt
 from tritorch.tensor import Leaf, Tensor, empty_like
 
 
@@ -20,7 +20,7 @@ class DifferentiableRecording(Recording):
 
     def __init__(self, owner, watch, before, result):
         super().__init__(owner, watch, before, result)
-        outs = [x for x in leaves(result) if isinstance(x, Tensor) and watch.capture.owns(x.storage.owner)]
+        outs = [x for x in flatten(result)[0] if isinstance(x, Tensor) and watch.capture.owns(x.storage.owner)]
         sources = [x for x in (*watch.inputs, *self.leaves) if x.requires_grad]
         if any(leaf.node.hooks is not None for leaf in self.leaves if type(leaf.node) is Leaf):
             raise Refused("hooks on parameters that a graph would run once")
@@ -47,7 +47,7 @@ class DifferentiableRecording(Recording):
     def deliver(self, given, play=None):
         made = iter(_Replay.apply(self, given, play, *[given[k] for k in self.sources[0]], *self.sources[1]))
         self.settle()
-        return rebuilt(self.tree, iter([next(made) if k == -1 else x if k is None else given[k] for k, x in self.parts]))
+        return self.form.unflatten([next(made) if k == -1 else x if k is None else given[k] for k, x in self.parts])
 
 
 class _Replay(Function):

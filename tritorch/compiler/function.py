@@ -9,9 +9,10 @@ import warnings
 import weakref
 
 from tritorch.amp import clear_autocast_cache
+from tritorch.compiler.containers import Containers, flatten, is_input
 from tritorch.compiler.differentiable import DifferentiableRecording
 from tritorch.compiler.fusion import Fusion, matches
-from tritorch.compiler.keys import Surroundings, host_draws, is_input
+from tritorch.compiler.keys import Surroundings, host_draws
 from tritorch.compiler.recording import Capture, Order, Recording, landing
 from tritorch.compiler.report import reported
 from tritorch.compiler.watch import Refused, Unsupported, Watch, home
@@ -20,7 +21,6 @@ from tritorch.cuda.device import current_device
 from tritorch.cuda.graph import current_graph, graph_pool_handle
 from tritorch.cuda.stream import OnlyStream, Stream, captures, current_handle
 from tritorch.cuda.watching import watched
-from tritorch.func.trees import leaves, rebuilt
 
 WARM_UPS = 8                                                             # two equal calls in a row must be among so many
 everyone = weakref.WeakSet()                                             # compiled functions, for reset()
@@ -106,19 +106,24 @@ class Compiled:
         capture, plan = (None, None) if expected is None or not expected.repeats else self.planned(expected)
         apart = capture is not None or len({home(x) for x in given}) < len(given)        # shared memory does not tell arguments apart
         inputs = [landing(x) for x in given] if apart else given
+        containers = Containers((args, kwargs), _with_tensors(inputs, (args, kwargs)) if apart else (args, kwargs))
         watch = Watch(self, inputs, expected, capture, plan)
         before, had, draws = {id(x): x._grad for x in watch.known.values()}, [_gradient(x) for x in given], host_draws()
         try:
-            result = self.run(watch, _with_tensors(inputs, (args, kwargs)))
+            result = self.run(watch, containers.own)
         except Refused as error:                                         # nothing of it has run
             for leaf in watch.known.values():
                 leaf.grad = before.get(id(leaf))
             self.object(kind, str(error))
             return self.function(*args, **kwargs)
         finally:
+            ours = {id(mine): x for mine, x in zip(inputs, given)}
+            changed = containers.changed()
             if apart:
                 watch.copy_back(given)
-        watch.conclude(result, host_draws() != draws, [_gradient(x) for x in given] != had)
+            if changed:
+                containers.carry(ours)
+        watch.conclude(result, host_draws() != draws, [_gradient(x) for x in given] != had, changed)
         if capture is not None:
             del kind.seen[situation]
             watch.why = watch.why or watch.difference(expected)
@@ -130,8 +135,10 @@ class Compiled:
             recording = self.recorded(kind, watch, before, result)
             if recording is not None:
                 return recording.deliver(given)
-        ours = {id(mine): x for mine, x in zip(inputs, given)}
-        return rebuilt(result, iter([ours.get(id(x), x) for x in leaves(result)]))
+        if not apart:
+            return result
+        leaves, form = flatten(result)
+        return form.unflatten([ours.get(id(x), x) for x in leaves])
 
     def planned(self, expected):
         """(capture, plan) for a call that should go as `expected` did. What can be fused is first tried in a warm-up call of its own,
@@ -210,5 +217,5 @@ def _gradient(x):
 
 def _with_tensors(inputs, tree):
     """The tree with `inputs` in the places of the tensors that are inputs."""
-    inputs = iter(inputs)
-    return rebuilt(tree, iter([next(inputs) if is_input(x) else x for x in leaves(tree)]))
+    inputs, (leaves, form) = iter(inputs), flatten(tree)
+    return form.unflatten([next(inputs) if is_input(x) else x for x in leaves])

@@ -8,14 +8,12 @@ import numpy as np
 
 from tritorch.amp.autocast_mode import _Caster
 from tritorch.autograd.modes import state
+from tritorch.compiler.containers import flatten, is_input, parts
 from tritorch.compiler.watch import CONSTANTS
 from tritorch.cuda.device import current_device
 from tritorch.dtype import get_default_dtype
-from tritorch.func.trees import leaves
 from tritorch.nn.module import Module
-from tritorch.nn.parameter import Parameter
 from tritorch.precision import get_float32_matmul_precision
-from tritorch.tensor import Tensor
 
 
 class Surroundings:
@@ -55,12 +53,7 @@ class Surroundings:
 
     def objects(self, args, kwargs):
         """What the key knows by its id, to be kept, so that no other object gets that id."""
-        return [x for x in (*self.values(), *leaves((args, kwargs))) if x.__class__ not in CONSTANTS and not is_input(x)]
-
-
-def is_input(x):
-    """Whether an argument is copied to where a recording reads it. Parameters are what they are, as those of modules."""
-    return isinstance(x, Tensor) and not isinstance(x, Parameter)
+        return [x for x in (*self.values(), *flatten((args, kwargs))[0]) if x.__class__ not in CONSTANTS and not is_input(x)]
 
 
 def _describe(values, given, key):
@@ -71,14 +64,33 @@ def _describe(values, given, key):
         elif is_input(x):
             given.append(x)
             key.append((x.shape, x.strides, x.dtype, x.storage.device, x.requires_grad))
-        elif isinstance(x, (tuple, list)):
+        elif kind is tuple or kind is list:
             key += kind, len(x)
             _describe(x, given, key)
-        elif isinstance(x, dict):
+        elif kind is dict:
             key += kind, tuple(x)
             _describe(x.values(), given, key)
+        elif (found := parts(x)) is not None:
+            children, facts = found
+            key += kind, len(children), _Facts(facts)
+            _describe(children, given, key)
         else:
             key += kind, id(x)
+
+
+class _Facts:
+    """What makes a container besides its children, of any type, as part of a key."""
+
+    __slots__ = ("facts",)
+
+    def __init__(self, facts):
+        self.facts = facts
+
+    def __eq__(self, other):
+        return type(other) is _Facts and self.facts == other.facts
+
+    def __hash__(self):
+        return 0
 
 
 def _names(code):

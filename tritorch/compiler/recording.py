@@ -6,12 +6,12 @@ from operator import attrgetter, is_, itemgetter
 
 from tritorch.autograd.function import Function
 from tritorch.autograd.modes import no_grad, state
+from tritorch.compiler.containers import flatten
 from tritorch.compiler.report import operators
 from tritorch.compiler.watch import CONSTANTS, Refused, home
 from tritorch.cuda import allocator, driver
 from tritorch.cuda.graph import CUDAGraph
 from tritorch.cuda.stream import current_handle, current_stream, default_stream
-from tritorch.func.trees import leaves, rebuilt
 from tritorch.shape import is_dense
 from tritorch.storage import next_seq
 from tritorch.tensor import Tensor, empty_like, empty_strided, strided, swaps
@@ -114,8 +114,8 @@ class Recording:
 
     def _note_result(self, watch, result):
         """How to make each part of the result: a copy of memory of the graph, an argument itself, or the same object every time."""
-        self.tree, self.parts, ours = result, [], {id(x): k for k, x in enumerate(self.inputs)}
-        for x in leaves(result):
+        (leaves, self.form), self.parts, ours = flatten(result), [], {id(x): k for k, x in enumerate(self.inputs)}
+        for x in leaves:
             if not isinstance(x, Tensor) or id(x) in ours:
                 self.parts.append((None, x) if id(x) not in ours else (ours[id(x)], None))
             elif watch.capture.owns(home(x)) or any(x.storage is mine.storage for mine in self.inputs):
@@ -124,7 +124,6 @@ class Recording:
             else:
                 self.parts.append((None, x))
         self.single = self.parts[0][1] if isinstance(result, Tensor) and self.parts[0][0] == -1 else None
-        self.tree = rebuilt(result, iter([None] * len(self.parts)))
 
     # -------------------------------------------------------------- before a replay
     def holds(self):
@@ -178,7 +177,7 @@ class Recording:
         self.settle()
         if self.single is not None:
             return self.copied(self.single)
-        return rebuilt(self.tree, iter([x if k is None else given[k] if k >= 0 else self.copied(x) for k, x in self.parts]))
+        return self.form.unflatten([x if k is None else given[k] if k >= 0 else self.copied(x) for k, x in self.parts])
 
     def busy(self):
         """Whether a replay would overwrite what is still needed."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tritorch.autograd import modes, places
 from tritorch.autograd.modes import state
+from tritorch.compiler.containers import flatten
 from tritorch.cuda import allocator
 from tritorch.cuda.device import current_device
 from tritorch.cuda.stream import current_handle
@@ -19,7 +20,6 @@ from tritorch.cuda.watching import watched
 from tritorch.device import device
 from tritorch.dispatch import Interpreter
 from tritorch.dtype import dtype
-from tritorch.func.trees import leaves
 from tritorch.nn.hooks import register_module_forward_pre_hook
 from tritorch.ops.create import full
 from tritorch.optim.optimizer import register_optimizer_step_pre_hook
@@ -239,9 +239,9 @@ class Watch(Interpreter):
         allocator.record_use(block, self.index, current_handle(self.index))
 
     # -------------------------------------------------------------- the trace as a whole
-    def conclude(self, result, host_drew, gave_gradients):
+    def conclude(self, result, host_drew, gave_gradients, changed):
         """The call is over: `result` is what it returned, the rest what only a look at all of it shows."""
-        found = leaves(result)
+        found, self.form = flatten(result)
         odd = [type(x).__name__ for x in found if not isinstance(x, Tensor) and x.__class__ not in CONSTANTS]
         self.result = [x.requires_grad if isinstance(x, Tensor) else x for x in found]
         self.returned = {self.numbers.get(home(x)) for x in found if isinstance(x, Tensor)}
@@ -249,6 +249,7 @@ class Watch(Interpreter):
         for bad, why in [(host_drew, "random numbers that Python or numpy draws on the host"),
                          (odd, f"a result of type {''.join(odd[:1])}"),
                          (gave_gradients, "the gradient of an argument, which would go to a copy of it"),
+                         (changed, "a change of a list, a dict or another container that is an argument"),
                          (any(isinstance(x, Tensor) and not x.is_cuda for x in found), "a result on the CPU"),
                          (not self.events, "a call without work on a CUDA device")]:
             self.why = self.why or (why if bad else None)
@@ -271,7 +272,8 @@ class Watch(Interpreter):
         if len(self.events) != len(other.events):
             longer, k = max(self, other, key=lambda watch: len(watch.events)), min(len(self.events), len(other.events))
             return f"{longer.events[k][0]} at {places.place(*longer.lines[k])} (not in every call)"
-        return None if self.result == other.result else "the result (another call returned other values that are not tensors)"
+        same = (self.result, self.form) == (other.result, other.form)
+        return None if same else "the result (another call returned other values that are not tensors)"
 
 
 class Rate:

@@ -1,8 +1,8 @@
 """Calling a module with other tensors in the place of its own."""
 from tritorch.errors import check
-from tritorch.func.trees import mapped
 from tritorch.ops.shaping import stack
 from tritorch.tensor import Tensor
+from tritorch.utils._pytree import tree_map
 
 
 def functional_call(module, parameter_and_buffer_dicts, args=None, kwargs=None, *, tie_weights=True, strict=False):
@@ -56,4 +56,4 @@ def stack_module_state(models):
         return out.requires_grad_(tensors[0].requires_grad)
 
     tables = [[dict(getattr(m, kind)()) for m in models] for kind in ("named_parameters", "named_buffers")]
-    return tuple([mapped(stacked, *table) for table in tables])
+    return tuple([tree_map(stacked, *table) for table in tables])

@@ -2,8 +2,8 @@
 import functools
 
 from tritorch.func.transforms import jvp, picked_arguments, vjp
-from tritorch.func.trees import leaves, rebuilt
 from tritorch.ops.shaping import stack
+from tritorch.utils._pytree import tree_flatten, tree_leaves, tree_structure
 
 
 def _units(x):
@@ -29,22 +29,22 @@ def jacrev(func, argnums=0, *, has_aux=False, chunk_size=None, _preallocate_and_
     def wrapped(*args, **kwargs):
         of_picked, given = picked_arguments("jacrev", func, args, argnums, kwargs)
         made, pull, *aux = vjp(of_picked, *given, has_aux=has_aux)
-        outs = leaves(made)
+        outs, form = tree_flatten(made)
 
         def row(i, out):
             """The derivative of one output by every argument."""
             pulled = []
             for unit in _units(out):
                 weights = [unit if j == i else o.new_zeros(o.shape) for j, o in enumerate(outs)]
-                pulled.append(leaves(pull(rebuilt(made, iter(weights)))))
+                pulled.append(tree_leaves(pull(form.unflatten(weights))))
             parts = []
-            for k, x in enumerate(leaves(given)):
+            for k, x in enumerate(tree_leaves(given)):
                 shape = (*out.shape, *x.shape)
                 parts.append(stack([p[k] for p in pulled]).reshape(shape) if pulled else x.new_zeros(shape))
-            tree = rebuilt(given, iter(parts))
+            tree = tree_structure(given).unflatten(parts)
             return tree[0] if isinstance(argnums, int) else tree
 
-        out = rebuilt(made, iter([row(i, o) for i, o in enumerate(outs)]))
+        out = form.unflatten([row(i, o) for i, o in enumerate(outs)])
         return (out, aux[0]) if has_aux else out
 
     return wrapped
@@ -62,15 +62,15 @@ def jacfwd(func, argnums=0, has_aux=False, *, randomness="error"):
     @functools.wraps(func)
     def wrapped(*args, **kwargs):
         of_picked, given = picked_arguments("jacfwd", func, args, argnums, kwargs)
-        flat = leaves(given)
+        flat, form = tree_flatten(given)
         columns, aux = [], None                                          # for each argument, by its elements, the tangents of all outputs
         for k, x in enumerate(flat):
             columns.append([])
             for unit in _units(x):
-                directions = rebuilt(given, iter([unit if j == k else v.new_zeros(v.shape) for j, v in enumerate(flat)]))
+                directions = form.unflatten([unit if j == k else v.new_zeros(v.shape) for j, v in enumerate(flat)])
                 made, moved, *rest = jvp(of_picked, tuple(given), tuple(directions), has_aux=has_aux)
                 aux = rest[0] if rest else None
-                columns[-1].append(leaves(moved))
+                columns[-1].append(tree_leaves(moved))
         if not any(columns):
             made, *rest = of_picked(*given) if has_aux else (of_picked(*given), None)
             aux = rest[0]
@@ -78,10 +78,11 @@ def jacfwd(func, argnums=0, has_aux=False, *, randomness="error"):
         def row(i, out):
             parts = [stack([c[i] for c in column], -1).reshape((*out.shape, *x.shape)) if column else x.new_zeros((*out.shape, *x.shape))
                      for x, column in zip(flat, columns)]
-            tree = rebuilt(given, iter(parts))
+            tree = tree_structure(given).unflatten(parts)
             return tree[0] if isinstance(argnums, int) else tree
 
-        out = rebuilt(made, iter([row(i, o) for i, o in enumerate(leaves(made))]))
+        outs, form_made = tree_flatten(made)
+        out = form_made.unflatten([row(i, o) for i, o in enumerate(outs)])
         return (out, aux) if has_aux else out
 
     return wrapped

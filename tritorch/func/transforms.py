@@ -9,9 +9,9 @@ from tritorch.autograd.engine import grad as differentiate
 from tritorch.autograd.modes import enable_grad, state
 from tritorch.autograd.ways import reachable
 from tritorch.errors import check
-from tritorch.func.trees import leaves, mapped, on_tensors, rebuilt
 from tritorch.ops import create
 from tritorch.tensor import Leaf, Tensor
+from tritorch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_structure
 
 
 def positions(op, args, argnums):
@@ -36,7 +36,7 @@ def picked_arguments(op, func, args, argnums, kwargs):
 
 def _tracked(op, tree):
     """The tensors of a tree as starts of a graph, still connected to the one around."""
-    for x in leaves(tree):
+    for x in tree_leaves(tree):
         check(isinstance(x, Tensor), op, "tensors to differentiate by", type(x).__name__)
 
     def start(x):
@@ -46,7 +46,7 @@ def _tracked(op, tree):
             fresh._tangents = x._tangents
         return fresh
 
-    return mapped(start, tree)
+    return tree_map(start, tree)
 
 
 def _watched(outs, fresh):
@@ -73,7 +73,7 @@ def grad_and_value(func, argnums=0, has_aux=False):
         recording = state.grad
         with enable_grad():
             fresh = _tracked("grad", given)
-            flat = leaves(fresh)
+            flat = tree_leaves(fresh)
             made = of_picked(*fresh)
             check(not has_aux or isinstance(made, tuple) and len(made) == 2, "grad", "a function that returns (value, aux)",
                   type(made).__name__)
@@ -84,9 +84,9 @@ def grad_and_value(func, argnums=0, has_aux=False):
             found = map(create.zeros_like, flat)
             if value.requires_grad:
                 found = differentiate(value, flat, create_graph=deep, materialize_grads=True)
-        gradient = rebuilt(given, iter(found))
+        gradient = tree_structure(given).unflatten(found)
         gradient = gradient[0] if isinstance(argnums, int) else gradient
-        value, aux = (value, aux) if deep else (_cut(value), on_tensors(_cut, aux))
+        value, aux = (value, aux) if deep else (_cut(value), tree_map_only(Tensor, _cut, aux))
         return (gradient, (value, aux)) if has_aux else (gradient, value)
 
     return wrapped
@@ -128,26 +128,26 @@ def vjp(func, *primals, has_aux=False):
     recording = state.grad
     with enable_grad():
         fresh = _tracked("vjp", primals)
-        flat = leaves(fresh)
+        flat = tree_leaves(fresh)
         made = func(*fresh)
         value, aux = made if has_aux else (made, None)
-    outs = leaves(value)
+    outs = tree_leaves(value)
     check(outs and all(isinstance(o, Tensor) for o in outs), "vjp", "a function that returns tensors", type(value).__name__)
     deep = recording and _watched(outs, flat)
 
     def pull(*cotangents):
-        given = leaves(cotangents)
+        given = tree_leaves(cotangents)
         check(len(given) == len(outs), "vjp", f"{len(outs)} cotangents, one an output", len(given))
         pairs = [(o, c) for o, c in zip(outs, given) if o.requires_grad]
         if not pairs:
-            return mapped(create.zeros_like, primals)
+            return tree_map(create.zeros_like, primals)
         follow = deep or state.grad and any(c.requires_grad or c._tangents for _, c in pairs)
         with enable_grad():
             found = differentiate([o for o, _ in pairs], flat, [c for _, c in pairs], retain_graph=True, create_graph=follow,
                                   materialize_grads=True)
-        return rebuilt(primals, iter(found))
+        return tree_structure(primals).unflatten(found)
 
-    value, aux = (value, aux) if deep else (mapped(_cut, value), on_tensors(_cut, aux))
+    value, aux = (value, aux) if deep else (tree_map(_cut, value), tree_map_only(Tensor, _cut, aux))
     return (value, pull, aux) if has_aux else (value, pull)
 
 
@@ -160,17 +160,18 @@ def jvp(func, primals, tangents, *, strict=False, has_aux=False):
     """
     for name, x in (("primals", primals), ("tangents", tangents)):
         check(isinstance(x, (tuple, list)), "jvp", f"{name} as a tuple", type(x).__name__)
-    flat, directions, kept = leaves(tuple(primals)), leaves(tuple(tangents)), []
+    (flat, form), directions, kept = tree_flatten(tuple(primals)), tree_leaves(tuple(tangents)), []
 
     def main(*values):
-        made = func(*rebuilt(tuple(primals), iter(values)))
+        made = func(*form.unflatten(values))
         made, aux = made if has_aux else (made, None)
+        outs, made = tree_flatten(made)
         kept.extend((made, aux))
-        return tuple(leaves(made))
+        return tuple(outs)
 
     values, moved = forward.jvp(main, tuple(flat), tuple(directions))
     made, aux = kept
-    out = rebuilt(made, iter(values)), rebuilt(made, iter(moved))
+    out = made.unflatten(values), made.unflatten(moved)
     return (*out, aux) if has_aux else out
 
 

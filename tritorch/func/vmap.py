@@ -2,9 +2,9 @@
 import functools
 
 from tritorch.errors import check
-from tritorch.func.trees import leaves, rebuilt
 from tritorch.ops.shaping import stack
 from tritorch.tensor import Tensor
+from tritorch.utils._pytree import tree_flatten, tree_leaves, tree_structure
 
 
 def vmap(func, in_dims=0, out_dims=0, randomness="error", *, chunk_size=None):
@@ -20,16 +20,17 @@ def vmap(func, in_dims=0, out_dims=0, randomness="error", *, chunk_size=None):
 
     @functools.wraps(func)
     def wrapped(*args, **kwargs):
-        flat, dims = leaves(args), _spread("in_dims", in_dims, args)
+        (flat, form), dims = tree_flatten(args), _spread("in_dims", in_dims, args)
         sizes = {x.shape[d] for x, d in zip(flat, dims) if d is not None}
         check(len(sizes) == 1, "vmap", "mapped dims of one size", sorted(sizes) or "none", error=ValueError)
         rows = []
         for k in range(sizes.pop()):
-            sample = rebuilt(args, iter([x if d is None else x.select(d, k) for x, d in zip(flat, dims)]))
+            sample = form.unflatten([x if d is None else x.select(d, k) for x, d in zip(flat, dims)])
             rows.append(func(*sample, **kwargs))
         check(rows, "vmap", "at least one sample", "none")
-        columns = zip(*map(leaves, rows))
-        return rebuilt(rows[0], iter([_joined(column, d) for column, d in zip(columns, _spread("out_dims", out_dims, rows[0]))]))
+        columns = zip(*map(tree_leaves, rows))
+        made = [_joined(column, d) for column, d in zip(columns, _spread("out_dims", out_dims, rows[0]))]
+        return tree_structure(rows[0]).unflatten(made)
 
     return wrapped
 
@@ -37,12 +38,12 @@ def vmap(func, in_dims=0, out_dims=0, randomness="error", *, chunk_size=None):
 def _spread(op, dims, tree):
     """One dim for each leaf: a dim given for a container counts for all in it."""
     if dims is None or isinstance(dims, int):
-        return [dims if isinstance(x, Tensor) else None for x in leaves(tree)]
-    fits = isinstance(tree, (tuple, list, dict)) and len(dims) == len(tree)
-    check(fits, "vmap", f"{op} of the form of the values", dims, error=ValueError)
+        return [dims if isinstance(x, Tensor) else None for x in tree_leaves(tree)]
+    (parts, _), (values, form) = (tree_flatten(x, is_leaf=lambda y, x=x: y is not x) for x in (dims, tree))
+    check(not form.is_leaf() and len(parts) == len(values), "vmap", f"{op} of the form of the values", dims, error=ValueError)
     if isinstance(tree, dict):
-        return [d for key in tree for d in _spread(op, dims[key], tree[key])]
-    return [d for part, value in zip(dims, tree) for d in _spread(op, part, value)]
+        parts = [dims[key] for key in tree]
+    return [d for part, value in zip(parts, values) for d in _spread(op, part, value)]
 
 
 def _joined(column, dim):

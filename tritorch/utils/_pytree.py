@@ -8,7 +8,7 @@
 [11, (22, 33)]
 """
 from collections import OrderedDict, defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 
 
 def _dict_flatten(d):
@@ -41,6 +41,29 @@ def register_pytree_node(cls, flatten_fn, unflatten_fn, **options):
 
 
 _register_pytree_node = register_pytree_node
+
+
+def register_dataclass(cls, *, field_names=None, drop_field_names=None, serialized_type_name=None):
+    """Let a dataclass, or a class that is made of `field_names` by keyword, be a container of those of its fields that are not None.
+
+    Errors: ValueError if `field_names` and `drop_field_names` are not all that the dataclass is made of.
+    """
+    names, check_names = field_names, is_dataclass(cls)
+    made_of = {f.name for f in fields(cls) if f.init} if check_names else set()
+    if names is None:
+        if not check_names:
+            raise ValueError(f"register_dataclass: expected field_names for {cls.__name__}, which is no dataclass, got None")
+        names = [f.name for f in fields(cls) if f.init]
+    elif check_names and made_of - set(drop_field_names or ()) != set(names):
+        raise ValueError(f"register_dataclass: expected all fields that {cls.__name__} is made of in field_names or drop_field_names, "
+                         f"{sorted(made_of)}, got {names} and {drop_field_names}")
+
+    def flatten(x):
+        there = [name for name in names if getattr(x, name) is not None]
+        return [getattr(x, name) for name in there], [there, [name for name in names if name not in there]]
+
+    register_pytree_node(cls, flatten, lambda children, context: cls(**dict(zip(context[0], children)), **dict.fromkeys(context[1])),
+                         serialized_type_name=serialized_type_name)
 
 
 @dataclass(frozen=True)
@@ -136,12 +159,18 @@ def tree_is_leaf(tree, is_leaf=None):
 
 def tree_flatten(tree, is_leaf=None):
     """The leaves and the form: everything that is no dict, list, tuple, namedtuple, OrderedDict, defaultdict, deque or registered type."""
-    if tree_is_leaf(tree, is_leaf):
-        return [tree], LeafSpec()
-    kind = _kind(tree)
+    leaves = []
+    return leaves, flattened(tree, leaves, is_leaf)
+
+
+def flattened(tree, leaves, is_leaf=None, kind_of=_kind):
+    """The form of a tree, whose leaves it appends to a list. `kind_of` says what node something is, or None of a leaf."""
+    kind = kind_of(tree)
+    if kind is None or is_leaf is not None and is_leaf(tree):
+        leaves.append(tree)
+        return LeafSpec()
     children, context = _nodes[kind][0](tree)
-    flat = [tree_flatten(child, is_leaf) for child in children]
-    return [leaf for leaves, _ in flat for leaf in leaves], TreeSpec(kind, context, [spec for _, spec in flat])
+    return TreeSpec(kind, context, [flattened(child, leaves, is_leaf, kind_of) for child in children])
 
 
 def tree_unflatten(leaves, treespec):

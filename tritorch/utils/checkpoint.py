@@ -17,6 +17,7 @@ from tritorch.errors import check
 from tritorch.generator import default_generator
 from tritorch.random import fork_rng
 from tritorch.tensor import Tensor
+from tritorch.utils._pytree import tree_iter
 
 __all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "noop_context_fn"]
 
@@ -38,7 +39,7 @@ class _Surroundings:
     """What a run of the function depends on besides its arguments: random numbers and autocast."""
 
     def __init__(self, args, preserve):
-        devices = {cpu, *[a.device for a in args if isinstance(a, Tensor)]}
+        devices = {cpu, *[a.device for a in tree_iter(args) if isinstance(a, Tensor)]}
         self.states = [(default_generator(d), default_generator(d).get_state()) for d in devices] if preserve else []
         self.indices = [d.index for d in devices if d is not cpu]
         self.casts = [(kind, amp.is_autocast_enabled(kind), amp.get_autocast_dtype(kind)) for kind in ("cuda", "cpu")]
@@ -82,7 +83,7 @@ def checkpoint(function, *args, use_reentrant=None, context_fn=noop_context_fn, 
     if not is_grad_enabled():
         return function(*args, **kwargs)
     first, second = context_fn()
-    part = _Part(function, args, kwargs, second, _Surroundings(args, preserve_rng_state), early_stop, determinism_check)
+    part = _Part(function, args, kwargs, second, _Surroundings((args, kwargs), preserve_rng_state), early_stop, determinism_check)
     with first, saved_tensors_hooks(part.promise, _Part.deliver):
         return function(*args, **kwargs)
 
