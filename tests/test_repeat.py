@@ -284,15 +284,37 @@ def test_numbers_that_are_only_passed_on_may_differ(cuda):
     assert [(whole * n).tolist() for n in (3, 5, 2)] == [[n * k for k in range(6)] for n in (3, 5, 2)]
 
 
-def test_random_numbers_of_repeated_calls_are_drawn_at_their_own_places(cuda):
-    x, want = draw(4, 33), []
+DRAWS = {
+    "dropout": lambda x, g: torch.nn.functional.dropout(x, 0.5, generator=g),
+    "rand": lambda x, g: torch.rand(3, 3, device=x.device, generator=g),
+    "randint": lambda x, g: torch.randint(2, 99, (9,), device=x.device, generator=g),
+    "bernoulli": lambda x, g: torch.bernoulli(x.abs(), generator=g),
+    "normal": lambda x, g: torch.normal(x, x.abs(), generator=g),
+    "poisson": lambda x, g: torch.poisson(x.abs(), generator=g),
+    "attention": lambda x, g: torch.nn.functional.scaled_dot_product_attention(*[x[None, None]] * 3, dropout_p=0.5, generator=g)[0, 0],
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_of_repeated_calls_are_drawn_at_their_own_places(cuda, name):
+    """Each call takes an odd number of counters, so that 17 meet every kind of offset: 0, multiples of 16, others."""
+    x, want, call = draw(3, 9).clamp(-1, 1), [], DRAWS[name]
     for device in ("cpu", "cuda"):
         generator = torch.Generator(device).manual_seed(5)
-        want.append([torch.nn.functional.dropout(x.to(device), 0.5, generator=generator).cpu() for _ in range(6)])
-    assert all(torch.equal(a, b) for a, b in zip(*want))
-    assert not torch.equal(want[0][4], want[0][5])
-    generator = torch.Generator("cuda").manual_seed(3)
-    assert launches(lambda: [torch.nn.functional.dropout(x, 0.5, generator=generator) for _ in range(4)]) <= 1
+        here = x.detach().to(device).requires_grad_()
+        made = [call(here, generator) for _ in range(6)]
+        made += torch.autograd.grad(made[5].sum(), here) if made[0].requires_grad else ()
+        want.append([m.cpu() for m in made])
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*want)) and not torch.equal(want[0][4], want[0][5])
+    for seed in (3, 0):                                                  # 0 stands in the key
+        generator = torch.Generator("cuda").manual_seed(seed)
+        rows = [call(x, generator) for _ in range(17)]
+        assert not launches(lambda: rows.extend(call(x, generator) for _ in range(16)))
+
+
+def test_calls_without_tensors_repeat(cuda):
+    made = [torch.arange(2, 9, device="cuda"), torch.arange(2, 9)]
+    assert not launches(lambda: made.append(torch.arange(2, 9, device="cuda"))) and all(m.tolist() == [*range(2, 9)] for m in made)
 
 
 def test_the_default_dtype_is_looked_at_again(cuda):

@@ -68,3 +68,25 @@ def test_repeated_writes_in_place_over_what_is_still_to_be_read(cuda):
         x = draw(5, 5)
         want = x.cpu() @ x.cpu()
         assert torch.allclose(torch.matmul(x, x, out=x).cpu(), want, atol=1e-5)
+
+
+def test_repeated_writes_through_views_of_what_has_no_history_yet(cuda):
+    for device in ("cpu", *["cuda"] * 3):
+        x, w = torch.ones(3, 4, device=device), torch.full((3, 4), 2.0, device=device).requires_grad_()
+        row = x[1]
+        x[0] = 5.0
+        row.mul_(3.0)
+        x[:, 1:3] = 7.0
+        assert x._version == 3 and not x.requires_grad and x.tolist() == [[5, 7, 7, 5], [3, 7, 7, 3], [1, 7, 7, 1]]
+        x.mul_(w)                                                        # now it has one, and so has the view that was made before
+        row.mul_(10.0)
+        assert x.requires_grad and row.grad_fn is not None
+        x.sum().backward()
+        assert w.grad.tolist() == [[5, 7, 7, 5], [30, 70, 70, 30], [1, 7, 7, 1]]
+        y = torch.zeros(3, device=device)
+        with torch.no_grad():
+            part = y[:2]
+        part.add_(1.0)
+        y.add_(w.detach()[0, :3].requires_grad_())
+        with pytest.raises(RuntimeError, match="no_grad mode"):
+            part.add_(1.0)

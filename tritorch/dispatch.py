@@ -79,15 +79,19 @@ def op(body=None, *, returns=("out",), aliasable=()):
     if body is None:
         return functools.partial(op, returns=returns, aliasable=aliasable)
     signature = inspect.signature(body)
-    names, defaults = tuple(signature.parameters), tuple([p.default for p in signature.parameters.values()])
+    names, defaults, ways = tuple(signature.parameters), tuple([p.default for p in signature.parameters.values()]), {}
     arity, missing, impls, single, again, rewrite = len(names), inspect.Parameter.empty, {}, len(returns) == 1, None, None
     tails = {k: defaults[k:] for k in range(arity + 1) if missing not in defaults[k:]}       # what completes k positional arguments
 
     def bind(args, kw):
-        kw = {NUMPY.get(n, n): v for n, v in kw.items()} if kw.keys() & NUMPY.keys() else kw
-        full = [*args, *[kw.get(n, d) for n, d in zip(names[len(args):], defaults[len(args):])]]
-        if len(full) != arity or kw.keys() - set(names[len(args):]) or any(v is missing for v in full):
-            signature.bind(*args, **kw)                                  # raises TypeError in Python's words
+        way = ways.get((len(args), *kw))
+        if way is None:
+            known = [NUMPY.get(n, n) for n in kw]
+            signature.bind(*args, **dict(zip(known, kw.values())))       # raises TypeError in Python's words
+            way = ways[(len(args), *kw)] = defaults[len(args):], [names.index(n) for n in known]
+        full = [*args, *way[0]]
+        for place, v in zip(way[1], kw.values()):
+            full[place] = v
         return full
 
     def complete(args):
@@ -161,7 +165,8 @@ def impl(door, kind, *, raw=False, passes=None):
     launched again by later calls whose arguments have the same shapes, strides, dtypes and numbers, without `fn` (see repeat.py): it must
     look at nothing else, or have `driver.forget_calls()` called when that changes; nor is the shape rule asked again. `passes` names
     parameters, with their type, `int` or `float`, that are numbers which `fn` only hands to its kernels: they may differ (a float beside
-    a first argument that is computed in float32). `raw` leaves all this out. Giving an implementation again replaces it.
+    a first argument that is computed in float32); for a tuple the type is {place: type}. `raw` leaves all this out. Giving an
+    implementation again replaces it.
     """
 
     def verb(fn):

@@ -35,7 +35,8 @@ def repeating(fn, door=None, passes=()):
     `run(outputs…, arguments…)`, `again(arguments)` for a call of the operator `door`, whose last arguments may be left to their defaults,
     and `rewrite(output, arguments)` for one in place. `again` returns what the operator does, or None where the call has to go the long
     way, and `rewrite` whether it need not. `passes` has (name, type) of the arguments that are numbers which `fn` only hands to its
-    kernels. Long functions, because a call of another would cost 0.04 µs and variables of a closure are the quickest to read."""
+    kernels, or for a tuple {place: type} of its own. Long functions, because a call of another would cost 0.04 µs and variables of a
+    closure are the quickest to read."""
     calls, overflows = {}, 0                    # of `again` the keys tell of the arguments, of `run` of the outputs in front of them
     driver.call_tables.append(calls)
     ways, lead = {}, 0                          # by place; where the arguments begin among what `run` is given
@@ -74,11 +75,13 @@ def repeating(fn, door=None, passes=()):
         key = tuple(key)
         known = calls.get(key)
         if known is None:
-            if key in calls or not pointers:
+            if key in calls:
                 return None
             args = complete(args)
             promise = body(*args)
             outs = [empty(*p) for p in ([promise] if type(promise) is tuple else promise)]
+            if not pointers and outs[0].storage.device is cpu:
+                return None
             learn(key, [*[out.storage.ptr for out in outs], *pointers], outs, (*outs, *args), numbers)
         else:
             home, made, steps, constants, moved, extras, index = known
@@ -148,10 +151,7 @@ def repeating(fn, door=None, passes=()):
             calls[key] = None
             fn(*values)
             return
-        storages, marked, nth = [x.storage for x in tensors], [*values], 0
-        for place, way in sorted(ways_of_run.items()):
-            if nth < len(numbers) and _what(values[place], way, values[lead]) is not None:
-                marked[place], nth = passed(numbers[nth], nth), nth + 1
+        storages, marked = [x.storage for x in tensors], _marked(values, ways_of_run, lead, enumerate(numbers))
         with Trace(storages, pointers, home) as trace:
             fn(*marked)
         if len(calls) >= KEPT:
@@ -180,13 +180,24 @@ def _tensors(values):
             yield from _tensors(v)
 
 
+def _marked(values, ways, lead, numbers):
+    """The values, those in `numbers` marked for the Trace."""
+    out = [*values]
+    for place, way in sorted(ways.items()):
+        if type(way) is dict:
+            out[place] = tuple(_marked(out[place], way, 0, numbers))
+        elif _what(out[place], way, values[lead]) is not None and (found := next(numbers, None)):
+            out[place] = passed(found[1], found[0])
+    return out
+
+
 def _what(v, way, first):
     """What a number is to a kernel that `way` says it is only handed to; None where the implementation may look at it."""
     if v.__class__ not in NUMBERS:
         return None
     if way is float:
         return "float" if first.dtype.compute is float32 else None
-    if v.__class__ is float or v == 1:                                   # as a launch tells whole numbers apart
+    if v.__class__ is float or v in (0, 1):                              # as a launch tells whole numbers apart; 0 says that nobody asks
         return None
     return "wide" if not -0x80000000 <= v < 0x7FF00000 else "odd" if v & 15 else "even"
 
@@ -269,20 +280,22 @@ def _look(values, ways, lead, key, pointers, numbers):
             elif pointer in pointers:
                 key.append(pointers.index(pointer))
             pointers.append(pointer)
-            if v.node is not None or v.base is not None:
-                found |= TRACKED
+            if v.node is not None or (base := v.base) is not None and (base.node is not None or v.base_node is not None):
+                found |= TRACKED                                         # a view of what has no history has none either
         elif v is None:
             key.append(None)
         elif kind in ATOMS:
             if ways and place in ways and (what := _what(v, ways[place], values[lead])) is not None:
                 key.append(what)
                 numbers.append(float(v) if ways[place] is float else v)
+            elif v is cpu:
+                return UNKNOWN
             else:
                 key.append(kind)                                         # 1, 1.0 and True are equal, and so are 0.0 and -0.0
                 key.append(v if v or kind is not float else repr(v))
         elif kind is tuple or kind is Size:
             key.append(~len(v))
-            inner = _look(v, (), 0, key, pointers, numbers)
+            inner = _look(v, ways and ways.get(place), 0, key, pointers, numbers)
             if inner == UNKNOWN:
                 return UNKNOWN
             found |= inner

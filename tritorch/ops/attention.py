@@ -19,6 +19,7 @@ from tritorch.shape import broadcast_shapes, cdiv
 # place of the dropout's random numbers, which its gradient reads again: seed, offset, and under a captured graph the tensor `base` that
 # both count from.
 EVERYWHERE = (None, None)                                                # the window without bounds
+NO_DROPOUT = (0.0, 0, 0)
 
 
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, *,
@@ -47,15 +48,17 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     check(key.shape[-2] == value.shape[-2], name, "as many keys as values", key.shape, value.shape)
     lead, query, key, value, attn_mask = _four_dims(name, query, key, value, attn_mask, enable_gqa)
     scale = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale
-    rows, quads = math.prod(query.shape[:3]), cdiv(key.shape[2], 4)
-    seed, offset, base = place(query.device, generator, rows * quads * 4) if dropout_p else (0, 0, None)
+    dropout, base = NO_DROPOUT, None
+    if dropout_p:
+        seed, offset, base = place(query.device, generator, math.prod(query.shape[:3]) * cdiv(key.shape[2], 4) * 4)
+        dropout = dropout_p, seed, offset
     window = (None, 0) if is_causal else EVERYWHERE
     if window_size != (-1, -1):
         window = window_of(name, window_size, is_causal)
     if backends.plain():
-        out = plain_attention(query, key, value, attn_mask, alibi_slopes, window, scale, (dropout_p, seed, offset), base)
+        out = plain_attention(query, key, value, attn_mask, alibi_slopes, window, scale, dropout, base)
         return out if lead is None else out.reshape(*lead, *out.shape[-2:])
-    out = attention(query, key, value, attn_mask, alibi_slopes, None, None, None, window, scale, (dropout_p, seed, offset), base)[0]
+    out = attention(query, key, value, attn_mask, alibi_slopes, None, None, None, window, scale, dropout, base)[0]
     return out if lead is None else out.reshape(*lead, *out.shape[-2:])
 
 
@@ -139,7 +142,7 @@ def attention(query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, lo
 
 
 attention.impl("cpu")(attention_cpu.forward)
-attention.impl("cuda")(attention_cuda.forward)
+attention.impl("cuda", passes={"dropout": {1: int, 2: int}})(attention_cuda.forward)
 
 
 @attention.grad("query", "key", "value")
@@ -214,7 +217,7 @@ def attention_backward(g, query, key, value, attn_mask, alibi_slopes, out, lse, 
 
 
 attention_backward.impl("cpu")(attention_cpu.backward)
-attention_backward.impl("cuda")(attention_cuda.backward)
+attention_backward.impl("cuda", passes={"dropout": {1: int, 2: int}})(attention_cuda.backward)
 
 
 @attention_backward.formula
@@ -322,7 +325,7 @@ def attention_keep_cpu(out, scores, dropout_p, seed, offset, base):
     out[...] = attention_cpu.kept(seed, offset, 0, out.size // max(S, 1), S, dropout_p, out.dtype).reshape(out.shape)
 
 
-@attention_keep.impl("cuda")
+@attention_keep.impl("cuda", passes={"seed": int, "offset": int})
 def attention_keep_cuda(out, scores, dropout_p, seed, offset, base):
     attention_cuda.keep(out, dropout_p, seed, offset, base)
 

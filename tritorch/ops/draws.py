@@ -214,7 +214,7 @@ def random_integers_cpu(out, shape, dtype, device, low, high, seed, offset, base
     out[...] = value.reshape(out.shape)
 
 
-@random_integers.impl("cuda")
+@random_integers.impl("cuda", passes={"seed": int, "offset": int})
 def random_integers_cuda(out, shape, dtype, device, low, high, seed, offset, base):
     span = span_of(low, high)
     filled(out, K.integers_kernel, out.numel(), low, span - (span >> 63 << 64), seed, offset, base)
@@ -259,7 +259,7 @@ def random_bernoulli_cpu(out, p, seed, offset, base):
     out[...] = unit(words(seed, offset, p.size)).astype(np.float64).reshape(p.shape) < chance
 
 
-@random_bernoulli.impl("cuda")
+@random_bernoulli.impl("cuda", passes={"seed": int, "offset": int})
 def random_bernoulli_cuda(out, p, seed, offset, base):
     filled(out, K.bernoulli_kernel, p.contiguous(), out.numel(), seed, offset, base)
 
@@ -302,7 +302,7 @@ def random_normal_around_cpu(out, mean, std, seed, offset, base):
     out[...] = mean.astype(z.dtype, copy=False) + std.astype(z.dtype, copy=False) * z
 
 
-@random_normal_around.impl("cuda")
+@random_normal_around.impl("cuda", passes={"seed": int, "offset": int})
 def random_normal_around_cuda(out, mean, std, seed, offset, base):
     filled(out, K.normal_around_kernel, mean.contiguous(), std.contiguous(), out.numel(), seed, offset, base,
            WIDE=out.dtype is float64)

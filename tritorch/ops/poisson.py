@@ -79,7 +79,7 @@ def random_poisson_cpu(out, rate, seed, offset, base):
     out[...] = k.reshape(out.shape)
 
 
-@random_poisson.impl("cuda")
+@random_poisson.impl("cuda", passes={"seed": int, "offset": int})
 def random_poisson_cuda(out, rate, seed, offset, base):
     filled(out, K.poisson_kernel, rate.contiguous(), out.numel(), seed, offset, base, block=256)      # float64 spills at 1024
 
