@@ -59,6 +59,7 @@ def launch(kernel, grid, *args, seed=0, **constexprs):
         if isinstance(array, np.ndarray):
             ptr = driver.alloc(array.nbytes)
             driver.copy(ptr, array.ctypes.data, array.nbytes, "h2d", stream)
+            driver.stream_synchronize(stream)
             homes.append((array, ptr))
             if isinstance(leaf, Descriptor):
                 leaf.ptr = ptr
@@ -71,6 +72,7 @@ def launch(kernel, grid, *args, seed=0, **constexprs):
     driver.load(kernel, signature, paths, {}, {}).launch(*grid, *(1,) * (3 - len(grid)), stream, values)
     for array, ptr in homes:
         driver.copy(array.ctypes.data, ptr, array.nbytes, "d2h", stream)
+    driver.stream_synchronize(stream)
 
 
 @dataclasses.dataclass

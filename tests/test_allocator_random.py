@@ -177,6 +177,37 @@ def test_ctrl_c_anywhere_loses_memory_at_worst():
     assert place > 100
 
 
+def test_ctrl_c_leaves_neither_the_lock_taken_nor_the_collector_off():
+    """It is noticed where a function of Python begins and where one of C has returned, which a profiler is told."""
+    frames = {spans.Still.__enter__.__code__, spans.Still.__exit__.__code__}
+    place, stopped = 0, True
+    while stopped:
+        place, seen = place + 1, 0
+
+        def profile(frame, event, arg):
+            nonlocal seen
+            if frame.f_code in frames and event in ("call", "c_return"):
+                seen += 1
+                if seen == place:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+
+        with installed():
+            sys.setprofile(profile)
+            try:
+                cuda.memory_stats(0)
+                stopped = False
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.setprofile(None)
+            thread = threading.Thread(target=lambda: cuda.memory_stats(0), daemon=True)
+            thread.start()
+            thread.join(20)
+            assert not thread.is_alive() and gc.isenabled(), place
+    assert place > 5
+
+
 # ------------------------------------------------------------------ threads and the end
 def test_threads_share_a_pool(device):
     errors, owners, count = [], {}, 3000

@@ -49,3 +49,24 @@ def test_copies_go_to_the_current_stream_and_downloads_wait(device):
     array = memory.pinned_empty(16)
     memory.download_into(array, 1 << 40, 0, memory.pinned_owner(array), non_blocking=True)
     assert len(device.named("stream_synchronize")) == 1
+
+
+def test_pageable_memory_goes_through_pieces_of_pinned_memory(device):
+    for _ in range(3):
+        memory.upload(np.zeros(memory.STAGED // 2, np.uint8), 1 << 40, 0)
+    sources = [call[2] for call in device.named("copy")]
+    assert len(device.host) == 2 and sources[1] == sources[0] + memory.STAGED // 2                      # the third has a piece of its own
+    device.pending.clear()
+    memory.upload(np.zeros(memory.STAGED, np.uint8), 1 << 40, 0)
+    assert len(device.host) == 2 and device.named("copy")[-1][2] == sources[0] and not device.named("stream_synchronize")
+    memory.empty_pinned_cache()
+    assert device.host                                                   # its copy has not run
+    device.pending.clear()
+    memory.empty_pinned_cache()
+    assert not device.host
+
+
+def test_uploads_wait_on_a_stream_that_may_be_destroyed(device):
+    with cuda.stream(cuda.ExternalStream(0x1234)):
+        memory.upload(np.zeros(4), 1 << 40, 0)
+    assert not device.host and device.named("stream_synchronize") == [("stream_synchronize", 0x1234)]

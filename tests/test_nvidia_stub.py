@@ -3,6 +3,7 @@
 import ast
 import ctypes
 import importlib
+import itertools
 import re
 import struct
 import sys
@@ -15,6 +16,7 @@ from fake_cuda_bindings import Code, Fake
 
 import tritorch as torch
 from tritorch.cuda import driver as protocol
+from tritorch.cuda.stream import captures
 
 NAMES = ["nvidia_call", "nvidia_tensor_map", "nvidia_function", "nvidia"]
 @pytest.fixture
@@ -324,6 +326,30 @@ def test_clusters_scratch_and_failed_launches(cuda):
     fake.errors = {"cuLaunchKernel": Code.OUT_OF_RESOURCES}
     with pytest.raises(protocol.DriverError, match="cuLaunchKernel: CUDA_ERROR_OUT_OF_RESOURCES: .*fewer num_warps"):
         function(cuda, {}).launch(1, 1, 1, 0, [])
+
+
+def test_scratch_of_two_graphs_captured_on_one_stream_is_not_the_same(cuda):
+    """They may be replayed on two streams at once; inside of one, launches follow each other."""
+    fake, driver = cuda
+    addresses = itertools.count(0x100000000, 0x10000000)
+    fake.cuMemAlloc = lambda nbytes: (Code.SUCCESS, next(addresses))
+    fake.cuStreamIsCapturing = lambda stream: (Code.SUCCESS, int(bool(captures)))
+    with protocol.using(driver):
+        k, areas, graphs = function(cuda, {}, global_scratch_size=128), [], [torch.cuda.CUDAGraph() for _ in range(2)]
+
+        def launch():
+            k.launch(3, 1, 1, torch.cuda.current_stream().cuda_stream, [])
+            areas.append(read(fake.parameters[-1], 0, "Q"))
+
+        for graph in graphs:
+            with torch.cuda.graph(graph):
+                launch(), launch()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            launch(), launch()
+        assert areas[0] == areas[1] and areas[2] == areas[3] and areas[4] == areas[5] and len(set(areas)) == 3
+        for graph, area in zip(graphs, areas[::2]):
+            (pool,) = graph.private.pools.values()
+            assert any(ptr <= area < ptr + (2 << 20) for ptr in pool.segments)
 
 
 def descriptor(rounds=False):

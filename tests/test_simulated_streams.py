@@ -44,6 +44,7 @@ class Device:
     def read(self, ptr, stream):
         out = np.empty(N, "f4")
         self.driver.copy(out.ctypes.data, ptr, out.nbytes, "d2h", stream)
+        self.driver.stream_synchronize(stream)
         return out[0] if (out == out[0]).all() else np.nan
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import functools
 import os
 import threading
@@ -29,7 +28,7 @@ from tritorch.cuda.device import current_device
 from tritorch.cuda.driver import waiting
 from tritorch.cuda.stream import captures
 
-CALLS, BYTES = 20_000, 1 << 28      # that may wait, and the bytes of copies from the host among them
+CALLS = 20_000                      # that may wait
 _ORDERED = ("fill event_record event_destroy stream_wait_event stream_destroy graph_launch graph_destroy exec_destroy annotate").split()
 _ANSWERED = ("synchronize stream_synchronize event_synchronize event_elapsed free host_free capture_begin").split()
 _ASKED = ("event_query", "stream_query")
@@ -38,7 +37,7 @@ _calls: collections.deque[tuple[int, Kernel | None, Callable, tuple]] = collecti
 _futures: dict[Path, Future] = {}   # kernels that were missing since calls wait, by their place on disk
 _failures: list[Exception] = []
 _lock = threading.RLock()
-_staying = _replaying = _bytes = 0
+_staying = _replaying = 0
 _here: int | None = None            # the driver's device where it is not the program's
 
 
@@ -135,7 +134,7 @@ def later(run: Callable, *args: Any, kernel: Kernel | None = None) -> None:
             run(*args)
             return
         _calls.append((current_device(), kernel, run, args))
-        if not _replaying and (len(_calls) >= CALLS or _bytes > BYTES or not compiler_pool.shared().unanswered):
+        if not _replaying and (len(_calls) >= CALLS or not compiler_pool.shared().unanswered):
             _replay()
 
 
@@ -161,7 +160,7 @@ def catch_up() -> None:
 
 def _replay():
     """Errors are kept for those who wait: whoever only queues has nothing to do with them."""
-    global _replaying, _bytes
+    global _replaying
     device = waiting[0]
     _replaying += 1
     try:
@@ -176,7 +175,6 @@ def _replay():
                         run(*args)
                 except Exception as error:
                     _failures.append(error if kernel is None else kernel.explain(error))
-        _bytes = 0
         if not _failures:
             _go_direct(device)
     finally:
@@ -245,14 +243,9 @@ def _leave_behind(device):
 
 def _copying(name, run):
     def copy(dst, src, nbytes, kind, stream):
-        global _bytes
         if kind == "d2h":
             catch_up()
             run(dst, src, nbytes, kind, stream)
-        elif kind == "h2d":                                              # the host may change its memory as soon as this returns
-            data = ctypes.create_string_buffer(ctypes.string_at(src, nbytes), nbytes)
-            _bytes += nbytes
-            later(lambda: run(dst, ctypes.addressof(data), nbytes, kind, stream))
         else:
             later(run, dst, src, nbytes, kind, stream)
 

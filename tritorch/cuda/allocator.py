@@ -22,7 +22,7 @@ import threading
 from tritorch.cuda import attribution, driver
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.ledger import BATCH, HELD, SMALL, Ledger, rounded
-from tritorch.cuda.spans import Lock, Pool, Span
+from tritorch.cuda.spans import Pool, Span, Still
 from tritorch.cuda.stream import captures, is_capturing, marks
 from tritorch.errors import OutOfMemoryError
 
@@ -32,7 +32,7 @@ REQUESTS = 1 << 14                                         # sizes of a place wh
 fronts: dict[int | tuple[int, int], dict[int, list]] = {}  # place -> bytes -> the shelf where a hit looks; find() fills it
 memories: dict[int, Memory] = {}
 routes: dict[tuple[int, int], tuple] = {}                  # (device, thread) -> id of the private pool chosen by use_mem_pool
-lock = Lock()                                              # of all pools
+lock, still = threading.RLock(), Still()                   # of all pools; reentrant, because a finalizer may run before `still` is entered
 observe = None                                             # called with every span that becomes live or dead, when someone wants to know
 
 
@@ -133,13 +133,13 @@ class Memory:
         self.fraction = 1.0
 
     def settle(self):
-        with lock:
+        with lock, still:
             self.ledger.settle()
 
     def find(self, nbytes, stream, place):
         """A span for a request that is new, or whose shelf is empty. Raises OutOfMemoryError, and nothing is lost then."""
         size = rounded(nbytes)
-        with lock:
+        with lock, still:
             pool = self.pool(stream)
             if not routes and (pool.private is not None or not captures):  # while something is captured or routed, all else stays out
                 front = fronts.setdefault(place, {})                       # of the hits' way
@@ -315,7 +315,7 @@ def memory_of(index: int) -> Memory:
     """The books and pools of a device, made at first use."""
     found = memories.get(index)
     if found is None:
-        with lock:
+        with lock, still:
             found = memories.setdefault(index, Memory(index))
             watch()
     return found
@@ -339,7 +339,7 @@ def _observe(span, live):
 def begin_capture(index: int, graph, id: tuple) -> None:
     """From here on what is captured on a device is served from the private pool `id`, and `graph` keeps that pool alive."""
     memory = memory_of(index)
-    with lock:
+    with lock, still:
         graph.private = memory.private(id)
         graph.private.users += 1
         captures[index] = graph
@@ -349,7 +349,7 @@ def begin_capture(index: int, graph, id: tuple) -> None:
 def end_capture(index: int) -> None:
     """The capture on a device is over: hits find the ordinary pools again."""
     memory = memory_of(index)
-    with lock:
+    with lock, still:
         del captures[index]
         fronts.clear()
         postponed, memory.postponed = memory.postponed, []
@@ -362,7 +362,7 @@ def end_capture(index: int) -> None:
 
 def empty_cache() -> None:
     """Give all cached memory that no block uses back to the driver. Waits for the device."""
-    with lock:
+    with lock, still:
         for memory in memories.values():
             if not captures:
                 memory.wait()
@@ -371,7 +371,7 @@ def empty_cache() -> None:
 
 def forget() -> None:
     """The driver was replaced: give its cached memory back and start anew. Blocks alive still die in peace, in their old pools."""
-    with lock:
+    with lock, still:
         for memory in memories.values():
             with contextlib.suppress(RuntimeError):        # a device that has failed takes nothing back
                 memory.release()

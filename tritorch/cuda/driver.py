@@ -94,8 +94,8 @@ class Driver(Protocol):
         """Give page-locked memory back."""
 
     def copy(self, dst: int, src: int, nbytes: int, kind: str, stream: int) -> None:
-        """Queue a copy. `kind`: "h2d", "d2h", "d2d", "p2p" (between devices). Page-locked memory must stay as it is until the
-        copy has run; pageable memory may be reused on return (h2d) or is filled on return (d2h)."""
+        """Queue a copy. `kind`: "h2d", "d2h", "d2d", "p2p" (between devices). The host's memory, page-locked or not, must stay as it is
+        until the copy has run."""
 
     def fill(self, ptr: int, value: int, width: int, count: int, stream: int) -> None:
         """Queue `count` repetitions of an unsigned pattern of `width` bytes (1, 2 or 4)."""

@@ -5,7 +5,9 @@ As torch.cuda.memory does, it also has the allocator's statistics and snapshots 
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import ctypes
 import sys
 import threading
 
@@ -15,13 +17,15 @@ from tritorch.cuda import driver, faults
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.memory_report import *  # noqa: F403
 from tritorch.cuda.memory_report import _dump_snapshot, _record_memory_history, _snapshot  # noqa: F401
-from tritorch.cuda.stream import captures, current_handle, is_capturing, marks, refuse_capture
+from tritorch.cuda.stream import captures, current_handle, is_capturing, lasts, marks, refuse_capture
 from tritorch.cuda.trace import spoil, traces
 from tritorch.cuda.watching import host_work
 from tritorch.errors import check
 
+STAGED = 4 << 20                                           # bytes of pageable memory that go through page-locked memory, and of a piece
+_pieces: dict[tuple[int, int], list] = {}                  # (device index, stream) -> [Pinned, bytes of it that are used]
 _free: dict[int, list[int]] = {}                           # size -> page-locked addresses
-_waiting: list[tuple] = []                                 # (driver, address, size, streams, their events or None) of the dead
+_waiting: collections.deque = collections.deque()          # (driver, address, size, streams, their events or None) of the dead
 _lock = threading.RLock()                                  # reentrant: the collector may end an array while this thread is inside
 
 
@@ -53,22 +57,45 @@ def fill(ptr: int, value: int, width: int, count: int, device_index: int) -> Non
 
 def upload(array: np.ndarray, ptr: int, device_index: int, pinned_owner: Pinned | None = None, non_blocking: bool = True) -> None:
     """Copy a contiguous array to the device. Pageable memory may change on return; pinned memory only once the copy ran, for which
-    the host waits unless `non_blocking`. In a graph capture the memory must be pinned, and every replay reads it again."""
-    if pinned_owner is None and array.nbytes:
-        host_work("copy from pageable host memory")
-    stream = current_handle(device_index)
+    the host waits unless `non_blocking`. In a graph capture the memory must be pinned, and every replay reads it again.
+
+    The driver promises nothing of pageable memory: where the device can read all of the host's (HMM), its copies may run late, too. So
+    little of it goes through pinned memory, and the host waits for much.
+    """
+    if not array.nbytes:
+        return
+    source, stream = array.__array_interface__["data"][0], current_handle(device_index)
     capturing = is_capturing(device_index, stream)
-    if capturing:
-        check(pinned_owner is not None, "upload", "pinned host memory in a CUDA graph capture, because replays read it again",
-              "pageable memory", use="pin_memory()")
+    waits = not (non_blocking or capturing)
+    if pinned_owner is None:
+        host_work("copy from pageable host memory")
+        check(not capturing, "upload", "pinned host memory in a CUDA graph capture, because replays read it again", "pageable memory",
+              use="pin_memory()")
+        waits = array.nbytes > STAGED or not lasts(device_index, stream)
+        if not waits:
+            with _lock:                                                  # until the copy is queued: its piece may be given up afterwards
+                copy(ptr, _staged(source, array.nbytes, (device_index, stream)), array.nbytes, "h2d", device_index)
+            return
+    elif capturing:
         captures[device_index].keep(pinned_owner)
-    if array.nbytes:
-        copy(ptr, array.__array_interface__["data"][0], array.nbytes, "h2d", device_index)
-        if pinned_owner is not None:
-            pinned_owner.streams.add((device_index, stream))
-            if not (non_blocking or capturing):
-                with on_device(device_index):
-                    driver.current().stream_synchronize(stream)
+    copy(ptr, source, array.nbytes, "h2d", device_index)
+    if pinned_owner is not None:
+        pinned_owner.streams.add((device_index, stream))
+    if waits:
+        with on_device(device_index):
+            driver.current().stream_synchronize(stream)
+
+
+def _staged(source, nbytes, place):
+    """The address of a copy in page-locked memory. Pieces are used from end to end and then die: each needs an event, not every copy."""
+    piece = _pieces.get(place)
+    if piece is None or piece[1] + nbytes > STAGED:
+        piece = _pieces[place] = [Pinned(STAGED), 0]
+        piece[0].streams.add(place)
+    address = piece[0].ptr + piece[1]
+    piece[1] += -(-nbytes // 512) * 512
+    ctypes.memmove(address, source, nbytes)
+    return address
 
 
 def download(ptr: int, nbytes: int, device_index: int) -> np.ndarray:
@@ -118,10 +145,10 @@ def _in_use(owner) -> bool:
 
 
 def _collect() -> None:
-    """Make pinned memory whose copies have run available again. A capture must not meet its events: they wait for its end."""
-    waiting = []
+    """Make pinned memory whose copies have run available again, the oldest first. A capture must not meet its events: they wait for its
+    end."""
     while _waiting and not captures:
-        owner, ptr, size, streams, events = _waiting.pop()
+        owner, ptr, size, streams, events = _waiting.popleft()
         if not _in_use(owner):                                           # replaced: its devices may not be there any more
             with contextlib.suppress(RuntimeError):
                 for index in {index for index, _ in streams}:
@@ -132,12 +159,11 @@ def _collect() -> None:
         if events is None:                                               # nobody gets this memory any more
             continue
         if not all(owner.event_query(event) for event in events):
-            waiting.append((owner, ptr, size, streams, events))
-            continue
+            _waiting.appendleft((owner, ptr, size, streams, events))     # what died later is hardly ready before: to ask for all of many
+            return                                                       # would take longer each time
         for event in events:
             owner.event_destroy(event)
         _free.setdefault(size, []).append(ptr)
-    _waiting.extend(waiting)
 
 
 def pinned_empty(nbytes: int) -> np.ndarray:
@@ -155,6 +181,7 @@ def pinned_owner(array: np.ndarray) -> Pinned | None:
 def empty_pinned_cache() -> None:
     """Give page-locked memory that no array and no copy uses back to the driver."""
     with _lock:
+        _pieces.clear()
         _collect()
         for pointers in _free.values():
             while pointers:
@@ -164,6 +191,7 @@ def empty_pinned_cache() -> None:
 def forget() -> None:
     """The driver was replaced: its page-locked memory is never handed out again."""
     _free.clear()
+    _pieces.clear()
 
 
 driver.watchers.insert(0, forget)

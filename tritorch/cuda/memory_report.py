@@ -20,7 +20,7 @@ def memory_stats_as_nested_dict(device=None) -> dict:
     if not driver.chosen():
         return {}
     memory = allocator.memory_of(index_of(device))
-    with allocator.lock:
+    with allocator.lock, allocator.still:
         memory.process()
         memory.ledger.settle()
         _count_inactive(memory)
@@ -98,7 +98,7 @@ def max_memory_reserved(device=None) -> int:
 def reset_peak_memory_stats(device=None) -> None:
     """Let every peak start anew from what is current."""
     memory = allocator.memory_of(index_of(device))
-    with allocator.lock:
+    with allocator.lock, allocator.still:
         memory.ledger.settle()
         memory.ledger.reset_peaks()
 
@@ -106,7 +106,7 @@ def reset_peak_memory_stats(device=None) -> None:
 def reset_accumulated_memory_stats(device=None) -> None:
     """Set the totals of what was allocated and freed, and the counts of events, to zero."""
     memory = allocator.memory_of(index_of(device))
-    with allocator.lock:
+    with allocator.lock, allocator.still:
         memory.ledger.settle()
         memory.ledger.reset_accumulated()
 
@@ -152,7 +152,7 @@ def memory_summary(device=None, abbreviated: bool = False) -> str:
 def memory_snapshot(mempool_id=None) -> list[dict]:
     """Every segment of every device with its blocks, in PyTorch's form; with `mempool_id` those of one private pool."""
     segments = []
-    with allocator.lock:
+    with allocator.lock, allocator.still:
         for memory in allocator.memories.values():
             memory.process()
             for pool in memory.all_pools():
@@ -197,8 +197,9 @@ def _record_memory_history(enabled="all", context="all", stacks="all", max_entri
 def memory_lines(device=None) -> list[tuple[str, int, int]]:
     """(file:line, bytes, blocks) of all live blocks whose line was recorded, most bytes first."""
     found: dict[str, list[int]] = {}
-    with allocator.lock:
-        for span in allocator.memory_of(index_of(device)).live():
+    memory = allocator.memory_of(index_of(device))
+    with allocator.lock, allocator.still:
+        for span in memory.live():
             entry = found.setdefault(attribution.labels.get(span.ptr, ""), [0, 0])
             entry[0] += span.size
             entry[1] += 1

@@ -41,7 +41,7 @@ def use_mem_pool(pool: MemPool, device=None):
     index, thread = index_of(device), threading.get_ident()
     memory = allocator.memory_of(index)
     check((index, thread) not in allocator.routes, "use_mem_pool", "no other pool in use on the device", "one")
-    with allocator.lock:
+    with allocator.lock, allocator.still:
         if index not in pool.privates:
             pool.privates[index] = memory.private(pool.id)
             pool.privates[index].users += 1
@@ -50,7 +50,7 @@ def use_mem_pool(pool: MemPool, device=None):
     try:
         yield
     finally:
-        with allocator.lock:
+        with allocator.lock, allocator.still:
             allocator.routes.pop((index, thread), None)
             allocator.fronts.clear()
 

@@ -14,9 +14,11 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
+from tritorch.cuda.allocator import allocate
 from tritorch.cuda.driver import DeviceProperties, DriverError, waiting
 from tritorch.cuda.nvidia_call import call, failure
 from tritorch.cuda.nvidia_tensor_map import tensor_map
+from tritorch.cuda.stream import is_capturing
 
 _FORMATS = {
     "i1": "?", "u1": "?", "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I", "i64": "q", "u64": "Q",
@@ -206,7 +208,7 @@ def _general(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callabl
             return
         with driver.on(device):
             view, addresses = buffers.pair
-            values, area = expand(values), scratch.address(gx * gy * gz, stream)
+            values, (area, _kept) = expand(values), scratch.area(gx * gy * gz, stream)
             try:
                 pack(view, 0, *values, area, 0)
             except OverflowError:
@@ -242,20 +244,25 @@ def _config(compiled: Any) -> Any:
 
 class _Scratch:
     """Device memory that a kernel asks for (descriptors it makes itself on sm_90): one area per stream, because launches of one
-    stream follow each other. Areas that were outgrown stay: queued launches and graphs may still use them."""
+    stream follow each other. Areas that were outgrown stay: queued launches may still use them. A graph may be replayed on any stream,
+    so what is captured gets memory of its graph's, for as long as the launch takes."""
 
     def __init__(self, driver: Any, compiled: Any):
         self.driver, self.size = driver, compiled.global_scratch_size * compiled.num_ctas
         self.areas: dict[int, tuple[int, int]] = {}
         self.lock = threading.Lock()
 
-    def address(self, programs: int, stream: int) -> int:
-        need = programs * self.size
+    def area(self, programs: int, stream: int) -> tuple[int, Any]:
+        """The address, and what has to be kept until the kernel is queued. The driver's current device is that of the stream."""
+        need, index = programs * self.size, self.driver.here.device
         if not need:
-            return 0
+            return 0, None
+        if is_capturing(index, stream):
+            block = allocate(need, index, stream)
+            return block.ptr, block
         with self.lock:
             address, size = self.areas.get(stream, (0, 0))
             if size < need:
                 size = max(need, 2 * size)
                 address, size = self.areas[stream] = self.driver.alloc(size), size
-            return address
+            return address, None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from bisect import bisect_left, insort
 
 from tritorch.cuda.ledger import SMALL
@@ -130,19 +129,19 @@ class Pool(dict):
                 span = span.after
 
 
-class Lock:
-    """The lock of all pools. The cyclic garbage collector stands still inside: a finalizer that allocates would break in.
-    Reentrant, because one may still run between the two lines of __enter__, when nothing has begun."""
+class Still:
+    """Stops the cyclic garbage collector inside: a finalizer that allocates would break in. Used under the lock of all pools, which is
+    the interpreter's own, because Ctrl-C may come wherever a function of Python begins or calls one: what it leaves undone here, the
+    next use makes good."""
 
     def __init__(self):
-        self.lock, self.collecting = threading.RLock(), False
+        self.restore = False
 
     def __enter__(self):
-        self.lock.acquire()
-        self.collecting = gc.isenabled()
+        self.restore = gc.isenabled() or self.restore
         gc.disable()
 
     def __exit__(self, *exception):
-        if self.collecting:
+        if self.restore:
+            self.restore = False
             gc.enable()
-        self.lock.release()

@@ -215,6 +215,11 @@ def set_stream(stream: Stream | None) -> None:
         _current.streams[index], _current.handles[index] = stream, stream.handle
 
 
+def lasts(index: int, handle: int) -> bool:
+    """Whether a stream is there as long as the driver: whoever made another may destroy it."""
+    return not handle or any(handle in made for (device, _), made in _made.items() if device == index)
+
+
 def marks(device, streams) -> list[int] | None:
     """An event at the present end of each (device index, stream), made by the driver `device`; None where that cannot be asked any more:
     a kernel has failed, or it is the driver of this process's parent."""

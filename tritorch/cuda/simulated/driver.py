@@ -128,13 +128,9 @@ class SimulatedDriver:
         if not nbytes:
             return
         if kind == "h2d":
-            source = host_bytes(src, nbytes)
-            source = source if self.host.pinned(src) or stream.capture else source.copy()
-            self.queues.push(stream, lambda: self._move(kind, lambda: self.memory.range(dst, nbytes), lambda: source))
+            self.queues.push(stream, lambda: self._move(kind, lambda: self.memory.range(dst, nbytes), lambda: host_bytes(src, nbytes)))
         elif kind == "d2h":
             self.queues.push(stream, lambda: self._move(kind, lambda: host_bytes(dst, nbytes), lambda: self.memory.range(src, nbytes)))
-            if not (self.host.pinned(dst) or stream.capture):
-                self.queues.finish(stream)
         else:
             self.queues.push(stream, lambda: self._move(
                 kind, lambda: self.memory.range(dst, nbytes), lambda: self.memory.range(src, nbytes)))

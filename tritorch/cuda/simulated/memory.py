@@ -181,7 +181,7 @@ def distance(block, address):
 
 
 class HostMemory:
-    """Page-locked host memory: the simulator must know it, because copies from and to it run late."""
+    """Page-locked host memory."""
 
     def __init__(self):
         self.blocks = {}
@@ -189,14 +189,11 @@ class HostMemory:
     def alloc(self, nbytes):
         array = np.empty(max(nbytes, 1) + 64, np.uint8)
         ptr = array.ctypes.data + -array.ctypes.data % 64
-        self.blocks[ptr] = (ptr + max(nbytes, 1), array)
+        self.blocks[ptr] = array
         return ptr
 
     def free(self, ptr):
         del self.blocks[ptr]
-
-    def pinned(self, ptr):
-        return any(start <= ptr < end for start, (end, _) in self.blocks.items())
 
 
 def host_bytes(ptr, nbytes):
