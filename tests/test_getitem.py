@@ -182,3 +182,29 @@ def test_indices_of_the_host_pick_on_the_device(cuda):                   # x[tor
     for refused in (lambda: x.detach().cpu()[rows.to(cuda)], lambda: y.__setitem__(rows, torch.ones(2, 4))):
         with pytest.raises(RuntimeError, match="one device"):
             refused()
+
+
+def test_a_fill_under_a_mask_needs_no_count(cuda):
+    """So it can be captured; masks of fewer dims, of the host's, numbers and values of one element fill."""
+    import tritorch as torch
+
+    start = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    x, mask, row = torch.from_numpy(start).to(cuda), torch.from_numpy(start > 4).to(cuda), torch.tensor([True, False, True])
+    x[mask] = 0
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x[mask] = 2.5
+    graph.replay()
+    want = np.where(start > 4, np.float32(2.5), start)
+    assert x.tolist() == want.tolist()
+    x[row] = torch.tensor([7.0], dtype=torch.float64, device=cuda)
+    want[[0, 2]] = 7
+    x[mask] = np.float32(1.5)
+    want[start > 4] = 1.5
+    assert x.tolist() == want.tolist()
+    whole = torch.arange(3, device=cuda)
+    whole[row] = 2.7
+    assert whole.tolist() == [2, 1, 2]
+    for wrong in (torch.tensor([True, False]), mask[:, :3], mask[None]):
+        with pytest.raises(IndexError):
+            x[wrong.to(cuda)] = 0

@@ -160,7 +160,7 @@ def wrap_dims(dims, ndim, op):
 
 def infer_shape(shape, count, op):
     """Fill in the one -1 of a shape from the number of elements."""
-    if type(shape) is tuple and {*map(type, shape)} == _INT:
+    if type(shape) is Size or type(shape) is tuple and {*map(type, shape)} == _INT:
         known = _layouts.get(shape)
         if known is not None and known[2] == count:                      # a shape that some tensor has had
             return known[0]

@@ -8,6 +8,8 @@ from tritorch.errors import check, sentence
 from tritorch.ops import copy, create, picking, put, slicing, view
 from tritorch.tensor import Tensor
 
+PLAIN = {int, bool, slice, type(None), type(Ellipsis)}                   # what stands in a key as it is
+
 
 def getitem(input, key):
     """The elements that `key` names, PyTorch's (and numpy's) rules.
@@ -25,10 +27,16 @@ def getitem(input, key):
 
 def setitem(input, key, value):
     """Write `value` (a number, or a tensor that broadcasts) where `key` points."""
-    part, picks = resolve(input, key)
     if not isinstance(value, Tensor) and not _is_number(value):
         check(isinstance(value, (list, tuple, np.ndarray)), "index", "a number or a tensor to write", type(value).__name__, error=TypeError)
         value = create.tensor(value, dtype=input.dtype, device=input.device)
+    if _is_mask(key) and key.shape and key.shape == input.shape[:key.dim()] and (_is_number(value) or value.numel() == 1):
+        mask = _near(key, input.device)                                  # a fill, which need not count the places
+        mask = mask if mask.shape == input.shape else view.reshape(mask, *mask.shape, *[1] * (len(input.shape) - key.dim()))
+        value = value.item() if isinstance(value, np.generic) else view.reshape(value, ()) if isinstance(value, Tensor) else value
+        put.masked_fill(input, mask, value, out=input)
+        return
+    part, picks = resolve(input, key)
     if picks is not None:
         if isinstance(value, Tensor) and value.dtype is not part.dtype and value.numel() == 1 and _one_mask(key):
             value = value.to(part.dtype)                                 # a fill, as in PyTorch
@@ -55,29 +63,30 @@ def _is_number(value):
 def resolve(input, key):
     """(view, index tensors): the basic part of a key applied, and for each dim of that view an index tensor or None; None if there are
     none."""
-    items = list(key) if isinstance(key, tuple) else [key]
-    items = [_as_index(k, input.device) for k in items]
-    used = sum(k.dim() if _is_mask(k) else 1 for k in items if k is not None and k is not Ellipsis and not isinstance(k, bool))
+    items = [k if k.__class__ in PLAIN else _as_index(k, input.device) for k in (key if isinstance(key, tuple) else (key,))]
+    used, ellipses = 0, 0
+    for k in items:
+        if k is Ellipsis:
+            ellipses += 1
+        elif k is not None and k.__class__ is not bool:
+            used += k.dim() if _is_mask(k) else 1
     if used > len(input.shape):
         raise IndexError(sentence("index", f"at most {len(input.shape)} indices for shape {input.shape}", used))
-    ellipses = sum([k is Ellipsis for k in items])
     check(ellipses < 2, "index", "at most one Ellipsis", "more", error=IndexError)
-    if not ellipses:
-        items.append(Ellipsis)
     out, picks, dim = input, {}, 0
     for k in items:
         if k is Ellipsis:
             dim += len(input.shape) - used
         elif k is None:
             out, dim = view.unsqueeze(out, dim), dim + 1
-        elif isinstance(k, bool):                                        # a new dim, of size 1 or 0
+        elif k.__class__ is int:
+            out = slicing.select(out, dim, k)
+        elif k.__class__ is slice:
+            out, dim = _slice(out, dim, k), dim + 1
+        elif k.__class__ is bool:                                        # a new dim, of size 1 or 0
             out = view.unsqueeze(out, dim)
             picks[dim] = create.tensor([0] if k else [], dtype=types.int64, device=input.device)
             dim += 1
-        elif isinstance(k, slice):
-            out, dim = _slice(out, dim, k), dim + 1
-        elif isinstance(k, int):
-            out = slicing.select(out, dim, k)
         elif _is_mask(k):
             for d, places in enumerate(picking.mask_to_indices(k, out.shape[dim:dim + k.dim()])):
                 picks[dim + d] = _near(places, input.device)
@@ -99,9 +108,7 @@ def _is_mask(k):
 
 
 def _as_index(k, device):
-    """One item of a key as None, Ellipsis, bool, int, slice or an index tensor."""
-    if k is None or k is Ellipsis or isinstance(k, (bool, slice)):
-        return k
+    """One item of a key that is not PLAIN as a bool, an int or an index tensor."""
     if isinstance(k, Tensor):
         if k.dtype is types.bool or k.dtype is types.uint8:
             return k.to(types.bool) if k.shape else bool(k.item())
@@ -122,12 +129,10 @@ def _as_index(k, device):
 
 
 def _slice(x, dim, k):
-    if k.start is None and k.stop is None and k.step is None:
+    start, stop, step = k.start, k.stop, k.step
+    if start is None and stop is None and step is None:
         return x
-    if dim >= len(x.shape):
-        raise IndexError(sentence("index", f"at most {len(x.shape)} indices", dim + 1))
-    bounds = [operator.index(v.item()) if isinstance(v, Tensor) else v for v in (k.start, k.stop, k.step)]
-    if bounds[2] is not None and bounds[2] <= 0:
-        raise ValueError(f"index: expected a step greater than zero, got {bounds[2]}; use flip() to reverse")
-    start, stop, step = slice(*bounds).indices(x.shape[dim])
-    return slicing.slice_dim(x, dim, start, max(stop, start), step)
+    if step is not None and step <= 0:
+        raise ValueError(f"index: expected a step greater than zero, got {step}; use flip() to reverse")
+    start, stop, step = k.indices(x.shape[dim])
+    return slicing.slice_dim(x, dim, start, stop if stop > start else start, step)

@@ -51,7 +51,10 @@ def stack(tensors, dim=0, *, axis=None, out=None):
     check(len(tensors) > 0, "stack", "at least one tensor", "none")
     shapes = dict.fromkeys([t.shape for t in tensors])
     check(len(shapes) == 1, "stack", "tensors of one shape", *shapes)
-    d = wrap_dim(dim, len(tensors[0].shape) + 1, "stack")
+    shape = tensors[0].shape
+    d = wrap_dim(dim, len(shape) + 1, "stack")
+    if d < len(shape) and out is None and all(t.is_contiguous() for t in tensors):           # one view in the place of many
+        return own(view.view_as_shape(cat(tensors, d), (*shape[:d], len(tensors), *shape[d:])))
     return cat([view.unsqueeze(t, d) for t in tensors], d, out=out)
 
 

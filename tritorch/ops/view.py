@@ -4,7 +4,7 @@ import operator
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, sentence
-from tritorch.shape import Size, broadcast_strides, infer_shape, view_strides, wrap_dim
+from tritorch.shape import Size, infer_shape, layout, view_strides, wrap_dim
 from tritorch.tensor import own, strided
 
 
@@ -118,11 +118,16 @@ def expand_to(x, shape):
     lead = len(shape) - len(x.shape)
     if lead < 0:
         raise RuntimeError(sentence("expand", f"at least {len(x.shape)} sizes", tuple(shape)))
-    shape = tuple([operator.index(n) for n in shape])
-    full = tuple([x.shape[k - lead] if n == -1 and k >= lead else n for k, n in enumerate(shape)])
-    fits = min(full, default=0) >= 0 and all(n == m or m == 1 for n, m in zip(full[lead:], x.shape))
-    check(fits, "expand", "sizes equal to the tensor's, or anything where it has 1", shape, x.shape)
-    return same_memory(x, full, broadcast_strides(x.shape, x.strides, full))
+    full, strides = [], []
+    for k, n in enumerate(map(operator.index, shape), -lead):
+        size, step = (x.shape[k], x.strides[k]) if k >= 0 else (1, 0)
+        if n == -1 and k >= 0:
+            n = size
+        elif n != size and (size != 1 or n < 0):
+            raise RuntimeError(sentence("expand", "sizes equal to the tensor's, or anything where it has 1", tuple(shape), x.shape))
+        full.append(n)
+        strides.append(step if n == size else 0)
+    return same_memory(x, tuple(full), tuple(strides))
 
 
 @expand_to.grad("x")
@@ -232,7 +237,7 @@ def reshape(input, *sizes, shape=None):
             [4, 5]])
     """
     shape = infer_shape(_sizes(sizes if shape is None else (shape,)), input.numel(), "reshape")
-    if view_strides(input.shape, input.strides, shape) is None:
+    if input.strides is not layout(input.shape)[1] and view_strides(input.shape, input.strides, shape) is None:
         return own(view_as_shape(input.contiguous(), shape))
     return view_as_shape(input, shape)
 
