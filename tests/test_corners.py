@@ -125,13 +125,23 @@ def test_shapes_and_dtypes(device):
 
 
 def test_neighbours(device):
-    x = np.array([1.0, -1.0, 0.0, -0.0, 0.0, 2.5, np.inf, -np.inf, np.nan, 1.0, 3.0, 5e-8])
-    y = np.array([2.0, 2.0, 1.0, -1.0, 0.0, -np.inf, 1.0, 1.0, 1.0, np.nan, 3.0, 0.0])
+    x = np.array([1.0, -1.0, 0.0, -0.0, 0.0, 2.5, np.inf, -np.inf, np.nan, 1.0, 3.0, 5e-8, 1e-45, -1e-45, 1e-45, 1.1754943e-38, 0.0, -3.0])
+    y = np.array([2.0, 2.0, 1.0, -1.0, -0.0, -np.inf, 1.0, 1.0, 1.0, np.nan, 3.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1e-45, -np.inf])
     for kind in ("bfloat16", "float16", "float32", "float64"):
-        if kind == "float32" and device == "cuda":                       # a GPU flushes the smallest numbers of float32 to 0
-            x, y = x[x != 0], y[x != 0]
         agree(lambda lib, x, y: (lib.nextafter(x, y), lib.nextafter(x, y[:1]), x.clone().nextafter_(y)), (x, kind), (y, kind),
               device=device, rtol=0, atol=0, what=kind)
+
+
+def test_a_comparison_with_a_wider_number_of_the_cpu(device):
+    """A 0-dim tensor on the CPU joins those of a device; beside a 0-dim one it keeps its dtype, as in PyTorch."""
+    for kind, value in (("int64", 1000), ("int64", -232), ("float64", 0.1), ("int64", 1 << 40)):
+        for own, number in (("int8", 24), ("float32", 0.1), ("int32", 0), ("bool", 1)):
+            for name in ("eq", "lt", "ge"):
+                def compare(lib, x, y, name=name):
+                    y = y.cpu()
+                    return getattr(lib, name)(x, y), getattr(lib, name)(y, x), getattr(lib, name)(x.reshape(1), y), x.new_zeros(0).eq(y)
+
+                agree(compare, (np.array(number), own), (np.array(value), kind), device=device, what=f"{name} {own} {kind} {value}")
 
 
 def test_interpolated_pixels(device):

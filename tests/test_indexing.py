@@ -1,6 +1,9 @@
 """index_select, gather, take, embedding, nonzero, masks and counts against PyTorch."""
 import numpy as np
+import pytest
 from oracle import EVERY, agree, draw
+
+import tritorch
 
 I = np.array([2, 0, 2, 1])
 
@@ -83,6 +86,50 @@ def test_embedding():
     agree(lambda lib, w, i: lib.nn.functional.embedding(i, w), w, np.array([5]))
     agree(lambda lib, w, i: lib.nn.functional.embedding(i, w), w, np.array([0.5]))
     agree(lambda lib, w, i: lib.nn.functional.embedding(i, w), w, np.zeros((2, 0), np.int64), grad=True)
+
+
+FROM_THE_END = {
+    "x[i]": lambda lib, x, i: x[i], "x[:, i]": lambda lib, x, i: x[:, i], "x[i, i]": lambda lib, x, i: x[i, i],
+    "take": lambda lib, x, i: x.take(i),
+    "index_fill": lambda lib, x, i: x.index_fill(0, i, 2.0), "index_put": lambda lib, x, i: x.index_put((i,), x[:2]),
+    "accumulate": lambda lib, x, i: x.index_put((i, i), x[0, :2], True), "put_": lambda lib, x, i: x.clone().put_(i, x[0, :2])}
+FROM_ZERO = {
+    "index_select": lambda lib, x, i: x.index_select(0, i), "index_copy": lambda lib, x, i: x.index_copy(0, i, x[:2]),
+    "index_add": lambda lib, x, i: x[:, 0].index_add(0, i, x[:2, 0]), "index_reduce": lambda lib, x, i: x.index_reduce(0, i, x[:2], "prod"),
+    "gather": lambda lib, x, i: x.gather(0, i.reshape(2, 1)), "flat": lambda lib, x, i: lib.take_along_dim(x, i),
+    "scatter": lambda lib, x, i: x.scatter(0, i.reshape(2, 1), x[:2, :1]), "value": lambda lib, x, i: x.scatter(0, i.reshape(2, 1), 2.0),
+    "scatter_add": lambda lib, x, i: x.scatter_add(0, i.reshape(2, 1), x[:2, :1]),
+    "scatter_reduce": lambda lib, x, i: x.scatter_reduce(0, i.reshape(2, 1), x[:2, :1], "amax"),
+    "embedding": lambda lib, x, i: lib.nn.functional.embedding(i, x),
+    "max_norm": lambda lib, x, i: lib.nn.functional.embedding(i, x.detach(), max_norm=1.0)}
+
+
+def test_negative_indices_count_from_the_end_where_they_do_in_pytorch():
+    x = draw(4, 4, dtype="float64")
+    for name, f in (FROM_THE_END | FROM_ZERO).items():
+        for index in ([0, 3], [0, -1], [-4, 1], [-5, 0], [4, 0]):
+            agree(f, x, np.array(index), grad=name != "max_norm", what=f"{name} {index}")
+
+
+@pytest.mark.parametrize("name", FROM_THE_END)
+def test_negative_indices_on_a_device(cuda, name):
+    agree(FROM_THE_END[name], draw(4, 4), np.array([1, -1]), grad=True, device=cuda)
+
+
+def test_take_along_dim_wraps_around(cuda):
+    for device in ("cpu", cuda):
+        agree(lambda lib, x, i: x.take_along_dim(i, 0), draw(4, 3), np.array([[-9, -1, 0], [3, 4, 9]]), grad=True, device=device)
+
+
+@pytest.mark.parametrize("name", FROM_THE_END | FROM_ZERO)
+def test_what_is_out_of_range_is_reported_by_a_device(cuda, name):
+    bad = -17 if name in ("take", "put_") else -5 if name in FROM_THE_END else -1
+    x, index = [tritorch.tensor(v).to(cuda) for v in (draw(4, 4), np.array([0, bad]))]
+    (FROM_THE_END | FROM_ZERO)[name](tritorch, x, index * 0).cpu()
+    made = (FROM_THE_END | FROM_ZERO)[name](tritorch, x, index)
+    with pytest.raises(IndexError, match=str(bad)):
+        made.cpu()
+    made.cpu()                                                           # said once
 
 
 def test_on_a_cuda_device(cuda):

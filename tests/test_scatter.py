@@ -2,6 +2,8 @@
 import numpy as np
 from oracle import EVERY, WHOLES, agree, draw
 
+import tritorch
+
 X, S = draw(4, 5, dtype="float64"), draw(4, 5, dtype="float64", seed=1)
 DISTINCT = np.array([[0, 1, 2, 3, 0], [1, 2, 3, 0, 1], [2, 3, 0, 1, 2]])
 REPEATED = np.array([[0, 1, 2, 3, 0], [0, 2, 3, 0, 1], [2, 3, 0, 0, 1]])
@@ -116,3 +118,18 @@ def test_index_reduce():
     agree(lambda lib, x, i, s: x.index_reduce(0, i, s, "sum"), X, index, S[:3])
     agree(lambda lib, x, i, s: x.index_reduce(0, i, s, "prod"), X, index, S)
     agree(lambda lib, x, i, s: x.index_reduce(2, i, s, "prod"), X, index, S[:3])
+
+
+def test_writes_in_place_from_the_same_memory(cuda):
+    """Of input and destination no copy is made where they are one; values and indices in that memory are read before it is written.
+    PyTorch gets copies of those, which it asks for."""
+    i = np.array([3, 0, 2])
+    for f in (lambda lib, x, s, i: x.index_put_((i,), s[:3]), lambda lib, x, s, i: x.index_put_((i,), s[1:], True),
+              lambda lib, x, s, i: x.t().index_put_((i,), s.t()[:3]), lambda lib, x, s, i: x[:, 1:].index_put_((i,), s[0, 0]),
+              lambda lib, x, s, i: x.index_copy_(1, i, s[:, 1:4]), lambda lib, x, s, i: x.index_put_((i, i), s[0, :3], True),
+              lambda lib, x, s, i: x.scatter_(0, i.reshape(3, 1).repeat(1, 5), s[:3]),
+              lambda lib, x, s, i: x.t().scatter_(1, i.reshape(1, 3), -1.0), lambda lib, x, s, i: x.scatter_(0, i.reshape(1, 3), s[1:])):
+        for device in ("cpu", cuda):
+            agree(lambda lib, x, i, f=f: (f(lib, x, x if lib is tritorch else x.clone(), i), x), X.astype("float32"), i, device=device)
+    for device in ("cpu", cuda):
+        agree(lambda lib, x: x.index_put_((x if lib is tritorch else x.clone(),), x.flip(0)), np.array([2, 0, 1]), device=device)

@@ -14,7 +14,6 @@ INDICES = {
     "hot": lambda rng, n, rows: np.where(rng.random(n) < 0.8, rows // 2, rng.integers(0, rows, n)),
     "one": lambda rng, n, rows: np.full(n, rows - 1),
     "sorted": lambda rng, n, rows: np.sort(rng.integers(0, rows, n)),
-    "negative": lambda rng, n, rows: rng.integers(-rows, rows, n),
 }
 
 
@@ -30,6 +29,22 @@ def test_index_add(cuda, kind, rows, n, width):
     in_place = torch.tensor(x).to(cuda)
     assert in_place.index_add_(0, i, s, alpha=0.5) is in_place
     assert in_place.cpu().array.tobytes() == got.cpu().array.tobytes()
+
+
+def test_gradient_of_picked_rows(cuda):
+    """x[i], whose indices may count from the end, and x[i] += … in place, along the first dim and another."""
+    index, x, g = np.random.default_rng(0).integers(-40, 40, 700), draw(40, 70, dtype="float64"), draw(700, 70, seed=1, dtype="float64")
+    want = np.zeros_like(x)
+    np.add.at(want, index, g)
+    for turned in (False, True):
+        leaf = torch.tensor(x.T.copy() if turned else x).to(cuda).requires_grad_()
+        i, source = torch.tensor(index).to(cuda), torch.tensor(g.T.copy() if turned else g).to(cuda)
+        picked = leaf[:, i] if turned else leaf[i]
+        picked.backward(source)
+        got = leaf.grad.cpu().numpy()
+        np.testing.assert_allclose(got.T if turned else got, want, rtol=1e-12, atol=1e-12)
+        summed = leaf.detach().index_put_((slice(None), i) if turned else (i,), source, accumulate=True).cpu().numpy()
+        np.testing.assert_allclose(summed.T if turned else summed, x + want, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", EVERY)

@@ -15,10 +15,10 @@ def report(word_ptr, bad, index, number):
 
 
 @triton.jit
-def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N, number, OUTER: tl.constexpr, BLOCK_M: tl.constexpr,
-                  BLOCK_N: tl.constexpr):
+def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N, number, WRAP: tl.constexpr, OUTER: tl.constexpr,
+                  BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Linear places in a tensor of strides `st` (0 along the indexed dim, whose stride is `step`) for an index of any rank; -1 where
-    outside."""
+    outside. With WRAP negative indices count from the end."""
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles_m = tl.cdiv(M, BLOCK_M)
     pid = tl.program_id(0)
@@ -35,7 +35,7 @@ def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N,
         outer = outer // shape[OUTER - 1 - k]
     mask = (m < M) & (n < N)
     given = tl.load(index_ptr + from_index + m * si[OUTER] + n * si[OUTER + 1], mask=mask, other=0).to(tl.int64)
-    index = tl.where(given < 0, given + size, given)
+    index = tl.where(given < 0, given + size, given) if WRAP else given
     place = to_place + m * st[OUTER] + n * st[OUTER + 1] + index * step
     known = (index >= 0) & (index < size)
     report(word_ptr, mask & (known == 0), given, number)
@@ -44,16 +44,16 @@ def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N,
 
 @triton.jit
 def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, stride_xr, stride_i, N, K, R, rows, number,
-                     EVEN: tl.constexpr, ONE: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr):
-    """out[p, k, r] = x[p, index[k], r] for `rows` pairs (p, k), without ONE of several p; rows outside are not read and become 0. EVEN
-    divides R and the strides of p and n."""
+                     WRAP: tl.constexpr, EVEN: tl.constexpr, ONE: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr):
+    """out[p, k, r] = x[p, index[k], r] for `rows` pairs (p, k), without ONE of several p; rows outside are not read and become 0, with
+    WRAP negative ones count from the end. EVEN divides R and the strides of p and n."""
     R, stride_xp, stride_xn = even(R, EVEN), even(stride_xp, EVEN), even(stride_xn, EVEN)
     tiles_r = tl.cdiv(R, BLOCK_R)
     row = (tl.program_id(0) // tiles_r).to(tl.int64) * BLOCK_K + tl.arange(0, BLOCK_K)
     r = (tl.program_id(0) % tiles_r).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     there = row < rows
     given = tl.load(index_ptr + (row if ONE else row % K) * stride_i, mask=there, other=0).to(tl.int64)
-    index = tl.where(given < 0, given + N, given)
+    index = tl.where(given < 0, given + N, given) if WRAP else given
     inside = there[:, None] & (r < R)[None, :]
     report(word_ptr, there & ((index < 0) | (index >= N)), given, number)
     known = ((index >= 0) & (index < N))[:, None]

@@ -14,6 +14,7 @@ from tritorch.autograd.formula import formula_rule
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.cuda.allocator import memories
+from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
@@ -208,7 +209,7 @@ def _on_device(door, fn):
         for v in values:
             if isinstance(v, Tensor):
                 if v.storage.device is not home:
-                    values = [_brought(door, v, home) for v in values]
+                    values = [_brought(door, v, home, values) for v in values]
                     break
             elif type(v) is tuple:
                 for part in v:
@@ -218,11 +219,15 @@ def _on_device(door, fn):
     return run
 
 
-def _brought(door, v, home):
-    """An argument for a kernel: a 0-dim CPU tensor is a number, as in PyTorch."""
+def _brought(door, v, home, values=()):
+    """An argument for a kernel: a 0-dim CPU tensor is a number, as in PyTorch; but it is copied where the result does not tell in which
+    dtype to compute, as of a comparison, beside a 0-dim one of another among `values`."""
     if not isinstance(v, Tensor) or v.storage.device is home:
         return v
     check(not v.shape and v.storage.device.type == "cpu", door.__name__, "all tensors on one device", home, v.storage.device)
+    others = [x.dtype for x in values[len(door.returns):] if isinstance(x, Tensor)]
+    if others and values[0].dtype is types.bool and not values[0].shape and any(x is not v.dtype for x in others):
+        return v.to(home)
     return v.item()
 
 

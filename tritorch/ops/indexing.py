@@ -33,11 +33,12 @@ def check_index(name, index, error=RuntimeError):
           index.dtype if isinstance(index, Tensor) else type(index).__name__, error=error)
 
 
-def check_range(name, index, size, error=IndexError):
-    """On the CPU every index is looked at; negative ones count from the end."""
-    if index.size and not (-size <= index.min() and index.max() < size):
-        bad = index[(index < -size) | (index >= size)].flat[0]
-        raise error(f"{name}: expected indices in [{-size}, {size - 1}], got {bad}")
+def check_range(name, index, size, error=IndexError, wrap=False):
+    """On the CPU every index is looked at; with `wrap` negative ones count from the end."""
+    least = -size if wrap else 0
+    if index.size and not (least <= index.min() and index.max() < size):
+        bad = index[(index < least) | (index >= size)].flat[0]
+        raise error(f"{name}: expected indices in [{least}, {size - 1}], got {bad}")
 
 
 class _Word:
@@ -67,8 +68,9 @@ def three(shape, dim):
     return prod(shape[:dim]), shape[dim], prod(shape[dim + 1:])
 
 
-def take_rows(out, x, places, name="index_select"):
-    """out[p, k, r] = x[p, places[k], r] for a contiguous out; places outside are reported under `name` and give 0."""
+def take_rows(out, x, places, name, wrap):
+    """out[p, k, r] = x[p, places[k], r] for a contiguous out; places outside are reported under `name` and give 0. With `wrap` negative
+    ones count from the end."""
     parts, rows, width = x.shape
     count = places.shape[0]
     if not out.numel():
@@ -79,7 +81,7 @@ def take_rows(out, x, places, name="index_select"):
     def run(block):
         k, r = block["BLOCK_K"], block["BLOCK_R"]
         launch(K.take_rows_kernel, (cdiv(parts * count, k) * cdiv(width, r),), out, word, x, places, *x.strides, *places.strides, rows,
-               count, width, parts * count, number, EVEN=1 if even == 16 else even, ONE=parts == 1, **block)
+               count, width, parts * count, number, WRAP=wrap, EVEN=1 if even == 16 else even, ONE=parts == 1, **block)
 
     ways = _row_blocks(out.dtype.itemsize, width, parts * count)
     run(tuner.choose("take_rows", (out.dtype.itemsize, width), ways, K.take_rows_kernel, run))
@@ -108,8 +110,9 @@ def write_rows(out, places, src):
            BLOCK_R=block_r)
 
 
-def linear_places(index, dim, target_shape, name):
-    """Where each element of an index along `dim` points in a contiguous tensor of target_shape, flat; -1 outside, which is reported."""
+def linear_places(index, dim, target_shape, name, wrap=False):
+    """Where each element of an index along `dim` points in a contiguous tensor of target_shape, flat; -1 outside, which is reported. With
+    `wrap` negative indices count from the end."""
     out = empty((index.numel(),), types.int64, index.device)
     steps = list(contiguous_strides(target_shape))
     step, steps[dim] = steps[dim], 0
@@ -121,7 +124,7 @@ def linear_places(index, dim, target_shape, name):
         word, number = fault_word(out.device, name)
         launch(K.places_kernel, (cdiv(rows, block_m) * cdiv(cols, block_n) * (index.numel() // (rows * cols)),), out, word, index, dims, si,
                st, step,
-               target_shape[dim], rows, cols, number, OUTER=len(dims) - 2, BLOCK_M=block_m, BLOCK_N=block_n)
+               target_shape[dim], rows, cols, number, WRAP=wrap, OUTER=len(dims) - 2, BLOCK_M=block_m, BLOCK_N=block_n)
     return out
 
 
@@ -153,16 +156,16 @@ def index_select(input, dim, index):
 
 
 @index_select.impl("cpu")
-def index_select_cpu(out, input, dim, index):
+def index_select_cpu(out, input, dim, index, name="index_select", wrap=False):
     input = _one(input)
-    check_range("index_select", index, input.shape[dim])
+    check_range(name, index, input.shape[dim], wrap=wrap)
     np.copyto(out, np.take(input, index.reshape(-1), axis=dim).reshape(out.shape))
 
 
 @index_select.impl("cuda")
-def index_select_cuda(out, input, dim, index):
+def index_select_cuda(out, input, dim, index, name="index_select", wrap=False):
     made, d = in_order(out), wrap_dim(dim, len(input.shape), "index_select")
-    take_rows(made, view.reshape(input, three(input.shape or (1,), d)), view.reshape(index, -1))
+    take_rows(made, view.reshape(input, three(input.shape or (1,), d)), view.reshape(index, -1), name, wrap)
     finish(out, made)
 
 
@@ -175,7 +178,7 @@ def index_select_grad(g, input_shape, dim, index):
 @index_select.samples
 def index_select_samples(make):
     yield make(5, 3), 0, make(4, integer=True, low=0, high=5)
-    yield make(2, 7, 3), -2, make(9, integer=True, low=-7, high=7)
+    yield make(2, 7, 3), -2, make(9, integer=True, low=0, high=7)
     yield make(6), 0, make(0, integer=True)
     yield make(3, 4), 1, make(integer=True, low=0, high=4)
 
@@ -184,6 +187,7 @@ def index_select_samples(make):
 def index_select_errors(make):
     yield (make(3), 0, make(2)), {}, RuntimeError, "an index of integers"
     yield (make(3), 1, make(2, integer=True)), {}, IndexError, "a dim in [-1, 0]"
+    yield (make(3), 0, make(2, integer=True, low=-1, high=0)), {}, IndexError, "expected indices in [0, 2], got -1"
 
 
 @index_select.workloads
@@ -218,11 +222,10 @@ def index_add_cpu(out, input, dim, index, source, alpha):
 
 
 def add_slices(made, dim, index, source, alpha=1):
-    """made[index] += alpha·source along a dim: sorted runs are summed at once, many times faster than numpy's add.at."""
+    """made[index] += alpha·source along a dim, index from 0 on: sorted runs are summed at once, many times faster than numpy's add.at."""
     if not index.size or not source.size:
         return
     target, source = np.moveaxis(made, dim, 0), np.moveaxis(source, dim, 0)
-    index = np.where(index < 0, index + target.shape[0], index)
     order = np.argsort(index, kind="stable")
     ordered = index[order]
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
@@ -278,7 +281,7 @@ def index_add_grad_source(g, dim, index, source_shape, alpha):
 @index_add.samples
 def index_add_samples(make):
     yield make(5, 3), 0, make(7, integer=True, low=0, high=5), make(7, 3)
-    yield make(2, 3, 4), -2, make(5, integer=True, low=-3, high=3), make(2, 5, 4), 0.5
+    yield make(2, 3, 4), -2, make(5, integer=True, low=0, high=3), make(2, 5, 4), 0.5
     yield make(6), 0, make(0, integer=True), make(0)
     yield make(4, integer=True), 0, make(6, integer=True, low=0, high=4), make(6, integer=True)
 
@@ -337,7 +340,8 @@ def gather_cuda(out, input, dim, index):
     shape = input.shape or (1,)
     index = index if index.shape else view.reshape(index, 1)
     made = in_order(out)
-    take_rows(made, flat, linear_places(index, wrap_dim(dim, len(shape), "gather"), shape, "gather"), "gather")
+    places = linear_places(index, wrap_dim(dim, len(shape), "gather"), shape, "gather")
+    take_rows(made, flat, places, "gather", True)                       # -1 is reported already: the last element may stand for it
     finish(out, made)
 
 
@@ -348,7 +352,7 @@ def gather_grad(g, input_shape, dim, index):
 
 @gather.samples
 def gather_samples(make):
-    yield make(3, 4), 1, make(3, 2, integer=True, low=-4, high=4)
+    yield make(3, 4), 1, make(3, 2, integer=True, low=0, high=4)
     yield make(5, 3, 2), 0, make(7, 2, 2, integer=True, low=0, high=5)
     yield make(6), 0, make(4, integer=True, low=0, high=6)
     yield make(3, 4), 0, make(0, 4, integer=True)

@@ -7,8 +7,20 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops import copy, create, view
-from tritorch.ops.indexing import add_slices, check_index, check_range, finish, gather, in_order, index_add, index_select, linear_places
+from tritorch.ops import copy, create, pointwise, view
+from tritorch.ops.indexing import (
+    add_slices,
+    check_index,
+    check_range,
+    finish,
+    gather,
+    in_order,
+    index_add,
+    index_select,
+    index_select_cpu,
+    index_select_cuda,
+    linear_places,
+)
 from tritorch.ops.put import flat_rows, put, put_shape
 from tritorch.ops.segments import join_rows
 from tritorch.ops.shaping import stack
@@ -18,21 +30,58 @@ from tritorch.tensor import empty, own
 K = kernels("indexing")
 
 
+@op
+def pick(input, dim, index):
+    """The slices of `input` along `dim` that the vector `index` names; negative ones count from the end, as in x[index]."""
+    return index_select.body(input, dim, index)
+
+
+@pick.impl("cpu")
+def pick_cpu(out, input, dim, index):
+    index_select_cpu(out, input, dim, index, "index", True)
+
+
+@pick.impl("cuda")
+def pick_cuda(out, input, dim, index):
+    index_select_cuda(out, input, dim, index, "index", True)
+
+
+@pick.grad("input")
+def pick_grad(g, input_shape, dim, index):
+    indices = tuple([index if d == dim % len(input_shape) else None for d in range(len(input_shape))])
+    return put(create.new_zeros(g, input_shape), indices, g, True)
+
+
+@pick.samples
+def pick_samples(make):
+    yield make(5, 3), 0, make(4, integer=True, low=-5, high=5)
+    yield make(2, 7, 3), -2, make(9, integer=True, low=-7, high=7)
+    yield make(6), 0, make(0, integer=True)
+
+
+@pick.errors
+def pick_errors(make):
+    yield (make(3), 0, make(2, integer=True, low=-4, high=-3)), {}, IndexError, "expected indices in [-3, 2], got -4"
+
+
+pick.workloads(index_select.workloads_body)
+
+
 def index(input, indices):
     """The elements that index tensors name together, one tensor or None for each dim: numpy's rules."""
     picked = [d for d, k in enumerate(indices) if k is not None]
     shape = put_shape(input, indices)
     if len(picked) == 1:
         d, places = picked[0], indices[picked[0]]
-        return own(view.reshape(index_select(input, d, view.reshape(places, -1)), shape))
+        return own(view.reshape(pick(input, d, view.reshape(places, -1)), shape))
     if input.device.type == "cpu":
         for d in picked:
-            check_range("index", indices[d].array, input.shape[d])
+            check_range("index", indices[d].array, input.shape[d], wrap=True)
     order = (*picked, *[d for d in range(len(input.shape)) if d not in picked])
     sizes = [input.shape[d] for d in order]
     rows = view.reshape(view.permute_dims(input, order), prod(sizes[:len(picked)]), *sizes[len(picked):])
     common = broadcast_shapes("index", *[indices[d].shape for d in picked])
-    made = view.reshape(index_select(rows, 0, flat_rows(input.shape, indices, picked)), *common, *sizes[len(picked):])
+    made = view.reshape(pick(rows, 0, flat_rows(input.shape, indices, picked)), *common, *sizes[len(picked):])
     if picked == list(range(picked[0], picked[-1] + 1)):
         made = view.movedim(made, tuple(range(len(common))), tuple(range(picked[0], picked[0] + len(common))))
     return own(made)
@@ -122,16 +171,18 @@ def masked_select(input, mask, *, out=None):
 
 def take(input, index, *, out=None):
     """The elements of the flattened tensor that `index` names, in the shape of `index`."""
-    made = view.reshape(index_select(view.reshape(input, -1), 0, view.reshape(index, -1)), index.shape)
+    made = view.reshape(pick(view.reshape(input, -1), 0, view.reshape(index, -1)), index.shape)
     return copy.deliver(own(made), out)
 
 
 def take_along_dim(input, indices, dim=None, *, out=None):
     """The elements that `indices` names along `dim` (without dim: of the flattened tensor); other dims broadcast."""
     if dim is None:
-        return take(input, view.reshape(indices, -1), out=out)
+        made = gather(view.reshape(input, -1), 0, view.reshape(indices, -1))
+        return copy.deliver(made, out)
     d = own_dim(dim, input.shape, "take_along_dim")
     shape = broadcast_shapes("take_along_dim", (*input.shape[:d], 1, *input.shape[d + 1:]), (*indices.shape[:d], 1, *indices.shape[d + 1:]))
+    indices = pointwise.remainder(indices.to(types.int64), max(input.shape[d], 1))   # as PyTorch, which takes -1, and n, too
     made = gather(view.expand_to(input, (*shape[:d], input.shape[d], *shape[d + 1:])), d,
                   view.expand_to(indices, (*shape[:d], indices.shape[d], *shape[d + 1:])))
     return copy.deliver(made, out)
@@ -212,7 +263,7 @@ def table_gradient_grad(g, index, padding_idx):
 @table_gradient.samples
 def table_gradient_samples(make):
     yield make(2, 5, 3), make(2, 5, integer=True, low=0, high=7), 7, -1
-    yield make(6, 2), make(6, integer=True, low=-4, high=4), 4, 1
+    yield make(6, 2), make(6, integer=True, low=0, high=4), 4, 1
     yield make(40, 33), make(40, integer=True, low=0, high=2), 3, -1              # long segments
     yield make(0, 3), make(0, integer=True), 5, -1
     yield make(3), make(integer=True, low=0, high=5), 5, -1
@@ -251,7 +302,7 @@ def _renormalize(weight, input, max_norm, norm_type):
         used = view.reshape(input, -1)
         rows = index_select(weight, 0, used)
         norms = rows.norm(norm_type, 1, True)
-        put.into(weight, weight, (used, None), rows * (max_norm / (norms + 1e-7)).clamp(max=1.0), False)
+        put.into(weight, weight, (used, None), rows * (max_norm / (norms + 1e-7)).clamp(max=1.0), False, False)
 
 
 def one_hot(tensor, num_classes=-1):

