@@ -288,12 +288,12 @@ def nan_to_num(input, nan=0.0, posinf=None, neginf=None, *, out=None):
     return copy.deliver(made, out)
 
 
-def isin(elements, test_elements, *, assume_unique=False, invert=False):
-    """Whether each element is among the test elements."""
-    tests = test_elements if isinstance(test_elements, Tensor) else create.tensor([test_elements], device=elements.device)
+def isin(elements, test_elements, *, assume_unique=False, invert=False, out=None):
+    """Whether each element is among the test elements; one of the two may be a number."""
+    home = (elements if isinstance(elements, Tensor) else test_elements).device
+    elements, tests = [x if isinstance(x, Tensor) else create.tensor(x, device=home) for x in (elements, test_elements)]
     found = eq(elements.unsqueeze(-1), tests.reshape(-1)).any(-1) if tests.numel() else create.zeros_like(elements, dtype=types.bool)
-    return logical_not(found) if invert else found
-
+    return copy.deliver(logical_not(found) if invert else found, out, exact=True)
 
 
 # ------------------------------------------------------------------ three operands

@@ -238,11 +238,13 @@ def copy_(input, src, non_blocking=False):
     return assign.into(input, input, src, non_blocking)
 
 
-def deliver(made, out):
-    """What a function with `out=` returns: `made`, or `out` holding its values; an empty `out` takes its shape, as in PyTorch."""
+def deliver(made, out, exact=False):
+    """What a function with `out=` returns: `made`, or `out` holding its values; an empty `out` takes its shape, as in PyTorch. Where
+    PyTorch does not cast, `out` must have the dtype: `exact`."""
     if out is None:
         return made
-    check(made.dtype.category <= out.dtype.category, "out", f"a destination that {made.dtype} can be cast to", out.dtype)
+    fits = out.dtype is made.dtype if exact else made.dtype.category <= out.dtype.category
+    check(fits, "out", f"a destination of {made.dtype}" if exact else f"a destination that {made.dtype} can be cast to", out.dtype)
     if out.shape == made.shape:
         return copy_(out, made)
     return assign.into(out, empty(made.shape, out.dtype, out.device), made)

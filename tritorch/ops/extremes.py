@@ -7,6 +7,7 @@ import numpy as np
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.ops.destinations import call
 from tritorch.ops.reduce import Monoid, accumulator, dims_of, reduce_rows, restore, sample_dims, sweeps
 from tritorch.ops.rows import kept
 from tritorch.shape import wrap_dim
@@ -226,37 +227,37 @@ sweeps(amin_amax)
 
 
 # ------------------------------------------------------------------ PyTorch's overloads
-def max(input, dim=None, keepdim=False, *, axis=None, keepdims=False):
+def max(input, dim=None, keepdim=False, *, axis=None, keepdims=False, out=None):
     """max(x): the largest value. max(x, dim): (values, indices) along a dim. max(x, other): the larger of each pair.
 
     >>> import tritorch as torch; torch.max(torch.tensor([1, 5, 3])).item()
     5
     """
-    return overload("max", input, dim if axis is None else axis, keepdim or keepdims, amax, max_along, MaxResult)
+    return overload("max", input, dim if axis is None else axis, keepdim or keepdims, amax, max_along, MaxResult, out)
 
 
-def min(input, dim=None, keepdim=False, *, axis=None, keepdims=False):
+def min(input, dim=None, keepdim=False, *, axis=None, keepdims=False, out=None):
     """min(x): the smallest value. min(x, dim): (values, indices) along a dim. min(x, other): the smaller of each pair.
 
     >>> import tritorch as torch; torch.min(torch.tensor([4, 1, 3])).item()
     1
     """
-    return overload("min", input, dim if axis is None else axis, keepdim or keepdims, amin, min_along, MinResult)
+    return overload("min", input, dim if axis is None else axis, keepdim or keepdims, amin, min_along, MinResult, out)
 
 
-def overload(name, input, dim, keepdim, everything, along, result):
+def overload(name, input, dim, keepdim, everything, along, result, out):
     if isinstance(dim, Tensor):
-        return getattr(input, name + "imum")(dim)
+        return getattr(input, name + "imum")(dim, out=out)
     if dim is not None:
-        return result(*along(input, dim, keepdim))
+        return call(along, (input, dim, keepdim), out, result)
     check(input.numel() > 0, name, "an element, or a dim", tuple(input.shape))
-    return everything(input)
+    return everything(input) if out is None else everything.into(out, input)
 
 
-def aminmax(input, *, dim=None, keepdim=False):
+def aminmax(input, *, dim=None, keepdim=False, out=None):
     """Smallest and largest value along a dim, or of all, as (min, max).
 
     >>> import tritorch as torch; torch.aminmax(torch.tensor([3, 1, 2])).max.item()
     3
     """
-    return AminmaxResult(*amin_amax(input, () if dim is None else dim, keepdim))
+    return call(amin_amax, (input, () if dim is None else dim, keepdim), out, AminmaxResult)

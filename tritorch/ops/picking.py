@@ -129,12 +129,13 @@ def nonzero_places_workloads(make):
     yield "16M int64", lambda: (x, int(np.count_nonzero(x.cpu().array))), 2 * x.nbytes, 0
 
 
-def nonzero(input, *, as_tuple=False):
+def nonzero(input, *, as_tuple=False, out=None):
     """The places of the elements that are not zero, one row each (`as_tuple`: one tensor a dim). Waits for the device to count them.
 
     >>> import tritorch as torch; torch.tensor([[0, 1], [2, 0]]).nonzero().tolist()
     [[0, 1], [1, 0]]
     """
+    check(out is None or not as_tuple, "nonzero", "out= without as_tuple", "both")
     count = int(input.count_nonzero().item()) if input.shape else int(bool(input.item()))
     flat = nonzero_places(input.detach(), count)
     columns, shape = [], input.shape if input.shape or not as_tuple else (1,)
@@ -145,9 +146,8 @@ def nonzero(input, *, as_tuple=False):
     if as_tuple:
         return tuple(columns)
     if not columns:
-        return create.empty(count, 0, dtype=types.int64, device=input.device)
-
-    return stack(columns, 1)
+        return copy.deliver(create.empty(count, 0, dtype=types.int64, device=input.device), out, exact=True)
+    return copy.deliver(stack(columns, 1), out, exact=True)
 
 
 argwhere = nonzero

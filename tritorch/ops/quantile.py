@@ -5,6 +5,7 @@ from collections import namedtuple
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, slicing, view
+from tritorch.ops.destinations import deliver_all
 from tritorch.ops.reduce import sum
 from tritorch.ops.sorting import kthvalue, sort
 from tritorch.shape import wrap_dim
@@ -27,35 +28,37 @@ def median(input, dim=None, keepdim=False, *, out=None):
     tensor(2.)
     """
     if dim is None:
+        check(out is None, "median", "a dim for out=", "none", error=TypeError)
         return median(view.reshape(input, -1), 0).values if input.numel() else create.new_full(input, (), math.nan)
     n = input.shape[wrap_dim(dim, len(input.shape), "median")] if input.shape else 1
     check(n > 0, "median", "a dim that is not empty", input.shape, error=IndexError)
     found = kthvalue(input, (n + 1) // 2, dim, keepdim)
     if input.dtype.is_floating_point:
         found = _first_nan(input, dim, found, keepdim)
-    return median_result(*found) if out is None else median_result(*[copy.deliver(v, o) for o, v in zip(out, found)])
+    return deliver_all(median_result, found, out)
 
 
 def nanmedian(input, dim=None, keepdim=False, *, out=None):
     """As `median`, of the elements that are not NaN."""
     if dim is None:
+        check(out is None, "nanmedian", "a dim for out=", "none", error=TypeError)
         return nanmedian(view.reshape(input, -1), 0).values if input.numel() else create.new_full(input, (), math.nan)
     d = wrap_dim(dim, len(input.shape), "nanmedian")
     if not input.shape:
-        return median(input, 0, keepdim)
+        return median(input, 0, keepdim, out=out)
     check(input.shape[d] > 0, "nanmedian", "a dim that is not empty", input.shape, error=IndexError)
     values, places = sort(input, d)
     counts = sum(~compare.isnan(input), d, True)
     middle = compare.clamp((counts - 1) // 2, min=0)
     found = [x.gather(d, middle) for x in (values, places)]
     found = found if keepdim else [view.squeeze(x, d) for x in found]
-    return median_result(*found) if out is None else median_result(*[copy.deliver(v, o) for o, v in zip(out, found)])
+    return deliver_all(median_result, found, out)
 
 
 def mode(input, dim=-1, keepdim=False, *, out=None):
     """The most frequent element along `dim` (the smallest of several), and where it last is."""
     if not input.shape:
-        return mode_result(input.clone(), create.zeros((), dtype=types.int64, device=input.device))
+        return deliver_all(mode_result, (input.clone(), create.zeros((), dtype=types.int64, device=input.device)), out)
     d = wrap_dim(dim, len(input.shape), "mode")
     values, places = sort(view.movedim(input, d, -1), -1)
     n = values.shape[-1]
@@ -66,7 +69,7 @@ def mode(input, dim=-1, keepdim=False, *, out=None):
     best = (number - start).argmax(-1, keepdim=True)                     # the first of the longest runs, at its end
     found = [view.movedim(x.gather(-1, best), -1, d) for x in (values, places)]
     found = found if keepdim else [view.squeeze(x, d) for x in found]
-    return mode_result(*found) if out is None else mode_result(*[copy.deliver(v, o) for o, v in zip(out, found)])
+    return deliver_all(mode_result, found, out)
 
 
 def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=None):

@@ -9,6 +9,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import promote_float, types
 from tritorch.errors import check
 from tritorch.ops import create
+from tritorch.ops.destinations import call
 from tritorch.ops.extremes import highest, lowest
 from tritorch.ops.reduce import accumulator, single, whole
 from tritorch.ops.rows import chunk_of, half, remember, rows
@@ -236,22 +237,22 @@ cummin_pair = extreme("cummin", """Running minimum along `dim` and the index of 
     """, "min", highest, np.less_equal, np.minimum)
 
 
-def cummax(input, dim):
+def cummax(input, dim, *, out=None):
     """(values, indices) of the running maximum along `dim`.
 
     >>> import tritorch as torch; torch.cummax(torch.tensor([1, 3, 2, 3]), 0).indices
     tensor([0, 1, 1, 3])
     """
-    return CummaxResult(*cummax_pair(input, dim))
+    return call(cummax_pair, (input, dim), out, CummaxResult)
 
 
-def cummin(input, dim):
+def cummin(input, dim, *, out=None):
     """(values, indices) of the running minimum along `dim`.
 
     >>> import tritorch as torch; torch.cummin(torch.tensor([3, 1, 2, 1]), 0).indices
     tensor([0, 1, 1, 3])
     """
-    return CumminResult(*cummin_pair(input, dim))
+    return call(cummin_pair, (input, dim), out, CumminResult)
 
 
 # ------------------------------------------------------------------ logcumsumexp

@@ -374,7 +374,7 @@ def meshgrid(*tensors, indexing="ij"):
     return tuple(grids)
 
 
-def diff(input, n=1, dim=-1, prepend=None, append=None):
+def diff(input, n=1, dim=-1, prepend=None, append=None, *, out=None):
     """The differences of neighbours along `dim`, n times over.
 
     >>> import tritorch as torch; torch.tensor([1, 4, 9]).diff()
@@ -384,9 +384,9 @@ def diff(input, n=1, dim=-1, prepend=None, append=None):
     check(n >= 0, "diff", "n of at least 0", n)
     d = wrap_dim(dim, len(input.shape), "diff")
     parts = [t for t in (prepend, input, append) if t is not None]
-    out = cat(parts, d) if len(parts) > 1 else input
-    for _ in range(min(n, out.shape[d])):
-        size = out.shape[d] - 1
-        front, back = slicing.narrow(out, d, 1, size), slicing.narrow(out, d, 0, size)
-        out = front ^ back if out.dtype is types.bool else front - back
-    return out
+    made = cat(parts, d) if len(parts) > 1 else input
+    for _ in range(min(n, made.shape[d])):
+        size = made.shape[d] - 1
+        front, back = slicing.narrow(made, d, 1, size), slicing.narrow(made, d, 0, size)
+        made = front ^ back if made.dtype is types.bool else front - back
+    return copy.deliver(made, out, exact=not n)

@@ -9,6 +9,7 @@ from tritorch.dtype import promote, types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.copy import transfer
+from tritorch.ops.destinations import deliver_all
 from tritorch.ops.indexing import gather, index_select
 from tritorch.ops.ordering import longest
 from tritorch.ops.scatter import scatter_write
@@ -114,19 +115,13 @@ def sort_pairs(input, dim, descending):
     return sorted_first(input, input.shape[wrap_dim(dim, len(input.shape), "sort")] if input.shape else 1, dim, descending)
 
 
-def _named(kind, pair, out):
-    if out is not None:
-        pair = [copy.deliver(v, o) for o, v in zip(out, pair)]
-    return kind(*pair)
-
-
 def sort(input, dim=-1, descending=False, stable=False, *, out=None):
     """The elements along `dim` in order, and where they were; always stable. NaN is the greatest.
 
     >>> import tritorch as torch; torch.tensor([3, 1, 2]).sort().values
     tensor([1, 2, 3])
     """
-    return _named(sort_result, sort_pairs(input, dim, descending), out)
+    return deliver_all(sort_result, sort_pairs(input, dim, descending), out)
 
 
 def argsort(input, dim=-1, descending=False, *, stable=False):
@@ -146,7 +141,7 @@ def topk(input, k, dim=-1, largest=True, sorted=True, *, out=None):
     >>> import tritorch as torch; torch.tensor([3, 1, 2]).topk(2)
     torch.return_types.topk(values=tensor([3, 2]), indices=tensor([0, 2]))
     """
-    return _named(topk_result, sorted_first(input, k, dim, largest), out)
+    return deliver_all(topk_result, sorted_first(input, k, dim, largest), out)
 
 
 topk_result.__repr__ = sort_result.__repr__ = kthvalue_result.__repr__ = lambda self: (
@@ -217,7 +212,7 @@ def order_statistic_workloads(make):
 def kthvalue(input, k, dim=-1, keepdim=False, *, out=None):
     """The k-th smallest element along `dim` (k from 1), and where it is."""
     pair = order_statistic(input, k, dim)
-    return _named(kthvalue_result, [view.unsqueeze(x, dim) for x in pair] if keepdim and input.shape else pair, out)
+    return deliver_all(kthvalue_result, [view.unsqueeze(x, dim) for x in pair] if keepdim and input.shape else pair, out)
 
 
 # ------------------------------------------------------------------ different elements
@@ -357,7 +352,7 @@ def histc(input, bins=100, min=0, max=0, *, out=None):
     return copy.deliver(made, out)
 
 
-def histogram(input, bins, *, range=None, weight=None, density=False):
+def histogram(input, bins, *, range=None, weight=None, density=False, out=None):
     """(hist, bin_edges): how many elements, or how much of `weight`, fall into each bin.
 
     `bins` is a number of equal parts of `range`, (low, high), by default that of the data; or a sorted tensor of edges. A bin holds its
@@ -380,4 +375,4 @@ def histogram(input, bins, *, range=None, weight=None, density=False):
     places = compare.clamp(searchsorted(bins, flat[inside], right=True) - 1, max=bins.numel() - 2)
     weight = weight if weight is None else view.reshape(weight.detach(), -1)[inside]
     made = places.bincount(weight, minlength=bins.numel() - 1).to(input.dtype)
-    return histogram_result(made / (made.sum() * bins.diff()) if density else made, bins)
+    return deliver_all(histogram_result, (made / (made.sum() * bins.diff()) if density else made, bins), out)

@@ -5,6 +5,7 @@ import numpy as np
 
 from tritorch.dispatch import op
 from tritorch.errors import check
+from tritorch.ops.destinations import call
 from tritorch.ops.reduce import Monoid, dims_of, mean, reduce_rows, restore, single, size_of, sweeps
 from tritorch.ops.rows import kept
 
@@ -84,22 +85,24 @@ def arguments(dim, unbiased, correction):
     return dim, (1 if unbiased is None else int(unbiased)) if correction is None else correction
 
 
-def var(input, dim=None, unbiased=None, keepdim=False, *, correction=None, axis=None, keepdims=False):
+def var(input, dim=None, unbiased=None, keepdim=False, *, correction=None, axis=None, keepdims=False, out=None):
     """Variance over `dim`: Σ (x - mean)² / (n - correction); `unbiased=False` is correction 0.
 
     >>> import tritorch as torch; torch.var(torch.tensor([1.0, 3.0]), correction=0).item()
     1.0
     """
-    return variance(input, *arguments(dim if axis is None else axis, unbiased, correction), keepdim or keepdims)
+    values = input, *arguments(dim if axis is None else axis, unbiased, correction), keepdim or keepdims
+    return variance(*values) if out is None else variance.into(out, *values)
 
 
-def std(input, dim=None, unbiased=None, keepdim=False, *, correction=None, axis=None, keepdims=False):
+def std(input, dim=None, unbiased=None, keepdim=False, *, correction=None, axis=None, keepdims=False, out=None):
     """Standard deviation over `dim`; see `var`.
 
     >>> import tritorch as torch; torch.std(torch.tensor([1.0, 5.0]), correction=0).item()
     2.0
     """
-    return deviation(input, *arguments(dim if axis is None else axis, unbiased, correction), keepdim or keepdims)
+    values = input, *arguments(dim if axis is None else axis, unbiased, correction), keepdim or keepdims
+    return deviation(*values) if out is None else deviation.into(out, *values)
 
 
 def var_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
@@ -205,11 +208,11 @@ def vector_norm_errors(make):
 sweeps(vector_norm, 2)
 
 
-def norm(input, p="fro", dim=None, keepdim=False, dtype=None):
+def norm(input, p="fro", dim=None, keepdim=False, dtype=None, *, out=None):
     """Vector norm of order p over `dim`; "fro" is 2.
 
     >>> import tritorch as torch; torch.tensor([[3.0], [4.0]]).norm().item()
     5.0
     """
     check(p == "fro" or not isinstance(p, str), "norm", "a number or 'fro'", p, use="linalg.matrix_norm")
-    return vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype)
+    return call(vector_norm, (input, 2 if p in ("fro", None) else p, dim, keepdim, dtype), out)

@@ -6,7 +6,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import create, slicing, view
-from tritorch.ops.copy import transfer
+from tritorch.ops.copy import deliver, transfer
 from tritorch.ops.shaping import atleast_2d, cat
 from tritorch.shape import cdiv, next_power_of_2, wrap_dim
 
@@ -88,10 +88,13 @@ def diag_embed(input, offset=0, dim1=-2, dim2=-1):
     return out
 
 
-def diag(input, diagonal=0):
+def diag(input, diagonal=0, *, out=None):
     """The diagonal of a matrix, or the matrix with a vector as its diagonal."""
     check(len(input.shape) in (1, 2), "diag", "a vector or a matrix", input.shape)
-    return diag_embed(input, diagonal) if len(input.shape) == 1 else slicing.diagonal(input, diagonal).clone()
+    if len(input.shape) == 1:
+        return deliver(diag_embed(input, diagonal), out, exact=True)
+    found = slicing.diagonal(input, diagonal)
+    return found.clone() if out is None else deliver(found, out, exact=True)
 
 
 def diagflat(input, offset=0):
