@@ -99,6 +99,17 @@ def logical_xor(x, y):
 
 # ------------------------------------------------------------------ bits
 @triton.jit
+def nextafter(x, y):
+    """By the bits of x, which count up away from zero: libdevice's takes what is next to 0 in float32 for 0."""
+    kind: tl.constexpr = tl.int64 if x.dtype == tl.float64 else tl.int32
+    minus_least: tl.constexpr = -0x7FFFFFFFFFFFFFFF if x.dtype == tl.float64 else -0x7FFFFFFF
+    bits = x.to(kind, bitcast=True)
+    beyond = bits + tl.where((y > x) == (x > 0), 1, -1).to(kind)
+    beyond = tl.where(x == 0, tl.where(y > 0, 1, minus_least).to(kind), beyond)
+    return tl.where((x != x) | (y != y), x + y, tl.where(x == y, y, beyond.to(x.dtype, bitcast=True)))
+
+
+@triton.jit
 def bitwise_and(x, y):
     return x & y
 

@@ -355,8 +355,8 @@ fmin = binary("fmin", "The smaller of the two; the other where one is NaN.", np.
               grad_other=lambda g, input, other: g.masked_fill((input <= other) | (other != other), 0))
 copysign = binary("copysign", "|input| with the sign of other.", np.copysign, result=floating, domain=APART,
                   grad_input=lambda g, input, out: g * (sign(input) * sign(out)), grad_other=zeros)
-next_wide = binary("nextafter", "The next number after input towards other, in float32 or float64.", np.nextafter, result=floats,
-                   grad_input=lambda g, input, other: g.masked_fill(input == other, 0), grad_other=zeros)
+next_wide = binary("nextafter", "The next number after input towards other, in float32 or float64.", np.nextafter, functions=compare.K,
+                   result=floats, grad_input=lambda g, input, other: g.masked_fill(input == other, 0), grad_other=zeros)
 
 
 def nextafter(input, other, *, out=None):
