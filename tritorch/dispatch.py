@@ -14,7 +14,6 @@ from tritorch.autograd.formula import formula_rule
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.cuda.allocator import memories
-from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
@@ -166,8 +165,7 @@ def impl(door, kind, *, raw=False, passes=None):
     launched again by later calls whose arguments have the same shapes, strides, dtypes and numbers, without `fn` (see repeat.py): it must
     look at nothing else, or have `driver.forget_calls()` called when that changes; nor is the shape rule asked again. `passes` names
     parameters, with their type, `int` or `float`, that are numbers which `fn` only hands to its kernels: they may differ (a float beside
-    a first argument that is computed in float32); for a tuple the type is {place: type}. `raw` leaves all this out. Giving an
-    implementation again replaces it.
+    a first argument that is computed in float32); a tuple's types are {place: type}. `raw` leaves all this out. The last one given counts.
     """
 
     def verb(fn):
@@ -220,15 +218,14 @@ def _on_device(door, fn):
 
 
 def _brought(door, v, home, values=()):
-    """An argument for a kernel: a 0-dim CPU tensor is a number, as in PyTorch; but it is copied where the result does not tell in which
-    dtype to compute, as of a comparison, beside a 0-dim one of another among `values`."""
+    """An argument for a kernel: a 0-dim CPU tensor is a number, as in PyTorch; but beside 0-dim `values` of another dtype it is copied where
+    the result, of bools, does not tell in which dtype to compute."""
     if not isinstance(v, Tensor) or v.storage.device is home:
         return v
     check(not v.shape and v.storage.device.type == "cpu", door.__name__, "all tensors on one device", home, v.storage.device)
-    others = [x.dtype for x in values[len(door.returns):] if isinstance(x, Tensor)]
-    if others and values[0].dtype is types.bool and not values[0].shape and any(x is not v.dtype for x in others):
-        return v.to(home)
-    return v.item()
+    mixed = values and values[0].dtype.category == 0 and not values[0].shape and any(
+        isinstance(x, Tensor) and x.dtype is not v.dtype for x in values[len(door.returns):])
+    return v.to(home) if mixed else v.item()
 
 
 def grad(door, *inputs):
