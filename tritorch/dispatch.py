@@ -218,8 +218,7 @@ def _on_device(door, fn):
 
 
 def _brought(door, v, home, values=()):
-    """An argument for a kernel: a 0-dim CPU tensor is a number, as in PyTorch; but beside 0-dim `values` of another dtype it is copied where
-    the result, of bools, does not tell in which dtype to compute."""
+    """A 0-dim CPU tensor as a number, as in PyTorch; copied if a result of bools would not tell in which dtype to compute."""
     if not isinstance(v, Tensor) or v.storage.device is home:
         return v
     check(not v.shape and v.storage.device.type == "cpu", door.__name__, "all tensors on one device", home, v.storage.device)
