@@ -6,7 +6,7 @@ import pytest
 
 import tritorch as torch
 import tritorch.nn.functional as F
-from tritorch.ops.attention import attention_keep
+from tritorch.ops.attention import attention_backward, attention_keep
 from tritorch.testing import ptx
 from tritorch.testing.ptx import memory, trace
 
@@ -19,6 +19,21 @@ def full(*shape, dtype=torch.bfloat16):
 
 def places(*shape):
     return torch.empty(*shape, dtype=torch.int64, device="cuda")
+
+
+def floats(*shape):
+    return full(*shape, dtype=torch.float32).detach()
+
+
+def eights(*shape):
+    return torch.empty(*shape, dtype=torch.float8_e4m3fn, device="cuda")
+
+
+def gradient_of_rows(total, q, k):
+    """Into `total`, which is the first in memory: what would be stored below it hits nothing else."""
+    rest = None, None, None, (None, None), 0.1, (0.0, 0, 0), None
+    grads, lse = (total, torch.empty_like(k), torch.empty_like(k)), torch.empty(q.shape[:3], device="cuda")
+    return attention_backward.into(grads, q, q, k, k, None, None, q, lse, *rest)[0]
 
 
 def conv(images, channels, size, *weight, **options):
@@ -43,6 +58,14 @@ CASES = {
     "cross entropy": lambda: (F.cross_entropy, full(85000, 50304), places(85000)),
     "classes": lambda: (F.cross_entropy, full(3, 3 * G // 2), places(3)),
     "product": lambda: (torch.mm, full(65540, 64), full(64, 65540)),
+    "product of sums apart": lambda: (lambda a, b: a.detach().mT @ b.detach(), full(128, (1 << 26) + 3), full(128, 64)),
+    "vector of numbers apart": lambda: (lambda a, b: a.detach() @ b.detach()[:, 0], full(4096, 2048), full(2048, (1 << 22) + 3)),
+    "groups of sums apart": lambda: (lambda a, b, ends: F.grouped_mm(a.detach().mT, b.detach(), offs=ends), full(128, (1 << 26) + 3),
+                                     full(8, 128, 64), torch.full((8,), 1 << 26, dtype=torch.int32, device="cuda")),
+    "scales apart": lambda: (lambda a, b, x, y: torch._scaled_mm(a, b.mT, x[:, :1], y, out_dtype=torch.bfloat16), eights(65536, 40),
+                             eights(64, 40), floats(65536, 65536), floats(1, 64)),
+    "rotary of features apart": lambda: (lambda x, *tables: F.rotary_embedding(x.mT, *tables), full(128, (1 << 25) + 8),
+                                         floats((1 << 25) + 8, 64), floats((1 << 25) + 8, 64)),
     "images": lambda: conv(16400, 64, 64, 64, 64, 3, 3),
     "pixels": lambda: conv(2 * G // 4096 + 3, 1, 64, 2, 1, 3, 3),
     "pixels, channels last": lambda: conv(2 * G // 4096 + 3, 32, 64, 32, 32, 3, 3),
@@ -62,6 +85,8 @@ CASES = {
     "cumsum": lambda: (torch.cumsum, full(65540, 65536), 1),
     "sort": lambda: (lambda x: torch.sort(x.detach(), 1)[0], full(32 * (1 << 20) + 5, 128)),
     "attention": lambda: (F.scaled_dot_product_attention, *[full(64, 128, 8200, 64) for _ in range(3)], None, 0.1),
+    "attention, rows of many heads": lambda: (gradient_of_rows, *[full(1, 80, 1 << 19, 64).transpose(1, 2).detach() for _ in range(2)],
+                                              full(1, 1 << 19, 128, 64).detach()),
     "dropout of many keys": lambda: (lambda s: attention_keep(s.detach(), 0.1, 0, 0, None), full(1, 8, 64, 5 * (1 << 20))),
 }
 

@@ -4,6 +4,7 @@ import pytest
 from arrays import draw
 
 import tritorch
+from tritorch.cuda import tuner
 from tritorch.nn import functional as F
 
 
@@ -59,6 +60,20 @@ def test_in_place_and_back(interleaved, cuda, tiles):
         np.testing.assert_allclose(t.cpu().array, turned(x, cos, sin, interleaved), rtol=1e-5, atol=1e-6)
         F.rotary_embedding.into(t, t, c, s, interleaved, True)
         np.testing.assert_allclose(t.cpu().array, x, rtol=1e-5, atol=1e-6)
+
+
+def test_trials_in_place_leave_alone_what_lies_between(cuda, monkeypatch):
+    monkeypatch.setattr(tritorch.cuda.driver, "hardware_tiles", True)
+    B, T, H, D = 2, 5, 3, 8
+    qkv, (cos, sin) = draw(B, T, 3 * H * D), tables(T, D // 2)
+    whole, c, s = [tritorch.tensor(v).to(cuda) for v in (qkv, cos, sin)]
+    part = whole[..., :H * D].view(B, T, H, D).transpose(1, 2)
+    with tuner.measuring(lambda family, key, candidates, run, found: [run(c) for c in candidates] and None):
+        F.rotary_embedding.into(part, part, c, s)
+    want = qkv.copy()
+    want[..., :H * D] = turned(qkv[..., :H * D].reshape(B, T, H, D).transpose(0, 2, 1, 3), cos, sin, False).transpose(0, 2, 1, 3).reshape(
+        B, T, H * D)
+    np.testing.assert_allclose(whole.cpu().array, want, rtol=1e-5, atol=1e-6)
 
 
 def test_half_types_compute_in_float32(cuda):

@@ -300,9 +300,10 @@ def own_keys(gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, i
 def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr, g_desc, q_desc, k_desc, v_desc, lse_ptr, delta_ptr,
                                     stride_gq, stride_lse, stride_delta, BATCH, H, GROUP, L, S, right, scale, RIGHT: gl.constexpr,
                                     BY_ROWS: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-                                    BLOCK_D: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr):
+                                    BLOCK_D: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr, WIDE: gl.constexpr):
     """Gradients of q, k and v, after attention_backward_delta_kernel has set the ticket and the counters to 0. Without masks; scale > 0 and
-    right ≥ 0; columns lie side by side. Half of a block of rows (BY_ROWS) or of the columns is 64. num_warps is 4. Grid: PROGRAMS."""
+    right ≥ 0; columns lie side by side; a head of gq spans 2³¹ elements or more if WIDE. Half of a block of rows (BY_ROWS) or of the
+    columns is 64. num_warps is 4. Grid: PROGRAMS."""
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, BLOCK_D], T)
     slopes_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N // 2, BLOCK_M], T)
@@ -321,6 +322,8 @@ def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr
     fence_async_shared()
     bufs = (k_bufs, v_bufs, q_bufs, g_bufs, slopes_bufs, shifts, tickets, notes, edges)
     sizes, items = (H // GROUP, GROUP, L, S, right), BATCH * (H // GROUP) * gl.cdiv(S, BLOCK_N)
+    if WIDE:
+        stride_gq = (stride_gq[0], stride_gq[1], gl.to_tensor(stride_gq[2]).to(gl.int64))
     out_args = (gq_ptr, sum_ptr, stride_gq)
     gl.warp_specialize([
         (own_keys, (gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, RIGHT, BY_ROWS, BLOCK_M, BLOCK_N,

@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from triton_kernels.matmul import multiply
+from triton_kernels.matmul import multiply, step_of
 
 
 @triton.jit
@@ -50,8 +50,8 @@ def grouped_rows_kernel(out_ptr, a_ptr, b_ptr, ends_ptr, stride_om, stride_on, s
             a = tl.load(a_ptrs, mask=(k + rk < K)[None, :], other=0)
             b = tl.load(b_ptrs, mask=(k + rk < K)[:, None], other=0)
         acc = multiply(a, b, acc, True, PRECISION)
-        a_ptrs += BLOCK_K * stride_ak
-        b_ptrs += BLOCK_K * stride_bk
+        a_ptrs += step_of(stride_ak, BLOCK_K, True)
+        b_ptrs += step_of(stride_bk, BLOCK_K, True)
     mask = (rm < end)[:, None] & (rn < N)[None, :]
     tl.store(out_ptr + rm[:, None] * stride_om + rn[None, :] * stride_on, acc.to(out_ptr.dtype.element_ty), mask=mask)
 

@@ -46,6 +46,15 @@ def tile_of(pid, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl
 
 
 @triton.jit
+def step_of(stride, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    """BLOCK · stride, of 64 bits if WIDE."""
+    if WIDE:
+        return tl.full((), BLOCK, tl.int64) * stride
+    else:
+        return BLOCK * stride
+
+
+@triton.jit
 def share_of(pid, tiles, steps, PROGRAMS: tl.constexpr):
     """Of tiles that are sums over `steps` blocks of K each, all one after the other, the blocks of a program: (begin, end)."""
     total = steps.to(tl.int64) * tiles
@@ -159,8 +168,8 @@ def load_c(c_ptr, offset, rm, rn, stride_cm, stride_cn, M, N, FORM: tl.constexpr
 def scaled(acc, alpha, rm, rn, M, N):
     """alpha · acc, whose rows and columns are rm and rn."""
     if isinstance(alpha, tl.tuple):
-        of_rows = tl.load(alpha[0] + rm * alpha[1], mask=rm < M, other=0).to(acc.dtype)
-        acc *= of_rows * tl.load(alpha[2] + rn * alpha[3], mask=rn < N, other=0).to(acc.dtype)
+        of_rows = tl.load(alpha[0] + rm.to(tl.int64) * alpha[1], mask=rm < M, other=0).to(acc.dtype)
+        acc *= of_rows * tl.load(alpha[2] + rn.to(tl.int64) * alpha[3], mask=rn < N, other=0).to(acc.dtype)
     elif alpha is not None:
         acc = acc * alpha.to(acc.dtype)
     return acc
@@ -287,11 +296,11 @@ def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, batches, s
     b_ptrs = b_ptr + batch_offset(batch, batches, B) + (rk[:, None] * stride_bk + (rn % N)[None, :] * stride_bn)
     acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     end = tl.minimum(split * K_SPAN + K_SPAN, K)
+    step_a, step_b = step_of(stride_ak, BLOCK_K, WIDE), step_of(stride_bk, BLOCK_K, WIDE)
     if PRECISION == "parts":
-        acc = sum_of_parts(a_ptrs, b_ptrs, acc, split * K_SPAN, end, BLOCK_K * stride_ak, BLOCK_K * stride_bk, EVEN_K, BLOCK_K)
+        acc = sum_of_parts(a_ptrs, b_ptrs, acc, split * K_SPAN, end, step_a, step_b, EVEN_K, BLOCK_K)
     else:
-        acc = sum_of_products(a_ptrs, b_ptrs, acc, split * K_SPAN, end, BLOCK_K * stride_ak, BLOCK_K * stride_bk, DOT, PRECISION, EVEN_K,
-                              BLOCK_K)
+        acc = sum_of_products(a_ptrs, b_ptrs, acc, split * K_SPAN, end, step_a, step_b, DOT, PRECISION, EVEN_K, BLOCK_K)
     value = epilogue(acc, c_ptr, batch_offset(batch, batches, C), rm, rn, stride_cm, stride_cn, M, N, alpha, beta,
                      out_ptr.dtype.element_ty, FORM, SLOPE)
     mask = (rm < M)[:, None] & (rn < N)[None, :]

@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from triton_kernels.matmul import OUT, A, B, C, activated, batch_offset, combined, scaled
+from triton_kernels.matmul import OUT, A, B, C, activated, batch_offset, combined, scaled, step_of
 
 
 @triton.jit
@@ -36,8 +36,8 @@ def matvec_kernel(out_ptr, pre_ptr, w_ptr, x_ptr, c_ptr, batches, stride_os, str
             x = tl.load(x_ptrs, mask=inside, other=0)
             w = tl.load(w_ptrs, mask=inside[None, :], other=0)
         sums += w.to(ACC) * x.to(ACC)[None, :]
-        x_ptrs += BLOCK_K * stride_xk
-        w_ptrs += BLOCK_K * stride_wk
+        x_ptrs += step_of(stride_xk, BLOCK_K, WIDE)
+        w_ptrs += step_of(stride_wk, BLOCK_K, WIDE)
     TO: tl.constexpr = out_ptr.dtype.element_ty
     mask = rn < N
     acc = scaled(tl.sum(sums, 1), alpha, rn, rn, N, N)

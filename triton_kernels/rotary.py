@@ -12,9 +12,16 @@ from triton_kernels.reduce import offsets
 
 
 @triton.jit
+def features(COUNT: tl.constexpr, WIDE: tl.constexpr):
+    """The numbers of features. WIDE: what they lie apart, all together, may pass 2³¹."""
+    n = tl.arange(0, COUNT)[None, None, :]
+    return n.to(tl.int64) if WIDE else n
+
+
+@triton.jit
 def rotary_kernel(
     out_ptr, x_ptr, cos_ptr, sin_ptr, shape_m, stride_m, shape_h, stride_h, stride_on, stride_xn, stride_cn, stride_sn, M, H, P, D,
-    INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr, ACC: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_M: tl.constexpr,
+    INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_P: tl.constexpr, REST: tl.constexpr,
 ):
     """M rows of cos and sin, of P columns, each for H rows of out and x, of D. stride_m holds the strides of out, x, cos and sin, stride_h
@@ -24,7 +31,7 @@ def rotary_kernel(
     steps = tl.cdiv(H, BLOCK_H)
     m = ((tl.program_id(0) // steps).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[None, :, None]
     h = ((tl.program_id(0) % steps).to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H))[:, None, None]
-    n = tl.arange(0, BLOCK_P)[None, None, :]
+    n = features(BLOCK_P, WIDE)
     inside = (m < M) & (h < H)
     valid = inside & (n < P)
     out_rows = out_ptr + offsets(m, shape_m, stride_m) + offsets(h, shape_h, stride_h)
@@ -35,7 +42,7 @@ def rotary_kernel(
     if INVERSE:
         sin = -sin
     if INTERLEAVED:
-        both = tl.arange(0, 2 * BLOCK_P)[None, None, :]
+        both = features(2 * BLOCK_P, WIDE)
         pairs = inside & (both < 2 * P)
         x = tl.load(x_rows + both * stride_xn, mask=pairs, other=0).to(ACC)
         a, b = tl.split(tl.reshape(x, (BLOCK_H, BLOCK_M, BLOCK_P, 2)))
@@ -47,6 +54,6 @@ def rotary_kernel(
         tl.store(out_rows + n * stride_on, a * cos - b * sin, mask=valid)
         tl.store(out_rows + (n + P) * stride_on, b * cos + a * sin, mask=valid)
     if REST:
-        n = 2 * P + tl.arange(0, REST)[None, None, :]
+        n = 2 * P + features(REST, WIDE)
         rest = inside & (n < D)
         tl.store(out_rows + n * stride_on, tl.load(x_rows + n * stride_xn, mask=rest), mask=rest)

@@ -257,8 +257,9 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
         descs = [descriptor(x, n, block) for x, n in ((gk, keys // 2), (gv, keys // 2), (g, rows), (query, rows), (key, keys // 2),
                                                       (value, keys // 2))]
         launch(TOGETHER.attention_together_gluon_kernel, (programs,), *descs[:2], gq, sums, turns, *descs[2:], lse, delta, gq.strides,
-               lse.strides, delta.strides, p.batches, H, group, L, S, right, scale, RIGHT=p.constants["RIGHT"], BY_ROWS=rows == 128,
-               PROGRAMS=programs, BLOCK_D=block, **{name: value for name, value in way.items() if name != "kernel"})
+               lse.strides, delta.strides, p.batches, H, group, L, S, right, scale, BY_ROWS=rows == 128, PROGRAMS=programs, BLOCK_D=block,
+               **{name: p.constants[name] for name in ("RIGHT", "WIDE")},
+               **{name: value for name, value in way.items() if name != "kernel"})
 
     _chosen(p, "backward", BACKWARD, "attention_backward_kv_kernel", run)
 

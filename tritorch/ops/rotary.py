@@ -10,6 +10,7 @@ from tritorch.ops.reduce import single
 from tritorch.ops.rows import coalesce, flat, half, remember
 from tritorch.ops.shaping import cat, stack
 from tritorch.shape import broadcast_strides, cdiv, next_power_of_2
+from tritorch.tensor import empty_strided
 
 K = kernels("rotary")
 SIZES = ((4096, 16, 4), (8192, 16, 4), (4096, 8, 4), (8192, 32, 8), (2048, 8, 4), (8192, 16, 8))
@@ -73,6 +74,7 @@ def geometry(shape, pairs, so, sx, shape_c, sc, shape_s, ss):
 @rotary_embedding.impl("cuda")
 def rotary_embedding_cuda(out, x, cos, sin, interleaved, inverse):
     D, pairs = x.shape[-1], cos.shape[-1]
+    wide = max(D * max(out.strides[-1], x.strides[-1]), pairs * max(cos.strides[-1], sin.strides[-1])) > 0x7FF00000
     (M, *along_m), (H, *along_h), along = geometry(x.shape, pairs, out.strides, x.strides, cos.shape, cos.strides, sin.shape, sin.strides)
     block_p, rest = next_power_of_2(max(pairs, 1)), D - 2 * pairs
     target = out
@@ -80,7 +82,7 @@ def rotary_embedding_cuda(out, x, cos, sin, interleaved, inverse):
     def run(t):
         launch(K.rotary_kernel, (cdiv(M, t["BLOCK_M"]) * cdiv(H, t["BLOCK_H"]),), target, x, cos, sin, *along_m, *along_h,
                out.strides[-1], x.strides[-1], *along, M, H, pairs, D, INTERLEAVED=interleaved, INVERSE=inverse,
-               ACC=getattr(K.tl, x.dtype.compute.name), BLOCK_P=block_p, REST=next_power_of_2(rest) if rest else 0, **t)
+               ACC=getattr(K.tl, x.dtype.compute.name), WIDE=wide, BLOCK_P=block_p, REST=next_power_of_2(rest) if rest else 0, **t)
 
     if not M * H * D:
         return
@@ -89,7 +91,7 @@ def rotary_embedding_cuda(out, x, cos, sin, interleaved, inverse):
         return
     ways = row_ways(M, H, block_p)
     if out.storage is x.storage:                                         # in place: nothing may be turned twice
-        target = x.new_empty(out.shape)
+        target = empty_strided(out.shape, out.strides, out.dtype, out.device)
     best = choose("rotary_embedding", (x.dtype.name, interleaved, rest > 0, pairs, M, H), ways, K.rotary_kernel, run)
     target = out
     run(best)
