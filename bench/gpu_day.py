@@ -4,16 +4,14 @@
 """
 import os
 import shutil
-import subprocess
-import sys
-import threading
 import time
+import traceback
 from pathlib import Path
 
-from bench import rows, shards
+from bench import rows, shards, watch
 
 STEPS = ("smoke", "build", "test", "bench", "tune", "again")
-SECONDS = 90                                                     # for a kind of kernel to compile and to prove itself
+SECONDS = 90                                                     # without a word, in which a kernel compiles: it hangs
 PARTS = 12                                                       # processes of tests: they compile on the host and share the GPU
 SMOKE = """
 import tritorch as torch
@@ -54,6 +52,7 @@ for transposed in range(8):
     x, y = (torch.randn(size, size).to(torch.float32 if transposed & 4 else torch.bfloat16) for _ in range(2))
     x, y = x.t() if transposed & 1 else x, y.t() if transposed & 2 else y
     got, want = (x.cuda() @ y.cuda()).cpu().float(), x.float() @ y.float()
+    print(f"product {transposed} {x.dtype}", flush=True)
     assert (got - want).abs().max() <= (1e-5 if transposed & 4 else 0.02) * want.abs().max(), f"product {transposed} {x.dtype}"
 for width, causal in ((64, True), (128, True), (64, False), (128, False)):
     q, k, v = (torch.randn(*sizes, width).bfloat16().requires_grad_() for _ in range(3))
@@ -63,6 +62,7 @@ for width, causal in ((64, True), (128, True), (64, False), (128, False)):
     weight = torch.randn(*want.shape)
     (want * weight).sum().backward()
     (got * weight.cuda().bfloat16()).sum().backward()
+    print(f"attention {width} {causal}", flush=True)
     for ours, theirs in zip((got, *(t.grad for t in there)), (want, *(t.grad for t in (q, k, v)))):
         ours, theirs = ours.detach().cpu().float(), theirs.float()
         assert (ours - theirs).abs().max() <= 0.05 * theirs.abs().max(), f"attention {width} {causal}"
@@ -81,46 +81,52 @@ def main(args):
     for step in steps:
         start = time.monotonic()
         print(f"\n== {step}", flush=True)
-        code = globals()[step](args, folder, start + 60 * args.minutes)
+        try:
+            code = globals()[step](args, folder, start + 60 * args.minutes)
+        except Exception:                                        # the other steps go on
+            traceback.print_exc()
+            code = "an error of the step itself"
         failed += bool(code)
         print(f"== {step}: {'failed, code ' + str(code) if code else 'done'} after {time.monotonic() - start:.0f} s", flush=True)
     return int(bool(failed))
 
 
-def logged(command, log, deadline, **environment):
-    """Run `python …`, its output on the screen and in a file, until the deadline; its exit code."""
+def logged(command, log, deadline, silence=float("inf"), **environment):
+    """Run `python …`, its output on the screen and in a file, until the deadline or its silence; its exit code, or why it was ended."""
+    process = watch.Heard(command, silence, deadline, rows.ROOT, **environment)
     with open(log, "w", encoding="utf-8") as file:
-        process = subprocess.Popen([sys.executable, *command], cwd=rows.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                   env={**os.environ, "PYTHONUNBUFFERED": "1", **environment})
-        alarm = threading.Timer(max(deadline - time.monotonic(), 0), process.kill)       # also of a process that says nothing any more
-        alarm.start()
-        try:
-            for line in process.stdout:
-                print(line, end="", flush=True)
-                file.write(line)
-                file.flush()
-            return process.wait()
-        finally:
-            alarm.cancel()
-            process.kill()
+        for line in process:
+            print(line, end="", flush=True)
+            file.write(line)
+            file.flush()
+        if process.why:
+            print(process.why, file=file)
+            print(process.why, flush=True)
+    return process.why or process.code
 
 
 def words(args, deadline):
-    """The options that a step hands on."""
-    left = max((deadline - time.monotonic()) / 60 - 0.2, 0.1)
+    """The options that a step hands on. What it has to write at its end takes a while."""
+    left = max((deadline - time.monotonic()) / 60 - 0.5, 0.1)
     return ["--minutes", f"{left:.2f}", *(["--only", args.only] if args.only else []), *(["--rehearse"] if args.rehearse else [])]
 
 
 def smoke(args, folder, deadline):
+    """What hangs or is wrong is avoided by the later steps; what there was no time to try is not."""
     device = {"TRITORCH_CUDA": "simulated"} if args.rehearse else {}
-    code = logged(["-c", SMOKE], folder / "smoke.log", deadline, **device)
+    code = logged(["-c", SMOKE], folder / "smoke.log", deadline, SECONDS, **device)
     program = KIND.replace("SIZE", "50" if args.rehearse else "2000").replace("SHAPE", "(1, 2, 50)" if args.rehearse else "(4, 8, 700)")
-    bad = []
+    found = {}
     for kind in KINDS:
-        others, limit = ",".join(k for k in KINDS if k != kind), min(deadline, time.monotonic() + SECONDS)
-        if logged(["-c", program], folder / f"smoke_{kind}.log", limit, TRITORCH_AVOID=others, **device):
-            bad.append(kind)
-        print(f"{kind} kernels: {'WRONG, or hanging' if kind in bad else 'right'}", flush=True)
+        if time.monotonic() >= deadline:
+            found[kind] = "not tried, out of time"
+        else:
+            others = ",".join(k for k in KINDS if k != kind)
+            ended = logged(["-c", program], folder / f"smoke_{kind}.log", deadline, SECONDS, TRITORCH_AVOID=others, **device)
+            found[kind] = "right" if not ended else "not tried to the end, out of time" if ended == "out of time" else "WRONG, or hanging"
+        print(f"{kind} kernels: {found[kind]}", flush=True)
+    bad = [kind for kind in KINDS if found[kind].startswith("WRONG")]
+    (folder / "smoke.txt").write_text("".join(f"{kind} kernels: {what}\n" for kind, what in found.items()), encoding="utf-8")
     if bad:
         os.environ["TRITORCH_AVOID"] = ",".join(bad)
         print(f"from here on: TRITORCH_AVOID={','.join(bad)}", flush=True)
@@ -135,15 +141,21 @@ def build(args, folder, deadline):
 
 def test(args, folder, deadline):
     """Every test that needs a GPU; what is not well is listed, whole logs are in the folder."""
-    wanted = ["-k", args.only] if args.only else []
-    outcomes, parts = shards.run(wanted, folder / "tests", 2 if args.rehearse else PARTS, deadline)
-    bad = sorted((test, outcome) for test, outcome in outcomes.items() if outcome not in ("PASSED", "SKIPPED", "XFAIL"))
-    passed = sum(outcome == "PASSED" for outcome in outcomes.values())
-    lines = [f"{passed} of {len(outcomes)} tests passed, {len(bad)} not well", *[f"{outcome} {test}" for test, outcome in bad]]
-    (folder / "tests.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    wanted, bad = ["-k", args.only] if args.only else [], []
+
+    def report(outcomes):
+        bad[:] = sorted((test, outcome) for test, outcome in outcomes.items() if outcome not in ("PASSED", "SKIPPED", "XFAIL"))
+        passed, skipped = (sum(outcome == kind for outcome in outcomes.values()) for kind in ("PASSED", "SKIPPED"))
+        lines = [f"{passed} of {len(outcomes)} tests passed, {skipped} skipped, {len(bad)} not well",
+                 *[f"{outcome} {test}" for test, outcome in bad]]
+        (folder / "tests.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return lines
+
+    outcomes, parts = shards.run(wanted, folder / "tests", 2 if args.rehearse else PARTS, deadline, report)
+    lines = report(outcomes)
     (folder / "tests.log").write_text("".join(line for part in parts for line in part.output), encoding="utf-8")
     print("\n".join(lines[:100]), flush=True)
-    return bool(bad)
+    return bool(bad) or not outcomes
 
 
 def bench(args, folder, deadline, name="bench"):

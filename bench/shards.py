@@ -1,5 +1,6 @@
 """The tests that need a GPU, in several processes at once: a kernel that breaks the device or hangs ends one of them, and another takes
 over its remaining tests."""
+import contextlib
 import os
 import queue
 import re
@@ -21,10 +22,13 @@ def environment():
     return {**os.environ, "PYTHONUNBUFFERED": "1", "PYTEST_ADDOPTS": ""}
 
 
-def collect(words):
-    """The ids of the tests."""
+def collect(words, seconds):
+    """The ids of the tests; none where pytest does not say them in time."""
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "--collect-only", "-q", "-p", "no:cacheprovider", *words]
-    done = subprocess.run(command, cwd=rows.ROOT, capture_output=True, text=True, env=environment())
+    try:
+        done = subprocess.run(command, cwd=rows.ROOT, capture_output=True, text=True, env=environment(), timeout=max(seconds, 1))
+    except subprocess.TimeoutExpired:
+        return []
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
@@ -50,8 +54,8 @@ class Shard:
         self.count = len(self.remaining)
         self.file.write_text("\n".join(self.remaining), encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-m", "gpu", "-v", "--tb=short", "-p", "no:cacheprovider", f"@{self.file}"]
-        self.process = subprocess.Popen(command, cwd=rows.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                        env=environment())
+        self.process = subprocess.Popen(command, cwd=rows.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        encoding="utf-8", errors="replace", env=environment())
         self.lines, self.heard = queue.Queue(), time.monotonic()
         threading.Thread(target=lambda p=self.process, q=self.lines: [*map(q.put, p.stdout), q.put(None)], daemon=True).start()
 
@@ -64,7 +68,11 @@ class Shard:
                 if time.monotonic() - self.heard < SILENCE:
                     return True
                 self.process.kill()
-                line, self.output = None, [*self.output, f"nothing heard for {SILENCE} s\n"]
+                with contextlib.suppress(queue.Empty):           # a line that has no end yet says what it was at
+                    while (line := self.lines.get(timeout=5)) is not None:
+                        self.hear(line)
+                self.hear(f"\nnothing heard for {SILENCE} s\n")
+                line = None
             if line is None:
                 return self.ended()
             self.hear(line)
@@ -73,6 +81,8 @@ class Shard:
     def hear(self, line):
         self.heard = time.monotonic()
         self.output.append(line)
+        with open(self.log, "a", encoding="utf-8") as log:       # now: nobody knows how long all of this may live
+            log.write(line)
         match, broken = LINE.match(line), BROKEN.search(line)
         if match and match[1] in self.remaining:
             self.results[match[1]] = match[2]
@@ -88,10 +98,10 @@ class Shard:
             self.results.update(dict.fromkeys(self.remaining, "NOT RUN"))
             self.remaining.clear()
         elif self.remaining and (code != BROKE or len(self.remaining) == self.count):
-            begun = [test for test in self.remaining if self.output and self.output[-1].startswith(f"{test} ")]
+            last = next((line for line in reversed(self.output) if line.startswith("tests/")), "")
+            begun = [test for test in self.remaining if last.startswith(f"{test} ")]
             self.results[(begun or self.remaining)[0]] = "DIED"
             self.remaining.remove((begun or self.remaining)[0])
-        self.log.write_text("".join(self.output), encoding="utf-8")
         if self.remaining:
             self.start()
         return bool(self.remaining)
@@ -99,15 +109,13 @@ class Shard:
     def stop(self):
         if self.process is not None:
             self.process.kill()
-            self.process.wait()
         self.results.update(dict.fromkeys(self.remaining, "NOT RUN"))
-        self.log.write_text("".join(self.output), encoding="utf-8")
 
 
-def run(words, folder, count, deadline):
-    """Run the tests in `count` processes until `deadline` (of time.monotonic): {test: outcome}."""
+def run(words, folder, count, deadline, report=lambda outcomes: None):
+    """Run the tests in `count` processes until `deadline` (of time.monotonic): {test: outcome}. `report` is told of those so far."""
     folder.mkdir(parents=True, exist_ok=True)
-    ids = collect(words)
+    ids = collect(words, deadline - time.monotonic())
     shards = [Shard(number, part, folder) for number, part in enumerate(divided(ids, count))]
     for shard in shards:
         shard.start()
@@ -116,10 +124,15 @@ def run(words, folder, count, deadline):
         running = [shard for shard in running if shard.poll()]
         if time.monotonic() - told > 10:
             told = time.monotonic()
-            done = sum(len(shard.results) for shard in shards)
-            bad = sum(r not in ("PASSED", "SKIPPED", "XFAIL") for shard in shards for r in shard.results.values())
-            print(f"{done} of {len(ids)} tests done, {bad} not well", flush=True)
+            outcomes = outcomes_of(shards)
+            bad = sum(r not in ("PASSED", "SKIPPED", "XFAIL") for r in outcomes.values())
+            print(f"{len(outcomes)} of {len(ids)} tests done, {bad} not well", flush=True)
+            report(outcomes)
         time.sleep(0.05)
     for shard in shards:
         shard.stop()
-    return {test: outcome for shard in shards for test, outcome in shard.results.items()}, shards
+    return outcomes_of(shards), shards
+
+
+def outcomes_of(shards):
+    return {test: outcome for shard in shards for test, outcome in shard.results.items()}

@@ -21,29 +21,46 @@ def watch(arguments, silence, deadline):
 
     It is killed after `silence` seconds without a word, and at `deadline` (of time.monotonic). A message may ask for more "patience".
     """
-    process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                               env={**os.environ, "PYTHONUNBUFFERED": "1"})
-    lines = queue.Queue()
-    threading.Thread(target=lambda: [*map(lines.put, process.stdout), lines.put(None)], daemon=True).start()
-    reason, last = None, []
-    while reason is None:
-        patience = min(silence, deadline - time.monotonic())
-        try:
-            line = lines.get(timeout=max(patience, 0.01))
-        except queue.Empty:
-            reason = "out of time" if time.monotonic() >= deadline else f"nothing heard for {silence:.0f} s: it hangs"
-            process.kill()
-            break
-        if line is None:
-            code = process.wait()
-            reason = "" if code == 0 else f"its process ended with {code}: {' '.join(last[-1:])}"
-        elif line.startswith("{"):
+    process, last = Heard(["-m", *arguments], silence, deadline), []
+    for line in process:
+        if line.startswith("{"):
             message = json.loads(line)
-            silence = message.get("patience", silence)
+            process.silence = message.get("patience", process.silence)
             yield message
         elif line.strip():
             last.append(line.strip())
             print(line, end="", flush=True)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=20)
-    yield {"end": reason}
+    yield {"end": process.why or (f"its process ended with {process.code}: {' '.join(last[-1:])}" if process.code else "")}
+
+
+class Heard:
+    """A process `python …`: what is iterated over are the lines that it prints. It is killed after `silence` seconds without one and at
+    `deadline`; `why` says so afterwards, `code` is its exit code, None where even killing it did not help in time."""
+
+    def __init__(self, command, silence, deadline, folder=None, **environment):
+        self.silence, self.deadline, self.why, self.code = silence, deadline, "", None
+        self.process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+                                        errors="replace", cwd=folder, env={**os.environ, "PYTHONUNBUFFERED": "1", **environment})
+
+    def __iter__(self):
+        lines = queue.Queue()                                    # a thread reads: processes that it started may keep the pipe open
+        threading.Thread(target=lambda: [*map(lines.put, self.process.stdout), lines.put(None)], daemon=True).start()
+        try:
+            while True:
+                try:
+                    line = lines.get(timeout=max(min(self.silence, self.deadline - time.monotonic()), 0.01))
+                except queue.Empty:
+                    self.why = "out of time" if time.monotonic() >= self.deadline else f"nothing heard for {self.silence:.0f} s: it hangs"
+                    return
+                if line is None:
+                    self.code = self.process.wait()
+                    return
+                if time.monotonic() >= self.deadline:            # of one that never stops talking, too
+                    self.why = "out of time"
+                yield line
+                if self.why:
+                    return
+        finally:
+            self.process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.code = self.process.wait(timeout=20)

@@ -50,7 +50,7 @@ def test_no_test_costs_another(tmp_path, monkeypatch, capsys):
 
 
 def test_what_is_not_run_in_time_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "collect", lambda words: ["tests/test_gone.py::test_it"])
+    monkeypatch.setattr(shards, "collect", lambda words, seconds: ["tests/test_gone.py::test_it"])
     outcomes, _ = shards.run([], tmp_path, 2, time.monotonic() - 1)
     assert outcomes == {"tests/test_gone.py::test_it": "NOT RUN"}
 
@@ -79,6 +79,21 @@ def test_a_kind_of_kernel_that_hangs_is_avoided(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TRITORCH_AVOID", "")
     assert day(tmp_path, "smoke") == 1
     assert "gluon kernels: WRONG" in capsys.readouterr().out and os.environ["TRITORCH_AVOID"] == "gluon"
+    assert "nothing heard for 3 s" in (tmp_path / "smoke_gluon.log").read_text()
+
+
+def test_kinds_of_kernels_that_there_was_no_time_for_are_not_avoided(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(gpu_day, "SMOKE", "import time\nwhile True: print(1), time.sleep(0.1)")
+    monkeypatch.setenv("TRITORCH_AVOID", "")
+    assert gpu_day.main(argparse.Namespace(families=["smoke"], out=str(tmp_path), minutes=0.05, only="", rehearse=True)) == 1
+    assert "gluon kernels: not tried" in capsys.readouterr().out and os.environ["TRITORCH_AVOID"] == ""
+
+
+def test_a_step_that_fails_by_itself_does_not_cost_the_others(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(gpu_day, "build", lambda *args: 1 / 0)
+    monkeypatch.setattr(gpu_day, "tune", lambda *args: 0)
+    assert day(tmp_path, "build", "tune") == 1
+    assert "ZeroDivisionError" in (out := capsys.readouterr()).err and "== tune: done" in out.out
 
 
 @pytest.mark.parametrize("says", ["print('.', flush=True)", ""])
@@ -86,3 +101,9 @@ def test_a_step_ends_in_time(says, tmp_path):
     start = time.monotonic()
     program = f"import time\nwhile True: {says or None}; time.sleep(0.1)"
     assert gpu_day.logged(["-c", program], tmp_path / "log", start + 1) != 0 and time.monotonic() < start + 20
+
+
+def test_a_step_ends_in_time_though_a_process_of_its_own_keeps_talking_to_nobody(tmp_path):
+    start = time.monotonic()
+    program = "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(40)'])\ntime.sleep(40)"
+    assert gpu_day.logged(["-c", program], tmp_path / "log", start + 2) == "out of time" and time.monotonic() < start + 20
