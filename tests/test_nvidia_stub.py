@@ -20,8 +20,8 @@ from tritorch.cuda.stream import captures
 
 NAMES = ["nvidia_call", "nvidia_tensor_map", "nvidia_function", "nvidia"]
 @pytest.fixture
-def cuda(monkeypatch):
-    """(the stand-in, a fresh NvidiaDriver over it)."""
+def stub(monkeypatch):
+    """(the stand-in, a fresh NvidiaDriver over it). Not called cuda: nothing here needs a GPU, and `-m gpu` leaves it out."""
     fake, bindings, package = Fake(), types.ModuleType("cuda.bindings"), types.ModuleType("cuda")
     bindings.driver, package.bindings = fake, bindings
     for name, module in (("cuda", package), ("cuda.bindings", bindings), ("cuda.bindings.driver", fake)):
@@ -53,9 +53,9 @@ def sizes(signature, descriptors=None, flags=1):
     return [*leaves(signature.values()), 8, 8]
 
 
-def function(cuda, signature, **fields):
+def function(stub, signature, **fields):
     """A loaded function of that signature."""
-    fake, driver = cuda
+    fake, driver = stub
     defaults = dict(name="k", cubin=b"cubin", shared=0, num_warps=4, num_ctas=1, global_scratch_size=0, cooperative=False, pdl=False,
                     descriptors=[])
     driver.set_device(0)
@@ -120,8 +120,8 @@ def test_launch_attributes_reach_the_real_structure():
 
 
 # ------------------------------------------------------------------ calls
-def test_devices(cuda):
-    fake, driver = cuda
+def test_devices(stub):
+    fake, driver = stub
     assert driver.device_count() == 2
     properties = driver.device_properties(1)
     assert (properties.name, properties.major, properties.total_memory, properties.driver_version) == ("Fake GPU", 9, 1 << 34, 13000)
@@ -132,8 +132,8 @@ def test_devices(cuda):
     assert [c[0] for c in fake.calls[-2:]] == ["cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"]      # back again
 
 
-def test_context_is_retained_once_and_current_in_every_thread(cuda):
-    fake, driver = cuda
+def test_context_is_retained_once_and_current_in_every_thread(stub):
+    fake, driver = stub
     driver.alloc(16)
     driver.alloc(16)
     thread = threading.Thread(target=driver.alloc, args=(16,))
@@ -143,9 +143,9 @@ def test_context_is_retained_once_and_current_in_every_thread(cuda):
     assert names == ["cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc", "cuMemAlloc", "cuCtxSetCurrent", "cuMemAlloc"]
 
 
-def test_a_default_stream_is_asked_on_its_own_device(cuda):
+def test_a_default_stream_is_asked_on_its_own_device(stub):
     """All default streams have the handle 0."""
-    fake, driver = cuda
+    fake, driver = stub
     with protocol.using(driver):
         driver.alloc(16), torch.cuda.default_stream(1).query()
         fake.calls.clear()
@@ -154,8 +154,8 @@ def test_a_default_stream_is_asked_on_its_own_device(cuda):
         "cuCtxSetCurrent", "cuStreamQuery", "cuCtxSetCurrent", "cuCtxSetCurrent", "cuStreamSynchronize", "cuCtxSetCurrent"]
 
 
-def test_memory_streams_and_events(cuda):
-    fake, driver = cuda
+def test_memory_streams_and_events(stub):
+    fake, driver = stub
     assert driver.alloc(100) == 0x7000 and driver.host_alloc(0) == 0x8000
     for kind in ("h2d", "d2h", "d2d", "p2p"):
         driver.copy(1, 2, 3, kind, 0x51)
@@ -184,8 +184,8 @@ def test_memory_streams_and_events(cuda):
     ]
 
 
-def test_graphs(cuda):
-    fake, driver = cuda
+def test_graphs(stub):
+    fake, driver = stub
     driver.capture_begin(0x51)
     assert driver.capture_status(0x51) and not driver.capture_status(0)
     graph = driver.capture_end(0x51)
@@ -200,8 +200,8 @@ def test_graphs(cuda):
     ]
 
 
-def test_errors_name_the_call_and_say_what_they_mean(cuda):
-    fake, driver = cuda
+def test_errors_name_the_call_and_say_what_they_mean(stub):
+    fake, driver = stub
     fake.errors = {"cuMemAlloc": Code.OUT_OF_MEMORY, "cuStreamSynchronize": Code.ILLEGAL_ADDRESS, "cuStreamQuery": Code.NOT_READY,
                    "cuEventQuery": Code.ILLEGAL_ADDRESS}
     with pytest.raises(protocol.OutOfMemory, match="cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: what it means"):
@@ -227,13 +227,13 @@ EVERY = {"i1": (True, "?"), "u1": (False, "?"), "i8": (-8, "b"), "u8": (200, "B"
          "fp32": (2.5, "f"), "fp64": (0.1, "d"), "*fp32": (0x7F0000001234, "Q"), "*i1": (0xFFFFFFFFFFFFFFFF, "Q")}
 
 
-def test_every_type_is_packed_where_its_size_wants_it(cuda):
-    fake, _ = cuda
+def test_every_type_is_packed_where_its_size_wants_it(stub):
+    fake, _ = stub
     signature, values = {}, []
     for i, (kind, (value, _)) in enumerate(EVERY.items()):
         signature[f"flag{i}"], signature[f"x{i}"], signature[f"C{i}"] = "i8", kind, "constexpr"
         values += [i, value]
-    k = function(cuda, signature)
+    k = function(stub, signature)
     k.launch(2, 3, 4, 0x51, values)
     name, handle, *rest = fake.calls[-1]
     assert name == "cuLaunchKernel" and handle == 0x91
@@ -248,33 +248,33 @@ def test_every_type_is_packed_where_its_size_wants_it(cuda):
     assert k.info == {"registers": 40, "spills": 40, "shared": 0, "num_warps": 4, "occupancy": 4}
 
 
-def test_tuples_are_flattened_and_their_constants_skipped(cuda):
-    fake, _ = cuda
-    k = function(cuda, {"x": "*fp32", "t": ("i32", "constexpr", ("i64", "fp32")), "n": "i32"})
+def test_tuples_are_flattened_and_their_constants_skipped(stub):
+    fake, _ = stub
+    k = function(stub, {"x": "*fp32", "t": ("i32", "constexpr", ("i64", "fp32")), "n": "i32"})
     k.launch(1, 1, 1, 0, [16, 5, 6, 7.0, 8])
     address = fake.parameters[-1]
     assert [read(address, i, code) for i, code in enumerate("QiqfiQQ")] == [16, 5, 6, 7.0, 8, 0, 0]
 
 
-def test_floats_too_large_become_infinite(cuda):
-    fake, _ = cuda
-    k = function(cuda, {"a": "fp32", "b": "fp64", "n": "i32"})
+def test_floats_too_large_become_infinite(stub):
+    fake, _ = stub
+    k = function(stub, {"a": "fp32", "b": "fp64", "n": "i32"})
     k.launch(1, 1, 1, 0, [-1e300, 1e300, 3])
     address = fake.parameters[-1]
     assert [read(address, i, code) for i, code in enumerate("fdi")] == [-float("inf"), 1e300, 3]
 
 
-def test_bfloat16_rounds_to_nearest_even(cuda):
-    fake, _ = cuda
-    k = function(cuda, {"a": "bf16"})
+def test_bfloat16_rounds_to_nearest_even(stub):
+    fake, _ = stub
+    k = function(stub, {"a": "bf16"})
     for value, bits in ((1.0, 0x3F80), (1.00390625, 0x3F80), (1.01171875, 0x3F82), (float("inf"), 0x7F80), (float("nan"), 0x7FC0)):
         k.launch(1, 1, 1, 0, [value])
         assert read(fake.parameters[-1], 0, "H") == bits
 
 
-def test_each_thread_packs_into_its_own_buffer(cuda):
-    fake, _ = cuda
-    k = function(cuda, {"n": "i32"})
+def test_each_thread_packs_into_its_own_buffer(stub):
+    fake, _ = stub
+    k = function(stub, {"n": "i32"})
     k.launch(1, 1, 1, 0, [1])
     thread = threading.Thread(target=k.launch, args=(1, 1, 1, 0, [2]))
     thread.start()
@@ -283,10 +283,10 @@ def test_each_thread_packs_into_its_own_buffer(cuda):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_thread_that_launches_first_thing_has_a_context(cuda, count):
-    fake, driver = cuda
+def test_a_thread_that_launches_first_thing_has_a_context(stub, count):
+    fake, driver = stub
     driver._count = count
-    k = function(cuda, {"n": "i32"})
+    k = function(stub, {"n": "i32"})
     fake.calls.clear()
     for _ in range(2):
         thread = threading.Thread(target=lambda: [k.launch(1, 1, 1, 0, [n]) for n in (2, 3)])
@@ -295,26 +295,26 @@ def test_a_thread_that_launches_first_thing_has_a_context(cuda, count):
     assert [c[0] for c in fake.calls] == ["cuCtxSetCurrent", "cuLaunchKernel", "cuLaunchKernel"] * 2
 
 
-def test_launch_moves_to_the_function_s_device_and_back(cuda):
-    fake, driver = cuda
-    k = function(cuda, {"n": "i32"})
+def test_launch_moves_to_the_function_s_device_and_back(stub):
+    fake, driver = stub
+    k = function(stub, {"n": "i32"})
     driver.set_device(1)
     fake.calls.clear()
     k.launch(1, 1, 1, 0, [1])
     assert [c[0] for c in fake.calls] == ["cuCtxSetCurrent", "cuLaunchKernel", "cuCtxSetCurrent"] and driver.here.device == 1
 
 
-def test_shared_memory_is_asked_for_or_refused(cuda):
-    fake, _ = cuda
-    function(cuda, {}, shared=100000)
+def test_shared_memory_is_asked_for_or_refused(stub):
+    fake, _ = stub
+    function(stub, {}, shared=100000)
     assert ("cuFuncSetAttribute", 0x91, "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", 100000) in fake.calls
     with pytest.raises(protocol.DriverError, match="needs 300000 bytes of shared memory, Fake GPU has 232448; use smaller blocks"):
-        function(cuda, {}, shared=300000)
+        function(stub, {}, shared=300000)
 
 
-def test_clusters_scratch_and_failed_launches(cuda):
-    fake, _ = cuda
-    k = function(cuda, {"n": "i32"}, num_ctas=2, global_scratch_size=128, pdl=True)
+def test_clusters_scratch_and_failed_launches(stub):
+    fake, _ = stub
+    k = function(stub, {"n": "i32"}, num_ctas=2, global_scratch_size=128, pdl=True)
     k.launch(3, 2, 1, 0x51, [9])
     name, config, handle, address, extra = fake.calls[-1]
     assert (name, handle, extra) == ("cuLaunchKernelEx", 0x91, 0)
@@ -325,7 +325,7 @@ def test_clusters_scratch_and_failed_launches(cuda):
     assert len(fake.named("cuMemAlloc")) == 1
     fake.errors = {"cuLaunchKernel": Code.OUT_OF_RESOURCES}
     with pytest.raises(protocol.DriverError, match="cuLaunchKernel: CUDA_ERROR_OUT_OF_RESOURCES: .*fewer num_warps"):
-        function(cuda, {}).launch(1, 1, 1, 0, [])
+        function(stub, {}).launch(1, 1, 1, 0, [])
 
 
 def test_scratch_of_two_graphs_captured_on_one_stream_is_not_the_same(cuda):
@@ -356,10 +356,10 @@ def descriptor(rounds=False):
     return types.SimpleNamespace(ptr=0x10000, shape=(100, 64), strides=(128, 1), block=(32, 64), padding="zero", round_f32_to_tf32=rounds)
 
 
-def test_descriptors_are_maps_on_hopper(cuda):
-    fake, _ = cuda
+def test_descriptors_are_maps_on_hopper(stub):
+    fake, _ = stub
     meta = {"swizzle": 3, "elem_size": 2, "elem_type": 10, "block_size": [32, 64], "fp4_padded": False}
-    k = function(cuda, {"o": "*bf16", "d": "tensordesc<bf16[32, 64]>", "n": "i32"}, descriptors=[meta])
+    k = function(stub, {"o": "*bf16", "d": "tensordesc<bf16[32, 64]>", "n": "i32"}, descriptors=[meta])
     for _ in range(2):
         k.launch(1, 1, 1, 0, [0x20, descriptor(), 7])
     assert fake.maps == [{"aligned": True, "kind": 9, "address": 0x10000, "rest": (0, 3, 2, 0), "shape": [64, 100], "strides": [256],
@@ -370,25 +370,25 @@ def test_descriptors_are_maps_on_hopper(cuda):
     assert [read(address, i, c) for i, c in ((0, "Q"), (2, "i"), (3, "i"), (4, "q"), (5, "q"), (6, "i"))] == [0x20, 100, 64, 128, 1, 7]
 
 
-def test_maps_that_round_to_tf32(cuda):
-    fake, _ = cuda
+def test_maps_that_round_to_tf32(stub):
+    fake, _ = stub
     meta = {"swizzle": 3, "elem_size": 4, "elem_type": 7, "block_size": [32, 64], "fp4_padded": False}
-    k = function(cuda, {"d": "tensordesc<fp32[32, 64]>"}, descriptors=[meta])
+    k = function(stub, {"d": "tensordesc<fp32[32, 64]>"}, descriptors=[meta])
     for rounds in (False, True, False):
         k.launch(1, 1, 1, 0, [descriptor(rounds)])
     assert [m["kind"] for m in fake.maps] == [7, 11]                               # FLOAT32, TFLOAT32
 
 
 @pytest.mark.parametrize("flags", [1, 2])                                         # Triton 3.6, Triton 3.9
-def test_descriptors_are_pointers_before_hopper(cuda, flags):
-    fake, _ = cuda
+def test_descriptors_are_pointers_before_hopper(stub, flags):
+    fake, _ = stub
     signature = {"d": "tensordesc<bf16[32, 64]>", "n": "i32"}
-    k = function(cuda, signature, parameters=sizes(signature, flags=flags))
+    k = function(stub, signature, parameters=sizes(signature, flags=flags))
     k.launch(1, 1, 1, 0, [descriptor(rounds=True), 7])
     got = [read(fake.parameters[-1], i, c) for i, c in enumerate("Qqqqq" + "?" * flags + "iiqqi")]
     assert got == [0x10000, 100, 64, 128, 1, *(False, True)[:flags], 100, 64, 128, 1, 7]
 
 
-def test_parameters_that_the_kernel_declares_otherwise_are_refused(cuda):
+def test_parameters_that_the_kernel_declares_otherwise_are_refused(stub):
     with pytest.raises(protocol.DriverError, match=r"takes \[8, 8, 8, 8\] bytes, expected \[8, 4, 8, 8\]; use a version of triton"):
-        function(cuda, {"x": "*fp32", "n": "i32"}, parameters=[8, 8, 8, 8])
+        function(stub, {"x": "*fp32", "n": "i32"}, parameters=[8, 8, 8, 8])
