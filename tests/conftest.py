@@ -22,10 +22,12 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """`-m gpu` selects every test that uses the `cuda` fixture."""
+    """`-m gpu` selects every test that uses the `cuda` fixture, but for parameters that say the CPU, or the simulator's block sizes,
+    which a GPU does not have: there it would run the same test twice."""
     if on_gpu(config):
         for item in items:
-            if "cuda" in item.fixturenames:
+            values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            if "cuda" in item.fixturenames and not any(isinstance(v, str) and v in ("cpu", "simulated") for v in values):
                 item.add_marker(pytest.mark.gpu)
 
 

@@ -100,7 +100,7 @@ def test_int8(gpu, kind):  # noqa: F811
 @pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize("fast", [False, True])
 def test_float8(gpu, kind, fast):  # noqa: F811
-    """Rows and columns with scales; sums that have fewer bits only where that was asked for."""
+    """Rows and columns with scales; sums of a block have the bits of the matrix units, those of all of K only where that was asked for."""
     if kind.startswith("gluon") and not fast:
         pytest.skip("its sums are those of the matrix units")
     (a, left), (b, right), (bias, more) = draw("float8_e4m3fn", 150, 208), draw("float8_e5m2", 272, 208), draw("float32", 272)
@@ -109,4 +109,6 @@ def test_float8(gpu, kind, fast):  # noqa: F811
         got = torch._scaled_mm(a, b.mT, scale_a.cuda(), scale_b.cuda(), bias, None, torch.float32, fast)
     want = left @ right.T * numbers(scale_a) * numbers(scale_b) + more
     size = np.abs(left) @ np.abs(right.T) * numbers(scale_a) * numbers(scale_b) + np.abs(more)
-    assert (np.abs(numbers(got) - want) <= (2.0 ** -12 if fast else 2.0 ** -13) * size).all()
+    error = np.abs(numbers(got) - want) / size
+    assert error.max() <= (2.0 ** -22 if kind == "plain" else 2.0 ** -11 if fast else 2.0 ** -12)
+    assert kind == "plain" or error.max() > 2.0 ** -18                   # 13 bits show

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from tritorch.testing.ptx.machine import Fault
-from tritorch.testing.ptx.matrices import decode
+from tritorch.testing.ptx.matrices import decode, product_of_float8
 from tritorch.testing.ptx.memory import Memory
 from tritorch.testing.ptx.parse import SHARED_BASE
 from tritorch.testing.ptx.snippet import LANE, Run, laid_out
@@ -88,6 +88,21 @@ def test_tf32_is_cut_not_rounded():
     run = Run("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%r0,%r1,%r2,%r3}, {%r4,%r5,%r6,%r7}, {%r8,%r9}, {%r0,%r1,%r2,%r3};",
               r0=0, r1=0, r2=0, r3=0, r4=one, r5=one, r6=one, r7=one, r8=ones, r9=ones)
     assert (run["r0"].view("f4") == 8).all()
+
+
+def test_sums_of_float8_keep_13_bits():
+    """Of wgmma, below the largest addend and below the sum itself."""
+    def add(start, *products):
+        """start + Σ x · y"""
+        a, b = (np.pad(np.float32(x), (0, 32 - len(x))) for x in zip(*products))
+        with np.errstate(invalid="ignore"):
+            return product_of_float8(a[None, None], b[None, :, None], np.float32(start).reshape(1, 1, 1)).item()
+
+    step = 2.0 ** -13
+    assert add(0, (1, 1), (2 ** -6, 2 ** -7)) == 1 + step and add(0, (1, 1), (2 ** -6, 2 ** -8), (2 ** -6, 2 ** -8)) == 1
+    assert add(-1 - step * 1.5, (0, 0)) == -1 - step and add(step / 2, (1, 1)) == 1
+    assert add(1 + step, (1, 1)) == 2 and add(1 + 2 * step, (1, 1)) == 2 + 2 * step
+    assert add(0, (-0.0, 1), (0, 3)) == 0 and add(1, (np.inf, 2), (1, 1)) == np.inf and np.isnan(add(1, (np.inf, 0)))
 
 
 # ------------------------------------------------------------------ ldmatrix and stmatrix

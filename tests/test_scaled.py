@@ -86,7 +86,8 @@ def every_candidate():
 @pytest.mark.parametrize("machine, fast, candidate", list(every_candidate()), indirect=["machine"], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_candidate(machine, fast, candidate, layout, cuda):
-    """With tails in all dims, in every layout, row-wise scales, a bias; products of float8 are exact, so that only sums round."""
+    """With tails in all dims, in every layout, row-wise scales, a bias; products of float8 are exact, so that only sums round. The matrix
+    units of Hopper, where they read float8, keep 13 bits of these; with all of K in one sum, more of that adds up."""
     m, n, k = 83, 144, 331
     a, b, bias = [from_array(draw(*s, seed=i)) for i, s in enumerate(((m, k), (k, n), (n,)))]
     a, b = [turned(x) if turn else x for x, turn in zip((a.to(T.float8_e4m3fn), b.to(T.float8_e5m2)), layout)]
@@ -95,7 +96,8 @@ def test_every_candidate(machine, fast, candidate, layout, cuda):
         got = T._scaled_mm(*[x.to(cuda) for x in (a, b, *scales, bias)], None, T.float32, fast)
     want = exact(a, b, *scales, bias)
     size = np.abs(number(a)) @ np.abs(number(b)) * number(scales[0]) * number(scales[1]) + np.abs(number(bias))
-    assert (np.abs(number(got) - want) <= 2.0 ** -22 * size).all()
+    bits = 22 if candidate["kernel"] == "plain" else 11 if fast else 12
+    assert (np.abs(number(got) - want) <= 2.0 ** -bits * size).all()
 
 
 @pytest.mark.parametrize("machine", [H200, A100], indirect=True)

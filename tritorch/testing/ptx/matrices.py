@@ -97,3 +97,27 @@ def product(kind, a, b, c, saturate=False):
     if kind == "f16":
         return (np.matmul(a, b) + c.astype(np.float32)).astype(np.float16)
     return np.matmul(a, b) + c
+
+
+FLOAT8_BITS = 13
+
+
+def product_of_float8(a, b, c):
+    """a @ b + c of float8 as the units of wgmma add it up: c and the products of 32 elements are cut off 13 bits below the leading bit of
+    the largest of them, their sum 13 bits below its own (Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores", 2025;
+    DeepSeek-V3's report, section 3.3.2). Of 16-bit operands' sums they keep as many bits as float32 does, or more."""
+    found = np.matmul(a, b) + c
+    for out, left, right, start in zip(found, *(x.astype(np.float64) for x in (a, b, c))):      # one after the other: they are large
+        products = left[:, :, None] * right
+        exponents = np.frexp(left)[1][:, :, None] + np.frexp(right)[1] - 2                       # before they are brought to [1, 2)
+        largest = np.maximum(np.where(products == 0, -1000, exponents).max(1), np.where(start == 0, -1000, np.frexp(start)[1] - 1))
+        unit = np.ldexp(1.0, largest - FLOAT8_BITS)
+        total = _cut((np.trunc(products / unit[:, None]).sum(1) + np.trunc(start / unit)) * unit)
+        np.copyto(out, total.astype(np.float32), where=np.isfinite(out))
+    return found
+
+
+def _cut(x):
+    """Toward zero, to 13 bits behind the first."""
+    mantissa, exponent = np.frexp(x)
+    return np.ldexp(np.trunc(np.ldexp(mantissa, FLOAT8_BITS + 1)), exponent - FLOAT8_BITS - 1)
