@@ -1,6 +1,7 @@
 """The tests that need a GPU, in several processes at once: a kernel that breaks the device or hangs ends one of them, and another takes
 over its remaining tests."""
 import contextlib
+import itertools
 import os
 import queue
 import re
@@ -33,14 +34,15 @@ def collect(words, seconds):
 
 
 def divided(ids, count):
-    """Parts of about the same length; tests of one function and first parameter stay together, because they share kernels."""
+    """Parts of about the same length; tests of one function and first parameter stay together, because they share kernels. In each part the
+    first test of every group comes first, then the second, so that a part that time cuts off has tried something of all."""
     groups = {}
     for test in ids:
         groups.setdefault(test.split("-")[0], []).append(test)
     parts = [[] for _ in range(count)]
     for group in sorted(groups.values(), key=len, reverse=True):
-        min(parts, key=len).extend(group)
-    return [part for part in parts if part]
+        min(parts, key=lambda part: sum(map(len, part))).append(group)
+    return [[test for turn in itertools.zip_longest(*part) for test in turn if test] for part in parts if part]
 
 
 class Shard:

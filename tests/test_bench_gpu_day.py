@@ -49,6 +49,14 @@ def test_no_test_costs_another(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "out" / "part0.log").exists()
 
 
+def test_a_part_begins_with_something_of_all():
+    tests = {"a": [f"a[x-{n}]" for n in range(5)], "b": ["b[x-0]", "b[x-1]"], "c": ["c"], "d": ["d[y]"]}
+    parts = shards.divided([test for group in tests.values() for test in group], 2)
+    assert sorted(map(len, parts)) == [4, 5] and sorted(sum(parts, [])) == sorted(sum(tests.values(), []))
+    assert parts == [tests["a"], ["b[x-0]", "c", "d[y]", "b[x-1]"]]
+    assert shards.divided(tests["b"] + tests["c"], 1) == [["b[x-0]", "c", "b[x-1]"]]
+
+
 def test_what_is_not_run_in_time_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "collect", lambda words, seconds: ["tests/test_gone.py::test_it"])
     outcomes, _ = shards.run([], tmp_path, 2, time.monotonic() - 1)
