@@ -5,7 +5,7 @@ import gc
 import pickle
 
 import pytest
-from test_compile import both, captured, kinds, state_of
+from test_compile import both, captured, kinds, same, state_of
 
 import tritorch as torch
 from tritorch import nn
@@ -246,3 +246,32 @@ def test_an_optimizer_of_ones_own_whose_only_option_is_a_tensor(cuda):
         return state_of(nn.Module(), w)
 
     both(train)
+
+
+def test_state_of_optimizers_that_is_thrown_away(cuda):
+    def train(compile):
+        weights = [torch.full((2,), float(k), device=cuda, requires_grad=True) for k in range(3)]
+        optimizer, seen = torch.optim.Adam(weights, lr=0.1, capturable=True), []
+
+        @compile
+        def step():
+            optimizer.zero_grad()
+            sum((w * w * w).sum() for w in weights).backward()
+            optimizer.step()
+
+        for k in range(24):
+            if k == 6:
+                optimizer.state.clear()
+            elif k in (10, 14):                                          # the one in the middle, the last one
+                del optimizer.state[weights[k == 14]]
+            elif k == 18:                                                # as for a parameter that is cut: its state is put back
+                kept = optimizer.state.pop(weights[1])
+                optimizer.state[weights[1]] = {name: value.clone().zero_() for name, value in kept.items()}
+            step()
+            seen += state_of(nn.ParameterList(weights))
+        return seen, step
+
+    eager, _ = train(lambda f: f)
+    compiled, step = train(torch.compile)
+    same(compiled, eager)
+    assert captured(step) > 1

@@ -186,6 +186,30 @@ def test_state_moves_to_the_parameters(cuda):
         assert state["step"].device.type == place and state["step"].dtype is tritorch.float32 and state["step"].item() == 1
 
 
+@pytest.mark.parametrize(("cls", "options"), METHODS, ids=IDS)
+def test_state_goes_to_torch_and_back(cls, options):
+    torch = pytest.importorskip("torch")
+
+    def converted(x, module):
+        if isinstance(x, (tritorch.Tensor, torch.Tensor)):
+            return module.tensor(x.detach().numpy().copy())
+        if isinstance(x, dict):
+            return {key: converted(value, module) for key, value in x.items()}
+        return type(x)([converted(value, module) for value in x]) if isinstance(x, (list, tuple)) else x
+
+    sides = [start(module, cls, options) for module in (tritorch, torch)]
+    for k in range(12):
+        for _, _, step in sides:
+            step(k)
+        if k in (2, 6):
+            ours, theirs = [optimizer.state_dict() for _, optimizer, _ in sides]
+            assert {n: set(s) for n, s in ours["state"].items()} == {n: set(s) for n, s in theirs["state"].items()}
+            assert [set(g) for g in ours["param_groups"]] == [set(g) for g in theirs["param_groups"]]
+            sides[0][1].load_state_dict(converted(theirs, tritorch))
+            sides[1][1].load_state_dict(converted(ours, torch))
+    assert_near(*[[p.detach().double().numpy() for p in params] for params, _, _ in sides], 0.02 if cls == "Muon" else 3e-6)
+
+
 def test_construction_and_its_errors():
     w, b = tritorch.ones(2, requires_grad=True), tritorch.ones(1, requires_grad=True)
     SGD = tritorch.optim.SGD

@@ -104,7 +104,7 @@ class Recording:
         self.nodes = [(leaf, leaf.node) for leaf in self.leaves]
         modules = {id(m): m for module in watch.modules.values() for m in module.modules()}
         self.modules = [(m, _members(m)) for m in modules.values()]
-        self.optimizers = [(o, o.state, len(o.state), len(o.param_groups)) for o in watch.optimizers.values()]
+        self.optimizers = [(o, o.state, len(o.state), *_ends(o.state), len(o.param_groups)) for o in watch.optimizers.values()]
         self.groups = []
         for group in [g for o in watch.optimizers.values() for g in o.param_groups]:
             skip = {"params", "lr", "initial_lr"} if id(group) in watch.groups else {"params", "initial_lr"}
@@ -132,8 +132,10 @@ class Recording:
             if not self._unchanged():
                 return False
             self.swaps = swaps[0]
-        for optimizer, known, entries, groups in self.optimizers:
+        for optimizer, known, entries, first, last, groups in self.optimizers:
             if optimizer.state is not known or len(known) != entries or len(optimizer.param_groups) != groups:
+                return False
+            if (ends := _ends(known))[0] is not first or ends[1] is not last:
                 return False
         for group, options, values, params, count in self.groups:
             if options(group) != values or group["params"] is not params or len(params) != count:
@@ -248,6 +250,12 @@ def _members(module):
     """What a module's program depends on: who its members are, and its plain attributes."""
     members = [*module._parameters.values(), *module._buffers.values(), *module._modules.values()]
     return members, [value for value in vars(module).values() if value.__class__ in CONSTANTS]
+
+
+def _ends(state):
+    """The first and the last entry: what is deleted and made anew comes last, and costs no look at all of them."""
+    values = state.values()
+    return next(iter(values), None), next(reversed(values), None)
 
 
 def _same(now, known):

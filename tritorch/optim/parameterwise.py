@@ -25,12 +25,13 @@ class ParameterWise(Optimizer):
                       type(self).__name__, "no CUDA graph capture, which would repeat one step", "one", use="Adam(capturable=True)")
                 state = self.state[p]
                 if not state:
-                    found = {"step": zeros((), dtype=float32, device="cpu")}
+                    found = {"step": zeros((), dtype=float32, device="cpu")} if self.steps_matter else {}
                     self.start(p, found, group)
                     state.update(found)                                  # all of it, or nothing where there is no memory for it
-                state["step"] += 1
-                g = -p.grad if group.get("maximize") else p.grad
-                self.update(p, self.decayed(p, g, lr, group), state, state["step"].item(), lr, group)
+                if self.steps_matter:
+                    state["step"] += 1
+                g, t = -p.grad if group.get("maximize") else p.grad, state["step"].item() if self.steps_matter else None
+                self.update(p, self.decayed(p, g, lr, group), state, t, lr, group)
         return loss
 
     def decayed(self, p, g, lr, group):
