@@ -4,7 +4,9 @@ They return nothing and record no gradients, so they are not made by `op`, but t
 body (the checks), implementation by device, and the version of whatever was written moves on.
 """
 import inspect
+from functools import reduce
 from math import prod
+from operator import or_
 
 import numpy as np
 
@@ -143,30 +145,38 @@ def launch_rows(kernel, columns, *args, blocks=BLOCKS, before=lambda programs: (
     """
     first = columns[0]
     device = first[0].storage.device
-    addresses = tuple([x.storage.ptr + x.offset * x.dtype.itemsize for column in columns for x in column])
-    shapes = tuple([x.shape for x in first])
+    rows = [x.storage.ptr + x.offset * x.dtype.itemsize for column in columns for x in column]
+    shapes, aligned = tuple([x.shape for x in first]), not reduce(or_, rows) & 15
     stream = current_handle(device.index)
-    known = (id(kernel), addresses, shapes, first[0].dtype, device, stream,
+    known = (id(kernel), aligned, shapes, first[0].dtype, device, stream,
              *[v if v.__class__ in _PLAIN else id(v) for v in constexprs.values()])
     captured = captures and is_capturing(device.index, stream)           # a graph has tables of its own
-    ready = None if captured else _prepared.get(known)
+    ready = None if captured else _prepared.get(known)                   # gradients lie elsewhere at every step, where addresses go round
     if ready is None:
         chosen = _tuned(kernel, columns, shapes, args, blocks, before, constexprs)
-        ready = _ready(kernel, addresses, shapes, device, chosen, constexprs)
+        ready = _ready(kernel, aligned, shapes, device, chosen, constexprs)
         if not captured:
             if len(_prepared) >= KEPT:
                 _prepared.clear()
             _prepared[known] = ready
-    start, table, plan, count = ready
+    start, plan, count, (known, table) = ready
+    if known != rows:
+        table = _table(rows, device)
+        ready[3] = rows, table
     ahead = before(count)
     start(count, [*ahead, table, plan, first[0], len(first), *args])
     return ahead
 
 
-def _ready(kernel, addresses, shapes, device, chosen, constexprs):
-    """(the prepared kernel, the rows' addresses and the programs' work in device memory, how many programs)."""
-    table, plan = _resident(addresses, device, lambda: addresses), _plan(shapes, chosen["BLOCK"], device)
-    return Prepared(kernel, ALIGNED=not any(a & 15 for a in addresses), **chosen, **constexprs), table, plan, plan.shape[0] // 3
+def _ready(kernel, aligned, shapes, device, chosen, constexprs):
+    """[the prepared kernel, the programs' work in device memory, how many programs, (addresses, their table) of the last call]."""
+    plan = _plan(shapes, chosen["BLOCK"], device)
+    return [Prepared(kernel, ALIGNED=aligned, **chosen, **constexprs), plan, plan.shape[0] // 3, (None, None)]
+
+
+def _table(addresses, device):
+    """Addresses in device memory."""
+    return _resident(tuple(addresses), device, lambda: addresses)
 
 
 def _tuned(kernel, columns, shapes, args, blocks, before, constexprs):
@@ -176,9 +186,9 @@ def _tuned(kernel, columns, shapes, args, blocks, before, constexprs):
     def run(candidate):
         trial[:] = trial or _stand_ins(columns)
         first = trial[0]
-        found = tuple([x.data_ptr() for column in trial for x in column])
-        start, table, plan, count = _ready(kernel, found, tuple([x.shape for x in first]), first[0].storage.device, candidate, constexprs)
-        start(count, [*before(count), table, plan, first[0], len(first), *args])
+        found, device = [x.data_ptr() for column in trial for x in column], first[0].storage.device
+        start, plan, count, _ = _ready(kernel, True, tuple([x.shape for x in first]), device, candidate, constexprs)
+        start(count, [*before(count), _table(found, device), plan, first[0], len(first), *args])
 
     kind = getattr(constexprs.get("RULE"), "__name__", constexprs.get("KIND", ""))
     key = kernel.__name__, kind, columns[0][0].dtype.itemsize, len(columns), sum(map(prod, shapes))
@@ -196,8 +206,7 @@ def _stand_ins(columns):
 
 def addresses(tensors):
     """The addresses of tensors, as an int64 tensor on their device."""
-    found = tuple([x.data_ptr() for x in tensors])
-    return _resident(found, tensors[0].storage.device, lambda: found)
+    return _table([x.data_ptr() for x in tensors], tensors[0].storage.device)
 
 
 def _plan(shapes, block, device):
