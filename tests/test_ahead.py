@@ -341,6 +341,20 @@ def test_a_function_of_atexit_may_wait_for_the_device(tmp_path, monkeypatch):
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
+@pytest.mark.parametrize("helped", [False, True])
+def test_where_no_thread_can_begin_any_more_the_askers_answer(helped, monkeypatch):
+    """While a program ends, Python 3.12 begins none."""
+    def refuse(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    pool = compiler_pool.Pool(2)
+    futures = [pool.submit(lambda worker, n=n: (worker, n), helped) for n in range(3)]
+    while pool.help():
+        pass
+    assert [future.result(timeout=0) for future in futures] == [(None, 0), (None, 1), (None, 2)]
+
+
 @pytest.mark.parametrize("ask", [
     lambda x: torch.cuda.current_stream().cuda_stream, lambda x: torch.cuda.Event().cuda_event, torch.Tensor.__dlpack__,
     lambda x: x.__cuda_array_interface__, lambda x: torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(8)),

@@ -100,7 +100,11 @@ class Pool:
     def _begin(self, spare):
         if not self.closed and self.threads < self.limit and self.idle < len(self.questions) - spare:
             self.threads += 1
-            threading.Thread(target=self._serve, name="compiler", daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, name="compiler", daemon=True).start()
+            except RuntimeError:                                 # Python 3.12 starts none any more once the program ends
+                self.threads -= 1
+                self._leave_to_askers()
 
     def help(self) -> bool:
         """Answer the first question that is left to this thread too; False where there is none."""
@@ -127,12 +131,15 @@ class Pool:
     def close(self) -> None:
         """End all processes. The program ends: what is not answered is left to those who may still ask, such as functions of atexit."""
         with self.news:
-            self.closed = True
-            self.questions = collections.deque((future, question, True) for future, question, _ in self.questions)
-            self.news.notify_all()
+            self._leave_to_askers()
         if self.owner == os.getpid():
             for worker in self.workers:
                 worker.close(kill=True)
+
+    def _leave_to_askers(self):
+        self.closed = True
+        self.questions = collections.deque((future, question, True) for future, question, _ in self.questions)
+        self.news.notify_all()
 
     def _serve(self):
         worker = Worker()
@@ -223,7 +230,10 @@ def progress(total: int | None = None, initial: int = 0, about: str = "kernels")
     """A progress bar, which is gone at the end; only on a terminal, and not with TRITORCH_PROGRESS=0."""
     from tqdm import tqdm
 
+    class Bar(tqdm):
+        monitor_interval = 0                                     # no thread of its own, which cannot begin while the program ends
+
     hidden = sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TRITORCH_PROGRESS", "1") == "0"
-    with tqdm(total=total, initial=initial, desc=f"compiling {about}", disable=hidden, leave=False, unit=" kernels",
+    with Bar(total=total, initial=initial, desc=f"compiling {about}", disable=hidden, leave=False, unit=" kernels",
               dynamic_ncols=True, file=sys.stderr) as bar:
         yield bar
