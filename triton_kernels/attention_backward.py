@@ -43,10 +43,12 @@ def load_lse(lse_ptr, stride, rows, L):
 @triton.jit
 def weights(s, lse, i, j, bounds, bias, mask_ptr, stride_mask, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr,
             ALIBI: tl.constexpr, EDGE: tl.constexpr):
-    """The weights of a tile from its products of rows i and keys j."""
+    """The weights of a tile from its products of rows i and keys j. None is more than 1, whatever a large lse was rounded to; nor are those
+    of keys past the end, whose infinity times zero would be in the gradient of the rows."""
     L, S, shift, left, right = bounds
     scale, slope = bias
-    p = tl.exp2(biased(s, i, j, L, S, shift, scale, slope, mask_ptr, stride_mask, MASK, ALIBI) - lse)
+    s = biased(s, i, j, L, S, shift, scale, slope, mask_ptr, stride_mask, MASK, ALIBI) - lse
+    p = tl.exp2(tl.minimum(s, 0.0, propagate_nan=tl.PropagateNan.ALL))
     if EDGE:
         p = tl.where(visible(i, j, S, shift, left, right, LEFT, RIGHT), p, 0.0)
     return p
