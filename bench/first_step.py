@@ -1,10 +1,10 @@
-"""A new process up to the end of its first GPT-2 step, on a dry device: `python -m bench.first_step [fused] [cold]` prints the seconds
-of each part.
+"""A new process up to the end of its first GPT-2 step: `python -m bench.first_step [gpu] [fused] [cold]` prints the seconds of each part.
 
-Kernels come from the disk cache as for a GPU, except that no module is loaded; those that are missing are compiled as for a GPU too, by
-all cores while the host runs ahead. "cold" begins with an empty cache, in a folder of its own.
+Without "gpu" the device is a dry one: kernels come from the disk cache as for a GPU, except that no module is loaded; those that are
+missing are compiled as for a GPU too, by all cores while the host runs ahead. "cold" begins with an empty cache, in a folder of its own.
 """
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -14,7 +14,7 @@ import time
 START = time.perf_counter()
 
 
-def seconds(fused):
+def seconds(fused, gpu):
     """{part: seconds}, all of this process but Python's own start; kernels that are missing count as part of the step."""
     import tritorch as torch
     from bench import gpt2
@@ -23,18 +23,20 @@ def seconds(fused):
     from tritorch.cuda.dry import DryDriver, DryFunction
 
     marks = [("import", time.perf_counter())]
-    device, spent, missing = DryDriver(90), [], []
+    device, spent, missing = driver.current() if gpu else DryDriver(90), [], []
+    properties, loaded = device.device_properties(0), device.load
+    arch = 10 * properties.major + properties.minor
 
     def load(*specialisation):
         spec = compiler.Specialisation(*specialisation)
-        missing.append(not compiler.is_cached(spec, 90))
+        missing.append(not compiler.is_cached(spec, arch))
         begin = time.perf_counter()
-        function = ahead.load(device, spec, 90, lambda compiled: DryFunction())
+        function = loaded(*specialisation) if gpu else ahead.load(device, spec, arch, lambda compiled: DryFunction())
         spent.append(time.perf_counter() - begin)
         return function
 
     device.load = load
-    with driver.using(device):
+    with contextlib.nullcontext() if gpu else driver.using(device):
         program = twin.load(gpt2.MODEL)
         model = program.GPT2(program.Config(fused=fused)).to("cuda")
         optimizer = program.optimizer_of(model, fused=True, capturable=True)
@@ -50,12 +52,12 @@ def seconds(fused):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("how", nargs="*", choices=["fused", "cold", []])
+    parser.add_argument("how", nargs="*", choices=["gpu", "fused", "cold", []])
     how = parser.parse_args().how
     with tempfile.TemporaryDirectory() as folder:
         if "cold" in how:
             os.environ |= {"TRITORCH_CACHE_DIR": folder, "TRITON_CACHE_DIR": os.path.join(folder, "triton")}
-        found = seconds("fused" in how)
+        found = seconds("fused" in how, "gpu" in how)
         if "cold" in how:
             from tritorch.cuda import compiler_pool
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench import ahead, anchors, rows, watch
+from bench import ahead, aims, anchors, rows, watch
 
 FAMILIES = {**anchors.FAMILIES, "host": "microseconds of Python per operator, captured steps, the allocator, start-up",
             "gpt2": "training GPT-2 124M"}
@@ -108,19 +108,22 @@ class Table:
                     note = (raw.get("error") or "").replace('"', "'")
                     lines.append(f"\"{raw['name']}\",{name},{us:.2f},{raw.get('relative_error') or ''},\"{note}\"")
             rows.write(rows.RESULTS / "gpu.csv", "\n".join(lines) + "\n")
+            rows.write(rows.RESULTS / "gpu_aims.md", "\n".join(aims.report(self.rows, self.raw)))
 
     def close(self):
         print(rows.markdown([r for r in self.rows if r.ours is not None]))
         for mean in means(self.rows):
             print(f"{mean.name}: {mean.ours:.3f}")
-        aims = {raw["name"]: raw.get("aim", 1.0) for raw in self.raw}
-        short = [f"{r.name}: {r.ratio:.2f} × PyTorch, meant {aims[r.name]:g}" for r in self.rows
-                 if r.ratio and r.ratio < aims[r.name] and r.unit != "nats"]
-        slow = [f"{r.name}: {r.share_of_limit:.2f} of the copy, meant {OF_COPY}" for r in self.rows
-                if r.unit == "GB/s" and family(r) in ("memory", "rows") and r.share_of_limit and r.share_of_limit < OF_COPY]
+        meant = {raw["name"]: raw.get("aim", 1.0) for raw in self.raw}
+        short = [f"{r.name}: {r.ratio:.2f} × PyTorch, meant {meant[r.name]:g}" for r in self.rows
+                 if r.ratio and r.ratio < meant[r.name] and r.unit != "nats"]
+        bound_by_memory = aims.of("share_of_limit", *aims.BOUND_BY_MEMORY, "optim: ", but=aims.SORTS)
+        slow = [f"{name}: {share:.2f} of the copy, meant {OF_COPY}" for name, share in bound_by_memory(self.rows, self.raw)
+                if share is not None and share < OF_COPY]
         for title, found in (("below PyTorch or their aim", short), ("below the memory's rate", slow), ("failed", self.failed)):
             print(f"\n{len(found)} {title}")
             print("\n".join(f"  {line}" for line in found), flush=True)
+        print("\n" + "\n".join(aims.report(self.rows, self.raw)), flush=True)
 
 
 def family(row):

@@ -79,7 +79,7 @@ def compiled(torch, size, batch, device):
 
 # ------------------------------------------------------------------ speed and memory
 def measured(torch, make, size, batch, device):
-    """(tokens/s, GiB at the peak beyond what was there before)."""
+    """(tokens/s, GiB at the peak beyond what was there before, calls of the driver for memory after warm-up)."""
     cuda = torch.cuda if device == "cuda" else tritorch.cuda
     gc.collect()
     cuda.synchronize()
@@ -91,28 +91,30 @@ def measured(torch, make, size, batch, device):
         step()
     cuda.synchronize()
     peak = cuda.max_memory_allocated() - before                          # the warm-up's too: what a user must have
-    times = []
+    times, asked = [], cuda.memory_stats().get("num_device_alloc", 0)
     for _ in range(ROUNDS):
         start = time.perf_counter()
         for _ in range(STEPS):
             step()
         cuda.synchronize()
         times.append((time.perf_counter() - start) / STEPS)
-    return batch * (size.get("context") or 1024) / statistics.median(times), peak / 2**30
+    asked = cuda.memory_stats().get("num_device_alloc", 0) - asked
+    return batch * (size.get("context") or 1024) / statistics.median(times), peak / 2**30, asked
 
 
 def throughput(how, size, batch, sides, rates, make, opponents):
     """Rows of tokens/s and of peak memory; PyTorch's numbers are kept for the cases that follow."""
-    speed, peak = measured(tritorch, make, size, batch, "cuda")
+    speed, peak, asked = measured(tritorch, make, size, batch, "cuda")
     plain = {name: value for name, value in size.items() if name != "fused"}
     best = None
     for name, build in opponents.items() if sides.torch else ():
         if name not in rates:
             rates[name] = measured(sides.torch, build, plain, batch, sides.theirs)
         best = name
-    theirs = rates.get(best, (None, None))
+    theirs = rates.get(best, (None, None, None))
     return [rows.row(f"tokens/s, {how}", "tokens/s", speed, theirs[0], best),
-            rows.row(f"peak memory, {how} (budget {gpt2.PEAK_WANTED} GiB)", "GiB", peak, theirs[1], best, limit=gpt2.PEAK_WANTED)]
+            rows.row(f"peak memory, {how} (budget {gpt2.PEAK_WANTED} GiB)", "GiB", peak, theirs[1], best, limit=gpt2.PEAK_WANTED),
+            rows.row(f"driver allocations in {ROUNDS * STEPS} steps after warm-up, {how}", "calls", asked, theirs[2], best)]
 
 
 # ------------------------------------------------------------------ where the time goes

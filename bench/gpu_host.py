@@ -1,12 +1,14 @@
 """What the host costs on a GPU's machine: eager operators, training steps eager and captured, the allocator, start-up."""
 import gc
+import json
 import statistics
 import subprocess
 import sys
 import time
 
+from bench import clock as device_clock
 from bench import rows
-from bench.host import mlp_step
+from bench.host import ALLOCATOR, memory_of_tensors, mlp_step
 from bench.timing import clock
 
 ROUNDS, CALLS = 7, 300
@@ -44,9 +46,12 @@ def work(sides, rehearse):
         yield f"MLP step {optimizer}", lambda optimizer=optimizer: steps(optimizer, libraries, places, scale)
         if sides.on_gpu or rehearse:
             yield f"captured MLP step {optimizer}", lambda optimizer=optimizer: captured_steps(optimizer, libraries, places, scale)
+    if sides.on_gpu or rehearse:
+        yield "captured chain", lambda: captured_chain(libraries, places)
     yield "allocator", lambda: allocator(libraries, places, scale)
     if not rehearse:
         yield "start-up", lambda: startup(libraries)
+        yield "start-up of GPT-2", first_steps
 
 
 def programs(sides):
@@ -117,8 +122,26 @@ def captured_steps(optimizer, libraries, places, scale):
     return [compared(f"captured step of a 64-64-64-10 MLP, {optimizer}", calls, libraries, scale)]
 
 
+def captured_chain(libraries, places, length=100):
+    """Additions of 8×8 elements as a CUDA graph: what a kernel of it takes, on the device."""
+    calls = {}
+    for library, torch in libraries.items():
+        if places[library] == "cuda":
+            x, graph = torch.ones(8, 8, device="cuda"), torch.cuda.CUDAGraph()
+            x + 1
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                for _ in range(length):
+                    x = x + 1
+            calls[library] = graph.replay
+    us = device_clock.race(calls)
+    return [rows.row(f"x + 1, captured {length} times, per kernel (budget 1 µs)", "µs", us["tritorch"] / length,
+                     us["torch"] / length if "torch" in us else None, "torch", limit=1.0)]
+
+
 def allocator(libraries, places, scale):
-    found = []
+    us = microseconds({"tritorch": memory_of_tensors()}, libraries, scale)["tritorch"]
+    found = [rows.row(f"4 KiB from the allocator and back (budget {ALLOCATOR} µs)", "µs", us, limit=ALLOCATOR)]
     for size in (1 << 12, 1 << 20, 1 << 26):
         calls = {library: lambda torch=torch, device=places[library], size=size: torch.empty(size, device=device)
                  for library, torch in libraries.items()}
@@ -139,3 +162,13 @@ def startup(libraries):
         seconds[library] = statistics.median(spent[1:])
     name = "second process: import, first product, softmax and gradient"
     return [rows.row(name, "s", seconds["tritorch"], seconds.get("torch"), "torch")]
+
+
+def first_steps():
+    """Seconds of a process up to the end of its first GPT-2 step: with an empty cache of kernels, then as every later one."""
+    command = [sys.executable, "-m", "bench.first_step", "gpu"]
+    cold, _, warm = [json.loads(subprocess.run([*command, *more], capture_output=True, text=True, check=True,
+                                               cwd=rows.ROOT).stdout.splitlines()[-1]) for more in (["cold"], [], [])]
+    return [rows.row("second process, to the end of its first GPT-2 124M step (budget 5 s)", "s", warm["all"], limit=5.0),
+            rows.row(f"first process ever, {cold['compiled']} kernels compiled by {cold['cores']} cores (budget 60 s)", "s", cold["all"],
+                     limit=60.0)]

@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import importlib
 import importlib.util
+import math
 import traceback
 
 from bench import anchors, clock, rows
@@ -96,7 +97,7 @@ def measured(family, case, sides, limits):
     import tritorch
 
     ours, theirs = sides.inputs(case)
-    calls, libraries, problems = {}, {}, []
+    calls, libraries, problems, exact = {}, {}, [], None
     with anchors.precision(tritorch, case.precision):
         calls["tritorch"] = case.build(tritorch, *ours)
         libraries["tritorch"] = tritorch
@@ -114,6 +115,7 @@ def measured(family, case, sides, limits):
                     calls[name], libraries[name] = call, sides.torch
                     if not agreed:                               # the first opponent that runs is the reference
                         error, refused = apart(case, result, want, sides.torch)
+                        exact = from_exact(case, build, theirs, (result, want), sides.torch) if case.exact else None
                         agreed = True
                     del want
                 del result
@@ -126,8 +128,14 @@ def measured(family, case, sides, limits):
     rate = lambda name: amount / (us[name] / 1e6)
     row = rows.row(f"{family}: {case.name}", unit, None if refused else rate("tritorch"), best and rate(best), best and
                    (best if best == "torch" else f"torch {best}"), limit=limit)
-    return [dict(row=dataclasses.asdict(row), us=us, replayed=replayed, aim=case.aim, relative_error=error,
+    return [dict(row=dataclasses.asdict(row), us=us, replayed=replayed, aim=case.aim, relative_error=error, exact=exact,
                  error="; ".join(filter(None, [refused, *problems])))]
+
+
+def from_exact(case, build, theirs, results, torch):
+    """How far the two results are from what PyTorch makes of the same inputs in float64: ours, its own."""
+    want = build(torch, *[t.detach().double() for t in theirs])()
+    return [apart(dataclasses.replace(case, tolerance=math.inf), result, want, torch)[0] for result in results]
 
 
 def measured_limits(sides):

@@ -138,6 +138,48 @@ def test_gpu_results_keep_the_rows_of_other_families(tmp_path, monkeypatch):
     assert '"conv: broken",,nan,,"RuntimeError: no"' in (tmp_path / "gpu.csv").read_text(encoding="utf-8")
 
 
+def measured_names(monkeypatch):
+    """The names of all rows that `bench gpu` prints."""
+    from bench import anchors, gpu_gpt2, gpu_host
+    from bench.sides import Sides
+
+    yield from (f"{family}: {case.name}" for family in anchors.FAMILIES for _, case in anchors.cases([family]))
+    with driver.using(DryDriver()):
+        sides = Sides(alone=True)
+        yield from (f"host: {row.name}" for _, measure in gpu_host.work(sides, True) for row in measure())
+        found = {"compiled": 9, "cores": 2, "all": 1.0}
+        monkeypatch.setattr(gpu_host.subprocess, "run", lambda *args, **more: argparse.Namespace(stdout=json.dumps(found)))
+        yield from (f"host: {row.name}" for row in gpu_host.first_steps())
+        monkeypatch.setattr(gpu_gpt2, "measured", lambda *args: (1.0, 1.0, 0))
+        monkeypatch.setattr(gpu_gpt2, "breakdown", lambda *args: [])
+        monkeypatch.setattr(gpu_gpt2, "curves", lambda *args: [rows.row("largest distance of the bf16 curve", "nats", 1.0)])
+        yield from (f"gpt2: {row.name}" for _, measure in gpu_gpt2.work(sides, True) for row in measure())
+
+
+def test_every_aim_speaks_of_rows_that_there_are(monkeypatch):
+    pytest.importorskip("triton")
+    from bench import aims
+
+    table = [rows.Row(name, "", 1.0, 1.0, "torch", 1.0, 1.0) for name in measured_names(monkeypatch)]
+    raw = [{"name": "matmul: matmul fp32 512^3", "exact": (1e-7, 1e-7)}]
+    lines = aims.report(table, raw)
+    assert not [line for line in lines if "not measured" in line], lines
+    assert any("| ≥ 604000 tokens/s | 1 tokens/s | NOT MET |" in line for line in lines)
+    assert sum("not measured" in line for line in aims.report([], [])) == sum(map(len, aims.TITLES.values())) > 25
+
+
+def test_an_aim_says_what_is_furthest_from_it():
+    from bench import aims
+
+    table = [rows.row("rows: a", "GB/s", 95.0, 90.0, "torch", limit=100.0), rows.row("memory: b", "GB/s", 80.0, 90.0, "torch", limit=100.0),
+             rows.row("index: sort c", "GB/s", 1.0, limit=100.0), rows.row("memory: d", "GB/s", 99.0, limit=100.0)]
+    share, ratio = [line for line in aims.report(table, []) if line.startswith("| memory-bound operators")]
+    assert share == "| memory-bound operators, of the copy's bandwidth in this run | ≥ 0.9 | 0.8 (memory: b) | NOT MET by 1 of 3 |"
+    assert ratio.endswith("| ≥ 1 × | 0.889 × (memory: b) | NOT MET by 1 of 2 |")
+    table.append(rows.row("memory: e", "failed", None))
+    assert any("| failed (memory: e) | NOT MET by 2 of 4 |" in line for line in aims.report(table, []))
+
+
 SPEAKER = """
 import sys, time
 from bench.watch import say

@@ -54,6 +54,8 @@ class Case:
     """Which result to compare: a place, slice(None) for all, None for none (random numbers)."""
     precision: str = "highest"
     """Of float32 products, set in both libraries."""
+    exact: bool = False
+    """Both results are also held against float64."""
     opponents: dict[str, Callable] = field(default_factory=dict)
     """PyTorch's ways to do it, by name, each a `build`; empty: `build` itself."""
 

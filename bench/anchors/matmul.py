@@ -6,14 +6,19 @@ LINEAR = [(16384, 2304, 768), (16384, 3072, 768), (16384, 768, 3072), (16384, 50
 PRECISIONS = {"bf16": ("bfloat16", "highest", None), "fp16": ("float16", "highest", None), "tf32": ("float32", "high", 2e-3),
               "fp32": ("float32", "highest", 1e-5)}
 
+LAYOUTS = {"NT": lambda T, a, b: a @ b.t(), "TN": lambda T, a, b: a.t() @ b}
+
 
 def cases(size):
     for name, (dtype, precision, tolerance) in PRECISIONS.items():
         for side in (512, 1024, 2048, 4096, 8192, *([16384] if dtype != "float32" else [])):
             n, _ = size(side, side)
             pair = [Input((n, n), dtype), Input((n, n), dtype)]
-            yield Case(f"matmul {name} {side}^3", of(lambda T, a, b: a @ b), pair, 3 * n * n * (4 if dtype == "float32" else 2), 2 * n**3,
-                       precision=precision, tolerance=tolerance, aim=2.0 if name == "fp32" else 1.0)
+            nbytes, exact = 3 * n * n * (4 if dtype == "float32" else 2), name == "fp32"
+            yield Case(f"matmul {name} {side}^3", of(lambda T, a, b: a @ b), pair, nbytes, 2 * n**3, precision=precision,
+                       tolerance=tolerance, aim=2.0 if exact else 1.0, exact=exact)
+            for layout, call in LAYOUTS.items() if side == 4096 and dtype != "float32" else ():
+                yield Case(f"matmul {name} {side}^3 {layout}", of(call), pair, nbytes, 2 * n**3, precision=precision)
     for shape in LINEAR:
         m, n, k = size(*shape)
         yield Case(f"linear bf16 {'x'.join(map(str, shape))}", of(lambda T, a, b: T.nn.functional.linear(a, b)), [half(m, k), half(n, k)],
