@@ -117,7 +117,7 @@ def update_kernel(table_ptr, plan_ptr, like_ptr, COUNT, coefficients_ptr, found_
     t, first, size = task(plan_ptr, BLOCK)
     i = first + tl.arange(0, BLOCK)
     if LR_POINTER:
-        lr = tl.load(lr)
+        lr = tl.load(lr).to(weight_decay.dtype)
     if coefficients_ptr is not None:
         c0, c1 = tl.load(coefficients_ptr + 3 * t), tl.load(coefficients_ptr + 3 * t + 1)
         c2 = tl.load(coefficients_ptr + 3 * t + 2)

@@ -168,7 +168,11 @@ class Run:
             return False
         if slots is not None and slots[index] is not None and slots[index].dtype is not dtype:
             return False
-        return not self.create and self.wanted is None and node.hooks is None
+        return not self.create and node.hooks is None and not self.asked(node, index)
+
+    def asked(self, node, index):
+        """Whether somebody wants to see the gradient of this output."""
+        return self.wanted is not None and (node, index) in self.wanted
 
     def accumulate(self, leaf, g, sole):
         """Add into the leaf's `.grad`; a gradient that nobody else holds becomes it without a copy."""

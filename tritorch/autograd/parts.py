@@ -165,11 +165,11 @@ def wanted_dtype(name):
     was cast: it gets sums that were never rounded, and nothing is cast back."""
     run = state.run
     node = None if run is None else run.node
-    if node is None or run.create or run.wanted is not None:
+    if node is None or run.create:
         return None
     edge = node.edges[node.plan.op.names.index(name)]
     plan = getattr(edge[0], "plan", None) if edge else None
-    if plan is None or not getattr(plan.op, "casts", False) or edge[0].hooks is not None:
+    if plan is None or not getattr(plan.op, "casts", False) or edge[0].hooks is not None or run.asked(*edge[:2]):
         return None
     dtype = edge[0].edges[0][3]
     return dtype if dtype is edge[3].compute and dtype is not edge[3] else None

@@ -19,7 +19,7 @@ from tritorch.cuda.stream import current_handle
 from tritorch.cuda.watching import watched
 from tritorch.device import device
 from tritorch.dispatch import Interpreter
-from tritorch.dtype import dtype
+from tritorch.dtype import dtype, float64
 from tritorch.nn.hooks import register_module_forward_pre_hook
 from tritorch.ops.create import full
 from tritorch.optim.optimizer import register_optimizer_step_pre_hook
@@ -59,6 +59,7 @@ class Watch(Interpreter):
     """
 
     repeats, tries = False, 1                                            # whether the call before did the same; how many were compared
+    moved, lenient = False, False                                        # memory of the call before is gone; whether that may happen once
     matches = None                                                       # what can be fused, once somebody has looked
 
     def __init__(self, owner, inputs, expected=None, capture=None, plan=None):
@@ -178,6 +179,7 @@ class Watch(Interpreter):
             self.externals[number] = place, x.storage, weakref.ref(x)
             known = self.capture.later or number < len(self.expected.met) and self.expected.met[number]() is place
             if not known:
+                self.moved = True
                 self.blocked("memory that an earlier call made; pass it as an argument, or write one tensor in place")
 
     # -------------------------------------------------------------- what the layers below ask for and tell
@@ -193,7 +195,7 @@ class Watch(Interpreter):
                 raise Refused(why)
             with self.unseen():
                 self.capture.run()
-        if self.owner.fullgraph:
+        if self.owner.fullgraph and not (self.moved and self.lenient):
             raise Unsupported(f"compile: expected a function that can be captured as a whole with fullgraph=True, got {why}")
 
     def origin(self):
@@ -212,7 +214,7 @@ class Watch(Interpreter):
 
     def rate(self, group, like):
         """The learning rate of a group as a tensor on the device, set anew before every call."""
-        key = id(group), like.dtype.compute
+        key = id(group)
         found = self.owner.rates.get(key)
         if found is None and self.capture is not None:
             self.blocked("a parameter group that is new")
@@ -277,11 +279,11 @@ class Watch(Interpreter):
 
 
 class Rate:
-    """A learning rate in device memory that follows the number in a parameter group."""
+    """A learning rate in device memory that follows the number in a parameter group, as exact as that."""
 
     def __init__(self, group, like):
         self.group, self.value = group, None
-        self.tensor = full((), 0.0, dtype=like.dtype.compute, device=like.device)
+        self.tensor = full((), 0.0, dtype=float64, device=like.device)
 
     def refresh(self):
         lr = self.group["lr"]
