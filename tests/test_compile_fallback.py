@@ -1,6 +1,5 @@
 """tritorch.compile: what no CUDA graph can hold runs eagerly, once, with a warning that names it; errors leave what eager ones leave."""
 import contextlib
-import copy
 import inspect
 import random
 import threading
@@ -178,36 +177,6 @@ def test_memory_that_the_call_before_made(cuda):
         for _ in range(12):                                              # it is tried three times
             expected = 2 * expected + 1
             assert step(x).tolist() == [expected] * 2
-
-
-@pytest.mark.parametrize("call, fullgraph", [(1, False), (2, True), (3, True), (4, False)])
-def test_state_that_is_loaded_between_the_first_calls(cuda, call, fullgraph):
-    """The warm-up calls and the captured one find other tensors: the warm-up begins anew, and nothing stays eager for it."""
-    def trained(compile):
-        torch.manual_seed(0)
-        model = nn.Linear(4, 4).to(cuda)
-        optimizer = torch.optim.ASGD(model.parameters())                 # counts with the learning rate, in float64
-
-        @compile
-        def step(x):
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-
-        for k in range(9):
-            if k == call:
-                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-            step(torch.full((3, 4), 0.1 * k, device=cuda))
-        if compile is not eager:
-            assert "is replayed" in step.report()
-        return [x.tolist() for state in optimizer.state_dict()["state"].values() for x in state.values()], model.weight.tolist()
-
-    def eager(function):
-        return function
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert trained(torch.compile(fullgraph=fullgraph)) == trained(eager)
 
 
 def test_work_that_turns_up_during_the_capture(cuda):

@@ -100,9 +100,9 @@ class Recording:
     def _note_program(self, watch):
         """The modules, optimizers and parameters that Python would look at."""
         self.swaps = swaps[0]
-        self.roots = [(ref, place) for place, _, ref in watch.externals.values() if ref() is not None]
-        self.nodes = [(leaf, leaf.node) for leaf in self.leaves]
+        self.roots = [(ref, place, ref().node) for place, _, ref in watch.externals.values() if ref() is not None]
         modules = {id(m): m for module in watch.modules.values() for m in module.modules()}
+        self.nodes = [(x, x.node) for x in (*self.leaves, *[p for m in modules.values() for p in m._parameters.values() if p is not None])]
         self.modules = [(m, _members(m)) for m in modules.values()]
         self.optimizers = [(o, o.state, len(o.state), *_ends(o.state), len(o.param_groups)) for o in watch.optimizers.values()]
         self.groups = []
@@ -148,11 +148,11 @@ class Recording:
 
     def _unchanged(self):
         """The longer look at what hardly ever changes."""
-        for ref, place in self.roots:
+        for ref, place, node in self.roots:
             x = ref()
-            if x is not None and home(x) is not place:
+            if x is not None and (home(x) is not place or x.node is not node):
                 return False
-        if any(leaf.node is not node for leaf, node in self.nodes):
+        if any(x.node is not node for x, node in self.nodes):            # frozen since, or no longer
             return False
         return all(_same(_members(m), known) for m, known in self.modules)
 

@@ -176,7 +176,7 @@ class Watch(Interpreter):
             self.leaves.append(weakref.ref(x))
             self.know(len(self.leaves) - 1, x)
         if self.capture is not None and self.capture.open and not self.capture.owns(place):
-            self.externals[number] = place, x.storage, weakref.ref(x)
+            self.externals[number] = place, x.storage, weakref.ref(x if x.base is None else x.base)
             known = self.capture.later or number < len(self.expected.met) and self.expected.met[number]() is place
             if not known:
                 self.moved = True

@@ -1,0 +1,135 @@
+"""tritorch.compile: what a program changes between calls, in its optimizer, its parameters and their wish for gradients."""
+import copy
+import warnings
+
+import pytest
+
+import tritorch as torch
+from tritorch import nn
+from tritorch.nn import functional as F
+
+
+def eager(function):
+    return function
+
+
+@pytest.mark.parametrize("call, fullgraph", [(1, False), (2, True), (3, True), (4, False)])
+def test_state_that_is_loaded_between_the_first_calls(cuda, call, fullgraph):
+    """The warm-up calls and the captured one find other tensors: the warm-up begins anew, and nothing stays eager for it."""
+    def trained(compile):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4).to(cuda)
+        optimizer = torch.optim.ASGD(model.parameters())                 # counts with the learning rate, in float64
+
+        @compile
+        def step(x):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        for k in range(9):
+            if k == call:
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            step(torch.full((3, 4), 0.1 * k, device=cuda))
+        if compile is not eager:
+            assert "is replayed" in step.report()
+        return [x.tolist() for state in optimizer.state_dict()["state"].values() for x in state.values()], model.weight.tolist()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert trained(torch.compile(fullgraph=fullgraph)) == trained(eager)
+
+
+LAYERS = {"product": lambda x, w: x @ w, "product of a view": lambda x, w: x @ w.t(), "row": lambda x, w: x + w[0],
+          "expanded row": lambda x, w: x * w[1:2].expand(3, 4)}
+
+
+@pytest.mark.parametrize("changes", [(3,), (6, 9)])
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_weight_that_is_frozen_or_thawed(cuda, layer, frozen, changes):
+    """The weight belongs to no module and comes first in the product, so that nothing else tells its gradients from none."""
+    def trained(compile):
+        torch.manual_seed(0)
+        w, v = torch.randn(4, 4, device=cuda), torch.randn(4, 4, device=cuda, requires_grad=True)
+        w.requires_grad_(not frozen)
+
+        @compile
+        def step(x):
+            (LAYERS[layer](x, w) @ v).square().mean().backward()
+            with torch.no_grad():
+                for p in (w, v):
+                    if p.grad is not None:
+                        p -= 0.1 * p.grad
+                        p.grad = None
+
+        for k in range(12):
+            if k in changes:
+                w.requires_grad_(not w.requires_grad)
+            step(torch.full((3, 4), 0.1 + 0.1 * k, device=cuda))
+        assert compile is eager or "is replayed" in step.report()
+        return w.tolist(), v.tolist()
+
+    assert trained(torch.compile) == trained(eager)
+
+
+def test_layers_that_are_thawed_one_by_one(cuda):
+    def trained(compile):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)).to(cuda)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, capturable=True)
+        model[:4].requires_grad_(False)
+
+        @compile
+        def step(x):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        for k in range(18):
+            if k in (6, 12):
+                model[4 - k // 3].requires_grad_(True)
+            step(torch.full((3, 4), 0.1 * k, device=cuda))
+        assert compile is eager or step.report().count("is replayed") == 3
+        return [p.tolist() for p in model.parameters()]
+
+    assert trained(torch.compile) == trained(eager)
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_gradients_of_weights_behind_autocast(cuda, half):
+    """Sums of float32 weights' gradients are not rounded to the half type, whether a graph makes them or the engine."""
+    def gradient(compile):
+        torch.manual_seed(0)
+        layer = nn.Linear(12, 24).to(cuda)
+
+        @compile
+        def forward(x):
+            with torch.autocast("cuda", dtype=half):
+                return F.gelu(layer(x))
+
+        for _ in range(6):
+            layer.zero_grad()
+            x, g = torch.randn(7, 12, device=cuda), torch.randn(7, 24, device=cuda)
+            (forward(x).float() * g).sum().backward()
+        assert compile is eager or "is replayed" in forward.report()
+        assert not torch.equal(layer.weight.grad, layer.weight.grad.to(half).float())
+        return layer.weight.grad.tolist(), layer.bias.grad.tolist()
+
+    assert gradient(torch.compile) == gradient(eager)
+
+
+def test_gradients_by_name_are_those_of_backward(cuda):
+    weight = torch.randn(8, 8, device=cuda, requires_grad=True)
+
+    def loss():
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            cast = weight.to(torch.bfloat16)
+            return cast, F.linear(torch.full((3, 8), 0.3, device=cuda), cast).float().square().sum()
+
+    loss()[1].backward()
+    cast, value = loss()
+    rounded, whole = torch.autograd.grad(value, [cast, weight])          # who asks for the cast's gradient gets it in the cast's type
+    assert rounded.dtype is torch.bfloat16 and torch.equal(whole, rounded.float())
+    (alone,) = torch.autograd.grad(loss()[1], [weight])
+    assert torch.equal(alone, weight.grad) and not torch.equal(alone, whole)
