@@ -108,8 +108,7 @@ class Compiled:
         apart = capture is not None or len({home(x) for x in given}) < len(given)        # shared memory does not tell arguments apart
         inputs = [landing(x) for x in given] if apart else given
         containers = Containers((args, kwargs), _with_tensors(inputs, (args, kwargs)) if apart else (args, kwargs))
-        watch = Watch(self, inputs, expected, capture, plan)
-        watch.lenient = kind.restarts < RESTARTS
+        watch = Watch(self, inputs, expected, capture, plan, kind.restarts < RESTARTS)
         before, had, draws = {id(x): x._grad for x in watch.known.values()}, [_gradient(x) for x in given], host_draws()
         try:
             result = self.run(watch, containers.own)
@@ -128,9 +127,6 @@ class Compiled:
         watch.conclude(result, host_draws() != draws, [_gradient(x) for x in given] != had, changed)
         if capture is not None:
             del kind.seen[situation]
-            different = watch.difference(expected)
-            watch.moved = watch.moved or watch.why is None and different is not None
-            watch.why = watch.why or different
         if watch.moved and watch.lenient:                                # a checkpoint was loaded in between, say: warm up anew
             kind.restarts += 1
         elif watch.why is not None:

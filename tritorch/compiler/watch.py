@@ -59,10 +59,9 @@ class Watch(Interpreter):
     """
 
     repeats, tries = False, 1                                            # whether the call before did the same; how many were compared
-    moved, lenient = False, False                                        # memory of the call before is gone; whether that may happen once
     matches = None                                                       # what can be fused, once somebody has looked
 
-    def __init__(self, owner, inputs, expected=None, capture=None, plan=None):
+    def __init__(self, owner, inputs, expected=None, capture=None, plan=None, lenient=False):
         self.owner, self.inputs, self.expected, self.capture, self.plan = owner, inputs, expected, capture, plan
         self.leaves, self.index, self.had_none = owner.leaves, current_device(), []
         self.events, self.lines, self.met, self.dead, self.externals = [], [], [], {}, {}
@@ -70,6 +69,7 @@ class Watch(Interpreter):
         self.looked, self.written, self.modules, self.optimizers, self.groups = set(), set(), {}, {}, {}
         self.why = self.operator = self.result = None
         self.backward, self.hooks, self.known = False, [], {}
+        self.moved, self.lenient = False, lenient                        # whether the world is not that of the warm-up; may it be
         for k, x in enumerate(inputs):
             self.numbers.setdefault(home(x), ("input", k))
         for k, ref in enumerate(self.leaves):
@@ -255,6 +255,9 @@ class Watch(Interpreter):
                          (any(isinstance(x, Tensor) and not x.is_cuda for x in found), "a result on the CPU"),
                          (not self.events, "a call without work on a CUDA device")]:
             self.why = self.why or (why if bad else None)
+        if self.capture is not None and self.why is None:
+            self.why = self.difference(self.expected)
+            self.moved = self.why is not None
 
     def copy_back(self, given):
         """What was written to copies of arguments goes to the arguments."""
