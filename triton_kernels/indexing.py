@@ -6,12 +6,13 @@ from triton_kernels.pointwise import even
 
 
 @triton.jit
-def report(word_ptr, bad, index, number):
-    """Tell the host of one bad index: the word holds the number of the operator and the value."""
+def report(word_ptr, bad, value, number):
+    """Tell the host of one bad index, or of the bits of a bad float64: the word holds the number of what was expected and the value."""
     if word_ptr is not None:
         if tl.max(tl.ravel(bad.to(tl.int32)), 0) > 0:
+            found = value.to(tl.int64, bitcast=True)
             tl.store(word_ptr, number)
-            tl.store(word_ptr + 1, tl.max(tl.ravel(tl.where(bad, index, -0x7FFFFFFFFFFFFFFF)), 0))
+            tl.store(word_ptr + 1, tl.max(tl.ravel(tl.where(bad, found, -0x7FFFFFFFFFFFFFFF)), 0))
 
 
 @triton.jit

@@ -9,6 +9,7 @@ for lse, and once more, from the cache, for the gradient, which may take the pla
 import triton
 import triton.language as tl
 
+from triton_kernels.indexing import report
 from triton_kernels.loss import class_weight
 from triton_kernels.quick import quick_exp
 from triton_kernels.rows import online, online_rows
@@ -49,16 +50,18 @@ def slope(x, n, lse, mass, w_ptr, N, smoothing, SMOOTH: tl.constexpr):
 
 @triton.jit
 def loss_and_gradient_kernel(
-    loss_ptr, weight_ptr, gx_ptr, x_ptr, target_ptr, w_ptr, sum_w_ptr, stride_gxm, stride_xm, stride_target, N, WIDTH, ignore_index,
-    smoothing, SMOOTH: tl.constexpr, PADDED: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr,
+    loss_ptr, weight_ptr, gx_ptr, word_ptr, x_ptr, target_ptr, w_ptr, sum_w_ptr, stride_gxm, stride_xm, stride_target, N, WIDTH,
+    ignore_index, smoothing, number, SMOOTH: tl.constexpr, PADDED: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr,
+    LANES: tl.constexpr, VEC: tl.constexpr,
 ):
     """Loss, weight of the target and gradient of the row that the program owns; columns lie next to each other. With PADDED the rows of x
     and gx have room for WIDTH > N numbers, so that whole vectors are loaded and stored whatever N is."""
     m = tl.program_id(0).to(tl.int64)
     target = tl.load(target_ptr + m * stride_target).to(tl.int64)
     counts = target != ignore_index
-    tl.device_assert(~counts | (target >= 0) & (target < N), "cross_entropy: a target is not a class")
-    counts = counts & (target >= 0) & (target < N)
+    known = (target >= 0) & (target < N)
+    report(word_ptr, tl.full((1,), counts & (known == 0), tl.int1), target, number)
+    counts = counts & known
     x_row, gx_row = x_ptr + m * stride_xm, gx_ptr + m * stride_gxm
     picked = tl.load(x_row + target, mask=counts, other=0).to(ACC)        # before the gradient is there: the sums between are barriers
     hit = tl.where(counts, class_weight(w_ptr, tl.where(counts, target, 0), N, ACC), 0)

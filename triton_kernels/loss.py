@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from triton_kernels.indexing import report
 from triton_kernels.quick import quick_exp
 from triton_kernels.reduce import offsets
 from triton_kernels.rows import online, online_rows
@@ -18,18 +19,20 @@ from triton_kernels.rows import online, online_rows
 
 @triton.jit
 def cross_entropy_kernel(
-    loss_ptr, weight_ptr, lse_ptr, x_ptr, target_ptr, w_ptr, shape_m, stride_m, stride_xn, M, N, ignore_index, smoothing,
+    loss_ptr, weight_ptr, lse_ptr, word_ptr, x_ptr, target_ptr, w_ptr, shape_m, stride_m, stride_xn, M, N, ignore_index, smoothing, number,
     SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Loss, weight of the target and log-sum-exp of every row; `stride_m` holds the strides of these, x and the target."""
+    """Loss, weight of the target and log-sum-exp of every row; `stride_m` holds the strides of these, x and the target. A target that is
+    no class is reported."""
     RANK: tl.constexpr = len(shape_m)
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     x_rows = x_ptr + offsets(m, shape_m, stride_m, 3 * RANK)
     target = tl.load(target_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mask=m < M, other=0).to(tl.int64)
+    known = (target >= 0) & (target < N)
     counts = (m < M) & (target != ignore_index)
-    tl.device_assert(~counts | (target >= 0) & (target < N), "cross_entropy: a target is not a class")
-    counts = counts & (target >= 0) & (target < N)
+    report(word_ptr, counts & (known == 0), target, number)
+    counts = counts & known
     picked = tl.load(x_rows + target * stride_xn, mask=counts, other=0).to(ACC)      # before the loop, in which it arrives
     hit = tl.where(counts, class_weight(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
     lane = tl.arange(0, BLOCK_N)[None, :]

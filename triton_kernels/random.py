@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from triton_kernels.indexing import report
+
 NUMBERS = ["seed", "offset", "low", "span", "threshold"]            # these differ from call to call: one compilation for all
 
 
@@ -206,14 +208,27 @@ def integers_kernel(out_ptr, N, low: tl.int64, span: tl.int64, seed: tl.int64, o
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def bernoulli_kernel(out_ptr, p_ptr, N, seed: tl.int64, offset: tl.int64, base_ptr, BLOCK: tl.constexpr):
-    """out[i] = 1 where a uniform is under p[i]."""
+def bernoulli_kernel(out_ptr, word_ptr, p_ptr, N, seed: tl.int64, offset: tl.int64, base_ptr, number, BLOCK: tl.constexpr):
+    """out[i] = 1 where a uniform is under p[i], which is reported if it is no probability."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, False, BLOCK, out_ptr.dtype.element_ty)
     i = start + tl.arange(0, BLOCK)
     p = tl.load(p_ptr + i, mask=i < N, other=0.0).to(tl.float64)
+    report(word_ptr, ((p >= 0) & (p <= 1)) == 0, p, number)
     hit = unit(in_order(w0, w1, w2, w3)).to(tl.float64) < p
     tl.store(out_ptr + i, hit.to(tl.float32).to(out_ptr.dtype.element_ty), mask=i < N)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def race_kernel(out_ptr, word_ptr, p_ptr, N, seed: tl.int64, offset: tl.int64, base_ptr, number, BLOCK: tl.constexpr):
+    """out[i] = p[i] divided by an exponential number of rate 1; p[i] is reported if it is negative, infinite or NaN."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, p_ptr.dtype.element_ty == tl.float64, BLOCK)
+    i = start + tl.arange(0, BLOCK)
+    e = in_order(-tl.log(open_unit(w0)), -tl.log(open_unit(w1)), -tl.log(open_unit(w2)), -tl.log(open_unit(w3)))
+    p = tl.load(p_ptr + i, mask=i < N, other=0.0)
+    report(word_ptr, ((p >= 0) & (p < float("inf"))) == 0, p.to(tl.float64), number)
+    tl.store(out_ptr + i, (p.to(e.dtype) / e).to(out_ptr.dtype.element_ty), mask=i < N)
 
 
 @triton.jit(do_not_specialize=NUMBERS)
@@ -231,9 +246,9 @@ def dropout_kernel(out_ptr, x_ptr, N, threshold: tl.int64, scale, seed: tl.int64
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def normal_around_kernel(out_ptr, mean_ptr, std_ptr, N, seed: tl.int64, offset: tl.int64, base_ptr, WIDE: tl.constexpr,
-                         BLOCK: tl.constexpr):
-    """out[i] = mean[i] + std[i] z[i]."""
+def normal_around_kernel(out_ptr, word_ptr, mean_ptr, std_ptr, N, seed: tl.int64, offset: tl.int64, base_ptr, number,
+                         WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """out[i] = mean[i] + std[i] z[i]; std[i] is reported if it is negative or NaN."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     i = start + tl.arange(0, BLOCK)
     w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, WIDE, BLOCK, out_ptr.dtype.element_ty)
@@ -242,6 +257,7 @@ def normal_around_kernel(out_ptr, mean_ptr, std_ptr, N, seed: tl.int64, offset: 
     z = in_order(v0, v1, v2, v3)
     mean = tl.load(mean_ptr + i, mask=i < N, other=0.0).to(z.dtype)
     std = tl.load(std_ptr + i, mask=i < N, other=0.0).to(z.dtype)
+    report(word_ptr, (std >= 0) == 0, std.to(tl.float64), number)
     tl.store(out_ptr + i, (mean + std * z).to(out_ptr.dtype.element_ty), mask=i < N)
 
 

@@ -9,6 +9,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, sentence
 from tritorch.ops.create import arange
+from tritorch.ops.faults import fault_word
 from tritorch.ops.normalize import contiguous, scalar
 from tritorch.ops.reduce import single, sums_along
 from tritorch.ops.rows import half, remember, rows
@@ -16,6 +17,7 @@ from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty, strided
 
 K = kernels("loss")
+CLASSES = "class indices below the number of classes"
 
 
 def class_dim(x):
@@ -63,14 +65,14 @@ def cross_entropy_cpu(loss, target_weight, lse, x, target, weight, ignore_index,
         loss[...] = np.where(counts, (1 - label_smoothing) * loss + label_smoothing / x.shape[dim] * smooth, 0)
 
 
-def counted(target, classes, ignore_index):
+def counted(target, classes, ignore_index, name="cross_entropy"):
     """(which samples count, or True for all, their classes)."""
     if not 0 <= ignore_index < classes and (target.view(f"u{target.itemsize}") < classes).all():           # a negative one is too large
         return True, target
     counts = target != ignore_index
     wrong = target[counts & ((target < 0) | (target >= classes))]
     if wrong.size:
-        raise IndexError(f"cross_entropy: expected class indices in [0, {classes - 1}], got {wrong.flat[0]}")
+        raise IndexError(f"{name}: expected class indices in [0, {classes - 1}], got {wrong.flat[0]}")
     return counts, np.where(counts, target, 0)
 
 
@@ -131,9 +133,11 @@ def cross_entropy_cuda(loss, target_weight, lse, x, target, weight, ignore_index
     M, shape_m, stride_m, N, _, (stride_xn,), *_ = geometry
     acc, weight = x.dtype.compute, contiguous(weight)
 
+    word, number = fault_word(x.device, "cross_entropy", CLASSES)
+
     def start(options, tiles, lanes, vec):
-        launch(K.cross_entropy_kernel, (cdiv(M, options["BLOCK_M"]),), loss, target_weight, lse, x, target, weight, shape_m, stride_m,
-               stride_xn, M, N, ignore_index, scalar(label_smoothing, acc), SMOOTH=label_smoothing > 0, ACC=getattr(K.tl, acc.name),
+        launch(K.cross_entropy_kernel, (cdiv(M, options["BLOCK_M"]),), loss, target_weight, lse, word, x, target, weight, shape_m, stride_m,
+               stride_xn, M, N, ignore_index, scalar(label_smoothing, acc), number, SMOOTH=label_smoothing > 0, ACC=getattr(K.tl, acc.name),
                LANES=lanes, VEC=vec, **options)
 
     launch_classes("cross_entropy", K.cross_entropy_kernel, geometry, x.dtype, start)

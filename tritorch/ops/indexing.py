@@ -6,10 +6,8 @@ from math import gcd
 
 import numpy as np
 
-from tritorch.cuda import driver, faults, tuner
+from tritorch.cuda import tuner
 from tritorch.cuda.launch import kernels, launch, tile
-from tritorch.cuda.stream import captures
-from tritorch.cuda.trace import spoil
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
@@ -17,11 +15,11 @@ from tritorch.memory_format import contiguous_format
 from tritorch.ops import create, view
 from tritorch.ops.arrays import number
 from tritorch.ops.copy import transfer
+from tritorch.ops.faults import fault_word
 from tritorch.ops.segments import join_rows
 from tritorch.ops.tiling import collapse
 from tritorch.shape import cdiv, contiguous_strides, next_power_of_2, prod, wrap_dim
-from tritorch.storage import block_storage
-from tritorch.tensor import Tensor, empty, strided
+from tritorch.tensor import Tensor, empty
 
 K = kernels("indexing")
 REDUCTIONS = {"sum": np.add, "prod": np.multiply, "amax": np.maximum, "amin": np.minimum}
@@ -39,27 +37,6 @@ def check_range(name, index, size, error=IndexError, wrap=False):
     if index.size and not (least <= index.min() and index.max() < size):
         bad = index[(index < least) | (index >= size)].flat[0]
         raise error(f"{name}: expected indices in [{least}, {size - 1}], got {bad}")
-
-
-class _Word:
-    """Memory straight from the driver: every stream of the device may write it, so it belongs to none."""
-
-    def __init__(self, index):
-        self.ptr = driver.current().alloc(16)
-        driver.current().fill(self.ptr, 0, 4, 4, 0)
-        driver.current().synchronize(index)
-
-
-def fault_word(device, name):
-    """(the word of a device where kernels report bad indices, the number of this operator); (None, 0) if a first call is captured."""
-    word = faults.words.get(device.index)
-    if word is None:
-        if device.index in captures:
-            spoil()
-            return None, 0
-        word = faults.words[device.index] = strided(block_storage(_Word(device.index), 16, device), (2,), (1,), 0, types.int64)
-    faults.unread.add(device.index)
-    return word, faults.number(name)
 
 
 # ------------------------------------------------------------------ rows in a canonical form

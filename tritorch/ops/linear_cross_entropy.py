@@ -18,12 +18,14 @@ from tritorch.errors import check
 from tritorch.ops.compare import addcmul_value
 from tritorch.ops.composite import result_dtype
 from tritorch.ops.cross_entropy import (
+    CLASSES,
     cross_entropy_backward,
     cross_entropy_backward_cpu,
     cross_entropy_backward_cuda,
     cross_entropy_cpu,
     cross_entropy_cuda,
 )
+from tritorch.ops.faults import fault_word
 from tritorch.ops.gemm import gemm
 from tritorch.ops.loss import cross_entropy, reduced
 from tritorch.ops.matmul import linear
@@ -238,6 +240,7 @@ def losses_and_gradients(losses, weights, gx, gw, gb, x, w, b, target, weight, i
     """The rows' losses, the weights of their targets, and the gradients of the sum of the losses; gw and gb may be float32."""
     acc, weight = losses.dtype, contiguous(weight)
     sum_w = weight.sum() if weight is not None and label_smoothing else None
+    word, number = fault_word(x.device, "linear_cross_entropy", CLASSES)
 
     def slope(span, logits):
         (rows, classes), wide = logits.shape, logits.strides[0]
@@ -245,9 +248,9 @@ def losses_and_gradients(losses, weights, gx, gw, gb, x, w, b, target, weight, i
 
         def run(candidate, out=None):
             out, vec = logits if out is None else out, min(16 // x.dtype.itemsize, candidate["BLOCK_N"])
-            launch(K.loss_and_gradient_kernel, (rows,), part(losses, span), part(weights, span), out, logits, part(target, span), weight,
-                   sum_w, wide, wide, target.strides[0], classes, wide, ignore_index, scalar(label_smoothing, acc), **options, **candidate,
-                   VEC=vec, LANES=min(32 * candidate.get("num_warps", 4), candidate["BLOCK_N"] // vec))
+            launch(K.loss_and_gradient_kernel, (rows,), part(losses, span), part(weights, span), out, word, logits, part(target, span),
+                   weight, sum_w, wide, wide, target.strides[0], classes, wide, ignore_index, scalar(label_smoothing, acc), number,
+                   **options, **candidate, VEC=vec, LANES=min(32 * candidate.get("num_warps", 4), candidate["BLOCK_N"] // vec))
 
         run(choice(x.dtype, classes, lambda candidate: run(candidate, empty((rows, wide), x.dtype, x.device))))
 

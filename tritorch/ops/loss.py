@@ -8,7 +8,7 @@ from tritorch.errors import check
 from tritorch.ops.activation import log_sigmoid
 from tritorch.ops.compare import where
 from tritorch.ops.composite import composite, result_dtype
-from tritorch.ops.cross_entropy import class_dim, cross_entropy_rows
+from tritorch.ops.cross_entropy import class_dim, counted, cross_entropy_rows
 from tritorch.ops.elementwise import binary
 from tritorch.ops.pointwise import xlogy
 from tritorch.ops.softmax import log_softmax
@@ -73,6 +73,8 @@ def nll_loss(input, target, weight=None, size_average=None, ignore_index=-100, r
     tensor(2.5000)
     """
     reduction, dim = legacy_reduction(size_average, reduce, reduction), class_dim(input)
+    if target.device.type == "cpu":
+        counted(target.array, input.shape[dim], ignore_index, "nll_loss")
     counts = target != ignore_index
     at = where(counts, target, 0)
     w = counts.to(input.dtype) if weight is None else weight.take(at) * counts

@@ -11,10 +11,10 @@ from tritorch.device import as_device
 from tritorch.dtype import bfloat16, float16, float32, float64, get_default_dtype, iinfo, int64, promote
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check
+from tritorch.ops.chances import random_bernoulli, random_normal_around, random_race
 from tritorch.ops.copy import deliver, like_strides
 from tritorch.ops.draws import (
     place,
-    random_bernoulli,
     random_cauchy,
     random_coin,
     random_exponential,
@@ -22,7 +22,6 @@ from tritorch.ops.draws import (
     random_integers,
     random_log_normal,
     random_normal,
-    random_normal_around,
     random_uniform,
 )
 from tritorch.ops.poisson import random_poisson
@@ -193,7 +192,8 @@ def multinomial(input, num_samples, replacement=False, *, generator=None, out=No
     """Indices drawn with the chances in each row of `input` (rows need not sum to 1): (n,) → (num_samples,), (m, n) → (m, num_samples).
 
     Without replacement by exponential races: the largest p_i / e_i, e_i exponential, come first (Efraimidis and Spirakis, 2006).
-    Negative, infinite and all-zero rows raise RuntimeError on the CPU; on CUDA they are not looked for, since that would wait.
+    Negative, infinite and all-zero rows raise RuntimeError on the CPU; on CUDA a race reports, later, an element that is negative, infinite
+    or NaN, and nothing is looked for in draws with replacement or in rows of zeros.
 
     >>> import tritorch as torch
     >>> torch.multinomial(torch.tensor([0.0, 3.0, 0.0]), 2, replacement=True)
@@ -213,7 +213,7 @@ def multinomial(input, num_samples, replacement=False, *, generator=None, out=No
     if replacement and num_samples > 1:
         order = invert(p, num_samples, generator)
     else:
-        race = p / made(random_exponential, p.shape, 1.0, 0.0, p.dtype, p.device, generator)
+        race = random_race(p, *place(p.device, generator, p.numel()))
         order = race.argmax(-1, keepdim=True) if num_samples == 1 else race.topk(num_samples, -1)[1]
     return deliver(order, out)
 

@@ -1,0 +1,77 @@
+"""What kernels report of values that only the device knows: targets that are no class, numbers that are no probability."""
+import numpy as np
+import pytest
+
+import tritorch as torch
+from tritorch.nn import functional as F
+
+LOGITS = np.random.default_rng(0).standard_normal((4, 3)).astype("float32")
+CLASSES = "expected class indices below the number of classes, got "
+TARGETS = {
+    "rows": lambda x, y: F.cross_entropy(x, y), "smoothed": lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1),
+    "planes": lambda x, y: F.cross_entropy(x.unsqueeze(2), y.unsqueeze(1)), "half": lambda x, y: F.cross_entropy(x.half(), y),
+    "linear": lambda x, y: F.linear_cross_entropy(x.requires_grad_(), torch.eye(3, device=x.device), y),
+    "rows of a linear": lambda x, y: F.linear_cross_entropy(x, torch.eye(3, device=x.device), y, reduction="none")}
+CHANCE = {
+    "bernoulli": (lambda p: torch.bernoulli(p), (1.5, -0.25, np.nan, np.inf)), "in place": (lambda p: p.clone().bernoulli_(p), (1.5,)),
+    "float64": (lambda p: torch.bernoulli(p.double()), (-0.25,)), "half": (lambda p: torch.bernoulli(p.half()), (-0.25,)),
+    "multinomial": (lambda p: torch.multinomial(p, 1), (-0.25, np.nan, np.inf)),
+    "without replacement": (lambda p: torch.multinomial(p.expand(2, 40), 3), (-0.25, np.inf)),
+    "normal": (lambda p: torch.normal(p, p), (-0.25, np.nan))}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("target", [3, -1, 1 << 40])
+def test_targets(cuda, name, target):
+    def made(*targets):
+        return TARGETS[name](torch.tensor(LOGITS).to(cuda), torch.tensor(targets).to(cuda))
+
+    assert np.isfinite(made(0, 2, 1, -100).detach().cpu().numpy()).all()
+    bad = made(0, target, 1, -100)
+    with pytest.raises(IndexError, match=f"cross_entropy: {CLASSES}{target}"):
+        bad.cpu()
+    bad.cpu()                                                            # said once
+
+
+@pytest.mark.parametrize("name", CHANCE)
+def test_chances(cuda, name):
+    draw, values = CHANCE[name]
+    for value in values:
+        p = torch.full((40,), 0.5, device=cuda)
+        draw(p).cpu()
+        p[17] = value
+        made = draw(p)
+        with pytest.raises(RuntimeError, match=f"got {value}"):
+            made.cpu()
+
+
+def test_a_captured_step_reports_at_each_replay(cuda):
+    x, y, p = torch.tensor(LOGITS).to(cuda), torch.tensor([0, 2, 1, 0]).to(cuda), torch.full((9,), 0.5, device=cuda)
+    graph = torch.cuda.CUDAGraph()
+    F.cross_entropy(x, y).cpu(), torch.bernoulli(p).cpu()                # what is new compiles outside
+    with torch.cuda.graph(graph):
+        loss, coins = F.cross_entropy(x, y), torch.bernoulli(p)
+    graph.replay()
+    assert np.isfinite(loss.item()) and set(coins.tolist()) <= {0, 1}
+    for _ in range(2):
+        y[1] = 7
+        graph.replay()
+        with pytest.raises(IndexError, match="got 7"):
+            loss.cpu()
+        y[1] = 2
+        p[3] = -2
+        graph.replay()
+        with pytest.raises(RuntimeError, match="got -2.0"):
+            loss.cpu()
+        p[3] = 0.5
+    graph.replay()
+    assert np.isfinite(loss.item())
+
+
+def test_the_cpu_says_it_at_once():
+    for f in (F.cross_entropy, F.nll_loss):
+        with pytest.raises(IndexError, match=r"class indices in \[0, 2\], got 3"):
+            f(torch.tensor(LOGITS), torch.tensor([0, 3, 1, 1]))
+    for f in (torch.bernoulli, lambda p: torch.multinomial(p, 1), lambda p: torch.normal(p, p)):
+        with pytest.raises(RuntimeError, match="expected"):
+            f(torch.tensor([0.5, -0.5]))
