@@ -379,12 +379,13 @@ def from_array(array):
     from tritorch.dtype import from_numpy_dtype
 
     kind = from_numpy_dtype(array.dtype)
-    strides = [s // array.itemsize for s in array.strides]
     if array.flags.c_contiguous:
         strides = layout(array.shape)[1]
-    check(min(strides, default=0) >= 0, "from_numpy", "strides that are not negative", array.strides, use="array.copy()", error=ValueError)
-    check(all(s % array.itemsize == 0 for s in array.strides), "from_numpy", "strides in whole elements", array.strides, use="array.copy()",
-          error=ValueError)
-    out = strided(host_storage(array), tuple(array.shape), tuple(strides), 0, kind)
+    else:
+        strides = tuple([s // array.itemsize for s in array.strides])
+        check(min(strides) >= 0, "from_numpy", "strides that are not negative", array.strides, use="array.copy()", error=ValueError)
+        check(all(s % array.itemsize == 0 for s in array.strides), "from_numpy", "strides in whole elements", array.strides,
+              use="array.copy()", error=ValueError)
+    out = strided(host_storage(array), array.shape, strides, 0, kind)
     out._array = array
     return out

@@ -281,7 +281,7 @@ def nan_to_num(input, nan=0.0, posinf=None, neginf=None, *, out=None):
     """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype)."""
     if not input.dtype.is_floating_point:
         return copy.deliver(input.clone(), out)
-    limits = types.finfo(input.dtype)
+    limits = types.finfo_of(input.dtype)
     made = choose(isnan(input), float(nan or 0.0), input)
     made = choose(isposinf(input), limits.max if posinf is None else float(posinf), made)
     made = choose(isneginf(input), limits.min if neginf is None else float(neginf), made)

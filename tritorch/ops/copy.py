@@ -136,9 +136,9 @@ def assign_samples(make):
 
 def check_fits(name, value, dtype):
     """A number must lie in the range of an integer dtype; negative ones may wrap in an unsigned one, as in PyTorch."""
-    limits = types.iinfo(dtype)
-    fits = (limits.min or -limits.max) <= value <= limits.max
-    check(fits, name, f"a number in the range of {dtype}", value)
+    limits = types.iinfo_of(dtype)
+    if not (limits.min or -limits.max) <= value <= limits.max:
+        raise RuntimeError(sentence(name, f"a number in the range of {dtype}", value))
 
 
 @op(aliasable=True)
@@ -180,9 +180,9 @@ def fill_samples(make):
 
 
 @op
-def copy_to(input, dtype, device, strides=None):
+def copy_to(input, dtype, device, strides=None, non_blocking=False):
     """The values in fresh memory of a dtype and device: what `to` and `clone` do. Without `strides` a dense input keeps its own, and
-    another becomes contiguous or channels last.
+    another becomes contiguous or channels last. With `non_blocking` the host does not wait for copies from pinned memory.
 
     >>> import tritorch as torch; torch.tensor([1.7, -2.2]).to(torch.int32)
     tensor([ 1, -2], dtype=tritorch.int32)
@@ -193,7 +193,7 @@ def copy_to(input, dtype, device, strides=None):
 
 
 copy_to.impl("cpu", raw=True)(lambda out, input, *how: transfer(out, input))
-_run, *_again = repeating(lambda out, input, *how: transfer(out, input), copy_to)
+_run, *_again = repeating(lambda out, input, dtype, device, strides, non_blocking: transfer(out, input, non_blocking), copy_to)
 copy_to.impl("cuda", raw=True)(_run)                                     # raw: what is copied may be on another device
 copy_to.repeat(*_again)
 
@@ -321,11 +321,12 @@ def to(input, *args, device=None, dtype=None, non_blocking=False, copy=False, me
     if same and (kept or suggested(input.shape, input.strides) is memory_format):
         return input
     strides = None if kept else strides_in("to", input.shape, memory_format)
-    if non_blocking and target is not input.storage.device:
-        order = strides or dense_strides(input.shape, input.strides)
-        out = pinned(input.shape, dtype, order) if target is cpu else empty(input.shape, dtype, target, order)
-        return assign.into(out, out, input, True)
-    return copy_to(input, dtype, target, strides)
+    if not non_blocking or target is input.storage.device:
+        return copy_to(input, dtype, target, strides)
+    if target is not cpu:
+        return copy_to(input, dtype, target, strides, True)
+    out = pinned(input.shape, dtype, strides or dense_strides(input.shape, input.strides))
+    return assign.into(out, out, input, True)
 
 
 def pinned(shape, dtype, strides=None):

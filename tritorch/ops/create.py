@@ -21,6 +21,7 @@ from tritorch.tensor import Tensor, alias, empty_strided, from_array
 from tritorch.tensor import empty as new_empty
 
 K = kernels("create")
+NUMBERS = {bool, int, float}
 
 
 # ------------------------------------------------------------------ operators
@@ -282,6 +283,8 @@ def _to_array(data, dtype):
         out = np.array(plain)
     except ValueError as error:
         raise ValueError(f"tensor: expected nested sequences of equal lengths, got {error}") from None
+    if out.dtype == kind:
+        return out
     check(out.dtype.kind in "iufb", "tensor", "numbers in nested sequences", out.dtype, error=TypeError)
     if kind.kind in "iu" and out.size and out.dtype.kind != "b":
         for value in (out.min(), out.max()):
@@ -297,6 +300,8 @@ def _rounded(array, kind):
 
 def _plain(data):
     """Nested data with tensors as lists."""
+    if data.__class__ in NUMBERS:
+        return data
     if isinstance(data, Tensor):
         return data.tolist()
     return [_plain(v) for v in data] if isinstance(data, (list, tuple, Sequence)) and not isinstance(data, str) else data
@@ -308,10 +313,12 @@ def _inferred(data):
     stack = [data]
     while stack:
         value = stack.pop()
-        if isinstance(value, (list, tuple, Sequence)) and not isinstance(value, (str, bytes)):
+        if value.__class__ in NUMBERS:                                   # to ask for abstract classes costs 1 µs each
+            kind = number_dtype(value)
+        elif isinstance(value, (list, tuple, Sequence)) and not isinstance(value, (str, bytes)):
             stack += value
             continue
-        if isinstance(value, Tensor):
+        elif isinstance(value, Tensor):
             kind = value.dtype
         elif isinstance(value, (np.ndarray, np.generic)):
             kind = types.from_numpy_dtype(value.dtype)
@@ -320,7 +327,7 @@ def _inferred(data):
         else:
             error = TypeError if isinstance(value, str) else RuntimeError
             raise error(f"tensor: expected numbers in nested sequences, got {type(value).__name__}")
-        found = kind if found is None else types.promote_types(found, kind)
+        found = kind if found is None or found is kind else types.promote_types(found, kind)
     return types.get_default_dtype() if found is None else found
 
 

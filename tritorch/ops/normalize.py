@@ -392,7 +392,7 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
     >>> rms_norm(torch.tensor([[3.0, 3.0]]), (2,))
     tensor([[1., 1.]])
     """
-    return rms_norm_rows(input, tuple(normalized_shape), weight, types.finfo(input.dtype.compute).eps if eps is None else eps)[0]
+    return rms_norm_rows(input, tuple(normalized_shape), weight, types.finfo_of(input.dtype.compute).eps if eps is None else eps)[0]
 
 
 from tritorch.ops.batchnorm import batch_norm, instance_norm  # noqa: E402, F401  the other norms build on this file

@@ -291,7 +291,7 @@ def dropout_add_rms_norm(input, residual, normalized_shape, weight=None, p=0.0, 
     >>> y
     tensor([[1., 1.]])
     """
-    eps = types.finfo(input.dtype.compute).eps if eps is None else eps
+    eps = types.finfo_of(input.dtype.compute).eps if eps is None else eps
     return joined(input, residual, normalized_shape, weight, None, False, eps, p, training, generator, input_bias)
 
 
