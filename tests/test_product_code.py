@@ -13,7 +13,7 @@ from recording_driver import RecordingDriver  # noqa: E402
 import tritorch as T  # noqa: E402
 from bench import sass  # noqa: E402
 from tritorch.cuda import driver, tuner  # noqa: E402
-from tritorch.cuda.compiler import CompileError, compile_kernel, compile_many, recording, resources  # noqa: E402
+from tritorch.cuda.compiler import compile_kernel, recording  # noqa: E402
 from tritorch.cuda.driver import DeviceProperties  # noqa: E402
 from tritorch.ops import gemm_choice as choice  # noqa: E402
 from tritorch.ops.attention import attention, attention_backward  # noqa: E402
@@ -28,6 +28,7 @@ from tritorch.testing.ptx.cubin import runs_ahead  # noqa: E402
 
 pytestmark = pytest.mark.records
 ARCHS = (80, 90, 100)
+WAIT, ONE_BEHIND = "wgmma.wait_group", "wgmma.wait_group.sync.aligned 1"
 
 
 class GPU(RecordingDriver):
@@ -131,10 +132,8 @@ def test_every_candidate_by_tma_keeps_its_sums_in_registers(candidate):
     assert len(sums) == 2 * candidate["STREAM"] and len(specs) == 4 - candidate["STREAM"]      # with a bias and without; it is in the sum
     for code in machine_code.used(sums, 90):
         assert code["spills"] == 0 and code["load"] == 128
-    for compiled in compile_many(specs, (90,), workers=2):
-        used = resources(compiled)
-        assert used["spills"] == 0 and used["shared"] <= H200[1], used
-        assert "wgmma.mma_async" in compiled.ptx and "wgmma.wait_group.sync.aligned 1" in compiled.ptx and runs_ahead(compiled)
+    for code in machine_code.used(specs, 90, texts=[ONE_BEHIND]):
+        assert code["spills"] == 0 and code["shared"] <= H200[1] and code["wgmma"] and code[ONE_BEHIND] and code["ahead"], code
 
 
 @pytest.mark.parametrize("candidate", [c for n in (8192, 1024) for _, c in choice.gluon(n, n, n, 1, H200, 4, 4, across=True)
@@ -155,10 +154,9 @@ def test_every_candidate_of_32_bits_across(candidate):
     finally:
         set_float32_matmul_precision("highest")
     assert len(specs) == (1 if candidate["STREAM"] else 4)
-    for compiled in compile_many(specs, (90,), workers=2):
-        used = resources(compiled)                                       # a word or two are put away at the start
-        assert used["spills"] <= 8 and used["shared"] <= H200[1], used
-        assert "ld.shared.v2" in compiled.ptx and "wgmma.wait_group.sync.aligned 1" in compiled.ptx and runs_ahead(compiled)
+    for code in machine_code.used(specs, 90, texts=["ld.shared.v2", ONE_BEHIND]):
+        assert code["spills"] <= 8 and code["shared"] <= H200[1], code   # a word or two are put away at the start
+        assert code["ld.shared.v2"] and code[ONE_BEHIND] and code["ahead"], code
 
 
 @pytest.mark.parametrize("candidate", [c for _, c in choice.gluon(768, 3072, 32768, 1, H200, 2, 4) if choice.leaves_room(c, "sums")],
@@ -173,11 +171,9 @@ def test_sums_of_rows_on_hopper(candidate):
     with tuner.forcing("matmul", candidate):
         specs = launched(call)
     assert len(specs) == 2 + candidate["STREAM"]                         # what is added is added to the sum of the parts
-    for compiled in compile_many(specs, (90,), workers=2):
-        used = resources(compiled)                                       # one word is put away at the start and read behind the loop
-        assert used["spills"] <= 8 and used["shared"] <= H200[1], used
-        assert "ld.global.v4" in compiled.ptx or "n8k16" in compiled.ptx and compiled.ptx.count("wgmma.wait_group") == 3
-        assert runs_ahead(compiled)
+    for code in machine_code.used(specs, 90, texts=["ld.global.v4", "n8k16", WAIT]):
+        assert code["spills"] <= 8 and code["shared"] <= H200[1], code   # one word is put away at the start and read behind the loop
+        assert (code["ld.global.v4"] or code["n8k16"] and code[WAIT] == 3) and code["ahead"], code
 
 
 @pytest.mark.parametrize("candidate", [c for _, c in choice.gluon(4096, 4096, 4096, 1, H200, 4, 4)],
@@ -210,9 +206,8 @@ def test_what_is_added_by_tma_comes_to_where_results_leave(candidate):
     """It takes no shared memory and no pointers of its own: nothing but the descriptor is read."""
     with tuner.forcing("matmul", candidate):
         specs = launched(lambda e: linear_slope(e(16384, 768, **BF16), e(768, 3072, **BF16), e(16384, 3072, **BF16), "gelu_tanh"))
-    compiled, = compile_many(specs, (90,), workers=1)
-    assert resources(compiled)["spills"] == 0 and compiled.shared <= H200[1] and runs_ahead(compiled), resources(compiled)
-    assert "ld.global" not in compiled.ptx
+    code, = machine_code.used(specs, 90, texts=["ld.global"])
+    assert code["spills"] == 0 and code["shared"] <= H200[1] and code["ahead"] and not code["ld.global"], code
 
 
 @pytest.mark.parametrize("activation", list(ACTIVATIONS))
@@ -244,10 +239,9 @@ def test_every_candidate_of_8_bits(fast, candidate):
     """wgmma of float8 and int8, and registers for sums that are added up apart."""
     with tuner.forcing("matmul", candidate):
         specs = [s for s in launched(lambda e: eight_bits(e, fast=fast)) if "stream_sum" not in s.kernel.__name__]
-    kinds = "f32.e4m3.e5m2", "s32.s8.s8"
-    for kind, compiled in zip(kinds, compile_many(specs, (90,), workers=2), strict=True):
-        used = resources(compiled)
-        assert used["spills"] == 0 and used["shared"] <= H200[1] and f"k32.{kind}" in compiled.ptx, used
+    kinds = "k32.f32.e4m3.e5m2", "k32.s32.s8.s8"
+    for kind, code in zip(kinds, machine_code.used(specs, 90, texts=kinds), strict=True):
+        assert code["spills"] == 0 and code["shared"] <= H200[1] and code[kind], code
 
 
 @pytest.mark.parametrize("machine", [(108, 166912, 8), H200, (148, 232448, 10)], ids=lambda m: f"sm_{m[2]}0")
@@ -265,8 +259,8 @@ def test_parts_made_in_registers(arch):
     for candidate in {c["BLOCK_M"] * 1000 + c["BLOCK_N"]: c for _, c in choice.plain("parts", 512, 512, 512, 1, 4, H200)}.values():
         with tuner.forcing("matmul", {**candidate, "splits": 1}):
             specs = launched(lambda e: [e(512, 512) @ e(512, 512), linear(e(512, 512), e(512, 512), e(512))])
-        for compiled in compile_many(specs, (arch,), workers=2):
-            assert resources(compiled)["spills"] == 0 and ("bf16.bf16" in compiled.ptx or "tcgen05.mma" in compiled.ptx), candidate
+        for code in machine_code.used(specs, arch, texts=["bf16.bf16", "tcgen05.mma"]):
+            assert code["spills"] == 0 and (code["bf16.bf16"] or code["tcgen05.mma"]), candidate
 
 
 @pytest.mark.parametrize("candidate", [c for _, c in choice.exact(4096, 4096, 4096, 1, H200, True)], ids=lambda c: str(c["BLOCK_K"]))
@@ -277,9 +271,9 @@ def test_float32_from_parts_on_hopper(candidate):
                                     linear(e(4096, 4096), e(4096, 4096), e(4096))])
     specs = [s for s in specs if s.kernel.is_gluon()]
     assert len(specs) == 3
-    for compiled in compile_many(specs, (90,), workers=2):
-        assert resources(compiled)["spills"] == 0 and compiled.shared <= H200[1]
-        assert compiled.ptx.count("wgmma.mma_async") == 2 * 6 * candidate["BLOCK_K"] // 16 and compiled.ptx.count("wgmma.wait_group") == 2
+    for code in machine_code.used(specs, 90, texts=[WAIT]):
+        assert code["spills"] == 0 and code["shared"] <= H200[1]
+        assert code["wgmma"] == 2 * 6 * candidate["BLOCK_K"] // 16 and code[WAIT] == 2
 
 
 def run_attention(empty, dtype, size, heads=8, key_heads=8, causal=True, mask=None, dropout_p=0.0):
@@ -310,17 +304,20 @@ def test_attention_on_hopper(size):
     specs = [spec for spec in record.values() if spec.kernel.is_gluon()]
     assert {spec.kernel.__name__ for spec in specs} == {"attention_gluon_kernel", "attention_backward_q_gluon_kernel",
                                                         "attention_backward_kv_gluon_kernel", "attention_together_gluon_kernel"}
-    for spec, compiled in zip(specs, compile_many(specs, [90], workers=2)):
-        assert not isinstance(compiled, CompileError), str(compiled)
-        used = resources(compiled)
-        print(f"{spec.kernel.__name__} {used}")
-        assert used["spills"] <= 120 and compiled.num_warps == 12 and compiled.shared <= H200[1]
-        assert "wgmma.mma_async" in compiled.ptx and "setmaxnreg.inc" in compiled.ptx and "cp.async.bulk.tensor" in compiled.ptx
-        code = sass.text(compiled.cubin)
-        assert 4 * code.count("WARPGROUP.DEPBAR") <= code.count("HGMMA"), "ptxas waits for single products"
+    facts = dict(warps=lambda c: c.num_warps, hgmma=lambda c: sass.text(c.cubin).count("HGMMA"),
+                 depbar=lambda c: sass.text(c.cubin).count("WARPGROUP.DEPBAR"), powers_behind_4_waits=powers_behind_4_waits)
+    for spec, code in zip(specs, machine_code.used(specs, 90, texts=["setmaxnreg.inc"], **facts)):
+        assert code["spills"] <= 120 and code["warps"] == 12 and code["shared"] <= H200[1], (spec, code)
+        assert code["wgmma"] and code["setmaxnreg.inc"] and code["tma"], (spec, code)
+        assert 4 * code["depbar"] <= code["hgmma"], f"{spec}: ptxas waits for single products"
         if spec.kernel.__name__ == "attention_gluon_kernel":
-            after = [part.split("WARPGROUP.DEPBAR")[0] for part in code.split("WARPGROUP.DEPBAR.LE gsb0, 0x1")[1:]]
-            assert len(after) == 4 and min(part.count("MUFU.EX2") for part in after) >= 64, "softmax waits for the product with the values"
+            assert code["powers_behind_4_waits"] >= 64, f"{spec}: softmax waits for the product with the values"
+
+
+def powers_behind_4_waits(compiled):
+    """How many powers are at least taken behind each wait for all products but the last group; -1 unless there are four such waits."""
+    after = [part.split("WARPGROUP.DEPBAR")[0] for part in sass.text(compiled.cubin).split("WARPGROUP.DEPBAR.LE gsb0, 0x1")[1:]]
+    return min(part.count("MUFU.EX2") for part in after) if len(after) == 4 else -1
 
 
 def test_attention_with_masks_groups_and_odd_sizes():

@@ -3,12 +3,14 @@ import pytest
 
 pytest.importorskip("triton")
 
+import machine_code  # noqa: E402
 from test_product_code import launched  # noqa: E402
 
 import tritorch as T  # noqa: E402
-from tritorch.cuda.compiler import CompileError, compile_many, resources  # noqa: E402
 from tritorch.ops.picking import table_gradient  # noqa: E402
 from tritorch.ops.sorting import sorted_first  # noqa: E402
+
+pytestmark = pytest.mark.records
 
 CALLS = {
     "rows": lambda e: sorted_first(e(64, 4096), 4096, 1, False),
@@ -26,9 +28,8 @@ ADDRESSES = {"sort_rows_kernel": 128}                                    # bytes
 def test_no_keys_are_spilled(name):
     specs = launched(CALLS[name])
     assert specs
-    for spec, compiled in zip(specs, compile_many(specs, [90], workers=2)):
-        assert not isinstance(compiled, CompileError), str(compiled)
-        used = resources(compiled)
-        assert used["spills"] <= ADDRESSES.get(spec.kernel.__name__, 0), (spec, used)
+    vectors = "ld.global.v4.b32", "st.global.v4.b32"
+    for spec, code in zip(specs, machine_code.used(specs, 90, texts=vectors)):
+        assert code["spills"] <= ADDRESSES.get(spec.kernel.__name__, 0), (spec, code)
         if spec.kernel.__name__ == "segments_kernel":
-            assert "ld.global.v4.b32" in compiled.ptx and "st.global.v4.b32" in compiled.ptx
+            assert all(code[text] for text in vectors), (spec, code)
