@@ -29,7 +29,7 @@ def filled(out, kernel, *args, block=None, **constexprs):
 def _blocks(block):
     """Elements of a program, around the usual number."""
     sizes = (block, 4), (2 * block, 4), (2 * block, 8), (block // 2, 4), (block, 8)
-    return [{"BLOCK": tile(size, 1 << 16), "num_warps": warps} for size, warps in sizes]
+    return [{"BLOCK": tile(size, 4096), "num_warps": warps} for size, warps in sizes]
 
 
 def fill_later(out, piece):

@@ -192,7 +192,7 @@ def _tuned(kernel, columns, shapes, args, blocks, before, constexprs):
 
     kind = getattr(constexprs.get("RULE"), "__name__", constexprs.get("KIND", ""))
     key = kernel.__name__, kind, columns[0][0].dtype.itemsize, len(columns), sum(map(prod, shapes))
-    return tuner.choose("multi_tensor", key, [{"BLOCK": tile(block, 1 << 16), "num_warps": warps} for block, warps in blocks], kernel, run)
+    return tuner.choose("multi_tensor", key, [{"BLOCK": tile(block, 4096), "num_warps": warps} for block, warps in blocks], kernel, run)
 
 
 def _stand_ins(columns):

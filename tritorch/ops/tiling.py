@@ -83,7 +83,7 @@ def _even(shape, strides):
 def flat_candidates(size):
     """Ways to walk through contiguous operands whose largest elements have `size` bytes: 32 bytes of it a thread, or other amounts."""
     least = max(4096 // size, 512)
-    return [{"BLOCK": tile(block, 32768), "num_warps": warps} for block, warps in ((least, 4), (2 * least, 4), (2 * least, 8), (least, 8))]
+    return [{"BLOCK": tile(block, 4096), "num_warps": warps} for block, warps in ((least, 4), (2 * least, 4), (2 * least, 8), (least, 8))]
 
 
 def kind(way):

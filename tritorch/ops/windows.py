@@ -61,7 +61,7 @@ def _blocks(size, channels_first, channels, places, each):
         wanted = [(max(total // each // along, 1), along, warps) for total, warps in ((1024, 4), (2048, 4), (512, 4), (2048, 8), (1024, 8))]
     flat, most = each >= 4 and not channels_first, next_power_of_2(places)
     return [{"BLOCK_C": 1 if flat else tile(min(m, next_power_of_2(channels) if channels_first else m), 16),
-             "BLOCK_P": tile(k if flat else min(k, most), min(4096, most)), "FLAT": flat, "num_warps": w} for m, k, w in wanted]
+             "BLOCK_P": tile(k, 1024) if flat else tile(min(k, most), min(4096, most)), "FLAT": flat, "num_warps": w} for m, k, w in wanted]
 
 
 def taps_of(shape, size, kernel):

@@ -94,11 +94,16 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(self._call(node, "__assert", node.test, node.msg or ast.Constant(""))), node)
 
 
+VALUES = {Value, Pointer}
+
+
 def assigned(value):
     """Assigning a number makes it a scalar of the kernel; `x: tl.constexpr = …` keeps it a number."""
-    if isinstance(value, (bool, int, float)):
-        return to_value(value)
-    return tuple(map(assigned, value)) if type(value) is tuple else value
+    if value.__class__ in VALUES:                                        # nearly always; kernels that unroll hold tuples of many
+        return value
+    if type(value) is tuple:
+        return tuple([part if part.__class__ in VALUES else assigned(part) for part in value])
+    return to_value(value) if isinstance(value, (bool, int, float)) else value
 
 
 def _logical(short, combine):

@@ -62,7 +62,9 @@ def arange(start, end):
 def full(shape, value, dtype):
     shape = checked_shape(unpacked((shape,)))
     data = converted(value.data, value.dtype, dtype) if isinstance(value, Value) else constant(value, dtype)
-    return Value(np.full(shape, np.reshape(data, ()), CARRIER[dtype.name]), dtype)
+    out = np.empty(shape, CARRIER[dtype.name])
+    out[...] = data.reshape(())
+    return Value(out, dtype)
 
 
 def zeros(shape, dtype):
@@ -106,7 +108,7 @@ def reshape(input, *shape, can_reorder=False):
     shape = checked_shape(unpacked(shape))
     if input.data.size != math.prod(shape):
         raise ValueError("reshape() cannot change total number of elements in tensor")
-    return input.like(np.reshape(input.data, shape))
+    return input.like(input.data.reshape(shape))
 
 
 def ravel(x, can_reorder=False):

@@ -30,6 +30,7 @@ from .conversions import (
 )
 
 ON_BITS = {operator.add: operator.xor, operator.sub: operator.xor, operator.mul: operator.and_}   # arithmetic modulo two, for int1
+WHOLE = slice(None)
 _alone: dict = {}
 
 
@@ -74,7 +75,7 @@ class Value:
     def __getitem__(self, index):
         index = index if isinstance(index, tuple) else (index,)
         for part in index:
-            if part is not None and part != slice(None):
+            if part is not None and (part.__class__ is not slice or part != WHOLE):
                 raise ValueError(f"unsupported tensor index: {part}")
         return self.like(np.asarray(self.data)[index])
 
@@ -171,8 +172,11 @@ def _define(name, function):
 
 def _arithmetic(operation, sides):
     def forward(self, other):
-        if type(other) is Value and other.dtype is self.dtype:
-            return arithmetic(operation, self.data, other.data, self.dtype)
+        dtype = self.dtype
+        if other.__class__ is Value and other.dtype is dtype:
+            if dtype is INT1 or dtype is BF16:
+                return arithmetic(operation, self.data, other.data, dtype)
+            return Value(operation(self.data, other.data), dtype)
         if isinstance(other, Pointer):
             return NotImplemented
         return arithmetic(operation, *sides(self, other))

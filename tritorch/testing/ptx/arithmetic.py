@@ -32,7 +32,8 @@ def write(machine, ins, value, kind=None):
     if kind == "f32":
         if "ftz" in ins.modifiers:
             value = floats.flush(value)
-        if np.isnan(np.add.reduce(value, axis=None)):           # perhaps of infinities
+        total = np.add.reduce(value, axis=None)
+        if total != total:                                      # a NaN, perhaps of infinities
             value = np.where(np.isnan(value), _NAN32, value)
     elif kind != "f64":
         value = floats.pack(value, kind)
@@ -49,12 +50,15 @@ def _mode(modifiers):
 
 
 # ------------------------------------------------------------------ + - * and fma
+_RING = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+
+
 @instruction("add", "sub", "mul")
 def ring(machine, ins):
     kind, way = ins.types[-1], mode(ins)
     a, b = (read(machine, ins, operand) for operand in ins.operands[1:])
     if way == "rn" and kind in ("f32", "f64"):
-        return write(machine, ins, {"add": np.add, "sub": np.subtract, "mul": np.multiply}[ins.name](a, b))
+        return write(machine, ins, _RING[ins.name](a, b))
     if kind == "f64":
         raise machine.fault("float64 in this direction of rounding")
     a, b = np.asarray(a, F64), np.asarray(b, F64)
@@ -194,6 +198,8 @@ def compare(machine, ins):
         a, b = (read(machine, ins, operand, kind) for operand in (a, b))
         test = {"ne": "ordered ne"}.get(test, test)
     found = _COMPARE[test](a, b)
+    if target.__class__ is not Pair and not rest and not kind.endswith("x2"):
+        return machine.write(target, found)
     p, q = (target.first, target.second) if target.__class__ is Pair else (target, Sink())
     yes, no = (found[0::2], found[1::2]) if kind.endswith("x2") else (found, ~found)
     if rest:

@@ -27,10 +27,11 @@ def to_bf16(values, mode="rn"):
 
 
 def _odd_f32(values):
-    """float64 -> float32 rounded to odd."""
-    cut = narrow(values, F32, "rz")
-    inexact = (cut.astype(F64) != values) & np.isfinite(cut)
-    return (cut.view(U32) | inexact.astype(U32)).view(F32)
+    """float64 -> float32 rounded to odd: to nearest, one step back where that went outward, and an odd last bit where it is not exact."""
+    near = values.astype(F32)
+    back = near.astype(F64)
+    inexact = (back != values) & (values == values)
+    return (near.view(U32) - (np.abs(back) > np.abs(values)) | inexact).view(F32)
 
 
 # ------------------------------------------------------------------ rounding

@@ -14,7 +14,7 @@ def typed(name):
 
 def _values(machine, ins, operands=None):
     dtype = DTYPES[ins.types[-1]]
-    return [machine.read(operand, dtype) for operand in operands or ins.operands[1:]]
+    return [operand.read(machine, dtype) for operand in operands or ins.operands[1:]]
 
 
 def simple(*opcodes):
@@ -115,11 +115,15 @@ def with_carry(machine, ins):
 # ------------------------------------------------------------------ shifts and fields
 def shift_left(a, count):
     bits = 8 * a.itemsize
+    if not count.ndim and count < bits:                         # nearly always
+        return a << a.dtype.type(count)
     return np.where(count < bits, a << np.minimum(count, bits - 1).astype(a.dtype), a.dtype.type(0))
 
 
 def shift_right(a, count):
     bits = 8 * a.itemsize
+    if not count.ndim and count < bits:
+        return a >> a.dtype.type(count)
     shifted = a >> np.minimum(count, bits - 1).astype(a.dtype)
     return shifted if a.dtype.kind == "i" else np.where(count < bits, shifted, a.dtype.type(0))
 

@@ -108,9 +108,8 @@ class Memory:
 
     def problem(self, addresses, nbytes):
         """None, or (which of the addresses, what is wrong with it) for accesses of `nbytes` each, a power of two."""
-        crooked = addresses & np.uint64(nbytes - 1)
-        if crooked.any():
-            i = int(crooked.argmax())
+        if np.bitwise_or.reduce(addresses) & np.uint64(nbytes - 1):
+            i = int((addresses & np.uint64(nbytes - 1)).argmax())
             return i, f"misaligned address {int(addresses[i]):#x} of {nbytes} bytes"
         if self.edges is None:
             self.edges = np.array(self.starts, np.uint64), np.array([0, *self.ends], np.uint64)

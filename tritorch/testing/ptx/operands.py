@@ -21,6 +21,8 @@ class Register:
 
     def read(self, machine, dtype):
         array = machine.registers[self.index]
+        if array.dtype is dtype:
+            return array
         if array.itemsize != dtype.itemsize:                    # the low bits
             array = array.astype(f"u{dtype.itemsize}")
         return array.view(dtype)
