@@ -21,7 +21,7 @@ from tritorch.testing import cards  # noqa: E402
 
 RECORD = Path(__file__).parent / "records" / "kernels.json"
 ARCHITECTURES = (80, 90, 100)
-RECORDED_WITH = "3.6"                                                    # of Triton; with another version kernels have to compile, that is all
+RECORDED_WITH = "3.6"                                                    # of Triton; with another version they have to compile, that is all
 WHAT = machine_code.WHAT[:7]
 SET = re.compile(r"\*\w+|\w+=\w+")                                       # dtypes and choices in a label
 ROOM = 1.15                                                              # registers may drift this far with ptxas
