@@ -105,6 +105,12 @@ def test_every_name_and_number_of_arguments_is_that_of_cuda_bindings():
     assert bool(real.CUresult.CUDA_ERROR_UNKNOWN) and not real.CUresult.CUDA_SUCCESS
 
 
+def test_error_codes_are_those_of_cuda_bindings():
+    real, module = pytest.importorskip("cuda.bindings.driver").CUresult, importlib.import_module("tritorch.cuda.nvidia_call")
+    assert (real.CUDA_ERROR_ILLEGAL_ADDRESS, real.CUDA_ERROR_LAUNCH_FAILED) == (700, 719) and {700, 719} <= module._LATE
+    assert {real.CUDA_ERROR_ECC_UNCORRECTABLE, real.CUDA_ERROR_CONTEXT_IS_DESTROYED, real.CUDA_ERROR_UNKNOWN} <= module._BROKEN
+
+
 def test_launch_attributes_reach_the_real_structure():
     real = pytest.importorskip("cuda.bindings.driver")
     module = importlib.import_module("tritorch.cuda.nvidia_function")
@@ -211,7 +217,7 @@ def test_errors_name_the_call_and_say_what_they_mean(stub):
     with pytest.raises(protocol.DriverError, match="cuEventQuery"):
         driver.event_query(1)
     assert driver.stream_query(0) is False
-    for nobodys in (Code.DEINITIALIZED, Code.NOT_INITIALIZED, Code.ILLEGAL_ADDRESS):  # the process ends, is a fork, or a kernel has failed
+    for nobodys in (Code.DEINITIALIZED, Code.NOT_INITIALIZED, Code.ILLEGAL_ADDRESS, 214, 999):  # the process ends, is a fork, or it failed
         fake.errors = {"cuMemFree": nobodys, "cuEventDestroy": nobodys}
         driver.free(1), driver.event_destroy(2)
     fake.errors = {"cuMemFree": Code.INVALID_VALUE, "cuMemAlloc": Code.NOT_INITIALIZED}
@@ -328,14 +334,14 @@ def test_clusters_scratch_and_failed_launches(stub):
         function(stub, {}).launch(1, 1, 1, 0, [])
 
 
-def test_scratch_of_two_graphs_captured_on_one_stream_is_not_the_same(cuda):
+def test_scratch_of_two_graphs_captured_on_one_stream_is_not_the_same(stub):
     """They may be replayed on two streams at once; inside of one, launches follow each other."""
-    fake, driver = cuda
+    fake, driver = stub
     addresses = itertools.count(0x100000000, 0x10000000)
     fake.cuMemAlloc = lambda nbytes: (Code.SUCCESS, next(addresses))
     fake.cuStreamIsCapturing = lambda stream: (Code.SUCCESS, int(bool(captures)))
     with protocol.using(driver):
-        k, areas, graphs = function(cuda, {}, global_scratch_size=128), [], [torch.cuda.CUDAGraph() for _ in range(2)]
+        k, areas, graphs = function(stub, {}, global_scratch_size=128), [], [torch.cuda.CUDAGraph() for _ in range(2)]
 
         def launch():
             k.launch(3, 1, 1, torch.cuda.current_stream().cuda_stream, [])

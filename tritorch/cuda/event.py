@@ -14,8 +14,8 @@ from tritorch.errors import check
 class Event:
     """A mark in a stream: `record` sets it, `synchronize` and `wait` wait for it, `elapsed_time` measures between two.
 
-    `enable_timing` for elapsed_time (recording costs a little more). `blocking` and `interprocess` are accepted;
-    the driver always yields while it waits, and handles are not shared between processes.
+    `enable_timing` for elapsed_time (recording costs a little more). `blocking` and `interprocess` are accepted:
+    how the host waits is the driver's choice, and handles are not shared between processes.
     """
 
     __slots__ = ("timing", "device", "handle", "driver", "__weakref__")

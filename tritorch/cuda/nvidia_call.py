@@ -9,12 +9,13 @@ from cuda.bindings import driver as cu
 from tritorch.cuda.driver import DriverError, OutOfMemory
 
 _OUT_OF_MEMORY, _NOT_INITIALIZED, _DEINITIALIZED, _OUT_OF_RESOURCES = 2, 3, 4, 701
-_LATE = {700, 702, 710, 714, 715, 716, 717, 718, 719}           # a kernel that was queued before failed; every later call says so
+_LATE = {700, 702, 710, 714, 715, 716, 717, 718, 719, 721}      # a kernel that was queued before failed; every later call says so
+_BROKEN = {214, 220, 226, 709, 911, 999}                        # as late, and nobody's kernel: memory errors, links, a context that is gone
 _HINTS = {
     _OUT_OF_RESOURCES: "; use smaller blocks, fewer num_warps or num_stages",
     _NOT_INITIALIZED: "; a forked process cannot use the GPU of its parent: use the start method 'spawn' or 'forkserver'",
 }
-_NOBODYS = {_NOT_INITIALIZED, _DEINITIALIZED, *_LATE}
+_NOBODYS = {_NOT_INITIALIZED, _DEINITIALIZED, *_LATE, *_BROKEN}
 _HINTS |= dict.fromkeys(_LATE, "; a kernel started before failed: run with CUDA_LAUNCH_BLOCKING=1 to see which")
 
 
@@ -28,7 +29,7 @@ def call(name: str, *args: Any) -> Any:
 
 def release(name: str, handle: int) -> None:
     """Call a function that frees something. At the end of the process the driver may have freed it before, in a forked process it is the
-    parent's, and a device on which a kernel failed takes nothing back: every other call says so."""
+    parent's, and a device that failed takes nothing back: every other call says so."""
     result = getattr(cu, name)(handle)
     if result[0] and int(result[0]) not in _NOBODYS:
         raise failure(name, result[0])
