@@ -82,6 +82,22 @@ def test_rows_that_see_nothing_give_zeros(cuda):
             assert not number(x[0].grad)[0, 0, 1].any() and all(np.isfinite(number(t.grad)).all() for t in x)
 
 
+@pytest.mark.parametrize("common, low", [(0.0, -1e4), (0.0, -1e9), (-200.0, 0.0)])
+@pytest.mark.parametrize("keywords", [{}, {"window_size": (30, -1)}])
+def test_scores_far_below_zero(common, low, keywords, cuda):
+    """Where lse is large and negative, what lies past the last key weighs nothing, and rounding makes no weight larger than 1: rows that
+    see nothing, and whose result nobody asks for, are often told so by a large number."""
+    q, k, v, g = [draw(1, 2, 40, 8, seed=s) for s in range(4)]
+    q[..., 0], k[..., 0], g[..., :5, :] = 1, common * np.sqrt(8), 0
+    mask, found = np.broadcast_to(np.where(np.arange(40) < 5, low, 0.0)[:, None], (40, 40)), []
+    for device, dtype in (("cpu", np.float64), (cuda, np.float32)):
+        x = [from_array(a.astype(dtype)).to(device).requires_grad_() for a in (q, k, v)]
+        out = scaled_dot_product_attention(*x, from_array(mask.astype(dtype)).to(device), **keywords)
+        found.append([number(out)[..., 5:, :], *map(number, T.autograd.grad(out, x, from_array(g.astype(dtype)).to(device)))])
+    for want, got in zip(*found):
+        np.testing.assert_allclose(got, want, atol=1e-5 * max(1, -4 * common), rtol=1e-3)
+
+
 @pytest.mark.parametrize("heads", [(8, 2, 2), (8, 1, 1), (6, 6, 6), (8, 2, 4)])
 def test_groups_of_heads_are_pytorchs(heads):
     h, g, gv = heads
