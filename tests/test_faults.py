@@ -69,9 +69,29 @@ def test_a_captured_step_reports_at_each_replay(cuda):
 
 
 def test_the_cpu_says_it_at_once():
+    for x, y in ((1.5, 1.0), (np.nan, 1.0), (0.5, -0.25)):
+        with pytest.raises(RuntimeError, match="probabilities from 0 to 1"):
+            F.binary_cross_entropy(torch.tensor([0.5, x]), torch.tensor([0.0, y]))
+    with pytest.raises(RuntimeError, match="rates ≥ 0"):
+        torch.poisson(torch.tensor([1.0, np.nan]))
     for f in (F.cross_entropy, F.nll_loss):
         with pytest.raises(IndexError, match=r"class indices in \[0, 2\], got 3"):
             f(torch.tensor(LOGITS), torch.tensor([0, 3, 1, 1]))
     for f in (torch.bernoulli, lambda p: torch.multinomial(p, 1), lambda p: torch.normal(p, p)):
         with pytest.raises(RuntimeError, match="expected"):
             f(torch.tensor([0.5, -0.5]))
+
+
+@pytest.mark.parametrize("shape, error", [((3,), ValueError), ((4, 1), RuntimeError), ((), ValueError)])
+def test_targets_do_not_broadcast(shape, error):
+    with pytest.raises(error, match=r"nll_loss: expected targets of shape \(4,\)"):
+        F.nll_loss(torch.tensor(LOGITS), torch.zeros(shape, dtype=torch.int64))
+
+
+def test_a_place_that_is_not_a_number_is_outside_of_the_image(cuda):
+    for device in ("cpu", cuda):
+        grid = torch.tensor([[[[np.nan, 0.0], [0.0, np.nan], [0.0, 0.0], [np.inf, 0.0]]]], device=device)
+        made = F.grid_sample(torch.ones(1, 1, 3, 3, device=device), grid, mode="nearest", align_corners=False)
+        assert made.flatten().tolist() == [0, 0, 1, 0]
+        made = F.grid_sample(torch.ones(1, 1, 3, 3, device=device), grid, align_corners=False).flatten().tolist()
+        assert np.isnan(made[:2]).all() and made[2] == 1

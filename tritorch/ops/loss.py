@@ -73,6 +73,9 @@ def nll_loss(input, target, weight=None, size_average=None, ignore_index=-100, r
     tensor(2.5000)
     """
     reduction, dim = legacy_reduction(size_average, reduce, reduction), class_dim(input)
+    rest = (*input.shape[:dim], *input.shape[dim + 1:])
+    check(target.shape == rest, "nll_loss", f"targets of shape {rest}", target.shape,
+          error=ValueError if target.shape[:dim] != rest[:dim] else RuntimeError)
     if target.device.type == "cpu":
         counted(target.array, input.shape[dim], ignore_index, "nll_loss")
     counts = target != ignore_index
@@ -111,6 +114,9 @@ def binary_cross_entropy(input, target, weight=None, size_average=None, reduce=N
     tensor(0.6931)
     """
     check(input.shape == target.shape, "binary_cross_entropy", f"targets of shape {tuple(input.shape)}", target.shape, error=ValueError)
+    for x in (input, target):
+        if x.device.type == "cpu" and x.numel():
+            check(0 <= x.array.min() and x.array.max() <= 1, "binary_cross_entropy", "probabilities from 0 to 1", "others")
     loss = terms(input, target)
     return reduced(loss if weight is None else loss * weight, legacy_reduction(size_average, reduce, reduction))
 

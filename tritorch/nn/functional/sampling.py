@@ -73,8 +73,9 @@ def _read(image, places):
     """The pixels at whole-numbered places (N, *), zero outside."""
     index, inside = 0, True
     for place, n in zip(places, image.shape[2:]):
-        inside = (place >= 0) & (place <= n - 1) & inside
-        index = index * n + place.clamp(0, n - 1).long()
+        within = (place >= 0) & (place <= n - 1)
+        index = index * n + where(within, place, 0).long()               # NaN is nowhere
+        inside = within & inside
     n, c = image.shape[:2]
     values = image.flatten(2).gather(2, index.view(n, 1, -1).expand(n, c, -1)).view(n, c, *index.shape[1:])
     return values.masked_fill(~inside.unsqueeze(1), 0)
