@@ -5,6 +5,7 @@ import pytest
 import tritorch as torch
 from tritorch import repeat
 from tritorch.cuda import ahead
+from tritorch.dispatch import registry
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +91,17 @@ def test_repeated_writes_through_views_of_what_has_no_history_yet(cuda):
         y.add_(w.detach()[0, :3].requires_grad_())
         with pytest.raises(RuntimeError, match="no_grad mode"):
             part.add_(1.0)
+
+
+def test_repeated_writes_of_two_outputs(cuda):
+    statistics, batch = (draw(5), draw(5)), (draw(5), draw(5))
+    want, update = [s.cpu() for s in statistics], registry["running_statistics"]
+    for k in range(1, 4):
+        update.into(statistics, *statistics, *batch, 0.25, 1.0)
+        want = [0.75 * w + 0.25 * b.cpu() for w, b in zip(want, batch)]
+        assert [s._version for s in statistics] == [k, k]
+        assert all(torch.allclose(s.cpu(), w, atol=1e-6) for s, w in zip(statistics, want))
+    assert update.rewrite(statistics, (*statistics, *batch, 0.25, 1.0))  # nothing else was asked
+    leaf = draw(5).requires_grad_()
+    with pytest.raises(RuntimeError, match="leaf Variable|requires grad"):
+        update.into((leaf, statistics[1]), leaf, statistics[1], *batch, 0.25, 1.0)

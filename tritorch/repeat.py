@@ -129,18 +129,20 @@ def repeating(fn, door=None, passes=()):
     def rewrite(out, args):
         if overflows > PATIENCE or traces and current() is not None:
             return False
-        key, pointers, numbers = [], [], []
-        found = _look((out, *args), ways_of_run, lead, key, pointers, numbers)
+        values, key, pointers, numbers = (out, *args) if lead == 1 else (*out, *args), [], [], []
+        found = _look(values, ways_of_run, lead, key, pointers, numbers)
         if found == UNKNOWN or found & TRACKED and state.grad:
             return False
         if found & SHIFTED:
-            key += _meetings((out, *args), pointers)
+            key += _meetings(values, pointers)
         known = calls.get(tuple(key))                                    # `run` was given it, so it passes the checks on destinations
-        if known is None or modes.inferred and out._inference or not _queue(known, pointers, numbers):
+        if known is None or modes.inferred and any(o._inference for o in values[:lead]) or not _queue(known, pointers, numbers):
             return False
-        storage = out.storage
-        storage.version += 1
-        storage.writer = places.user_place(3)
+        writer = places.user_place(3)
+        for o in (out,) if lead == 1 else out:
+            storage = o.storage
+            storage.version += 1
+            storage.writer = writer
         return True
 
     def learn(key, pointers, outs, values, numbers):
@@ -168,7 +170,7 @@ def repeating(fn, door=None, passes=()):
         extras = (trace.temporaries, trace.reports) if trace.temporaries or trace.reports or any(step[5] for step in steps) else None
         calls[key] = (home, made, steps, constants, moved, extras, home.index) if whole else None
 
-    return run, again, rewrite if lead == 1 else None
+    return run, again, rewrite
 
 
 def _tensors(values):
