@@ -1,35 +1,44 @@
-"""Time on a GPU: events on the default stream, where both libraries queue their work; every measured call finds a cold L2 cache."""
+"""Time on a GPU: events on the default stream, where both libraries queue their work; every measured call finds a cold L2 cache, but for
+all but the first of those that are captured together."""
+import math
 import statistics
 import time
 
 from tritorch.cuda import driver, timing
 
 SMALL = 60.0                                                     # µs: below it a call is captured, so that only the device is measured
-FLUSHES = 2                                                      # of 4 times the L2 cache, in which the host queues the call
+MOST_FLUSHES, SLACK = 64, 1.5                                    # of 4 times the L2 cache; of the host's time for a call
 CALLS = 20                                                       # of it in one graph
 SECONDS, LEAST, MOST = 0.25, 5, 30                               # of measuring a case, rounds
 
 
 def race(calls, seconds=SECONDS):
-    """{name: median µs} of thunks that take turns on the default stream."""
+    """{name: median µs} of thunks that take turns on the default stream. Before each the cache is cleared as often as the host takes to
+    queue the call, so that the device does not wait for it between the two events."""
     device = driver.current()
-    marks = {name: (device.event_create(True), device.event_create(True)) for name in calls}
-    times = {name: [] for name in calls}
+    marks = {name: [device.event_create(True) for _ in range(3)] for name in calls}
+    times, host = {name: [] for name in calls}, dict.fromkeys(calls, math.inf)
+    flushes = dict.fromkeys(calls, timing.FLUSHES)
     end = time.perf_counter() + seconds
     for turn in range(MOST):
         for name, call in calls.items():
-            start, stop = marks[name]
-            for _ in range(FLUSHES):
+            before, start, stop = marks[name]
+            device.event_record(before, 0)
+            for _ in range(flushes[name]):
                 timing.flush(device, 0)
             device.event_record(start, 0)
+            begin = time.perf_counter()
             call()
+            host[name] = min(host[name], time.perf_counter() - begin)
             device.event_record(stop, 0)
-        for name, (start, stop) in marks.items():
+        for name, (before, start, stop) in marks.items():
             device.event_synchronize(stop)
             times[name].append(1e3 * device.event_elapsed(start, stop))
+            one = device.event_elapsed(before, start) / 1e3 / flushes[name]
+            flushes[name] = min(max(timing.FLUSHES, 1 + math.ceil(SLACK * host[name] / max(one, 1e-6))), MOST_FLUSHES)
         if turn + 1 >= LEAST and time.perf_counter() > end:
             break
-    for event in (e for pair in marks.values() for e in pair):
+    for event in (e for three in marks.values() for e in three):
         device.event_destroy(event)
     return {name: statistics.median(found[1:]) for name, found in times.items()}
 

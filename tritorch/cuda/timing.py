@@ -16,6 +16,7 @@ from tritorch.cuda.device import current_device
 from tritorch.errors import OutOfMemoryError
 
 ROUNDS, SECONDS = 15, 0.4           # at most, and after so long
+FLUSHES = 2                         # of the cache before a launch: a slow host may queue a split product for longer than one takes
 WORSE, TIE = (1.5, 1.25, 1.1), 1.01  # a candidate so many times slower drops out after 1, 2, 3 and more rounds; so near is no difference
 _flushes: dict[int, tuple[int, int]] = {}
 driver.watchers.append(_flushes.clear)
@@ -41,7 +42,8 @@ def milliseconds(name: str, candidates: Sequence[dict], run: Callable[[dict], No
     end = time.perf_counter() + SECONDS
     for turn in range(ROUNDS if len(alive) > 1 else min(3, ROUNDS)):
         for i in alive:
-            flush(device, stream)
+            for _ in range(FLUSHES):
+                flush(device, stream)
             device.event_record(marks[i][0], stream)
             run(candidates[i])
             device.event_record(marks[i][1], stream)
