@@ -223,7 +223,8 @@ def test_construction_and_its_errors():
         (lambda: SGD([("w", w), b]), ValueError), (lambda: SGD([{"params": [("w", w)]}, {"params": [b]}]), ValueError),
         (lambda: SGD([w]).add_param_group([b]), TypeError), (lambda: tritorch.optim.Adam([w], betas=(1.0, 0.9)), ValueError),
         (lambda: tritorch.optim.Adam([w], foreach=True, fused=True), RuntimeError), (lambda: tritorch.optim.Muon([b]), ValueError),
-        (lambda: tritorch.optim.Adam([w], lr=float("nan")), ValueError),
+        (lambda: tritorch.optim.Adam([w], lr=float("nan")), ValueError), (lambda: SGD([w], lr=tritorch.ones(2)), ValueError),
+        (lambda: tritorch.optim.Adadelta([w], rho=1.1), ValueError),
         (lambda: SGD([w]).load_state_dict(SGD([w, b]).state_dict()), ValueError),
         (lambda: SGD([w]).load_state_dict(SGD([{"params": w}, {"params": b}]).state_dict()), ValueError),
         (lambda: tritorch.optim.Optimizer([w], {}).step(), NotImplementedError),
@@ -232,6 +233,7 @@ def test_construction_and_its_errors():
             make()
     with pytest.warns(UserWarning, match="a parameter stands twice in one group of the optimizer"):
         SGD([w, w])
+    assert tritorch.optim.Adadelta([w], rho=1.0).defaults["rho"] == 1.0
     named = SGD([("w", w), ("b", b)])
     assert named.param_groups[0]["param_names"] == ["w", "b"] and named.param_groups[0]["params"] == [w, b]
     assert "lr: 0.001" in repr(named) and repr(named).startswith("SGD (\nParameter Group 0\n")

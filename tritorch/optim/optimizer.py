@@ -240,8 +240,10 @@ def rate_of(group, parameters):
 
 
 def check_options(name, **options):
-    """ValueError unless the options lie where the method makes sense: (0, ∞) with NaN refused, (0, 1) for `betas`."""
+    """ValueError unless the options lie where the method makes sense: [0, ∞) with NaN refused, [0, 1) for `betas`."""
     for option, value in options.items():
+        check(not isinstance(value, Tensor) or value.numel() == 1, name, f"{option} as a number or a tensor of one element",
+              getattr(value, "shape", None), error=ValueError)
         if option == "betas":
             check(all(0 <= b < 1 for b in value), name, "0 ≤ beta < 1", value, error=ValueError)
         else:

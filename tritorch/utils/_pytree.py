@@ -93,9 +93,10 @@ class TreeSpec:
     children_specs: list = field(default_factory=list)
 
     def __post_init__(self):
-        self.num_children = len(self.children_specs)
-        self.num_nodes = 1 + sum(child.num_nodes for child in self.children_specs)
-        self.num_leaves = 1 if self.is_leaf() else sum(child.num_leaves for child in self.children_specs)
+        self.num_children, self.num_nodes, self.num_leaves = len(self.children_specs), 1, int(self.type is None)
+        for child in self.children_specs:
+            self.num_nodes += child.num_nodes
+            self.num_leaves += child.num_leaves
 
     def is_leaf(self):
         """Whether it is a leaf alone."""
@@ -109,7 +110,7 @@ class TreeSpec:
         return self._build(iter(leaves))
 
     def _build(self, leaves):
-        if self.is_leaf():
+        if self.type is None:
             return next(leaves)
         return _nodes[self.type][1]([child._build(leaves) for child in self.children_specs], self.context)
 
@@ -147,9 +148,12 @@ class TreeSpec:
         return f"TreeSpec({name}, {self.context}, [{children}])"
 
 
+_leaf = TreeSpec(None)
+
+
 def LeafSpec():
     """The form of a leaf."""
-    return TreeSpec(None)
+    return _leaf
 
 
 def tree_is_leaf(tree, is_leaf=None):
@@ -168,7 +172,7 @@ def flattened(tree, leaves, is_leaf=None, kind_of=_kind):
     kind = kind_of(tree)
     if kind is None or is_leaf is not None and is_leaf(tree):
         leaves.append(tree)
-        return LeafSpec()
+        return _leaf
     children, context = _nodes[kind][0](tree)
     return TreeSpec(kind, context, [flattened(child, leaves, is_leaf, kind_of) for child in children])
 
@@ -182,12 +186,17 @@ def tree_unflatten(leaves, treespec):
 
 def tree_iter(tree, is_leaf=None):
     """The leaves, one by one."""
-    yield from tree_flatten(tree, is_leaf)[0]
+    kind = _kind(tree)
+    if kind is None or is_leaf is not None and is_leaf(tree):
+        yield tree
+    else:
+        for child in _nodes[kind][0](tree)[0]:
+            yield from tree_iter(child, is_leaf)
 
 
 def tree_leaves(tree, is_leaf=None):
     """The leaves."""
-    return tree_flatten(tree, is_leaf)[0]
+    return list(tree_iter(tree, is_leaf))
 
 
 def tree_structure(tree, is_leaf=None):
