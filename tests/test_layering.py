@@ -1,5 +1,6 @@
 """The house's rules that a machine can see: who imports whom, what `import tritorch` loads, names and lengths of files."""
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -44,8 +45,13 @@ def guarded(tree):
                 yield from ast.walk(statement)
 
 
+@functools.cache
 def imports(path, optional=True):
     """Every module that a file imports, at any depth, with the line: `from a import b` counts as a.b when that is a module."""
+    return list(_imports(path, optional))
+
+
+def _imports(path, optional):
     package = name_of(path).split(".") if path.name == "__init__.py" else name_of(path).split(".")[:-1]
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     left_out = set() if optional else set(guarded(tree))

@@ -22,7 +22,8 @@ def test_trajectory_is_that_of_torch(cls, options):
 @pytest.mark.parametrize(("cls", "options"), MULTI, ids=IDS[:len(MULTI)])
 def test_devices_agree(cuda, cls, options, dtype):
     tol = {"float32": 2e-6, "float64": 1e-14, "bfloat16": 0.02, "float16": 3e-3}[dtype]
-    assert_near(trajectory(tritorch, cls, options, device=cuda, dtype=dtype), trajectory(tritorch, cls, options, dtype=dtype), tol)
+    steps = 20 if dtype == "float32" else 8                              # RAdam corrects its rate from the sixth on
+    assert_near(*[trajectory(tritorch, cls, options, device=device, dtype=dtype, steps=steps) for device in (cuda, "cpu")], tol)
 
 
 @pytest.mark.parametrize(("cls", "options"), METHODS[len(MULTI):], ids=IDS[len(MULTI):])

@@ -70,11 +70,10 @@ def ld(machine, ins):
     numbers, first = _numbers(memory, dtype), places >> dtype.itemsize.bit_length() - 1
     for k, item in enumerate(items):
         found = numbers.take(first + k if k else first)
-        if found.ndim and not machine.full:
-            whole = np.zeros(machine.lanes, dtype)
-            whole[lanes] = found
-            found = whole
-        machine.write(item, found)
+        if found.ndim:
+            machine.write_lanes(item, lanes, found)
+        else:
+            machine.write(item, found)
 
 
 @instruction("ld.acquire", "ld.global.gpu.acquire", control=True)
@@ -97,7 +96,9 @@ def st(machine, ins):
     if where == "shared" and machine.unfenced is not None:
         proxies.written(machine, places, lanes)
     numbers, first = _numbers(memory, dtype), places >> dtype.itemsize.bit_length() - 1
-    values = [machine.spread(machine.read(item, dtype))[lanes] for item in items]
+    values = [machine.spread(item.read(machine, dtype)) for item in items]
+    if lanes is not machine.everyone:
+        values = [value[lanes] for value in values]
     targets = [first + k if k else first for k in range(len(items))]
     if where == "global" and machine.races is not None:
         changed = functools.reduce(np.logical_or, [numbers.take(target) != value for target, value in zip(targets, values)])
@@ -106,7 +107,9 @@ def st(machine, ins):
         numbers[target] = value
     for target, value in zip(targets, values):
         lost = numbers.take(target) != value                         # of two stores to one place hardware keeps either
-        if lost.any() and where == "shared":
+        if not np.count_nonzero(lost):
+            continue
+        if where == "shared":
             lost = _lost_to_others(lost, target, lanes)
         if lost.any():
             raise machine.fault("another thread stores another value to the same address", lanes[lost.argmax()])

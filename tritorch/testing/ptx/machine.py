@@ -243,6 +243,17 @@ class Machine:
             value = value.repeat(self.lanes)
         self.registers[operand.index] = value
 
+    def write_lanes(self, operand, lanes, values):
+        """Set a register of the executing lanes, for each of which there is a value."""
+        if operand.__class__ is Register and not self.full:
+            old = self.registers[operand.index]
+            assert values.itemsize == old.itemsize or values.dtype.kind in "iub", f"{values.dtype} does not fit into {operand.kind}"
+            new = old.copy()
+            new[lanes] = values.view(old.dtype) if values.itemsize == old.itemsize else values
+            self.registers[operand.index] = new
+        else:
+            self.write(operand, values)
+
     def spread(self, value):
         """One value for each lane."""
         return value if value.ndim else value.repeat(self.lanes)

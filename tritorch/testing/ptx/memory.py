@@ -114,7 +114,7 @@ class Memory:
         if self.edges is None:
             self.edges = np.array(self.starts, np.uint64), np.array([0, *self.ends], np.uint64)
         starts, ends = self.edges
-        low, high = addresses.min(), addresses.max()
+        low, high = np.minimum.reduce(addresses), np.maximum.reduce(addresses)
         block = starts.searchsorted(low, "right")
         if ends[block] >= high + np.uint64(nbytes) and high >= low:       # the usual case: all in one block
             return None

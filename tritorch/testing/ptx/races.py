@@ -78,7 +78,7 @@ class Races:
         writes, reads, rows, party = self._find(machine, places, nbytes, lanes)
         written, mine = writes.take(rows, axis=0), self.stamps[party][:, None]
         wrong = written >= self.base
-        if wrong.any():
+        if np.count_nonzero(wrong):
             wrong &= still | self._apart(written, mine, party)
             self._complain(machine, wrong, written, lanes, "reads what", "has written")
         reads[rows] = self._readers(reads.take(rows, axis=0), mine)
@@ -121,7 +121,7 @@ class Races:
         return np.full_like(mine, self.atomic)
 
     def _complain(self, machine, wrong, stamps, lanes, does, did):
-        if wrong.any():
+        if np.count_nonzero(wrong):
             i, k = np.argwhere(wrong)[0]
             raise machine.fault(f"a race: {does} {self._name(stamps[i, k])} {did} in this launch, in no order with it", int(lanes[i]))
 
