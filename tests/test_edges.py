@@ -52,8 +52,9 @@ def test_more_ties_than_float16_counts(device):
 
 
 def test_a_nan_as_a_bound(device):
-    for bounds in ((NAN, 3.0), (0.0, NAN), (None, NAN)):
-        agree(lambda lib, x, bounds=bounds: x.clamp(*bounds), np.array([1.0, -2.0, NAN], np.float32), device=device)
+    """Not held against PyTorch, whose 2.11 left values alone where a single bound is NaN."""
+    for bounds in ((NAN, 3.0), (0.0, NAN), (None, NAN), (NAN, None)):
+        assert tritorch.tensor([1.0, -2.0, NAN], device=device).clamp(*bounds).isnan().all()
 
 
 def test_whole_numbers_to_negative_powers(device):
