@@ -59,9 +59,15 @@ def test_as_pytorch(kinds, rows, out_dtype, cuda):
     kind = None if out_dtype is None else getattr(T, out_dtype)
     if kinds == (E5, E5) and out_dtype in (E4, None):
         return                                                           # PyTorch refuses some of these
-    to_torch = [torch.from_numpy(number(x)).to(torch.float32) for x in (a, b, bias, *scales)]
-    theirs = torch._scaled_mm(to_torch[0].to(getattr(torch, kinds[0])), to_torch[1].to(getattr(torch, kinds[1])), *to_torch[3:],
-                              bias=to_torch[2].to(torch.bfloat16), out_dtype=out_dtype and getattr(torch, out_dtype)).float().numpy()
+    left, right, added, *factors = [torch.from_numpy(number(x)).to(torch.float32) for x in (a, b, bias, *scales)]
+    left, right, theirs = left.to(getattr(torch, kinds[0])), right.to(getattr(torch, kinds[1])), getattr(torch, out_dtype or kinds[0])
+    if rows:                                                             # which PyTorch 2.11 has on GPUs alone
+        one = torch.ones(())
+        product, most = torch._scaled_mm(left, right, one, one, out_dtype=torch.float32), torch.finfo(theirs).max
+        theirs = (product * factors[0] * factors[1] + added).clamp(-most, most).to(theirs)
+    else:
+        theirs = torch._scaled_mm(left, right, *factors, bias=added.to(torch.bfloat16), out_dtype=out_dtype and theirs)
+    theirs = theirs.float().numpy()
     want = exact(a, b, *scales, bias)
     for device in ("cpu", cuda):
         got = T._scaled_mm(*[x.to(device) for x in (a, b, *scales, bias)], None, kind)
