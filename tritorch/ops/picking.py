@@ -11,7 +11,6 @@ from tritorch.ops import copy, create, pointwise, view
 from tritorch.ops.indexing import (
     add_slices,
     check_index,
-    check_range,
     finish,
     gather,
     in_order,
@@ -73,10 +72,9 @@ def index(input, indices):
     shape = put_shape(input, indices)
     if len(picked) == 1:
         d, places = picked[0], indices[picked[0]]
+        if len(places.shape) == 1:
+            return pick(input, d, places)
         return own(view.reshape(pick(input, d, view.reshape(places, -1)), shape))
-    if input.device.type == "cpu":
-        for d in picked:
-            check_range("index", indices[d].array, input.shape[d], wrap=True)
     order = (*picked, *[d for d in range(len(input.shape)) if d not in picked])
     sizes = [input.shape[d] for d in order]
     rows = view.reshape(view.permute_dims(input, order), prod(sizes[:len(picked)]), *sizes[len(picked):])

@@ -7,7 +7,7 @@ from tritorch.errors import check, sentence
 from tritorch.memory_format import contiguous_format
 from tritorch.ops import compare, copy, create, view
 from tritorch.ops.copy import transfer
-from tritorch.ops.indexing import add_slices, check_index, check_range, linear_places, write_rows
+from tritorch.ops.indexing import add_slices, check_index, check_range, finish, in_order, linear_places, write_rows
 from tritorch.ops.segments import join_rows
 from tritorch.shape import broadcast_shapes, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
@@ -100,22 +100,60 @@ def flat_rows(shape, indices, picked, wrap=True):
     """The row of each place in the tensor whose picked dims are its rows; on CUDA -1 where an index is outside."""
     if len(picked) == 1 and indices[picked[0]].device.type != "cpu":
         return linear_places(view.reshape(indices[picked[0]], -1), 0, (shape[picked[0]],), "index", wrap)
-    common = broadcast_shapes("index", *[indices[d].shape for d in picked])
+    return joint_places(tuple([indices[d] for d in picked]), tuple([shape[d] for d in picked]), wrap)
+
+
+@op
+def joint_places(indices, sizes, wrap=True):
+    """The flat places in a tensor of these sizes that index tensors, one a dim, name together; they broadcast. -1 where CUDA finds one
+    outside, which is reported; the CPU raises IndexError. With `wrap` negative indices count from the end."""
+    return (prod(broadcast_shapes("index", *[k.shape for k in indices])),), types.int64, common_device("index", *indices)
+
+
+@joint_places.impl("cpu")
+def joint_places_cpu(out, indices, sizes, wrap):
+    total = 0
+    for k, size in zip(indices, sizes):
+        check_range("index", k, size, wrap=wrap)
+        k = k.astype(np.int64, copy=False)
+        total = total * size + np.where(k < 0, k + size, k)
+    out[...] = total.reshape(-1)
+
+
+@joint_places.impl("cuda")
+def joint_places_cuda(out, indices, sizes, wrap):
+    common = broadcast_shapes("index", *[k.shape for k in indices])
     total = bad = None
     step = 1
-    for d in reversed(picked):
-        index = indices[d].to(types.int64)
-        if index.device.type == "cpu":
-            index = compare.where(index < 0, index + shape[d], index)
-        else:
-            index = view.reshape(linear_places(view.reshape(index, -1), 0, (shape[d],), "index", wrap), index.shape)
-            outside = index < 0
-            bad = outside if bad is None else bad | outside
-        index = view.expand_to(index, common)
-        total = index * step if total is None else total + index * step
-        step *= shape[d]
-    total = view.expand_to(total, common)
-    return view.reshape(total if bad is None else compare.where(bad, -1, total), -1)
+    for k, size in zip(reversed(indices), reversed(sizes)):
+        index = view.reshape(linear_places(view.reshape(k, -1), 0, (size,), "index", wrap), k.shape)
+        bad, index = index < 0 if bad is None else bad | (index < 0), index * step
+        total = index if total is None else total + index
+        step *= size
+    made = in_order(out)
+    compare.choose.into(view.view_as_shape(made, common), bad, -1, total)
+    finish(out, made)
+
+
+@joint_places.samples
+def joint_places_samples(make):
+    low = {"integer": True, "low": -3, "high": 3}
+    yield (make(5, **low), make(5, **low)), (3, 7)
+    yield (make(2, 1, **low), make(3, **low), make(**low)), (4, 3, 3)
+    yield (make(4, integer=True, low=0, high=3), make(4, integer=True, low=0, high=3)), (3, 3), False
+    yield (make(0, **low), make(1, **low)), (3, 3)
+
+
+@joint_places.errors
+def joint_places_errors(make):
+    outside, inside = make(2, integer=True, low=3, high=4), make(2, integer=True, low=0, high=3)
+    yield ((outside, inside), (3, 3)), {}, IndexError, "indices in [-3, 2], got 3"
+
+
+@joint_places.workloads
+def joint_places_workloads(make):
+    index = make(1 << 22, integer=True, low=0, high=1 << 10)
+    yield "4M int64 twice", lambda: ((index, index), (1 << 10, 1 << 10)), 3 * index.nbytes, 0
 
 
 @put.grad("input")
