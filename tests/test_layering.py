@@ -54,18 +54,19 @@ def imports(path, optional=True):
 def _imports(path, optional):
     package = name_of(path).split(".") if path.name == "__init__.py" else name_of(path).split(".")[:-1]
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    left_out = set() if optional else set(guarded(tree))
+    left_out, found = set() if optional else set(guarded(tree)), []
     for node in ast.walk(tree):
         if node in left_out:
             continue
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) + 1 - node.level] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
             for alias in node.names:
                 inner = f"{module}.{alias.name}"
-                yield (inner if inner in MODULES else module), node.lineno
+                found.append((inner if inner in MODULES else module, node.lineno))
+    return found
 
 
 def within(module, prefixes):
