@@ -40,6 +40,30 @@ def test_state_that_is_loaded_between_the_first_calls(cuda, call, fullgraph):
         assert trained(torch.compile(fullgraph=fullgraph)) == trained(eager)
 
 
+@pytest.mark.parametrize("kinds", ["numbers", "tensors", "number and tensor", "tensor and number"])
+def test_a_learning_rate_that_is_replaced(cuda, kinds):
+    def trained(compile):
+        w, both = torch.ones(3, device=cuda, requires_grad=True), kinds.split(" and ") * 2
+        first, second = [torch.tensor(lr, device=cuda) if "tensor" in kind else lr for lr, kind in zip((0.1, 0.05), both)]
+        optimizer = torch.optim.AdamW([w], lr=first, capturable=True)
+
+        @compile
+        def step(x):
+            optimizer.zero_grad()
+            (w * x).sum().backward()
+            optimizer.step()
+
+        seen = []
+        for k in range(12):
+            if k in (5, 9):
+                optimizer.param_groups[0]["lr"] = second if k == 5 else first
+            step(torch.full((3,), 1.0 + k, device=cuda))
+            seen.append(w.tolist())
+        return seen
+
+    assert trained(torch.compile) == trained(eager)
+
+
 LAYERS = {"product": lambda x, w: x @ w, "product of a view": lambda x, w: x @ w.t(), "row": lambda x, w: x + w[0],
           "expanded row": lambda x, w: x * w[1:2].expand(3, 4)}
 

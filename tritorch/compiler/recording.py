@@ -105,12 +105,13 @@ class Recording:
         self.nodes = [(x, x.node) for x in (*self.leaves, *[p for m in modules.values() for p in m._parameters.values() if p is not None])]
         self.modules = [(m, _members(m)) for m in modules.values()]
         self.optimizers = [(o, o.state, len(o.state), *_ends(o.state), len(o.param_groups)) for o in watch.optimizers.values()]
-        self.groups = []
+        self.groups, self.rates = [], []                                 # numbers and others, tensors
         for group in [g for o in watch.optimizers.values() for g in o.param_groups]:
             skip = {"params", "lr", "initial_lr"} if id(group) in watch.groups else {"params", "initial_lr"}
             names = [n for n, v in group.items() if n not in skip and not isinstance(v, Tensor)]
             options = itemgetter(*names) if names else tuple             # where all are tensors: what they are called
             self.groups.append((group, options, options(group), group["params"], len(group["params"])))
+            self.rates += [(group, n, v) for n, v in group.items() if n not in skip and isinstance(v, Tensor)]
 
     def _note_result(self, watch, result):
         """How to make each part of the result: a copy of memory of the graph, an argument itself, or the same object every time."""
@@ -139,6 +140,9 @@ class Recording:
                 return False
         for group, options, values, params, count in self.groups:
             if options(group) != values or group["params"] is not params or len(params) != count:
+                return False
+        for group, name, value in self.rates:
+            if group[name] is not value:
                 return False
         if self.steady and swaps[1] == self.gradients:                   # as the last replay of this recording left them
             self.moved = False

@@ -292,6 +292,7 @@ class Rate:
         lr = self.group["lr"]
         if isinstance(lr, Tensor) and lr.is_cuda:
             self.tensor.copy_(lr)
+            self.value = None
         elif (lr := float(lr)) != self.value:
             self.value = lr
             self.tensor.fill_(lr)
