@@ -6,9 +6,8 @@ import subprocess
 import sys
 import time
 
-from bench import clock as device_clock
 from bench import rows
-from bench.host import ALLOCATOR, memory_of_tensors, mlp_step
+from bench.host import ALLOCATOR, captured, memory_of_tensors, mlp_step
 from bench.timing import clock
 
 ROUNDS, CALLS = 7, 300
@@ -44,10 +43,8 @@ def work(sides, rehearse):
         yield name, lambda name=name, call=call: eager(name, call, libraries, places, scale)
     for optimizer in ("SGD", "AdamW"):
         yield f"MLP step {optimizer}", lambda optimizer=optimizer: steps(optimizer, libraries, places, scale)
-        if sides.on_gpu or rehearse:
-            yield f"captured MLP step {optimizer}", lambda optimizer=optimizer: captured_steps(optimizer, libraries, places, scale)
-    if sides.on_gpu or rehearse:
-        yield "captured chain", lambda: captured_chain(libraries, places)
+        yield f"captured MLP step {optimizer}", lambda optimizer=optimizer: captured_steps(optimizer, libraries, places, scale)
+    yield "captured kernel", lambda: captured({name: torch for name, torch in libraries.items() if places[name] == "cuda"})
     yield "allocator", lambda: allocator(libraries, places, scale)
     if not rehearse:
         yield "start-up", lambda: startup(libraries)
@@ -120,23 +117,6 @@ def captured_steps(optimizer, libraries, places, scale):
             step()
         calls[library] = lambda graph=graph, torch=torch: (graph.replay(), torch.cuda.synchronize())
     return [compared(f"captured step of a 64-64-64-10 MLP, {optimizer}", calls, libraries, scale)]
-
-
-def captured_chain(libraries, places, length=100):
-    """Additions of 8×8 elements as a CUDA graph: what a kernel of it takes, on the device."""
-    calls = {}
-    for library, torch in libraries.items():
-        if places[library] == "cuda":
-            x, graph = torch.ones(8, 8, device="cuda"), torch.cuda.CUDAGraph()
-            x + 1
-            torch.cuda.synchronize()
-            with torch.cuda.graph(graph):
-                for _ in range(length):
-                    x = x + 1
-            calls[library] = graph.replay
-    us = device_clock.race(calls)
-    return [rows.row(f"x + 1, captured {length} times, per kernel (budget 1 µs)", "µs", us["tritorch"] / length,
-                     us["torch"] / length if "torch" in us else None, "torch", limit=1.0)]
 
 
 def allocator(libraries, places, scale):

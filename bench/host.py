@@ -2,11 +2,11 @@
 import contextlib
 import importlib.util
 
-from bench import rows
+from bench import clock, rows
 from bench.gpt2 import counting
 from bench.timing import race
 
-DOOR, LAUNCH, NODE, ALLOCATOR, STEP = 3.0, 1.5, 1.0, 1.0, 20.0   # budgets, µs
+DOOR, LAUNCH, NODE, ALLOCATOR, STEP, KERNEL = 3.0, 1.5, 1.0, 1.0, 20.0, 1.0   # budgets, µs
 
 OPERATORS = {                                                    # the same source on both libraries; x wants a gradient or not
     "x + y": lambda torch, x, y: x + y,
@@ -223,19 +223,24 @@ def compiled_step(args, torch):
         yield rows.row(f"idle device: compiled step, {count} parameters (budget {STEP} µs)", "µs", us, limit=STEP)
 
 
-def captured(args, opponents, length=100):
-    """A chain of additions as a CUDA graph: microseconds a kernel."""
-    calls = {}
-    for library, torch in opponents.items():
-        x = torch.ones(8, 8, device="cuda")
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(length):
-                x = x + 1
-        calls[library] = graph.replay
-    us = microseconds(calls, args)
+def captured(opponents, where="", length=100):
+    """A row: what a kernel of a CUDA graph takes on the device, in a chain of additions."""
+    us = clock.race({library: captured_chain(torch, length) for library, torch in opponents.items()})
     per_kernel = {library: spent / length for library, spent in us.items()}
-    yield rows.row(f"cuda: x + 1, captured {length} times, per kernel", "µs", per_kernel["tritorch"], per_kernel.get("torch"), "torch")
+    name = f"{where}x + 1, captured {length} times, per kernel (budget {KERNEL} µs)"
+    return [rows.row(name, "µs", per_kernel["tritorch"], per_kernel.get("torch"), "torch", limit=KERNEL)]
+
+
+def captured_chain(torch, length):
+    """A thunk that replays additions of 8×8 elements."""
+    first, graph = torch.ones(8, 8, device="cuda"), torch.cuda.CUDAGraph()
+    first + 1
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        x = first
+        for _ in range(length):
+            x = x + 1
+    return lambda kept=first: graph.replay()                         # which reads it
 
 
 def idle_device():
@@ -256,7 +261,7 @@ def main(args):
         gpu_opponents = opponents if on_gpu else {"tritorch": ours}
         where = "cuda" if on_gpu else "idle device"
         found += [*eager(where, args, gpu_opponents), *steps(where, args, gpu_opponents)]
-        found += captured(args, gpu_opponents) if on_gpu else []
+        found += captured(gpu_opponents, "cuda: ") if on_gpu else []
     found += launches(ours)
     versions = [f"torch {opponents['torch'].__version__} on one thread"] if "torch" in opponents else []
     rows.record("host", found, "python -m bench host", *versions, keep=not args.quick)

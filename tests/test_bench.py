@@ -113,7 +113,7 @@ def test_every_case_runs_at_its_real_size_on_a_dry_device():
 
 
 @pytest.mark.parametrize("words", [["rows", "--only", "softmax"], ["attention", "--only", "B4H16T4096D128 bwd"],
-                                   ["host", "--only", "MLP step SGD"]])
+                                   ["host", "--only", "MLP step SGD"], ["host", "--only", "captured kernel"]])
 def test_rehearsal(words, tmp_path):
     """The whole of `bench gpu` on tiny shapes: the result is right, and written where it was asked to be."""
     pytest.importorskip("triton")
