@@ -27,8 +27,7 @@ def test_dropout_and_residuals(gpu, kind, p):  # noqa: F811
     np.testing.assert_array_equal(numbers(got), numbers(want))
 
 
-@pytest.mark.parametrize("kind", ["plain", "persistent", "one consumer", "two consumers", "three consumers",
-                                  "three consumers, small steps"])
+@pytest.mark.parametrize("kind", ["plain", "persistent", "one consumer", "two consumers", "three consumers"])
 def test_what_is_added_or_has_a_slope(gpu, kind):  # noqa: F811
     """The bits of the separate operators; in place too."""
     shapes = (150, 72), (72, 264), (150, 264), (264,), (150, 264)
