@@ -338,6 +338,22 @@ def test_packed_sequences_are_sequences(window, tiles, cuda, monkeypatch):
             np.testing.assert_allclose(a, b, atol=1e-11)
 
 
+@pytest.mark.parametrize("starts, places", [([0, 10, 30], [0, 12, 30]), ([5, 9, 33], [3, 3, 20]), ([40, 40], [0, 0]), ([7], [7])])
+def test_rows_of_no_sequence_give_zeros(starts, places, cuda):
+    """And their gradients are 0, whatever memory held: a batch of a fixed number of rows begins or ends with some."""
+    found = []
+    for device in ("cpu", cuda):
+        x = [from_array(draw(1, h, 40, d, seed=h, dtype=np.float32)).to(device).requires_grad_() for h, d in ((4, 5), (2, 5), (2, 3))]
+        cu = [from_array(np.array(c)).to(device) for c in (starts, places)]
+        out, lse = attention(*x, None, None, *cu, (30, 20), (None, 0), 0.5, (0.0, 0, 0), None)
+        found.append([number(t) for t in (out, lse, *T.autograd.grad(out, x, T.ones_like(out)))])
+    for want, got in zip(*found):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+    out, lse = found[1][:2]
+    outside = (np.arange(40) < starts[0]) | (np.arange(40) >= starts[-1])
+    assert not out[..., outside, :].any() and (lse[..., outside] == -np.inf).all()
+
+
 def test_packed_sequences_are_pytorchs_calls():
     x, places = from_array(draw(7, 4, 8)), from_array(np.array([0, 3, 7]))
     with pytest.raises(ValueError, match="as many key heads"):

@@ -261,6 +261,21 @@ def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr
     tl.store(lse_ptr + rows * stride_lse[2], (top + tl.log2(total)) * LN2, mask=rows < L)
 
 
+@triton.jit
+def attention_unpacked_kernel(x_ptr, cu_ptr, stride_x, sequences, ROWS, value, COLUMNS: tl.constexpr, BLOCK_M: tl.constexpr,
+                              BLOCK_D: tl.constexpr):
+    """`value` to the rows of x (heads, ROWS, COLUMNS) before the first of the sequences and behind the last. Grid: row blocks · heads."""
+    blocks = tl.cdiv(ROWS, BLOCK_M)
+    head, m = tl.program_id(0) // blocks, tl.program_id(0) % blocks * BLOCK_M
+    first, last = tl.load(cu_ptr), tl.load(cu_ptr + sequences)
+    if (m < first) | (m + BLOCK_M > last):
+        rows, d = (m + tl.arange(0, BLOCK_M)).to(tl.int64), tl.arange(0, BLOCK_D)
+        there = ((rows < first) | (rows >= last)) & (rows < ROWS)
+        x_ptrs = x_ptr + head.to(tl.int64) * stride_x[0] + (rows[:, None] * stride_x[1] + d[None, :] * stride_x[2])
+        x = tl.full((BLOCK_M, BLOCK_D), value, tl.float32)
+        tl.store(x_ptrs, x.to(x_ptr.dtype.element_ty), mask=there[:, None] & (d < COLUMNS)[None, :])
+
+
 @triton.jit(do_not_specialize=["seed", "offset"])
 def attention_keep_kernel(out_ptr, base_ptr, stride_o, H, L, S, threshold, keep_scale, seed: tl.int64, offset: tl.int64,
                           BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):

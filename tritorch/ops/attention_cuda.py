@@ -193,6 +193,17 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
                p.stride_slopes, *p.numbers, LATE=late, **settled(p, way))
 
     _chosen(p, "forward", FORWARD, "attention_kernel", run)
+    if longest is not None:
+        leave_unpacked(cu_seq_q, (out, 0.0), (lse, -math.inf))
+
+
+def leave_unpacked(cu, *values):
+    """Give each tensor its value in the rows that belong to no sequence: a batch of a fixed number of rows ends with some."""
+    for x, value in values:
+        (heads, rows), columns, block = x.shape[1:3], math.prod(x.shape[3:]), tile(64, 512)
+        if x.numel():
+            launch(FORWARD.attention_unpacked_kernel, (cdiv(rows, block) * heads,), x, cu, (*x.strides[1:], 0)[:3], cu.shape[0] - 1, rows,
+                   value, COLUMNS=columns, BLOCK_M=block, BLOCK_D=next_power_of_2(columns))
 
 
 def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides):
@@ -262,6 +273,9 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
                **{name: value for name, value in way.items() if name != "kernel"})
 
     _chosen(p, "backward", BACKWARD, "attention_backward_kv_kernel", run)
+    if longest is not None:
+        leave_unpacked(cu_seq_q, (gq, 0.0))
+        leave_unpacked(cu_seq_k, (gk, 0.0), (gv, 0.0))
 
 
 def bias_backward(gb, distance, g, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale,

@@ -19,10 +19,10 @@ def varlen_attn(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_a
     … cu_seq_q[n + 1] of query and cu_seq_k[n] … cu_seq_k[n + 1] of key and value (integer tensors of N + 1 places; cu_seq_k None: the
     same); at most max_q and max_k. With enable_gqa H / G query heads share a key head. window_size is (left, right), -1 for no bound: rows
     and keys of a sequence are counted from its end, and row i may attend to keys i - left … i + right, so (-1, 0) is causal. A row that may
-    attend to nothing gives 0. With return_aux=AuxRequest(lse=True) log Σ exp of the scores, (T_q, H), comes as well. Beyond PyTorch:
-    alibi_slopes (H) take slope · |i - j| off the scores. Sums are never split over programs, so num_splits changes nothing: a sequence
-    gives the same bits in any company. PyTorch's seqused_k and block_table, for paged caches, are not taken. Raises ValueError when heads
-    or windows do not fit, RuntimeError for other shapes and dtypes.
+    attend to nothing gives 0, so does one of no sequence. With return_aux=AuxRequest(lse=True) log Σ exp of the scores, (T_q, H), comes as
+    well. Beyond PyTorch: alibi_slopes (H) take slope · |i - j| off the scores. Sums are never split over programs, so num_splits changes
+    nothing: a sequence gives the same bits in any company. PyTorch's seqused_k and block_table, for paged caches, are not taken. Raises
+    ValueError when heads or windows do not fit, RuntimeError for other shapes and dtypes.
 
     >>> import tritorch as torch
     >>> x, places = torch.ones(7, 2, 4), torch.tensor([0, 3, 7])
