@@ -1,4 +1,5 @@
 """Einstein summation, reduced to views, sums, elementwise products and matrix products."""
+from functools import lru_cache
 from math import prod
 
 from tritorch.errors import check
@@ -27,19 +28,17 @@ def einsum(*args):
     tensor(3.)
     """
     terms, result, operands = _parse(args)
-    names = [_named(k, term, x) for k, (term, x) in enumerate(zip(terms, operands))]
-    rank = max((sum(type(n) is int for n in row) for row in names), default=0)
-    output = _output(result, names, rank)
+    names, output = _names(terms, result, tuple([x.shape for x in operands]))
     operands, names = map(list, zip(*[_diagonals(k, x, row) for k, (x, row) in enumerate(zip(operands, names))]))
-    sizes = _sizes(names, operands)
+    sizes = _sizes(tuple(names), tuple([x.shape for x in operands]))
     while len(operands) > 1:
-        i, j = _next_pair(names, sizes, output)
+        i, j = _next_pair(names, sizes, output) if len(names) > 2 else (0, 1)
         rest = set(output).union(*[row for k, row in enumerate(names) if k not in (i, j)])
         x, row = _contract(operands[i], names[i], operands[j], names[j], rest, sizes)
         operands = [o for k, o in enumerate(operands) if k not in (i, j)] + [x]
         names = [o for k, o in enumerate(names) if k not in (i, j)] + [row]
     x, row = _sum_out(operands[0], names[0], set(output))
-    return x.permute([row.index(n) for n in output]) if row != output else x
+    return _ordered(x, row, [*output])
 
 
 def tensordot(a, b, dims=2, *, out=None):
@@ -63,9 +62,8 @@ def tensordot(a, b, dims=2, *, out=None):
     for i, j in zip(over_a, over_b):
         names_b[j] = names_a[i]
     output = [n for d, n in enumerate(names_a) if d not in over_a] + [n for d, n in enumerate(names_b) if d not in over_b]
-    x, row = _contract(a, names_a, b, names_b, set(output), _sizes([names_a, names_b], [a, b]))
-    x = x.permute([row.index(n) for n in output])
-    return deliver(x, out)
+    x, row = _contract(a, names_a, b, names_b, set(output), _sizes((tuple(names_a), tuple(names_b)), (a.shape, b.shape)))
+    return deliver(_ordered(x, row, output), out)
 
 
 # ------------------------------------------------------------------ the equation
@@ -74,16 +72,21 @@ def _parse(args):
     check(len(args) > 0, "einsum", "an equation and operands", "nothing", error=ValueError)
     if isinstance(args[0], str):
         operands = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
-        inputs, arrow, result = args[0].replace(" ", "").partition("->")
-        terms = [_letters(term) for term in inputs.split(",")]
-        result = _letters(result) if arrow else None
+        terms, result = _read(args[0])
     else:
         operands, terms, result = args[0:len(args) - len(args) % 2:2], args[1::2], args[-1] if len(args) % 2 else None
-        terms = [[_letter(n) for n in term] for term in terms]
-        result = None if result is None else [_letter(n) for n in result]
+        terms = tuple([tuple([_letter(n) for n in term]) for term in terms])
+        result = None if result is None else tuple([_letter(n) for n in result])
     check(len(operands) > 0, "einsum", "an equation and at least one operand", f"{len(operands)} operands", error=ValueError)
     check(len(terms) == len(operands), "einsum", f"{len(terms)} operands, as in the equation", len(operands))
     return terms, result, list(operands)
+
+
+@lru_cache(1024)
+def _read(equation):
+    """(names of each operand, names of the result or None) in an equation."""
+    inputs, arrow, result = equation.replace(" ", "").partition("->")
+    return tuple([_letters(term) for term in inputs.split(",")]), _letters(result) if arrow else None
 
 
 def _letters(term):
@@ -91,7 +94,7 @@ def _letters(term):
     head, dots, tail = term.partition("...")
     for letter in head + tail:
         check(letter in _LETTERS, "einsum", "names a-z and A-Z and at most one ... a term", repr(term))
-    return [*head, *([...] if dots else []), *tail]
+    return (*head, *([...] if dots else []), *tail)
 
 
 def _letter(n):
@@ -100,13 +103,21 @@ def _letter(n):
     return n if n is ... else chr(ord("A") + n) if n < 26 else chr(ord("a") + n - 26)
 
 
-def _named(k, term, x):
+@lru_cache(1024)
+def _names(terms, result, shapes):
+    """(a name for every dim of every operand, the names of the result)."""
+    names = tuple([_named(k, term, shape) for k, (term, shape) in enumerate(zip(terms, shapes))])
+    rank = max((sum(type(n) is int for n in row) for row in names), default=0)
+    return names, tuple(_output(result, names, rank))
+
+
+def _named(k, term, shape):
     """A name for every dim of an operand: letters, and for the dims of the ellipsis their negative position from the right."""
     check(term.count(...) <= 1, "einsum", "at most one ellipsis an operand", term)
-    free = x.ndim - len(term) + (... in term)
+    free = len(shape) - len(term) + (... in term)
     fits = free >= 0 if ... in term else free == 0
-    check(fits, "einsum", f"as many names as dims for operand {k}", "".join("..." if n is ... else n for n in term), x.shape)
-    return [m for n in term for m in (range(-free, 0) if n is ... else [n])]
+    check(fits, "einsum", f"as many names as dims for operand {k}", "".join("..." if n is ... else n for n in term), shape)
+    return tuple([m for n in term for m in (range(-free, 0) if n is ... else [n])])
 
 
 def _output(result, names, rank):
@@ -123,6 +134,8 @@ def _output(result, names, rank):
 
 def _diagonals(k, x, row):
     """An operand with every name once."""
+    if len({*row}) == len(row):
+        return x, row
     row = list(row)
     for name in dict.fromkeys(row):
         while row.count(name) > 1:
@@ -131,14 +144,15 @@ def _diagonals(k, x, row):
             check(x.shape[i] == x.shape[j], "einsum", f"one size for the repeated name {name} of operand {k}", x.shape[i], x.shape[j])
             x = x.diagonal(0, i, j)
             row = [n for d, n in enumerate(row) if d not in (i, j)] + [name]
-    return x, row
+    return x, tuple(row)
 
 
-def _sizes(names, operands):
+@lru_cache(1024)
+def _sizes(names, shapes):
     """Size of every name; 1 broadcasts."""
     sizes = {}
-    for k, (row, x) in enumerate(zip(names, operands)):
-        for name, n in zip(row, x.shape):
+    for k, (row, shape) in enumerate(zip(names, shapes)):
+        for name, n in zip(row, shape):
             known = sizes.get(name, 1)
             check(1 in (known, n) or known == n, "einsum", f"sizes of {name} that broadcast at operand {k}", known, n)
             sizes[name] = n if known == 1 else known
@@ -171,8 +185,7 @@ def _contract(x, row_x, y, row_y, needed, sizes):
     x, y = _expand(x, row_x, shared, sizes), _expand(y, row_y, shared, sizes)
     batch, summed = [n for n in shared if n in needed], [n for n in shared if n not in needed]
     only_x, only_y = [n for n in row_x if n not in shared], [n for n in row_y if n not in shared]
-    x = x.permute([row_x.index(n) for n in batch + only_x + summed])
-    y = y.permute([row_y.index(n) for n in batch + summed + only_y])
+    x, y = _ordered(x, row_x, batch + only_x + summed), _ordered(y, row_y, batch + summed + only_y)
     shape = tuple(x.shape[:len(batch) + len(only_x)]) + tuple(y.shape[len(batch) + len(summed):])
     if not summed:                                                       # nothing to sum: an elementwise product
         x = x.reshape((*x.shape, *[1] * len(only_y)))
@@ -186,6 +199,11 @@ def _expand(x, row, shared, sizes):
     """Shared dims of size 1 repeated to their full size."""
     shape = tuple([sizes[n] if n in shared else size for n, size in zip(row, x.shape)])
     return x if shape == x.shape else x.expand(shape)
+
+
+def _ordered(x, row, names):
+    """A tensor whose dims are named by `row`, in another order of these names."""
+    return x if row == names else x.permute([row.index(n) for n in names])
 
 
 def _merge(x, batch, middle):
