@@ -166,14 +166,31 @@ def copy_sign(machine, ins):
 
 @instruction("min", "max")
 def extreme(machine, ins):
-    """The number where one operand is NaN (with .NaN: NaN); -0 is below +0."""
+    """The number where one operand is NaN (with .NaN: NaN); -0 is below +0. With .xorsign.abs of the magnitudes, under both signs."""
     a, b = (read(machine, ins, operand) for operand in ins.operands[1:])
+    negative = np.signbit(a) ^ np.signbit(b)
+    if "abs" in ins.modifiers:
+        a, b = np.abs(a), np.abs(b)
     first = a < b if ins.name == "min" else a > b
     first = np.where(a == b, np.signbit(a) == (ins.name == "min"), first)
     found = np.where(first | np.isnan(b), a, b)
     if "NaN" in ins.modifiers:
         found = np.where(np.isnan(a) | np.isnan(b), found.dtype.type(np.nan), found)
+    if "xorsign" in ins.modifiers:
+        found = np.where(negative, -found, found)
     write(machine, ins, found)
+
+
+_KINDS = {
+    "finite": np.isfinite, "infinite": np.isinf, "number": lambda x: x == x, "notanumber": np.isnan,
+    "normal": lambda x: np.isfinite(x) & (np.abs(x) >= np.finfo(x.dtype).tiny),
+    "subnormal": lambda x: (x != 0) & (np.abs(x) < np.finfo(x.dtype).tiny),
+}
+
+
+@instruction("testp")
+def is_of_kind(machine, ins):
+    machine.write(ins.operands[0], _KINDS[ins.modifiers[0]](read(machine, ins, ins.operands[1])))
 
 
 _COMPARE = {
