@@ -97,6 +97,13 @@ def float_to_int(o_ptr, x_ptr):
     tl.store(o_ptr + i, tl.load(x_ptr + i).to(tl.int32))
 
 
+@probe(np.array([-(2**63), 1, -1, 2**63 - 1], "i8"), np.array([np.nan, 1.9, -1.9, np.inf], "f4"))
+@triton.jit
+def nan_to_int64(o_ptr, x_ptr):
+    i = tl.arange(0, 4)
+    tl.store(o_ptr + i, tl.load(x_ptr + i).to(tl.int64))
+
+
 @probe(lambda x: x.astype("i4").astype("u1"), np.arange(-4, 4, dtype="f4") * 50)
 @triton.jit
 def float_to_uint8(o_ptr, x_ptr):

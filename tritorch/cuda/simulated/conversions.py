@@ -41,8 +41,10 @@ def round_tf32(x):
 
 
 def to_integers(x, target):
-    """Float to integer as the hardware does it: towards zero, saturating in 32 or 64 bits, NaN to 0."""
-    bits = max(32, target.itemsize * 8)
+    """Float to integer as the hardware does it: towards zero, saturating in 32 or 64 bits, NaN to 0, or the highest bit alone where 64 bits
+    are converted from or to."""
+    bits, lost = max(32, target.itemsize * 8), np.isnan(x)
+    lowest = max(np.asarray(x).itemsize, target.itemsize) == 8
     low, high = (0, 2**bits) if target.kind == "u" and bits == target.itemsize * 8 else (-(2 ** (bits - 1)), 2 ** (bits - 1))
     x = np.trunc(np.asarray(x, "f8"))
     inside = (x >= low) & (x < high)
@@ -50,7 +52,10 @@ def to_integers(x, target):
     if inside.all():
         return x.astype(wide).astype(target)[()]
     out = np.where(inside, x, 0).astype(wide)
-    return np.where(x >= high, wide.type(high - 1), np.where(x < low, wide.type(low), out)).astype(target)[()]
+    out = np.where(x >= high, wide.type(high - 1), np.where(x < low, wide.type(low), out))
+    if lowest and lost.any():
+        out = np.where(lost, np.array(1 << bits - 1, f"u{bits // 8}").view(wide), out)
+    return out.astype(target)[()]
 
 
 def to_fp8(x, name):
