@@ -32,6 +32,7 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
       overwritten by the next call that leaves some.
     * Results that require grad, of a function that runs no backward pass itself, can be differentiated (once): the backward pass is a
       second graph. Until it has run, or the results are gone, other calls run eagerly. Other results have no history.
+      Its gradients are added to what `.grad` holds already after they are rounded: in half types one rounding more than eagerly.
     * Optimizers get `capturable=True` (Adagrad, which has none, `fused=True`), so that they count their steps on the device; SGD counts
       none. Those that compute on the host (Adafactor, LBFGS, Muon) run eagerly.
     * What no CUDA graph can hold (a value that the host waits for, shapes that depend on values, random numbers or schedules of the
