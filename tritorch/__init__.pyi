@@ -432,7 +432,7 @@ def amax(input, dim=..., keepdim=...) -> Tensor:
 def amin(input, dim=..., keepdim=...) -> Tensor:
     """Smallest value over `dim` (an int, a tuple; () for all)."""
     ...
-def aminmax(input, *, dim=..., keepdim=...) -> Any:
+def aminmax(input, *, dim=..., keepdim=..., out=...) -> Any:
     """Smallest and largest value along a dim, or of all, as (min, max)."""
     ...
 def any(input, dim=..., keepdim=...) -> Tensor:
@@ -492,7 +492,7 @@ def argmin(input, dim=..., keepdim=...) -> Tensor:
 def argsort(input, dim=..., descending=..., *, stable=...) -> Any:
     """Where the elements along `dim` are in their order."""
     ...
-def argwhere(input, *, as_tuple=...) -> Any:
+def argwhere(input, *, as_tuple=..., out=...) -> Any:
     """The places of the elements that are not zero, one row each (`as_tuple`: one tensor a dim). Waits for the device to count them."""
     ...
 def as_strided(input, size, stride, storage_offset=...) -> Tensor:
@@ -717,10 +717,10 @@ def cov(input, *, correction=..., fweights=..., aweights=...) -> Any:
 def cross(input, other, dim=..., *, out=...) -> Any:
     """The cross product of vectors of 3 elements along `dim` (None: the first dim of size 3)."""
     ...
-def cummax(input, dim) -> Any:
+def cummax(input, dim, *, out=...) -> Any:
     """(values, indices) of the running maximum along `dim`."""
     ...
-def cummin(input, dim) -> Any:
+def cummin(input, dim, *, out=...) -> Any:
     """(values, indices) of the running minimum along `dim`."""
     ...
 def cumprod(input, dim, dtype=...) -> Tensor:
@@ -744,7 +744,7 @@ def detach(self) -> Any:
 def detach_(self) -> Any:
     """Forget the history of this tensor."""
     ...
-def diag(input, diagonal=...) -> Any:
+def diag(input, diagonal=..., *, out=...) -> Any:
     """The diagonal of a matrix, or the matrix with a vector as its diagonal."""
     ...
 def diag_embed(input, offset=..., dim1=..., dim2=...) -> Any:
@@ -759,7 +759,7 @@ def diagonal(input, offset=..., dim1=..., dim2=...) -> Tensor:
 def diagonal_scatter(input, src, offset=..., dim1=..., dim2=...) -> Any:
     """A copy of input with `src` as its diagonal."""
     ...
-def diff(input, n=..., dim=..., prepend=..., append=...) -> Any:
+def diff(input, n=..., dim=..., prepend=..., append=..., *, out=...) -> Any:
     """The differences of neighbours along `dim`, n times over."""
     ...
 def digamma(input) -> Tensor:
@@ -963,7 +963,7 @@ def heaviside(input, other) -> Tensor:
 def histc(input, bins=..., min=..., max=..., *, out=...) -> Any:
     """How many elements fall into each of `bins` equal parts of [min, max], or, where these are equal, of the range of the data."""
     ...
-def histogram(input, bins, *, range=..., weight=..., density=...) -> Any:
+def histogram(input, bins, *, range=..., weight=..., density=..., out=...) -> Any:
     """(hist, bin_edges): how many elements, or how much of `weight`, fall into each bin."""
     ...
 def hsplit(input, indices_or_sections) -> Any:
@@ -1044,8 +1044,8 @@ def isclose(input, other, rtol=..., atol=..., equal_nan=...) -> Any:
 def isfinite(input) -> Tensor:
     """Whether an element is neither infinite nor NaN."""
     ...
-def isin(elements, test_elements, *, assume_unique=..., invert=...) -> Any:
-    """Whether each element is among the test elements."""
+def isin(elements, test_elements, *, assume_unique=..., invert=..., out=...) -> Any:
+    """Whether each element is among the test elements; one of the two may be a number."""
     ...
 def isinf(input) -> Tensor:
     """Whether an element is infinite."""
@@ -1182,7 +1182,7 @@ def matmul(input, other, *, out=...) -> Any:
 def matrix_power(input, n, *, out=...) -> Any:
     """The n-th power of square matrices (…, m, m), n ≥ 0, by repeated squaring."""
     ...
-def max(input, dim=..., keepdim=..., *, axis=..., keepdims=...) -> Any:
+def max(input, dim=..., keepdim=..., *, axis=..., keepdims=..., out=...) -> Any:
     """max(x): the largest value. max(x, dim): (values, indices) along a dim. max(x, other): the larger of each pair."""
     ...
 def max_pool1d(input, kernel_size, stride=..., padding=..., dilation=..., ceil_mode=..., return_indices=...) -> Any:
@@ -1203,7 +1203,7 @@ def median(input, dim=..., keepdim=..., *, out=...) -> Any:
 def meshgrid(*tensors, indexing=...) -> Any:
     """The coordinates of a grid: vector k varies along dim k ('xy': the first two dims exchanged)."""
     ...
-def min(input, dim=..., keepdim=..., *, axis=..., keepdims=...) -> Any:
+def min(input, dim=..., keepdim=..., *, axis=..., keepdims=..., out=...) -> Any:
     """min(x): the smallest value. min(x, dim): (values, indices) along a dim. min(x, other): the smaller of each pair."""
     ...
 def minimum(input, other) -> Tensor:
@@ -1275,10 +1275,10 @@ def negative_(self, *args, **kw) -> Any:
 def nextafter(input, other, *, out=...) -> Any:
     """The next number after input towards other, of those that the dtype has."""
     ...
-def nonzero(input, *, as_tuple=...) -> Any:
+def nonzero(input, *, as_tuple=..., out=...) -> Any:
     """The places of the elements that are not zero, one row each (`as_tuple`: one tensor a dim). Waits for the device to count them."""
     ...
-def norm(input, p=..., dim=..., keepdim=..., dtype=...) -> Any:
+def norm(input, p=..., dim=..., keepdim=..., dtype=..., *, out=...) -> Any:
     """Vector norm of order p over `dim`; 'fro' is 2."""
     ...
 def normal(mean=..., std=..., size=..., *, generator=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
@@ -1551,7 +1551,7 @@ def squeeze(input, dim=...) -> Any:
 def stack(tensors, dim=..., *, axis=..., out=...) -> Any:
     """The tensors, all of one shape, along a new dim."""
     ...
-def std(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=...) -> Any:
+def std(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=..., out=...) -> Any:
     """Standard deviation over `dim`; see `var`."""
     ...
 def std_mean(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
@@ -1668,7 +1668,7 @@ def use_deterministic_algorithms(mode, *, warn_only=...) -> Any:
 def vander(x, N=..., increasing=...) -> Any:
     """The powers of the elements of a vector as columns: x^(N-1) … x^0, or the other way round."""
     ...
-def var(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=...) -> Any:
+def var(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=..., out=...) -> Any:
     """Variance over `dim`: Σ (x - mean)² / (n - correction); `unbiased=False` is correction 0."""
     ...
 def var_mean(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:

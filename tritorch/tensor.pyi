@@ -402,7 +402,7 @@ class Tensor:
     def amin(input, dim=..., keepdim=...) -> Tensor:
         """Smallest value over `dim` (an int, a tuple; () for all)."""
         ...
-    def aminmax(input, *, dim=..., keepdim=...) -> Any:
+    def aminmax(input, *, dim=..., keepdim=..., out=...) -> Any:
         """Smallest and largest value along a dim, or of all, as (min, max)."""
         ...
     def any(input, dim=..., keepdim=...) -> Tensor:
@@ -462,7 +462,7 @@ class Tensor:
     def argsort(input, dim=..., descending=..., *, stable=...) -> Any:
         """Where the elements along `dim` are in their order."""
         ...
-    def argwhere(input, *, as_tuple=...) -> Any:
+    def argwhere(input, *, as_tuple=..., out=...) -> Any:
         """The places of the elements that are not zero, one row each (`as_tuple`: one tensor a dim). Waits for the device to count them."""
         ...
     array: Any
@@ -672,10 +672,10 @@ class Tensor:
     def cuda(input, device=..., non_blocking=..., memory_format=...) -> Any:
         """The values on a CUDA device (default: the current one)."""
         ...
-    def cummax(input, dim) -> Any:
+    def cummax(input, dim, *, out=...) -> Any:
         """(values, indices) of the running maximum along `dim`."""
         ...
-    def cummin(input, dim) -> Any:
+    def cummin(input, dim, *, out=...) -> Any:
         """(values, indices) of the running minimum along `dim`."""
         ...
     def cumprod(input, dim, dtype=...) -> Tensor:
@@ -707,7 +707,7 @@ class Tensor:
         """Forget the history of this tensor."""
         ...
     device: Any
-    def diag(input, diagonal=...) -> Any:
+    def diag(input, diagonal=..., *, out=...) -> Any:
         """The diagonal of a matrix, or the matrix with a vector as its diagonal."""
         ...
     def diag_embed(input, offset=..., dim1=..., dim2=...) -> Any:
@@ -722,7 +722,7 @@ class Tensor:
     def diagonal_scatter(input, src, offset=..., dim1=..., dim2=...) -> Any:
         """A copy of input with `src` as its diagonal."""
         ...
-    def diff(input, n=..., dim=..., prepend=..., append=...) -> Any:
+    def diff(input, n=..., dim=..., prepend=..., append=..., *, out=...) -> Any:
         """The differences of neighbours along `dim`, n times over."""
         ...
     def digamma(input) -> Tensor:
@@ -939,7 +939,7 @@ class Tensor:
     def histc(input, bins=..., min=..., max=..., *, out=...) -> Any:
         """How many elements fall into each of `bins` equal parts of [min, max], or, where these are equal, of the range of the data."""
         ...
-    def histogram(input, bins, *, range=..., weight=..., density=...) -> Any:
+    def histogram(input, bins, *, range=..., weight=..., density=..., out=...) -> Any:
         """(hist, bin_edges): how many elements, or how much of `weight`, fall into each bin."""
         ...
     def hsplit(input, indices_or_sections) -> Any:
@@ -1034,8 +1034,8 @@ class Tensor:
     def isfinite(input) -> Tensor:
         """Whether an element is neither infinite nor NaN."""
         ...
-    def isin(elements, test_elements, *, assume_unique=..., invert=...) -> Any:
-        """Whether each element is among the test elements."""
+    def isin(elements, test_elements, *, assume_unique=..., invert=..., out=...) -> Any:
+        """Whether each element is among the test elements; one of the two may be a number."""
         ...
     def isinf(input) -> Tensor:
         """Whether an element is infinite."""
@@ -1212,7 +1212,7 @@ class Tensor:
     def matrix_power(input, n, *, out=...) -> Any:
         """The n-th power of square matrices (…, m, m), n ≥ 0, by repeated squaring."""
         ...
-    def max(input, dim=..., keepdim=..., *, axis=..., keepdims=...) -> Any:
+    def max(input, dim=..., keepdim=..., *, axis=..., keepdims=..., out=...) -> Any:
         """max(x): the largest value. max(x, dim): (values, indices) along a dim. max(x, other): the larger of each pair."""
         ...
     def maximum(input, other) -> Tensor:
@@ -1224,7 +1224,7 @@ class Tensor:
     def median(input, dim=..., keepdim=..., *, out=...) -> Any:
         """The middle element in order (the lower of two), and with `dim` where it is; NaN if there is one."""
         ...
-    def min(input, dim=..., keepdim=..., *, axis=..., keepdims=...) -> Any:
+    def min(input, dim=..., keepdim=..., *, axis=..., keepdims=..., out=...) -> Any:
         """min(x): the smallest value. min(x, dim): (values, indices) along a dim. min(x, other): the smaller of each pair."""
         ...
     def minimum(input, other) -> Tensor:
@@ -1338,10 +1338,10 @@ class Tensor:
         """`nextafter` written into the tensor itself."""
         ...
     node: Any
-    def nonzero(input, *, as_tuple=...) -> Any:
+    def nonzero(input, *, as_tuple=..., out=...) -> Any:
         """The places of the elements that are not zero, one row each (`as_tuple`: one tensor a dim). Waits for the device to count them."""
         ...
-    def norm(input, p=..., dim=..., keepdim=..., dtype=...) -> Any:
+    def norm(input, p=..., dim=..., keepdim=..., dtype=..., *, out=...) -> Any:
         """Vector norm of order p over `dim`; 'fro' is 2."""
         ...
     def normal_(x, mean=..., std=..., *, generator=...) -> Any:
@@ -1583,7 +1583,7 @@ class Tensor:
     def squeeze_(self, *args, **kw) -> Any:
         """`squeeze` of the tensor itself: it keeps its memory and is seen as the view from here on."""
         ...
-    def std(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=...) -> Any:
+    def std(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=..., out=...) -> Any:
         """Standard deviation over `dim`; see `var`."""
         ...
     def std_mean(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
@@ -1732,7 +1732,7 @@ class Tensor:
     def untyped_storage(self) -> Any:
         """The memory that this tensor and its views share."""
         ...
-    def var(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=...) -> Any:
+    def var(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=..., out=...) -> Any:
         """Variance over `dim`: Σ (x - mean)² / (n - correction); `unbiased=False` is correction 0."""
         ...
     def var_mean(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
