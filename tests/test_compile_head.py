@@ -215,7 +215,8 @@ def test_a_call_that_goes_otherwise_is_made_up_for(stage, other, cuda):
             return [loss.detach(), *grads]
 
         step = compile(step)
-        with pytest.warns(UserWarning, match="tolist at|another result") if compile is max_autotune else contextlib.nullcontext():
+        warns = compile is max_autotune and stage != "kept"              # what one call keeps has the step warmed up anew, no more
+        with pytest.warns(UserWarning, match="tolist at") if warns else contextlib.nullcontext():
             results.append([x.cpu().numpy() for tokens in TOKENS for x in step(tokens.to(cuda))])
         results[-1].append(np.array(seen.pop().tolist() if stage == "kept" else seen.pop()))
     near(*results, False)
