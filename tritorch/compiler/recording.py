@@ -100,7 +100,7 @@ class Recording:
     def _note_program(self, watch):
         """The modules, optimizers and parameters that Python would look at."""
         self.swaps = swaps[0]
-        self.roots = [(ref, place, ref().node) for place, _, ref in watch.externals.values() if ref() is not None]
+        self.roots = [(ref, place, ref().requires_grad) for place, _, ref in watch.externals.values() if ref() is not None]
         modules = {id(m): m for module in watch.modules.values() for m in module.modules()}
         self.nodes = [(x, x.node) for x in (*self.leaves, *[p for m in modules.values() for p in m._parameters.values() if p is not None])]
         self.modules = [(m, _members(m)) for m in modules.values()]
@@ -152,9 +152,9 @@ class Recording:
 
     def _unchanged(self):
         """The longer look at what hardly ever changes."""
-        for ref, place, node in self.roots:
+        for ref, place, tracked in self.roots:
             x = ref()
-            if x is not None and (home(x) is not place or x.node is not node):
+            if x is not None and (home(x) is not place or x.requires_grad != tracked):
                 return False
         if any(x.node is not node for x, node in self.nodes):            # frozen since, or no longer
             return False
