@@ -171,6 +171,32 @@ def test_rows_that_see_nothing_give_zeros(cuda):
         np.testing.assert_allclose(found, slopes_of_scores(*arrays(), mask).sum((0, 1)), atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype, low", [("float32", "min"), ("float32", -1e9), ("bfloat16", "min"), ("float64", "min"), ("float16", "min")])
+def test_rows_masked_by_a_finite_number_see_everything(dtype, low, cuda):
+    """The lowest number, which transformers add, hides a key where there are others: where all have it they weigh the same, as in PyTorch's
+    plain formula, with gradients that say so. The lowest float16 is small enough to leave the scores as they are."""
+    kind, (q, k, v, g) = getattr(T, dtype), arrays()
+    q, k, v, g = [number(from_array(x).to(kind)) for x in (q, k[:, :1], v[:, :1], g)]
+    low = T.finfo(kind).min if low == "min" else low
+    mask = np.where((np.arange(L) < 5)[:, None] | (np.arange(S) > 30), low, 0.0)
+    mask[2, 7] = mask[3, :] = -np.inf
+    lost = (np.arange(L) < 5)[:, None] & (dtype != "float16")            # rows whose scores are nothing beside what is added
+    bias = np.where(lost & np.isfinite(mask), 0, np.maximum(mask, -65504.0, where=np.isfinite(mask), out=mask.copy()))
+    s = np.where(lost, 0, q @ k.swapaxes(-1, -2) * E ** -0.5) + bias
+    p = np.exp(s - np.maximum(s.max(-1, keepdims=True), -1e9))
+    p /= np.maximum(p.sum(-1, keepdims=True), 1)
+    ds = p * (g @ v.swapaxes(-1, -2) - (g * (p @ v)).sum(-1, keepdims=True))
+    of_key = (ds.swapaxes(-1, -2) @ q * E ** -0.5).sum(1, keepdims=True)
+    wanted = p @ v, ds @ k * E ** -0.5, of_key, (p.swapaxes(-1, -2) @ g).sum(1, keepdims=True), ds.sum((0, 1))
+    for device in ("cpu", cuda):
+        x = [from_array(a.copy()).to(device).to(kind).requires_grad_() for a in (q, k, v, mask)]
+        out = scaled_dot_product_attention(*x[:3], x[3], enable_gqa=True)
+        found = [out, *T.autograd.grad(out, x, from_array(g).to(device).to(kind))]
+        for want, got in zip(wanted, found):
+            tolerance = 3e-2 if kind.itemsize == 2 else 1e-2             # lse is rounded where it is large
+            np.testing.assert_allclose(number(got), want, rtol=tolerance, atol=tolerance * abs(want).mean())
+
+
 @pytest.mark.parametrize("shape, slopes", [((3, 4), False), ((2, 1, 1, 4), False), ((2,), True)])
 def test_numeric_gradients_to_second_order(shape, slopes):
     q, k, v = [from_array(draw(2, heads, n, 2, seed=n)).requires_grad_() for heads, n in ((2, 3), (1, 4), (1, 4))]

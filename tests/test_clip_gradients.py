@@ -21,6 +21,19 @@ def test_total_norm(cuda, device, power):
     assert power == 0 or np.isnan(optimize.total_norm(poisoned, power).item())
 
 
+@pytest.mark.parametrize("power", [0, -1, -1.5])
+def test_norms_that_count_or_shrink(cuda, power):
+    """Of order 0 the norm of norms, as in PyTorch: the number of tensors that are not all zeros."""
+    for device in ("cpu", cuda):
+        weights = [tritorch.zeros(3, device=device, requires_grad=True) for _ in range(3)]
+        for w, gradient in zip(weights, ([2.0, 4.0, 8.0], [4.0, 0.0, 0.0], [0.0, 0.0, 0.0])):
+            w.grad = tritorch.tensor(gradient, device=device)
+        some = weights if power == 0 else weights[:1]
+        norm = sum(x ** power for x in (2, 4, 8)) ** (1 / power) if power else 2
+        assert tritorch.nn.utils.clip_grad_norm_(some, 1.0, power).item() == pytest.approx(norm, rel=1e-5)
+        np.testing.assert_allclose(weights[0].grad.tolist(), np.array([2.0, 4, 8]) * min(1, 1 / norm), rtol=1e-5)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_clipping(cuda, device):
     place = cuda if device == "cuda" else "cpu"

@@ -16,6 +16,7 @@ CHANCE = {
     "bernoulli": (lambda p: torch.bernoulli(p), (1.5, -0.25, np.nan, np.inf)), "in place": (lambda p: p.clone().bernoulli_(p), (1.5,)),
     "float64": (lambda p: torch.bernoulli(p.double()), (-0.25,)), "half": (lambda p: torch.bernoulli(p.half()), (-0.25,)),
     "multinomial": (lambda p: torch.multinomial(p, 1), (-0.25, np.nan, np.inf)),
+    "with replacement": (lambda p: torch.multinomial(p, 3, True), (-0.25, np.nan, np.inf)),
     "without replacement": (lambda p: torch.multinomial(p.expand(2, 40), 3), (-0.25, np.inf)),
     "normal": (lambda p: torch.normal(p, p), (-0.25, np.nan))}
 
@@ -43,6 +44,27 @@ def test_chances(cuda, name):
         made = draw(p)
         with pytest.raises(RuntimeError, match=f"got {value}"):
             made.cpu()
+
+
+@pytest.mark.parametrize("count, replacement", [(1, False), (2, False), (1, True), (3, True)])
+def test_rows_of_zeros_have_no_chances(cuda, count, replacement):
+    for device in ("cpu", cuda):
+        p = torch.tensor([[0.0, 1.0, 1.0], [0.0, 0.0, 0.0]], device=device)
+        assert 0 not in torch.multinomial(p[:1], count, replacement).tolist()[0]
+        with pytest.raises(RuntimeError, match="multinomial: expected rows of probabilities with a positive sum"):
+            torch.multinomial(p, count, replacement).cpu()
+
+
+def test_classes_out_of_range(cuda):
+    x = torch.tensor(LOGITS)
+    for device in ("cpu", cuda):
+        for bad in (3, -1):
+            with pytest.raises(RuntimeError, match=f"one_hot: expected class values from 0 up and below num_classes, got {bad}"):
+                F.one_hot(torch.tensor([0, bad, 1], device=device), 3).cpu()
+        for bad in (3, -2):
+            with pytest.raises(RuntimeError, match=f"multilabel_margin_loss: expected class indices, or -1 behind them, got {bad}"):
+                F.multilabel_margin_loss(x[:1].to(device), torch.tensor([[1, -1, bad]], device=device)).cpu()
+        assert F.one_hot(torch.tensor([[2, 0]], device=device), 3).tolist() == [[[0, 0, 1], [1, 0, 0]]]
 
 
 def test_a_captured_step_reports_at_each_replay(cuda):
@@ -95,3 +117,11 @@ def test_a_place_that_is_not_a_number_is_outside_of_the_image(cuda):
         assert made.flatten().tolist() == [0, 0, 1, 0]
         made = F.grid_sample(torch.ones(1, 1, 3, 3, device=device), grid, align_corners=False).flatten().tolist()
         assert np.isnan(made[:2]).all() and made[2] == 1
+        image = torch.arange(9.0, device=device).view(1, 1, 3, 3).requires_grad_()
+        for padding, last in (("border", 5), ("reflection", 3)):         # PyTorch takes NaN to the first place
+            for mode in ("nearest", "bilinear"):
+                places = grid.detach().requires_grad_()
+                made = F.grid_sample(image, places, mode, padding, align_corners=False)
+                assert made.flatten().tolist() == [3, 1, 4, last]
+                made.sum().backward()
+                assert mode == "nearest" or padding == "reflection" or np.isfinite(places.grad.cpu().numpy()).all()

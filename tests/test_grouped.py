@@ -7,6 +7,7 @@ import tritorch as T
 from tritorch.cuda import compiler, driver, tuner
 from tritorch.cuda.dry import DryDriver
 from tritorch.ops import grouped
+from tritorch.ops.grouped import grouped_rows, grouped_sums
 from tritorch.tensor import from_array
 
 ENDS = [0, 70, 70, 203]                                                  # an empty group, one larger than a tile, rows behind the last
@@ -77,3 +78,16 @@ def test_misfits_raise_one_sentence():
     for arguments, sentence in (((x, x, ends, x), "no bias"), ((x, x.unsqueeze(0)), "offs unless both have 3 dims")):
         with pytest.raises(RuntimeError, match=f"grouped_mm: expected {sentence}"):
             T.nn.functional.grouped_mm(*arguments[:2], **dict(zip(("offs", "bias"), arguments[2:])))
+
+
+@pytest.mark.parametrize("ends, got", [([2, 4, 9], 9), ([4, 2, 8], 2), ([-1, 3, 8], -1), ([2, 1 << 30, 1 << 30], 1 << 30)])
+def test_ends_that_do_not_ascend_are_reported(ends, got, cuda):
+    """And nothing outside of the result is written: it lies in the middle of memory that stays as it is."""
+    for device in ("cpu", cuda):
+        offs, memory = T.tensor(ends, dtype=T.int32, device=device), T.ones(24, 16, device=device)
+        x, y = T.ones(8, 16, device=device), T.ones(3, 16, 16, device=device)
+        for operator, args in ((grouped_rows, (x, y, offs)), (grouped_sums, (x.mT, x, offs))):
+            out = memory[8:16] if operator is grouped_rows else None
+            with pytest.raises(RuntimeError, match=f"grouped_mm: expected offs that ascend from 0 to at most .*, got {got}"):
+                (operator(*args) if out is None else operator.into(out, *args)).cpu()
+        assert (memory[:8] == 1).all() and (memory[16:] == 1).all()

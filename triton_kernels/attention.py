@@ -4,9 +4,10 @@
 
 Scores live in units of log 2, so that exp2 is all the softmax needs. `stride_x` is the tuple (batch, head, row, column).
 Row i meets the keys from i + shift - left to i + shift + right where LEFT and RIGHT say that there is a bound; blocks of keys that every
-row of a block meets are taken without a look at single scores. MASK: 0 none, 1 bool (True may attend), 2 additive. ALIBI: slope · the
-distance from the diagonal is taken off. With `cu_q_ptr` and `cu_k_ptr` the sequences of a batch lie one after the other, sequence b in
-rows cu[b] to cu[b + 1]; shift is then the number of keys less that of rows, else 0. TMA: q, k and v are descriptors of tiles.
+row of a block meets are taken without a look at single scores. MASK: 0 none, 1 bool (True may attend), 2 additive: -inf hides a key,
+another number takes its score no lower than the floor. ALIBI: slope · the distance from the diagonal is taken off. With `cu_q_ptr` and
+`cu_k_ptr` the sequences of a batch lie one after the other, sequence b in rows cu[b] to cu[b + 1]; shift is then the number of keys less
+that of rows, else 0. TMA: q, k and v are descriptors of tiles.
 (The kernels are longer than a screen, as they name all that any form of attention needs. Triton's own warp specialisation is not for them:
 3.6 gives each of two warp groups half of q by a descriptor that brings all of it, which overruns the buffers and the barrier.)
 """
@@ -17,6 +18,8 @@ from triton_kernels.matmul import rounded_to_tf32
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+FLOOR = tl.constexpr(-2.0 ** 17)                                         # in units of log 2: lse still holds the logarithm of a count
+FLOOR_FP64 = tl.constexpr(-2.0 ** 46)
 
 
 # ------------------------------------------------------------------ places
@@ -127,7 +130,9 @@ def biased(s, i, j, L, S, shift, scale, slope, mask_ptr, stride_mask, MASK: tl.c
         if MASK == 1:
             s = tl.where(mask != 0, s, float("-inf"))
         else:
-            s += mask.to(s.dtype) * LOG2E
+            floor = FLOOR_FP64 if s.dtype == tl.float64 else FLOOR       # a row of nothing but the lowest number is a mean of values
+            mask = mask.to(s.dtype)
+            s = tl.maximum(s + mask * LOG2E, tl.where(mask == float("-inf"), mask, floor), propagate_nan=tl.PropagateNan.ALL)
     return s
 
 

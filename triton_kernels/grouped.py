@@ -1,17 +1,23 @@
 """Products of matrices that share one tensor: groups of rows each times a matrix of their own, or sums over groups of K.
 
-`ends_ptr` (GROUPS,) int32 holds where each group ends, in ascending order; it stays on the device.
+`ends_ptr` (GROUPS,) int32 holds where each group ends, in ascending order; it stays on the device. What is out of order or too far is
+reported, and taken as the nearest end there is.
 """
 import triton
 import triton.language as tl
 
+from triton_kernels.indexing import report
 from triton_kernels.matmul import multiply, step_of
 
 
 @triton.jit
-def group_starts(ends_ptr, i, GROUPS):
-    """Where groups i begin."""
-    return tl.load(ends_ptr + i - 1, mask=(i > 0) & (i <= GROUPS), other=0)
+def group_places(ends_ptr, word_ptr, i, GROUPS, LAST, number, says):
+    """Where groups i begin and end, from 0 to LAST. With `says` this program reports those that do not ascend."""
+    starts = tl.load(ends_ptr + i - 1, mask=(i > 0) & (i <= GROUPS), other=0)
+    ends = tl.load(ends_ptr + i, mask=i < GROUPS, other=LAST)
+    if says:
+        report(word_ptr, (i < GROUPS) & ((ends < starts) | (ends > LAST)), ends.to(tl.float64), number)
+    return tl.minimum(tl.maximum(starts, 0), LAST), tl.minimum(tl.maximum(ends, 0), LAST)
 
 
 @triton.jit
@@ -20,9 +26,9 @@ def pick(values, i, which):
 
 
 @triton.jit
-def grouped_rows_kernel(out_ptr, a_ptr, b_ptr, ends_ptr, stride_om, stride_on, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
-                        GROUPS, M, N, K, PRECISION: tl.constexpr, EVEN_K: tl.constexpr, ALL: tl.constexpr, BLOCK_M: tl.constexpr,
-                        BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+def grouped_rows_kernel(out_ptr, a_ptr, b_ptr, ends_ptr, word_ptr, stride_om, stride_on, stride_am, stride_ak, stride_bg, stride_bk,
+                        stride_bn, GROUPS, M, N, K, number, PRECISION: tl.constexpr, EVEN_K: tl.constexpr, ALL: tl.constexpr,
+                        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
     """out[rows of group g] = a[those rows] @ b[g], 0 for rows behind the last group. Grid: (blocks of M + groups + 1) · blocks of N.
     ALL: a power of two above GROUPS."""
     T: tl.constexpr = a_ptr.dtype.element_ty
@@ -30,9 +36,7 @@ def grouped_rows_kernel(out_ptr, a_ptr, b_ptr, ends_ptr, stride_om, stride_on, s
     columns = tl.cdiv(N, BLOCK_N)
     pid_m, pid_n = tl.program_id(0) // columns, tl.program_id(0) % columns
     i = tl.arange(0, ALL)
-    starts = group_starts(ends_ptr, i, GROUPS)
-    ends = tl.load(ends_ptr + i, mask=i < GROUPS, other=0)
-    ends = tl.where(i == GROUPS, M, ends)                # one more group: the rows behind the last
+    starts, ends = group_places(ends_ptr, word_ptr, i, GROUPS, M, number, tl.program_id(0) == 0)       # and the rows behind the last
     blocks = tl.where(i <= GROUPS, tl.cdiv(tl.maximum(ends - starts, 0), BLOCK_M), 0)
     group = tl.sum((tl.cumsum(blocks, 0) <= pid_m).to(tl.int32), 0)
     before = tl.sum(tl.where(i < group, blocks, 0), 0)
@@ -57,16 +61,17 @@ def grouped_rows_kernel(out_ptr, a_ptr, b_ptr, ends_ptr, stride_om, stride_on, s
 
 
 @triton.jit
-def grouped_sums_kernel(out_ptr, a_ptr, b_ptr, ends_ptr, stride_og, stride_om, stride_on, stride_am, stride_ak, stride_bk, stride_bn,
-                        M, N, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+def grouped_sums_kernel(out_ptr, a_ptr, b_ptr, ends_ptr, word_ptr, stride_og, stride_om, stride_on, stride_am, stride_ak, stride_bk,
+                        stride_bn, GROUPS, M, N, K, number, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+                        BLOCK_K: tl.constexpr):
     """out[g] = a[:, columns of group g] @ b[those rows]. Grid: groups · blocks of M · blocks of N."""
     T: tl.constexpr = a_ptr.dtype.element_ty
     ACC: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
     columns = tl.cdiv(N, BLOCK_N)
     tiles = tl.cdiv(M, BLOCK_M) * columns
     group, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    start = tl.load(ends_ptr + group - 1, mask=group > 0, other=0)
-    end = tl.load(ends_ptr + group)
+    starts, ends = group_places(ends_ptr, word_ptr, group + tl.arange(0, 1), GROUPS, K, number, tile == 0)
+    start, end = tl.sum(starts, 0), tl.sum(ends, 0)
     rm = (tile // columns * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     rn = (tile % columns * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
     acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)

@@ -16,6 +16,16 @@ def report(word_ptr, bad, value, number):
 
 
 @triton.jit
+def within_kernel(out_ptr, word_ptr, x_ptr, N, low, high, number, BLOCK: tl.constexpr):
+    """out[i] = x[i], which is reported unless low ≤ x[i] ≤ high."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < N, other=0)
+    wide = x.to(tl.float64)
+    report(word_ptr, (i < N) & (((wide >= low) & (wide <= high)) == 0), wide, number)
+    tl.store(out_ptr + i, x, mask=i < N)
+
+
+@triton.jit
 def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N, number, WRAP: tl.constexpr, OUTER: tl.constexpr,
                   BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Linear places in a tensor of strides `st` (0 along the indexed dim, whose stride is `step`) for an index of any rank; -1 where

@@ -165,7 +165,7 @@ def norm_kernel(partial_ptr, table_ptr, plan_ptr, like_ptr, COUNT, power, KIND: 
     elif KIND == "count":
         x = (x != 0).to(x.dtype)
     elif KIND == "power":
-        x = libdevice.pow(x, power)
+        x = tl.where(i < size, libdevice.pow(x, power), 0)               # 0 to a negative power is infinite
     tl.store(partial_ptr + tl.program_id(0), gathered(x, KIND))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from tritorch.philox import words
 
 SCORES = 1 << 20                                                         # scores computed at a time
+FLOOR = {np.float32: -2 ** 17 * np.log(2), np.float64: -2 ** 46 * np.log(2)}       # scores of finite masks: FLOOR in the kernels
 
 
 def grouped(x, heads):
@@ -59,7 +60,7 @@ class Scores:
             mask = np.broadcast_to(mask, (B, G * n, L, S)).reshape(B, G, n, L, S)
         if slopes is not None:
             slopes = np.broadcast_to(slopes.astype(q.dtype), (B, G * n)).reshape(B, G, n, 1, 1)
-        self.mask, self.slopes = mask, slopes
+        self.mask, self.slopes, self.floor = mask, slopes, FLOOR[q.dtype.type]
         self.memory = {}
 
     def block(self, batches, rows, keys):
@@ -79,6 +80,8 @@ class Scores:
                 np.copyto(s, -np.inf, where=~mask)
             else:
                 s += mask
+                np.maximum(s, self.floor, out=s)
+                np.copyto(s, -np.inf, where=np.isneginf(mask))
         if right is not None and keys.stop > rows.start + self.shift + right + 1:
             s += np.where(away > right, s.dtype.type(-np.inf), s.dtype.type(0))
         if left is not None and keys.start < rows.stop - 1 + self.shift - left:

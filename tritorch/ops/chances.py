@@ -11,6 +11,7 @@ from tritorch.ops.filling import filled
 from tritorch.philox import bits_of, words
 
 K = kernels("random")
+CHANCES = "probabilities from 0 up, and finite"
 
 
 @op(aliasable=True)
@@ -110,13 +111,14 @@ def random_race(p, seed, offset, base=None):
 
 @random_race.impl("cpu")
 def random_race_cpu(out, p, seed, offset, base):
+    check(bool(((p >= 0) & (p < np.inf)).all()), "multinomial", CHANCES, "others")
     e = draw_exponential(bits_of(out.dtype, out.size, seed, offset), 1.0, 0.0)[:out.size].reshape(p.shape)
     out[...] = p.astype(e.dtype) / e
 
 
 @random_race.impl("cuda", passes={"seed": int, "offset": int})
 def random_race_cuda(out, p, seed, offset, base):
-    word, number = fault_word(out.device, "multinomial", "probabilities from 0 up, and finite", RuntimeError)
+    word, number = fault_word(out.device, "multinomial", CHANCES, RuntimeError)
     filled(out, K.race_kernel, word, p.contiguous(), out.numel(), seed, offset, base, number)
 
 

@@ -7,6 +7,7 @@ from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.create import tensor
+from tritorch.ops.faults import fault_word
 from tritorch.ops.gemm import hardware
 from tritorch.ops.matmul import bmm
 from tritorch.ops.products import multiply, one_dtype
@@ -17,6 +18,7 @@ K = kernels("grouped")
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages by bytes of a number
 TILES = {2: ((128, 128, 64, 8, 3), (128, 256, 64, 8, 3), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4)),
          4: ((64, 64, 32, 4, 3), (128, 128, 16, 8, 3)), 8: ((32, 32, 16, 4, 3),)}
+ASCENDING = "offs that ascend from 0 to at most the size of the dim"
 SIMULATED = (16, 16, 32, 4, 3)
 
 
@@ -25,6 +27,14 @@ def _checked(name, a, b, offs):
     check(dtype.is_floating_point, name, "floating tensors", dtype)
     check(offs.dtype is types.int32 and offs.ndim == 1, name, "offs as a vector of int32", offs.dtype, offs.shape)
     return dtype, common_device(name, a, b, offs)
+
+
+def _places(offs, size):
+    """(start, end) of each group, on the CPU."""
+    starts = [0, *offs[:-1]]
+    for start, end in zip(starts, offs):
+        check(start <= end <= size, "grouped_mm", ASCENDING, end)
+    return zip(starts, offs)
 
 
 def _start(kernel, key, args, grid, rest):
@@ -64,7 +74,7 @@ def grouped_rows(input, mat2, offs):
 @grouped_rows.impl("cpu")
 def grouped_rows_cpu(out, input, mat2, offs):
     out[...] = 0
-    for start, end, matrix in zip([0, *offs[:-1]], offs, mat2):
+    for (start, end), matrix in zip(_places(offs, len(input)), mat2):
         rows = np.empty((end - start, out.shape[1]), out.dtype)
         multiply(rows, input[start:end], matrix)
         out[start:end] = rows
@@ -77,7 +87,8 @@ def grouped_rows_cuda(out, input, mat2, offs):
         def grid(tile):
             return ((cdiv(M, tile["BLOCK_M"]) + groups + 1) * cdiv(N, tile["BLOCK_N"]),)
 
-        args = out, input, mat2, offs.contiguous(), *out.strides, *input.strides, *mat2.strides, groups, M, N, k
+        word, number = fault_word(out.device, "grouped_mm", ASCENDING, RuntimeError)
+        args = out, input, mat2, offs.contiguous(), word, *out.strides, *input.strides, *mat2.strides, groups, M, N, k, number
         _start(K.grouped_rows_kernel, ("rows", groups, M, N, k), args, grid,
                lambda tile: dict(EVEN_K=k % tile["BLOCK_K"] == 0, ALL=next_power_of_2(groups + 1)))
 
@@ -136,7 +147,7 @@ def grouped_sums(input, mat2, offs):
 
 @grouped_sums.impl("cpu")
 def grouped_sums_cpu(out, input, mat2, offs):
-    for start, end, matrix in zip([0, *offs[:-1]], offs, out):
+    for (start, end), matrix in zip(_places(offs, len(mat2)), out):
         product = np.empty(matrix.shape, out.dtype)
         multiply(product, input[:, start:end], mat2[start:end])
         matrix[...] = product
@@ -149,7 +160,9 @@ def grouped_sums_cuda(out, input, mat2, offs):
         def grid(tile):
             return (cdiv(M, tile["BLOCK_M"]) * cdiv(N, tile["BLOCK_N"]) * groups,)
 
-        args = out, input, mat2, offs.contiguous(), *out.strides, *input.strides, *mat2.strides, M, N
+        word, number = fault_word(out.device, "grouped_mm", ASCENDING, RuntimeError)
+        args = (out, input, mat2, offs.contiguous(), word, *out.strides, *input.strides, *mat2.strides, groups, M, N, input.shape[1],
+                number)
         _start(K.grouped_sums_kernel, ("sums", groups, M, N, input.shape[1]), args, grid, lambda tile: {})
 
 
@@ -193,7 +206,7 @@ def grouped_mm(mat_a, mat_b, *, offs=None, bias=None, out_dtype=None):
     | (g, m, k) | (g, k, n) | (g, m, n) | without offs: mat_a[j] @ mat_b[j] |
 
     Any floating dtype, which out_dtype may name but not change; no bias. (PyTorch takes bfloat16 alone.) Raises RuntimeError when shapes
-    or dtypes do not fit.
+    or dtypes do not fit or offs does not ascend to at most the size of the dim: at once on the CPU, on CUDA when the host next waits.
 
     >>> import tritorch as torch
     >>> a, b, ends = torch.ones(3, 2), torch.ones(2, 2, 4), torch.tensor([1, 3], dtype=torch.int32)

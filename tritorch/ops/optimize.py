@@ -118,14 +118,15 @@ def norm_parts(tensors, power, parts):
 
 @norm_parts.impl("cpu")
 def norm_parts_cpu(tensors, power, parts):
-    found = 0.0 if power >= 0 else math.inf
+    found = math.inf if power == -math.inf else 0.0
     for (x,) in chunks(tensors, written=0):
         if power == 2:
             found += float(np.dot(x, x))
         elif math.isinf(power):
             found = (np.maximum if power > 0 else np.minimum)(found, (np.max if power > 0 else np.min)(np.abs(x)))
         else:
-            found += float(np.count_nonzero(x) if power == 0 else np.sum(np.abs(x) ** power, dtype=np.float64))
+            with np.errstate(divide="ignore"):
+                found += float(np.count_nonzero(x) if power == 0 else np.sum(np.abs(x) ** power, dtype=np.float64))
     out = empty((), tensors[0].dtype.compute, tensors[0].storage.device)
     out.array[...] = found if power == 0 or math.isinf(power) else found ** (1 / power)
     parts.setdefault(out.storage.device, []).append(out)

@@ -23,6 +23,7 @@ from tritorch.ops.indexing import (
 from tritorch.ops.put import flat_rows, put, put_shape
 from tritorch.ops.segments import join_rows
 from tritorch.ops.shaping import stack
+from tritorch.ops.within import within
 from tritorch.shape import broadcast_shapes, cdiv, own_dim, prod
 from tritorch.tensor import empty, own
 
@@ -314,9 +315,7 @@ def one_hot(tensor, num_classes=-1):
     if num_classes == -1:
         check(tensor.numel() > 0, "one_hot", "num_classes for an empty tensor", num_classes)
         num_classes = int(tensor.max().item()) + 1
-    if tensor.device.type == "cpu" and tensor.numel():
-        low, high = int(tensor.array.min()), int(tensor.array.max())
-        check(0 <= low and high < num_classes, "one_hot", f"class values in [0, {num_classes - 1}]", (low, high))
+    tensor = within(tensor, 0, num_classes - 1, "one_hot", "class values from 0 up and below num_classes")
     return (tensor.unsqueeze(-1) == create.arange(num_classes, device=tensor.device)).to(types.int64)
 
 

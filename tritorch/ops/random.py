@@ -11,7 +11,7 @@ from tritorch.device import as_device
 from tritorch.dtype import bfloat16, float16, float32, float64, get_default_dtype, iinfo, int64, promote
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check
-from tritorch.ops.chances import random_bernoulli, random_normal_around, random_race
+from tritorch.ops.chances import CHANCES, random_bernoulli, random_normal_around, random_race
 from tritorch.ops.copy import deliver, like_strides
 from tritorch.ops.draws import (
     place,
@@ -26,9 +26,11 @@ from tritorch.ops.draws import (
 )
 from tritorch.ops.poisson import random_poisson
 from tritorch.ops.sorting import searchsorted
+from tritorch.ops.within import HUGE, TINY, within
 from tritorch.shape import broadcast_shapes, contiguous_strides, numel
 from tritorch.tensor import Tensor, empty, empty_like
 
+A_SUM = "rows of probabilities with a positive sum, not infinite"
 MANTISSA = {float64: 53, float32: 24, float16: 11, bfloat16: 8}
 
 
@@ -192,8 +194,7 @@ def multinomial(input, num_samples, replacement=False, *, generator=None, out=No
     """Indices drawn with the chances in each row of `input` (rows need not sum to 1): (n,) → (num_samples,), (m, n) → (m, num_samples).
 
     Without replacement by exponential races: the largest p_i / e_i, e_i exponential, come first (Efraimidis and Spirakis, 2006).
-    Negative, infinite and all-zero rows raise RuntimeError on the CPU; on CUDA a race reports, later, an element that is negative, infinite
-    or NaN, and nothing is looked for in draws with replacement or in rows of zeros.
+    Elements that are negative, infinite or NaN and rows of zeros raise RuntimeError: at once on the CPU, on CUDA when the host next waits.
 
     >>> import tritorch as torch
     >>> torch.multinomial(torch.tensor([0.0, 3.0, 0.0]), 2, replacement=True)
@@ -205,23 +206,19 @@ def multinomial(input, num_samples, replacement=False, *, generator=None, out=No
     check(num_samples > 0, "multinomial", "num_samples > 0", num_samples)
     check(replacement or num_samples <= p.shape[-1], "multinomial", "at most as many samples as categories without replacement",
           num_samples, p.shape[-1], use="replacement=True")
-    if p.device.type == "cpu":
-        values = p.array
-        check(bool((values >= 0).all() and (values.sum(-1) < math.inf).all() and (values.sum(-1) > 0).all()), "multinomial",
-              "probabilities ≥ 0, finite, with a positive sum", "others")
     p = p.to(p.dtype.compute)
     if replacement and num_samples > 1:
-        order = invert(p, num_samples, generator)
-    else:
-        race = random_race(p, *place(p.device, generator, p.numel()))
-        order = race.argmax(-1, keepdim=True) if num_samples == 1 else race.topk(num_samples, -1)[1]
+        return deliver(invert(p, num_samples, generator), out)
+    race = random_race(p, *place(p.device, generator, p.numel()))
+    best, order = race.max(-1, keepdim=True) if num_samples == 1 else race.topk(num_samples, -1)
+    within(best.narrow(-1, 0, 1), TINY, math.inf, "multinomial", A_SUM)
     return deliver(order, out)
 
 
 def invert(p, count, generator):
     """`count` indices a row where the cumulative sums of p pass a uniform number."""
-    sums = p.cumsum(-1)
-    total = sums[..., -1:]
+    sums = within(p, 0.0, HUGE, "multinomial", CHANCES).cumsum(-1)
+    total = within(sums[..., -1:], TINY, HUGE, "multinomial", A_SUM)
     u = made(random_uniform, (*p.shape[:-1], count), 0.0, 1.0, p.dtype, p.device, generator) * total
     return searchsorted(sums, u, right=True).minimum(searchsorted(sums, total))      # u may round up to the total
 

@@ -38,7 +38,7 @@ def _pixels(x, n, padding_mode, align_corners):
         turns = (distance.detach() / span).floor() if span else distance.detach() * 0
         rest = distance - turns * span if span else distance * 0
         x = where(turns % 2 == 0, rest + low, span - rest + low)
-    return x if padding_mode == "zeros" else x.clamp(0, n - 1)
+    return x if padding_mode == "zeros" else where(x == x, x, 0).clamp(0, n - 1)           # NaN is at the edge, as in PyTorch
 
 
 def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corners=None):

@@ -4,6 +4,7 @@ import warnings
 from tritorch.autograd.modes import no_grad
 from tritorch.ops import optimize
 from tritorch.ops.create import tensor
+from tritorch.ops.shaping import stack
 from tritorch.tensor import Tensor
 
 
@@ -14,7 +15,7 @@ def _gradients(parameters):
 
 @no_grad()
 def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=None):
-    """The norm of all elements of several tensors together, as a scalar tensor.
+    """The norm of all elements of several tensors together, as a scalar tensor. Of order 0, the number of tensors that have any but 0.
 
     >>> import tritorch as torch
     >>> torch.nn.utils.get_total_norm([torch.tensor([3.0]), torch.tensor([4.0])]).item()
@@ -24,7 +25,10 @@ def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=Non
     norm_type = float(norm_type)
     if not tensors:
         return tensor(0.0)
-    total = optimize.total_norm(tensors, norm_type)
+    if norm_type:
+        total = optimize.total_norm(tensors, norm_type)
+    else:                                                                # PyTorch takes the norm of norms, which here counts tensors
+        total = stack([optimize.total_norm([t], 0.0).to(tensors[0].device) for t in tensors]).norm(0)
     if error_if_nonfinite and not bool(total.isfinite()):
         raise RuntimeError(f"clip_grad_norm_: expected a finite norm of order {norm_type}, got {total.item()}; "
                            "use error_if_nonfinite=False to scale by it all the same")
