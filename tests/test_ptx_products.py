@@ -1,9 +1,11 @@
 """Matrix instructions of the machine in ptx/ and the copies that feed them, each against its definition in the PTX ISA."""
+import functools
+
 import numpy as np
 import pytest
 
 from tritorch.testing.ptx.machine import Fault
-from tritorch.testing.ptx.matrices import decode, product_of_float8
+from tritorch.testing.ptx.matrices import decode, product, units_of
 from tritorch.testing.ptx.memory import Memory
 from tritorch.testing.ptx.parse import SHARED_BASE
 from tritorch.testing.ptx.snippet import LANE, Run, laid_out
@@ -90,19 +92,44 @@ def test_tf32_is_cut_not_rounded():
     assert (run["r0"].view("f4") == 8).all()
 
 
+def added(kind, to, arch, warp_group, depth, start, *products):
+    """start + Σ x · y by matrix units."""
+    a, b = (np.pad(np.float32(x), (0, depth - len(x))) for x in zip(*products))
+    start = np.array(start, {"f16": np.float16, "f32": np.float32}[to]).reshape(1, 1, 1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return product(kind, to, a[None, None], b[None, :, None], start, units_of(kind, arch, warp_group)).item()
+
+
 def test_sums_of_float8_keep_13_bits():
     """Of wgmma, below the largest addend and below the sum itself."""
-    def add(start, *products):
-        """start + Σ x · y"""
-        a, b = (np.pad(np.float32(x), (0, 32 - len(x))) for x in zip(*products))
-        with np.errstate(invalid="ignore"):
-            return product_of_float8(a[None, None], b[None, :, None], np.float32(start).reshape(1, 1, 1)).item()
-
-    step = 2.0 ** -13
+    add, step = functools.partial(added, "e4m3", "f32", 90, True, 32), 2.0 ** -13
     assert add(0, (1, 1), (2 ** -6, 2 ** -7)) == 1 + step and add(0, (1, 1), (2 ** -6, 2 ** -8), (2 ** -6, 2 ** -8)) == 1
     assert add(-1 - step * 1.5, (0, 0)) == -1 - step and add(step / 2, (1, 1)) == 1
     assert add(1 + step, (1, 1)) == 2 and add(1 + 2 * step, (1, 1)) == 2 + 2 * step
     assert add(0, (-0.0, 1), (0, 3)) == 0 and add(1, (np.inf, 2), (1, 1)) == np.inf and np.isnan(add(1, (np.inf, 0)))
+
+
+@pytest.mark.parametrize("arch, kind, depth, at_once, bits", [
+    (80, "bf16", 16, 8, 24), (80, "f16", 16, 8, 24), (80, "tf32", 8, 4, 24), (90, "bf16", 16, 16, 25), (90, "tf32", 8, 8, 25)])
+def test_sums_are_cut_off(arch, kind, depth, at_once, bits):
+    """One bit (sm_80) or two (sm_90) below float32's last are seen in an addend, none is rounded up, of a sum or of an addend."""
+    add, small, one = functools.partial(added, kind, "f32", arch, False, depth), 2.0 ** -(bits // 2), 2.0 ** (bits // 2 - bits)
+    ulp, extra = 2.0 ** -23, 2 ** (bits - 23)
+    assert add(1 - ulp, (1, 0)) == 1 - ulp and add(-1, (-ulp, 1 - 2 ** -8)) == -1             # cut, where nearest is the next number
+    assert add(1, *[(small, one)] * extra) == 1 + ulp and add(1, *[(small, one)] * (extra - 1)) == 1
+    assert add(1, *[(small, one / 2)] * at_once) == 1                                         # each by itself is not seen
+    assert add(0, *[(small, one / 2)] * at_once, *[(0, 0)] * (depth - at_once)) == at_once * 2.0 ** -bits / 2
+    last = 2.0 ** -bits                                         # 1.5 · 1.5 counts as one of exponent 0, as a start 2.25 is of exponent 1
+    assert add(0, (1.5, 1.5), (-1.5, 1.5), (small, one)) == last and add(-2.25, (1.5, 1.5), (small, one)) == 0
+    if at_once < depth:
+        assert add(0, (1, 1), *[(0, 0)] * (at_once - 1), (small, one), (small, one)) == 1 + ulp          # two sums, one after the other
+    assert add(2.0 ** 127, (2.0 ** 64, 2.0 ** 63)) == np.inf and add(2.0 ** 127, (2.0 ** 64, -2.0 ** 64)) == -2.0 ** 127
+    assert add(2.0 ** -149, (2.0 ** -75, -2.0 ** -75)) == 0 and np.isnan(add(np.inf, (np.inf, -1)))
+
+
+def test_sums_in_float16_are_rounded():
+    add, ulp = functools.partial(added, "f16", "f16", 90, True, 16), 2.0 ** -10
+    assert add(1, (ulp, 0.5)) == 1 and add(1 + ulp, (ulp, 0.5)) == 1 + 2 * ulp and add(1, (ulp, 0.5), (2 ** -12, 2 ** -12)) == 1 + ulp
 
 
 # ------------------------------------------------------------------ ldmatrix and stmatrix

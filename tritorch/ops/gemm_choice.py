@@ -39,7 +39,9 @@ EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4,
          (64, 64, 64, 4, 3, 0.5))
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, rate
 EXACT_GLUON = ((128, 128, 64, 4, 2, 0.93), (128, 128, 32, 4, 4, 0.92), (128, 64, 64, 4, 3, 0.85))
-LEAST_EXACT = 256                   # elements of K from which sums of parts are at least as accurate as sums of float32 (test_exact.py)
+# Elements of K from which sums of parts are at least as accurate as sums of float32, in blocks of 32; twice as many in blocks of 64, where
+# more is cut off before it is added up (test_exact.py).
+LEAST_EXACT = 256
 FALLBACK = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=16, num_warps=8, num_stages=3)
 # BLOCK_N, BLOCK_K, num_warps where K lies together in memory. Small blocks fill the multiprocessors evenly: 4096 x 4096 numbers of 16 bits
 # are predicted to take 9.6 µs, and 11.1 in blocks of 4 x 1024.
@@ -158,7 +160,7 @@ def exact(M, N, k, batch, machine, hopper=False):
     found = []
     for *blocks, stages, rate in EXACT_GLUON if hopper else EXACT:
         block_m, block_n, block_k, warps = blocks
-        if (block_m + block_n) * block_k * stages * 6 <= machine[1] - 1024:
+        if block_k * LEAST_EXACT <= 32 * k and (block_m + block_n) * block_k * stages * 6 <= machine[1] - 1024:
             cost = cycles(tiles_of(M, N, batch, block_m, block_n), blocks, k, PEAK["half"] * rate / 6, 6, machine)
             cost += 2 * SECOND + (M + N) * k * batch * 10 / (16 * machine[0])
             found.append((cost, dict(kernel="exact_gluon" if hopper else "exact", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,

@@ -86,38 +86,65 @@ def gathered(places, fragment):
     return matrix
 
 
-def product(kind, a, b, c, saturate=False):
-    """a @ b + c as the matrix units round it: products are exact, sums have at least the precision of the accumulator.
+# ------------------------------------------------------------------ sums
+def units_of(kind, arch, warp_group):
+    """How matrix units add up products of `kind`: (how many at once, to how many bits behind the first of the largest addend, and how many
+    of these bits the sum keeps). mma.sync of float8 on Hopper is one of float16: it has no other."""
+    if kind in ("e4m3", "e5m2") and warp_group:
+        return 32, 13, 13
+    at_once = 8 if kind == "tf32" else 16
+    return (at_once, 25, 23) if arch >= 90 else (at_once // 2, 24, 23)
 
-    What hardware keeps beyond that and in which order it adds is not written down anywhere, so results are compared with tolerances.
-    """
-    if kind == "s32":                                           # up to 32 products below 2^15 are exact in float32
+
+def product(kind, to, a, b, c, units, saturate=False):
+    """a @ b + c of `kind` as matrix units with a result of type `to` round it: products are exact, sums see `units`.
+
+    Both bit-accurate models of A100 and H100 agree in this (Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores", 2025; Xie et
+    al., "MMA-Sim: Bit-Accurate Reference Model of Tensor Cores and Matrix Cores", 2025; first seen by Fasi et al., "Numerical behavior of
+    NVIDIA tensor cores", 2021)."""
+    if to == "s32":                                             # up to 32 products below 2^15 are exact in float32
         total = np.matmul(a, b).astype(np.int64) + c
         return (total.clip(-2 ** 31, 2 ** 31 - 1) if saturate else total).astype(np.int32)          # else it wraps around
-    if kind == "f16":
-        return (np.matmul(a, b) + c.astype(np.float32)).astype(np.float16)
-    return np.matmul(a, b) + c
+    if to == "f64":
+        return np.matmul(a, b) + c
+    at_once, bits, kept = units
+    out, some = c.copy(), max(1, (1 << 14) // c[0].size)        # what fits a cache
+    for i in range(0, len(c), some):
+        for k in range(0, a.shape[2], at_once):
+            total = _sum_of_block(kind, a[i:i + some, :, k:k + at_once], b[i:i + some, k:k + at_once], out[i:i + some], bits)
+            out[i:i + some] = total.astype(np.float16) if to == "f16" else _cut(total, kept)
+    return out
 
 
-FLOAT8_BITS = 13
+LAST_NORMAL = {"f16": -14, "e5m2": -14, "e4m3": -6}             # exponents do not go below; of the others: -126
 
 
-def product_of_float8(a, b, c):
-    """a @ b + c of float8 as the units of wgmma add it up: c and the products of 32 elements are cut off 13 bits below the leading bit of
-    the largest of them, their sum 13 bits below its own (Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores", 2025;
-    DeepSeek-V3's report, section 3.3.2). Of 16-bit operands' sums they keep as many bits as float32 does, or more."""
-    found = np.matmul(a, b) + c
-    for out, left, right, start in zip(found, *(x.astype(np.float64) for x in (a, b, c))):      # one after the other: they are large
-        products = left[:, :, None] * right
-        exponents = np.frexp(left)[1][:, :, None] + np.frexp(right)[1] - 2                       # before they are brought to [1, 2)
-        largest = np.maximum(np.where(products == 0, -1000, exponents).max(1), np.where(start == 0, -1000, np.frexp(start)[1] - 1))
-        unit = np.ldexp(1.0, largest - FLOAT8_BITS)
-        total = _cut((np.trunc(products / unit[:, None]).sum(1) + np.trunc(start / unit)) * unit)
-        np.copyto(out, total.astype(np.float32), where=np.isfinite(out))
+def _sum_of_block(kind, a, b, c, bits):
+    """c + a @ b in float64: c and each product cut off, toward zero, `bits` bits below the largest exponent among them. The exponent of a
+    product is the sum of its factors', so that its number may be nearly 4 times as large; zeros have none."""
+    of_a, of_b = (_exponents(x, LAST_NORMAL.get(kind, -126)) for x in (a, b))
+    largest = _exponents(c.astype(np.float32), LAST_NORMAL["f16"] if c.dtype == np.float16 else -126)
+    for k in range(b.shape[1]):
+        np.maximum(largest, of_a[:, :, k, None] + of_b[:, k, None], out=largest)
+    unit = np.ldexp(1.0, np.maximum(largest, -133) - bits)
+    per_unit = 1 / unit
+    total = np.trunc(c * per_unit)
+    a, b, scaled = a.astype(np.float64), b.astype(np.float64), np.empty_like(total)
+    for k in range(b.shape[1]):
+        np.multiply(a[:, :, k, None], b[:, k, None], out=scaled)
+        scaled *= per_unit
+        total += np.trunc(scaled, out=scaled)
+    return total * unit
+
+
+def _exponents(x, last_normal):
+    """Of float32 numbers; of zero: far below every other."""
+    of_bits = (x.view(np.int32) >> 23 & 255).astype(np.int16) - np.int16(127)
+    return np.where(x == 0, np.int16(-2000), np.maximum(of_bits, np.int16(last_normal)))
+
+
+def _cut(x, kept):
+    """Toward zero, to float32 with `kept` bits behind the first."""
+    found = (x.view(np.int64) & np.int64(-1 << 52 - kept)).view(np.float64).astype(np.float32)
+    found.view(np.int32)[(np.abs(found) > np.abs(x)) & np.isfinite(found)] -= 1              # denormals, which have fewer bits
     return found
-
-
-def _cut(x):
-    """Toward zero, to 13 bits behind the first."""
-    mantissa, exponent = np.frexp(x)
-    return np.ldexp(np.trunc(np.ldexp(mantissa, FLOAT8_BITS + 1)), exponent - FLOAT8_BITS - 1)

@@ -63,7 +63,8 @@ def mma(machine, ins):
     assert a.shape[2] == b.shape[1] == depth, f"{a.shape} by {b.shape} is not of depth {depth}"
     c = read_accumulators(machine, to, c, warps)
     places = matrices.d_places(c.shape[1])
-    result = matrices.product(to, a, b, matrices.gathered(places, c), "satfinite" in words)
+    units = matrices.units_of(kind_a, machine.program.arch, False)
+    result = matrices.product(kind_a, to, a, b, matrices.gathered(places, c), units, "satfinite" in words)
     write_accumulators(machine, to, d, warps, result[:, places[0], places[1]])
 
 

@@ -83,9 +83,7 @@ def mma_async(machine, ins):
     places = matrices.d_places(values.shape[1])
     keep = machine.spread(machine.read(add, DTYPES["pred"])).reshape(-1, WARP)[warps, 0]
     before = np.where(keep[:, None, None], matrices.gathered(places, values), values.dtype.type(0)).reshape(len(groups), rows, columns)
-    left, right = left * signs[0], right * signs[1]
-    sum_ = matrices.product_of_float8(left, right, before) if kind_a in ("e4m3", "e5m2") and to == "f32" else matrices.product(
-        to, left, right, before)
+    sum_ = matrices.product(kind_a, to, left * signs[0], right * signs[1], before, matrices.units_of(kind_a, machine.program.arch, True))
     sum_ = sum_.reshape(len(warps), 16, columns)[:, places[0], places[1]]
     if to == "f16":
         sum_ = np.ascontiguousarray(sum_.reshape(len(warps), -1, 2, WARP).swapaxes(2, 3))
