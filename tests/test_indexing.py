@@ -111,6 +111,35 @@ def test_negative_indices_count_from_the_end_where_they_do_in_pytorch():
             agree(f, x, np.array(index), grad=name != "max_norm", what=f"{name} {index}")
 
 
+WRITES = {
+    "x[:, i]": lambda x, i: (slice(None), i), "x[..., i]": lambda x, i: (Ellipsis, i), "x[i, :, i]": lambda x, i: (i, slice(None), i),
+    "x[:, i, i]": lambda x, i: (slice(None), i, i), "x[:, i[:, None]]": lambda x, i: (slice(None), i[:, None]),
+    "x[1:, i, ::2]": lambda x, i: (slice(1, None), i, slice(None, None, 2)), "x[:, :, i > 1]": lambda x, i: (Ellipsis, MASK)}
+MASK = np.arange(24) % 3 == 1
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_writes_behind_a_slice_are_in_place(cuda, name, transposed):
+    """Only what is written is touched: nothing of the size of the tensor is made."""
+    array, index = draw(24, 24, 24), np.array([4, 1, 4, -6])
+    want, x = array.copy(), tritorch.tensor(array).to(cuda)
+    if transposed:
+        want, x = want.transpose(2, 0, 1), x.permute(2, 0, 1)
+    key = WRITES[name](want, index)
+    values = draw(*want[key].shape)
+    want[key] = values
+    placed = tuple([tritorch.tensor(k).to(cuda) if isinstance(k, np.ndarray) else k for k in key])
+    x[placed] = tritorch.tensor(values).to(cuda)
+    np.testing.assert_array_equal(x.cpu().numpy(), want)
+    before = tritorch.cuda.memory_allocated()
+    tritorch.cuda.reset_peak_memory_stats()
+    x[placed] = 2.0
+    assert tritorch.cuda.max_memory_allocated() - before < x.numel()
+    want[key] = 2.0
+    np.testing.assert_array_equal(x.cpu().numpy(), want)
+
+
 @pytest.mark.parametrize("name", FROM_THE_END)
 def test_negative_indices_on_a_device(cuda, name):
     agree(FROM_THE_END[name], draw(4, 4), np.array([1, -1]), grad=True, device=cuda)

@@ -82,15 +82,27 @@ def last_writer_kernel(winner_ptr, place_ptr, n, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def write_rows_kernel(out_ptr, src_ptr, winner_ptr, rows, R, stride_sn, stride_sr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
-    """Rows that somebody writes get the row of their last writer."""
+def place_of(i, shape, stride, RANK: tl.constexpr):
+    """Where element i of a tensor of this shape lies."""
+    place = tl.zeros_like(i)
+    for k in tl.static_range(RANK - 1):
+        place += i % shape[RANK - 1 - k] * stride[RANK - 1 - k]
+        i = i // shape[RANK - 1 - k]
+    return place + i * stride[0]
+
+
+@triton.jit
+def write_rows_kernel(out_ptr, src_ptr, winner_ptr, rows, R, shape_n, stride_on, shape_r, stride_or, stride_sr, stride_sn,
+                      RANK_N: tl.constexpr, RANK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
+    """Rows of any strides that somebody writes get the row of their last writer."""
     tiles_r = tl.cdiv(R, BLOCK_R)
     n = (tl.program_id(0) // tiles_r).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     r = (tl.program_id(0) % tiles_r).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     winner = tl.load(winner_ptr + n, mask=n < rows, other=-1).to(tl.int64)
     mask = ((winner >= 0) & (n < rows))[:, None] & (r < R)[None, :]
-    value = tl.load(src_ptr + winner[:, None] * stride_sn + r[None, :] * stride_sr, mask=mask)
-    tl.store(out_ptr + n[:, None] * R + r[None, :], value.to(out_ptr.dtype.element_ty), mask=mask)
+    value = tl.load(src_ptr + winner[:, None] * stride_sn + place_of(r, shape_r, stride_sr, RANK_R)[None, :], mask=mask)
+    to = place_of(n, shape_n, stride_on, RANK_N)[:, None] + place_of(r, shape_r, stride_or, RANK_R)[None, :]
+    tl.store(out_ptr + to, value.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit

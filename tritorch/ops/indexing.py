@@ -73,9 +73,9 @@ def _row_blocks(size, width, count):
     return found
 
 
-def write_rows(out, places, src):
-    """out[places[i]] = src[i], the last of several winning; out is contiguous, (rows, width)."""
-    rows, width = out.shape
+def write_rows(out, lead, places, src):
+    """out[places[i]] = src[i], the last of several winning. `out` has any strides; its first `lead` dims together are the rows."""
+    rows, width = prod(out.shape[:lead]), prod(out.shape[lead:])
     if not src.numel() or not out.numel():
         return
     winner = empty((rows,), types.int64 if places.shape[0] >= 1 << 31 else types.int32, out.device).fill_(-1)
@@ -83,8 +83,10 @@ def write_rows(out, places, src):
     launch(K.last_writer_kernel, (cdiv(places.shape[0], block),), winner, places, places.shape[0], rows, BLOCK=block)
     block_r = min(tile(256, 1024), next_power_of_2(width))
     block_n = max(tile(1024, 16384) // block_r, 1)
-    launch(K.write_rows_kernel, (cdiv(rows, block_n) * cdiv(width, block_r),), out, src, winner, rows, width, *src.strides, BLOCK_N=block_n,
-           BLOCK_R=block_r)
+    along = collapse(out.shape[:lead], out.strides[:lead], least=1)
+    across = collapse(out.shape[lead:], out.strides[lead:], src.strides[1:], least=1)
+    launch(K.write_rows_kernel, (cdiv(rows, block_n) * cdiv(width, block_r),), out, src, winner, rows, width, *along, *across,
+           src.strides[0], RANK_N=len(along[0]), RANK_R=len(across[0]), BLOCK_N=block_n, BLOCK_R=block_r)
 
 
 def linear_places(index, dim, target_shape, name, wrap=False):

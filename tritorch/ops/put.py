@@ -70,30 +70,30 @@ def put_cuda(out, input, indices, values, accumulate, wrap):
     order = (*picked, *[d for d in range(len(input.shape)) if d not in picked])
     sizes = [input.shape[d] for d in order]
     rows, width = prod(sizes[:len(picked)]), prod(sizes[len(picked):])
-    places, values = flat_rows(input.shape, indices, picked, wrap), values_of(input, indices, picked, values, width)
+    places, values = flat_rows(input.shape, indices, picked, wrap), values_of(input, indices, picked, values)
+    if not accumulate:
+        if input.data_ptr() != out.data_ptr():
+            transfer(out, input)
+        return write_rows(view.permute_dims(out, order), len(picked), places, values)
     here = out.is_contiguous() and order == (*range(len(order)),)        # the rows lie behind each other as they are
-    if here and input.data_ptr() == out.data_ptr():
-        made = base = view.reshape(out, rows, width)
-    elif here and accumulate:
-        made, base = view.reshape(out, rows, width), view.reshape(input, rows, width)
+    if here:
+        made = view.reshape(out, rows, width)
+        base = made if input.data_ptr() == out.data_ptr() else view.reshape(input, rows, width)
     else:
-        made = base = empty((rows, width), out.dtype, out.device) if not here else view.reshape(out, rows, width)
+        made = base = empty((rows, width), out.dtype, out.device)
         transfer(view.reshape(made, sizes), view.permute_dims(input, order))
-    if accumulate:
-        join_rows(made, base, places, values)
-    else:
-        write_rows(made, places, values)
+    join_rows(made, base, places, view.reshape(values, values.shape[0], width))
     if not here:
         transfer(out, view.permute_dims(view.reshape(made, sizes), [order.index(d) for d in range(len(order))]))
 
 
-def values_of(input, indices, picked, values, width):
-    """The values for input[indices] as rows, one for each place."""
+def values_of(input, indices, picked, values):
+    """The values for input[indices], those of one place behind each other."""
     values = view.expand_to(values, put_shape(input, indices))
     count = len(broadcast_shapes("index", *[indices[d].shape for d in picked]))
     if picked == list(range(picked[0], picked[-1] + 1)):
         values = view.movedim(values, tuple(range(picked[0], picked[0] + count)), tuple(range(count)))
-    return view.reshape(values, prod(values.shape[:count]), width)
+    return view.reshape(values, prod(values.shape[:count]), *values.shape[count:])
 
 
 def flat_rows(shape, indices, picked, wrap=True):

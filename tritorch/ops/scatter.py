@@ -83,7 +83,7 @@ def scatter_write_cuda(out, input, dim, index, src):
     made = in_order(out)
     if input.data_ptr() != made.data_ptr():
         transfer(made, input)
-    write_rows(view.reshape(made, -1, 1), *_flat_cuda(input, dim, index, src))
+    write_rows(view.reshape(made, -1, 1), 1, *_flat_cuda(input, dim, index, src))
     finish(out, made)
 
 

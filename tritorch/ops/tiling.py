@@ -31,9 +31,9 @@ class Walk(NamedTuple):
     """Some operand lies contiguous along the rows."""
 
 
-def collapse(shape, *strides):
+def collapse(shape, *strides, least=2):
     """Fewest dims under which all operands still step evenly; at least two, the innermost last. Returns (shape, strides…)."""
-    return _columns(_merged([(n, *steps) for n, *steps in zip(shape, *strides) if n != 1]), len(strides))
+    return _columns(_merged([(n, *steps) for n, *steps in zip(shape, *strides) if n != 1]), len(strides), least)
 
 
 def _merged(dims):
@@ -46,8 +46,8 @@ def _merged(dims):
     return merged
 
 
-def _columns(dims, count):
-    dims = [(1, *[0] * count)] * (2 - len(dims)) + dims
+def _columns(dims, count, least=2):
+    dims = [(1, *[0] * count)] * (least - len(dims)) + dims
     return [tuple(column) for column in zip(*dims)]
 
 
