@@ -163,6 +163,28 @@ def test_grad_scaler_with_an_optimizer_that_asks_the_host(cuda):
     assert optimizer.state[weight]["step"].item() == 2 and scaler.get_scale() == 2 and weight.isfinite().all().item()
 
 
+def test_grad_scaler_with_a_dampened_first_step(cuda):
+    """The host asks whether that step counts, until one does; what comes behind is captured."""
+    def train(compile):
+        weight = nn.Parameter(torch.ones(2, device=cuda))
+        optimizer = torch.optim.SGD([weight], lr=0.5, momentum=0.5, dampening=0.25)
+        scaler = torch.amp.GradScaler("cuda", init_scale=4.0)
+
+        @compile
+        def step(x):
+            optimizer.zero_grad()
+            scaler.scale((weight * x).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+        for k in range(9):
+            step(torch.full((2,), float("inf") if k in (0, 1, 2, 7) else 1.0, device=cuda))
+        assert compile is not torch.compile or "is replayed" in step.report()
+        return [*weight.tolist(), *optimizer.state[weight]["momentum_buffer"].tolist(), scaler.get_scale()]
+
+    assert train(torch.compile) == train(lambda f: f)
+
+
 def test_memory_that_the_call_before_made(cuda):
     class Recurrent:
         hidden = torch.zeros(2, device=cuda)

