@@ -25,8 +25,9 @@ gpu FAMILY: memory, rows, index, optim, matmul, attention, conv, host, gpt2 (def
 predict FAMILY: memory, rows, index, optim, matmul, attention, gpt2 (default: all), conv
 tune FAMILY: the first seven, gpt2, cards, or families of kernels as the tuner names them: softmax, matmul, strided, …
 gpu_day STEP, each within --minutes and with its output under --out (default: all, in this order):
-  smoke   a handful of operators and a training step, to see that anything works; then each kind of kernel for products and attention
-          by itself: one that hangs or is wrong is left out by the later steps (TRITORCH_AVOID=kind,kind for other commands)
+  smoke   each kind of kernel for products and attention by itself: one that hangs or is wrong is left out by the later steps, of later
+          commands too, until the next smoke (runs/avoided.txt; TRITORCH_AVOID=kind,kind is for other programs); then a handful of
+          operators and a training step
   build   compile every kernel and every candidate, on all cores
   test    the tests that need a GPU, in several processes
   bench   the table of anchors
@@ -46,7 +47,7 @@ def main():
     parser.add_argument("--breakdown", action="store_true", help="gpt2: only print every launch of a step beside its floor")
     parser.add_argument("--only", metavar="WORD", default="", help="cards, gpu, predict, tune: cases whose name contains WORD")
     parser.add_argument("--minutes", type=float, default=8.0, help="gpu, tune, gpu_day: stop after so long; what is done is kept")
-    parser.add_argument("--out", metavar="FOLDER", help="gpu, gpu_day: results go here instead of bench/results")
+    parser.add_argument("--out", metavar="FOLDER", help="gpu, gpu_day: results go here instead of bench/results; tune: a copy of the table")
     parser.add_argument("--arch", metavar="sm_90", default="", help="tune: with --compile-only, the architecture")
     parser.add_argument("--compile-only", action="store_true", help="tune: compile every candidate into the cache; needs no GPU")
     parser.add_argument("--candidates", action="store_true", help="predict: what each candidate of the tuner would take, too")

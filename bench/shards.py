@@ -1,5 +1,6 @@
 """The tests that need a GPU, in several processes at once: a kernel that breaks the device or hangs ends one of them, and another takes
 over its remaining tests."""
+import collections
 import contextlib
 import itertools
 import os
@@ -10,11 +11,13 @@ import sys
 import threading
 import time
 
-from bench import rows
+from bench import rows, watch
 
 LINE = re.compile(r"^(tests/\S+::.*?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
+REASON = re.compile(r"^E\s+(\S.*)")                                # of a traceback, which tests/conftest.py prints when a test has failed
 BROKEN = re.compile(r"(tests/\S+::.*) broke the device")            # what tests/conftest.py says before it ends the process
 BROKE = 3                                                        # the exit code that goes with it
+WELL = "PASSED", "SKIPPED", "XFAIL"
 SILENCE = 150                                                    # s: longer than any test takes
 
 
@@ -24,13 +27,16 @@ def environment():
 
 
 def collect(words, seconds):
-    """The ids of the tests; none where pytest does not say them in time."""
+    """The ids of the tests; none where pytest does not say them in time. What went wrong is printed."""
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "--collect-only", "-q", "-p", "no:cacheprovider", *words]
     try:
         done = subprocess.run(command, cwd=rows.ROOT, capture_output=True, text=True, env=environment(), timeout=max(seconds, 1))
     except subprocess.TimeoutExpired:
+        print(f"pytest did not say in {seconds:.0f} s which tests there are", flush=True)
         return []
-    return [line for line in done.stdout.splitlines() if "::" in line]
+    if done.returncode:
+        print(done.stdout[-3000:] + done.stderr[-3000:], flush=True)
+    return [line for line in done.stdout.splitlines() if line.startswith("tests/") and "::" in line]
 
 
 def divided(ids, count):
@@ -46,17 +52,17 @@ def divided(ids, count):
 
 
 class Shard:
-    """One part of the tests, run by one process after the other until none is left."""
+    """One part of the tests, run by one process after the other until none is left. What it says goes to `log`, each line after the
+    part's number."""
 
-    def __init__(self, number, tests, folder):
-        self.remaining, self.file, self.log = list(tests), folder / f"part{number}.txt", folder / f"part{number}.log"
-        self.results, self.lines, self.process, self.count, self.output = {}, None, None, 0, []
+    def __init__(self, number, tests, log):
+        self.number, self.remaining, self.log, self.results, self.reasons = number, list(tests), log, {}, {}
+        self.lines, self.process, self.count, self.last, self.failing, self.why = None, None, 0, "", "", ""
 
     def start(self):
-        self.count = len(self.remaining)
-        self.file.write_text("\n".join(self.remaining), encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-v", "--tb=short", "-p", "no:cacheprovider", f"@{self.file}"]
-        self.process = subprocess.Popen(command, cwd=rows.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        self.count, self.last, self.why = len(self.remaining), "", ""
+        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-v", "--tb=short", "--no-summary", "-p", "no:cacheprovider"]
+        self.process = subprocess.Popen([*command, *self.remaining], cwd=rows.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                         encoding="utf-8", errors="replace", env=environment())
         self.lines, self.heard = queue.Queue(), time.monotonic()
         threading.Thread(target=lambda p=self.process, q=self.lines: [*map(q.put, p.stdout), q.put(None)], daemon=True).start()
@@ -73,7 +79,8 @@ class Shard:
                 with contextlib.suppress(queue.Empty):           # a line that has no end yet says what it was at
                     while (line := self.lines.get(timeout=5)) is not None:
                         self.hear(line)
-                self.hear(f"\nnothing heard for {SILENCE} s\n")
+                self.why = f"nothing heard for {SILENCE} s"
+                self.hear(f"{self.why}\n")
                 line = None
             if line is None:
                 return self.ended()
@@ -82,28 +89,29 @@ class Shard:
 
     def hear(self, line):
         self.heard = time.monotonic()
-        self.output.append(line)
-        with open(self.log, "a", encoding="utf-8") as log:       # now: nobody knows how long all of this may live
-            log.write(line)
-        match, broken = LINE.match(line), BROKEN.search(line)
-        if match and match[1] in self.remaining:
-            self.results[match[1]] = match[2]
-            self.remaining.remove(match[1])
+        self.log(f"{self.number:2}| {line.rstrip()}\n")
+        match, broken, reason = LINE.match(line), BROKEN.search(line), REASON.match(line)
+        if line.startswith("tests/"):
+            self.last = line
+        if match and (match[1] in self.remaining or match[2] == "ERROR" and match[1] in self.results):       # after a test that passed
+            self.results[match[1]], self.failing = match[2], match[1]
+            self.remaining[:] = [test for test in self.remaining if test != match[1]]
         elif broken and broken[1] in self.results:
-            self.results[broken[1]] = "BROKE THE DEVICE"
+            self.results[broken[1]], self.reasons[broken[1]] = "BROKE THE DEVICE", line[broken.end():].strip(" :!\n")
+        elif reason:
+            self.reasons.setdefault(self.failing, reason[1])
 
     def ended(self):
         """The process is gone: what it left goes to another one, without the test that it died in."""
-        code = self.process.wait()
+        code = watch.ended(self.process)
         self.lines = None
         if self.remaining and code in (0, 1, 2, 4, 5):            # pytest came to its end without them
             self.results.update(dict.fromkeys(self.remaining, "NOT RUN"))
             self.remaining.clear()
         elif self.remaining and (code != BROKE or len(self.remaining) == self.count):
-            last = next((line for line in reversed(self.output) if line.startswith("tests/")), "")
-            begun = [test for test in self.remaining if last.startswith(f"{test} ")]
-            self.results[(begun or self.remaining)[0]] = "DIED"
-            self.remaining.remove((begun or self.remaining)[0])
+            begun = next((test for test in self.remaining if self.last.startswith(f"{test} ")), self.remaining[0])
+            self.results[begun], self.reasons[begun] = "DIED", self.why or f"its process ended with {code}"
+            self.remaining.remove(begun)
         if self.remaining:
             self.start()
         return bool(self.remaining)
@@ -114,11 +122,11 @@ class Shard:
         self.results.update(dict.fromkeys(self.remaining, "NOT RUN"))
 
 
-def run(words, folder, count, deadline, report=lambda outcomes: None):
-    """Run the tests in `count` processes until `deadline` (of time.monotonic): {test: outcome}. `report` is told of those so far."""
-    folder.mkdir(parents=True, exist_ok=True)
+def run(words, log, count, deadline, report=lambda outcomes: None):
+    """Run the tests in `count` processes until `deadline` (of time.monotonic): {test: (outcome, why)}. `report` is told of those so far;
+    `log(line)` of all that pytest says."""
     ids = collect(words, deadline - time.monotonic())
-    shards = [Shard(number, part, folder) for number, part in enumerate(divided(ids, count))]
+    shards = [Shard(number, part, log) for number, part in enumerate(divided(ids, count))]
     for shard in shards:
         shard.start()
     running, told = list(shards), 0.0
@@ -127,14 +135,24 @@ def run(words, folder, count, deadline, report=lambda outcomes: None):
         if time.monotonic() - told > 10:
             told = time.monotonic()
             outcomes = outcomes_of(shards)
-            bad = sum(r not in ("PASSED", "SKIPPED", "XFAIL") for r in outcomes.values())
+            bad = sum(outcome not in WELL for outcome, _ in outcomes.values())
             print(f"{len(outcomes)} of {len(ids)} tests done, {bad} not well", flush=True)
             report(outcomes)
         time.sleep(0.05)
     for shard in shards:
         shard.stop()
-    return outcomes_of(shards), shards
+    return outcomes_of(shards)
 
 
 def outcomes_of(shards):
-    return {test: outcome for shard in shards for test, outcome in shard.results.items()}
+    return {test: (outcome, shard.reasons.get(test, "")) for shard in shards for test, outcome in shard.results.items()}
+
+
+def summary(outcomes):
+    """Lines that say how it went: first what failed and why, then where tests were not run."""
+    passed, skipped = (sum(outcome == kind for outcome, _ in outcomes.values()) for kind in ("PASSED", "SKIPPED"))
+    bad = sorted((outcome, test, why) for test, (outcome, why) in outcomes.items() if outcome not in (*WELL, "NOT RUN"))
+    files = collections.Counter(test.partition("::")[0] for test, (outcome, _) in outcomes.items() if outcome == "NOT RUN")
+    return [f"{passed} of {len(outcomes)} tests passed, {skipped} skipped, {len(bad)} not well, {files.total()} not run",
+            *[f"{outcome} {test}: {why[:300]}" for outcome, test, why in bad],
+            *[f"NOT RUN {count} tests of {file}" for file, count in sorted(files.items())]]

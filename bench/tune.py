@@ -1,14 +1,18 @@
 """bench tune [FAMILY …]: every candidate of every kernel that the workloads launch, checked against the first and timed.
 
 A FAMILY is a family of workloads (memory, rows, matmul, …) or of kernels (softmax, pointwise, …, as `tuner.choose` names them); default:
-all. All candidates are compiled by all cores first. What is chosen goes to tritorch/cuda/tables/sm_XX.json after every workload.
+all. All candidates are compiled by all cores first. What is chosen goes to tritorch/cuda/tables/sm_XX.json after every workload, with a
+copy to --out.
 With --compile-only nothing is timed and no GPU is needed: the cache is filled for --arch, failures and spills are listed.
 """
 import collections
+import contextlib
 import json
 import math
+import shutil
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench import ahead, anchors, gpu, watch
@@ -24,19 +28,20 @@ def main(args):
     families = [f for f in words if f not in (*workloads, "all")]
     if args.rehearse:
         workloads = [w for w in workloads if w in anchors.FAMILIES]          # the others have real sizes alone
+    deadline = time.monotonic() + 60 * args.minutes
     if args.compile_only:
-        tuned = [w for w in workloads if w in every]
-        compiled = ahead.compile_all(tuned, args.only, arch_of(args.arch), candidates=True, minutes=args.minutes)
-        others = [w for w in workloads if w not in every]        # what tests and host launch: as they launch it, not in every way
-        return report([*compiled, *ahead.compile_all(others, args.only, arch_of(args.arch), minutes=args.minutes)])
+        left = lambda: (deadline - time.monotonic()) / 60
+        others, tuned = ([w for w in workloads if (w in every) is kind] for kind in (False, True))
+        compiled = ahead.compile_all(others, args.only, arch_of(args.arch), minutes=left())      # tests and host launch only these
+        return report([*compiled, *ahead.compile_all(tuned, args.only, arch_of(args.arch), candidates=True, minutes=left())])
     if not (args.rehearse or gpu.usable()):
         print("tune: expected an NVIDIA GPU, got none; --compile-only --arch sm_90 needs none")
         return 1
-    deadline = time.monotonic() + 60 * args.minutes
     if not args.rehearse:
         ahead.compile_all(workloads, args.only, candidates=True, minutes=args.minutes / 2)
     state = dict(workloads=workloads, families=families, only=args.only, known={}, broken={}, unchecked=[], rehearse=args.rehearse, start=0)
-    session = Session(state, table_path(args))
+    path = table_path(args)
+    session = Session(state, path, copy=Path(args.out) / path.name if args.out and not args.rehearse else None)
     while time.monotonic() < deadline and session.go(deadline):
         pass
     session.close()
@@ -52,26 +57,28 @@ def table_path(args):
 
     if args.rehearse:
         return Path(args.out or tempfile.mkdtemp(prefix="tritorch-rehearsal-")) / "sm_90.json"
-    path = tuner.shipped_path(driver.current().device_properties(0))
-    return Path(args.out) / path.name if args.out else path
+    return tuner.shipped_path(driver.current().device_properties(0))
 
 
 def report(compiled):
     """Failures were listed; what spills is listed here."""
     from tritorch.cuda.compiler import CompileError, resources
+    from tritorch.cuda.compiler_pool import cores
 
-    spills = [(resources(c)["spills"], str(spec)) for spec, c in compiled if not isinstance(c, CompileError)]
-    for nbytes, shown in sorted(spills, reverse=True):
-        if nbytes >= SPILLS:
-            print(f"{nbytes} bytes spilled: {shown[:300]}")
+    good = {str(spec): c for spec, c in compiled if not isinstance(c, CompileError)}
+    with ThreadPoolExecutor(cores()) as pool:                    # each asks a program of CUDA's, for 10 ms
+        spills = zip((found["spills"] for found in pool.map(resources, good.values())), good)
+        for nbytes, shown in sorted(spills, reverse=True):
+            if nbytes >= SPILLS:
+                print(f"{nbytes} bytes spilled: {shown[:300]}")
     return 0
 
 
 class Session:
     """What was chosen so far, over as many processes as it takes."""
 
-    def __init__(self, state, path):
-        self.state, self.path = state, path
+    def __init__(self, state, path, copy=None):
+        self.state, self.path, self.copy, self.at, self.cut = state, path, copy, "", False
         self.chosen = collections.defaultdict(list)
         self.gains, self.refused, self.failed = collections.defaultdict(list), [], []
 
@@ -81,7 +88,7 @@ class Session:
         for message in watch.watch(["bench.tune_worker", json.dumps(self.state)], SILENCE, deadline):
             if "begin" in message:
                 self.save()
-                self.state["start"] = message["begin"]
+                self.state["start"], self.at = message["begin"], message["name"]
                 print(message["name"], flush=True)
             elif "trying" in message or "checking" in message:
                 trying = message["problem"], message.get("trying")
@@ -97,7 +104,8 @@ class Session:
         return False
 
     def ended(self, reason, trying, before):
-        if not reason or reason == "out of time":
+        self.cut = reason == "out of time"
+        if not reason or self.cut:
             return False
         if trying and trying[1] is None:
             self.failed.append(f"{trying[0]}: the check of its candidates: {reason}")
@@ -131,9 +139,16 @@ class Session:
 
         if self.chosen:
             tuner.ship(self.path, self.chosen)
+            with contextlib.suppress(OSError):                   # no room there: it is in its own place all the same
+                if self.copy:
+                    shutil.copy(self.path, self.copy)
 
     def close(self):
         print(f"\ntable: {self.path}")
+        if self.cut:
+            family, later = self.at.partition(":")[0], self.state["workloads"]
+            later = later[later.index(family) + 1:] if family in later else later
+            print(f"out of time at {self.at or 'the start'}; not reached: {', '.join(later) or 'the rest of it'}")
         for family, gains in sorted(self.gains.items()):
             mean = math.exp(sum(map(math.log, gains)) / len(gains))
             print(f"{family}: {len(gains)} problems, gain over the first candidate {mean:.3f} in the mean, {max(gains):.2f} at most")

@@ -2,7 +2,6 @@
 
 The process says what it does as JSON lines on its standard output (`say`); everything else that it prints is passed on.
 """
-import contextlib
 import json
 import os
 import queue
@@ -62,5 +61,12 @@ class Heard:
                     return
         finally:
             self.process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.code = self.process.wait(timeout=20)
+            self.code = ended(self.process)
+
+
+def ended(process):
+    """The exit code of a process that has ended or was killed; None where a hanging device keeps it."""
+    try:
+        return process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        return None

@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_configure(config):
     if on_gpu(config):
-        config.pluginmanager.register(Guard())
+        config.pluginmanager.register(Guard(config))
 
 
 def pytest_sessionfinish(session):
@@ -47,6 +47,9 @@ class Guard:
     """A kernel that breaks the device makes every later call fail: end the run there, and say which test it was. And where a GPU stands
     on a machine without scipy, what is compared with it is left out."""
 
+    def __init__(self, config):
+        self.config = config
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self):
         try:
@@ -55,6 +58,14 @@ class Guard:
             if (error.name or "").partition(".")[0] == "scipy":
                 pytest.skip("the CPU's side of this test is scipy's, which is not installed here")
             raise
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report):
+        """Where nobody waits for pytest's end to see why tests failed, it is said at once: a run may not live until then."""
+        if report.failed and self.config.option.no_summary:
+            terminal = self.config.pluginmanager.getplugin("terminalreporter")
+            terminal.ensure_newline()
+            terminal.write_line(report.longreprtext)
 
     def pytest_runtest_logfinish(self, nodeid):
         from tritorch.cuda import driver
@@ -87,7 +98,8 @@ def cuda(request):
 
 @pytest.fixture(autouse=True)
 def device_can_run_what_is_forced(request, monkeypatch):
-    """Tests that force a Hopper kernel on an older GPU are left out there."""
+    """Tests that force a Hopper kernel on an older GPU are left out there, and those of a kind of kernel that is to be avoided: it may
+    hang."""
     if not (on_gpu(request.config) and "cuda" in request.fixturenames):
         return
     request.getfixturevalue("cuda")
@@ -98,6 +110,8 @@ def device_can_run_what_is_forced(request, monkeypatch):
     def forced(family, candidate):
         if candidate.get("kernel") in HOPPER and driver.current().device_properties(0).major < 9:
             pytest.skip("TMA came with Hopper")
+        if candidate.get("kernel") in os.environ.get("TRITORCH_AVOID", "").split(","):
+            pytest.skip("TRITORCH_AVOID names this kind of kernel")
         return forcing(family, candidate)
 
     monkeypatch.setattr(tuner, "forcing", forced)

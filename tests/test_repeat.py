@@ -305,7 +305,7 @@ def test_random_numbers_of_repeated_calls_are_drawn_at_their_own_places(cuda, na
         made = [call(here, generator) for _ in range(6)]
         made += torch.autograd.grad(made[5].sum(), here) if made[0].requires_grad else ()
         want.append([m.cpu() for m in made])
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*want)) and not torch.equal(want[0][4], want[0][5])
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*want)) and not torch.equal(want[0][4], want[0][5])
     for seed in (3, 0):                                                  # 0 stands in the key
         generator = torch.Generator("cuda").manual_seed(seed)
         rows = [call(x, generator) for _ in range(17)]
