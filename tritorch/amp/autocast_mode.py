@@ -19,9 +19,10 @@ from tritorch.ops.copy import copy_to
 from tritorch.tensor import Tensor, empty
 
 LOW = dict(matmul=2, addmm=3, linear=3, linear_activation=3, linear_slope=3, feed_forward_layers=5, convolution=3, attention=4,
-           linear_cross_entropy_rows=3, linear_cross_entropy_sum=3, grouped_rows=2, grouped_sums=2)
+           linear_cross_entropy_rows=3, linear_cross_entropy_sum=3, grouped_rows=2, grouped_sums=2,
+           recurrent_layer=7)
 """How many of an operator's arguments, from the first on, are cast."""
-BIASES = dict(linear=(2,), linear_activation=(2,), feed_forward_layers=(2, 4))
+BIASES = dict(linear=(2,), linear_activation=(2,), feed_forward_layers=(2, 4), recurrent_layer=(3, 4))
 """Which of these are added to sums in float32, and stay in float32 if they are."""
 LOSSES = set("""cross_entropy soft_cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits mse_loss l1_loss
     smooth_l1_loss huber_loss kl_div poisson_nll_loss soft_margin_loss margin_ranking_loss hinge_embedding_loss cosine_embedding_loss

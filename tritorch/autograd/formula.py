@@ -22,7 +22,7 @@ def formula_rule(door, inputs):
                     leaves += fresh if several else [fresh]
             outs = door.formula_body(*args)
             outs = outs if isinstance(outs, tuple) else (outs,)
-            pairs = [(o, g) for o, g in zip(outs, gs) if o is not None and o.requires_grad]
+            pairs = [(o, g) for o, g in zip(outs, gs) if o is not None and g is not None and o.requires_grad]
             wanted = [v for v in leaves if isinstance(v, Tensor) and v.requires_grad]
             found = iter(differentiate([o for o, _ in pairs], wanted, [g for _, g in pairs], create_graph=create, allow_unused=True)
                          if pairs else [None] * len(wanted))

@@ -124,7 +124,7 @@ class OpNode(Node):
                 return ((edge, fn(*[values[s] if s >= 0 else g for s in sources])),)
         if as_output is not None and state.run is not None:
             state.run.node = None                                        # what arrives is not the gradient of this node's own output
-        if len(grads) > 1:
+        if len(grads) > 1 and not getattr(plan.op, "some_gradients", False):
             grads = [self.zeros(k) if g is None and k in plan.needs_g else g for k, g in enumerate(grads)]
         out, values = [], [restore(self, v, k) if v.__class__ in PACKED else v for k, v in enumerate(saved)]
         if as_output is not None:

@@ -1,67 +1,27 @@
-"""One step of each recurrent network, its run over a sequence, and the cells that take single steps."""
+"""The run of a recurrent layer over a sequence, and the cells that take single steps."""
 import math
 
-from tritorch.nn import functional as F
 from tritorch.nn import init
 from tritorch.nn.module import Module
 from tritorch.nn.parameter import Parameter, unset
-from tritorch.ops.shaping import cat
-
-
-def _tanh_step(gates, state, recur):
-    return ((gates + recur(state[0])).tanh(),)
-
-
-def _relu_step(gates, state, recur):
-    return ((gates + recur(state[0])).relu(),)
-
-
-def _lstm_step(gates, state, recur):
-    i, f, g, o = (gates + recur(state[0])).chunk(4, -1)
-    c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c
-
-
-def _gru_step(gates, state, recur):
-    h = state[0]
-    r_x, z_x, n_x = gates.chunk(3, -1)
-    r_h, z_h, n_h = recur(h).chunk(3, -1)
-    n = (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
-    return (n + (z_x + z_h).sigmoid() * (h - n),)
-
-
-STEPS = {"RNN_TANH": _tanh_step, "RNN_RELU": _relu_step, "LSTM": _lstm_step, "GRU": _gru_step}
-GATES = {"RNN_TANH": 1, "RNN_RELU": 1, "LSTM": 4, "GRU": 3}              # rows of the weights, in hidden sizes
+from tritorch.ops.recurrent import recurrent_layer
+from tritorch.ops.recurrent_composed import compose
 
 
 def run_layer(mode, data, steps, state, weights, reverse):
-    """Run one layer in one direction over `data` (Σ steps, features), `steps[t]` being the batch size at t, which never grows with t.
+    """Run one layer in one direction over data (T, N, features), or (Σ steps, features) with the batch size of every step.
 
-    Returns the outputs in the shape of the data and the last state of every sample.
+    Returns the outputs and the last state of every sample. `state` holds as many tensors as the mode has, or Nones for zeros.
     """
-    step, projection = STEPS[mode], weights["weight_hr"]
-
-    def recur(h):
-        return F.linear(h, weights["weight_hh"], weights["bias_hh"])
-
-    gates = F.linear(data, weights["weight_ih"], weights["bias_ih"]).split(steps)
-    outputs, done, start = [None] * len(steps), [], state
-    if reverse:
-        state = tuple(s[:steps[-1]] for s in start)
-    for t in reversed(range(len(steps))) if reverse else range(len(steps)):
-        active, size = state[0].shape[0], steps[t]
-        if size < active:                                                # forward: the shortest sequences have ended
-            done.append(tuple(s[size:] for s in state))
-            state = tuple(s[:size] for s in state)
-        elif size > active:                                              # backward: the longer ones come in
-            state = tuple(cat((s, new[active:size])) for s, new in zip(state, start))
-        state = step(gates[t], state, recur)
-        if projection is not None:
-            state = (F.linear(state[0], projection), *state[1:])
-        outputs[t] = state[0]
-    if done:
-        state = tuple(cat(parts) for parts in zip(state, *reversed(done)))
-    return cat(outputs), state
+    h, c = (*state, None)[:2]
+    if weights[4] is None:
+        out, h, c, *_ = recurrent_layer(data, *weights[:4], h, c, mode, steps, reverse)
+        return out, (h, c)[:len(state)]
+    rows, sizes = (data.flatten(0, 1), [data.shape[1]] * data.shape[0]) if steps is None else (data, list(steps))
+    shapes = (sizes[0], weights[4].shape[0]), (sizes[0], weights[4].shape[1])
+    state = [unset(shape, data.device, data.dtype).zero_() if s is None else s for s, shape in zip(state, shapes)]
+    out, state = compose(mode, rows, weights, tuple(state), sizes, reverse)
+    return out.reshape(*data.shape[:-1], out.shape[-1]), state
 
 
 class RNNCellBase(Module):
@@ -88,13 +48,15 @@ class RNNCellBase(Module):
             raise ValueError(f"{type(self).__name__}: expected an input of 1 or 2 dims, got {input.ndim}")
         unbatched = input.ndim == 1
         input = input.unsqueeze(0) if unbatched else input
+        states = 2 if mode == "LSTM" else 1
         if state is None:
-            state = (unset((input.shape[0], self.hidden_size), input.device, input.dtype).zero_(),) * (2 if mode == "LSTM" else 1)
+            state = (None,) * states
         else:
             if any(s.ndim not in (1, 2) for s in state):
                 raise ValueError(f"{type(self).__name__}: expected a state of 1 or 2 dims, got {state[0].ndim}")
             state = tuple(s.unsqueeze(0) if unbatched else s for s in state)
-        state = STEPS[mode](F.linear(input, self.weight_ih, self.bias_ih), state, lambda h: F.linear(h, self.weight_hh, self.bias_hh))
+        weights = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, None
+        _, state = run_layer(mode, input, (input.shape[0],), state, weights, False)
         return tuple(s.squeeze(0) for s in state) if unbatched else state
 
     def extra_repr(self):

@@ -1,4 +1,4 @@
-"""Recurrent layers, composed of public operators: the input's share of the gates in one product for all steps, then one product a step."""
+"""Recurrent layers: their parameters, what they take and return, and how layers and directions follow each other."""
 import math
 import numbers
 import warnings
@@ -7,8 +7,9 @@ from tritorch.nn import functional as F
 from tritorch.nn import init
 from tritorch.nn.module import Module
 from tritorch.nn.parameter import Parameter, unset
-from tritorch.nn.recurrent_cells import GATES, STEPS, run_layer
+from tritorch.nn.recurrent_cells import run_layer
 from tritorch.nn.utils.rnn import PackedSequence
+from tritorch.ops.recurrent import GATES
 from tritorch.ops.shaping import cat, stack
 from tritorch.tensor import own
 
@@ -46,7 +47,7 @@ class RNNBase(Module):
             raise ValueError(f"{type(self).__name__}: expected proj_size >= 0, got {self.proj_size}")
         if self.proj_size >= self.hidden_size:
             raise ValueError(f"{type(self).__name__}: expected proj_size < hidden_size ({self.hidden_size}), got {self.proj_size}")
-        if self.mode not in STEPS:
+        if self.mode not in GATES:
             raise ValueError(f"Unrecognized RNN mode: {self.mode}")
 
     def _make_weights(self, layer, suffix, device, dtype):
@@ -78,35 +79,30 @@ class RNNBase(Module):
         packed = isinstance(input, PackedSequence)
         if packed:
             data, batch_sizes, order, back = input
-            steps, batch = batch_sizes.tolist(), int(batch_sizes[0])
+            steps, unbatched = tuple(batch_sizes.tolist()), False
+            batch = steps[0]
         else:
-            unbatched = input.ndim == 2
-            data, steps, batch = self._flat(input, unbatched)
-            order = back = None
+            steps, order, back, unbatched = None, None, None, input.ndim == 2
+            data = self._by_time(input)
+            batch = data.shape[1]
         self._check_input(data)
-        states = self._states(data, hx, batch, not packed and unbatched)
+        states = self._states(hx, batch, unbatched)
         if order is not None:
-            states = [state.index_select(1, order) for state in states]
+            states = [None if state is None else state.index_select(1, order) for state in states]
         output, states = self._run(data, steps, states)
         if back is not None:
             states = [state.index_select(1, back) for state in states]
         if packed:
             return PackedSequence(output, batch_sizes, order, back), self._as_hidden(states)
-        output = own(output.view(len(steps), batch, output.shape[-1]))
         if unbatched:
             return output.squeeze(1), self._as_hidden([state.squeeze(1) for state in states])
         return output.transpose(0, 1) if self.batch_first else output, self._as_hidden(states)
 
-    def _flat(self, input, unbatched):
-        """The input as (steps · batch, features), the batch size of every step, and the batch size."""
+    def _by_time(self, input):
+        """The input as (steps, batch, features)."""
         if input.ndim not in (2, 3):
             raise ValueError(f"{type(self).__name__}: expected an input of 2 or 3 dims, got {input.ndim}")
-        if unbatched:
-            input = input.unsqueeze(1)
-        elif self.batch_first:
-            input = input.transpose(0, 1)
-        length, batch, features = input.shape
-        return input.reshape(length * batch, features), [batch] * length, batch
+        return input.unsqueeze(1) if input.ndim == 2 else input.transpose(0, 1) if self.batch_first else input
 
     def _check_input(self, data):
         weight = getattr(self, self._all_weights[0][0])
@@ -116,12 +112,12 @@ class RNNBase(Module):
             raise ValueError(f"RNN input dtype ({data.dtype}) does not match weight dtype ({weight.dtype}). Convert input: "
                              f"input.to({weight.dtype}), or convert model: model.to({data.dtype})")
 
-    def _states(self, data, hx, batch, unbatched):
-        """The initial state as a list of tensors (layers · directions, batch, size), zeros unless given."""
+    def _states(self, hx, batch, unbatched):
+        """The initial state as a list of tensors (layers · directions, batch, size), None for zeros."""
         layers = self.num_layers * len(self._suffixes())
         expected = [(layers, batch, self.proj_size or self.hidden_size), (layers, batch, self.hidden_size)][:self._state_count]
         if hx is None:
-            return [unset(shape, data.device, data.dtype).zero_() for shape in expected]
+            return [None] * self._state_count
         given = list(hx) if self._state_count == 2 else [hx]
         if any(state.ndim != (2 if unbatched else 3) for state in given):
             raise RuntimeError(f"For {'unbatched 2-D' if unbatched else 'batched 3-D'} input, hx should also be {2 if unbatched else 3}-D "
@@ -139,16 +135,16 @@ class RNNBase(Module):
         for layer in range(self.num_layers):
             outputs = []
             for suffix in self._suffixes():
-                state = tuple(s[len(finals)] for s in states)
-                weights = {name: getattr(self, f"{name}_l{layer}{suffix}", None)
-                           for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")}
+                state = [None if s is None else s[len(finals)] for s in states]
+                weights = [getattr(self, f"{name}_l{layer}{suffix}", None)
+                           for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")]
                 output, final = run_layer(self.mode, data, steps, state, weights, reverse=suffix != "")
                 outputs.append(output)
                 finals.append(final)
             data = cat(outputs, -1) if len(outputs) > 1 else outputs[0]
             if self.dropout and layer < self.num_layers - 1:
                 data = F.dropout(data, self.dropout, self.training)
-        return data, [stack(parts) for parts in zip(*finals)]
+        return data, [stack(parts) if len(parts) > 1 else own(parts[0].unsqueeze(0)) for parts in zip(*finals)]
 
     def _as_hidden(self, states):
         return tuple(states) if self._state_count == 2 else states[0]
