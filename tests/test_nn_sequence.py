@@ -177,6 +177,54 @@ def test_recurrent_cells():
     compare("RNNCell", (4, 6), [x], {"nonlinearity": "relu"})
 
 
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_gradients_of_packed_sequences(name, bidirectional, cuda):
+    """Of the input, the initial states and all parameters, from the outputs, from the last states or from both."""
+    x, lengths, layers = _numbers(5, 4, 3), [3, 5, 1, 3], 4 if bidirectional else 2
+    starts = [_numbers(layers, 4, 2, seed=seed) for seed in (1, 2)[:2 if name == "LSTM" else 1]]
+    theirs = getattr(oracle.nn, name)(3, 2, 2, bidirectional=bidirectional).double()
+    ours = getattr(nn, name)(3, 2, 2, bidirectional=bidirectional).double().to(cuda)
+    ours.load_state_dict({k: tritorch.tensor(v.numpy()) for k, v in theirs.state_dict().items()})
+    for outputs, states in ((1, 0), (0, 1), (1, 1)):
+        found = []
+        for world, module, place in ((tritorch, ours, cuda), (oracle, theirs, "cpu")):
+            module.zero_grad()
+            leaves = [world.tensor(v, device=place, requires_grad=True) for v in (x, *starts)]
+            packed = world.nn.utils.rnn.pack_padded_sequence(leaves[0], lengths, enforce_sorted=False)
+            output, last = module(packed, tuple(leaves[1:]) if name == "LSTM" else leaves[1])
+            last = last if name == "LSTM" else (last,)
+            (outputs * output.data.sin().sum() + sum(states * s.cos().sum() for s in last)).backward()
+            found.append([leaf.grad.cpu().numpy() for leaf in (*leaves, *module.parameters())])
+        for a, b in zip(*found, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_second_gradients_of_recurrent_layers(name):
+    found, made = [], getattr(oracle.nn, name)(3, 2).double()
+    for world in (tritorch, oracle):
+        module = getattr(world.nn, name)(3, 2).double()
+        module.load_state_dict({k: world.tensor(v.numpy()) for k, v in made.state_dict().items()})
+        x = world.tensor(_numbers(4, 2, 3), requires_grad=True)
+        g, = world.autograd.grad(module(x)[0].sin().sum(), x, create_graph=True)
+        (g * g).sum().backward()
+        found.append([v.grad.numpy() for v in (x, *module.parameters())])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
+def test_recurrent_layers_under_autocast():
+    """As on PyTorch's GPU: products and states in the low dtype, gradients in the parameters' own."""
+    net, x = nn.LSTM(4, 6), tritorch.tensor(_numbers(5, 3, 4)).float()
+    with tritorch.autocast("cpu", tritorch.bfloat16):
+        output, (h, c) = net(x)
+    assert {output.dtype, h.dtype, c.dtype} == {tritorch.bfloat16}
+    np.testing.assert_allclose(output.float().detach().numpy(), net(x)[0].detach().numpy(), atol=2e-2)
+    output.float().sum().backward()
+    assert {p.grad.dtype for p in net.parameters()} == {tritorch.float32}
+
+
 def test_recurrent_errors():
     for kwargs, error, sentence in (({"dropout": 2}, ValueError, "expected dropout from 0 to 1, got 2"),
                                     ({"hidden_size": 0}, ValueError, "must be greater than zero"),
