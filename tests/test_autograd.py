@@ -226,6 +226,13 @@ def test_gradients_with_a_graph_of_their_own(torch):
     return torch.autograd.grad((g * g).sum(), [x, v])
 
 
+@both
+def test_the_gradient_of_an_expanded_leaf_is_dense(torch):
+    x = torch.ones(1).expand(3).requires_grad_()
+    (x * torch.arange(3.0)).sum().backward()
+    return x.grad, x.grad.stride()
+
+
 # ------------------------------------------------------------------ detach, requires_grad
 @both
 def test_detach(torch):

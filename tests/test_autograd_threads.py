@@ -1,5 +1,6 @@
 """Backward in several threads, inside of hooks, and under anomaly mode."""
 import threading
+import warnings
 
 import pytest
 from both import both, leaf
@@ -73,8 +74,20 @@ def test_anomaly_mode_names_the_line():
     x = torch.tensor([0.0, 1.0], requires_grad=True)
     with torch.autograd.detect_anomaly():
         y = (x / x).sum()                                                # the line of the quotient
-        with pytest.raises(RuntimeError, match="the line of the quotient"):
+        with pytest.raises(RuntimeError, match="the line of the quotient$"):             # no frame of ours below it
             y.backward()
     with torch.autograd.set_detect_anomaly(True):
         assert torch.is_anomaly_enabled()
     assert not torch.is_anomaly_enabled()
+
+
+@both
+def test_anomaly_mode_without_a_search_for_nan(torch):
+    x = leaf(torch, -1.0)
+    assert torch.is_anomaly_check_nan_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")                                  # PyTorch says that the mode is slow
+        with torch.autograd.detect_anomaly(check_nan=False):
+            assert torch.is_anomaly_enabled() and not torch.is_anomaly_check_nan_enabled()
+            x.sqrt().backward()
+    return x.grad

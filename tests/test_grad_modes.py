@@ -63,7 +63,15 @@ def test_modes_as_decorators(torch):
     def inferring_bare():
         seen.append(torch.is_inference_mode_enabled())
 
-    for f in (off, bare, on, switched, inferring, inferring_bare):
+    @torch.set_grad_enabled(False)
+    class Made:
+        def __init__(self):
+            seen.append(torch.is_grad_enabled())
+
+        def __call__(self):
+            seen.append(torch.is_grad_enabled())
+
+    for f in (Made(), off, bare, on, switched, inferring, inferring_bare):
         f()
         seen.append(torch.is_grad_enabled())
     with torch.no_grad():

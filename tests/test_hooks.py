@@ -285,7 +285,62 @@ def test_gradient_edges(torch):
     edge = torch.autograd.graph.get_gradient_edge(y)
     assert edge.node is y.grad_fn and edge.output_nr == 0
     z = y * 3
-    return torch.autograd.grad(z, [edge, x])
+    grads = torch.autograd.grad([edge, z], [x, edge], [torch.ones_like(y), None], retain_graph=True)
+    torch.autograd.backward([edge, x * 5], [torch.ones_like(y) * 7, None])
+    return grads, x.grad
+
+
+@both
+def test_only_nodes_on_the_way_to_an_input_run(torch):
+    x, w, seen = leaf(torch, 2.0), leaf(torch, 3.0), []
+    a, b = x * 2, w * 3
+    for name, t in (("a", a), ("b", b)):
+        t.grad_fn.register_hook(lambda *g, name=name: seen.append(name))
+    (a * b).backward(inputs=[x])
+    return seen
+
+
+# ------------------------------------------------------------------ on saved tensors
+@both
+def test_saved_tensors_by_name(torch):
+    x = leaf(torch, 0.5, 1.0)
+    y = x.exp()
+    z = y.sin()
+    saved = y.grad_fn._saved_result, z.grad_fn._saved_self
+    with pytest.raises(AttributeError):
+        z.grad_fn._saved_nothing
+    z.sum().backward()
+    with pytest.raises(RuntimeError):
+        z.grad_fn._saved_self
+    return saved
+
+
+@both
+def test_saved_tensors_pass_hooks_that_may_be_forbidden(torch):
+    hooks = torch.autograd.graph
+    x = leaf(torch, 0.5, 1.0)
+    with hooks.saved_tensors_hooks(lambda t: t * 2, lambda t: t):
+        y = x.exp().sin() * x
+        with pytest.raises(RuntimeError), hooks.disable_saved_tensors_hooks("not here"):
+            pass
+    with hooks.disable_saved_tensors_hooks("not here"):
+        with pytest.raises(RuntimeError, match="not here"), hooks.saved_tensors_hooks(lambda t: t * 2, lambda t: t):
+            pass
+        z = x.exp()
+    with hooks.save_on_cpu():
+        z = z * x
+    return torch.autograd.grad([y.sum(), z.sum()], x)
+
+
+def test_tensors_saved_on_the_cpu_come_back(cuda):
+    x = tritorch.arange(1.0, 4.0, device=cuda, requires_grad=True)
+    for pin in (False, True):
+        with tritorch.autograd.graph.save_on_cpu(pin_memory=pin):
+            y = x * 1
+            node = (y * y).grad_fn
+        device, held = node.saved[0].value
+        assert device == x.device and held.device.type == "cpu" and held.is_pinned() is pin
+        assert node.saved_tensors[0].device == x.device and node.saved_tensors[0].tolist() == [1, 2, 3]
 
 
 def test_hooks_see_a_gradient_once_per_pass_in_every_thread():

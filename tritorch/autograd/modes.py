@@ -193,7 +193,7 @@ def is_anomaly_enabled():
 
 def is_anomaly_check_nan_enabled():
     """Whether anomaly mode looks for NaN."""
-    return bool(state.anomaly)
+    return state.anomaly is not False
 
 
 class set_multithreading_enabled:

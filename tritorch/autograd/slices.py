@@ -13,7 +13,6 @@ class CopySlices(Node):
 
     def __init__(self, base, view, inner, index=0):
         self.seq, self.outputs, self.hooks, self.trace, self.streams = next_seq(), 1, None, inner.trace, inner.streams
-        self.shapes = [(base.shape, base.dtype, base.storage.device)]
         past = None if base.node is None else (base.node, base.index, base.shape, base.dtype)
         self.inner, self.index, self.geometry = inner, index, (view.shape, view.strides, view.offset, base.shape, base.strides, base.offset)
         self.edges = [past, *[e for e in flat_edges(inner.edges) if not e or e[0] is not SELF]]
