@@ -244,8 +244,7 @@ class Run:
 
     def reached(self):
         """The nodes and leaves that this pass comes to."""
-        found = set(reachable(self.roots)) | set(self.roots)
-        found.update(target for n in list(found) for target, _ in n.next_functions)
+        found = reachable(self.roots)
         return found if self.leads is None else found & self.leads
 
 

@@ -5,11 +5,11 @@ from tritorch.tensor import Leaf
 
 
 def reachable(roots):
-    """The nodes from the roots on, leaves left out."""
+    """The nodes from the roots on, leaves too."""
     seen, stack = set(), list(roots)
     while stack:
         node = stack.pop()
-        if node not in seen and type(node) is not Leaf:
+        if node not in seen:
             seen.add(node)
             stack += [n for n, _ in node.next_functions if n is not None]
     return seen

@@ -54,9 +54,8 @@ def _watched(outs, fresh):
     if any(type(x.node) is not Leaf for x in fresh):
         return True
     mine = {x.node for x in fresh}
-    roots = [o.node for o in outs if isinstance(o, Tensor) and o.requires_grad]
-    ends = [*roots, *[target for node in reachable(roots) for target, _ in node.next_functions]]
-    return any(type(end) is Leaf and end not in mine for end in ends)
+    reached = reachable([o.node for o in outs if isinstance(o, Tensor) and o.requires_grad])
+    return any(type(node) is Leaf and node not in mine for node in reached)
 
 
 def grad_and_value(func, argnums=0, has_aux=False):
