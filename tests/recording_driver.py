@@ -18,10 +18,11 @@ class RecordingDriver:
         self.total, self.devices, self.wants_annotations = total, devices, wants_annotations
         self.calls, self.segments, self.address = [], {}, 1 << 40
         self.pending, self.handles, self.capturing = set(), 100, set()
-        self.host = {}
+        self.host, self.here, self.places = {}, 0, []                    # the current device, and (call, device) of every call
 
     def note(self, *call):
         self.calls.append(call)
+        self.places.append((call[0], self.here))
 
     def named(self, name):
         return [call for call in self.calls if call[0] == name]
@@ -38,6 +39,7 @@ class RecordingDriver:
 
     def set_device(self, index):
         self.note("set_device", index)
+        self.here = index
 
     def memory_info(self, index):
         return self.total - sum(self.segments.values()), self.total
@@ -74,18 +76,21 @@ class RecordingDriver:
         self.note("fill", ptr, value, width, count, stream)
 
     def stream_create(self, priority):
+        self.note("stream_create", priority)
         return self.handle()
 
     def stream_synchronize(self, stream):
         self.note("stream_synchronize", stream)
 
     def stream_query(self, stream):
+        self.note("stream_query", stream)
         return True
 
     def stream_wait_event(self, stream, event):
         self.note("stream_wait_event", stream, event)
 
     def event_create(self, timing):
+        self.note("event_create", timing)
         return self.handle()
 
     def event_destroy(self, event):

@@ -2,6 +2,7 @@
 
 import gc
 import random
+import threading
 
 import pytest
 from recording_driver import installed
@@ -330,6 +331,11 @@ def test_a_pool_keeps_its_memory_while_it_lives(device):
         assert mine != ordinary
         del block
         assert allocate(512, 0, 0).ptr == mine
+        others = []
+        thread = threading.Thread(target=lambda: others.append(allocate(512, 0, 0).ptr))
+        thread.start()
+        thread.join()
+        assert others == [ordinary]
         with pytest.raises(RuntimeError, match="no other pool in use"), cuda.use_mem_pool(pool):
             pass
     assert allocate(512, 0, 0).ptr == ordinary

@@ -111,6 +111,13 @@ def test_a_step_is_captured_on_the_second_device():
     assert loss.device is ONE and loss.item() < first < 4
 
 
+def test_a_graph_holds_one_capture_whatever_the_device():
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded), torch.cuda.stream(torch.cuda.Stream(1)):
+        with pytest.raises(RuntimeError, match="a graph that holds no capture"):
+            recorded.capture_begin()
+
+
 def test_each_device_has_its_generator():
     torch.manual_seed(3)
     draws = [torch.rand(4, device=place).tolist() for place in (ZERO, ONE, "cpu")]

@@ -85,14 +85,16 @@ def test_a_capture_ends_where_it_began(simulated):
         put(x, 1)
 
 
+@pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("wait, name", [
     (cuda.synchronize, "synchronize"), (lambda: cuda.current_stream().synchronize(), "Stream.synchronize"),
     (lambda: cuda.current_stream().record_event().synchronize(), "Event.synchronize"),
     (lambda: memory.download(new().ptr, 1, 0), "copy to the host"),
     (lambda: memory.upload(np.zeros(4), new().ptr, 0), "upload: expected pinned host memory")])
-def test_waiting_is_refused_and_the_capture_goes_on(simulated, wait, name):
-    recorded, x = cuda.CUDAGraph(), new()
-    with cuda.graph(recorded):
+def test_waiting_is_refused_and_the_capture_goes_on(simulated, wait, name, own):
+    recorded, x, stream = cuda.CUDAGraph(), new(), cuda.Stream() if own else None
+    with cuda.graph(recorded, stream=stream):
+        assert (cuda.current_stream() == stream) is own
         with pytest.raises(RuntimeError, match=f"^{name}.*a CUDA graph capture|^{name}.*no CUDA graph capture"):
             wait()
         put(x, 1)

@@ -34,6 +34,14 @@ def test_targets(cuda, name, target):
     bad.cpu()                                                            # said once
 
 
+@pytest.mark.parametrize("wait", [torch.cuda.synchronize, lambda: torch.cuda.current_stream().synchronize()])
+def test_whoever_waits_is_told(cuda, wait):
+    F.cross_entropy(torch.tensor(LOGITS).to(cuda), torch.tensor([0, 7, 1, 0]).to(cuda))
+    with pytest.raises(IndexError, match=f"cross_entropy: {CLASSES}7"):
+        wait()
+    wait()
+
+
 @pytest.mark.parametrize("name", CHANCE)
 def test_chances(cuda, name):
     draw, values = CHANCE[name]

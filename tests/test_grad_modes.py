@@ -1,5 +1,6 @@
 """no_grad, enable_grad, set_grad_enabled and inference_mode: as blocks, as decorators, on generators, in threads."""
 import threading
+import warnings
 
 import pytest
 from both import both, leaf
@@ -63,15 +64,7 @@ def test_modes_as_decorators(torch):
     def inferring_bare():
         seen.append(torch.is_inference_mode_enabled())
 
-    @torch.set_grad_enabled(False)
-    class Made:
-        def __init__(self):
-            seen.append(torch.is_grad_enabled())
-
-        def __call__(self):
-            seen.append(torch.is_grad_enabled())
-
-    for f in (Made(), off, bare, on, switched, inferring, inferring_bare):
+    for f in (off, bare, on, switched, inferring, inferring_bare):
         f()
         seen.append(torch.is_grad_enabled())
     with torch.no_grad():
@@ -79,6 +72,20 @@ def test_modes_as_decorators(torch):
         switched()
         seen.append(torch.is_grad_enabled())
     return seen
+
+
+@both
+def test_a_mode_of_a_class_is_that_of_its_init(torch):
+    class Made:
+        def __init__(self):
+            self.seen = [torch.is_grad_enabled()]
+
+        def call(self):
+            return [*self.seen, torch.is_grad_enabled()]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")                                  # PyTorch means to stop it
+        return torch.no_grad()(Made)().call()
 
 
 @both

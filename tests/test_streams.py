@@ -1,5 +1,6 @@
 """Devices, streams and events on the simulated device, in the orders that its seeds draw."""
 
+import contextlib
 import threading
 
 import numpy as np
@@ -224,6 +225,27 @@ def test_a_stream_of_another_device(simulated):
     assert cuda.memory_stats(1)["active.all.current"] == 0
 
 
+def test_work_for_a_device_is_asked_of_it_whatever_is_current():
+    with installed() as driver:
+        for stream in (cuda.Stream(1), cuda.default_stream(1)):
+            assert stream.query()
+            stream.wait_event(stream.record_event())
+            stream.synchronize()
+        block, array, recorded = allocate(512, 1, 0), memory.pinned_empty(8), cuda.CUDAGraph()
+        record_stream(block, cuda.Stream(1))
+        del block                                                        # leaves an event on that stream
+        memory.upload(array, 1 << 40, 1, memory.pinned_owner(array), non_blocking=False)
+        memory.fill(1 << 40, 0, 1, 8, 1)
+        with cuda.device(1), cuda.graph(recorded):
+            pass
+        recorded.replay()
+        elsewhere = [call for call, place in driver.places if place == 0]
+        assert {*elsewhere} <= {"set_device", "synchronize", "host_alloc", "event_destroy"}
+        assert {*[call for call, _ in driver.places]} >= {
+            "stream_create", "stream_query", "stream_wait_event", "stream_synchronize", "event_create", "event_record", "alloc", "copy",
+            "fill", "graph_launch"}
+
+
 # ------------------------------------------------------------------ events
 def test_events_measure_milliseconds(simulated):
     start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
@@ -272,6 +294,39 @@ def test_uploads_from_pinned_memory_run_late_and_the_memory_waits():
             other = memory.pinned_empty(8)
             other[:] = 6
             assert memory.download(block.ptr, 8, 0).tolist() == [5] * 8
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_pinned_memory_waits_for_downloads_into_it(captured):
+    for seed in SEEDS:
+        with cuda.simulate(seed=seed):
+            block, array, recorded = allocate(8, 0, 0), memory.pinned_empty(8), cuda.CUDAGraph()
+            memory.fill(block.ptr, 5, 1, 8, 0)
+            with cuda.graph(recorded) if captured else contextlib.nullcontext():
+                memory.download_into(array, block.ptr, 0, memory.pinned_owner(array), non_blocking=True)
+            del array
+            others = [memory.pinned_empty(8) for _ in range(2)]
+            for other in others:
+                other[:] = 6
+            if captured:
+                recorded.replay()
+            cuda.synchronize()
+            assert [other.tolist() for other in others] == [[6] * 8] * 2
+            memory.download_into(others[0], block.ptr, 0, memory.pinned_owner(others[0]))
+            assert others[0].tolist() == [5] * 8                         # at once, unless it may be late
+
+
+def test_pinned_memory_gives_its_events_back():
+    with installed() as device:
+        for pending in (1, 0):
+            array = memory.pinned_empty(64)
+            memory.upload(array, 1 << 40, 0, memory.pinned_owner(array))
+            del array
+            if not pending:
+                device.pending.clear()
+        kept = memory.pinned_empty(64)
+        assert len(device.named("host_alloc")) == 2 and kept.nbytes == 64
+        assert len(device.named("event_destroy")) == len(device.named("event_create")) == 2
 
 
 @pytest.mark.parametrize("nbytes", [8, memory.STAGED + 8])

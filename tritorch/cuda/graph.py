@@ -63,8 +63,7 @@ class CUDAGraph:
         handle = current_handle(index)
         check(capture_error_mode in ("global", "thread_local", "relaxed"), "CUDAGraph.capture_begin",
               "capture_error_mode 'global', 'thread_local' or 'relaxed'", repr(capture_error_mode))
-        check(self.executable is None and captures.get(index) is not self, "CUDAGraph.capture_begin", "a graph that holds no capture",
-              "one that does", use="a new CUDAGraph")
+        check(self.private is None, "CUDAGraph.capture_begin", "a graph that holds no capture", "one that does", use="a new CUDAGraph")
         check(handle != 0, "CUDAGraph.capture_begin", "a stream that is not the default one", "the default stream",
               use="tritorch.cuda.graph or tritorch.cuda.stream")
         check(index not in captures, "CUDAGraph.capture_begin", "no other capture on the device", "a capture under way")
@@ -145,7 +144,7 @@ class CUDAGraph:
             for index, stream in self.streams:
                 if isinstance(owner, Pinned):
                     owner.streams.add((index, stream))
-                elif isinstance(owner, allocator.Owner):
+                else:
                     allocator.record_use(owner, index, stream)
         self.executable = self.private = None
         self.hooks, self.kept, self.streams = [], [], set()
