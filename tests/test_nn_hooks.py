@@ -44,7 +44,7 @@ def test_hooks_with_kwargs_and_always_call():
 
 
 def test_global_hooks():
-    from tritorch.nn import hooks
+    from tritorch.nn.modules import module as hooks
 
     net, seen = nn.Sequential(nn.Identity(), nn.Identity()), []
     with hooks.register_module_forward_hook(lambda module, args, out: seen.append(type(module).__name__)):

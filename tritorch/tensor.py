@@ -15,7 +15,7 @@ from tritorch.storage import HostStorage, Unwritten, device_storage, host_storag
 
 _new = object.__new__
 HOST = object()          # the form of tensors on the CPU
-swaps = [0, 0]           # how often [memory or requires_grad of a tensor, or a module's member; a gradient] was replaced: recordings look
+swaps = [0, 0]           # how often [memory or requires_grad of a tensor, a module's member, a hook; a gradient] was changed: recordings
 
 
 class Tensor:

@@ -16,9 +16,11 @@ class Handle:
     def __init__(self, hooks, fn):
         self.hooks, self.id = hooks, Handle._ids()
         hooks[self.id] = fn
+        swaps[0] += 1
 
     def remove(self):
         self.hooks.pop(self.id, None)
+        swaps[0] += 1
 
     def __enter__(self):
         return self

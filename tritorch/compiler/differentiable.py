@@ -18,8 +18,8 @@ class DifferentiableRecording(Recording):
 
     pending = None                                                       # the node of the last call, weakly
 
-    def __init__(self, owner, watch, before, result):
-        super().__init__(owner, watch, before, result)
+    def __init__(self, owner, watch, before, result, reads):
+        super().__init__(owner, watch, before, result, reads)
         outs = [x for x in flatten(result)[0] if isinstance(x, Tensor) and watch.capture.owns(x.storage.owner)]
         sources = [x for x in (*watch.inputs, *self.leaves) if x.requires_grad]
         if any(leaf.node.hooks is not None for leaf in self.leaves if type(leaf.node) is Leaf):

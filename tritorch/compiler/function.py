@@ -13,6 +13,7 @@ from tritorch.compiler.containers import Containers, flatten, is_input
 from tritorch.compiler.differentiable import DifferentiableRecording
 from tritorch.compiler.fusion import Fusion, matches
 from tritorch.compiler.keys import Surroundings, host_draws
+from tritorch.compiler.reads import Reads
 from tritorch.compiler.recording import Capture, Order, Recording, landing
 from tritorch.compiler.report import reported
 from tritorch.compiler.watch import Refused, Unsupported, Watch, home
@@ -30,10 +31,10 @@ _one_at_a_time = threading.RLock()                                       # a rep
 
 class Kind:
     """Calls of one key: their recordings, the last warm-up call in each situation, or why they stay eager. `objects` are those that the
-    key knows by their ids."""
+    key knows by their ids, `idle` counts recordings in a row that no call could use."""
 
     def __init__(self, objects=(), given=(), why=None):
-        self.objects, self.why, self.recordings, self.seen, self.restarts = objects, why, [], {}, 0
+        self.objects, self.why, self.recordings, self.seen, self.restarts, self.idle = objects, why, [], {}, 0, 0
         self.arguments = [f"{x.dtype.name}{list(x.shape)}" for x in given]
 
 
@@ -76,6 +77,9 @@ class Compiled:
                     return self.function(*args, **kwargs) if recording.busy() else recording(given)
             if kind is None:
                 kind = self.new_kind(key, given, args, kwargs)
+            if kind.idle > self.limit:
+                changes = [r.reads.changed([*r.reads.quick, *r.reads.slow]) for r in kind.recordings]
+                self.object(kind, f"what changes from call to call: {next(filter(None, changes), 'parameters or an optimizer')}")
             if kind.why is None:
                 return self.watched_call(kind, given, args, kwargs)
         return self.function(*args, **kwargs)
@@ -107,6 +111,7 @@ class Compiled:
         capture, plan = (None, None) if expected is None or not expected.repeats else self.planned(expected)
         apart = capture is not None or len({home(x) for x in given}) < len(given)        # shared memory does not tell arguments apart
         inputs = [landing(x) for x in given] if apart else given
+        reads = None if capture is None else Reads(expected.codes, [self.function, *kind.objects, *[ref() for ref in expected.ran]])
         containers = Containers((args, kwargs), _with_tensors(inputs, (args, kwargs)) if apart else (args, kwargs))
         watch = Watch(self, inputs, expected, capture, plan, kind.restarts < RESTARTS)
         before, had, draws = {id(x): x._grad for x in watch.known.values()}, [_gradient(x) for x in given], host_draws()
@@ -135,7 +140,7 @@ class Compiled:
             if not watch.passing:
                 self.compare(kind, watch)
         else:
-            recording = self.recorded(kind, watch, before, result)
+            recording = self.recorded(kind, watch, before, result, reads)
             if recording is not None:
                 return recording.deliver(given)
         if not apart:
@@ -158,10 +163,11 @@ class Compiled:
         stream = self.streams.get(form) or self.streams.setdefault(form, form(index))
         return Capture(index, stream, pool), plan
 
-    def recorded(self, kind, watch, before, result):
+    def recorded(self, kind, watch, before, result, reads):
         """A recording of the call for the next ones; the oldest one goes when there are many."""
+        kind.idle = 0 if not kind.recordings or kind.recordings[0].used else kind.idle + 1
         try:
-            recording = (DifferentiableRecording if watch.differentiable else Recording)(self, watch, before, result)
+            recording = (DifferentiableRecording if watch.differentiable else Recording)(self, watch, before, result, reads)
         except Exception as error:                                       # of the backward pass, which will raise it when it runs
             self.object(kind, str(error))
             return None

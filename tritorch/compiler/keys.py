@@ -9,16 +9,19 @@ import numpy as np
 from tritorch.amp.autocast_mode import _Caster
 from tritorch.autograd.modes import state
 from tritorch.compiler.containers import flatten, is_input, parts
+from tritorch.compiler.reads import NONE, names
 from tritorch.compiler.watch import CONSTANTS
 from tritorch.cuda.device import current_device
 from tritorch.dtype import get_default_dtype
 from tritorch.nn.module import Module
+from tritorch.ops.attention_backends import backends
 from tritorch.precision import get_float32_matmul_precision
 
 
 class Surroundings:
-    """What a function reads besides its arguments: globals and variables of enclosing functions that its code names, and the plain
-    attributes of the object it is a method of. Numbers and strings count by value, everything else by identity."""
+    """What a function itself names besides its arguments: globals, variables of enclosing functions, and plain attributes of the object
+    it is a method of. Numbers and strings count by value, everything else by identity. What functions that it calls read, and what is
+    further away, is left to recordings (compiler.reads)."""
 
     def __init__(self, function):
         method = isinstance(function, types.MethodType)
@@ -26,22 +29,26 @@ class Surroundings:
         function = function.__func__ if method else function
         code = getattr(function, "__code__", None)
         self.globals = getattr(function, "__globals__", {})
-        self.names = [n for n in dict.fromkeys(_names(code)) if n in self.globals] if code is not None else []
+        read = names(code) if code is not None else NONE
+        self.names, self.attributes = sorted(read.globals & self.globals.keys()), sorted(read.attributes & self.object.keys())
         self.cells = getattr(function, "__closure__", None) or ()
 
     def values(self):
         """The values themselves."""
-        own = [v for v in self.object.values() if v.__class__ in CONSTANTS]
+        own = [v for v in map(self.object.get, self.attributes) if v.__class__ in CONSTANTS]
         return [*map(self.globals.get, self.names), *[_content(cell) for cell in self.cells], *own]
 
     def key(self, args, kwargs):
-        """(the tensors among the arguments, what else a call depends on); the latter is None where another interpreter is at work."""
+        """(the tensors among the arguments, what else a call depends on); the latter is None where another interpreter is at work, NaN is
+        looked for, or saved tensors pass through somebody's hooks."""
         given = []
-        key = [v if v.__class__ in CONSTANTS else id(v) for v in self.values()]
-        key += state.grad, state.inference, get_default_dtype(), get_float32_matmul_precision(), current_device()
+        key = [(v.__class__, _plain(v)) if v.__class__ in CONSTANTS else id(v) for v in self.values()]
+        key += state.grad, state.inference, get_default_dtype(), get_float32_matmul_precision(), current_device(), backends.allowed
         _describe(args, given, key)
         if kwargs:
             _describe((kwargs,), given, key)
+        if state.anomaly is not None or state.saved_hooks:
+            return given, None
         interpreter = state.interpreter
         while interpreter is not None:
             if type(interpreter) is _Caster:
@@ -56,11 +63,16 @@ class Surroundings:
         return [x for x in (*self.values(), *flatten((args, kwargs))[0]) if x.__class__ not in CONSTANTS and not is_input(x)]
 
 
+def _plain(x):
+    """A constant as part of a key: nan is equal to itself there, and 0.0 is not -0.0."""
+    return x if x.__class__ is not float or x == x != 0 else repr(x)
+
+
 def _describe(values, given, key):
     for x in values:
         kind = x.__class__
         if kind in CONSTANTS:
-            key += kind, x
+            key += kind, _plain(x)
         elif is_input(x):
             given.append(x)
             key.append((x.shape, x.strides, x.dtype, x.storage.device, x.requires_grad))
@@ -91,14 +103,6 @@ class _Facts:
 
     def __hash__(self):
         return 0
-
-
-def _names(code):
-    """The names that a code object and those inside of it use."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
 
 
 def _content(cell):

@@ -8,16 +8,19 @@ from tritorch.autograd.function import Function
 from tritorch.autograd.modes import no_grad, state
 from tritorch.compiler.containers import flatten
 from tritorch.compiler.report import operators
-from tritorch.compiler.watch import CONSTANTS, Refused, home
+from tritorch.compiler.watch import Refused, home
 from tritorch.cuda import allocator, driver
 from tritorch.cuda.graph import CUDAGraph
 from tritorch.cuda.stream import current_handle, current_stream, default_stream
+from tritorch.nn.hooks import everywhere
+from tritorch.optim.optimizer import step_hooks
 from tritorch.shape import is_dense
 from tritorch.storage import next_seq
 from tritorch.tensor import Tensor, empty_like, empty_strided, strided, swaps
 
 _grad, FREE, KEPT = attrgetter("_grad"), object(), object()              # a gradient that may be anything before, or stays as it is
 _asked = itertools.count(1).__next__
+RUN = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 
 
 class Capture:
@@ -65,9 +68,10 @@ class Capture:
 
 class Recording:
     """`watch` saw the captured call, `before` are the gradients that the parameters `watch.known` had before it, `result` is what it
-    returned. `inputs` is the memory that the graph reads arguments from."""
+    returned, `reads` what Python read. `inputs` is the memory that the graph reads arguments from."""
 
-    def __init__(self, owner, watch, before, result):
+    def __init__(self, owner, watch, before, result, reads):
+        self.reads = reads.settle()
         self.graph, self.index, self.order, self.inputs, self.moved = watch.capture.graph, watch.index, owner.order, watch.inputs, False
         self.kept = [storage for _, storage, _ in watch.externals.values()]            # what the graph touches must live as long as it
         self.landings = [(x.data_ptr(), x.nbytes, None) if is_dense(x.shape, x.strides) else (0, 0, x) for x in self.inputs]
@@ -78,6 +82,8 @@ class Recording:
         self._note_program(watch)
         self._note_result(watch, result)
         self.written = sorted(n[1] for n in watch.written if n.__class__ is tuple and n[0] == "input")
+
+    used = False                                                         # whether it was ever replayed
 
     # -------------------------------------------------------------- what was so when it was captured
     def _note_gradients(self, watch, before):
@@ -105,6 +111,7 @@ class Recording:
         self.nodes = [(x, x.node) for x in (*self.leaves, *[p for m in modules.values() for p in m._parameters.values() if p is not None])]
         self.modules = [(m, _members(m)) for m in modules.values()]
         self.optimizers = [(o, o.state, len(o.state), *_ends(o.state), len(o.param_groups)) for o in watch.optimizers.values()]
+        self.hooks = self._hooks()
         self.groups, self.rates = [], []                                 # numbers and others, tensors
         for group in [g for o in watch.optimizers.values() for g in o.param_groups]:
             skip = {"params", "lr", "initial_lr"} if id(group) in watch.groups else {"params", "initial_lr"}
@@ -112,6 +119,14 @@ class Recording:
             options = itemgetter(*names) if names else tuple             # where all are tensors: what they are called
             self.groups.append((group, options, options(group), group["params"], len(group["params"])))
             self.rates += [(group, n, v) for n, v in group.items() if n not in skip and isinstance(v, Tensor)]
+
+    def _hooks(self):
+        """The user's functions that modules, steps of optimizers and gradients of leaves call."""
+        found = [getattr(owner, name) for owner in (everywhere, *[m for m, _ in self.modules]) for name in RUN]
+        found += step_hooks([o for o, *_ in self.optimizers])
+        nodes = [x.node.hooks for x in self.leaves if x.node is not None and x.node.hooks is not None]
+        found += [hooks for n in nodes for hooks in (n.tensor, n.before, n.after, n.accumulated)]
+        return [hook for hooks in found for hook in hooks.values()]
 
     def _note_result(self, watch, result):
         """How to make each part of the result: a copy of memory of the graph, an argument itself, or the same object every time."""
@@ -144,6 +159,8 @@ class Recording:
         for group, name, value in self.rates:
             if group[name] is not value:
                 return False
+        if self.reads.changed(self.reads.quick):
+            return False
         if self.steady and swaps[1] == self.gradients:                   # as the last replay of this recording left them
             self.moved = False
             return True
@@ -158,7 +175,10 @@ class Recording:
                 return False
         if any(x.node is not node for x, node in self.nodes):            # frozen since, or no longer
             return False
-        return all(_same(_members(m), known) for m, known in self.modules)
+        if any(len(now := _members(m)) != len(known) or not all(map(is_, now, known)) for m, known in self.modules):
+            return False
+        hooks = self._hooks()
+        return len(hooks) == len(self.hooks) and all(map(is_, hooks, self.hooks)) and not self.reads.changed(self.reads.slow)
 
     # -------------------------------------------------------------- the replay
     def __call__(self, given):
@@ -167,7 +187,7 @@ class Recording:
 
     def play(self, given):
         """Bring the arguments to where the graph reads them, and run it."""
-        stream = current_handle(self.index)
+        self.used, stream = True, current_handle(self.index)
         self.order.follow(self.index)
         for x, (pointer, nbytes, mine) in zip(given, self.landings):
             if nbytes:
@@ -251,19 +271,14 @@ def _land(mine, x):
 
 
 def _members(module):
-    """What a module's program depends on: who its members are, and its plain attributes."""
-    members = [*module._parameters.values(), *module._buffers.values(), *module._modules.values()]
-    return members, [value for value in vars(module).values() if value.__class__ in CONSTANTS]
+    """Who the members of a module are."""
+    return [*module._parameters.values(), *module._buffers.values(), *module._modules.values()]
 
 
 def _ends(state):
     """The first and the last entry: what is deleted and made anew comes last, and costs no look at all of them."""
     values = state.values()
     return next(iter(values), None), next(reversed(values), None)
-
-
-def _same(now, known):
-    return len(now[0]) == len(known[0]) and all(map(is_, now[0], known[0])) and now[1] == known[1]
 
 
 class Order:

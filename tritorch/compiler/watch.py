@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
+from math import nan
 from typing import NamedTuple
 
 from tritorch.autograd import modes, places
@@ -71,6 +72,7 @@ class Watch(Interpreter):
         self.why = self.operator = self.result = None
         self.backward, self.hooks, self.known = False, [], {}
         self.moved, self.lenient = False, lenient                        # whether the world is not that of the warm-up; may it be
+        self.codes, self.ran = {}, []                                    # functions on the way to operators; modules, when it is over
         for k, x in enumerate(inputs):
             self.numbers.setdefault(home(x), ("input", k))
         for k, ref in enumerate(self.leaves):
@@ -137,6 +139,8 @@ class Watch(Interpreter):
         self.backward |= state.run is not None
         written = [out] if out is not None else [args[k] for k in getattr(op, "writes", ())]
         self.written.update(self.numbers[home(x)] for x in tensors_in(written))
+        if self.capture is None:
+            self.note_functions()
         try:
             made = self.proceed(op, args, out) if self.plan is None else self.plan.run(self, event, op, args, out)
         finally:
@@ -144,6 +148,14 @@ class Watch(Interpreter):
         self.events.append((*event, self.token(made)))
         self.lines.append(line)
         return made
+
+    def note_functions(self):
+        """Those of the user on the way to an operator, with their globals."""
+        frame, last = sys._getframe(2), self.owner.run.__func__.__code__
+        while frame is not None and frame.f_code is not last:
+            if not places.inside[frame.f_code.co_filename]:
+                self.codes[frame.f_code] = frame.f_globals
+            frame = frame.f_back
 
     def token(self, x):
         """What of an argument or result is the same in a call that does the same."""
@@ -153,6 +165,8 @@ class Watch(Interpreter):
             return Seen(number, x.shape, x.strides, offset, x.dtype, x.node is not None)
         if isinstance(x, (tuple, list)):
             return tuple([self.token(item) for item in x])
+        if x.__class__ is float and x != x:
+            return nan                                                   # every one is equal to this one, which is the same object
         return x if x.__class__ in CONSTANTS else type(x).__name__
 
     def number(self, x):
@@ -267,6 +281,7 @@ class Watch(Interpreter):
 
     def rest(self):
         """Keep what later calls are compared with, and nothing that a call should not keep alive."""
+        self.ran = [weakref.ref(m) for m in self.modules.values()]
         self.inputs, self.known, self.owner, self.expected, self.modules, self.optimizers, self.groups = [], {}, None, None, {}, {}, {}
         self.plan = None
 

@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 from tritorch.autograd.function import Function
 from tritorch.autograd.modes import state
-from tritorch.tensor import Tensor
+from tritorch.tensor import Tensor, swaps
 
 
 class RemovableHandle:
@@ -21,6 +21,7 @@ class RemovableHandle:
     def remove(self):
         for hooks in self.dicts:
             hooks.pop(self.id, None)
+        swaps[0] += 1
 
     def __enter__(self):
         return self
@@ -33,6 +34,7 @@ def add_hook(hooks, hook, prepend=False, flags=()):
     """Put `hook` into the ordered dictionary `hooks`; `flags` are pairs of a dictionary and whether the hook's id goes into it."""
     handle = RemovableHandle(hooks, extra_dict=[ids for ids, _ in flags])
     hooks[handle.id] = hook
+    swaps[0] += 1
     if prepend:
         hooks.move_to_end(handle.id, last=False)
     for ids, wanted in flags:

@@ -1,7 +1,19 @@
 """Module: the base class of everything with parameters. Also hooks.py, state_dict.py (saving and loading), conversion.py (moving)."""
 from tritorch.nn import hooks as _hooks
 from tritorch.nn.conversion import Conversion, typename
-from tritorch.nn.hooks import Hooks, call_with_hooks, everywhere
+from tritorch.nn.hooks import (  # noqa: F401  (the hooks of all modules are here in PyTorch)
+    Hooks,
+    call_with_hooks,
+    everywhere,
+    register_module_backward_hook,
+    register_module_buffer_registration_hook,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+    register_module_full_backward_hook,
+    register_module_full_backward_pre_hook,
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from tritorch.nn.parameter import Buffer, Parameter
 from tritorch.nn.registry import Registry
 from tritorch.nn.state_dict import StateDict

@@ -187,6 +187,11 @@ def register_optimizer_step_post_hook(hook):
     return add_hook(_post_hooks, hook)
 
 
+def step_hooks(optimizers):
+    """The hooks that steps of these optimizers call, as dicts."""
+    return [_pre_hooks, _post_hooks, *[o._hooks[kind] for o in optimizers for kind in ("step_pre", "step_post")]]
+
+
 def _no_hooks():
     return {f"{kind}_{when}": OrderedDict() for kind in ("step", "state_dict", "load_state_dict") for when in ("pre", "post")}
 
