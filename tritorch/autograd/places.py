@@ -27,6 +27,14 @@ def user_place(depth=2):
     return code, frame.f_lasti
 
 
+def stacklevel():
+    """What the caller tells `warnings.warn`, so that the warning names the user's line."""
+    frame, level = sys._getframe(1), 1
+    while inside[frame.f_code.co_filename] and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def place(code, instruction):
     """file:line of an instruction."""
     line = code.co_firstlineno

@@ -9,6 +9,7 @@ import warnings
 import weakref
 
 from tritorch.amp import clear_autocast_cache
+from tritorch.autograd import places
 from tritorch.compiler.containers import Containers, flatten, is_input
 from tritorch.compiler.differentiable import DifferentiableRecording
 from tritorch.compiler.fusion import Fusion, matches
@@ -108,10 +109,9 @@ class Compiled:
         """A warm-up call, or one that is captured."""
         situation = self.situation([ref() is None or ref()._grad is None for ref in self.leaves])
         expected = kind.seen.get(situation)
-        capture, plan = (None, None) if expected is None or not expected.repeats else self.planned(expected)
+        capture, plan, reads = (None, None, None) if expected is None or not expected.repeats else self.planned(kind, expected)
         apart = capture is not None or len({home(x) for x in given}) < len(given)        # shared memory does not tell arguments apart
         inputs = [landing(x) for x in given] if apart else given
-        reads = None if capture is None else Reads(expected.codes, [self.function, *kind.objects, *[ref() for ref in expected.ran]])
         containers = Containers((args, kwargs), _with_tensors(inputs, (args, kwargs)) if apart else (args, kwargs))
         watch = Watch(self, inputs, expected, capture, plan, kind.restarts < RESTARTS)
         before, had, draws = {id(x): x._grad for x in watch.known.values()}, [_gradient(x) for x in given], host_draws()
@@ -148,20 +148,21 @@ class Compiled:
         leaves, form = flatten(result)
         return form.unflatten([ours.get(id(x), x) for x in leaves])
 
-    def planned(self, expected):
-        """(capture, plan) for a call that should go as `expected` did. What can be fused is first tried in a warm-up call of its own,
-        which has the kernels loaded."""
+    def planned(self, kind, expected):
+        """(capture, plan, what Python reads) for a call that should go as `expected` did. What can be fused is first tried in a warm-up
+        call of its own, which has the kernels loaded."""
         first = expected.matches is None
         if first:
             expected.matches = matches(expected, self.options["inexact"]) if self.options["fuse"] else []
         plan = Fusion(expected.matches, expected.events) if expected.matches else None
         if first and plan is not None:
-            return None, plan
+            return None, plan, None
         self.pool, index = self.pool or graph_pool_handle(), current_device()
         pool = graph_pool_handle() if expected.differentiable else self.pool             # its memory is in use between two replays
         form = Stream if current_handle(index) else OnlyStream           # what backward passes do differs, as it does in warm-up calls
         stream = self.streams.get(form) or self.streams.setdefault(form, form(index))
-        return Capture(index, stream, pool), plan
+        reads = Reads(expected.codes, [self.function, *kind.objects, *[ref() for ref in expected.ran]])
+        return Capture(index, stream, pool), plan, reads
 
     def recorded(self, kind, watch, before, result, reads):
         """A recording of the call for the next ones; the oldest one goes when there are many."""
@@ -216,7 +217,7 @@ class Compiled:
             raise Unsupported(f"compile: expected a function that can be captured as a whole with fullgraph=True, got {why}")
         if why not in self.warned:
             self.warned[why] = None
-            warnings.warn(f"compile: {self.name} runs eagerly, because a CUDA graph cannot hold {why}", stacklevel=4)
+            warnings.warn(f"compile: {self.name} runs eagerly, because a CUDA graph cannot hold {why}", stacklevel=places.stacklevel())
 
 
 def _gradient(x):
