@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import time
+import typing
 
 import numpy as np
 import pytest
@@ -357,3 +358,7 @@ def test_options_that_exclude_each_other():
     with pytest.raises(ValueError):
         loader.batch_size = 2
     loader.collate_fn = to_float
+
+
+def test_loaders_can_be_annotated():
+    assert typing.get_origin(data.DataLoader[int]) is data.DataLoader

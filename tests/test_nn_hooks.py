@@ -101,3 +101,14 @@ def test_no_gradients_no_backward_hooks():
     with torch.no_grad():
         net(torch.ones(1, 2))
     assert seen == []
+
+
+def test_hooks_of_all_modules_are_where_pytorch_has_them():
+    seen, hooks = [], nn.modules.module
+    handles = [hooks.register_module_forward_pre_hook(lambda m, x: seen.append("before")),
+               hooks.register_module_forward_hook(lambda m, x, y: seen.append("behind"))]
+    nn.ReLU()(torch.ones(1))
+    for handle in handles:
+        handle.remove()
+    nn.ReLU()(torch.ones(1))
+    assert seen == ["before", "behind"]

@@ -323,3 +323,13 @@ def test_lbfgs_is_that_of_torch(search, options):
     (ours, mine), (theirs, yours) = found
     assert len(mine) == len(yours)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+
+
+def test_step_hooks_find_the_optimizer_among_the_arguments():
+    """As in PyTorch, and what a hook returns has it there, too."""
+    weight, seen = tritorch.zeros(2, requires_grad=True), []
+    optimizer = tritorch.optim.SGD([weight], lr=0.1)
+    optimizer.register_step_pre_hook(lambda o, args, kwargs: (args, {"closure": lambda: seen.append("closure")}))
+    optimizer.register_step_post_hook(lambda o, args, kwargs: seen.append((args == (o,), sorted(kwargs))))
+    optimizer.step()
+    assert seen == ["closure", (True, ["closure"])]

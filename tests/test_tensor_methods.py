@@ -150,3 +150,28 @@ def test_whole_sequences_of_lists():
     agree(lambda lib, x: [v.tolist() for v in x], X)
     agree(lambda lib, x: sum(x).tolist(), X)
     agree(lambda lib, x: [sorted(x[0].tolist()), max(x[0]).item(), min(x[1]).item()], X)
+
+
+def test_what_is_no_tensor_is_not_equal():
+    x = tritorch.ones(2)
+    assert (x == None) is False and (x != None) is True and (x == "a") is False and (None == x) is False      # noqa: E711
+    assert None not in [x] and (x == 1).all() and (x != tritorch.zeros(2)).all()
+    for bad in (lambda: x == tritorch.ones(3), lambda: x == np.ones(2), lambda: x < None, lambda: x + np.ones(2)):
+        with pytest.raises((RuntimeError, TypeError), match="broadcast|promote|expected"):
+            bad()
+
+
+def test_numbers_of_tensors_with_more_elements():
+    for kind in (int, float):
+        with pytest.raises(ValueError, match=f"{kind.__name__}: expected a tensor of 1 element, got 2 elements"):
+            kind(tritorch.ones(2))
+    assert float(tritorch.ones(1, 1)) == 1.0 and int(tritorch.tensor(2.5)) == 2
+    assert tritorch.tensor([tritorch.ones(1), tritorch.zeros(1, 1)]).tolist() == [1.0, 0.0]
+
+
+def test_storages_tell_their_size_by_calls(cuda):
+    for device in ("cpu", cuda):
+        x = tritorch.zeros(256, device=device)
+        storage = x[128:].untyped_storage()
+        assert storage.nbytes() == storage.size() == len(storage) == 1024
+        assert storage.data_ptr() == x.data_ptr() and storage.device == x.device

@@ -176,6 +176,8 @@ def promote(*operands):
         if kind is None or isinstance(value, np.generic):                # numpy's numbers have a dtype of numpy's
             rank, kind = 2, _number_dtype(value)
         else:
+            check(kind.__class__ is dtype, "promote", "tensors and numbers", type(value).__name__, use="tritorch.from_numpy(array)",
+                  error=TypeError)
             rank = 0 if value.shape else 1
         best[rank] = kind if best[rank] is None else promote_types(best[rank], kind)
     out = best[0]

@@ -60,6 +60,27 @@ class Storage:
         return out
 
 
+class UntypedStorage:
+    """A Storage as PyTorch's programs know it: its size is asked for by calls."""
+
+    __slots__ = ("storage",)
+
+    def __init__(self, storage):
+        self.storage = storage
+
+    def nbytes(self):
+        """Bytes of memory."""
+        return self.storage.nbytes
+
+    size = __len__ = nbytes
+
+    def __getattr__(self, name):
+        return getattr(self.storage, name)
+
+    def __repr__(self):
+        return repr(self.storage)
+
+
 class HostStorage(Storage):
     """Memory of a numpy array. Its address is looked up only when asked for: that costs more than the rest of an operator."""
 

@@ -11,7 +11,7 @@ from tritorch.device import cpu
 from tritorch.errors import check
 from tritorch.memory_format import contiguous_format, dense_strides, lies_in, preserve_format
 from tritorch.shape import Size, _layouts, extent, layout, memory_order
-from tritorch.storage import HostStorage, Unwritten, device_storage, host_storage, next_seq
+from tritorch.storage import HostStorage, UntypedStorage, Unwritten, device_storage, host_storage, next_seq
 
 _new = object.__new__
 HOST = object()          # the form of tensors on the CPU
@@ -70,7 +70,7 @@ class Tensor:
 
     def untyped_storage(self):
         """The memory that this tensor and its views share."""
-        return self.storage
+        return UntypedStorage(self.storage)
 
     def storage_offset(self):
         """Elements between the start of the storage and the first element."""

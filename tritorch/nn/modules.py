@@ -7,6 +7,7 @@ from tritorch.nn import (
     conv,
     distance,
     dropout,
+    hooks,
     linear,
     loss,
     module,
@@ -28,3 +29,4 @@ _FILES = {"activation": activation, "container": container, "conv": conv, "dista
           "channelshuffle": shaping, "upsampling": shaping, "utils": sizes}
 sys.modules.update({f"{__name__}.{name}": file for name, file in _FILES.items()})
 globals().update(_FILES)
+vars(module).update({name: f for name, f in vars(hooks).items() if name.startswith("register_module_")})

@@ -303,7 +303,7 @@ def _plain(data):
     if data.__class__ in NUMBERS:
         return data
     if isinstance(data, Tensor):
-        return data.tolist()
+        return data.item() if data.numel() == 1 else data.tolist()       # one element is a number, whatever its dims, as in PyTorch
     return [_plain(v) for v in data] if isinstance(data, (list, tuple, Sequence)) and not isinstance(data, str) else data
 
 

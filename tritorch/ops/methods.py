@@ -4,6 +4,11 @@
 operators that also get `x.f_()`: the same operator written into x, `IN_PLACE_VIEWS` those that show x itself in another way.
 `OPERATORS` are Python's.
 """
+import functools
+import numbers
+
+import numpy as np
+
 from tritorch.autograd import engine, places, slices
 from tritorch.autograd.hooks import move_kept
 from tritorch.autograd.modes import state
@@ -236,7 +241,8 @@ def attach():
     Tensor.is_same_size, Tensor.is_set_to = same_size, same_memory
     Tensor.__reversed__ = lambda self: self.flip(0) if self.shape else self
     Tensor.__index__, Tensor.__contains__ = as_index, contains
-    Tensor.__bool__, Tensor.__int__, Tensor.__float__ = [(lambda self, kind=kind: kind(self.item())) for kind in (bool, int, float)]
+    Tensor.__bool__, Tensor.__int__, Tensor.__float__ = (lambda self: bool(self.item())), as_number(int), as_number(float)
+    Tensor.__eq__, Tensor.__ne__ = comparison(surface["eq"]), comparison(surface["ne"])
     Tensor.__iter__ = iterate
     Tensor.T = property(lambda self: self.permute(tuple(range(self.ndim))[::-1]), doc="The dims in reverse order.")
     Tensor.mT = Tensor.mH = property(view.adjoint, doc="The last two dims exchanged.")
@@ -261,6 +267,29 @@ def record_stream(self, stream):
     from tritorch.cuda.allocator import record_stream
 
     record_stream(self.storage.owner, stream)
+
+
+def as_number(kind):
+    """How Python makes a number of a tensor."""
+    def convert(self):
+        check(self.numel() == 1, kind.__name__, "a tensor of 1 element", f"{self.numel()} elements", error=ValueError)
+        return kind(self.item())
+
+    return convert
+
+
+def comparison(op):
+    """`==` or `!=`: with what is no tensor or number (None, say) no error, but Python's answer."""
+    @functools.wraps(op)
+    def compared(self, other):
+        try:
+            return op(self, other)
+        except TypeError:
+            if isinstance(other, (Tensor, np.ndarray, numbers.Number)):
+                raise
+            return NotImplemented
+
+    return compared
 
 
 def as_index(self):

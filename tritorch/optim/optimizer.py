@@ -199,13 +199,14 @@ def _no_hooks():
 def _hooked(step):
     """`step` with its hooks around it."""
     @functools.wraps(step)
-    def wrapped(self, *args, **kwargs):
+    def wrapped(*args, **kwargs):                                         # PyTorch's hooks find the optimizer among the arguments, too
+        self = args[0]
         for hook in (*_pre_hooks.values(), *self._hooks["step_pre"].values()):
             changed = hook(self, args, kwargs)
             if changed is not None:
                 check(isinstance(changed, tuple) and len(changed) == 2, "step", "None or (args, kwargs) from a step pre-hook", changed)
                 args, kwargs = changed
-        out = step(self, *args, **kwargs)
+        out = step(*args, **kwargs)
         for hook in (*self._hooks["step_post"].values(), *_post_hooks.values()):
             hook(self, args, kwargs)
         self._opt_called = True

@@ -5,16 +5,17 @@ import math
 import multiprocessing
 import multiprocessing.util
 import warnings
+from typing import Generic
 
 from tritorch.cuda.device import is_available
 from tritorch.errors import check
 from tritorch.utils.data.collate import default_collate, default_convert, pinned
-from tritorch.utils.data.dataset import IterableDataset
+from tritorch.utils.data.dataset import IterableDataset, T
 from tritorch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler, drawn_seed
 from tritorch.utils.data.worker import Exhausted, Failure, Workers
 
 
-class DataLoader:
+class DataLoader(Generic[T]):
     """Iterates over the batches of a dataset.
 
     `batch_size` samples make a batch (None: samples come one by one, uncollated); the last is shorter unless `drop_last`. The order is
