@@ -14,26 +14,31 @@ AREAS = {
     "allocator": "bytes and driver calls of the caching allocator beside PyTorch's rules, on the requests of training steps",
     "predict": "[FAMILY …] where the time of the table of anchors would go, worked out from the compiled kernels without a GPU",
     "tune": "[FAMILY …] time every candidate of every kernel, write tritorch/cuda/tables/sm_XX.json",
+    "carry": "pack|unpack FILE: the compiled kernels of the cache as one small file, to take them to another machine",
     "gpu_day": "[STEP …] what a GPU is needed for, in steps that each end in time",
 }
 MODULES = {"import": "imports"}
-WITH_WORDS = ("gpu", "predict", "tune", "gpu_day")                          # what follows them are their own words
+WITH_WORDS = ("gpu", "predict", "tune", "carry", "gpu_day")                          # what follows them are their own words
 
 
 EPILOG = """
 gpu FAMILY: memory, rows, index, optim, matmul, attention, conv, host, gpt2 (default: all of these), cards
 predict FAMILY: memory, rows, index, optim, matmul, attention, gpt2 (default: all), conv
-tune FAMILY: the first seven, gpt2, cards, or families of kernels as the tuner names them: softmax, matmul, strided, …
+tune FAMILY: the first seven, gpt2, cards, with --compile-only host, samples (of operators), tests, too; or families of kernels as the
+  tuner names them: softmax, matmul, strided, …
 gpu_day STEP, each within --minutes and with its output under --out (default: all, in this order):
   smoke   each kind of kernel for products and attention by itself: one that hangs or is wrong is left out by the later steps, of later
           commands too, until the next smoke (runs/avoided.txt; TRITORCH_AVOID=kind,kind is for other programs); then a handful of
           operators and a training step
-  build   compile every kernel and every candidate, on all cores
+  build   compile what the tests launch, and every kernel and every candidate of the table, on all cores
   test    the tests that need a GPU, in several processes
   bench   the table of anchors
   tune    time the candidates, write the table of this architecture
   again   the table of anchors once more
-With TRITORCH_CACHE_DIR a folder of compiled kernels can be carried along.
+Where time on the GPU is short, its kernels are compiled before, into an empty folder and without line numbers, and carried there:
+  export TRITORCH_CACHE_DIR=FOLDER TRITON_DISABLE_LINE_INFO=1
+  python -m bench tune all host samples tests --compile-only --arch sm_90 --minutes 120
+  python -m bench carry pack FILE          and there, instead of the step build:  python -m bench carry unpack FILE
 """
 
 

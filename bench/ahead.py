@@ -10,14 +10,16 @@ from bench.sides import Sides
 
 
 def compile_all(families, only="", arch=None, candidates=False, minutes=10.0):
-    """Compile what the families launch, into the cache; with `candidates` every configuration that the tuner could choose.
+    """Compile what the families launch, into the cache; with `candidates` every configuration that the tuner could choose. A family
+    "tests" is those of a GPU.
 
     For this machine's GPU, or for `arch` without one. Returns [(specialisation, Compiled or CompileError)].
     """
+    from bench import gpu_tests
     from tritorch.cuda import compiler, driver, tuner
     from tritorch.cuda.dry import DryDriver
 
-    start = time.perf_counter()
+    start, deadline = time.perf_counter(), time.monotonic() + 60 * minutes
     device = DryDriver(arch) if arch else DryDriver(properties=driver.current().device_properties(0))
     arch = 10 * device.properties.major + device.properties.minor
     with driver.using(device), compiler.recording() as record:
@@ -26,11 +28,14 @@ def compile_all(families, only="", arch=None, candidates=False, minutes=10.0):
                 run(families, only)
         else:
             run(families, only)
+    if "tests" in families:
+        for spec in gpu_tests.kernels(only, arch, deadline):
+            record.setdefault(spec.key(0), spec)
     specs = list(record.values())
     print(f"{len(specs)} kernels met in {time.perf_counter() - start:.1f} s", flush=True)
     compiled = []
     with tqdm(total=len(specs), desc=f"compiling for sm_{arch}", mininterval=2) as bar:
-        for found in compiler.compile_each(specs, [arch], deadline=time.monotonic() + 60 * minutes):
+        for found in compiler.compile_each(specs, [arch], deadline=deadline):
             bar.update()
             compiled.append(found)
     failed = [c for c in compiled if isinstance(c, compiler.CompileError)]
@@ -58,6 +63,8 @@ def programs(families, sides, size=anchors.real):
     import tritorch
 
     for family in families:
+        if family == "tests":                                    # which no process has all of
+            continue
         if family in anchors.FAMILIES:
             for _, case in anchors.cases([family], size):
                 def program(case=case):

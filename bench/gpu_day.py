@@ -184,7 +184,7 @@ def avoid(kinds):
 def build(args, folder, deadline):
     more = ["--arch", "sm_90"] if args.rehearse else []
     options = [w for w in words(args, deadline) if w != "--rehearse"]
-    command = ["-m", "bench", "tune", "all", "host", "samples", "--compile-only", *more, *options]
+    command = ["-m", "bench", "tune", "all", "host", "samples", "tests", "--compile-only", *more, *options]
     return logged(command, Log(folder / "build.log"), deadline)
 
 

@@ -24,7 +24,7 @@ SPILLS = 64                                                      # bytes a threa
 def main(args):
     every = [*anchors.FAMILIES, "gpt2"]
     words = [*every, *args.families] if "all" in args.families else args.families
-    workloads = [w for w in [*every, "cards", "host", "samples"] if w in words] or every
+    workloads = [w for w in [*every, "cards", "host", "samples", "tests"] if w in words] or every
     families = [f for f in words if f not in (*workloads, "all")]
     if args.rehearse:
         workloads = [w for w in workloads if w in anchors.FAMILIES]          # the others have real sizes alone

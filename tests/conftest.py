@@ -1,9 +1,11 @@
 """The devices of the suite: the CPU, and a CUDA device that is simulated unless `-m gpu` asks for the real one.
 
 With TRITORCH_PTX=80 or 90 the real one is a GPU of that compute capability made of numpy, which executes compiled kernels
-(tritorch.testing.ptx).
+(tritorch.testing.ptx). With --kernels-to FILE nothing runs on it: the kernels that tests launch are listed.
 """
+import contextlib
 import os
+from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")      # before numpy comes: its threads spin, and took 57 of the 95 s of test_gemm.py
 
@@ -18,6 +20,8 @@ def on_gpu(config):
 
 def pytest_addoption(parser):
     parser.addoption("--update-records", action="store_true", help="write tests/records anew")
+    parser.addoption("--kernels-to", metavar="FILE", type=Path, help="list what -m gpu launches, to compile it ahead; with python -O and "
+                     "--assert=plain, since no result is right")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,6 +38,10 @@ def pytest_collection_modifyitems(config, items):
 def pytest_configure(config):
     if on_gpu(config):
         config.pluginmanager.register(Guard(config))
+    if config.option.kernels_to:
+        import numpy as np
+
+        np.testing.assert_allclose = np.testing.assert_array_equal = lambda *args, **options: None
 
 
 def pytest_sessionfinish(session):
@@ -82,7 +90,10 @@ def cuda(request):
     """A CUDA device: the real one under `-m gpu`, or the one made of PTX, else the simulated one."""
     import tritorch as torch
 
-    if on_gpu(request.config) and os.environ.get("TRITORCH_PTX"):
+    if request.config.option.kernels_to:
+        with listing(request.config.option.kernels_to, int(os.environ.get("TRITORCH_PTX", 90))):
+            yield torch.device("cuda:0")
+    elif on_gpu(request.config) and os.environ.get("TRITORCH_PTX"):
         from tritorch.testing.ptx.device import simulate
 
         with simulate(int(os.environ["TRITORCH_PTX"])):
@@ -94,6 +105,31 @@ def cuda(request):
     else:
         with torch.cuda.simulate(seed=0):
             yield torch.device("cuda:0")
+
+
+@contextlib.contextmanager
+def listing(file, arch):
+    """A device of an architecture on which nothing runs; at the end the package's kernels that were launched there are in the file."""
+    from tritorch.cuda import compiler, driver, kernel_list
+    from tritorch.cuda.dry import DryDriver
+
+    with driver.using(DryDriver(arch)), compiler.recording() as record:
+        yield
+    ours = [spec for spec in record.values() if all(k.__module__.startswith("triton_kernels.") for k in kernels_in(spec))]
+    kernel_list.save(file, ours)
+
+
+def kernels_in(*values):
+    """Of a specialisation, and of the tuples in it."""
+    from tritorch.cuda import compiler
+
+    for value in values:
+        if isinstance(value, compiler.Specialisation):
+            yield from kernels_in(value.kernel, *value.constexprs.values())
+        elif isinstance(value, tuple):
+            yield from kernels_in(*value)
+        elif isinstance(value, compiler.triton.JITFunction):
+            yield value
 
 
 @pytest.fixture(autouse=True)
