@@ -214,6 +214,37 @@ def test_state_goes_to_torch_and_back(cls, options):
     assert_near(*[[p.detach().double().numpy() for p in params] for params, _, _ in sides], 0.02 if cls == "Muon" else 3e-6)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_state_of_another_dtype_is_refused_and_can_be_converted(cuda, device):
+    """A model that changes its dtype after some steps leaves the optimizer's state as it was; a kernel would take it for the new dtype."""
+    p = tritorch.nn.Parameter(tritorch.linspace(1, 2, 8, device=device))
+    optimizer = tritorch.optim.Adam([p], lr=0.25)
+    p.grad = tritorch.ones(8, device=device)
+    optimizer.step()
+    p.data, p.grad = p.data.half(), None
+    p.grad = tritorch.ones(8, device=device).half()
+    before = p.tolist()
+    with pytest.raises(RuntimeError, match=r"with its dtype and shape, got tritorch.float16.* and tritorch.float32"):
+        optimizer.step()
+    assert p.tolist() == before
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.step()
+    np.testing.assert_allclose(p.tolist(), np.linspace(1, 2, 8) - 0.5, rtol=1e-2)
+
+
+def test_checkpoints_that_count_in_numbers(cuda):
+    """As those of PyTorch before 1.12 did."""
+    for options, place in ((dict(), "cpu"), (dict(capturable=True), cuda)):
+        p = tritorch.nn.Parameter(tritorch.ones(3, device=place))
+        optimizer = tritorch.optim.Adam([p], **options)
+        p.grad = tritorch.ones(3, device=place)
+        optimizer.step()
+        saved = optimizer.state_dict()
+        optimizer.load_state_dict({**saved, "state": {0: {**saved["state"][0], "step": 5}}})
+        optimizer.step()
+        assert optimizer.state[p]["step"].item() == 6 and optimizer.state[p]["step"].device == tritorch.device(place)
+
+
 def test_construction_and_its_errors():
     w, b = tritorch.ones(2, requires_grad=True), tritorch.ones(1, requires_grad=True)
     SGD = tritorch.optim.SGD

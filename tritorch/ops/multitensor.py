@@ -18,6 +18,7 @@ from tritorch.cuda.stream import OnlyStream, captures, current_handle, is_captur
 from tritorch.cuda.watching import watched
 from tritorch.dispatch import _interpret
 from tritorch.dtype import int64
+from tritorch.errors import check
 from tritorch.ops.create import zeros
 from tritorch.shape import is_dense, same_strides
 from tritorch.tensor import empty, strided
@@ -70,6 +71,11 @@ class MultiTensor:
             facts += [x.dtype for x in column], [x.strides for x in column]
         if self._ready.get(id(first[0])) == facts:
             return self.impls[facts[0][0].type](*args)
+        for x, *others in zip(*columns):                                 # on CUDA they would be read as what they are not
+            for other in others:
+                check(other.dtype == x.dtype and other.shape == x.shape, self.__name__, "all of a parameter with its dtype and shape",
+                      x.dtype, x.shape, other.dtype, other.shape,
+                      use="optimizer.load_state_dict(optimizer.state_dict()) after a model changes its dtype")
         parts = self._parts(args)
         if len(parts) == 1 and all(x.is_contiguous() for column in columns for x in column):
             if len(self._ready) >= KEPT:

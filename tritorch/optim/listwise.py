@@ -69,9 +69,9 @@ class ListWise(Optimizer):
                 places.setdefault(numbers, []).append(k)
         for (t, *more), some in places.items():
             coefficients, *more = getattr(update_rules, recipe.counter)(t + 1, *more, *[None] * (2 - len(more)), lr, recipe.constants)
-            for column, number in zip(columns, (t + 1, *more)):
-                _put([column[k] for k in some], number)
             yield some, coefficients
+            for column, number in zip(columns, (t + 1, *more)):          # afterwards: a step that raised an error was none
+                _put([column[k] for k in some], number)
 
     def state_of(self, p, group):
         """What is remembered of a parameter."""

@@ -10,6 +10,7 @@ from tritorch.cuda.watching import watched
 from tritorch.dtype import float32
 from tritorch.errors import check
 from tritorch.nn.hooks import add_hook
+from tritorch.ops.create import full
 from tritorch.tensor import Tensor, swaps
 
 required = object()                                                      # a default that every group must give itself
@@ -216,7 +217,10 @@ def _hooked(step):
 
 
 def _settle(value, parameter, group, counts, key=None):
-    """State that was saved, as this parameter needs it: what is counted stays on the host unless the group wants it on the device."""
+    """State that was saved, as this parameter needs it: what is counted stays on the host unless the group wants it on the device.
+    PyTorch counted in numbers before 1.12."""
+    if key in counts and isinstance(value, (int, float)):
+        value = full((), value, dtype=float32, device="cpu")
     if isinstance(value, Tensor):
         if key in counts:
             return value.to(parameter.device, float32, copy=True) if group.get("capturable") or group.get("fused") else value.clone()
