@@ -261,7 +261,7 @@ def test_peaks_and_totals_start_anew(device):
     cuda.reset_peak_memory_stats()
     assert cuda.max_memory_allocated() == 4 * MIB
     cuda.reset_accumulated_memory_stats()
-    assert cuda.memory_stats()["allocated_bytes.all.allocated"] == 0
+    assert cuda.memory_stats()["allocated_bytes.all.allocated"] == cuda.memory_stats()["num_device_alloc"] == 0
     del block
     assert cuda.memory_stats()["allocated_bytes.all.freed"] == 4 * MIB
 

@@ -73,14 +73,20 @@ def test_weights_are_cast_once():
         with tritorch.no_grad():
             x @ weight                                                   # a cast without history would not do for the others
         loss = (x @ weight).sum()
-        assert seen.names.count("copy_to") == 5                          # three of x, two of the weight
+        with autocast("cpu"):
+            x @ weight
+        with autocast("cpu", enabled=False):
+            pass
+        loss = loss + (x @ weight).sum() * 0
+        assert seen.names.count("copy_to") == 7                          # five of x, two of the weight
         weight.detach().add_(1.0)
         assert (x @ weight)[0, 0].item() == 6                            # a weight that has changed is cast again
     loss.backward()
     assert weight.grad.dtype is tritorch.float32 and weight.grad.tolist() == [[2.0] * 3] * 3
-    with Calls() as seen, autocast("cpu", cache_enabled=False):
-        x @ weight @ weight
-    assert seen.names.count("copy_to") == 3
+    for options, casts in [({}, 2), ({}, 2), ({"cache_enabled": False}, 3)]:          # casts are kept until the outermost block ends
+        with Calls() as seen, autocast("cpu", **options):
+            x @ weight @ weight
+        assert seen.names.count("copy_to") == casts
 
 
 def test_nesting_and_state():
@@ -141,7 +147,7 @@ def test_options_and_their_errors():
 
 
 def test_custom_function():
-    seen = []
+    seen, kinds = [], {}
 
     class Product(tritorch.autograd.Function):
         @staticmethod
@@ -161,7 +167,8 @@ def test_custom_function():
     class Wide(tritorch.autograd.Function):
         @staticmethod
         @custom_fwd(device_type="cpu", cast_inputs=tritorch.float32)
-        def forward(ctx, a):
+        def forward(ctx, a, more=None):
+            kinds.update((k, v.dtype) for k, v in (more or {}).items())
             return a @ a
 
         @staticmethod
@@ -172,7 +179,9 @@ def test_custom_function():
     a = tritorch.ones(2, 2, requires_grad=True)
     with autocast("cpu"):
         y = Product.apply(a, a)
-        assert Wide.apply(a.bfloat16()).dtype is tritorch.float32
+        more = {"k": tritorch.arange(2), "x": a.bfloat16(), "y": a.double()}
+        assert Wide.apply(a.bfloat16(), more).dtype is tritorch.float32
+        assert kinds == {"k": tritorch.int64, "x": tritorch.float32, "y": tritorch.float64}
     assert y.dtype is tritorch.bfloat16 and Wide.apply(a.bfloat16()).dtype is tritorch.bfloat16
     y.float().sum().backward()
     Product.apply(a, a).sum().backward()

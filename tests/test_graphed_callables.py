@@ -68,6 +68,12 @@ def test_a_gradient_of_any_layout_arrives(cuda):
     assert x.grad.tolist() == [[0, 4, 8], [2, 6, 10]]
 
 
+def test_the_sample_in_another_layout_is_another_argument(cuda):
+    x = randn(2, 2)
+    graphed, want = make_graphed_callables(lambda x: x * 2, (x,)), (x.mT * 2).tolist()
+    assert graphed(x.mT).tolist() == want
+
+
 def test_gradients_accumulate(cuda):
     net = make_graphed_callables(nn.Linear(3, 2).cuda(), (randn(4, 3),))
     for k in (1, 2):
@@ -94,6 +100,8 @@ def test_unused_inputs(cuda):
 
 def test_without_gradients(cuda):
     graphed = make_graphed_callables(lambda x: x + 1, (randn(2),), num_warmup_iters=1)
+    with torch.no_grad():
+        assert not graphed(randn(2, grad=True)).requires_grad
     assert not graphed(randn(2)).requires_grad and graphed(torch.zeros(2, device="cuda")).tolist() == [1, 1]
 
 

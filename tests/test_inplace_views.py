@@ -128,6 +128,14 @@ def test_a_base_gets_history_from_its_view(torch):
 
 
 @both
+def test_a_base_that_begins_inside_of_its_memory(torch):
+    w, base = leaf(torch, 2.0, 3.0, 4.0), torch.arange(6.0, dtype=torch.float64)[2:].detach()
+    base[1:].mul_(w)
+    (base * base).sum().backward()
+    return base, w.grad
+
+
+@both
 def test_rows_filled_one_by_one(torch):
     x = leaf(torch, 1.0, 2.0, 3.0)
     out = torch.zeros(3, 3, dtype=torch.float64)
@@ -273,6 +281,18 @@ def test_second_order_through_a_write_whose_result_is_saved(way):
     (second,) = tritorch.autograd.grad(g.pow(2).sum(), x)
     e = np.exp(3 * np.array([0.3, 0.5]))                                 # g = 3 exp(3 x) where written, 4.5 x elsewhere
     assert np.allclose(second.numpy(), [*(54 * e * e), 2 * 4.5**2 * 0.7])
+
+
+@both
+def test_forward_mode_through_two_gradients_of_a_write_whose_result_is_saved(torch):
+    def f(x):
+        y = x * 1
+        y[1:].exp_()
+        return (y * y * x.sum()).sum()
+
+    gradient = torch.func.grad(lambda x: (torch.func.grad(f)(x) ** 2).sum())
+    x, v = [torch.tensor(values, dtype=torch.float64) for values in ([0.1, 0.2, 0.3], [1.0, 2.0, 3.0])]
+    return torch.func.jvp(gradient, (x,), (v,))
 
 
 # ------------------------------------------------------------------ tensors that become views of themselves

@@ -33,6 +33,16 @@ def test_load_copies_values():
     assert repr(result) == "IncompatibleKeys(missing_keys=['scale'], unexpected_keys=['extra'])"
 
 
+def test_the_version_of_what_is_loaded_is_known():
+    net = nn.Sequential(nn.Sequential(nn.BatchNorm1d(2)))
+    state = net.state_dict()
+    del state["0.0.num_batches_tracked"]
+    with pytest.raises(RuntimeError, match='Missing key.*"0.0.num_batches_tracked"'):
+        net.load_state_dict(state)
+    del state._metadata                                                  # as before version 2, which brought that buffer
+    assert repr(net.load_state_dict(state)) == "<All keys matched successfully>"
+
+
 def test_load_says_all_that_is_wrong_and_changes_nothing():
     net, state = Net(), Net().state_dict()
     before = {k: v.clone() for k, v in net.state_dict().items()}

@@ -93,8 +93,9 @@ def test_fastest_candidate_is_found_once_and_remembered(clock, tmp_path):
     assert choose(clock) == CANDIDATES[1] and not clock.runs
     (path,) = (tmp_path / "tuned").iterdir()
     assert path.name == "Clock_GPU-13000.json" and list(json.loads(path.read_text()).values()) == [CANDIDATES[1]]
+    path.write_text(json.dumps({**json.loads(path.read_text()), "another process": CANDIDATES[0]}))
     choose(clock, key=(65, 64))
-    assert clock.runs
+    assert clock.runs and len(json.loads(path.read_text())) == 3
     clock.runs.clear()
     tuner.forget()
     choose(clock, kernel=types.SimpleNamespace(cache_key="b" * 64))
@@ -166,7 +167,10 @@ def test_forcing(clock):
     try:
         with tuner.forcing("matmul", CANDIDATES[2]):
             assert choose(clock) is CANDIDATES[2] and tuner.choose("conv", 1, CANDIDATES) is CANDIDATES[0]
-        assert not clock.runs and len(forgotten) == 2
+            with tuner.forcing("conv", CANDIDATES[1]), tuner.forcing("matmul", CANDIDATES[0]):
+                assert choose(clock) is CANDIDATES[0] and tuner.choose("conv", 1, CANDIDATES) is CANDIDATES[1]
+            assert choose(clock) is CANDIDATES[2] and tuner.choose("conv", 1, CANDIDATES) is CANDIDATES[0]
+        assert not clock.runs and len(forgotten) == 6
     finally:
         tuner.changed.pop()
     assert choose(clock) == CANDIDATES[1]

@@ -183,7 +183,7 @@ def _known(family, key, candidates, kernel, properties) -> dict | None:
         away = distance(entry["key"], wanted)
         if away is not None:
             nearest.append((away, place, entry["use"]))
-    for _, _, use in sorted(nearest, key=lambda n: n[:2]):
+    for _, _, use in sorted(nearest):
         found = options.get(json.dumps(use, sort_keys=True))
         if found is not None:
             return found
