@@ -114,8 +114,13 @@ def test_the_cpu_says_it_at_once():
 
 @pytest.mark.parametrize("shape, error", [((3,), ValueError), ((4, 1), RuntimeError), ((), ValueError)])
 def test_targets_do_not_broadcast(shape, error):
-    with pytest.raises(error, match=r"nll_loss: expected targets of shape \(4,\)"):
-        F.nll_loss(torch.tensor(LOGITS), torch.zeros(shape, dtype=torch.int64))
+    for f in (F.nll_loss, F.cross_entropy):
+        with pytest.raises(error, match=rf"{f.__name__}: expected targets of shape \(4,\)"):
+            f(torch.tensor(LOGITS), torch.zeros(shape, dtype=torch.int64))
+        x, one = torch.tensor(LOGITS[0]), torch.tensor([1])
+        assert f(x, one, reduction="none").shape == () and f(x, one) == f(x, one[0])
+        with pytest.raises(ValueError, match=r"expected targets of shape \(\)"):
+            f(x, torch.tensor([1, 1]))
 
 
 def test_a_place_that_is_not_a_number_is_outside_of_the_image(cuda):

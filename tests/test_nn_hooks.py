@@ -112,3 +112,15 @@ def test_hooks_of_all_modules_are_where_pytorch_has_them():
         handle.remove()
     nn.ReLU()(torch.ones(1))
     assert seen == ["before", "behind"]
+
+
+def test_outputs_without_a_gradient_have_none():
+    class Two(nn.Module):
+        def forward(self, x):
+            return x * 2, x * 3
+
+    net, seen, x = Two(), [], torch.ones(2, requires_grad=True)
+    net.register_full_backward_pre_hook(lambda m, grads: seen.append([g is None for g in grads]))
+    net.register_full_backward_hook(lambda m, inputs, outputs: seen.append([g is None for g in (*inputs, *outputs)]))
+    net(x)[0].sum().backward()
+    assert seen == [[False, True], [False, False, True]] and x.grad.tolist() == [2, 2]

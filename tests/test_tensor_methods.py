@@ -174,4 +174,4 @@ def test_storages_tell_their_size_by_calls(cuda):
         x = tritorch.zeros(256, device=device)
         storage = x[128:].untyped_storage()
         assert storage.nbytes() == storage.size() == len(storage) == 1024
-        assert storage.data_ptr() == x.data_ptr() and storage.device == x.device
+        assert tritorch.is_storage(storage) and storage.data_ptr() == x.data_ptr() and storage.device == x.device

@@ -105,9 +105,9 @@ def numel(input):
 
 def is_storage(obj):
     """Whether obj is the memory of a tensor."""
-    from tritorch.storage import Storage
+    from tritorch.storage import Storage, UntypedStorage
 
-    return isinstance(obj, Storage)
+    return isinstance(obj, (Storage, UntypedStorage))
 
 
 def __getattr__(name):

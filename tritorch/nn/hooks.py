@@ -157,6 +157,7 @@ class _Boundary(Function):
     @staticmethod
     def forward(ctx, on_gradients, *tensors):
         ctx.on_gradients = on_gradients
+        ctx.set_materialize_grads(False)                                 # hooks see None where no gradient came, as in PyTorch
         return tensors
 
     @staticmethod

@@ -25,6 +25,12 @@ def class_dim(x):
     return min(x.ndim, 2) - 1
 
 
+def unfit(name, input, target, rest):
+    """The error for targets of another shape than `rest`, which is a ValueError where it is the batch that differs, as in PyTorch."""
+    kind = ValueError if input.ndim == 1 or target.shape[:1] != rest[:1] else RuntimeError
+    return kind(sentence(name, f"targets of shape {rest}", target.shape))
+
+
 @op(returns=("loss", "target_weight", "lse"))
 def cross_entropy_rows(input, target, weight=None, ignore_index=-100, label_smoothing=0.0):
     """Cross entropy of every sample, the weight of its target (0 where ignored), and the log-sum-exp of its logits.
@@ -35,7 +41,7 @@ def cross_entropy_rows(input, target, weight=None, ignore_index=-100, label_smoo
     check(input.ndim > 0 and input.dtype.is_floating_point, name, "floating logits of at least one dim", input.dtype, input.shape)
     rest = (*input.shape[:dim], *input.shape[dim + 1:])
     if target.shape != rest:
-        raise RuntimeError(sentence(name, f"targets of shape {rest}", target.shape))
+        raise unfit(name, input, target, rest)
     check(target.dtype in (types.int64, types.int32, types.uint8), name, "class indices or probabilities", target.dtype)
     if weight is not None and weight.shape != (input.shape[dim],):
         raise RuntimeError(sentence(name, f"a weight for each of {input.shape[dim]} classes", weight.shape))
@@ -236,7 +242,7 @@ def cross_entropy_backward_samples(make):
 
 @cross_entropy_rows.errors
 def cross_entropy_errors(make):
-    yield (make(4, 7), make(5, integer=True, low=0, high=7)), {}, RuntimeError, "expected targets of shape (4,)"
+    yield (make(4, 7), make(5, integer=True, low=0, high=7)), {}, ValueError, "expected targets of shape (4,)"
     yield (make(4, 7), make(4, integer=True, low=7, high=8)), {}, IndexError, "expected class indices in [0, 6], got 7"
     yield (make(4, 7), make(4, integer=True, low=0, high=7), make(3)), {}, RuntimeError, "expected a weight for each of 7 classes"
 

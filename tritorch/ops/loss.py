@@ -8,7 +8,7 @@ from tritorch.errors import check
 from tritorch.ops.activation import log_sigmoid
 from tritorch.ops.compare import where
 from tritorch.ops.composite import composite, result_dtype
-from tritorch.ops.cross_entropy import class_dim, counted, cross_entropy_rows
+from tritorch.ops.cross_entropy import class_dim, counted, cross_entropy_rows, unfit
 from tritorch.ops.elementwise import binary
 from tritorch.ops.pointwise import xlogy
 from tritorch.ops.softmax import log_softmax
@@ -44,9 +44,15 @@ def cross_entropy(input, target, weight=None, size_average=None, ignore_index=-1
     reduction = legacy_reduction(size_average, reduce, reduction)
     if target.dtype.is_floating_point:
         return soft_cross_entropy(input, target, weight, reduction, label_smoothing)
+    target = of_one_sample(input, target)
     loss, target_weight, _ = cross_entropy_rows(input, target, weight, ignore_index, label_smoothing)
     loss = loss.sum() / target_weight.sum() if reduction == "mean" else reduced(loss, reduction)
     return loss.to(result_dtype("cross_entropy", input))                 # half types are read as they are: logits can be the largest tensor
+
+
+def of_one_sample(input, target):
+    """The class of logits without a batch dim may come in a vector of one."""
+    return target.reshape(()) if input.ndim == 1 and target.shape == (1,) else target
 
 
 @composite
@@ -74,8 +80,9 @@ def nll_loss(input, target, weight=None, size_average=None, ignore_index=-100, r
     """
     reduction, dim = legacy_reduction(size_average, reduce, reduction), class_dim(input)
     rest = (*input.shape[:dim], *input.shape[dim + 1:])
-    check(target.shape == rest, "nll_loss", f"targets of shape {rest}", target.shape,
-          error=ValueError if target.shape[:dim] != rest[:dim] else RuntimeError)
+    target = of_one_sample(input, target)
+    if target.shape != rest:
+        raise unfit("nll_loss", input, target, rest)
     if target.device.type == "cpu":
         counted(target.array, input.shape[dim], ignore_index, "nll_loss")
     counts = target != ignore_index

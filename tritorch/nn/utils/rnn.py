@@ -116,6 +116,8 @@ def pad_sequence(sequences, batch_first=False, padding_value=0.0, padding_side="
     if padding_side not in ("left", "right"):
         raise RuntimeError(f"pad_sequence: expected padding_side 'left' or 'right', got {padding_side!r}")
     sequences = list(sequences)
+    if not sequences:
+        raise RuntimeError("pad_sequence: expected sequences, got an empty list")
     longest = max(x.shape[0] for x in sequences)
 
     def padded(x):
