@@ -53,12 +53,12 @@ def words_of(seed, offset, first, base_ptr, COUNT: tl.constexpr, PAIRS: tl.const
     """The words of COUNT counters from `first` on, as four blocks. PAIRS: a thread draws two neighbours, for the eight elements of 16 bits
     that it loads or stores at once; drawn apart they would change threads through shared memory."""
     if PAIRS and COUNT > 1:
-        index = first + 2 * tl.arange(0, COUNT // 2)
-        w0, w1, w2, w3 = philox_words(seed, offset, index, 0, base_ptr)
-        v0, v1, v2, v3 = philox_words(seed, offset, index + 1, 0, base_ptr)
+        index = 2 * tl.arange(0, COUNT // 2)
+        w0, w1, w2, w3 = philox_words(seed, offset + first, index, 0, base_ptr)
+        v0, v1, v2, v3 = philox_words(seed, offset + first, index + 1, 0, base_ptr)
         w0, w1, w2, w3 = tl.interleave(w0, v0), tl.interleave(w1, v1), tl.interleave(w2, v2), tl.interleave(w3, v3)
     else:
-        w0, w1, w2, w3 = philox_words(seed, offset, first + tl.arange(0, COUNT), 0, base_ptr)
+        w0, w1, w2, w3 = philox_words(seed, offset + first, tl.arange(0, COUNT), 0, base_ptr)
     return w0, w1, w2, w3
 
 
@@ -68,7 +68,7 @@ def bits_of(seed, offset, start, base_ptr, WIDE: tl.constexpr, BLOCK: tl.constex
     """The bits of elements start … start + BLOCK, of `dtype`, as four blocks of every fourth: uint32, or uint64 where WIDE."""
     w0, w1, w2, w3 = words_of(seed, offset, start // 4, base_ptr, BLOCK // 4, dtype.primitive_bitwidth == 16)
     if WIDE:
-        v0, v1, v2, v3 = philox_words(seed, offset, start // 4 + tl.arange(0, BLOCK // 4), 1, base_ptr)
+        v0, v1, v2, v3 = philox_words(seed, offset + start // 4, tl.arange(0, BLOCK // 4), 1, base_ptr)
         w0, w1, w2, w3 = long_word(w0, v0), long_word(w1, v1), long_word(w2, v2), long_word(w3, v3)
     return w0, w1, w2, w3
 
@@ -136,20 +136,58 @@ def standard_normal(x, y):
 
 
 @triton.jit
-def unit_normal(x, y, mean, std):
-    return standard_normal(x, y)
+def cosine(angle):
+    """cos from -π to π as the sine of what is left to π/2, within 1e-6, without the unit for special functions."""
+    rest = 1.5707963267948966 - tl.abs(angle)
+    s = rest * rest
+    return rest * (0.999999061 + s * (-0.166655541 + s * (0.00831189962 + s * -0.000184881356)))
 
 
 @triton.jit
-def normal(x, y, mean, std):
-    a, b = standard_normal(x, y)
-    return mean.to(a.dtype) + std.to(a.dtype) * a, mean.to(a.dtype) + std.to(a.dtype) * b
+def short_normal(word, MULTIPLY: tl.constexpr):
+    """Two normals for results of 16 bits from one word. Of one radius in millions, those near 0, the logarithm is worth 6e-4 only."""
+    u = word.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
+    radius = tl.sqrt(tl.abs(1.3862943611198906 * libdevice.fast_log2f(u)))
+    turned = tl.mul(word, 0x9E3779B9, sanitize_overflow=False)
+    angle = turned.to(tl.int32, bitcast=True).to(tl.float32) * 1.4629180792671596e-09
+    if MULTIPLY:
+        return radius * cosine(angle), radius * libdevice.fast_sinf(angle)
+    else:
+        return radius * libdevice.fast_cosf(angle), radius * libdevice.fast_sinf(angle)
 
 
 @triton.jit
-def log_normal(x, y, mean, std):
-    a, b = normal(x, y, mean, std)
-    return tl.exp(a), tl.exp(b)
+def normals_of(seed, offset, start, base_ptr, dtype: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr):
+    """The standard normals of elements start … start + BLOCK, in order. Where SHORT eight take a counter; one cosine of the four is made of
+    multiplications, as with all of them the unit for special functions would have more to do than any other."""
+    if SHORT:
+        w0, w1, w2, w3 = words_of(seed, offset, start // 8, base_ptr, BLOCK // 8, False)
+        x0, y0 = short_normal(w0, True)
+        x1, y1 = short_normal(w1, False)
+        x2, y2 = short_normal(w2, False)
+        x3, y3 = short_normal(w3, False)
+        return tl.interleave(in_order(x0, x1, x2, x3), in_order(y0, y1, y2, y3))
+    else:
+        w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, dtype == tl.float64, BLOCK, dtype)
+        x0, y0 = standard_normal(w0, w1)
+        x1, y1 = standard_normal(w2, w3)
+        return in_order(x0, y0, x1, y1)
+
+
+# Numbers made of a standard normal z and two parameters.
+@triton.jit
+def unit_normal(z, mean, std):
+    return z
+
+
+@triton.jit
+def normal(z, mean, std):
+    return mean.to(z.dtype) + std.to(z.dtype) * z
+
+
+@triton.jit
+def log_normal(z, mean, std):
+    return tl.exp(normal(z, mean, std))
 
 
 @triton.jit
@@ -194,6 +232,17 @@ def fill_kernel(out_ptr, N, a, b, below, seed: tl.int64, offset: tl.int64, base_
         value = tl.minimum(value, below.to(value.dtype))
     i = start + tl.arange(0, BLOCK)
     tl.store(out_ptr + i, value.to(out_ptr.dtype.element_ty), mask=i < N)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def fill_normal_kernel(out_ptr, N, a, b, seed: tl.int64, offset: tl.int64, base_ptr, DRAW: tl.constexpr, BLOCK: tl.constexpr):
+    """out[i] = draw(z_i; a, b), z standard normal, block after block, so that some programs multiply integers while others are at sines."""
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    for block in tl.range(tl.program_id(0), (N - 1) // BLOCK + 1, tl.num_programs(0)):         # cdiv would pass 2³¹ on the way
+        start = block.to(tl.int64) * BLOCK
+        z = normals_of(seed, offset, start, base_ptr, dtype, dtype.primitive_bitwidth == 16, BLOCK)
+        i = start + tl.arange(0, BLOCK)
+        tl.store(out_ptr + i, DRAW(z, a, b).to(dtype), mask=i < N)
 
 
 @triton.jit(do_not_specialize=NUMBERS)
@@ -246,15 +295,11 @@ def dropout_kernel(out_ptr, x_ptr, N, threshold: tl.int64, scale, seed: tl.int64
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def normal_around_kernel(out_ptr, word_ptr, mean_ptr, std_ptr, N, seed: tl.int64, offset: tl.int64, base_ptr, number,
-                         WIDE: tl.constexpr, BLOCK: tl.constexpr):
+def normal_around_kernel(out_ptr, word_ptr, mean_ptr, std_ptr, N, seed: tl.int64, offset: tl.int64, base_ptr, number, BLOCK: tl.constexpr):
     """out[i] = mean[i] + std[i] z[i]; std[i] is reported if it is negative or NaN."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     i = start + tl.arange(0, BLOCK)
-    w0, w1, w2, w3 = bits_of(seed, offset, start, base_ptr, WIDE, BLOCK, out_ptr.dtype.element_ty)
-    v0, v1 = standard_normal(w0, w1)
-    v2, v3 = standard_normal(w2, w3)
-    z = in_order(v0, v1, v2, v3)
+    z = normals_of(seed, offset, start, base_ptr, out_ptr.dtype.element_ty, False, BLOCK)
     mean = tl.load(mean_ptr + i, mask=i < N, other=0.0).to(z.dtype)
     std = tl.load(std_ptr + i, mask=i < N, other=0.0).to(z.dtype)
     report(word_ptr, (std >= 0) == 0, std.to(tl.float64), number)

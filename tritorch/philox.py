@@ -4,8 +4,9 @@ Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Random123
 key `seed` gives four 32-bit words, in any order and in parallel. An operator that starts at `offset` gives its element i, counted
 in logical (row-major) order, word i % 4 of counter offset + i // 4, and moves the generator's offset on by the counters it used.
 Where an element needs 64 bits (float64, integers) that word is the high half, and the low half is the same word of lane 1: the
-third counter word is 1 instead of 0. So float64 draws are those of float32 with more digits. Operators that draw until they
-accept take a lane for each attempt. `triton_kernels/random.py` computes the same words.
+third counter word is 1 instead of 0. So float64 draws are those of float32 with more digits. Fills of 16 bits with normal numbers
+need no more than half a word for an element: it is of word i % 8 // 2 of counter offset + i // 8, and the generator moves on as far
+as for others. Operators that draw until they accept take a lane for each attempt. `triton_kernels/random.py` computes the same words.
 """
 from __future__ import annotations
 

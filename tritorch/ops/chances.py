@@ -3,7 +3,6 @@ import numpy as np
 
 from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
-from tritorch.dtype import float64
 from tritorch.errors import check
 from tritorch.ops.draws import draw_exponential, standard_normal, unit
 from tritorch.ops.faults import fault_word
@@ -75,8 +74,7 @@ def random_normal_around_cpu(out, mean, std, seed, offset, base):
 @random_normal_around.impl("cuda", passes={"seed": int, "offset": int})
 def random_normal_around_cuda(out, mean, std, seed, offset, base):
     word, number = fault_word(out.device, "normal", "std ≥ 0", RuntimeError)
-    filled(out, K.normal_around_kernel, word, mean.contiguous(), std.contiguous(), out.numel(), seed, offset, base, number,
-           WIDE=out.dtype is float64)
+    filled(out, K.normal_around_kernel, word, mean.contiguous(), std.contiguous(), out.numel(), seed, offset, base, number)
 
 
 @random_normal_around.grad("mean", "std")

@@ -54,6 +54,19 @@ def draw_uniform(bits, low, high):
     return value
 
 
+def normal_pairs(word):
+    """For two normal numbers of 16 bits a word: it gives the radius and, times 2³² over the golden ratio, the angle. So all pairs that
+    there are lie evenly, 2³² of them, and the values are as likely as those of a normal number that is rounded."""
+    return np.stack((word, word * np.uint32(0x9E3779B9)), 1).reshape(-1)
+
+
+def normal_bits(dtype, count, seed, offset, start=0):
+    """The bits of `count` normal numbers from the start-th on."""
+    if dtype.itemsize == 2:
+        return normal_pairs(words(seed, offset + start // 8, cdiv(count, 2)))
+    return bits_of(dtype, count, seed, offset + start // 4)
+
+
 def standard_normal(bits):
     x, y = bits[0::2], bits[1::2]
     if bits.dtype == np.uint64:
@@ -78,6 +91,7 @@ def draw_normal(bits, mean, std):
 
 
 UNIT = {draw_uniform: "unit_uniform", draw_normal: "unit_normal"}         # the same with the parameters 0 and 1
+MOST = 1 << 14                                                            # programs that fill with normal numbers, block after block
 
 
 def draw_log_normal(bits, mean, std):
@@ -131,8 +145,9 @@ def describe(door, example, usual, floating):
         ((1 << 29) // dtype.itemsize,), dtype, make(1).device, *usual, 7, 0), 1 << 29, 0) for dtype in (float32, bfloat16)])
 
 
-def distribution(name, draw, doc, example, usual=None, clamp=False, floating=True):
-    """An operator that fills a new tensor with draws of a distribution with parameters a and b: `example` is tested, `usual` timed."""
+def distribution(name, draw, doc, example, usual=None, clamp=False, floating=True, normal=False):
+    """An operator that fills a new tensor with draws of a distribution with parameters a and b: `example` is tested, `usual` timed.
+    `normal`: it is made of normal numbers."""
     def rule(shape, dtype, device, a, b, seed, offset, base=None):
         check(not floating or dtype.is_floating_point and dtype.itemsize > 1, name, "a floating dtype of 16 bits or more", dtype)
         return shape, dtype, device
@@ -144,7 +159,8 @@ def distribution(name, draw, doc, example, usual=None, clamp=False, floating=Tru
     @door.impl("cpu", raw=True)
     def run(out, shape, dtype, device, a, b, seed, offset, base):
         def piece(kind, count, start):
-            value = draw(bits_of(kind, count, seed, offset + start // 4), a, b)[:count]
+            bits = normal_bits(kind, count, seed, offset, start) if normal else bits_of(kind, count, seed, offset + start // 4)
+            value = draw(bits, a, b)[:count]
             value = value.astype(np.float32, copy=False) if floating and kind.itemsize < 8 else value
             return np.minimum(value, value.dtype.type(below(kind, a, b))) if clamp else value
 
@@ -152,11 +168,14 @@ def distribution(name, draw, doc, example, usual=None, clamp=False, floating=Tru
 
     @door.impl("cuda", passes={"seed": int, "offset": int})
     def start(out, shape, dtype, device, a, b, seed, offset, base):
-        top = below(dtype.numpy, a, b) if clamp else 0.0
         plain = UNIT.get(draw) if (a, b) == (0, 1) else None
-        filled(out, K.fill_kernel, out.numel(), np.float64(a), np.float64(b), np.float64(top), seed, offset, base,
-               DRAW=getattr(K, plain or draw.__name__[5:]), WIDE=dtype is float64,
-               CLAMP=clamp and not (plain and dtype.itemsize >= 4))      # numbers of float32 are below 1 as they are
+        front, more = (out.numel(), np.float64(a), np.float64(b)), {"DRAW": getattr(K, plain or draw.__name__[5:])}
+        if normal:
+            filled(out, K.fill_normal_kernel, *front, seed, offset, base, most=MOST, **more)
+        else:
+            top = below(dtype.numpy, a, b) if clamp else 0.0
+            filled(out, K.fill_kernel, *front, np.float64(top), seed, offset, base, **more, WIDE=dtype is float64,
+                   CLAMP=clamp and not (plain and dtype.itemsize >= 4))  # numbers of float32 are below 1 as they are
 
     describe(door, example, usual or example, floating)
     return door
@@ -175,8 +194,9 @@ random_normal = distribution("random_normal", draw_normal, """out[i] = a + b z_i
     >>> import tritorch as torch; from tritorch.ops.draws import random_normal
     >>> random_normal((2, 3), torch.float32, torch.device("cpu"), 0.0, 1.0, 7, 0).shape
     tritorch.Size([2, 3])
-    """, (0.5, 2.0), (0.0, 1.0))
-random_log_normal = distribution("random_log_normal", draw_log_normal, "out[i] = exp(a + b z_i) with z standard normal.", (0.0, 0.5))
+    """, (0.5, 2.0), (0.0, 1.0), normal=True)
+random_log_normal = distribution("random_log_normal", draw_log_normal, "out[i] = exp(a + b z_i) with z standard normal.", (0.0, 0.5),
+                                normal=True)
 random_exponential = distribution("random_exponential", draw_exponential,
                                   "out[i] = −log(u_i) / a: exponential of rate a; b is not used.", (1.5, 0.0))
 random_geometric = distribution("random_geometric", draw_geometric,

@@ -8,14 +8,16 @@ from tritorch.shape import cdiv
 from tritorch.tensor import empty, put_off
 
 
-def filled(out, kernel, *args, block=None, **constexprs):
-    """Launch a kernel that writes `out` in logical order, through a contiguous tensor if `out` has gaps."""
+def filled(out, kernel, *args, block=None, most=None, **constexprs):
+    """Launch a kernel that writes `out` in logical order, through a contiguous tensor if `out` has gaps. At most `most` programs, if it
+    goes on to further blocks."""
     block = block or (2048 if out.dtype.itemsize == 2 else 1024)         # two accesses of 16 bytes for each thread
     target = out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
     count = out.numel()
 
     def run(block):
-        launch(kernel, (cdiv(count, block["BLOCK"]),), target, *args, **constexprs, **block)
+        programs = cdiv(count, block["BLOCK"])
+        launch(kernel, (min(programs, most or programs),), target, *args, **constexprs, **block)
 
     if count:
         draw = getattr(constexprs.get("DRAW"), "__name__", None)
