@@ -12,6 +12,7 @@ TF32 is rounded to nearest, halves away from zero. The matrix units would cut: c
 
 Attention is FlashAttention-2 (Dao 2023), which PyTorch calls: weights are rounded before they meet the values, and divided by their sum,
 which is of unrounded ones, after that; backward, weights and the slopes of the scores are rounded, and delta is of the rounded result.
+Weights are CUDA's exp2f, which errs by up to two units (CUDA C++ Programming Guide, "Mathematical Functions").
 """
 import numpy as np
 
@@ -50,18 +51,27 @@ def size_of_error(got, want):
     return np.sqrt(((got.astype(np.longdouble) - want) ** 2).mean())
 
 
+def exp2(x):
+    exact = np.exp2(x.astype(WIDER.get(x.dtype, x.dtype)))
+    if x.dtype == np.float32:
+        exact *= 1 + np.random.default_rng(0).uniform(-2.0 ** -22, 2.0 ** -22, x.shape)
+    return exact.astype(x.dtype)
+
+
 def attention(q, k, v, g, hidden, scale, by, dtype):
     """(result, log of the sums, gradients) of (heads, rows, size) arrays by a function for products, rounded to `dtype`; one head of k and
-    v serves all of q. `hidden`: what rows do not meet. (PyTorch rounds what each head gives to the gradients of k and v before it adds that
-    up: a larger error, which is not the measure here.)"""
+    v serves all of q, and what all rows of these give to its gradients is one sum. `hidden`: what rows do not meet. (PyTorch adds up heads
+    by themselves first. With 16-bit types it rounds these sums, a larger error, which is not the measure here; those of float32 are
+    shorter, and of n products in turn the error grows as √n does.)"""
     number = q.dtype.type
     s = np.where(hidden, -np.inf, by(q, k.mT)) * number(scale * np.log2(np.e))           # of the powers of 2
     top = s.max(-1, keepdims=True)
-    p = np.exp2(s - top)
+    p = exp2(s - top)
     total = p.sum(-1, keepdims=True)
     out = rounded(by(p, v) / total, dtype)
     lse = top * number(np.log(2)) + np.log(total)
-    p = np.exp2(s - lse * number(np.log2(np.e)))
+    p = exp2(s - lse * number(np.log2(np.e)))
     slopes = p * (by(g, v.mT) - (g * out).sum(-1, keepdims=True))
-    gradients = [by(slopes, k) * number(scale), *[x.sum(0, keepdims=True) for x in (by(slopes.mT, q) * number(scale), by(p.mT, g))]]
+    all_p, all_slopes, all_q, all_g = [x.reshape(1, -1, x.shape[-1]) for x in (p, slopes, q, g)]
+    gradients = [by(slopes, k) * number(scale), by(all_slopes.mT, all_q) * number(scale), by(all_p.mT, all_g)]
     return [out, lse[..., 0], *[rounded(x, dtype) for x in gradients]]

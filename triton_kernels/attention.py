@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from triton_kernels.matmul import rounded_to_tf32
+from triton_kernels.scalar import div
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -258,7 +259,8 @@ def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr
                              E, EV, LEFT, RIGHT, MASK, ALIBI, LATE, DROPOUT, False, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
     acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, key_head, rows, rest, end, bounds, bias, draws,
                              E, EV, LEFT, RIGHT, MASK, ALIBI, LATE, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
-    acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]              # a row that sees no key gives 0, as in PyTorch
+    total_or_1 = tl.where(total == 0.0, 1.0, total)                      # a row that sees no key gives 0, as in PyTorch
+    acc *= div(tl.full(total.shape, 1, ACC), total_or_1)[:, None]        # acc / total costs more, and may be 2 units off
     if DROPOUT:
         acc *= keep_scale
     store_rows(matrix_ptr(out_ptr, stride_o, batch, head, start_q, PACKED, False), stride_o, rows, L, acc, EV, BLOCK_V)
