@@ -29,6 +29,7 @@ class Interpreter:
     Subclasses give `__call__(op, args, out)`: `args` has every parameter in order, `out` is the destination of an in-place or
     out= call, else None. `self.proceed(op, args, out)` goes on with the call; the slot then holds the interpreter around this one.
     One that changes nothing may say so by `looks_on`: inside, compiled functions are captured and replayed, which it does not see.
+    One with `views` False need not be asked about views, which compute nothing.
 
     >>> import tritorch as torch
     >>> class Log(torch.dispatch.Interpreter):
@@ -41,7 +42,7 @@ class Interpreter:
     add
     """
 
-    outer, looks_on = None, False
+    outer, looks_on, views = None, False, True
 
     def __enter__(self):
         self.outer, state.interpreter = state.interpreter, self
@@ -104,7 +105,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
             if out is not None:
                 return into(out, *args, **kw)
             args = bind(args, kw)
-        if modes.interpreted and state.interpreter is not None:
+        if modes.interpreted and (slot := state.interpreter) is not None and (impls or slot.views or slot.outer is not None):
             return _interpret(door, complete(args))
         if again is not None and memories:                               # none until there is memory on a device
             found = again(args)

@@ -51,6 +51,8 @@ _local = _Local()
 class _Caster(Interpreter):
     """The interpreter of one entered `autocast`. Only the innermost of a device type works."""
 
+    views = False
+
     def __init__(self, kind, dtype, caches):
         self.kind, self.dtype, self.caches, self.run = kind, dtype, caches, state.run
 
@@ -94,14 +96,17 @@ class _Caster(Interpreter):
         """x in the low dtype; the cast of a weight is kept, so that it is made once, however often the weight is used."""
         if x.dtype is self.dtype:
             return x
-        if not (self.caches and x.requires_grad and x.is_leaf and x.base is None):
+        if not self.caches:
             return x.to(self.dtype)
         key = id(x), self.dtype, state.grad
         found = _local.cached.get(key)
-        if found is None and not _local.used and key in _local.before:
-            found = self.ahead(key, x)
-        if found is None or found[1] != x._version:
-            found = _local.cached[key] = x, x._version, x.to(self.dtype)
+        if found is None or found[1] != x.storage.version:
+            if not (x.requires_grad and x.is_leaf and x.base is None):
+                return x.to(self.dtype)
+            if found is None and not _local.used and key in _local.before:
+                found = self.ahead(key, x)
+            if found is None or found[1] != x._version:
+                found = _local.cached[key] = x, x._version, x.to(self.dtype)
         if key not in _local.used:
             _local.used[key] = weakref.ref(x)
         return found[2]

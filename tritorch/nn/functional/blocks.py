@@ -133,6 +133,23 @@ def _resize(x, dim, size, scale, mode, align_corners):
     return sum(x.index_select(dim, place) * weight for place, weight in zip(places, taps))
 
 
+def _repeat(x, dims, size):
+    """`_resize` of dims to whole multiples of their lengths, each element repeated side by side: one pass over memory."""
+    wide, long = [], []
+    for dim, length in enumerate(x.shape):
+        times = size[dim - dims[0]] // length if dim in dims else 1
+        wide += [length, 1] if times > 1 else [length]
+        long += [length, times] if times > 1 else [length]
+    final = [*x.shape[:dims[0]], *size, *x.shape[dims[-1] + 1:]]
+    return x.reshape(wide).expand(long).reshape(final)
+
+
+def _repeats(length, size, scale):
+    """Whether nearest pixels are repetitions: scales of a power of two alone, where no product with its inverse is rounded."""
+    times = size // length
+    return times & times - 1 == 0 and times * length == size and scale in (None, times)
+
+
 _LINEAR = {"linear": 3, "bilinear": 4, "trilinear": 5, "bicubic": 4}
 
 
@@ -164,6 +181,9 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     step = "cubic" if mode == "bicubic" else mode if mode.startswith("nearest") else "linear"
     last = suggested(input.shape, input.strides) is not contiguous_format
     x = input.movedim(1, -1) if last else input                          # what is channels last stays so
+    if step.startswith("nearest") and all(map(_repeats, input.shape[2:], size, scales)):
+        x = _repeat(x, range(1, input.ndim - 1) if last else range(2, input.ndim), size)
+        return x.movedim(-1, 1) if last else x
     pixels = input.dtype is types.uint8 and step in ("linear", "cubic")
     if step in ("linear", "cubic") and not input.is_floating_point() and not pixels:
         raise NotImplementedError(f"interpolate: expected a floating dtype or uint8 for mode {mode}, got {input.dtype}")
