@@ -4,10 +4,11 @@ import pytest
 from arrays import draw_tensor, same_numbers
 
 import tritorch as T
-from tritorch.cuda import tuner
+from tritorch.cuda import ahead, tuner
 from tritorch.nn import functional as F
 from tritorch.ops import gemm_choice as choice
 from tritorch.ops import gemm_run
+from tritorch.ops import linear_residual as linear_residual_module
 from tritorch.ops.draws import random_dropout
 from tritorch.ops.linear import linear
 from tritorch.ops.linear_residual import linear_residual
@@ -48,6 +49,17 @@ def test_numbers_that_lie_in_memory(adds, cuda):
     got = linear_residual(x, w, None, residual if adds else None, 0.4, 0, 12, base)
     want = random_dropout(linear(x, w), 0.4, 0, 12, base)
     same_numbers(got, residual + want if adds else want)
+
+
+def test_seeds_and_offsets_of_repeated_calls(cuda, monkeypatch):
+    """Kernels get them in halves; a later call hands over its own without running the implementation."""
+    x, w, residual = [draw_tensor(*s, seed=2).to(cuda) for s in ((5, 12), (10, 12), (5, 10))]
+    with ahead.staying():
+        linear_residual(x, w, None, residual, 0.4, 3, 1)
+        monkeypatch.setattr(linear_residual_module, "gemm", None)        # who runs the implementation again fails
+        for seed, offset in ((3, 1), (3, 2), (-(1 << 40) - 3, (1 << 33) + 5), (1, 16)):
+            got = linear_residual(x, w, None, residual, 0.4, seed, offset)
+            same_numbers(got, residual + random_dropout(linear(x, w), 0.4, seed, offset))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -166,7 +166,9 @@ def impl(door, kind, *, raw=False, passes=None):
     launched again by later calls whose arguments have the same shapes, strides, dtypes and numbers, without `fn` (see repeat.py): it must
     look at nothing else, or have `driver.forget_calls()` called when that changes; nor is the shape rule asked again. `passes` names
     parameters, with their type, `int` or `float`, that are numbers which `fn` only hands to its kernels: they may differ (a float beside
-    a first argument that is computed in float32); a tuple's types are {place: type}. `raw` leaves all this out. The last one given counts.
+    a first argument that is computed in float32); a tuple's types are {place: type}. Where kernels get floats in the place of a whole
+    number, the type is the function that `fn` calls for them; it gives the `parts` of a number that has them. `raw` leaves all this out.
+    The last one given counts.
     """
 
     def verb(fn):

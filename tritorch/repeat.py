@@ -7,6 +7,7 @@ that is neither an argument nor a temporary) run their implementation every time
 """
 from importlib import import_module
 from operator import itemgetter
+from types import FunctionType
 
 from tritorch.autograd import modes, places
 from tritorch.autograd.graph import record
@@ -14,7 +15,7 @@ from tritorch.autograd.modes import state
 from tritorch.cuda import driver, faults
 from tritorch.cuda.allocator import take
 from tritorch.cuda.stream import current_handle
-from tritorch.cuda.trace import Trace, current, passed, traces
+from tritorch.cuda.trace import PassedParts, Trace, current, passed, traces
 from tritorch.device import cpu, device
 from tritorch.dtype import default_changed, dtype, float32
 from tritorch.shape import Size
@@ -35,8 +36,8 @@ def repeating(fn, door=None, passes=()):
     `run(outputs…, arguments…)`, `again(arguments)` for a call of the operator `door`, whose last arguments may be left to their defaults,
     and `rewrite(output, arguments)` for one in place. `again` returns what the operator does, or None where the call has to go the long
     way, and `rewrite` whether it need not. `passes` has (name, type) of the arguments that are numbers which `fn` only hands to its
-    kernels, or for a tuple {place: type} of its own. Long functions, because a call of another would cost 0.04 µs and variables of a
-    closure are the quickest to read."""
+    kernels, or for a tuple {place: type} of its own, or for a whole number that kernels get in parts a function that gives these. Long
+    functions, because a call of another would cost 0.04 µs and variables of a closure are the quickest to read."""
     calls, overflows = {}, 0                    # of `again` the keys tell of the arguments, of `run` of the outputs in front of them
     driver.call_tables.append(calls)
     ways, lead = {}, 0                          # by place; where the arguments begin among what `run` is given
@@ -189,7 +190,11 @@ def _marked(values, ways, lead, numbers):
         if type(way) is dict:
             out[place] = tuple(_marked(out[place], way, 0, numbers))
         elif _what(out[place], way, values[lead]) is not None and (found := next(numbers, None)):
-            out[place] = passed(found[1], found[0])
+            if type(way) is FunctionType:
+                parts = [found[1], *[next(numbers)[1] for _ in way(out[place])[1:]]]
+                out[place] = PassedParts(out[place], parts, found[0])
+            else:
+                out[place] = passed(found[1], found[0])
     return out
 
 
@@ -199,6 +204,8 @@ def _what(v, way, first):
         return None
     if way is float:
         return "float" if first.dtype.compute is float32 else None
+    if type(way) is FunctionType:
+        return "parts" if v.__class__ is int and v else None
     if v.__class__ is float or v in (0, 1):                              # as a launch tells whole numbers apart; 0 says that nobody asks
         return None
     return "wide" if not -0x80000000 <= v < 0x7FF00000 else "odd" if v & 15 else "even"
@@ -289,7 +296,10 @@ def _look(values, ways, lead, key, pointers, numbers):
         elif kind in ATOMS:
             if ways and place in ways and (what := _what(v, ways[place], values[lead])) is not None:
                 key.append(what)
-                numbers.append(float(v) if ways[place] is float else v)
+                if what == "parts":
+                    numbers += ways[place](v)
+                else:
+                    numbers.append(float(v) if ways[place] is float else v)
             elif v is cpu:
                 return UNKNOWN
             else:

@@ -184,8 +184,8 @@ def _collect_other(a, key, values):
         key += (a.dtype, a.block)
         values.append(a)
         return a.tensor.storage
-    elif kind is bool or kind is np.float64:
-        key.append(kind)
+    elif kind is bool or isinstance(a, np.float64):
+        key.append(bool if kind is bool else np.float64)
         values.append(a)
     else:
         return _collect((_plain(a),), key, values)
@@ -285,7 +285,7 @@ def _leaf(a, path, spec):
         return "*" + a.dtype.triton
     if a.__class__ is bool or a.__class__ is float:
         return "i1" if a.__class__ is bool else "fp32"
-    if a.__class__ is np.float64:
+    if isinstance(a, np.float64):
         return "fp64"
     if a.__class__ in _tuples:
         return tuple(_leaf(item, (*path, i), spec) for i, item in enumerate(a))

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from threading import get_ident
 from typing import Any
 
+import numpy as np
+
 from tritorch.cuda import faults
 
 traces: dict[int, Trace] = {}                   # thread -> the call that is being watched there
@@ -43,9 +45,23 @@ class PassedInt(int):
     """A whole one."""
 
 
-def passed(number: float, nth: int) -> PassedFloat | PassedInt:
+class PassedDouble(np.float64):
+    """A number of double precision."""
+
+
+class PassedParts(int):
+    """A whole number that a call hands to its kernels as `parts`, marked numbers."""
+
+    def __new__(cls, number: int, parts: Sequence[float], nth: int) -> PassedParts:
+        made = super().__new__(cls, number)
+        made.parts = tuple([passed(part, nth + k) for k, part in enumerate(parts)])
+        return made
+
+
+def passed(number: float, nth: int) -> PassedFloat | PassedInt | PassedDouble:
     """A number, marked for the Trace."""
-    made = PassedInt(number) if isinstance(number, int) else PassedFloat(number)
+    kind = PassedInt if isinstance(number, int) else PassedDouble if isinstance(number, np.float64) else PassedFloat
+    made = kind(number)
     made.nth = nth
     return made
 

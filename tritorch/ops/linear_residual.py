@@ -57,7 +57,12 @@ def one_by_one(out, input, weight, bias, residual, p, seed, offset, base):
         add.impls[kind](out, residual, value, 1)
 
 
-@linear_residual.impl("cuda")
+def halves(number):
+    """The 32-bit halves of a number of 64 bits, as floats."""
+    return getattr(number, "parts", None) or (np.float64(number >> 32 & HALF), np.float64(number & HALF))
+
+
+@linear_residual.impl("cuda", passes={"seed": halves, "offset": halves})
 def linear_residual_cuda(out, input, weight, bias, residual, p, seed, offset, base):
     if not out.is_contiguous() or p and out.shape[-1] % 2 or not p and residual is None:
         return one_by_one(out, input, weight, bias, residual, p, seed, offset, base)
@@ -84,11 +89,6 @@ def linear_dropout_add(input, weight, bias, residual, p=0.5, training=True, *, g
     if p == 1:
         return residual + linear(input, weight, bias) * 0.0
     return linear_residual(input, weight, bias, residual, p, *place(input.device, generator, residual.numel()))
-
-
-def halves(number):
-    """The 32-bit halves of a number of 64 bits, as floats."""
-    return np.float64(number >> 32 & HALF), np.float64(number & HALF)
 
 
 @linear_residual.formula
