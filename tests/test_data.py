@@ -362,3 +362,19 @@ def test_options_that_exclude_each_other():
 
 def test_loaders_can_be_annotated():
     assert typing.get_origin(data.DataLoader[int]) is data.DataLoader
+
+
+def test_rows_of_a_tensor_dataset_are_what_its_samples_collate_to():
+    tensors = tritorch.arange(12).reshape(6, 2), tritorch.arange(6.0, requires_grad=True)
+
+    class Doubled(TensorDataset):
+        def __getitem__(self, index):
+            return [2 * x for x in super().__getitem__(index)]
+
+    x, y = next(iter(DataLoader(TensorDataset(*tensors), sampler=[4, 0, -1], batch_size=3)))
+    assert x.tolist() == [[8, 9], [0, 1], [10, 11]] and y.tolist() == [4.0, 0.0, 5.0]
+    y.sum().backward()
+    assert tensors[1].grad.tolist() == [1.0, 0.0, 0.0, 0.0, 1.0, 1.0]
+    assert next(iter(DataLoader(Doubled(*tensors), batch_size=2)))[0].tolist() == [[0, 2], [4, 6]]
+    with pytest.raises(IndexError):
+        next(iter(DataLoader(TensorDataset(*tensors), sampler=[6], batch_size=1)))

@@ -261,3 +261,24 @@ def test_shapes_that_broadcast():
     oracle = pytest.importorskip("oracle")
     for shapes in ([(2,), (3, 1), (1, 1, 1)], [(0, 1), 4], [(), (3,)], [(2, 3), (2, 4)], []):
         oracle.agree(lambda lib, shapes=shapes: lib.broadcast_shapes(*shapes), what=str(shapes))
+
+
+@pytest.mark.parametrize("size", [(4, 6), (8, 12), (8, 6), (4, 9), (16, 3), (4, 48)])
+def test_nearest_pixels(size):
+    """Repeated where the scale is a power of two, else picked; contiguous and channels last."""
+    oracle = pytest.importorskip("torch")
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 3))
+    g = np.random.default_rng(1).standard_normal((2, 3, *size))
+    for mode in ("nearest", "nearest-exact"):
+        for last in (False, True):
+            found = []
+            for lib in (torch, oracle):
+                leaf = lib.tensor(x, requires_grad=True)
+                image = leaf.contiguous(memory_format=lib.channels_last) if last else leaf
+                out = lib.nn.functional.interpolate(image, size, mode=mode)
+                out.backward(lib.tensor(g))
+                found.append((out.detach().numpy(), leaf.grad.numpy(), out.stride()))
+            (a, ga, sa), (b, gb, sb) = found
+            np.testing.assert_array_equal(a, b)
+            np.testing.assert_allclose(ga, gb, rtol=1e-12)
+            assert sa == sb

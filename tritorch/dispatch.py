@@ -28,8 +28,7 @@ class Interpreter:
 
     Subclasses give `__call__(op, args, out)`: `args` has every parameter in order, `out` is the destination of an in-place or
     out= call, else None. `self.proceed(op, args, out)` goes on with the call; the slot then holds the interpreter around this one.
-    One that changes nothing may say so by `looks_on`: inside, compiled functions are captured and replayed, which it does not see.
-    One with `views` False need not be asked about views, which compute nothing.
+    `looks_on`: it changes nothing; inside, compiled functions are captured and replayed, which it does not see. `views`: it sees views.
 
     >>> import tritorch as torch
     >>> class Log(torch.dispatch.Interpreter):
@@ -151,9 +150,8 @@ def op(body=None, *, returns=("out",), aliasable=()):
     door.jvp_rule = door.formula_body = door.samples_body = door.errors_body = door.workloads_body = None
     for verb in (impl, grad, jvp, formula, samples, errors, workloads, rules_for):
         setattr(door, verb.__name__, functools.partial(verb, door))
-    clash = set(names) & {*door.gnames, *returns}
-    check(not clash, door.__name__, f"parameters not named {door.gnames + door.returns}, by which gradient rules ask for the rest", *clash,
-          error=TypeError)
+    known, clash = door.gnames + door.returns, set(names) & {*door.gnames, *returns}
+    check(not clash, door.__name__, f"parameters not named {known}, by which gradient rules ask for the rest", *clash, error=TypeError)
     registry[door.__name__] = door
     return door
 
@@ -165,10 +163,9 @@ def impl(door, kind, *, raw=False, passes=None):
     On the CPU tensors arrive as numpy arrays, and numpy does not warn about infinities and NaN. On CUDA what a call launches is
     launched again by later calls whose arguments have the same shapes, strides, dtypes and numbers, without `fn` (see repeat.py): it must
     look at nothing else, or have `driver.forget_calls()` called when that changes; nor is the shape rule asked again. `passes` names
-    parameters, with their type, `int` or `float`, that are numbers which `fn` only hands to its kernels: they may differ (a float beside
-    a first argument that is computed in float32); a tuple's types are {place: type}. Where kernels get floats in the place of a whole
-    number, the type is the function that `fn` calls for them; it gives the `parts` of a number that has them. `raw` leaves all this out.
-    The last one given counts.
+    parameters, with their type, `int` or `float`, that are numbers which `fn` only hands to its kernels: they may differ (a float beside a
+    first argument computed in float32). A tuple's types are {place: type}; a function, which `fn` calls too, makes the floats that kernels
+    get for a number: its `parts`, if it has them. `raw` leaves all this out. The last one given counts.
     """
 
     def verb(fn):

@@ -10,7 +10,7 @@ from typing import Generic
 from tritorch.cuda.device import is_available
 from tritorch.errors import check
 from tritorch.utils.data.collate import default_collate, default_convert, pinned
-from tritorch.utils.data.dataset import IterableDataset, T
+from tritorch.utils.data.dataset import IterableDataset, T, TensorDataset
 from tritorch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler, drawn_seed
 from tritorch.utils.data.worker import Exhausted, Failure, Workers
 
@@ -133,6 +133,8 @@ class _MapFetch:
     def __call__(self, indices):
         if not self.batched:
             return self.collate(self.dataset[indices])
+        if self.collate is default_collate and type(self.dataset) is TensorDataset:
+            return self.dataset.rows(indices)
         several = getattr(self.dataset, "__getitems__", None)
         return self.collate(several(indices) if callable(several) else [self.dataset[k] for k in indices])
 
