@@ -101,6 +101,43 @@ def cross_entropy_backward_kernel(
         tl.store(gx_rows[:, None] + n.to(tl.int64) * stride_gxn, gx, mask=valid)
 
 
+# ------------------------------------------------------------------ the negative log-likelihood
+@triton.jit
+def nll_kernel(
+    loss_ptr, weight_ptr, word_ptr, x_ptr, target_ptr, w_ptr, shape_m, stride_m, stride_xn, M, N, ignore_index, number, ACC: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """-w_t · x_t and w_t of every row; `stride_m` holds the strides of these, x and the target. A target that is no class is reported."""
+    RANK: tl.constexpr = len(shape_m)
+    m = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    target = tl.load(target_ptr + offsets(m, shape_m, stride_m, 3 * RANK), mask=m < M, other=0).to(tl.int64)
+    known = (target >= 0) & (target < N)
+    counts = (m < M) & (target != ignore_index)
+    report(word_ptr, counts & (known == 0), target, number)
+    counts = counts & known
+    x = tl.load(x_ptr + offsets(m, shape_m, stride_m, 2 * RANK) + target * stride_xn, mask=counts, other=0).to(ACC)
+    hit = tl.where(counts, class_weight(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
+    tl.store(loss_ptr + offsets(m, shape_m, stride_m), tl.where(counts, -hit * x, 0), mask=m < M)
+    tl.store(weight_ptr + offsets(m, shape_m, stride_m, RANK), hit, mask=m < M)
+
+
+@triton.jit
+def nll_backward_kernel(
+    gx_ptr, g_ptr, target_ptr, w_ptr, shape_m, stride_m, stride_gxn, M, N, ignore_index, ACC: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """-w_t · g at the target of every row, else 0. `stride_m` holds the strides of gx, g and the target."""
+    RANK: tl.constexpr = len(shape_m)
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    target = tl.load(target_ptr + offsets(m, shape_m, stride_m, 2 * RANK), mask=m < M, other=0).to(tl.int64)
+    counts = (m < M) & (target != ignore_index) & (target >= 0) & (target < N)
+    g = tl.load(g_ptr + offsets(m, shape_m, stride_m, RANK), mask=counts, other=0).to(ACC)
+    hit = -g * class_weight(w_ptr, tl.where(counts, target, N), N, ACC)
+    place = gx_ptr + offsets(m, shape_m, stride_m)[:, None] + n * stride_gxn
+    tl.store(place, tl.where((n == target[:, None]) & counts[:, None], hit[:, None], 0), mask=(m < M)[:, None] & (n < N))
+
+
 # ------------------------------------------------------------------ binary cross entropy, element by element
 @triton.jit
 def binary_cross_entropy_terms(x, y):

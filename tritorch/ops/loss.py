@@ -6,10 +6,10 @@ import numpy as np
 from tritorch.cuda.launch import kernels
 from tritorch.errors import check
 from tritorch.ops.activation import log_sigmoid
-from tritorch.ops.compare import where
 from tritorch.ops.composite import composite, result_dtype
-from tritorch.ops.cross_entropy import class_dim, counted, cross_entropy_rows, unfit
+from tritorch.ops.cross_entropy import class_dim, cross_entropy_rows
 from tritorch.ops.elementwise import binary
+from tritorch.ops.nll import nll_rows
 from tritorch.ops.pointwise import xlogy
 from tritorch.ops.softmax import log_softmax
 
@@ -78,21 +78,10 @@ def nll_loss(input, target, weight=None, size_average=None, ignore_index=-100, r
     >>> nll_loss(torch.tensor([[-1.0, -2.0], [-3.0, -4.0]]), torch.tensor([0, 1]))
     tensor(2.5000)
     """
-    reduction, dim = legacy_reduction(size_average, reduce, reduction), class_dim(input)
-    rest = (*input.shape[:dim], *input.shape[dim + 1:])
-    target = of_one_sample(input, target)
-    if target.shape != rest:
-        raise unfit("nll_loss", input, target, rest)
-    if target.device.type == "cpu":
-        counted(target.array, input.shape[dim], ignore_index, "nll_loss")
-    counts = target != ignore_index
-    at = where(counts, target, 0)
-    w = counts.to(input.dtype) if weight is None else weight.take(at) * counts
-    loss = where(counts, -input.gather(dim, at.unsqueeze(dim)).squeeze(dim) * w, 0)      # of classes that are not asked for some are -∞
-    if reduction != "mean":
-        return reduced(loss, reduction)
-    kind = input.dtype.compute                                           # a float16 counts no further than 65504
-    return (loss.sum(dtype=kind) / w.sum(dtype=kind)).to(loss.dtype)
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    loss, target_weight = nll_rows(input, of_one_sample(input, target), weight, ignore_index)
+    loss = loss.sum() / target_weight.sum() if reduction == "mean" else reduced(loss, reduction)
+    return loss.to(result_dtype("nll_loss", input))
 
 
 # ------------------------------------------------------------------ binary cross entropy
