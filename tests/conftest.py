@@ -51,6 +51,11 @@ def pytest_sessionfinish(session):
         machine_code.write(whole=session.config.option.markexpr.strip() == "records")
 
 
+def pytest_unconfigure(config):
+    if config.option.kernels_to:
+        write_kernels(config.option.kernels_to)
+
+
 class Guard:
     """A kernel that breaks the device makes every later call fail: end the run there, and say which test it was. And where a GPU stands
     on a machine without scipy, what is compared with it is left out."""
@@ -91,7 +96,7 @@ def cuda(request):
     import tritorch as torch
 
     if request.config.option.kernels_to:
-        with listing(request.config.option.kernels_to, int(os.environ.get("TRITORCH_PTX", 90))):
+        with listing(int(os.environ.get("TRITORCH_PTX", 90))):
             yield torch.device("cuda:0")
     elif on_gpu(request.config) and os.environ.get("TRITORCH_PTX"):
         from tritorch.testing.ptx.device import simulate
@@ -107,15 +112,25 @@ def cuda(request):
             yield torch.device("cuda:0")
 
 
+launched = {}
+
+
 @contextlib.contextmanager
-def listing(file, arch):
-    """A device of an architecture on which nothing runs; at the end the package's kernels that were launched there are in the file."""
-    from tritorch.cuda import compiler, driver, kernel_list
+def listing(arch):
+    """A device of an architecture on which nothing runs. pytest may end and begin it several times."""
+    from tritorch.cuda import compiler, driver
     from tritorch.cuda.dry import DryDriver
 
     with driver.using(DryDriver(arch)), compiler.recording() as record:
         yield
-    ours = [spec for spec in record.values() if all(k.__module__.startswith("triton_kernels.") for k in kernels_in(spec))]
+    launched.update(record)
+
+
+def write_kernels(file):
+    """The package's own that were launched there."""
+    from tritorch.cuda import kernel_list
+
+    ours = [spec for spec in launched.values() if all(kernel.__module__.startswith("triton_kernels.") for kernel in kernels_in(spec))]
     kernel_list.save(file, ours)
 
 
