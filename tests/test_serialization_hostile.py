@@ -30,7 +30,7 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
 
 
 def plan(obj, tensors=(), version=1, devices=None):
-    return {"tritorch": json.dumps({"version": version, "object": obj, "tensors": list(tensors), "devices": devices or {}})}
+    return {"tritorch": json.dumps({"version": version, "object": obj, "tensors": tensors, "devices": devices or {}})}
 
 
 def nested(levels):
@@ -71,12 +71,17 @@ HOSTILE = {
     "metadata is a list": rebuilt({"__metadata__": [1]}),
     "plan is not json": rebuilt({"__metadata__": {"tritorch": "{"}}),
     "plan is a list": rebuilt({"__metadata__": {"tritorch": "[]"}}),
+    "plan of too little": rebuilt({"__metadata__": {"tritorch": '{"version": 1, "object": 1, "tensors": []}'}}),
+    "version is text": rebuilt({"__metadata__": plan(1, version="1")}),
+    "homes are a list": rebuilt({"__metadata__": plan(1, devices=["cpu"])}),
+    "tensors are a number": rebuilt({"__metadata__": plan(1, 5)}),
     "plan from the future": rebuilt({"__metadata__": plan(1, version=2)}),
     "unknown type": rebuilt({"__metadata__": plan({"os.system": ["ls"]})}),
     "empty type": rebuilt({"__metadata__": plan({})}),
     "two types": rebuilt({"__metadata__": plan({"tuple": [], "set": []})}),
     "unhashable key": rebuilt({"__metadata__": plan({"dict": [[[], 1]]})}),
     "no pairs": rebuilt({"__metadata__": plan({"dict": [1, 2]})}),
+    "half a pair": rebuilt({"__metadata__": plan({"dict": [[1]]})}),
     "tuple of a number": rebuilt({"__metadata__": plan({"tuple": 3})}),
     "unhashable member": rebuilt({"__metadata__": plan({"set": [[1]]})}),
     "negative Size": rebuilt({"__metadata__": plan({"Size": [-1]})}),
@@ -90,6 +95,9 @@ HOSTILE = {
     "no such tensor": rebuilt({"__metadata__": plan({"tensor": 0})}),
     "tensor -1": rebuilt({"__metadata__": plan({"tensor": -1}, [["a", None]]), "a": entry()}, EIGHT),
     "no such entry": rebuilt({"__metadata__": plan({"tensor": 0}, [["b", None]]), "a": entry()}, EIGHT),
+    "entry and more": rebuilt({"__metadata__": plan({"tensor": 0}, [["a", None, None]]), "a": entry()}, EIGHT),
+    "view is text": rebuilt({"__metadata__": plan({"tensor": 0}, [["a", "F32"]]), "a": entry()}, EIGHT),
+    "stride is a number": rebuilt({"__metadata__": plan({"tensor": 0}, [["a", ["F32", [2], 1, 0]]]), "a": entry()}, EIGHT),
     "view beyond": rebuilt({"__metadata__": plan({"tensor": 0}, [["a", ["F32", [3], [1], 0]]]), "a": entry()}, EIGHT),
     "view by offset": rebuilt({"__metadata__": plan({"tensor": 0}, [["a", ["F32", [1], [1], 2]]]), "a": entry()}, EIGHT),
     "view of empty beyond": rebuilt({"__metadata__": plan({"tensor": 0}, [["a", ["F32", [0], [1], 5]]]), "a": entry()}, EIGHT),
@@ -100,12 +108,20 @@ HOSTILE = {
                                               "a": entry("I64", (1,))}, EIGHT),
     "array of a number": rebuilt({"__metadata__": plan({"ndarray": 1})}),
     "array of objects": rebuilt({"__metadata__": plan({"ndarray": ["|O", [1], {"tensor": 0}]}, [["a", None]]), "a": entry()}, EIGHT),
+    "array without memory": rebuilt({"__metadata__": plan({"ndarray": ["<f4", [2], 0]}, [["a", None]]), "a": entry()}, EIGHT),
+    "array of objects in bytes": rebuilt({"__metadata__": plan({"ndarray": ["|O", [1], {"tensor": 0}]}, [["a", None]]),
+                                          "a": entry("U8", (8,))}, EIGHT),
+    "array of bools in bytes": rebuilt({"__metadata__": plan({"ndarray": ["|b1", [8], {"tensor": 0}]}, [["a", None]]),
+                                        "a": entry("U8", (8,))}, b"\7" * 8),
+    "array of negative size": rebuilt({"__metadata__": plan({"ndarray": ["<f4", [-1, -2], {"tensor": 0}]}, [["a", None]]), "a": entry()},
+                                      EIGHT),
     "array of another type": rebuilt({"__metadata__": plan({"ndarray": ["<i4", [2], {"tensor": 0}]}, [["a", None]]), "a": entry()}, EIGHT),
     "array of another size": rebuilt({"__metadata__": plan({"ndarray": ["<f4", [3], {"tensor": 0}]}, [["a", None]]), "a": entry()}, EIGHT),
     "array of odd bytes": rebuilt({"__metadata__": plan({"ndarray": ["<u4", [1], {"tensor": 0}]}, [["a", None]]),
                                    "a": entry("U8", (5,), (0, 5))}, b"12345"),
     "array that is a parameter": rebuilt({"__metadata__": plan({"ndarray": ["<f4", [2], {"tensor": 0, "parameter": True}]}, [["a", None]]),
                                           "a": entry()}, EIGHT),
+    "flag is a number": rebuilt({"__metadata__": plan({"tensor": 0, "requires_grad": 1}, [["a", None]]), "a": entry()}, EIGHT),
     "unknown flag": rebuilt({"__metadata__": plan({"tensor": 0, "hook": True}, [["a", None]]), "a": entry()}, EIGHT),
 }
 
