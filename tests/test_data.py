@@ -79,6 +79,11 @@ def to_float(batch):
 
 
 # ------------------------------------------------------------------ datasets
+class ManyAtOnce(Dataset):
+    def __getitems__(self, indices):
+        return [("asked for at once", k) for k in indices]
+
+
 def test_datasets():
     a, b = tritorch.arange(6).reshape(3, 2), tritorch.arange(3)
     pairs = TensorDataset(a, b)
@@ -88,7 +93,9 @@ def test_datasets():
     assert [list(data.Subset("abcde", [4, 0]))[k] for k in (0, 1)] == ["e", "a"]
     assert list(Stream(3) + Stream(2)) == [0, 1, 2, 0, 1]
     stacked = data.StackDataset(pairs, "xyz")
-    assert len(stacked) == 3 and stacked[2][1] == "z"
+    assert len(stacked) == 3 and stacked[2][1] == "z" and data.StackDataset(a="pq", b="rs")[1] == {"a": "q", "b": "s"}
+    assert data.Subset("abcde", [4, 0]).__getitems__([1, 0]) == ["a", "e"]
+    assert data.Subset(ManyAtOnce(), [4, 2]).__getitems__([0, 1]) == [("asked for at once", 4), ("asked for at once", 2)]
     for make, error in [(lambda: TensorDataset(a, tritorch.arange(2)), AssertionError), (lambda: data.ConcatDataset([]), AssertionError),
                         (lambda: data.ConcatDataset([Stream()]), AssertionError), (lambda: both[6], IndexError),
                         (lambda: both[-7], ValueError), (lambda: data.StackDataset(), ValueError),

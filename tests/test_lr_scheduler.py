@@ -3,6 +3,7 @@ import pickle
 import warnings
 
 import pytest
+from both import both
 
 import tritorch
 from tritorch.optim import lr_scheduler
@@ -98,6 +99,46 @@ def test_saved_and_resumed(name):
     resumed.load_state_dict(saved[0])
     again.load_state_dict(saved[1])
     assert rates(again, resumed, 9) == rates(optimizer, scheduler, 9)
+
+
+class Power:
+    def __init__(self, base):
+        self.base = base
+
+    def __call__(self, n):
+        return self.base ** n
+
+
+@pytest.mark.parametrize("make", [lambda L, o, f: L.LambdaLR(o, f), lambda L, o, f: L.LambdaLR(o, [f]),
+                                  lambda L, o, f: L.CyclicLR(o, 0.1, 1.0, 3, scale_fn=f, cycle_momentum=False)])
+@both
+def test_what_functions_keep_is_saved(torch, make):
+    pairs = []
+    for base in (0.5, 0.1):
+        function, optimizer = Power(base), torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+        pairs.append((function, make(torch.optim.lr_scheduler, optimizer, function)))
+    (_, first), (function, second) = pairs
+    first.optimizer.step()
+    first.step()
+    second.load_state_dict(first.state_dict())
+    return function.base, second.last_epoch
+
+
+@both
+def test_a_plateau_has_one_least_rate_for_groups_that_come_later(torch):
+    first, later = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    optimizer = torch.optim.SGD([first], lr=1.0)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, min_lr=0.2, factor=0.3)
+    listed = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, min_lr=[0.2])
+    optimizer.add_param_group({"params": [later]})
+    rates = []
+    for metric in (1.0, 1.0, torch.tensor(1.0)):
+        schedule.step(metric)
+        rates += [group["lr"] for group in optimizer.param_groups]
+    listed.step(1.0)
+    with pytest.raises(RuntimeError):
+        listed.step(1.0)
+    return rates
 
 
 def test_rate_in_a_tensor_keeps_its_memory():

@@ -74,6 +74,10 @@ def test_parameter_list_and_dict():
     assert isinstance(w[0], nn.Parameter) and w[0].shape == (5,)
     with pytest.raises(RuntimeError, match="should not be called"):
         w(1)
+    w += [torch.ones(1)]
+    assert len(w) == 5 and isinstance(w[-1], nn.Parameter)
+    with pytest.raises(TypeError, match="expected several values, got int"):
+        w += 3
     d = nn.ParameterDict({"b": torch.ones(2), "a": torch.zeros(1)})
     assert list(d) == ["a", "b"] and list(reversed(d)) == ["b", "a"] and "a" in d and d.get("c") is None
     assert isinstance(d["a"], nn.Parameter) and len(d) == 2 and dict(d.items())["b"] is d["b"] and d.copy()["a"] is d["a"]
@@ -82,6 +86,13 @@ def test_parameter_list_and_dict():
     assert list(d | nn.ParameterDict({"q": torch.ones(1)})) == ["a", "b", "q"]
     assert list(d.fromkeys(["k"], torch.ones(1))) == ["k"] and d.setdefault("a") is d["a"]
     assert list(d.state_dict()) == ["a", "b"]
+    d |= {"c": torch.ones(3)}
+    assert isinstance(d["c"], nn.Parameter) and d.setdefault("e", 5) == 5 and list(d.keys()) == ["a", "b", "c", "e"]
+    joined = {"z": 1, "b": 2} | d
+    assert type(joined) is dict and list(joined) == ["z", "b", "a", "c", "e"] and list(joined.values())[1:] == [d["b"], d["a"], d["c"], 5]
+    assert "(c): Parameter containing: [tritorch.float32 of size 3]" in repr(d) and "(e): Object of type: int" in repr(d)
+    with pytest.raises(TypeError, match="a str as key, got int"):
+        d[3] = torch.ones(1)
     del d["a"]
     d.clear()
     assert len(d) == 0 and not list(d.parameters())

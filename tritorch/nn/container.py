@@ -254,8 +254,7 @@ class ParameterList(Module):
     def __init__(self, values=None):
         super().__init__()
         self._size = 0
-        if values is not None:
-            self.extend(values)
+        self.extend(() if values is None else values)
 
     def __getitem__(self, index):
         if isinstance(index, slice):
@@ -271,9 +270,6 @@ class ParameterList(Module):
     def __iter__(self):
         return iter([self[i] for i in range(len(self))])
 
-    def __iadd__(self, parameters):
-        return self.extend(parameters)
-
     def append(self, value):
         """Add a value at the end."""
         self._size += 1
@@ -287,6 +283,8 @@ class ParameterList(Module):
         for value in list(values):
             self.append(value)
         return self
+
+    __iadd__ = extend
 
     def extra_repr(self):
         return "\n".join(f"  ({i}): {_describe(value)}" for i, value in enumerate(self))
@@ -306,8 +304,7 @@ class ParameterDict(Module):
     def __init__(self, parameters=None):
         super().__init__()
         self._keys = {}
-        if parameters is not None:
-            self.update(parameters)
+        self.update({} if parameters is None else parameters)
 
     def __getitem__(self, key):
         return getattr(self, key)
@@ -336,6 +333,9 @@ class ParameterDict(Module):
 
     def __or__(self, other):
         return ParameterDict([*self.items(), *other.items()])
+
+    def __ror__(self, other):
+        return {**other, **self}
 
     def __ior__(self, other):
         self.update(other)
