@@ -320,3 +320,12 @@ def test_trees_of_every_kind_go_through_transformations():
         found.append([spread, F.vmap(lambda p: p.x + p.y, (Pair(0, None),))(Pair(a, b)).tolist()])
         seen.append(found)
     assert seen[0] == seen[1]
+
+
+def test_what_does_not_fit_is_refused():
+    layer = tritorch.nn.Linear(2, 2)
+    with pytest.raises(RuntimeError, match="functional_call: expected tensors for all parameters .*'bias'"):
+        tritorch.func.functional_call(layer, {"weight": tritorch.ones(2, 2)}, tritorch.ones(1, 2), strict=True)
+    for args, dims in (((tritorch.tensor(1.0),), 0), ((tritorch.ones(2),), 1), ((tritorch.ones(2), tritorch.tensor(1.0)), 0)):
+        with pytest.raises(ValueError, match="vmap: expected in_dims that the arguments have"):
+            tritorch.func.vmap(lambda *x: x[0], in_dims=dims)(*args)

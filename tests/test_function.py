@@ -2,6 +2,8 @@
 import pytest
 from both import both, leaf
 
+import tritorch
+
 
 def cube(torch, **members):
     def forward(ctx, x):
@@ -341,3 +343,38 @@ def test_forward_mode_without_a_jvp_rule_transposes_backward():
     assert value.tolist() == [1.0, 8.0] and tangent.tolist() == [3.0, 120.0]
     _, second = torch.func.jvp(lambda v: torch.func.jvp(cube(torch).apply, (v,), (torch.ones_like(v),))[1], (x,), (torch.ones_like(x),))
     assert second.tolist() == [6.0, 12.0]
+
+
+def test_arguments_by_name():
+    """They are taken as if they stood in their places, as in PyTorch."""
+    class Power(tritorch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, n=2, times=1):
+            ctx.save_for_backward(x)
+            ctx.n = n
+            return x ** n * times
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.n * ctx.saved_tensors[0] ** (ctx.n - 1), None, None
+
+    class Twice(tritorch.autograd.Function):
+        @staticmethod
+        def forward(x, times):
+            return x * times
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.times = inputs[1]
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.times, None
+
+    x = tritorch.tensor([2.0], requires_grad=True)
+    Power.apply(x, n=3).backward()
+    Twice.apply(times=5, x=x).backward()
+    assert x.grad.tolist() == [17]
+    for bad in (lambda: Power.apply(x, times=3), lambda: Power.apply(x, m=3), lambda: Power.apply(x, 2, n=3)):
+        with pytest.raises(TypeError):
+            bad()

@@ -1,5 +1,6 @@
 """Functions with a gradient of their own, written by the user."""
 import functools
+import inspect
 
 from tritorch.autograd import graph, places, slices
 from tritorch.autograd.crossing import note
@@ -133,8 +134,12 @@ class Function:
     vjp = backward
 
     @classmethod
-    def apply(cls, *args):
-        """Run forward and record the function as one node."""
+    def apply(cls, *args, **kwargs):
+        """Run forward and record the function as one node. Arguments given by name are put in their places."""
+        if kwargs:
+            bound = inspect.signature(cls.forward).bind(*((None,) if cls.setup_context is None else ()), *args, **kwargs)
+            check(not bound.kwargs, cls.__name__, "all arguments before those given by name", sorted(bound.kwargs), error=TypeError)
+            args = bound.args[cls.setup_context is None:]
         if any(isinstance(a, Tensor) and a._tangents for a in args):
             level = level_of(args)
             if level is not None:

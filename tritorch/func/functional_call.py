@@ -27,6 +27,9 @@ def functional_call(module, parameter_and_buffer_dicts, args=None, kwargs=None, 
         for name, (table, key) in owners.items():
             if name in given and table[key] is not None:
                 shared[id(table[key])] = given[name]
+    missing = [name for name, (table, key) in owners.items()
+               if table[key] is not None and name not in given and id(table[key]) not in shared]
+    check(not missing or not strict, "functional_call", "tensors for all parameters and buffers with strict=True", f"none for {missing}")
     before = [(table, key, table[key]) for table, key in owners.values()]
     try:
         for name, (table, key) in owners.items():

@@ -21,6 +21,9 @@ def vmap(func, in_dims=0, out_dims=0, randomness="error", *, chunk_size=None):
     @functools.wraps(func)
     def wrapped(*args, **kwargs):
         (flat, form), dims = tree_flatten(args), _spread("in_dims", in_dims, args)
+        for x, d in zip(flat, dims):
+            fits = d is None or -x.ndim <= d < x.ndim
+            check(fits, "vmap", "in_dims that the arguments have", d, getattr(x, "shape", None), error=ValueError)
         sizes = {x.shape[d] for x, d in zip(flat, dims) if d is not None}
         check(len(sizes) == 1, "vmap", "mapped dims of one size", sorted(sizes) or "none", error=ValueError)
         rows = []
