@@ -18,7 +18,7 @@ from tritorch.tensor import Tensor
 class Level:
     """An interpreter that carries the tangents of one level; a tensor keeps its tangents by level in `_tangents`."""
 
-    outer = None
+    outer, views = None, True
     by_hand = False                                                      # entered through forward_ad
 
     def __init__(self):

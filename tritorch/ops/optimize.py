@@ -193,7 +193,7 @@ def clip_by_norm_cuda(tensors, total, max_norm):
     launch_rows(K.scale_kernel, [tensors], there, None, float(max_norm), blocks=SCALE_BLOCKS, CLIP=True)
 
 
-@multi_tensor("scale growth_tracker", writes="scale growth_tracker")
+@multi_tensor("scale", writes="scale growth_tracker")
 def update_scale(scale, growth_tracker, found_inf, growth_factor, backoff_factor, growth_interval):
     """GradScaler's rule: back off where `found_inf` is 1, grow after `growth_interval` steps without. Lists of one scalar each."""
 
