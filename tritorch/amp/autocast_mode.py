@@ -69,10 +69,14 @@ class _Caster(Interpreter):
 
     def low(self, args, count, biases):
         """The arguments of a product: `count` of them in the low dtype, but for biases in float32."""
-        kept = {k: args[k] for k in biases if args[k] is not None and args[k].dtype is float32}
-        args = [*self.each([None if k in kept else a for k, a in enumerate(args[:count])], self.lowered), *args[count:]]
-        for k, bias in kept.items():
-            args[k] = bias
+        args, dtype = [*args], self.dtype
+        for k in range(count):
+            a = args[k]
+            if isinstance(a, Tensor):
+                if a.dtype is not dtype and not (a.dtype is float32 and k in biases) and self.eligible(a):
+                    args[k] = self.lowered(a)
+            elif type(a) is tuple:
+                args[k] = tuple(self.each(a, self.lowered))
         return args
 
     def enter(self, name, args):
