@@ -75,7 +75,7 @@ def test_gradients_of_weight_and_bias_are_added_to_sums(gpu, kind):  # noqa: F81
 
 
 def test_float32_from_parts_made_in_registers(gpu):  # noqa: F811
-    for blocks in ((64, 32, 32, 4), (32, 64, 32, 4)):
+    for blocks in ((64, 32, 32, 4), (32, 64, 16, 4)):
         product("float32", tiles("parts", *blocks, num_stages=3, splits=1), 70, 50, 300, epsilon=2.0 ** -20)
 
 

@@ -1,21 +1,31 @@
 """float32 products at least as accurate as float32's own sums, on the 16-bit matrix units.
 
-A float32 number is the sum of three bfloat16 numbers, x = high + middle + low, to 2⁻²⁶ of itself. Six of the nine products of such parts
-matter; the other three are below 2⁻²⁶ of |a| |b|. Matrix units cut off what does not fit when they add up, so the products of BLOCK_K
-elements are summed apart, the small ones first, and these sums are added as float32 numbers are. (Ootomo and Yokota, "Recovering single
-precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance", 2022; Henry et al., "Leveraging the bfloat16
-artificial intelligence datatype for higher-precision computations", 2019.)
+A float32 number is the sum of three bfloat16 numbers, x = high + middle + low. Six of the nine products of such parts matter; the other
+three are below 2⁻²⁴ of |a| |b|, mostly far below, and of any sign, as high is rounded to nearest. Matrix units cut off what does not fit
+when they add up, so the products of BLOCK_K elements are summed apart, the small ones first, and these sums are added as float32 numbers
+are. (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance",
+2022; Henry et al., "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations", 2019.)
 
-The parts cannot say everything: an infinity has no middle, a part below 2⁻¹³³ is lost, a product of high parts may overflow where the
-product itself does not. `split_kernel` therefore notes the largest and smallest magnitudes it meets; where they are out of bounds
-`matmul_exact_kernel` does nothing but say so, and the tiled kernel of matmul.py, which is queued behind it, does the work. Small products,
-for which three kernels take longer than their work, are cut into parts in registers by the tiled kernel itself (`sum_of_parts`).
+The parts cannot say everything: an infinity has no middle, what cuts numbers overflows at 2¹¹², a part below 2⁻¹³³ is lost, a product of
+high parts may overflow where the product itself does not. `split_kernel` therefore notes the largest and smallest magnitudes it meets;
+where they are out of bounds `matmul_exact_kernel` does nothing but say so, and the tiled kernel of matmul.py, which is queued behind it,
+does the work. Small products, for which three kernels take longer than their work, are cut into parts in registers by the tiled kernel
+itself (`sum_of_parts`).
 """
 import triton
 import triton.language as tl
 
-from triton_kernels.matmul import INFINITE, SMALLEST, activated, epilogue, parts_of, smaller, tile_of
+from triton_kernels.matmul import INFINITE, SMALLEST, activated, epilogue, parts_of, tile_of
 from triton_kernels.matmul_persistent import load_tile
+
+LARGEST = tl.constexpr(238)                              # the exponent of 2¹¹¹: from the next one on `parts_of` overflows
+
+
+@triton.jit
+def smaller(smallest, x):
+    """The lesser of what `smallest` and the magnitudes of x, but zeros, are as bits."""
+    bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    return tl.minimum(smallest, tl.where(bits == 0, INFINITE, bits))
 
 
 @triton.jit
@@ -37,9 +47,9 @@ def split_rows(part_ptr, x_ptr, first, programs, stride_xb, stride_xr, stride_xc
         smallest = smaller(smallest, x)
         high, middle, low = parts_of(x)
         part_ptrs = part_ptr + (batch * ROWS + r) * stride_pr + c
-        tl.store(part_ptrs, high, mask=mask)
-        tl.store(part_ptrs + plane, middle, mask=mask)
-        tl.store(part_ptrs + 2 * plane, low, mask=mask)
+        tl.store(part_ptrs, high.to(tl.bfloat16), mask=mask)
+        tl.store(part_ptrs + plane, middle.to(tl.bfloat16), mask=mask)
+        tl.store(part_ptrs + 2 * plane, low.to(tl.bfloat16), mask=mask)
     return tl.max(tl.max(largest, 1), 0), tl.min(tl.min(smallest, 1), 0)
 
 
@@ -68,7 +78,7 @@ def in_range(range_ptr, i, bits_k, PROGRAMS_A: tl.constexpr, PROGRAMS: tl.conste
     of_a = tl.max(tl.where(i < PROGRAMS_A, largest, 0), 0) >> 23
     of_b = tl.max(tl.where(i < PROGRAMS_A, 0, largest), 0) >> 23
     room = of_a + of_b - 254 + 2 + bits_k < 127
-    return room & (of_a < 254) & (of_b < 254) & (tl.max(below, 0) <= INFINITE - SMALLEST)
+    return room & (of_a < LARGEST) & (of_b < LARGEST) & (tl.max(below, 0) <= INFINITE - SMALLEST)
 
 
 @triton.jit
