@@ -5,6 +5,7 @@ import pytest
 import tritorch as torch
 from tritorch.cuda import driver, tuner
 from tritorch.nn import functional as F
+from tritorch.ops.rows import sum_lines
 
 FAMILIES = """softmax softmax_backward layer_norm rms_norm norm_backward layer_norm_sums rms_norm_sums residual_norm residual_norm_sums
     residual_norm_backward batch_norm batch_norm_moments batch_norm_sums batch_norm_slopes cross_entropy cross_entropy_backward
@@ -77,3 +78,12 @@ def test_every_candidate_agrees_with_the_cpu(name, cuda, monkeypatch):
             for got, expect in zip(results(name, cuda), want):
                 bound = 1e-3 * max(np.abs(expect).max(), 1e-3)
                 np.testing.assert_allclose(got, expect, rtol=1e-3, atol=bound, err_msg=f"{family} {candidate}")
+
+
+@pytest.mark.parametrize(("lines", "columns"), [(132, 4100), (1, 4096), (129, 4097), (600, 40), (7, 33)])
+def test_lines_of_partial_sums_add_up(cuda, lines, columns):
+    arrays = [np.random.default_rng(k).standard_normal((lines, columns)).astype(np.float32) for k in range(2)]
+    sums = [torch.full((columns,), float("nan"), device=cuda) for _ in arrays]
+    sum_lines(sums, [torch.from_numpy(a).to(cuda) for a in arrays])
+    for total, a in zip(sums, arrays):
+        np.testing.assert_allclose(total.cpu().numpy(), a.astype(np.float64).sum(0), atol=1e-6 * lines)

@@ -235,9 +235,10 @@ def sum_lines(sums, parts):
     """Each of `sums` becomes the sum of the lines of its part."""
     lines, N = parts[0].shape
     targets = [s if s.is_contiguous() else empty(s.shape, s.dtype, s.device) for s in sums]
-    block_n = tile(8 if N < 4096 else 32, min(1024, next_power_of_2(N)))                            # a sector, or a few: enough programs
-    launch(LINES.sum_lines_kernel, (cdiv(N, block_n), len(parts)), tuple(targets), tuple(parts), lines, N, BLOCK_P=tile(4096 // block_n, 4),
-           BLOCK_N=block_n, num_warps=8)
+    block_n, block_p, warps = (8, 512, 8) if N < 4096 else (32, 64, 4)                              # a sector, or a few: enough programs
+    block_n = tile(block_n, min(1024, next_power_of_2(N)))
+    launch(LINES.sum_lines_kernel, (cdiv(N, block_n), len(parts)), tuple(targets), tuple(parts), lines, N, BLOCK_P=tile(block_p, 4),
+           BLOCK_N=block_n, num_warps=warps)
     for s, target in zip(sums, targets):
         if target is not s:
             s.copy_(target)
