@@ -32,8 +32,9 @@ def main(args):
     if args.compile_only:
         left = lambda: (deadline - time.monotonic()) / 60
         others, tuned = ([w for w in workloads if (w in every) is kind] for kind in (False, True))
-        compiled = ahead.compile_all(others, args.only, arch_of(args.arch), minutes=left())      # tests and host launch only these
-        return report([*compiled, *ahead.compile_all(tuned, args.only, arch_of(args.arch), candidates=True, minutes=left())])
+        if others:                                               # what tests and host launch: as they launch it, not in every way
+            ahead.compile_all(others, args.only, arch_of(args.arch), minutes=left())
+        return report(ahead.compile_all(tuned, args.only, arch_of(args.arch), candidates=True, minutes=left()) if tuned else [])
     if not (args.rehearse or gpu.usable()):
         print("tune: expected an NVIDIA GPU, got none; --compile-only --arch sm_90 needs none")
         return 1

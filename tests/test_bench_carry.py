@@ -8,15 +8,17 @@ pytest.importorskip("triton")
 
 import tritorch as torch  # noqa: E402
 from bench import ahead, carry, gpu_tests, shards  # noqa: E402
-from tritorch.cuda import compiler  # noqa: E402
+from tritorch.cuda import compiler, compiler_pool  # noqa: E402
 from tritorch.warmup import kernels_of  # noqa: E402
 
 
 def test_tests_say_what_they_would_launch(monkeypatch):
-    """Their assertions would fail where nothing runs, before the last kernel."""
-    monkeypatch.setattr(shards, "collect", lambda words, seconds: ["tests/test_clip_gradients.py::test_clipping[cuda]"])
+    """Their assertions would fail where nothing runs, before the last kernel; for the second one pytest begins the device anew."""
+    ids = ["tests/test_clip_gradients.py::test_clipping[cuda]", "tests/test_attention_bias.py::test_slopes[hardware-(4,)-window0]"]
+    monkeypatch.setattr(shards, "collect", lambda words, seconds: ids)
+    monkeypatch.setattr(compiler_pool, "cores", lambda: 1)
     found = gpu_tests.kernels("", 90, time.monotonic() + 200)
-    assert {"norm_kernel", "finish_norm_kernel", "scale_kernel"} <= {spec.kernel.__name__ for spec in found}
+    assert {"norm_kernel", "finish_norm_kernel", "scale_kernel", "attention_kernel"} <= {spec.kernel.__name__ for spec in found}
 
 
 def relu():
