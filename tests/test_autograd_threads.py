@@ -76,8 +76,13 @@ def test_anomaly_mode_names_the_line():
         y = (x / x).sum()                                                # the line of the quotient
         with pytest.raises(RuntimeError, match="the line of the quotient$"):             # no frame of ours below it
             y.backward()
+    function = type("Nothing", (torch.autograd.Function,), {
+        "forward": staticmethod(lambda ctx, x: x * 1), "backward": staticmethod(lambda ctx, g: g * float("nan"))})
     with torch.autograd.set_detect_anomaly(True):
         assert torch.is_anomaly_enabled()
+        y = function.apply(x)                                            # the line of the function
+        with pytest.raises(RuntimeError, match="the line of the function$"):
+            y.sum().backward()
     assert not torch.is_anomaly_enabled()
 
 

@@ -33,6 +33,22 @@ def test_dirty_inputs(torch):
 
 
 @both
+def test_dirty_inputs_are_returned(torch):
+    class Lost(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mark_dirty(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    with pytest.raises(RuntimeError):
+        Lost.apply(leaf(torch, 1.0) * 1)
+
+
+@both
 def test_dirty_views(torch):
     x = leaf(torch, 1.0, 2.0, 3.0)
     y = x * 1

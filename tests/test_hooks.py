@@ -300,6 +300,17 @@ def test_only_nodes_on_the_way_to_an_input_run(torch):
     return seen
 
 
+@pytest.mark.parametrize("where", ["leaf", "result"])
+@both
+def test_what_a_hook_keeps_does_not_change_with_the_gradient(torch, where):
+    x, kept = leaf(torch, 1.0, 2.0), []
+    y = x + 1                                                            # hands its gradient on as it is
+    (x if where == "leaf" else y).register_hook(lambda g: kept.append(g))
+    (y * y).sum().backward()
+    x.grad.zero_()
+    return kept
+
+
 # ------------------------------------------------------------------ on saved tensors
 @both
 def test_saved_tensors_by_name(torch):

@@ -84,7 +84,7 @@ class FunctionCtx(graph.Node):
               f"{count} gradients from backward, one an input of forward", len(out))
         for k, (edge, g) in enumerate(zip(self.edges, out)):
             if edge and g is not None:
-                check(isinstance(g, Tensor), self.name(), "gradients that are tensors or None", type(g).__name__, error=TypeError)
+                check(isinstance(g, Tensor), self.name(), "gradients that are tensors or None", type(g).__name__)
                 fits = len(g.shape) >= len(edge[2]) and all(n == m or n == 1 for n, m in zip(edge[2][::-1], g.shape[::-1]))
                 check(fits, self.name(), f"gradient {k} of a shape that sums to {edge[2]}", g.shape)
         return [(edge, g) for edge, g in zip(self.edges, out) if edge]
