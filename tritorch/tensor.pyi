@@ -3,6 +3,7 @@ import builtins
 from typing import Any
 from tritorch.storage import HostStorage as HostStorage
 from tritorch.shape import Size as Size
+from tritorch.storage import UntypedStorage as UntypedStorage
 from tritorch.storage import Unwritten as Unwritten
 
 HOST: Any
@@ -117,7 +118,7 @@ class Tensor:
     def __array_wrap__(x, array, context=..., return_scalar=...) -> Any:
         """`__array_wrap__`: results of numpy functions on tensors are tensors."""
         ...
-    def __bool__(self, kind=...) -> Any:
+    def __bool__(self) -> Any:
         """"""
         ...
     def __contains__(self, value) -> Any:
@@ -136,10 +137,10 @@ class Tensor:
     def __dlpack_device__(x) -> Any:
         """`__dlpack_device__`: (device type, index) as DLPack numbers them."""
         ...
-    def __eq__(input, other) -> Tensor:  # type: ignore
+    def __eq__(input, other) -> Any:  # type: ignore
         """input = other, elementwise, broadcast, as bool."""
         ...
-    def __float__(self, kind=...) -> Any:
+    def __float__(self) -> Any:
         """"""
         ...
     def __floordiv__(input, other) -> Tensor:
@@ -181,7 +182,7 @@ class Tensor:
     def __index__(self) -> Any:  # type: ignore
         """A whole number as a Python index."""
         ...
-    def __int__(self, kind=...) -> Any:  # type: ignore
+    def __int__(self) -> Any:  # type: ignore
         """"""
         ...
     def __invert__(input) -> Any:  # type: ignore
@@ -229,7 +230,7 @@ class Tensor:
     def __mul__(input, other) -> Tensor:
         """input · other, elementwise, broadcast."""
         ...
-    def __ne__(input, other) -> Tensor:  # type: ignore
+    def __ne__(input, other) -> Any:  # type: ignore
         """input ≠ other, elementwise, broadcast, as bool."""
         ...
     def __neg__(input) -> Tensor:
