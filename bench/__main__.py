@@ -43,7 +43,7 @@ Where time on the GPU is short, its kernels are compiled before, into an empty f
 
 
 def main():
-    areas = "\n".join(f"{name:8}{what}" for name, what in AREAS.items())
+    areas = "\n".join(f"{name:10}{what}" for name, what in AREAS.items())
     parser = argparse.ArgumentParser(prog="python -m bench", formatter_class=argparse.RawDescriptionHelpFormatter, description=areas,
                                      epilog=EPILOG)
     parser.add_argument("areas", nargs="*", metavar="AREA", help="default: host import")
