@@ -67,7 +67,8 @@ def test_why_a_test_failed_is_known_before_pytest_ends(tmp_path, monkeypatch):
     write_tests(tmp_path, TESTS)
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-v", "--tb=short", "--no-summary", "tests/test_it.py::test_fine[4]",
                "tests/test_it.py::test_dies"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(rows.ROOT)})
+    environment = {**shards.environment(), "PYTHONPATH": str(rows.ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.returncode == 9 and "E   assert 4 != 4" in done.stdout, done.stdout
 
 
