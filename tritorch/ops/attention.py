@@ -29,7 +29,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     query (…, H, L, E), key (…, G, S, E) and value (…, G, S, EV), of one floating dtype, give (…, H, L, EV). Leading dims
     broadcast; with enable_gqa H / G query heads share a key head. scale is 1 / √E by default. A bool attn_mask says which key a row may
     attend to, a floating one is added to the scores; it broadcasts to (…, H, L, S). is_causal lets row i attend to keys 0 … i. A row
-    that may attend to nothing gives 0. Weights are dropped with chance dropout_p and the others scaled by 1 / (1 - dropout_p).
+    that may attend to nothing gives 0; one to whose scores about -9e4 or less is added everywhere (finfo.min, say), the mean of all values.
+    Weights are dropped with chance dropout_p and the others scaled by 1 / (1 - dropout_p).
     Beyond PyTorch: window_size = (left, right) lets row i attend to keys i - left … i + right, where -1 is no bound; alibi_slopes, (H) or
     (B, H), take slope · |i - j| off the scores (Press et al., "Train short, test long", 2022). Their cost is that of the keys that are met.
     Raises RuntimeError when shapes or dtypes do not fit, or attn_mask is given together with is_causal; ValueError for another window_size.
