@@ -91,7 +91,7 @@ WAYS = {
     "a variable of an enclosing function": (lambda x: INNER(x), ASSIGN),
     "a default": (lambda x: with_default(x), lambda v: with_default.__defaults__[0].update(f=v)),
     "an object that a module has": (LAYER, lambda v: setattr(LAYER.config, "e", v)),
-    "the arguments of a partial": (functools.partial(scaled), lambda v: globals().update(FACTOR=v)),
+    "what a partial calls": (functools.partial(scaled), lambda v: globals().update(FACTOR=v)),
 }
 
 
