@@ -1,15 +1,18 @@
 """What the modules above the operators put on Tensor and offer as `tritorch.name`."""
-from tritorch import interop, pickling, printing, random, typed  # noqa: F401  (random completes tritorch.cuda)
+from tritorch import interop, pickling, printing, random, storage_methods, typed  # noqa: F401  (random completes tritorch.cuda)
 from tritorch.cuda.device import current_device
 from tritorch.device import _current
+from tritorch.storage import UntypedStorage
 from tritorch.tensor import Tensor
 
 METHODS = {
     "numpy": interop.numpy, "__array__": interop.array_protocol, "__array_wrap__": interop.array_wrap, "__dlpack__": interop.to_dlpack,
     "__dlpack_device__": interop.dlpack_device, "__reduce_ex__": pickling.reduce_ex, "__copy__": pickling.shallow_copy,
     "__deepcopy__": pickling.deep_copy, "__repr__": printing.tensor_repr, "__format__": printing.tensor_format,
-    "type": typed.type_, "new": typed.new,
+    "type": typed.type_, "new": typed.new, "set_": storage_methods.set_,
 }
+STORAGE_METHODS = {"cpu": storage_methods.to_cpu, "cuda": storage_methods.to_device, "copy_": storage_methods.copy_,
+                   "clone": storage_methods.clone}
 
 # names of `tritorch` and the modules that load when one of them is first asked for: `import tritorch` stays light
 LAZY = {
@@ -33,6 +36,8 @@ def attach():
     """Complete Tensor, and tell `device("cuda")` which index is current."""
     for name, f in METHODS.items():
         setattr(Tensor, name, f)
+    for name, f in STORAGE_METHODS.items():
+        setattr(UntypedStorage, name, f)
     Tensor.__new__ = staticmethod(typed.new_tensor)
     Tensor.__array_priority__ = 1000                                     # numpy arrays leave `array + tensor` to the tensor
     Tensor.__cuda_array_interface__ = property(interop.cuda_array_interface)

@@ -26,6 +26,7 @@ from tritorch.cuda.device import (
 )
 from tritorch.cuda.event import Event
 from tritorch.cuda.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
+from tritorch.cuda.launch_driver import after_triton
 from tritorch.cuda.memory_report import (
     empty_cache,
     get_per_process_memory_fraction,
@@ -66,6 +67,8 @@ __all__ = [
     "memory_summary", "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats", "set_device",
     "set_per_process_memory_fraction", "set_stream", "simulate", "stream", "synchronize", "use_mem_pool",
 ]
+
+after_triton()
 
 
 def __getattr__(name):

@@ -130,6 +130,8 @@ def find_kernel(module: str, name: str, file: str) -> Any:
         found = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
+    while not isinstance(found, triton.JITFunction) and hasattr(found, "fn"):
+        found = found.fn                                         # autotune and heuristics around a kernel
     return found
 
 
@@ -153,15 +155,24 @@ def compile_kernel(kernel, signature, constexprs, attrs, options, arch: int) -> 
     return read(path) or compiler_pool.compile_now(spec, arch, path)
 
 
-def compile_here(spec: Specialisation, arch: int) -> Compiled:
-    """Compile in this process, without the cache."""
+def stages(spec: Specialisation, arch: int) -> dict:
+    """All that a compilation makes on the way: ttir, ttgir, llir, ptx, cubin."""
+    return dict(_compile_by_triton(spec, arch).asm)
+
+
+def _compile_by_triton(spec, arch):
     target = GPUTarget("cuda", arch, 32)
     with _lock, _triton_apart(target), compiler_float8.casts(spec, arch):
         try:
             source = _source(spec.kernel)(spec.kernel, spec.signature, spec.constexprs, spec.attrs)
-            kernel = triton.compile(source, target=target, options=_options(spec) | compiler_float8.options(spec, arch))
+            return triton.compile(source, target=target, options=_options(spec) | compiler_float8.options(spec, arch))
         except Exception as error:
             raise CompileError(f"{spec} does not compile for sm_{arch}: {type(error).__name__}: {error}") from error
+
+
+def compile_here(spec: Specialisation, arch: int) -> Compiled:
+    """Compile in this process, without the cache."""
+    kernel = _compile_by_triton(spec, arch)
     data, ptx = kernel.metadata, kernel.asm["ptx"]
     return Compiled(
         data.name, arch, kernel.asm["cubin"], zlib.compress(ptx.encode(), 1), data.shared, data.num_warps, data.num_ctas,

@@ -54,5 +54,13 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, compiler.triton.JITFunction):
-            return compiler.find_kernel, compiler.kernel_place(value)
+            return _kernel, (*compiler.kernel_place(value), value.fn.__code__.co_firstlineno)
         return NotImplemented
+
+
+def _kernel(module: str, name: str, file: str, line: int) -> Any:
+    """The kernel at a place. Dies where its name has come to mean another one; who asked then compiles by itself."""
+    found = compiler.find_kernel(module, name, file)
+    if not isinstance(found, compiler.triton.JITFunction) or found.fn.__code__.co_firstlineno != line:
+        raise LookupError(f"{file}:{line}: {name} is another kernel in {module}")
+    return found

@@ -28,7 +28,7 @@ from tritorch.errors import check
 from tritorch.shape import Size
 
 _DIVISIBLE = [["tt.divisibility", 16]]
-_tensors: set[type] = set()         # Tensor and its subclasses, as they are met: this layer does not know them by name
+tensor_types: set[type] = set()         # Tensor and its subclasses, as they are met: this layer does not know them by name
 _tuples = {tuple, Size}
 _functions = driver.functions
 _kept: dict[int, Any] = {}          # kernels are in keys by id, so they must outlive them
@@ -43,15 +43,17 @@ class TensorDescriptor:
     """A tile of a tensor for TMA: `block` is loaded or stored at once, out of bounds reads give zero.
 
     `shape` and `strides` (elements) default to the tensor's; the last stride is 1, the others multiples of 16 bytes.
-    `round_f32_to_tf32`: float32 numbers are rounded to TF32 when they are loaded, which matrix units do not do.
+    `round_f32_to_tf32`: float32 numbers are rounded to TF32 when they are loaded, which matrix units do not do. `padding`: "zero", or
+    "nan" for out of bounds reads of floating types. `layout`: how a tile lies in shared memory, where a Gluon kernel says so.
     Raises ValueError where TMA cannot do it. In the kernel: `desc.load([i, j])`.
     """
 
-    __slots__ = ("tensor", "ptr", "dtype", "shape", "strides", "block", "padding", "round_f32_to_tf32")
+    __slots__ = ("tensor", "ptr", "dtype", "shape", "strides", "block", "padding", "layout", "round_f32_to_tf32")
 
     def __init__(self, tensor, block: Sequence[int], shape: Sequence[int] | None = None, strides: Sequence[int] | None = None,
-                 round_f32_to_tf32: bool = False):
-        self.tensor, self.ptr, self.dtype, self.block, self.padding = tensor, tensor.data_ptr(), tensor.dtype, tuple(block), "zero"
+                 round_f32_to_tf32: bool = False, padding: str = "zero", layout: Any = None):
+        self.tensor, self.ptr, self.dtype, self.block = tensor, tensor.data_ptr(), tensor.dtype, tuple(block)
+        self.padding, self.layout = padding, layout
         self.shape = tuple(tensor.shape if shape is None else shape)
         self.strides = tuple(tensor.strides if strides is None else strides)
         self.round_f32_to_tf32 = round_f32_to_tf32
@@ -66,7 +68,8 @@ class TensorDescriptor:
     def moved(self, pointer: int) -> TensorDescriptor:
         """The same description of other memory."""
         other = object.__new__(TensorDescriptor)
-        other.tensor, other.ptr, other.dtype, other.block, other.padding = None, pointer, self.dtype, self.block, self.padding
+        other.tensor, other.ptr, other.dtype, other.block = None, pointer, self.dtype, self.block
+        other.padding, other.layout = self.padding, self.layout
         other.shape, other.strides, other.round_f32_to_tf32 = self.shape, self.strides, self.round_f32_to_tf32
         return other
 
@@ -81,10 +84,11 @@ def launch(kernel, grid, *args, num_warps=4, num_stages=3, **constexprs):
     `args` are the kernel's parameters that are not constexpr, in its order: Tensor -> pointer, int -> i32 (i64 where it
     does not fit, or would not if rounded up to whole blocks; 1 and multiples of 16 are specialised), float -> fp32,
     numpy.float64 -> fp64, bool -> i1, None -> constexpr None, tuple -> tuple, TensorDescriptor -> TMA descriptor.
-    Constexprs and compiler options go by keyword.
+    Constexprs and compiler options go by keyword. Returns what was started, the same object for the same machine code on the same
+    device; None for an empty grid.
     """
     if 0 in grid:
-        return
+        return None
     key = [id(kernel), num_warps, num_stages]
     for item in constexprs.items():
         kind = item[1].__class__
@@ -92,7 +96,7 @@ def launch(kernel, grid, *args, num_warps=4, num_stages=3, **constexprs):
             key.append(item)
         else:                       # 1, True and 1.0 are equal but not the same code, nor are 0.0 and -0.0; a JITFunction hashes in 0.3 µs
             key += (item[0], kind, id(item[1]) if kind is kernel.__class__ else repr(item[1]) if kind is float else item[1])
-    _start(key, kernel, grid, args, constexprs, num_warps, num_stages)
+    return _start(key, kernel, grid, args, constexprs, num_warps, num_stages)
 
 
 class Prepared:
@@ -131,6 +135,7 @@ def _start(key, kernel, grid, args, constexprs, num_warps, num_stages):
         raise _explained(_words(kernel, grid, args, constexprs), error) from error
     if traces and current_trace() is not None:
         current_trace().launched(start, grid, _leaves(args), values)
+    return start
 
 
 def _leaves(args):
@@ -147,7 +152,7 @@ def _collect(args, key, values):
     owner = None
     for a in args:
         kind = a.__class__
-        if kind in _tensors:
+        if kind in tensor_types:
             storage = a.storage
             dtype = a.dtype
             pointer = storage.ptr
@@ -181,7 +186,7 @@ def _collect_other(a, key, values):
     if a is None:
         key.append(None)
     elif kind is TensorDescriptor:
-        key += (a.dtype, a.block)
+        key += (a.dtype, a.block, a.layout)
         values.append(a)
         return a.tensor.storage
     elif kind is bool or isinstance(a, np.float64):
@@ -197,10 +202,15 @@ def _wide(a):
     return a & 15 == 0, a < 1 << 63
 
 
+def is_tensor(a) -> bool:
+    """Whether an argument is a tensor of ours."""
+    return hasattr(a, "storage") and hasattr(a, "offset")
+
+
 def _plain(a):
     """An argument of a type that the fast path does not know, as one that it does."""
-    if hasattr(a, "storage"):
-        _tensors.add(a.__class__)
+    if is_tensor(a):
+        tensor_types.add(a.__class__)
         return a
     if isinstance(a, (bool, np.bool_)):
         return bool(a)
@@ -218,7 +228,7 @@ def _load(kernel, grid, args, constexprs, options, index, key) -> Callable:
     from tritorch.cuda import compiler
 
     check(index is not None, "launch", "CUDA tensors", "a CPU tensor", error=ValueError)
-    spec, ones = _specialise(kernel, args, constexprs, options)
+    spec, ones = specialise(kernel, args, constexprs, options)
     compiler.observe(spec)
     what = spec.kernel, spec.signature, spec.constexprs, spec.attrs, spec.options
     with on_device(index):
@@ -240,7 +250,7 @@ def _load(kernel, grid, args, constexprs, options, index, key) -> Callable:
     return start
 
 
-def _specialise(kernel, args, constexprs, options):
+def specialise(kernel, args, constexprs, options):
     """The compiler's view of a launch, and the places in `values` of ones that the kernel does not want specialised."""
     from tritorch.cuda.compiler import Specialisation
 
@@ -261,6 +271,8 @@ def _specialise(kernel, args, constexprs, options):
                     kind = "i32"
                     ones.append(leaves)
                     del spec.constexprs[position,]
+                spec.attrs.pop((position,), None)
+            if param.do_not_specialize_on_alignment:
                 spec.attrs.pop((position,), None)
             if param.annotation_type and kind not in ("constexpr", None) and kind[0] != "*":
                 kind = param.annotation_type
@@ -298,6 +310,8 @@ def _leaf(a, path, spec):
 
 def _shared_layout(a) -> str:
     """How a tile lies in shared memory; Gluon's kernels are told, Triton's find out by themselves."""
+    if a.layout is not None:
+        return f",{a.layout!r}"
     size = a.dtype.itemsize
     swizzle = next((n for n in (128, 64, 32) if a.block[-1] * size % n == 0), 0)
     return (f",NVMMASharedLayout(swizzle_byte_width={swizzle}, element_bitwidth={8 * size}, rank={len(a.block)}, transposed=False, "

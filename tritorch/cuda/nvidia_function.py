@@ -70,7 +70,8 @@ class Layout:
                     steps.append(_mapped(next(remaining)))
                 else:               # before sm_90 a descriptor is a pointer, shape and strides, and once more shape and strides
                     formats += ["Q", *"q" * 2 * rank, *"?" * flags, *"i" * rank, *"q" * rank]
-                    steps.append(lambda d: (d.ptr, *d.shape, *d.strides, *(False, d.round_f32_to_tf32)[:flags], *d.shape, *d.strides))
+                    steps.append(lambda d: (d.ptr, *d.shape, *d.strides, *(d.padding == "nan", d.round_f32_to_tf32)[:flags],
+                                            *d.shape, *d.strides))
             else:
                 formats.append("P" if kind[0] == "*" else _FORMATS[kind])     # of a Q, checks cost 0.02 µs more
                 steps.append(_bfloat16 if kind == "bf16" else None)

@@ -26,8 +26,8 @@ _encode: Any = None
 
 def tensor_map(descriptor: Any, meta: dict) -> bytes:
     """The map of a `launch.TensorDescriptor` for a kernel whose compilation says `meta` (swizzle, element type, box)."""
-    key = (descriptor.ptr, descriptor.shape, descriptor.strides, descriptor.round_f32_to_tf32, meta["elem_type"], meta["swizzle"],
-           *meta["block_size"])
+    key = (descriptor.ptr, descriptor.shape, descriptor.strides, descriptor.round_f32_to_tf32, descriptor.padding, meta["elem_type"],
+           meta["swizzle"], *meta["block_size"])
     found = _maps.get(key)
     if found is None:
         with _lock:
@@ -50,7 +50,8 @@ def _encoded(descriptor: Any, meta: dict) -> bytes:
     if descriptor.round_f32_to_tf32 and kind == _FLOAT32:
         kind = _TFLOAT32
     error = _function()(
-        ctypes.addressof(memory) + start, kind, rank, descriptor.ptr, shape, strides, box, ones, 0, meta["swizzle"], _L2_128B, 0)
+        ctypes.addressof(memory) + start, kind, rank, descriptor.ptr, shape, strides, box, ones, 0, meta["swizzle"], _L2_128B,
+        descriptor.padding == "nan")
     if error:
         raise failure(f"cuTensorMapEncodeTiled of {descriptor!r} with {meta}", cu.CUresult(error))
     return memory.raw[start:start + _SIZE]

@@ -38,7 +38,7 @@ def milliseconds(name: str, candidates: Sequence[dict], run: Callable[[dict], No
     device = driver.current()
     marks = [(device.event_create(True), device.event_create(True)) for _ in candidates]
     times: list[list[float]] = [[] for _ in candidates]
-    alive = [i for i, candidate in enumerate(candidates) if _works(name, candidate, run, stream)]
+    alive = [i for i, candidate in enumerate(candidates) if works(name, candidate, run, stream)]
     end = time.perf_counter() + SECONDS
     for turn in range(ROUNDS if len(alive) > 1 else min(3, ROUNDS)):
         for i in alive:
@@ -59,7 +59,7 @@ def milliseconds(name: str, candidates: Sequence[dict], run: Callable[[dict], No
     return [statistics.median(found) if found else float("inf") for found in times]
 
 
-def _works(name, candidate, run, stream) -> bool:
+def works(name, candidate, run, stream) -> bool:
     """Run it once, which compiles and loads it."""
     from tritorch.cuda import ahead
 

@@ -13,7 +13,7 @@ from tritorch.testing.ptx.memory import POISON
 from tritorch.testing.ptx.operands import DTYPES
 from tritorch.testing.ptx.registry import instruction
 from tritorch.testing.ptx.swizzle import swizzled
-from tritorch.testing.ptx.tensor_map import SPANS, TFLOAT32, TensorMap
+from tritorch.testing.ptx.tensor_map import FLOATS, SPANS, TFLOAT32, TensorMap
 
 _ALIGNMENT = 128                                    # of a tile in shared memory
 
@@ -73,7 +73,7 @@ def global_places(machine, tensor_map, corner, lane):
 
 @instruction(*(f"cp.async.bulk.tensor.{n}d.shared::cluster.global.mbarrier::complete_tx::bytes" for n in range(1, 6)))
 def load(machine, ins):
-    """[shared], [map, {coordinates}], [mbarrier]: what lies outside of the tensor arrives as zero, and counts as bytes."""
+    """[shared], [map, {coordinates}], [mbarrier]: what lies outside of the tensor arrives as zero or NaN, and counts as bytes."""
     to, source, where = ins.operands
     for lane in machine.active().tolist():
         tensor_map, corner = operands_of(machine, source, lane)
@@ -82,7 +82,7 @@ def load(machine, ins):
         found, inside = global_places(machine, tensor_map, corner, lane)
         if machine.races is not None:                            # without a fence, and there is none, TMA sees nothing of the same launch
             machine.races.read(machine, found.astype(np.int64) * dtype.itemsize, dtype.itemsize, np.full(found.size, lane), still=True)
-        data = np.zeros(inside.shape, dtype)
+        data = np.full(inside.shape, FLOATS[tensor_map.kind] if tensor_map.fill else 0, dtype)
         data[inside] = machine.memory.view(dtype)[found]
         if tensor_map.kind == TFLOAT32:
             data = tf32_bits(data, "rn")

@@ -1,0 +1,69 @@
+"""Kernels as Triton programs write them, for test_launch_bracket.py."""
+
+import triton
+import triton.language as tl
+
+SCALE = tl.constexpr(3)
+
+
+@triton.jit
+def saxpy_kernel(x_ptr, y_ptr, out_ptr, n, alpha=1.0, BLOCK: tl.constexpr = 64):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < n
+    tl.store(out_ptr + i, alpha * tl.load(x_ptr + i, mask=mask) + tl.load(y_ptr + i, mask=mask), mask=mask)
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 32}, num_warps=1), triton.Config({"BLOCK": 128}, num_warps=4)], key=["n"])
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def tuned_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if EVEN:
+        tl.store(out_ptr + i, 2 * tl.load(x_ptr + i))
+    else:
+        tl.store(out_ptr + i, 2 * tl.load(x_ptr + i, mask=i < n), mask=i < n)
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 256}, num_warps=8, num_stages=2), triton.Config({"BLOCK": 32}, num_warps=1)],
+                 key=["n"], reset_to_zero=["out_ptr"])
+@triton.jit
+def greedy_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """A product of BLOCK x BLOCK tiles: the first configuration does not fit a GPU."""
+    i = tl.arange(0, BLOCK)
+    tile = tl.load(x_ptr + i[:, None] % n + i[None, :] % n)
+    tl.atomic_add(out_ptr + i, tl.sum(tl.dot(tile, tile), 1), mask=i < n)
+
+
+@triton.jit
+def tile_kernel(source, target, rows, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * BLOCK
+    target.store([row, 0], source.load([row, 0]) + rows)
+
+
+@triton.jit
+def bits_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + i))
+
+
+@triton.jit
+def scaled_kernel(x_ptr, out_ptr, pair, BLOCK: tl.constexpr, ADD: tl.constexpr = None):
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i) * SCALE + pair[0] * pair[1]
+    if ADD is not None:
+        x += ADD
+    tl.store(out_ptr + i, x)
+
+
+@triton.jit(do_not_specialize=["n"], do_not_specialize_on_alignment=["x_ptr"])
+def shifted_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + i + n, mask=i + n < BLOCK, other=0))
+
+
+FACTOR: tl.constexpr = tl.constexpr(5)
+
+
+@triton.jit
+def factor_kernel(out_ptr):
+    tl.store(out_ptr, FACTOR)

@@ -1,0 +1,233 @@
+"""`kernel[grid](...)`, as Triton programs start their kernels, on the launch path of this package.
+
+`install` gives Triton's JITFunction a `run` that understands our tensors: arguments in any order and by keyword, constexprs among
+them, grids that are functions, autotune and heuristics around it. It queues the kernel by `launch`, on the current stream, on every
+device there is, simulated ones too. Kernels that are given another library's tensors go Triton's own way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import triton
+from triton.runtime.jit import JITFunction
+
+from tritorch.cuda import driver
+from tritorch.cuda import launch as launching
+from tritorch.cuda.device import current_device
+from tritorch.cuda.launch_driver import torch_is_there, yield_to_torch
+from tritorch.device import cpu
+from tritorch.dtype import ALL, dtype
+from tritorch.errors import check
+
+_IGNORED = ("debug", "instrumentation_mode", "maxnreg", "ir_override")      # options that are as good as absent when they are nothing
+_NOTHING = (None, False, "")
+_SIMPLE = {int, bool, str, float, type(None)}
+_triton_run = JITFunction.run
+_CHANGED = object()
+_compiled: dict[Callable | None, Compiled] = {}
+driver.watchers.append(_compiled.clear)
+
+
+class Plan:
+    """How a call of one form is read: so many arguments by position, these by keyword. `split(args, kwargs)` gives the values that the
+    machine code takes and the constexprs and options by name; `bound(args, kwargs)` all of them by name, for a grid that is a function."""
+
+    __slots__ = ("names", "split", "bound")
+
+    def __init__(self, kernel: Any, given: int, keywords: tuple[str, ...]):
+        names = [p.name for p in kernel.params]
+        check(given <= len(names), kernel.__name__, f"at most {len(names)} arguments", given, error=TypeError)
+        at = {name: f"args[{i}]" for i, name in enumerate(names[:given])}
+        for name in keywords:
+            check(name not in at, kernel.__name__, f"the argument {name} once", "it by position and by keyword", error=TypeError)
+            check(name in names or name in _known_options(), kernel.__name__, "parameters of the kernel and options of the compiler", name,
+                  error=KeyError)
+            at[name] = f"kwargs[{name!r}]"
+        missing = [p.name for p in kernel.params if p.name not in at and not p.has_default]
+        check(not missing, kernel.__name__, f"arguments for {', '.join(names)}", f"none for {', '.join(missing)}", error=TypeError)
+        at = {p.name: f"defaults[{i}]" for i, p in enumerate(kernel.params)} | at
+        self.names = [p.name for p in kernel.params if not p.is_constexpr]
+        fixed = [p.name for p in kernel.params if p.is_constexpr] + [name for name in keywords if name not in names]
+        # written out as source, as Triton does: a loop over the parameters takes longer than the launch
+        scope = {"defaults": [p.default for p in kernel.params]}
+        values, constexprs, everything = ", ".join(map(at.get, self.names)), _written(fixed, at), _written(names, at)
+        self.split = eval(f"lambda args, kwargs: ([{values}], {{{constexprs}}})", scope)
+        self.bound = eval(f"lambda args, kwargs: {{{everything}}}", scope)
+
+
+def _written(names, at):
+    return ", ".join(f"{name!r}: {at[name]}" for name in names)
+
+
+def _known_options():
+    from triton.backends.nvidia.compiler import CUDAOptions
+
+    return {*CUDAOptions.__dataclass_fields__, *_IGNORED}
+
+
+def install() -> None:
+    """From here on `kernel[grid](...)` takes our tensors."""
+    JITFunction.run = run
+
+
+def run(self, *args, grid, warmup=False, **kwargs):
+    """JITFunction.run: start the kernel, or with `warmup` compile it alone. Returns a Compiled."""
+    if torch_is_there() and not _ours(args, kwargs):
+        yield_to_torch()
+        return _triton_run(self, *args, grid=grid, warmup=warmup, **kwargs)
+    form = len(args), *kwargs
+    try:
+        plan = self._tritorch_plans[form]
+    except (AttributeError, KeyError):
+        plan = Plan(self, len(args), form[1:])
+        self.__dict__.setdefault("_tritorch_plans", {})[form] = plan
+    for hook in self.pre_run_hooks:
+        hook(*args, **kwargs)
+    values, constexprs = plan.split(args, kwargs)
+    for i, value in enumerate(values):
+        kind = value.__class__
+        if kind in launching.tensor_types:
+            if value.storage.device is cpu and not warmup:
+                _check_readable(self, plan.names[i], value)
+        elif kind is not int:
+            values[i] = _plain(value)
+    for name, value in constexprs.items():
+        if value.__class__ not in _SIMPLE:
+            constexprs[name] = _constant(value)
+    for name in _IGNORED:
+        if name in constexprs and name in kwargs and constexprs[name] in _NOTHING:
+            del constexprs[name]
+    if warmup:
+        return Compiled(self, [_Pointer(v) if isinstance(v, dtype) else v for v in values], constexprs).compiled()
+    if self.used_global_vals:
+        _check_globals(self)
+    if callable(grid):
+        grid = grid(plan.bound(args, kwargs))
+    started = launching.launch(self, grid, *values, **constexprs)
+    found = _compiled.get(started)
+    if found is None:
+        found = _compiled[started] = Compiled(self, values, constexprs)
+    return found
+
+
+def _ours(args, kwargs):
+    """Whether a call with another library around is meant for us: it has a tensor of ours."""
+    def tensors() -> Iterator[Any]:
+        for value in (*args, *kwargs.values()):
+            yield getattr(value, "base", value)
+
+    return any(value.__class__ in launching.tensor_types or launching.is_tensor(value) for value in tensors())
+
+
+def _plain(value):
+    """An argument as `launch` takes it."""
+    if value.__class__ in launching.tensor_types or value.__class__ is int:
+        return value
+    if isinstance(value, triton.language.constexpr):
+        return _plain(value.value)
+    if hasattr(value, "block_shape"):                            # triton.tools' and Gluon's TensorDescriptor
+        return launching.TensorDescriptor(value.base, value.block_shape, value.shape, value.strides, padding=value.padding,
+                                          layout=getattr(value, "layout", None))
+    if value.__class__.__name__ == "TensorWrapper":              # triton.reinterpret: the same bytes, another dtype
+        name = value.dtype.name
+        known = next((t for t in ALL if name in (t.triton, t.name)), None)
+        check(known is not None, "triton.reinterpret", f"a dtype among {', '.join(t.triton for t in ALL)}", name, error=TypeError)
+        return value.base.view(known)
+    if isinstance(value, list):
+        return tuple(map(_plain, value))
+    return value
+
+
+def _constant(value):
+    if isinstance(value, triton.language.constexpr):
+        return _constant(value.value)
+    return tuple(map(_constant, value)) if isinstance(value, list) else value
+
+
+def _check_globals(kernel):
+    for (name, _), (value, namespace) in kernel.used_global_vals.items():
+        now = namespace.get(name, _CHANGED)
+        if now is not value and now != value:
+            raise RuntimeError(f"{kernel.__name__}: the global {name} has changed since the kernel was compiled, from {value} to {now}; "
+                               "pass it as a constexpr")
+
+
+def _check_readable(kernel, name, value):
+    if not value.is_pinned():
+        raise ValueError(f"{kernel.__name__}: expected CUDA tensors, got the CPU tensor {name}; a kernel cannot read it")
+
+
+class _Pointer:
+    """An aligned pointer, as `warmup` is given one: by its dtype alone."""
+
+    storage, offset = None, 0
+
+    def __init__(self, dtype):
+        self.dtype = dtype
+
+    def data_ptr(self):
+        return self.offset
+
+
+class Compiled:
+    """What `kernel[grid](...)` and `kernel.warmup(..., grid=...)` return: the machine code of that call, made when it is asked for.
+
+    `asm` (ttir, ttgir, llir, ptx, cubin), `n_regs`, `n_spills` (bytes a thread), `metadata` (bytes of shared memory, num_warps, …) and
+    `name` are Triton's; `compiled[grid](...)` starts the kernel again with the same constexprs and options.
+    """
+
+    def __init__(self, kernel: Any, values: list, constexprs: dict):
+        options = {name: constexprs.get(name, default) for name, default in (("num_warps", 4), ("num_stages", 3))}
+        self.fn, self._constexprs = kernel, constexprs
+        self._spec = launching.specialise(kernel, values, {k: v for k, v in constexprs.items() if k not in options}, options)[0]
+
+    def compiled(self) -> Compiled:
+        """Itself, with the machine code made or read from disk."""
+        self._code  # noqa: B018
+        return self
+
+    _init_handles = compiled
+
+    @functools.cached_property
+    def _code(self):
+        from tritorch.cuda import compiler
+
+        spec = self._spec
+        return compiler.compile_kernel(spec.kernel, spec.signature, spec.constexprs, spec.attrs, spec.options, _arch())
+
+    @functools.cached_property
+    def _resources(self):
+        from tritorch.cuda import compiler
+
+        return compiler.resources(self._code)
+
+    @functools.cached_property
+    def asm(self) -> dict:
+        """The stages of the compilation, from Triton's first representation to machine code: compiled anew to be looked at."""
+        from tritorch.cuda import compiler
+
+        return compiler.stages(self._spec, _arch())
+
+    name = property(lambda self: self._code.name)
+    metadata = property(lambda self: self._code)
+    n_regs = property(lambda self: self._resources["registers"])
+    n_spills = property(lambda self: self._resources["spills"])
+
+    def __getitem__(self, grid) -> Callable:
+        def start(*args):
+            given = dict(zip([p.name for p in self.fn.params], args))
+            rest = {name: value for name, value in self._constexprs.items() if name not in given}
+            return self.fn[grid](*args, **rest)
+
+        return start
+
+    def __repr__(self):
+        return f"Compiled({self._spec})"
+
+
+def _arch() -> int:
+    properties = driver.current().device_properties(current_device())
+    return 10 * properties.major + properties.minor

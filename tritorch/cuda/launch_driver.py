@@ -1,0 +1,161 @@
+"""What Triton asks its active driver, answered without torch: the device, its limits, how to time a kernel.
+
+Triton's own NVIDIA driver asks torch for all of it. `after_triton` sees to it that a program that imports tritorch and Triton finds this
+one, and that `kernel[grid](...)` takes our tensors; it imports neither.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+from tritorch.cuda import driver
+from tritorch.cuda.device import current_device, get_device_capability, get_device_properties, set_device
+from tritorch.cuda.stream import current_handle, is_capturing, refuse_capture
+from tritorch.cuda.watching import watched
+from tritorch.device import device as Device
+
+
+class TritonDriver:
+    """The protocol of triton.backends.driver.GPUDriver."""
+
+    get_device_capability = staticmethod(get_device_capability)
+    get_current_device = staticmethod(current_device)
+    set_current_device = staticmethod(set_device)
+    get_current_stream = staticmethod(current_handle)
+
+    def __init__(self):
+        self.utils = SimpleNamespace(get_device_properties=_properties)
+
+    @staticmethod
+    def is_active() -> bool:
+        """Whether there is a device."""
+        return driver.available()
+
+    @property
+    def launcher_cls(self) -> Any:
+        """What Triton starts kernels with that are not given our tensors: there is nothing."""
+        raise RuntimeError("kernel[grid](...): expected tensors of tritorch, or of a PyTorch that has CUDA, got neither")
+
+    def get_current_target(self) -> Any:
+        """The architecture of the current device."""
+        from triton.backends.compiler import GPUTarget
+
+        major, minor = get_device_capability()
+        return GPUTarget("cuda", 10 * major + minor, 32)
+
+    def get_active_torch_device(self) -> Device:
+        """The current device."""
+        return Device("cuda", current_device())
+
+    def get_device_interface(self) -> Any:
+        """Events, streams and synchronize, under the names of torch.cuda."""
+        return importlib.import_module("tritorch.cuda")
+
+    def get_benchmarker(self) -> Any:
+        """What @triton.autotune times its configurations with."""
+        return _benchmark
+
+    def get_empty_cache_for_benchmark(self) -> Any:
+        """What `clear_cache` takes; its memory is kept from one benchmark to the next."""
+        return None
+
+    def clear_cache(self, cache: Any) -> None:
+        """Overwrite the L2 cache."""
+        from tritorch.cuda.timing import flush
+
+        flush(driver.current(), current_handle(current_device()))
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        """The C++ type of a kernel's parameter."""
+        from triton.backends.nvidia.driver import ty_to_cpp
+
+        return ty_to_cpp(ty)
+
+
+def _properties(index: int) -> dict[str, int]:
+    found = get_device_properties(index)
+    return {"max_shared_mem": found.shared_memory_per_block_optin, "max_num_regs": found.regs_per_multiprocessor,
+            "multiprocessor_count": found.multi_processor_count, "warpSize": found.warp_size, "sm_clock_rate": found.clock_rate,
+            "mem_clock_rate": found.memory_clock_rate, "mem_bus_width": found.memory_bus_width}
+
+
+def _benchmark(kernel_call, *, quantiles, **kwargs):
+    """Milliseconds of a launch; infinite where it does not compile or fit. A device that takes no time finds all equally fast. The waiting
+    is done once, so who compiles a step is not told of it."""
+    from tritorch.cuda.timing import works
+
+    index = current_device()
+    stream = current_handle(index)
+    if is_capturing(index, stream):
+        refuse_capture("triton.autotune", index, stream)
+    if driver.current().name in ("simulated", "dry"):
+        return [0.0] * len(quantiles)
+    watcher, watched.watcher = watched.watcher, None
+    try:
+        if not works("a kernel", "", lambda _: kernel_call(), stream):
+            return [float("inf")] * len(quantiles)
+        return importlib.import_module("triton.testing").do_bench(kernel_call, quantiles=quantiles, **kwargs)
+    finally:
+        watched.watcher = watcher
+
+
+# ------------------------------------------------------------------ taking the place of Triton's own
+def after_triton() -> None:
+    """Install once Triton is there, now or later."""
+    runtime = sys.modules.get("triton.runtime")
+    if runtime is None:
+        sys.meta_path.insert(0, _Importer())
+    else:
+        _install()
+
+
+class _Importer(importlib.abc.MetaPathFinder):
+    """Waits for the import of triton.runtime."""
+
+    def find_spec(self, fullname, path, target=None):
+        if fullname != "triton.runtime":
+            return None
+        sys.meta_path.remove(self)
+        found = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if found is not None and found.loader is not None:
+            execute = found.loader.exec_module
+
+            def exec_module(module):
+                execute(module)
+                _install()
+
+            found.loader.exec_module = exec_module               # type: ignore[method-assign]
+        return found
+
+
+def _install():
+    module = sys.modules["triton.runtime.driver"]
+    original = module._create_driver                             # what Triton calls the first time somebody asks for its driver
+
+    def create_driver():
+        if torch_is_there():
+            try:
+                return original()
+            except RuntimeError:                                 # a torch without CUDA
+                pass
+        return TritonDriver()
+
+    module._create_driver = create_driver
+    importlib.import_module("tritorch.cuda.launch_bracket").install()
+
+
+def torch_is_there() -> bool:
+    """Whether the program has imported PyTorch itself, not us under its name."""
+    return getattr(sys.modules.get("torch"), "__name__", None) == "torch"
+
+
+def yield_to_torch() -> None:
+    """A kernel is given tensors of torch, which came after Triton had found us."""
+    triton_driver = importlib.import_module("triton.runtime").driver
+    if isinstance(triton_driver._active, TritonDriver) and torch_is_there():
+        triton_driver._default = triton_driver._active = None

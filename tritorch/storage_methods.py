@@ -1,0 +1,74 @@
+"""What programs do with a tensor's memory itself: `x.set_(...)`, `x.untyped_storage().cpu()`, `.copy_(...)`."""
+from tritorch import tensor as tensors
+from tritorch.autograd.modes import is_grad_enabled
+from tritorch.device import as_device, cpu
+from tritorch.dtype import uint8
+from tritorch.errors import check
+from tritorch.memory_format import dense_strides
+from tritorch.shape import Size, extent, layout
+from tritorch.storage import Storage, UntypedStorage
+from tritorch.tensor import Tensor
+
+
+def set_(self, source=None, storage_offset=0, size=None, stride=None):
+    """Let the tensor show the memory of `source`, a tensor of the same dtype or a storage, and return it; nothing is copied.
+
+    Of a storage it shows `size` elements with `stride` (contiguous if None; all there are if `size` is None), `storage_offset` elements
+    after its start. Without `source` it shows nothing. Raises RuntimeError where the memory is too small, the dtypes or devices differ, or
+    the tensor has a gradient to follow.
+
+    >>> import tritorch as torch
+    >>> x = torch.arange(6.)
+    >>> torch.empty(0).set_(x.untyped_storage(), 1, (2, 2), (3, 1))
+    tensor([[1., 2.],
+            [4., 5.]])
+    """
+    check(self.node is None or not is_grad_enabled(), "set_", "a tensor that requires no gradient", "one that does", use="no_grad()")
+    if source is None:
+        source = tensors.empty((0,), self.dtype, self.device)
+    if isinstance(source, Tensor):
+        check(source.dtype is self.dtype, "set_", f"dtype {self.dtype}", source.dtype)
+        storage, offset, shape, strides = source.storage, source.offset, source.shape, source.strides
+        if size is not None:
+            offset, shape, strides = storage_offset, Size(size), stride
+    else:
+        check(isinstance(source, (Storage, UntypedStorage)), "set_", "a tensor or a storage", type(source).__name__, error=TypeError)
+        storage, offset, strides = getattr(source, "storage", source), storage_offset, stride
+        count = storage.nbytes // self.dtype.itemsize
+        shape = Size((count - offset,) if size is None else size)
+    strides = dense_strides(shape, layout(shape)[1]) if strides is None else tuple(strides)
+    check(storage.device is self.device, "set_", f"memory on {self.device}", storage.device)
+    check(offset >= 0 and len(shape) == len(strides) and min((*shape, *strides, 0)) >= 0, "set_", "as many strides as dims, none negative",
+          f"size {tuple(shape)}, stride {strides}, offset {offset}")
+    need = (offset + extent(shape, strides)) * self.dtype.itemsize if layout(shape)[2] else 0
+    check(need <= storage.nbytes, "set_", f"a storage of {need} bytes", storage.nbytes)
+    self.storage, self.shape, self.strides, self.offset = storage, shape, strides, offset
+    self._array = self.form = None
+    tensors.swaps[0] += 1
+    return self
+
+
+def _flat(storage):
+    return tensors.strided(storage, (storage.nbytes,), (1,), 0, uint8)
+
+
+def to_device(self, device=None):
+    """The bytes on another device; the storage itself where they are there."""
+    device = as_device("cuda" if device is None else device)
+    return self if self.device is device else UntypedStorage(_flat(self.storage).to(device).storage)
+
+
+def to_cpu(self):
+    """The bytes on the host; the storage itself where they are there."""
+    return to_device(self, cpu)
+
+
+def copy_(self, source, non_blocking=False):
+    """Overwrite the bytes with those of a storage of the same size."""
+    _flat(self.storage).copy_(_flat(source.storage), non_blocking)
+    return self
+
+
+def clone(self):
+    """A copy of the bytes on the same device."""
+    return UntypedStorage(_flat(self.storage).clone().storage)
