@@ -24,14 +24,16 @@ def tuned_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
         tl.store(out_ptr + i, 2 * tl.load(x_ptr + i, mask=i < n), mask=i < n)
 
 
-@triton.autotune(configs=[triton.Config({"BLOCK": 256}, num_warps=8, num_stages=2), triton.Config({"BLOCK": 32}, num_warps=1)],
-                 key=["n"], reset_to_zero=["out_ptr"])
+@triton.autotune(configs=[triton.Config({"BLOCK": 64}, num_stages=9), triton.Config({"BLOCK": 32}, num_stages=2)], key=["n"],
+                 reset_to_zero=["out_ptr"])
 @triton.jit
 def greedy_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """A product of BLOCK x BLOCK tiles: the first configuration does not fit a GPU."""
+    """Sums of the rows of x @ x of n x n numbers: what the first configuration loads ahead does not fit into a GPU."""
     i = tl.arange(0, BLOCK)
-    tile = tl.load(x_ptr + i[:, None] % n + i[None, :] % n)
-    tl.atomic_add(out_ptr + i, tl.sum(tl.dot(tile, tile), 1), mask=i < n)
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for k in range(0, n, BLOCK):
+        total = tl.dot(tl.load(x_ptr + i[:, None] * n + i[None, :] + k), tl.load(x_ptr + (i[:, None] + k) * n + i[None, :]), total)
+    tl.atomic_add(out_ptr + i, tl.sum(total, 1))
 
 
 @triton.jit

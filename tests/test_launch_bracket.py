@@ -16,6 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 import tritorch as torch  # noqa: E402
 from tritorch.cuda import driver, launch_bracket  # noqa: E402
 from tritorch.cuda.dry import DryDriver  # noqa: E402
+from tritorch.testing import ptx  # noqa: E402
 
 pytestmark = pytest.mark.smoke
 
@@ -50,13 +51,14 @@ def test_autotune_and_heuristics(cuda):
     assert K.tuned_kernel.best_config in K.tuned_kernel.configs
 
 
-def test_autotune_passes_over_what_does_not_fit(cuda):
-    if driver.current().name != "nvidia":
-        pytest.skip("only a GPU runs out of shared memory")
-    x, out = torch.ones(32, device=cuda), torch.zeros(32, device=cuda)
-    K.greedy_kernel[(1,)](x, out, 16)
-    assert K.greedy_kernel.best_config is K.greedy_kernel.configs[1]
-    assert out.tolist() == [1024.0] * 16 + [0.0] * 16
+@pytest.mark.parametrize("arch", [80, 90])
+def test_autotune_passes_over_what_does_not_fit(arch):
+    with ptx.simulate(arch):                                             # the simulated device has all the shared memory one wants
+        x, out = torch.ones(128, 128, device="cuda"), torch.zeros(128, device="cuda")
+        K.greedy_kernel.cache.clear()
+        K.greedy_kernel[(1,)](x, out, 128)
+        assert K.greedy_kernel.best_config is K.greedy_kernel.configs[1]
+        assert out.tolist() == [128.0 * 32] * 32 + [0.0] * 96
 
 
 def test_descriptors_of_triton(cuda):
