@@ -14,7 +14,7 @@ import triton.language as tl  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 import tritorch as torch  # noqa: E402
-from tritorch.cuda import driver, launch_bracket  # noqa: E402
+from tritorch.cuda import compiler, driver, launch_bracket  # noqa: E402
 from tritorch.cuda.dry import DryDriver  # noqa: E402
 from tritorch.testing import ptx  # noqa: E402
 
@@ -59,6 +59,15 @@ def test_autotune_passes_over_what_does_not_fit(arch):
         K.greedy_kernel[(1,)](x, out, 128)
         assert K.greedy_kernel.best_config is K.greedy_kernel.configs[1]
         assert out.tolist() == [128.0 * 32] * 32 + [0.0] * 96
+
+
+def test_all_configurations_are_compiled_ahead(cuda):
+    with driver.using(DryDriver(90)), compiler.recording() as record:
+        x = torch.empty(100, device="cuda")
+        K.tuned_kernel.cache.clear()
+        K.tuned_kernel[blocks](x, x, 100)
+    K.tuned_kernel.cache.clear()
+    assert sorted(spec.options["num_warps"] for spec in record.values() if spec.kernel.__name__ == "tuned_kernel") == [1, 4]
 
 
 def test_descriptors_of_triton(cuda):
@@ -251,3 +260,7 @@ def test_torch_s_tensors_go_triton_s_way():
     with pytest.raises(RuntimeError, match="tensors of tritorch"):
         K.bits_kernel[(1,)](pytorch.ones(4), pytorch.ones(4), BLOCK=4)
     assert launch_bracket.torch_is_there()
+    with torch.cuda.simulate():
+        x, out = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")
+        K.bits_kernel[(1,)](x, out, BLOCK=4)
+        assert out.tolist() == [1.0] * 4

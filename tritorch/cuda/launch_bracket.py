@@ -8,7 +8,7 @@ device there is, simulated ones too. Kernels that are given another library's te
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import triton
@@ -114,12 +114,8 @@ def run(self, *args, grid, warmup=False, **kwargs):
 
 
 def _ours(args, kwargs):
-    """Whether a call with another library around is meant for us: it has a tensor of ours."""
-    def tensors() -> Iterator[Any]:
-        for value in (*args, *kwargs.values()):
-            yield getattr(value, "base", value)
-
-    return any(value.__class__ in launching.tensor_types or launching.is_tensor(value) for value in tensors())
+    """Whether a call with another library around is meant for us: it has a tensor of ours, or a descriptor of one."""
+    return any(launching.is_tensor(value) or launching.is_tensor(getattr(value, "base", None)) for value in (*args, *kwargs.values()))
 
 
 def _plain(value):
