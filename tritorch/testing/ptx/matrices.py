@@ -126,8 +126,8 @@ def _sum_of_block(kind, a, b, c, bits):
     largest = _exponents(c.astype(np.float32), LAST_NORMAL["f16"] if c.dtype == np.float16 else -126)
     for k in range(b.shape[1]):
         np.maximum(largest, of_a[:, :, k, None] + of_b[:, k, None], out=largest)
-    unit = np.ldexp(1.0, np.maximum(largest, -133) - bits)
-    per_unit = 1 / unit
+    exponents = np.maximum(largest, -133).astype(np.int64) - bits
+    unit, per_unit = ((1023 + sign * exponents << 52).view(np.float64) for sign in (1, -1))        # np.ldexp takes ten times as long
     total = np.trunc(c * per_unit)
     a, b, scaled = a.astype(np.float64), b.astype(np.float64), np.empty_like(total)
     for k in range(b.shape[1]):
@@ -146,5 +146,7 @@ def _exponents(x, last_normal):
 def _cut(x, kept):
     """Toward zero, to float32 with `kept` bits behind the first."""
     found = (x.view(np.int64) & np.int64(-1 << 52 - kept)).view(np.float64).astype(np.float32)
-    found.view(np.int32)[(np.abs(found) > np.abs(x)) & np.isfinite(found)] -= 1              # denormals, which have fewer bits
+    denormal = (found.view(np.uint32) & np.uint32(0x7FFFFFFF)) - np.uint32(1) < np.uint32(0x800000)
+    if denormal.any():                                          # they have fewer bits
+        found.view(np.int32)[denormal & (np.abs(found) > np.abs(x))] -= 1
     return found

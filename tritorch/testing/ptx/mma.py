@@ -22,7 +22,8 @@ def active_warps(machine):
 def read_registers(machine, operands, warps, bits=32):
     """(warps, registers, lanes) of a vector of registers."""
     dtype = np.dtype(f"u{bits // 8}")
-    return np.stack([machine.spread(machine.read(o, dtype)).reshape(-1, WARP)[warps] for o in operands], axis=1)
+    found = np.concatenate([machine.spread(o.read(machine, dtype)) for o in operands]).reshape(len(operands), -1, WARP)
+    return np.ascontiguousarray(found[:, warps].swapaxes(0, 1))
 
 
 def write_registers(machine, operands, warps, values):

@@ -3,6 +3,7 @@
 A product is computed when it is issued, and its result appears at the wgmma.wait_group that covers it: until then the accumulators hold
 poison. That shows a use before the wait. That an operand changes under the product shows there too: what was read is compared once more.
 """
+import functools
 import re
 from dataclasses import dataclass, field
 
@@ -10,32 +11,34 @@ import numpy as np
 
 from tritorch.testing.ptx import matrices, proxies
 from tritorch.testing.ptx.matrices import WARP
-from tritorch.testing.ptx.mma import active_warps, read_registers, write_registers
+from tritorch.testing.ptx.mma import active_warps, read_registers
 from tritorch.testing.ptx.operands import DTYPES
+from tritorch.testing.ptx.parse import SHARED_BASE
 from tritorch.testing.ptx.registry import instruction
-from tritorch.testing.ptx.swizzle import Descriptor
+from tritorch.testing.ptx.swizzle import CHUNK, Descriptor
 
 GROUP, POISON = 4, np.uint32(0xFFFFFFFF)
 U32 = np.dtype("u4")
+NUMBERS = {"f16": np.dtype("f2"), "f32": np.dtype("f4"), "s32": np.dtype("i4")}
 
 
 @dataclass(slots=True)
 class Flight:
-    """Products under way into `registers`: their bits (warps, registers, lanes), and to which group of each warp they belong (-1: none)."""
+    """Products under way into `registers`: 16 rows of each warp (warps, 16, columns), and to which of its groups they belong (-1: none)."""
 
     registers: tuple
-    bits: np.ndarray
+    rows: np.ndarray
     group: np.ndarray
 
 
 @dataclass(slots=True)
 class Reading:
-    """What a product reads: places in shared memory, or registers, of some warps, and what was there."""
+    """What a product reads: chunks of shared memory, or registers, of some warps, and what was there."""
 
     warps: np.ndarray
     group: np.ndarray
     open: np.ndarray
-    source: object                      # places (warps, …) or operands
+    source: object                      # numbers of chunks (warps, …) or operands
     content: np.ndarray
 
 
@@ -64,8 +67,7 @@ def mma_async(machine, ins):
     """d = a @ b (+ d): operands d, a, b, whether to add d, the signs of a and b, and for 16-bit types whether a and b are turned."""
     if not machine.meet(GROUP):
         return
-    rows, columns, depth = map(int, re.search(r"m(\d+)n(\d+)k(\d+)", ins.opcode).groups())
-    to, kind_a, kind_b = (word for word in ins.opcode.split(".") if word in matrices.BITS)
+    (rows, columns, depth), (to, kind_a, kind_b) = _form(ins.opcode)
     d, a, b, add, *flags = ins.operands
     flags = [int(flag.value) for flag in flags]
     signs, turned = (flags[:2], flags[2:]) if to != "s32" else ([1, 1], [])
@@ -76,24 +78,23 @@ def mma_async(machine, ins):
         machine, state, a, groups, kind_a, rows, turned[0])
     right = _shared(machine, state, b, groups, kind_b, columns, turned[1]).swapaxes(1, 2)
     assert left.shape[2] == right.shape[1] == depth, f"{left.shape} by {right.shape} is not of depth {depth}"
-    flight = _accumulators(machine, state, d.items, warps)
-    registers = flight.bits[warps]
-    values = registers[..., None].view("f2").swapaxes(2, 3).reshape(len(warps), -1, WARP) if to == "f16" else registers.view(
-        {"f32": "f4", "s32": "i4"}[to])
-    places = matrices.d_places(values.shape[1])
+    flight = _accumulators(machine, state, d.items, warps, NUMBERS[to])
     keep = machine.spread(machine.read(add, DTYPES["pred"])).reshape(-1, WARP)[warps, 0]
-    before = np.where(keep[:, None, None], matrices.gathered(places, values), values.dtype.type(0)).reshape(len(groups), rows, columns)
+    before = np.where(keep[:, None, None], flight.rows[warps], flight.rows.dtype.type(0)).reshape(len(groups), rows, columns)
     sum_ = matrices.product(kind_a, to, left * signs[0], right * signs[1], before, matrices.units_of(kind_a, machine.program.arch, True))
-    sum_ = sum_.reshape(len(warps), 16, columns)[:, places[0], places[1]]
-    if to == "f16":
-        sum_ = np.ascontiguousarray(sum_.reshape(len(warps), -1, 2, WARP).swapaxes(2, 3))
-    flight.bits[warps] = np.ascontiguousarray(sum_).view(U32).reshape(registers.shape)
+    flight.rows[warps] = sum_.reshape(len(warps), 16, columns)
     flight.group[warps] = state.committed[warps]
-    write_registers(machine, d.items, warps, np.full(registers.shape, POISON))
 
 
-def _accumulators(machine, state, operands, warps):
-    """The flight of these registers; where none is under way, what the registers hold enters it."""
+@functools.cache
+def _form(opcode):
+    """Rows, columns, depth, and the types of the result and the operands."""
+    return (tuple(map(int, re.search(r"m(\d+)n(\d+)k(\d+)", opcode).groups())),
+            [word for word in opcode.split(".") if word in matrices.BITS])
+
+
+def _accumulators(machine, state, operands, warps, dtype):
+    """The flight of these registers; where none is under way, what the registers hold enters it, and they hold poison."""
     names = tuple(operand.index for operand in operands)
     flight = state.flights.get(names)
     if flight is None:
@@ -101,12 +102,37 @@ def _accumulators(machine, state, operands, warps):
             if set(names) & set(other.registers) and (other.group[warps] >= 0).any():
                 raise machine.fault("accumulators of a product that is under way", warps[0] * WARP)
         count = machine.lanes // WARP
-        flight = state.flights[names] = Flight(names, np.zeros((count, len(names), WARP), U32), np.full(count, -1))
+        flight = state.flights[names] = Flight(names, np.zeros((count, 16, 8 * len(names) // dtype.itemsize), dtype), np.full(count, -1))
     resting = warps[flight.group[warps] < 0]
     if len(resting):
         _fenced(machine, state, resting)
-        flight.bits[resting] = read_registers(machine, operands, resting)
+        values = read_registers(machine, operands, resting)
+        flight.rows[resting] = _rows(values, dtype)
+        _write_whole(machine, names, resting, np.full(values.shape, POISON))
     return flight
+
+
+def _rows(bits, dtype):
+    """(warps, registers, lanes) -> the 16 rows of each warp."""
+    values = bits[..., None].view(dtype).swapaxes(2, 3).reshape(len(bits), -1, WARP)
+    return matrices.gathered(matrices.d_places(values.shape[1]), values)
+
+
+def _bits(rows):
+    """The way back of _rows."""
+    i, j = matrices.d_places(rows.shape[2] // 2)
+    values = rows[:, i, j].reshape(len(rows), -1, 4 // rows.itemsize, WARP).swapaxes(2, 3)
+    return np.ascontiguousarray(values).view(U32)[..., 0]
+
+
+def _write_whole(machine, names, warps, bits, expected=None):
+    """Set registers of whole warps from (warps, registers, lanes); whether all of them hold what is `expected`."""
+    before = np.concatenate([machine.registers[name] for name in names]).reshape(len(names), -1, WARP)
+    same = expected is None or (before[:, warps] == expected).all()
+    before[:, warps] = bits.swapaxes(0, 1)
+    for name, row in zip(names, before.reshape(len(names), -1)):
+        machine.registers[name] = row
+    return same
 
 
 def _fenced(machine, state, warps):
@@ -133,17 +159,30 @@ def _shared(machine, state, operand, groups, kind, extent, turned):
         raise machine.fault("the lanes of a warp group have different descriptors", int(machine.active()[0]))
     width = matrices.BITS[kind] // 8
     found, lanes = {}, groups[:, 0] * WARP
-    for value in np.unique(bits[:, 0]):
+    for value in set(bits[:, 0].tolist()):
         try:
-            found[value] = Descriptor(int(value)).places(extent, width, turned)
+            found[value] = chunks = _chunks(value, extent, width, turned)
         except AssertionError as error:
             raise machine.fault(str(error), lanes[0]) from error
-    addresses = np.stack([found[value] for value in bits[:, 0]]).astype(np.uint64)
-    places = machine.shared_places(addresses.reshape(-1), width, lanes.repeat(addresses[0].size)).reshape(addresses.shape)
-    proxies.check_async(machine, places, lanes)
-    content = machine.shared.reshape(-1).view(f"u{width}")[places // width]
-    state.readings.append(Reading(groups[:, 0], state.committed[groups[:, 0]], np.ones(len(groups), bool), places // width, content))
-    return matrices.decode(kind, content)
+        ends = np.array([chunks.min(), chunks.max()], np.uint64) * np.uint64(CHUNK) + np.uint64(SHARED_BASE)
+        machine.shared_places(ends, CHUNK, lanes[:1].repeat(2))
+    chunks = np.stack([found[value] for value in bits[:, 0].tolist()]) + (machine.shared_start[lanes] // CHUNK)[:, None, None]
+    proxies.check_async(machine, chunks * CHUNK, lanes)
+    content = machine.shared.reshape(-1).view(_CHUNK)[chunks]
+    state.readings.append(Reading(groups[:, 0], state.committed[groups[:, 0]], np.ones(len(groups), bool), chunks, content))
+    numbers = matrices.decode(kind, content.view(f"u{width}"))
+    return numbers.swapaxes(1, 2) if turned else numbers
+
+
+_CHUNK = np.dtype(f"V{CHUNK}")
+
+
+@functools.lru_cache(512)
+def _chunks(bits, extent, width, turned):
+    """Which chunks of shared memory hold a matrix, (extent, chunks of K), or (K, chunks of the extent) where it is turned: a swizzle takes
+    none of them apart."""
+    places = Descriptor(bits).places(extent, width, turned) - SHARED_BASE
+    return np.ascontiguousarray((places.T if turned else places)[:, ::CHUNK // width] // CHUNK)
 
 
 @instruction("wgmma.commit_group.sync.aligned")
@@ -172,21 +211,17 @@ def wait_group(machine, ins):
 
 
 def _unchanged(machine, reading, done):
-    warps = reading.warps[done]
+    warps, content = reading.warps[done], reading.content[done]
     if isinstance(reading.source, np.ndarray):
-        now, what = machine.shared.reshape(-1).view(reading.content.dtype)[reading.source[done]], "shared memory"
+        now, what = machine.shared.reshape(-1).view(_CHUNK)[reading.source[done]], "shared memory"
     else:
         now, what = read_registers(machine, reading.source, warps), "a register"
-    if (now != reading.content[done]).any():
+    if now.tobytes() != content.tobytes():
         raise machine.fault(f"{what} that a product reads was written before the wait", int(warps[0]) * WARP)
 
 
 def _land(machine, flight, warps):
     """Results reach their registers, which nobody may have written in the meantime."""
-    for i, index in enumerate(flight.registers):
-        lanes = machine.registers[index].copy().reshape(-1, WARP)
-        if (lanes[warps] != POISON).any():
-            raise machine.fault("an accumulator is written while its product is under way", int(warps[0]) * WARP)
-        lanes[warps] = flight.bits[warps, i]
-        machine.registers[index] = lanes.reshape(-1)
+    if not _write_whole(machine, flight.registers, warps, _bits(flight.rows[warps]), POISON):
+        raise machine.fault("an accumulator is written while its product is under way", int(warps[0]) * WARP)
     flight.group[warps] = -1
