@@ -58,11 +58,13 @@ def to_integer(value, dtype, wide):
 
 
 def to_float(value, kind, way):
-    """To what arithmetic.write takes: the type itself, or for the narrow kinds float64."""
+    """To what arithmetic.write takes: the type itself, or for the narrow kinds float64, of which bfloat16 is as well made of float32."""
     if kind == "f64":
         return value.astype(F64)
     if kind == "f32":
         return value if value.dtype == F32 else floats.narrow(value, F32, way)
+    if kind == "bf16" and way == "rn" and value.dtype == F32:
+        return value
     value = value.astype(F64)
     if way != "rn":
         value = floats.from_bf16(floats.to_bf16(value, way)) if kind == "bf16" else floats.narrow(value, floats.F16, way)
@@ -76,7 +78,7 @@ def convert_pair(machine, ins):
         return from_fp8(machine, ins)
     kind = ins.types[0]
     high, low = (machine.spread(to_float(read(machine, ins, operand), kind[:-2], mode(ins))) for operand in ins.operands[1:])
-    write(machine, ins, np.stack([low, high], axis=-1).reshape(-1).astype(F64))
+    write(machine, ins, np.stack([low, high], axis=-1).reshape(-1))
 
 
 @instruction("cvt.rna.tf32", "cvt.rn.tf32", "cvt.rz.tf32", "cvt.rna.satfinite.tf32")
