@@ -107,3 +107,36 @@ def test_kernels_compile_within_their_record(launched, request):
     lost = [f"{name} {arch}: {have} for {record[name][arch]}" for name, value in now.items() for arch, have in value.items()
             if any(h < r and (k < 5 or not h) for k, (h, r) in enumerate(zip(have[3:], record[name][arch][3:]), 3))]
     assert not lost, f"{', '.join(WHAT[3:])}: narrower than the record, or gone:\n" + "\n".join(lost[:20])
+
+
+def ones(kind, path, never):
+    """(paths of the integers in an argument's type that a caller may give as 1, the type where they are)."""
+    if path[0] in never:
+        return [], kind
+    if isinstance(kind, tuple):
+        parts = [ones(part, (*path, i), never) for i, part in enumerate(kind)]
+        return [place for places, _ in parts for place in places], tuple(part for _, part in parts)
+    return ([path], "constexpr") if kind in ("i32", "i64") else ([], kind)
+
+
+def with_ones(spec):
+    """The specialisation of a call whose integers are all 1: they are constants then, numbers of Python's without a dtype. A factor of 1
+    of a product is never given."""
+    never = {i for i, p in enumerate(spec.kernel.params) if p.do_not_specialize or p.annotation_type or p.name in ("alpha", "beta")}
+    found = [ones(kind, (i,), never) for i, kind in enumerate(spec.signature.values())]
+    places = [place for places, _ in found for place in places]
+    attrs = {path: value for path, value in spec.attrs.items() if path not in places}
+    return compiler.Specialisation(spec.kernel, dict(zip(spec.signature, [kind for _, kind in found])),
+                                   spec.constexprs | dict.fromkeys(places, 1), attrs, spec.options), places
+
+
+@pytest.mark.records
+@pytest.mark.timeout(1200)
+def test_every_integer_may_be_one(launched):
+    """Of the interpreter's integers each has a dtype, so nothing else tells."""
+    specs = {}
+    for spec in launched.values():
+        single, places = with_ones(spec)
+        if places:
+            specs.setdefault((spec.kernel.__name__, *places), single)
+    machine_code.used(specs.values(), 90)

@@ -63,35 +63,34 @@ def attention_backward_bias_kernel(gb_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr,
     heads = H // own_heads
     units = batches // own_batches * heads * blocks
     share = tl.cdiv(units, tl.num_programs(1))
-    longest, most = L, S
     acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for unit in tl.range(tl.program_id(1) * share, tl.minimum((tl.program_id(1) + 1) * share, units)):
         m, pair = first + unit % blocks * BLOCK_M, unit // blocks
         head, batch = own_head + pair % heads, own_batch + pair // heads
-        start_q, L = sequence(cu_q_ptr, batch, longest)
-        start_k, S = sequence(cu_k_ptr, batch, most)
+        start_q, length = sequence(cu_q_ptr, batch, L)
+        start_k, keys = sequence(cu_k_ptr, batch, S)
         shift, slope = 0, 0.0
         if PACKED:
-            shift = S - L
+            shift = keys - length
         rows = rows_from(m, BLOCK_M, WIDE)
         k_of = matrix_ptr(k_ptr, stride_k, batch, head // GROUP, start_k, PACKED, False)
         v_of = matrix_ptr(v_ptr, stride_v, batch, head // GROUP, start_k, PACKED, False)
-        lse = load_lse(matrix_ptr(lse_ptr, stride_lse, batch, head, start_q, PACKED, False), stride_lse, rows, L)
-        q = load_rows(matrix_ptr(q_ptr, stride_q, batch, head, start_q, PACKED, False), stride_q, rows, L, E, BLOCK_D, False)
-        g = load_rows(matrix_ptr(g_ptr, stride_g, batch, head, start_q, PACKED, False), stride_g, rows, L, EV, BLOCK_V, False)
-        out = load_rows(matrix_ptr(out_ptr, stride_o, batch, head, start_q, PACKED, False), stride_o, rows, L, EV, BLOCK_V, False)
+        lse = load_lse(matrix_ptr(lse_ptr, stride_lse, batch, head, start_q, PACKED, False), stride_lse, rows, length)
+        q = load_rows(matrix_ptr(q_ptr, stride_q, batch, head, start_q, PACKED, False), stride_q, rows, length, E, BLOCK_D, False)
+        g = load_rows(matrix_ptr(g_ptr, stride_g, batch, head, start_q, PACKED, False), stride_g, rows, length, EV, BLOCK_V, False)
+        out = load_rows(matrix_ptr(out_ptr, stride_o, batch, head, start_q, PACKED, False), stride_o, rows, length, EV, BLOCK_V, False)
         delta = tl.sum(g.to(ACC) * out.to(ACC), 1)
         mask_of = mask_ptr
         if MASK > 0:
             mask_of = head_ptr(mask_ptr, stride_mask, batch, head)
         if ALIBI:
             slope = tl.load(head_ptr(slopes_ptr, stride_slopes, batch, head)).to(ACC) * LOG2E
-        draws = draws_of(seed, offset, base_ptr, threshold, (batch * H + head).to(tl.int64) * longest)
-        bounds, bias, strides = (L, S, shift, left, right), (scale, slope), (stride_k, stride_v, stride_mask)
+        draws = draws_of(seed, offset, base_ptr, threshold, (batch * H + head).to(tl.int64) * L)
+        bounds, bias, strides = (length, keys, shift, left, right), (scale, slope), (stride_k, stride_v, stride_mask)
         if EVERY_KEY:
-            begin, _, _, end = keys_of(m, S, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
+            begin, _, _, end = keys_of(m, keys, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
             if PACKED:
-                end = tl.where(m < L, end, begin)
+                end = tl.where(m < length, end, begin)
             for n in tl.range(begin, end, BLOCK_N):
                 acc = add_slopes(acc, q, g, lse, delta, k_of, v_of, mask_of, strides, rows, n, bounds, bias, draws, keep_scale, E, EV, LEFT,
                                  RIGHT, MASK, ALIBI, DROPOUT, PRECISION, WIDE, BLOCK_N, BLOCK_D, BLOCK_V, DISTANCE)
@@ -99,7 +98,7 @@ def attention_backward_bias_kernel(gb_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr,
             acc = add_slopes(acc, q, g, lse, delta, k_of, v_of, mask_of, strides, rows, own_n, bounds, bias, draws, keep_scale, E, EV, LEFT,
                              RIGHT, MASK, ALIBI, DROPOUT, PRECISION, WIDE, BLOCK_N, BLOCK_D, BLOCK_V, DISTANCE)
     rows, columns = rows_from(own_m, BLOCK_M, True), rows_from(own_n, BLOCK_N, True)
-    rows_left, columns_left = longest, most
+    rows_left, columns_left = L, S
     if EVERY_ROW:
         acc, rows, rows_left = tl.sum(acc, 0, keep_dims=True), tl.zeros((1,), tl.int64), 1
     if EVERY_KEY:

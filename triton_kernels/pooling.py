@@ -118,7 +118,7 @@ def widened(x):
     return x.to(tl.float32) if x.dtype.is_floating() and x.dtype.primitive_bitwidth < 32 else x
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["divisor"])
 def avg_pool_kernel(out_ptr, x_ptr, stride_o, stride_x, planes, C, H, W, P, Q, divisor, STRIDE: tl.constexpr, PADDING: tl.constexpr,
                     ADAPTIVE: tl.constexpr, INCLUDE: tl.constexpr, TAPS: tl.constexpr, UNROLL: tl.constexpr, WIDE: tl.constexpr,
                     EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
@@ -151,7 +151,7 @@ def avg_pool_kernel(out_ptr, x_ptr, stride_o, stride_x, planes, C, H, W, P, Q, d
     tl.store(pointers(out_ptr, n, c, p, q, stride_o, WIDE), acc.to(out_ptr.dtype.element_ty), mask=some)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["divisor"])
 def avg_pool_input_kernel(out_ptr, g_ptr, stride_o, stride_g, planes, C, H, W, P, Q, reach, divisor, STRIDE: tl.constexpr,
                           PADDING: tl.constexpr, ADAPTIVE: tl.constexpr, INCLUDE: tl.constexpr, WINDOWS_H: tl.constexpr,
                           WINDOWS_W: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl.constexpr,

@@ -30,7 +30,7 @@ def bounds_kernel(bounds_ptr, sorted_ptr, n, rows, STEPS: tl.constexpr, BLOCK: t
     """Where the segment of each row begins in the sorted places, of which those of -1 lie at the end; one number more than rows."""
     row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     low = tl.zeros((BLOCK,), bounds_ptr.dtype.element_ty)
-    high = low + n
+    high = (low + n).to(low.dtype)                                       # a count of nearly 2³¹ comes in 64 bits
     for _ in range(STEPS):
         middle = low + (high - low) // 2
         place = tl.load(sorted_ptr + middle, mask=(low < high) & (row <= rows), other=-1)

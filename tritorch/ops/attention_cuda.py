@@ -92,7 +92,8 @@ class Problem(NamedTuple):
         (B, H, L, E), G, S, EV, dtype = query.shape, key.shape[1], key.shape[2], value.shape[3], query.dtype
         if longest is not None:
             B, (L, S) = cu_seq_q.shape[0] - 1, longest
-        (left, right), (p, seed, offset) = window, dropout
+        left, right = [None if n is None or n >= L + S else n for n in window]           # what reaches all keys may not fit into 32 bits
+        p, seed, offset = dropout
         stride_mask = (0,) * 4 if attn_mask is None else broadcast_strides(attn_mask.shape, attn_mask.strides, (B, H, L, S))
         stride_slopes = (0, 0) if alibi_slopes is None else broadcast_strides(alibi_slopes.shape, alibi_slopes.strides, (B, H))
         spans = [extent(x.shape[2:], x.strides[2:]) for x in (*tensors, *others)] + [extent((L, S), stride_mask[2:])]
