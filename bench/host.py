@@ -192,12 +192,14 @@ def shown(found):
 
 
 def launch_path(args, x):
-    """`launch` as `x + x` calls it, with a kernel that does nothing."""
+    """`launch` as `x + x` calls it, and `kernel[grid](...)`, with a kernel that does nothing."""
     from bench.nothing_kernel import nothing_kernel
     from tritorch.cuda.launch import launch
 
-    us = microseconds({"launch": lambda: launch(nothing_kernel, (1,), x, x, x, 1024, BLOCK=1024)}, args)
+    us = microseconds({"launch": lambda: launch(nothing_kernel, (1,), x, x, x, 1024, BLOCK=1024),
+                       "bracket": lambda: nothing_kernel[(1,)](x, x, x, 1024, BLOCK=1024)}, args)
     yield rows.row(f"idle device: launch with four arguments (budget {LAUNCH} µs)", "µs", us["launch"], limit=LAUNCH)
+    yield rows.row("idle device: the same as Triton programs write it, kernel[grid](...)", "µs", us["bracket"])
 
 
 def compiled_step(args, torch):

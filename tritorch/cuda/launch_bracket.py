@@ -27,7 +27,7 @@ _NOTHING = (None, False, "")
 _SIMPLE = {int, bool, str, float, type(None)}
 _triton_run = JITFunction.run
 _CHANGED = object()
-_compiled: dict[Callable | None, Compiled] = {}
+_compiled: dict[Callable, Compiled] = {}
 driver.watchers.append(_compiled.clear)
 
 
@@ -35,7 +35,7 @@ class Plan:
     """How a call of one form is read: so many arguments by position, these by keyword. `split(args, kwargs)` gives the values that the
     machine code takes and the constexprs and options by name; `bound(args, kwargs)` all of them by name, for a grid that is a function."""
 
-    __slots__ = ("names", "split", "bound")
+    __slots__ = ("names", "ignored", "split", "bound")
 
     def __init__(self, kernel: Any, given: int, keywords: tuple[str, ...]):
         names = [p.name for p in kernel.params]
@@ -50,6 +50,7 @@ class Plan:
         check(not missing, kernel.__name__, f"arguments for {', '.join(names)}", f"none for {', '.join(missing)}", error=TypeError)
         at = {p.name: f"defaults[{i}]" for i, p in enumerate(kernel.params)} | at
         self.names = [p.name for p in kernel.params if not p.is_constexpr]
+        self.ignored = [name for name in _IGNORED if name in keywords and name not in names]
         fixed = [p.name for p in kernel.params if p.is_constexpr] + [name for name in keywords if name not in names]
         # written out as source, as Triton does: a loop over the parameters takes longer than the launch
         scope = {"defaults": [p.default for p in kernel.params]}
@@ -89,16 +90,19 @@ def run(self, *args, grid, warmup=False, **kwargs):
     values, constexprs = plan.split(args, kwargs)
     for i, value in enumerate(values):
         kind = value.__class__
-        if kind in launching.tensor_types:
-            if value.storage.device is cpu and not warmup:
-                _check_readable(self, plan.names[i], value)
-        elif kind is not int:
-            values[i] = _plain(value)
+        if kind not in launching.tensor_types:
+            if kind is int:
+                continue
+            value = values[i] = _plain(value)
+            if not launching.is_tensor(value):
+                continue
+        if value.storage.device is cpu and not warmup:
+            _check_readable(self, plan.names[i], value)
     for name, value in constexprs.items():
         if value.__class__ not in _SIMPLE:
             constexprs[name] = _constant(value)
-    for name in _IGNORED:
-        if name in constexprs and name in kwargs and constexprs[name] in _NOTHING:
+    for name in plan.ignored:
+        if kwargs[name] in _NOTHING:
             del constexprs[name]
     if warmup:
         return Compiled(self, [_Pointer(v) if isinstance(v, dtype) else v for v in values], constexprs).compiled()
@@ -108,9 +112,13 @@ def run(self, *args, grid, warmup=False, **kwargs):
         grid = grid(plan.bound(args, kwargs))
     started = launching.launch(self, grid, *values, **constexprs)
     found = _compiled.get(started)
-    if found is None:
-        found = _compiled[started] = Compiled(self, values, constexprs)
-    return found
+    return _remember(started, Compiled(self, values, constexprs)) if found is None else found
+
+
+def _remember(started, compiled):
+    if started is not None:                                      # the grid was not empty
+        _compiled[started] = compiled
+    return compiled
 
 
 def _ours(args, kwargs):
