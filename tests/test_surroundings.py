@@ -147,6 +147,8 @@ MAKES = ["torch.zeros(size=(2, 3))", "torch.ones(size=[2, 3], dtype=torch.int32)
          "x.split(split_size=[1, 2], dim=1)[1]", "torch.cat((x, x), axis=1)", "torch.stack((y, y), axis=-1)",
          "x.sum(axis=1, keepdims=True)", "x.mean(axis=-1)", "x.max(axis=1, keepdims=True)[0]", "x.min(axis=2)[1]", "x.argmax(axis=1)",
          "torch.softmax(x, axis=1)", "x.cumsum(axis=0)", "x.unbind(axis=1)[2]", "x.std(axis=1, keepdims=True)", "x.var(axis=(0, 1))",
+         "x.chunk(2, axis=-1)[1]", "torch.topk(x, 2, axis=1)[0]", "x.squeeze(axis=0)", "x.sort(axis=-1)[0]",
+         "x.narrow(axis=1, start=1, length=2)", "x.median(axis=1, keepdims=True)[0]", "y.scatter_(axis=0, index=y.long() * 0, value=5)",
          "torch.addcmul(y, 0.5, y, y)", "y.clone().addcdiv_(-0.5, y, y + 9)", "torch.spmm(y, y.t())", "torch.Tensor([1, 2])",
          "torch.tensor(deque([1.5, y[0, 0]]))",
          "torch.Tensor(y)", "torch.Tensor(2, 3).zero_()", "torch.Tensor()", "torch.Tensor(torch.Size((2, 1))).zero_()", "y.new([1, 2])",

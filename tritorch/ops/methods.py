@@ -5,6 +5,7 @@ operators that also get `x.f_()`: the same operator written into x, `IN_PLACE_VI
 `OPERATORS` are Python's.
 """
 import functools
+import inspect
 import numbers
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from tritorch.autograd import engine, places, slices
 from tritorch.autograd.hooks import move_kept
 from tritorch.autograd.modes import state
+from tritorch.dispatch import NUMPY, registry
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import (
@@ -201,7 +203,21 @@ def names_of(table):
     """(name, function) of every entry of a table."""
     for module, names in table.items():
         for name in names.split():
-            yield name, getattr(module, name)
+            yield name, by_numpy_s_names(getattr(module, name))
+
+
+def by_numpy_s_names(f):
+    """A function with a `dim` that takes `axis` and `keepdims`, too, as operators do by themselves."""
+    if registry.get(f.__name__) is f or "dim" not in (known := inspect.signature(f).parameters) or "axis" in known:
+        return f
+
+    @functools.wraps(f)
+    def called(*args, **kw):
+        if kw:
+            kw = {NUMPY.get(name, name): value for name, value in kw.items()}
+        return f(*args, **kw)
+
+    return called
 
 
 def pairs_of(text):
