@@ -275,3 +275,19 @@ def test_state_of_optimizers_that_is_thrown_away(cuda):
     compiled, step = train(torch.compile)
     same(compiled, eager)
     assert captured(step) > 1
+
+
+def test_a_class_stays_what_it_is():
+    @torch.compile
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g
+
+    x = torch.ones(2, requires_grad=True)
+    Double.apply(x).sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0] and issubclass(Double, torch.autograd.Function)

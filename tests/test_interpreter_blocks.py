@@ -301,3 +301,47 @@ def test_host_descriptors(dtype, add):
     expected = np.ones((48, 40), dtype)
     expected[:, 8:40] = expected[:, 8:40] * add + x[:, 8:40]
     np.testing.assert_array_equal(out, expected)
+
+
+# block pointers
+
+@triton.jit
+def block_pointers(o_ptr, x_ptr, M, N, MOVES: tl.constexpr, PADDING: tl.constexpr):
+    """The transpose of x, of M rows and N columns, in blocks of 16 x 32, and beyond its bounds the padding."""
+    source = tl.make_block_ptr(x_ptr, (M, N), (N, 1), (0, 0), (16, 32), (1, 0))
+    for a in range(0, M, 16):
+        target = tl.make_block_ptr(base=o_ptr, shape=(64, 48), strides=(1, 64), offsets=(0, a), block_shape=(32, 16), order=(0, 1))
+        row = source
+        for b in range(0, N, 32):
+            if not MOVES:
+                row = tl.make_block_ptr(x_ptr, (M, N), (N, 1), (a, b), (16, 32), (1, 0))
+            x = tl.load(row, boundary_check=(0, 1), padding_option=PADDING).to(o_ptr.dtype.element_ty)
+            tl.store(target, tl.trans(x), boundary_check=[1, 0])
+            row = tl.advance(row, (0, 32))
+            target = tl.advance(target, [32, 0])
+        source = tl.advance(source, (16, 0))
+
+
+@pytest.mark.parametrize("moves", [True, False])
+@pytest.mark.parametrize("padding", ["zero", "nan", ""])
+@pytest.mark.parametrize("dtype", ["f4", bf16])
+def test_block_pointers(dtype, padding, moves):
+    x, out = normal(41, 59).astype(dtype), np.full((48, 64), 7, dtype)
+    launch(block_pointers, (1,), out, x, 41, 59, MOVES=moves, PADDING=padding)
+    expected = np.full((48, 64), 0 if padding == "zero" else np.nan, dtype)          # without padding: poison
+    expected[:41, :59] = x
+    np.testing.assert_array_equal(out.astype("f4"), expected.astype("f4"))
+
+
+@triton.jit
+def unchecked_block(o_ptr, x_ptr, ROW: tl.constexpr):
+    source = tl.make_block_ptr(x_ptr, (3, 4), (4, 1), (ROW, 0), (2, 4), (1, 0))
+    tl.store(tl.make_block_ptr(o_ptr, (2, 4), (4, 1), (0, 0), (2, 4), (1, 0)), tl.load(source, boundary_check=(1,)))
+
+
+def test_a_dim_that_is_not_checked_goes_on_beyond_the_bounds():
+    x, out = normal(4, 4), np.zeros((2, 4), "f4")
+    launch(unchecked_block, (1,), out, x, ROW=2)
+    np.testing.assert_array_equal(out, x[2:])
+    with pytest.raises(Exception, match="load through x_ptr is out of bounds"):
+        launch(unchecked_block, (1,), out, x, ROW=3)

@@ -56,7 +56,7 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
     `options`: "cache_size_limit", how many kinds of calls and how many recordings of each are kept (8); "fuse", whether chains are
     replaced at all (True); "inexact", also where the last bits change (False). `dynamic`, other modes and `backend` are accepted and
     change nothing: every shape has a recording of its own. Raises ValueError for other modes and options, TypeError for a `model` that
-    cannot be called.
+    cannot be called. A class, an autograd.Function mostly, is returned as it is: what calls it is what is compiled.
 
     >>> import tritorch as torch
     >>> weight = torch.zeros(2, requires_grad=True)
@@ -78,7 +78,7 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
         return functools.partial(compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
                                  disable=disable)
     check(callable(model), "compile", "a function or a module", type(model).__name__, error=TypeError)
-    if disable:
+    if disable or isinstance(model, type):
         return model
     chosen = {**OPTIONS, "inexact": mode == "max-autotune", **(options or {})}
     return (OptimizedModule if isinstance(model, Module) else Compiled)(model, fullgraph, chosen)

@@ -181,6 +181,8 @@ def in_type(value, dtype):
 
 
 def load(pointer, mask=None, other=None, boundary_check=(), padding_option="", cache_modifier="", eviction_policy="", volatile=False):
+    if isinstance(pointer, Descriptor):
+        return pointer.load_block(mask, other, boundary_check, padding_option)
     element = pointer_element(pointer)
     if not pointer.data.shape and mask is None:
         _, numbers, start, low, high = window_of_scalar(pointer, "load")
@@ -224,6 +226,8 @@ def window_of_scalar(pointer, verb):
 
 
 def store(pointer, value, mask=None, boundary_check=(), cache_modifier="", eviction_policy=""):
+    if isinstance(pointer, Descriptor):
+        return pointer.store_block(value, mask, boundary_check)
     element = pointer_element(pointer)
     data = in_type(value, element)
     shape = pointer.data.shape
@@ -322,13 +326,16 @@ class Descriptor:
         if base.address % 16 or any(step * size % 16 for step in self.steps[:-1]):
             raise ValueError(f"expected a descriptor's base and strides to be multiples of 16 bytes, got {base.address:#x}, {self.steps}")
 
-    def box(self, offsets, verb):
-        """The part of the tensor under a block, as a view of memory, and where it lies in the block."""
+    def box(self, offsets, verb, unchecked=()):
+        """The part of the tensor under a block, as a view of memory, and where it lies in the block. Dims that are not checked go on
+        beyond the tensor's bounds."""
         offsets = [int(as_int(o)) for o in offsets]
         if len(offsets) != len(self.block_shape):
             raise ValueError(f"expected {len(self.block_shape)} offsets, but got {len(offsets)}")
         first = [min(max(o, 0), n) for o, n in zip(offsets, self.sizes)]
         last = [min(max(o + b, f), n) for o, b, f, n in zip(offsets, self.block_shape, first, self.sizes)]
+        for d in unchecked:
+            first[d], last[d] = offsets[d], offsets[d] + self.block_shape[d]
         place = tuple(slice(f - o, e - o) for f, e, o in zip(first, last, offsets))
         if any(f >= e for f, e in zip(first, last)):
             return None, place
