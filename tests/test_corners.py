@@ -160,6 +160,22 @@ def test_interpolated_pixels(device):
               rtol=1.6e-2 if kind == "bfloat16" else 2e-3)
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_interpolated_without_aliases(device, mode):
+    image = np.random.default_rng(0).integers(0, 256, (2, 3, 9, 11)).astype(np.uint8)
+    for how in ({"size": (4, 3)}, {"size": (13, 5), "align_corners": True}, {"scale_factor": (0.4, 1.7)}, {"size": (9, 11)}):
+        def resized(lib, x, how=how):
+            return lib.nn.functional.interpolate(x, **how, mode=mode, antialias=True)
+
+        agree(resized, draw(2, 3, 9, 11), device=device, grad=True, atol=2e-6)
+        agree(lambda lib, x: resized(lib, x.to(memory_format=lib.channels_last)), draw(2, 3, 9, 11), device=device, atol=2e-6)
+        got, want = resized(tritorch, tritorch.tensor(image, device=device)), resized(torch, torch.tensor(image))
+        assert np.abs(got.cpu().numpy().astype(int) - want.numpy().astype(int)).max() <= 1
+    far = draw(1, 1, 9, 9)
+    far[..., -1] = np.inf                                                # spreads as far as the filter reaches
+    agree(lambda lib, x: lib.nn.functional.interpolate(x, 4, mode=mode, antialias=True), far, device=device, atol=2e-6)
+
+
 RESULTS = {"mv": lambda lib, x: x[0] @ x[0, 0], "dot": lambda lib, x: x[0, 0].dot(x[0, 1]), "vector": lambda lib, x: x[0, 0] @ x[0].mT,
            "reshape": lambda lib, x: x.mT.reshape(-1), "rows": lambda lib, x: x[[0, 1]], "columns": lambda lib, x: x[:, :, [0, 1]],
            "mask": lambda lib, x: x[x > 0], "pairs": lambda lib, x: x[[0, 1], [1, 0]],

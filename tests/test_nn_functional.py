@@ -134,6 +134,7 @@ def test_image_errors():
             (F.interpolate, (image, (2, 2, 2)), {}, ValueError, "expected 2 numbers as size of an input of shape"),
             (F.interpolate, (image, 2), {"mode": "linear"}, NotImplementedError, "got 'linear' for 4"),
             (F.interpolate, (image, 2), {"mode": "x"}, NotImplementedError, "got 'x' for 4"),
+            (F.interpolate, (image, 2), {"antialias": True}, ValueError, "bilinear or bicubic and 4 dims"),
             (F.interpolate, (image, 2), {"align_corners": True}, ValueError, "expected align_corners=None where mode is 'nearest'"),
             (F.local_response_norm, (torch.ones(2, 2), 2), {}, ValueError, "expected an input of 3 dims or more, got 2")):
         with pytest.raises(error, match=sentence):

@@ -364,3 +364,21 @@ def test_step_hooks_find_the_optimizer_among_the_arguments():
     optimizer.register_step_post_hook(lambda o, args, kwargs: seen.append((args == (o,), sorted(kwargs))))
     optimizer.step()
     assert seen == ["closure", (True, ["closure"])]
+
+
+def test_an_optimizer_around_another_may_skip_init():
+    """As in PyTorch: what looks ahead, accumulates or shards takes over the groups of the optimizer that it wraps."""
+    class Wrapped(tritorch.optim.Optimizer):
+        def __init__(self, base):
+            self.base, self.param_groups, self.defaults, self.state = base, base.param_groups, base.defaults, base.state
+
+        def step(self, closure=None):
+            return self.base.step(closure)
+
+    weight, seen = tritorch.ones(2, requires_grad=True), []
+    optimizer = Wrapped(tritorch.optim.SGD([weight], lr=0.5))
+    optimizer.register_step_post_hook(lambda o, args, kwargs: seen.append(o))
+    weight.sum().backward()
+    optimizer.step()
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert weight.tolist() == [0.5, 0.5] and seen == [optimizer]

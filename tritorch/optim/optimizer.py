@@ -44,7 +44,6 @@ class Optimizer:
         check(not isinstance(params, Tensor), type(self).__name__, "an iterable of tensors or dicts", "a tensor", use="[tensor]",
               error=TypeError)
         self.defaults, self.state, self.param_groups = defaults, defaultdict(dict), []
-        self._hooks = _no_hooks()
         groups = list(params)
         check(groups, type(self).__name__, "parameters", "an empty parameter list", error=ValueError)
         for group in groups if isinstance(groups[0], dict) else [{"params": groups}]:
@@ -138,7 +137,6 @@ class Optimizer:
 
     def __setstate__(self, state):
         self.__dict__.update(state)
-        self.__dict__.setdefault("_hooks", _no_hooks())
 
     def __repr__(self):
         lines = [type(self).__name__ + " ("]
@@ -148,6 +146,10 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
     # -------------------------------------------------------------- hooks
+    @functools.cached_property
+    def _hooks(self):                                                    # also of optimizers around another, which skip __init__
+        return {f"{kind}_{when}": OrderedDict() for kind in ("step", "state_dict", "load_state_dict") for when in ("pre", "post")}
+
     def register_step_pre_hook(self, hook):
         """Have `hook(optimizer, args, kwargs)` called before every step; it may return others. Returns a handle to remove it."""
         return add_hook(self._hooks["step_pre"], hook)
@@ -191,10 +193,6 @@ def register_optimizer_step_post_hook(hook):
 def step_hooks(optimizers):
     """The hooks that steps of these optimizers call, as dicts."""
     return [_pre_hooks, _post_hooks, *[o._hooks[kind] for o in optimizers for kind in ("step_pre", "step_post")]]
-
-
-def _no_hooks():
-    return {f"{kind}_{when}": OrderedDict() for kind in ("step", "state_dict", "load_state_dict") for when in ("pre", "post")}
 
 
 def _hooked(step):

@@ -7,6 +7,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.memory_format import contiguous_format, suggested
 from tritorch.nn.sizes import sizes
+from tritorch.ops.compare import where
 from tritorch.ops.create import arange
 from tritorch.ops.padding import pad
 from tritorch.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
@@ -104,14 +105,34 @@ def _check_image(name, input, ok, expected):
         raise RuntimeError(f"{name}: expected an input {expected}, got {input.shape}")
 
 
+def _near(d, a):
+    return ((a + 2) * d - (a + 3)) * d * d + 1
+
+
+def _far(d, a):
+    return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+
+
 def _cubic(t, a=-0.75):
     """Weights of the four pixels around t in [0, 1): Keys 1981."""
-    near = [((a + 2) * d - (a + 3)) * d * d + 1 for d in (t, 1 - t)]
-    far = [((a * d - 5 * a) * d + 8 * a) * d - 4 * a for d in (1 + t, 2 - t)]
-    return far[0], near[0], near[1], far[1]
+    return _far(1 + t, a), _near(t, a), _near(1 - t, a), _far(2 - t, a)
 
 
-def _resize(x, dim, size, scale, mode, align_corners):
+def _window(length, scale, mode, center):
+    """Where the window of pixels around each center begins and ends, and their weights: a filter as wide as what an output pixel covers."""
+    wide = max(scale, 1.0)
+    reach = wide if mode == "linear" else 2 * wide
+    first, end = (center - reach + 0.5).trunc().clamp(min=0), (center + reach + 0.5).trunc().clamp(max=length)
+    taps = []
+    for k in range(2 * math.ceil(reach) + 1):
+        d = ((first + k + 0.5 - center) / wide).abs()
+        tap = (1 - d).clamp(min=0) if mode == "linear" else where(d < 1, _near(d, -0.5), where(d < 2, _far(d, -0.5), 0.0))
+        taps.append(where(first + k < end, tap, 0.0))
+    total = sum(taps)
+    return first.long(), end.long(), [tap / total for tap in taps]
+
+
+def _resize(x, dim, size, scale, mode, align_corners, antialias):
     """One dim of x at `size` places. `scale` is input pixels for each output pixel, or None: the ratio of the sizes."""
     length = x.shape[dim]
     if scale is None:
@@ -123,11 +144,17 @@ def _resize(x, dim, size, scale, mode, align_corners):
     if mode in ("nearest", "nearest-exact"):
         place = ((place + 0.5) * scale if mode == "nearest-exact" else place * scale).floor().long()
         return x.index_select(dim, place.clamp(max=length - 1))
+    each = (-1, *(1,) * (x.ndim - 1 - dim))
+    if antialias:
+        first, end, taps = _window(length, scale, mode, (place + 0.5) * scale)
+        pixels = (x.index_select(dim, (first + k).clamp(max=length - 1)) for k in range(len(taps)))
+        return sum(where((first + k < end).view(each), pixel * tap.view(each).to(x.dtype), 0.0)
+                   for k, (pixel, tap) in enumerate(zip(pixels, taps)))
     place = place * scale if align_corners else (place + 0.5) * scale - 0.5
     if mode == "linear":
         place = place.clamp(min=0)
     low = place.floor()
-    t = (place - low).view(-1, *(1,) * (x.ndim - 1 - dim)).to(x.dtype)
+    t = (place - low).view(each).to(x.dtype)
     taps, first = ((1 - t, t), 0) if mode == "linear" else (_cubic(t), -1)
     places = ((low.long() + first + k).clamp(0, length - 1) for k in range(len(taps)))
     return sum(x.index_select(dim, place) * weight for place, weight in zip(places, taps))
@@ -158,7 +185,7 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
 
     Modes: "nearest", "nearest-exact", "linear" (3 dims), "bilinear" and "bicubic" (4), "trilinear" (5), "area". With `align_corners` the
     corner pixels keep their places, else the corners of the image do. Half types are rounded once, at the end, pixels of uint8 after each
-    dim (the last first, as in PyTorch). `antialias` is not available.
+    dim (the last first, as in PyTorch). With `antialias` ("bilinear", "bicubic") pixels of a smaller image are means of all they cover.
 
     >>> import tritorch as torch
     >>> torch.nn.functional.interpolate(torch.tensor([[[1.0, 2.0]]]), scale_factor=2).tolist()
@@ -166,8 +193,8 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     """
     if align_corners is not None and mode in ("nearest", "area", "nearest-exact"):
         raise ValueError(f"interpolate: expected align_corners=None where mode is {mode!r}, got {align_corners}")
-    if antialias:
-        raise NotImplementedError("interpolate: antialias is not available")
+    if antialias and (mode not in ("bilinear", "bicubic") or input.ndim != 4):
+        raise ValueError(f"interpolate: expected bilinear or bicubic and 4 dims where antialias=True, got {mode!r} and {input.ndim} dims")
     known = mode in (*_LINEAR, "nearest", "nearest-exact", "area")
     if not known or not 3 <= input.ndim <= 5 or _LINEAR.get(mode, input.ndim) != input.ndim:
         raise NotImplementedError("interpolate: expected linear for 3 dims, bilinear or bicubic for 4, trilinear for 5, nearest, "
@@ -191,7 +218,7 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     passes = [*enumerate(zip(size, scales), 1 if last else 2)]
     for dim, (n, scale) in reversed(passes) if pixels else passes:
         if n != x.shape[dim] or step == "cubic" or scale is not None:
-            x = _resize(x, dim, n, None if scale is None else 1 / scale, step, align_corners)
+            x = _resize(x, dim, n, None if scale is None else 1 / scale, step, align_corners, antialias)
             x = (x + 0.5).floor().clamp(0, 255) if pixels else x
     x = x.to(input.dtype)
     return x.movedim(-1, 1) if last else x
