@@ -2,6 +2,7 @@
 import threading
 import warnings
 
+import numpy as np
 import pytest
 from both import both, leaf
 
@@ -168,3 +169,13 @@ def test_inference_mode(torch):
     seen += [(y + 1).is_inference(), (y + x).requires_grad, y.clone().is_inference(), z.is_inference(), y[0].is_inference()]
     (y.clone() * x).sum().backward()
     return seen, x.grad - y                                              # PyTorch has written y before it refused to
+
+
+@both
+def test_numpy_reads_what_requires_grad_where_nothing_is_recorded(torch):
+    x = leaf(torch, 2.0)
+    with torch.no_grad():
+        seen = [x.numpy().tolist(), np.asarray(x).tolist(), np.shares_memory(x.numpy(), x.detach().numpy())]
+    with pytest.raises(RuntimeError, match="requires? grad"):
+        x.numpy()
+    return seen

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 
 from tritorch import dlpack
+from tritorch.autograd.modes import state
 from tritorch.cuda import driver
 from tritorch.cuda.device import current_device
 from tritorch.cuda.device import device as on_device
@@ -23,7 +24,7 @@ from tritorch.tensor import Tensor, from_array, strided
 def numpy(x, *, force=False):
     """The tensor as a numpy array over the same memory (bfloat16 and float8 as ml_dtypes types).
 
-    Needs a CPU tensor (TypeError) that does not require grad (RuntimeError); `force=True` detaches and copies as needed.
+    Needs a CPU tensor (TypeError) that does not require grad, unless under `no_grad` (RuntimeError); `force=True` detaches and copies.
 
     >>> import tritorch as torch
     >>> torch.arange(3).numpy()
@@ -32,7 +33,7 @@ def numpy(x, *, force=False):
     if force:
         x = x.detach().cpu()
     check(x.device is cpu, "numpy", "a CPU tensor", f"one on {x.device}", use="x.cpu().numpy()", error=TypeError)
-    check(not x.requires_grad, "numpy", "a tensor that does not require grad", "one that does", use="x.detach().numpy()")
+    check(not (state.grad and x.requires_grad), "numpy", "a tensor that does not require grad", "one that does", use="x.detach().numpy()")
     return x.array.view()                            # not the tensor's own view: its shape or flags may be set
 
 

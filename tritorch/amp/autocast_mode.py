@@ -289,7 +289,7 @@ def custom_fwd(fwd=None, *, device_type, cast_inputs=None):
         if not active or cast_inputs is None:
             return fwd(ctx, *args, **kwargs)
         with autocast(device_type, enabled=False):
-            return fwd(ctx, *_cast(args, device_type, cast_inputs), **_cast(kwargs, device_type, cast_inputs))
+            return fwd(ctx, *cast_floating(args, device_type, cast_inputs), **cast_floating(kwargs, device_type, cast_inputs))
 
     return decorated
 
@@ -307,11 +307,11 @@ def custom_bwd(bwd=None, *, device_type):
     return decorated
 
 
-def _cast(value, device_type, dtype):
+def cast_floating(value, device_type, dtype):
     """Floating tensors of the device type inside of a value in another dtype; float64 stays."""
     if isinstance(value, Tensor):
         fits = value.is_floating_point() and value.device.type == device_type and value.dtype.itemsize < 8
         return value.to(dtype) if fits else value
     if isinstance(value, dict):
-        return {key: _cast(v, device_type, dtype) for key, v in value.items()}
-    return type(value)([_cast(v, device_type, dtype) for v in value]) if type(value) in (list, tuple) else value
+        return {key: cast_floating(v, device_type, dtype) for key, v in value.items()}
+    return type(value)([cast_floating(v, device_type, dtype) for v in value]) if type(value) in (list, tuple) else value
