@@ -69,3 +69,11 @@ FACTOR: tl.constexpr = tl.constexpr(5)
 @triton.jit
 def factor_kernel(out_ptr):
     tl.store(out_ptr, FACTOR)
+
+
+@triton.jit
+def staged_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr, num_stages: tl.constexpr, num_ctas: tl.constexpr = 1):
+    """Its parameters have the names of options: they and the compiler are told the same."""
+    for start in tl.range(0, n, BLOCK, num_stages=num_stages):
+        i = start + tl.arange(0, BLOCK)
+        tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n) * num_stages * num_ctas, mask=i < n)

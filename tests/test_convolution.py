@@ -61,6 +61,20 @@ def test_conv1d(stride, padding, dilation, groups):
               stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
+@pytest.mark.parametrize("dims", [1, 2])
+def test_gradients_as_functions(dims):
+    torch = pytest.importorskip("torch")
+    x, w = draw(2, 4, *(9, 8)[:dims]), draw(6, 2, *(3, 2)[:dims])
+    for stride, padding, dilation in ((1, 0, 1), ((2, 3)[:dims], 1, (1, 2)[:dims])):
+        settings = stride, padding, dilation, 2
+        g = draw(*getattr(torch.nn.functional, f"conv{dims}d")(torch.from_numpy(x), torch.from_numpy(w), None, *settings).shape)
+        for what, arguments in (("input", (x.shape, w, g)), ("weight", (x, w.shape, g))):
+            ours, theirs = (getattr(m.nn.grad, f"conv{dims}d_{what}") for m in (T, torch))
+            want = theirs(*[torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in arguments], *settings)
+            got = ours(*[from_array(a) if isinstance(a, np.ndarray) else a for a in arguments], *settings)
+            np.testing.assert_allclose(got.array, want.numpy(), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("stride, padding, output_padding, dilation, groups", [
     *itertools.product((1, 2, (3, 2)), (0, (1, 2)), (0,), (1, (2, 3)), (1, 2)),
     (2, 1, 1, 1, 4), ((3, 2), 1, (2, 1), (2, 1), 1), (1, 0, 1, 2, 1)])

@@ -16,6 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 import tritorch as torch  # noqa: E402
 from tritorch.cuda import compiler, driver, launch_bracket  # noqa: E402
 from tritorch.cuda.dry import DryDriver  # noqa: E402
+from tritorch.cuda.launch import launch  # noqa: E402
 from tritorch.testing import ptx  # noqa: E402
 
 pytestmark = pytest.mark.smoke
@@ -68,6 +69,45 @@ def test_all_configurations_are_compiled_ahead(cuda):
         K.tuned_kernel[blocks](x, x, 100)
     K.tuned_kernel.cache.clear()
     assert sorted(spec.options["num_warps"] for spec in record.values() if spec.kernel.__name__ == "tuned_kernel") == [1, 4]
+
+
+def measured(kernel_call, quantiles):
+    kernel_call()
+    return [1.0] * len(quantiles)
+
+
+@pytest.mark.filterwarnings("ignore:warmup, rep, and use_cuda_graph:DeprecationWarning")
+@pytest.mark.parametrize("choice", [{"do_bench": measured}, {"warmup": 1, "rep": 1}, {"warmup": 1, "rep": 1, "use_cuda_graph": True}])
+def test_autotune_by_another_clock_passes_over_what_does_not_fit(choice):
+    tuned = triton.autotune(K.greedy_kernel.configs, ["n"], reset_to_zero=["out_ptr"], **choice)(K.greedy_kernel.fn)
+    with ptx.simulate(80):
+        x, out = torch.ones(64, 64, device="cuda"), torch.zeros(64, device="cuda")
+        tuned[(1,)](x, out, 64)
+        assert tuned.best_config is K.greedy_kernel.configs[1]
+        assert out.tolist() == [64.0 * 32] * 32 + [0.0] * 32
+
+
+def test_parameters_with_the_names_of_options(cuda):
+    x, out = torch.ones(50, device=cuda), torch.zeros(50, device=cuda)
+    for call, found in ((lambda: K.staged_kernel[(1,)](x, out, 50, BLOCK=16, num_stages=2, num_warps=2), 2),
+                        (lambda: K.staged_kernel[(1,)](x, out, 50, 16, 4), 4),
+                        (lambda: launch(K.staged_kernel, (1,), x, out, 50, BLOCK=16, num_stages=5, num_ctas=1), 5)):
+        call()
+        assert out.tolist() == [found] * 50
+    spec = K.staged_kernel[(1,)](x, out, 50, BLOCK=16, num_stages=2)._spec
+    assert spec.options["num_stages"] == 2 and spec.options["num_ctas"] == 1
+
+
+def test_a_library_by_its_path(cuda):
+    x, out = torch.rand(64, device=cuda), torch.zeros(64, device=cuda)
+    path = triton.knobs.nvidia.libdevice_path or str(Path(triton.__file__).parent / "backends/nvidia/lib/libdevice.10.bc")
+    for libraries in (None, {"libdevice": path}):
+        out.zero_()
+        K.saxpy_kernel[(1,)](x, x, out, 64, extern_libs=libraries)
+        assert torch.equal(out, 2 * x)
+    with driver.using(DryDriver(90)):
+        x = torch.empty(64, device="cuda")
+        assert K.saxpy_kernel.warmup(x, x, x, 64, extern_libs={"libdevice": path}, grid=(1,)).n_regs > 0
 
 
 def test_descriptors_of_triton(cuda):
@@ -212,6 +252,15 @@ def test_a_benchmark_asks_our_driver(cuda):
     assert properties["multiprocessor_count"] == torch.cuda.get_device_properties(0).multi_processor_count
     x = torch.ones(64, device=cuda)
     assert triton.testing.do_bench(lambda: K.saxpy_kernel[(1,)](x, x, x, 64), warmup=0, rep=1) >= 0
+
+
+def test_helpers_of_triton_that_import_torch(cuda):
+    x, out = torch.ones(64, device=cuda), torch.zeros(64, device=cuda)
+    assert triton.testing.do_bench_cudagraph(lambda: K.saxpy_kernel[(1,)](x, x, out, 64), rep=1) >= 0
+    triton.testing.assert_close(out, 2 * x)
+    with pytest.raises(AssertionError):
+        triton.testing.assert_close(out, x)
+    assert getattr(sys.modules.get("torch"), "__name__", "torch") == "torch"
 
 
 ORDERS = {

@@ -74,6 +74,12 @@ def test_no_world_and_larger_worlds(monkeypatch):
         dist.init_process_group()
 
 
+def test_no_tensor_is_spread_over_devices():
+    assert not isinstance(torch.zeros(2), dist.tensor.DTensor)
+    with pytest.raises(NotImplementedError, match="several processes"):
+        dist.tensor.DTensor(torch.zeros(2))
+
+
 def test_parallel_modules(world):
     inner = nn.Linear(3, 2)
     x = torch.ones(4, 3)

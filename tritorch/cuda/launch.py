@@ -31,6 +31,7 @@ from tritorch.shape import Size
 _DIVISIBLE = [["tt.divisibility", 16]]
 tensor_types: set[type] = set()         # Tensor and its subclasses, as they are met: this layer does not know them by name
 _tuples = {tuple, Size}
+_OPTIONS = ("num_ctas", "maxnreg")      # and num_warps, num_stages: a parameter of that name is given what the compiler is given
 _functions = driver.functions
 _kept: dict[int, Any] = {}          # kernels are in keys by id, so they must outlive them
 _lock = threading.Lock()
@@ -218,7 +219,8 @@ def specialise(kernel, args, constexprs, options):
     from tritorch.cuda.compiler import Specialisation
 
     names = [p.name for p in kernel.params]
-    spec = Specialisation(kernel, {}, {}, {}, {**options, **{k: v for k, v in constexprs.items() if k not in names}})
+    spec = Specialisation(kernel, {}, {}, {}, {**options, **{k: v for k, v in constexprs.items() if k not in names or k in _OPTIONS}})
+    constexprs = {**{k: v for k, v in options.items() if k in names}, **constexprs}
     rest, ones, leaves = list(args), [], 0
     for position, param in enumerate(kernel.params):
         if param.name in constexprs or param.is_constexpr:

@@ -148,6 +148,8 @@ def _plain(value):
 def _constant(value):
     if isinstance(value, triton.language.constexpr):
         return _constant(value.value)
+    if isinstance(value, dict):                                  # extern_libs
+        return tuple(value.items())
     return tuple(map(_constant, value)) if isinstance(value, list) else value
 
 

@@ -6,10 +6,12 @@ one, and that `kernel[grid](...)` takes our tensors; it imports neither.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,9 +86,9 @@ def _properties(index: int) -> dict[str, int]:
             "mem_clock_rate": found.memory_clock_rate, "mem_bus_width": found.memory_bus_width}
 
 
-def _benchmark(kernel_call, *, quantiles, **kwargs):
-    """Milliseconds of a launch; infinite where it does not compile or fit. A device that takes no time finds all equally fast. The waiting
-    is done once, so who compiles a step is not told of it."""
+def _benchmark(kernel_call, *, quantiles, timer=None, **kwargs):
+    """Milliseconds of a launch, by `timer` or triton.testing.do_bench; infinite where it does not compile or fit. A device that takes no
+    time finds all equally fast. The waiting is done once, so who compiles a step is not told of it."""
     from tritorch.cuda.timing import works
 
     index = current_device()
@@ -101,7 +103,8 @@ def _benchmark(kernel_call, *, quantiles, **kwargs):
     try:
         if not works("a kernel", "", lambda _: kernel_call(), stream):
             return [float("inf")] * len(quantiles)
-        return importlib.import_module("triton.testing").do_bench(kernel_call, quantiles=quantiles, **kwargs)
+        timer = timer or importlib.import_module("triton.testing").do_bench
+        return timer(kernel_call, quantiles=quantiles, **kwargs)
     finally:
         watched.watcher = watcher
 
@@ -109,27 +112,32 @@ def _benchmark(kernel_call, *, quantiles, **kwargs):
 # ------------------------------------------------------------------ taking the place of Triton's own
 def after_triton() -> None:
     """Install once Triton is there, now or later."""
-    runtime = sys.modules.get("triton.runtime")
-    if runtime is None:
-        sys.meta_path.insert(0, _Importer())
-    else:
-        _install()
+    waiting = {"triton.runtime": _install, "triton.testing": _install_testing}
+    for name in [name for name in waiting if name in sys.modules]:
+        waiting.pop(name)()
+    if waiting:
+        sys.meta_path.insert(0, _Importer(waiting))
 
 
 class _Importer(importlib.abc.MetaPathFinder):
-    """Waits for the import of triton.runtime."""
+    """Waits for the import of modules, and then calls what is to be called."""
+
+    def __init__(self, waiting: dict[str, Callable[[], None]]):
+        self.waiting = waiting
 
     def find_spec(self, fullname, path, target=None):
-        if fullname != "triton.runtime":
+        if fullname not in self.waiting:
             return None
-        sys.meta_path.remove(self)
+        install = self.waiting.pop(fullname)
+        if not self.waiting:
+            sys.meta_path.remove(self)
         found = importlib.machinery.PathFinder.find_spec(fullname, path)
         if found is not None and found.loader is not None:
             execute = found.loader.exec_module
 
             def exec_module(module):
                 execute(module)
-                _install()
+                install()
 
             found.loader.exec_module = exec_module               # type: ignore[method-assign]
         return found
@@ -148,7 +156,43 @@ def _install():
         return TritonDriver()
 
     module._create_driver = create_driver
+    autotuner = sys.modules["triton.runtime.autotuner"].Autotuner
+    do_bench = autotuner.do_bench.func
+
+    def timed(self):
+        """Whatever a program has chosen to time its configurations with, those that do not fit are passed over."""
+        if self._do_bench is None or not isinstance(module.driver.active, TritonDriver):
+            return do_bench(self)
+        return functools.partial(_benchmark, timer=self._do_bench)
+
+    autotuner.do_bench = property(timed)
     importlib.import_module("tritorch.cuda.launch_bracket").install()
+
+
+def _install_testing():
+    module = sys.modules["triton.testing"]
+    for name in ("do_bench", "do_bench_cudagraph", "assert_close", "get_max_tensorcore_tflops", "get_max_simd_tflops"):
+        setattr(module, name, _given_torch(getattr(module, name)))
+
+
+def _given_torch(function):
+    """A function of Triton's that imports torch finds us under that name, where the program has no other."""
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if torch_is_there():
+            return function(*args, **kwargs)
+        before, us = sys.modules.get("torch"), importlib.import_module("tritorch")
+        sys.modules["torch"] = us
+        try:
+            if us.cuda.is_available():
+                us.cuda.synchronize()                            # what is measured may be on a stream that has not waited for its inputs
+            return function(*args, **kwargs)
+        finally:
+            del sys.modules["torch"]
+            if before is not None:
+                sys.modules["torch"] = before
+
+    return call
 
 
 def torch_is_there() -> bool:

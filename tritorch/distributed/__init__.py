@@ -14,7 +14,7 @@ the ranks leaves a tensor as it is, and what is gathered is the tensor itself.
 """
 import os
 
-from tritorch.distributed import nn
+from tritorch.distributed import nn, tensor
 from tritorch.distributed.collectives import (
     ProcessGroup,
     ReduceOp,
@@ -51,7 +51,7 @@ __all__ = [
     "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "destroy_process_group", "gather", "get_backend",
     "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size", "group", "init_process_group",
     "is_available", "is_gloo_available", "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched",
-    "monitored_barrier", "new_group", "nn", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
+    "monitored_barrier", "new_group", "nn", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "tensor",
 ]
 
 

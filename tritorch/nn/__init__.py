@@ -1,5 +1,5 @@
 """Neural networks: modules, their parameters, losses, initialisation, and the functions that they apply."""
-from tritorch.nn import functional, init, modules, parallel, utils
+from tritorch.nn import functional, grad, init, modules, parallel, utils
 from tritorch.nn.activation import (
     CELU,
     ELU,
