@@ -32,16 +32,15 @@ def parts(x):
 
 
 def by_parts(a, b, block, arch):
-    rest = -a.shape[1] % block
-    a_parts, b_parts = parts(np.pad(a, ((0, 0), (0, rest)))), parts(np.pad(b, ((0, rest), (0, 0))))
-    acc, units = np.zeros((1, len(a), b.shape[1]), np.float32), units_of("bf16", arch, arch == 90)
-    for start in range(0, a.shape[1], block):
-        some = np.zeros_like(acc)
-        for i, j in ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1), (0, 0)):
-            for k in range(start, start + block, 16):
-                some = product("bf16", "f32", a_parts[i][None, :, k:k + 16], b_parts[j][None, k:k + 16], some, units)
-        acc = acc + some
-    return acc[0]
+    """Sums of blocks of K, all blocks at once, and then their sum in turn."""
+    rest, (m, k), n = -a.shape[1] % block, a.shape, b.shape[1]
+    a_parts = [x.reshape(m, -1, block).swapaxes(0, 1) for x in parts(np.pad(a, ((0, 0), (0, rest))))]
+    b_parts = [x.reshape(-1, block, n) for x in parts(np.pad(b, ((0, rest), (0, 0))))]
+    some, units = np.zeros(((k + rest) // block, m, n), np.float32), units_of("bf16", arch, arch == 90)
+    for i, j in ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1), (0, 0)):
+        for k in range(0, block, 16):
+            some = product("bf16", "f32", a_parts[i][:, :, k:k + 16], b_parts[j][:, k:k + 16], some, units)
+    return functools.reduce(np.add, some)
 
 
 DRAWS = {
