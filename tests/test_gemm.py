@@ -140,8 +140,9 @@ def test_persistent_candidates(turned_a, turned_b, batch, candidate, cuda, hardw
 STREAMED = [candidate for _, candidate in choice.persistent(768, 3072, 32768, 1, H200) if candidate["STREAM"]]
 
 
-@pytest.mark.parametrize("layout", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("batch, programs", [(1, 3), (1, 7), (2, 5), (2, 132)])
+@pytest.mark.parametrize("layout, batch, programs", [
+    ((False, False), 1, 3), ((True, False), 1, 7), ((False, True), 2, 5), ((True, True), 2, 5), ((False, False), 2, 132),
+    ((True, True), 2, 132)])
 def test_blocks_of_k_dealt_out_evenly(layout, batch, programs, cuda, hardware_tiles, monkeypatch):
     """Tiles begin and end in the middle of a program's work, and may be shared by many; every form of c, an activation and a slope."""
     monkeypatch.setattr(gemm_run, "sm_count", lambda: programs)
