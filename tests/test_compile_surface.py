@@ -291,3 +291,15 @@ def test_a_class_stays_what_it_is():
     x = torch.ones(2, requires_grad=True)
     Double.apply(x).sum().backward()
     assert x.grad.tolist() == [2.0, 2.0] and issubclass(Double, torch.autograd.Function)
+
+
+def test_settings_of_pytorchs_compiler_are_accepted(recwarn):
+    import tritorch._dynamo.config as dynamo
+    import tritorch._inductor.config as inductor
+
+    dynamo.suppress_errors = inductor.coordinate_descent_tuning = True
+    assert torch._inductor.config is inductor and torch._dynamo.config.suppress_errors
+    x = torch.ones(2)
+    torch._dynamo.mark_dynamic(x, 0), torch._dynamo.maybe_mark_dynamic(x, 0), torch._dynamo.mark_static(x), torch._dynamo.graph_break()
+    assert torch._dynamo.disable(lambda: 3)() == 3 and not torch._dynamo.is_compiling() and torch._dynamo.reset() is None
+    del dynamo.suppress_errors, inductor.coordinate_descent_tuning

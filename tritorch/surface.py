@@ -28,8 +28,9 @@ LAZY = {
         ("cosine_similarity", "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"), "nn.functional"),
 }
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "func", "fx", "hub", "jit", "library",
-            "linalg", "nn", "optim", "random", "safetensors", "serialization", "special", "testing", "utils", "version")
+PACKAGES = ("_dynamo", "_inductor", "accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "func", "fx",
+            "hub", "jit", "library", "linalg", "nn", "optim", "random", "safetensors", "serialization", "special", "testing", "utils",
+            "version")
 
 
 def attach():

@@ -1,0 +1,27 @@
+"""What programs call of torch._dynamo, PyTorch's compiler, before and after `compile`; there is no such compiler here.
+
+>>> import tritorch as torch
+>>> torch._dynamo.config.cache_size_limit = 64
+>>> x = torch.ones(2); torch._dynamo.mark_dynamic(x, 0); torch._dynamo.reset()
+"""
+from tritorch._dynamo import config
+from tritorch.compiler import allow_in_graph, disable, is_compiling, reset
+
+__all__ = ["allow_in_graph", "config", "disable", "graph_break", "is_compiling", "mark_dynamic", "mark_static", "maybe_mark_dynamic",
+           "reset"]
+
+
+def mark_dynamic(t, index, *, hint_override=None, min=None, max=None, specialize_on=None):
+    """Nothing: every shape has a recording of its own."""
+
+
+def maybe_mark_dynamic(t, index):
+    """Nothing, as `mark_dynamic`."""
+
+
+def mark_static(t, index=None):
+    """Nothing: all sizes are."""
+
+
+def graph_break(msg=""):
+    """Nothing: what Python does between operators is not looked at."""
