@@ -157,3 +157,154 @@ def test_gradients_by_name_are_those_of_backward(cuda):
     assert rounded.dtype is torch.bfloat16 and torch.equal(whole, rounded.float())
     (alone,) = torch.autograd.grad(loss()[1], [weight])
     assert torch.equal(alone, weight.grad) and not torch.equal(alone, whole)
+
+
+def fill(value):
+    return lambda optimizer, ws: optimizer.state[ws[1]].update(momentum_buffer=torch.full((3,), value, device="cuda"))
+
+
+def another_parameter(optimizer, ws):
+    ws[2] = optimizer.param_groups[0]["params"][2] = torch.full((3,), 0.5, device="cuda", requires_grad=True)
+
+
+CHANGES = {
+    "one entry": lambda o, ws: o.state.__setitem__(ws[1], {}), "one tensor": fill(0.0),
+    "what is in an entry": lambda o, ws: o.state[ws[1]].clear(),
+    "a group": lambda o, ws: o.param_groups.__setitem__(0, {**o.param_groups[0], "momentum": 0.1}),
+    "all groups": lambda o, ws: setattr(o, "param_groups", [{**o.param_groups[0], "lr": 0.01}]), "a parameter": another_parameter,
+    "the order": lambda o, ws: o.param_groups[0]["params"].reverse(),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_is_replaced_inside_an_optimizer(cuda, what):
+    def trained(compile):
+        ws = [torch.ones(3, device=cuda, requires_grad=True) for _ in range(3)]
+        optimizer, seen = torch.optim.SGD(ws, lr=0.1, momentum=0.9), []
+
+        @compile
+        def step(x):
+            optimizer.zero_grad()
+            sum((w * x).square().sum() for w in ws).backward()
+            optimizer.step()
+
+        for k in range(12):
+            if k == 6:
+                CHANGES[what](optimizer, ws)
+            step(torch.full((3,), 0.1 + 0.1 * k, device=cuda))
+            seen.append([w.tolist() for w in ws])
+        assert compile is eager or "is replayed" in step.report()
+        return seen
+
+    assert trained(torch.compile) == trained(eager)
+
+
+LOOKS = {"returned": lambda o, s: o.param_groups[0]["lr"], "asked of the schedule": lambda o, s: s.get_last_lr()[0]}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_learning_rate_that_the_call_looks_at(cuda, look):
+    def trained(compile):
+        w = torch.ones(3, device=cuda, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+
+        @compile
+        def step(x):
+            optimizer.zero_grad()
+            (w * x).sum().backward()
+            optimizer.step()
+            return x * 2, LOOKS[look](optimizer, schedule)
+
+        seen = []
+        for _ in range(14):
+            seen.append((step(torch.ones(3, device=cuda))[1], w.tolist()))
+            schedule.step()
+        assert compile is eager or "is replayed" in step.report()
+        return seen
+
+    assert trained(torch.compile) == trained(eager)
+
+
+@pytest.mark.parametrize("option", ["lr", "momentum"])
+def test_an_option_that_the_call_sets(cuda, option):
+    """A replay would not set it, and would take what another call left."""
+    def trained(compile):
+        w = torch.ones(3, device=cuda, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.5)
+
+        @compile
+        def step(x, value):
+            for group in optimizer.param_groups:
+                if option == "lr":
+                    group["lr"] = value
+                else:
+                    group["momentum"] = value
+            optimizer.zero_grad()
+            (w * x).sum().backward()
+            optimizer.step()
+
+        seen = []
+        for k in range(16):
+            step(torch.full((3,), 0.1, device=cuda), 0.3 if k % 2 else 0.1)
+            seen.append(w.tolist())
+        return seen
+
+    with pytest.warns(UserWarning, match="'lr' of an optimizer, which the host sets"):
+        assert trained(torch.compile) == trained(eager)
+
+
+def test_a_parameter_that_is_read_without_its_history(cuda):
+    """It is an argument, and belongs to no module: nothing but the look at it tells that its memory is another."""
+    w = nn.Parameter(torch.ones(3, device=cuda))
+    step, x = torch.compile(lambda x, w: x * w.detach()), torch.ones(3, device=cuda)
+    for value in (1.0, 5.0):
+        w.data = torch.full((3,), value, device=cuda)
+        assert [step(x, w).tolist()[0] for _ in range(5)] == [value] * 5
+    assert step.report().count("is replayed") == 2
+
+
+def test_a_call_that_asks_for_a_gradient(cuda):
+    def trained(compile):
+        w, seen = torch.ones(3, device=cuda, requires_grad=True), []
+
+        @compile
+        def step(x):
+            factor = 2.0 if w.grad is None else 1.0
+            w.grad = None
+            (w * x * factor).sum().backward()
+
+        for k in range(14):
+            if k in (7, 8, 12):
+                w.grad = None
+            step(torch.full((3,), 1.0 + k, device=cuda))
+            seen.append(w.grad.tolist())
+        return seen
+
+    assert trained(torch.compile) == trained(eager)
+
+
+def test_the_state_of_a_scaler_that_is_loaded(cuda):
+    def trained(compile):
+        w = torch.ones(3, device=cuda, requires_grad=True)
+        optimizer, scaler = torch.optim.SGD([w], lr=0.1), torch.amp.GradScaler("cuda", init_scale=4.0, growth_interval=3)
+
+        @compile
+        def step(x):
+            optimizer.zero_grad()
+            scaler.scale((w * x).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+        seen = []
+        for k in range(16):
+            if k == 7:
+                scaler.load_state_dict({**scaler.state_dict(), "scale": 64.0})
+            if k == 11:
+                scaler.set_growth_factor(8.0)
+            step(torch.full((3,), 0.1, device=cuda))
+            seen.append((w.tolist(), scaler.get_scale()))
+        assert compile is eager or "is replayed" in step.report()
+        return seen
+
+    assert trained(torch.compile) == trained(eager)

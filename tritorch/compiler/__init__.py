@@ -39,11 +39,13 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
       host, a list or dict among the arguments that the function changes, work on CPU tensors) keeps that kind of calls eager, with one
       warning that names it and the line. `fullgraph=True` raises `compiler.Unsupported` instead. Without a CUDA device, and for arguments
       on the CPU, everything runs eagerly.
-    * Before every replay a look is taken at parameters, buffers and modes of modules, at optimizers and their options, and at what your
-      functions on the way to the operators name, and functions that these name: numbers, strings, tensors and other objects in globals,
-      variables of enclosing functions, attributes (`args.beta`, `self.mask`) and entries of dicts and short lists (`options["beta"]`), as
-      far as they can be reached from globals, arguments and modules. Where one differs the call is watched anew. What the call itself
-      assigns, what properties and `__getattr__` compute, and numbers in arrays are not looked at.
+    * Before every replay a look is taken at parameters, buffers and modes of modules, at optimizers, their options and state, and at what
+      the functions that ran name: numbers, strings, tensors, functions and other objects in globals, variables of enclosing functions,
+      attributes (`args.beta`, `self.mask`) and all of dicts, lists, sets and arrays of up to 64 elements, as far as they can be reached
+      from globals, arguments and modules. Where one differs the call is watched anew. What the call itself assigns does not count; a
+      warning names numbers that it counts with. Not looked at are the environment (`os.environ`), longer containers but for entries that
+      the code names, and attributes of modules that are set past `Module.__setattr__`.
+    * Arguments that share memory with one another, or with what the call writes, run eagerly where that makes a difference.
     * Calls of compiled functions run one at a time, whatever threads they are made in; while one is captured, other threads must not
       wait for the device.
 

@@ -36,6 +36,7 @@ class Kind:
 
     def __init__(self, objects=(), given=(), why=None):
         self.objects, self.why, self.recordings, self.seen, self.restarts, self.idle = objects, why, [], {}, 0, 0
+        self.writes = None                                               # whether an argument is written, once that is known
         self.arguments = [f"{x.dtype.name}{list(x.shape)}" for x in given]
 
 
@@ -46,7 +47,7 @@ class Compiled:
         functools.update_wrapper(self, function)
         self.name = getattr(function, "__qualname__", type(function).__name__)
         self.function, self.fullgraph, self.options, self.limit = function, fullgraph, options, options["cache_size_limit"]
-        self.surroundings, self.warned = Surroundings(function), {}
+        self.surroundings, self.warned, self.told = Surroundings(function), {}, set()
         self.forget()
         everyone.add(self)
 
@@ -75,7 +76,7 @@ class Compiled:
                 kind = None
             for recording in kind.recordings if kind is not None else ():
                 if recording.holds():
-                    return self.function(*args, **kwargs) if recording.busy() else recording(given)
+                    return self.function(*args, **kwargs) if recording.busy() or recording.meets(given) else recording(given)
             if kind is None:
                 kind = self.new_kind(key, given, args, kwargs)
             if kind.idle > self.limit:
@@ -106,11 +107,14 @@ class Compiled:
 
     # -------------------------------------------------------------- calls that Python makes
     def watched_call(self, kind, given, args, kwargs):
-        """A warm-up call, or one that is captured."""
+        """A warm-up call, or one that is captured. Long, because each step needs what those before it found."""
         situation = self.situation([ref() is None or ref()._grad is None for ref in self.leaves])
         expected = kind.seen.get(situation)
         capture, plan, reads = (None, None, None) if expected is None or not expected.repeats else self.planned(kind, expected)
-        apart = capture is not None or len({home(x) for x in given}) < len(given)        # shared memory does not tell arguments apart
+        shared = len({home(x) for x in given}) < len(given)
+        if shared and kind.writes:                                       # a copy of each would not show what is written to the others
+            return self.function(*args, **kwargs)
+        apart = capture is not None or shared and kind.writes is not None            # shared memory does not tell arguments apart
         inputs = [landing(x) for x in given] if apart else given
         containers = Containers((args, kwargs), _with_tensors(inputs, (args, kwargs)) if apart else (args, kwargs))
         watch = Watch(self, inputs, expected, capture, plan, kind.restarts < RESTARTS)
@@ -129,6 +133,7 @@ class Compiled:
                 watch.copy_back(given)
             if changed:
                 containers.carry(ours)
+        kind.writes = kind.writes or any(n.__class__ is tuple and n[0] == "input" for n in watch.written)
         watch.conclude(result, host_draws() != draws, [_gradient(x) for x in given] != had, changed)
         if capture is not None:
             del kind.seen[situation]
@@ -166,6 +171,12 @@ class Compiled:
 
     def recorded(self, kind, watch, before, result, reads):
         """A recording of the call for the next ones; the oldest one goes when there are many."""
+        why = reads.settle().why or _assigned(reads, watch)
+        if why is not None:
+            self.object(kind, why)
+            return None
+        for what in reads.counted:
+            self.warn(f"{self.name} changes {what}, which calls that are replayed leave as it is")
         kind.idle = 0 if not kind.recordings or kind.recordings[0].used else kind.idle + 1
         try:
             recording = (DifferentiableRecording if watch.differentiable else Recording)(self, watch, before, result, reads)
@@ -217,7 +228,18 @@ class Compiled:
             raise Unsupported(f"compile: expected a function that can be captured as a whole with fullgraph=True, got {why}")
         if why not in self.warned:
             self.warned[why] = None
-            warnings.warn(f"compile: {self.name} runs eagerly, because a CUDA graph cannot hold {why}", stacklevel=places.stacklevel())
+            self.warn(f"{self.name} runs eagerly, because a CUDA graph cannot hold {why}")
+
+    def warn(self, what):
+        if what not in self.told:
+            self.told.add(what)
+            warnings.warn(f"compile: {what}", stacklevel=places.stacklevel())
+
+
+def _assigned(reads, watch):
+    """The option of an optimizer that the call itself may set, as a reason against a recording."""
+    found = reads.assigned.intersection(*[[name for o in watch.optimizers.values() for group in o.param_groups for name in group]])
+    return f"{min(found)!r} of an optimizer, which the host sets" if found else None
 
 
 def _gradient(x):

@@ -9,9 +9,10 @@ import numpy as np
 from tritorch.amp.autocast_mode import _Caster
 from tritorch.autograd.modes import state
 from tritorch.compiler.containers import flatten, is_input, parts
-from tritorch.compiler.reads import NONE, names
+from tritorch.compiler.names import NONE, names
 from tritorch.compiler.watch import CONSTANTS
 from tritorch.cuda.device import current_device
+from tritorch.device import _default
 from tritorch.dtype import get_default_dtype
 from tritorch.nn.module import Module
 from tritorch.ops.attention_backends import backends
@@ -43,7 +44,8 @@ class Surroundings:
         looked for, or saved tensors pass through somebody's hooks."""
         given = []
         key = [(v.__class__, _plain(v)) if v.__class__ in CONSTANTS else id(v) for v in self.values()]
-        key += state.grad, state.inference, get_default_dtype(), get_float32_matmul_precision(), current_device(), backends.allowed
+        key += state.grad, state.inference, get_default_dtype(), _default.stack, get_float32_matmul_precision(), current_device()
+        key.append(backends.allowed)
         _describe(args, given, key)
         if kwargs:
             _describe((kwargs,), given, key)

@@ -1,185 +1,297 @@
 """What Python reads in a call besides its arguments: numbers, strings, tensors and other objects, in globals, variables of enclosing
-functions, attributes, dicts and lists that the functions on the way to the operators name. A recording holds while they stay the same.
+functions, attributes and containers that the code which ran names. A recording holds while they stay the same.
 """
 from __future__ import annotations
 
-import contextlib
-import dis
 import functools
+import pickle
+import random
+import sys
 import sysconfig
 import weakref
-from operator import attrgetter, is_, itemgetter
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from collections import ChainMap, UserDict, deque
+from contextvars import ContextVar
+from itertools import count
+from operator import attrgetter, is_, itemgetter, length_hint
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, GeneratorType, MappingProxyType, MethodType, ModuleType
 from typing import NamedTuple
 
 import numpy as np
 
+from tritorch.amp import GradScaler
 from tritorch.autograd.places import inside
-from tritorch.compiler.watch import CONSTANTS
+from tritorch.compiler.names import names
+from tritorch.compiler.watch import CONSTANTS, HOST
+from tritorch.distributions import Distribution
 from tritorch.nn.module import Module
 from tritorch.nn.registry import Registry
+from tritorch.optim.lr_scheduler import LRScheduler
 from tritorch.optim.optimizer import Optimizer
 from tritorch.tensor import Tensor
 
-LONG, MANY = 64, 20000                                                   # a list of more is data, and so are more objects
+LONG, MANY = 64, 20000                                                   # what has more elements is data, and so are more objects
 INSTALLED = tuple({path for name in ("stdlib", "purelib", "platlib") if (path := sysconfig.get_paths()[name])})
-PROGRAM, SPACES = (FunctionType, BuiltinFunctionType, ModuleType, type), (CodeType, ModuleType, type)     # taken to stay what it is there
-CLOSED = Tensor, Optimizer, Registry, str, bytes, np.ndarray              # what is inside of them is looked at elsewhere, or not at all
-
-
-class Names(NamedTuple):
-    """What a code object and those inside of it read: globals by name, attributes, and by constants what may be an item."""
-
-    globals: frozenset
-    attributes: frozenset
-    items: frozenset
-
-
-NONE = Names(frozenset(), frozenset(), frozenset())
-
-
-@functools.lru_cache(maxsize=4096)
-def names(code):
-    found = [], [], [c for c in code.co_consts if type(c) in (str, int)]
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            found[0].append(step.argval)
-        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
-            found[1].append(step.argval)
-    inner = [names(c) for c in code.co_consts if isinstance(c, CodeType)]
-    return Names(*[frozenset(mine).union(*theirs) for mine, *theirs in zip(found, *inner)])
+CLOSED = Optimizer, Registry, str, bytes                                 # what is inside of them is looked at elsewhere, or not at all
+OURS = Module, GradScaler, Distribution, LRScheduler                     # of this package, with numbers that their methods read
+DRAWN = random.Random, np.random.Generator, np.random.RandomState
+PYTHONS = {"tritorch", *sys.stdlib_module_names}
+_code = attrgetter("__code__")
+SPACES = CodeType, ModuleType, type
 
 
 @functools.lru_cache(maxsize=4096)
 def built_in(kind):
-    """The attributes of a module that methods from this package read."""
+    """The attributes of an object that methods from this package read."""
     classes = [cls for cls in kind.__mro__ if _is_ours(cls) and cls not in Module.__mro__]
     methods = [f for cls in classes for f in vars(cls).values() if isinstance(f, FunctionType)]
     return frozenset(["training", "forward"]).union(*[names(f.__code__).attributes for f in methods])
 
 
 class Place(NamedTuple):
-    """A container whose entries `values` were read by `getter`, itemgetter or attrgetter, and where those of the names in `absent` were
-    looked for; `owner` is what a user calls it."""
+    """A container, and `values`, those of its entries that were read, by key; `getter`, itemgetter or attrgetter, makes what reads some.
+    `size`: how many entries there are, if that counts. Where all are read, `getter` makes `whole`, a tuple, at once. `owner` is what a
+    user calls it."""
 
     container: object
     getter: object
     owner: object
     values: dict
-    absent: set
+    size: int | None = None
+    whole: tuple | None = None
 
 
 class Reads:
-    """Found from `codes`, {code of a function that ran: its globals}, and from `roots`, objects that they met. To `settle` after the
-    call: what the call itself changed does not count."""
+    """Found from `codes`, {code that ran: its globals}, and from `roots`, objects that they met. To `settle` after the call: what the
+    call itself changed does not count, but for `counted`, numbers of which a user must know that replays leave them alone."""
 
     def __init__(self, codes, roots):
-        self.codes, self.attributes, self.items, count = {}, set(), set(), None
+        self.codes, self.attributes, self.items, self.assigned, self.whole, found = {}, {"forward"}, set(), set(), False, None
+        self.asked = set()                                               # attributes that there need not be
         for code, space in codes.items():
-            self.add(code, space)
-        while count != len(self.codes):                                  # functions that were found name more
-            count = len(self.codes)
-            self.seen, self.places, self.left = {}, {}, list(roots)
+            if not _is_pythons(space.get("__name__")):
+                self.add(code, space)
+        while found != len(self.codes):                                  # functions that were found name more
+            found = len(self.codes)
+            self.seen, self.places, self.left, self.tensors, self.modules, self.functions, self.moving = {}, {}, list(roots), [], [], [], []
             for code, space in list(self.codes.items()):
-                self.look(space, names(code).globals & space.keys(), code)
+                self.look_around(code, space)
             while self.left and len(self.seen) < MANY:
                 self.visit(self.left.pop())
+            self.look_at_all(self.functions, _programs)
 
     def add(self, code, space):
         if code not in self.codes:
+            read = names(code)
             self.codes[code] = space
-            self.attributes |= names(code).attributes
-            self.items |= names(code).items
+            self.attributes |= read.attributes
+            self.items |= read.items
+            self.assigned |= read.assigned
+            self.asked |= read.asked
+            self.whole |= bool(read.whole) and not _is_installed(code.co_filename)
 
-    def look(self, container, keys, owner, getter=itemgetter, absent=()):
+    # -------------------------------------------------------------- looking
+    def look(self, container, keys, owner, getter=itemgetter, size=None):
         """The values at some keys of a container are read."""
-        *_, values, without = self.places.setdefault(id(container), Place(container, getter, owner, {}, set()))
-        without.update(absent)
+        values = self.places.setdefault(id(container), Place(container, getter, owner, {}, size)).values
         for key in keys:
             if key not in values:
                 values[key] = value = getter(key)(container)
                 self.left.append(value)
 
+    def look_at_all(self, container, getter, owner=None):
+        """What is in a container is read, whatever of it."""
+        found = getter(container)
+        self.places[id(container)] = Place(container, getter, container if owner is None else owner, {}, None, found)
+        self.left += found
+
+    def look_around(self, code, space):
+        """Globals, and modules that are imported where they are used."""
+        read = names(code)
+        self.look(space, read.globals & space.keys(), code)
+        absent = read.globals - space.keys() - vars(sys.modules["builtins"]).keys()
+        if absent:
+            self.look_at_all(space.keys(), functools.partial(_lacks, absent), code)
+        for name in read.modules:
+            self.left += sys.modules.get(name), sys.modules.get(f"{space.get('__package__')}.{name}")
+
     def visit(self, x):
         """What is read of an object."""
-        if type(x) in CONSTANTS or id(x) in self.seen or type(x) in weakref.ProxyTypes or isinstance(x, CLOSED):
+        kind = type(x)
+        if kind in CONSTANTS or id(x) in self.seen or kind in weakref.ProxyTypes or isinstance(x, CLOSED):
             return
         self.seen[id(x)] = x
+        if isinstance(x, Tensor):
+            self.tensors.append(weakref.ref(x))
+        elif isinstance(x, FunctionType):
+            self.visit_function(x)
+        elif isinstance(x, (ModuleType, type)):
+            known = _is_pythons(x.__module__) if isinstance(x, type) else _is_installed(getattr(x, "__file__", None))
+            if not known:
+                self.look(vars(x), self.attributes & vars(x).keys(), x)
+        elif not self.visit_built_in(x, kind):
+            self.visit_attributes(x, kind)
+
+    def visit_built_in(self, x, kind):
+        """What an object of one of Python's or numpy's types holds; whether it is one that has nothing else."""
         if isinstance(x, MethodType):
             self.left += x.__self__, x.__func__
         elif isinstance(x, functools.partial):
-            self.left.append(x.func)
-        elif isinstance(x, FunctionType):
-            self.visit_function(x)
-        elif isinstance(x, dict):
-            self.look(x, self.items & x.keys(), x, absent=self.items - x.keys())
-        elif isinstance(x, list) and len(x) <= LONG:
-            self.look(x, range(len(x)), x)
+            self.left += x.func, x.args, x.keywords
+        elif isinstance(x, weakref.ref):
+            self.left.append(x())
+        elif isinstance(x, (UserDict, ChainMap)):
+            self.left += vars(x).values()
+        elif isinstance(x, (dict, MappingProxyType)):
+            if len(x) <= LONG:
+                self.look_at_all(x, _entries)
+            else:
+                self.look(x, self.items & x.keys(), x, size=len(x))
+        elif isinstance(x, (list, deque)):
+            if len(x) <= LONG:
+                self.look_at_all(x, tuple)
         elif isinstance(x, tuple):
             self.left += x[:LONG]
-        elif isinstance(x, ModuleType):
-            if not _is_installed(getattr(x, "__file__", None)):
-                self.look(vars(x), self.attributes & vars(x).keys(), x)
-        elif not isinstance(x, type):
-            self.visit_attributes(x)
-        elif not _is_ours(x):
-            self.look(vars(x), self.attributes & vars(x).keys(), x)
+        elif isinstance(x, (set, bytearray, np.ndarray)):
+            if (x.size if isinstance(x, np.ndarray) else len(x)) <= LONG:
+                self.look_at_all(x, _frozen)
+        elif isinstance(x, ContextVar):
+            self.look_at_all(x, _current)
+        elif isinstance(x, DRAWN) or hasattr(kind, "__next__"):
+            self.moving.append((x, _state(x)))
+        return kind.__module__ == "builtins"
 
     def visit_function(self, function):
         code = function.__code__
         if not _is_installed(code.co_filename):
             self.add(code, function.__globals__)
+        self.left.append(vars(function).get("__wrapped__"))
         if code in self.codes:
+            self.functions.append(function)
             self.left += function.__defaults__, function.__kwdefaults__
+            self.look(vars(function), self.attributes & vars(function).keys(), function)
             for cell in function.__closure__ or ():
-                with contextlib.suppress(ValueError):                    # not bound yet
-                    self.look(cell, ("cell_contents",), function, attrgetter)
+                self.look_at_all(cell, _content, function)
 
-    def visit_attributes(self, x):
-        kind = type(x)
-        read = self.attributes | built_in(kind) if isinstance(x, Module) else self.attributes
-        if hasattr(x, "__dict__") and (isinstance(x, Module) or not _is_ours(kind)):
-            self.look(vars(x), read & vars(x).keys(), x, absent=[n for n in read - vars(x).keys() if hasattr(kind, n)])
-        self.look(x, [name for name in read & set(getattr(kind, "__slots__", ())) if hasattr(x, name)], x, attrgetter)
+    def visit_attributes(self, x, kind):
+        read = self.attributes | built_in(kind) if isinstance(x, OURS) else self.attributes
+        if isinstance(x, Module):
+            self.modules.append(x)
+        if hasattr(x, "__dict__"):
+            own = vars(x)
+            self.left.append(own.get("__wrapped__"))                     # of what is compiled or cached
+            if isinstance(x, OURS) or not _is_ours(kind):
+                size = len(own) if any(n in self.asked or hasattr(kind, n) for n in read - own.keys()) else None
+                self.look(own, own.keys() if self.whole and len(own) <= LONG else read & own.keys(), x, size=size)
+        slots = set().union(*[getattr(cls, "__slots__", ()) for cls in kind.__mro__ if not isinstance(getattr(cls, "__slots__", ()), str)])
+        self.look(x, [name for name in (slots if self.whole else slots & read) if hasattr(x, name)], x, attrgetter)
         self.left += kind.__mro__
 
     # -------------------------------------------------------------- what is left of it when the call is over
     def settle(self):
         """Keep what is as it was before the call, in a form that is quick to look at: modules tell when something is assigned."""
-        self.quick, self.slow = [], []
-        for container, getter, owner, values, absent in self.places.values():
-            constant, others, entries = [], [], self.slow if isinstance(owner, Module) else self.quick
-            if absent and (absent := frozenset(absent - container.keys())):
-                entries.append((container, functools.partial(_lacks, absent), (True,), None, owner, [*absent]))
-            for key, value in values.items():
-                try:
-                    now = getter(key)(container)
-                except (LookupError, AttributeError, ValueError):
+        self.quick, self.slow, self.counted = [], [], []
+        for container, getter, owner, values, size, whole in self.places.values():
+            told = isinstance(owner, Module) and type(owner).__setattr__ is Module.__setattr__
+            entries = self.slow if told else self.quick
+            if whole is not None:
+                now = getter(container)
+                if _alike(now, whole):
+                    entries.append((container, getter, now, None, owner, None))
                     continue
-                plain = _is_plain(value)
-                if isinstance(value, PROGRAM) and isinstance(owner, SPACES):
-                    continue
-                if now is value or plain and type(now) is type(value) and now == value:
-                    (constant if plain else others).append(key)
-            for keys, plain in (constant, True), (others, False):
-                if keys:
-                    get = getter(*keys, keys[0])                         # of at least two keys, so that it gives a tuple
-                    wanted = get(container)
-                    kinds = tuple(map(type, wanted)) if plain else None
-                    entries.append((container, get, wanted, kinds, owner, keys))
-        del self.codes, self.attributes, self.items, self.seen, self.places
+                getter, values = _one_by_one(container, whole)
+            keys = [key for key, value in values.items() if self.stays(container, getter, owner, key, value)]
+            if size != (len(container) if size is not None else None):
+                size = None
+            if keys or size is not None:
+                get = getter(*keys, keys[0]) if keys else _nothing       # of at least two keys, so that it gives a tuple
+                entries.append((container, get, get(container), size, owner, keys))
+        moved = [x for x, state in self.moving if state is None or _state(x) != state]
+        self.why = None if not moved else HOST if isinstance(moved[0], DRAWN) else f"a {type(moved[0]).__name__} that goes on in every call"
+        self.rates = "param_groups" in self.attributes and "lr" in self.items
+        del self.codes, self.seen, self.places, self.left, self.functions, self.moving
         return self
+
+    def stays(self, container, getter, owner, key, value):
+        """Whether an entry is to be looked at: it is what it was before the call, and may change."""
+        try:
+            now = getter(key)(container)
+        except (LookupError, AttributeError, ValueError):
+            return False
+        same = _same(now, value)
+        if not same and _is_plain(now) and _is_plain(value):
+            self.counted.append(_told(owner, key))
+        return same and not (isinstance(owner, SPACES) and _is_fixed(value))
 
     def changed(self, entries):
         """The name of something that is not what it was, or None."""
-        for container, get, wanted, kinds, owner, keys in entries:
+        for container, get, wanted, size, owner, keys in entries:
             try:
                 now = get(container)
-            except (LookupError, AttributeError, ValueError):
+            except (LookupError, AttributeError):
                 return _told(owner, keys[0])
-            if not (all(map(is_, now, wanted)) or kinds is not None and now == wanted and tuple(map(type, now)) == kinds):
-                return _told(owner, next(key for key, a, b in zip(keys, now, wanted) if a is not b))
+            if len(now) != len(wanted) or not all(map(is_, now, wanted)) and not all(map(_same, now, wanted)):
+                return _told(owner, next((key for key, a, b in zip(keys or (), now, wanted) if not _same(a, b)), None))
+            if size is not None and len(container) != size:
+                return _told(owner, None)
         return None
+
+
+# ------------------------------------------------------------------ what all of a container is, as a tuple
+def _entries(mapping):
+    return (*mapping, *mapping.values())
+
+
+def _content(cell):
+    try:
+        return (cell.cell_contents,)
+    except ValueError:                                                   # not bound yet
+        return ()
+
+
+def _frozen(x):
+    if isinstance(x, np.ndarray):
+        return x.dtype.str, x.tobytes()
+    return (frozenset(x) if isinstance(x, set) else bytes(x),)
+
+
+def _current(variable):
+    return (variable.get(None),)
+
+
+def _programs(functions):
+    """Their code, which may be loaded anew."""
+    return tuple(map(_code, functions))
+
+
+def _lacks(absent, keys):
+    return (keys.isdisjoint(absent),)
+
+
+def _nothing(container):
+    return ()
+
+
+def _one_by_one(container, whole):
+    """(getter, values by key) of a container in which the call changed something."""
+    if isinstance(container, CellType):
+        return attrgetter, dict(zip(["cell_contents"], whole))
+    if isinstance(container, (dict, MappingProxyType)):
+        return itemgetter, dict(zip(whole[:len(whole) // 2], whole[len(whole) // 2:]))
+    return itemgetter, dict(enumerate(whole)) if isinstance(container, (list, deque)) else {}
+
+
+# ------------------------------------------------------------------ what is what
+def _state(x):
+    """How far something is that moves on as it is asked: a generator of random numbers, an iterator. None where nobody can tell."""
+    if isinstance(x, DRAWN):
+        return pickle.dumps(x)
+    if isinstance(x, GeneratorType):
+        frame = x.gi_frame
+        return () if frame is None else (frame.f_lasti, {n: v if _is_plain(v) else id(v) for n, v in frame.f_locals.items()})
+    if isinstance(x, count):
+        return repr(x)
+    hint = length_hint(x, -1)
+    return None if hint < 0 and type(x).__module__ in ("builtins", "itertools") else hint
 
 
 def _is_installed(file):
@@ -188,19 +300,39 @@ def _is_installed(file):
 
 
 def _is_ours(kind):
-    """Whether a class belongs to this package or to Python."""
+    """Whether a class belongs to this package or is built in."""
     return str(kind.__module__).startswith(("tritorch.", "builtins"))
 
 
-def _lacks(names, container):
-    return (container.keys().isdisjoint(names),)
+def _is_pythons(module):
+    """Whether a module, by its name, is this package's or of the standard library."""
+    return str(module).partition(".")[0] in PYTHONS
+
+
+def _is_fixed(value):
+    """Whether a program is taken to stay what it is: all but the user's functions and classes."""
+    if isinstance(value, FunctionType):
+        return _is_installed(value.__code__.co_filename)
+    if isinstance(value, type):
+        return _is_pythons(value.__module__) or _is_installed(getattr(sys.modules.get(value.__module__), "__file__", "<notebook>"))
+    return isinstance(value, (BuiltinFunctionType, ModuleType))
 
 
 def _is_plain(value):
-    return value.__class__ in CONSTANTS or isinstance(value, np.generic)
+    return value.__class__ in CONSTANTS or isinstance(value, (np.generic, frozenset))
+
+
+def _same(a, b):
+    """Whether a value is what it was: 0.0 is not -0.0, nor 1."""
+    return a is b or a.__class__ is b.__class__ and _is_plain(a) and (a == b != 0 or repr(a) == repr(b))
+
+
+def _alike(now, then):
+    return len(now) == len(then) and all(map(_same, now, then))
 
 
 def _told(owner, key):
-    """What a user calls an entry."""
-    name = getattr(owner, "co_name", None) or getattr(owner, "__name__", None) or type(owner).__name__
-    return f"{key!r} of {name}"
+    """What a user calls an entry, or, where it has no key, all of them."""
+    named = isinstance(owner, (FunctionType, ModuleType, type))
+    name = owner.co_name if isinstance(owner, CodeType) else owner.__name__ if named else type(owner).__name__
+    return f"{key!r} of {name}" if key is not None else f"what is in a {name}"

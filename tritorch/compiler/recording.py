@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from operator import attrgetter, is_, itemgetter
 
 from tritorch.autograd.function import Function
@@ -18,7 +19,7 @@ from tritorch.shape import is_dense
 from tritorch.storage import next_seq
 from tritorch.tensor import Tensor, empty_like, empty_strided, strided, swaps
 
-_grad, FREE, KEPT = attrgetter("_grad"), object(), object()              # a gradient that may be anything before, or stays as it is
+_grad, FREE, SOME, KEPT = attrgetter("_grad"), object(), object(), object()    # a gradient that may be anything before, or not None; stays
 _asked = itertools.count(1).__next__
 RUN = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 
@@ -71,7 +72,7 @@ class Recording:
     returned, `reads` what Python read. `inputs` is the memory that the graph reads arguments from."""
 
     def __init__(self, owner, watch, before, result, reads):
-        self.reads = reads.settle()
+        self.reads = reads
         self.graph, self.index, self.order, self.inputs, self.moved = watch.capture.graph, watch.index, owner.order, watch.inputs, False
         self.kept = [storage for _, storage, _ in watch.externals.values()]            # what the graph touches must live as long as it
         self.landings = [(x.data_ptr(), x.nbytes, None) if is_dense(x.shape, x.strides) else (0, 0, x) for x in self.inputs]
@@ -82,6 +83,7 @@ class Recording:
         self._note_program(watch)
         self._note_result(watch, result)
         self.written = sorted(n[1] for n in watch.written if n.__class__ is tuple and n[0] == "input")
+        self.places = {storage.ptr for n, (_, storage, _) in watch.externals.items() if self.written or n in watch.written}
 
     used = False                                                         # whether it was ever replayed
 
@@ -93,7 +95,8 @@ class Recording:
         for leaf in self.leaves:
             old, new = before.get(id(leaf)), leaf._grad
             blind = old is not None or not (watch.backward or watch.optimizers)          # nobody asked whether there was one
-            self.needs.append(home(old) if id(leaf) in looked else FREE if blind else None)
+            asked = old is not None and "grad" in self.reads.attributes
+            self.needs.append(home(old) if id(leaf) in looked else SOME if asked else FREE if blind else None)
             self.after.append(KEPT if old is new is not None else new)
         self.changed = [(leaf, g) for leaf, g in zip(self.leaves, self.after) if g is not KEPT and g is not before.get(id(leaf))]
         self.settled = [leaf._grad for leaf in self.leaves]
@@ -101,23 +104,31 @@ class Recording:
         self.written_leaves = [leaf.storage for leaf in self.leaves if watch.numbers.get(home(leaf)) in watch.written]
 
     def _admits(self, need, g):
-        return need is FREE or (g is None if need is None else g is not None and home(g) is need)
+        return need is FREE or (g is None if need is None else g is not None and (need is SOME or home(g) is need))
 
     def _note_program(self, watch):
         """The modules, optimizers and parameters that Python would look at."""
         self.swaps = swaps[0]
         self.roots = [(ref, place, ref().requires_grad) for place, _, ref in watch.externals.values() if ref() is not None]
-        modules = {id(m): m for module in watch.modules.values() for m in module.modules()}
+        modules = {id(m): m for module in (*watch.modules.values(), *self.reads.modules) for m in module.modules()}
+        members = [x for m in modules.values() for x in (*m._parameters.values(), *m._buffers.values()) if x is not None]
+        named = {id(x): x for x in (*members, *[ref() for ref in self.reads.tensors]) if x is not None}
+        self.roots += [(weakref.ref(x), home(x), x.requires_grad) for x in named.values()]
         self.nodes = [(x, x.node) for x in (*self.leaves, *[p for m in modules.values() for p in m._parameters.values() if p is not None])]
         self.modules = [(m, _members(m)) for m in modules.values()]
         self.optimizers = [(o, o.state, len(o.state), *_ends(o.state), len(o.param_groups)) for o in watch.optimizers.values()]
+        state = [x for o in watch.optimizers.values() for entry in o.state.values() for x in entry.values() if isinstance(x, Tensor)]
+        self.gone: list = []                                             # tensors of the state in the place of which there is another
+        self.state = [weakref.ref(x, self.gone.append) for x in state]
         self.hooks = self._hooks()
         self.groups, self.rates = [], []                                 # numbers and others, tensors
-        for group in [g for o in watch.optimizers.values() for g in o.param_groups]:
-            skip = {"params", "lr", "initial_lr"} if id(group) in watch.groups else {"params", "initial_lr"}
+        for optimizer, k, group in [(o, k, g) for o in watch.optimizers.values() for k, g in enumerate(o.param_groups)]:
+            skip = {"params", "lr", "initial_lr"} if id(group) in watch.groups and not self.reads.rates else {"params", "initial_lr"}
             names = [n for n, v in group.items() if n not in skip and not isinstance(v, Tensor)]
             options = itemgetter(*names) if names else tuple             # where all are tensors: what they are called
-            self.groups.append((group, options, options(group), group["params"], len(group["params"])))
+            params = group["params"]
+            ends = (params[0], params[-1]) if params else (None, None)
+            self.groups.append((optimizer, k, group, options, options(group), params, len(params), *ends))
             self.rates += [(group, n, v) for n, v in group.items() if n not in skip and isinstance(v, Tensor)]
 
     def _hooks(self):
@@ -148,13 +159,17 @@ class Recording:
             if not self._unchanged():
                 return False
             self.swaps = swaps[0]
+        if self.gone:
+            return False
         for optimizer, known, entries, first, last, groups in self.optimizers:
             if optimizer.state is not known or len(known) != entries or len(optimizer.param_groups) != groups:
                 return False
             if (ends := _ends(known))[0] is not first or ends[1] is not last:
                 return False
-        for group, options, values, params, count in self.groups:
-            if options(group) != values or group["params"] is not params or len(params) != count:
+        for optimizer, k, group, options, values, params, count, first, last in self.groups:
+            if optimizer.param_groups[k] is not group or options(group) != values or group["params"] is not params or len(params) != count:
+                return False
+            if count and (params[0] is not first or params[-1] is not last):
                 return False
         for group, name, value in self.rates:
             if group[name] is not value:
@@ -208,6 +223,11 @@ class Recording:
     def busy(self):
         """Whether a replay would overwrite what is still needed."""
         return False
+
+    def meets(self, given):
+        """Whether an argument lies in memory that a replay writes, or reads while it writes arguments: a copy would not show that."""
+        places = [x.storage.ptr for x in given]
+        return not self.places.isdisjoint(places) or bool(self.written) and len(set(places)) < len(places)
 
     def settle(self):
         """Leave parameters as Python would have."""

@@ -27,6 +27,7 @@ from tritorch.optim.optimizer import register_optimizer_step_pre_hook
 from tritorch.tensor import Leaf, Tensor
 
 PASSAGES = "tritorch.compiler", "tritorch.dispatch", "tritorch.cuda.watching"      # modules whose functions do not say what was called
+HOST = "random numbers that Python or numpy draws on the host"
 CONSTANTS = frozenset([int, float, bool, str, bytes, type(None), dtype, device])
 
 
@@ -72,7 +73,8 @@ class Watch(Interpreter):
         self.why = self.operator = self.result = None
         self.backward, self.hooks, self.known = False, [], {}
         self.moved, self.lenient = False, lenient                        # whether the world is not that of the warm-up; may it be
-        self.codes, self.ran = {}, []                                    # functions on the way to operators; modules, when it is over
+        self.codes, self.ran = {}, []                                    # {the user's code that ran: its globals}; modules, when it is over
+        self.profiles = False                                            # whether Python tells of every function
         for k, x in enumerate(inputs):
             self.numbers.setdefault(home(x), ("input", k))
         for k, ref in enumerate(self.leaves):
@@ -97,9 +99,12 @@ class Watch(Interpreter):
         setattr(bottom, slot, self)
         modes.interpreted = True
         watched.watcher = self
+        self.profiles = self.capture is None and sys.getprofile() is None
+        self.listen()
         try:
             yield self
         finally:
+            self.listen(False)
             watched.watcher = None
             setattr(bottom, slot, None)
             for hook in hooks:
@@ -123,6 +128,15 @@ class Watch(Interpreter):
         finally:
             state.interpreter, watched.watcher = slot, self
 
+    def listen(self, on=True):
+        """Have Python tell of functions that are called, but for those of operators."""
+        if self.profiles:
+            sys.setprofile(self.on_call if on else None)
+
+    def on_call(self, frame, event, what):
+        if event == "call":
+            self.note_code(frame)
+
     def on_module(self, module, args):
         if watched.watcher is self:
             self.modules[id(module)] = module
@@ -139,23 +153,29 @@ class Watch(Interpreter):
         self.backward |= state.run is not None
         written = [out] if out is not None else [args[k] for k in getattr(op, "writes", ())]
         self.written.update(self.numbers[home(x)] for x in tensors_in(written))
-        if self.capture is None:
+        if self.capture is None and not self.profiles:
             self.note_functions()
+        self.listen(False)
         try:
             made = self.proceed(op, args, out) if self.plan is None else self.plan.run(self, event, op, args, out)
         finally:
+            self.listen()
             self.operator = outer
         self.events.append((*event, self.token(made)))
         self.lines.append(line)
         return made
 
     def note_functions(self):
-        """Those of the user on the way to an operator, with their globals."""
+        """Where somebody else is told of calls: those of the user on the way to an operator."""
         frame, last = sys._getframe(2), self.owner.run.__func__.__code__
         while frame is not None and frame.f_code is not last:
-            if not places.inside[frame.f_code.co_filename]:
-                self.codes[frame.f_code] = frame.f_globals
+            self.note_code(frame)
             frame = frame.f_back
+
+    def note_code(self, frame):
+        code = frame.f_code
+        if code not in self.codes and not places.inside[code.co_filename]:
+            self.codes[code] = frame.f_globals
 
     def token(self, x):
         """What of an argument or result is the same in a call that does the same."""
@@ -263,7 +283,7 @@ class Watch(Interpreter):
         self.result = [x.requires_grad if isinstance(x, Tensor) else x for x in found]
         self.returned = {self.numbers.get(home(x)) for x in found if isinstance(x, Tensor)}
         self.differentiable = not self.backward and any(isinstance(x, Tensor) and x.requires_grad for x in found)
-        for bad, why in [(host_drew, "random numbers that Python or numpy draws on the host"),
+        for bad, why in [(host_drew, HOST),
                          (odd, f"a result of type {''.join(odd[:1])}"),
                          (gave_gradients, "the gradient of an argument, which would go to a copy of it"),
                          (changed, "a change of a list, a dict or another container that is an argument"),

@@ -1,0 +1,63 @@
+"""What code reads, by its bytecode."""
+from __future__ import annotations
+
+import dis
+import functools
+from types import CodeType
+from typing import NamedTuple
+
+ASKING, BARE = {"getattr", "hasattr", "attrgetter"}, {"vars", "__dict__", "asdict", "astuple", "fields"}
+OPCODES = {"LOAD_GLOBAL": 0, "LOAD_NAME": 0, "LOAD_ATTR": 1, "LOAD_METHOD": 1, "LOAD_SUPER_ATTR": 1, "IMPORT_FROM": 1, "IMPORT_NAME": 2}
+SUMS = "BINARY_OP", "BINARY_ADD"
+
+
+class Names(NamedTuple):
+    """What a code object and those inside of it read: globals by name, attributes, modules that it imports, constants that may be keys of
+    a container; options of optimizers that it may assign; attributes that there need not be; and whether it goes through attributes
+    without naming them ({True})."""
+
+    globals: frozenset
+    attributes: frozenset
+    modules: frozenset
+    items: frozenset
+    assigned: frozenset
+    asked: frozenset
+    whole: frozenset
+
+
+NONE = Names(*[frozenset()] * 7)
+
+
+@functools.lru_cache(maxsize=4096)
+def names(code):
+    constants, assigned, whole, asked, key, made = list(_constants(code.co_consts)), [], [], 0, None, False
+    found: tuple = [], [], []
+    for step in dis.get_instructions(code):
+        if step.opname in OPCODES:
+            found[OPCODES[step.opname]].append(step.argval)
+            asked = 1 if step.argval == "getattr" else asked
+        elif asked == 1 and step.opname.startswith("CALL") or asked and step.opname in SUMS or step.opname == "MATCH_CLASS":
+            whole.append(True)                                           # getattr(x, name), getattr(x, "beta" + k), case Config(beta)
+        elif step.opname == "BUILD_STRING":
+            made = True
+        elif step.opname == "STORE_SUBSCR" and key is not None:
+            assigned.append(key)
+        key = step.argval if step.opname == "LOAD_CONST" and type(step.argval) is str else None
+        asked = 0 if step.opname.startswith("CALL") else 2 if asked and key is not None else asked
+    named = {*found[0], *found[1]}
+    strings = [c for c in constants if type(c) is str] if named & ASKING else []
+    found[1].extend(strings)
+    if named & BARE or made and "getattr" in named:                      # getattr(x, f"beta{k}")
+        whole.append(True)
+    inner = [names(c) for c in code.co_consts if isinstance(c, CodeType)]
+    mine = *found, constants, assigned if "param_groups" in named else (), strings, whole
+    return Names(*[frozenset(own).union(*theirs) for own, *theirs in zip(mine, *inner)])
+
+
+def _constants(values):
+    """Strings and numbers among constants, in tuples of them too."""
+    for c in values:
+        if type(c) in (str, int):
+            yield c
+        elif type(c) in (tuple, frozenset):
+            yield from _constants(c)
