@@ -220,3 +220,13 @@ def test_parameters_of_lazy_layers_are_known():
         with warnings.catch_warnings(), pytest.raises(ValueError, match="uninitialized"):
             warnings.simplefilter("ignore", FutureWarning)
             norm(lazy)
+
+
+@pytest.mark.parametrize("make", [
+    lambda n: torch.zeros(n), lambda n: torch.ones((1, n)), lambda n: torch.randn((1, n, 2)), lambda n: torch.rand(n, 2),
+    lambda n: torch.randint(0, n, (n,)), lambda n: torch.randperm(n), lambda n: torch.linspace(0, 1, n), lambda n: torch.ones(1).repeat(n),
+    lambda n: torch.ones(2).new_zeros(n), lambda n: torch.arange(n), lambda n: torch.ones(9)[:n], lambda n: torch.ones(1).expand(n),
+])
+def test_a_tensor_of_one_number_is_a_size(cuda, make):
+    for device in ("cpu", cuda):
+        assert make(torch.tensor([4, 3], device=device)[1]).shape == make(3).shape

@@ -1,6 +1,7 @@
 """Making tensors: `tensor`, `empty`, `zeros`, `full`, `arange`, `linspace`, `eye` and their like."""
 import math
 import numbers
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -63,7 +64,7 @@ def ramp_workloads(make):
 # ------------------------------------------------------------------ arguments
 def _sizes(sizes, size=None):
     size = sizes if size is None else (size,)
-    if len(size) == 1 and not isinstance(size[0], (int, np.integer)):
+    if len(size) == 1 and not isinstance(size[0], (int, np.integer)) and not (isinstance(size[0], Tensor) and size[0].numel() == 1):
         size = size[0]
     return tuple(size)
 
@@ -216,6 +217,7 @@ def linspace(start, end, steps, *, out=None, dtype=None, layout=None, device=Non
     >>> import tritorch as torch; torch.linspace(0, 1, 5)
     tensor([0.0000, 0.2500, 0.5000, 0.7500, 1.0000])
     """
+    steps = operator.index(steps)
     check(steps >= 0, "linspace", "steps of at least 0", steps)
     start, end = [v.item() if isinstance(v, Tensor) else v for v in (start, end)]
     step = (end - start) / (steps - 1) if steps > 1 else 0.0

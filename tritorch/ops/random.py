@@ -5,6 +5,7 @@ Plain functions: each takes a place in the generator's stream and calls an opera
 from __future__ import annotations
 
 import math
+import operator
 
 from tritorch.autograd.modes import state
 from tritorch.device import as_device
@@ -36,7 +37,7 @@ MANTISSA = {float64: 53, float32: 24, float16: 11, bfloat16: 8}
 
 def made(fill, shape, a, b, dtype, device, generator, out=None, requires_grad=False, pin_memory=False):
     """A new tensor of draws, or `out` filled with them."""
-    shape = tuple(shape)
+    shape = tuple([n if n.__class__ is int else operator.index(n) for n in shape])
     device, dtype = (as_device(device), dtype) if out is None else (out.device, out.dtype)
     values = shape, dtype, device, a, b, *place(device, generator, numel(shape))
     result = fill(*values) if out is None else fill.into(out, *values)

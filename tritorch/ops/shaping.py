@@ -288,7 +288,7 @@ def repeat(input, *sizes, repeats=None):
             [0, 1, 0, 1]])
     """
     sizes = sizes if repeats is None else (repeats,)
-    sizes = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+    sizes = tuple([int(n) for n in (sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (list, tuple)) else sizes)])
     lead = len(sizes) - len(input.shape)
     check(lead >= 0, "repeat", f"at least {len(input.shape)} sizes", sizes)
     check(min(sizes, default=0) >= 0, "repeat", "sizes that are not negative", sizes)
