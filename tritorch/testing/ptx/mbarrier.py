@@ -105,17 +105,18 @@ def try_wait(machine, ins):
     """A GPU returns false after a while; here the threads come back when others have had their turn."""
     result, where, parity = ins.operands
     lanes, late = machine.active(), np.zeros(machine.lanes, bool)
-    asked = np.stack([machine.cta[lanes], machine.address(where)[lanes].astype(np.int64), machine.spread(machine.read(parity, U32))[lanes]])
-    questions, first, which = np.unique(asked, axis=1, return_index=True, return_inverse=True)      # a warp asks with all of its lanes
-    for i, odd in enumerate(questions[2].tolist()):
+    odds = machine.spread(machine.read(parity, U32))[lanes]
+    asked = (machine.cta[lanes] << 33) + 2 * machine.address(where)[lanes].astype(np.int64) + odds      # shared addresses have 32 bits
+    _, first, which = np.unique(asked, return_index=True, return_inverse=True)                          # a warp asks with all of its lanes
+    for i, odd in enumerate(odds[first].tolist()):
         lane = int(lanes[first[i]])
         place = place_of(machine, where, lane)
         barrier = find(machine, place, lane)
         if barrier.phase & 1 == odd:
             deliver(machine, place)
-            late[lanes[which.reshape(-1) == i]] = barrier.phase & 1 == odd
+            late[lanes[which == i]] = barrier.phase & 1 == odd
         if machine.races is not None and machine.races.warps and barrier.phase & 1 != odd:
-            for one in np.unique(lanes[which.reshape(-1) == i] // WARP):
+            for one in np.unique(lanes[which == i] // WARP):
                 machine.races.acquire(machine, one * WARP, ("mbarrier", int(machine.block[lane]), place[1]))
     machine.write(result, ~late)
     if late.any():

@@ -3,6 +3,8 @@
 A load is issued with its destination poisoned; its bytes come when somebody waits at its mbarrier (mbarrier.py). A store takes what it
 finds when it is issued, and where that has changed at the wait_group that covers it, somebody reused the buffer too early.
 """
+import functools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +13,9 @@ from tritorch.testing.ptx import mbarrier, proxies
 from tritorch.testing.ptx.convert import tf32_bits
 from tritorch.testing.ptx.memory import POISON
 from tritorch.testing.ptx.operands import DTYPES
+from tritorch.testing.ptx.parse import SHARED_BASE
 from tritorch.testing.ptx.registry import instruction
-from tritorch.testing.ptx.swizzle import swizzled
+from tritorch.testing.ptx.swizzle import CHUNK, swizzled
 from tritorch.testing.ptx.tensor_map import FLOATS, SPANS, TFLOAT32, TensorMap
 
 _ALIGNMENT = 128                                    # of a tile in shared memory
@@ -28,10 +31,10 @@ def tile(tensor_map, corner):
     return tensor_map.address + address, inside
 
 
-def shared_offsets(tensor_map, start):
+@functools.lru_cache(512)
+def shared_offsets(box, width, span, start):
     """Addresses in shared memory of the same elements: densely one after the other, then swizzled."""
-    width, span = tensor_map.itemsize, SPANS[tensor_map.swizzle]
-    dense = start + width * np.arange(tensor_map.box_bytes // width).reshape(tensor_map.box[::-1])
+    dense = start + width * np.arange(math.prod(box)).reshape(box[::-1])
     return swizzled(dense, span) if span else dense
 
 
@@ -55,9 +58,15 @@ def shared_places(machine, tensor_map, operand, lane):
         raise machine.fault(f"a tile at {start:#x} in shared memory, no multiple of {_ALIGNMENT}", lane)
     if span and tensor_map.box[0] * tensor_map.itemsize != span:
         raise machine.fault("the machine wants rows of a tile as long as the span of its swizzle", lane)
-    addresses = shared_offsets(tensor_map, start).astype(np.uint64)
-    places = machine.shared_places(addresses.reshape(-1), tensor_map.itemsize, np.full(addresses.size, lane))
-    return places.reshape(addresses.shape) // tensor_map.itemsize
+    width = tensor_map.itemsize
+    addresses = shared_offsets(tensor_map.box, width, span, start)
+    machine.shared_places(np.array([addresses.min(), addresses.max()], np.uint64), width, np.array([lane, lane]))
+    return (addresses + (machine.shared_start[lane] - SHARED_BASE)) // width
+
+
+def chunks(places, width):
+    """The first bytes of the 16-byte chunks of a tile, none of which a swizzle takes apart."""
+    return places.reshape(-1, CHUNK // width)[:, 0] * width
 
 
 def global_places(machine, tensor_map, corner, lane):
@@ -88,8 +97,8 @@ def load(machine, ins):
             data = tf32_bits(data, "rn")
         place = mbarrier.place_of(machine, where, lane)
         barrier = mbarrier.find(machine, place, lane)
-        proxies.check_async(machine, (places * dtype.itemsize)[None], np.array([lane]))
-        proxies.cleared(machine, places * dtype.itemsize)
+        proxies.check_async(machine, chunks(places, dtype.itemsize)[None], np.array([lane]))
+        proxies.cleared(machine, chunks(places, dtype.itemsize))
         machine.shared.reshape(-1).view(dtype)[places] = np.frombuffer(bytes([POISON] * dtype.itemsize), dtype)
 
         def arrive(places=places, data=data, barrier=barrier, nbytes=tensor_map.box_bytes):
@@ -139,7 +148,7 @@ def store(machine, ins):
         tensor_map, corner = operands_of(machine, to, lane)
         dtype = np.dtype(f"u{tensor_map.itemsize}")
         places = shared_places(machine, tensor_map, source, lane)
-        proxies.check_async(machine, (places * dtype.itemsize)[None], np.array([lane]))
+        proxies.check_async(machine, chunks(places, dtype.itemsize)[None], np.array([lane]))
         content = machine.shared.reshape(-1).view(dtype)[places]
         found, inside = global_places(machine, tensor_map, corner, lane)
         if machine.races is not None:
