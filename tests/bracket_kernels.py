@@ -77,3 +77,13 @@ def staged_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr, num_stages: tl.constex
     for start in tl.range(0, n, BLOCK, num_stages=num_stages):
         i = start + tl.arange(0, BLOCK)
         tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n) * num_stages * num_ctas, mask=i < n)
+
+
+def bytes_of(grid, metadata, args):
+    return {"name": f"{metadata.name} of {args['n']}", "bytes": 8 * args["n"], "programs": grid[0]}
+
+
+@triton.jit(launch_metadata=bytes_of)
+def told_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr = 32):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1, mask=i < n)

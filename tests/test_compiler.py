@@ -1,6 +1,7 @@
 """Compiling without a GPU: machine code for three architectures, the cache on disk, the parameter layout, recording."""
 
 import dataclasses
+import importlib
 import io
 import os
 import pathlib
@@ -192,6 +193,25 @@ def test_many_kernels_compile_in_processes_and_none_takes_the_others_down(capfd)
     with pytest.raises(CompileError, match="takes the compiler down"):
         build(hopper, 100)
     capfd.readouterr()                                                # LLVM's last words
+
+
+ONLY_HERE = """
+import sys
+import triton
+import triton.language as tl
+assert "pytest" in sys.modules
+@triton.jit
+def one_kernel(out_ptr):
+    tl.store(out_ptr, 1.0)
+"""
+
+
+def test_a_module_that_imports_in_one_process_alone(tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text(ONLY_HERE)
+    monkeypatch.syspath_prepend(tmp_path)
+    kernel = importlib.import_module("only_here").one_kernel
+    found = compile_many([Specialisation(kernel, {"out_ptr": "*fp32"}, {}, {}, OPTIONS), mapped()], [80, 90], workers=1)
+    assert [f.arch for f in found] == [80, 90, 80, 90]
 
 
 def test_processes_outlive_those_who_asked():

@@ -89,6 +89,14 @@ def test_contributing_on_the_simulated_gpu(worked_example, no_driver_left):
         np.testing.assert_allclose(ours.double().numpy(), worked_example.log_cosh(x, 0.5).double().numpy(), rtol=rtol, atol=1e-6)
 
 
+def test_tutorial_of_existing_kernels():
+    environment = {**os.environ, "TRITORCH_CUDA": "simulated", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "tutorials/existing_kernels.py"], cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    first, last = map(float, done.stdout.rpartition("loss ")[2].split(" -> "))
+    assert "is replayed" in done.stdout and last < first
+
+
 def test_tutorial_of_an_own_operator():
     """In a process of its own: it registers an operator."""
     environment = {**os.environ, "TRITORCH_CUDA": "simulated", "PYTHONPATH": str(ROOT)}

@@ -263,6 +263,25 @@ def test_helpers_of_triton_that_import_torch(cuda):
     assert getattr(sys.modules.get("torch"), "__name__", "torch") == "torch"
 
 
+def test_hooks_are_told_of_a_launch(cuda):
+    if driver.current().name == "dry":
+        pytest.skip("nothing runs there")
+    x, out, heard = torch.zeros(50, device=cuda), torch.zeros(50, device=cuda), []
+    hooks, enter, leave = triton.knobs.runtime, lambda told: heard.append(told.get()), lambda told: heard.append(out.clone())
+    hooks.launch_enter_hook.add(enter)
+    hooks.launch_exit_hook.add(leave)
+    try:
+        K.told_kernel[blocks](x, out, 50)
+        K.bits_kernel[(1,)](x, out, BLOCK=16)
+    finally:
+        hooks.launch_enter_hook.remove(enter)
+        hooks.launch_exit_hook.remove(leave)
+    assert heard[0]["bytes"] == 400 and heard[0]["name"] == "told_kernel of 50" and heard[0]["programs"] == 2
+    assert heard[1].eq(1).all() and heard[2]["name"] == "bits_kernel" and len(heard) == 4
+    K.told_kernel[blocks](x, out, 50)
+    assert len(heard) == 4
+
+
 ORDERS = {
     "tritorch first": "import tritorch as torch, triton",
     "triton first": "import triton; import tritorch as torch",

@@ -37,7 +37,8 @@ class Worker:
         self.process: Any = None
 
     def ask(self, spec: compiler.Specialisation, arch: int) -> compiler.Compiled:
-        """The answer of the process. Raises CompileError; CompilerDied where there is none."""
+        """The answer of the process, or of this one where that one cannot import the kernel. Raises CompileError; CompilerDied where there
+        is none."""
         from tritorch.cuda import compiler_worker
 
         if self.process is None:
@@ -50,7 +51,7 @@ class Worker:
             raise compiler.CompilerDied(f"{spec} takes the compiler down for sm_{arch}: the process ended with {code}") from error
         if isinstance(found, compiler.CompileError):
             raise found
-        return found
+        return found or compiler.compile_here(spec, arch)
 
     def close(self, kill: bool = False) -> int | None:
         """End the process, at once or when it has answered; its exit status."""
@@ -206,7 +207,7 @@ if hasattr(os, "register_at_fork"):
 # ------------------------------------------------------------------ compiling
 def compiled(spec: compiler.Specialisation, arch: int, path: Path, worker: Worker | None) -> compiler.Compiled:
     """Compile by a process, or in this one, and keep the result on disk, unless another program did so meanwhile. Gluon code for another
-    architecture aborts inside LLVM, so it never compiles in this process."""
+    architecture aborts inside LLVM, so it compiles in this process only where no other one can import it."""
     found = compiler.read(path)
     if found is not None:
         return found

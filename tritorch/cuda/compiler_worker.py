@@ -5,26 +5,30 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import struct
 import subprocess
 import sys
 from typing import Any
 
 from tritorch.cuda import compiler
 
+_LENGTH = struct.Struct("<q")           # before a question, so that one that cannot be read is left behind whole
+
 
 def start() -> subprocess.Popen:
     """Start a process that sees the modules this one sees. Ctrl-C does not reach it: it ends when its stdin does."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", "from tritorch.cuda.compiler_worker import serve; serve()"]
+    alias = "import sys, tritorch; sys.modules['torch'] = tritorch; " if sys.modules.get("torch") is sys.modules["tritorch"] else ""
+    command = [sys.executable, "-c", f"{alias}from tritorch.cuda.compiler_worker import serve; serve()"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True)
 
 
 def ask(process: subprocess.Popen, spec: Any, arch: int) -> Any:
-    """One question and its answer; EOFError or OSError when the process died."""
+    """One question and its answer, None where the process does not find the kernel; EOFError or OSError when it died."""
     message = io.BytesIO()
     _Pickler(message).dump((spec, arch))
     assert process.stdin and process.stdout
-    process.stdin.write(message.getvalue())
+    process.stdin.write(_LENGTH.pack(len(message.getvalue())) + message.getvalue())
     process.stdin.flush()
     return pickle.load(process.stdout)
 
@@ -34,12 +38,16 @@ def serve() -> None:
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)                                                # what Triton prints must not land among the answers
     while True:
-        try:
-            spec, arch = pickle.load(questions)
-        except EOFError:
+        head = questions.read(_LENGTH.size)
+        if len(head) < _LENGTH.size:
             return
+        message = questions.read(*_LENGTH.unpack(head))
         try:
-            found: Any = compiler.compile_here(spec, arch)
+            spec, arch = pickle.loads(message)
+        except Exception:                                        # a module that does not import, or not alone
+            spec = None
+        try:
+            found: Any = spec and compiler.compile_here(spec, arch)
         except compiler.CompileError as error:
             found = compiler.CompileError(str(error))            # without its cause, which may not pickle
         try:
@@ -59,7 +67,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _kernel(module: str, name: str, file: str, line: int) -> Any:
-    """The kernel at a place. Dies where its name has come to mean another one; who asked then compiles by itself."""
+    """The kernel at a place, unless its name has come to mean another one: who asked then compiles by itself."""
     found = compiler.find_kernel(module, name, file)
     if not isinstance(found, compiler.triton.JITFunction) or found.fn.__code__.co_firstlineno != line:
         raise LookupError(f"{file}:{line}: {name} is another kernel in {module}")

@@ -330,7 +330,8 @@ class kernels:
             raise AttributeError(name)
         package = importlib.import_module("triton_kernels")
         if getattr(package, "OWNER", None) != "tritorch":
-            raise ImportError(f"tritorch needs its own package triton_kernels, found another at {list(package.__path__)}; "
+            place = package.__file__ or list(package.__path__)
+            raise ImportError(f"tritorch needs its own package triton_kernels, found another at {place}; "
                               "uninstall that one and install tritorch again")
         try:
             module = importlib.import_module(f"triton_kernels.{self._family}")

@@ -18,6 +18,7 @@ from tritorch.cuda import driver
 from tritorch.cuda import launch as launching
 from tritorch.cuda.device import current_device
 from tritorch.cuda.launch_driver import torch_is_there, yield_to_torch
+from tritorch.cuda.stream import current_handle
 from tritorch.device import cpu
 from tritorch.dtype import ALL, dtype
 from tritorch.errors import check
@@ -27,6 +28,7 @@ _NOTHING = (None, False, "")
 _SIMPLE = {int, bool, str, float, type(None)}
 _triton_run = JITFunction.run
 _CHANGED = object()
+_hooks = triton.knobs.runtime
 _compiled: dict[Callable, Compiled] = {}
 driver.watchers.append(_compiled.clear)
 
@@ -110,9 +112,29 @@ def run(self, *args, grid, warmup=False, **kwargs):
         _check_globals(self)
     if callable(grid):
         grid = grid(plan.bound(args, kwargs))
-    started = launching.launch(self, grid, *values, **constexprs)
+    if _hooks.launch_enter_hook.calls or _hooks.launch_exit_hook.calls:
+        return _watched(self, grid, values, constexprs, plan.bound(args, kwargs))
+    return _start(self, grid, values, constexprs)
+
+
+def _start(kernel, grid, values, constexprs):
+    started = launching.launch(kernel, grid, *values, **constexprs)
     found = _compiled.get(started)
-    return _remember(started, Compiled(self, values, constexprs)) if found is None else found
+    return _remember(started, Compiled(kernel, values, constexprs)) if found is None else found
+
+
+def _watched(kernel, grid, values, constexprs, bound):
+    """A launch between the hooks of triton.knobs.runtime, which are told what @triton.jit(launch_metadata=…) says of it."""
+    from triton.compiler.compiler import LazyDict
+
+    compiled = Compiled(kernel, values, constexprs)
+    told = LazyDict({"name": compiled.name, "function": None, "stream": current_handle(current_device())})
+    if kernel.launch_metadata is not None:
+        told.add(kernel.launch_metadata, (grid, compiled.metadata, bound))
+    _hooks.launch_enter_hook(told)
+    started = _start(kernel, grid, values, constexprs)
+    _hooks.launch_exit_hook(told)
+    return started
 
 
 def _remember(started, compiled):
