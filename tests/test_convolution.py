@@ -10,6 +10,7 @@ from tritorch.ops import convolution_cuda
 from tritorch.ops.convolution import (
     conv1d,
     conv2d,
+    conv3d,
     conv_transpose1d,
     conv_transpose2d,
     convolution,
@@ -73,6 +74,30 @@ def test_gradients_as_functions(dims):
             want = theirs(*[torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in arguments], *settings)
             got = ours(*[from_array(a) if isinstance(a, np.ndarray) else a for a in arguments], *settings)
             np.testing.assert_allclose(got.array, want.numpy(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("stride, padding, dilation, groups", [
+    (1, 0, 1, 1), ((2, 1, 2), (1, 2, 0), (2, 1, 1), 2), (1, "same", (3, 1, 2), 1), ((3, 2, 2), (2, 1, 1), 1, 4), (2, "valid", 1, 1)])
+def test_conv3d(stride, padding, dilation, groups):
+    torch = pytest.importorskip("torch")
+    for kernel, batch in (((2, 3, 2), (2,)), ((1, 1, 1), ()), ((3, 2, 3), (0,))):
+        agree(conv3d, torch.nn.functional.conv3d, (draw(*batch, 4, 7, 6, 8), draw(8, 4 // groups, *kernel), draw(8)),
+              stride=stride, padding=padding, dilation=dilation, groups=groups)
+    with pytest.raises(RuntimeError, match="weight of 5 dims"):
+        conv3d(T.ones(2, 4, 6, 8), T.ones(8, 4, 1, 1))
+
+
+def test_conv3d_on_the_device(cuda):
+    x, weight = draw(2, 4, 5, 6, 7, dtype=np.float32), draw(6, 2, 3, 2, 3, dtype=np.float32)
+    results = []
+    for device in ("cpu", cuda):
+        a, b = (T.tensor(t, device=device, requires_grad=True) for t in (x, weight))
+        y = conv3d(a, b, stride=(2, 1, 1), padding=1, groups=2)
+        assert y.is_contiguous()
+        y.square().sum().backward()
+        results.append([t.detach().cpu().numpy() for t in (y, a.grad, b.grad)])
+    for ours, theirs in zip(*results):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("stride, padding, output_padding, dilation, groups", [

@@ -143,6 +143,7 @@ def test_convolutions(kwargs):
     compare("Conv1d", (4, 6, 3), [_numbers(2, 4, 9)], kwargs)
     compare("Conv2d", (4, 6, 3), [IMAGE], kwargs)
     compare("Conv2d", (4, 2, (3, 2)), [IMAGE[0]], kwargs)
+    compare("Conv3d", (4, 2, (2, 3, 2)), [_numbers(2, 4, 5, 6, 4)], kwargs)
 
 
 def test_transposed_convolutions():

@@ -32,7 +32,7 @@ from tritorch.nn.activation import (
 )
 from tritorch.nn.attention import MultiheadAttention
 from tritorch.nn.container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
-from tritorch.nn.conv import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
+from tritorch.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d
 from tritorch.nn.distance import CosineSimilarity, PairwiseDistance
 from tritorch.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from tritorch.nn.lazy import LazyBatchNorm1d, LazyBatchNorm2d, LazyBatchNorm3d, LazyConv1d, LazyConv2d, LazyLinear

@@ -121,6 +121,21 @@ class Conv2d(_Conv):
     _convolve = staticmethod(F.conv2d)
 
 
+class Conv3d(_Conv):
+    """Cross-correlation over three dims: (N, C_in, D, H, W) or (C_in, D, H, W) with weight (C_out, C_in / groups, K_d, K_h, K_w).
+
+    D_out = floor((D + 2 padding - dilation (K_d - 1) - 1) / stride) + 1, and H_out and W_out alike. `padding` is also "same" or "valid";
+    `padding_mode` is "zeros", "reflect", "replicate" or "circular".
+
+    >>> import tritorch as torch
+    >>> torch.nn.Conv3d(3, 8, 3, padding=1)(torch.ones(2, 3, 4, 5, 5)).shape
+    tritorch.Size([2, 8, 4, 5, 5])
+    """
+
+    _ndim = 3
+    _convolve = staticmethod(F.conv3d)
+
+
 class _ConvTranspose(_ConvNd):
     transposed = True
 

@@ -10,6 +10,7 @@ from tritorch.dispatch import common_device, op
 from tritorch.errors import check
 from tritorch.memory_format import like_image
 from tritorch.ops import convolution_cpu, convolution_cuda
+from tritorch.ops.padding import pad
 from tritorch.ops.products import one_dtype
 from tritorch.tensor import own
 
@@ -305,6 +306,30 @@ def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     stride, dilation = _numbers("conv2d", "stride", stride, 2, 1), _numbers("conv2d", "dilation", dilation, 2, 1)
     padding, size = _padding("conv2d", padding, x, weight.shape[2:], stride, dilation)
     out = convolution(x, weight, bias, size, stride, padding, dilation, groups)
+    return out if batched else out.squeeze(0)
+
+
+def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+    """Cross-correlation over three dims: (N, C, D, H, W) or (C, D, H, W) with weight (K, C / groups, T, R, S) gives (N, K, O, P, Q).
+
+    O = floor((D + 2 padding - dilation (T - 1) - 1) / stride) + 1, and P and Q alike. padding is also "valid" (none) or "same" (O = D,
+    stride 1). Computed as a `conv2d` of O images whose channels are those of the T frames under the kernel: where they overlap, frames
+    are copied T times. Raises RuntimeError when the arguments do not fit.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.conv3d(torch.ones(2, 3, 4, 5, 5), torch.ones(8, 3, 3, 3, 3), padding=(0, 1, 1)).shape
+    tritorch.Size([2, 8, 2, 5, 5])
+    """
+    x, batched = _batched("conv3d", input, weight, 3)
+    stride, dilation = _numbers("conv3d", "stride", stride, 3, 1), _numbers("conv3d", "dilation", dilation, 3, 1)
+    padding, size = _padding("conv3d", padding, x, weight.shape[2:], stride, dilation)
+    reach = dilation[0] * (weight.shape[2] - 1) + 1
+    after = max((size[0] - 1) * stride[0] + reach - padding[0] - x.shape[2], 0)
+    frames = pad(x, (0, 0, 0, 0, padding[0], after)) if padding[0] or after else x
+    windows = frames.unfold(2, reach, stride[0])[..., ::dilation[0]].permute(0, 2, 3, 4, 1, 5)
+    images = windows.flatten(4).flatten(0, 1).movedim(-1, 1)             # channels last, where the kernels need no copies
+    out = convolution(images, weight.flatten(1, 2), bias, size[1:], stride[1:], padding[1:], dilation[1:], groups)
+    out = out.unflatten(0, (x.shape[0], size[0])).transpose(1, 2).contiguous()
     return out if batched else out.squeeze(0)
 
 

@@ -58,7 +58,7 @@ from tritorch.ops.activation import gelu, hardshrink, logsigmoid, prelu, softplu
 from tritorch.ops.attention import scaled_dot_product_attention
 from tritorch.ops.batchnorm import batch_norm, instance_norm
 from tritorch.ops.batchnorm_relu import batch_norm_relu
-from tritorch.ops.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
+from tritorch.ops.convolution import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d
 from tritorch.ops.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout, rrelu
 from tritorch.ops.feed_forward import feed_forward
 from tritorch.ops.grouped import grouped_mm
