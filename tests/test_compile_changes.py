@@ -264,6 +264,14 @@ def test_a_parameter_that_is_read_without_its_history(cuda):
     assert step.report().count("is replayed") == 2
 
 
+def test_a_parameter_of_a_module_that_does_not_run(cuda):
+    average, x = nn.Linear(3, 3, bias=False).to(cuda), torch.ones(3, device=cuda)
+    step = torch.compile(lambda x: x * [*average.parameters()][0].detach()[0])
+    for value in (1.0, 5.0):
+        average.weight.data = torch.full((3, 3), value, device=cuda)
+        assert [step(x).tolist()[0] for _ in range(5)] == [value] * 5
+
+
 def test_a_call_that_asks_for_a_gradient(cuda):
     def trained(compile):
         w, seen = torch.ones(3, device=cuda, requires_grad=True), []

@@ -1,6 +1,7 @@
 """tritorch.compile: what code reads without naming it where it is, in containers, through methods of classes, under made-up names."""
 import collections
 import contextvars
+import functools
 import itertools
 import random
 import sys
@@ -171,6 +172,9 @@ WAYS = {
     "all fields": (Config(), lambda c, x: x * sum(asdict(c).values()), attribute("beta")),
     "a place in a pattern": (Config(), matched, attribute("beta")),
     "a property": (Box(), lambda b, x: x * b.beta, attribute("hidden")),
+    "a property behind an operator": (Box(), lambda b, x: (x + 0) * b.beta, attribute("hidden")),
+    "an argument of a partial": (functools.partial(lambda s, x: x * s.b, space(b=1.0)), lambda p, x: p(x),
+                                 lambda p, v: setattr(p.args[0], "b", v)),
     "a static method": (Box(), lambda b, x: x * b.constant(), lambda b, v: globals().update(CONSTANT=v)),
     "a class method": (Box(), lambda b, x: x * b.shared(), lambda b, v: setattr(Box, "kind", v)),
     "a call of an object": (Box(), lambda b, x: x * b(), attribute("hidden")),

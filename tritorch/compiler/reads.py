@@ -164,7 +164,6 @@ class Reads:
         code = function.__code__
         if not _is_installed(code.co_filename):
             self.add(code, function.__globals__)
-        self.left.append(vars(function).get("__wrapped__"))
         if code in self.codes:
             self.functions.append(function)
             self.left += function.__defaults__, function.__kwdefaults__
