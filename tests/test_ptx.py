@@ -35,6 +35,18 @@ def gpu(request):
         yield gpu
 
 
+def test_pixels_that_no_tap_reaches(gpu):
+    """With a stride and a dilation of 2 every second pixel has no gradient: LLVM concludes from a division that no divisor is 0, even of
+    one that is done in vain before a loop."""
+    gradients = []
+    for device in ("cpu", "cuda"):
+        x = torch.zeros(1, 1, 1, 9, device=device, requires_grad=True)
+        weight = torch.arange(1.0, 6.0, device=device).reshape(1, 1, 1, 5)
+        torch.nn.functional.conv2d(x, weight, stride=2, padding=(0, 3), dilation=2).sum().backward()
+        gradients.append(x.grad.tolist())
+    assert gradients[0] == gradients[1]
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator(name, gpu):
     op, before = torch.dispatch.registry[name], gpu.launches

@@ -104,6 +104,7 @@ def convolution_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stri
     each = 4 if FOUR else C
     depth = rows[3] * columns[3] * each
     turns = tl.cdiv(depth, BLOCK_K) if FLAT else rows[3] * columns[3] * blocks
+    taps_across = tl.maximum(columns[3], 1)               # LLVM takes a phase to have taps if it may divide by 0
     if not TRANSPOSED:
         tl.assume(turns > 0)                              # ptxas makes the products of a loop that may be skipped wait
     for turn in range(turns):
@@ -113,7 +114,7 @@ def convolution_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stri
         else:
             c, tap = turn % blocks * BLOCK_K + tl.arange(0, BLOCK_K), turn // blocks
             inner = c < C
-        r, s = tap // columns[3], tap % columns[3]
+        r, s = tap // taps_across, tap % taps_across
         across, down = r * rows[5], s * columns[5]
         if FLAT:
             across, down = across[None, :], down[None, :]
@@ -200,10 +201,11 @@ def depthwise_kernel(out_ptr, x_ptr, w_ptr, bias_ptr, stride_o, stride_x, stride
     h0, w0 = i * scale[0] + rows[4], j * scale[1] + columns[4]
     x_ptrs = x_ptr + (n.to(tl.int64) * stride_x[0])[:, None]
     acc = zeros(x_ptr, BLOCK_M, BLOCK_C)
+    taps_across = tl.maximum(columns[3], 1)
     copies = MULTIPLE if TRANSPOSED else 1
     for turn in range(rows[3] * columns[3] * copies):
         tap, copy = turn // copies, turn % copies
-        r, s = tap // columns[3], tap % columns[3]
+        r, s = tap // taps_across, tap % taps_across
         h, w = h0 + r * rows[5], w0 + s * columns[5]
         inside = mask & ((h >= 0) & (h < H) & (w >= 0) & (w < W))[:, None]
         source = k * MULTIPLE + copy if TRANSPOSED else k // MULTIPLE
