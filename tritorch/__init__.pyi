@@ -15,6 +15,8 @@ from tritorch.errors import OutOfMemoryError as OutOfMemoryError
 from tritorch.typed import ShortTensor as ShortTensor
 from tritorch.shape import Size as Size
 from tritorch.tensor import Tensor as Tensor
+from tritorch import _dynamo as _dynamo
+from tritorch import _inductor as _inductor
 from tritorch import accelerator as accelerator
 from tritorch import amp as amp
 from tritorch.amp.autocast_mode import autocast as autocast
@@ -35,12 +37,15 @@ from tritorch import errors as errors
 from tritorch.dtype import finfo as finfo
 from tritorch import foreach as foreach
 from tritorch import func as func
+from tritorch import fx as fx
 from tritorch import generator as generator
 from tritorch import graphs as graphs
+from tritorch import hub as hub
 from tritorch.dtype import iinfo as iinfo
 from tritorch.autograd.modes import inference_mode as inference_mode
 from tritorch import interop as interop
 from tritorch import jit as jit
+from tritorch import library as library
 from tritorch import linalg as linalg
 from tritorch.memory_format import memory_format as memory_format
 from tritorch import nn as nn
@@ -60,6 +65,7 @@ from tritorch.autograd.modes import set_grad_enabled as set_grad_enabled
 from tritorch import shape as shape
 from tritorch import special as special
 from tritorch import storage as storage
+from tritorch import storage_methods as storage_methods
 from tritorch import surface as surface
 from tritorch import testing as testing
 from tritorch import threads as threads
@@ -680,6 +686,9 @@ def conv1d(input, weight, bias=..., stride=..., padding=..., dilation=..., group
     ...
 def conv2d(input, weight, bias=..., stride=..., padding=..., dilation=..., groups=...) -> Any:
     """Cross-correlation over two dims: (N, C, H, W) or (C, H, W) with weight (K, C / groups, R, S) gives (N, K, P, Q)."""
+    ...
+def conv3d(input, weight, bias=..., stride=..., padding=..., dilation=..., groups=...) -> Any:
+    """Cross-correlation over three dims: (N, C, D, H, W) or (C, D, H, W) with weight (K, C / groups, T, R, S) gives (N, K, O, P, Q)."""
     ...
 def conv_transpose1d(input, weight, bias=..., stride=..., padding=..., output_padding=..., groups=..., dilation=...) -> Any:
     """Transposed convolution over one dim: (N, C, L) or (C, L) with weight (C, K / groups, R) gives (N, K, L_out)."""

@@ -1505,6 +1505,9 @@ class Tensor:
     def select_scatter(input, src, dim, index) -> Any:
         """A copy of input with `src` as its slice at `index` of `dim`."""
         ...
+    def set_(self, source=..., storage_offset=..., size=..., stride=...) -> Any:
+        """Let the tensor show the memory of `source`, a tensor of the same dtype or a storage, and return it; nothing is copied."""
+        ...
     def sgn(input) -> Tensor:
         """-1, 0 or 1; 0 for NaN."""
         ...
