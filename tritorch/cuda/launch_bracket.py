@@ -112,7 +112,8 @@ def run(self, *args, grid, warmup=False, **kwargs):
         _check_globals(self)
     if callable(grid):
         grid = grid(plan.bound(args, kwargs))
-    if _hooks.launch_enter_hook.calls or _hooks.launch_exit_hook.calls:
+    enter, leave = _hooks.launch_enter_hook, _hooks.launch_exit_hook
+    if enter and enter.calls or leave and leave.calls:
         return _watched(self, grid, values, constexprs, plan.bound(args, kwargs))
     return _start(self, grid, values, constexprs)
 
@@ -131,9 +132,11 @@ def _watched(kernel, grid, values, constexprs, bound):
     told = LazyDict({"name": compiled.name, "function": None, "stream": current_handle(current_device())})
     if kernel.launch_metadata is not None:
         told.add(kernel.launch_metadata, (grid, compiled.metadata, bound))
-    _hooks.launch_enter_hook(told)
+    if _hooks.launch_enter_hook:
+        _hooks.launch_enter_hook(told)
     started = _start(kernel, grid, values, constexprs)
-    _hooks.launch_exit_hook(told)
+    if _hooks.launch_exit_hook:
+        _hooks.launch_exit_hook(told)
     return started
 
 
