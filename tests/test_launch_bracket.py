@@ -285,6 +285,7 @@ def test_hooks_are_told_of_a_launch(cuda):
 ORDERS = {
     "tritorch first": "import tritorch as torch, triton",
     "triton first": "import triton; import tritorch as torch",
+    "our part of it first": "import tritorch.cuda.launch_bracket, tritorch as torch, triton",
     "under PyTorch's name": "import tritorch, sys; sys.modules['torch'] = tritorch; import torch, triton",
 }
 

@@ -1,6 +1,6 @@
 """`kernel[grid](...)`, as Triton programs start their kernels, on the launch path of this package.
 
-`install` gives Triton's JITFunction a `run` that understands our tensors: arguments in any order and by keyword, constexprs among
+`run` takes the place of JITFunction.run and understands our tensors: arguments in any order and by keyword, constexprs among
 them, grids that are functions, autotune and heuristics around it. It queues the kernel by `launch`, on the current stream, on every
 device there is, simulated ones too. Kernels that are given another library's tensors go Triton's own way.
 """
@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import triton
-from triton.runtime.jit import JITFunction
 
 from tritorch.cuda import driver
 from tritorch.cuda import launch as launching
 from tritorch.cuda.device import current_device
-from tritorch.cuda.launch_driver import torch_is_there, yield_to_torch
+from tritorch.cuda.launch_driver import torch_is_there, triton_run, yield_to_torch
 from tritorch.cuda.stream import current_handle
 from tritorch.device import cpu
 from tritorch.dtype import ALL, dtype
@@ -26,7 +25,6 @@ from tritorch.errors import check
 _IGNORED = ("debug", "instrumentation_mode", "maxnreg", "ir_override")      # options that are as good as absent when they are nothing
 _NOTHING = (None, False, "")
 _SIMPLE = {int, bool, str, float, type(None)}
-_triton_run = JITFunction.run
 _CHANGED = object()
 _hooks = triton.knobs.runtime
 _compiled: dict[Callable, Compiled] = {}
@@ -71,16 +69,11 @@ def _known_options():
     return {*CUDAOptions.__dataclass_fields__, *_IGNORED}
 
 
-def install() -> None:
-    """From here on `kernel[grid](...)` takes our tensors."""
-    JITFunction.run = run
-
-
 def run(self, *args, grid, warmup=False, **kwargs):
     """JITFunction.run: start the kernel, or with `warmup` compile it alone. Returns a Compiled."""
     if torch_is_there() and not _ours(args, kwargs):
         yield_to_torch()
-        return _triton_run(self, *args, grid=grid, warmup=warmup, **kwargs)
+        return triton_run[0](self, *args, grid=grid, warmup=warmup, **kwargs)
     form = len(args), *kwargs
     try:
         plan = self._tritorch_plans[form]

@@ -21,6 +21,9 @@ from tritorch.cuda.stream import current_handle, is_capturing, refuse_capture
 from tritorch.cuda.watching import watched
 from tritorch.device import device as Device
 
+triton_run: list[Callable] = []
+"""JITFunction.run as Triton has it, once Triton is there."""
+
 
 class TritonDriver:
     """The protocol of triton.backends.driver.GPUDriver."""
@@ -166,7 +169,15 @@ def _install():
         return functools.partial(_benchmark, timer=self._do_bench)
 
     autotuner.do_bench = property(timed)
-    importlib.import_module("tritorch.cuda.launch_bracket").install()
+    kernel = sys.modules["triton.runtime.jit"].JITFunction
+
+    def run(self, *args, **kwargs):
+        """kernel[grid](...) of the first kernel."""
+        kernel.run = importlib.import_module("tritorch.cuda.launch_bracket").run
+        return kernel.run(self, *args, **kwargs)
+
+    triton_run.append(kernel.run)
+    kernel.run = run
 
 
 def _install_testing():
