@@ -62,7 +62,7 @@ def test_autotune_passes_over_what_does_not_fit(arch):
         assert out.tolist() == [128.0 * 32] * 32 + [0.0] * 96
 
 
-def test_all_configurations_are_compiled_ahead(cuda):
+def test_all_configurations_are_compiled_ahead():
     with driver.using(DryDriver(90)), compiler.recording() as record:
         x = torch.empty(100, device="cuda")
         K.tuned_kernel.cache.clear()
@@ -231,7 +231,7 @@ def test_memory_and_launches_are_those_of_the_current_stream(cuda):
     assert out.tolist() == [2.0] * 64
 
 
-def test_the_machine_code_of_a_call(cuda):
+def test_the_machine_code_of_a_call():
     with driver.using(DryDriver(90)):
         x = torch.empty(64, device="cuda")
         started = K.saxpy_kernel[(1,)](x, x, x, 64, BLOCK=64, num_warps=2)
