@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -98,16 +99,15 @@ def test_parameters_with_the_names_of_options(cuda):
     assert spec.options["num_stages"] == 2 and spec.options["num_ctas"] == 1
 
 
+LIBDEVICE = triton.knobs.nvidia.libdevice_path or str(Path(triton.__file__).parent / "backends/nvidia/lib/libdevice.10.bc")
+
+
 def test_a_library_by_its_path(cuda):
     x, out = torch.rand(64, device=cuda), torch.zeros(64, device=cuda)
-    path = triton.knobs.nvidia.libdevice_path or str(Path(triton.__file__).parent / "backends/nvidia/lib/libdevice.10.bc")
-    for libraries in (None, {"libdevice": path}):
+    for libraries in (None, {"libdevice": LIBDEVICE}):
         out.zero_()
         K.saxpy_kernel[(1,)](x, x, out, 64, extern_libs=libraries)
         assert torch.equal(out, 2 * x)
-    with driver.using(DryDriver(90)):
-        x = torch.empty(64, device="cuda")
-        assert K.saxpy_kernel.warmup(x, x, x, 64, extern_libs={"libdevice": path}, grid=(1,)).n_regs > 0
 
 
 def test_descriptors_of_triton(cuda):
@@ -241,10 +241,31 @@ def test_the_machine_code_of_a_call():
         assert compiled.name == "saxpy_kernel" and {"ttir", "ttgir", "llir", "ptx", "cubin"} <= set(compiled.asm)
         assert compiled.asm["ptx"].count("target sm_90")
         assert compiled[(4,)](x, x, x, 64) is not None
+        assert K.saxpy_kernel.warmup(x, x, x, 64, extern_libs={"libdevice": LIBDEVICE}, grid=(1,)).n_regs > 0
         assert K.bits_kernel[(0,)](x, x, BLOCK=64).fn is K.bits_kernel and K.saxpy_kernel[(0,)](x, x, x, 64).fn is K.saxpy_kernel
 
 
-def test_a_benchmark_asks_our_driver(cuda):
+@pytest.fixture
+def no_torch(monkeypatch):
+    """As in a program that has not imported it: other tests may have."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    for name in ("_active", "_default"):
+        monkeypatch.setattr(triton.runtime.driver, name, None)
+
+
+def test_autotune_beside_torch(monkeypatch):
+    """Torch's driver is the active one, and the arguments are ours."""
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    monkeypatch.setattr(triton.runtime.driver, "_active", active := object())
+    with ptx.simulate(90):
+        x, out = torch.ones(128, 128, device="cuda"), torch.zeros(128, device="cuda")
+        K.greedy_kernel.cache.clear()
+        K.greedy_kernel[(1,)](x, out, 128)
+        assert K.greedy_kernel.best_config is K.greedy_kernel.configs[1]
+    assert triton.runtime.driver.active is active
+
+
+def test_a_benchmark_asks_our_driver(cuda, no_torch):
     active = triton.runtime.driver.active
     assert active.get_active_torch_device() == torch.device("cuda", torch.cuda.current_device())
     assert active.get_device_interface() is torch.cuda
@@ -254,7 +275,7 @@ def test_a_benchmark_asks_our_driver(cuda):
     assert triton.testing.do_bench(lambda: K.saxpy_kernel[(1,)](x, x, x, 64), warmup=0, rep=1) >= 0
 
 
-def test_helpers_of_triton_that_import_torch(cuda):
+def test_helpers_of_triton_that_import_torch(cuda, no_torch):
     x, out = torch.ones(64, device=cuda), torch.zeros(64, device=cuda)
     assert triton.testing.do_bench_cudagraph(lambda: K.saxpy_kernel[(1,)](x, x, out, 64), rep=1) >= 0
     triton.testing.assert_close(out, 2 * x)

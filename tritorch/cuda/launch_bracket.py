@@ -16,7 +16,7 @@ import triton
 from tritorch.cuda import driver
 from tritorch.cuda import launch as launching
 from tritorch.cuda.device import current_device
-from tritorch.cuda.launch_driver import torch_is_there, triton_run, yield_to_torch
+from tritorch.cuda.launch_driver import ours, torch_is_there, triton_run, yield_to_torch
 from tritorch.cuda.stream import current_handle
 from tritorch.device import cpu
 from tritorch.dtype import ALL, dtype
@@ -71,7 +71,7 @@ def _known_options():
 
 def run(self, *args, grid, warmup=False, **kwargs):
     """JITFunction.run: start the kernel, or with `warmup` compile it alone. Returns a Compiled."""
-    if torch_is_there() and not _ours(args, kwargs):
+    if torch_is_there() and not ours((*args, *kwargs.values())):
         yield_to_torch()
         return triton_run[0](self, *args, grid=grid, warmup=warmup, **kwargs)
     form = len(args), *kwargs
@@ -137,11 +137,6 @@ def _remember(started, compiled):
     if started is not None:                                      # the grid was not empty
         _compiled[started] = compiled
     return compiled
-
-
-def _ours(args, kwargs):
-    """Whether a call with another library around is meant for us: it has a tensor of ours, or a descriptor of one."""
-    return any(launching.is_tensor(value) or launching.is_tensor(getattr(value, "base", None)) for value in (*args, *kwargs.values()))
 
 
 def _plain(value):

@@ -17,6 +17,7 @@ from typing import Any
 
 from tritorch.cuda import driver
 from tritorch.cuda.device import current_device, get_device_capability, get_device_properties, set_device
+from tritorch.cuda.launch import is_tensor
 from tritorch.cuda.stream import current_handle, is_capturing, refuse_capture
 from tritorch.cuda.watching import watched
 from tritorch.device import device as Device
@@ -102,13 +103,17 @@ def _benchmark(kernel_call, *, quantiles, timer=None, **kwargs):
         kernel_call()
     if driver.current().name in ("simulated", "dry"):
         return [0.0] * len(quantiles)
-    watcher, watched.watcher = watched.watcher, None
+    triton_driver = importlib.import_module("triton.runtime").driver
+    active, watcher = triton_driver._active, watched.watcher
+    triton_driver.set_active(TritonDriver())                     # torch's, where the program has torch too, knows nothing of our streams
+    watched.watcher = None
     try:
         if not works("a kernel", "", lambda _: kernel_call(), stream):
             return [float("inf")] * len(quantiles)
         timer = timer or importlib.import_module("triton.testing").do_bench
         return timer(kernel_call, quantiles=quantiles, **kwargs)
     finally:
+        triton_driver.set_active(active)
         watched.watcher = watcher
 
 
@@ -164,7 +169,7 @@ def _install():
 
     def timed(self):
         """Whatever a program has chosen to time its configurations with, those that do not fit are passed over."""
-        if self._do_bench is None or not isinstance(module.driver.active, TritonDriver):
+        if torch_is_there() and not ours((getattr(self, "nargs", None) or {}).values()):
             return do_bench(self)
         return functools.partial(_benchmark, timer=self._do_bench)
 
@@ -209,6 +214,11 @@ def _given_torch(function):
 def torch_is_there() -> bool:
     """Whether the program has imported PyTorch itself, not us under its name."""
     return getattr(sys.modules.get("torch"), "__name__", None) == "torch"
+
+
+def ours(values) -> bool:
+    """Whether a call with another library around is meant for us: there is a tensor of ours, or a descriptor of one."""
+    return any(is_tensor(value) or is_tensor(getattr(value, "base", None)) for value in values)
 
 
 def yield_to_torch() -> None:
