@@ -2,6 +2,7 @@
 import collections
 import contextvars
 import functools
+import gc
 import itertools
 import random
 import sys
@@ -283,3 +284,31 @@ def test_a_profiler_keeps_its_place(cuda):
         sys.setprofile(None)
     assert seen and found == [1.0] * 5 + [2.0] * 5
     assert [torch.compile(scaled)(x).tolist() for _ in range(3)] and sys.getprofile() is None
+
+
+collected, factor = {"count": 0}, 3.0
+
+
+class Collector:
+    def __call__(self, phase, info):
+        collected["count"] += 1
+        self.tell()
+
+    def tell(self):
+        collected[len(collected)] = "collected"
+
+
+def test_what_runs_when_memory_is_collected_is_not_the_step_s(cuda, recwarn):
+    gc.callbacks.append(collector := Collector())
+    x = torch.ones(2, device=cuda)
+
+    @torch.compile
+    def step(x):
+        gc.collect()
+        return x * factor
+
+    try:
+        assert all(step(x).tolist() == [3, 3] for _ in range(5))
+        assert collected["count"] > 0 and "is replayed" in step.report() and not recwarn.list
+    finally:
+        gc.callbacks.remove(collector)

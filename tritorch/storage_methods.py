@@ -24,6 +24,7 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
             [4., 5.]])
     """
     check(self.node is None or not is_grad_enabled(), "set_", "a tensor that requires no gradient", "one that does", use="no_grad()")
+    check(size is not None or not storage_offset, "set_", "a size with an offset", "an offset alone", error=TypeError)
     if source is None:
         source = tensors.empty((0,), self.dtype, self.device)
     if isinstance(source, Tensor):

@@ -6,6 +6,7 @@ though their addresses differ. Two equal warm-up calls in a row are what a captu
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import weakref
 from math import nan
@@ -50,6 +51,12 @@ class Refused(RuntimeError):
     """What was queued could not be captured: nothing of it has run."""
 
 
+def code_of(call):
+    """The code of what can be called, if it is Python's."""
+    function = call if hasattr(call, "__code__") else getattr(call, "__func__", type(call).__call__)
+    return getattr(function, "__code__", None)
+
+
 class Watch(Interpreter):
     """Sees one call, from below all other interpreters, so that it meets what they make of the operators.
 
@@ -75,6 +82,8 @@ class Watch(Interpreter):
         self.moved, self.lenient = False, lenient                        # whether the world is not that of the warm-up; may it be
         self.codes, self.ran = {}, []                                    # {the user's code that ran: its globals}; modules, when it is over
         self.profiles = False                                            # whether Python tells of every function
+        self.collectors = {code_of(f) for f in gc.callbacks}             # these run whenever memory is collected,
+        self.aside = None                                                # as does now the one of this frame
         for k, x in enumerate(inputs):
             self.numbers.setdefault(home(x), ("input", k))
         for k, ref in enumerate(self.leaves):
@@ -134,8 +143,13 @@ class Watch(Interpreter):
             sys.setprofile(self.on_call if on else None)
 
     def on_call(self, frame, event, what):
-        if event == "call":
-            self.note_code(frame)
+        if event == "call" and self.aside is None:
+            if frame.f_code in self.collectors:
+                self.aside = frame
+            else:
+                self.note_code(frame)
+        elif event == "return" and frame is self.aside:
+            self.aside = None
 
     def on_module(self, module, args):
         if watched.watcher is self:

@@ -195,7 +195,7 @@ def _given_torch(function):
     """A function of Triton's that imports torch finds us under that name, where the program has no other."""
     @functools.wraps(function)
     def call(*args, **kwargs):
-        if torch_is_there():
+        if torch_is_there() and not isinstance(importlib.import_module("triton.runtime").driver.active, TritonDriver):
             return function(*args, **kwargs)
         before, us = sys.modules.get("torch"), importlib.import_module("tritorch")
         sys.modules["torch"] = us
@@ -204,8 +204,9 @@ def _given_torch(function):
                 us.cuda.synchronize()                            # what is measured may be on a stream that has not waited for its inputs
             return function(*args, **kwargs)
         finally:
-            del sys.modules["torch"]
-            if before is not None:
+            if before is None:
+                del sys.modules["torch"]
+            else:
                 sys.modules["torch"] = before
 
     return call
