@@ -149,8 +149,6 @@ def test_what_is_not_to_be_specialised(cuda):
 
 
 def test_it_is_captured(cuda):
-    if driver.current().name == "dry":
-        pytest.skip("nothing runs there")
     x, y, out = torch.ones(100, device=cuda), torch.ones(100, device=cuda), torch.zeros(100, device=cuda)
     K.saxpy_kernel[(2,)](x, y, out, 100)
     graph = torch.cuda.CUDAGraph()
@@ -285,8 +283,6 @@ def test_helpers_of_triton_that_import_torch(cuda, no_torch):
 
 
 def test_hooks_are_told_of_a_launch(cuda):
-    if driver.current().name == "dry":
-        pytest.skip("nothing runs there")
     x, out, heard = torch.zeros(50, device=cuda), torch.zeros(50, device=cuda), []
     hooks, enter, leave = triton.knobs.runtime, lambda told: heard.append(told.get()), lambda told: heard.append(out.clone())
     hooks.launch_enter_hook.add(enter)
