@@ -47,6 +47,18 @@ def test_pixels_that_no_tap_reaches(gpu):
     assert gradients[0] == gradients[1]
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.int64])
+def test_shifts_by_as_much_as_the_width_and_more(dtype, gpu):
+    """Compiled without care, a shift of 64 bits by 2³² is one by 0."""
+    bits = torch.iinfo(dtype).bits
+    by = [0, 1, bits - 1, bits, bits + 1, torch.iinfo(dtype).max] + [-1] * (dtype != torch.uint8) + [2**32, 2**32 + 1] * (bits == 64)
+    x = torch.tensor([5, 100]).to(dtype)[:, None] * torch.tensor([1, -1]).to(dtype)
+    x, y = torch.broadcast_tensors(x.reshape(4, 1), torch.tensor(by, dtype=dtype))
+    left = (x.cuda() << y.cuda()).cpu()
+    assert left.tolist() == (x << y).tolist() and not left[:, 3:].any()
+    assert (x.cuda() >> y.cuda()).tolist() == (x >> y).tolist()
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator(name, gpu):
     op, before = torch.dispatch.registry[name], gpu.launches

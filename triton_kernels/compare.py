@@ -131,12 +131,14 @@ def bitwise_not(x):
 
 @triton.jit
 def bitwise_left_shift(x, y):
-    return x << y
+    inside = (y >= 0) & (y < x.dtype.primitive_bitwidth)                 # Triton leaves the rest open: of a wide y 32 bits would count
+    return tl.where(inside, x << y, 0)
 
 
 @triton.jit
 def bitwise_right_shift(x, y):
-    return x >> y
+    inside = (y >= 0) & (y < x.dtype.primitive_bitwidth)
+    return tl.where(inside, x >> y, tl.where(x < 0, -1, 0).to(x.dtype))
 
 
 @triton.jit
