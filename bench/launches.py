@@ -147,9 +147,9 @@ def busy(name, grid, sizes, settled):
 
 
 @contextlib.contextmanager
-def accounting(arch=90, account=None):
+def accounting(account=None):
     """An Account of what this thread launches inside, on a dry device."""
-    device, account = DryDriver(arch), account or Account()
+    device, account = DryDriver(), account or Account()
     device.load = account.load
     with driver.using(device), watching(account):
         yield account

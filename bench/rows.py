@@ -42,8 +42,8 @@ def row(name, unit, ours, opponent=None, opponent_name=None, limit=None):
                significant(ratio), significant(ours / limit) if ours is not None and limit else None)
 
 
-def significant(value, digits=4):
-    return None if value is None else float(f"{value:.{digits}g}")
+def significant(value):
+    return None if value is None else float(f"{value:.4g}")
 
 
 def machine(*more):

@@ -24,7 +24,6 @@ LINE = 4                                                         # sectors that 
 FIRST_CACHE = 256 << 10                                          # bytes, shared memory among them
 LATENCY = {"first": 34, "second": 260, "dram": 620, "shared": 29, "barrier": 22, "start": 300, "mbarrier": 20, "product": 20,
            "copy": 400}                                          # copy: of a load by TMA beyond that of the memory it comes from
-PEAK = 4096 * MULTIPROCESSORS * CLOCK                            # operations a second on dense 16-bit matrices
 _BACKLOG = 2000                                                  # cycles of stores that may wait before the next one has to
 _AHEAD = 256                                                     # cycles of shared memory's work that may wait before products have to
 

@@ -102,6 +102,11 @@ def test_fastest_candidate_is_found_once_and_remembered(clock, tmp_path):
     assert clock.runs                                              # the kernel changed
 
 
+def test_a_candidate_listed_twice_is_timed_once(clock):
+    tuner.choose("matmul", (64, 64), [*CANDIDATES, dict(CANDIDATES[0])], kernel=KERNEL, run=clock.run)
+    assert clock.runs[:3] == [64, 128, 256] and clock.runs.count(64) == 2             # one look, which also compiles, and one round
+
+
 def test_candidates_that_are_no_more_are_not_chosen(clock):
     choose(clock)
     tuner.forget()

@@ -61,7 +61,6 @@ double, float, half, long, int, short = float64, float32, float16, int64, int32,
 
 ALL = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool, float8_e4m3fn, float8_e5m2)
 _BY_NUMPY = {t.numpy: t for t in ALL}
-_BY_NAME = {t.name: t for t in ALL}
 _PYTHON_TYPES = {bool_: bool, int_: int64, float_: None}              # None: the default floating type
 
 

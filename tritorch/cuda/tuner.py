@@ -60,6 +60,7 @@ def choose(family: str, key: Hashable, candidates: Sequence[dict], kernel: Any =
     if found is None:
         avoided = os.environ.get("TRITORCH_AVOID", "").split(",")
         candidates = [c for c in candidates if c.get("kernel") not in avoided] or candidates
+        candidates = [c for k, c in enumerate(candidates) if c not in candidates[:k]]              # a small problem makes tiles alike
         with unseen():                                          # launches that only try are no part of the operator's call
             if _met:
                 _chosen[place] = candidates[0]                  # for the launches below

@@ -54,9 +54,9 @@ def channel_tiles(M, N, across, simulated):
     """Candidates for the kernels of batch norm."""
     height, width = next_power_of_2(M), next_power_of_2(N)
     if simulated:
-        return ({"BLOCK_M": min(half(M), 64), "BLOCK_N": min(half(cdiv(N, 2)), 1024), "STAGES": 1, "PER_SM": 1, "num_warps": 4},)
+        return [{"BLOCK_M": min(half(M), 64), "BLOCK_N": min(half(cdiv(N, 2)), 1024), "STAGES": 1, "PER_SM": 1, "num_warps": 4}]
     ways = [(min(m, height), min(n, width), *rest) for m, n, *rest in (ACROSS if across else [(1, *way) for way in ALONG])]
-    return tuple([dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "STAGES", "PER_SM"), way)) for way in dict.fromkeys(ways)])
+    return [dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "STAGES", "PER_SM"), way)) for way in ways]
 
 
 def launch_channels(family, tensors, start):

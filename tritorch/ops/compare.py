@@ -117,17 +117,17 @@ def _whole_workloads(made, arity):
                                   8 * n * (arity + 1), n)])
 
 
-def _bits(name, doc, ufunc, draw=WHOLE, second=WHOLE, result=integers):
+def _bits(name, doc, ufunc, second=WHOLE, result=integers):
     made = binary(name, doc, ufunc, result=result)
 
     @made.samples
     def samples(make):
-        yield make(3, 4, **draw), make(3, 4, **second)
-        yield make(3, 4, **draw), make(4, **second)
-        yield make(0, **draw), make(1, **second)
-        yield make(5, **draw), 3
+        yield make(3, 4, **WHOLE), make(3, 4, **second)
+        yield make(3, 4, **WHOLE), make(4, **second)
+        yield make(0, **WHOLE), make(1, **second)
+        yield make(5, **WHOLE), 3
         if second is WHOLE and name.startswith("bitwise"):
-            yield make(4, **draw) > 0, make(4, **second) > 0
+            yield make(4, **WHOLE) > 0, make(4, **second) > 0
 
     _whole_workloads(made, 2)
     return made

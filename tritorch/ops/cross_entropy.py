@@ -113,7 +113,7 @@ def class_tiles(M, N, across, forward, simulated):
         ways = [(1, min(n, width), warps, stages, tiles) for n, warps, stages, tiles in (*first, *LONG)]
     else:
         ways = [(max(min(height, size // width), 1), width, warps, 1, 1) for size, warps in ((2048, 4), (4096, 4), (1024, 1), (4096, 8))]
-    return tuple([dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "STAGES", "TILES"), way)) for way in dict.fromkeys(ways)])
+    return [dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "STAGES", "TILES"), way)) for way in ways]
 
 
 def launch_classes(family, kernel, geometry, dtype, start, trial=None):

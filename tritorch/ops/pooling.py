@@ -9,28 +9,24 @@ from tritorch.shape import cdiv
 
 
 # ------------------------------------------------------------------ arguments
-def _pair(value, name, what):
-    """One number or two, as two."""
+def _pair(value, name, what, dims, usual=1):
+    """One number or two, as two; for a pooling of one dim those of a picture of one row, whose height is `usual`."""
     if isinstance(value, (tuple, list)):
-        check(len(value) in (1, 2), name, f"{what} of one or two numbers", value)
+        check(len(value) in (1, dims), name, f"{what} of one number" if dims == 1 else f"{what} of one or two numbers", value)
         value = tuple([operator.index(n) for n in value])
-        return value * 2 if len(value) == 1 else value
-    return (operator.index(value),) * 2
-
-
-def _row(value, name, what, usual):
-    """An argument of a pooling of one dim as the pair for a picture of one row, whose height is `usual`."""
-    if isinstance(value, (tuple, list)):
-        check(len(value) == 1, name, f"{what} of one number", value)
+        if len(value) == 2:
+            return value
         value = value[0]
-    return usual, operator.index(value)
+    value = operator.index(value)
+    return value if dims == 2 else usual, value
 
 
 def _images(name, input, dims):
-    """(input with a batch, whether it had one); an input of no element but for the batch is refused."""
+    """(input as a batch of pictures, whether it was one); an input of no element but for the batch is refused."""
     check(input.ndim in (dims + 1, dims + 2) and 0 not in input.shape[input.ndim - dims - 1:], name,
           f"{dims + 1} or {dims + 2} dims, none empty but for the batch", input.shape)
-    return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
+    x, batched = (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
+    return x if dims == 2 else x.unsqueeze(2), batched
 
 
 def _out_size(name, input, kernel, stride, padding, dilation, ceil_mode):
@@ -68,11 +64,7 @@ def max_pool1d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode
     >>> torch.nn.functional.max_pool1d(torch.tensor([[1.0, 3.0, 2.0, 0.0]]), 2)
     tensor([[3., 2.]])
     """
-    name = "max_pool1d"
-    x, batched = _images(name, input, 1)
-    kernel, stride = _row(kernel_size, name, "kernel_size", 1), _row(kernel_size if stride in (None, ()) else stride, name, "stride", 1)
-    return _max(name, x.unsqueeze(2), kernel, stride, _row(padding, name, "padding", 0), _row(dilation, name, "dilation", 1), ceil_mode,
-                return_indices, batched, True)
+    return _max("max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
 def max_pool2d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
@@ -88,16 +80,16 @@ def max_pool2d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode
     tensor([[[ 5,  7],
              [13, 15]]])
     """
-    name = "max_pool2d"
-    x, batched = _images(name, input, 2)
-    kernel, stride = _pair(kernel_size, name, "kernel_size"), _pair(kernel_size if stride in (None, (), []) else stride, name, "stride")
-    return _max(name, x, kernel, stride, _pair(padding, name, "padding"), _pair(dilation, name, "dilation"), ceil_mode, return_indices,
-                batched, False)
+    return _max("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
-def _max(name, x, kernel, stride, padding, dilation, ceil_mode, return_indices, batched, row):
+def _max(name, dims, input, kernel, stride, padding, dilation, ceil_mode, return_indices):
+    x, batched = _images(name, input, dims)
+    stride = kernel if stride in (None, (), []) else stride
+    kernel, stride = _pair(kernel, name, "kernel_size", dims), _pair(stride, name, "stride", dims)
+    padding, dilation = _pair(padding, name, "padding", dims, 0), _pair(dilation, name, "dilation", dims)
     size = _out_size(name, x, kernel, stride, padding, dilation, ceil_mode)
-    return _largest(x, size, return_indices, batched, row, kernel, stride, padding, dilation)
+    return _largest(x, size, return_indices, batched, dims == 1, kernel, stride, padding, dilation)
 
 
 def _largest(x, size, return_indices, batched, row, *window):
@@ -117,10 +109,7 @@ def avg_pool1d(input, kernel_size, stride=None, padding=0, ceil_mode=False, coun
     >>> torch.nn.functional.avg_pool1d(torch.tensor([[1.0, 3.0, 2.0, 0.0]]), 2)
     tensor([[2., 1.]])
     """
-    name = "avg_pool1d"
-    x, batched = _images(name, input, 1)
-    kernel, stride = _row(kernel_size, name, "kernel_size", 1), _row(kernel_size if stride in (None, ()) else stride, name, "stride", 1)
-    return _avg(name, x.unsqueeze(2), kernel, stride, _row(padding, name, "padding", 0), ceil_mode, count_include_pad, None, batched, True)
+    return _avg("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad)
 
 
 def avg_pool2d(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
@@ -133,16 +122,17 @@ def avg_pool2d(input, kernel_size, stride=None, padding=0, ceil_mode=False, coun
     >>> torch.nn.functional.avg_pool2d(torch.arange(4.0).view(1, 2, 2), 2)
     tensor([[[1.5000]]])
     """
-    name = "avg_pool2d"
-    check(divisor_override != 0, name, "a divisor_override that is not 0", divisor_override)
-    x, batched = _images(name, input, 2)
-    kernel, stride = _pair(kernel_size, name, "kernel_size"), _pair(kernel_size if stride in (None, (), []) else stride, name, "stride")
-    return _avg(name, x, kernel, stride, _pair(padding, name, "padding"), ceil_mode, count_include_pad, divisor_override, batched, False)
+    check(divisor_override != 0, "avg_pool2d", "a divisor_override that is not 0", divisor_override)
+    return _avg("avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
-def _avg(name, x, kernel, stride, padding, ceil_mode, include, divisor, batched, row):
+def _avg(name, dims, input, kernel, stride, padding, ceil_mode, include, divisor=None):
+    x, batched = _images(name, input, dims)
+    stride = kernel if stride in (None, (), []) else stride
+    kernel, stride, padding = (_pair(kernel, name, "kernel_size", dims), _pair(stride, name, "stride", dims),
+                               _pair(padding, name, "padding", dims, 0))
     size = _out_size(name, x, kernel, stride, padding, (1, 1), ceil_mode)
-    return _deliver(avg_pool(x, size, kernel, stride, padding, bool(include), divisor), batched, row)
+    return _deliver(avg_pool(x, size, kernel, stride, padding, bool(include), divisor), batched, dims == 1)
 
 
 # ------------------------------------------------------------------ windows that divide the input
@@ -169,8 +159,9 @@ def adaptive_avg_pool1d(input, output_size):
     >>> torch.nn.functional.adaptive_avg_pool1d(torch.arange(4.0).view(1, 4), 2)
     tensor([[0.5000, 2.5000]])
     """
-    x, batched = _whole("adaptive_avg_pool1d", input, 1)
-    return _deliver(avg_pool(x.unsqueeze(2), _row(output_size, "adaptive_avg_pool1d", "output_size", 1)), batched, True)
+    name = "adaptive_avg_pool1d"
+    x, batched = _whole(name, input, 1)
+    return _deliver(avg_pool(x.unsqueeze(2), _pair(output_size, name, "output_size", 1)), batched, True)
 
 
 def adaptive_avg_pool2d(input, output_size):
@@ -197,8 +188,9 @@ def adaptive_max_pool1d(input, output_size, return_indices=False):
     >>> torch.nn.functional.adaptive_max_pool1d(torch.arange(4.0).view(1, 4), 2)
     tensor([[1., 3.]])
     """
-    x, batched = _whole("adaptive_max_pool1d", input, 1)
-    return _largest(x.unsqueeze(2), _row(output_size, "adaptive_max_pool1d", "output_size", 1), return_indices, batched, True)
+    name = "adaptive_max_pool1d"
+    x, batched = _whole(name, input, 1)
+    return _largest(x.unsqueeze(2), _pair(output_size, name, "output_size", 1), return_indices, batched, True)
 
 
 def adaptive_max_pool2d(input, output_size, return_indices=False):
@@ -223,10 +215,8 @@ def max_unpool1d(input, indices, kernel_size, stride=None, padding=0, output_siz
     >>> torch.nn.functional.max_unpool1d(torch.tensor([[3.0]]), torch.tensor([[1]]), 2)
     tensor([[0., 3.]])
     """
-    name = "max_unpool1d"
-    kernel, stride = _row(kernel_size, name, "kernel_size", 1), _row(kernel_size if stride is None else stride, name, "stride", 1)
     size = None if output_size is None else (1, operator.index(output_size[-1]))
-    return _unpool(name, input.unsqueeze(-2), indices.unsqueeze(-2), kernel, stride, _row(padding, name, "padding", 0), size).squeeze(-2)
+    return _unpool("max_unpool1d", 1, input.unsqueeze(-2), indices.unsqueeze(-2), kernel_size, stride, padding, size).squeeze(-2)
 
 
 def max_unpool2d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
@@ -237,13 +227,14 @@ def max_unpool2d(input, indices, kernel_size, stride=None, padding=0, output_siz
     tensor([[[0., 0.],
              [3., 0.]]])
     """
-    name = "max_unpool2d"
-    kernel, stride = _pair(kernel_size, name, "kernel_size"), _pair(kernel_size if stride is None else stride, name, "stride")
     size = None if output_size is None else tuple(output_size)[-2:]
-    return _unpool(name, input, indices, kernel, stride, _pair(padding, name, "padding"), size)
+    return _unpool("max_unpool2d", 2, input, indices, kernel_size, stride, padding, size)
 
 
-def _unpool(name, input, indices, kernel, stride, padding, size):
+def _unpool(name, dims, input, indices, kernel, stride, padding, size):
+    stride = kernel if stride is None else stride
+    kernel, stride, padding = (_pair(kernel, name, "kernel_size", dims), _pair(stride, name, "stride", dims),
+                               _pair(padding, name, "padding", dims, 0))
     check(input.shape == indices.shape, name, "input and indices of one shape", input.shape, indices.shape)
     usual = tuple([(n - 1) * s - 2 * p + k for n, k, s, p in zip(input.shape[-2:], kernel, stride, padding)])
     size = usual if size is None else size

@@ -138,10 +138,10 @@ def row_tiles(M, N, across, simulated, limit=IN_REGISTERS, held=WHOLE):
     more than `limit` columns do not fit in registers; up to `held` they are better kept there than walked along."""
     width, height = next_power_of_2(N), next_power_of_2(M)
     if simulated:
-        return (_row_tile(min(half(M), 1024), width if N < 300 else 256, 4),)
+        return [_row_tile(min(half(M), 1024), width if N < 300 else 256, 4)]
     if across:
         whole = [(m, width, min(max(m * width // 512, 1), 32)) for m in (64, 32, 16) if m * width <= 8192]
-        return _distinct([_row_tile(min(m, height), min(n, width), w) for m, n, w in (*whole, *ACROSS)])
+        return [_row_tile(min(m, height), min(n, width), w) for m, n, w in (*whole, *ACROSS)]
     ways = (*ONE_WARP, *SHORT) if 256 <= width <= 1024 else (SHORT[2], *SHORT[:2], *SHORT[3:]) if 1024 < width <= 4096 else SHORT
     short = ways if width < 16384 else ((0, 16, 2, 1), (0, 32, 1, 0), (0, 16, 1, 0), (0, 32, 2, 1), (0, 32, 2, 2))
     tiles = [(min(max(size // width, 1), height), each, stages, per_sm) for size, each, stages, per_sm in short]
@@ -150,17 +150,14 @@ def row_tiles(M, N, across, simulated, limit=IN_REGISTERS, held=WHOLE):
     # compute everything twice.
     loops = [_row_tile(1, n, w, stages) for n, w, stages in LONG if n < N]
     if width > limit:
-        return _distinct(loops)
-    return _distinct(tiles if width < 16384 else tiles + loops[:2] if width <= held else loops[1::-1] + tiles if width == 16384
-                     else loops + tiles[1:2])
+        return loops
+    if width < 16384:
+        return tiles
+    return tiles + loops[:2] if width <= held else loops[1::-1] + tiles if width == 16384 else loops + tiles[1:2]
 
 
 def _row_tile(block_m, block_n, warps, stages=1, per_sm=0):
     return {"BLOCK_M": block_m, "BLOCK_N": block_n, "STAGES": stages, "PER_SM": per_sm, "num_warps": warps}
-
-
-def _distinct(tiles):
-    return tuple([t for k, t in enumerate(tiles) if t not in tiles[:k]])
 
 
 def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=WHOLE, lanes=False, **constexprs):
@@ -217,7 +214,7 @@ def sum_tiles(M, N, column, line, arrays, room, simulated):
     rows; `line`: bytes in a column of what all rows share, `arrays` counts operands and sums, `room` is for what is loaded ahead."""
     width, height = next_power_of_2(N), next_power_of_2(M)
     if simulated:
-        return (_row_tile(min(half(cdiv(M, 2)), 64), width, 4, per_sm=2),)
+        return [_row_tile(min(half(cdiv(M, 2)), 64), width, 4, per_sm=2)]
     tiles = []
     first = 0 if width < 4096 else 1 if width < 16384 else 2
     for size, each, stages in (SUMS[first], *SUMS[:first], *SUMS[first + 1:]):
@@ -228,7 +225,7 @@ def sum_tiles(M, N, column, line, arrays, room, simulated):
         registers = min(REGISTERS[min(each, 32)] * max(arrays, 4) // 4, 255)
         per_sm = min(65536 // (threads * registers), room // ahead[stages], 16)
         tiles.append(_row_tile(rows_, width, threads // 32, stages, max(per_sm, 1)))
-    return _distinct(tiles)
+    return tiles
 
 
 def sum_lines(sums, parts):

@@ -105,17 +105,17 @@ def _check_image(name, input, ok, expected):
         raise RuntimeError(f"{name}: expected an input {expected}, got {input.shape}")
 
 
-def _near(d, a):
+def _near(d, a=-0.75):
     return ((a + 2) * d - (a + 3)) * d * d + 1
 
 
-def _far(d, a):
+def _far(d, a=-0.75):
     return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
 
 
-def _cubic(t, a=-0.75):
+def _cubic(t):
     """Weights of the four pixels around t in [0, 1): Keys 1981."""
-    return _far(1 + t, a), _near(t, a), _near(1 - t, a), _far(2 - t, a)
+    return _far(1 + t), _near(t), _near(1 - t), _far(2 - t)
 
 
 def _window(length, scale, mode, center):

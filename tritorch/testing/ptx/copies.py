@@ -12,8 +12,6 @@ from tritorch.testing.ptx.memory import POISON
 from tritorch.testing.ptx.operands import DTYPES
 from tritorch.testing.ptx.registry import instruction
 
-U64 = np.dtype("u8")
-
 
 @dataclass(slots=True)
 class Copy:

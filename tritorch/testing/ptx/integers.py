@@ -4,7 +4,7 @@ import numpy as np
 from tritorch.testing.ptx.operands import DTYPES, Vector
 from tritorch.testing.ptx.registry import instruction
 
-U8, U16, U32, U64 = (DTYPES[f"u{bits}"] for bits in (8, 16, 32, 64))
+U8, U32, U64 = (DTYPES[f"u{bits}"] for bits in (8, 32, 64))
 KINDS = [f"{letter}{bits}" for letter in "us" for bits in (16, 32, 64)]
 
 

@@ -12,7 +12,6 @@ import functools
 import numpy as np
 
 WARP = 32
-LANE = np.arange(WARP)
 BITS = {"f64": 64, "f32": 32, "tf32": 32, "s32": 32, "f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8}
 
 
