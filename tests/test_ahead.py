@@ -327,10 +327,11 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch, how):
 
 
 def test_a_function_of_atexit_may_wait_for_the_device(tmp_path, monkeypatch):
-    """It runs after the processes that compile have ended."""
+    """It runs after the processes that compile have ended, and what multiprocessing lets go of, where it starts processes anew."""
     monkeypatch.setenv("TRITORCH_CACHE_DIR", str(tmp_path))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    code = ("import atexit, tritorch as torch, test_ahead\n"
+    code = ("import atexit, multiprocessing, tritorch as torch, test_ahead\n"
+            "multiprocessing.set_start_method('spawn')\n"
             "from tritorch.cuda import compiler_pool, driver\n"
             "compiler_pool.cores = lambda: 3\n"
             "driver.use(test_ahead.Told())\n"

@@ -152,6 +152,8 @@ WAYS = {
     "entries of a dict": ({"a": 1.0}, lambda d, x: x * sum(d.values()), put("a")),
     "a key that is put together": ({"a": 1.0}, lambda d, x: keys(d, ["a"], x), put("a")),
     "a key that is a tuple": ({("a", 1): 1.0}, lambda d, x: x * d["a", 1], put(("a", 1))),
+    "a number in a large dict": (dict.fromkeys(range(-1, 99), 1.0), lambda d, x: x * (d[1] * d[7]), put(7)),
+    "a negative number there": (dict.fromkeys(range(-1, 99), 1.0), lambda d, x: x * (d[1] * d[-1]), put(-1)),
     "keywords": ({"k": 1.0}, lambda d, x: plain(x, **d), put("k")),
     "a dict with attributes": (Attributes(beta=1.0), lambda d, x: x * d.beta, put("beta")),
     "a dict of a class of its own": (collections.UserDict(b=1.0), lambda d, x: x * d["b"], put("b")),

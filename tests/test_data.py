@@ -1,5 +1,6 @@
 """Datasets, samplers, collation and DataLoader, with and without worker processes."""
 import collections
+import functools
 import gc
 import os
 import signal
@@ -40,6 +41,17 @@ class Odd(Squares):
         return k
 
 
+class Who(Squares):
+    def __getitem__(self, k):
+        info = get_worker_info()
+        return (-1, 0) if info is None else (info.id + greeting, info.num_workers)
+
+
+class Draw(Squares):
+    def __getitem__(self, k):
+        return tritorch.rand(1).item(), np.random.rand()
+
+
 class Stream(IterableDataset):
     def __init__(self, n=11):
         self.n = n
@@ -47,6 +59,15 @@ class Stream(IterableDataset):
     def __iter__(self):
         info = get_worker_info()
         return iter(range(self.n) if info is None else range(info.id, self.n, info.num_workers))
+
+
+def greet(k):
+    global greeting
+    greeting = k
+
+
+def refuse(k):
+    raise ValueError("not today")
 
 
 def raise_key_error():
@@ -237,9 +258,11 @@ def test_iterable_dataset(workers):
             info = torch.utils.data.get_worker_info()
             return iter(range(11) if info is None else range(info.id, 11, info.num_workers))
 
+    loader = functools.partial(torch.utils.data.DataLoader, Theirs(), num_workers=workers,
+                               **{"multiprocessing_context": "fork"} if workers else {})        # Theirs, in a function, cannot be pickled
     for options in ({"batch_size": 3}, {"batch_size": 3, "drop_last": True}, {"batch_size": None}):
         ours = [b if isinstance(b, int) else b.tolist() for b in DataLoader(Stream(), num_workers=workers, **options)]
-        theirs = [b if isinstance(b, int) else b.tolist() for b in torch.utils.data.DataLoader(Theirs(), num_workers=workers, **options)]
+        theirs = [b if isinstance(b, int) else b.tolist() for b in loader(**options)]
         assert ours == theirs
 
 
@@ -266,24 +289,11 @@ def test_persistent_workers_end_with_their_loader():
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_workers_know_who_they_are(workers):
-    def init(k):
-        global greeting
-        greeting = k
-
-    class Who(Squares):
-        def __getitem__(self, k):
-            info = get_worker_info()
-            return (-1, 0) if info is None else (info.id + greeting, info.num_workers)
-
-    (batch,) = DataLoader(Who(1), num_workers=workers, worker_init_fn=init)
+    (batch,) = DataLoader(Who(1), num_workers=workers, worker_init_fn=greet)
     assert [x.item() for x in batch] == ([0, 1] if workers else [-1, 0]) and get_worker_info() is None
 
 
 def test_workers_draw_different_numbers():
-    class Draw(Squares):
-        def __getitem__(self, k):
-            return tritorch.rand(1).item(), np.random.rand()
-
     def draw(seed):
         loader = DataLoader(Draw(4), num_workers=2, generator=tritorch.Generator().manual_seed(seed))
         return [[x.item() for x in batch] for batch in loader]
@@ -309,11 +319,8 @@ def test_results_that_cannot_be_sent():
 
 
 def test_a_worker_that_fails_at_the_start():
-    def init(k):
-        raise ValueError("not today")
-
     with pytest.raises(ValueError, match="not today"):
-        list(DataLoader(Squares(), num_workers=1, worker_init_fn=init))
+        list(DataLoader(Squares(), num_workers=1, worker_init_fn=refuse))
 
 
 def test_dead_and_slow_workers():

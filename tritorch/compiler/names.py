@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 ASKING, BARE = {"getattr", "hasattr", "attrgetter"}, {"vars", "__dict__", "asdict", "astuple", "fields"}
 OPCODES = {"LOAD_GLOBAL": 0, "LOAD_NAME": 0, "LOAD_ATTR": 1, "LOAD_METHOD": 1, "LOAD_SUPER_ATTR": 1, "IMPORT_FROM": 1, "IMPORT_NAME": 2}
-SUMS = "BINARY_OP", "BINARY_ADD"
+NUMBERS = "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT"
 
 
 class Names(NamedTuple):
@@ -33,10 +33,12 @@ def names(code):
     constants, assigned, whole, asked, key, made = list(_constants(code.co_consts)), [], [], 0, None, False
     found: tuple = [], [], []
     for step in dis.get_instructions(code):
-        if step.opname in OPCODES:
+        if step.opname in NUMBERS and type(step.argval) is int:
+            constants.append(step.argval)                                # Python 3.14 has no such numbers in co_consts
+        elif step.opname in OPCODES:
             found[OPCODES[step.opname]].append(step.argval)
             asked = 1 if step.argval == "getattr" else asked
-        elif asked == 1 and step.opname.startswith("CALL") or asked and step.opname in SUMS or step.opname == "MATCH_CLASS":
+        elif asked == 1 and step.opname.startswith("CALL") or asked and _is_sum(step) or step.opname == "MATCH_CLASS":
             whole.append(True)                                           # getattr(x, name), getattr(x, "beta" + k), case Config(beta)
         elif step.opname == "BUILD_STRING":
             made = True
@@ -52,6 +54,10 @@ def names(code):
     inner = [names(c) for c in code.co_consts if isinstance(c, CodeType)]
     mine = *found, constants, assigned if "param_groups" in named else (), strings, whole
     return Names(*[frozenset(own).union(*theirs) for own, *theirs in zip(mine, *inner)])
+
+
+def _is_sum(step):
+    return step.opname == "BINARY_ADD" or step.opname == "BINARY_OP" and step.argrepr != "[]"       # since Python 3.14 x[k] is one too
 
 
 def _constants(values):

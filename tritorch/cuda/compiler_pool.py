@@ -21,6 +21,7 @@ MOST = 16                           # processes: with more of them the longest k
 _shared: Pool | None = None
 _lasting: dict[int, Pool] = {}      # by their numbers of processes
 _workers: set[Worker] = set()       # that have a process
+_drawing = threading.RLock()
 _met = 0                            # kernels that this process had to compile while it waited
 
 
@@ -232,6 +233,7 @@ def progress(total: int | None = None, initial: int = 0, about: str = "kernels")
     from tqdm import tqdm
 
     class Bar(tqdm):
+        _lock = getattr(tqdm, "_lock", _drawing)                 # tqdm would make one for processes too, for which Python may start one
         monitor_interval = 0                                     # no thread of its own, which cannot begin while the program ends
 
     hidden = sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TRITORCH_PROGRESS", "1") == "0"

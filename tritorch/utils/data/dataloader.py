@@ -23,8 +23,10 @@ class DataLoader(Generic[T]):
     the same seed gives the same batches with any number of workers. `collate_fn` makes a batch of a list of samples.
     `num_workers` processes fetch ahead, `prefetch_factor` batches each (default 2); `persistent_workers` keeps them between epochs,
     `worker_init_fn(id)` runs first in each, `timeout` seconds are waited for a batch (0: for ever), `multiprocessing_context` says
-    how they start. `pin_memory` puts batches into page-locked memory where there is a GPU. An error in a worker is raised here with the
-    worker's traceback. `in_order=False` yields batches as they come. Raises ValueError for options that exclude each other.
+    how they start: "fork", "forkserver" or "spawn" (None: as Python does by default, on Linux "forkserver" since 3.14; for all but "fork"
+    what they are given must be picklable). `pin_memory` puts batches into page-locked memory where there is a GPU. An error in a worker
+    is raised here with the worker's traceback. `in_order=False` yields batches as they come. Raises ValueError for options that exclude
+    each other.
 
     >>> import tritorch as torch
     >>> dataset = torch.utils.data.TensorDataset(torch.arange(5))

@@ -10,6 +10,7 @@ import pickle
 import random
 import signal
 import traceback
+import warnings
 from multiprocessing import connection, parent_process, resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 
@@ -205,18 +206,31 @@ def _unpacked(header):
     return pickle.loads(memoryview(pieces[0]), buffers=pieces[1:])
 
 
+def _start(process, context):
+    try:
+        process.start()
+    except (TypeError, AttributeError, pickle.PicklingError):
+        warnings.warn(f"DataLoader: expected a dataset, collate_fn and worker_init_fn that can be pickled, as the start method "
+                      f"{context.get_start_method()!r} asks for (Python's default: on Linux 'forkserver' since 3.14, and 'fork' before); "
+                      f"define them at the top of a module, or use multiprocessing_context='fork'", stacklevel=5)
+        raise
+
+
 class Workers:
     """The processes of one DataLoader: `submit` a task to one of them, `receive` the next result of any."""
 
     def __init__(self, context, count, make_fetch, dataset, init, seed):
         resource_tracker.ensure_running()                                # before they start: parent and workers keep one account
+        if context.get_start_method() == "forkserver":
+            from multiprocessing import forkserver
+            forkserver.ensure_running()                                  # it forks for others too, whom Ctrl-C shall reach
         self.pipes, self.processes = [], []
         _hold_interrupts(True)                                           # until the workers ignore them
         try:
             for k in range(count):
                 ours, theirs = context.Pipe()
                 process = context.Process(target=work, args=(theirs, make_fetch, dataset, init, k, count, seed + k), daemon=True)
-                process.start()
+                _start(process, context)
                 theirs.close()
                 self.pipes.append(ours)
                 self.processes.append(process)
