@@ -4,7 +4,7 @@ import pytest
 from arrays import draw
 
 import tritorch
-from tritorch.ops import normalize as ours_f
+from tritorch.nn import functional as ours_f
 
 torch = pytest.importorskip("torch")
 theirs_f = torch.nn.functional

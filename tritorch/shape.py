@@ -179,7 +179,7 @@ def infer_shape(shape, count, op):
 def view_strides(shape, strides, new_shape):
     """Strides of the same memory under `new_shape`, or None if only a copy can have it.
 
-    Neighbouring dims that lie gapless behind each other form a chunk; the new dims must divide the chunks.
+    Neighbouring dims that follow each other without gaps form a chunk; the new dims must divide the chunks.
     """
     if strides == layout(shape)[1] or is_contiguous(shape, strides) or 0 in new_shape:
         return layout(new_shape)[1]

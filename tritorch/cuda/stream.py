@@ -61,7 +61,7 @@ class Stream:
 
     @property
     def cuda_stream(self) -> int:
-        """The driver's handle, for other libraries: what they queue there comes behind all that we have queued so far."""
+        """The driver's handle, for other libraries: what they queue there runs after all that we have queued so far."""
         driver.share()
         return self.handle
 

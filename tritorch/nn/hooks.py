@@ -148,7 +148,7 @@ def _call_remaining(module, args, kwargs, result, called):
                 changed = _call_forward_hook(hooks, key, hook, module, args, kwargs, result)
                 result = result if changed is None else changed
             except Exception as error:
-                warnings.warn(f"a forward hook that is always called failed behind another error, which goes on: {error}", stacklevel=2)
+                warnings.warn(f"a forward hook with always_call=True failed after another error, which is raised: {error}", stacklevel=2)
 
 
 class _Boundary(Function):

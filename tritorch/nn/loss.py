@@ -116,7 +116,7 @@ class CrossEntropyLoss(_WeightedLoss):
 
 
 class LinearCrossEntropyLoss(_WeightedLoss):
-    """`CrossEntropyLoss` behind a `Linear` of its own, computed without storing the logits: see `F.linear_cross_entropy`.
+    """`CrossEntropyLoss` after a `Linear` of its own, computed without storing the logits: see `F.linear_cross_entropy`.
 
     input (N, in_features) or (in_features,); target: classes (N, *out_features) or probabilities (N, num_classes, *out_features).
     PyTorch's `options` is accepted and changes nothing.

@@ -307,7 +307,7 @@ def bias_backward(gb, distance, g, query, key, value, attn_mask, alibi_slopes, o
 
 
 def _dense(*places):
-    """The kernels read the places of sequences one after the other."""
+    """Where sequences begin, as kernels read it: contiguous."""
     return [None if x is None else x.contiguous() for x in places]
 
 

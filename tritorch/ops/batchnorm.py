@@ -331,7 +331,7 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
     running = (1 - momentum) · running + momentum · batch, with the unbiased variance; else they are the running ones.
     Ioffe and Szegedy, Batch Normalization, 2015.
 
-    >>> import tritorch as torch; from tritorch.ops.normalize import batch_norm
+    >>> import tritorch as torch; from tritorch.ops.batchnorm import batch_norm
     >>> batch_norm(torch.tensor([[1.0], [3.0]]), None, None, training=True)
     tensor([[-1.0000],
             [ 1.0000]])
@@ -370,7 +370,7 @@ def instance_norm(input, running_mean=None, running_var=None, weight=None, bias=
 
     Ulyanov, Vedaldi and Lempitsky, Instance Normalization, 2016.
 
-    >>> import tritorch as torch; from tritorch.ops.normalize import instance_norm
+    >>> import tritorch as torch; from tritorch.ops.batchnorm import instance_norm
     >>> instance_norm(torch.tensor([[[1.0, 3.0]]]))
     tensor([[[-1.0000,  1.0000]]])
     """

@@ -338,14 +338,14 @@ addcdiv_value = ternary("addcdiv_value", "input + value · tensor1 / tensor2.", 
 
 
 def addcmul(input, tensor1, tensor2, last=None, *, value=1, out=None):
-    """input + value · tensor1 · tensor2; the old order (input, value, tensor1, tensor2) is taken, too."""
+    """input + value · tensor1 · tensor2; the old order (input, value, tensor1, tensor2) works too."""
     if last is not None:
         value, tensor1, tensor2 = tensor1, tensor2, last
     return addcmul_value(input, tensor1, tensor2, value) if out is None else addcmul_value.into(out, input, tensor1, tensor2, value)
 
 
 def addcdiv(input, tensor1, tensor2, last=None, *, value=1, out=None):
-    """input + value · tensor1 / tensor2; the old order (input, value, tensor1, tensor2) is taken, too."""
+    """input + value · tensor1 / tensor2; the old order (input, value, tensor1, tensor2) works too."""
     if last is not None:
         value, tensor1, tensor2 = tensor1, tensor2, last
     return addcdiv_value(input, tensor1, tensor2, value) if out is None else addcdiv_value.into(out, input, tensor1, tensor2, value)

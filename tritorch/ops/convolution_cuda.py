@@ -32,7 +32,7 @@ DEPTHWISE = {True: ((16, 64, 4), (32, 64, 4), (32, 64, 8), (8, 128, 4), (64, 64,
              False: ((256, 1, 4), (512, 1, 4), (1024, 1, 8), (128, 1, 4))}
 """Pixels and channels of a tile, and warps, by whether channels are next to each other: lanes lie along what is contiguous."""
 
-MANY = 0x7FF00000                                                        # nearly 2³¹: a block's last may be behind the last
+MANY = 0x7FF00000                                                        # nearly 2³¹: the last block may reach past the end
 CHANNELS = 32                                                            # from here on a step takes one tap of a block of channels
 
 
@@ -87,7 +87,7 @@ def _widens(x, groups):
 
 
 def _four(x):
-    """x, channels last, with a channel of zeros behind its three."""
+    """x, channels last, with a channel of zeros after its three."""
     n, c, h, w = x.shape
     out = empty((n, h, w, 4), x.dtype, x.device)
     if out.numel():

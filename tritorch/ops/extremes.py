@@ -8,7 +8,8 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.destinations import call
-from tritorch.ops.reduce import Monoid, accumulator, dims_of, reduce_rows, restore, sample_dims, sweeps
+from tritorch.ops.monoids import Monoid, reduce_rows
+from tritorch.ops.reduce import accumulator, dims_of, restore, sample_dims, sweeps
 from tritorch.ops.rows import kept
 from tritorch.shape import wrap_dim
 from tritorch.tensor import Tensor

@@ -1,4 +1,4 @@
-"""Affine maps with an activation behind them, computed where the product is stored, and the two layers of a feed-forward block.
+"""Affine maps followed by an activation, computed where the product is stored, and the two layers of a feed-forward block.
 
 What they return is, bit for bit, what the separate operators return: the product is rounded to the tensors' dtype before the activation.
 """

@@ -1,5 +1,5 @@
 """Starting the kernels of a matrix product. Each `run_…` takes the Problem (gemm.py), how many pieces K is cut into, the tensors and
-scalars (out, pre, a, b, c, alpha, beta), what is fused behind the sums, and the options of its kernel."""
+scalars (out, pre, a, b, c, alpha, beta), what is fused after the sums, and the options of its kernel."""
 from math import prod
 
 from tritorch.cuda.launch import TensorDescriptor, kernels, launch, sm_count, tile

@@ -1,4 +1,4 @@
-"""Matrix products of groups that lie behind each other in one tensor, in one launch: the experts of a mixture, whose loads differ."""
+"""Matrix products of groups that follow each other in one tensor, in one launch: the experts of a mixture, whose loads differ."""
 import numpy as np
 
 from tritorch.cuda import tuner
@@ -58,7 +58,7 @@ def grouped_rows(input, mat2, offs):
         out[offs[g − 1] : offs[g]] = input[offs[g − 1] : offs[g]] @ mat2[g]
 
     input (m, k), mat2 (g, k, n), of one floating dtype, and offs (g,) int32, where the groups end, ascending, at most m, give (m, n); rows
-    behind the last group are 0. Raises RuntimeError when shapes or dtypes do not fit.
+    after the last group are 0. Raises RuntimeError when shapes or dtypes do not fit.
 
     >>> import tritorch as torch
     >>> grouped_rows(torch.ones(3, 2), torch.tensor([[[1.0], [1.0]], [[5.0], [5.0]]]), torch.tensor([1, 3], dtype=torch.int32))
@@ -200,8 +200,8 @@ def grouped_mm(mat_a, mat_b, *, offs=None, bias=None, out_dtype=None):
 
     | mat_a | mat_b | result | group j, from offs[j - 1] to offs[j] |
     |---|---|---|---|
-    | (m, k) | (g, k, n) | (m, n) | rows of mat_a, times mat_b[j]; rows behind the last group are 0 |
-    | (g, m, k) | (k, n) | (m, n) | columns of mat_b, behind mat_a[j]; columns behind the last group are 0 |
+    | (m, k) | (g, k, n) | (m, n) | rows of mat_a, times mat_b[j]; rows after the last group are 0 |
+    | (g, m, k) | (k, n) | (m, n) | columns of mat_b, which mat_a[j] multiplies; columns after the last group are 0 |
     | (m, k) | (k, n) | (g, m, n) | of k: result[j] is the product of these columns and rows |
     | (g, m, k) | (g, k, n) | (g, m, n) | without offs: mat_a[j] @ mat_b[j] |
 

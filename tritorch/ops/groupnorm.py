@@ -8,6 +8,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.memory_format import like_image
+from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.normalize import (
     affine_sums,
     deliver,
@@ -19,7 +20,6 @@ from tritorch.ops.normalize import (
     normalize_rows_backward,
     scratch,
 )
-from tritorch.ops.reduce import Monoid, reduce_rows
 from tritorch.tensor import empty, strided
 
 
@@ -154,7 +154,7 @@ def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
 
     out = (x - mean) / √(var + eps) · weight + bias. Wu and He, Group Normalization, 2018.
 
-    >>> import tritorch as torch; from tritorch.ops.normalize import group_norm
+    >>> import tritorch as torch; from tritorch.ops.groupnorm import group_norm
     >>> group_norm(torch.tensor([[1.0, 3.0, 5.0, 5.0]]), 2)
     tensor([[-1.0000,  1.0000,  0.0000,  0.0000]])
     """

@@ -1,4 +1,4 @@
-"""Picking and writing elements by index: index_select, gather, scatter, index_put and the functions above them.
+"""Elements by an index along one dim: index_select, index_add, gather, and how rows are taken and written on the GPU.
 
 Sums over equal indices are made in a fixed order (indices sorted, then one program a run), so results are deterministic.
 """
@@ -41,7 +41,7 @@ def check_range(name, index, size, error=IndexError, wrap=False):
 
 # ------------------------------------------------------------------ rows in a canonical form
 def three(shape, dim):
-    """Sizes before, at and behind a dim."""
+    """Sizes before, at and after a dim."""
     return prod(shape[:dim]), shape[dim], prod(shape[dim + 1:])
 
 
@@ -218,7 +218,7 @@ def index_add_cuda(out, input, dim, index, source, alpha):
     d = wrap_dim(dim, len(input.shape), "index_add")
     source = source.clone() if source.storage is out.storage else source
     places = linear_places(view.reshape(index, -1), 0, (input.shape[d] if input.shape else 1,), "index_add")
-    if out.is_contiguous() and prod(input.shape[:d]) == 1:               # the rows lie behind each other as they are
+    if out.is_contiguous() and prod(input.shape[:d]) == 1:               # the rows follow each other in memory as they are
         target = view.reshape(out, places_of(input.shape, d))
         base = target if input.data_ptr() == out.data_ptr() else view.reshape(input, target.shape)
         join_rows(target, base, places, view.reshape(source, places.shape[0], target.shape[1]), alpha=alpha)

@@ -1,4 +1,4 @@
-"""The operator behind cat and stack: tensors behind each other, up to eight of them in one launch."""
+"""The operator behind cat and stack: tensors one after the other, up to eight of them in one launch."""
 import itertools
 from math import gcd, prod
 
@@ -20,7 +20,7 @@ TOGETHER = 8                                                             # tenso
 
 @op
 def concatenated(tensors, dim, sizes):
-    """The tensors behind each other along `dim`, on which they have `sizes`."""
+    """The tensors one after the other along `dim`, in which they have `sizes`."""
     check(len(tensors) > 0, "cat", "at least one tensor", "none")
     parts = [t for t in tensors if t.shape != (0,)] or tensors[:1]       # PyTorch lets empty 1-d tensors pass
     first = parts[0].shape
@@ -53,7 +53,7 @@ concatenated.repeat(*_again)
 
 
 def _join(out, parts, d):
-    """Contiguous tensors of one dtype behind each other, `TOGETHER` of them in one launch."""
+    """Contiguous tensors of one dtype one after the other, `TOGETHER` of them in one launch."""
     rows, inner = prod(out.shape[:d]), prod(out.shape[d + 1:])
     total, start = out.shape[d] * inner, 0
     for first in range(0, len(parts), TOGETHER):

@@ -29,8 +29,8 @@ from tritorch.ops.faults import fault_word
 from tritorch.ops.gemm import gemm
 from tritorch.ops.loss import cross_entropy, reduced
 from tritorch.ops.matmul import linear
+from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.normalize import contiguous, scalar
-from tritorch.ops.reduce import Monoid, reduce_rows
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty, strided
 

@@ -19,6 +19,7 @@ from tritorch.errors import check
 from tritorch.ops import (
     activation,
     attention_bias,
+    batchnorm,
     compare,
     convolution,
     copy,
@@ -27,6 +28,7 @@ from tritorch.ops import (
     einsum,
     extremes,
     getitem,
+    groupnorm,
     indexing,
     matmul,
     normalize,
@@ -68,10 +70,10 @@ BOTH = {
             bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift lerp addcmul addcdiv clamp clip clamp_min
             clamp_max gcd lcm""",
     activation: "relu prelu hardshrink",
-    reduce: "sum nansum mean prod any all count_nonzero logsumexp",
+    reduce: "sum nansum mean nanmean prod any all count_nonzero logsumexp",
     extremes: "amax amin max min argmax argmin aminmax",
     statistics: "var std var_mean std_mean norm",
-    quantile: "median nanmedian mode quantile nanquantile nanmean",
+    quantile: "median nanmedian mode quantile nanquantile",
     scan: "cumsum cumprod cummax cummin logcumsumexp",
     softmax: "softmax log_softmax",
     matmul: "matmul mm bmm mv dot vdot inner outer ger addmm addmv addbmm baddbmm addr matrix_power kron chain_matmul",
@@ -111,7 +113,9 @@ FUNCTIONS = {
     triangles: "block_diag tril_indices triu_indices",
     random: "rand randn randint randperm rand_like randn_like randint_like normal poisson",
     dropout: "dropout",
-    normalize: "layer_norm rms_norm batch_norm group_norm instance_norm",
+    normalize: "layer_norm rms_norm",
+    batchnorm: "batch_norm instance_norm",
+    groupnorm: "group_norm",
 }
 IN_PLACE = {
     pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative abs absolute sign sgn

@@ -1,4 +1,4 @@
-"""Layer, RMS and group normalization: fused forward and backward, statistics over rows. Batch norm lives in `batchnorm`.
+"""Layer and RMS normalization: fused forward and backward, statistics over rows. `groupnorm` and `batchnorm` build on this file.
 
 Each norm is two operators, itself (with the statistics that its gradient reuses) and its gradient; the public functions
 return the result alone. Under create_graph the statistics are computed again from the input, so that gradients flow through them.
@@ -14,7 +14,8 @@ from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, sentence
-from tritorch.ops.reduce import Monoid, reduce_rows, single, sums_along
+from tritorch.ops.monoids import Monoid, reduce_rows
+from tritorch.ops.reduce import single, sums_along
 from tritorch.ops.rows import WIDEST_SUMS, rows, start_rows, start_sums, vector_of, widest
 from tritorch.ops.shaping import stack
 from tritorch.tensor import strided
@@ -393,8 +394,3 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
     tensor([[1., 1.]])
     """
     return rms_norm_rows(input, tuple(normalized_shape), weight, types.finfo_of(input.dtype.compute).eps if eps is None else eps)[0]
-
-
-from tritorch.ops.batchnorm import batch_norm, instance_norm  # noqa: E402, F401  the other norms build on this file
-from tritorch.ops.groupnorm import group_norm  # noqa: E402, F401
-from tritorch.ops.softmax import log_softmax, softmax  # noqa: E402, F401

@@ -79,7 +79,7 @@ def constant_pad_workloads(make):
 
 # ------------------------------------------------------------------ with values of the tensor
 def _edges(x, dim, before, after, mode):
-    """The pieces that come before and behind x along a dim."""
+    """The pieces that come before and after x along a dim."""
     n = x.shape[dim]
     if mode == "reflect":
         return flip(x.narrow(dim, 1, before), dim), flip(x.narrow(dim, n - 1 - after, after), dim)

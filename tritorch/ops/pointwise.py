@@ -218,7 +218,7 @@ def round(input, *, decimals=0, out=None):
 
 
 def frac(input, *, out=None):
-    """The part behind the point, with the sign of input."""
+    """The fractional part, with the sign of input."""
     check(input.dtype.is_floating_point, "frac", "a floating dtype", input.dtype)
     return sub(input, trunc(input)) if out is None else sub.into(out, input, trunc(input), 1)
 

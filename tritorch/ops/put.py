@@ -75,7 +75,7 @@ def put_cuda(out, input, indices, values, accumulate, wrap):
         if input.data_ptr() != out.data_ptr():
             transfer(out, input)
         return write_rows(view.permute_dims(out, order), len(picked), places, values)
-    here = out.is_contiguous() and order == (*range(len(order)),)        # the rows lie behind each other as they are
+    here = out.is_contiguous() and order == (*range(len(order)),)        # the rows follow each other in memory as they are
     if here:
         made = view.reshape(out, rows, width)
         base = made if input.data_ptr() == out.data_ptr() else view.reshape(input, rows, width)
@@ -88,7 +88,7 @@ def put_cuda(out, input, indices, values, accumulate, wrap):
 
 
 def values_of(input, indices, picked, values):
-    """The values for input[indices], those of one place behind each other."""
+    """The values for input[indices], those of one place next to each other."""
     values = view.expand_to(values, put_shape(input, indices))
     count = len(broadcast_shapes("index", *[indices[d].shape for d in picked]))
     if picked == list(range(picked[0], picked[-1] + 1)):

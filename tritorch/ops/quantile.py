@@ -22,7 +22,7 @@ def _first_nan(input, dim, found, keepdim):
 
 
 def median(input, dim=None, keepdim=False, *, out=None):
-    """The middle element in order (the lower of two), and with `dim` where it is; NaN if there is one.
+    """The middle element in order (the lower of two), and with `dim` where it is; NaN if there is a NaN.
 
     >>> import tritorch as torch; torch.tensor([3.0, 1.0, 2.0, 5.0]).median()
     tensor(2.)
@@ -56,7 +56,7 @@ def nanmedian(input, dim=None, keepdim=False, *, out=None):
 
 
 def mode(input, dim=-1, keepdim=False, *, out=None):
-    """The most frequent element along `dim` (the smallest of several), and where it last is."""
+    """The most frequent element along `dim` (the smallest of several), and the last place where it occurs."""
     if not input.shape:
         return deliver_all(mode_result, (input.clone(), create.zeros((), dtype=types.int64, device=input.device)), out)
     d = wrap_dim(dim, len(input.shape), "mode")
@@ -73,7 +73,7 @@ def mode(input, dim=-1, keepdim=False, *, out=None):
 
 
 def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=None):
-    """The value below which the share q (a number or a vector of them) of the elements lies; NaN where there is one.
+    """The value below which the share q (a number or a vector of them) of the elements lies; NaN for a row that holds NaN.
 
     >>> import tritorch as torch; torch.arange(5.0).quantile(0.25)
     tensor(1.)
@@ -115,11 +115,3 @@ def _between(rows, q, interpolation, ignore_nan):
     below, above = [rows.gather(-1, view.expand_to(k, shape)) for k in (low, compare.clamp(low + 1, max=n - 1))]
     made = compare.lerp(below, compare.where(weight > 0, above, below), weight)
     return made if ignore_nan else compare.where(compare.isnan(rows[..., -1:]), float("nan"), made)
-
-
-def nanmean(input, dim=None, keepdim=False, *, dtype=None, out=None):
-    """The mean of the elements that are not NaN."""
-    check(input.dtype.is_floating_point, "nanmean", "a floating dtype", input.dtype)
-    count = sum(~compare.isnan(input), dim, keepdim)
-    made = input.nansum(dim, keepdim, dtype=dtype) / count
-    return copy.deliver(made, out)

@@ -286,7 +286,7 @@ def bernoulli_(x, p=0.5, *, generator=None):
 
 
 def random_(x, from_=None, to=None, *, generator=None):
-    """Fill with integers: `random_()` of all that the dtype holds from 0 on, `random_(to)` in [0, to), `random_(from, to)` in [from, to).
+    """Fill with integers: `random_(to)` in [0, to), `random_(from, to)` in [from, to), `random_()` from 0 to the largest of the dtype.
 
     >>> import tritorch as torch
     >>> torch.zeros(3).random_(4, 5)

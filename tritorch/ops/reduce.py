@@ -1,4 +1,4 @@
-"""Reductions to one value: sum, nansum, mean, prod, any, all, count_nonzero, logsumexp, vector norms.
+"""Reductions to one value: sum, nansum, mean, nanmean, prod, any, all, count_nonzero, logsumexp.
 
 On the GPU a reduction is a monoid run over the rows of any layout by `reduce_rows` (monoids.py).
 """
@@ -11,6 +11,7 @@ from tritorch.autograd.modes import state
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.ops import compare, copy
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.rows import kept
 from tritorch.ops.shaping import cat
@@ -222,6 +223,17 @@ sweeps(mean)
 def mean_errors(make):
     yield (make(3, integer=True, low=0, high=5),), {}, RuntimeError, "expected a floating dtype"
     yield (make(2, 3), 2), {}, IndexError, "expected a dim in [-2, 1], got 2"
+
+
+def nanmean(input, dim=None, keepdim=False, *, dtype=None, out=None):
+    """The mean of the elements that are not NaN.
+
+    >>> import tritorch as torch; torch.tensor([1.0, float("nan"), 3.0]).nanmean().item()
+    2.0
+    """
+    check(input.dtype.is_floating_point, "nanmean", "a floating dtype", input.dtype)
+    made = nansum(input, dim, keepdim, dtype=dtype) / sum(~compare.isnan(input), dim, keepdim)
+    return copy.deliver(made, out)
 
 
 # ------------------------------------------------------------------ product

@@ -23,7 +23,7 @@ def several(name, tensors):
 
 
 def cat(tensors, dim=0, *, axis=None, out=None):
-    """The tensors behind each other along `dim`; all other sizes must agree.
+    """The tensors joined one after the other along `dim`; all other sizes must agree.
 
     >>> import tritorch as torch; torch.cat([torch.zeros(2), torch.ones(1)])
     tensor([0., 0., 1.])
@@ -59,7 +59,7 @@ def stack(tensors, dim=0, *, axis=None, out=None):
 
 
 def atleast_1d(*tensors):
-    """0-dim tensors as 1-dim ones.
+    """Tensors with at least one dim: a 0-dim tensor becomes a vector of one element.
 
     >>> import tritorch as torch
     >>> torch.atleast_1d(torch.tensor(2.0))
@@ -69,7 +69,7 @@ def atleast_1d(*tensors):
 
 
 def atleast_2d(*tensors):
-    """Tensors of fewer dims with dims of size 1 in front.
+    """Tensors with at least two dims: dims of size 1 are put in front.
 
     >>> import tritorch as torch
     >>> torch.atleast_2d(torch.tensor([1.0, 2.0]))
@@ -79,7 +79,7 @@ def atleast_2d(*tensors):
 
 
 def atleast_3d(*tensors):
-    """Tensors of fewer dims as three-dim ones, (n) as (1, n, 1).
+    """Tensors with at least three dims: (n) becomes (1, n, 1), (m, n) becomes (m, n, 1).
 
     >>> import tritorch as torch
     >>> torch.atleast_3d(torch.ones(4, 5)).shape
@@ -96,7 +96,7 @@ def _each(tensors, fn):
 
 
 def hstack(tensors, *, out=None):
-    """Side by side: along dim 1, or 0 for one-dim tensors.
+    """The tensors side by side: joined along dim 1, or along dim 0 if they have one dim.
 
     >>> import tritorch as torch
     >>> torch.hstack([torch.tensor([1, 2]), torch.tensor([3])])
@@ -108,7 +108,7 @@ def hstack(tensors, *, out=None):
 
 
 def vstack(tensors, *, out=None):
-    """Above each other: rows along dim 0.
+    """The tensors on top of each other: joined along dim 0, vectors as rows.
 
     >>> import tritorch as torch
     >>> torch.vstack([torch.tensor([1, 2]), torch.tensor([3, 4])])
@@ -122,7 +122,7 @@ row_stack = vstack
 
 
 def dstack(tensors, *, out=None):
-    """Behind each other: along dim 2.
+    """The tensors joined along dim 2.
 
     >>> import tritorch as torch
     >>> torch.dstack([torch.ones(2, 3), torch.zeros(2, 3)]).shape
@@ -178,7 +178,7 @@ def flip_dims_samples(make):
 
 @op
 def roll_dims(x, shifts, dims):
-    """The elements moved by `shifts` along `dims`, those that leave coming in again at the other end."""
+    """The elements moved by `shifts` along `dims`; those that leave at one end come in again at the other."""
     check(len(shifts) == len(dims), "roll", "as many shifts as dims", shifts, dims)
     wrap_dims(dims, len(x.shape), "roll")
     return x.shape, x.dtype, x.storage.device, x.strides, dense_strides
@@ -261,7 +261,7 @@ def rot90(input, k=1, dims=(0, 1)):
 
 
 def roll(input, shifts, dims=None):
-    """The elements moved along dims (without dims: along the flattened tensor), coming in again at the other end.
+    """The elements moved along dims (without dims: along the flattened tensor); those that leave at one end come in again at the other.
 
     >>> import tritorch as torch; torch.arange(4).roll(1)
     tensor([3, 0, 1, 2])
@@ -375,7 +375,7 @@ def meshgrid(*tensors, indexing="ij"):
 
 
 def diff(input, n=1, dim=-1, prepend=None, append=None, *, out=None):
-    """The differences of neighbours along `dim`, n times over.
+    """The differences of neighbouring elements along `dim`, taken n times.
 
     >>> import tritorch as torch; torch.tensor([1, 4, 9]).diff()
     tensor([3, 5])

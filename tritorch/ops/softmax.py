@@ -110,7 +110,7 @@ def family(name, doc, log, composed):
 
     @forward.impl("cuda")
     def forward_cuda(out, x, dim, dtype):
-        x = x if x.dtype.is_floating_point else x.to(out.dtype)           # the kernel takes -inf for what lies behind a row
+        x = x if x.dtype.is_floating_point else x.to(out.dtype)           # the kernel takes -inf for what lies past the end of a row
         launch_rows(K.softmax_kernel, "softmax", (out, x), dim, lanes=True, LOG=log)
 
     @forward.grad("input")

@@ -1,4 +1,4 @@
-"""Sorting and what rests on it: sort, topk, kthvalue, median, unique, searchsorted, histc, histogram."""
+"""Sorting and what rests on it: sort, topk, kthvalue, unique, searchsorted, histc, histogram."""
 from collections import namedtuple
 
 import numpy as np
@@ -246,7 +246,7 @@ def _chosen(made, inverse, counts):
 
 
 def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=None):
-    """The different elements in order (with `dim`: the different slices).
+    """The distinct elements in order (with `dim`: the distinct slices).
 
     >>> import tritorch as torch; torch.tensor([2, 1, 2]).unique()
     tensor([1, 2])
@@ -314,7 +314,7 @@ def search_sorted_rows_workloads(make):
 
 
 def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None, out=None):
-    """Where each value would go in the sorted rows so that they stay sorted: before equal elements, or behind them if `right`.
+    """Where each value would go in the sorted rows so that they stay sorted: before equal elements, or after them if `right`.
 
     >>> import tritorch as torch; torch.searchsorted(torch.tensor([1, 3, 5]), torch.tensor([3, 4]))
     tensor([1, 2])

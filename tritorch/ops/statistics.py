@@ -6,7 +6,8 @@ import numpy as np
 from tritorch.dispatch import op
 from tritorch.errors import check
 from tritorch.ops.destinations import call
-from tritorch.ops.reduce import Monoid, dims_of, mean, reduce_rows, restore, single, size_of, sweeps
+from tritorch.ops.monoids import Monoid, reduce_rows
+from tritorch.ops.reduce import dims_of, mean, restore, single, size_of, sweeps
 from tritorch.ops.rows import kept
 
 

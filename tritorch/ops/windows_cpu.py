@@ -8,7 +8,7 @@ from tritorch.shape import cdiv
 
 
 def bounds(n, count):
-    """First element of and end behind each of `count` parts of n elements."""
+    """Where each of `count` parts of n elements begins, and where it ends (exclusive)."""
     p = np.arange(count)
     return p * n // max(count, 1), -(-(p + 1) * n // max(count, 1))
 

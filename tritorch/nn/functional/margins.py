@@ -125,7 +125,7 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
     if input.shape != target.shape or input.ndim > 2:
         raise RuntimeError(f"multilabel_margin_loss: expected input and target of the same shape and at most 2 dims, got {input.shape} "
                            f"and {target.shape}")
-    target = within(target, -1, input.shape[-1] - 1 if input.ndim else 0, "multilabel_margin_loss", "class indices, or -1 behind them")
+    target = within(target, -1, input.shape[-1] - 1 if input.ndim else 0, "multilabel_margin_loss", "class indices, or -1 after them")
     listed = (target < 0).cumsum(-1) == 0
     classes = where(listed, target, 0)
     is_target = target.new_zeros(target.shape).scatter_add(-1, classes, listed.to(target.dtype)) > 0

@@ -104,7 +104,7 @@ class StackDataset(Dataset):
 
 
 class ConcatDataset(Dataset[T]):
-    """Datasets one behind the other.
+    """Datasets one after the other.
 
     >>> import tritorch as torch
     >>> both = torch.utils.data.ConcatDataset(["ab", "cde"]); len(both), both[3], both[-1]
