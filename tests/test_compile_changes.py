@@ -167,11 +167,21 @@ def another_parameter(optimizer, ws):
     ws[2] = optimizer.param_groups[0]["params"][2] = torch.full((3,), 0.5, device="cuda", requires_grad=True)
 
 
+KEPT = []
+
+
+def keep_and_fill(optimizer, ws):
+    KEPT.extend([value for w in ws for value in optimizer.state[w].values()])
+    for w in ws:
+        fill(0.0)(optimizer, [None, w])
+
+
 CHANGES = {
     "one entry": lambda o, ws: o.state.__setitem__(ws[1], {}), "one tensor": fill(0.0),
     "what is in an entry": lambda o, ws: o.state[ws[1]].clear(),
     "a group": lambda o, ws: o.param_groups.__setitem__(0, {**o.param_groups[0], "momentum": 0.1}),
     "all groups": lambda o, ws: setattr(o, "param_groups", [{**o.param_groups[0], "lr": 0.01}]), "a parameter": another_parameter,
+    "one tensor of all entries, the old ones of which live on": keep_and_fill,
     "the order": lambda o, ws: o.param_groups[0]["params"].reverse(),
 }
 
@@ -221,6 +231,36 @@ def test_a_learning_rate_that_the_call_looks_at(cuda, look):
             seen.append((step(torch.ones(3, device=cuda))[1], w.tolist()))
             schedule.step()
         assert compile is eager or "is replayed" in step.report()
+        return seen
+
+    assert trained(torch.compile) == trained(eager)
+
+
+def by_name(optimizer, value):
+    for group in optimizer.param_groups:
+        group[OPTION] = value
+
+
+OPTION = "lr"
+SETS = {"a computed name": by_name, "update": lambda o, v: o.param_groups[0].update({OPTION: v})}
+
+
+@pytest.mark.parametrize("way", SETS)
+def test_a_learning_rate_that_the_call_sets_without_naming_it(cuda, way):
+    def trained(compile):
+        w = torch.ones(3, device=cuda, requires_grad=True)
+        optimizer, seen = torch.optim.SGD([w], lr=0.1), []
+
+        @compile
+        def step(x, value):
+            SETS[way](optimizer, value)
+            optimizer.zero_grad()
+            (w * x).sum().backward()
+            optimizer.step()
+
+        for k in range(16):
+            step(torch.full((3,), 0.1, device=cuda), 0.3 if k % 2 else 0.1)
+            seen.append(w.tolist())
         return seen
 
     assert trained(torch.compile) == trained(eager)

@@ -1,11 +1,17 @@
 """tritorch.compile: what code reads without naming it where it is, in containers, through methods of classes, under made-up names."""
+import array
 import collections
 import contextvars
+import ctypes
 import functools
 import gc
 import itertools
+import operator
+import os
+import queue
 import random
 import sys
+import threading
 import types
 import warnings
 import weakref
@@ -73,7 +79,46 @@ class Past(nn.Module):
         return x * self.z
 
 
+class Twice(nn.Identity):
+    def forward(self, x):
+        return x * 2
+
+
+class Meta(type):
+    meta = 1.0
+
+
+class Plain(metaclass=Meta):
+    kind = 1.0
+
+
+class Double(Plain):
+    kind = 2.0
+
+
+def hidden():
+    """Objects that only closures hold."""
+    values = types.SimpleNamespace(only_here=1.0, only_there=1.0)
+
+    @functools.singledispatch
+    def cases(x):
+        return values.only_here
+
+    class Missing(dict):
+        def __missing__(self, key):
+            return values.only_there
+
+    return values, cases, Missing
+
+
+HIDDEN, CASES, Missing = hidden()
+
+
 def plain(x, k=1.0):
+    return x * k
+
+
+def keyword(x, *, k=1.0):
     return x * k
 
 
@@ -194,9 +239,31 @@ WAYS = {
                                     lambda _, v: globals().update(LATER=v) if v != 1 else globals().pop("LATER", 0)),
     "a module that is imported there": (types.ModuleType("settings_of_a_test"), lambda m, x: imported(x), attribute("value")),
     "a context variable": (contextvars.ContextVar("beta", default=1.0), lambda c, x: x * c.get(), lambda c, v: c.set(v)),
+    "a default that is another": (plain, lambda f, x: f(x), lambda f, v: setattr(f, "__defaults__", (v,))),
+    "a default of a keyword": (keyword, lambda f, x: f(x), lambda f, v: setattr(f, "__kwdefaults__", {"k": v})),
+    "the class of an object": (Plain(), lambda p, x: x * p.kind, lambda p, v: setattr(p, "__class__", Plain if v == 1 else Double)),
+    "the class of a module": (nn.Identity(), lambda m, x: m(x) * 1, lambda m, v: setattr(m, "__class__", nn.Identity if v == 1 else Twice)),
+    "an attribute of a class's class": (Plain, lambda p, x: x * p.meta, lambda p, v: setattr(type(p), "meta", v)),
+    "a getter of attributes": (space(a=space(b=1.0)), lambda s, x: x * GET(s), lambda s, v: setattr(s.a, "b", v)),
+    "a getter of items": ({**dict.fromkeys(range(100)), "far": 1.0}, lambda d, x: x * ITEM(d), put("far")),
+    "a caller of methods": (Box(), lambda b, x: x * CALLER(b), attribute("hidden")),
+    "a method of a dict": (BOUND := {"a": 1.0}, lambda d, x: x * LOOKUP("a"), put("a")),
+    "the environment": (os.environ, lambda e, x: x * float(os.getenv("TEST_BETA")), lambda e, v: e.update(TEST_BETA=str(v))),
+    "the environment by itself": (os.environ, lambda e, x: x * float(e["TEST_BETA"]), lambda e, v: e.update(TEST_BETA=str(v))),
+    "a function with cases": (space(b=1.0), lambda s, x: x * CASES(1), lambda s, v: setattr(HIDDEN, "only_here", v)),
+    "an event": (threading.Event(), lambda e, x: x * (2 if e.is_set() else 1), lambda e, v: e.set() if v != 1 else e.clear()),
+    "the length of a queue": (queue.Queue(), lambda q, x: x * (1 + q.qsize()), lambda q, v: q.put(1) if v != 1 else q.queue.clear()),
+    "memory of ctypes": (ctypes.c_double(1.0), lambda c, x: x * c.value, attribute("value")),
+    "an array of Python's": (array.array("d", [1.0]), lambda a, x: x * a[0], put(0)),
+    "a longer array": (np.ones(400), lambda a, x: x * float(a[300]), put(300)),
+    "globals by their names": (None, lambda _, x: x * globals()["SOMEWHERE"], lambda _, v: globals().update(SOMEWHERE=v)),
+    "a name that is given to __getattribute__": (space(b=1.0), lambda s, x: x * object.__getattribute__(s, NAMES[0]), attribute("b")),
+    "what a missing key gives": (Missing(), lambda d, x: x * d["q"], lambda d, v: setattr(HIDDEN, "only_there", v)),
     "a module that assigns past Module": (Past(), lambda m, x: m(x), attribute("z")),
     "the sign of zero": (space(b=1.0), lambda s, x: x * s.b, lambda s, v: setattr(s, "b", 0.0 if v == 1 else -0.0)),
 }
+GET, ITEM, CALLER = operator.attrgetter("a.b"), operator.itemgetter("far"), operator.methodcaller("__call__")
+LOOKUP, NAMES = BOUND.get, ["b"]
 ONE, TWO, WEAK = method.__code__, other_method.__code__, weakref.ref(BOX)
 
 

@@ -11,6 +11,7 @@ from tritorch.cuda import driver
 from tritorch.cuda.device import current_device
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.stream import current_handle
+from tritorch.cuda.watching import VALUE, host_work
 from tritorch.device import as_device, cpu, device
 from tritorch.dtype import from_numpy_dtype, get_default_dtype
 from tritorch.errors import check
@@ -34,6 +35,7 @@ def numpy(x, *, force=False):
         x = x.detach().cpu()
     check(x.device is cpu, "numpy", "a CPU tensor", f"one on {x.device}", use="x.cpu().numpy()", error=TypeError)
     check(not (state.grad and x.requires_grad), "numpy", "a tensor that does not require grad", "one that does", use="x.detach().numpy()")
+    host_work(VALUE)
     return x.array.view()                            # not the tensor's own view: its shape or flags may be set
 
 

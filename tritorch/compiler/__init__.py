@@ -27,7 +27,7 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
     one call: nothing is run twice or lost, and parameters, optimizer state, random numbers, learning rates set by a schedule between
     calls, gradient scales and gradients are bit for bit what they would be without `compile`.
 
-    * Python runs only in calls that are watched or captured: prints, counters and lists in the function do not go on afterwards.
+    * Python runs only in calls that are watched or captured: prints, counters and lists of numbers in the function do not go on.
     * Arguments are copied to where the graph reads them; results are copies of the caller's own. Gradients left in `.grad` are
       overwritten by the next call that leaves some.
     * Results that require grad, of a function that runs no backward pass itself, can be differentiated (once): the backward pass is a
@@ -36,15 +36,17 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
     * Optimizers get `capturable=True` (Adagrad, which has none, `fused=True`), so that they count their steps on the device; SGD counts
       none. Those that compute on the host (Adafactor, LBFGS, Muon) run eagerly.
     * What no CUDA graph can hold (a value that the host waits for, shapes that depend on values, random numbers or schedules of the
-      host, a list or dict among the arguments that the function changes, work on CPU tensors) keeps that kind of calls eager, with one
-      warning that names it and the line. `fullgraph=True` raises `compiler.Unsupported` instead. Without a CUDA device, and for arguments
-      on the CPU, everything runs eagerly.
+      host, a list or dict among the arguments that the function changes, a list elsewhere that every call appends a tensor to, values
+      of CPU tensors) keeps that kind of calls eager, with one warning that names it and the line. `fullgraph=True` raises
+      `compiler.Unsupported` instead. Without a CUDA device, and for arguments on the CPU, everything runs eagerly.
     * Before every replay a look is taken at parameters, buffers and modes of modules, at optimizers, their options and state, and at what
       the functions that ran name: numbers, strings, tensors, functions and other objects in globals, variables of enclosing functions,
-      attributes (`args.beta`, `self.mask`) and all of dicts, lists, sets and arrays of up to 64 elements, as far as they can be reached
-      from globals, arguments and modules. Where one differs the call is watched anew. What the call itself assigns does not count; a
-      warning names numbers that it counts with. Not looked at are the environment (`os.environ`), longer containers but for entries that
-      the code names, and attributes of modules that are set past `Module.__setattr__`.
+      attributes (`args.beta`, `self.mask`), the environment, and all of dicts, lists, sets of up to 64 elements and arrays of up to 4096
+      bytes, as far as they can be reached from globals, arguments and modules. Where one differs the call is watched anew. What the call
+      itself assigns does not count; a warning names numbers that it counts with. Not looked at are files and clocks; longer containers,
+      but for entries that the code names; attributes of modules that are set past `Module.__setattr__`; attributes whose names are
+      only in data, as in `"{0.beta}".format(args)`; and a tensor of an optimizer's state, of a parameter that is neither its first nor
+      its last, that is replaced while the program keeps the old one.
     * Arguments that share memory with one another, or with what the call writes, run eagerly where that makes a difference.
     * Calls of compiled functions run one at a time, whatever threads they are made in; while one is captured, other threads must not
       wait for the device.

@@ -27,6 +27,7 @@ from tritorch.cuda.watching import watched
 WARM_UPS = 8                                                             # two equal calls in a row must be among so many
 RESTARTS = 2                                                             # captures that met another world than their warm-up, for each kind
 everyone = weakref.WeakSet()                                             # compiled functions, for reset()
+ALIAS = "an argument in memory that the call reads or writes by another name too"
 _one_at_a_time = threading.RLock()                                       # a replay is impossible while another thread captures
 
 
@@ -112,7 +113,8 @@ class Compiled:
         expected = kind.seen.get(situation)
         capture, plan, reads = (None, None, None) if expected is None or not expected.repeats else self.planned(kind, expected)
         shared = len({home(x) for x in given}) < len(given)
-        if shared and kind.writes:                                       # a copy of each would not show what is written to the others
+        twice = capture is not None and self.met_twice(kind, given, expected, reads)
+        if twice or shared and kind.writes:                              # a copy of each would not show what is written to the others
             return self.function(*args, **kwargs)
         apart = capture is not None or shared and kind.writes is not None            # shared memory does not tell arguments apart
         inputs = [landing(x) for x in given] if apart else given
@@ -168,6 +170,20 @@ class Compiled:
         stream = self.streams.get(form) or self.streams.setdefault(form, form(index))
         reads = Reads(expected.codes, [self.function, *kind.objects, *[ref() for ref in expected.ran]])
         return Capture(index, stream, pool), plan, reads
+
+    def met_twice(self, kind, given, expected, reads):
+        """Whether arguments cannot be copied: a call like `expected` reaches the memory of one by another name, and writes there."""
+        mine = {id(home(x)): ("input", k) for k, x in reversed([*enumerate(given)])}
+        roots = [root for root in (*[ref() for ref in expected.ran], *reads.modules) if root is not None]
+        named = [x for root in roots for m in root.modules() for x in (*m._parameters.values(), *m._buffers.values())]
+        named += [ref() for ref in (*reads.tensors, *self.leaves)]
+        named = [x for x in named if x is not None]
+        named += [x._grad for x in named if x._grad is not None]
+        if not expected.written.isdisjoint([mine.get(id(home(x))) for x in named]):
+            self.object(kind, ALIAS)
+        met = {number: id(ref()) for number, ref in enumerate(expected.met) if id(ref()) in mine}
+        found = {*met, *[mine[place] for place in met.values()]}
+        return kind.why is not None or not expected.written.isdisjoint(found)
 
     def recorded(self, kind, watch, before, result, reads):
         """A recording of the call for the next ones; the oldest one goes when there are many."""

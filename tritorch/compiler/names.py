@@ -6,15 +6,19 @@ import functools
 from types import CodeType
 from typing import NamedTuple
 
-ASKING, BARE = {"getattr", "hasattr", "attrgetter"}, {"vars", "__dict__", "asdict", "astuple", "fields"}
+GETTING = {"getattr", "__getattribute__", "getattr_static"}
+ASKING, BARE = {*GETTING, "hasattr", "attrgetter"}, {"vars", "__dict__", "asdict", "astuple", "fields"}
 OPCODES = {"LOAD_GLOBAL": 0, "LOAD_NAME": 0, "LOAD_ATTR": 1, "LOAD_METHOD": 1, "LOAD_SUPER_ATTR": 1, "IMPORT_FROM": 1, "IMPORT_NAME": 2}
 NUMBERS = "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT"
+CONSTANTS = "LOAD_CONST", *NUMBERS
+WHOLES = {"update", "setdefault", "items", "values", "get"}              # methods by which a group is read or set without a key in brackets
+ANY = object()                                                           # an option that is computed
 
 
 class Names(NamedTuple):
     """What a code object and those inside of it read: globals by name, attributes, modules that it imports, constants that may be keys of
-    a container; options of optimizers that it may assign; attributes that there need not be; and whether it goes through attributes
-    without naming them ({True})."""
+    a container; options of optimizers that it may assign (ANY: of a name that is computed, or read so); attributes that there need not
+    be; and whether it goes through attributes without naming them ({True})."""
 
     globals: frozenset
     attributes: frozenset
@@ -30,26 +34,30 @@ NONE = Names(*[frozenset()] * 7)
 
 @functools.lru_cache(maxsize=4096)
 def names(code):
-    constants, assigned, whole, asked, key, made = list(_constants(code.co_consts)), [], [], 0, None, False
+    constants, assigned, whole, asked, key, made, before = list(_constants(code.co_consts)), [], [], 0, None, False, ""
     found: tuple = [], [], []
     for step in dis.get_instructions(code):
         if step.opname in NUMBERS and type(step.argval) is int:
             constants.append(step.argval)                                # Python 3.14 has no such numbers in co_consts
         elif step.opname in OPCODES:
             found[OPCODES[step.opname]].append(step.argval)
-            asked = 1 if step.argval == "getattr" else asked
+            asked = 1 if step.argval in GETTING else asked
         elif asked == 1 and step.opname.startswith("CALL") or asked and _is_sum(step) or step.opname == "MATCH_CLASS":
             whole.append(True)                                           # getattr(x, name), getattr(x, "beta" + k), case Config(beta)
         elif step.opname == "BUILD_STRING":
             made = True
-        elif step.opname == "STORE_SUBSCR" and key is not None:
-            assigned.append(key)
+        elif step.opname == "STORE_SUBSCR" and (key is not None or before not in CONSTANTS):
+            assigned.append(ANY if key is None else key)
         key = step.argval if step.opname == "LOAD_CONST" and type(step.argval) is str else None
-        asked = 0 if step.opname.startswith("CALL") else 2 if asked and key is not None else asked
+        before = step.opname
+        asked = 0 if before.startswith("CALL") else 2 if asked and key is not None else asked
     named = {*found[0], *found[1]}
+    assigned += [ANY] if named & WHOLES else []
     strings = [c for c in constants if type(c) is str] if named & ASKING else []
     found[1].extend(strings)
-    if named & BARE or made and "getattr" in named:                      # getattr(x, f"beta{k}")
+    if "globals" in named:
+        found[0].extend([c for c in constants if type(c) is str])
+    if named & BARE or made and named & GETTING:                         # getattr(x, f"beta{k}")
         whole.append(True)
     inner = [names(c) for c in code.co_consts if isinstance(c, CodeType)]
     mine = *found, constants, assigned if "param_groups" in named else (), strings, whole

@@ -4,23 +4,46 @@ functions, attributes and containers that the code which ran names. A recording 
 from __future__ import annotations
 
 import functools
-import pickle
-import random
+import os
 import sys
 import sysconfig
 import weakref
 from collections import ChainMap, UserDict, deque
 from contextvars import ContextVar
-from itertools import count
-from operator import attrgetter, is_, itemgetter, length_hint
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, GeneratorType, MappingProxyType, MethodType, ModuleType
+from operator import attrgetter, is_, itemgetter, methodcaller
+from types import (
+    BuiltinFunctionType,
+    BuiltinMethodType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import NamedTuple
-
-import numpy as np
 
 from tritorch.amp import GradScaler
 from tritorch.autograd.places import inside
-from tritorch.compiler.names import names
+from tritorch.compiler.contents import (
+    DRAWN,
+    LONG,
+    alike,
+    content,
+    counts,
+    current,
+    frozen,
+    goes_on,
+    is_plain,
+    is_short,
+    keys_and_values,
+    one_by_one,
+    progress,
+    raw,
+    same,
+)
+from tritorch.compiler.names import ANY, names
 from tritorch.compiler.watch import CONSTANTS, HOST
 from tritorch.distributions import Distribution
 from tritorch.nn.module import Module
@@ -29,21 +52,24 @@ from tritorch.optim.lr_scheduler import LRScheduler
 from tritorch.optim.optimizer import Optimizer
 from tritorch.tensor import Tensor
 
-LONG, MANY = 64, 20000                                                   # what has more elements is data, and so are more objects
+MANY = 20000                                                             # objects; more are data
 INSTALLED = tuple({path for name in ("stdlib", "purelib", "platlib") if (path := sysconfig.get_paths()[name])})
 CLOSED = Optimizer, Registry, str, bytes                                 # what is inside of them is looked at elsewhere, or not at all
 OURS = Module, GradScaler, Distribution, LRScheduler                     # of this package, with numbers that their methods read
-DRAWN = random.Random, np.random.Generator, np.random.RandomState
 PYTHONS = {"tritorch", *sys.stdlib_module_names}
-_code = attrgetter("__code__")
+_code, _defaults, _keywords = map(attrgetter, ("__code__", "__defaults__", "__kwdefaults__"))
+ENVIRON = type(os.environ)
 SPACES = CodeType, ModuleType, type
+BOUND = MethodType, BuiltinMethodType, MethodWrapperType
+DESCRIPTORS = property, staticmethod, classmethod, functools.cached_property, functools.partialmethod
 
 
 @functools.lru_cache(maxsize=4096)
 def built_in(kind):
-    """The attributes of an object that methods from this package read."""
-    classes = [cls for cls in kind.__mro__ if _is_ours(cls) and cls not in Module.__mro__]
-    methods = [f for cls in classes for f in vars(cls).values() if isinstance(f, FunctionType)]
+    """The attributes of an object that methods from this package and from the standard library read."""
+    classes = [cls for cls in kind.__mro__ if _is_pythons(cls.__module__) and cls not in Module.__mro__]
+    found = [f.fget if isinstance(f, property) else f for cls in classes for f in vars(cls).values()]
+    methods = [f for f in found if isinstance(f, FunctionType)]
     return frozenset(["training", "forward"]).union(*[names(f.__code__).attributes for f in methods])
 
 
@@ -70,14 +96,17 @@ class Reads:
         for code, space in codes.items():
             if not _is_pythons(space.get("__name__")):
                 self.add(code, space)
-        while found != len(self.codes):                                  # functions that were found name more
-            found = len(self.codes)
-            self.seen, self.places, self.left, self.tensors, self.modules, self.functions, self.moving = {}, {}, list(roots), [], [], [], []
+        while found != (now := (len(self.codes), len(self.attributes), len(self.items))):              # what was found names more
+            found, self.seen, self.places, self.left, self.tensors, self.modules = now, {}, {}, list(roots), [], []
+            self.functions, self.objects, self.moving = [], [], []
             for code, space in list(self.codes.items()):
                 self.look_around(code, space)
             while self.left and len(self.seen) < MANY:
                 self.visit(self.left.pop())
-            self.look_at_all(self.functions, _programs)
+            with_defaults = [f for f in self.functions if f.__defaults__ or f.__kwdefaults__]
+            for many, getter in (self.functions, _programs), (with_defaults, _given), (self.objects, _kinds):
+                if many:
+                    self.look_at_all(many, getter)
 
     def add(self, code, space):
         if code not in self.codes:
@@ -124,26 +153,39 @@ class Reads:
             self.tensors.append(weakref.ref(x))
         elif isinstance(x, FunctionType):
             self.visit_function(x)
-        elif isinstance(x, (ModuleType, type)):
-            known = _is_pythons(x.__module__) if isinstance(x, type) else _is_installed(getattr(x, "__file__", None))
-            if not known:
+        elif isinstance(x, type):
+            if not _is_pythons(x.__module__):
+                own = vars(x)
+                ran = [name for name, f in own.items() if isinstance(f, FunctionType) and f.__code__ in self.codes]
+                self.look(own, (self.attributes & own.keys()).union(ran), x)
+                self.left.append(type(x))
+        elif isinstance(x, ModuleType):
+            if not _is_installed(getattr(x, "__file__", None)):
                 self.look(vars(x), self.attributes & vars(x).keys(), x)
+            elif x is os and self.attributes & {"environ", "getenv"}:
+                self.left.append(os.environ)
         elif not self.visit_built_in(x, kind):
             self.visit_attributes(x, kind)
 
     def visit_built_in(self, x, kind):
         """What an object of one of Python's or numpy's types holds; whether it is one that has nothing else."""
-        if isinstance(x, MethodType):
-            self.left += x.__self__, x.__func__
+        if isinstance(x, BOUND):
+            self.left += x.__self__, getattr(x, "__func__", None)
+        elif isinstance(x, DESCRIPTORS):
+            self.left += [getattr(x, name, None) for name in ("fget", "__func__", "func")]
         elif isinstance(x, functools.partial):
             self.left += x.func, x.args, x.keywords
         elif isinstance(x, weakref.ref):
             self.left.append(x())
+        elif isinstance(x, (attrgetter, itemgetter, methodcaller)):
+            self.name(x)
+        elif isinstance(x, ENVIRON):
+            self.look_at_all(x._data, keys_and_values, x)
         elif isinstance(x, (UserDict, ChainMap)):
             self.left += vars(x).values()
         elif isinstance(x, (dict, MappingProxyType)):
             if len(x) <= LONG:
-                self.look_at_all(x, _entries)
+                self.look_at_all(x, keys_and_values)
             else:
                 self.look(x, self.items & x.keys(), x, size=len(x))
         elif isinstance(x, (list, deque)):
@@ -151,14 +193,22 @@ class Reads:
                 self.look_at_all(x, tuple)
         elif isinstance(x, tuple):
             self.left += x[:LONG]
-        elif isinstance(x, (set, bytearray, np.ndarray)):
-            if (x.size if isinstance(x, np.ndarray) else len(x)) <= LONG:
-                self.look_at_all(x, _frozen)
+        elif isinstance(x, set):
+            if len(x) <= LONG:
+                self.look_at_all(x, frozen)
+        elif is_short(x):
+            self.look_at_all(x, raw)
         elif isinstance(x, ContextVar):
-            self.look_at_all(x, _current)
+            self.look_at_all(x, current)
         elif isinstance(x, DRAWN) or hasattr(kind, "__next__"):
-            self.moving.append((x, _state(x)))
+            self.moving.append((x, progress(x)))
         return kind.__module__ == "builtins"
+
+    def name(self, getter):
+        """What the getters of `operator` read."""
+        for key in getter.__reduce__()[1]:
+            self.items |= {key} if type(key) in (str, int) else set()
+            self.attributes |= {*key.split(".")} if type(key) is str else set()
 
     def visit_function(self, function):
         code = function.__code__
@@ -169,12 +219,13 @@ class Reads:
             self.left += function.__defaults__, function.__kwdefaults__
             self.look(vars(function), self.attributes & vars(function).keys(), function)
             for cell in function.__closure__ or ():
-                self.look_at_all(cell, _content, function)
+                self.look_at_all(cell, content, function)
+        else:                                                            # of the standard library, such as `singledispatch`
+            self.left += [value for cell in function.__closure__ or () for value in content(cell)]
 
     def visit_attributes(self, x, kind):
-        read = self.attributes | built_in(kind) if isinstance(x, OURS) else self.attributes
-        if isinstance(x, Module):
-            self.modules.append(x)
+        read = self.attributes | built_in(kind) if isinstance(x, OURS) or _is_pythons(kind.__module__) else self.attributes
+        (self.modules if isinstance(x, Module) else self.objects).append(x)
         if hasattr(x, "__dict__"):
             own = vars(x)
             self.left.append(own.get("__wrapped__"))                     # of what is compiled or cached
@@ -188,27 +239,42 @@ class Reads:
     # -------------------------------------------------------------- what is left of it when the call is over
     def settle(self):
         """Keep what is as it was before the call, in a form that is quick to look at: modules tell when something is assigned."""
-        self.quick, self.slow, self.counted = [], [], []
+        self.quick, self.slow, self.counted, grown = [], [], [], []
         for container, getter, owner, values, size, whole in self.places.values():
             told = isinstance(owner, Module) and type(owner).__setattr__ is Module.__setattr__
             entries = self.slow if told else self.quick
             if whole is not None:
                 now = getter(container)
-                if _alike(now, whole):
+                if alike(now, whole):
                     entries.append((container, getter, now, None, owner, None))
                     continue
-                getter, values = _one_by_one(container, whole)
+                if goes_on(container, now, whole):
+                    if counts(now, whole):
+                        self.counted.append(self.called(container))
+                    else:
+                        grown.append(container)
+                getter, values = one_by_one(container, whole)
             keys = [key for key, value in values.items() if self.stays(container, getter, owner, key, value)]
             if size != (len(container) if size is not None else None):
                 size = None
             if keys or size is not None:
                 get = getter(*keys, keys[0]) if keys else _nothing       # of at least two keys, so that it gives a tuple
                 entries.append((container, get, get(container), size, owner, keys))
-        moved = [x for x, state in self.moving if state is None or _state(x) != state]
-        self.why = None if not moved else HOST if isinstance(moved[0], DRAWN) else f"a {type(moved[0]).__name__} that goes on in every call"
-        self.rates = "param_groups" in self.attributes and "lr" in self.items
+        moved = [x for x, state in self.moving if state is None or progress(x) != state] + grown
+        self.why = None if not moved else HOST if isinstance(moved[0], DRAWN) else f"{self.called(moved[0])} that goes on in every call"
+        self.rates = "param_groups" in self.attributes and ("lr" in self.items or ANY in self.assigned)
         del self.codes, self.seen, self.places, self.left, self.functions, self.moving
         return self
+
+    def called(self, x):
+        """What a user calls an object."""
+        kind = f"a {type(x).__name__}"
+        for container, _, owner, values, _, whole in self.places.values():
+            if isinstance(container, CellType) and whole and whole[0] is x:
+                values = {name: x for name, cell in zip(owner.__code__.co_freevars, owner.__closure__) if cell is container}
+            for key in [key for key, value in values.items() if value is x]:
+                return f"{_told(owner, key)}, {kind}"
+        return kind
 
     def stays(self, container, getter, owner, key, value):
         """Whether an entry is to be looked at: it is what it was before the call, and may change."""
@@ -216,10 +282,10 @@ class Reads:
             now = getter(key)(container)
         except (LookupError, AttributeError, ValueError):
             return False
-        same = _same(now, value)
-        if not same and _is_plain(now) and _is_plain(value):
+        stays = same(now, value)
+        if not stays and is_plain(now) and is_plain(value):
             self.counted.append(_told(owner, key))
-        return same and not (isinstance(owner, SPACES) and _is_fixed(value))
+        return stays and not (isinstance(owner, SPACES) and _is_fixed(value))
 
     def changed(self, entries):
         """The name of something that is not what it was, or None."""
@@ -228,38 +294,26 @@ class Reads:
                 now = get(container)
             except (LookupError, AttributeError):
                 return _told(owner, keys[0])
-            if len(now) != len(wanted) or not all(map(is_, now, wanted)) and not all(map(_same, now, wanted)):
-                return _told(owner, next((key for key, a, b in zip(keys or (), now, wanted) if not _same(a, b)), None))
+            if len(now) != len(wanted) or not all(map(is_, now, wanted)) and not all(map(same, now, wanted)):
+                return _told(owner, next((key for key, a, b in zip(keys or (), now, wanted) if not same(a, b)), None))
             if size is not None and len(container) != size:
                 return _told(owner, None)
         return None
 
 
-# ------------------------------------------------------------------ what all of a container is, as a tuple
-def _entries(mapping):
-    return (*mapping, *mapping.values())
-
-
-def _content(cell):
-    try:
-        return (cell.cell_contents,)
-    except ValueError:                                                   # not bound yet
-        return ()
-
-
-def _frozen(x):
-    if isinstance(x, np.ndarray):
-        return x.dtype.str, x.tobytes()
-    return (frozenset(x) if isinstance(x, set) else bytes(x),)
-
-
-def _current(variable):
-    return (variable.get(None),)
-
-
+# ------------------------------------------------------------------ what is read of many at once
 def _programs(functions):
     """Their code, which may be loaded anew."""
     return tuple(map(_code, functions))
+
+
+def _given(functions):
+    """What they take for arguments that are left out."""
+    return *map(_defaults, functions), *map(_keywords, functions)
+
+
+def _kinds(objects):
+    return tuple(map(type, objects))
 
 
 def _lacks(absent, keys):
@@ -270,29 +324,7 @@ def _nothing(container):
     return ()
 
 
-def _one_by_one(container, whole):
-    """(getter, values by key) of a container in which the call changed something."""
-    if isinstance(container, CellType):
-        return attrgetter, dict(zip(["cell_contents"], whole))
-    if isinstance(container, (dict, MappingProxyType)):
-        return itemgetter, dict(zip(whole[:len(whole) // 2], whole[len(whole) // 2:]))
-    return itemgetter, dict(enumerate(whole)) if isinstance(container, (list, deque)) else {}
-
-
 # ------------------------------------------------------------------ what is what
-def _state(x):
-    """How far something is that moves on as it is asked: a generator of random numbers, an iterator. None where nobody can tell."""
-    if isinstance(x, DRAWN):
-        return pickle.dumps(x)
-    if isinstance(x, GeneratorType):
-        frame = x.gi_frame
-        return () if frame is None else (frame.f_lasti, {n: v if _is_plain(v) else id(v) for n, v in frame.f_locals.items()})
-    if isinstance(x, count):
-        return repr(x)
-    hint = length_hint(x, -1)
-    return None if hint < 0 and type(x).__module__ in ("builtins", "itertools") else hint
-
-
 def _is_installed(file):
     """Whether a file is not the user's: of this package, the standard library or one that was installed."""
     return file is None or inside[file] or file.startswith(INSTALLED)
@@ -315,19 +347,6 @@ def _is_fixed(value):
     if isinstance(value, type):
         return _is_pythons(value.__module__) or _is_installed(getattr(sys.modules.get(value.__module__), "__file__", "<notebook>"))
     return isinstance(value, (BuiltinFunctionType, ModuleType))
-
-
-def _is_plain(value):
-    return value.__class__ in CONSTANTS or isinstance(value, (np.generic, frozenset))
-
-
-def _same(a, b):
-    """Whether a value is what it was: 0.0 is not -0.0, nor 1."""
-    return a is b or a.__class__ is b.__class__ and _is_plain(a) and (a == b != 0 or repr(a) == repr(b))
-
-
-def _alike(now, then):
-    return len(now) == len(then) and all(map(_same, now, then))
 
 
 def _told(owner, key):

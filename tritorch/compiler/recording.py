@@ -20,6 +20,7 @@ from tritorch.storage import next_seq
 from tritorch.tensor import Tensor, empty_like, empty_strided, strided, swaps
 
 _grad, FREE, SOME, KEPT = attrgetter("_grad"), object(), object(), object()    # a gradient that may be anything before, or not None; stays
+EMPTY: dict = {}
 _asked = itertools.count(1).__next__
 RUN = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 
@@ -116,7 +117,7 @@ class Recording:
         self.roots += [(weakref.ref(x), home(x), x.requires_grad) for x in named.values()]
         self.nodes = [(x, x.node) for x in (*self.leaves, *[p for m in modules.values() for p in m._parameters.values() if p is not None])]
         self.modules = [(m, _members(m)) for m in modules.values()]
-        self.optimizers = [(o, o.state, len(o.state), *_ends(o.state), len(o.param_groups)) for o in watch.optimizers.values()]
+        self.optimizers = [(o, o.state, len(o.state), _ends(o.state), len(o.param_groups)) for o in watch.optimizers.values()]
         state = [x for o in watch.optimizers.values() for entry in o.state.values() for x in entry.values() if isinstance(x, Tensor)]
         self.gone: list = []                                             # tensors of the state in the place of which there is another
         self.state = [weakref.ref(x, self.gone.append) for x in state]
@@ -161,10 +162,10 @@ class Recording:
             self.swaps = swaps[0]
         if self.gone:
             return False
-        for optimizer, known, entries, first, last, groups in self.optimizers:
+        for optimizer, known, entries, ends, groups in self.optimizers:
             if optimizer.state is not known or len(known) != entries or len(optimizer.param_groups) != groups:
                 return False
-            if (ends := _ends(known))[0] is not first or ends[1] is not last:
+            if len(now := _ends(known)) != len(ends) or not all(map(is_, now, ends)):
                 return False
         for optimizer, k, group, options, values, params, count, first, last in self.groups:
             if optimizer.param_groups[k] is not group or options(group) != values or group["params"] is not params or len(params) != count:
@@ -291,14 +292,14 @@ def _land(mine, x):
 
 
 def _members(module):
-    """Who the members of a module are."""
-    return [*module._parameters.values(), *module._buffers.values(), *module._modules.values()]
+    """What a module is, and who its members are."""
+    return [module.__class__, *module._parameters.values(), *module._buffers.values(), *module._modules.values()]
 
 
 def _ends(state):
-    """The first and the last entry: what is deleted and made anew comes last, and costs no look at all of them."""
+    """What is in the first entry and in the last one: what is deleted and made anew comes last, and costs no look at all of them."""
     values = state.values()
-    return next(iter(values), None), next(reversed(values), None)
+    return *(first := next(iter(values), EMPTY)).values(), *(last := next(reversed(values), EMPTY)).values(), first, last
 
 
 class Order:

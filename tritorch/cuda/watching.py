@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+VALUE = "a value of a tensor on the CPU"
+
 
 class _Watched(threading.local):
     watcher = None

@@ -5,6 +5,7 @@ import numpy as np
 
 from tritorch.cuda import memory
 from tritorch.cuda.stream import current_stream
+from tritorch.cuda.watching import VALUE, host_work
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
@@ -380,12 +381,14 @@ def item(input):
     check(input.numel() == 1, "item", "a tensor of 1 element", f"{input.numel()} elements")
     if input.storage.device is not cpu:
         return memory.download(input.data_ptr(), input.dtype.itemsize, input.device.index).view(input.dtype.numpy)[0].item()
+    host_work(VALUE)
     value = input.array.item()
     return value if type(value) in (float, int, bool) else float(value)
 
 
 def tolist(input):
     """The elements as nested Python lists (a number for 0 dims)."""
+    host_work(VALUE)
     array = input.detach().to(cpu).array
     if input.dtype.is_floating_point and array.dtype.kind != "f":
         array = array.astype(np.float32)

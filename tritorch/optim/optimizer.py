@@ -239,12 +239,14 @@ def evaluated(closure):
 
 
 def rate_of(group, parameters):
-    """A group's learning rate: a number, or the tensor where it lies on the parameters' device, so that a captured step reads it anew.
-    In a step that is being compiled a number becomes such a tensor too, which follows it."""
-    lr = group["lr"]
-    if watched.watcher is not None and parameters[0].is_cuda and not (isinstance(lr, Tensor) and lr.is_cuda):
+    """A group's learning rate: a number, or the tensor on the parameters' device, so that a captured step reads it anew. In a step that
+    is being compiled a number, or a tensor elsewhere, becomes such a tensor too, which follows it."""
+    lr, device = group["lr"], parameters[0].device
+    if isinstance(lr, Tensor) and lr.device == device and device.type != "cpu":
+        return lr
+    if watched.watcher is not None and parameters[0].is_cuda:
         return watched.watcher.rate(group, parameters[0])
-    return lr.item() if isinstance(lr, Tensor) and (parameters[0].device.type == "cpu" or lr.device.type == "cpu") else lr
+    return lr.item() if isinstance(lr, Tensor) else lr
 
 
 def check_options(name, **options):
