@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -98,6 +99,15 @@ def test_the_device_gets_the_same_calls_in_the_same_order(device):
     driver.forget_calls()
     program()                                                            # all is on disk: nothing waits
     assert device.told == late and any(call[0] == "h2d" for call in late) and any(call[-2] == 1 for call in late if len(call) == 6)
+
+
+def test_what_dies_with_the_last_that_waits_is_not_forgotten(device, monkeypatch):
+    monkeypatch.setattr(driver, "call_tables", [{0: (dies := Loaded(device, ""))}])
+    weakref.finalize(dies, lambda: device.fill(0, 7, 1, 1, 0))           # as memory that only a table of calls still holds
+    del dies
+    torch.zeros(8, device="cuda").exp()
+    torch.cuda.synchronize()
+    assert ("fill", 7, 1) in device.told
 
 
 def test_kernels_compile_side_by_side_and_calls_wait(device, monkeypatch):

@@ -79,19 +79,20 @@ def test_as_pytorch(kinds, rows, out_dtype, cuda):
 
 
 def every_candidate():
-    """(machine, fast, candidate) of all that a table may choose."""
+    """(machine, fast, candidate, out_dtype) of all that a table may choose: where float32 does not fit into shared memory, halves do."""
     for there, fast in ((H200, False), (H200, True), (A100, False)):
         kind, seen = "fp8 fast" if fast else "fp8", {}
-        found = choice.plain(kind, 83, 133, 331, 1, 1, there) + (choice.persistent(83, 133, 331, 1, there, 1, 2, not fast)
-                                                                if there is H200 else [])
-        for _, c in found:
-            seen.setdefault((c["kernel"], *[c[f"BLOCK_{d}"] for d in "MNK"], c.get("splits", 1) > 1, c.get("STREAM")), c)
-        yield from ((there, fast, c) for c in seen.values())
+        found = [(c, T.float32) for _, c in choice.plain(kind, 83, 133, 331, 1, 1, there)]
+        for size, out_dtype in ((4, T.float32), (2, T.bfloat16)) if there is H200 else ():
+            found += [(c, out_dtype) for _, c in choice.persistent(83, 133, 331, 1, there, 1, size, not fast)]
+        for c, out_dtype in found:
+            seen.setdefault((c["kernel"], *[c[f"BLOCK_{d}"] for d in "MNK"], c.get("splits", 1) > 1, c.get("STREAM")), (c, out_dtype))
+        yield from ((there, fast, *case) for case in seen.values())
 
 
-@pytest.mark.parametrize("machine, fast, candidate", list(every_candidate()), indirect=["machine"], ids=str)
+@pytest.mark.parametrize("machine, fast, candidate, out_dtype", list(every_candidate()), indirect=["machine"], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_candidate(machine, fast, candidate, layout, cuda):
+def test_every_candidate(machine, fast, candidate, out_dtype, layout, cuda):
     """With tails in all dims, in every layout, row-wise scales, a bias; products of float8 are exact, so that only sums round. The matrix
     units of Hopper, where they read float8, keep 13 bits of these; with all of K in one sum, more of that adds up."""
     m, n, k = 83, 144, 331
@@ -99,11 +100,12 @@ def test_every_candidate(machine, fast, candidate, layout, cuda):
     a, b = [turned(x) if turn else x for x, turn in zip((a.to(T.float8_e4m3fn), b.to(T.float8_e5m2)), layout)]
     scales = scales_of(m, n, True)
     with tuner.forcing("matmul", candidate):
-        got = T._scaled_mm(*[x.to(cuda) for x in (a, b, *scales, bias)], None, T.float32, fast)
+        got = T._scaled_mm(*[x.to(cuda) for x in (a, b, *scales, bias)], None, out_dtype, fast)
     want = exact(a, b, *scales, bias)
     size = np.abs(number(a)) @ np.abs(number(b)) * number(scales[0]) * number(scales[1]) + np.abs(number(bias))
     bits = 22 if candidate["kernel"] == "plain" else 11 if fast else 12
-    assert (np.abs(number(got) - want) <= 2.0 ** -bits * size).all()
+    stored = 0 if out_dtype is T.float32 else 2.0 ** -8 * np.abs(want)
+    assert (np.abs(number(got) - want) <= 2.0 ** -bits * size + stored).all()
 
 
 @pytest.mark.parametrize("machine", [H200, A100], indirect=True)

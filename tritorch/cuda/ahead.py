@@ -261,6 +261,10 @@ def _go_direct(device):
     driver.forget_calls()
     for name in (*_ORDERED, *_ANSWERED, *_ASKED, "copy"):
         delattr(device, name)
+    while _calls:                                                        # of what died with the tables above, or in gc meanwhile
+        index, _, run, args = _calls.popleft()
+        with _on(device, index):
+            run(*args)
     for gone in (waiting, _futures, _failures):
         gone.clear()
 
