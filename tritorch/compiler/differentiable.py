@@ -8,6 +8,7 @@ from tritorch.autograd.function import Function, once_differentiable
 from tritorch.compiler.containers import flatten
 from tritorch.compiler.recording import Capture, Recording
 from tritorch.compiler.watch import Refused, Watch
+from tritorch.cuda.stream import current_handle
 from tritorch.errors import check
 from tritorch.tensor import Leaf, Tensor, empty_like
 
@@ -37,9 +38,9 @@ class DifferentiableRecording(Recording):
         self.kept += [storage for _, storage, _ in after.externals.values()]
         self.inputs = [x.detach() for x in self.inputs]
 
-    def busy(self):
-        """Whether a backward pass may still want the memory of the last call."""
-        return self.pending is not None and self.pending() is not None
+    def meets(self, given):
+        """Also whether a backward pass may still want the memory of the last call."""
+        return self.pending is not None and self.pending() is not None or super().meets(given)
 
     def __call__(self, given):
         return self.deliver(given, self.play)
@@ -74,7 +75,7 @@ class _Replay(Function):
         for seed, g in zip(recording.seeds, grads):
             if seed is not None:
                 seed.copy_(g)
-        recording.order.follow(recording.index)
+        recording.order.follow(recording.index, current_handle(recording.index))
         recording.backward.replay()
         recording.pending = None
         return None, None, None, *recording.found

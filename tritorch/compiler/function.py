@@ -38,6 +38,7 @@ class Kind:
     def __init__(self, objects=(), given=(), why=None):
         self.objects, self.why, self.recordings, self.seen, self.restarts, self.idle = objects, why, [], {}, 0, 0
         self.writes = None                                               # whether an argument is written, once that is known
+        self.fits = None                                                 # a quick way to tell calls of this kind: see Surroundings.fitting
         self.arguments = [f"{x.dtype.name}{list(x.shape)}" for x in given]
 
 
@@ -59,7 +60,7 @@ class Compiled:
         """Start anew: every call is a first one."""
         self.kinds, self.leaves, self.modules, self.rates, self.notes, self.order = {}, [], {}, {}, {}, Order()
         self.device = driver.current() if driver.available() else None
-        self.pool, self.streams = None, {}
+        self.pool, self.streams, self.latest = None, {}, None
 
     def __get__(self, owner, kind=None):
         return self if owner is None else types.MethodType(self, owner)
@@ -67,17 +68,23 @@ class Compiled:
     def __call__(self, *args, **kwargs):
         if watched.watcher is not None or not driver.available() or captures and current_graph() is not None:
             return self.function(*args, **kwargs)                        # part of another capture, or nothing to capture
-        given, key = self.surroundings.key(args, kwargs)
-        kind = self.kinds.get(key)
-        if key is None or kind is not None and kind.why is not None:
-            return self.function(*args, **kwargs)
-        with _one_at_a_time:
+        kind, key = self.latest, None
+        given = kind.fits(args, kwargs) if kind is not None else None
+        if given is None:
+            given, key = self.surroundings.key(args, kwargs)
+            kind = self.kinds.get(key)
+            if key is None or kind is not None and kind.why is not None:
+                return self.function(*args, **kwargs)
+        _one_at_a_time.acquire()                                         # `with` would take twice as long
+        try:
             if self.device is not driver.current():                      # it took the place of the one that was recorded on
                 self.forget()
-                kind = None
+                kind, (given, key) = None, self.surroundings.key(args, kwargs)
             for recording in kind.recordings if kind is not None else ():
                 if recording.holds():
-                    return self.function(*args, **kwargs) if recording.busy() or recording.meets(given) else recording(given)
+                    if key is not None:
+                        kind.fits, self.latest = kind.fits or self.surroundings.fitting(args, kwargs, self), kind
+                    return self.function(*args, **kwargs) if recording.meets(given) else recording(given)
             if kind is None:
                 kind = self.new_kind(key, given, args, kwargs)
             if kind.idle > self.limit:
@@ -85,6 +92,8 @@ class Compiled:
                 self.object(kind, f"what changes from call to call: {next(filter(None, changes), 'parameters or an optimizer')}")
             if kind.why is None:
                 return self.watched_call(kind, given, args, kwargs)
+        finally:
+            _one_at_a_time.release()
         return self.function(*args, **kwargs)
 
     def new_kind(self, key, given, args, kwargs):
@@ -236,7 +245,7 @@ class Compiled:
     # -------------------------------------------------------------- calls that stay eager
     def object(self, kind, why):
         """From now on calls of this kind run eagerly."""
-        kind.why, kind.seen, kind.recordings = why, {}, []
+        kind.why, kind.seen, kind.recordings, self.latest = why, {}, [], None
         self.tell(why)
 
     def tell(self, why):

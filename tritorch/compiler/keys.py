@@ -8,6 +8,7 @@ import numpy as np
 
 from tritorch.amp.autocast_mode import _Caster
 from tritorch.autograd.modes import state
+from tritorch.compiler.checks import Checks
 from tritorch.compiler.containers import flatten, is_input, parts
 from tritorch.compiler.names import NONE, names
 from tritorch.compiler.watch import CONSTANTS
@@ -17,6 +18,10 @@ from tritorch.dtype import get_default_dtype
 from tritorch.nn.module import Module
 from tritorch.ops.attention_backends import backends
 from tritorch.precision import get_float32_matmul_precision
+from tritorch.utils import _pytree
+
+THREAD = state, _default, backends                                       # what a thread may choose for itself
+LONG = 256                                                               # comparisons of arguments that are written out
 
 
 class Surroundings:
@@ -60,6 +65,30 @@ class Surroundings:
             interpreter = interpreter.outer
         return given, tuple(key)
 
+    def fitting(self, args, kwargs, owner):
+        """A function (args, kwargs) for other calls, quicker than the key: the tensors among the arguments of one that has this call's key
+        for sure, where all else is the same object; None of one that need not have it. It does not keep its owner alive."""
+        checks, given = Checks(), []
+        if state.interpreter is not None or not (_write("args", args, checks, given) and _write("kwargs", kwargs, checks, given)):
+            return _unknown
+        for chosen in THREAD:
+            checks.terms.append(f"{checks.name(chosen)}.__dict__ == {checks.name({**vars(chosen)})}")
+        for ask in get_default_dtype, get_float32_matmul_precision, current_device:
+            checks.same(f"{checks.name(ask)}()", ask())
+        found = [(f"{checks.name(self.globals)}.get({name!r})", self.globals.get(name)) for name in self.names]
+        for place, x in [*found, *[(f"{checks.name(cell)}.cell_contents", _content(cell)) for cell in self.cells]]:
+            if x is owner:
+                checks.terms.append(f"id({place}) == {id(x)}")
+            else:
+                checks.same(place, x)
+        for name in self.attributes:
+            place, x = f"{checks.name(self.object)}.get({name!r})", self.object.get(name)
+            if x.__class__ in CONSTANTS:
+                checks.same(place, x)
+            else:
+                checks.terms.append(f"{place}.__class__ not in {checks.name(CONSTANTS)}")
+        return checks.function("args, kwargs", f"[{', '.join(given)}]")
+
     def objects(self, args, kwargs):
         """What the key knows by its id, to be kept, so that no other object gets that id."""
         return [x for x in (*self.values(), *flatten((args, kwargs))[0]) if x.__class__ not in CONSTANTS and not is_input(x)]
@@ -90,6 +119,42 @@ def _describe(values, given, key):
             _describe(children, given, key)
         else:
             key += kind, id(x)
+
+
+def _write(place, x, checks, given):
+    """Write down what an argument is, found at `place`; False where that is not so simple. `given` are the names of the tensors."""
+    kind, terms = x.__class__, checks.terms
+    if len(terms) > LONG:
+        return False
+    if kind is tuple or kind is list or kind is dict:
+        name = f"t{len(terms)}"
+        terms.append(f"({name} := {place}).__class__ is {checks.name(kind)}")
+        terms.append(f"[*{name}] == {checks.name([*x])}" if kind is dict else f"len({name}) == {len(x)}")
+        items = x.items() if kind is dict else enumerate(x)
+        return all(_write(f"{name}[{checks.name(k)}]", item, checks, given) for k, item in items)
+    if is_input(x):
+        name = f"x{len(given)}"
+        given.append(name)
+        checks.same(f"({name} := {place}).__class__", kind)
+        terms += [f"({name}.{what} is {known} or {name}.{what} == {known})"
+                  for what, known in (("shape", checks.name(x.shape)), ("strides", checks.name(x.strides)))]
+        checks.same(f"{name}.dtype", x.dtype)
+        checks.same(f"{name}.storage.device", x.storage.device)
+        asks = f"{name}.requires_grad"
+        terms.append(asks if x.requires_grad else f"({name}.node is None if {name}.base is None else not {asks})")
+    elif kind in (int, str) or kind is float and x == x != 0:
+        terms.append(f"({place}.__class__ is {kind.__name__} and {place} == {checks.name(x)})")
+    elif kind in CONSTANTS or parts(x) is None and not hasattr(kind, "__dataclass_fields__"):
+        checks.same(place, x)                                            # what is registered as a tree later is none
+        terms.append(f"len({checks.name(_pytree._nodes)}) == {len(_pytree._nodes)}")
+    else:
+        return False
+    return True
+
+
+def _unknown(args, kwargs):
+    """Stands for a function that `fitting` cannot write."""
+    return None
 
 
 class _Facts:

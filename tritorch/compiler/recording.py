@@ -5,8 +5,10 @@ import itertools
 import weakref
 from operator import attrgetter, is_, itemgetter
 
+from tritorch.autograd import modes
 from tritorch.autograd.function import Function
 from tritorch.autograd.modes import no_grad, state
+from tritorch.compiler.checks import Checks, unchanged
 from tritorch.compiler.containers import flatten
 from tritorch.compiler.report import operators
 from tritorch.compiler.watch import Refused, home
@@ -15,12 +17,11 @@ from tritorch.cuda.graph import CUDAGraph
 from tritorch.cuda.stream import current_handle, current_stream, default_stream
 from tritorch.nn.hooks import everywhere
 from tritorch.optim.optimizer import step_hooks
-from tritorch.shape import is_dense
-from tritorch.storage import next_seq
+from tritorch.shape import is_dense, layout
+from tritorch.storage import device_storage, next_seq, streams
 from tritorch.tensor import Tensor, empty_like, empty_strided, strided, swaps
 
 _grad, FREE, SOME, KEPT = attrgetter("_grad"), object(), object(), object()    # a gradient that may be anything before, or not None; stays
-EMPTY: dict = {}
 _asked = itertools.count(1).__next__
 RUN = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 
@@ -76,7 +77,7 @@ class Recording:
         self.reads = reads
         self.graph, self.index, self.order, self.inputs, self.moved = watch.capture.graph, watch.index, owner.order, watch.inputs, False
         self.kept = [storage for _, storage, _ in watch.externals.values()]            # what the graph touches must live as long as it
-        self.landings = [(x.data_ptr(), x.nbytes, None) if is_dense(x.shape, x.strides) else (0, 0, x) for x in self.inputs]
+        self.landings = [(x.data_ptr(), x.nbytes, x.itemsize, None) if is_dense(x.shape, x.strides) else (0, 0, 0, x) for x in self.inputs]
         self.driver, self.operators = driver.current(), operators(watch.events)
         self.fused = watch.plan.done if watch.plan is not None else []
         self.replaced = [match.pattern for match in self.fused]
@@ -117,25 +118,50 @@ class Recording:
         self.roots += [(weakref.ref(x), home(x), x.requires_grad) for x in named.values()]
         self.nodes = [(x, x.node) for x in (*self.leaves, *[p for m in modules.values() for p in m._parameters.values() if p is not None])]
         self.modules = [(m, _members(m)) for m in modules.values()]
-        self.optimizers = [(o, o.state, len(o.state), _ends(o.state), len(o.param_groups)) for o in watch.optimizers.values()]
+        self.optimizers = [*watch.optimizers.values()]
         state = [x for o in watch.optimizers.values() for entry in o.state.values() for x in entry.values() if isinstance(x, Tensor)]
         self.gone: list = []                                             # tensors of the state in the place of which there is another
         self.state = [weakref.ref(x, self.gone.append) for x in state]
         self.hooks = self._hooks()
-        self.groups, self.rates = [], []                                 # numbers and others, tensors
-        for optimizer, k, group in [(o, k, g) for o in watch.optimizers.values() for k, g in enumerate(o.param_groups)]:
-            skip = {"params", "lr", "initial_lr"} if id(group) in watch.groups and not self.reads.rates else {"params", "initial_lr"}
-            names = [n for n, v in group.items() if n not in skip and not isinstance(v, Tensor)]
-            options = itemgetter(*names) if names else tuple             # where all are tensors: what they are called
-            params = group["params"]
-            ends = (params[0], params[-1]) if params else (None, None)
-            self.groups.append((optimizer, k, group, options, options(group), params, len(params), *ends))
-            self.rates += [(group, n, v) for n, v in group.items() if n not in skip and isinstance(v, Tensor)]
+        self.optimizers_hold, self.reads_hold = self._checks(watch), unchanged(self.reads, self.reads.quick)
+
+    def _checks(self, watch):
+        """A function that says whether the optimizers are what they were: their groups, and of their state the first entry and the last:
+        what is deleted and made anew comes last, and costs no look at all of them."""
+        checks = Checks()
+        for optimizer in self.optimizers:
+            o, known = checks.name(optimizer), checks.name(optimizer.state)
+            checks.same(f"{o}.state", optimizer.state)
+            checks.terms.append(f"len({known}) == {len(optimizer.state)}")
+            checks.terms.append(f"len({o}.param_groups) == {len(optimizer.param_groups)}")
+            for way, entry in zip(("iter", "reversed"), [*optimizer.state.values()][::max(len(optimizer.state) - 1, 1)]):
+                checks.same(f"next({way}({known}.values()))", entry)
+                checks.terms.append(f"len({checks.name(entry)}) == {len(entry)}")
+                for key, value in entry.items():
+                    checks.same(f"{checks.name(entry)}[{checks.name(key)}]", value)
+            for k, group in enumerate(optimizer.param_groups):
+                checks.same(f"{o}.param_groups[{k}]", group)
+                self._check_group(checks, group, id(group) in watch.groups)
+        return checks.function()
+
+    def _check_group(self, checks, group, followed):
+        """Numbers and others, tensors, parameters. A rate that is `followed` may change."""
+        g, params = checks.name(group), group["params"]
+        skip = {"params", "lr", "initial_lr"} if followed and not self.reads.rates else {"params", "initial_lr"}
+        names = [n for n, v in group.items() if n not in skip and not isinstance(v, Tensor)]
+        options = itemgetter(*names) if names else tuple                 # where all are tensors: what they are called
+        checks.terms.append(f"{checks.name(options)}({g}) == {checks.name(options(group))}")
+        for n in [n for n, v in group.items() if n not in skip and isinstance(v, Tensor)]:
+            checks.same(f"{g}[{n!r}]", group[n])
+        checks.same(f"{g}['params']", params)
+        checks.terms.append(f"len({checks.name(params)}) == {len(params)}")
+        for k in [0, -1] if params else ():
+            checks.same(f"{checks.name(params)}[{k}]", params[k])
 
     def _hooks(self):
         """The user's functions that modules, steps of optimizers and gradients of leaves call."""
         found = [getattr(owner, name) for owner in (everywhere, *[m for m, _ in self.modules]) for name in RUN]
-        found += step_hooks([o for o, *_ in self.optimizers])
+        found += step_hooks(self.optimizers)
         nodes = [x.node.hooks for x in self.leaves if x.node is not None and x.node.hooks is not None]
         found += [hooks for n in nodes for hooks in (n.tensor, n.before, n.after, n.accumulated)]
         return [hook for hooks in found for hook in hooks.values()]
@@ -162,20 +188,7 @@ class Recording:
             self.swaps = swaps[0]
         if self.gone:
             return False
-        for optimizer, known, entries, ends, groups in self.optimizers:
-            if optimizer.state is not known or len(known) != entries or len(optimizer.param_groups) != groups:
-                return False
-            if len(now := _ends(known)) != len(ends) or not all(map(is_, now, ends)):
-                return False
-        for optimizer, k, group, options, values, params, count, first, last in self.groups:
-            if optimizer.param_groups[k] is not group or options(group) != values or group["params"] is not params or len(params) != count:
-                return False
-            if count and (params[0] is not first or params[-1] is not last):
-                return False
-        for group, name, value in self.rates:
-            if group[name] is not value:
-                return False
-        if self.reads.changed(self.reads.quick):
+        if not self.optimizers_hold() or not self.reads_hold() and self.reads.changed(self.reads.quick):
             return False
         if self.steady and swaps[1] == self.gradients:                   # as the last replay of this recording left them
             self.moved = False
@@ -203,14 +216,15 @@ class Recording:
 
     def play(self, given):
         """Bring the arguments to where the graph reads them, and run it."""
-        self.used, stream = True, current_handle(self.index)
-        self.order.follow(self.index)
-        for x, (pointer, nbytes, mine) in zip(given, self.landings):
+        index, copy = self.index, self.driver.copy
+        self.used, stream = True, current_handle(index) if streams.used else 0
+        self.order.follow(index, stream)
+        for x, (pointer, nbytes, itemsize, mine) in zip(given, self.landings):
             if nbytes:
-                self.driver.copy(pointer, x.storage.ptr + x.offset * x.dtype.itemsize, nbytes, "d2d", stream)
+                copy(pointer, x.storage.ptr + x.offset * itemsize, nbytes, "d2d", stream)
             elif mine is not None:
                 _land(mine, x)
-        self.graph.replay()
+        self.graph.queue(stream)
         for k in self.written:
             given[k].detach().copy_(self.inputs[k].detach())
 
@@ -221,14 +235,14 @@ class Recording:
             return self.copied(self.single)
         return self.form.unflatten([x if k is None else given[k] if k >= 0 else self.copied(x) for k, x in self.parts])
 
-    def busy(self):
-        """Whether a replay would overwrite what is still needed."""
-        return False
-
     def meets(self, given):
-        """Whether an argument lies in memory that a replay writes, or reads while it writes arguments: a copy would not show that."""
-        places = [x.storage.ptr for x in given]
-        return not self.places.isdisjoint(places) or bool(self.written) and len(set(places)) < len(places)
+        """Whether a replay would overwrite what is still needed: an argument lies in memory that it writes, or reads while it writes
+        arguments, which a copy would not show."""
+        places = self.places
+        for x in given:
+            if x.storage.ptr in places:
+                return True
+        return bool(self.written) and len({x.storage.ptr for x in given}) < len(given)
 
     def settle(self):
         """Leave parameters as Python would have."""
@@ -249,12 +263,16 @@ class Recording:
 
     def copied(self, static):
         """A result of the caller's own."""
-        out = empty_like(static)
-        if out.strides == static.strides:
-            self.driver.copy(out.storage.ptr, static.data_ptr(), static.nbytes, "d2d", current_handle(self.index))
+        shape, strides, dtype = static.shape, static.strides, static.dtype
+        _, usual, count = layout(shape)
+        if strides == usual or is_dense(shape, strides):                 # as empty_like and copy_, without what they look at
+            memory, nbytes = static.storage, count * dtype.itemsize
+            fresh = device_storage(nbytes, memory.device)
+            out, stream = strided(fresh, shape, strides, 0, dtype), current_handle(self.index) if streams.used else 0
+            self.driver.copy(fresh.ptr, memory.ptr + static.offset * dtype.itemsize, nbytes, "d2d", stream)
         else:
-            out.copy_(static)
-        if state.inference:
+            out = empty_like(static).copy_(static)
+        if modes.inferred and state.inference:
             out._inference = True
         return out
 
@@ -296,21 +314,15 @@ def _members(module):
     return [module.__class__, *module._parameters.values(), *module._buffers.values(), *module._modules.values()]
 
 
-def _ends(state):
-    """What is in the first entry and in the last one: what is deleted and made anew comes last, and costs no look at all of them."""
-    values = state.values()
-    return *(first := next(iter(values), EMPTY)).values(), *(last := next(reversed(values), EMPTY)).values(), first, last
-
-
 class Order:
     """Replays of graphs that share memory run one after the other, on whichever streams they are queued."""
 
     def __init__(self):
         self.stream = None
 
-    def follow(self, index):
-        """What is queued on the current stream from now on comes after the replays so far."""
-        if self.stream is None or self.stream.handle != current_handle(index):
+    def follow(self, index, handle):
+        """What is queued from now on on the current stream, which has this handle, comes after the replays so far."""
+        if self.stream is None or self.stream.handle != handle:
             stream = current_stream(index)
             if self.stream is not None:
                 stream.wait_stream(self.stream)

@@ -107,16 +107,20 @@ class CUDAGraph:
     def replay(self) -> None:
         """Queue everything that was recorded on the current stream."""
         check(self.executable is not None, "CUDAGraph.replay", "a captured graph", "none", use="tritorch.cuda.graph to capture it")
-        check(self.index not in captures, "CUDAGraph.replay", "no capture on the device", "a capture under way")
-        for hook in self.hooks:
-            hook()
-        stream = current_handle(self.index)
-        self.streams.add((self.index, stream))
         if current_device() == self.index:
-            self.driver.graph_launch(self.executable, stream)
+            self.queue(current_handle(self.index))
         else:
             with on_device(self.index):
-                self.driver.graph_launch(self.executable, stream)
+                self.queue(current_handle(self.index))
+
+    def queue(self, stream: int) -> None:
+        """replay() of a captured graph where its device is current and `stream` the current one there."""
+        if captures:
+            check(self.index not in captures, "CUDAGraph.replay", "no capture on the device", "a capture under way")
+        for hook in self.hooks:
+            hook()
+        self.streams.add((self.index, stream))
+        self.driver.graph_launch(self.executable, stream)
         if faults.words:
             faults.unread.add(self.index)
 
