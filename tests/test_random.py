@@ -179,7 +179,7 @@ def test_ends_of_intervals():
 # ------------------------------------------------------------------ surface
 def test_sizes_dtypes_and_flags():
     assert R.rand(2, 3).shape == R.rand((2, 3)).shape == R.rand([2, 3]).shape == (2, 3)
-    assert R.rand(()).shape == R.rand().shape == ()
+    assert R.rand(()).shape == R.rand(size=()).shape == ()
     assert R.rand(0, 3).shape == (0, 3)
     assert R.randn(2, requires_grad=True).requires_grad
     assert R.randint(5, (2,), dtype=T.int32).dtype is T.int32

@@ -14,7 +14,7 @@ from tritorch.autograd.formula import formula_rule
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.cuda.allocator import memories
-from tritorch.errors import check
+from tritorch.errors import check, misused, numbers_in
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
 from tritorch.shape import layout
@@ -78,7 +78,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
     """
     if body is None:
         return functools.partial(op, returns=returns, aliasable=aliasable)
-    signature = inspect.signature(body)
+    signature, body = inspect.signature(body), numbers_in(body)
     names, defaults, ways = tuple(signature.parameters), tuple([p.default for p in signature.parameters.values()]), {}
     arity, missing, impls, single, again, rewrite = len(names), inspect.Parameter.empty, {}, len(returns) == 1, None, None
     tails = {k: defaults[k:] for k in range(arity + 1) if missing not in defaults[k:]}       # what completes k positional arguments
@@ -106,13 +106,14 @@ def op(body=None, *, returns=("out",), aliasable=()):
             args = bind(args, kw)
         if modes.interpreted and (slot := state.interpreter) is not None and (impls or slot.views or slot.outer is not None):
             return _interpret(door, complete(args))
-        if again is not None and memories:                               # none until there is memory on a device
-            found = again(args)
-            if found is not None:
-                return found
+        if again is not None and memories and (found := again(args)) is not None:          # none until there is memory on a device
+            return found
         if len(args) != arity:
             args = complete(args)
-        promise = body(*args)
+        try:
+            promise = body(*args)
+        except AttributeError as error:
+            raise misused(door.__name__, body, args, {}, error) from None
         if type(promise) is tuple:
             outs = (empty(*promise),)
         elif isinstance(promise, Tensor):
@@ -184,7 +185,8 @@ def impl(door, kind, *, raw=False, passes=None):
 def _on_arrays(door, fn):
     def run(*values):
         try:
-            arrays = [v.array if isinstance(v, Tensor) else _arrays(v) if type(v) is tuple else v for v in values]
+            arrays = [v.array if isinstance(v, Tensor) else v if type(v) is not tuple else
+                      tuple([part.array if isinstance(part, Tensor) else part for part in v]) for v in values]
         except TypeError:                                                # one of them has no array
             for v in values:
                 for part in v if type(v) is tuple else (v,):
@@ -193,10 +195,6 @@ def _on_arrays(door, fn):
         return quietly(fn, *arrays)
 
     return run
-
-
-def _arrays(values):
-    return tuple([v.array if isinstance(v, Tensor) else v for v in values])
 
 
 def _on_device(door, fn):
@@ -286,9 +284,8 @@ def rules_for(door, needed):
     """The rules that cover the needed inputs; the formula stands in for the rest."""
     covered = {n for r in door.rules for n in r[2]}
     rest = tuple(n for n in door.names if n in needed and n not in covered)
-    if rest and door.formula_body is not None:
-        return [*door.rules, (formula_rule(door, rest), door.gnames + door.names, rest)]
-    return door.rules
+    stands_in = rest and door.formula_body is not None
+    return [*door.rules, (formula_rule(door, rest), door.gnames + door.names, rest)] if stands_in else door.rules
 
 
 # ------------------------------------------------------------------ the ways out of the door
@@ -351,17 +348,19 @@ def _check_destination(door, out, shape, dtype, device, args):
     name = door.__name__
     check(isinstance(out, Tensor), name, "a Tensor as destination", type(out).__name__, error=TypeError)
     check(out.storage.device is device, name, f"a destination on {device}", out.storage.device)
+    check(dtype.category <= out.dtype.category, name, f"a destination that {dtype} can be cast to", out.dtype)
+    check(not out._inference or state.inference, name, "a normal tensor to write outside of inference mode", "an inference tensor",
+          use="x.clone()")
     if out.shape != layout(shape)[0]:
         check(out.numel() == 0 and not any(out is a for a in args), name, f"a destination of shape {tuple(shape)}", out.shape)
+        if state.grad:
+            slices.prepare(door, (out,), args)                           # raises where a gradient is wanted
         fresh = empty(shape, out.dtype, device)                          # an empty out= takes the shape of the result, as in PyTorch
         out.storage, out.shape, out.strides, out.offset, out._array = fresh.storage, fresh.shape, fresh.strides, 0, fresh._array
         out.form = None
         swaps[0] += 1
-    check(dtype.category <= out.dtype.category, name, f"a destination that {dtype} can be cast to", out.dtype)
     check(0 not in out.strides or all(n == 1 or s for n, s in zip(out.shape, out.strides)) or 0 in out.shape, name,
           "a destination whose elements have memory of their own", f"strides {out.strides}", use="x.clone() before writing")
-    check(not out._inference or state.inference, name, "a normal tensor to write outside of inference mode", "an inference tensor",
-          use="x.clone()")
 
 
 def _overlaps(door, out, args):

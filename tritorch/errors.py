@@ -1,4 +1,7 @@
 """The errors and the one sentence they speak: what was expected, what came, and the way out when there is one."""
+import functools
+import inspect
+import operator
 
 
 class OutOfMemoryError(RuntimeError):
@@ -21,6 +24,51 @@ def check(ok, op, rule, *got, use=None, error=RuntimeError):
     """
     if not ok:
         raise error(sentence(op, rule, *got, use=use))
+
+
+def whole_numbers(op, what, values):
+    """A tuple of ints, or a TypeError that says which argument has to be one.
+
+    >>> whole_numbers("zeros", "sizes", (2, 1.5))
+    Traceback (most recent call last):
+    TypeError: zeros: expected whole numbers as sizes, got (2, 1.5)
+    """
+    try:
+        return tuple(map(operator.index, values))
+    except TypeError:
+        raise TypeError(sentence(op, f"whole numbers as {what}", repr(values))) from None
+
+
+def misused(op, fn, args, kwargs, error):
+    """What to raise for an AttributeError of ours: where an argument of `fn` has no such attribute, a TypeError that names it."""
+    frame = error.__traceback__
+    while frame.tb_next is not None:
+        frame = frame.tb_next
+    if error.name is not None and frame.tb_frame.f_globals.get("__name__", "").startswith("tritorch."):
+        for name, value in inspect.signature(fn).bind_partial(*args, **kwargs).arguments.items():
+            if value is error.obj or error.obj is not None and getattr(value, "dtype", None) is error.obj:
+                return TypeError(sentence(op, f"a tensor as {name}", type(value).__name__))
+    return error
+
+
+def numbers_in(body):
+    """The shape rule `body`, which refuses what is no number where its parameter is one by default; itself where none is."""
+    found = [(place, p.name) for place, p in enumerate(inspect.signature(body).parameters.values()) if type(p.default) in (int, float)]
+    if not found:
+        return body
+
+    @functools.wraps(body)
+    def checked(*args):
+        for place, name in found:
+            if args[place].__class__ in _NO_NUMBERS:
+                raise TypeError(sentence(body.__name__, f"a number as {name}", repr(args[place])))
+        return body(*args)
+
+    return checked
+
+
+no_sizes = "sizes: expected at least one, got none; use () for a tensor of no dims"
+_NO_NUMBERS = (type(None), str, list, dict, type)
 
 
 def sentence(op, rule, *got, use=None):

@@ -1,9 +1,8 @@
 """Pure functions on shapes and strides: broadcasting, view rules, dims. Strides count elements, not bytes."""
-import operator
 from functools import lru_cache
 from math import prod
 
-from tritorch.errors import check, sentence
+from tritorch.errors import check, sentence, whole_numbers
 
 
 class Size(tuple):
@@ -40,7 +39,7 @@ def layout(shape):
     if found is None:
         if len(_layouts) > 8192:
             _layouts.clear()
-        shape = tuple([operator.index(n) for n in shape])
+        shape = whole_numbers("empty", "sizes", shape)
         found = Size(shape), contiguous_strides(shape), prod(shape)
         check(min(shape, default=0) >= 0, "empty", "sizes that are not negative", shape)
         _layouts[found[0]] = found
@@ -136,8 +135,11 @@ def broadcast_strides(shape, strides, to):
 def wrap_dim(dim, ndim, op):
     """A dim in [0, ndim); 0-dim tensors accept -1 and 0."""
     bound = ndim or 1
-    if not -bound <= dim < bound:
-        raise IndexError(f"{op}: expected a dim in [{-bound}, {bound - 1}], got {dim}")
+    try:
+        if not -bound <= dim < bound:
+            raise IndexError(f"{op}: expected a dim in [{-bound}, {bound - 1}], got {dim}")
+    except (TypeError, RuntimeError):                                    # not a number; a tensor of more than one element
+        raise TypeError(sentence(op, "an int as dim", repr(dim))) from None
     return dim + bound if dim < 0 else dim
 
 
@@ -152,8 +154,11 @@ def wrap_dims(dims, ndim, op):
     if dims is None:
         return tuple(range(ndim))
     if isinstance(dims, int):
-        return (wrap_dim(dims, ndim, op),) if ndim else ()
-    out = sorted([wrap_dim(d, ndim, op) for d in dims])
+        dim = wrap_dim(dims, ndim, op)
+        return (dim,) if ndim else ()
+    if hasattr(dims, "__index__"):                                       # numpy's ints, tensors of one element
+        return wrap_dims(whole_numbers(op, "dims", (dims,))[0], ndim, op)
+    out = sorted([wrap_dim(d, ndim, op) for d in whole_numbers(op, "dims", dims)])
     check(len(set(out)) == len(out), op, "each dim once", tuple(dims))
     return tuple(out) if ndim else ()
 
@@ -164,7 +169,7 @@ def infer_shape(shape, count, op):
         known = _layouts.get(shape)
         if known is not None and known[2] == count:                      # a shape that some tensor has had
             return known[0]
-    shape = tuple([operator.index(n) for n in shape])
+    shape = whole_numbers(op, "sizes", shape)
     if -1 in shape:
         known = -prod(shape)
         fits = shape.count(-1) == 1 and known > 0 and count % known == 0

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 
 from tritorch.device import cpu
-from tritorch.errors import check
+from tritorch.errors import check, sentence, whole_numbers
 from tritorch.memory_format import contiguous_format, dense_strides, lies_in, preserve_format
 from tritorch.shape import Size, _layouts, extent, layout, memory_order
 from tritorch.storage import HostStorage, UntypedStorage, Unwritten, device_storage, host_storage, next_seq
@@ -269,7 +269,10 @@ def refresh(view):
 def empty(shape, dtype, device, strides=None, rule=None):
     """A tensor whose elements are not set: every result of every operator starts here. It is contiguous, or has the given strides;
     with a `rule`, these are an operand's, and rule(shape, strides) tells the result's from them, unless they are contiguous."""
-    found = _layouts.get(shape)
+    try:
+        found = _layouts.get(shape)
+    except TypeError:                                                    # a list in the place of a number cannot be looked up
+        shape, found = whole_numbers("empty", "sizes", shape), None
     shape, usual, count = layout(shape) if found is None else found
     if strides is not None and strides is not usual and strides != usual:
         strides = strides if rule is None else rule(shape, strides)
@@ -277,7 +280,10 @@ def empty(shape, dtype, device, strides=None, rule=None):
             return empty_strided(shape, strides, dtype, device)
     out = _new(Tensor)                                                   # 0.1 µs less than Tensor(), which has values to look at
     if device is cpu:
-        array = np.empty(shape, dtype.numpy)
+        try:
+            array = np.empty(shape, dtype.numpy)
+        except AttributeError:
+            raise TypeError(sentence("empty", "a tritorch.dtype", repr(dtype))) from None
         storage = HostStorage()
         storage.device, storage.nbytes, storage.owner, storage.version, storage._bytes = cpu, count * dtype.itemsize, array, 0, None
         out.storage, out._array, out.form = storage, array, HOST

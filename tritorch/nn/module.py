@@ -1,4 +1,5 @@
 """Module: the base class of everything with parameters. Also hooks.py, state_dict.py (saving and loading), conversion.py (moving)."""
+from tritorch.errors import misused
 from tritorch.nn import hooks as _hooks
 from tritorch.nn.conversion import Conversion, typename
 from tritorch.nn.hooks import (  # noqa: F401  (the hooks of all modules are here in PyTorch)
@@ -67,7 +68,10 @@ class Module(Hooks, StateDict, Conversion):
         if (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
                 or _every_forward or _every_forward_pre or _every_backward or _every_backward_pre):
             return call_with_hooks(self, args, kwargs)
-        return self.forward(*args, **kwargs)
+        try:
+            return self.forward(*args, **kwargs)
+        except AttributeError as error:
+            raise misused(type(self).__name__, self.forward, args, kwargs, error) from None
 
     # -------------------------------------------------------------- registration
     def register_parameter(self, name, param):

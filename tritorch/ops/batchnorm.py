@@ -133,6 +133,7 @@ def batch_norm_train(input, weight=None, bias=None, eps=1e-5, relu=False):
     """Batch norm by the statistics of the batch, rectified with `relu`, and these: (out, mean, biased variance). Only `out` has a
     gradient."""
     channels_check("batch_norm", input, weight, bias)
+    check(eps > 0, "batch_norm", "eps > 0 in training", eps, error=ValueError)
     return train_promises(input)
 
 

@@ -3,6 +3,7 @@ import functools
 import inspect
 
 from tritorch.autograd.modes import state
+from tritorch.errors import misused
 
 
 def composite(fn):
@@ -13,7 +14,10 @@ def composite(fn):
     def door(*args, **kwargs):
         interpreter = state.interpreter
         if interpreter is None:
-            return fn(*args, **kwargs)
+            try:
+                return fn(*args, **kwargs)
+            except AttributeError as error:
+                raise misused(fn.__name__, fn, args, kwargs, error) from None
         bound = signature.bind(*args, **kwargs)
         args = bound.args
         while interpreter is not None:

@@ -4,10 +4,9 @@ Forward, gradient of the input and gradient of the weights are one sum over (n, 
 linear in each of its three tensors, so the gradients of each operator are the other two, to any order. `size` is the height and width
 of the result: with it given, no operator has to guess what a stride rounded away.
 """
-import operator
 
 from tritorch.dispatch import common_device, op
-from tritorch.errors import check
+from tritorch.errors import check, whole_numbers
 from tritorch.memory_format import like_image
 from tritorch.ops import convolution_cpu, convolution_cuda
 from tritorch.ops.padding import pad
@@ -41,6 +40,8 @@ def convolution(input, weight, bias=None, size=None, stride=(1, 1), padding=(0, 
               [4., 4.]]]])
     """
     _check("convolution", weight.shape[1] * groups, weight.shape, groups, input)
+    check(weight.shape[0] > 0 and 0 not in input.shape[2:], "convolution", "weights for a channel or more and images that are not empty",
+          tuple(weight.shape), input.shape)
     fits = bias is None or bias.shape == weight.shape[:1]
     check(fits, "convolution", f"a bias of shape {tuple(weight.shape[:1])}", None if fits else bias.shape)
     tensors = (input, weight) if bias is None else (input, weight, bias)
@@ -249,7 +250,7 @@ def _numbers(name, what, value, dims, least):
     """One number or one for each dim, as a tuple."""
     value = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     check(len(value) in (1, dims), name, f"{what} of one or {dims} numbers", value)
-    value = tuple([operator.index(n) for n in (value * dims if len(value) == 1 else value)])
+    value = whole_numbers(name, what, value * dims if len(value) == 1 else value)
     check(min(value) >= least, name, f"{what} of at least {least}", value)
     return value
 

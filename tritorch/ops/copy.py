@@ -244,6 +244,7 @@ def deliver(made, out, exact=False):
     PyTorch does not cast, `out` must have the dtype: `exact`."""
     if out is None:
         return made
+    check(isinstance(out, Tensor), "out", "a tensor as destination", type(out).__name__, error=TypeError)
     fits = out.dtype is made.dtype if exact else made.dtype.category <= out.dtype.category
     check(fits, "out", f"a destination of {made.dtype}" if exact else f"a destination that {made.dtype} can be cast to", out.dtype)
     if out.shape == made.shape:

@@ -11,7 +11,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, no_sizes, sentence
 from tritorch.memory_format import strides_in
 from tritorch.ops import copy
 from tritorch.ops.arrays import store_rounded
@@ -66,7 +66,12 @@ def _sizes(sizes, size=None):
     size = sizes if size is None else (size,)
     if len(size) == 1 and not isinstance(size[0], (int, np.integer)) and not (isinstance(size[0], Tensor) and size[0].numel() == 1):
         size = size[0]
-    return tuple(size)
+    elif not size:
+        raise TypeError(no_sizes)
+    try:
+        return tuple(size)
+    except TypeError:
+        raise TypeError(sentence("empty", "ints or a sequence of ints as sizes", repr(size))) from None
 
 
 def _finish(out, requires_grad, pin_memory=False):
@@ -182,7 +187,10 @@ def ones_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fals
 
 def strided_empty(size, stride, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
     """An unset tensor with strides of its own."""
-    return _finish(empty_strided(tuple(size), tuple(stride), _kind(dtype), as_device(device)), requires_grad)
+    size, stride = tuple(size), tuple(stride)
+    check(len(size) == len(stride) and min((*size, *stride), default=0) >= 0, "empty_strided",
+          "as many strides as sizes, none negative", size, stride)
+    return _finish(empty_strided(size, stride, _kind(dtype), as_device(device)), requires_grad)
 
 
 # ------------------------------------------------------------------ sequences

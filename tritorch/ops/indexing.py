@@ -27,7 +27,7 @@ REDUCTIONS = {"sum": np.add, "prod": np.multiply, "amax": np.maximum, "amin": np
 
 def check_index(name, index, error=RuntimeError):
     """Indices are integers."""
-    check(isinstance(index, Tensor) and not index.dtype.is_floating_point and index.dtype is not types.bool, name, "an index of integers",
+    check(isinstance(index, Tensor) and index.dtype.category == 1 and index.dtype.itemsize >= 4, name, "an index of int64 or int32",
           index.dtype if isinstance(index, Tensor) else type(index).__name__, error=error)
 
 
@@ -183,6 +183,7 @@ def index_add(input, dim, index, source, alpha=1):
     tensor([3., 0., 3.])
     """
     check_index("index_add", index)
+    check(len(index.shape) <= 1, "index_add", "a vector of indices", index.shape, error=IndexError)
     d = wrap_dim(dim, len(input.shape), "index_add")
     want = (*input.shape[:d], index.numel(), *input.shape[d + 1:]) if input.shape else ()
     check(source.shape == want or source.numel() == prod(want) and len(source.shape) == len(want), "index_add", f"a source of shape {want}",

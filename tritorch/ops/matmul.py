@@ -1,7 +1,7 @@
 """PyTorch's names and ranks above the matrix product operators: plain functions."""
 from math import prod
 
-from tritorch.errors import check
+from tritorch.errors import check, misused
 from tritorch.ops import products as cards
 from tritorch.ops.copy import deliver
 from tritorch.ops.create import eye
@@ -28,7 +28,10 @@ def matmul(input, other, *, out=None):
     >>> torch.matmul(torch.ones(2, 3), torch.ones(3))
     tensor([3., 3.])
     """
-    a, b = len(input.shape), len(other.shape)
+    try:
+        a, b = len(input.shape), len(other.shape)
+    except AttributeError as error:
+        raise misused("matmul", matmul, (input, other), {}, error) from None
     if a >= 2 and b >= 2:
         if out is not None:
             return cards.matmul.into(out, input, other)

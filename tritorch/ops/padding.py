@@ -1,6 +1,6 @@
 """Padding the last dims of a tensor: with a number by an operator, with values of the tensor itself by slices, flips and `cat`."""
 from tritorch.dispatch import op
-from tritorch.errors import check
+from tritorch.errors import check, whole_numbers
 from tritorch.memory_format import like_image
 from tritorch.ops.copy import transfer
 from tritorch.ops.shaping import cat, flip
@@ -119,7 +119,7 @@ def pad(input, pad, mode="constant", value=None):
     >>> torch.nn.functional.pad(torch.tensor([[1.0, 2.0, 3.0]]), (1, 2), mode="reflect")
     tensor([[2., 1., 2., 3., 2., 1.]])
     """
-    pad = tuple([int(n) for n in pad])
+    pad = whole_numbers("pad", "sizes", pad)
     if mode == "constant":
         value = 0.0 if value is None else value
         return constant_pad(input, pad, value if input.dtype.is_floating_point else int(value))

@@ -1,8 +1,6 @@
 """PyTorch's pooling functions above the operators of windows.py."""
-import operator
-
 from tritorch.autograd.modes import state
-from tritorch.errors import check
+from tritorch.errors import check, whole_numbers
 from tritorch.ops.largest import max_pool, max_pool_values, places_of
 from tritorch.ops.windows import avg_pool
 from tritorch.shape import cdiv
@@ -13,11 +11,12 @@ def _pair(value, name, what, dims, usual=1):
     """One number or two, as two; for a pooling of one dim those of a picture of one row, whose height is `usual`."""
     if isinstance(value, (tuple, list)):
         check(len(value) in (1, dims), name, f"{what} of one number" if dims == 1 else f"{what} of one or two numbers", value)
-        value = tuple([operator.index(n) for n in value])
+        value = whole_numbers(name, what, value)
         if len(value) == 2:
             return value
         value = value[0]
-    value = operator.index(value)
+    if value.__class__ is not int:
+        value, = whole_numbers(name, what, (value,))
     return value if dims == 2 else usual, value
 
 
@@ -85,7 +84,7 @@ def max_pool2d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode
 
 def _max(name, dims, input, kernel, stride, padding, dilation, ceil_mode, return_indices):
     x, batched = _images(name, input, dims)
-    stride = kernel if stride in (None, (), []) else stride
+    stride = kernel if stride is None or isinstance(stride, (tuple, list)) and not stride else stride
     kernel, stride = _pair(kernel, name, "kernel_size", dims), _pair(stride, name, "stride", dims)
     padding, dilation = _pair(padding, name, "padding", dims, 0), _pair(dilation, name, "dilation", dims)
     size = _out_size(name, x, kernel, stride, padding, dilation, ceil_mode)
@@ -128,7 +127,7 @@ def avg_pool2d(input, kernel_size, stride=None, padding=0, ceil_mode=False, coun
 
 def _avg(name, dims, input, kernel, stride, padding, ceil_mode, include, divisor=None):
     x, batched = _images(name, input, dims)
-    stride = kernel if stride in (None, (), []) else stride
+    stride = kernel if stride is None or isinstance(stride, (tuple, list)) and not stride else stride
     kernel, stride, padding = (_pair(kernel, name, "kernel_size", dims), _pair(stride, name, "stride", dims),
                                _pair(padding, name, "padding", dims, 0))
     size = _out_size(name, x, kernel, stride, padding, (1, 1), ceil_mode)
@@ -140,7 +139,7 @@ def _parts(name, input, output_size):
     """Sizes of the result; None keeps the input's."""
     value = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * 2
     check(len(value) == 2, name, "an output_size of one or two numbers", output_size)
-    size = tuple([n if m is None else operator.index(m) for m, n in zip(value, input.shape[-2:])])
+    size = whole_numbers(name, "output_size", [n if m is None else m for m, n in zip(value, input.shape[-2:])])
     check(min(size) >= 0, name, "sizes that are not negative", output_size)
     return size
 
@@ -215,7 +214,7 @@ def max_unpool1d(input, indices, kernel_size, stride=None, padding=0, output_siz
     >>> torch.nn.functional.max_unpool1d(torch.tensor([[3.0]]), torch.tensor([[1]]), 2)
     tensor([[0., 3.]])
     """
-    size = None if output_size is None else (1, operator.index(output_size[-1]))
+    size = None if output_size is None else _pair(tuple(output_size)[-1], name, "output_size", 1)
     return _unpool("max_unpool1d", 1, input.unsqueeze(-2), indices.unsqueeze(-2), kernel_size, stride, padding, size).squeeze(-2)
 
 

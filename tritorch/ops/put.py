@@ -215,6 +215,7 @@ def write(part, picks, value):
 
 # ------------------------------------------------------------------ along one dim
 def _along(input, dim, index):
+    check(len(index.shape) <= 1, "index", "a vector of indices", index.shape, error=IndexError)
     return tuple([index.reshape(-1) if d == wrap_dim(dim, len(input.shape), "index") else None for d in range(len(input.shape))])
 
 

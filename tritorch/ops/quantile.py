@@ -28,7 +28,7 @@ def median(input, dim=None, keepdim=False, *, out=None):
     tensor(2.)
     """
     if dim is None:
-        check(out is None, "median", "a dim for out=", "none", error=TypeError)
+        check(out is None and not keepdim, "median", "a dim for out= and keepdim", "none", error=TypeError)
         return median(view.reshape(input, -1), 0).values if input.numel() else create.new_full(input, (), math.nan)
     n = input.shape[wrap_dim(dim, len(input.shape), "median")] if input.shape else 1
     check(n > 0, "median", "a dim that is not empty", input.shape, error=IndexError)
@@ -41,7 +41,7 @@ def median(input, dim=None, keepdim=False, *, out=None):
 def nanmedian(input, dim=None, keepdim=False, *, out=None):
     """As `median`, of the elements that are not NaN."""
     if dim is None:
-        check(out is None, "nanmedian", "a dim for out=", "none", error=TypeError)
+        check(out is None and not keepdim, "nanmedian", "a dim for out= and keepdim", "none", error=TypeError)
         return nanmedian(view.reshape(input, -1), 0).values if input.numel() else create.new_full(input, (), math.nan)
     d = wrap_dim(dim, len(input.shape), "nanmedian")
     if not input.shape:

@@ -5,13 +5,12 @@ Plain functions: each takes a place in the generator's stream and calls an opera
 from __future__ import annotations
 
 import math
-import operator
 
 from tritorch.autograd.modes import state
 from tritorch.device import as_device
 from tritorch.dtype import bfloat16, float16, float32, float64, get_default_dtype, iinfo, int64, promote
 from tritorch.dtype import bool as bool_
-from tritorch.errors import check
+from tritorch.errors import check, no_sizes, whole_numbers
 from tritorch.ops.chances import CHANCES, random_bernoulli, random_normal_around, random_race
 from tritorch.ops.copy import deliver, like_strides
 from tritorch.ops.draws import (
@@ -37,7 +36,7 @@ MANTISSA = {float64: 53, float32: 24, float16: 11, bfloat16: 8}
 
 def made(fill, shape, a, b, dtype, device, generator, out=None, requires_grad=False, pin_memory=False):
     """A new tensor of draws, or `out` filled with them."""
-    shape = tuple([n if n.__class__ is int else operator.index(n) for n in shape])
+    shape = whole_numbers("rand", "sizes", shape)
     device, dtype = (as_device(device), dtype) if out is None else (out.device, out.dtype)
     values = shape, dtype, device, a, b, *place(device, generator, numel(shape))
     result = fill(*values) if out is None else fill.into(out, *values)
@@ -48,6 +47,8 @@ def made(fill, shape, a, b, dtype, device, generator, out=None, requires_grad=Fa
 
 def size_of(sizes, size=None):
     size = sizes if size is None else (size,)
+    if not size:
+        raise TypeError(no_sizes)
     return size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
 
 

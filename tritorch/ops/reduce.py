@@ -18,18 +18,22 @@ from tritorch.ops.shaping import cat
 from tritorch.ops.view import expand_to, same_memory
 from tritorch.shape import wrap_dims
 
-
 # ------------------------------------------------------------------ the common ground of all reductions
+_DIMS = (int, tuple, type(None), bool)
+
+
 def dims_of(dim, ndim, name):
     """The dims that `dim` names; None and () name all."""
     try:
         return _dims_of(dim, ndim, name)
-    except TypeError:                                                    # a list, which nothing remembers
-        return wrap_dims(dim or None, ndim, name)
+    except TypeError:                                                    # a list, or a number of numpy's, which nothing remembers
+        return wrap_dims(None if dim.__class__ is list and not dim else dim, ndim, name)
 
 
 @lru_cache(maxsize=1024, typed=True)
 def _dims_of(dim, ndim, name):
+    if dim.__class__ not in _DIMS:
+        raise TypeError(dim)
     return wrap_dims(None if dim == () else dim, ndim, name)
 
 

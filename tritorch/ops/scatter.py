@@ -248,6 +248,7 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, out=Non
     """input joined with src where `index` points along `dim`, by "sum", "prod", "mean", "amax" or "amin"; without include_self only src
     counts."""
     check(reduce in (*REDUCTIONS, "mean"), "scatter_reduce", f"a reduction among {', '.join(REDUCTIONS)} or mean", repr(reduce))
+    check(src.dtype is input.dtype, "scatter_reduce", f"a source of {input.dtype}", src.dtype)
     if not include_self:
         start = {"sum": 0, "mean": 0, "prod": 1, "amax": lowest(input.dtype), "amin": highest(input.dtype)}[reduce]
         base = scatter_write(input, dim, index, start)

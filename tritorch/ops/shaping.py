@@ -5,7 +5,7 @@ import numpy as np
 
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, sentence
+from tritorch.errors import check, sentence, whole_numbers
 from tritorch.memory_format import dense_strides
 from tritorch.ops import copy, create, slicing, view
 from tritorch.ops.copy import transfer
@@ -233,8 +233,7 @@ def flip(input, *order, dims=None):
     >>> import tritorch as torch; torch.arange(3).flip(0)
     tensor([2, 1, 0])
     """
-    dims = order if dims is None else (dims,)
-    return flip_dims(input, tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims)
+    return flip_dims(input, view.as_sizes(order if dims is None else (dims,)))
 
 
 def fliplr(input):
@@ -266,11 +265,11 @@ def roll(input, shifts, dims=None):
     >>> import tritorch as torch; torch.arange(4).roll(1)
     tensor([3, 0, 1, 2])
     """
-    shifts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    shifts = whole_numbers("roll", "shifts", shifts if isinstance(shifts, (tuple, list)) else (shifts,))
     if dims is None:
         check(len(shifts) == 1, "roll", "one shift without dims", shifts)
         return own(view.reshape(roll_dims(view.reshape(input, -1), shifts, (0,)), input.shape))
-    dims = (dims,) if isinstance(dims, int) else tuple(dims)
+    dims = whole_numbers("roll", "dims", dims if isinstance(dims, (tuple, list)) else (dims,))
     check(len(shifts) == len(dims), "roll", "as many shifts as dims", shifts, dims)
     total = {}
     for shift, dim in zip(shifts, dims):
@@ -288,7 +287,7 @@ def repeat(input, *sizes, repeats=None):
             [0, 1, 0, 1]])
     """
     sizes = sizes if repeats is None else (repeats,)
-    sizes = tuple([int(n) for n in (sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (list, tuple)) else sizes)])
+    sizes = whole_numbers("repeat", "sizes", view.as_sizes(sizes))
     lead = len(sizes) - len(input.shape)
     check(lead >= 0, "repeat", f"at least {len(input.shape)} sizes", sizes)
     check(min(sizes, default=0) >= 0, "repeat", "sizes that are not negative", sizes)
@@ -300,7 +299,7 @@ def repeat(input, *sizes, repeats=None):
 
 def tile(input, *dims):
     """As `repeat`, but missing sizes count as 1."""
-    dims = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims
+    dims = view.as_sizes(dims)
     return repeat(input, (1,) * (len(input.shape) - len(dims)) + dims)
 
 
@@ -320,9 +319,12 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
         counts = repeats.cpu().array
         check(counts.size == n, "repeat_interleave", f"{n} repeats", counts.size)
         check(counts.dtype.kind == "i" and (counts >= 0).all(), "repeat_interleave", "whole repeats that are not negative", repeats)
+        total = int(counts.sum())
+        check(output_size in (None, total), "repeat_interleave", f"an output_size of {total}, the sum of the repeats", output_size)
         return input.index_select(d, create.tensor(np.repeat(np.arange(n), counts), device=input.device))
     count = int(repeats.item()) if isinstance(repeats, Tensor) else repeats
     check(count >= 0, "repeat_interleave", "repeats that are not negative", count)
+    check(output_size in (None, n * count), "repeat_interleave", f"an output_size of {n * count}", output_size)
     spread = view.unsqueeze(input, d + 1).expand(*input.shape[:d], n, count, *input.shape[d + 1:])
     return view.reshape(copy.clone(spread), (*input.shape[:d], n * count, *input.shape[d + 1:]))
 
@@ -368,6 +370,9 @@ def meshgrid(*tensors, indexing="ij"):
     order = (1, 0, *range(2, len(tensors))) if swap else range(len(tensors))
     vectors = [view.reshape(tensors[k], -1) for k in order]
     shape = tuple([v.shape[0] for v in vectors])
+    if len({v.dtype for v in vectors}) != 1:
+        raise RuntimeError(sentence("meshgrid", "one or more vectors of one dtype", ", ".join(str(v.dtype) for v in vectors) or "none"))
+    check(all(len(t.shape) < 2 for t in tensors), "meshgrid", "tensors of at most one dim", *[t.shape for t in tensors])
     grids = [view.expand_to(view.reshape(v, (1,) * k + (-1,) + (1,) * (len(vectors) - k - 1)), shape) for k, v in enumerate(vectors)]
     if swap:
         grids[0], grids[1] = grids[1], grids[0]

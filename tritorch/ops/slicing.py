@@ -5,7 +5,7 @@ from tritorch.autograd.modes import state
 from tritorch.autograd.parts import Part
 from tritorch.dispatch import op
 from tritorch.dtype import int64
-from tritorch.errors import check, sentence
+from tritorch.errors import check, sentence, whole_numbers
 from tritorch.ops.create import arange
 from tritorch.ops.view import same_memory
 from tritorch.shape import extent, is_dense, own_dim, wrap_dim
@@ -70,7 +70,7 @@ def as_strided(input, size, stride, storage_offset=None):
     tensor([[0, 2],
             [1, 3]])
     """
-    size, stride = tuple(size), tuple(stride)
+    size, stride = whole_numbers("as_strided", "sizes", size), whole_numbers("as_strided", "strides", stride)
     offset = input.offset if storage_offset is None else storage_offset
     check(len(size) == len(stride), "as_strided", "as many strides as sizes", size, stride)
     check(min((*size, *stride, offset), default=0) >= 0, "as_strided", "sizes, strides and offset that are not negative", size, stride,

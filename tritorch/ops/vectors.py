@@ -18,6 +18,8 @@ def cartesian_prod(*tensors):
     >>> torch.cartesian_prod(torch.tensor([1, 2]), torch.tensor([3, 4])).tolist()
     [[1, 3], [1, 4], [2, 3], [2, 4]]
     """
+    vectors = tensors and all(len(t.shape) == 1 for t in tensors)
+    check(vectors, "cartesian_prod", "one or more vectors", *[t.shape for t in tensors])
     if len(tensors) == 1:
         return tensors[0]
     return stack([view.reshape(g, -1) for g in meshgrid(*tensors)], 1)
@@ -30,6 +32,7 @@ def combinations(input, r=2, with_replacement=False):
     >>> torch.combinations(torch.tensor([1, 2, 3])).tolist()
     [[1, 2], [1, 3], [2, 3]]
     """
+    check(len(input.shape) == 1, "combinations", "a vector", input.shape)
     pick = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = np.array(list(pick(range(input.shape[0]), r)), np.int64).reshape(-1, r)
     return input[create.tensor(places, device=input.device)]

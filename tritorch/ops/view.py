@@ -3,7 +3,7 @@ import operator
 
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, sentence
+from tritorch.errors import check, no_sizes, sentence, whole_numbers
 from tritorch.shape import Size, infer_shape, layout, view_strides, wrap_dim
 from tritorch.tensor import own, strided
 
@@ -12,9 +12,16 @@ def same_memory(x, shape, strides, offset=None):
     return strided(x.storage, shape, strides, x.offset if offset is None else offset, x.dtype)
 
 
-def _sizes(sizes):
+def as_sizes(sizes):
     """Sizes given one by one or as one sequence."""
-    return tuple(sizes[0]) if len(sizes) == 1 and not hasattr(sizes[0], "__index__") else sizes
+    if len(sizes) == 1 and sizes[0].__class__ is not int and not hasattr(sizes[0], "__index__"):
+        try:
+            return tuple(sizes[0])
+        except TypeError:
+            raise TypeError(sentence("view", "ints or a sequence of ints as sizes", repr(sizes[0]))) from None
+    if not sizes:
+        raise TypeError(no_sizes)
+    return sizes
 
 
 # ------------------------------------------------------------------ the same elements under another shape
@@ -119,14 +126,18 @@ def expand_to(x, shape):
     if lead < 0:
         raise RuntimeError(sentence("expand", f"at least {len(x.shape)} sizes", tuple(shape)))
     full, strides = [], []
-    for k, n in enumerate(map(operator.index, shape), -lead):
-        size, step = (x.shape[k], x.strides[k]) if k >= 0 else (1, 0)
-        if n == -1 and k >= 0:
-            n = size
-        elif n != size and (size != 1 or n < 0):
-            raise RuntimeError(sentence("expand", "sizes equal to the tensor's, or anything where it has 1", tuple(shape), x.shape))
-        full.append(n)
-        strides.append(step if n == size else 0)
+    try:
+        for k, n in enumerate(map(operator.index, shape), -lead):
+            size, step = (x.shape[k], x.strides[k]) if k >= 0 else (1, 0)
+            if n == -1 and k >= 0:
+                n = size
+            elif n != size and (size != 1 or n < 0):
+                raise RuntimeError(sentence("expand", "sizes equal to the tensor's, or anything where it has 1", tuple(shape), x.shape))
+            full.append(n)
+            strides.append(step if n == size else 0)
+    except TypeError:
+        whole_numbers("expand", "sizes", shape)
+        raise
     return same_memory(x, tuple(full), tuple(strides))
 
 
@@ -220,7 +231,7 @@ def view(input, *shape, size=None):
     shape = shape if size is None else (size,)
     if len(shape) == 1 and hasattr(shape[0], "itemsize"):
         return view_as_dtype(input, shape[0])
-    return view_as_shape(input, _sizes(shape))
+    return view_as_shape(input, as_sizes(shape))
 
 
 def view_as(input, other):
@@ -236,7 +247,7 @@ def reshape(input, *sizes, shape=None):
             [2, 3],
             [4, 5]])
     """
-    shape = infer_shape(_sizes(sizes if shape is None else (shape,)), input.numel(), "reshape")
+    shape = infer_shape(as_sizes(sizes if shape is None else (shape,)), input.numel(), "reshape")
     if input.strides is not layout(input.shape)[1] and view_strides(input.shape, input.strides, shape) is None:
         return own(view_as_shape(input.contiguous(), shape))
     return view_as_shape(input, shape)
@@ -277,12 +288,12 @@ def unflatten(input, dim, sizes):
 
 def permute(input, *order, dims=None):
     """The dims in another order: `x.permute(2, 0, 1)`."""
-    return permute_dims(input, _sizes(order if dims is None else (dims,)))
+    return permute_dims(input, as_sizes(order if dims is None else (dims,)))
 
 
 def expand(input, *sizes, size=None):
     """Dims of size 1 repeated without copying: `x.expand(2, -1)`."""
-    return expand_to(input, _sizes(sizes if size is None else (size,)))
+    return expand_to(input, as_sizes(sizes if size is None else (size,)))
 
 
 def expand_as(input, other):

@@ -112,6 +112,8 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=
         raise ValueError("only p == 1 and p == 2 supported")
     if weight is not None and weight.ndim != 1:
         raise ValueError("weight must be one-dimensional")
+    if not input.ndim:                                                   # one class, of which nothing is left
+        input, target = input.unsqueeze(0), target.reshape(())
     index = target.unsqueeze(-1)
     loss = (margin - input.gather(-1, index) + input).relu() ** p
     if weight is not None:
@@ -125,7 +127,9 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
     if input.shape != target.shape or input.ndim > 2:
         raise RuntimeError(f"multilabel_margin_loss: expected input and target of the same shape and at most 2 dims, got {input.shape} "
                            f"and {target.shape}")
-    target = within(target, -1, input.shape[-1] - 1 if input.ndim else 0, "multilabel_margin_loss", "class indices, or -1 after them")
+    if not input.ndim:
+        input, target = input.unsqueeze(0), target.unsqueeze(0)
+    target = within(target, -1, input.shape[-1] - 1, "multilabel_margin_loss", "class indices, or -1 after them")
     listed = (target < 0).cumsum(-1) == 0
     classes = where(listed, target, 0)
     is_target = target.new_zeros(target.shape).scatter_add(-1, classes, listed.to(target.dtype)) > 0
