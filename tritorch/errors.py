@@ -12,6 +12,10 @@ class GradientError(RuntimeError):
     """The gradient graph cannot do what was asked: freed, overwritten, or not differentiable."""
 
 
+class NoTensor(TypeError, AttributeError):
+    """An argument that should be a tensor is none. PyTorch raises TypeError or, from its functions in Python, AttributeError."""
+
+
 def check(ok, op, rule, *got, use=None, error=RuntimeError):
     """Raise `error` with one sentence unless `ok`.
 
@@ -40,14 +44,14 @@ def whole_numbers(op, what, values):
 
 
 def misused(op, fn, args, kwargs, error):
-    """What to raise for an AttributeError of ours: where an argument of `fn` has no such attribute, a TypeError that names it."""
+    """What to raise for an AttributeError of ours: where an argument of `fn` has no such attribute, a NoTensor that names it."""
     frame = error.__traceback__
     while frame.tb_next is not None:
         frame = frame.tb_next
     if error.name is not None and frame.tb_frame.f_globals.get("__name__", "").startswith("tritorch."):
         for name, value in inspect.signature(fn).bind_partial(*args, **kwargs).arguments.items():
             if value is error.obj or error.obj is not None and getattr(value, "dtype", None) is error.obj:
-                return TypeError(sentence(op, f"a tensor as {name}", type(value).__name__))
+                return NoTensor(sentence(op, f"a tensor as {name}", type(value).__name__))
     return error
 
 

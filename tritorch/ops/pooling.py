@@ -214,7 +214,7 @@ def max_unpool1d(input, indices, kernel_size, stride=None, padding=0, output_siz
     >>> torch.nn.functional.max_unpool1d(torch.tensor([[3.0]]), torch.tensor([[1]]), 2)
     tensor([[0., 3.]])
     """
-    size = None if output_size is None else _pair(tuple(output_size)[-1], name, "output_size", 1)
+    size = None if output_size is None else _pair(tuple(output_size)[-1], "max_unpool1d", "output_size", 1)
     return _unpool("max_unpool1d", 1, input.unsqueeze(-2), indices.unsqueeze(-2), kernel_size, stride, padding, size).squeeze(-2)
 
 

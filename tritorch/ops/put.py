@@ -215,12 +215,12 @@ def write(part, picks, value):
 
 # ------------------------------------------------------------------ along one dim
 def _along(input, dim, index):
-    check(len(index.shape) <= 1, "index", "a vector of indices", index.shape, error=IndexError)
     return tuple([index.reshape(-1) if d == wrap_dim(dim, len(input.shape), "index") else None for d in range(len(input.shape))])
 
 
 def index_copy(input, dim, index, source, *, out=None):
     """input with the slices along `dim` that `index` names replaced by those of source."""
+    check(len(index.shape) <= 1, "index_copy", "a vector of indices", index.shape, error=IndexError)
     d = wrap_dim(dim, len(input.shape), "index_copy")
     count = source.shape[d] if source.shape else 1
     check(count == index.numel(), "index_copy", f"a source of {index.numel()} slices", count, error=IndexError)
@@ -231,6 +231,7 @@ def index_copy(input, dim, index, source, *, out=None):
 
 def index_fill(input, dim, index, value, *, out=None):
     """input with the slices along `dim` that `index` names filled with a number."""
+    check(len(index.shape) <= 1, "index_fill", "a vector of indices", index.shape)
     if isinstance(value, Tensor):
         check(not value.shape, "index_fill", "a number or a 0-dim tensor", value.shape)
         value = value.to(input.device, input.dtype)

@@ -1,0 +1,121 @@
+"""Wrong input: the type of PyTorch's exception, one sentence that says what was expected, and operands that are what they were."""
+import numpy as np
+import pytest
+
+import tritorch
+from tests.both import pytorch
+
+F = "lib.nn.functional."
+X = "lib.arange(6.0).reshape(2, 3)"
+WRONG = [                                                                # (call, exception, part of the sentence)
+    # what is no tensor
+    (F + "linear(None, lib.ones(2, 3))", TypeError, "linear: expected a tensor as input, got NoneType"),
+    (F + "mse_loss(lib.ones(2), [1.0, 2.0])", AttributeError, "mse_loss: expected a tensor as target, got list"),
+    (F + "layer_norm(None, (3,))", TypeError, "expected a tensor"),
+    ("lib.nn.Linear(3, 2)(np.ones((2, 3)))", TypeError, "expected a tensor as input, got ndarray"),
+    ("lib.nn.BatchNorm1d(3)(None)", AttributeError, "expected a tensor as input, got NoneType"),
+    ("lib.softmax('a', 0)", TypeError, "softmax: expected a tensor as input, got str"),
+    (f"lib.matmul({X}, None)", TypeError, "matmul: expected a tensor as other, got NoneType"),
+    (f"{X}.cumsum(0, out=1)", TypeError, "expected a"),
+    # what is no number
+    (f"lib.add({X}, {X}, alpha=None)", TypeError, "add: expected a number as alpha, got None"),
+    (f"lib.addcmul({X}, {X}, {X}, value='a')", TypeError, "expected a number as value, got 'a'"),
+    (f"lib.addmm({X}, lib.ones(2, 2), {X}, beta=[1])", TypeError, "expected a number as beta, got [1]"),
+    (f"{X}.sum('a')", TypeError, "sum: expected whole numbers as dims, got 'a'"),
+    (f"{X}.sum(1.0)", TypeError, "sum: expected whole numbers as dims, got 1.0"),
+    (f"{X}.sum([0, 1.0])", TypeError, "sum: expected whole numbers as dims"),
+    (f"{X}.argmax('a')", TypeError, "expected whole numbers as dims, got 'a'"),
+    (f"{X}.movedim('a', 0)", TypeError, "expected"),
+    (f"{X}.expand(2.0, 3.0)", TypeError, "expand: expected whole numbers as sizes"),
+    (f"{X}.view('a', 2)", TypeError, "view: expected whole numbers as sizes"),
+    (f"{X}.repeat(1.5, 2)", TypeError, "repeat: expected whole numbers as sizes"),
+    (f"{X}.roll('a')", TypeError, "roll: expected whole numbers as shifts"),
+    (f"{X}.as_strided((2, 1.5), (1, 1))", TypeError, "as_strided: expected whole numbers as sizes"),
+    ("lib.zeros(2.5)", TypeError, "expected ints or a sequence of ints as sizes, got 2.5"),
+    ("lib.zeros([2], 3)", TypeError, "expected whole numbers as sizes"),
+    ("lib.rand(2, 1.5)", TypeError, "expected whole numbers as sizes"),
+    ("lib.nn.Linear([3], 'a')", TypeError, "expected whole numbers as sizes"),
+    ("lib.nn.Linear(3, 2, dtype='float32')", TypeError, "expected a tritorch.dtype, got 'float32'"),
+    (F + f"pad({X}, None)", TypeError, "pad: expected whole numbers as sizes, got None"),
+    (F + "max_pool2d(lib.ones(1, 4, 4), 1.5)", TypeError, "expected whole numbers as kernel_size"),
+    (F + "conv2d(lib.ones(1, 1, 4, 4), lib.ones(1, 1, 2, 2), stride=1.5)", TypeError, "conv2d: expected whole numbers as stride"),
+    # what is missing
+    *[(call, TypeError, "sizes: expected at least one, got none") for call in (
+        f"{X}.reshape()", f"{X}.view()", f"{X}.permute()", f"{X}.expand()", f"{X}.repeat()", f"{X}.flip()", f"{X}.tile()", "lib.zeros()",
+        "lib.empty()", "lib.rand()", f"{X}.new_ones()")],
+    # what used to be taken
+    ("lib.tensor(1.0).sum(5)", IndexError, "sum: expected a dim in [-1, 0], got 5"),
+    ("lib.tensor(1.0).amax((0, 3))", IndexError, "expected a dim in [-1, 0], got 3"),
+    (F + "conv2d(lib.ones(1, 3, 4, 4), lib.ones(0, 3, 3, 3))", RuntimeError, "weights for a channel or more"),
+    (F + "conv2d(lib.ones(1, 3, 0, 4), lib.ones(3, 3, 1, 1), padding=2)", RuntimeError, "images that are not empty"),
+    (F + f"batch_norm({X}, None, None, training=True, eps=0)", ValueError, "eps > 0 in training"),
+    (f"{X}.scatter_reduce(0, lib.tensor([[0, 1, 1]]), lib.ones(1, 3, dtype=lib.float64), 'sum')", RuntimeError, "a source of"),
+    ("lib.ones(3, dtype=lib.int64).scatter(0, lib.tensor([1]), lib.tensor([1.5]), reduce='add')", RuntimeError, "a source of"),
+    (f"{X}.gather(0, lib.tensor([[1, 0, 1]], dtype=lib.uint8))", RuntimeError, "an index of int64 or int32, got tritorch.uint8"),
+    (f"{X}.index_add(0, lib.tensor([[0, 1]]), {X})", IndexError, "a vector of indices"),
+    (f"{X}.index_copy(0, lib.tensor([[0, 1]]), {X})", IndexError, "a vector of indices"),
+    (f"{X}.index_fill(0, lib.tensor([[0, 1]]), 1.0)", RuntimeError, "a vector of indices"),
+    (f"{X}.median(keepdim=True)", TypeError, "median: expected a dim"),
+    ("lib.empty_strided((2, 3), (1,))", RuntimeError, "as many strides as sizes"),
+    ("lib.meshgrid(lib.ones(2), lib.ones(2, dtype=lib.float64))", RuntimeError, "vectors of one dtype"),
+    ("lib.meshgrid(lib.ones(2, 2))", RuntimeError, "at most one dim"),
+    ("lib.cartesian_prod(lib.ones(2, 2), lib.ones(2))", RuntimeError, "one or more vectors"),
+    ("lib.combinations(lib.ones(2, 2))", RuntimeError, "a vector"),
+    (f"{X}.repeat_interleave(lib.tensor([1, 2]), 0, output_size=5)", RuntimeError, "an output_size of 3"),
+    (F + f"pdist({X}, p=-1)", RuntimeError, "pdist: expected p ≥ 0, got -1"),
+]
+
+
+@pytest.mark.parametrize("call, kind, words", WRONG)
+def test_wrong_input_is_refused(call, kind, words):
+    if pytorch is not None:
+        with pytest.raises(kind):
+            eval(call, {"lib": pytorch, "np": np})
+    with pytest.raises(kind) as error:
+        eval(call, {"lib": tritorch, "np": np})
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+RIGHT = (                                                                # what PyTorch takes
+    f"{X}.sum(np.int64(1))", f"{X}.sum(lib.tensor(0))", f"{X}.amax(np.int32(0))", f"{X}.all(np.int64(1))", f"{X}.sum([])",
+    f"{X}.sum((np.int64(0), 1))", f"{X}.roll(np.int64(1), np.int64(1))", F + "max_pool2d(lib.ones(1, 4, 4), np.int64(2), np.int64(1))",
+    F + "avg_pool1d(lib.ones(1, 4), 2, np.int64(1))", f"{X}.repeat(np.int64(2), 1)", "lib.tensor(2.0).sum(-1)", "lib.tensor(2.0).sum(())",
+    "lib.zeros(())", "lib.tensor([2.0]).view(())", F + "multi_margin_loss(lib.tensor(2.0), lib.tensor(0))",
+    F + "multilabel_margin_loss(lib.tensor(2.0), lib.tensor(0))",
+)
+
+
+@pytest.mark.parametrize("call", RIGHT)
+def test_odd_input_is_taken(call):
+    ours = eval(call, {"lib": tritorch, "np": np})
+    if pytorch is not None:
+        theirs = eval(call, {"lib": pytorch, "np": np})
+        assert tuple(ours.shape) == tuple(theirs.shape)
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
+def test_an_error_of_another_keeps_its_type():
+    """An AttributeError of a user's module, though it is about an argument, is theirs."""
+    class Mine(tritorch.nn.Module):
+        def forward(self, x):
+            return x.nonsense
+
+    with pytest.raises(AttributeError, match="nonsense"):
+        tritorch.nn.Sequential(Mine())([1])
+
+
+@pytest.mark.parametrize("of", ["dtype", "gradient", "inference"])
+def test_a_refused_destination_keeps_its_shape(of):
+    """An empty out= takes the shape of the result only where the result is written."""
+    x, out = tritorch.ones(2, 3), tritorch.empty(0)
+    if of == "dtype":
+        out = tritorch.empty(0, dtype=tritorch.int64)
+    elif of == "gradient":
+        out.requires_grad_()
+    else:
+        with tritorch.inference_mode():
+            out = tritorch.empty(0)
+    with pytest.raises(RuntimeError):
+        tritorch.add(x, x, out=out)
+    assert out.shape == (0,)
