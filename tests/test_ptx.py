@@ -17,9 +17,10 @@ import tritorch.optim  # noqa: E402,F401
 from tritorch.cuda import ahead  # noqa: E402
 from tritorch.cuda.launch import launch  # noqa: E402
 from tritorch.testing import samples  # noqa: E402
-from tritorch.testing.ptx import machine  # noqa: E402
+from tritorch.testing.ptx import machine, registry  # noqa: E402
 from tritorch.testing.ptx.device import simulate  # noqa: E402
 from tritorch.testing.ptx.machine import Fault  # noqa: E402
+from tritorch.testing.ptx.operands import DTYPES  # noqa: E402
 from tritorch.testing.ptx.trace import tracing  # noqa: E402
 
 OPERATORS = """add exp2 sin erfinv gelu_tanh_backward floor_divide lerp copy_to concatenated gather sum amax argmax variance cumsum
@@ -45,6 +46,26 @@ def test_pixels_that_no_tap_reaches(gpu):
         torch.nn.functional.conv2d(x, weight, stride=2, padding=(0, 3), dilation=2).sum().backward()
         gradients.append(x.grad.tolist())
     assert gradients[0] == gradients[1]
+
+
+def test_the_pipeline_of_a_loop_without_turns_divides_by_no_0(gpu, monkeypatch):
+    """Of a mask's tile that no row meets: what comes before such a loop divides all the same, and LLVM concludes from it."""
+    divisors = []
+
+    def watched(run):
+        def divide(machine, ins):
+            value = ins.operands[2].read(machine, DTYPES[ins.types[-1]])
+            divisors.append((ins.source, bool((np.asarray(value != 0) | ~machine.mask).all())))
+            run(machine, ins)
+        return divide
+
+    for opcode, run in list(registry._handlers.items()):
+        if opcode.startswith(("div.s", "div.u", "rem.s", "rem.u")):
+            monkeypatch.setitem(registry._handlers, opcode, watched(run))
+    q, k, mask = [torch.ones(*shape, device="cuda", requires_grad=True) for shape in ((1, 1, 5, 16), (1, 1, 200, 16), (5, 200))]
+    torch.nn.functional.scaled_dot_product_attention(q, k, k, mask, window_size=(2, 1)).sum().backward()
+    torch.cuda.synchronize()
+    assert divisors and not [source for source, fine in divisors if not fine]
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.int64])

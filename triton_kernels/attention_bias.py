@@ -62,7 +62,7 @@ def attention_backward_bias_kernel(gb_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr,
     blocks = tl.cdiv(tl.maximum(last - first, 0), BLOCK_M)
     heads = H // own_heads
     units = batches // own_batches * heads * blocks
-    share = tl.cdiv(units, tl.num_programs(1))
+    share, blocks = tl.cdiv(units, tl.num_programs(1)), tl.maximum(blocks, 1)    # without a turn the pipeline divides too
     acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for unit in tl.range(tl.program_id(1) * share, tl.minimum((tl.program_id(1) + 1) * share, units)):
         m, pair = first + unit % blocks * BLOCK_M, unit // blocks
