@@ -1,5 +1,6 @@
 """tritorch.compile of modules and functions whose results are differentiated outside."""
 import gc
+import types
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from test_compile import captured, on_device, same, state_of
 
 import tritorch as torch
 from tritorch import nn
+from tritorch.nn.modules.module import register_module_forward_hook
 
 
 def train(compile, device, whole):
@@ -68,6 +70,58 @@ def test_calls_before_the_backward_pass_of_the_last_one_run_eagerly(cuda):
     for o in reversed(outs):
         o.sum().backward()
     assert net.weight.grad.tolist() == [[6, 6]] and captured(net.compiled) == 1
+
+
+class Reversed(torch.autograd.Function):
+    """Its backward pass reads numbers that the forward pass does not."""
+
+    @staticmethod
+    def forward(ctx, x, settings):
+        ctx.settings = settings
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.settings.backward, None
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("place", ["a function", "a hook of a gradient", "a hook of a module", "a hook of every module"])
+def test_numbers_that_only_a_backward_pass_reads(cuda, place, whole):
+    def trained(compile):
+        settings, layer = types.SimpleNamespace(backward=1.0), nn.Linear(3, 3, bias=False).to(cuda)
+        with torch.no_grad():
+            layer.weight.fill_(0.5)
+        optimizer, seen, held = torch.optim.SGD(layer.parameters(), lr=0.5), [], types.SimpleNamespace(hook=settings)
+        if place == "a hook of a gradient" and whole:
+            layer.weight.register_hook(lambda g: g * held.hook.backward)
+        elif place == "a hook of a module":
+            layer.register_full_backward_hook(lambda module, gx, gy: (None if gx[0] is None else gx[0] * held.hook.backward,))
+        hook = None
+        if place == "a hook of every module":
+            hook = register_module_forward_hook(lambda module, args, out: out * held.hook.backward)
+        forward = (lambda x: Reversed.apply(layer(x), settings)) if place == "a function" else layer
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = forward(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        if whole:
+            step = compile(step)
+        else:
+            forward = compile(lambda x, forward=forward: forward(x))
+        for k in range(14):
+            settings.backward = 0.5 if k > 6 else 1.0
+            seen.append((step(torch.full((2, 3), 0.1 * k, device=cuda)).item(), layer.weight.tolist()))
+        if hook is not None:
+            hook.remove()
+        assert compile is not torch.compile or "is replayed" in (step if whole else forward).report()
+        return seen
+
+    assert trained(torch.compile) == trained(lambda function: function)
 
 
 def test_misuse_gets_its_sentence(cuda):

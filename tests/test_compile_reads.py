@@ -165,13 +165,85 @@ def test_what_a_call_changes_itself_does_not_count(cuda):
         captures.append(torch.cuda.is_current_stream_capturing())
         trainer.calls += 1
         trainer.size = x.shape[0]
-        return x * (trainer.size if trainer.calls else 0)
+        return x * trainer.size
 
     with pytest.warns(UserWarning, match="changes '(calls|size)' of Trainer"):
         for k in range(20):
             n = 2 + k % 2
             assert step(torch.ones(n, device=cuda)).tolist() == [n] * n
     assert captures.count(True) == 2
+
+
+TOTAL = 0
+
+
+def by_attribute():
+    holder = types.SimpleNamespace(n=0)
+
+    def count():
+        holder.n += 1
+        return holder.n
+    return count
+
+
+def by_getattr():
+    holder = types.SimpleNamespace()
+
+    def count():
+        holder.n = getattr(holder, "n", 0) + 1
+        return holder.n
+    return count
+
+
+def by_variable():
+    n = 0
+
+    def count():
+        nonlocal n
+        n += 1
+        return n
+    return count
+
+
+def by_entry():
+    holder = {"n": 0}
+
+    def count():
+        holder["n"] += 1
+        return holder["n"]
+    return count
+
+
+def by_global():
+    def count():
+        global TOTAL
+        TOTAL += 1
+        return TOTAL
+    globals()["TOTAL"] = 0
+    return count
+
+
+@pytest.mark.parametrize("way", [by_attribute, by_getattr, by_variable, by_entry, by_global])
+def test_a_counter_that_the_call_goes_by(cuda, way):
+    """Every second call makes a step, and is a recording of its own, for which the gradients are there: between replays nobody counts."""
+    def trained(compile):
+        w, count, seen = torch.ones(3, device=cuda, requires_grad=True), way(), []
+        optimizer = torch.optim.SGD([w], lr=0.5)
+
+        @compile
+        def step(x):
+            (w * x).sum().backward()
+            if count() % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+        for k in range(13):
+            step(torch.full((3,), float(k), device=cuda))
+            seen.append(w.tolist())
+        return seen
+
+    with pytest.warns(UserWarning, match="'(n|TOTAL)' of .*, which the call counts and goes by"):
+        assert trained(torch.compile) == trained(lambda function: function)
 
 
 def test_a_tensor_that_an_object_has(cuda):

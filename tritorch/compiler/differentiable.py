@@ -5,7 +5,9 @@ import weakref
 
 from tritorch.autograd.engine import grad
 from tritorch.autograd.function import Function, once_differentiable
+from tritorch.compiler.checks import unchanged
 from tritorch.compiler.containers import flatten
+from tritorch.compiler.reads import Reads
 from tritorch.compiler.recording import Capture, Recording
 from tritorch.compiler.watch import Refused, Watch
 from tritorch.cuda.stream import current_handle
@@ -36,6 +38,8 @@ class DifferentiableRecording(Recording):
             found = grad([x for x, _ in roots], sources, [g for _, g in roots], retain_graph=True, allow_unused=True)
         self.found, self.backward = [None if g is None else g.detach() for g in found], capture.graph
         self.kept += [storage for _, storage, _ in after.externals.values()]
+        self.reads.extend(Reads({**watch.expected.codes, **after.codes}, [owner.function, *watch.modules.values()]))
+        self.reads_hold = unchanged(self.reads, self.reads.quick)
         self.inputs = [x.detach() for x in self.inputs]
 
     def meets(self, given):

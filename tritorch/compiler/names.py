@@ -11,6 +11,8 @@ ASKING, BARE = {*GETTING, "hasattr", "attrgetter"}, {"vars", "__dict__", "asdict
 OPCODES = {"LOAD_GLOBAL": 0, "LOAD_NAME": 0, "LOAD_ATTR": 1, "LOAD_METHOD": 1, "LOAD_SUPER_ATTR": 1, "IMPORT_FROM": 1, "IMPORT_NAME": 2}
 NUMBERS = "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT"
 CONSTANTS = "LOAD_CONST", *NUMBERS
+READING = "LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_DEREF"
+SETTING = "STORE_GLOBAL", "STORE_NAME", "STORE_ATTR", "STORE_DEREF"
 WHOLES = {"update", "setdefault", "items", "values", "get"}              # methods by which a group is read or set without a key in brackets
 ANY = object()                                                           # an option that is computed
 
@@ -62,6 +64,32 @@ def names(code):
     inner = [names(c) for c in code.co_consts if isinstance(c, CodeType)]
     mine = *found, constants, assigned if "param_groups" in named else (), strings, whole
     return Names(*[frozenset(own).union(*theirs) for own, *theirs in zip(mine, *inner)])
+
+
+@functools.lru_cache(maxsize=4096)
+def steering(code):
+    """(names and keys that a line sets by what they were before, those that another line reads): what is in both is a counter by which
+    calls go one way or another."""
+    lines, line, starts = {}, None, dict(dis.findlinestarts(code))
+    for step in dis.get_instructions(code):
+        line = starts.get(step.offset, line)
+        lines.setdefault(line, []).append(step)
+    counted, read = set(), set()
+    for steps in lines.values():
+        keys = {s.argval for s in steps if s.opname in CONSTANTS and type(s.argval) in (str, int)}
+        reads = {s.argval for s in steps if s.opname in READING and "NULL" not in s.argrepr}             # a method is no number
+        sets = {s.argval for s in steps if s.opname in SETTING}
+        reads |= keys if "getattr" in {s.argval for s in steps} or any(map(_is_item, steps)) else set()
+        sets |= keys if any(s.opname == "STORE_SUBSCR" for s in steps) else set()
+        counted |= reads & sets
+        read |= reads - sets
+    for inner in [steering(c) for c in code.co_consts if isinstance(c, CodeType)]:
+        counted, read = counted | inner[0], read | inner[1]
+    return counted, read
+
+
+def _is_item(step):
+    return step.opname == "BINARY_SUBSCR" or step.opname == "BINARY_OP" and step.argrepr == "[]"
 
 
 def _is_sum(step):

@@ -43,13 +43,14 @@ from tritorch.compiler.contents import (
     raw,
     same,
 )
-from tritorch.compiler.names import ANY, names
+from tritorch.compiler.names import ANY, names, steering
 from tritorch.compiler.watch import CONSTANTS, HOST
 from tritorch.distributions import Distribution
+from tritorch.nn.hooks import everywhere
 from tritorch.nn.module import Module
 from tritorch.nn.registry import Registry
 from tritorch.optim.lr_scheduler import LRScheduler
-from tritorch.optim.optimizer import Optimizer
+from tritorch.optim.optimizer import Optimizer, step_hooks
 from tritorch.tensor import Tensor
 
 MANY = 20000                                                             # objects; more are data
@@ -59,6 +60,7 @@ OURS = Module, GradScaler, Distribution, LRScheduler                     # of th
 PYTHONS = {"tritorch", *sys.stdlib_module_names}
 _code, _defaults, _keywords = map(attrgetter, ("__code__", "__defaults__", "__kwdefaults__"))
 ENVIRON = type(os.environ)
+RUN = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 SPACES = CodeType, ModuleType, type
 BOUND = MethodType, BuiltinMethodType, MethodWrapperType
 DESCRIPTORS = property, staticmethod, classmethod, functools.cached_property, functools.partialmethod
@@ -99,6 +101,7 @@ class Reads:
         while found != (now := (len(self.codes), len(self.attributes), len(self.items))):              # what was found names more
             found, self.seen, self.places, self.left, self.tensors, self.modules = now, {}, {}, list(roots), [], []
             self.functions, self.objects, self.moving = [], [], []
+            self.left += hooks_in([getattr(everywhere, name) for name in RUN])
             for code, space in list(self.codes.items()):
                 self.look_around(code, space)
             while self.left and len(self.seen) < MANY:
@@ -146,11 +149,14 @@ class Reads:
     def visit(self, x):
         """What is read of an object."""
         kind = type(x)
+        if isinstance(x, Optimizer):
+            self.left += hooks_in(step_hooks([x]))
         if kind in CONSTANTS or id(x) in self.seen or kind in weakref.ProxyTypes or isinstance(x, CLOSED):
             return
         self.seen[id(x)] = x
         if isinstance(x, Tensor):
             self.tensors.append(weakref.ref(x))
+            self.left += hooks_in(leaf_hooks([x]))
         elif isinstance(x, FunctionType):
             self.visit_function(x)
         elif isinstance(x, type):
@@ -225,7 +231,11 @@ class Reads:
 
     def visit_attributes(self, x, kind):
         read = self.attributes | built_in(kind) if isinstance(x, OURS) or _is_pythons(kind.__module__) else self.attributes
-        (self.modules if isinstance(x, Module) else self.objects).append(x)
+        if isinstance(x, Module):
+            self.modules.append(x)
+            self.left += [*x._parameters.values(), *hooks_in([getattr(x, name) for name in RUN])]
+        else:
+            self.objects.append(x)
         if hasattr(x, "__dict__"):
             own = vars(x)
             self.left.append(own.get("__wrapped__"))                     # of what is compiled or cached
@@ -237,14 +247,24 @@ class Reads:
         self.left += kind.__mro__
 
     # -------------------------------------------------------------- what is left of it when the call is over
-    def settle(self):
+    def extend(self, other):
+        """Look at what another found, too, but for what is known to change."""
+        other.settle(self.dropped)
+        self.quick += other.quick
+        self.slow += other.slow
+
+    def settle(self, dropped=frozenset()):
         """Keep what is as it was before the call, in a form that is quick to look at: modules tell when something is assigned."""
-        self.quick, self.slow, self.counted, grown = [], [], [], []
+        self.quick, self.slow, self.counted, self.dropped, grown, self.why = [], [], [], set(dropped), [], None
+        steered = [steering(code) for code in self.codes]
+        self.steering = set().union(*[counted for counted, _ in steered]) & set().union(*[read for _, read in steered])
         for container, getter, owner, values, size, whole in self.places.values():
             told = isinstance(owner, Module) and type(owner).__setattr__ is Module.__setattr__
             entries = self.slow if told else self.quick
             if whole is not None:
                 now = getter(container)
+                if id(container) in dropped:
+                    continue
                 if alike(now, whole):
                     entries.append((container, getter, now, None, owner, None))
                     continue
@@ -253,15 +273,19 @@ class Reads:
                         self.counted.append(self.called(container))
                     else:
                         grown.append(container)
+                self.dropped.add(id(container))
                 getter, values = one_by_one(container, whole)
-            keys = [key for key, value in values.items() if self.stays(container, getter, owner, key, value)]
+            left = [key for key in values if (id(container), key) not in dropped]
+            keys = [key for key in left if self.stays(container, getter, owner, key, values[key])]
+            self.dropped.update([(id(container), key) for key in values.keys() - keys])
             if size != (len(container) if size is not None else None):
                 size = None
             if keys or size is not None:
                 get = getter(*keys, keys[0]) if keys else _nothing       # of at least two keys, so that it gives a tuple
                 entries.append((container, get, get(container), size, owner, keys))
         moved = [x for x, state in self.moving if state is None or progress(x) != state] + grown
-        self.why = None if not moved else HOST if isinstance(moved[0], DRAWN) else f"{self.called(moved[0])} that goes on in every call"
+        if moved:
+            self.why = HOST if isinstance(moved[0], DRAWN) else f"{self.called(moved[0])} that goes on in every call"
         self.rates = "param_groups" in self.attributes and ("lr" in self.items or ANY in self.assigned)
         del self.codes, self.seen, self.places, self.left, self.functions, self.moving
         return self
@@ -271,7 +295,7 @@ class Reads:
         kind = f"a {type(x).__name__}"
         for container, _, owner, values, _, whole in self.places.values():
             if isinstance(container, CellType) and whole and whole[0] is x:
-                values = {name: x for name, cell in zip(owner.__code__.co_freevars, owner.__closure__) if cell is container}
+                values = {_variable(owner, container): x}
             for key in [key for key, value in values.items() if value is x]:
                 return f"{_told(owner, key)}, {kind}"
         return kind
@@ -284,7 +308,10 @@ class Reads:
             return False
         stays = same(now, value)
         if not stays and is_plain(now) and is_plain(value):
-            self.counted.append(_told(owner, key))
+            name = _variable(owner, container) if isinstance(container, CellType) else key
+            if name in self.steering:
+                self.why = f"{_told(owner, name)}, which the call counts and goes by"
+            self.counted.append(_told(owner, name))
         return stays and not (isinstance(owner, SPACES) and _is_fixed(value))
 
     def changed(self, entries):
@@ -299,6 +326,17 @@ class Reads:
             if size is not None and len(container) != size:
                 return _told(owner, None)
         return None
+
+
+# ------------------------------------------------------------------ what is called by itself
+def leaf_hooks(tensors):
+    """The hooks of gradients, as dicts."""
+    nodes = [x.node.hooks for x in tensors if x.node is not None and x.node.hooks is not None]
+    return [hooks for n in nodes for hooks in (n.tensor, n.before, n.after, n.accumulated)]
+
+
+def hooks_in(dicts):
+    return [hook for hooks in dicts for hook in hooks.values()]
 
 
 # ------------------------------------------------------------------ what is read of many at once
@@ -347,6 +385,11 @@ def _is_fixed(value):
     if isinstance(value, type):
         return _is_pythons(value.__module__) or _is_installed(getattr(sys.modules.get(value.__module__), "__file__", "<notebook>"))
     return isinstance(value, (BuiltinFunctionType, ModuleType))
+
+
+def _variable(function, cell):
+    """What a function calls a variable of an enclosing one."""
+    return function.__code__.co_freevars[[*map(id, function.__closure__)].index(id(cell))]
 
 
 def _told(owner, key):

@@ -10,6 +10,7 @@ from tritorch.autograd.function import Function
 from tritorch.autograd.modes import no_grad, state
 from tritorch.compiler.checks import Checks, unchanged
 from tritorch.compiler.containers import flatten
+from tritorch.compiler.reads import RUN, hooks_in, leaf_hooks
 from tritorch.compiler.report import operators
 from tritorch.compiler.watch import Refused, home
 from tritorch.cuda import allocator, driver
@@ -23,7 +24,6 @@ from tritorch.tensor import Tensor, empty_like, empty_strided, strided, swaps
 
 _grad, FREE, SOME, KEPT = attrgetter("_grad"), object(), object(), object()    # a gradient that may be anything before, or not None; stays
 _asked = itertools.count(1).__next__
-RUN = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 
 
 class Capture:
@@ -161,10 +161,7 @@ class Recording:
     def _hooks(self):
         """The user's functions that modules, steps of optimizers and gradients of leaves call."""
         found = [getattr(owner, name) for owner in (everywhere, *[m for m, _ in self.modules]) for name in RUN]
-        found += step_hooks(self.optimizers)
-        nodes = [x.node.hooks for x in self.leaves if x.node is not None and x.node.hooks is not None]
-        found += [hooks for n in nodes for hooks in (n.tensor, n.before, n.after, n.accumulated)]
-        return [hook for hooks in found for hook in hooks.values()]
+        return hooks_in([*found, *step_hooks(self.optimizers), *leaf_hooks(self.leaves)])
 
     def _note_result(self, watch, result):
         """How to make each part of the result: a copy of memory of the graph, an argument itself, or the same object every time."""

@@ -108,7 +108,8 @@ class Watch(Interpreter):
         setattr(bottom, slot, self)
         modes.interpreted = True
         watched.watcher = self
-        self.profiles = self.capture is None and sys.getprofile() is None
+        self.looks = self.capture is None or self.capture.later          # who captures the forward pass has seen its functions before
+        self.profiles = self.looks and sys.getprofile() is None
         self.listen()
         try:
             yield self
@@ -167,7 +168,7 @@ class Watch(Interpreter):
         self.backward |= state.run is not None
         written = [out] if out is not None else [args[k] for k in getattr(op, "writes", ())]
         self.written.update(self.numbers[home(x)] for x in tensors_in(written))
-        if self.capture is None and not self.profiles:
+        if self.looks and not self.profiles:
             self.note_functions()
         self.listen(False)
         try:
