@@ -30,6 +30,7 @@ def tell():
     print("held:", *signal.pthread_sigmask(signal.SIG_BLOCK, []))
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)             # a shell has what it starts in the background ignore it
     loader = DataLoader(Slow(), num_workers=2, multiprocessing_context={how!r})
     iterator = iter(loader)
     for _ in range(5):                                                   # what comes at once: then all are waiting
