@@ -29,7 +29,7 @@ LOSSES = set("""cross_entropy soft_cross_entropy nll_loss binary_cross_entropy b
     triplet_margin_loss multi_margin_loss multilabel_margin_loss""".split())
 FLOAT32 = {
     "cpu": LOSSES | {"prod"},
-    "cuda": LOSSES | set("""acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus_of layer_norm_rows
+    "cuda": LOSSES | set("""acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm_rows
         rms_norm_rows group_norm_rows logsumexp prod softmax log_softmax cumprod cumsum vector_norm sum cosine_similarity""".split()),
 }
 WIDEST = set("addcmul_value addcdiv_value atan2 scatter_add put".split())

@@ -52,25 +52,23 @@ relu = _unary("relu", """max(input, 0); NaN stays NaN.
     >>> import tritorch as torch; torch.relu(torch.tensor([-1.0, 2.0]))
     tensor([0., 2.])
     """, _relu, result=numbers, grad=lambda g, out: relu_backward(g, out))
-leaky_slope = _unary("leaky_slope", "input above 0, slope · input below.", lambda x, slope: np.where(x > 0, x, x * x.dtype.type(slope)),
-                    attrs=(("negative_slope", 0.01),),
+leaky_relu = _unary("leaky_relu", "input above 0, negative_slope · input below.",
+                    lambda x, slope: np.where(x > 0, x, x * x.dtype.type(slope)), "leaky_slope", attrs=(("negative_slope", 0.01),),
                     grad=lambda g, input, negative_slope: compare.choose(input > 0, g, g * negative_slope))
 hardtanh_between = _unary("hardtanh_between", "input clamped to [min_val, max_val], with the gradient 0 on the bounds.",
-                         compare.between, "clamp_numbers",
-                         attrs=(("min_val", -1.0), ("max_val", 1.0)),
-                         result=numbers,
-                         grad=lambda g, input, min_val, max_val: compare.choose((input <= min_val) | (input >= max_val), 0, g))
+                          compare.between, "clamp_numbers", attrs=(("min_val", -1.0), ("max_val", 1.0)), result=numbers,
+                          grad=lambda g, input, min_val, max_val: compare.choose((input <= min_val) | (input >= max_val), 0, g))
 threshold_at = _unary("threshold_at", "input where it is greater than threshold, else value.",
-                      lambda x, t, v: np.where(x <= t, number(x.dtype, v), x),
-                     result=numbers,
-                     attrs=(("threshold", 0.1), ("value", 20.0)), grad=lambda g, input, threshold: compare.choose(input <= threshold, 0, g))
-hardshrink_at = _unary("hardshrink_at", "input where |input| > lambd, else 0.",
-                       lambda x, lambd: np.where(np.abs(x) <= lambd, x.dtype.type(0), x),
-                      attrs=(("lambd", 0.5),), grad=lambda g, input, lambd: compare.choose(input.abs() <= lambd, 0, g))
+                      lambda x, t, v: np.where(x <= t, number(x.dtype, v), x), result=numbers,
+                      attrs=(("threshold", 0.1), ("value", 20.0)),
+                      grad=lambda g, input, threshold: compare.choose(input <= threshold, 0, g))
+hardshrink = _unary("hardshrink", "input where |input| > lambd, else 0.",
+                    lambda x, lambd: np.where(np.abs(x) <= lambd, x.dtype.type(0), x), "hardshrink_at", attrs=(("lambd", 0.5),),
+                    grad=lambda g, input, lambd: compare.choose(input.abs() <= lambd, 0, g))
 softshrink_at = _unary("softshrink_at", "input moved towards 0 by lambd, 0 between.",
                        lambda x, lambd: np.where(x > lambd, x - x.dtype.type(lambd),
-                      np.where(x < -lambd, x + x.dtype.type(lambd), x * 0)), attrs=(("lambd", 0.5),),
-                      grad=lambda g, input, lambd: compare.choose(input.abs() <= lambd, 0, g))
+                                                 np.where(x < -lambd, x + x.dtype.type(lambd), x * 0)), attrs=(("lambd", 0.5),),
+                       grad=lambda g, input, lambd: compare.choose(input.abs() <= lambd, 0, g))
 
 
 # ------------------------------------------------------------------ smooth ones
@@ -196,17 +194,18 @@ def _softplus(x, beta, threshold):
     return np.where(scaled > threshold, x, np.logaddexp(scaled, x.dtype.type(0)) / x.dtype.type(beta))
 
 
-softplus_of = _unary("softplus_of", "log(1 + e^(beta·x)) / beta; x itself where beta·x > threshold.", _softplus,
-                     attrs=(("beta", 1.0), ("threshold", 20.0)),
-                    grad=lambda g, input, beta, threshold: compare.choose(input * beta > threshold, g, g * pointwise.sigmoid(input * beta)))
-log_sigmoid = _unary("log_sigmoid", "log σ(x), without overflow.", lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))),
+softplus = _unary("softplus", "log(1 + e^(beta·x)) / beta; x itself where beta·x > threshold.", _softplus, "softplus_of",
+                  attrs=(("beta", 1.0), ("threshold", 20.0)),
+                  grad=lambda g, input, beta, threshold: compare.choose(input * beta > threshold, g, g * pointwise.sigmoid(input * beta)))
+logsigmoid = _unary("logsigmoid", "log σ(x) = log(1 / (1 + e^-x)), without overflow.",
+                    lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))), "log_sigmoid",
                     grad=lambda g, input: g * pointwise.sigmoid(-input))
 mish = _unary("mish", "x · tanh(softplus(x)).", lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))),
               grad=lambda g, input: _mish_grad(g, input))
 
 
 def _mish_grad(g, x):
-    t, s = softplus_of(x, 1.0, 20.0).tanh(), pointwise.sigmoid(x)
+    t, s = softplus(x, 1.0, 20.0).tanh(), pointwise.sigmoid(x)
     return g * (t + x * s * (1 - t * t))
 
 
@@ -215,39 +214,23 @@ def _elu(x, alpha, scale, input_scale):
     return np.where(x > 0, x, kind(alpha) * np.expm1(np.minimum(x, 0) * kind(input_scale))) * kind(scale)
 
 
-elu_of = _unary("elu_of", "x above 0, alpha·(e^x - 1) below.", lambda x, alpha: _elu(x, alpha, 1, 1), attrs=(("alpha", 1.0),),
-               grad=lambda g, input, alpha: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0).exp() * alpha), g))
+elu = _unary("elu", "x above 0, alpha·(e^x - 1) below.", lambda x, alpha: _elu(x, alpha, 1, 1), "elu_of", attrs=(("alpha", 1.0),),
+             grad=lambda g, input, alpha: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0).exp() * alpha), g))
 celu_of = _unary("celu_of", "x above 0, alpha·(e^(x/alpha) - 1) below.", lambda x, alpha: _elu(x, alpha, 1, 1 / alpha),
                  attrs=(("alpha", 1.0),),
-                grad=lambda g, input, alpha: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0) / alpha).exp(), g))
+                 grad=lambda g, input, alpha: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0) / alpha).exp(), g))
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 selu = _unary("selu", "scale · elu(x, alpha) with the constants that keep mean 0 and variance 1 (Klambauer et al., 2017).",
-             lambda x: _elu(x, _SELU_ALPHA, _SELU_SCALE, 1),
-             grad=lambda g, input: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0).exp() * (_SELU_ALPHA * _SELU_SCALE)),
-                                                  g * _SELU_SCALE))
+              lambda x: _elu(x, _SELU_ALPHA, _SELU_SCALE, 1),
+              grad=lambda g, input: compare.choose(input <= 0, g * (compare.clamp(input, max=0.0).exp() * (_SELU_ALPHA * _SELU_SCALE)),
+                                                   g * _SELU_SCALE))
 hardswish = _unary("hardswish", "x · relu6(x + 3) / 6.", lambda x: x * np.clip(x + 3, 0, 6) / 6,
-                  grad=lambda g, input: compare.choose(input <= -3, 0, compare.choose(input < 3, g * (input / 3 + 0.5), g)))
+                   grad=lambda g, input: compare.choose(input <= -3, 0, compare.choose(input < 3, g * (input / 3 + 0.5), g)))
 hardsigmoid = _unary("hardsigmoid", "relu6(x + 3) / 6.", lambda x: np.clip(x + 3, 0, 6) / 6,
-                    grad=lambda g, input: compare.choose((input > -3) & (input < 3), g / 6, 0))
+                     grad=lambda g, input: compare.choose((input > -3) & (input < 3), g / 6, 0))
 
 
 # ------------------------------------------------------------------ PyTorch's names above them
-def leaky_relu(input, negative_slope=0.01):
-    """input above 0, negative_slope · input below."""
-    return leaky_slope(input, negative_slope)
-
-
-def hardtanh(input, min_val=-1.0, max_val=1.0):
-    """input clamped to [min_val, max_val]."""
-    check(min_val <= max_val, "hardtanh", "min_val ≤ max_val", min_val, max_val, error=ValueError)
-    return hardtanh_between(input, min_val, max_val)
-
-
-def relu6(input):
-    """min(max(input, 0), 6)."""
-    return hardtanh_between(input, 0.0, 6.0)
-
-
 def threshold(input, threshold, value):
     """input where it is greater than `threshold`, else `value`.
 
@@ -258,36 +241,16 @@ def threshold(input, threshold, value):
     return threshold_at(input, threshold, value)
 
 
-def hardshrink(input, lambd=0.5):
-    """input where |input| > lambd, else 0."""
-    return hardshrink_at(input, lambd)
-
-
 def softshrink(input, lambd=0.5):
     """input moved towards 0 by lambd; 0 where |input| ≤ lambd."""
     check(lambd >= 0, "softshrink", "lambd of at least 0", lambd)
     return softshrink_at(input, lambd)
 
 
-def softplus(input, beta=1.0, threshold=20.0):
-    """log(1 + e^(beta·x)) / beta, the identity where beta·x > threshold."""
-    return softplus_of(input, beta, threshold)
-
-
-def elu(input, alpha=1.0):
-    """x above 0, alpha·(e^x - 1) below."""
-    return elu_of(input, alpha)
-
-
 def celu(input, alpha=1.0):
     """x above 0, alpha·(e^(x/alpha) - 1) below."""
     check(alpha != 0, "celu", "alpha other than 0", alpha)
     return celu_of(input, alpha)
-
-
-def logsigmoid(input):
-    """log(1 / (1 + e^-x))."""
-    return log_sigmoid(input)
 
 
 def softsign(input):

@@ -5,7 +5,7 @@ import numpy as np
 
 from tritorch.cuda.launch import kernels
 from tritorch.errors import check
-from tritorch.ops.activation import log_sigmoid
+from tritorch.ops.activation import logsigmoid
 from tritorch.ops.composite import composite, result_dtype
 from tritorch.ops.cross_entropy import class_dim, cross_entropy_rows
 from tritorch.ops.elementwise import binary
@@ -127,7 +127,7 @@ def binary_cross_entropy_with_logits(input, target, weight=None, size_average=No
     """
     name = "binary_cross_entropy_with_logits"
     check(input.shape == target.shape, name, f"targets of shape {tuple(input.shape)}", target.shape, error=ValueError)
-    logarithm = log_sigmoid(input)
+    logarithm = logsigmoid(input)
     if pos_weight is not None:
         logarithm = ((pos_weight - 1) * target + 1) * logarithm
     loss = (1 - target) * input - logarithm

@@ -127,27 +127,32 @@ def diagonal_samples(make):
 
 
 @op
-def unfold_dim(x, dimension, size, step):
-    """Windows of `size` along a dim, every `step`; the window is the last dim."""
-    d = wrap_dim(dimension, len(x.shape), "unfold")
-    n, s = (x.shape[d], x.strides[d]) if x.shape else (1, 1)
+def unfold(input, dimension, size, step):
+    """Windows of `size` along a dim, every `step`; the window is the last dim.
+
+    >>> import tritorch as torch; torch.arange(5).unfold(0, 3, 2)
+    tensor([[0, 1, 2],
+            [2, 3, 4]])
+    """
+    d = wrap_dim(dimension, len(input.shape), "unfold")
+    n, s = (input.shape[d], input.strides[d]) if input.shape else (1, 1)
     check(0 <= size <= n, "unfold", f"a size of at most {n}", size)
     check(step > 0, "unfold", "a step of at least 1", step)
-    shape, strides = list(x.shape), list(x.strides)
+    shape, strides = list(input.shape), list(input.strides)
     if shape:
         shape[d], strides[d] = (n - size) // step + 1, s * step
-    return same_memory(x, (*shape, size), (*strides, s))
+    return same_memory(input, (*shape, size), (*strides, s))
 
 
-@unfold_dim.grad("x")
-def unfold_dim_grad(g, x_shape, dimension, size, step):
-    zero = empty(x_shape, g.dtype, g.device)                             # only its layout is read
-    windows = unfold_dim(zero, dimension, size, step)
+@unfold.grad("input")
+def unfold_grad(g, input_shape, dimension, size, step):
+    zero = empty(input_shape, g.dtype, g.device)                         # only its layout is read
+    windows = unfold(zero, dimension, size, step)
     return as_strided_backward(g, zero.shape, zero.strides, 0, windows.shape, windows.strides, windows.offset)
 
 
-@unfold_dim.samples
-def unfold_dim_samples(make):
+@unfold.samples
+def unfold_samples(make):
     yield make(7), 0, 3, 2
     yield make(2, 6), 1, 2, 1
     yield make(5, 2), 0, 5, 1
@@ -294,16 +299,6 @@ def _split_along(name, dim, least):
 
 
 hsplit, vsplit, dsplit = _split_along("hsplit", 1, 1), _split_along("vsplit", 0, 2), _split_along("dsplit", 2, 3)
-
-
-def unfold(input, dimension, size, step):
-    """Windows of `size` along a dim, every `step`; the window is the last dim.
-
-    >>> import tritorch as torch; torch.arange(5).unfold(0, 3, 2)
-    tensor([[0, 1, 2],
-            [2, 3, 4]])
-    """
-    return unfold_dim(input, dimension, size, step)
 
 
 # ------------------------------------------------------------------ copies with a part replaced

@@ -29,7 +29,7 @@ def relu6(input, inplace=False):
 
 def leaky_relu(input, negative_slope=0.01, inplace=False):
     """x where x > 0, else negative_slope · x."""
-    return _apply(activation.leaky_slope, inplace, input, negative_slope)
+    return _apply(activation.leaky_relu, inplace, input, negative_slope)
 
 
 def elu(input, alpha=1.0, inplace=False):
@@ -39,7 +39,7 @@ def elu(input, alpha=1.0, inplace=False):
     >>> torch.nn.functional.elu(torch.tensor([-2.0, 0.0, 3.0]))
     tensor([-0.8647,  0.0000,  3.0000])
     """
-    return _apply(activation.elu_of, inplace, input, alpha)
+    return _apply(activation.elu, inplace, input, alpha)
 
 
 def celu(input, alpha=1.0, inplace=False):
