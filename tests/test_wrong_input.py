@@ -16,6 +16,9 @@ WRONG = [                                                                # (call
     ("lib.nn.BatchNorm1d(3)(None)", AttributeError, "expected a tensor as input, got NoneType"),
     ("lib.softmax('a', 0)", TypeError, "softmax: expected a tensor as input, got str"),
     (f"lib.matmul({X}, None)", TypeError, "matmul: expected a tensor as other, got NoneType"),
+    ("lib.reshape([1.0, 2.0], (2, 1))", TypeError, "reshape: expected a tensor as input, got list"),
+    (F + "conv2d(lib.ones(1, 4, 4), None)", TypeError, "conv2d: expected a tensor as weight, got NoneType"),
+    (F + "conv1d(np.ones((1, 4)), lib.ones(1, 1, 2))", TypeError, "conv1d: expected a tensor as input, got ndarray"),
     (f"{X}.cumsum(0, out=1)", TypeError, "expected a"),
     # what is no number
     (f"lib.add({X}, {X}, alpha=None)", TypeError, "add: expected a number as alpha, got None"),
