@@ -8,6 +8,7 @@ device there is, simulated ones too. Kernels that are given another library's te
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -71,7 +72,7 @@ def _known_options():
 
 def run(self, *args, grid, warmup=False, **kwargs):
     """JITFunction.run: start the kernel, or with `warmup` compile it alone. Returns a Compiled."""
-    if torch_is_there() and not ours((*args, *kwargs.values())):
+    if "torch" in sys.modules and torch_is_there() and not ours((*args, *kwargs.values())):
         yield_to_torch()
         return triton_run[0](self, *args, grid=grid, warmup=warmup, **kwargs)
     form = len(args), *kwargs
