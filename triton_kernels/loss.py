@@ -13,7 +13,7 @@ from triton.language.extra import libdevice
 
 from triton_kernels.indexing import report
 from triton_kernels.quick import quick_exp
-from triton_kernels.reduce import offsets
+from triton_kernels.reduce import even, offsets
 from triton_kernels.rows import online, online_rows
 
 
@@ -21,13 +21,14 @@ from triton_kernels.rows import online, online_rows
 def cross_entropy_kernel(
     loss_ptr, weight_ptr, lse_ptr, word_ptr, x_ptr, target_ptr, w_ptr, shape_m, stride_m, stride_xn, M, N, ignore_index, smoothing, number,
     SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr,
-    STAGES: tl.constexpr,
+    ALIGN: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Loss, weight of the target and log-sum-exp of every row; `stride_m` holds the strides of these, x and the target. A target that is
     no class is reported."""
     RANK: tl.constexpr = len(shape_m)
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    x_rows = x_ptr + offsets(m, shape_m, stride_m, 3 * RANK)
+    x_rows = x_ptr + offsets(m, shape_m, stride_m, 3 * RANK, ALIGN)
+    N = even(N, ALIGN)
     target = tl.load(target_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mask=m < M, other=0).to(tl.int64)
     known = (target >= 0) & (target < N)
     counts = (m < M) & (target != ignore_index)
@@ -71,14 +72,16 @@ def class_weight(w_ptr, n, N, ACC: tl.constexpr):
 @triton.jit
 def cross_entropy_backward_kernel(
     gx_ptr, g_ptr, x_ptr, lse_ptr, target_ptr, w_ptr, sum_w_ptr, shape_m, stride_m, stride_gxn, stride_xn, M, N, chunk,
-    ignore_index, smoothing, SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    ignore_index, smoothing, SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ALIGN: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """g of every row times the formula above. `stride_m` holds the strides of gx, g, x, lse and the target. Of rows that do not count
     nothing is read, g and all that is scaled by it are 0."""
     RANK: tl.constexpr = len(shape_m)
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    gx_rows = gx_ptr + offsets(m, shape_m, stride_m)
-    x_rows = x_ptr + offsets(m, shape_m, stride_m, 2 * RANK)
+    gx_rows = gx_ptr + offsets(m, shape_m, stride_m, 0, ALIGN)
+    x_rows = x_ptr + offsets(m, shape_m, stride_m, 2 * RANK, ALIGN)
+    N = even(N, ALIGN)
     target = tl.load(target_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mask=m < M, other=0).to(tl.int64)
     counts = (m < M) & (target != ignore_index) & (target >= 0) & (target < N)
     at = tl.where(counts, target, -1).to(tl.int32)[:, None]

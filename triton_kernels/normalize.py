@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from triton_kernels.monoids import affine_combine
-from triton_kernels.reduce import offsets
+from triton_kernels.reduce import even, offsets
 from triton_kernels.rows import again, gradient_tiles, lanes, side_by_side, store_line
 
 
@@ -86,13 +86,14 @@ def moments_from(near, total, square, N, eps, CENTER: tl.constexpr):
 def norm_kernel(
     out_ptr, mean_ptr, rstd_ptr, x_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner, eps,
     CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    LOOP: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+    LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Normalize rows and keep their statistics. Long, because a row is held in registers or read again.
 
     max_contiguous keeps a result of another type than x from choosing which thread has which elements, and so in which order a row is
     summed up: its statistics are the same to the last bit."""
     RANK: tl.constexpr = len(shape_m)
+    N = even(N, ALIGN)
     lane = lanes(BLOCK_N, WIDE)
     HALF: tl.constexpr = x_ptr.dtype.element_ty.primitive_bitwidth <= 16
     KEEP: tl.constexpr = STAGES > 1 and not LOOP and not SHARED and (HALF or BLOCK_M * BLOCK_N <= 8192)
@@ -105,8 +106,8 @@ def norm_kernel(
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         inside = m < M
-        out_rows = out_ptr + offsets(m, shape_m, stride_m)
-        x_rows = x_ptr + offsets(m, shape_m, stride_m, 3 * RANK)
+        out_rows = out_ptr + offsets(m, shape_m, stride_m, 0, ALIGN)
+        x_rows = x_ptr + offsets(m, shape_m, stride_m, 3 * RANK, ALIGN)
         mean = tl.zeros((BLOCK_M, 1), ACC)
         if LOOP:
             mean, rstd = row_moments(x_rows, lane, shape_n, stride_n, inside, N, eps, CENTER, ACC, BLOCK_M, BLOCK_N, STAGES)
@@ -150,21 +151,21 @@ def norm_slope(gw, x, rstd, shift, slope, CENTER: tl.constexpr):
 def norm_backward_long(
     g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
     CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    VEC: tl.constexpr, STAGES: tl.constexpr,
+    VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Gradient of rows that are read twice."""
     lane = lanes(BLOCK_N, WIDE)
     sum_g = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-        g, x = gradient_tiles(g_ptr, x_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last", VEC)
+        g, x = gradient_tiles(g_ptr, x_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last", VEC, ALIGN)
         g = scaled(g.to(ACC), w_ptr, None, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
         sum_g += g
         sum_gx += g * ((x.to(ACC) - mean) * rstd)
     shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         n = j + lane
-        g, x = gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first", VEC)
+        g, x = gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first", VEC, ALIGN)
         g = scaled(g.to(ACC), w_ptr, None, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
         gx = norm_slope(g, (x.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
         tl.store(side_by_side(gx_rows, offsets(n, shape_n, stride_n), VEC), gx, mask=inside & (n < N))
@@ -174,10 +175,11 @@ def norm_backward_long(
 def norm_backward_short(
     g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
     CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
+    ALIGN: tl.constexpr,
 ):
     """Gradient of rows that fit in registers; returns what they add to gw and gb. `w` is the line of weights if it was kept."""
     lane = lanes(BLOCK_N, WIDE)
-    g, x = gradient_tiles(g_ptr, x_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "", VEC)
+    g, x = gradient_tiles(g_ptr, x_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "", VEC, ALIGN)
     first_g, second_g = g.to(ACC), again(g, ACC)
     first_x, second_x = (x.to(ACC) - mean) * rstd, (again(x, ACC) - mean) * rstd
     first, second = first_g, second_g
@@ -199,10 +201,11 @@ def norm_backward_short(
 def norm_backward_kernel(
     gx_ptr, gw_ptr, gb_ptr, g_ptr, x_ptr, mean_ptr, rstd_ptr, w_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner,
     CENTER: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Gradient of rows; with PARTIAL every program also adds up gw and gb of all its rows, one line of (programs, N) each."""
     RANK: tl.constexpr = len(shape_m)
+    N = even(N, ALIGN)
     if PARTIAL:
         gw_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
         gb_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
@@ -217,13 +220,13 @@ def norm_backward_kernel(
         if CENTER:
             mean = tl.load(mean_ptr + offsets(m, shape_m, stride_m, 3 * RANK), mask=m < M, other=0).to(ACC)[:, None]
         m = m[:, None]
-        gx_rows = gx_ptr + offsets(m, shape_m, stride_m)
+        gx_rows = gx_ptr + offsets(m, shape_m, stride_m, 0, ALIGN)
         if LOOP:
             norm_backward_long(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups,
-                               inner, CENTER, SHARED, ACC, WIDE, BLOCK_M, BLOCK_N, VEC, STAGES)
+                               inner, CENTER, SHARED, ACC, WIDE, BLOCK_M, BLOCK_N, VEC, ALIGN, STAGES)
         else:
             gw, gb = norm_backward_short(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w, w_ptr, shape_m, stride_m, shape_n, stride_n,
-                                         N, groups, inner, CENTER, SHARED, ACC, WIDE, BLOCK_N, VEC)
+                                         N, groups, inner, CENTER, SHARED, ACC, WIDE, BLOCK_N, VEC, ALIGN)
             if PARTIAL:
                 gw_sum += gw
                 if CENTER:

@@ -6,6 +6,8 @@ numbers (X_SCALAR …). Half types and, where asked, integers are brought to the
 import triton
 import triton.language as tl
 
+from triton_kernels.reduce import even
+
 
 @triton.jit
 def to_compute(x, COMPUTE: tl.constexpr):
@@ -123,15 +125,6 @@ def tile_of(M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDE: tl.constex
     if WIDE:
         m, n = m.to(tl.int64), n.to(tl.int64)
     return m, n, pid // tiles_n // tiles_m
-
-
-@triton.jit
-def even(x, EVEN: tl.constexpr):
-    """x, which EVEN divides: Triton, which sees for itself only what 16 divides, can then load several elements at once."""
-    if EVEN == 1:
-        return x
-    else:
-        return x // EVEN * EVEN
 
 
 @triton.jit

@@ -10,24 +10,34 @@ import triton.language as tl
 
 
 @triton.jit
-def offsets(index, shape, strides, FIRST: tl.constexpr = 0):
-    """Element offsets of flat indices into a strided shape; `strides` starts at FIRST. The outermost dim needs no remainder."""
-    offset = index * 0
-    for k in tl.static_range(1, len(shape)):                             # no name for the dim: a constexpr is given a value but once
-        offset += (index % shape[len(shape) - k]) * strides[FIRST + len(shape) - k]
-        index = index // shape[len(shape) - k]
-    return offset + index * strides[FIRST]
+def even(x, EVEN: tl.constexpr):
+    """x, which EVEN divides: Triton, which sees for itself only what 16 divides, can then load several elements at once."""
+    if EVEN == 1 or EVEN == 16:
+        return x
+    else:
+        return x // EVEN * EVEN
 
 
 @triton.jit
-def column_offsets(n, outer, inner, shape, strides, FIRST: tl.constexpr, INNER: tl.constexpr):
+def offsets(index, shape, strides, FIRST: tl.constexpr = 0, ALIGN: tl.constexpr = 1):
+    """Element offsets of flat indices into a strided shape; `strides` starts at FIRST, and ALIGN divides them. The outermost dim needs no
+    remainder."""
+    offset = index * 0
+    for k in tl.static_range(1, len(shape)):                             # no name for the dim: a constexpr is given a value but once
+        offset += (index % shape[len(shape) - k]) * even(strides[FIRST + len(shape) - k], ALIGN)
+        index = index // shape[len(shape) - k]
+    return offset + index * even(strides[FIRST], ALIGN)
+
+
+@triton.jit
+def column_offsets(n, outer, inner, shape, strides, FIRST: tl.constexpr, INNER: tl.constexpr, ALIGN: tl.constexpr):
     """Element offsets of columns n. INNER: they lie in one step of all dims but the last, `outer`, so that no element needs a division."""
     if INNER:
         RANK: tl.constexpr = len(shape)
         start = tl.zeros((), tl.int64)
         for k in tl.static_range(RANK - 1):
             size = shape[RANK - 2 - k]
-            start += (outer % size).to(tl.int64) * strides[FIRST + RANK - 2 - k]
+            start += (outer % size).to(tl.int64) * even(strides[FIRST + RANK - 2 - k], ALIGN)
             outer = outer // size
         return start + inner * strides[FIRST + RANK - 1]
     else:
@@ -36,7 +46,7 @@ def column_offsets(n, outer, inner, shape, strides, FIRST: tl.constexpr, INNER: 
 
 @triton.jit
 def load_tiles(x_ptrs, m, n, outer, inner, M, there, shape_m, stride_m, shape_n, stride_n, SKIP: tl.constexpr, FORMS: tl.constexpr,
-               ACC: tl.constexpr, EVEN: tl.constexpr, INNER: tl.constexpr):
+               ACC: tl.constexpr, EVEN: tl.constexpr, INNER: tl.constexpr, ALIGN: tl.constexpr):
     """A tile of every operand. FORMS says what it varies along: "tile" (both), "row" (one value a row) or "column".
 
     `stride_m` and `stride_n` hold the strides of all operands; in `stride_m` those of SKIP results come first. EVEN: all of it is there.
@@ -47,11 +57,11 @@ def load_tiles(x_ptrs, m, n, outer, inner, M, there, shape_m, stride_m, shape_n,
         if FORMS[k] == "row":
             value = tl.load(x_ptrs[k] + offsets(m, shape_m, stride_m, (SKIP + k) * len(shape_m)), mask=m < M, other=0)[:, None]
         elif FORMS[k] == "column":
-            at = column_offsets(n, outer, inner, shape_n, stride_n, k * len(shape_n), INNER)
+            at = column_offsets(n, outer, inner, shape_n, stride_n, k * len(shape_n), INNER, ALIGN)
             value = tl.load(x_ptrs[k] + at, mask=there, other=0)[None, :]
         else:
-            row = offsets(m, shape_m, stride_m, (SKIP + k) * len(shape_m))[:, None]
-            at = row + column_offsets(n, outer, inner, shape_n, stride_n, k * len(shape_n), INNER)[None, :]
+            row = offsets(m, shape_m, stride_m, (SKIP + k) * len(shape_m), ALIGN)[:, None]
+            at = row + column_offsets(n, outer, inner, shape_n, stride_n, k * len(shape_n), INNER, ALIGN)[None, :]
             value = tl.load(x_ptrs[k] + at, mask=None if EVEN else (m < M)[:, None] & there[None, :], other=None if EVEN else 0)
         x = x + (value.to(ACC),)
     return x
@@ -60,14 +70,14 @@ def load_tiles(x_ptrs, m, n, outer, inner, M, there, shape_m, stride_m, shape_n,
 @triton.jit
 def lifted_tile(
     x_ptrs, m, j, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n, param, LIFT: tl.constexpr, IDENTITY: tl.constexpr,
-    ACC: tl.constexpr, FORMS: tl.constexpr, OUTS: tl.constexpr, EVEN: tl.constexpr, INNER: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    ACC: tl.constexpr, FORMS: tl.constexpr, OUTS: tl.constexpr, EVEN: tl.constexpr, INNER: tl.constexpr, ALIGN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """The states of the elements of a tile, which begins at column j, of `width` to a step of the outer dims if INNER."""
     outer = j // width
     inner = j - outer * width + lane
     if INNER:
-        size = shape_n[len(shape_n) - 1]
+        size = even(shape_n[len(shape_n) - 1], ALIGN)
         base = outer * size + j - outer * width
         there = (inner < size) & (j + lane < stop)
     else:
@@ -76,7 +86,8 @@ def lifted_tile(
     valid = tl.full((BLOCK_M, BLOCK_N), True, tl.int1)
     if not EVEN:
         valid = (m < M)[:, None] & there[None, :]
-    x = load_tiles(x_ptrs, m, base + lane, outer, inner, M, there, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC, EVEN, INNER)
+    x = load_tiles(x_ptrs, m, base + lane, outer, inner, M, there, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC, EVEN, INNER,
+                   ALIGN)
     return LIFT(*x, base, valid, param, IDENTITY)
 
 
@@ -85,7 +96,7 @@ def reduce_kernel(
     out_ptrs, x_ptrs, shape_m, stride_m, shape_n, stride_n, M, N, width, chunk, count, param,
     LIFT: tl.constexpr, STEP: tl.constexpr, FOLD: tl.constexpr, FINISH: tl.constexpr, IDENTITY: tl.constexpr, ACC: tl.constexpr,
     FORMS: tl.constexpr, OUTS: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, INNER: tl.constexpr, SPLIT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ALIGN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Program (i, s) reduces columns [s * chunk, (s + 1) * chunk) of rows [i * BLOCK_M, (i + 1) * BLOCK_M).
 
@@ -97,12 +108,12 @@ def reduce_kernel(
     if WIDE:
         piece, lane = piece.to(tl.int64), lane.to(tl.int64)
     start = piece * chunk
-    stop = tl.minimum(start + chunk, N)
+    stop = even(tl.minimum(start + chunk, N), ALIGN)
     state = lifted_tile(x_ptrs, m, start, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n, param, LIFT, IDENTITY, ACC, FORMS,
-                        OUTS, EVEN, INNER, BLOCK_M, BLOCK_N)
+                        OUTS, EVEN, INNER, ALIGN, BLOCK_M, BLOCK_N)
     for j in range(start + BLOCK_N, stop, BLOCK_N):
         state = STEP(*state, *lifted_tile(x_ptrs, m, j, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n, param, LIFT, IDENTITY,
-                                          ACC, FORMS, OUTS, EVEN, INNER, BLOCK_M, BLOCK_N))
+                                          ACC, FORMS, OUTS, EVEN, INNER, ALIGN, BLOCK_M, BLOCK_N))
     state = FOLD(state, lane[None, :])
     if SPLIT:
         for k in tl.static_range(len(out_ptrs)):

@@ -13,7 +13,7 @@ import triton.language as tl
 from triton_kernels.monoids import affine_combine
 from triton_kernels.normalize import kept, moments_from, norm_slope
 from triton_kernels.random import in_order, philox_words, words_of
-from triton_kernels.reduce import offsets
+from triton_kernels.reduce import even, offsets
 from triton_kernels.rows import again, lanes, side_by_side, store_line
 
 
@@ -38,14 +38,16 @@ def dropped(
 def stream_tile(
     x_ptr, residual_ptr, v_ptr, base_ptr, m, start, lane, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale, seed, offset,
     DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
+    ALIGN: tl.constexpr,
 ):
     """residual + (x + v) · keep / (1 - p), as ACC."""
     RANK_M: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
     n = start + lane
     valid = inside & (n < N)
-    x_ptrs = side_by_side(x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M), offsets(n, shape_n, stride_n, 2 * RANK_N), VEC)
-    residual_ptrs = side_by_side(residual_ptr + offsets(m, shape_m, stride_m, 3 * RANK_M), offsets(n, shape_n, stride_n, 3 * RANK_N), VEC)
+    x_ptrs = side_by_side(x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M, ALIGN), offsets(n, shape_n, stride_n, 2 * RANK_N), VEC)
+    residual_rows = residual_ptr + offsets(m, shape_m, stride_m, 3 * RANK_M, ALIGN)
+    residual_ptrs = side_by_side(residual_rows, offsets(n, shape_n, stride_n, 3 * RANK_N), VEC)
     x, residual = tl.load(x_ptrs, mask=valid, other=0).to(ACC), tl.load(residual_ptrs, mask=valid, other=0)
     if v_ptr is not None:
         x += tl.load(v_ptr + n, mask=n < N, other=0, eviction_policy="evict_last").to(ACC)
@@ -69,7 +71,7 @@ def normed(s, mean, rstd, w_ptr, b_ptr, n, N, ACC: tl.constexpr):
 def residual_norm_long(
     out_rows, sum_rows, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, m, lane, inside, shape_m, stride_m, shape_n, stride_n, N, eps,
     threshold, scale, seed, offset, CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Mean and rstd of rows whose sums are stored and read once more. Squares are summed relative to the mean of the first tile, as in
     `row_moments`."""
@@ -77,13 +79,13 @@ def residual_norm_long(
     near = tl.zeros((BLOCK_M, 1), ACC)
     if CENTER:
         tile = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, 0, lane, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
-                           scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_rows.dtype.element_ty)
+                           scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC, ALIGN).to(sum_rows.dtype.element_ty)
         near = tl.sum(tl.where(lane < N, tile.to(ACC), 0), 1, keep_dims=True) / tl.minimum(N, BLOCK_N)
     total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     square = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, j, lane, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
-                        scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_rows.dtype.element_ty)
+                        scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC, ALIGN).to(sum_rows.dtype.element_ty)
         tl.store(side_by_side(sum_rows, offsets(j + lane, shape_n, stride_n, RANK_N), VEC), s, mask=inside & (j + lane < N))
         away = tl.where(inside & (j + lane < N), s.to(ACC) - near, 0)
         total += away
@@ -103,25 +105,26 @@ def residual_norm_kernel(
     out_ptr, sum_ptr, mean_ptr, rstd_ptr, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, shape_m, stride_m, shape_n, stride_n,
     M, N, eps, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
     CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A row that fits in registers is read once; of a longer one the sum comes back from the cache. Operands are out, sum, x, residual,
     then mean and rstd, which have rows only."""
     RANK: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
+    N = even(N, ALIGN)
     lane = lanes(BLOCK_N, WIDE)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         inside = m < M
-        out_rows, sum_rows = out_ptr + offsets(m, shape_m, stride_m), sum_ptr + offsets(m, shape_m, stride_m, RANK)
+        out_rows, sum_rows = out_ptr + offsets(m, shape_m, stride_m, 0, ALIGN), sum_ptr + offsets(m, shape_m, stride_m, RANK, ALIGN)
         if LOOP:
             mean, rstd = residual_norm_long(
                 out_rows, sum_rows, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, m, lane, inside, shape_m, stride_m, shape_n,
-                stride_n, N, eps, threshold, scale, seed, offset, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, STAGES)
+                stride_n, N, eps, threshold, scale, seed, offset, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, ALIGN, STAGES)
         else:
             valid = inside & (lane < N)
             s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, 0, lane, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
-                            scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC).to(sum_ptr.dtype.element_ty)
+                            scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC, ALIGN).to(sum_ptr.dtype.element_ty)
             tl.store(side_by_side(sum_rows, offsets(lane, shape_n, stride_n, RANK_N), VEC), s, mask=valid)
             first, second = s.to(ACC), again(s, ACC)
             mean = tl.zeros((BLOCK_M, 1), ACC)
@@ -138,15 +141,17 @@ def residual_norm_kernel(
 @triton.jit
 def slope_tiles(
     g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST: tl.constexpr, VEC: tl.constexpr,
+    ALIGN: tl.constexpr,
 ):
     """Tiles of g, g_s and s, operands FIRST and on; 0 outside."""
     RANK_M: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
     valid = inside & (n < N)
-    g_ptrs = side_by_side(g_ptr + offsets(m, shape_m, stride_m, FIRST * RANK_M), offsets(n, shape_n, stride_n, FIRST * RANK_N), VEC)
-    s_rows = sum_ptr + offsets(m, shape_m, stride_m, (FIRST + 2) * RANK_M)
+    g_rows = g_ptr + offsets(m, shape_m, stride_m, FIRST * RANK_M, ALIGN)
+    g_ptrs = side_by_side(g_rows, offsets(n, shape_n, stride_n, FIRST * RANK_N), VEC)
+    s_rows = sum_ptr + offsets(m, shape_m, stride_m, (FIRST + 2) * RANK_M, ALIGN)
     s_ptrs = side_by_side(s_rows, offsets(n, shape_n, stride_n, (FIRST + 2) * RANK_N), VEC)
-    g_sum_rows = g_sum_ptr + offsets(m, shape_m, stride_m, (FIRST + 1) * RANK_M)
+    g_sum_rows = g_sum_ptr + offsets(m, shape_m, stride_m, (FIRST + 1) * RANK_M, ALIGN)
     g_sum_ptrs = side_by_side(g_sum_rows, offsets(n, shape_n, stride_n, (FIRST + 1) * RANK_N), VEC)
     g, s = tl.load(g_ptrs, mask=valid, other=0), tl.load(s_ptrs, mask=valid, other=0)
     return g, tl.load(g_sum_ptrs, mask=valid, other=0), s
@@ -166,14 +171,14 @@ def weighted(g, w, w_ptr, n, N, ACC: tl.constexpr):
 def residual_norm_backward_long(
     gs_rows, gx_rows, g_ptr, g_sum_ptr, sum_ptr, w_ptr, base_ptr, m, lane, inside, mean, rstd, shape_m, stride_m, shape_n, stride_n, N,
     threshold, scale, seed, offset, FIRST: tl.constexpr, CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr,
-    ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+    ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Gradients of rows that are read twice."""
     RANK_N: tl.constexpr = len(shape_n)
     sum_g = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-        g, _, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC)
+        g, _, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC, ALIGN)
         g = weighted(g.to(ACC), None, w_ptr, j + lane, N, ACC)
         sum_g += g
         sum_gx += g * ((s.to(ACC) - mean) * rstd)
@@ -181,7 +186,7 @@ def residual_norm_backward_long(
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         n = j + lane
         valid = inside & (n < N)
-        g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC)
+        g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC, ALIGN)
         g = weighted(g.to(ACC), None, w_ptr, n, N, ACC)
         gs = g_sum.to(ACC) + norm_slope(g, (s.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
         tl.store(side_by_side(gs_rows, offsets(n, shape_n, stride_n), VEC), gs, mask=valid)
@@ -197,7 +202,7 @@ def residual_norm_backward_kernel(
     gs_ptr, gx_ptr, gw_ptr, gb_ptr, gv_ptr, g_ptr, g_sum_ptr, sum_ptr, mean_ptr, rstd_ptr, w_ptr, base_ptr,
     shape_m, stride_m, shape_n, stride_n, M, N, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
     CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Gradient of the residual and, unless gx_ptr is None, of x; with PARTIAL every program also adds gw, gb and,
     unless gv_ptr is None, gv of all its rows. Operands are gs, gx (if there is one), g, g_s, s; mean and rstd are contiguous.
@@ -205,6 +210,7 @@ def residual_norm_backward_kernel(
     RANK: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
     FIRST: tl.constexpr = 2 if gx_ptr is not None else 1
+    N = even(N, ALIGN)
     lane = lanes(BLOCK_N, WIDE)
     if PARTIAL:
         gw_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
@@ -222,15 +228,16 @@ def residual_norm_backward_kernel(
             mean = tl.load(mean_ptr + m, mask=m < M, other=0).to(ACC)[:, None]
         m = m[:, None]
         inside = m < M
-        gs_rows = gs_ptr + offsets(m, shape_m, stride_m)
-        gx_rows = None if gx_ptr is None else gx_ptr + offsets(m, shape_m, stride_m, RANK)
+        gs_rows = gs_ptr + offsets(m, shape_m, stride_m, 0, ALIGN)
+        gx_rows = None if gx_ptr is None else gx_ptr + offsets(m, shape_m, stride_m, RANK, ALIGN)
         if LOOP:
             residual_norm_backward_long(
                 gs_rows, gx_rows, g_ptr, g_sum_ptr, sum_ptr, w_ptr, base_ptr, m, lane, inside, mean, rstd, shape_m, stride_m, shape_n,
-                stride_n, N, threshold, scale, seed, offset, FIRST, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, STAGES)
+                stride_n, N, threshold, scale, seed, offset, FIRST, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, ALIGN, STAGES)
         else:
             valid = inside & (lane < N)
-            g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC)
+            g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC,
+                                      ALIGN)
             first, first_x = weighted(g.to(ACC), w, w_ptr, lane, N, ACC), (s.to(ACC) - mean) * rstd
             if CENTER:
                 shift, slope = tl.reduce((first, first * first_x), 1, affine_combine, keep_dims=True)

@@ -36,13 +36,14 @@ def side_by_side(rows, columns, VEC: tl.constexpr):
 
 
 @triton.jit
-def gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, EVICT: tl.constexpr, VEC: tl.constexpr = 1):
+def gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, EVICT: tl.constexpr, VEC: tl.constexpr,
+                   ALIGN: tl.constexpr):
     """Tiles of g and x, the second and third operands; both are 0 outside."""
     RANK_M: tl.constexpr = len(shape_m)
     RANK_N: tl.constexpr = len(shape_n)
     valid = inside & (n < N)
-    g_ptrs = side_by_side(g_ptr + offsets(m, shape_m, stride_m, RANK_M), offsets(n, shape_n, stride_n, RANK_N), VEC)
-    x_ptrs = side_by_side(x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M), offsets(n, shape_n, stride_n, 2 * RANK_N), VEC)
+    g_ptrs = side_by_side(g_ptr + offsets(m, shape_m, stride_m, RANK_M, ALIGN), offsets(n, shape_n, stride_n, RANK_N), VEC)
+    x_ptrs = side_by_side(x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M, ALIGN), offsets(n, shape_n, stride_n, 2 * RANK_N), VEC)
     g = tl.load(g_ptrs, mask=valid, other=0, eviction_policy=EVICT)
     return g, tl.load(x_ptrs, mask=valid, other=0, eviction_policy=EVICT)
 

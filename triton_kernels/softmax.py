@@ -11,7 +11,7 @@ Programs take every num_programs-th block of rows.
 import triton
 import triton.language as tl
 
-from triton_kernels.reduce import offsets
+from triton_kernels.reduce import even, offsets
 from triton_kernels.rows import again, gradient_tiles, lanes, online, online_rows
 
 
@@ -19,14 +19,15 @@ from triton_kernels.rows import again, gradient_tiles, lanes, online, online_row
 def softmax_kernel(
     out_ptr, x_ptr, shape_m, stride_m, shape_n, stride_n, M, N,
     LOG: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
-    LANES: tl.constexpr, VEC: tl.constexpr, STAGES: tl.constexpr,
+    LANES: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
 ):
+    N = even(N, ALIGN)
     lane = lanes(BLOCK_N, WIDE)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         inside = m < M
-        out_rows = out_ptr + offsets(m, shape_m, stride_m)
-        x_rows = x_ptr + offsets(m, shape_m, stride_m, len(shape_m))
+        out_rows = out_ptr + offsets(m, shape_m, stride_m, 0, ALIGN)
+        x_rows = x_ptr + offsets(m, shape_m, stride_m, len(shape_m), ALIGN)
         if LOOP:
             top = tl.full((BLOCK_M, LANES), float("-inf"), ACC)
             total = tl.zeros((BLOCK_M, LANES), ACC)
@@ -59,26 +60,27 @@ def softmax_kernel(
 def softmax_backward_kernel(
     gx_ptr, g_ptr, y_ptr, shape_m, stride_m, shape_n, stride_n, M, N,
     LOG: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
-    VEC: tl.constexpr, STAGES: tl.constexpr,
+    VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
 ):
+    N = even(N, ALIGN)
     lane = lanes(BLOCK_N, WIDE)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         inside = m < M
-        gx_rows = gx_ptr + offsets(m, shape_m, stride_m)
+        gx_rows = gx_ptr + offsets(m, shape_m, stride_m, 0, ALIGN)
         if LOOP:
             total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
             for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-                g, y = gradient_tiles(g_ptr, y_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last", VEC)
+                g, y = gradient_tiles(g_ptr, y_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last", VEC, ALIGN)
                 total += g.to(ACC) if LOG else g.to(ACC) * y.to(ACC)
             row_total = tl.sum(total, 1, keep_dims=True)
             for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
                 n = j + lane
-                g, y = gradient_tiles(g_ptr, y_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first", VEC)
+                g, y = gradient_tiles(g_ptr, y_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first", VEC, ALIGN)
                 gx = softmax_slope(g.to(ACC), y.to(ACC), row_total, LOG)
                 tl.store(gx_rows + offsets(n, shape_n, stride_n), gx, mask=inside & (n < N))
         else:
-            g, y = gradient_tiles(g_ptr, y_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "", VEC)
+            g, y = gradient_tiles(g_ptr, y_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "", VEC, ALIGN)
             row_total = tl.sum(g.to(ACC) if LOG else g.to(ACC) * y.to(ACC), 1, keep_dims=True)
             gx = softmax_slope(again(g, ACC), again(y, ACC), row_total, LOG)
             tl.store(gx_rows + offsets(lane, shape_n, stride_n), gx, mask=inside & (lane < N))

@@ -64,7 +64,7 @@ def launch_channels(family, tensors, start):
     those of all kernels here."""
     x = tensors[0]
     geometry = rows(x.shape, others(x), *[t.strides for t in tensors])
-    M, shape_m, stride_m, N, shape_n, stride_n, across, wide = geometry
+    M, shape_m, stride_m, N, shape_n, stride_n, across, wide, _ = geometry
     tiles = channel_tiles(M, N, across, bool(tile(0, 1)))
 
     def run(t):

@@ -12,7 +12,7 @@ from tritorch.ops.create import arange
 from tritorch.ops.faults import fault_word
 from tritorch.ops.normalize import contiguous, scalar
 from tritorch.ops.reduce import single, sums_along
-from tritorch.ops.rows import half, remember, rows
+from tritorch.ops.rows import half, lanes_of, remember, rows, vector_of
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty, strided
 
@@ -112,7 +112,9 @@ def class_tiles(M, N, across, forward, simulated):
         first = LONG[2:3] if forward and N % LONG[2][0] == 0 else ()
         ways = [(1, min(n, width), warps, stages, tiles) for n, warps, stages, tiles in (*first, *LONG)]
     else:
-        ways = [(max(min(height, size // width), 1), width, warps, 1, 1) for size, warps in ((2048, 4), (4096, 4), (1024, 1), (4096, 8))]
+        sizes = ((2048, 4), (4096, 4), (1024, 1), (4096, 8))
+        sizes = (sizes[2], *sizes) if width >= 256 else sizes                        # a warp can hold a row, and none waits for another
+        ways = [(max(min(height, size // width), 1), width, warps, 1, 1) for size, warps in sizes]
     return [dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "STAGES", "TILES"), way)) for way in ways]
 
 
@@ -121,13 +123,12 @@ def launch_classes(family, kernel, geometry, dtype, start, trial=None):
     but once, is called to find it."""
     M, N, across = geometry.M, geometry.N, geometry.across
     ways = class_tiles(M, N, across, family == "cross_entropy", bool(tile(0, 1)))
-    vector = 16 // dtype.itemsize if geometry.stride_n[-1] == 1 and N % 8 == 0 else 1
+    vector = vector_of(geometry, dtype.itemsize)
 
     def run(t, start=trial or start):
         options = {name: value for name, value in t.items() if name != "TILES"}
         vec = min(vector, t["BLOCK_N"])
-        lanes = max(32 * t["num_warps"] // (cdiv(t["BLOCK_M"], 8) if across else t["BLOCK_M"]), 1)
-        start(options, t["TILES"], min(lanes, t["BLOCK_N"] // vec), vec)
+        start(options, t["TILES"], lanes_of(t["BLOCK_M"], t["BLOCK_N"], t["num_warps"], across, vec), vec)
 
     if M:
         run(ways[0] if len(ways) == 1 else choose(family, (dtype.name, across, vector > 1, M, N), ways, kernel, run), start)
@@ -144,7 +145,7 @@ def cross_entropy_cuda(loss, target_weight, lse, x, target, weight, ignore_index
     def start(options, tiles, lanes, vec):
         launch(K.cross_entropy_kernel, (cdiv(M, options["BLOCK_M"]),), loss, target_weight, lse, word, x, target, weight, shape_m, stride_m,
                stride_xn, M, N, ignore_index, scalar(label_smoothing, acc), number, SMOOTH=label_smoothing > 0, ACC=getattr(K.tl, acc.name),
-               LANES=lanes, VEC=vec, **options)
+               LANES=lanes, VEC=vec, ALIGN=geometry.align, **options)
 
     launch_classes("cross_entropy", K.cross_entropy_kernel, geometry, x.dtype, start)
 
@@ -200,7 +201,8 @@ def cross_entropy_backward_cuda(gx, g, x, target, lse, weight, ignore_index, lab
         chunk = max(tiles, cdiv(cdiv(N, options["BLOCK_N"]), 65535)) * options["BLOCK_N"]      # as many pieces as a grid has room for
         grid = cdiv(M, options["BLOCK_M"]), cdiv(N, chunk)
         launch(K.cross_entropy_backward_kernel, grid, out, g, x, lse, target, weight, total, shape_m, stride_m, *stride_n, M, N, chunk,
-               ignore_index, scalar(label_smoothing, acc), SMOOTH=label_smoothing > 0, ACC=getattr(K.tl, acc.name), **options)
+               ignore_index, scalar(label_smoothing, acc), SMOOTH=label_smoothing > 0, ACC=getattr(K.tl, acc.name), ALIGN=geometry.align,
+               **options)
 
     def trial(*how):                                                     # gx may lie where the logits are, which are needed once more
         spare = empty((gx.storage.nbytes // gx.dtype.itemsize,), gx.dtype, gx.device)

@@ -80,7 +80,7 @@ def reduce_rows(outs, inputs, dims, keepdim, monoid, acc, identity=0, param=0.0)
     """Reduce `inputs`, of one shape, over `dims` into `outs` on the GPU: in one launch or, where there are few long rows, in two."""
     strides = [row_strides(o, dims, keepdim) for o in outs] + [x.strides for x in inputs]
     geometry, kinds = plan(inputs[0].shape, dims, len(inputs), *strides)
-    M, shape_m, stride_m, N, shape_n, stride_n, across, wide = geometry
+    M, shape_m, stride_m, N, shape_n, stride_n, across, wide, align = geometry
     if not M:
         return
     first, both = functions(monoid)
@@ -96,8 +96,8 @@ def reduce_rows(outs, inputs, dims, keepdim, monoid, acc, identity=0, param=0.0)
         even = N > 0 and M % m == (inner or N) % n == 0 and cdiv(padded, chunk) == pieces
         launch(K.reduce_kernel, (cdiv(M, m), pieces), targets, tuple(inputs), shape_m, stride_m, shape_n, stride_n, M, padded,
                max(width, 1), chunk, N, param, **first, **both, FORMS=kinds, IDENTITY=identity, ACC=getattr(K.tl, acc.name), OUTS=len(outs),
-               WIDE=wide or chunk * pieces >= 1 << 31, EVEN=even, INNER=bool(inner), SPLIT=pieces > 1, BLOCK_M=m, BLOCK_N=n,
-               num_warps=warps)
+               WIDE=wide or chunk * pieces >= 1 << 31, EVEN=even, INNER=bool(inner), SPLIT=pieces > 1, ALIGN=min(align, n),
+               BLOCK_M=m, BLOCK_N=n, num_warps=warps)
         if pieces > 1:
             m = min(m, max(4096 // pieces, 1))
             launch(K.merge_kernel, (cdiv(M, m),), tuple(outs), targets, shape_m, stride_m, M, N, param, **both, BLOCK_M=m, SPLITS=pieces)

@@ -38,7 +38,7 @@ def normalize_rows(out, mean, rstd, x, weight, bias, eps, dims, groups=1, inner=
     acc, center = x.dtype.compute, mean is not None
     first = mean if center else rstd
     geometry = rows(x.shape, dims, out.strides, first.strides, rstd.strides, x.strides)
-    M, shape_m, stride_m, N, shape_n, stride_n, _, wide = geometry
+    M, shape_m, stride_m, N, shape_n, stride_n, _, wide, _ = geometry
     if M:
         args = (out, mean, rstd, x, contiguous(weight), contiguous(bias), shape_m, stride_m, shape_n, stride_n, M, N, groups, inner,
                 scalar(eps, acc))
@@ -58,7 +58,7 @@ def normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, dims, groups=1
     acc, center = x.dtype.compute, mean is not None
     first = mean if center else rstd
     geometry = rows(x.shape, dims, gx.strides, g.strides, x.strides, first.strides, rstd.strides)
-    M, shape_m, stride_m, N, shape_n, stride_n, _, wide = geometry
+    M, shape_m, stride_m, N, shape_n, stride_n, _, wide, _ = geometry
     args = (g, x, mean, rstd, contiguous(weight), shape_m, stride_m, shape_n, stride_n, M, N, groups, inner)
     constexprs = dict(CENTER=center, SHARED=shared(geometry, groups, inner, x.dtype), ACC=getattr(K.tl, acc.name), WIDE=wide)
     if gw is not None and 0 < M and N <= WIDEST_SUMS * 4 // max(x.dtype.itemsize, 4):

@@ -81,7 +81,7 @@ def residual_norm_cpu(out, total, mean, rstd, x, residual, normalized_shape, wei
 def residual_norm_cuda(out, total, mean, rstd, x, residual, normalized_shape, weight, bias, center, eps, p, seed, offset, base, input_bias):
     dims = tuple(range(x.ndim - len(normalized_shape), x.ndim))
     geometry = rows(x.shape, dims, *[t.strides for t in (out, total, x, residual, mean, rstd)])._replace(across=False)
-    M, shape_m, stride_m, N, shape_n, stride_n, _, wide = geometry
+    M, shape_m, stride_m, N, shape_n, stride_n, _, wide, _ = geometry
     drop, constexprs = drop_arguments(p, seed, offset, N, mean.dtype)
     if M:
         start_rows(K.residual_norm_kernel, "residual_norm", geometry, widest(x, residual),
@@ -169,7 +169,7 @@ def residual_norm_dropped_backward_cuda(*values):
 def gradients_cuda(gs, gx, gw, gb, gv, g, g_sum, total, mean, rstd, weight, center, p, seed, offset, base, biased):
     dims = tuple(range(mean.ndim, total.ndim))
     geometry = rows(total.shape, dims, *[t.strides for t in (gs, gx, g, g_sum, total) if t is not None])._replace(across=False)
-    M, shape_m, stride_m, N, shape_n, stride_n, _, wide = geometry
+    M, shape_m, stride_m, N, shape_n, stride_n, _, wide, _ = geometry
     drop, constexprs = drop_arguments(p, seed, offset, N, mean.dtype)
     constexprs.update(CENTER=center, WIDE=wide)
     args = (g, g_sum, total, contiguous(mean) if center else None, contiguous(rstd), contiguous(weight), base, shape_m, stride_m, shape_n,

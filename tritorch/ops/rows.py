@@ -4,7 +4,7 @@ Rows are what stays, columns are what a row is reduced (scanned, normalized) ove
 layout is copied. The geometry depends on shapes and strides alone and is remembered.
 """
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 from tritorch.cuda.launch import kernels, launch, shared_memory, sm_count, tile
@@ -29,6 +29,9 @@ class Rows(NamedTuple):
     """In the first operand that has columns, rows, not columns, are next to each other in memory."""
     wide: bool
     """Columns, or offsets along them, may pass 2^31."""
+    align: int
+    """The largest power of two up to 16 that divides the length of a row and all steps but those to the next column; 1 where those are
+    not 1."""
 
 
 def coalesce(shape, *strides):
@@ -59,7 +62,9 @@ def rows(shape, dims, *strides):
     shape_n, stride_n = coalesce(sizes_n, *[[s[d] for d in dims] for s, whole in zip(strides, full) if whole])
     across = stride_n[0][-1] > stride_m[full.index(True)][-1] > 0
     wide = max(prod(sizes_n), *[extent(shape_n, s) for s in stride_n]) > 0x7F000000         # with room for the end of a last piece
-    return Rows(prod(sizes_m), shape_m, flat(stride_m), prod(sizes_n), shape_n, flat(stride_n), across, wide)
+    steps = [step for s, whole in zip(stride_m, full) if whole for step in s] + [step for s in stride_n for step in s[:-1]]
+    align = gcd(16, shape_n[-1], *steps) if all(s[-1] == 1 for s in stride_n) else 1
+    return Rows(prod(sizes_m), shape_m, flat(stride_m), prod(sizes_n), shape_n, flat(stride_n), across, wide, align)
 
 
 def flat(tuples):
@@ -175,12 +180,17 @@ def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=W
         ahead = max(t["STAGES"] * read * block_m, (t["STAGES"] - 1) * (read * block_m + vectors)) * block_n
         blocks, vec = cdiv(M, block_m), min(vector, block_n)
         if lanes:
-            threads = max(32 * t["num_warps"] // (cdiv(block_m, 8) if across else block_m), 1)
-            constexprs["LANES"] = min(threads, block_n // vec)
+            constexprs["LANES"] = lanes_of(block_m, block_n, t["num_warps"], across, vec)
         launch(kernel, (min(per_sm * sm_count(), blocks) if per_sm else blocks,), *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n,
-               LOOP=block_n < N, VEC=vec, num_warps=t["num_warps"], STAGES=t["STAGES"] if ahead <= shared_memory() - ROOM else 1)
+               LOOP=block_n < N, VEC=vec, ALIGN=geometry.align, num_warps=t["num_warps"],
+               STAGES=t["STAGES"] if ahead <= shared_memory() - ROOM else 1)
 
     run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, across, vector > 1, M, N), tiles, kernel, run))
+
+
+def lanes_of(block_m, block_n, warps, across, vector):
+    """How many threads have a part of a row of a tile: they follow each other along it before there are any in the next."""
+    return min(max(32 * warps // cdiv(block_m, 8), 1) if across else 32 * warps, block_n // vector)
 
 
 def widest(*operands):
@@ -189,11 +199,8 @@ def widest(*operands):
 
 
 def vector_of(geometry, itemsize):
-    """Elements of a row that a thread can load at once: 16 bytes, where rows of all operands lie without gaps and those of the first one
-    start at multiples of 16 bytes."""
-    wide = 16 // itemsize
-    aligned = all(s % wide == 0 for s in geometry.stride_m[:len(geometry.shape_m)])
-    return wide if aligned and all(s == 1 for s in geometry.stride_n) and len(geometry.shape_n) == 1 else 1
+    """Elements of a row that a thread can load at once: up to 16 bytes, where rows of all operands lie without gaps."""
+    return min(16 // itemsize, geometry.align) if len(geometry.shape_n) == 1 else 1
 
 
 # ------------------------------------------------------------------ and sum over the rows as they go
@@ -255,7 +262,7 @@ def start_sums(kernel, family, geometry, operands, outs, sums, args, **constexpr
         programs = min(cdiv(M, block_m), tile(t["PER_SM"] * sm_count(), 2))
         parts = [None if s is None else empty((programs, N), dtype.compute, home) for s in sums]
         launch(kernel, (programs,), *outs, *parts, *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n, LOOP=False, VEC=vector,
-               STAGES=t["STAGES"], num_warps=t["num_warps"])
+               ALIGN=geometry.align, STAGES=t["STAGES"], num_warps=t["num_warps"])
         sum_lines([s for s in sums if s is not None], [part for part in parts if part is not None])
 
     run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, column, arrays, M, N), tiles, kernel, run))

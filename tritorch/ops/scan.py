@@ -49,7 +49,7 @@ def scan_rows(outs, inputs, dim, lift, combine, finish, states, acc, identity=0,
     """Scan `inputs` along `dim` into `outs` on the GPU: in one launch or, where there are few long rows, in three."""
     shape = inputs[0].shape
     geometry = rows(shape, (dim,) if shape else (), *[t.strides for t in (*outs, *inputs)])
-    M, shape_m, stride_m, N, _, stride_n, across, wide = geometry
+    M, shape_m, stride_m, N, _, stride_n, across, wide, _ = geometry
     if not M or not N:
         return
     monoid = {"LIFT": getattr(K, lift + "_lift"), "COMBINE": getattr(K, combine + "_combine"), "SCAN": getattr(K, combine + "_scan"),
