@@ -149,6 +149,27 @@ def test_it_stays_eager_and_says_why(cuda, function, named, text):
         calls(torch.compile(function, fullgraph=True))
 
 
+def test_what_the_first_call_alone_sets_up_is_no_reason(cuda):
+    """A table computed on the CPU, a look at the first values: later calls, which do neither, are captured."""
+    class Layer(nn.Module):
+        table = bound = None
+
+        def forward(self, x):
+            if self.table is None:
+                self.table, self.bound = (torch.arange(3) / 3).cos().to(x.device), x.abs().max().item()
+            return x * self.table / self.bound
+
+    once, plain = torch.compile(Layer()), Layer()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for k in range(1, 6):
+            x = torch.full((2, 3), float(k), device=cuda)
+            np.testing.assert_array_equal(once(x).cpu().numpy(), plain(x).cpu().numpy())
+    assert "is replayed" in once.report()
+    with pytest.raises(torch.compiler.Unsupported, match="arange|item"):
+        torch.compile(Layer(), fullgraph=True)(x)
+
+
 def test_schedules_and_optimizers_that_count_on_the_host_stay_eager(cuda):
     def train(compile, make, schedule_inside):
         model = nn.Linear(2, 1, bias=False).cuda()

@@ -39,8 +39,9 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
       none. Those that compute on the host (Adafactor, LBFGS, Muon) run eagerly.
     * What no CUDA graph can hold (a value that the host waits for, shapes that depend on values, random numbers or schedules of the
       host, a list or dict among the arguments that the function changes, a list elsewhere that every call appends a tensor to, values
-      of CPU tensors) keeps that kind of calls eager, with one warning that names it and the line. `fullgraph=True` raises
-      `compiler.Unsupported` instead. Without a CUDA device, and for arguments on the CPU, everything runs eagerly.
+      of CPU tensors) keeps that kind of calls eager, with one warning that names it and the line, unless only the first call does: it
+      may set up what the others use. `fullgraph=True` raises `compiler.Unsupported` instead, at once. Without a CUDA device, and for
+      arguments on the CPU, everything runs eagerly.
     * Before every replay a look is taken at parameters, buffers and modes of modules, at optimizers, their options and state, and at what
       the functions that ran name: numbers, strings, tensors, functions and other objects in globals, variables of enclosing functions,
       attributes (`args.beta`, `self.mask`), the environment, and all of dicts, lists, sets of up to 64 elements and arrays of up to 4096

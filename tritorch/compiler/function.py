@@ -39,6 +39,7 @@ class Kind:
         self.objects, self.why, self.recordings, self.seen, self.restarts, self.idle = objects, why, [], {}, 0, 0
         self.writes = None                                               # whether an argument is written, once that is known
         self.fits = None                                                 # a quick way to tell calls of this kind: see Surroundings.fitting
+        self.excused = False                                             # whether a first call did what no graph can hold
         self.arguments = [f"{x.dtype.name}{list(x.shape)}" for x in given]
 
 
@@ -151,7 +152,10 @@ class Compiled:
         if watch.moved and watch.lenient:                                # a checkpoint was loaded in between, say: warm up anew
             kind.restarts += 1
         elif watch.why is not None:
-            self.object(kind, watch.why)
+            if expected is None and not kind.excused and not self.fullgraph:              # a first call sets up what others use
+                kind.excused = True
+            else:
+                self.object(kind, watch.why)
         elif capture is None:
             if not watch.passing:
                 self.compare(kind, watch)
