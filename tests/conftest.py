@@ -36,6 +36,8 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_configure(config):
+    if config.option.update_records and (hasattr(config, "workerinput") or getattr(config.option, "numprocesses", None)):
+        raise pytest.UsageError("--update-records writes what one process asked for: run it without -n")
     if on_gpu(config):
         config.pluginmanager.register(Guard(config))
     if config.option.kernels_to:

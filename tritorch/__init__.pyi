@@ -406,10 +406,10 @@ def addbmm(input, batch1, batch2, *, beta=..., alpha=..., out=...) -> Any:
     """beta · input + alpha · Σ_b batch1[b] @ batch2[b]: one product, the batch being part of what is summed over."""
     ...
 def addcdiv(input, tensor1, tensor2, last=..., *, value=..., out=...) -> Any:
-    """input + value · tensor1 / tensor2; the old order (input, value, tensor1, tensor2) is taken, too."""
+    """input + value · tensor1 / tensor2; the old order (input, value, tensor1, tensor2) works too."""
     ...
 def addcmul(input, tensor1, tensor2, last=..., *, value=..., out=...) -> Any:
-    """input + value · tensor1 · tensor2; the old order (input, value, tensor1, tensor2) is taken, too."""
+    """input + value · tensor1 · tensor2; the old order (input, value, tensor1, tensor2) works too."""
     ...
 def addmm(input, mat1, mat2, out_dtype=..., *, beta=..., alpha=..., out=...) -> Any:
     """beta · input + alpha · mat1 @ mat2, input broadcast to the product of two matrices. out_dtype, and then input's dtype, may be float32"""
@@ -541,13 +541,13 @@ def atanh_(self, *args, **kw) -> Any:
     """`atanh` written into the tensor itself."""
     ...
 def atleast_1d(*tensors) -> Any:
-    """0-dim tensors as 1-dim ones."""
+    """Tensors with at least one dim: a 0-dim tensor becomes a vector of one element."""
     ...
 def atleast_2d(*tensors) -> Any:
-    """Tensors of fewer dims with dims of size 1 in front."""
+    """Tensors with at least two dims: dims of size 1 are put in front."""
     ...
 def atleast_3d(*tensors) -> Any:
-    """Tensors of fewer dims as three-dim ones, (n) as (1, n, 1)."""
+    """Tensors with at least three dims: (n) becomes (1, n, 1), (m, n) becomes (m, n, 1)."""
     ...
 def avg_pool1d(input, kernel_size, stride=..., padding=..., ceil_mode=..., count_include_pad=...) -> Any:
     """The mean of every kernel_size neighbours of (N, C, L) or (C, L), `stride` (default: kernel_size) apart."""
@@ -607,7 +607,7 @@ def cartesian_prod(*tensors) -> Any:
     """All combinations of the elements of vectors, as rows."""
     ...
 def cat(tensors, dim=..., *, axis=..., out=...) -> Any:
-    """The tensors behind each other along `dim`; all other sizes must agree."""
+    """The tensors joined one after the other along `dim`; all other sizes must agree."""
     ...
 def cdist(x1, x2, p=..., compute_mode=...) -> Any:
     """‖x1_i - x2_j‖_p for all rows i of x1 (..., P, M) and j of x2 (..., R, M): (..., P, R). All P · R differences exist at once."""
@@ -670,10 +670,10 @@ def compile(model=..., *, fullgraph=..., dynamic=..., backend=..., mode=..., opt
     """A function or module that does the same by replaying a CUDA graph: a training step, an inference function, a forward pass."""
     ...
 def concat(tensors, dim=..., *, axis=..., out=...) -> Any:
-    """The tensors behind each other along `dim`; all other sizes must agree."""
+    """The tensors joined one after the other along `dim`; all other sizes must agree."""
     ...
 def concatenate(tensors, dim=..., *, axis=..., out=...) -> Any:
-    """The tensors behind each other along `dim`; all other sizes must agree."""
+    """The tensors joined one after the other along `dim`; all other sizes must agree."""
     ...
 def conj(input) -> Any:
     """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
@@ -769,7 +769,7 @@ def diagonal_scatter(input, src, offset=..., dim1=..., dim2=...) -> Any:
     """A copy of input with `src` as its diagonal."""
     ...
 def diff(input, n=..., dim=..., prepend=..., append=..., *, out=...) -> Any:
-    """The differences of neighbours along `dim`, n times over."""
+    """The differences of neighbouring elements along `dim`, taken n times."""
     ...
 def digamma(input) -> Tensor:
     """The derivative of lgamma."""
@@ -793,7 +793,7 @@ def dsplit(input, indices_or_sections) -> Any:
     """Equal parts, or parts cut at indices, along dim 2."""
     ...
 def dstack(tensors, *, out=...) -> Any:
-    """Behind each other: along dim 2."""
+    """The tensors joined along dim 2."""
     ...
 def einsum(*args) -> Any:
     """Sums of products over named dims (Einstein's convention), with PyTorch's grammar."""
@@ -892,7 +892,7 @@ def fork_rng(devices=..., enabled=...) -> Any:
     """Restore the default generators of the CPU and of `devices` (default: all CUDA devices) at the end of a with block."""
     ...
 def frac(input, *, out=...) -> Any:
-    """The part behind the point, with the sign of input."""
+    """The fractional part, with the sign of input."""
     ...
 def frac_(self, *args, **kw) -> Any:
     """`frac` written into the tensor itself."""
@@ -963,7 +963,7 @@ def group_norm(input, num_groups, weight=..., bias=..., eps=...) -> Any:
 def gt(input, other) -> Tensor:
     """input > other, elementwise, broadcast, as bool."""
     ...
-def hardshrink(input, lambd=...) -> Any:
+def hardshrink(input, lambd=...) -> Tensor:
     """input where |input| > lambd, else 0."""
     ...
 def heaviside(input, other) -> Tensor:
@@ -979,7 +979,7 @@ def hsplit(input, indices_or_sections) -> Any:
     """Equal parts, or parts cut at indices, along dim 1."""
     ...
 def hstack(tensors, *, out=...) -> Any:
-    """Side by side: along dim 1, or 0 for one-dim tensors."""
+    """The tensors side by side: joined along dim 1, or along dim 0 if they have one dim."""
     ...
 def hypot(input, other) -> Tensor:
     """√(input² + other²)."""
@@ -1207,7 +1207,7 @@ def mean(input, dim=..., keepdim=..., dtype=...) -> Tensor:
     """Mean over `dim` (an int, a tuple, or None for all)."""
     ...
 def median(input, dim=..., keepdim=..., *, out=...) -> Any:
-    """The middle element in order (the lower of two), and with `dim` where it is; NaN if there is one."""
+    """The middle element in order (the lower of two), and with `dim` where it is; NaN if there is a NaN."""
     ...
 def meshgrid(*tensors, indexing=...) -> Any:
     """The coordinates of a grid: vector k varies along dim k ('xy': the first two dims exchanged)."""
@@ -1222,7 +1222,7 @@ def mm(input, mat2, out_dtype=..., *, out=...) -> Any:
     """Product of two matrices; out_dtype may be float32 beside half types."""
     ...
 def mode(input, dim=..., keepdim=..., *, out=...) -> Any:
-    """The most frequent element along `dim` (the smallest of several), and where it last is."""
+    """The most frequent element along `dim` (the smallest of several), and the last place where it occurs."""
     ...
 def moveaxis(input, source, destination) -> Any:
     """Dims moved to other places, the rest in their order."""
@@ -1345,7 +1345,7 @@ def promote_types(type1, type2) -> Any:
     """The smallest dtype that both promote to."""
     ...
 def quantile(input, q, dim=..., keepdim=..., *, interpolation=..., out=...) -> Any:
-    """The value below which the share q (a number or a vector of them) of the elements lies; NaN where there is one."""
+    """The value below which the share q (a number or a vector of them) of the elements lies; NaN for a row that holds NaN."""
     ...
 def rad2deg(input, *, out=...) -> Any:
     """Radians as degrees."""
@@ -1414,7 +1414,7 @@ def rms_norm(input, normalized_shape, weight=..., eps=...) -> Any:
     """Divide the last dims by their root mean square, then scale."""
     ...
 def roll(input, shifts, dims=...) -> Any:
-    """The elements moved along dims (without dims: along the flattened tensor), coming in again at the other end."""
+    """The elements moved along dims (without dims: along the flattened tensor); those that leave at one end come in again at the other."""
     ...
 def rot90(input, k=..., dims=...) -> Any:
     """Turned k times by 90 degrees in the plane of two dims, from the first towards the second."""
@@ -1426,7 +1426,7 @@ def round_(self, *args, **kw) -> Any:
     """`round` written into the tensor itself."""
     ...
 def row_stack(tensors, *, out=...) -> Any:
-    """Above each other: rows along dim 0."""
+    """The tensors on top of each other: joined along dim 0, vectors as rows."""
     ...
 def rsqrt(input) -> Tensor:
     """1 / √input."""
@@ -1453,7 +1453,7 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=..., out=...)
     """input joined with src where `index` points along `dim`, by 'sum', 'prod', 'mean', 'amax' or 'amin'; without include_self only src"""
     ...
 def searchsorted(sorted_sequence, input, *, out_int32=..., right=..., side=..., sorter=..., out=...) -> Any:
-    """Where each value would go in the sorted rows so that they stay sorted: before equal elements, or behind them if `right`."""
+    """Where each value would go in the sorted rows so that they stay sorted: before equal elements, or after them if `right`."""
     ...
 def seed() -> Any:
     """Seed all default generators with a number from the operating system, and return it."""
@@ -1660,7 +1660,7 @@ def unflatten(input, dim, sizes) -> Any:
     """One dim split into `sizes` (one may be -1)."""
     ...
 def unique(input, sorted=..., return_inverse=..., return_counts=..., dim=...) -> Any:
-    """The different elements in order (with `dim`: the different slices)."""
+    """The distinct elements in order (with `dim`: the distinct slices)."""
     ...
 def unique_consecutive(input, return_inverse=..., return_counts=..., dim=...) -> Any:
     """Runs of equal elements (or, with `dim`, of equal slices) as one each."""
@@ -1696,7 +1696,7 @@ def vsplit(input, indices_or_sections) -> Any:
     """Equal parts, or parts cut at indices, along dim 0."""
     ...
 def vstack(tensors, *, out=...) -> Any:
-    """Above each other: rows along dim 0."""
+    """The tensors on top of each other: joined along dim 0, vectors as rows."""
     ...
 def where(condition, input=..., other=..., *, out=...) -> Any:
     """input where the condition holds, else other, elementwise, broadcast; with the condition alone its places, as"""

@@ -72,8 +72,14 @@ def put_off(x, fill) -> Any:
 def refresh(view) -> Any:
     """Give a view the history that its base has got since by writes in place."""
     ...
+def sentence(op, rule, *got, use=...) -> Any:
+    """The words of a failed check."""
+    ...
 def strided(storage, shape, strides, offset, dtype) -> Any:
     """A tensor that reads `storage` under the given layout; the caller vouches that it fits."""
+    ...
+def whole_numbers(op, what, values) -> Any:
+    """A tuple of ints, or a TypeError that says which argument has to be one."""
     ...
 
 class Leaf:
@@ -359,13 +365,13 @@ class Tensor:
         """`addbmm` written into the tensor itself."""
         ...
     def addcdiv(input, tensor1, tensor2, last=..., *, value=..., out=...) -> Any:
-        """input + value · tensor1 / tensor2; the old order (input, value, tensor1, tensor2) is taken, too."""
+        """input + value · tensor1 / tensor2; the old order (input, value, tensor1, tensor2) works too."""
         ...
     def addcdiv_(self, *args, **kw) -> Any:
         """`addcdiv` written into the tensor itself."""
         ...
     def addcmul(input, tensor1, tensor2, last=..., *, value=..., out=...) -> Any:
-        """input + value · tensor1 · tensor2; the old order (input, value, tensor1, tensor2) is taken, too."""
+        """input + value · tensor1 · tensor2; the old order (input, value, tensor1, tensor2) works too."""
         ...
     def addcmul_(self, *args, **kw) -> Any:
         """`addcmul` written into the tensor itself."""
@@ -724,7 +730,7 @@ class Tensor:
         """A copy of input with `src` as its diagonal."""
         ...
     def diff(input, n=..., dim=..., prepend=..., append=..., *, out=...) -> Any:
-        """The differences of neighbours along `dim`, n times over."""
+        """The differences of neighbouring elements along `dim`, taken n times."""
         ...
     def digamma(input) -> Tensor:
         """The derivative of lgamma."""
@@ -876,7 +882,7 @@ class Tensor:
         ...
     form: Any
     def frac(input, *, out=...) -> Any:
-        """The part behind the point, with the sign of input."""
+        """The fractional part, with the sign of input."""
         ...
     def frac_(self, *args, **kw) -> Any:
         """`frac` written into the tensor itself."""
@@ -928,7 +934,7 @@ class Tensor:
     def half(input, memory_format=...) -> Any:
         """The values as float16."""
         ...
-    def hardshrink(input, lambd=...) -> Any:
+    def hardshrink(input, lambd=...) -> Tensor:
         """input where |input| > lambd, else 0."""
         ...
     def heaviside(input, other) -> Tensor:
@@ -1223,7 +1229,7 @@ class Tensor:
         """Mean over `dim` (an int, a tuple, or None for all)."""
         ...
     def median(input, dim=..., keepdim=..., *, out=...) -> Any:
-        """The middle element in order (the lower of two), and with `dim` where it is; NaN if there is one."""
+        """The middle element in order (the lower of two), and with `dim` where it is; NaN if there is a NaN."""
         ...
     def min(input, dim=..., keepdim=..., *, axis=..., keepdims=..., out=...) -> Any:
         """min(x): the smallest value. min(x, dim): (values, indices) along a dim. min(x, other): the smaller of each pair."""
@@ -1235,7 +1241,7 @@ class Tensor:
         """Product of two matrices; out_dtype may be float32 beside half types."""
         ...
     def mode(input, dim=..., keepdim=..., *, out=...) -> Any:
-        """The most frequent element along `dim` (the smallest of several), and where it last is."""
+        """The most frequent element along `dim` (the smallest of several), and the last place where it occurs."""
         ...
     def moveaxis(input, source, destination) -> Any:
         """Dims moved to other places, the rest in their order."""
@@ -1389,7 +1395,7 @@ class Tensor:
         """Write (or add) the elements of source at places of the flattened tensor."""
         ...
     def quantile(input, q, dim=..., keepdim=..., *, interpolation=..., out=...) -> Any:
-        """The value below which the share q (a number or a vector of them) of the elements lies; NaN where there is one."""
+        """The value below which the share q (a number or a vector of them) of the elements lies; NaN for a row that holds NaN."""
         ...
     def rad2deg(input, *, out=...) -> Any:
         """Radians as degrees."""
@@ -1398,7 +1404,7 @@ class Tensor:
         """`rad2deg` written into the tensor itself."""
         ...
     def random_(x, from_=..., to=..., *, generator=...) -> Any:
-        """Fill with integers: `random_()` of all that the dtype holds from 0 on, `random_(to)` in [0, to), `random_(from, to)` in [from, to)."""
+        """Fill with integers: `random_(to)` in [0, to), `random_(from, to)` in [from, to), `random_()` from 0 to the largest of the dtype."""
         ...
     def ravel(input) -> Any:
         """The elements as one dim, contiguous."""
@@ -1458,7 +1464,7 @@ class Tensor:
         ...
     retains_grad: Any
     def roll(input, shifts, dims=...) -> Any:
-        """The elements moved along dims (without dims: along the flattened tensor), coming in again at the other end."""
+        """The elements moved along dims (without dims: along the flattened tensor); those that leave at one end come in again at the other."""
         ...
     def rot90(input, k=..., dims=...) -> Any:
         """Turned k times by 90 degrees in the plane of two dims, from the first towards the second."""
@@ -1497,7 +1503,7 @@ class Tensor:
         """`scatter_reduce` written into the tensor itself."""
         ...
     def searchsorted(sorted_sequence, input, *, out_int32=..., right=..., side=..., sorter=..., out=...) -> Any:
-        """Where each value would go in the sorted rows so that they stay sorted: before equal elements, or behind them if `right`."""
+        """Where each value would go in the sorted rows so that they stay sorted: before equal elements, or after them if `right`."""
         ...
     def select(input, dim, index) -> Tensor:
         """The slice at `index` of `dim`, without that dim."""
@@ -1715,14 +1721,14 @@ class Tensor:
     def unflatten(input, dim, sizes) -> Any:
         """One dim split into `sizes` (one may be -1)."""
         ...
-    def unfold(input, dimension, size, step) -> Any:
+    def unfold(input, dimension, size, step) -> Tensor:
         """Windows of `size` along a dim, every `step`; the window is the last dim."""
         ...
     def uniform_(x, from_=..., to=..., *, generator=...) -> Any:
         """Fill with uniform numbers in [from, to)."""
         ...
     def unique(input, sorted=..., return_inverse=..., return_counts=..., dim=...) -> Any:
-        """The different elements in order (with `dim`: the different slices)."""
+        """The distinct elements in order (with `dim`: the distinct slices)."""
         ...
     def unique_consecutive(input, return_inverse=..., return_counts=..., dim=...) -> Any:
         """Runs of equal elements (or, with `dim`, of equal slices) as one each."""
