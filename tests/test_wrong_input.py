@@ -108,6 +108,19 @@ def test_an_error_of_another_keeps_its_type():
         tritorch.nn.Sequential(Mine())([1])
 
 
+def test_an_error_of_another_keeps_its_cause():
+    class Mine(tritorch.nn.Module):
+        def forward(self, x):
+            try:
+                return {}[x]
+            except KeyError as error:
+                raise AttributeError("no such field") from error
+
+    with pytest.raises(AttributeError, match="no such field") as raised:
+        tritorch.nn.Sequential(Mine())(1)
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
 @pytest.mark.parametrize("of", ["dtype", "gradient", "inference"])
 def test_a_refused_destination_keeps_its_shape(of):
     """An empty out= takes the shape of the result only where the result is written."""

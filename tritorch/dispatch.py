@@ -14,7 +14,7 @@ from tritorch.autograd.formula import formula_rule
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.cuda.allocator import memories
-from tritorch.errors import check, misused, numbers_in
+from tritorch.errors import check, numbers_in, refuse_misuse
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
 from tritorch.shape import layout
@@ -113,7 +113,8 @@ def op(body=None, *, returns=("out",), aliasable=()):
         try:
             promise = body(*args)
         except AttributeError as error:
-            raise misused(door.__name__, body, args, {}, error) from None
+            refuse_misuse(door.__name__, body, args, {}, error)
+            raise
         if type(promise) is tuple:
             outs = (empty(*promise),)
         elif isinstance(promise, Tensor):

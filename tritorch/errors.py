@@ -43,16 +43,21 @@ def whole_numbers(op, what, values):
         raise TypeError(sentence(op, f"whole numbers as {what}", repr(values))) from None
 
 
-def misused(op, fn, args, kwargs, error):
-    """What to raise for an AttributeError of ours: where an argument of `fn` has no such attribute, a NoTensor that names it."""
+def refuse_misuse(op, fn, args, kwargs, error):
+    """Raise a NoTensor for an AttributeError of ours, where the argument of `fn` that has no such attribute can be named. Other errors are
+    left to the caller, as they are."""
     frame = error.__traceback__
     while frame.tb_next is not None:
         frame = frame.tb_next
-    if error.name is not None and frame.tb_frame.f_globals.get("__name__", "").startswith("tritorch."):
-        for name, value in inspect.signature(fn).bind_partial(*args, **kwargs).arguments.items():
-            if value is error.obj or error.obj is not None and getattr(value, "dtype", None) is error.obj:
-                return NoTensor(sentence(op, f"a tensor as {name}", type(value).__name__))
-    return error
+    if error.name is None or not frame.tb_frame.f_globals.get("__name__", "").startswith("tritorch."):
+        return
+    try:
+        named = inspect.signature(fn).bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):                                      # a forward that has no signature
+        return
+    for name, value in named.items():
+        if value is error.obj or error.obj is not None and getattr(value, "dtype", None) is error.obj:
+            raise NoTensor(sentence(op, f"a tensor as {name}", type(value).__name__)) from None
 
 
 def numbers_in(body):

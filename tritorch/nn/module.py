@@ -1,5 +1,5 @@
 """Module: the base class of everything with parameters. Also hooks.py, state_dict.py (saving and loading), conversion.py (moving)."""
-from tritorch.errors import misused
+from tritorch.errors import refuse_misuse
 from tritorch.nn import hooks as _hooks
 from tritorch.nn.conversion import Conversion, typename
 from tritorch.nn.hooks import (  # noqa: F401  (the hooks of all modules are here in PyTorch)
@@ -71,7 +71,8 @@ class Module(Hooks, StateDict, Conversion):
         try:
             return self.forward(*args, **kwargs)
         except AttributeError as error:
-            raise misused(type(self).__name__, self.forward, args, kwargs, error) from None
+            refuse_misuse(type(self).__name__, self.forward, args, kwargs, error)
+            raise
 
     # -------------------------------------------------------------- registration
     def register_parameter(self, name, param):

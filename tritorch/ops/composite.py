@@ -3,7 +3,7 @@ import functools
 import inspect
 
 from tritorch.autograd.modes import state
-from tritorch.errors import misused
+from tritorch.errors import refuse_misuse
 
 
 def composite(fn):
@@ -17,7 +17,8 @@ def composite(fn):
             try:
                 return fn(*args, **kwargs)
             except AttributeError as error:
-                raise misused(fn.__name__, fn, args, kwargs, error) from None
+                refuse_misuse(fn.__name__, fn, args, kwargs, error)
+                raise
         bound = signature.bind(*args, **kwargs)
         args = bound.args
         while interpreter is not None:

@@ -6,7 +6,7 @@ of the result: with it given, no operator has to guess what a stride rounded awa
 """
 
 from tritorch.dispatch import common_device, op
-from tritorch.errors import check, misused, whole_numbers
+from tritorch.errors import check, refuse_misuse, whole_numbers
 from tritorch.memory_format import like_image
 from tritorch.ops import convolution_cpu, convolution_cuda
 from tritorch.ops.padding import pad
@@ -262,7 +262,8 @@ def _batched(name, input, weight, dims):
               f"weight of {dims + 2} dims and input of {dims + 1} or {dims + 2}", weight.shape, input.shape)
         return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
     except AttributeError as error:
-        raise misused(name, _batched, (name, input, weight, dims), {}, error) from None
+        refuse_misuse(name, _batched, (name, input, weight, dims), {}, error)
+        raise
 
 
 def _padding(name, padding, input, kernel, stride, dilation):

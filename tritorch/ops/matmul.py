@@ -1,7 +1,7 @@
 """PyTorch's names and ranks above the matrix product operators: plain functions."""
 from math import prod
 
-from tritorch.errors import check, misused
+from tritorch.errors import check, refuse_misuse
 from tritorch.ops import products as cards
 from tritorch.ops.copy import deliver
 from tritorch.ops.create import eye
@@ -31,7 +31,8 @@ def matmul(input, other, *, out=None):
     try:
         a, b = len(input.shape), len(other.shape)
     except AttributeError as error:
-        raise misused("matmul", matmul, (input, other), {}, error) from None
+        refuse_misuse("matmul", matmul, (input, other), {}, error)
+        raise
     if a >= 2 and b >= 2:
         if out is not None:
             return cards.matmul.into(out, input, other)

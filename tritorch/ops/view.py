@@ -3,7 +3,7 @@ import operator
 
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, misused, no_sizes, sentence, whole_numbers
+from tritorch.errors import check, no_sizes, refuse_misuse, sentence, whole_numbers
 from tritorch.shape import Size, infer_shape, layout, view_strides, wrap_dim
 from tritorch.tensor import own, strided
 
@@ -250,7 +250,8 @@ def reshape(input, *sizes, shape=None):
     try:
         shape = infer_shape(as_sizes(sizes if shape is None else (shape,)), input.numel(), "reshape")
     except AttributeError as error:
-        raise misused("reshape", reshape, (input,), {}, error) from None
+        refuse_misuse("reshape", reshape, (input,), {}, error)
+        raise
     if input.strides is not layout(input.shape)[1] and view_strides(input.shape, input.strides, shape) is None:
         return own(view_as_shape(input.contiguous(), shape))
     return view_as_shape(input, shape)
