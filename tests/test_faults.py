@@ -70,7 +70,7 @@ def test_classes_out_of_range(cuda):
             with pytest.raises(RuntimeError, match=f"one_hot: expected class values from 0 up and below num_classes, got {bad}"):
                 F.one_hot(torch.tensor([0, bad, 1], device=device), 3).cpu()
         for bad in (3, -2):
-            with pytest.raises(RuntimeError, match=f"multilabel_margin_loss: expected class indices, or -1 behind them, got {bad}"):
+            with pytest.raises(RuntimeError, match=f"multilabel_margin_loss: expected class indices, or -1 after them, got {bad}"):
                 F.multilabel_margin_loss(x[:1].to(device), torch.tensor([[1, -1, bad]], device=device)).cpu()
         assert F.one_hot(torch.tensor([[2, 0]], device=device), 3).tolist() == [[[0, 0, 1], [1, 0, 0]]]
 

@@ -30,8 +30,8 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
     * Python runs only in calls that are watched or captured: prints, counters and lists of numbers in the function do not go on. A
       counter that the function also goes by (`self.n += 1`, `if self.n % 4 == 0:`) keeps its calls eager.
     * Arguments are copied to where the graph reads them; results are copies of the caller's own, which share no memory with one
-      another or with arguments. Gradients left in `.grad`, and tensors left in attributes, are overwritten by the next call that
-      leaves some: clone those that are to be kept.
+      another or with arguments. Gradients left in `.grad`, and tensors left in attributes and dicts, are overwritten by the next call
+      that leaves some: clone those that are to be kept. Where an eager call has put another tensor into the attribute since, that stays.
     * Results that require grad, of a function that runs no backward pass itself, can be differentiated (once): the backward pass is a
       second graph. Until it has run, or the results are gone, other calls run eagerly. Other results have no history.
       Its gradients are added to what `.grad` holds already after they are rounded: in half types one rounding more than eagerly.

@@ -26,6 +26,7 @@ from tritorch.cuda.watching import watched
 
 WARM_UPS = 8                                                             # two equal calls in a row must be among so many
 RESTARTS = 2                                                             # captures that met another world than their warm-up, for each kind
+SET_UPS = 3                                                              # kinds whose first call could not be captured, and no other came
 everyone = weakref.WeakSet()                                             # compiled functions, for reset()
 ALIAS = "an argument in memory that the call reads or writes by another name too"
 _one_at_a_time = threading.RLock()                                       # a replay is impossible while another thread captures
@@ -152,7 +153,7 @@ class Compiled:
         if watch.moved and watch.lenient:                                # a checkpoint was loaded in between, say: warm up anew
             kind.restarts += 1
         elif watch.why is not None:
-            if expected is None and not kind.excused and not self.fullgraph:              # a first call sets up what others use
+            if expected is None and self.may_set_up(kind):
                 kind.excused = True
             else:
                 self.object(kind, watch.why)
@@ -167,6 +168,12 @@ class Compiled:
             return result
         leaves, form = flatten(result)
         return form.unflatten([ours.get(id(x), x) for x in leaves])
+
+    def may_set_up(self, kind):
+        """Whether a first call of a kind may do what no graph can hold, to set up what the others use: not where every call is of a kind of
+        its own, such as with a list that grows."""
+        waiting = [k for k in self.kinds.values() if k.excused and not k.seen and not k.recordings]
+        return not kind.excused and not self.fullgraph and len(waiting) < SET_UPS
 
     def planned(self, kind, expected):
         """(capture, plan, what Python reads) for a call that should go as `expected` did. What can be fused is first tried in a warm-up

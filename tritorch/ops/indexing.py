@@ -164,7 +164,7 @@ def index_select_samples(make):
 
 @index_select.errors
 def index_select_errors(make):
-    yield (make(3), 0, make(2)), {}, RuntimeError, "an index of integers"
+    yield (make(3), 0, make(2)), {}, RuntimeError, "an index of int64 or int32"
     yield (make(3), 1, make(2, integer=True)), {}, IndexError, "a dim in [-1, 0]"
     yield (make(3), 0, make(2, integer=True, low=-1, high=0)), {}, IndexError, "expected indices in [0, 2], got -1"
 

@@ -122,7 +122,7 @@ def scatter_write_samples(make):
 @scatter_write.errors
 def scatter_write_errors(make):
     yield (make(3, 4), 0, make(2, 5, integer=True), make(2, 5)), {}, RuntimeError, "an index inside"
-    yield (make(3), 0, make(2), make(2)), {}, RuntimeError, "an index of integers"
+    yield (make(3), 0, make(2), make(2)), {}, RuntimeError, "an index of int64 or int32"
 
 
 @op(aliasable=True)
