@@ -48,8 +48,9 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
       bytes, as far as they can be reached from globals, arguments and modules. Where one differs the call is watched anew. What the call
       itself assigns does not count; a warning names numbers that it counts with. Not looked at are files and clocks; longer containers,
       but for entries that the code names; attributes of modules that are set past `Module.__setattr__`; attributes whose names are
-      only in data, as in `"{0.beta}".format(args)`; and a tensor of an optimizer's state, of a parameter that is neither its first nor
-      its last, that is replaced while the program keeps the old one.
+      only in data, as in `"{0.beta}".format(args)`; a tensor of an optimizer's state, of a parameter that is neither its first nor
+      its last, that is replaced while the program keeps the old one; options of an optimizer's group that a function sets by a computed
+      name without naming `param_groups`; and numbers that only a backward pass reads, between a compiled module's forward and its backward.
     * Arguments that share memory with one another, or with what the call writes, run eagerly where that makes a difference.
     * Calls of compiled functions run one at a time, whatever threads they are made in; while one is captured, other threads must not
       wait for the device.
