@@ -5,12 +5,14 @@ With TRITORCH_PTX=80 or 90 the real one is a GPU of that compute capability made
 """
 import contextlib
 import os
+import sys
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")      # before numpy comes: its threads spin, and took 57 of the 95 s of test_gemm.py
 
 import pytest  # noqa: E402
 
+SURROUNDINGS = pytest.StashKey()
 HOPPER = {"persistent", "gluon", "exact_gluon", "together_gluon"}       # kernels of candidates
 
 
@@ -56,6 +58,30 @@ def pytest_sessionfinish(session):
 def pytest_unconfigure(config):
     if config.option.kernels_to:
         write_kernels(config.option.kernels_to)
+
+
+def surroundings():
+    """What a test shares with those that come after it in its process: switches, and what answers to the name of PyTorch."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
+    return environment, getattr(sys.modules.get("torch"), "__version__", None)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item):
+    item.stash[SURROUNDINGS] = surroundings()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item):
+    """A switch that stays on turns later tests into others, or into skipped ones, and nobody hears of it."""
+    yield
+    (before, torch), (after, torch_now) = item.stash[SURROUNDINGS], surroundings()
+    changed = sorted(key for key in before | after if before.get(key) != after.get(key))
+    for key in changed:
+        os.environ.update({key: before[key]}) if key in before else os.environ.pop(key)
+    if changed or torch not in (None, torch_now):
+        pytest.fail(f"expected the environment and PyTorch as before the test, found others: {changed or torch_now}")
 
 
 class Guard:

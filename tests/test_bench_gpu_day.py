@@ -40,6 +40,14 @@ def pytest_runtest_logfinish(nodeid):
 """
 
 
+@pytest.fixture(autouse=True)
+def switches(monkeypatch):
+    """What a day sets for the processes that it starts, this one must not keep."""
+    for name in ("TRITORCH_AVOID", "TRITORCH_PTX"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
 def write_tests(folder, text):
     (folder / "tests").mkdir()
     (folder / "tests" / "test_it.py").write_text(text)

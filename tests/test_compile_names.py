@@ -270,6 +270,7 @@ ONE, TWO, WEAK = method.__code__, other_method.__code__, weakref.ref(BOX)
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_read_without_a_name(cuda, way, monkeypatch):
     holder, function, assign = WAYS[way]
+    monkeypatch.setenv("TEST_BETA", "1.0")
     if isinstance(holder, types.ModuleType):
         holder.__file__ = __file__
         monkeypatch.setitem(sys.modules, holder.__name__, holder)
