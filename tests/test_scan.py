@@ -8,6 +8,8 @@ from oracle import same as oracle_same
 from oracle import torch
 
 import tritorch
+from tritorch.cuda import compiler, driver, tuner
+from tritorch.cuda.dry import DryDriver
 from tritorch.ops.scan import linear_recurrence
 
 same = partial(oracle_same, rtol=1e-5, atol=1e-5, signs=False)
@@ -87,3 +89,15 @@ def test_in_place():
     x = tritorch.tensor([1.0, 2.0, 3.0])
     x.cumsum_(0)
     assert x.tolist() == [1.0, 3.0, 6.0]
+
+
+@pytest.mark.parametrize("shape, dim", [((1_000_000, 64), 0), ((10_000_000, 7), 0), ((64, 1_000_000), 1), ((3, 700_001), 1)])
+def test_blocks_of_a_scan_in_pieces_are_powers_of_two(shape, dim):
+    """As many pieces as there happen to be tiles: 131 of 64 rows once gave blocks of 15 rows, which do not compile."""
+    pytest.importorskip("triton")
+    with driver.using(DryDriver(90)), compiler.recording() as record, tuner.trying_all():
+        tritorch.empty(shape, device="cuda").cumsum(dim)
+    sizes = [(spec.kernel.__name__, n) for spec in record.values() for (i, *_), n in spec.constexprs.items()
+             if list(spec.signature)[i] in ("BLOCK_M", "BLOCK_N", "PIECES")]
+    assert "prefix_kernel" in dict(sizes)
+    assert [(name, n) for name, n in sizes if n & (n - 1)] == []

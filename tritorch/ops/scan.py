@@ -68,9 +68,9 @@ def scan_rows(outs, inputs, dim, lift, combine, finish, states, acc, identity=0,
         if pieces > 1:
             totals = tuple([empty((pieces, M), s or acc, outs[0].device) for s in states])
             stage(totals, (), PREFIX=False, TOTALS=True)
-            block = min(m, max(2048 // pieces, 1))
-            launch(K.prefix_kernel, (cdiv(M, block),), totals, M, pieces, SCAN=monoid["SCAN"], BLOCK_M=block,
-                   PIECES=next_power_of_2(pieces))
+            all_pieces = next_power_of_2(pieces)
+            block = min(m, max(2048 // all_pieces, 1))
+            launch(K.prefix_kernel, (cdiv(M, block),), totals, M, pieces, SCAN=monoid["SCAN"], BLOCK_M=block, PIECES=all_pieces)
         stage(tuple(outs), totals, PREFIX=pieces > 1, TOTALS=False)
 
     size = inputs[0].dtype.itemsize
