@@ -61,8 +61,9 @@ def pytest_unconfigure(config):
 
 
 def surroundings():
-    """What a test shares with those that come after it in its process: switches, and what answers to the name of PyTorch."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
+    """What a test shares with those that come after it in its process: switches, and what answers to the name of PyTorch. Variables of
+    other names are set by libraries when they are imported."""
+    environment = {key: value for key, value in os.environ.items() if key.startswith(("TRITORCH_", "TRITON_", "CUDA_", "PYTHON"))}
     return environment, getattr(sys.modules.get("torch"), "__version__", None)
 
 
