@@ -243,6 +243,21 @@ def test_the_machine_code_of_a_call():
         assert K.bits_kernel[(0,)](x, x, BLOCK=64).fn is K.bits_kernel and K.saxpy_kernel[(0,)](x, x, x, 64).fn is K.saxpy_kernel
 
 
+def test_equal_constexprs_of_other_types_and_options_are_other_code():
+    with driver.using(DryDriver(90)):
+        x = torch.empty(16, device="cuda")
+        calls = [{"ADD": 1}, {"ADD": True}, {"ADD": 1.0}, {"ADD": 0.0}, {"ADD": -0.0}, {"num_warps": 8}, {"num_stages": 8}, {"num_ctas": 2}]
+        found = [K.scaled_kernel[(1,)](x, x, (2, 5), 16, **options) for options in calls]
+        again = [K.scaled_kernel[(1,)](x, x, (3, 7), 16, **options) for options in calls]
+    assert len({*map(id, found)}) == len(calls) and all(a is b for a, b in zip(found, again))
+    assert [one._spec.options["num_warps"] for one in found[4:7]] == [4, 8, 4]
+
+
+def test_another_run_in_the_place_of_ours_is_called(monkeypatch):
+    monkeypatch.setattr(triton.JITFunction, "run", lambda self, *args, grid, warmup, **kwargs: (self, args, grid, warmup, kwargs))
+    assert K.bits_kernel[(2,)](1, BLOCK=4) == (K.bits_kernel, (1,), (2,), False, {"BLOCK": 4})
+
+
 @pytest.fixture
 def no_torch(monkeypatch):
     """As in a program that has not imported it: other tests may have."""

@@ -60,7 +60,7 @@ def launch(kernel, grid, *args, num_warps=4, num_stages=3, **constexprs):
             key.append(item)
         else:                       # 1, True and 1.0 are equal but not the same code, nor are 0.0 and -0.0; a JITFunction hashes in 0.3 µs
             key += (item[0], kind, id(item[1]) if kind is kernel.__class__ else repr(item[1]) if kind is float else item[1])
-    return _start(key, kernel, grid, args, constexprs, num_warps, num_stages)
+    return queue(key, kernel, grid, args, constexprs, num_warps, num_stages)
 
 
 class Prepared:
@@ -74,11 +74,12 @@ class Prepared:
 
     def __call__(self, programs, args):
         if programs:
-            _start([self], self.kernel, (programs,), args, self.constexprs, self.num_warps, self.num_stages)
+            queue([self], self.kernel, (programs,), args, self.constexprs, self.num_warps, self.num_stages)
 
 
-def _start(key, kernel, grid, args, constexprs, num_warps, num_stages):
-    """Find or load the code for `key`, which says all about the launch but the arguments, and queue it."""
+def queue(key, kernel, grid, args, constexprs, num_warps=4, num_stages=3):
+    """Find or load the code for `key`, which says all about the launch but the arguments, and queue it. What `constexprs` say of warps and
+    stages goes first."""
     values = []
     owner = _collect(args, key, values)
     index = current_device() if owner is None else owner.device.index
@@ -87,7 +88,7 @@ def _start(key, kernel, grid, args, constexprs, num_warps, num_stages):
     start = _functions.get(key)
     try:
         if start is None:
-            start = _load(kernel, grid, args, constexprs, {"num_warps": num_warps, "num_stages": num_stages}, index, key)
+            start = _load(kernel, grid, args, constexprs, num_warps, num_stages, index, key)
         if len(grid) == 1:
             start(grid[0], 1, 1, current_handle(index), values)
         else:
@@ -188,11 +189,11 @@ def _plain(a):
 
 
 # ------------------------------------------------------------------ loading
-def _load(kernel, grid, args, constexprs, options, index, key) -> Callable:
+def _load(kernel, grid, args, constexprs, num_warps, num_stages, index, key) -> Callable:
     from tritorch.cuda import compiler
 
     check(index is not None, "launch", "CUDA tensors", "a CPU tensor", error=ValueError)
-    spec, ones = specialise(kernel, args, constexprs, options)
+    spec, ones = specialise(kernel, args, constexprs, num_warps, num_stages)
     compiler.observe(spec)
     what = spec.kernel, spec.signature, spec.constexprs, spec.attrs, spec.options
     with on_device(index):
@@ -214,10 +215,12 @@ def _load(kernel, grid, args, constexprs, options, index, key) -> Callable:
     return start
 
 
-def specialise(kernel, args, constexprs, options):
+def specialise(kernel, args, constexprs, num_warps=4, num_stages=3):
     """The compiler's view of a launch, and the places in `values` of ones that the kernel does not want specialised."""
     from tritorch.cuda.compiler import Specialisation
 
+    constexprs = {"num_warps": num_warps, "num_stages": num_stages, **constexprs}
+    options = {name: constexprs.pop(name) for name in ("num_warps", "num_stages")}
     names = [p.name for p in kernel.params]
     spec = Specialisation(kernel, {}, {}, {}, {**options, **{k: v for k, v in constexprs.items() if k not in names or k in _OPTIONS}})
     constexprs = {**{k: v for k, v in options.items() if k in names}, **constexprs}

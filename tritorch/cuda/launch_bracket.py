@@ -15,8 +15,9 @@ from typing import Any
 import triton
 
 from tritorch.cuda import driver
-from tritorch.cuda import launch as launching
 from tritorch.cuda.device import current_device
+from tritorch.cuda.launch import is_tensor, queue, specialise, tensor_types
+from tritorch.cuda.launch_descriptor import TensorDescriptor
 from tritorch.cuda.launch_driver import ours, torch_is_there, triton_run, yield_to_torch
 from tritorch.cuda.stream import current_handle
 from tritorch.device import cpu
@@ -72,53 +73,74 @@ def _known_options():
 
 def run(self, *args, grid, warmup=False, **kwargs):
     """JITFunction.run: start the kernel, or with `warmup` compile it alone. Returns a Compiled."""
+    return _call(self, grid, warmup, args, kwargs)
+
+
+def bracket(self, grid):
+    """JITFunction.__getitem__: Triton's own has all arguments packed once more, for `run`."""
+    if type(self).run is not run:                                # somebody has put another in its place
+        return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
+    return lambda *args, **kwargs: _call(self, grid, False, args, kwargs)
+
+
+triton.JITFunction.__getitem__ = bracket
+
+
+def _call(kernel, grid, warmup, args, kwargs):
+    """All of a call, therefore long."""
     if "torch" in sys.modules and torch_is_there() and not ours((*args, *kwargs.values())):
         yield_to_torch()
-        return triton_run[0](self, *args, grid=grid, warmup=warmup, **kwargs)
+        return triton_run[0](kernel, *args, grid=grid, warmup=warmup, **kwargs)
     form = len(args), *kwargs
     try:
-        plan = self._tritorch_plans[form]
+        plan = kernel._tritorch_plans[form]
     except (AttributeError, KeyError):
-        plan = Plan(self, len(args), form[1:])
-        self.__dict__.setdefault("_tritorch_plans", {})[form] = plan
-    for hook in self.pre_run_hooks:
+        plan = Plan(kernel, len(args), form[1:])
+        kernel.__dict__.setdefault("_tritorch_plans", {})[form] = plan
+    for hook in kernel.pre_run_hooks:
         hook(*args, **kwargs)
     values, constexprs = plan.split(args, kwargs)
-    for i, value in enumerate(values):
+    for value in values:
         kind = value.__class__
-        if kind not in launching.tensor_types:
-            if kind in _SIMPLE:                                  # a float would take a microsecond in `_plain`
-                continue
-            value = values[i] = _plain(value)
-            if not launching.is_tensor(value):
-                continue
-        if value.storage.device is cpu and not warmup:
-            _check_readable(self, plan.names[i], value)
+        if value.storage.device is cpu if kind in tensor_types else kind not in _SIMPLE:
+            values = [_given(kernel, name, value, warmup) for name, value in zip(plan.names, values)]
+            break
+    key = [plan]                                                 # it knows the names of the constexprs, and their order
     for name, value in constexprs.items():
-        if value.__class__ not in _SIMPLE:
-            constexprs[name] = _constant(value)
+        kind = value.__class__
+        if kind is int:
+            key.append(value)
+        else:
+            if kind not in _SIMPLE:                              # a float would take a microsecond in `_constant`
+                value = constexprs[name] = _constant(value)
+                kind = value.__class__
+            key += kind, id(value) if kind is kernel.__class__ else repr(value) if kind is float else value
     for name in plan.ignored:
         if kwargs[name] in _NOTHING:
             del constexprs[name]
     if warmup:
-        return Compiled(self, [_Pointer(v) if isinstance(v, dtype) else v for v in values], constexprs).compiled()
-    if self.used_global_vals:
-        _check_globals(self)
+        return Compiled(kernel, [_Pointer(v) if isinstance(v, dtype) else v for v in values], constexprs).compiled()
+    if kernel.used_global_vals:
+        _check_globals(kernel)
     if callable(grid):
         grid = grid(plan.bound(args, kwargs))
     enter, leave = _hooks.launch_enter_hook, _hooks.launch_exit_hook
     if enter and enter.calls or leave and leave.calls:
-        return _watched(self, grid, values, constexprs, plan.bound(args, kwargs))
-    return _start(self, grid, values, constexprs)
+        return _watched(kernel, grid, values, constexprs, key, plan.bound(args, kwargs))
+    return _start(kernel, grid, values, constexprs, key)
 
 
-def _start(kernel, grid, values, constexprs):
-    started = launching.launch(kernel, grid, *values, **constexprs)
+def _start(kernel, grid, values, constexprs, key):
+    if 0 in grid:
+        return Compiled(kernel, values, constexprs)
+    started = queue(key, kernel, grid, values, constexprs)
     found = _compiled.get(started)
-    return _remember(started, Compiled(kernel, values, constexprs)) if found is None else found
+    if found is None:
+        found = _compiled[started] = Compiled(kernel, values, constexprs)
+    return found
 
 
-def _watched(kernel, grid, values, constexprs, bound):
+def _watched(kernel, grid, values, constexprs, key, bound):
     """A launch between the hooks of triton.knobs.runtime, which are told what @triton.jit(launch_metadata=…) says of it."""
     from triton.compiler.compiler import LazyDict
 
@@ -128,26 +150,27 @@ def _watched(kernel, grid, values, constexprs, bound):
         told.add(kernel.launch_metadata, (grid, compiled.metadata, bound))
     if _hooks.launch_enter_hook:
         _hooks.launch_enter_hook(told)
-    started = _start(kernel, grid, values, constexprs)
+    started = _start(kernel, grid, values, constexprs, key)
     if _hooks.launch_exit_hook:
         _hooks.launch_exit_hook(told)
     return started
 
 
-def _remember(started, compiled):
-    if started is not None:                                      # the grid was not empty
-        _compiled[started] = compiled
-    return compiled
+def _given(kernel, name, value, warmup):
+    """An argument as `launch` takes it, and a kernel can read it."""
+    value = _plain(value)
+    if is_tensor(value) and value.storage.device is cpu and not warmup and not value.is_pinned():
+        raise ValueError(f"{kernel.__name__}: expected CUDA tensors, got the CPU tensor {name}; a kernel cannot read it")
+    return value
 
 
 def _plain(value):
-    """An argument as `launch` takes it."""
-    if value.__class__ in launching.tensor_types or value.__class__ is int:
+    if value.__class__ in _SIMPLE or is_tensor(value):
         return value
     if isinstance(value, triton.language.constexpr):
         return _plain(value.value)
     if hasattr(value, "block_shape"):                            # triton.tools' and Gluon's TensorDescriptor
-        return launching.TensorDescriptor(value.base, value.block_shape, value.shape, value.strides, padding=value.padding,
+        return TensorDescriptor(value.base, value.block_shape, value.shape, value.strides, padding=value.padding,
                                           layout=getattr(value, "layout", None))
     if value.__class__.__name__ == "TensorWrapper":              # triton.reinterpret: the same bytes, another dtype
         name = value.dtype.name
@@ -175,11 +198,6 @@ def _check_globals(kernel):
                                "pass it as a constexpr")
 
 
-def _check_readable(kernel, name, value):
-    if not value.is_pinned():
-        raise ValueError(f"{kernel.__name__}: expected CUDA tensors, got the CPU tensor {name}; a kernel cannot read it")
-
-
 class _Pointer:
     """An aligned pointer, as `warmup` is given one: by its dtype alone."""
 
@@ -200,9 +218,8 @@ class Compiled:
     """
 
     def __init__(self, kernel: Any, values: list, constexprs: dict):
-        options = {name: constexprs.get(name, default) for name, default in (("num_warps", 4), ("num_stages", 3))}
         self.fn, self._constexprs = kernel, constexprs
-        self._spec = launching.specialise(kernel, values, {k: v for k, v in constexprs.items() if k not in options}, options)[0]
+        self._spec = specialise(kernel, values, constexprs)[0]
 
     def compiled(self) -> Compiled:
         """Itself, with the machine code made or read from disk."""
