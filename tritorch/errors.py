@@ -13,7 +13,7 @@ class GradientError(RuntimeError):
 
 
 class NoTensor(TypeError, AttributeError):
-    """An argument that should be a tensor is none. PyTorch raises TypeError or, from its functions in Python, AttributeError."""
+    """An argument is of another kind, mostly no tensor. PyTorch raises TypeError or, from its functions in Python, AttributeError."""
 
 
 def check(ok, op, rule, *got, use=None, error=RuntimeError):
@@ -41,6 +41,30 @@ def whole_numbers(op, what, values):
         return tuple(map(operator.index, values))
     except TypeError:
         raise TypeError(sentence(op, f"whole numbers as {what}", repr(values))) from None
+
+
+def real_numbers(op, **options):
+    """A TypeError that says which option has to be a number, and is none.
+
+    >>> real_numbers("SGD", lr=0.1, momentum="0.9")
+    Traceback (most recent call last):
+    TypeError: SGD: expected a number as momentum, got '0.9'
+    """
+    for name, value in options.items():
+        if not hasattr(type(value), "__float__"):
+            raise TypeError(sentence(op, f"a number as {name}", repr(value)))
+
+
+def switches(op, error=TypeError, **options):
+    """An error that says which option has to be True or False, and is neither.
+
+    >>> switches("set_grad_enabled", mode=None)
+    Traceback (most recent call last):
+    TypeError: set_grad_enabled: expected True or False as mode, got None
+    """
+    for name, value in options.items():
+        if value is not True and value is not False:
+            raise error(sentence(op, f"True or False as {name}", repr(value)))
 
 
 def refuse_misuse(op, fn, args, kwargs, error):

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 
 from tritorch.device import cpu
-from tritorch.errors import check, sentence, whole_numbers
+from tritorch.errors import check, sentence, switches, whole_numbers
 from tritorch.memory_format import contiguous_format, dense_strides, lies_in, preserve_format
 from tritorch.shape import Size, _layouts, extent, layout, memory_order
 from tritorch.storage import HostStorage, UntypedStorage, Unwritten, device_storage, host_storage, next_seq
@@ -147,8 +147,8 @@ class Tensor:
     def requires_grad(self, value):
         if self.grad_fn is not None:
             raise RuntimeError("requires_grad: expected a leaf (you can only change requires_grad flags of leaf variables), got the "
-                               "result of an operator; "
-                               "use detach() to get a tensor without history")
+                               "result of an operator; use detach() to get a tensor without history")
+        switches("requires_grad", RuntimeError, value=value)
         swaps[0] += 1
         if not value:
             self.node = None
@@ -161,6 +161,8 @@ class Tensor:
 
     def requires_grad_(self, requires_grad=True):
         """Set `requires_grad` and return the tensor."""
+        if requires_grad is not True:
+            switches("requires_grad_", requires_grad=requires_grad)
         if not requires_grad or self.grad_fn is None:
             self.requires_grad = requires_grad
         return self
@@ -206,6 +208,7 @@ class Tensor:
     @data.setter
     def data(self, other):
         check(isinstance(other, Tensor), "data", "a Tensor", type(other).__name__, error=TypeError)
+        check(self.node is None or other.dtype.is_floating_point, "data", "a floating dtype for what requires gradients", other.dtype)
         self.storage, self.shape, self.strides, self.offset = other.storage.alias(), other.shape, other.strides, other.offset
         self.dtype, self._array, self.form = other.dtype, None, None
         swaps[0] += 1

@@ -12,8 +12,8 @@ from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.cuda.device import is_available
 from tritorch.dispatch import Interpreter
-from tritorch.dtype import bfloat16, float16, float32, promote_types
-from tritorch.errors import check
+from tritorch.dtype import as_dtype, bfloat16, float16, float32, promote_types
+from tritorch.errors import check, switches
 from tritorch.ops.casting import cast_all
 from tritorch.ops.copy import copy_to
 from tritorch.tensor import Tensor, empty
@@ -171,7 +171,7 @@ class autocast:
     def __init__(self, device_type, dtype=None, enabled=True, cache_enabled=None):
         check(isinstance(device_type, str), "autocast", "a string as device_type", type(device_type).__name__, error=ValueError)
         _check_kind("autocast", device_type)
-        self.device, self.fast_dtype = device_type, get_autocast_dtype(device_type) if dtype is None else dtype
+        self.device, self.fast_dtype = device_type, get_autocast_dtype(device_type) if dtype is None else as_dtype(dtype)
         self._enabled, self._cache_enabled, self._entered = enabled, cache_enabled, []
         if enabled and device_type == "cuda" and not is_available():
             warnings.warn("autocast: expected a CUDA device, got none; casting is disabled", stacklevel=2)
@@ -219,6 +219,7 @@ def _check_kind(name, device_type):
 
 def is_autocast_available(device_type):
     """Whether autocast knows the device type."""
+    check(isinstance(device_type, str), "is_autocast_available", "a string as device_type", type(device_type).__name__, error=TypeError)
     return device_type in KINDS
 
 
@@ -242,7 +243,7 @@ def get_autocast_dtype(device_type):
 def set_autocast_dtype(device_type, dtype):
     """Choose the low dtype that `autocast` takes by default on this type of device, in this thread."""
     _check_kind("set_autocast_dtype", device_type)
-    _local.dtypes[device_type] = dtype
+    _local.dtypes[device_type] = as_dtype(dtype)
 
 
 def is_autocast_cpu_enabled():
@@ -267,6 +268,7 @@ def is_autocast_cache_enabled():
 
 def set_autocast_cache_enabled(enabled):
     """Keep casts of weights or not, where `autocast` is not told."""
+    switches("set_autocast_cache_enabled", enabled=enabled)
     _local.caching = enabled
 
 
@@ -279,6 +281,7 @@ def clear_autocast_cache():
 def custom_fwd(fwd=None, *, device_type, cast_inputs=None):
     """Decorator for the `forward` of an autograd.Function: with `cast_inputs`, a dtype, floating inputs are cast to it under autocast and
     autocast is off inside; without, backward finds autocast as forward had it (see `custom_bwd`)."""
+    check(isinstance(device_type, str), "custom_fwd", "a string as device_type", type(device_type).__name__, error=ValueError)
     if fwd is None:
         return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
 
@@ -296,6 +299,7 @@ def custom_fwd(fwd=None, *, device_type, cast_inputs=None):
 
 def custom_bwd(bwd=None, *, device_type):
     """Decorator for the `backward` of an autograd.Function whose forward has `custom_fwd`: runs under the same autocast."""
+    check(isinstance(device_type, str), "custom_bwd", "a string as device_type", type(device_type).__name__, error=ValueError)
     if bwd is None:
         return functools.partial(custom_bwd, device_type=device_type)
 

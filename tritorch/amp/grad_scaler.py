@@ -5,7 +5,7 @@ from collections import defaultdict
 from tritorch.autograd.modes import no_grad
 from tritorch.cuda.device import is_available
 from tritorch.dtype import float16, float32, int32
-from tritorch.errors import check
+from tritorch.errors import check, real_numbers
 from tritorch.ops import optimize
 from tritorch.ops.create import full, zeros
 from tritorch.tensor import Tensor
@@ -35,6 +35,9 @@ class GradScaler:
         if enabled and device == "cuda" and not is_available():
             warnings.warn("GradScaler: expected a CUDA device, got none; scaling is disabled", stacklevel=2)
             self._enabled = False
+        if self._enabled:
+            real_numbers("GradScaler", init_scale=init_scale, growth_factor=growth_factor, backoff_factor=backoff_factor,
+                         growth_interval=growth_interval)
         check(not self._enabled or growth_factor > 1.0, "GradScaler", "growth_factor > 1", growth_factor, error=AssertionError)
         check(not self._enabled or backoff_factor < 1.0, "GradScaler", "backoff_factor < 1", backoff_factor, error=AssertionError)
         self._init_scale, self._init_growth_tracker = init_scale, 0
@@ -107,6 +110,7 @@ class GradScaler:
             return
         self._check_started("update")
         if new_scale is not None:
+            real_numbers("GradScaler.update", new_scale=new_scale)
             self._scale.fill_(new_scale)
         else:
             found = [x.to(self._scale.device) for state in self._optimizers.values() for x in state["found"].values()]
@@ -169,10 +173,15 @@ class GradScaler:
         """Take over what `state_dict` returned."""
         if not self._enabled:
             return
+        check(isinstance(state_dict, dict), "GradScaler.load_state_dict", "a dict", type(state_dict).__name__, error=TypeError)
         check(state_dict, "GradScaler.load_state_dict", "the state of an enabled GradScaler", "an empty dict")
-        self._init_scale, self._init_growth_tracker = state_dict["scale"], state_dict["_growth_tracker"]
-        self._growth_factor, self._backoff_factor = state_dict["growth_factor"], state_dict["backoff_factor"]
-        self._growth_interval = state_dict["growth_interval"]
+        names = "scale", "_growth_tracker", "growth_factor", "backoff_factor", "growth_interval"
+        for name in names:
+            check(name in state_dict, "GradScaler.load_state_dict", f"{name!r} in a state dict", f"the keys {list(state_dict)}",
+                  error=KeyError)
+        values = [state_dict[name] for name in names]
+        real_numbers("GradScaler.load_state_dict", **dict(zip(names, values)))
+        self._init_scale, self._init_growth_tracker, self._growth_factor, self._backoff_factor, self._growth_interval = values
         if self._scale is not None:
             self._start(self._scale.device)
 

@@ -337,6 +337,7 @@ def gradients_of(op, outputs, inputs, grad_outputs, keep, create, leaves=()):
     for t in inputs:
         if isinstance(t, Tensor) and not t.requires_grad:
             raise RuntimeError(f"{op}: One of the differentiated Tensors does not require grad")
+        check(isinstance(t, (Tensor, GradientEdge)), op, "tensors as inputs", type(t).__name__, error=TypeError)
         edges.append((t.node, t.output_nr) if isinstance(t, GradientEdge) else (t.node, t.index))
         places.append(wanted.setdefault(edges[-1], len(wanted)))
     roots = seeds(op, outputs, grad_outputs)
@@ -357,6 +358,7 @@ def grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=Fal
     (tensor(18.),)
     """
     outputs, inputs = as_tuple(outputs), as_tuple(inputs)
+    check(inputs, "grad", "one or more inputs", "none")
     keep = create_graph if retain_graph is None else retain_graph
     check(not (materialize_grads and allow_unused is False), "grad", "allow_unused=True or not given with materialize_grads=True", "False",
           error=ValueError)

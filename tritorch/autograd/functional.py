@@ -6,8 +6,12 @@ from tritorch.errors import check
 from tritorch.tensor import Tensor
 
 
-def _tuple(x):
-    return (True, tuple(x)) if isinstance(x, (tuple, list)) else (False, (x,))
+def _tuple(op, what, x):
+    """(whether it is a tuple, the tensors)."""
+    several = isinstance(x, tuple)
+    for t in x if several else (x,):
+        check(isinstance(t, Tensor), op, f"{what} as a tensor or a tuple of tensors", type(t).__name__, error=TypeError)
+    return several, x if several else (x,)
 
 
 def _shape_back(several, values):
@@ -21,9 +25,8 @@ def _fresh(inputs, create_graph):
 def _call(op, func, inputs, strict):
     """(whether the output is a tuple, the outputs) of func, all tensors."""
     made = func(*inputs)
-    several, outs = _tuple(made)
+    several, outs = _tuple(op, "the function's result", made)
     for o in outs:
-        check(isinstance(o, Tensor), op, "a function that returns tensors", type(o).__name__, error=TypeError)
         check(not strict or o.requires_grad, op, "outputs that depend on the inputs in strict mode", "one that does not")
     return several, outs
 
@@ -48,7 +51,7 @@ def _weights(op, v, like, optional):
     if v is None:
         check(len(like) == 1 and like[0].numel() == 1 and optional, op, "v given unless there is one output of one element", "None")
         return (like[0].new_ones(like[0].shape),)
-    v = _tuple(v)[1]
+    v = _tuple(op, "v", v)[1]
     check(len(v) == len(like) and all(a.shape == b.shape for a, b in zip(v, like)), op, f"v of the shapes {[tuple(x.shape) for x in like]}",
           [tuple(a.shape) for a in v])
     return v
@@ -62,7 +65,7 @@ def vjp(func, inputs, v=None, create_graph=False, strict=False):
     (tensor([1., 4.]), tensor([2., 4.]))
     """
     with enable_grad():
-        many, given = _tuple(inputs)
+        many, given = _tuple("vjp", "inputs", inputs)
         fresh = _fresh(given, create_graph)
         several, outs = _call("vjp", func, fresh, strict)
         found = _pull("vjp", outs, fresh, _weights("vjp", v, outs, True), create_graph, strict)
@@ -77,7 +80,7 @@ def jvp(func, inputs, v=None, create_graph=False, strict=False):
     (tensor([1., 4.]), tensor([2., 4.]))
     """
     with enable_grad():
-        _, given = _tuple(inputs)
+        _, given = _tuple("jvp", "inputs", inputs)
         fresh = _fresh(given, create_graph)
         v = _weights("jvp", v, fresh, True)
         several, outs = _call("jvp", func, fresh, strict)
@@ -98,7 +101,7 @@ def jacobian(func, inputs, create_graph=False, strict=False, vectorize=False, st
             [0., 4.]])
     """
     check(strategy in ("reverse-mode", "forward-mode"), "jacobian", "strategy 'reverse-mode' or 'forward-mode'", strategy)
-    many, given = _tuple(inputs)
+    many, given = _tuple("jacobian", "inputs", inputs)
     if strategy == "forward-mode":
         several, columns = _by_forward_mode(func, given)
         return _shape_back(several, [_shape_back(many, row) for row in columns])
@@ -132,7 +135,8 @@ def _by_forward_mode(func, inputs):
         for k in range(x.numel()):
             unit = x.detach().new_zeros(x.shape).reshape(-1)
             unit[k] = 1
-            several, moved = _tuple(push(lambda v, j=j: func(*inputs[:j], v, *inputs[j + 1:]), (x,), (unit.reshape(x.shape),))[1])
+            made = push(lambda v, j=j: func(*inputs[:j], v, *inputs[j + 1:]), (x,), (unit.reshape(x.shape),))[1]
+            several, moved = _tuple("jacobian", "the function's result", made)
             columns.append(moved)
         for i in range(len(columns[0])):
             if j == 0:
@@ -151,7 +155,7 @@ def hessian(func, inputs, create_graph=False, strict=False, vectorize=False, out
     tensor([[ 6.,  0.],
             [ 0., 12.]])
     """
-    many, given = _tuple(inputs)
+    many, given = _tuple("hessian", "inputs", inputs)
 
     def gradients(*xs):
         with enable_grad():
@@ -181,7 +185,7 @@ def hvp(func, inputs, v=None, create_graph=False, strict=False):
 
 def _with_hessian(op, func, inputs, v, create_graph, strict):
     with enable_grad():
-        many, given = _tuple(inputs)
+        many, given = _tuple("_with_hessian", "inputs", inputs)
         fresh = _fresh(given, create_graph)
         v = _weights(op, v, fresh, True)
         several, outs = _call(op, func, fresh, strict)

@@ -3,6 +3,8 @@ import functools
 import inspect
 import threading
 
+from tritorch.errors import switches
+
 
 class State(threading.local):
     """Per-thread switches that the door of every operator reads."""
@@ -127,6 +129,7 @@ class set_grad_enabled(_Mode):
     """
 
     def __init__(self, mode):
+        switches("set_grad_enabled", mode=mode)
         self.was, self.grad = state.grad, mode
         state.grad = mode
 
@@ -214,6 +217,7 @@ class set_detect_anomaly:
 
     def __init__(self, mode=True, check_nan=True):
         global hunted
+        switches("set_detect_anomaly", mode=mode, check_nan=check_nan)
         hunted = hunted or bool(mode)
         self.was = state.anomaly
         state.anomaly = check_nan if mode else None

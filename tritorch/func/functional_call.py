@@ -14,7 +14,14 @@ def functional_call(module, parameter_and_buffer_dicts, args=None, kwargs=None, 
     3.0
     """
     dicts = parameter_and_buffer_dicts if isinstance(parameter_and_buffer_dicts, (tuple, list)) else (parameter_and_buffer_dicts,)
+    for d in dicts:
+        check(isinstance(d, dict), "functional_call", "a dict of tensors, or several", type(d).__name__, error=ValueError)
     given = {name: t for d in dicts for name, t in d.items()}
+    check(len(given) == sum(map(len, dicts)), "functional_call", "each name in one of the dicts", "some in several", error=ValueError)
+    for name, t in given.items():
+        check(t is None or isinstance(t, Tensor), "functional_call", "tensors as parameters and buffers", f"{type(t).__name__} as {name}",
+              error=TypeError)
+    check(kwargs is None or isinstance(kwargs, dict), "functional_call", "a dict as kwargs", type(kwargs).__name__, error=TypeError)
     owners = {}
     for prefix, part in module.named_modules():
         for table in (part._parameters, part._buffers):
@@ -53,6 +60,8 @@ def stack_module_state(models):
     models = list(models)
     check(len(models) > 0, "stack_module_state", "at least one model", "none")
     check(all(type(m) is type(models[0]) for m in models), "stack_module_state", "models of one class", [type(m).__name__ for m in models])
+
+    check(len({m.training for m in models}) == 1, "stack_module_state", "models that all train or all do not", "some of both")
 
     def stacked(*tensors):
         out = stack([t.detach() if isinstance(t, Tensor) else t for t in tensors])

@@ -16,9 +16,13 @@ from tritorch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map
 
 def positions(op, args, argnums):
     """argnums as indices into args."""
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = (argnums,) if isinstance(argnums, int) else argnums
+    check(isinstance(numbers, (tuple, list)) and numbers and all(isinstance(k, int) for k in numbers), op, "an int or ints as argnums",
+          repr(argnums))
     check(all(-len(args) <= k < len(args) for k in numbers), op, f"argnums below {len(args)}", argnums)
-    return [k % len(args) for k in numbers]
+    found = [k % len(args) for k in numbers]
+    check(len(set(found)) == len(found), op, "argnums of different arguments", argnums)
+    return found
 
 
 def picked_arguments(op, func, args, argnums, kwargs):
@@ -137,6 +141,9 @@ def vjp(func, *primals, has_aux=False):
     def pull(*cotangents):
         given = tree_leaves(cotangents)
         check(len(given) == len(outs), "vjp", f"{len(outs)} cotangents, one an output", len(given))
+        for o, c in zip(outs, given):
+            check(isinstance(c, Tensor) and c.shape == o.shape, "vjp", f"a cotangent of shape {tuple(o.shape)}",
+                  getattr(c, "shape", type(c).__name__))
         pairs = [(o, c) for o, c in zip(outs, given) if o.requires_grad]
         if not pairs:
             return tree_map(create.zeros_like, primals)

@@ -1,7 +1,8 @@
 """vmap: a function of one sample as a function of a batch."""
 import functools
 
-from tritorch.errors import check
+from tritorch.errors import NoTensor, check
+from tritorch.ops.compare import equal
 from tritorch.ops.shaping import stack
 from tritorch.tensor import Tensor
 from tritorch.utils._pytree import tree_flatten, tree_leaves, tree_structure
@@ -18,12 +19,17 @@ def vmap(func, in_dims=0, out_dims=0, randomness="error", *, chunk_size=None):
     tensor([ 3.,  7., 11.])
     """
 
+    check(callable(func), "vmap", "a function", type(func).__name__, error=NoTensor)
+    check(isinstance(randomness, str) and randomness in ("error", "different", "same"), "vmap", "randomness 'error', 'different' or 'same'",
+          repr(randomness))
+    check(isinstance(in_dims, (int, tuple)), "vmap", "in_dims as an int or a tuple", repr(in_dims), error=ValueError)
+
     @functools.wraps(func)
     def wrapped(*args, **kwargs):
         (flat, form), dims = tree_flatten(args), _spread("in_dims", in_dims, args)
         for x, d in zip(flat, dims):
-            fits = d is None or -x.ndim <= d < x.ndim
-            check(fits, "vmap", "in_dims that the arguments have", d, getattr(x, "shape", None), error=ValueError)
+            fits = d is None or isinstance(d, int) and isinstance(x, Tensor) and -x.ndim <= d < x.ndim
+            check(fits, "vmap", "in_dims that the arguments have", d, getattr(x, "shape", type(x).__name__), error=ValueError)
         sizes = {x.shape[d] for x, d in zip(flat, dims) if d is not None}
         check(len(sizes) == 1, "vmap", "mapped dims of one size", sorted(sizes) or "none", error=ValueError)
         rows = []
@@ -41,7 +47,7 @@ def vmap(func, in_dims=0, out_dims=0, randomness="error", *, chunk_size=None):
 def _spread(op, dims, tree):
     """One dim for each leaf: a dim given for a container counts for all in it."""
     if dims is None or isinstance(dims, int):
-        return [dims if isinstance(x, Tensor) else None for x in tree_leaves(tree)]
+        return [dims] * len(tree_leaves(tree))
     (parts, _), (values, form) = (tree_flatten(x, is_leaf=lambda y, x=x: y is not x) for x in (dims, tree))
     check(not form.is_leaf() and len(parts) == len(values), "vmap", f"{op} of the form of the values", dims, error=ValueError)
     if isinstance(tree, dict):
@@ -52,4 +58,9 @@ def _spread(op, dims, tree):
 def _joined(column, dim):
     """The results of all samples as one tensor; with dim None they are the same for all."""
     check(isinstance(column[0], Tensor), "vmap", "a function that returns tensors", type(column[0]).__name__, error=ValueError)
-    return column[0] if dim is None else stack(list(column), dim)
+    if dim is None:
+        check(all(x is column[0] or equal(x, column[0]) for x in column), "vmap",
+              "a result that is the same for all samples where out_dims is None", "others", error=ValueError)
+        return column[0]
+    check(isinstance(dim, int), "vmap", "out_dims as an int or a tuple", repr(dim), error=ValueError)
+    return stack(list(column), dim)

@@ -1,5 +1,5 @@
 """Adagrad, RMSprop and Adadelta: each element's step is divided by the size that its gradients have had."""
-from tritorch.errors import check
+from tritorch.errors import check, real_numbers
 from tritorch.ops.create import full_like
 from tritorch.ops.optimize import Recipe
 from tritorch.optim.listwise import ListWise, decay_of
@@ -85,6 +85,7 @@ class Adadelta(ListWise):
     def __init__(self, params, lr=1.0, rho=0.9, eps=1e-6, weight_decay=0, foreach=None, *, capturable=False, maximize=False,
                  differentiable=False):
         check_options("Adadelta", lr=lr, eps=eps, weight_decay=weight_decay)
+        real_numbers("Adadelta", rho=rho)
         check(0 <= rho <= 1, "Adadelta", "0 ≤ rho ≤ 1", rho, error=ValueError)
         check_switches("Adadelta", foreach, None, differentiable)
         super().__init__(params, dict(lr=lr, rho=rho, eps=eps, weight_decay=weight_decay, maximize=maximize, capturable=capturable,

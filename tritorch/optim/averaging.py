@@ -1,9 +1,9 @@
 """ASGD, which averages, and Rprop, which looks at signs alone."""
-from tritorch.errors import check
+from tritorch.errors import check, real_numbers
 from tritorch.ops.create import full_like
 from tritorch.ops.optimize import Recipe
 from tritorch.optim.listwise import ListWise, decay_of
-from tritorch.optim.optimizer import check_options, check_switches
+from tritorch.optim.optimizer import check_options, check_switches, pair_of_numbers
 
 
 class ASGD(ListWise):
@@ -21,6 +21,7 @@ class ASGD(ListWise):
     def __init__(self, params, lr=1e-2, lambd=1e-4, alpha=0.75, t0=1e6, weight_decay=0, foreach=None, maximize=False, differentiable=False,
                  capturable=False):
         check_options("ASGD", lr=lr, weight_decay=weight_decay)
+        real_numbers("ASGD", lambd=lambd, alpha=alpha, t0=t0)
         check_switches("ASGD", foreach, None, differentiable)
         super().__init__(params, dict(lr=lr, lambd=lambd, alpha=alpha, t0=t0, weight_decay=weight_decay, foreach=foreach, maximize=maximize,
                                       differentiable=differentiable, capturable=capturable))
@@ -44,6 +45,8 @@ class Rprop(ListWise):
     def __init__(self, params, lr=1e-2, etas=(0.5, 1.2), step_sizes=(1e-6, 50), *, capturable=False, foreach=None, maximize=False,
                  differentiable=False):
         check_options("Rprop", lr=lr)
+        pair_of_numbers("Rprop", "etas", etas)
+        pair_of_numbers("Rprop", "step_sizes", step_sizes)
         check(0.0 < etas[0] < 1.0 < etas[1], "Rprop", "0 < etas[0] < 1 < etas[1]", etas, error=ValueError)
         check_switches("Rprop", foreach, None, differentiable)
         super().__init__(params, dict(lr=lr, etas=etas, step_sizes=step_sizes, foreach=foreach, maximize=maximize,

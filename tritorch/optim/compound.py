@@ -3,8 +3,8 @@ import math
 import warnings
 from bisect import bisect_right
 
-from tritorch.errors import check
-from tritorch.optim.schedule import LRScheduler, check_optimizer, group_values, one_each, set_group
+from tritorch.errors import check, real_numbers
+from tritorch.optim.schedule import LRScheduler, check_key, check_optimizer, group_values, one_each, set_group
 
 
 class _Compound(LRScheduler):
@@ -12,6 +12,7 @@ class _Compound(LRScheduler):
 
     def _check_parts(self, optimizer, schedulers):
         name = type(self).__name__
+        check(hasattr(schedulers, "__len__"), name, "a list of schedulers", type(schedulers).__name__, error=TypeError)
         check(len(schedulers) > 0, name, "at least one scheduler", "none", error=ValueError)
         for k, s in enumerate(schedulers):
             check(hasattr(s, "optimizer"), name, f"a scheduler at {k}", type(s).__name__, error=TypeError)
@@ -26,6 +27,7 @@ class _Compound(LRScheduler):
         return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
 
     def load_state_dict(self, state_dict):
+        check_key(self, state_dict, "_schedulers", len(self._schedulers))
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "_schedulers"})
         for scheduler, state in zip(self._schedulers, state_dict["_schedulers"]):
             scheduler.load_state_dict(state)
@@ -46,6 +48,7 @@ class SequentialLR(_Compound):
     def __init__(self, optimizer, schedulers, milestones, last_epoch=-1):
         self._check_parts(optimizer, schedulers)
         wanted = len(schedulers) - 1
+        check(hasattr(milestones, "__len__"), "SequentialLR", "a list of milestones", type(milestones).__name__, error=TypeError)
         check(len(milestones) == wanted, "SequentialLR", f"{wanted} milestones", len(milestones), error=ValueError)
         self._schedulers, self._milestones, self.last_epoch, self.optimizer = schedulers, milestones, last_epoch + 1, optimizer
         for group in optimizer.param_groups:
@@ -118,8 +121,9 @@ class ReduceLROnPlateau(LRScheduler):
     def __init__(self, optimizer, mode="min", factor=0.1, patience=10, threshold=1e-4, threshold_mode="rel", cooldown=0, min_lr=0,
                  eps=1e-8):
         name = "ReduceLROnPlateau"
+        real_numbers(name, factor=factor, patience=patience, threshold=threshold, cooldown=cooldown, eps=eps)
         check(factor < 1.0, name, "factor < 1", factor, error=ValueError)
-        check_optimizer(self, optimizer)
+        check_optimizer(type(self).__name__, optimizer)
         check(mode in ("min", "max"), name, "mode 'min' or 'max'", repr(mode), error=ValueError)
         check(threshold_mode in ("rel", "abs"), name, "threshold_mode 'rel' or 'abs'", repr(threshold_mode), error=ValueError)
         self.optimizer, self.mode, self.factor, self.patience, self.threshold = optimizer, mode, factor, patience, threshold
@@ -144,6 +148,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     def step(self, metrics, epoch=None):
         """Look at the metric, and cut the rates if it is time."""
+        real_numbers("ReduceLROnPlateau", metrics=metrics)
         current = float(metrics)
         if epoch is not None:
             warnings.warn("The epoch parameter in `scheduler.step()` is deprecated.", UserWarning, stacklevel=2)

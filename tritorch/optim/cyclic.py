@@ -1,7 +1,7 @@
 """Schedules that move the momentum against the learning rate: CyclicLR and OneCycleLR."""
 import math
 
-from tritorch.errors import check
+from tritorch.errors import check, real_numbers
 from tritorch.optim.schedule import LRScheduler, check_optimizer, function_state, one_each, set_group
 
 
@@ -40,9 +40,11 @@ class CyclicLR(_MomentumSchedule):
 
     def __init__(self, optimizer, base_lr, max_lr, step_size_up=2000, step_size_down=None, mode="triangular", gamma=1.0, scale_fn=None,
                  scale_mode="cycle", cycle_momentum=True, base_momentum=0.8, max_momentum=0.9, last_epoch=-1):
-        check_optimizer(self, optimizer)
+        check_optimizer(type(self).__name__, optimizer)
         check(scale_fn is not None or mode in ("triangular", "triangular2", "exp_range"), "CyclicLR",
               "mode 'triangular', 'triangular2' or 'exp_range', or a scale_fn", repr(mode), error=ValueError)
+        check(scale_fn is None or callable(scale_fn), "CyclicLR", "a function as scale_fn", type(scale_fn).__name__, error=TypeError)
+        real_numbers("CyclicLR", step_size_up=step_size_up, step_size_down=0 if step_size_down is None else step_size_down, gamma=gamma)
         base_lrs, self.max_lrs = one_each("CyclicLR", optimizer, base_lr), one_each("CyclicLR", optimizer, max_lr)
         for group, lr in zip(optimizer.param_groups, base_lrs) if last_epoch == -1 else ():
             set_group(group, "lr", lr)
@@ -99,12 +101,13 @@ class OneCycleLR(_MomentumSchedule):
     def __init__(self, optimizer, max_lr, total_steps=None, epochs=None, steps_per_epoch=None, pct_start=0.3, anneal_strategy="cos",
                  cycle_momentum=True, base_momentum=0.85, max_momentum=0.95, div_factor=25.0, final_div_factor=1e4, three_phase=False,
                  last_epoch=-1):
-        check_optimizer(self, optimizer)
+        check_optimizer(type(self).__name__, optimizer)
         name, given = "OneCycleLR", (epochs, steps_per_epoch) if total_steps is None else (total_steps,)
         check(None not in given, name, "total_steps, or epochs and steps_per_epoch", given, error=ValueError)
         check(all(isinstance(n, int) and n > 0 for n in given), name, "positive integers as numbers of steps", given, error=ValueError)
         check(isinstance(pct_start, float) and 0 <= pct_start <= 1, name, "a float pct_start in [0, 1]", pct_start, error=ValueError)
         check(anneal_strategy in ("cos", "linear"), name, "anneal_strategy 'cos' or 'linear'", repr(anneal_strategy), error=ValueError)
+        real_numbers(name, div_factor=div_factor, final_div_factor=final_div_factor)
         self.total_steps, self._anneal_func_type = math.prod(given), anneal_strategy
         self._schedule_phases = self._phases(pct_start, three_phase)
         for group, lr in zip(optimizer.param_groups, one_each(name, optimizer, max_lr)) if last_epoch == -1 else ():

@@ -2,7 +2,7 @@
 import math
 
 from tritorch.dtype import bfloat16, finfo
-from tritorch.errors import check
+from tritorch.errors import check, real_numbers
 from tritorch.ops.create import new_zeros, zeros_like
 from tritorch.optim.optimizer import check_options
 from tritorch.optim.parameterwise import ParameterWise
@@ -24,6 +24,8 @@ class Adafactor(ParameterWise):
     """
 
     def __init__(self, params, lr=1e-2, beta2_decay=-0.8, eps=(None, 1e-3), d=1.0, weight_decay=0.0, *, foreach=None, maximize=False):
+        check(isinstance(eps, (tuple, list)) and len(eps) == 2, "Adafactor", "a pair as eps", repr(eps), error=TypeError)
+        real_numbers("Adafactor", beta2_decay=beta2_decay, d=d)
         check_options("Adafactor", lr=lr, weight_decay=weight_decay, eps1=eps[0] or 0, eps2=eps[1])
         check(beta2_decay <= 0, "Adafactor", "beta2_decay ≤ 0", beta2_decay, error=ValueError)
         check(d >= 1, "Adafactor", "d ≥ 1", d, error=ValueError)

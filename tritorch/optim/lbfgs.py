@@ -1,6 +1,6 @@
 """L-BFGS: quasi-Newton steps for functions without noise."""
 from tritorch.autograd.modes import enable_grad, no_grad
-from tritorch.errors import check
+from tritorch.errors import check, real_numbers
 from tritorch.ops.create import zeros_like
 from tritorch.ops.shaping import cat
 from tritorch.optim.optimizer import Optimizer, check_options
@@ -29,6 +29,8 @@ class LBFGS(Optimizer):
     def __init__(self, params, lr=1, max_iter=20, max_eval=None, tolerance_grad=1e-7, tolerance_change=1e-9, history_size=100,
                  line_search_fn=None):
         check_options("LBFGS", lr=lr)
+        real_numbers("LBFGS", max_iter=max_iter, history_size=history_size, max_eval=0 if max_eval is None else max_eval)
+        real_numbers("LBFGS", tolerance_grad=tolerance_grad, tolerance_change=tolerance_change)
         check(line_search_fn in (None, "strong_wolfe"), "LBFGS", "line_search_fn None or 'strong_wolfe'", repr(line_search_fn))
         super().__init__(params, dict(lr=lr, max_iter=max_iter, max_eval=max_iter * 5 // 4 if max_eval is None else max_eval,
                                       tolerance_grad=tolerance_grad, tolerance_change=tolerance_change, history_size=history_size,
@@ -53,6 +55,7 @@ class LBFGS(Optimizer):
     @no_grad()
     def step(self, closure):
         """Minimize; `closure` clears the gradients, computes the loss, calls backward and returns the loss. Returns the first one."""
+        check(callable(closure), "LBFGS", "a function as closure", type(closure).__name__, error=TypeError)
         group, state, evaluate = self.param_groups[0], self.state[self._params[0]], enable_grad()(closure)
         lr = group["lr"].item() if isinstance(group["lr"], Tensor) else group["lr"]
         first = evaluate()

@@ -3,11 +3,13 @@ from tritorch.autograd.modes import no_grad
 from tritorch.cuda.stream import captures, current_handle, is_capturing
 from tritorch.cuda.watching import watched
 from tritorch.dtype import float32
-from tritorch.errors import check
+from tritorch.errors import check, real_numbers
 from tritorch.ops import optimize, update_rules
 from tritorch.ops.create import full, zeros_like
 from tritorch.optim.optimizer import Optimizer, evaluated, rate_of
 from tritorch.tensor import Tensor
+
+_USUAL = (float, int)
 
 
 class ListWise(Optimizer):
@@ -41,13 +43,15 @@ class ListWise(Optimizer):
     def step(self, closure=None):
         self.become_capturable()
         self._refuse_capture()
-        loss = evaluated(closure)
-        for group in self.param_groups:
+        loss, work = evaluated(closure), []
+        for group in self.param_groups:                                  # all options are read before the first parameter is written
             params = self.with_gradients(group)
-            if not params:
-                continue
+            if params:
+                if group["lr"].__class__ not in _USUAL:
+                    real_numbers(type(self).__name__, lr=group["lr"])
+                work.append((group, params, self.recipe(group)))
+        for group, params, recipe in work:
             states = [self.state_of(p, group) for p in params]
-            recipe = self.recipe(group)
             if not self.counts or counts_on_device(group):
                 self._update(group, recipe, params, states, None if self.counts else (0.0, 0.0, 0.0))
                 continue
@@ -136,6 +140,8 @@ def _put(scalars, number):
 def decay_of(group, decoupled=False):
     """A recipe's fields for the options `weight_decay` and `maximize`."""
     rate = group["weight_decay"]
+    if rate.__class__ not in _USUAL:
+        real_numbers("step", weight_decay=rate)
     rate = rate.item() if isinstance(rate, Tensor) else rate
     place = "none" if rate == 0 else "parameter" if decoupled else "gradient"
     return dict(weight_decay=float(rate), decay=place, maximize=bool(group.get("maximize")))

@@ -3,10 +3,10 @@ import math
 from bisect import bisect_right
 from collections import Counter
 
-from tritorch.errors import check
+from tritorch.errors import check, real_numbers
 from tritorch.optim.compound import ChainedScheduler, ReduceLROnPlateau, SequentialLR
 from tritorch.optim.cyclic import CyclicLR, OneCycleLR
-from tritorch.optim.schedule import LRScheduler, function_state, one_each
+from tritorch.optim.schedule import LRScheduler, check_key, function_state, one_each
 
 __all__ = [
     "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR", "ExponentialLR", "LRScheduler",
@@ -28,6 +28,8 @@ class LambdaLR(LRScheduler):
 
     def __init__(self, optimizer, lr_lambda, last_epoch=-1):
         self.lr_lambdas = one_each(type(self).__name__, optimizer, lr_lambda)
+        for f in self.lr_lambdas:
+            check(callable(f), type(self).__name__, "functions as lr_lambda", type(f).__name__, error=TypeError)
         super().__init__(optimizer, last_epoch)
 
     def state_dict(self):
@@ -35,6 +37,7 @@ class LambdaLR(LRScheduler):
         return {**super().state_dict(), "lr_lambdas": [function_state(f) for f in self.lr_lambdas]}
 
     def load_state_dict(self, state_dict):
+        check_key(self, state_dict, "lr_lambdas", len(self.lr_lambdas))
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "lr_lambdas"})
         for function, state in zip(self.lr_lambdas, state_dict["lr_lambdas"]):
             if state is not None:
@@ -71,6 +74,7 @@ class StepLR(LRScheduler):
     """
 
     def __init__(self, optimizer, step_size, gamma=0.1, last_epoch=-1):
+        real_numbers(type(self).__name__, step_size=step_size, gamma=gamma)
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch)
 
@@ -92,6 +96,7 @@ class MultiStepLR(LRScheduler):
     """
 
     def __init__(self, optimizer, milestones, gamma=0.1, last_epoch=-1):
+        real_numbers(type(self).__name__, gamma=gamma)
         self.milestones, self.gamma = Counter(milestones), gamma
         super().__init__(optimizer, last_epoch)
 
@@ -115,6 +120,7 @@ class ConstantLR(LRScheduler):
     """
 
     def __init__(self, optimizer, factor=1.0 / 3, total_iters=5, last_epoch=-1):
+        real_numbers(type(self).__name__, factor=factor, total_iters=total_iters)
         check(0 <= factor <= 1, "ConstantLR", "0 ≤ factor ≤ 1", factor, error=ValueError)
         self.factor, self.total_iters = factor, total_iters
         super().__init__(optimizer, last_epoch)
@@ -139,6 +145,7 @@ class LinearLR(LRScheduler):
     """
 
     def __init__(self, optimizer, start_factor=1.0 / 3, end_factor=1.0, total_iters=5, last_epoch=-1):
+        real_numbers(type(self).__name__, start_factor=start_factor, end_factor=end_factor, total_iters=total_iters)
         check(0 < start_factor <= 1, "LinearLR", "0 < start_factor ≤ 1", start_factor, error=ValueError)
         check(0 <= end_factor <= 1, "LinearLR", "0 ≤ end_factor ≤ 1", end_factor, error=ValueError)
         self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, total_iters
@@ -168,6 +175,7 @@ class ExponentialLR(LRScheduler):
     """
 
     def __init__(self, optimizer, gamma, last_epoch=-1):
+        real_numbers(type(self).__name__, gamma=gamma)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
@@ -189,6 +197,7 @@ class PolynomialLR(LRScheduler):
     """
 
     def __init__(self, optimizer, total_iters=5, power=1.0, last_epoch=-1):
+        real_numbers(type(self).__name__, total_iters=total_iters, power=power)
         self.total_iters, self.power = total_iters, power
         super().__init__(optimizer, last_epoch)
 
@@ -214,6 +223,7 @@ class CosineAnnealingLR(LRScheduler):
     """
 
     def __init__(self, optimizer, T_max, eta_min=0.0, last_epoch=-1):
+        real_numbers(type(self).__name__, T_max=T_max, eta_min=eta_min)
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer, last_epoch)
 

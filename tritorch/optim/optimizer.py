@@ -8,7 +8,7 @@ from copy import deepcopy
 from tritorch.autograd.modes import enable_grad, no_grad
 from tritorch.cuda.watching import watched
 from tritorch.dtype import float32
-from tritorch.errors import check
+from tritorch.errors import NoTensor, check, real_numbers, sentence
 from tritorch.nn.hooks import add_hook
 from tritorch.ops.create import full
 from tritorch.tensor import Tensor, swaps
@@ -44,7 +44,7 @@ class Optimizer:
         check(not isinstance(params, Tensor), type(self).__name__, "an iterable of tensors or dicts", "a tensor", use="[tensor]",
               error=TypeError)
         self.defaults, self.state, self.param_groups = defaults, defaultdict(dict), []
-        groups = list(params)
+        groups = _listed(type(self).__name__, "an iterable of tensors or dicts", params)
         check(groups, type(self).__name__, "parameters", "an empty parameter list", error=ValueError)
         for group in groups if isinstance(groups[0], dict) else [{"params": groups}]:
             self.add_param_group(group)
@@ -54,11 +54,14 @@ class Optimizer:
         """Optimize more parameters: a dict with "params" and the options that differ from the defaults."""
         name = type(self).__name__
         check(isinstance(param_group, dict), name, "a dict as parameter group", type(param_group).__name__, error=TypeError)
+        check("params" in param_group, name, "'params' in a parameter group", f"the keys {list(param_group)}", error=KeyError)
         group, params = dict(param_group), param_group["params"]
         check(not isinstance(params, set), name, "parameters in an order", "a set", use="a list", error=TypeError)
-        params = [params] if isinstance(params, Tensor) else list(params)
+        params = [params] if isinstance(params, Tensor) else _listed(name, "an iterable of tensors as params", params)
         named = [isinstance(p, tuple) for p in params]
         if any(named):
+            check(all(len(p) == 2 for p in params if isinstance(p, tuple)), name, "pairs (name, tensor)", "tuples of other lengths",
+                  error=ValueError)
             check(all(named), name, "names for all parameters or for none", f"{sum(named)} of {len(named)} named", error=ValueError)
             group["param_names"], params = [n for n, _ in params], [p for _, p in params]
         for old in self.param_groups[:1]:
@@ -108,10 +111,13 @@ class Optimizer:
     @no_grad()
     def load_state_dict(self, state_dict):
         """Take over what `state_dict` returned, here or in PyTorch. State moves to the devices and floating dtypes of the parameters."""
+        name = f"{type(self).__name__}.load_state_dict"
+        check(isinstance(state_dict, dict), name, "a dict", type(state_dict).__name__, error=NoTensor)
         state_dict = dict(state_dict)
         for hook in self._hooks["load_state_dict_pre"].values():
             state_dict = hook(self, state_dict) or state_dict
-        saved, name = state_dict["param_groups"], f"{type(self).__name__}.load_state_dict"
+        _check_saved(name, state_dict)
+        saved = state_dict["param_groups"]
         check(len(saved) == len(self.param_groups), name, f"{len(self.param_groups)} parameter groups", len(saved), error=ValueError)
         for k, (new, old) in enumerate(zip(saved, self.param_groups)):
             check(len(new["params"]) == len(old["params"]), name, f"{len(old['params'])} parameters in group {k}", len(new["params"]),
@@ -230,10 +236,33 @@ def _settle(value, parameter, group, counts, key=None):
     return value
 
 
+def _listed(name, rule, values):
+    try:
+        return list(values)
+    except TypeError:
+        raise TypeError(sentence(name, rule, type(values).__name__)) from None
+
+
+def _check_saved(name, saved):
+    """Raise unless this has the form of a state dict: whatever is in it, nothing was taken over yet."""
+    for key in ("state", "param_groups"):
+        check(key in saved, name, f"{key!r} in a state dict", f"the keys {list(saved)}", error=KeyError)
+    groups, state = saved["param_groups"], saved["state"]
+    check(isinstance(groups, (list, tuple)), name, "a list of param_groups", type(groups).__name__, error=TypeError)
+    check(isinstance(state, dict), name, "a dict as state", type(state).__name__, error=NoTensor)
+    for k, group in enumerate(groups):
+        check(isinstance(group, dict), name, "dicts as param_groups", f"{type(group).__name__} at {k}", error=TypeError)
+        check("params" in group, name, "'params' in a parameter group", f"the keys {list(group)}", error=KeyError)
+    for number, values in state.items():
+        check(not isinstance(number, int) or isinstance(values, dict), name, "a dict as the state of a parameter",
+              f"{type(values).__name__} for {number}", error=TypeError)
+
+
 def evaluated(closure):
     """The loss of a step's closure, computed with gradients; None without one."""
     if closure is None:
         return None
+    check(callable(closure), "step", "a function as closure", type(closure).__name__, error=TypeError)
     with enable_grad():
         return closure()
 
@@ -250,14 +279,26 @@ def rate_of(group, parameters):
 
 
 def check_options(name, **options):
-    """ValueError unless the options lie where the method makes sense: [0, ∞) with NaN refused, [0, 1) for `betas`."""
+    """ValueError unless the options lie where the method makes sense: [0, ∞) with NaN refused, [0, 1) for `betas`, which are two. TypeError
+    for what is no number."""
     for option, value in options.items():
+        if option == "betas":
+            pair_of_numbers(name, option, value)
+        else:
+            real_numbers(name, **{option: value})
         check(not isinstance(value, Tensor) or value.numel() == 1, name, f"{option} as a number or a tensor of one element",
               getattr(value, "shape", None), error=ValueError)
         if option == "betas":
             check(all(0 <= b < 1 for b in value), name, "0 ≤ beta < 1", value, error=ValueError)
         else:
             check(value >= 0, name, f"{option} ≥ 0", value, error=ValueError)
+
+
+def pair_of_numbers(name, option, value):
+    """TypeError unless the value of an option is a sequence of numbers, ValueError unless it has two."""
+    check(isinstance(value, (tuple, list)), name, f"two numbers as {option}", repr(value), error=TypeError)
+    check(len(value) == 2, name, f"two numbers as {option}", len(value), error=ValueError)
+    real_numbers(name, **{f"{option}[{k}]": v for k, v in enumerate(value)})
 
 
 def check_switches(name, foreach, fused, differentiable):

@@ -3,7 +3,7 @@ from tritorch.autograd.modes import no_grad
 from tritorch.cuda.stream import current_handle, is_capturing
 from tritorch.cuda.watching import host_work
 from tritorch.dtype import float32
-from tritorch.errors import check
+from tritorch.errors import check, real_numbers
 from tritorch.ops.create import zeros
 from tritorch.optim.optimizer import Optimizer, evaluated
 from tritorch.tensor import Tensor
@@ -18,6 +18,8 @@ class ParameterWise(Optimizer):
     def step(self, closure=None):
         host_work("numbers of the optimizer that the host keeps")
         loss = evaluated(closure)
+        for group in self.param_groups:                                  # before the first parameter is written
+            real_numbers(type(self).__name__, **{name: group[name] for name in ("lr", "weight_decay") if name in group})
         for group in self.param_groups:
             lr = group["lr"].item() if isinstance(group["lr"], Tensor) else group["lr"]
             for p in self.with_gradients(group):
@@ -28,10 +30,10 @@ class ParameterWise(Optimizer):
                     found = {"step": zeros((), dtype=float32, device="cpu")} if self.steps_matter else {}
                     self.start(p, found, group)
                     state.update(found)                                  # all of it, or nothing where there is no memory for it
-                if self.steps_matter:
-                    state["step"] += 1
-                g, t = -p.grad if group.get("maximize") else p.grad, state["step"].item() if self.steps_matter else None
+                g, t = -p.grad if group.get("maximize") else p.grad, state["step"].item() + 1 if self.steps_matter else None
                 self.update(p, self.decayed(p, g, lr, group), state, t, lr, group)
+                if self.steps_matter:
+                    state["step"] += 1                                   # afterwards: a step that raised an error was none
         return loss
 
     def decayed(self, p, g, lr, group):

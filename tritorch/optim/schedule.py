@@ -1,9 +1,10 @@
 """LRScheduler: what all learning rate schedules share."""
+import functools
 import types
 import warnings
 
 from tritorch.cuda.watching import host_work
-from tritorch.errors import check
+from tritorch.errors import NoTensor, check
 from tritorch.optim.optimizer import Optimizer
 from tritorch.tensor import Tensor
 
@@ -23,6 +24,7 @@ def set_group(group, key, value):
 
 def one_each(name, optimizer, values):
     """A list of one value for each group, from such a list or from one number."""
+    check_optimizer(name, optimizer)
     count = len(optimizer.param_groups)
     values = list(values) if isinstance(values, (list, tuple)) else [values] * count
     check(len(values) == count, name, f"{count} values, one for each parameter group", len(values), error=ValueError)
@@ -55,8 +57,13 @@ class LRScheduler:
 
     _is_initial = False
 
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _whole(cls.__dict__["__init__"])
+
     def __init__(self, optimizer, last_epoch=-1):
-        check_optimizer(self, optimizer)
+        check_optimizer(type(self).__name__, optimizer)
         self.optimizer = optimizer
         for k, (group, lr) in enumerate(zip(optimizer.param_groups, group_values(optimizer, "lr"))):
             if last_epoch == -1:
@@ -81,6 +88,7 @@ class LRScheduler:
 
     def load_state_dict(self, state_dict):
         """Take over what `state_dict` returned."""
+        check(isinstance(state_dict, dict), f"{type(self).__name__}.load_state_dict", "a dict", type(state_dict).__name__, error=TypeError)
         self.__dict__.update(state_dict)
 
     def get_last_lr(self):
@@ -96,10 +104,15 @@ class LRScheduler:
         if self._step_count == 1 and not self.optimizer._opt_called:
             warnings.warn("lr_scheduler.step() came before optimizer.step(): the first learning rate was never used", UserWarning,
                           stacklevel=2)
+        was = self._step_count, self.last_epoch
         self._step_count += 1
         if epoch is not None:
             warnings.warn("The epoch parameter in `scheduler.step()` is deprecated.", UserWarning, stacklevel=2)
-        self._update_lr(epoch)
+        try:
+            self._update_lr(epoch)
+        except BaseException:                                            # a step that raised an error was none
+            self._step_count, self.last_epoch = was
+            raise
 
     def _update_lr(self, epoch=None):
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
@@ -119,5 +132,33 @@ class LRScheduler:
         return [group["lr"] * factor for group in self.optimizer.param_groups]
 
 
-def check_optimizer(scheduler, optimizer):
-    check(isinstance(optimizer, Optimizer), type(scheduler).__name__, "an Optimizer", type(optimizer).__name__, error=TypeError)
+def _whole(init):
+    """`init`, a schedule's constructor: where it raises an error, the optimizers that it was given have the options that they had."""
+    @functools.wraps(init)
+    def wrapped(self, *args, **kwargs):
+        groups = [g for o in (*args, *kwargs.values()) if isinstance(o, Optimizer) for g in o.param_groups]
+        before = [(g, dict(g), {k: v.clone() for k, v in g.items() if isinstance(v, Tensor)}) for g in groups]
+        try:
+            init(self, *args, **kwargs)
+        except BaseException:
+            for group, options, tensors in before:
+                group.clear()
+                group.update(options)
+                for name, value in tensors.items():
+                    group[name].copy_(value)
+            raise
+
+    return wrapped
+
+
+def check_optimizer(name, optimizer):
+    """Raise unless a schedule was given an optimizer."""
+    check(isinstance(optimizer, Optimizer), name, "an Optimizer", type(optimizer).__name__, error=NoTensor)
+
+
+def check_key(scheduler, state_dict, key, count):
+    """Raise unless a state dict has, under a key, a list of as many as the schedule has."""
+    name = f"{type(scheduler).__name__}.load_state_dict"
+    check(isinstance(state_dict, dict), name, "a dict", type(state_dict).__name__, error=NoTensor)
+    check(key in state_dict, name, f"{key!r} in a state dict", f"the keys {list(state_dict)}", error=KeyError)
+    check(len(state_dict[key]) == count, name, f"{count} {key}", len(state_dict[key]), error=ValueError)

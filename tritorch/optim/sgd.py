@@ -1,6 +1,6 @@
 """Stochastic gradient descent."""
 from tritorch.cuda.watching import watched
-from tritorch.errors import check
+from tritorch.errors import check, real_numbers
 from tritorch.ops.create import zeros_like
 from tritorch.ops.optimize import Recipe
 from tritorch.optim.listwise import ListWise, decay_of
@@ -25,6 +25,7 @@ class SGD(ListWise):
     def __init__(self, params, lr=1e-3, momentum=0, dampening=0, weight_decay=0, nesterov=False, *, maximize=False, foreach=None,
                  differentiable=False, fused=None):
         check_options("SGD", lr=lr, momentum=momentum, weight_decay=weight_decay)
+        real_numbers("SGD", dampening=dampening)
         check(not nesterov or (momentum > 0 and dampening == 0), "SGD", "momentum > 0 and dampening 0 with nesterov", momentum, dampening,
               error=ValueError)
         check_switches("SGD", foreach, fused, differentiable)
