@@ -9,7 +9,8 @@ from oracle import same as oracle_same
 from oracle import torch
 
 import tritorch
-from tritorch.cuda import tuner
+from tritorch.cuda import compiler, driver, tuner
+from tritorch.cuda.dry import DryDriver
 from tritorch.cuda.launch import sm_count
 
 same = partial(oracle_same, rtol=1e-5, atol=1e-6, signs=False)
@@ -187,3 +188,38 @@ def test_extremes_of_many_rows(dtype, cuda, monkeypatch):
             there = x.to(cuda)
             for got, expect in zip((*there.max(1), *there.min(1)), want):
                 np.testing.assert_array_equal(got.cpu().float().array, expect, err_msg=str(way))
+
+
+@pytest.mark.parametrize("shape, dim", [((7, 3001), 0), ((3, 5, 701), 1), ((13, 2050), 0), ((16, 999), 0)])
+def test_few_columns_of_many_rows(shape, dim, cuda, monkeypatch):
+    """Rows next to each other in memory, of which a thread has whole ones."""
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    array = draw(*shape)
+    array[..., 5], array[:, ..., 7] = -np.inf, np.nan
+    wide = tritorch.tensor(np.repeat(array, 2, axis=-1)).to(cuda)[..., ::2]
+    with np.errstate(invalid="ignore"):
+        wants = {"sum": array.astype(np.float64).sum(dim), "argmax": array.argmax(dim), "amin": array.min(dim)}
+        wants |= {name: getattr(torch.tensor(array).double(), name)(dim).numpy() for name in ("logsumexp", "var")}
+    for name, want in wants.items():
+        for x in (tritorch.tensor(array).to(cuda), wide):
+            with tuner.trying_all() as met:
+                getattr(x, name)(dim)
+            for way in next(candidates for family, _, candidates in met if family == "reduce")[:3]:
+                with tuner.forcing("reduce", way):
+                    got = getattr(x, name)(dim).cpu().array
+                    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=f"{name} {way}")
+
+
+@pytest.mark.parametrize("shape, dtype", [((7, 10_000_000), tritorch.float32), ((3, 20_000_000), tritorch.bfloat16)])
+def test_few_columns_of_many_rows_are_added_up_in_threads(shape, dtype):
+    machine_code = pytest.importorskip("machine_code")
+    with driver.using(DryDriver(90)), compiler.recording() as record:
+        tritorch.empty(shape, dtype=dtype, device="cuda").sum(0)
+    assert [code["shfl"] for code in machine_code.used(record.values(), 90, texts=["shfl"], added=added_in_shared_memory)] == [0]
+    assert [code["added"] for code in machine_code.used(record.values(), 90, added=added_in_shared_memory)] == [0]
+
+
+def added_in_shared_memory(compiled):
+    """Whether what was read from shared memory is added up."""
+    after = compiled.ptx.rpartition("ld.shared")
+    return bool(after[1]) and "add.f32" in after[2]

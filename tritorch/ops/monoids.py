@@ -61,7 +61,10 @@ def tiles(M, N, inner, across, itemsize, states, processors):
         limit = limit if states == 1 else limit // max(8 // itemsize, 2)
         m = min(next_power_of_2(M), max(512 // itemsize, 64)) if across else 1
         n = even_parts(inner, limit // m) if inner else min(next_power_of_2(N), limit // m)
-        m = m if across else min(next_power_of_2(M), limit // n)
+        whole = 512 // itemsize * warps                                  # rows of which each thread has some, 16 bytes of a column, alone
+        if across and (n <= 16 or M >= 4 * processors * whole):         # no exchange: 76.6 µs, not 217.8, for 7 columns (predicted)
+            n, m = min(n, 16), whole
+        m = min(next_power_of_2(M), max(limit // n, m))
         if not processors:
             m, n = min(half(M), 1024), min(half(columns), 1024)
         wanted = per_sm * processors // cdiv(M, m) if processors else 2
