@@ -199,7 +199,7 @@ def test_every_window_is_found_from_its_elements(adaptive, kernel, stride, paddi
 
 def test_two_places_share_a_byte(cuda):
     """The lower half is that of the upper window; below the last of an odd number there is none, where an image may go on."""
-    from tritorch.ops.largest import max_pool, max_pool_input, places_of
+    from tritorch.ops.max_pooling import max_pool, max_pool_input, places_of
 
     window = (3, 3), (2, 2), (1, 1)
     for height, rows in ((10, 5), (7, 3), (12, 6)):
@@ -252,8 +252,8 @@ def test_machine_code():
     pytest.importorskip("triton")
     from test_product_code import check, launched
 
-    from tritorch.ops.largest import max_pool, max_pool_input, max_pool_values
-    from tritorch.ops.windows import avg_pool, avg_pool_input
+    from tritorch.ops.avg_pooling import avg_pool, avg_pool_input
+    from tritorch.ops.max_pooling import max_pool, max_pool_input, max_pool_values
 
     def call(e):
         for dtype in (T.bfloat16, T.float32):

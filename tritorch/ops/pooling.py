@@ -1,8 +1,8 @@
-"""PyTorch's pooling functions above the operators of windows.py."""
+"""PyTorch's pooling functions above the operators of avg_pooling.py and max_pooling.py."""
 from tritorch.autograd.modes import state
 from tritorch.errors import check, whole_numbers
-from tritorch.ops.largest import max_pool, max_pool_values, places_of
-from tritorch.ops.windows import avg_pool
+from tritorch.ops.avg_pooling import avg_pool
+from tritorch.ops.max_pooling import max_pool, max_pool_values, places_of
 from tritorch.shape import cdiv
 
 

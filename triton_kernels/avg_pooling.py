@@ -1,4 +1,4 @@
-"""Pooling of (N, C, H, W): means of windows, and their gradients as gathers, so that every sum has one order. largest.py has the largest.
+"""Means of windows of (N, C, H, W), and their gradients as gathers, so that every sum has one order. max_pooling.py has the largest.
 
 A window begins at p · stride - padding and has a fixed kernel, or, adaptive, it is part p of the n elements divided into `count`:
 from floor(p · n / count) to ceil((p + 1) · n / count). Pairs are (height, width); what lies outside the input takes no part.

@@ -1,6 +1,6 @@
 """The largest of windows of images, its gradient, and the places that it came from. PyTorch's functions are in pooling.py.
 
-They take (N, C, H, W) and pairs (height, width), as windows.py says.
+They take (N, C, H, W) and pairs (height, width), as avg_pooling.py says.
 """
 import numpy as np
 
@@ -8,12 +8,12 @@ from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.ops.avg_pooling import HALVES, UNROLLED, adaptive, along_dim, check_images, collect, image_promise, launch_places, taps_of
 from tritorch.ops.extremes import lowest
-from tritorch.ops.windows import HALVES, UNROLLED, adaptive, along_dim, check_images, collect, image_promise, launch_places, taps_of
-from tritorch.ops.windows_cpu import bounds, max_windows
+from tritorch.ops.pooling_cpu import bounds, max_windows
 from tritorch.shape import cdiv
 
-K = kernels("largest")
+K = kernels("max_pooling")
 
 
 def _tap_dtype(taps):
@@ -162,7 +162,7 @@ def max_pool_workloads(make):
 def max_pool_values(input, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
     """The values of `max_pool` alone, for those who will not ask for places; its gradient finds them anew.
 
-    >>> import tritorch as torch; from tritorch.ops.largest import max_pool_values
+    >>> import tritorch as torch; from tritorch.ops.max_pooling import max_pool_values
     >>> max_pool_values(torch.arange(4.0).view(1, 1, 2, 2), (1, 1)).tolist()
     [[[[3.0]]]]
     """
@@ -205,7 +205,7 @@ def max_pool_values_workloads(make):
 def places_of(taps, windows, size, kernel=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
     """The places h · W + w in an image of (H, W) = size of the places in so many `windows` (P, Q) that `max_pool` gives; int64.
 
-    >>> import tritorch as torch; from tritorch.ops.largest import places_of
+    >>> import tritorch as torch; from tritorch.ops.max_pooling import places_of
     >>> places_of(torch.tensor([[[[3, 3]]]], dtype=torch.uint8), (1, 2), (2, 4), (2, 2), (2, 2)).tolist()
     [[[[5, 7]]]]
     """
@@ -261,7 +261,7 @@ def max_pool_input(gradient, taps, size, kernel=None, stride=(1, 1), padding=(0,
 
     gradient (N, C, P, Q) and its taps give (N, C, *size). Sums have a fixed order.
 
-    >>> import tritorch as torch; from tritorch.ops.largest import max_pool_input
+    >>> import tritorch as torch; from tritorch.ops.max_pooling import max_pool_input
     >>> max_pool_input(torch.ones(1, 1, 1, 1), torch.tensor([[[[2]]]], dtype=torch.uint8), (2, 2)).tolist()
     [[[[0.0, 0.0], [1.0, 0.0]]]]
     """

@@ -1,4 +1,4 @@
-"""The largest of windows of (N, C, H, W), its place, and its gradient as a gather; windows are those of pooling.py.
+"""The largest of windows of (N, C, H, W), its place, and its gradient as a gather; windows are those of avg_pooling.py.
 
 A program works on a tile of planes × places as there, where a place may be a few windows (or, backward, cells) below and beside each other,
 which share rows and columns. Neighbours along a row come and go as one word where rows allow it. A byte is the tap of one window, or,
@@ -7,7 +7,7 @@ where PAIR is 2, those of two windows below each other: of the upper one its low
 import triton
 import triton.language as tl
 
-from triton_kernels.pooling import place_offsets, plane_pointers, pointers, step_of, tile_of, widened, window, windows, within
+from triton_kernels.avg_pooling import place_offsets, plane_pointers, pointers, step_of, tile_of, widened, window, windows, within
 from triton_kernels.rows import again
 
 

@@ -1,4 +1,4 @@
-"""The mean of windows of images and its gradient, and what it shares with the largest (largest.py). PyTorch's functions are in pooling.py.
+"""The mean of windows of images, its gradient, and what it shares with the largest (max_pooling.py). PyTorch's functions: pooling.py.
 
 They take (N, C, H, W) and pairs (height, width), with the size of the result given: `kernel=None` is adaptive pooling, where window
 p of P covers the elements from floor(p · H / P) to ceil((p + 1) · H / P).
@@ -11,10 +11,10 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.memory_format import like_image
-from tritorch.ops.windows_cpu import counts, spread_windows, sum_windows
+from tritorch.ops.pooling_cpu import counts, spread_windows, sum_windows
 from tritorch.shape import cdiv, extent, next_power_of_2
 
-K = kernels("pooling")
+K = kernels("avg_pooling")
 UNROLLED = 9                                                             # elements of the largest window whose loop is unrolled
 HALVES = (types.float16.numpy, types.bfloat16.numpy)
 
@@ -171,7 +171,7 @@ def avg_pool_input(gradient, size, kernel=None, stride=(1, 1), padding=(0, 0), i
 
     gradient (N, C, P, Q) gives (N, C, *size). Sums have a fixed order.
 
-    >>> import tritorch as torch; from tritorch.ops.windows import avg_pool_input
+    >>> import tritorch as torch; from tritorch.ops.avg_pooling import avg_pool_input
     >>> avg_pool_input(torch.ones(1, 1, 1, 1), (1, 2)).tolist()
     [[[[0.5, 0.5]]]]
     """
