@@ -4,6 +4,7 @@ import pytest
 
 import tritorch as torch
 from tritorch.nn import functional as F
+from tritorch.ops.normalize import layer_norm_backward
 from tritorch.ops.rows import lanes_of, rows, vector_of
 
 DTYPES = torch.float32, torch.bfloat16
@@ -67,3 +68,39 @@ def test_rows_of_100_are_loaded_four_at_a_time(name):
     kernels = "softmax_kernel", "norm_kernel", "residual_norm_kernel", "cross_entropy_kernel", "reduce_kernel"
     specs = [s for s in record.values() if s.kernel.__name__ in kernels]
     assert specs and all("ld.global.v4.b32" in compiler.compile_here(spec, 90).ptx for spec in specs)
+
+
+@pytest.mark.parametrize(("name", "most"), [("layer norm", 7), ("RMS norm of a sum", 7), ("gradient", 20)])
+def test_weights_of_short_rows_lie_as_the_rows_do(name, most):
+    """A line of weights over all threads would move each tile through shared memory, and back: barriers in every round."""
+    pytest.importorskip("triton")
+    from tritorch.cuda import compiler, driver
+    from tritorch.cuda.dry import DryDriver
+
+    with driver.using(DryDriver(90)), compiler.recording() as record:
+        x, w = [torch.empty(*shape, device="cuda", dtype=torch.bfloat16) for shape in ((300, 96), (96,))]
+        if name == "gradient":
+            layer_norm_backward(x, x, torch.empty(2, 300, device="cuda"), w)
+        elif name == "layer norm":
+            F.layer_norm(x, (96,), w, w)
+        else:
+            F.dropout_add_layer_norm(x, x, (96,), w, w)
+    spec, = [s for s in record.values() if s.kernel.__name__ in ("norm_kernel", "residual_norm_kernel", "norm_backward_kernel")]
+    assert compiler.compile_here(spec, 90).ptx.count("bar.sync") <= most
+
+
+@pytest.mark.parametrize("columns", [96, 100, 384, 700])
+def test_weights_of_another_width_beside_short_rows(columns, cuda, monkeypatch):
+    from tritorch.cuda import driver
+
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    for kinds in (torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16):
+        results = []
+        for place in (cuda, "cpu"):
+            x = padded(columns, columns + 4, kinds[0], place).requires_grad_()
+            w, b = [(padded(columns, columns, kinds[1], place, seed)[0]).detach().requires_grad_() for seed in (1, 2)]
+            out = F.layer_norm(x, (columns,), w, b)
+            results.append([out, *torch.autograd.grad(out, [x, w, b], padded(columns, columns, out.dtype, place, 3))])
+        for a, b in zip(*results):
+            want = b.detach().float().numpy()
+            np.testing.assert_allclose(a.detach().float().cpu().numpy(), want, rtol=0, atol=2e-2 * float(np.abs(want).max()))

@@ -17,7 +17,8 @@ from triton_kernels.rows import again, gradient_tiles, lanes, side_by_side, stor
 
 
 @triton.jit
-def parameter(w_ptr, m, start, inside, N, groups, inner, SHARED: tl.constexpr, BLOCK_N: tl.constexpr):
+def parameter(w_ptr, m, start, inside, N, groups, inner, SHARED: tl.constexpr, BLOCK_N: tl.constexpr,
+              VEC: tl.constexpr, COPIES: tl.constexpr):
     """The weights of the columns from `start` on: one line for all rows, or where SHARED those of each row's channels. SHARED neighbours
     are of one channel, which is then looked up once for all of them."""
     if SHARED:
@@ -26,24 +27,25 @@ def parameter(w_ptr, m, start, inside, N, groups, inner, SHARED: tl.constexpr, B
         w = tl.load(w_ptr + at, mask=inside & (k * SHARED < N), other=0)
         return tl.reshape(tl.broadcast_to(w[:, :, None], (m.shape[0], BLOCK_N // SHARED, SHARED)), (m.shape[0], BLOCK_N))
     else:
-        n = start + tl.arange(0, BLOCK_N)[None, :]
-        return tl.load(w_ptr + n, mask=n < N, other=0, eviction_policy="evict_last")
+        return line(w_ptr, start, N, BLOCK_N, VEC, COPIES)
 
 
 @triton.jit
-def kept(w_ptr, N, BLOCK_N: tl.constexpr):
-    """A line of weights for all rows of a program. Loaded where it is needed, in a loop that loads ahead, it would go through shared
-    memory once more for every row."""
-    return parameter(w_ptr, None, 0, None, N, 1, 1, 0, BLOCK_N)
+def line(w_ptr, start, N, BLOCK_N: tl.constexpr, VEC: tl.constexpr, COPIES: tl.constexpr):
+    """The weights of the columns from `start` on: a line for all rows, or a copy for each of the COPIES rows of a tile, which come from
+    the cache. Where a row lies on a part of the threads, a line would lie on all: the compiler would move whole tiles there and back."""
+    n = tl.broadcast_to(start + tl.arange(0, BLOCK_N)[None, :], (COPIES, BLOCK_N))
+    return tl.load(side_by_side(w_ptr, n, VEC), mask=n < N, other=0, eviction_policy="evict_last")
 
 
 @triton.jit
-def scaled(y, w_ptr, b_ptr, m, start, inside, N, groups, inner, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr):
+def scaled(y, w_ptr, b_ptr, m, start, inside, N, groups, inner, SHARED: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr,
+           VEC: tl.constexpr, COPIES: tl.constexpr):
     """y · w + b, each if there is one. They come last: before, they would take registers, and they are in the cache."""
     if w_ptr is not None:
-        y *= parameter(w_ptr, m, start, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
+        y *= parameter(w_ptr, m, start, inside, N, groups, inner, SHARED, BLOCK_N, VEC, COPIES).to(ACC)
     if b_ptr is not None:
-        y += parameter(b_ptr, m, start, inside, N, groups, inner, SHARED, BLOCK_N).to(ACC)
+        y += parameter(b_ptr, m, start, inside, N, groups, inner, SHARED, BLOCK_N, VEC, COPIES).to(ACC)
     return y
 
 
@@ -86,7 +88,8 @@ def moments_from(near, total, square, N, eps, CENTER: tl.constexpr):
 def norm_kernel(
     out_ptr, mean_ptr, rstd_ptr, x_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner, eps,
     CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
+    LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Normalize rows and keep their statistics. Long, because a row is held in registers or read again.
 
@@ -100,9 +103,9 @@ def norm_kernel(
     w, b = None, None
     if KEEP:
         if w_ptr is not None:
-            w = kept(w_ptr, N, BLOCK_N)
+            w = line(w_ptr, 0, N, BLOCK_N, VEC, COPIES)
         if b_ptr is not None:
-            b = kept(b_ptr, N, BLOCK_N)
+            b = line(b_ptr, 0, N, BLOCK_N, VEC, COPIES)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         inside = m < M
@@ -115,7 +118,7 @@ def norm_kernel(
                 n = j + lane
                 valid = inside & (n < N)
                 x = tl.load(x_rows + offsets(n, shape_n, stride_n, len(shape_n)), mask=valid, other=0, eviction_policy="evict_first")
-                y = scaled((x.to(ACC) - mean) * rstd, w_ptr, b_ptr, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
+                y = scaled((x.to(ACC) - mean) * rstd, w_ptr, b_ptr, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N, VEC, COPIES)
                 tl.store(tl.max_contiguous(out_rows + offsets(n, shape_n, stride_n), (1, VEC)), y, mask=valid)
         else:
             valid = inside & (lane < N)
@@ -133,7 +136,7 @@ def norm_kernel(
                 y = y if w is None else y * w.to(ACC)
                 y = y if b is None else y + b.to(ACC)
             else:
-                y = scaled(y, w_ptr, b_ptr, m, 0, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
+                y = scaled(y, w_ptr, b_ptr, m, 0, inside, N, groups, inner, SHARED, ACC, BLOCK_N, VEC, COPIES)
             tl.store(tl.max_contiguous(out_rows + offsets(lane, shape_n, stride_n), (1, VEC)), y, mask=valid)
         if CENTER:
             tl.store(mean_ptr + offsets(m, shape_m, stride_m, RANK), mean, mask=inside)
@@ -151,7 +154,8 @@ def norm_slope(gw, x, rstd, shift, slope, CENTER: tl.constexpr):
 def norm_backward_long(
     g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
     CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
+    VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Gradient of rows that are read twice."""
     lane = lanes(BLOCK_N, WIDE)
@@ -159,14 +163,14 @@ def norm_backward_long(
     sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         g, x = gradient_tiles(g_ptr, x_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_last", VEC, ALIGN)
-        g = scaled(g.to(ACC), w_ptr, None, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
+        g = scaled(g.to(ACC), w_ptr, None, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N, VEC, COPIES)
         sum_g += g
         sum_gx += g * ((x.to(ACC) - mean) * rstd)
     shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         n = j + lane
         g, x = gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first", VEC, ALIGN)
-        g = scaled(g.to(ACC), w_ptr, None, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N)
+        g = scaled(g.to(ACC), w_ptr, None, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N, VEC, COPIES)
         gx = norm_slope(g, (x.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
         tl.store(side_by_side(gx_rows, offsets(n, shape_n, stride_n), VEC), gx, mask=inside & (n < N))
 
@@ -175,7 +179,7 @@ def norm_backward_long(
 def norm_backward_short(
     g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
     CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
-    ALIGN: tl.constexpr,
+    ALIGN: tl.constexpr, COPIES: tl.constexpr,
 ):
     """Gradient of rows that fit in registers; returns what they add to gw and gb. `w` is the line of weights if it was kept."""
     lane = lanes(BLOCK_N, WIDE)
@@ -186,7 +190,7 @@ def norm_backward_short(
     if w is not None:
         first, second = first * w.to(ACC), second * w.to(ACC)
     elif w_ptr is not None:
-        v = parameter(w_ptr, m, 0, inside, N, groups, inner, SHARED, BLOCK_N)
+        v = parameter(w_ptr, m, 0, inside, N, groups, inner, SHARED, BLOCK_N, VEC, COPIES)
         first, second = first * v.to(ACC), second * again(v, ACC)
     if CENTER:
         shift, slope = tl.reduce((first, first * first_x), 1, affine_combine, keep_dims=True)
@@ -201,7 +205,8 @@ def norm_backward_short(
 def norm_backward_kernel(
     gx_ptr, gw_ptr, gb_ptr, g_ptr, x_ptr, mean_ptr, rstd_ptr, w_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner,
     CENTER: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Gradient of rows; with PARTIAL every program also adds up gw and gb of all its rows, one line of (programs, N) each."""
     RANK: tl.constexpr = len(shape_m)
@@ -212,7 +217,7 @@ def norm_backward_kernel(
     w = None
     if STAGES > 1 and not LOOP and not SHARED and BLOCK_M * BLOCK_N <= 8192:             # of more, 1024 threads would spill
         if w_ptr is not None:
-            w = kept(w_ptr, N, BLOCK_N)
+            w = line(w_ptr, 0, N, BLOCK_N, VEC, COPIES)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
         rstd = tl.load(rstd_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mask=m < M, other=0).to(ACC)[:, None]
@@ -223,10 +228,10 @@ def norm_backward_kernel(
         gx_rows = gx_ptr + offsets(m, shape_m, stride_m, 0, ALIGN)
         if LOOP:
             norm_backward_long(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups,
-                               inner, CENTER, SHARED, ACC, WIDE, BLOCK_M, BLOCK_N, VEC, ALIGN, STAGES)
+                               inner, CENTER, SHARED, ACC, WIDE, BLOCK_M, BLOCK_N, VEC, ALIGN, COPIES, STAGES)
         else:
             gw, gb = norm_backward_short(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w, w_ptr, shape_m, stride_m, shape_n, stride_n,
-                                         N, groups, inner, CENTER, SHARED, ACC, WIDE, BLOCK_N, VEC, ALIGN)
+                                         N, groups, inner, CENTER, SHARED, ACC, WIDE, BLOCK_N, VEC, ALIGN, COPIES)
             if PARTIAL:
                 gw_sum += gw
                 if CENTER:

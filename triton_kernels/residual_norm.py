@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from triton_kernels.monoids import affine_combine
-from triton_kernels.normalize import kept, moments_from, norm_slope
+from triton_kernels.normalize import line, moments_from, norm_slope
 from triton_kernels.random import in_order, philox_words, words_of
 from triton_kernels.reduce import even, offsets
 from triton_kernels.rows import again, lanes, side_by_side, store_line
@@ -38,7 +38,7 @@ def dropped(
 def stream_tile(
     x_ptr, residual_ptr, v_ptr, base_ptr, m, start, lane, inside, shape_m, stride_m, shape_n, stride_n, N, threshold, scale, seed, offset,
     DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
-    ALIGN: tl.constexpr,
+    ALIGN: tl.constexpr, COPIES: tl.constexpr,
 ):
     """residual + (x + v) · keep / (1 - p), as ACC."""
     RANK_M: tl.constexpr = len(shape_m)
@@ -50,7 +50,7 @@ def stream_tile(
     residual_ptrs = side_by_side(residual_rows, offsets(n, shape_n, stride_n, 3 * RANK_N), VEC)
     x, residual = tl.load(x_ptrs, mask=valid, other=0).to(ACC), tl.load(residual_ptrs, mask=valid, other=0)
     if v_ptr is not None:
-        x += tl.load(v_ptr + n, mask=n < N, other=0, eviction_policy="evict_last").to(ACC)
+        x += line(v_ptr, start, N, BLOCK_N, VEC, COPIES).to(ACC)
     if DROP:
         return residual.to(ACC) + x * dropped(m, start, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
     else:
@@ -58,12 +58,12 @@ def stream_tile(
 
 
 @triton.jit
-def normed(s, mean, rstd, w_ptr, b_ptr, n, N, ACC: tl.constexpr):
+def normed(s, mean, rstd, w_ptr, b_ptr, start, N, ACC: tl.constexpr, VEC: tl.constexpr, COPIES: tl.constexpr):
     y = (s - mean) * rstd
     if w_ptr is not None:
-        y *= tl.load(w_ptr + n, mask=n < N, other=0, eviction_policy="evict_last").to(ACC)
+        y *= line(w_ptr, start, N, s.shape[1], VEC, COPIES).to(ACC)
     if b_ptr is not None:
-        y += tl.load(b_ptr + n, mask=n < N, other=0, eviction_policy="evict_last").to(ACC)
+        y += line(b_ptr, start, N, s.shape[1], VEC, COPIES).to(ACC)
     return y
 
 
@@ -71,7 +71,8 @@ def normed(s, mean, rstd, w_ptr, b_ptr, n, N, ACC: tl.constexpr):
 def residual_norm_long(
     out_rows, sum_rows, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, m, lane, inside, shape_m, stride_m, shape_n, stride_n, N, eps,
     threshold, scale, seed, offset, CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Mean and rstd of rows whose sums are stored and read once more. Squares are summed relative to the mean of the first tile, as in
     `row_moments`."""
@@ -79,13 +80,13 @@ def residual_norm_long(
     near = tl.zeros((BLOCK_M, 1), ACC)
     if CENTER:
         tile = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, 0, lane, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
-                           scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC, ALIGN).to(sum_rows.dtype.element_ty)
+                           scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC, ALIGN, COPIES).to(sum_rows.dtype.element_ty)
         near = tl.sum(tl.where(lane < N, tile.to(ACC), 0), 1, keep_dims=True) / tl.minimum(N, BLOCK_N)
     total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     square = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, j, lane, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
-                        scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC, ALIGN).to(sum_rows.dtype.element_ty)
+                        scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC, ALIGN, COPIES).to(sum_rows.dtype.element_ty)
         tl.store(side_by_side(sum_rows, offsets(j + lane, shape_n, stride_n, RANK_N), VEC), s, mask=inside & (j + lane < N))
         away = tl.where(inside & (j + lane < N), s.to(ACC) - near, 0)
         total += away
@@ -95,7 +96,7 @@ def residual_norm_long(
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         n = j + lane
         s = tl.load(sum_rows + offsets(n, shape_n, stride_n, RANK_N), mask=inside & (n < N), other=0).to(ACC)
-        y = normed(s, mean, rstd, w_ptr, b_ptr, n, N, ACC)
+        y = normed(s, mean, rstd, w_ptr, b_ptr, j, N, ACC, VEC, COPIES)
         tl.store(side_by_side(out_rows, offsets(n, shape_n, stride_n), VEC), y, mask=inside & (n < N))
     return mean, rstd
 
@@ -105,7 +106,8 @@ def residual_norm_kernel(
     out_ptr, sum_ptr, mean_ptr, rstd_ptr, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, shape_m, stride_m, shape_n, stride_n,
     M, N, eps, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
     CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """A row that fits in registers is read once; of a longer one the sum comes back from the cache. Operands are out, sum, x, residual,
     then mean and rstd, which have rows only."""
@@ -120,11 +122,11 @@ def residual_norm_kernel(
         if LOOP:
             mean, rstd = residual_norm_long(
                 out_rows, sum_rows, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, m, lane, inside, shape_m, stride_m, shape_n,
-                stride_n, N, eps, threshold, scale, seed, offset, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, ALIGN, STAGES)
+                stride_n, N, eps, threshold, scale, seed, offset, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, ALIGN, COPIES, STAGES)
         else:
             valid = inside & (lane < N)
             s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, 0, lane, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
-                            scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC, ALIGN).to(sum_ptr.dtype.element_ty)
+                            scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC, ALIGN, COPIES).to(sum_ptr.dtype.element_ty)
             tl.store(side_by_side(sum_rows, offsets(lane, shape_n, stride_n, RANK_N), VEC), s, mask=valid)
             first, second = s.to(ACC), again(s, ACC)
             mean = tl.zeros((BLOCK_M, 1), ACC)
@@ -132,7 +134,7 @@ def residual_norm_kernel(
                 mean = tl.sum(tl.where(valid, first, 0), 1, keep_dims=True) / N
             square = tl.where(valid, second - mean, 0)
             rstd = 1 / tl.sqrt(tl.sum(square * square, 1, keep_dims=True) / N + eps)
-            y = normed(second, mean, rstd, w_ptr, b_ptr, lane, N, ACC)
+            y = normed(second, mean, rstd, w_ptr, b_ptr, 0, N, ACC, VEC, COPIES)
             tl.store(side_by_side(out_rows, offsets(lane, shape_n, stride_n), VEC), y, mask=valid)
         tl.store(mean_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mean, mask=inside)
         tl.store(rstd_ptr + offsets(m, shape_m, stride_m, 5 * RANK), rstd, mask=inside)
@@ -158,12 +160,12 @@ def slope_tiles(
 
 
 @triton.jit
-def weighted(g, w, w_ptr, n, N, ACC: tl.constexpr):
+def weighted(g, w, w_ptr, start, N, ACC: tl.constexpr, VEC: tl.constexpr, COPIES: tl.constexpr):
     """g times the weights: `w`, if they were kept."""
     if w is not None:
         g *= w.to(ACC)
     elif w_ptr is not None:
-        g *= tl.load(w_ptr + n, mask=n < N, other=0, eviction_policy="evict_last").to(ACC)
+        g *= line(w_ptr, start, N, g.shape[1], VEC, COPIES).to(ACC)
     return g
 
 
@@ -171,7 +173,8 @@ def weighted(g, w, w_ptr, n, N, ACC: tl.constexpr):
 def residual_norm_backward_long(
     gs_rows, gx_rows, g_ptr, g_sum_ptr, sum_ptr, w_ptr, base_ptr, m, lane, inside, mean, rstd, shape_m, stride_m, shape_n, stride_n, N,
     threshold, scale, seed, offset, FIRST: tl.constexpr, CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr,
-    ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
+    ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Gradients of rows that are read twice."""
     RANK_N: tl.constexpr = len(shape_n)
@@ -179,7 +182,7 @@ def residual_norm_backward_long(
     sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         g, _, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC, ALIGN)
-        g = weighted(g.to(ACC), None, w_ptr, j + lane, N, ACC)
+        g = weighted(g.to(ACC), None, w_ptr, j, N, ACC, VEC, COPIES)
         sum_g += g
         sum_gx += g * ((s.to(ACC) - mean) * rstd)
     shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
@@ -187,7 +190,7 @@ def residual_norm_backward_long(
         n = j + lane
         valid = inside & (n < N)
         g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC, ALIGN)
-        g = weighted(g.to(ACC), None, w_ptr, n, N, ACC)
+        g = weighted(g.to(ACC), None, w_ptr, j, N, ACC, VEC, COPIES)
         gs = g_sum.to(ACC) + norm_slope(g, (s.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
         tl.store(side_by_side(gs_rows, offsets(n, shape_n, stride_n), VEC), gs, mask=valid)
         if gx_rows is not None:
@@ -202,7 +205,8 @@ def residual_norm_backward_kernel(
     gs_ptr, gx_ptr, gw_ptr, gb_ptr, gv_ptr, g_ptr, g_sum_ptr, sum_ptr, mean_ptr, rstd_ptr, w_ptr, base_ptr,
     shape_m, stride_m, shape_n, stride_n, M, N, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
     CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Gradient of the residual and, unless gx_ptr is None, of x; with PARTIAL every program also adds gw, gb and,
     unless gv_ptr is None, gv of all its rows. Operands are gs, gx (if there is one), g, g_s, s; mean and rstd are contiguous.
@@ -219,7 +223,7 @@ def residual_norm_backward_kernel(
     w = None
     if STAGES > 1 and not LOOP:
         if w_ptr is not None:
-            w = kept(w_ptr, N, BLOCK_N)
+            w = line(w_ptr, 0, N, BLOCK_N, VEC, COPIES)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
         rstd = tl.load(rstd_ptr + m, mask=m < M, other=0).to(ACC)[:, None]
@@ -233,12 +237,12 @@ def residual_norm_backward_kernel(
         if LOOP:
             residual_norm_backward_long(
                 gs_rows, gx_rows, g_ptr, g_sum_ptr, sum_ptr, w_ptr, base_ptr, m, lane, inside, mean, rstd, shape_m, stride_m, shape_n,
-                stride_n, N, threshold, scale, seed, offset, FIRST, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, ALIGN, STAGES)
+                stride_n, N, threshold, scale, seed, offset, FIRST, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, ALIGN, COPIES, STAGES)
         else:
             valid = inside & (lane < N)
             g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC,
                                       ALIGN)
-            first, first_x = weighted(g.to(ACC), w, w_ptr, lane, N, ACC), (s.to(ACC) - mean) * rstd
+            first, first_x = weighted(g.to(ACC), w, w_ptr, 0, N, ACC, VEC, COPIES), (s.to(ACC) - mean) * rstd
             if CENTER:
                 shift, slope = tl.reduce((first, first * first_x), 1, affine_combine, keep_dims=True)
             else:
@@ -248,7 +252,7 @@ def residual_norm_backward_kernel(
                 gw_sum += second * second_x
                 if CENTER:
                     gb_sum += second
-            second = weighted(second, w, w_ptr, lane, N, ACC)
+            second = weighted(second, w, w_ptr, 0, N, ACC, VEC, COPIES)
             gs = g_sum.to(ACC) + norm_slope(second, second_x, rstd, shift / N, slope / N, CENTER)
             tl.store(side_by_side(gs_rows, offsets(lane, shape_n, stride_n), VEC), gs, mask=valid)
             if gx_rows is not None:

@@ -86,7 +86,8 @@ def residual_norm_cuda(out, total, mean, rstd, x, residual, normalized_shape, we
     if M:
         start_rows(K.residual_norm_kernel, "residual_norm", geometry, widest(x, residual),
                    (out, total, mean, rstd, x, residual, contiguous(input_bias), contiguous(weight), contiguous(bias), base, shape_m,
-                    stride_m, shape_n, stride_n, M, N, scalar(eps, mean.dtype), *drop), CENTER=center, WIDE=wide, **constexprs)
+                    stride_m, shape_n, stride_n, M, N, scalar(eps, mean.dtype), *drop), CENTER=center, WIDE=wide, lines=True,
+                   **constexprs)
 
 
 @residual_norm.grad("input", "residual", "weight", "bias", "input_bias")
@@ -181,7 +182,7 @@ def gradients_cuda(gs, gx, gw, gb, gv, g, g_sum, total, mean, rstd, weight, cent
     else:
         if M:
             start_rows(K.residual_norm_backward_kernel, "residual_norm_backward", geometry, widest(g, total),
-                       (gs, gx, None, None, None, *args), limit=WIDEST, PARTIAL=False, **constexprs)
+                       (gs, gx, None, None, None, *args), limit=WIDEST, PARTIAL=False, lines=True, **constexprs)
         affine_sums(gw, gb, g, total, mean if center else None, rstd, tuple(range(mean.ndim)))
         if biased:
             reduce_rows([gv], [gx], tuple(range(mean.ndim)), False, Monoid("sum", "sum"), gv.dtype)

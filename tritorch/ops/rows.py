@@ -165,9 +165,9 @@ def _row_tile(block_m, block_n, warps, stages=1, per_sm=0):
     return {"BLOCK_M": block_m, "BLOCK_N": block_n, "STAGES": stages, "PER_SM": per_sm, "num_warps": warps}
 
 
-def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=WHOLE, lanes=False, **constexprs):
+def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=WHOLE, lanes=False, lines=False, **constexprs):
     """Start `kernel` on all blocks of rows, by the tile that is best for their size. What it reads is of `dtype` or narrower. `lanes`: it
-    asks how many threads have a part of a row."""
+    asks how many threads have a part of a row; `lines`: how many copies of a line of weights."""
     M, N, across = geometry.M, geometry.N, geometry.across
     limit = limit // 4 if dtype.itemsize == 8 else limit                 # twice the registers, and few instructions work on them
     vector, tiles = vector_of(geometry, dtype.itemsize), row_tiles(M, N, across, bool(tile(0, 1)), limit, held)
@@ -181,6 +181,8 @@ def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=W
         blocks, vec = cdiv(M, block_m), min(vector, block_n)
         if lanes:
             constexprs["LANES"] = lanes_of(block_m, block_n, t["num_warps"], across, vec)
+        if lines:
+            constexprs["COPIES"] = copies_of(block_m, block_n, t["num_warps"], vec)
         launch(kernel, (min(per_sm * sm_count(), blocks) if per_sm else blocks,), *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n,
                LOOP=block_n < N, VEC=vec, ALIGN=geometry.align, num_warps=t["num_warps"],
                STAGES=t["STAGES"] if ahead <= shared_memory() - ROOM else 1)
@@ -191,6 +193,11 @@ def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=W
 def lanes_of(block_m, block_n, warps, across, vector):
     """How many threads have a part of a row of a tile: they follow each other along it before there are any in the next."""
     return min(max(32 * warps // cdiv(block_m, 8), 1) if across else 32 * warps, block_n // vector)
+
+
+def copies_of(block_m, block_n, warps, vector):
+    """Rows of a tile that each want a copy of the weights: all, where a row lies on a part of the threads, else one for all."""
+    return block_m if block_n < 32 * warps * vector else 1
 
 
 def widest(*operands):
@@ -206,13 +213,14 @@ def vector_of(geometry, itemsize):
 # ------------------------------------------------------------------ and sum over the rows as they go
 WIDEST_SUMS = 16384
 """Columns (of float64 half as many) up to which a program can add up gradients of parameters in registers, beside the row."""
-SUMS = ((1024, 8, 1), (2048, 16, 3), (1024, 32, 3), (1024, 8, 3), (2048, 16, 1), (1024, 16, 2), (1024, 32, 1))
+SUMS = ((1024, 8, 1), (2048, 16, 3), (1024, 32, 3), (1024, 8, 3), (2048, 16, 1), (1024, 16, 2), (1024, 32, 1), (512, 8, 3), (512, 8, 1))
 """Ways to do it: elements of a program at least, elements of a thread, stages. Several programs on a multiprocessor need not load ahead.
 Where 8 elements of a thread are 16 warps or more, so many wait for each other at each row's sums, and a layer norm's 80 registers leave
-room for one program: there, from 4096 columns on, the second way comes first; from 16384 on, where 16 are 32 warps, the third."""
+room for one program: there, from 4096 columns on, the second way comes first; from 16384 on, where 16 are 32 warps, the third. Of rows up
+to 512 columns two warps have a few, and loading ahead makes up for what a multiprocessor has under way at once: one of the last two."""
 REGISTERS = {8: 64, 16: 112, 32: 128}
-"""What a thread needs for its elements of two operands and two sums (ptxas for sm_90; of more as many times that, within a tenth); it
-decides how many programs share the rows."""
+"""What a thread needs for its elements of two operands and two sums (ptxas for sm_90; of more as many times that, within a tenth, and 8
+where short rows have their weights for themselves); it decides how many programs share the rows: one too many would be a second round."""
 
 
 @remember
@@ -223,13 +231,13 @@ def sum_tiles(M, N, column, line, arrays, room, simulated):
     if simulated:
         return [_row_tile(min(half(cdiv(M, 2)), 64), width, 4, per_sm=2)]
     tiles = []
-    first = 0 if width < 4096 else 1 if width < 16384 else 2
-    for size, each, stages in (SUMS[first], *SUMS[:first], *SUMS[first + 1:]):
+    first = -2 if width <= 256 else -1 if width == 512 else 0 if width < 4096 else 1 if width < 16384 else 2
+    for size, each, stages in (SUMS[first], *[way for way in SUMS if way is not SUMS[first]]):
         rows_, each = min(max(size // width, 1), height), max(each, width // 1024)                    # at most 1024 threads
         ahead = {s: max(s * column, (s - 1) * (column + line)) * rows_ * width for s in range(1, stages + 1)}
         stages = max([s for s in ahead if ahead[s] <= room], default=1)
         threads = max(rows_ * width // each, 32)
-        registers = min(REGISTERS[min(each, 32)] * max(arrays, 4) // 4, 255)
+        registers = min(REGISTERS[min(each, 32)] * max(arrays, 4) // 4 + (8 if width < 1024 else 0), 255)
         per_sm = min(65536 // (threads * registers), room // ahead[stages], 16)
         tiles.append(_row_tile(rows_, width, threads // 32, stages, max(per_sm, 1)))
     return tiles
@@ -262,7 +270,8 @@ def start_sums(kernel, family, geometry, operands, outs, sums, args, **constexpr
         programs = min(cdiv(M, block_m), tile(t["PER_SM"] * sm_count(), 2))
         parts = [None if s is None else empty((programs, N), dtype.compute, home) for s in sums]
         launch(kernel, (programs,), *outs, *parts, *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n, LOOP=False, VEC=vector,
-               ALIGN=geometry.align, STAGES=t["STAGES"], num_warps=t["num_warps"])
+               ALIGN=geometry.align, COPIES=copies_of(block_m, block_n, t["num_warps"], vector), STAGES=t["STAGES"],
+               num_warps=t["num_warps"])
         sum_lines([s for s in sums if s is not None], [part for part in parts if part is not None])
 
     run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, column, arrays, M, N), tiles, kernel, run))
