@@ -19,6 +19,11 @@ def sum_lift(x, base, valid, param, IDENTITY: tl.constexpr):
 
 
 @triton.jit
+def product_lift(x, y, base, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, x * y, 0),)
+
+
+@triton.jit
 def nansum_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid & (x == x), x, 0),)
 

@@ -5,7 +5,8 @@
 
 A row that fits in registers is read once. A longer one is read twice, the second time mostly from the L2 cache: the first pass
 keeps (largest, sum relative to it) in every thread (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018).
-Programs take every num_programs-th block of rows.
+Programs take every num_programs-th block of rows. Of rows so few that multiprocessors would be left without one, a reduction in pieces
+finds the sums, and every tile has a program (the kernels named long).
 """
 
 import triton
@@ -84,6 +85,46 @@ def softmax_backward_kernel(
             row_total = tl.sum(g.to(ACC) if LOG else g.to(ACC) * y.to(ACC), 1, keep_dims=True)
             gx = softmax_slope(again(g, ACC), again(y, ACC), row_total, LOG)
             tl.store(gx_rows + offsets(lane, shape_n, stride_n), gx, mask=inside & (lane < N))
+
+
+@triton.jit
+def softmax_long_kernel(
+    out_ptr, x_ptr, top_ptr, total_ptr, shape_m, stride_m, shape_n, stride_n, M, N,
+    LOG: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ALIGN: tl.constexpr,
+):
+    """A tile, from the largest of every row and the sum of exponentials relative to it."""
+    RANK: tl.constexpr = len(shape_m)
+    N = even(N, ALIGN)
+    m, n, valid = long_tile(M, N, WIDE, BLOCK_M, BLOCK_N)
+    at = offsets(m, shape_m, stride_m, 2 * RANK)
+    top = tl.load(top_ptr + at, mask=m < M, other=0)
+    total = tl.load(total_ptr + at, mask=m < M, other=1) + (top - top)               # a row that has an infinity is nan
+    x_rows = x_ptr + offsets(m, shape_m, stride_m, RANK, ALIGN)
+    x = tl.load(x_rows + offsets(n, shape_n, stride_n, len(shape_n)), mask=valid, other=0).to(ACC)
+    y = x - top - tl.log(total) if LOG else tl.exp(x - top) * (1 / total)
+    tl.store(out_ptr + offsets(m, shape_m, stride_m, 0, ALIGN) + offsets(n, shape_n, stride_n), y, mask=valid)
+
+
+@triton.jit
+def softmax_backward_long_kernel(
+    gx_ptr, g_ptr, y_ptr, total_ptr, shape_m, stride_m, shape_n, stride_n, M, N,
+    LOG: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ALIGN: tl.constexpr,
+):
+    """A tile, from Σ g·y, or Σ g, of every row."""
+    N = even(N, ALIGN)
+    m, n, valid = long_tile(M, N, WIDE, BLOCK_M, BLOCK_N)
+    total = tl.load(total_ptr + offsets(m, shape_m, stride_m, 3 * len(shape_m)), mask=m < M, other=0)
+    g, y = gradient_tiles(g_ptr, y_ptr, m, n, m < M, N, shape_m, stride_m, shape_n, stride_n, "", 1, ALIGN)
+    gx = softmax_slope(g.to(ACC), y.to(ACC), total, LOG)
+    tl.store(gx_ptr + offsets(m, shape_m, stride_m, 0, ALIGN) + offsets(n, shape_n, stride_n), gx, mask=valid)
+
+
+@triton.jit
+def long_tile(M, N, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(rows, columns, which are there) of program (columns, rows)."""
+    m = tl.program_id(1).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    n = tl.program_id(0) * BLOCK_N + lanes(BLOCK_N, WIDE)
+    return m, n, (m < M) & (n < N)
 
 
 @triton.jit

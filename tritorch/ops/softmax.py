@@ -2,13 +2,15 @@
 
 import numpy as np
 
-from tritorch.cuda.launch import kernels
+from tritorch.cuda.launch import kernels, launch, sm_count
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.reduce import single, sums_along
-from tritorch.ops.rows import rows, start_rows
-from tritorch.shape import wrap_dim
+from tritorch.ops.rows import IN_REGISTERS, blocks, kept, rows, start_rows
+from tritorch.shape import cdiv, wrap_dim
+from tritorch.tensor import empty
 
 K = kernels("softmax")
 
@@ -21,6 +23,47 @@ def launch_rows(kernel, family, tensors, dim, **constexprs):
     if M * N:
         start_rows(kernel, family, geometry, first.dtype, (*tensors, shape_m, stride_m, shape_n, stride_n, M, N), **constexprs,
                    ACC=getattr(K.tl, first.dtype.compute.name), WIDE=wide)
+
+
+LONG = 2 * IN_REGISTERS
+"""Columns from which on three launches are sooner done than one program with a row."""
+
+
+def few_long(tensors, dim):
+    """Whether rows are long, and too few for half of the multiprocessors to have a program: 8 of a million columns take 28 µs in pieces,
+    not 194 (predicted)."""
+    first = tensors[0]
+    if not first.shape or first.shape[dim] <= LONG:
+        return False
+    M, *_, across, _, _ = rows(first.shape, (wrap_dim(dim, first.ndim, "softmax"),), *[t.strides for t in tensors])
+    return 0 < 2 * cdiv(M, 64 if across else 1) <= sm_count()
+
+
+def launch_long(kernel, tensors, dim, inputs, monoid, log):
+    """Sums of whole rows of `inputs`, in pieces, and from them all tiles of the first of `tensors`."""
+    out, dims = tensors[0], (wrap_dim(dim, tensors[0].ndim, "softmax"),)
+    acc = out.dtype.compute
+    sums = [empty(kept(out.shape, dims, False), acc, out.device) for _ in monoid.states]
+    reduce_rows(sums, inputs, dims, False, monoid, acc)
+    M, shape_m, stride_m, N, shape_n, stride_n, across, wide, align = rows(out.shape, dims, *[t.strides for t in (*tensors, *sums)])
+    m, n = blocks(M, N, across)
+    launch(kernel, (cdiv(N, n), cdiv(M, m)), *tensors, *sums, shape_m, stride_m, shape_n, stride_n, M, N, LOG=log,
+           ACC=getattr(K.tl, acc.name), WIDE=wide, BLOCK_M=m, BLOCK_N=n, ALIGN=align)
+
+
+def launch_forward(out, x, dim, log):
+    if few_long((out, x), dim):
+        launch_long(K.softmax_long_kernel, (out, x), dim, [x], Monoid("logsumexp", "logsumexp", "both", (None, None)), log)
+    else:
+        launch_rows(K.softmax_kernel, "softmax", (out, x), dim, lanes=True, LOG=log)
+
+
+def launch_backward(gx, g, y, dim, log):
+    if few_long((gx, g, y), dim):
+        inputs, lift = ([g], "sum") if log else ([g, y], "product")
+        launch_long(K.softmax_backward_long_kernel, (gx, g, y), dim, inputs, Monoid(lift, "sum"), log)
+    else:
+        launch_rows(K.softmax_backward_kernel, "softmax_backward", (gx, g, y), dim, LOG=log)
 
 
 # ------------------------------------------------------------------ numpy
@@ -111,7 +154,7 @@ def family(name, doc, log, composed):
     @forward.impl("cuda")
     def forward_cuda(out, x, dim, dtype):
         x = x if x.dtype.is_floating_point else x.to(out.dtype)           # the kernel takes -inf for what lies past the end of a row
-        launch_rows(K.softmax_kernel, "softmax", (out, x), dim, lanes=True, LOG=log)
+        launch_forward(out, x, dim, log)
 
     @forward.grad("input")
     def forward_grad(g, out, dim):
@@ -123,7 +166,7 @@ def family(name, doc, log, composed):
 
     @backward.impl("cuda")
     def backward_cuda(gx, g, y, dim):
-        launch_rows(K.softmax_backward_kernel, "softmax_backward", (gx, g, y), dim, LOG=log)
+        launch_backward(gx, g, y, dim, log)
 
     backward.formula(composed)
 
