@@ -21,15 +21,16 @@ class DifferentiableRecording(Recording):
 
     pending = None                                                       # the node of the last call, weakly
 
-    def __init__(self, owner, watch, before, result, reads):
-        super().__init__(owner, watch, before, result, reads)
-        outs = [x for x in flatten(result)[0] if isinstance(x, Tensor) and watch.capture.owns(x.storage.owner)]
+    def __init__(self, owner, watch, before, result, reads, places):
+        super().__init__(owner, watch, before, result, reads, places)
+        kept = self.left.with_history(watch.capture) if self.left is not None else []
+        outs = [x for x in flatten(result)[0] if isinstance(x, Tensor) and watch.capture.owns(x.storage.owner)] + kept
         sources = [x for x in (*watch.inputs, *self.leaves) if x.requires_grad]
         if any(leaf.node.hooks is not None for leaf in self.leaves if type(leaf.node) is Leaf):
             raise Refused("hooks on parameters that a graph would run once")
         self.sources = [k for k, x in enumerate(watch.inputs) if x.requires_grad], [x for x in self.leaves if x.requires_grad]
         self.seeds = [empty_like(x) if x.requires_grad else None for x in outs]
-        self.statics = [x for k, x in self.parts if k == -1]
+        self.statics = [x for k, x in self.parts if k == -1] + [x.detach() for x in kept]
         capture = Capture(self.index, watch.capture.stream, watch.capture.pool)
         after = Watch(owner, (), watch, capture)
         capture.later = True
@@ -51,8 +52,9 @@ class DifferentiableRecording(Recording):
 
     def deliver(self, given, play=None):
         made = iter(_Replay.apply(self, given, play, *[given[k] for k in self.sources[0]], *self.sources[1]))
-        self.settle()
-        return self.form.unflatten([next(made) if k == -1 else x if k is None else given[k] for k, x in self.parts])
+        result = self.form.unflatten([next(made) if k == -1 else x if k is None else given[k] for k, x in self.parts])
+        self.settle(given, made)
+        return result
 
 
 class _Replay(Function):

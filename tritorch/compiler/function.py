@@ -14,6 +14,7 @@ from tritorch.compiler.containers import Containers, flatten, is_input
 from tritorch.compiler.differentiable import DifferentiableRecording
 from tritorch.compiler.fusion import Fusion, matches
 from tritorch.compiler.keys import Surroundings, host_draws
+from tritorch.compiler.left import Before
 from tritorch.compiler.reads import Reads
 from tritorch.compiler.recording import Capture, Order, Recording, landing
 from tritorch.compiler.report import reported
@@ -160,6 +161,7 @@ class Compiled:
         elif capture is None:
             if not watch.passing:
                 self.compare(kind, watch)
+                watch.usual = Before(self.reads(kind, watch)).numbers() if watch.repeats else {}
         else:
             recording = self.recorded(kind, watch, before, result, reads)
             if recording is not None:
@@ -188,8 +190,13 @@ class Compiled:
         pool = graph_pool_handle() if expected.differentiable else self.pool             # its memory is in use between two replays
         form = Stream if current_handle(index) else OnlyStream           # what backward passes do differs, as it does in warm-up calls
         stream = self.streams.get(form) or self.streams.setdefault(form, form(index))
-        reads = Reads(expected.codes, [self.function, *kind.objects, *[ref() for ref in expected.ran]])
+        reads = self.reads(kind, expected)
+        reads.before = Before(reads)
         return Capture(index, stream, pool), plan, reads
+
+    def reads(self, kind, watch):
+        """What a call that was watched may have read."""
+        return Reads(watch.codes, [self.function, *kind.objects, *[ref() for ref in watch.ran]])
 
     def met_twice(self, kind, given, expected, reads):
         """Whether arguments cannot be copied: a call like `expected` reaches the memory of one by another name, and writes there."""
@@ -207,7 +214,10 @@ class Compiled:
 
     def recorded(self, kind, watch, before, result, reads):
         """A recording of the call for the next ones; the oldest one goes when there are many."""
-        why = reads.settle().why or _assigned(reads, watch)
+        usual = watch.expected.usual
+        places, lists, grows = reads.before.assigned(usual)
+        why = reads.settle(usual=usual, lists=lists).why or grows or _assigned(reads, watch) or _undone(places, watch)
+        del reads.before
         if why is not None:
             self.object(kind, why)
             return None
@@ -215,7 +225,7 @@ class Compiled:
             self.warn(f"{self.name} changes {what}, which calls that are replayed leave as it is")
         kind.idle = 0 if not kind.recordings or kind.recordings[0].used else kind.idle + 1
         try:
-            recording = (DifferentiableRecording if watch.differentiable else Recording)(self, watch, before, result, reads)
+            recording = (DifferentiableRecording if watch.differentiable else Recording)(self, watch, before, result, reads, places)
         except Exception as error:                                       # of the backward pass, which will raise it when it runs
             self.object(kind, str(error))
             return None
@@ -276,6 +286,14 @@ def _assigned(reads, watch):
     """The option of an optimizer that the call itself may set, as a reason against a recording."""
     found = reads.assigned.intersection(*[[name for o in watch.optimizers.values() for group in o.param_groups for name in group]])
     return f"{min(found)!r} of an optimizer, which the host sets" if found else None
+
+
+def _undone(places, watch):
+    """A tensor that a later backward pass may start from, and that is not among the results, as a reason against a recording."""
+    if watch.differentiable or watch.backward:
+        return None
+    found = [place.called() for place in places if place.has_history()]
+    return f"a tensor that requires grad, left in {found[0]}; return it too, or leave its detach()" if found else None
 
 
 def _gradient(x):

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 GETTING = {"getattr", "__getattribute__", "getattr_static"}
 ASKING, BARE = {*GETTING, "hasattr", "attrgetter"}, {"vars", "__dict__", "asdict", "astuple", "fields"}
-OPCODES = {"LOAD_GLOBAL": 0, "LOAD_NAME": 0, "LOAD_ATTR": 1, "LOAD_METHOD": 1, "LOAD_SUPER_ATTR": 1, "IMPORT_FROM": 1, "IMPORT_NAME": 2}
+OPCODES = {"LOAD_GLOBAL": 0, "LOAD_NAME": 0, "LOAD_ATTR": 1, "LOAD_METHOD": 1, "LOAD_SUPER_ATTR": 1, "IMPORT_FROM": 1, "IMPORT_NAME": 2,
+           "STORE_ATTR": 3, "STORE_GLOBAL": 4}
 NUMBERS = "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT"
 CONSTANTS = "LOAD_CONST", *NUMBERS
 READING = "LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_DEREF"
@@ -18,26 +19,28 @@ ANY = object()                                                           # an op
 
 
 class Names(NamedTuple):
-    """What a code object and those inside of it read: globals by name, attributes, modules that it imports, constants that may be keys of
-    a container; options of optimizers that it may assign (ANY: of a name that is computed, or read so); attributes that there need not
+    """What a code object and those inside of it read: globals by name, attributes, modules that it imports; attributes and globals that
+    it sets; constants that may be keys of a container; options of optimizers that it may assign (ANY: of a name that is computed, or read so); attributes that there need not
     be; and whether it goes through attributes without naming them ({True})."""
 
     globals: frozenset
     attributes: frozenset
     modules: frozenset
+    stored: frozenset
+    rebound: frozenset
     items: frozenset
     assigned: frozenset
     asked: frozenset
     whole: frozenset
 
 
-NONE = Names(*[frozenset()] * 7)
+NONE = Names(*[frozenset()] * 9)
 
 
 @functools.lru_cache(maxsize=4096)
 def names(code):
     constants, assigned, whole, asked, key, made, before = list(_constants(code.co_consts)), [], [], 0, None, False, ""
-    found: tuple = [], [], []
+    found: tuple = [], [], [], [], []
     for step in dis.get_instructions(code):
         if step.opname in NUMBERS and type(step.argval) is int:
             constants.append(step.argval)                                # Python 3.14 has no such numbers in co_consts

@@ -6,13 +6,11 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import sysconfig
 import weakref
 from collections import ChainMap, UserDict, deque
 from contextvars import ContextVar
 from operator import attrgetter, is_, itemgetter, methodcaller
 from types import (
-    BuiltinFunctionType,
     BuiltinMethodType,
     CellType,
     CodeType,
@@ -25,7 +23,6 @@ from types import (
 from typing import NamedTuple
 
 from tritorch.amp import GradScaler
-from tritorch.autograd.places import inside
 from tritorch.compiler.contents import (
     DRAWN,
     LONG,
@@ -45,6 +42,7 @@ from tritorch.compiler.contents import (
 )
 from tritorch.compiler.names import ANY, names, steering
 from tritorch.compiler.watch import CONSTANTS, HOST
+from tritorch.compiler.whose import is_fixed, is_installed, is_ours, is_pythons
 from tritorch.distributions import Distribution
 from tritorch.nn.hooks import everywhere
 from tritorch.nn.module import Module
@@ -53,11 +51,10 @@ from tritorch.optim.lr_scheduler import LRScheduler
 from tritorch.optim.optimizer import Optimizer, step_hooks
 from tritorch.tensor import Tensor
 
+TOLD: set = set()                                                        # attributes of modules that recordings know from being told
 MANY = 20000                                                             # objects; more are data
-INSTALLED = tuple({path for name in ("stdlib", "purelib", "platlib") if (path := sysconfig.get_paths()[name])})
 CLOSED = Optimizer, Registry, str, bytes                                 # what is inside of them is looked at elsewhere, or not at all
 OURS = Module, GradScaler, Distribution, LRScheduler                     # of this package, with numbers that their methods read
-PYTHONS = {"tritorch", *sys.stdlib_module_names}
 _code, _defaults, _keywords = map(attrgetter, ("__code__", "__defaults__", "__kwdefaults__"))
 ENVIRON = type(os.environ)
 RUN = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
@@ -69,7 +66,7 @@ DESCRIPTORS = property, staticmethod, classmethod, functools.cached_property, fu
 @functools.lru_cache(maxsize=4096)
 def built_in(kind):
     """The attributes of an object that methods from this package and from the standard library read."""
-    classes = [cls for cls in kind.__mro__ if _is_pythons(cls.__module__) and cls not in Module.__mro__]
+    classes = [cls for cls in kind.__mro__ if is_pythons(cls.__module__) and cls not in Module.__mro__]
     found = [f.fget if isinstance(f, property) else f for cls in classes for f in vars(cls).values()]
     methods = [f for f in found if isinstance(f, FunctionType)]
     return frozenset(["training", "forward"]).union(*[names(f.__code__).attributes for f in methods])
@@ -96,7 +93,7 @@ class Reads:
         self.codes, self.attributes, self.items, self.assigned, self.whole, found = {}, {"forward"}, set(), set(), False, None
         self.asked = set()                                               # attributes that there need not be
         for code, space in codes.items():
-            if not _is_pythons(space.get("__name__")):
+            if not is_pythons(space.get("__name__")):
                 self.add(code, space)
         while found != (now := (len(self.codes), len(self.attributes), len(self.items))):              # what was found names more
             found, self.seen, self.places, self.left, self.tensors, self.modules = now, {}, {}, list(roots), [], []
@@ -115,11 +112,11 @@ class Reads:
         if code not in self.codes:
             read = names(code)
             self.codes[code] = space
-            self.attributes |= read.attributes
+            self.attributes |= read.attributes | read.stored             # what a call sets may be what it was: then nobody sees that it does
             self.items |= read.items
             self.assigned |= read.assigned
             self.asked |= read.asked
-            self.whole |= bool(read.whole) and not _is_installed(code.co_filename)
+            self.whole |= bool(read.whole) and not is_installed(code.co_filename)
 
     # -------------------------------------------------------------- looking
     def look(self, container, keys, owner, getter=itemgetter, size=None):
@@ -139,7 +136,7 @@ class Reads:
     def look_around(self, code, space):
         """Globals, and modules that are imported where they are used."""
         read = names(code)
-        self.look(space, read.globals & space.keys(), code)
+        self.look(space, (read.globals | read.rebound) & space.keys(), code)
         absent = read.globals - space.keys() - vars(sys.modules["builtins"]).keys()
         if absent:
             self.look_at_all(space.keys(), functools.partial(_lacks, absent), code)
@@ -160,13 +157,13 @@ class Reads:
         elif isinstance(x, FunctionType):
             self.visit_function(x)
         elif isinstance(x, type):
-            if not _is_pythons(x.__module__):
+            if not is_pythons(x.__module__):
                 own = vars(x)
                 ran = [name for name, f in own.items() if isinstance(f, FunctionType) and f.__code__ in self.codes]
                 self.look(own, (self.attributes & own.keys()).union(ran), x)
                 self.left.append(type(x))
         elif isinstance(x, ModuleType):
-            if not _is_installed(getattr(x, "__file__", None)):
+            if not is_installed(getattr(x, "__file__", None)):
                 self.look(vars(x), self.attributes & vars(x).keys(), x)
             elif x is os and self.attributes & {"environ", "getenv"}:
                 self.left.append(os.environ)
@@ -218,7 +215,7 @@ class Reads:
 
     def visit_function(self, function):
         code = function.__code__
-        if not _is_installed(code.co_filename):
+        if not is_installed(code.co_filename):
             self.add(code, function.__globals__)
         if code in self.codes:
             self.functions.append(function)
@@ -230,7 +227,7 @@ class Reads:
             self.left += [value for cell in function.__closure__ or () for value in content(cell)]
 
     def visit_attributes(self, x, kind):
-        read = self.attributes | built_in(kind) if isinstance(x, OURS) or _is_pythons(kind.__module__) else self.attributes
+        read = self.attributes | built_in(kind) if isinstance(x, OURS) or is_pythons(kind.__module__) else self.attributes
         if isinstance(x, Module):
             self.modules.append(x)
             self.left += [*x._parameters.values(), *hooks_in([getattr(x, name) for name in RUN])]
@@ -239,10 +236,10 @@ class Reads:
         if hasattr(x, "__dict__"):
             own = vars(x)
             self.left.append(own.get("__wrapped__"))                     # of what is compiled or cached
-            if isinstance(x, OURS) or not _is_ours(kind):
+            if isinstance(x, OURS) or not is_ours(kind):
                 size = len(own) if any(n in self.asked or hasattr(kind, n) for n in read - own.keys()) else None
                 self.look(own, own.keys() if self.whole and len(own) <= LONG else read & own.keys(), x, size=size)
-        slots = set().union(*[getattr(cls, "__slots__", ()) for cls in kind.__mro__ if not isinstance(getattr(cls, "__slots__", ()), str)])
+        slots = slots_of(kind)
         self.look(x, [name for name in (slots if self.whole else slots & read) if hasattr(x, name)], x, attrgetter)
         self.left += kind.__mro__
 
@@ -253,9 +250,11 @@ class Reads:
         self.quick += other.quick
         self.slow += other.slow
 
-    def settle(self, dropped=frozenset()):
-        """Keep what is as it was before the call, in a form that is quick to look at: modules tell when something is assigned."""
+    def settle(self, dropped=frozenset(), usual=(), lists=()):
+        """Keep what is as it was before the call, in a form that is quick to look at: modules tell when something is assigned. A number that
+        is in `usual`, {(id of the container, key): what an equal call left there}, does not go on; `lists` must keep their sizes."""
         self.quick, self.slow, self.counted, self.dropped, grown, self.why = [], [], [], set(dropped), [], None
+        self.quick += [(x, _nothing, (), size, x, []) for x, size in lists]
         steered = [steering(code) for code in self.codes]
         self.steering = set().union(*[counted for counted, _ in steered]) & set().union(*[read for _, read in steered])
         for container, getter, owner, values, size, whole in self.places.values():
@@ -276,13 +275,14 @@ class Reads:
                 self.dropped.add(id(container))
                 getter, values = one_by_one(container, whole)
             left = [key for key in values if (id(container), key) not in dropped]
-            keys = [key for key in left if self.stays(container, getter, owner, key, values[key])]
+            keys = [key for key in left if self.stays(container, getter, owner, key, values[key], usual)]
             self.dropped.update([(id(container), key) for key in values.keys() - keys])
             if size != (len(container) if size is not None else None):
                 size = None
             if keys or size is not None:
                 get = getter(*keys, keys[0]) if keys else _nothing       # of at least two keys, so that it gives a tuple
                 entries.append((container, get, get(container), size, owner, keys))
+                TOLD.update(keys if told else ())
         moved = [x for x, state in self.moving if state is None or progress(x) != state] + grown
         if moved:
             self.why = HOST if isinstance(moved[0], DRAWN) else f"{self.called(moved[0])} that goes on in every call"
@@ -297,10 +297,10 @@ class Reads:
             if isinstance(container, CellType) and whole and whole[0] is x:
                 values = {_variable(owner, container): x}
             for key in [key for key, value in values.items() if value is x]:
-                return f"{_told(owner, key)}, {kind}"
+                return f"{called(owner, key)}, {kind}"
         return kind
 
-    def stays(self, container, getter, owner, key, value):
+    def stays(self, container, getter, owner, key, value, usual):
         """Whether an entry is to be looked at: it is what it was before the call, and may change."""
         try:
             now = getter(key)(container)
@@ -310,9 +310,10 @@ class Reads:
         if not stays and is_plain(now) and is_plain(value):
             name = _variable(owner, container) if isinstance(container, CellType) else key
             if name in self.steering:
-                self.why = f"{_told(owner, name)}, which the call counts and goes by"
-            self.counted.append(_told(owner, name))
-        return stays and not (isinstance(owner, SPACES) and _is_fixed(value))
+                self.why = f"{called(owner, name)}, which the call counts and goes by"
+            if (id(container), key) not in usual or not same(now, usual[id(container), key]):
+                self.counted.append(called(owner, name))
+        return stays and not (isinstance(owner, SPACES) and is_fixed(value))
 
     def changed(self, entries):
         """The name of something that is not what it was, or None."""
@@ -320,11 +321,11 @@ class Reads:
             try:
                 now = get(container)
             except (LookupError, AttributeError):
-                return _told(owner, keys[0])
+                return called(owner, keys[0])
             if len(now) != len(wanted) or not all(map(is_, now, wanted)) and not all(map(same, now, wanted)):
-                return _told(owner, next((key for key, a, b in zip(keys or (), now, wanted) if not same(a, b)), None))
+                return called(owner, next((key for key, a, b in zip(keys or (), now, wanted) if not same(a, b)), None))
             if size is not None and len(container) != size:
-                return _told(owner, None)
+                return called(owner, None)
         return None
 
 
@@ -362,37 +363,18 @@ def _nothing(container):
     return ()
 
 
-# ------------------------------------------------------------------ what is what
-def _is_installed(file):
-    """Whether a file is not the user's: of this package, the standard library or one that was installed."""
-    return file is None or inside[file] or file.startswith(INSTALLED)
-
-
-def _is_ours(kind):
-    """Whether a class belongs to this package or is built in."""
-    return str(kind.__module__).startswith(("tritorch.", "builtins"))
-
-
-def _is_pythons(module):
-    """Whether a module, by its name, is this package's or of the standard library."""
-    return str(module).partition(".")[0] in PYTHONS
-
-
-def _is_fixed(value):
-    """Whether a program is taken to stay what it is: all but the user's functions and classes."""
-    if isinstance(value, FunctionType):
-        return _is_installed(value.__code__.co_filename)
-    if isinstance(value, type):
-        return _is_pythons(value.__module__) or _is_installed(getattr(sys.modules.get(value.__module__), "__file__", "<notebook>"))
-    return isinstance(value, (BuiltinFunctionType, ModuleType))
-
-
+# ------------------------------------------------------------------ what a user calls it
 def _variable(function, cell):
     """What a function calls a variable of an enclosing one."""
     return function.__code__.co_freevars[[*map(id, function.__closure__)].index(id(cell))]
 
 
-def _told(owner, key):
+def slots_of(kind):
+    """The names of attributes in slots."""
+    return set().union(*[getattr(cls, "__slots__", ()) for cls in kind.__mro__ if not isinstance(getattr(cls, "__slots__", ()), str)])
+
+
+def called(owner, key):
     """What a user calls an entry, or, where it has no key, all of them."""
     named = isinstance(owner, (FunctionType, ModuleType, type))
     name = owner.co_name if isinstance(owner, CodeType) else owner.__name__ if named else type(owner).__name__

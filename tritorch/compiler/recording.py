@@ -10,6 +10,7 @@ from tritorch.autograd.function import Function
 from tritorch.autograd.modes import no_grad, state
 from tritorch.compiler.checks import Checks, unchanged
 from tritorch.compiler.containers import flatten
+from tritorch.compiler.left import Left
 from tritorch.compiler.reads import RUN, hooks_in, leaf_hooks
 from tritorch.compiler.report import operators
 from tritorch.compiler.watch import Refused, home
@@ -71,10 +72,10 @@ class Capture:
 
 class Recording:
     """`watch` saw the captured call, `before` are the gradients that the parameters `watch.known` had before it, `result` is what it
-    returned, `reads` what Python read. `inputs` is the memory that the graph reads arguments from."""
+    returned, `reads` what Python read, `places` what it assigned. `inputs` is the memory that the graph reads arguments from."""
 
-    def __init__(self, owner, watch, before, result, reads):
-        self.reads = reads
+    def __init__(self, owner, watch, before, result, reads, places):
+        self.reads, self.left = reads, Left(places, watch.inputs) if places else None
         self.graph, self.index, self.order, self.inputs, self.moved = watch.capture.graph, watch.index, owner.order, watch.inputs, False
         self.kept = [storage for _, storage, _ in watch.externals.values()]            # what the graph touches must live as long as it
         self.landings = [(x.data_ptr(), x.nbytes, x.itemsize, None) if is_dense(x.shape, x.strides) else (0, 0, 0, x) for x in self.inputs]
@@ -117,7 +118,8 @@ class Recording:
         named = {id(x): x for x in (*members, *[ref() for ref in self.reads.tensors]) if x is not None}
         self.roots += [(weakref.ref(x), home(x), x.requires_grad) for x in named.values()]
         self.nodes = [(x, x.node) for x in (*self.leaves, *[p for m in modules.values() for p in m._parameters.values() if p is not None])]
-        self.modules = [(m, _members(m)) for m in modules.values()]
+        self.replaced_buffers = self.left.buffers() if self.left is not None else {}
+        self.modules = [(m, self._members(m)) for m in modules.values()]
         self.optimizers = [*watch.optimizers.values()]
         state = [x for o in watch.optimizers.values() for entry in o.state.values() for x in entry.values() if isinstance(x, Tensor)]
         self.gone: list = []                                             # tensors of the state in the place of which there is another
@@ -157,6 +159,12 @@ class Recording:
         checks.terms.append(f"len({checks.name(params)}) == {len(params)}")
         for k in [0, -1] if params else ():
             checks.same(f"{checks.name(params)}[{k}]", params[k])
+
+    def _members(self, module):
+        """What a module is, and who its members are, but for buffers that the call replaces."""
+        replaced = self.replaced_buffers.get(id(module), ())
+        buffers = [x for name, x in module._buffers.items() if name not in replaced] if replaced else module._buffers.values()
+        return [module.__class__, *module._parameters.values(), *buffers, *module._modules.values()]
 
     def _hooks(self):
         """The user's functions that modules, steps of optimizers and gradients of leaves call."""
@@ -201,7 +209,7 @@ class Recording:
                 return False
         if any(x.node is not node for x, node in self.nodes):            # frozen since, or no longer
             return False
-        if any(len(now := _members(m)) != len(known) or not all(map(is_, now, known)) for m, known in self.modules):
+        if any(len(now := self._members(m)) != len(known) or not all(map(is_, now, known)) for m, known in self.modules):
             return False
         hooks = self._hooks()
         return len(hooks) == len(self.hooks) and all(map(is_, hooks, self.hooks)) and not self.reads.changed(self.reads.slow)
@@ -227,7 +235,7 @@ class Recording:
 
     def deliver(self, given):
         """The result."""
-        self.settle()
+        self.settle(given)
         if self.single is not None:
             return self.copied(self.single)
         return self.form.unflatten([x if k is None else given[k] if k >= 0 else self.copied(x) for k, x in self.parts])
@@ -241,8 +249,10 @@ class Recording:
                 return True
         return bool(self.written) and len({x.storage.ptr for x in given}) < len(given)
 
-    def settle(self):
-        """Leave parameters as Python would have."""
+    def settle(self, given, made=()):
+        """Leave everything as Python would have."""
+        if self.left is not None:
+            self.left.put(given, made)
         if self.moved and self.changed:
             swaps[1] += 1
             for leaf, g in self.changed:
@@ -304,11 +314,6 @@ def _land(mine, x):
     shape = _distinct(x)
     with no_grad():
         strided(mine.storage, shape, mine.strides, 0, mine.dtype).copy_(strided(x.storage, shape, x.strides, x.offset, x.dtype))
-
-
-def _members(module):
-    """What a module is, and who its members are."""
-    return [module.__class__, *module._parameters.values(), *module._buffers.values(), *module._modules.values()]
 
 
 class Order:

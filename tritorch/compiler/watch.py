@@ -70,6 +70,7 @@ class Watch(Interpreter):
     repeats, tries = False, 1                                            # whether the call before did the same; how many were compared
     passing = False                                                      # whether later calls will not do what this one does
     matches = None                                                       # what can be fused, once somebody has looked
+    usual: dict = {}                                                     # the numbers that a call left which others do as
 
     def __init__(self, owner, inputs, expected=None, capture=None, plan=None, lenient=False):
         self.owner, self.inputs, self.expected, self.capture, self.plan = owner, inputs, expected, capture, plan

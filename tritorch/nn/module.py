@@ -179,6 +179,7 @@ class Module(Hooks, StateDict, Conversion):
                 self._non_persistent_buffers_set.discard(name)
                 return
         object.__delattr__(self, name)
+        swaps[0] += 1
 
     def __dir__(self):
         names = {*dir(type(self)), *vars(self), *self._parameters, *self._modules, *self._buffers}
