@@ -27,11 +27,15 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
     one call: nothing is run twice or lost, and parameters, optimizer state, random numbers, learning rates set by a schedule between
     calls, gradient scales and gradients are bit for bit what they would be without `compile`.
 
-    * Python runs only in calls that are watched or captured: prints, counters and lists of numbers in the function do not go on. A
+    * Python runs only in calls that are watched or captured: prints, counters, lists of numbers, times do not go on. A
       counter that the function also goes by (`self.n += 1`, `if self.n % 4 == 0:`) keeps its calls eager.
     * Arguments are copied to where the graph reads them; results are copies of the caller's own, which share no memory with one
-      another or with arguments. Gradients left in `.grad`, and tensors left in attributes and dicts, are overwritten by the next call
-      that leaves some: clone those that are to be kept. Where an eager call has put another tensor into the attribute since, that stays.
+      another or with arguments. Gradients left in `.grad`, and tensors left in attributes, dicts, lists and variables, are in memory of
+      the graph, which later calls overwrite: clone those that are to be kept.
+    * A replay puts the tensors and objects that the call leaves in attributes, dicts, lists and variables where the call puts them,
+      whoever has assigned or deleted these since; so it does with numbers that equal calls set to the same. A dict, list or object that
+      the call makes is the same one each time. Tensors with a history that are left so by a function which runs no backward pass are
+      the caller's own, as results are, where a result requires grad too.
     * Results that require grad, of a function that runs no backward pass itself, can be differentiated (once): the backward pass is a
       second graph. Until it has run, or the results are gone, other calls run eagerly. Other results have no history.
       Its gradients are added to what `.grad` holds already after they are rounded: in half types one rounding more than eagerly.

@@ -170,6 +170,8 @@ def _shelves(x):
     elif isinstance(x, type):
         if not is_pythons(x.__module__):
             yield x, x
+    elif isinstance(x, Tensor):
+        yield vars(x), x
     elif isinstance(x, ModuleType):
         if not is_installed(getattr(x, "__file__", None)):
             yield vars(x), x
@@ -204,4 +206,6 @@ def _is_others(container, owner, key):
     """Whether somebody else sees to a place: Python, or a look at the members of modules."""
     if isinstance(owner, Module) and (key in owner._parameters or key in owner._modules):
         return True
+    if isinstance(owner, Tensor):
+        return container is vars(owner) and key.startswith("_")
     return type(key) is str and key.startswith("__") and key.endswith("__") and isinstance(owner, (type, ModuleType, FunctionType, CodeType))
