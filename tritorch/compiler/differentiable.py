@@ -36,7 +36,8 @@ class DifferentiableRecording(Recording):
         capture.later = True
         with capture, after.watching():
             roots = [(x, g) for x, g in zip(outs, self.seeds) if g is not None]
-            found = grad([x for x, _ in roots], sources, [g for _, g in roots], retain_graph=True, allow_unused=True)
+            given = [x for x, _ in roots], sources, [g for _, g in roots]
+            found = grad(*given, retain_graph=True, allow_unused=True) if sources else []
         self.found, self.backward = [None if g is None else g.detach() for g in found], capture.graph
         self.kept += [storage for _, storage, _ in after.externals.values()]
         self.reads.extend(Reads({**watch.expected.codes, **after.codes}, [owner.function, *watch.modules.values()]))

@@ -99,15 +99,16 @@ class Before:
                 for container, _ in _shelves(x):
                     entries = _contents(container)
                     whole = isinstance(container, ENTRIES)
-                    for key, v in [(ALL, entries if isinstance(container, dict) else [*entries.values()])] if whole else entries.items():
+                    now = entries if isinstance(container, dict) else [*entries.values()]
+                    for key, v in [(ALL, now)] if whole else entries.items():
                         if (id(container), key) not in places:
                             places[id(container), key] = Place(container, key, v, owner)
                             left += entries.values() if whole else [v]
 
 
 class Left:
-    """The places that a recording's call assigned. `inputs` are the copies of arguments that the graph reads: a place that holds one is given
-    the caller's own tensor. Those in `made` get a new tensor in every call."""
+    """The places that a recording's call assigned. `inputs` are the copies of arguments that the graph reads: a place that holds one is
+    given the caller's own tensor. Those in `made` get a new tensor in every call."""
 
     def __init__(self, places, inputs):
         known = {id(x): k for k, x in enumerate(inputs)}
@@ -188,7 +189,8 @@ def _contents(container):
         return dict(container)
     if isinstance(container, ROWS):
         return dict(enumerate(container))
-    names = ["cell_contents"] if isinstance(container, CellType) else vars(container) if isinstance(container, type) else slots_of(type(container))
+    names = vars(container) if isinstance(container, type) else ["cell_contents"] if isinstance(container, CellType) else None
+    names = slots_of(type(container)) if names is None else names
     return {name: value for name in names if (value := _attribute(container, name)) is not GONE}
 
 
@@ -208,4 +210,5 @@ def _is_others(container, owner, key):
         return True
     if isinstance(owner, Tensor):
         return container is vars(owner) and key.startswith("_")
-    return type(key) is str and key.startswith("__") and key.endswith("__") and isinstance(owner, (type, ModuleType, FunctionType, CodeType))
+    named = isinstance(owner, (type, ModuleType, FunctionType, CodeType))
+    return named and type(key) is str and key.startswith("__") and key.endswith("__")

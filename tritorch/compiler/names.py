@@ -20,8 +20,8 @@ ANY = object()                                                           # an op
 
 class Names(NamedTuple):
     """What a code object and those inside of it read: globals by name, attributes, modules that it imports; attributes and globals that
-    it sets; constants that may be keys of a container; options of optimizers that it may assign (ANY: of a name that is computed, or read so); attributes that there need not
-    be; and whether it goes through attributes without naming them ({True})."""
+    it sets; constants that may be keys of a container; options of optimizers that it may assign (ANY: of a name that is computed, or
+    read so); attributes that there need not be; and whether it goes through attributes without naming them ({True})."""
 
     globals: frozenset
     attributes: frozenset

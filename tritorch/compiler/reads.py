@@ -112,7 +112,7 @@ class Reads:
         if code not in self.codes:
             read = names(code)
             self.codes[code] = space
-            self.attributes |= read.attributes | read.stored             # what a call sets may be what it was: then nobody sees that it does
+            self.attributes |= read.attributes | read.stored             # who sets what was there already is not seen to
             self.items |= read.items
             self.assigned |= read.assigned
             self.asked |= read.asked
@@ -251,8 +251,8 @@ class Reads:
         self.slow += other.slow
 
     def settle(self, dropped=frozenset(), usual=(), lists=()):
-        """Keep what is as it was before the call, in a form that is quick to look at: modules tell when something is assigned. A number that
-        is in `usual`, {(id of the container, key): what an equal call left there}, does not go on; `lists` must keep their sizes."""
+        """Keep what is as it was before the call, in a form that is quick to look at: modules tell when something is assigned. A number in
+        `usual`, {(id of the container, key): what an equal call left there}, does not go on; `lists` must keep their sizes."""
         self.quick, self.slow, self.counted, self.dropped, grown, self.why = [], [], [], set(dropped), [], None
         self.quick += [(x, _nothing, (), size, x, []) for x, size in lists]
         steered = [steering(code) for code in self.codes]
