@@ -61,7 +61,7 @@ double, float, half, long, int, short = float64, float32, float16, int64, int32,
 
 ALL = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool, float8_e4m3fn, float8_e5m2)
 _BY_NUMPY = {t.numpy: t for t in ALL}
-_PYTHON_TYPES = {bool_: bool, int_: int64, float_: None}              # None: the default floating type
+_PYTHON_TYPES = {bool_: bool, int_: int64, float_: float64}
 
 
 def from_numpy_dtype(numpy_type):
@@ -76,9 +76,14 @@ def as_dtype(value):
     """A dtype from a dtype or a Python type (`float`, `int`, `bool`)."""
     if isinstance(value, dtype):
         return value
-    if value in _PYTHON_TYPES:
-        return _PYTHON_TYPES[value] or float32 if value is not float_ else float64
+    if isinstance(value, type) and value in _PYTHON_TYPES:
+        return _PYTHON_TYPES[value]
     raise TypeError(f"dtype: expected a tritorch.dtype, got {value!r}")
+
+
+def chosen(dtype, usual):
+    """The dtype that an argument asks for, `usual` where it is None."""
+    return usual if dtype is None else as_dtype(dtype)
 
 
 # ------------------------------------------------------------------ the default floating type
@@ -145,7 +150,7 @@ def promote_types(type1, type2):
     >>> import tritorch; tritorch.promote_types(tritorch.int32, tritorch.float16)
     tritorch.float16
     """
-    out = _PROMOTION[type1, type2]
+    out = _PROMOTION[as_dtype(type1), as_dtype(type2)]
     check(out is not None, "promote_types", "dtypes that promote", type1, type2)
     return out
 
@@ -211,7 +216,7 @@ def can_cast(from_, to):
     >>> import tritorch; tritorch.can_cast(tritorch.float32, tritorch.int64)
     False
     """
-    return from_.category <= to.category
+    return as_dtype(from_).category <= as_dtype(to).category
 
 
 class finfo:
@@ -222,7 +227,7 @@ class finfo:
     """
 
     def __init__(self, type=None):
-        type = type or _default[0]
+        type = _default[0] if type is None else as_dtype(type)
         check(type.is_floating_point, "finfo", "a floating dtype", type, use="iinfo for integers", error=TypeError)
         info = ml_dtypes.finfo(type.numpy)
         self.bits, self.dtype = info.bits, type.name
@@ -243,6 +248,7 @@ class iinfo:
     """
 
     def __init__(self, type):
+        type = as_dtype(type)
         check(type.category == _CATEGORY_INT, "iinfo", "an integer dtype", type, use="finfo for floating types", error=TypeError)
         info = np.iinfo(type.numpy)
         self.bits, self.dtype, self.min, self.max = info.bits, type.name, int_(info.min), int_(info.max)

@@ -13,7 +13,7 @@ from tritorch.cuda.device import device as on_device
 from tritorch.cuda.stream import current_handle
 from tritorch.cuda.watching import VALUE, host_work
 from tritorch.device import as_device, cpu, device
-from tritorch.dtype import from_numpy_dtype, get_default_dtype
+from tritorch.dtype import as_dtype, from_numpy_dtype, get_default_dtype
 from tritorch.errors import check
 from tritorch.ops.create import tensor as new_tensor
 from tritorch.shape import contiguous_strides, extent
@@ -84,6 +84,7 @@ def frombuffer(buffer, *, dtype, count=-1, offset=0, requires_grad=False):
     tensor([1, 2], dtype=tritorch.int16)
     """
     data = memoryview(buffer)
+    dtype = as_dtype(dtype)
     size, total = dtype.itemsize, data.nbytes
     check(total > 0 and count != 0, "frombuffer", "a buffer and a count that are not empty", total, count, error=ValueError)
     check(0 <= offset < total, "frombuffer", f"an offset from 0 to {total - 1}", offset, error=ValueError)

@@ -1,12 +1,12 @@
 """Parameters and buffers: the tensors that a module owns."""
 from tritorch.device import as_device
-from tritorch.dtype import get_default_dtype
+from tritorch.dtype import chosen, get_default_dtype
 from tritorch.tensor import Tensor, alias, empty
 
 
 def unset(shape, device=None, dtype=None):
     """A tensor whose elements are not set, on the default device and of the default dtype unless told otherwise."""
-    return empty(shape, dtype or get_default_dtype(), as_device(device))
+    return empty(shape, chosen(dtype, get_default_dtype()), as_device(device))
 
 
 def _alias(cls, data):

@@ -309,7 +309,7 @@ def to(input, *args, device=None, dtype=None, non_blocking=False, copy=False, me
     for k, a in enumerate(args):
         if isinstance(a, Tensor):
             device, dtype = a.storage.device, a.dtype
-        elif isinstance(a, types.dtype):
+        elif isinstance(a, (types.dtype, type)):
             dtype = a
         elif isinstance(a, bool):
             non_blocking, copy = (a, copy) if k == len(args) - 1 or not isinstance(args[k + 1], bool) else (a, args[k + 1])

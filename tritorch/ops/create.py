@@ -11,7 +11,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, no_sizes, sentence
+from tritorch.errors import check, no_sizes, sentence, whole_numbers
 from tritorch.memory_format import strides_in
 from tritorch.ops import copy
 from tritorch.ops.arrays import store_rounded
@@ -69,7 +69,8 @@ def _sizes(sizes, size=None):
     elif not size:
         raise TypeError(no_sizes)
     try:
-        return tuple(size)
+        size = tuple(size)
+        return whole_numbers("empty", "sizes", size) if float in map(type, size) else size      # 2.0 is 2 where shapes are looked up
     except TypeError:
         raise TypeError(sentence("empty", "ints or a sequence of ints as sizes", repr(size))) from None
 
@@ -151,7 +152,7 @@ def empty_like(input, *, dtype=None, layout=None, device=None, requires_grad=Fal
     """
     strides = copy.like_strides("empty_like", input, memory_format)
     place = input.device if device is None else as_device(device)
-    return _finish(new_empty(input.shape, dtype or input.dtype, place, strides), requires_grad, pin_memory)
+    return _finish(new_empty(input.shape, types.chosen(dtype, input.dtype), place, strides), requires_grad, pin_memory)
 
 
 def full_like(input, fill_value, *, dtype=None, layout=None, device=None, requires_grad=False, memory_format=None, pin_memory=False):
@@ -272,7 +273,7 @@ def tensor(data, *, dtype=None, device=None, requires_grad=False, pin_memory=Fal
             [3, 4]])
     """
     if isinstance(data, Tensor):
-        made = copy.copy_to(data.detach(), dtype or data.dtype, data.device if device is None else as_device(device))
+        made = copy.copy_to(data.detach(), types.chosen(dtype, data.dtype), data.device if device is None else as_device(device))
         return _finish(made, requires_grad, pin_memory)
     array = _to_array(data, dtype)
     made = alias(from_array(array), Tensor)
@@ -349,29 +350,29 @@ def scalar_tensor(s, *, dtype=None, layout=None, device=None, requires_grad=Fals
 # ------------------------------------------------------------------ as methods: the dtype and device of a tensor
 def new_tensor(input, data, *, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`tensor(data)` with this tensor's dtype and device."""
-    return tensor(data, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+    return tensor(data, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
 
 
 def new_full(input, size, fill_value, *, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`full` with this tensor's dtype and device."""
-    return full(size, fill_value, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+    return full(size, fill_value, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
 
 
 def new_zeros(input, *sizes, size=None, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`zeros` with this tensor's dtype and device."""
-    return full(_sizes(sizes, size), 0, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+    return full(_sizes(sizes, size), 0, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
 
 
 def new_ones(input, *sizes, size=None, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`ones` with this tensor's dtype and device."""
-    return full(_sizes(sizes, size), 1, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+    return full(_sizes(sizes, size), 1, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
 
 
 def new_empty_method(input, *sizes, size=None, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=False):
     """`empty` with this tensor's dtype and device."""
-    return empty(_sizes(sizes, size), dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+    return empty(_sizes(sizes, size), dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)
 
 
 def new_empty_strided(input, size, stride, dtype=None, layout=None, device=None, pin_memory=False, requires_grad=False):
     """`empty_strided` with this tensor's dtype and device."""
-    return strided_empty(size, stride, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+    return strided_empty(size, stride, dtype=types.chosen(dtype, input.dtype), device=device or input.device, requires_grad=requires_grad)

@@ -8,7 +8,7 @@ import math
 
 from tritorch.autograd.modes import state
 from tritorch.device import as_device
-from tritorch.dtype import bfloat16, float16, float32, float64, get_default_dtype, iinfo, int64, promote
+from tritorch.dtype import bfloat16, chosen, float16, float32, float64, get_default_dtype, iinfo, int64, promote
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check, no_sizes, whole_numbers
 from tritorch.ops.chances import CHANCES, random_bernoulli, random_normal_around, random_race
@@ -49,14 +49,15 @@ def size_of(sizes, size=None):
     size = sizes if size is None else (size,)
     if not size:
         raise TypeError(no_sizes)
-    return size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
+    size = size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
+    return whole_numbers("empty", "sizes", size) if float in map(type, size) else size          # 2.0 is 2 where shapes are looked up
 
 
 def like(fill, x, a, b, dtype, device, generator, requires_grad, memory_format):
     """As `made`, for the shape, dtype, device and order of dims of x."""
     device, strides = x.device if device is None else as_device(device), like_strides("rand_like", x, memory_format)
-    out = None if strides == contiguous_strides(x.shape) else empty(x.shape, dtype or x.dtype, device, strides)
-    return made(fill, x.shape, a, b, dtype or x.dtype, device, generator, out, requires_grad)
+    out = None if strides == contiguous_strides(x.shape) else empty(x.shape, chosen(dtype, x.dtype), device, strides)
+    return made(fill, x.shape, a, b, chosen(dtype, x.dtype), device, generator, out, requires_grad)
 
 
 # ------------------------------------------------------------------ new tensors
@@ -67,7 +68,7 @@ def rand(*sizes, size=None, generator=None, out=None, dtype=None, layout=None, d
     >>> torch.rand(2, generator=torch.Generator().manual_seed(0))
     tensor([0.3990, 0.8805])
     """
-    return made(random_uniform, size_of(sizes, size), 0.0, 1.0, dtype or get_default_dtype(), device, generator, out, requires_grad,
+    return made(random_uniform, size_of(sizes, size), 0.0, 1.0, chosen(dtype, get_default_dtype()), device, generator, out, requires_grad,
                 pin_memory)
 
 
@@ -78,7 +79,7 @@ def randn(*sizes, size=None, generator=None, out=None, dtype=None, layout=None, 
     >>> torch.randn(2, 3).shape
     tritorch.Size([2, 3])
     """
-    return made(random_normal, size_of(sizes, size), 0.0, 1.0, dtype or get_default_dtype(), device, generator, out, requires_grad,
+    return made(random_normal, size_of(sizes, size), 0.0, 1.0, chosen(dtype, get_default_dtype()), device, generator, out, requires_grad,
                 pin_memory)
 
 
@@ -95,7 +96,7 @@ def randint(*args, low=None, high=None, size=None, generator=None, out=None, dty
     high = args.pop() if high is None and args else high
     low = args.pop() if low is None and args else low or 0
     check(not args and high is not None and size is not None, "randint", "(high, size) or (low, high, size)", args, error=TypeError)
-    return made(random_integers, size, int(low), int(high), dtype or int64, device, generator, out, requires_grad, pin_memory)
+    return made(random_integers, size, int(low), int(high), chosen(dtype, int64), device, generator, out, requires_grad, pin_memory)
 
 
 def randperm(n, *, generator=None, out=None, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
@@ -106,7 +107,7 @@ def randperm(n, *, generator=None, out=None, dtype=None, layout=None, device=Non
     [0, 1, 2, 3]
     """
     keys = made(random_integers, (n,), -1 << 63, 1 << 63, int64, device if out is None else out.device, generator)
-    order = keys.argsort(stable=True).to(dtype or int64)
+    order = keys.argsort(stable=True).to(chosen(dtype, int64))
     if pin_memory:
         order = order.pin_memory()
     return order.requires_grad_(requires_grad) if out is None else out.resize_(n).copy_(order)
@@ -160,7 +161,7 @@ def normal(mean=0.0, std=1.0, size=None, *, generator=None, out=None, dtype=None
     if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
         check(size is not None, "normal", "a size when mean and std are numbers", size, error=TypeError)
         check(std >= 0, "normal", "std ≥ 0", std)
-        return made(random_normal, size, mean, std, dtype or get_default_dtype(), device, generator, out, requires_grad, pin_memory)
+        return made(random_normal, size, mean, std, chosen(dtype, get_default_dtype()), device, generator, out, requires_grad, pin_memory)
     tensor = mean if isinstance(mean, Tensor) else std
     kind = promote(mean, std)
     mean, std = [v.to(kind) if isinstance(v, Tensor) else tensor.new_full((), v, dtype=kind) for v in (mean, std)]

@@ -129,7 +129,8 @@ def sweeps(f, *front, whole=True):
 def summing(name, doc, monoid, on_array):
     """A reduction with `dtype`: the input is cast first, integers give int64."""
     def rule(input, dim=None, keepdim=False, dtype=None):
-        return kept(input.shape, dims_of(dim, input.ndim, name), keepdim), dtype or whole(input.dtype), input.device
+        kind = whole(input.dtype) if dtype is None else types.as_dtype(dtype)
+        return kept(input.shape, dims_of(dim, input.ndim, name), keepdim), kind, input.device
 
     rule.__name__, rule.__doc__ = name, doc
     f = op(rule)
@@ -137,8 +138,8 @@ def summing(name, doc, monoid, on_array):
     @f.impl("cpu")
     def cpu(out, x, dim, keepdim, dtype):
         dims = dims_of(dim, x.ndim, name)
-        if dtype and x.dtype != dtype.numpy:
-            x = x.astype(dtype.numpy)
+        if dtype and x.dtype != out.dtype:
+            x = x.astype(out.dtype)
         x = single(x)
         if on_array is np.sum and x.dtype == out.dtype and x.size <= 4096:
             np.add.reduce(x, dims, None, out, keepdim)                   # the same without 3 µs of np.sum's own
@@ -151,8 +152,8 @@ def summing(name, doc, monoid, on_array):
 
     @f.impl("cuda")
     def cuda(out, x, dim, keepdim, dtype):
-        if dtype and not dtype.is_floating_point and x.dtype.is_floating_point:
-            x = x.to(dtype)
+        if dtype and not out.dtype.is_floating_point and x.dtype.is_floating_point:
+            x = x.to(out.dtype)
         reduce_rows([out], [x], dims_of(dim, x.ndim, name), keepdim, monoid, whole(out.dtype.compute))
 
     f.samples(sample_dims)
@@ -196,7 +197,7 @@ def mean(input, dim=None, keepdim=False, dtype=None):
     >>> import tritorch as torch; torch.tensor([[1.0, 3.0], [2.0, 6.0]]).mean(dim=0)
     tensor([1.5000, 4.5000])
     """
-    kind = dtype or input.dtype
+    kind = input.dtype if dtype is None else types.as_dtype(dtype)
     check(kind.is_floating_point, "mean", "a floating dtype", kind, use="x.mean(dtype=torch.float32)")
     return kept(input.shape, dims_of(dim, input.ndim, "mean"), keepdim), kind, input.device
 
@@ -204,7 +205,7 @@ def mean(input, dim=None, keepdim=False, dtype=None):
 @mean.impl("cpu")
 def mean_cpu(out, x, dim, keepdim, dtype):
     dims = dims_of(dim, x.ndim, "mean")
-    x = single(x if dtype is None else x.astype(dtype.numpy, copy=False))
+    x = single(x if dtype is None else x.astype(out.dtype, copy=False))
     total = row_sums(x).reshape(out.shape) if dims == (x.ndim - 1,) else np.sum(x, axis=dims, keepdims=keepdim)
     np.divide(total, x.dtype.type(math.prod([x.shape[d] for d in dims])), out=out, casting="unsafe")
 

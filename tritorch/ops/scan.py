@@ -109,7 +109,7 @@ def running(name, doc, combine, ufunc, reverse=False):
     """A scan with `dtype`: the input is cast first, integers give int64."""
     def rule(input, dim, dtype=None):
         wrap_dim(dim, input.ndim, name)
-        return input.shape, dtype or whole(input.dtype), input.device
+        return input.shape, whole(input.dtype) if dtype is None else types.as_dtype(dtype), input.device
 
     rule.__name__, rule.__doc__ = name, doc
     f = op(rule)
@@ -119,7 +119,7 @@ def running(name, doc, combine, ufunc, reverse=False):
         if not x.ndim:
             out[...] = x
             return
-        x = single(x if dtype is None else x.astype(dtype.numpy, copy=False))
+        x = single(x if dtype is None else x.astype(out.dtype, copy=False))
         target = out
         if reverse:
             x, target = np.flip(x, dim), np.flip(out, dim)
@@ -130,8 +130,8 @@ def running(name, doc, combine, ufunc, reverse=False):
 
     @f.impl("cuda")
     def cuda(out, x, dim, dtype):
-        if dtype and not dtype.is_floating_point and x.dtype.is_floating_point:
-            x = x.to(dtype)
+        if dtype and not out.dtype.is_floating_point and x.dtype.is_floating_point:
+            x = x.to(out.dtype)
         scan_rows([out], [x], wrap_dim(dim, x.ndim, name), combine, combine, "first", (None,), whole(out.dtype.compute), reverse=reverse)
 
     f.samples(sample_scans)

@@ -135,7 +135,7 @@ def family(name, doc, log, composed):
     """softmax and log_softmax: the operator and the operator of its gradient."""
     def rule(input, dim, dtype=None):
         wrap_dim(dim, input.ndim, name)
-        kind = dtype or input.dtype
+        kind = input.dtype if dtype is None else types.as_dtype(dtype)
         check(kind.is_floating_point, name, "a floating dtype", kind, use="dtype=torch.float32")
         return input.shape, kind, input.device
 
@@ -149,7 +149,7 @@ def family(name, doc, log, composed):
 
     @forward.impl("cpu")
     def forward_cpu(out, x, dim, dtype):
-        softmax_array(out, single(x if dtype is None else x.astype(dtype.numpy, copy=False)), dim, log)
+        softmax_array(out, single(x if dtype is None else x.astype(out.dtype, copy=False)), dim, log)
 
     @forward.impl("cuda")
     def forward_cuda(out, x, dim, dtype):

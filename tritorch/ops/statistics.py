@@ -4,6 +4,7 @@ import math
 import numpy as np
 
 from tritorch.dispatch import op
+from tritorch.dtype import chosen
 from tritorch.errors import check
 from tritorch.ops.destinations import call
 from tritorch.ops.monoids import Monoid, reduce_rows
@@ -148,13 +149,13 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, dtype=None):
     check(x.dtype.is_floating_point, "vector_norm", "a floating dtype", x.dtype, use="x.float()")
     dims = dims_of(dim, x.ndim, "vector_norm")
     check(math.prod([x.shape[d] for d in dims]) > 0 or 0 <= ord < math.inf, "vector_norm", f"an element for order {ord}", tuple(x.shape))
-    return kept(x.shape, dims, keepdim), dtype or x.dtype, x.device
+    return kept(x.shape, dims, keepdim), chosen(dtype, x.dtype), x.device
 
 
 @vector_norm.impl("cpu")
 def vector_norm_cpu(out, x, ord, dim, keepdim, dtype):
     dims = dims_of(dim, x.ndim, "vector_norm")
-    x = single(x if dtype is None else x.astype(dtype.numpy, copy=False))
+    x = single(x if dtype is None else x.astype(out.dtype, copy=False))
     over = {"axis": dims, "keepdims": keepdim}
     if ord == 2:
         out[...] = np.sqrt(np.sum(np.square(x), **over))

@@ -128,7 +128,7 @@ def block_diag(*tensors):
 
 def _triangle_indices(keep, row, col, offset, dtype, device):
     places = np.array(np.nonzero(keep(np.ones((row, col), bool), offset)))
-    return create.tensor(places, dtype=dtype or types.int64, device=device)
+    return create.tensor(places, dtype=types.chosen(dtype, types.int64), device=device)
 
 
 def tril_indices(row, col, offset=0, *, dtype=None, device="cpu", layout=None):
