@@ -1,4 +1,6 @@
 """Wrong input: the type of PyTorch's exception, one sentence that says what was expected, and operands that are what they were."""
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -78,6 +80,35 @@ def test_wrong_input_is_refused(call, kind, words):
         eval(call, {"lib": tritorch, "np": np})
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+KINDS = ("x.sum(dtype=float)", "x.sum(0, dtype=int)", "x.cumsum(0, dtype=float)", "x.prod(dtype=bool)", "x.softmax(0, dtype=float)",
+         "x.mean(0, dtype=float)", "lib.zeros_like(x, dtype=int)", "lib.full_like(x, 1, dtype=bool)", "x.to(float)", "x.to(bool)",
+         "lib.linalg.vector_norm(x, dtype=float)",
+         "lib.promote_types(int, lib.float16)", "lib.frombuffer(bytearray(8), dtype=int)", "lib.randperm(1, dtype=float)",
+         "lib.nn.Linear(1, 1, dtype=float).weight.detach() * 0", "lib.rand(2, dtype=float) * 0", "lib.randint(1, (2,), dtype=bool)",
+         "lib.nn.Linear(1, 1).to(float).weight.detach() * 0")
+
+
+@pytest.mark.parametrize("call", KINDS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_pythons_types_are_dtypes(call, device):
+    with tritorch.cuda.simulate():
+        for _ in range(2):                                               # a second call repeats the launches of the first
+            ours = eval(call, {"lib": tritorch, "x": tritorch.arange(6.0, device=device).reshape(2, 3)})
+        ours = ours.cpu() if isinstance(ours, tritorch.Tensor) else ours
+    if pytorch is not None:
+        theirs = eval(call, {"lib": pytorch, "x": pytorch.arange(6.0).reshape(2, 3)})
+        assert str(getattr(ours, "dtype", ours)).split(".")[1] == str(getattr(theirs, "dtype", theirs)).split(".")[1]
+        if isinstance(theirs, pytorch.Tensor):
+            np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("call", ["lib.zeros({})", "lib.ones({})", "lib.empty({})", "lib.rand({})", "lib.full(({}), 1)", "x.new_zeros({})"])
+def test_sizes_are_whole_numbers_whatever_was_seen(call):
+    for sizes in ("2, 3", "2.0, 3"):
+        with (pytest.raises(TypeError, match="as sizes, got") if "." in sizes else contextlib.nullcontext()):
+            eval(call.format(sizes), {"lib": tritorch, "x": tritorch.ones(1)})
 
 
 RIGHT = (                                                                # what PyTorch takes

@@ -1,4 +1,4 @@
-"""Wrong input to optimizers, schedules, amp and transformations: PyTorch's exception, one sentence, nothing half done."""
+"""Wrong input to what trains and what transforms functions: PyTorch's exception, one sentence, and nothing half done."""
 import numpy as np
 import pytest
 
@@ -7,6 +7,7 @@ from tests.both import pytorch
 
 P = "P = [lib.ones(2, 3, requires_grad=True), lib.ones(4, requires_grad=True)]\nfor p in P: p.grad = lib.full_like(p, 0.5)\n"
 O = P + "o = lib.optim.SGD([{'params': P[:1]}, {'params': P[1:], 'lr': 0.5}], lr=0.1, momentum=0.9)\nL = lib.optim.lr_scheduler\n"
+D = "D = lib.utils.data\n"
 X = "x = lib.arange(1.0, 4.0)\ndef f(x): return (x * x).sum()\n"
 WRONG = [                                                                # (set up, call, exception, part of the sentence)
     # optimizers: options
@@ -63,6 +64,21 @@ WRONG = [                                                                # (set 
     (X, "x.requires_grad_('a')", TypeError, "True or False as requires_grad, got 'a'"),
     (X, "setattr(x, 'requires_grad', 3)", RuntimeError, "True or False as value, got 3"),
     (X, "setattr(x.requires_grad_(), 'data', x.long())", RuntimeError, "a floating dtype for what requires gradients"),
+    # distributions
+    ("", "lib.distributions.Normal([0.0], 1.0)", ValueError, "expected tensors and numbers, got list"),
+    *[("", f"lib.distributions.{name}.{method}(1.5)", ValueError, "expected a tensor, got float") for name, method in (
+        ("Normal(0.0, 1.0)", "log_prob"), ("Normal(0.0, 1.0)", "cdf"), ("Laplace(0.0, 1.0)", "log_prob"), ("Exponential(1.0)", "cdf"),
+        ("Bernoulli(0.5)", "log_prob"))],
+    ("", "lib.distributions.Uniform(0.0, 1.0).cdf(lib.tensor(2.0))", ValueError, "a value in [low, high]"),
+    ("", "lib.distributions.Laplace(0.0, 1.0).log_prob(lib.tensor(float('nan')))", ValueError, "a value that is no NaN"),
+    # data
+    (D, "list(D.DataLoader([1, 2], timeout=5))", AssertionError, "timeout 0 without workers, got 5"),
+    (D, "D.DataLoader([1, 2], num_workers='a')", TypeError, "a number as num_workers, got 'a'"),
+    (D, "list(D.DataLoader([1, 2], collate_fn=0))", TypeError, "a function as collate_fn, got int"),
+    (D, "D.TensorDataset(np.ones(2))", TypeError, "expected tensors, got ndarray"),
+    (D, "list(D.DataLoader(D.TensorDataset(lib.ones(2)), batch_sampler=[0, 1]))", TypeError, "batches as lists of indices, got int"),
+    (D, "D.random_split([1, 2], 2)", TypeError, "a list of lengths, got int"),
+    (D, "D.random_split([1, 2], [1, 'a'])", TypeError, "a number as lengths[1], got 'a'"),
     # amp
     (X, "lib.autocast('cpu', 'bfloat16').__enter__()", TypeError, "expected a tritorch.dtype, got 'bfloat16'"),
     (X, "lib.set_autocast_dtype('cpu', None)", TypeError, "expected a tritorch.dtype, got None"),

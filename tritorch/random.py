@@ -17,7 +17,7 @@ def manual_seed(seed):
     >>> a = torch.manual_seed(5) and torch.rand(3); bool((a == (torch.manual_seed(5) and torch.rand(3))).all())
     True
     """
-    return seed_all(seed)
+    return seed_all(int(seed))
 
 
 def seed():

@@ -1,5 +1,6 @@
 """What distributions share: shapes, checks of values, and the names that each fills in."""
 import copy
+from numbers import Number
 
 from tritorch.autograd import no_grad
 from tritorch.dtype import finfo, get_default_dtype
@@ -12,6 +13,8 @@ from tritorch.tensor import Tensor
 
 def broadcast_all(*values):
     """Numbers and tensors as tensors of one shape; numbers follow the dtype and device of the first tensor."""
+    for v in values:
+        check(isinstance(v, (Tensor, Number)), "broadcast_all", "tensors and numbers", type(v).__name__, error=ValueError)
     like = next((v for v in values if isinstance(v, Tensor)), None)
     options = {"dtype": get_default_dtype()} if like is None else {"dtype": like.dtype, "device": like.device}
     return surface["broadcast_tensors"](*[v if isinstance(v, Tensor) else tensor(v, **options) for v in values])
@@ -47,7 +50,10 @@ class Distribution:
 
     def _require(self, what, x, holds):
         """Raise ValueError where `holds(x)` is not true everywhere, of tensors on the CPU."""
-        if self._validate_args and x.device.type == "cpu":
+        if not self._validate_args:
+            return
+        check(isinstance(x, Tensor), type(self).__name__, "a tensor", type(x).__name__, error=ValueError)
+        if x.device.type == "cpu":
             check(bool(holds(x.detach()).all()), type(self).__name__, what, x.detach(), error=ValueError)
 
     def _extended(self, sample_shape):

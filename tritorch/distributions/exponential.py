@@ -25,6 +25,7 @@ class Exponential(Distribution):
         return self.rate.log() - self.rate * value
 
     def cdf(self, value):
+        self._require("a value that is not negative", value, lambda x: x >= 0)
         return 1 - (-self.rate * value).exp()
 
     def icdf(self, value):

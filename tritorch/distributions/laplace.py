@@ -23,9 +23,11 @@ class Laplace(Distribution):
         return self.loc - self.scale * u.sign() * (-u.abs().clamp(max=1 - finfo(u.dtype).eps)).log1p()
 
     def log_prob(self, value):
+        self._require("a value that is no NaN", value, lambda x: x == x)
         return -(2 * self.scale).log() - (value - self.loc).abs() / self.scale
 
     def cdf(self, value):
+        self._require("a value that is no NaN", value, lambda x: x == x)
         away = value - self.loc
         return 0.5 - 0.5 * away.sign() * (-away.abs() / self.scale).expm1()
 

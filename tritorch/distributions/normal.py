@@ -32,6 +32,7 @@ class Normal(Distribution):
         return -((value - self.loc) ** 2) / (2 * self.scale**2) - self.scale.log() - math.log(math.sqrt(2 * math.pi))
 
     def cdf(self, value):
+        self._require("a value that is no NaN", value, lambda x: x == x)
         return 0.5 * (1 + ((value - self.loc) / (self.scale * math.sqrt(2))).erf())
 
     def icdf(self, value):

@@ -25,6 +25,7 @@ class Uniform(Distribution):
         return inside.to(self.low.dtype).log() - (self.high - self.low).log()
 
     def cdf(self, value):
+        self._require("a value in [low, high]", value, lambda x: (x >= self.low) & (x <= self.high))
         return ((value - self.low) / (self.high - self.low)).clamp(0, 1)
 
     def icdf(self, value):

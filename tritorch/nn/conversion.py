@@ -1,7 +1,7 @@
 """Moving and converting a module: the same Parameter objects get new memory, so that optimizers keep working."""
 from tritorch.autograd.modes import no_grad
 from tritorch.device import device as Device
-from tritorch.dtype import bfloat16, float16, float32, float64
+from tritorch.dtype import as_dtype, bfloat16, float16, float32, float64
 from tritorch.dtype import dtype as Dtype
 from tritorch.tensor import Tensor
 
@@ -90,8 +90,8 @@ def _parse_to(*args, device=None, dtype=None, **rest):
     for value in args:
         if isinstance(value, Tensor):
             device, dtype = value.device, value.dtype
-        elif isinstance(value, Dtype):
-            dtype = value
+        elif isinstance(value, (Dtype, type)):
+            dtype = as_dtype(value)
         elif isinstance(value, bool):
             rest["non_blocking"] = value
         elif isinstance(value, (str, int, Device)):

@@ -8,7 +8,7 @@ import warnings
 from typing import Generic
 
 from tritorch.cuda.device import is_available
-from tritorch.errors import check
+from tritorch.errors import check, real_numbers
 from tritorch.utils.data.collate import default_collate, default_convert, pinned
 from tritorch.utils.data.dataset import IterableDataset, T, TensorDataset
 from tritorch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler, drawn_seed
@@ -56,7 +56,9 @@ class DataLoader(Generic[T]):
         if batch_size is not None:
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)
         self.batch_size, self.drop_last, self.sampler, self.batch_sampler = batch_size, drop_last, sampler, batch_sampler
-        self.collate_fn = collate_fn or (default_convert if batch_sampler is None else default_collate)
+        check(collate_fn is None or callable(collate_fn), "DataLoader", "a function as collate_fn", type(collate_fn).__name__,
+              error=TypeError)
+        self.collate_fn = (default_convert if batch_sampler is None else default_collate) if collate_fn is None else collate_fn
         self._ready = True
 
     def __setattr__(self, name, value):
@@ -66,6 +68,7 @@ class DataLoader(Generic[T]):
 
     def __iter__(self):
         if not self.num_workers:
+            check(not self.timeout, "DataLoader", "timeout 0 without workers", self.timeout, error=AssertionError)
             return _SingleIterator(self)
         if not self.persistent_workers:
             return _WorkersIterator(self)
@@ -100,6 +103,7 @@ class _Endless:
 
 def _check_numbers(num_workers, timeout, prefetch_factor, persistent_workers, context):
     name = "DataLoader"
+    real_numbers(name, num_workers=num_workers, timeout=timeout)
     check(num_workers >= 0, name, "num_workers ≥ 0", num_workers, error=ValueError)
     check(timeout >= 0, name, "timeout ≥ 0", timeout, error=ValueError)
     check(num_workers or prefetch_factor is None, name, "num_workers > 0 with prefetch_factor", num_workers, error=ValueError)

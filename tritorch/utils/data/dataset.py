@@ -5,9 +5,10 @@ import math
 import warnings
 from typing import Generic, TypeVar
 
-from tritorch.errors import check
+from tritorch.errors import NoTensor, check, real_numbers
 from tritorch.ops.create import tensor
 from tritorch.ops.random import randperm
+from tritorch.tensor import Tensor
 
 T = TypeVar("T", covariant=True)
 
@@ -62,7 +63,9 @@ class TensorDataset(Dataset):
     """
 
     def __init__(self, *tensors):
-        check(len({len(t) for t in tensors}) == 1, "TensorDataset", "tensors of one length", [tuple(t.shape) for t in tensors],
+        for t in tensors:
+            check(isinstance(t, Tensor), "TensorDataset", "tensors", type(t).__name__, error=NoTensor)
+        check(len({len(t) for t in tensors}) <= 1, "TensorDataset", "tensors of one length", [tuple(t.shape) for t in tensors],
               error=AssertionError)
         self.tensors = tensors
 
@@ -71,6 +74,7 @@ class TensorDataset(Dataset):
 
     def rows(self, indices):
         """What `default_collate` makes of these samples, without making each of them."""
+        check(isinstance(indices, (list, tuple)), "TensorDataset", "batches as lists of indices", type(indices).__name__, error=TypeError)
         places = tensor(indices)
         return [t[places if t.device.type == "cpu" else places.to(t.device)] for t in self.tensors]
 
@@ -187,6 +191,8 @@ def random_split(dataset, lengths, generator=None):
     >>> [len(part) for part in torch.utils.data.random_split(range(10), [0.75, 0.25])]
     [8, 2]
     """
+    check(hasattr(lengths, "__iter__"), "random_split", "a list of lengths", type(lengths).__name__, error=TypeError)
+    real_numbers("random_split", **{f"lengths[{k}]": n for k, n in enumerate(lengths)})
     if math.isclose(sum(lengths), 1) and sum(lengths) <= 1:
         for k, fraction in enumerate(lengths):
             check(0 <= fraction <= 1, "random_split", "fractions between 0 and 1", f"{fraction} at {k}", error=ValueError)
