@@ -1,6 +1,9 @@
 """Views against PyTorch: shapes, strides, offsets, shared memory, gradients, error types."""
 import numpy as np
+import pytest
 from oracle import agree, draw
+
+import tritorch as torch
 
 X = draw(2, 3, 4)
 
@@ -125,3 +128,16 @@ def test_on_a_cuda_device(cuda):
               lambda x: x.diagonal(1, 1, 2) * 2, lambda x: x.as_strided((4, 3), (2, 1)) + 1, lambda x: x[:1].expand(3, 3, 4) * 2):
         agree(lambda lib, x, f=f: f(x), X, grad=True, device=cuda)
     agree(lambda lib, x: x.view(lib.int32), np.float32(X), device=cuda)
+
+
+def test_what_is_remembered_of_views_goes_by_ints_alone():
+    x, n = torch.arange(12.0).view(2, 2, 3), torch.tensor(0)
+    for size, dim in ((2, 0), (3, 1), (6, 2)):
+        n.fill_(size)
+        assert x.view(n, -1).shape == x.reshape(n, -1).shape == (size, 12 // size)
+        n.fill_(dim)
+        assert x.transpose(n, 2).stride() == x.transpose(dim, 2).stride()
+    for call in (lambda k: x.transpose(k, 2), lambda k: x.permute(k, 1, 2), lambda k: x[:0].view(k, 3), lambda k: x[:0].reshape(k, 3)):
+        call(0)
+        with pytest.raises(TypeError):
+            call(0.0)

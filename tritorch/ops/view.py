@@ -1,11 +1,15 @@
 """Views of all elements under another shape or dtype: operators whose body returns a Tensor. They run nothing, on any device."""
 import operator
+from functools import lru_cache
 
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, no_sizes, refuse_misuse, sentence, whole_numbers
 from tritorch.shape import Size, infer_shape, layout, view_strides, wrap_dim
 from tritorch.tensor import own, strided
+
+# What follows from sizes, strides and ints alone is remembered: programs look at their tensors in few ways, and a look takes half as long.
+geometry, INTS = lru_cache(4096), {int}
 
 
 def same_memory(x, shape, strides, offset=None):
@@ -32,12 +36,22 @@ def view_as_shape(x, shape):
     >>> import tritorch as torch; torch.arange(6).view(2, -1).shape
     tritorch.Size([2, 3])
     """
-    shape = infer_shape(shape, x.numel(), "view")
-    strides = view_strides(x.shape, x.strides, shape)
+    shape, strides = _viewed("view", x.shape, x.strides, _ints("view", shape))
     if strides is None:
         raise RuntimeError(sentence("view", f"a shape that the strides {x.strides} allow", x.shape, shape,
                                     use="reshape(), which copies where it must"))
     return same_memory(x, shape, strides)
+
+
+def _ints(name, sizes):
+    return tuple(sizes) if INTS.issuperset(map(type, sizes)) else whole_numbers(name, "sizes", sizes)
+
+
+@geometry
+def _viewed(name, shape, strides, sizes):
+    """The shape and, where there are any, the strides of the same memory; None in their place otherwise."""
+    new = infer_shape(sizes, layout(shape)[2], name)
+    return layout(new)[0], view_strides(shape, strides, new)
 
 
 @view_as_shape.grad("x")
@@ -61,11 +75,20 @@ def permute_dims(x, dims):
     >>> import tritorch as torch; torch.ones(2, 3, 4).permute(2, 0, 1).shape
     tritorch.Size([4, 2, 3])
     """
-    ndim = len(x.shape)
-    order = [wrap_dim(d, ndim, "permute") for d in dims]
-    if sorted(order) != list(range(ndim)):
-        raise RuntimeError(sentence("permute", f"each of {ndim} dims once", tuple(dims)))
-    return same_memory(x, tuple([x.shape[d] for d in order]), tuple([x.strides[d] for d in order]))
+    rule = _permuted if INTS.issuperset(map(type, dims)) else _permuted.__wrapped__
+    return same_memory(x, *rule(x.shape, x.strides, tuple(dims)))
+
+
+@geometry
+def _permuted(shape, strides, dims):
+    order = [wrap_dim(d, len(shape), "permute") for d in dims]
+    if sorted(order) != [*range(len(shape))]:
+        raise RuntimeError(sentence("permute", f"each of {len(shape)} dims once", tuple(dims)))
+    return _in_order(shape, strides, order)
+
+
+def _in_order(shape, strides, order):
+    return layout(tuple([shape[d] for d in order]))[0], tuple([strides[d] for d in order])
 
 
 @permute_dims.grad("x")
@@ -91,14 +114,17 @@ def transpose(input, dim0, dim1):
     >>> import tritorch as torch; torch.ones(2, 3).transpose(0, 1).shape
     tritorch.Size([3, 2])
     """
-    shape, strides = list(input.shape), list(input.strides)
-    if not shape:
-        wrap_dim(dim0, 0, "transpose")
-        wrap_dim(dim1, 0, "transpose")
-        return same_memory(input, (), ())
+    rule = _transposed if dim0.__class__ is dim1.__class__ is int else _transposed.__wrapped__
+    return same_memory(input, *rule(input.shape, input.strides, dim0, dim1))
+
+
+@geometry
+def _transposed(shape, strides, dim0, dim1):
     a, b = wrap_dim(dim0, len(shape), "transpose"), wrap_dim(dim1, len(shape), "transpose")
-    shape[a], shape[b], strides[a], strides[b] = shape[b], shape[a], strides[b], strides[a]
-    return same_memory(input, tuple(shape), tuple(strides))
+    order = [*range(len(shape))]
+    if order:
+        order[a], order[b] = b, a
+    return _in_order(shape, strides, order)
 
 
 @transpose.grad("input")
@@ -248,11 +274,12 @@ def reshape(input, *sizes, shape=None):
             [4, 5]])
     """
     try:
-        shape = infer_shape(as_sizes(sizes if shape is None else (shape,)), input.numel(), "reshape")
+        sizes = as_sizes(sizes if shape is None else (shape,))
+        shape, strides = _viewed("reshape", input.shape, input.strides, _ints("reshape", sizes))
     except AttributeError as error:
         refuse_misuse("reshape", reshape, (input,), {}, error)
         raise
-    if input.strides is not layout(input.shape)[1] and view_strides(input.shape, input.strides, shape) is None:
+    if strides is None:
         return own(view_as_shape(input.contiguous(), shape))
     return view_as_shape(input, shape)
 
