@@ -14,17 +14,18 @@ from triton.language.extra import libdevice
 from triton_kernels.indexing import report
 from triton_kernels.quick import quick_exp
 from triton_kernels.reduce import even, offsets
-from triton_kernels.rows import online, online_rows
+from triton_kernels.rows import exponentials, held_tiles, online, online_rows
 
 
 @triton.jit
 def cross_entropy_kernel(
     loss_ptr, weight_ptr, lse_ptr, word_ptr, x_ptr, target_ptr, w_ptr, shape_m, stride_m, stride_xn, M, N, ignore_index, smoothing, number,
     SMOOTH: tl.constexpr, ACC: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, VEC: tl.constexpr,
-    ALIGN: tl.constexpr, STAGES: tl.constexpr,
+    ALIGN: tl.constexpr, STAGES: tl.constexpr, HELD: tl.constexpr,
 ):
     """Loss, weight of the target and log-sum-exp of every row; `stride_m` holds the strides of these, x and the target. A target that is
-    no class is reported."""
+    no class is reported. HELD: a row is so many tiles wide, all of which are in registers at once; 0: tiles are walked along. It is
+    long because both ways have the same beginning and end."""
     RANK: tl.constexpr = len(shape_m)
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     x_rows = x_ptr + offsets(m, shape_m, stride_m, 3 * RANK, ALIGN)
@@ -37,21 +38,30 @@ def cross_entropy_kernel(
     picked = tl.load(x_rows + target * stride_xn, mask=counts, other=0).to(ACC)      # before the loop, in which it arrives
     hit = tl.where(counts, class_weight(w_ptr, tl.where(counts, target, 0), N, ACC), 0)
     lane = tl.arange(0, BLOCK_N)[None, :]
-    top = tl.full((BLOCK_M, LANES), float("-inf"), ACC)
-    total = tl.zeros((BLOCK_M, LANES), ACC)
     if SMOOTH:
         dot = tl.zeros((BLOCK_M, BLOCK_N), ACC)
         weights = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-    for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
-        n = j + lane
-        valid = (m < M)[:, None] & (n < N)
-        x = tl.load(x_rows[:, None] + n.to(tl.int64) * stride_xn, mask=valid, other=float("-inf")).to(ACC)
-        top, total = online(top, total, x, LANES, VEC)
+    if HELD:
+        x = held_tiles(x_rows[:, None], stride_xn, lane, (m < M)[:, None], N, HELD, ACC)
+        top, total = exponentials(x)
         if SMOOTH:
-            w = class_weight(w_ptr, n, N, ACC)
-            weights += w
-            dot += tl.where(n < N, w * x, 0)
-    top, total = online_rows(top, total)
+            for k in tl.static_range(HELD):
+                w = class_weight(w_ptr, k * BLOCK_N + lane, N, ACC)
+                weights += w
+                dot += tl.where(k * BLOCK_N + lane < N, w * x[k], 0)
+    else:
+        top = tl.full((BLOCK_M, LANES), float("-inf"), ACC)
+        total = tl.zeros((BLOCK_M, LANES), ACC)
+        for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
+            n = j + lane
+            valid = (m < M)[:, None] & (n < N)
+            x = tl.load(x_rows[:, None] + n.to(tl.int64) * stride_xn, mask=valid, other=float("-inf")).to(ACC)
+            top, total = online(top, total, x, LANES, VEC)
+            if SMOOTH:
+                w = class_weight(w_ptr, n, N, ACC)
+                weights += w
+                dot += tl.where(n < N, w * x, 0)
+        top, total = online_rows(top, total)
     log_total = tl.where(total == 0, 0, tl.log(total))
     loss = hit * (log_total + (top - picked))                             # in this order large logits cancel exactly
     if SMOOTH:

@@ -48,6 +48,32 @@ def gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, st
     return g, tl.load(x_ptrs, mask=valid, other=0, eviction_policy=EVICT)
 
 
+# ------------------------------------------------------------------ rows in narrow tiles
+@triton.jit
+def held_tiles(rows, stride_n, lane, inside, N, HELD: tl.constexpr, ACC: tl.constexpr):
+    """All of the rows that begin at `rows`, in HELD tiles, the last of which passes the end, with -inf there."""
+    x = ()
+    for k in tl.static_range(HELD):
+        n = k * lane.shape[1] + lane
+        valid = inside & (n < N) if k == HELD - 1 else inside
+        x = x + (tl.load(rows + n.to(tl.int64) * stride_n, mask=valid, other=float("-inf")).to(ACC),)
+    return x
+
+
+@triton.jit
+def exponentials(x):
+    """(largest, sum of exponentials relative to it) of rows in tiles: values leave their thread once, not at every tile."""
+    high = x[0]
+    for k in tl.static_range(1, len(x)):
+        high = tl.maximum(high, x[k])
+    high = tl.max(high, 1)
+    shift = finite(high)[:, None]
+    total = quick_exp(x[0] - shift)
+    for k in tl.static_range(1, len(x)):
+        total += quick_exp(x[k] - shift)
+    return high, tl.sum(total, 1)
+
+
 # ------------------------------------------------------------------ sums of exponentials, online
 @triton.jit
 def online(top, total, x, LANES: tl.constexpr, VEC: tl.constexpr):

@@ -96,13 +96,34 @@ def along(weight, x, dim):
 LONG = ((2048, 4, 1, 8), (4096, 8, 1, 4), (4096, 4, 1, 4), (8192, 8, 1, 2), (8192, 16, 1, 2), (4096, 8, 3, 8), (2048, 4, 3, 8))
 """Ways to walk along the classes of a row: so many at a time, warps, stages, tiles of a piece, which is what a program has backward.
 Forward, where a program has a whole row, the third comes first if its tiles fill that."""
-ACROSS = ((64, 32, 4), (64, 64, 8), (128, 32, 8), (32, 64, 4))
+ACROSS = ((512, 8, 4), (1024, 4, 4), (256, 8, 4), (64, 32, 4), (64, 64, 8), (128, 32, 8), (32, 64, 4))
 """Ways where rows, not classes, are next to each other in memory: rows and classes at a time, warps."""
+FEW = 576
+"""Classes up to which a thread can hold its part of a row in narrow tiles, so that few threads exchange what they found of it."""
+FEW_ACROSS = 32
+"""The same where a thread has whole rows."""
+HELD = ((1, 1, 4), (2, 1, 4), (2, 2, 4), (1, 2, 4), (1, 1, 8))
+"""Ways to do it: threads of a row, as a multiple of as few as have 33 elements each (a class more than a power of two, for all the rest,
+is common), rows of a thread, warps."""
+
+
+@remember
+def few_tiles(M, N, across, vector):
+    """Candidates forward where rows are short enough for narrow tiles, so many of which are a row."""
+    if across:
+        blocks = (512, 256, 128) if N <= 4 else (256, 512, 128)
+        ways = [(m, 1, 4) for m in blocks] if N <= FEW_ACROSS else []
+    else:
+        few = next_power_of_2(cdiv(N, 33))
+        ways = [(32 * warps // (few * more) * each, few * more * vector, warps) for more, each, warps in HELD if few * more <= 32]
+        ways = ways if N <= FEW else []
+    return [{"BLOCK_M": min(m, next_power_of_2(M)), "BLOCK_N": n, "num_warps": warps, "STAGES": 1, "TILES": 1, "HELD": cdiv(N, n)}
+            for m, n, warps in ways]
 
 
 @remember
 def class_tiles(M, N, across, forward, simulated):
-    """Candidates for the kernels of cross entropy."""
+    """Candidates for the kernels of cross entropy that walk along the classes."""
     height, width = next_power_of_2(M), next_power_of_2(N)
     if simulated:
         ways = [(min(half(M), 512), min(half(N), 2048), 4, 1, 1)]
@@ -115,6 +136,9 @@ def class_tiles(M, N, across, forward, simulated):
         sizes = ((2048, 4), (4096, 4), (1024, 1), (4096, 8))
         sizes = (sizes[2], *sizes) if width >= 256 else sizes                        # a warp can hold a row, and none waits for another
         ways = [(max(min(height, size // width), 1), width, warps, 1, 1) for size, warps in sizes]
+        if not forward and N <= 64:                                      # few threads a row: each needs its lse, target and gradient
+            n = min(8 if N <= 16 else 16, width)
+            ways = [(min(height, 1024 // max(n, 8)), n, 4, 1, cdiv(N, n)), *ways]
     return [dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "STAGES", "TILES"), way)) for way in ways]
 
 
@@ -122,8 +146,10 @@ def launch_classes(family, kernel, geometry, dtype, start, trial=None):
     """Call `start(options, tiles of a piece, lanes, elements of a vector)` with the best tile; `trial`, if start itself may be called
     but once, is called to find it."""
     M, N, across = geometry.M, geometry.N, geometry.across
-    ways = class_tiles(M, N, across, family == "cross_entropy", bool(tile(0, 1)))
-    vector = vector_of(geometry, dtype.itemsize)
+    forward, simulated, vector = family == "cross_entropy", bool(tile(0, 1)), vector_of(geometry, dtype.itemsize)
+    ways = class_tiles(M, N, across, forward, simulated)
+    if forward and not simulated:
+        ways = few_tiles(M, N, across, vector) + ways
 
     def run(t, start=trial or start):
         options = {name: value for name, value in t.items() if name != "TILES"}
@@ -145,7 +171,7 @@ def cross_entropy_cuda(loss, target_weight, lse, x, target, weight, ignore_index
     def start(options, tiles, lanes, vec):
         launch(K.cross_entropy_kernel, (cdiv(M, options["BLOCK_M"]),), loss, target_weight, lse, word, x, target, weight, shape_m, stride_m,
                stride_xn, M, N, ignore_index, scalar(label_smoothing, acc), number, SMOOTH=label_smoothing > 0, ACC=getattr(K.tl, acc.name),
-               LANES=lanes, VEC=vec, ALIGN=geometry.align, **options)
+               LANES=lanes, VEC=vec, ALIGN=geometry.align, **{"HELD": 0} | options)
 
     launch_classes("cross_entropy", K.cross_entropy_kernel, geometry, x.dtype, start)
 

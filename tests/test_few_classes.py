@@ -1,0 +1,56 @@
+"""Cross entropy of few classes, whose rows are held in narrow tiles: every way to do it, in hostile layouts, against float64."""
+import numpy as np
+import pytest
+
+import tritorch as torch
+from tritorch.cuda import driver, tuner
+from tritorch.ops.cross_entropy import FEW_ACROSS, cross_entropy_backward, cross_entropy_rows
+
+SHAPES = (130, 2), (131, 3), (70, 10), (9, 50), (5, 257), (2, 21, 7, 9), (1, 3, 130)
+LAYOUTS = {
+    "as they are": lambda x: x,
+    "with gaps": lambda x: torch.cat((x, x, x), 1)[:, x.shape[1]:2 * x.shape[1]],
+    "transposed": lambda x: x.transpose(0, -1).contiguous().transpose(0, -1),
+    "one row": lambda x: x[:1].expand(*x.shape),
+}
+HOW = {"plain": (False, -100, 0.0), "weighted, smoothed": (True, 1, 0.2)}
+
+
+def problem(shape, dtype, layout, weighted, place):
+    generator = np.random.default_rng(sum(shape))
+    x = generator.standard_normal(shape).astype(np.float32) * 4
+    x[0, -1], x[-1, 0] = 1e4, float("-inf")
+    n = shape[1]
+    target = torch.tensor(generator.integers(1, n, (shape[0], *shape[2:])))
+    weight = torch.tensor(generator.random(n).astype(np.float32) + 0.5) if weighted else None
+    return LAYOUTS[layout](torch.tensor(x).to(dtype).to(place)), target.to(place), weight if weight is None else weight.to(place)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_way_agrees_with_float64(shape, layout, how, cuda, monkeypatch):
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    weighted, ignored, smoothing = HOW[how]
+    dtype = torch.bfloat16 if len(layout) % 2 else torch.float32
+    x, target, weight = problem(shape, dtype, layout, weighted, cuda)
+    g = torch.tensor(np.random.default_rng(1).random(target.shape).astype(np.float32)).to(cuda)
+    cpu_weight = weight if weight is None else weight.cpu()
+    x64, g64 = x.cpu().double(), g.cpu().double()
+    want = cross_entropy_rows(x64, target.cpu(), cpu_weight, ignored, smoothing)
+    slope = cross_entropy_backward(g64, x64, target.cpu(), want[2], cpu_weight, ignored, smoothing)
+    with tuner.trying_all() as met:
+        got = cross_entropy_rows(x, target, weight, ignored, smoothing)
+        cross_entropy_backward(g, x, target, got[2], weight, ignored, smoothing)
+    held = any(candidate.get("HELD") for _, _, candidates in met for candidate in candidates)
+    assert held == (layout != "transposed" or shape[1] <= FEW_ACROSS)
+    for family, _, candidates in met:
+        for candidate in candidates:
+            with tuner.forcing(family, candidate):
+                if family == "cross_entropy":
+                    for a, b in zip(cross_entropy_rows(x, target, weight, ignored, smoothing), want):
+                        np.testing.assert_allclose(a.cpu().array, b.array, rtol=2e-5, atol=2e-5, err_msg=str(candidate))
+                elif family == "cross_entropy_backward":
+                    gx = cross_entropy_backward(g, x, target, got[2], weight, ignored, smoothing).float().cpu().array
+                    rtol = 1e-2 if dtype is torch.bfloat16 else 1e-4
+                    np.testing.assert_allclose(gx, slope.array, rtol=rtol, atol=1e-4, err_msg=str(candidate))
