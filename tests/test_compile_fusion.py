@@ -236,6 +236,32 @@ def test_a_call_that_goes_otherwise_is_made_up_for(cuda):
             np.testing.assert_array_equal(found.tolist() if function is kept else found, layer(x).tolist())
 
 
+@torch.no_grad()
+def test_what_is_kept_for_once_is_made_before_an_operand_is_written(cuda):
+    """The operator right behind the place where the result in between was gone in all other calls."""
+    layer, calls, seen = nn.Linear(5, 7).cuda(), [], {"h": None}
+
+    def function(x):
+        calls.append(None)
+        x = x + 1
+        h = layer(x)
+        y = F.gelu(h)
+        if len(calls) == 3:                                              # the call that tries the replacement
+            seen["h"] = h
+        del h
+        x.add_(1)
+        return y, x
+
+    step, x = torch.compile(function), torch.randn(4, 5, device=cuda)
+    with pytest.warns(UserWarning, match="a list"):
+        for _ in range(6):
+            y, last = step(x)
+            np.testing.assert_array_equal(y.cpu(), F.gelu(layer(x + 1)).cpu())
+            np.testing.assert_array_equal(last.cpu(), (x + 1 + 1).cpu())
+    np.testing.assert_array_equal(seen["h"].cpu(), layer(x + 1).cpu())
+    assert replaced(step) == {"linear + gelu": 1}
+
+
 # ------------------------------------------------------------------ the table
 @torch.no_grad()
 def test_a_pattern_is_one_entry(cuda, monkeypatch):

@@ -222,6 +222,30 @@ def test_a_call_that_goes_otherwise_is_made_up_for(stage, other, cuda):
     near(*results, False)
 
 
+def test_logits_kept_for_once_are_those_of_the_weights_before_the_step(cuda):
+    results = []
+    for compile in (lambda f: f, max_autotune):
+        model, calls, seen = Model("bias", cuda), [], []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+
+        def step(tokens, model=model, optimizer=optimizer, calls=calls, seen=seen):
+            calls.append(None)
+            z = model(tokens)
+            if len(calls) == 3:                                          # the call that tries the replacement
+                seen.append(z)
+            loss = flat(z, tokens)
+            del z
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        step = compile(step)
+        losses = [step(tokens.to(cuda)).item() for tokens in TOKENS]
+        results.append([losses, seen.pop().detach().cpu().numpy(), *[p.detach().cpu().numpy() for p in model.parameters()]])
+    near(*results, False)
+
+
 # ------------------------------------------------------------------ memory
 def test_the_logits_are_never_there(cuda):
     rows, classes, width = 4096, 2048, 8

@@ -226,12 +226,12 @@ class Fusion:
     def settle(self, watch, place):
         """Results that kernels left out are gone in time. If one is not, as in no call before, it is computed after all."""
         for match, losses in [*self.heads.items()]:
-            if not losses.left and (place > match.gone or not losses.alive()):
+            if not losses.left and (place >= match.gone or not losses.alive()):
                 self.heads.pop(match).make_up(_substantiate)
         left_out, self.left_out = self.left_out, []
         for gone, calls in left_out:
             held = calls[-1].result.storage() is not None
-            if held and place <= gone:
+            if held and place < gone:
                 self.left_out.append((gone, calls))
             elif held:
                 _make_up(watch, calls)

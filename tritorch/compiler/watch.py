@@ -75,7 +75,7 @@ class Watch(Interpreter):
     def __init__(self, owner, inputs, expected=None, capture=None, plan=None, lenient=False):
         self.owner, self.inputs, self.expected, self.capture, self.plan = owner, inputs, expected, capture, plan
         self.leaves, self.index, self.had_none = owner.leaves, current_device(), []
-        self.events, self.lines, self.met, self.dead, self.externals = [], [], [], {}, {}
+        self.events, self.lines, self.met, self.dead, self.externals, self.inside = [], [], [], {}, {}, []
         self.numbers = weakref.WeakKeyDictionary()                       # memory -> number, or ("input", k), or ("grad", k)
         self.looked, self.written, self.modules, self.optimizers, self.groups = set(), set(), {}, {}, {}
         self.why = self.operator = self.result = None
@@ -172,11 +172,13 @@ class Watch(Interpreter):
         if self.looks and not self.profiles:
             self.note_functions()
         self.listen(False)
+        self.inside.append(name)                                         # what is freed now was there when the operator began
         try:
             made = self.proceed(op, args, out) if self.plan is None else self.plan.run(self, event, op, args, out)
         finally:
             self.listen()
             self.operator = outer
+            self.inside.pop()
         self.events.append((*event, self.token(made)))
         self.lines.append(line)
         return made
@@ -221,8 +223,8 @@ class Watch(Interpreter):
             self.blocked("work on tensors of the CPU")
         elif x.device.index != self.index:
             self.blocked("a second device")
-        dead, events = self.dead, self.events                            # the callback must not know the watch: no cycle
-        self.met.append(weakref.ref(place, lambda _: dead.setdefault(number, len(events))))
+        dead, events, inside = self.dead, self.events, self.inside       # the callback must not know the watch: no cycle
+        self.met.append(weakref.ref(place, lambda _: dead.setdefault(number, len(events) + len(inside))))
         if type(x.node) is Leaf and id(x) not in self.known:
             self.leaves.append(weakref.ref(x))
             self.know(len(self.leaves) - 1, x)
