@@ -179,6 +179,24 @@ def test_a_compiled_module_is_the_module(cuda):
     assert "replayed" in compiled.report()
 
 
+def test_the_mode_is_that_of_the_module():
+    class Kept(nn.Sequential):
+        def train(self, mode=True):
+            modes.append(mode)
+            return super().train(False)
+
+    modes, model = [], nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+    compiled = torch.compile(model)
+    assert len(compiled) == 2 and compiled.training
+    model.eval()
+    assert not compiled.training
+    assert compiled.train() is compiled and compiled.training and model.training and model[1].training
+    compiled.training = False
+    assert not model.training and model[1].training
+    kept = torch.compile(Kept(nn.Dropout()))
+    assert not kept.train().training and not kept[0].training and modes == [True]
+
+
 def test_memory_goes_with_the_module():
     with torch.cuda.simulate():
         gc.collect()

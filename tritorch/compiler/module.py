@@ -18,9 +18,13 @@ class OptimizedModule(Module):
         """What became of the calls so far; see `tritorch.compile`."""
         return self.compiled.report()
 
-    def train(self, mode=True):
-        self._orig_mod.train(mode)
-        return super().train(mode)
+    @property
+    def training(self):
+        return self._orig_mod.training
+
+    @training.setter
+    def training(self, mode):
+        self._orig_mod.training = mode
 
     def __getattr__(self, name):
         return getattr(vars(self)["_orig_mod"], name)
