@@ -303,3 +303,26 @@ def test_settings_of_pytorchs_compiler_are_accepted(recwarn):
     torch._dynamo.mark_dynamic(x, 0), torch._dynamo.maybe_mark_dynamic(x, 0), torch._dynamo.mark_static(x), torch._dynamo.graph_break()
     assert torch._dynamo.disable(lambda: 3)() == 3 and not torch._dynamo.is_compiling() and torch._dynamo.reset() is None
     del dynamo.suppress_errors, inductor.coordinate_descent_tuning
+
+
+def test_the_report_of_every_kind_of_calls(cuda):
+    """Word for word: shapes, operators that have work on the device (views have none), and why calls are eager."""
+    def f(x, host):
+        y = torch.relu(x.view(-1) * 2 + 1)
+        return float(y.sum()) if host else y[1:]
+
+    f.__qualname__ = "f"
+    step = torch.compile(f)
+    with torch.no_grad():
+        step(torch.ones(2, 4, device=cuda), False)
+        assert step.report() == "f: 1 kinds of calls\n1. (float32[2, 4]) is being warmed up"
+        for _ in range(4):
+            step(torch.ones(2, 4, device=cuda), False)
+        with pytest.warns(UserWarning, match="copy to the host"):
+            for _ in range(3):
+                step(torch.ones(3, device=cuda), True)
+    name, *lines = step.report().split("\n")
+    assert name == "f: 2 kinds of calls" and lines[:4] == [
+        "1. (float32[2, 4]) is replayed: 3 operators in one CUDA graph", "       1 × mul", "       1 × add", "       1 × relu"]
+    (last,) = lines[4:]
+    assert last.startswith("2. (float32[3]) runs eagerly: ") and "(copy to the host)" in last

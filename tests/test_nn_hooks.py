@@ -124,3 +124,64 @@ def test_outputs_without_a_gradient_have_none():
     net.register_full_backward_hook(lambda m, inputs, outputs: seen.append([g is None for g in (*inputs, *outputs)]))
     net(x)[0].sum().backward()
     assert seen == [[False, True], [False, False, True]] and x.grad.tolist() == [2, 2]
+
+
+def test_hooks_run_in_order_and_a_new_one_may_come_first():
+    net, order = nn.Identity(), []
+    for register in net.register_forward_pre_hook, net.register_forward_hook:
+        for name, first in (("a", False), ("b", True), ("c", False)):
+            register(lambda *_, name=name: order.append(name), prepend=first)
+    net(torch.ones(1))
+    assert order == ["b", "a", "c"] * 2
+
+
+def test_a_hook_that_is_always_called_is_called_once():
+    def fails(*_):
+        raise ValueError("first")
+
+    net, seen = nn.Identity(), []
+    net.register_forward_hook(lambda *_: seen.append("always"), always_call=True)
+    net.register_forward_hook(fails)
+    with pytest.raises(ValueError, match="first"):
+        net(torch.ones(1))
+    assert seen == ["always"]
+    broken = nn.Identity()
+    broken.forward = fails
+    broken.register_forward_hook(lambda *_: torch.ones(2) + torch.ones(3), always_call=True)
+    with pytest.warns(UserWarning, match="failed after another error, which is raised"), pytest.raises(ValueError, match="first"):
+        broken(torch.ones(1))
+
+
+def test_gradients_of_a_backward_hook_are_as_many_as_the_tensors():
+    for register in "register_full_backward_hook", "register_full_backward_pre_hook":
+        net = nn.Linear(2, 2)
+        getattr(net, register)(lambda module, *grads: (grads[0][0], grads[0][0]))
+        with pytest.raises(RuntimeError):
+            net(torch.ones(1, 2, requires_grad=True)).sum().backward()
+
+
+def test_backward_hooks_need_tensors():
+    class Named(nn.Module):
+        def forward(self, x):
+            return {"y": x * 3}
+
+    net, seen, x = Named(), [], torch.ones(1, requires_grad=True)
+    net.register_full_backward_hook(lambda *_: seen.append("called"))
+    with pytest.warns(UserWarning, match="a tensor or a tuple of tensors"):
+        net(x)["y"].backward()
+    assert seen == [] and x.grad.tolist() == [3]
+
+
+def test_hooks_of_all_modules_see_what_they_ask_for():
+    seen, hooks = [], nn.modules.module
+    class Broken(nn.Module):
+        def forward(self, x, scale):
+            raise ValueError("no")
+
+    with hooks.register_module_forward_hook(lambda m, x, kwargs, y: seen.append(kwargs), with_kwargs=True, always_call=True):
+        with pytest.raises(ValueError, match="no"):
+            Broken()(torch.ones(1), scale=2)
+    with hooks.register_module_full_backward_pre_hook(lambda m, g: seen.append("before")), \
+            hooks.register_module_full_backward_hook(lambda m, i, o: seen.append("behind")):
+        nn.Linear(2, 1)(torch.ones(1, 2, requires_grad=True)).sum().backward()
+    assert seen == [{"scale": 2}, "before", "behind"]

@@ -328,3 +328,25 @@ def test_pytorchs_paths_lead_here():
 
     assert issubclass(nn.BatchNorm2d, _BatchNorm) and nn.modules.conv.Conv2d is nn.Conv2d and nn.modules.Module is nn.Module
     assert (_single(2), _pair(2), _triple((1, 2, 3))) == ((2,), (2, 2), (1, 2, 3))
+
+
+def test_a_shared_module_is_named_once_or_wherever_it_is():
+    shared = nn.BatchNorm1d(2)
+    net = nn.Sequential(shared, nn.Sequential(shared))
+    for names in lambda **o: net.named_parameters("net", **o), lambda **o: net.named_buffers("net", **o):
+        once, everywhere = [[n for n, _ in names(remove_duplicate=r)] for r in (True, False)]
+        assert all(n.startswith("net.0.") for n in once)
+        assert everywhere == once + [n.replace("net.0.", "net.1.0.") for n in once]
+    assert [n for n, _ in net.named_modules()] == ["", "0", "1"]
+    assert [n for n, _ in net.named_modules(remove_duplicate=False)] == ["", "0", "1", "1.0"]
+    assert len(list(net.children())) == 2 and len(list(nn.Sequential(shared, shared).children())) == 1
+    assert len(list(net.buffers())) == 3 and list(net.buffers(recurse=False)) == []
+
+
+def test_a_buffer_that_was_not_saved_may_be_registered_anew():
+    net = nn.Module()
+    net.register_buffer("table", torch.ones(1), persistent=False)
+    net.register_buffer("table", torch.zeros(1))
+    assert list(net.state_dict()) == ["table"]
+    net.register_buffer("table", torch.zeros(1), persistent=False)
+    assert list(net.state_dict()) == []

@@ -149,3 +149,28 @@ def test_post_hooks_and_overriding_modules_see_loaded_values():
     errors = []
     net[1]._load_from_state_dict({"weight": torch.ones(2, 2), "bias": torch.zeros(1)}, "", {}, True, [], [], errors)
     assert len(errors) == 1 and "size mismatch for weight" in errors[0] and net[1].bias.tolist() == [7.0]
+
+
+def test_what_is_missing_and_what_is_left_over():
+    net = nn.Sequential(nn.Linear(1, 1))
+    state = net.state_dict()
+    assert repr(net.load_state_dict(state)) == "<All keys matched successfully>"
+    for changed, missing, unexpected in (({"0.weight": state["0.weight"]}, ["0.bias"], []), ({**state, "1.x": 1}, [], ["1.x"])):
+        found = net.load_state_dict(changed, strict=False)
+        assert (found.missing_keys, found.unexpected_keys) == (missing, unexpected) and str(missing) in repr(found)
+    with pytest.raises(RuntimeError, match="_extra_state"):
+        net[0].load_state_dict({**net[0].state_dict(), "_extra_state": 1})
+
+
+def test_assigned_values_keep_whether_they_are_trained():
+    net, bias = nn.Linear(1, 1), torch.ones(1)
+    net.weight.requires_grad_(False)
+    net.load_state_dict({"weight": torch.zeros(1, 1), "bias": bias}, assign=True)
+    assert not net.weight.requires_grad and net.bias.requires_grad and net.bias.data_ptr() == bias.data_ptr()
+
+
+def test_a_state_dict_by_positional_arguments():
+    found = OrderedDict()
+    with pytest.warns(FutureWarning, match="use keywords"):
+        assert nn.Linear(1, 1).state_dict(found, "net.") is found
+    assert list(found) == ["net.weight", "net.bias"]
