@@ -208,6 +208,16 @@ def test_the_error_says_what_is_held_and_nothing_is_lost(device):
     del small
 
 
+def test_the_error_names_the_largest_holders_first_or_nobody(device):
+    device.total = 64 * MIB
+    with pytest.raises(OutOfMemoryError, match="the most is held by nothing"):
+        allocate(80 * MIB, 0, 0)
+    held = [allocate(size * MIB, 0, 0) for size in (2, 3, 4, 20, 2, 3)]
+    with pytest.raises(OutOfMemoryError, match=r"by 20.00 MiB by 1 × [^,]*, 6.00 MiB by 2 × [^,]*, 4.00 MiB by [^,]*;"):
+        allocate(40 * MIB, 0, 0)
+    del held
+
+
 def test_the_error_names_lines_when_they_are_recorded(device):
     device.total = 64 * MIB
     memory._record_memory_history()

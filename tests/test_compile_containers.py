@@ -135,9 +135,18 @@ def test_changed_arguments(cuda):
         batch.x = batch.x + x
         return x + 1
 
+    def take(x, table):
+        table["y"] = table.pop("y") + x
+        table.pop("x", None)
+        return x + 1
+
+    def inside(x, rows):
+        rows[0].append(x * 2)
+        return x + 1
+
     x = torch.ones(2, device=cuda)
     for function, fresh in [(append, list), (append, collections.deque), (replace, lambda: {"x": x}), (replace, lambda: Output(x=x)),
-                            (write, lambda: Batch(x, x))]:
+                            (write, lambda: Batch(x, x)), (take, lambda: {"x": x, "y": x}), (inside, lambda: Triple(([x], x, x)))]:
         seen = []
         for compiled in (False, True):
             f = torch.compile(function) if compiled else function
