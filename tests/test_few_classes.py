@@ -1,10 +1,12 @@
-"""Cross entropy of few classes, whose rows are held in narrow tiles: every way to do it, in hostile layouts, against float64."""
+"""Losses of few classes, whose rows are in narrow tiles: every way of cross entropy, in hostile layouts, against float64; the gradient of
+the negative log-likelihood."""
 import numpy as np
 import pytest
 
 import tritorch as torch
 from tritorch.cuda import driver, tuner
 from tritorch.ops.cross_entropy import FEW_ACROSS, cross_entropy_backward, cross_entropy_rows
+from tritorch.ops.nll import nll_backward
 
 SHAPES = (130, 2), (131, 3), (70, 10), (9, 50), (5, 257), (2, 21, 7, 9), (1, 3, 130)
 LAYOUTS = {
@@ -54,3 +56,17 @@ def test_every_way_agrees_with_float64(shape, layout, how, cuda, monkeypatch):
                     gx = cross_entropy_backward(g, x, target, got[2], weight, ignored, smoothing).float().cpu().array
                     rtol = 1e-2 if dtype is torch.bfloat16 else 1e-4
                     np.testing.assert_allclose(gx, slope.array, rtol=rtol, atol=1e-4, err_msg=str(candidate))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("layout", ["as they are", "with gaps", "transposed"])
+@pytest.mark.parametrize("shape", [*SHAPES, (3, 1100), (2100, 17)], ids=str)
+def test_gradient_of_nll(shape, layout, dtype, cuda, monkeypatch):
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    x, target, weight = problem(shape, dtype, layout, True, cuda)
+    target[0] = 9999                                                     # is ignored
+    g = torch.tensor(np.random.default_rng(1).random(target.shape).astype(np.float32)).to(dtype).to(cuda)
+    want = nll_backward(g.cpu().double(), target.cpu(), weight.cpu(), 9999, shape[1]).array
+    for out in (x.fill_(float("nan")), torch.full(shape, float("nan"), dtype=dtype, device=cuda)):
+        got = nll_backward(g, target, weight, 9999, shape[1], out=out)
+        np.testing.assert_allclose(got.float().cpu().array, want, rtol=5e-3 if dtype is torch.bfloat16 else 1e-6)

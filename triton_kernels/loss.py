@@ -137,18 +137,22 @@ def nll_kernel(
 @triton.jit
 def nll_backward_kernel(
     gx_ptr, g_ptr, target_ptr, w_ptr, shape_m, stride_m, stride_gxn, M, N, ignore_index, ACC: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    BLOCK_N: tl.constexpr, TILES: tl.constexpr, ALIGN: tl.constexpr,
 ):
     """-w_t · g at the target of every row, else 0. `stride_m` holds the strides of gx, g and the target."""
     RANK: tl.constexpr = len(shape_m)
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    gx_rows = gx_ptr + offsets(m, shape_m, stride_m, 0, ALIGN)
+    N = even(N, ALIGN)
     target = tl.load(target_ptr + offsets(m, shape_m, stride_m, 2 * RANK), mask=m < M, other=0).to(tl.int64)
     counts = (m < M) & (target != ignore_index) & (target >= 0) & (target < N)
     g = tl.load(g_ptr + offsets(m, shape_m, stride_m, RANK), mask=counts, other=0).to(ACC)
     hit = -g * class_weight(w_ptr, tl.where(counts, target, N), N, ACC)
-    place = gx_ptr + offsets(m, shape_m, stride_m)[:, None] + n * stride_gxn
-    tl.store(place, tl.where((n == target[:, None]) & counts[:, None], hit[:, None], 0), mask=(m < M)[:, None] & (n < N))
+    at = tl.where(counts, target, -1).to(tl.int32)[:, None]
+    for k in tl.static_range(TILES):
+        n = (tl.program_id(1) * TILES + k) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+        gx = tl.where(n == at, hit[:, None], 0)
+        tl.store(gx_rows[:, None] + n.to(tl.int64) * stride_gxn, gx, mask=(m < M)[:, None] & (n < N))
 
 
 # ------------------------------------------------------------------ binary cross entropy, element by element

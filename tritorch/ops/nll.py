@@ -73,10 +73,14 @@ def nll_backward_cpu(gx, g, target, weight, ignore_index, classes):
 def nll_backward_cuda(gx, g, target, weight, ignore_index, classes):
     geometry = rows(gx.shape, (class_dim(gx),), *[t.strides for t in (gx, g, target)])
     M, shape_m, stride_m, N, _, (stride_gxn,), *_ = geometry
-    block_n = min(next_power_of_2(N), tile(32 if geometry.across else 1024, 2048))
-    block_m = min(next_power_of_2(M), max(tile(2048, 1 << 16) // block_n, 1))
-    launch(K.nll_backward_kernel, (cdiv(M, block_m), cdiv(N, block_n)), gx, g, target, contiguous(weight), shape_m, stride_m, stride_gxn, M,
-           N, ignore_index, ACC=getattr(K.tl, gx.dtype.compute.name), BLOCK_M=block_m, BLOCK_N=block_n)
+    across = geometry.across
+    block_n = min(next_power_of_2(N), tile(8 if across or N <= 16 else 16 if N <= 64 else 1024, 2048))
+    block_m = min(next_power_of_2(M), tile(1024, 1 << 16), max(tile(4096 if across else 2048, 1 << 16) // block_n, 1))
+    tiles = cdiv(N, block_n)
+    tiles = max(cdiv(tiles, 65535), 1 if N > 1024 else min(tiles, 16))   # of few classes one program has all: it reads a row's target once
+    launch(K.nll_backward_kernel, (cdiv(M, block_m), cdiv(N, tiles * block_n)), gx, g, target, contiguous(weight), shape_m, stride_m,
+           stride_gxn, M, N, ignore_index, ACC=getattr(K.tl, gx.dtype.compute.name), BLOCK_M=block_m, BLOCK_N=block_n, TILES=tiles,
+           ALIGN=geometry.align)
 
 
 @nll_backward.grad("gradient")
