@@ -22,7 +22,15 @@ WRONG = [                                                                # (call
     (F + "conv2d(lib.ones(1, 4, 4), None)", TypeError, "conv2d: expected a tensor as weight, got NoneType"),
     (F + "conv1d(np.ones((1, 4)), lib.ones(1, 1, 2))", TypeError, "conv1d: expected a tensor as input, got ndarray"),
     (f"{X}.cumsum(0, out=1)", TypeError, "expected a"),
+    *[(f"lib.{call}", TypeError, "expected a tensor as input, got ") for call in (
+        "zeros_like(None)", "full_like([1.0], 1)", "cross(None, None)", "hsplit(np.ones(2), 2)", "histc('a')", "randn_like(None)")],
+    (F + "embedding(lib.tensor([0]), None)", TypeError, "embedding: expected a tensor as weight, got NoneType"),
     # what is no number
+    ("lib.linspace(None, 1, 5)", TypeError, "linspace: expected a number as start, got None"),
+    ("lib.linspace(0, 1, 'a')", TypeError, "linspace: expected whole numbers as steps"),
+    ("lib.tril_indices('a', 3)", TypeError, "expected whole numbers as row, col and offset"),
+    ("lib.triu_indices(3, -1)", RuntimeError, "row and col of at least 0, got 3 and -1"),
+    (f"lib.tensor_split({X}, 2 ** 70)", ValueError, "a number of sections of 64 bits"),
     (f"lib.add({X}, {X}, alpha=None)", TypeError, "add: expected a number as alpha, got None"),
     (f"lib.addcmul({X}, {X}, {X}, value='a')", TypeError, "expected a number as value, got 'a'"),
     (f"lib.addmm({X}, lib.ones(2, 2), {X}, beta=[1])", TypeError, "expected a number as beta, got [1]"),

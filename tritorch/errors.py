@@ -55,6 +55,18 @@ def real_numbers(op, **options):
             raise TypeError(sentence(op, f"a number as {name}", repr(value)))
 
 
+def tensors(op, **arguments):
+    """A NoTensor that says which argument has to be a tensor, and is none.
+
+    >>> tensors("cross", input=None)
+    Traceback (most recent call last):
+    tritorch.errors.NoTensor: cross: expected a tensor as input, got NoneType
+    """
+    for name, value in arguments.items():
+        if not hasattr(value, "storage"):
+            raise NoTensor(sentence(op, f"a tensor as {name}", type(value).__name__))
+
+
 def switches(op, error=TypeError, **options):
     """An error that says which option has to be True or False, and is neither.
 

@@ -9,7 +9,7 @@ from tritorch.cuda.watching import VALUE, host_work
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, sentence
+from tritorch.errors import check, sentence, tensors
 from tritorch.memory_format import contiguous_format, dense_strides, preserve_format, strides_in, suggested
 from tritorch.ops.arrays import store_rounded
 from tritorch.ops.elementwise import SCALAR, launch_elementwise
@@ -281,6 +281,7 @@ def clone(input, *, memory_format=None):
 
 def like_strides(name, x, wanted):
     """The strides in a memory format of what is like x. None and `preserve_format` keep x's order of dims."""
+    tensors(name, input=x)
     if wanted is None or wanted is preserve_format:
         return x.strides if x.strides is layout(x.shape)[1] else dense_strides(x.shape, x.strides)
     return strides_in(name, x.shape, wanted)

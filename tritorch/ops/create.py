@@ -1,7 +1,6 @@
 """Making tensors: `tensor`, `empty`, `zeros`, `full`, `arange`, `linspace`, `eye` and their like."""
 import math
 import numbers
-import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, no_sizes, sentence, whole_numbers
+from tritorch.errors import check, no_sizes, real_numbers, sentence, whole_numbers
 from tritorch.memory_format import strides_in
 from tritorch.ops import copy
 from tritorch.ops.arrays import store_rounded
@@ -226,7 +225,8 @@ def linspace(start, end, steps, *, out=None, dtype=None, layout=None, device=Non
     >>> import tritorch as torch; torch.linspace(0, 1, 5)
     tensor([0.0000, 0.2500, 0.5000, 0.7500, 1.0000])
     """
-    steps = operator.index(steps)
+    real_numbers("linspace", start=start, end=end)
+    steps, = whole_numbers("linspace", "steps", (steps,))
     check(steps >= 0, "linspace", "steps of at least 0", steps)
     start, end = [v.item() if isinstance(v, Tensor) else v for v in (start, end)]
     step = (end - start) / (steps - 1) if steps > 1 else 0.0

@@ -6,7 +6,7 @@ from tritorch.autograd.parts import joined_grads
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, sentence, tensors
 from tritorch.ops import copy, create, pointwise, view
 from tritorch.ops.indexing import (
     add_slices,
@@ -286,7 +286,11 @@ def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, sca
     tensor([[0., 0., 1.],
             [1., 0., 0.]])
     """
-    count = weight.shape[0]
+    try:
+        count = weight.shape[0]
+    except (AttributeError, IndexError):
+        tensors("embedding", weight=weight)
+        raise RuntimeError(sentence("embedding", "a weight of 2 dims", weight.shape)) from None
     if padding_idx is not None:
         check(-count <= padding_idx < count, "embedding", f"a padding_idx in [{-count}, {count - 1}]", padding_idx)
         padding_idx += count if padding_idx < 0 else 0

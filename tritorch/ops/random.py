@@ -55,7 +55,7 @@ def size_of(sizes, size=None):
 
 def like(fill, x, a, b, dtype, device, generator, requires_grad, memory_format):
     """As `made`, for the shape, dtype, device and order of dims of x."""
-    device, strides = x.device if device is None else as_device(device), like_strides("rand_like", x, memory_format)
+    strides, device = like_strides("rand_like", x, memory_format), x.device if device is None else as_device(device)
     out = None if strides == contiguous_strides(x.shape) else empty(x.shape, chosen(dtype, x.dtype), device, strides)
     return made(fill, x.shape, a, b, chosen(dtype, x.dtype), device, generator, out, requires_grad)
 

@@ -5,7 +5,7 @@ from tritorch.autograd.modes import state
 from tritorch.autograd.parts import Part
 from tritorch.dispatch import op
 from tritorch.dtype import int64
-from tritorch.errors import check, sentence, whole_numbers
+from tritorch.errors import check, sentence, tensors, whole_numbers
 from tritorch.ops.create import arange
 from tritorch.ops.view import same_memory
 from tritorch.shape import extent, is_dense, own_dim, wrap_dim
@@ -270,9 +270,11 @@ def tensor_split(input, indices_or_sections, dim=0):
     if isinstance(indices_or_sections, int):
         parts = indices_or_sections
         check(parts > 0, "tensor_split", "at least 1 section", parts)
+        check(parts < 1 << 63, "tensor_split", "a number of sections of 64 bits", parts, error=ValueError)
         sizes = [n // parts + (k < n % parts) for k in range(parts)]
     else:
-        cuts = [0, *[min(max(c + n if c < 0 else c, 0), n) for c in indices_or_sections], n]
+        places = whole_numbers("tensor_split", "indices_or_sections", indices_or_sections)
+        cuts = [0, *[min(max(c + n if c < 0 else c, 0), n) for c in places], n]
         sizes = [max(b - a, 0) for a, b in zip(cuts, cuts[1:])]
         starts = cuts[:-1]
         return tuple([slice_dim(input, wrap_dim(dim, len(input.shape), "tensor_split"), a, a + s, 1) for a, s in zip(starts, sizes)])
@@ -286,6 +288,7 @@ def split_with_sizes(input, split_sizes, dim=0):
 
 def _split_along(name, dim, least):
     def cut(input, indices_or_sections):
+        tensors(name, input=input)
         check(len(input.shape) >= least, name, f"a tensor of at least {least} dims", input.shape)
         d = 0 if dim == 1 and len(input.shape) == 1 else dim
         if isinstance(indices_or_sections, int):

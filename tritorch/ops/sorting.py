@@ -6,7 +6,7 @@ import numpy as np
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, types
-from tritorch.errors import check
+from tritorch.errors import check, real_numbers, tensors
 from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.destinations import deliver_all
@@ -341,6 +341,8 @@ def bucketize(input, boundaries, *, out_int32=False, right=False, out=None):
 
 def histc(input, bins=100, min=0, max=0, *, out=None):
     """How many elements fall into each of `bins` equal parts of [min, max], or, where these are equal, of the range of the data."""
+    tensors("histc", input=input)
+    real_numbers("histc", bins=bins, min=min, max=max)
     check(bins > 0, "histc", "at least 1 bin", bins)
     flat = view.reshape(input.detach(), -1)
     low, high = (float(flat.min().item()), float(flat.max().item())) if min == max and flat.numel() else (float(min), float(max))

@@ -4,7 +4,7 @@ import numpy as np
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, whole_numbers
 from tritorch.ops import create, slicing, view
 from tritorch.ops.copy import deliver, transfer
 from tritorch.ops.shaping import atleast_2d, cat
@@ -127,6 +127,8 @@ def block_diag(*tensors):
 
 
 def _triangle_indices(keep, row, col, offset, dtype, device):
+    row, col, offset = whole_numbers("triangle indices", "row, col and offset", (row, col, offset))
+    check(row >= 0 and col >= 0, "triangle indices", "row and col of at least 0", row, col)
     places = np.array(np.nonzero(keep(np.ones((row, col), bool), offset)))
     return create.tensor(places, dtype=types.chosen(dtype, types.int64), device=device)
 

@@ -4,7 +4,7 @@ import itertools
 import numpy as np
 
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, tensors
 from tritorch.ops import copy, create, slicing, view
 from tritorch.ops.shaping import diff, meshgrid, stack
 from tritorch.ops.statistics import vector_norm
@@ -62,6 +62,7 @@ def cross(input, other, dim=None, *, out=None):
     >>> import tritorch as torch; torch.cross(torch.tensor([1, 0, 0]), torch.tensor([0, 1, 0]), dim=0)
     tensor([0, 0, 1])
     """
+    tensors("cross", input=input, other=other)
     check(len(input.shape) == len(other.shape), "cross", "tensors of as many dims", input.shape, other.shape)
     shape = broadcast_shapes("cross", input.shape, other.shape)
     if dim is None:
