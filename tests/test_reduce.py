@@ -223,3 +223,13 @@ def added_in_shared_memory(compiled):
     """Whether what was read from shared memory is added up."""
     after = compiled.ptx.rpartition("ld.shared")
     return bool(after[1]) and "add.f32" in after[2]
+
+
+def test_states_of_pieces_with_infinities_nan_and_large_means(cuda, tiles):
+    array = draw(7, 20_011)
+    array[0], array[1, :12_000], array[2, 5_000:], array[3, 9_000], array[4, 7] = -np.inf, -np.inf, -np.inf, np.inf, np.nan
+    array[5], array[6] = 3e38, -3e38
+    exact, x = torch.tensor(array).double(), tritorch.tensor(array).to(cuda)
+    np.testing.assert_allclose(x.logsumexp(1).cpu().array, exact.logsumexp(1).numpy(), rtol=1e-6)
+    np.testing.assert_allclose(x[:5].var(1).cpu().array, exact[:5].var(1).numpy(), rtol=1e-5)
+    assert (x.t().contiguous().logsumexp(0) == x.logsumexp(1)).cpu().array[[0, 3, 5, 6]].all()

@@ -226,7 +226,12 @@ def moments_step(mean, square, n, x, zero, one):
 
 @triton.jit
 def moments_fold(state, lane):
-    return tl.reduce(state, 1, moments_combine)
+    """By plain sums, of means first: lanes that exchange three numbers at each step of a tree take several times as long."""
+    mean, square, n = state
+    count = tl.sum(n, 1)
+    top = tl.sum(mean * (n * (1 / tl.maximum(count, 1.0))[:, None]), 1)
+    delta = mean - top[:, None]
+    return top, tl.sum(square + n * delta * delta, 1), count
 
 
 @triton.jit
@@ -276,7 +281,10 @@ def logsumexp_combine(a, s, b, t):
 
 @triton.jit
 def logsumexp_fold(state, lane):
-    return tl.reduce(state, 1, logsumexp_combine)
+    """The largest first: an exponential for each lane, instead of one at each step of a tree."""
+    a, s = state
+    top = max_fold((a,), lane)[0]
+    return top, tl.sum(s * tl.exp(tl.where(a == top[:, None], 0.0, a - top[:, None])), 1)
 
 
 @triton.jit
