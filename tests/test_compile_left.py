@@ -290,6 +290,27 @@ def test_what_another_branch_sets_stays_as_it_is(cuda):
         assert args.phase == str(k // 4)
 
 
+@pytest.mark.parametrize("as_tuple", [False, True])
+def test_what_one_kind_leaves_outlives_the_replays_of_another(cuda, as_tuple):
+    """Graphs of one function share memory: that of what is done with in the first holds what the second leaves."""
+    out, last = types.SimpleNamespace(kept={}), {}
+
+    @torch.compile
+    def step(x):
+        y = (x * 2 + 1).sum(0)
+        out.kept[len(x)] = (y, [y + 1]) if as_tuple else y
+        return (x * 3).exp().mean()
+
+    for k, n in enumerate([2] * 5 + [3] * 5 + [2, 2, 3, 2, 3, 3, 2]):
+        last[n] = k
+        step(torch.full((n, 2), float(k), device=cuda))
+        for size, number in last.items():
+            found = out.kept[size]
+            assert (found[0] if as_tuple else found).tolist() == [size * (2.0 * number + 1)] * 2
+            assert not as_tuple or found[1][0].tolist() == [size * (2.0 * number + 1) + 1] * 2
+    assert all(len(kind.recordings) == 1 and kind.recordings[0].used for kind in step.kinds.values())
+
+
 class Auxiliary(nn.Module):
     def __init__(self):
         super().__init__()

@@ -11,6 +11,7 @@ from tritorch.compiler.checks import MANY, Checks
 from tritorch.compiler.contents import LONG, counts, is_plain, same
 from tritorch.compiler.reads import CLOSED, TOLD, called, slots_of
 from tritorch.compiler.whose import is_installed, is_ours, is_pythons
+from tritorch.cuda.allocator import Owner
 from tritorch.nn.module import Module
 from tritorch.nn.registry import Registry
 from tritorch.tensor import Leaf, Tensor, swaps
@@ -111,7 +112,7 @@ class Left:
     given the caller's own tensor. Those in `made` get a new tensor in every call."""
 
     def __init__(self, places, inputs):
-        known = {id(x): k for k, x in enumerate(inputs)}
+        known, self.places = {id(x): k for k, x in enumerate(inputs)}, places
         self.given = [(place, known[id(place.value)]) for place in places if id(place.value) in known]
         self.fixed, self.made = [place for place in places if id(place.value) not in known], []
         self.holds = self._check()
@@ -159,6 +160,18 @@ class Left:
         for place, x in zip(self.made, made):
             place.put(x)
 
+    def save(self, other, private):
+        """Before another recording is replayed, in the memory of which tensors may lie that are here: have copies in the places to which
+        `other`, what that one leaves, brings nothing. `private` is the graphs' pool."""
+        theirs = {(id(place.container), place.key) for place in (other.places if other is not None else ())}
+        for place in self.fixed:
+            if (id(place.container), place.key) not in theirs:
+                parts = _contents(place.container) if place.key is ALL else {place.key: place.value}
+                for key, value in parts.items():
+                    copy = _copied(value, private)
+                    if copy is not value and _contents(place.container).get(key, GONE) is value:
+                        Place(place.container, key, value, place.owner).put(copy)
+
 
 def _shelves(x):
     """(container, what a user calls it) for all that can be assigned in an object."""
@@ -192,6 +205,15 @@ def _contents(container):
     names = vars(container) if isinstance(container, type) else ["cell_contents"] if isinstance(container, CellType) else None
     names = slots_of(type(container)) if names is None else names
     return {name: value for name in names if (value := _attribute(container, name)) is not GONE}
+
+
+def _copied(x, private):
+    """A tensor in the memory of a pool, or a tuple of some, outside of it."""
+    if type(x) is tuple:
+        copies = tuple([_copied(item, private) for item in x])
+        return x if all(a is b for a, b in zip(copies, x)) else copies
+    owner = x.storage.owner if isinstance(x, Tensor) else None
+    return x.detach().clone() if isinstance(owner, Owner) and owner.span.pool.private is private else x
 
 
 def _attribute(x, name):

@@ -79,7 +79,7 @@ class Recording:
         self.graph, self.index, self.order, self.inputs, self.moved = watch.capture.graph, watch.index, owner.order, watch.inputs, False
         self.kept = [storage for _, storage, _ in watch.externals.values()]            # what the graph touches must live as long as it
         self.landings = [(x.data_ptr(), x.nbytes, x.itemsize, None) if is_dense(x.shape, x.strides) else (0, 0, 0, x) for x in self.inputs]
-        self.driver, self.operators = driver.current(), operators(watch.events)
+        self.driver, self.operators, self.number = driver.current(), operators(watch.events), self.order.enter(self)
         self.fused = watch.plan.done if watch.plan is not None else []
         self.replaced = [match.pattern for match in self.fused]
         self._note_gradients(watch, before)
@@ -224,6 +224,8 @@ class Recording:
         index, copy = self.index, self.driver.copy
         self.used, stream = True, current_handle(index) if streams.used else 0
         self.order.follow(index, stream)
+        if self.order.latest != self.number:
+            self.order.turn(self)
         for x, (pointer, nbytes, itemsize, mine) in zip(given, self.landings):
             if nbytes:
                 copy(pointer, x.storage.ptr + x.offset * itemsize, nbytes, "d2d", stream)
@@ -320,7 +322,21 @@ class Order:
     """Replays of graphs that share memory run one after the other, on whichever streams they are queued."""
 
     def __init__(self):
-        self.stream = None
+        self.stream, self.count, self.latest, self.leaving = None, 0, None, weakref.WeakSet()
+
+    def enter(self, recording):
+        """Its number."""
+        self.count += 1
+        if recording.left is not None:
+            self.leaving.add(recording)
+        return self.count
+
+    def turn(self, recording):
+        """Another recording comes: it writes to memory that it no longer needed when later ones were captured."""
+        self.latest, private = recording.number, recording.graph.private
+        for other in [*self.leaving]:
+            if other.number > recording.number and other.graph.private is private:
+                other.left.save(recording.left, private)
 
     def follow(self, index, handle):
         """What is queued from now on on the current stream, which has this handle, comes after the replays so far."""
