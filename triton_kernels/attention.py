@@ -212,6 +212,16 @@ def attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, head, row
     return acc, top, total
 
 
+@triton.jit
+def ended(acc, top, total, keep_scale, DROPOUT: tl.constexpr):
+    """(result, lse) of rows that have met all of their keys."""
+    total_or_1 = tl.where(total == 0.0, 1.0, total)                      # a row that sees no key gives 0, as in PyTorch
+    acc *= div(tl.full(total.shape, 1, total.dtype), total_or_1)[:, None]                  # acc / total costs more, and may be 2 units off
+    if DROPOUT:
+        acc *= keep_scale
+    return acc, (top + tl.log2(total)) * LN2
+
+
 @triton.jit(do_not_specialize=["seed", "offset"])
 def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr, cu_q_ptr, cu_k_ptr, base_ptr, stride_o, stride_lse,
                      stride_q, stride_k, stride_v, stride_mask, stride_slopes, H, GROUP, L, S, left, right, scale, threshold, keep_scale,
@@ -259,13 +269,10 @@ def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr
                              E, EV, LEFT, RIGHT, MASK, ALIBI, LATE, DROPOUT, False, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
     acc, top, total = attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, key_head, rows, rest, end, bounds, bias, draws,
                              E, EV, LEFT, RIGHT, MASK, ALIBI, LATE, DROPOUT, True, PRECISION, WIDE, TMA, BLOCK_N, BLOCK_D, BLOCK_V)
-    total_or_1 = tl.where(total == 0.0, 1.0, total)                      # a row that sees no key gives 0, as in PyTorch
-    acc *= div(tl.full(total.shape, 1, ACC), total_or_1)[:, None]        # acc / total costs more, and may be 2 units off
-    if DROPOUT:
-        acc *= keep_scale
+    acc, lse = ended(acc, top, total, keep_scale, DROPOUT)
     store_rows(matrix_ptr(out_ptr, stride_o, batch, head, start_q, PACKED, False), stride_o, rows, L, acc, EV, BLOCK_V)
     lse_ptr = matrix_ptr(lse_ptr, stride_lse, batch, head, start_q, PACKED, False)
-    tl.store(lse_ptr + rows * stride_lse[2], (top + tl.log2(total)) * LN2, mask=rows < L)
+    tl.store(lse_ptr + rows * stride_lse[2], lse, mask=rows < L)
 
 
 @triton.jit

@@ -15,10 +15,11 @@ from tritorch.precision import dot_precision
 from tritorch.shape import broadcast_strides, cdiv, extent, next_power_of_2
 from tritorch.tensor import empty
 
-FORWARD, BACKWARD, BIAS = kernels("attention"), kernels("attention_backward"), kernels("attention_bias")
+FORWARD, SPLIT, BACKWARD, BIAS = [kernels(f"attention{name}") for name in ("", "_split", "_backward", "_bias")]
 HOPPER, HOPPER_BACKWARD, TOGETHER = kernels("attention_gluon"), kernels("attention_backward_gluon"), kernels("attention_together_gluon")
 LOG2E = math.log2(math.e)
 PARTS = 512                                                              # programs for a gradient of few tiles: a few for each processor
+FEW, KEYS = 64, 128                                                      # rows that share a key head; fewest keys of a piece
 
 # BLOCK_M, BLOCK_N, num_warps, num_stages for head sizes up to a bound, by what is multiplied: "half" are 16-bit types, "tf32" float32 on
 # the matrix units, "ieee" and "fp64" are not. The first is the guess for a problem that was not measured. Before Hopper all keys and values
@@ -30,6 +31,13 @@ TILES = {
         "tf32": {64: ((64, 64, 4, 2), (128, 32, 8, 2)), 128: ((64, 32, 4, 2), (64, 64, 8, 2)), 256: ((32, 32, 8, 1),)},
         "ieee": {64: ((64, 32, 8, 2), (32, 32, 8, 2)), 128: ((32, 32, 8, 1),), 256: ((32, 32, 8, 1),)},
         "fp64": {64: ((32, 16, 4, 2),), 128: ((32, 16, 8, 2),), 256: ((16, 16, 8, 1),)},
+    },
+    "split": {                                                           # at most so many rows
+        "half": {64: ((64, 128, 4, 3), (64, 64, 4, 4)), 128: ((64, 64, 4, 3), (64, 128, 4, 2), (64, 128, 8, 2)),
+                 256: ((64, 32, 4, 3), (64, 32, 4, 2))},
+        "tf32": {64: ((32, 32, 4, 3),), 128: ((32, 32, 4, 3), (32, 32, 4, 2)), 256: ((32, 16, 4, 2),)},
+        "ieee": {64: ((32, 32, 4, 3),), 128: ((32, 32, 4, 3), (32, 32, 4, 2)), 256: ((16, 16, 4, 2),)},
+        "fp64": {64: ((16, 16, 4, 2),), 128: ((16, 16, 4, 2),), 256: ((16, 16, 4, 1),)},
     },
     "backward_q": {
         "half": {64: ((128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 4, 2)), 128: ((128, 64, 8, 2), (64, 64, 8, 2), (64, 64, 4, 2)),
@@ -110,9 +118,20 @@ class Problem(NamedTuple):
         key = (dtype, constants["PRECISION"], E, EV, B * H, H // max(G, 1), L, S, f"mask {masked}", *features)
         return cls(B, stride_mask, stride_slopes, numbers, constants, key, tma, gluon)
 
+    def pieces(self, machine, packed):
+        """Into how many pieces to cut the keys of a forward pass, 0 where the plain kernel is as good: by shapes and machine alone."""
+        (H, group, L, S, left, right), processors = self.numbers[:6], machine[0] if machine else 32
+        if self.constants["RIGHT"]:                                      # the keys that are met; a sequence's last row stands at its last
+            S = min(S, S if packed else L + right, L + left + right if self.constants["LEFT"] else S)
+        alone = cdiv(L, 128) * self.batches * H                          # programs of the plain kernel, each with a head of its own
+        if S < 2 * KEYS or not alone or L * group > FEW and 2 * alone > processors:
+            return 0
+        return max(min(2 * processors // (cdiv(L * group, FEW) * self.batches * H // group), S // KEYS), 1)
+
     def candidates(self, which, machine):
         """The ways to run a kernel, the best guess first."""
-        L, S = self.numbers[2:4]
+        group, L, S = self.numbers[1:4]
+        L = L * group if which == "split" else L
         block, dtype, precision = max(self.constants["BLOCK_D"], self.constants["BLOCK_V"]), *self.key[:2]
         kernel = "together" if which == "backward" else "plain"
         if machine is None:                                              # the simulated device: few, large blocks, yet more than one
@@ -125,6 +144,8 @@ class Problem(NamedTuple):
         ways = [_candidate(kernel, False, *tile) for tile in tiles]
         if self.tma and major >= 9:
             ways = [_candidate(kernel, True, *tile) for tile in tiles] + ways[:1]
+        if which == "split":
+            ways = [{**way, "BLOCK_M": min(way["BLOCK_M"], max(next_power_of_2(L), 16))} for way in ways]
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
         gluon = []
         if self.gluon and major == 9 and driver.current().name != "simulated":
@@ -141,8 +162,8 @@ def _candidate(kernel, tma, rows, keys, warps, stages):
 def shared_bytes(which, way, block, itemsize):
     """Shared memory that the operands of a tile take: what stays, and what the loop reads ahead."""
     rows, keys = way["BLOCK_M"], way["BLOCK_N"]
-    stays, moves = {"forward": (rows, 2 * keys), "backward_q": (2 * rows, 2 * keys), "backward_kv": (2 * keys, 2 * rows),
-                     "backward": (3 * keys, 2 * rows), "bias": (0, 3 * rows + 2 * keys)}[which]
+    stays, moves = {"forward": (rows, 2 * keys), "split": (rows, 2 * keys), "backward_q": (2 * rows, 2 * keys),
+                     "backward_kv": (2 * keys, 2 * rows), "backward": (3 * keys, 2 * rows), "bias": (0, 3 * rows + 2 * keys)}[which]
     return (stays + moves * way["num_stages"]) * block * itemsize
 
 
@@ -193,9 +214,31 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
                alibi_slopes, cu_seq_q, cu_seq_k, base, out.strides, lse.strides, query.strides, key.strides, value.strides, p.stride_mask,
                p.stride_slopes, *p.numbers, LATE=late, **settled(p, way))
 
-    _chosen(p, "forward", FORWARD, "attention_kernel", run)
+    if pieces := p.pieces(hardware(), longest is not None):
+        tensors = out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, base
+        _chosen(p._replace(tma=False, gluon=False), "split", SPLIT, "attention_split_kernel",
+                lambda way: run_in_pieces(p, way, pieces, *tensors, late=late))
+    else:
+        _chosen(p, "forward", FORWARD, "attention_kernel", run)
     if longest is not None:
         leave_unpacked(cu_seq_q, (out, 0.0), (lse, -math.inf))
+
+
+def run_in_pieces(p, way, pieces, out, lse, query, key, value, *others, late):
+    """Start the kernel that cuts the keys, and the one that joins its pieces; one piece is the result itself."""
+    (H, group, L), whole = p.numbers[:3], pieces == 1
+    parts = out if whole else empty((pieces, *out.shape), lse.dtype, lse.device)
+    tops, totals = (lse, None) if whole else [empty((pieces, *lse.shape), lse.dtype, lse.device) for _ in range(2)]
+    steps = [(*x.strides[x.ndim - n:], 0 if whole else x.strides[0]) for x, n in ((parts, 4), (tops, 3))]
+    options = {name: value for name, value in settled(p, way).items() if name != "TMA"}
+    programs = cdiv(L * group, way["BLOCK_M"]) * pieces * p.batches * H // group
+    launch(SPLIT.attention_split_kernel, (programs,), parts, tops, totals, query, key, value, *others, *steps, query.strides, key.strides,
+           value.strides, p.stride_mask, p.stride_slopes, pieces, *p.numbers, LATE=late, **options)
+    if not whole:
+        block = max(min(next_power_of_2(pieces), 2048 // p.constants["BLOCK_V"]), 1)       # all numbers of a warp stay in registers
+        launch(SPLIT.attention_join_kernel, (lse.numel(),), out, lse, parts, tops, totals, out.strides, lse.strides, pieces, lse.numel(),
+               *lse.shape[1:], p.numbers[8], BLOCK_P=block, num_warps=1,
+               **{name: p.constants[name] for name in ("EV", "DROPOUT", "BLOCK_V")})
 
 
 def leave_unpacked(cu, *values):
