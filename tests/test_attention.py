@@ -370,8 +370,8 @@ def test_hopper_kernels_are_among_the_candidates():
     """On a GPU of its kind each of the kernels has a form in Gluon, where it does what is asked for."""
     def families(**keywords):
         with tuner.trying_all() as met:
-            x = [T.empty(2, 8, 512, 128, dtype=T.bfloat16, device="cuda").requires_grad_() for _ in range(3)]
-            g = T.empty(2, 8, 512, 128, dtype=T.bfloat16, device="cuda")
+            x = [T.empty(4, 8, 512, 128, dtype=T.bfloat16, device="cuda").requires_grad_() for _ in range(3)]
+            g = T.empty(4, 8, 512, 128, dtype=T.bfloat16, device="cuda")
             scaled_dot_product_attention(*x, **keywords).backward(g)
         return sorted({f for f, _, ways in met for way in ways if "gluon" in way["kernel"] and f.startswith("attention")})
 

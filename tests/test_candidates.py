@@ -58,11 +58,13 @@ def test_rows_that_are_loaded_ahead_fit_in_shared_memory(arch):
 @pytest.mark.parametrize("arch", [80, 86])
 def test_attention_of_the_largest_heads_fits_in_shared_memory(arch):
     with driver.using(DryDriver(arch)) as device, compiler.recording() as record, tuner.trying_all():
-        query, key, value = (torch.empty(1, 2, 512, 256, dtype=torch.bfloat16, device="cuda", requires_grad=True) for _ in range(3))
-        torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).sum().backward()
+        for batch in (1, 64):                                            # few programs, whose keys are cut into pieces, and many
+            query, key, value = (torch.empty(batch, 2, 512, 256, dtype=torch.bfloat16, device="cuda", requires_grad=True) for _ in range(3))
+            torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).sum().backward()
         most = device.properties.shared_memory_per_block_optin
     specs = [s for s in record.values() if "attention" in s.kernel.__name__]
-    assert {s.kernel.__name__ for s in specs} == {f"attention_{k}" for k in ("kernel", "backward_q_kernel", "backward_kv_kernel")}
+    assert {s.kernel.__name__ for s in specs} == {f"attention_{k}" for k in (
+        "kernel", "split_kernel", "join_kernel", "backward_q_kernel", "backward_kv_kernel")}
     assert all(code["shared"] <= most for code in machine_code.used(specs, arch))
 
 

@@ -276,8 +276,8 @@ def test_float32_from_parts_on_hopper(candidate):
         assert code["wgmma"] == 2 * 6 * candidate["BLOCK_K"] // 16 and code[WAIT] == 2
 
 
-def run_attention(empty, dtype, size, heads=8, key_heads=8, causal=True, mask=None, dropout_p=0.0):
-    q, k, v = empty(2, heads, 512, size, dtype=dtype), *[empty(2, key_heads, 512, size, dtype=dtype) for _ in range(2)]
+def run_attention(empty, dtype, size, heads=8, key_heads=8, causal=True, mask=None, dropout_p=0.0, batch=4):
+    q, k, v = empty(batch, heads, 512, size, dtype=dtype), *[empty(batch, key_heads, 512, size, dtype=dtype) for _ in range(2)]
     mask = None if mask is None else empty(512, 512, dtype=mask)
     rest = None, None, None, (None, 0 if causal else None), 0.125, (dropout_p, 5, 7), None
     out, lse = attention(q, k, v, mask, None, *rest)
@@ -288,7 +288,8 @@ def run_attention(empty, dtype, size, heads=8, key_heads=8, causal=True, mask=No
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_attention(dtype, size, monkeypatch):
     monkeypatch.setenv("TRITORCH_AVOID", "gluon,together_gluon")
-    check(launched(lambda e: run_attention(e, getattr(T, dtype), size)), may_spill=size == 256)
+    for batch in (2, 4):                                                 # few programs, whose keys are cut into pieces, and many
+        check(launched(lambda e, batch=batch: run_attention(e, getattr(T, dtype), size, batch=batch)), may_spill=size == 256)
 
 
 @pytest.mark.parametrize("size", [64, 128])
@@ -296,7 +297,7 @@ def test_attention_on_hopper(size):
     """The kernels in Gluon keep tiles in registers; some words that say where things lie may be in memory."""
     with driver.using(GPU()):
         with tuner.trying_all(), recording() as record:
-            q, k, v, g = [T.empty(2, 512, 8, size, dtype=T.bfloat16, device="cuda").transpose(1, 2) for _ in range(4)]
+            q, k, v, g = [T.empty(4, 512, 8, size, dtype=T.bfloat16, device="cuda").transpose(1, 2) for _ in range(4)]
             with T.no_grad():
                 rest = None, None, None, None, (None, 0), 0.125, (0.0, 0, 0), None
                 out, lse = attention(q, k, v, None, *rest)
