@@ -345,3 +345,34 @@ def test_a_loss_that_a_module_leaves_can_be_differentiated(cuda, returned):
         with pytest.warns(UserWarning, match="a tensor that requires grad, left in 'aux' of Auxiliary; return it too"):
             found = run(True)
         np.testing.assert_equal(found, run(False))
+
+
+class Counting(torch.optim.Optimizer):
+    """Goes by a count of its own after some steps."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            state["step"] = state.get("step", 0) + 1
+            p.add_(p.grad, alpha=-0.1 if state["step"] > 8 else -0.2)
+
+
+def test_an_optimizer_of_ones_own_that_counts_on_the_host(cuda):
+    def run(compiled):
+        weight = nn.Parameter(torch.ones(2, device=cuda))
+        optimizer = Counting([weight], {})
+
+        def step(x):
+            optimizer.zero_grad()
+            (weight * x).square().sum().backward()
+            optimizer.step()
+
+        step = torch.compile(step) if compiled else step
+        for _ in range(12):
+            step(torch.ones(2, device=cuda) / 4)
+        return weight.tolist()
+
+    with pytest.warns(UserWarning, match="cannot hold 'step' in the state of an optimizer, which the host counts"):
+        found = run(True)
+    assert found == run(False)

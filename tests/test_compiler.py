@@ -68,7 +68,7 @@ def test_triton_does_not_hash_its_library(cache, monkeypatch):
 def test_triton_keeps_nothing_at_home(cache, monkeypatch):
     """Home may be read-only or full: what Triton makes goes through the folder for temporary files, and is gone at the end."""
     (cache / "home").write_text("")
-    monkeypatch.setattr(triton.knobs.cache, "home_dir", str(cache / "home"))
+    monkeypatch.setenv("TRITON_HOME", str(cache / "home"))
     monkeypatch.setattr(tempfile, "tempdir", str(cache / "tmp"))
     (cache / "tmp").mkdir()
     before = triton.knobs.cache.dir

@@ -18,7 +18,7 @@ from tritorch.compiler.left import Before
 from tritorch.compiler.reads import Reads
 from tritorch.compiler.recording import Capture, Order, Recording, landing
 from tritorch.compiler.report import reported
-from tritorch.compiler.watch import Refused, Unsupported, Watch, home
+from tritorch.compiler.watch import Refused, Unsupported, Watch, counts, home
 from tritorch.cuda import driver
 from tritorch.cuda.device import current_device
 from tritorch.cuda.graph import current_graph, graph_pool_handle
@@ -285,7 +285,11 @@ class Compiled:
 def _assigned(reads, watch):
     """The option of an optimizer that the call itself may set, as a reason against a recording."""
     found = reads.assigned.intersection(*[[name for o in watch.optimizers.values() for group in o.param_groups for name in group]])
-    return f"{min(found)!r} of an optimizer, which the host sets" if found else None
+    if found:
+        return f"{min(found)!r} of an optimizer, which the host sets"
+    before = [(o, watch.counts[key]) for key, o in watch.optimizers.items()]
+    changed = [key for o, known in before for (p, key), x in counts(o).items() if known.get((p, key)) not in (x, None)]
+    return f"{changed[0]!r} in the state of an optimizer, which the host counts" if changed else None
 
 
 def _undone(places, watch):

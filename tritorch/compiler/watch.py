@@ -79,6 +79,7 @@ class Watch(Interpreter):
         self.numbers = weakref.WeakKeyDictionary()                       # memory -> number, or ("input", k), or ("grad", k)
         self.looked, self.written, self.modules, self.optimizers, self.groups = set(), set(), {}, {}, {}
         self.why = self.operator = self.result = None
+        self.counts = {}                                                 # numbers in the state of optimizers before their first step
         self.backward, self.hooks, self.known = False, [], {}
         self.moved, self.lenient = False, lenient                        # whether the world is not that of the warm-up; may it be
         self.codes, self.ran = {}, []                                    # {the user's code that ran: its globals}; modules, when it is over
@@ -160,6 +161,7 @@ class Watch(Interpreter):
     def on_step(self, optimizer, args, kwargs):
         if watched.watcher is self:
             self.optimizers[id(optimizer)] = optimizer
+            self.counts.setdefault(id(optimizer), counts(optimizer))
 
     # -------------------------------------------------------------- the trace
     def __call__(self, op, args, out):
@@ -356,6 +358,11 @@ def home(x):
     """What stands for the memory of a tensor, whichever of its Storages the tensor has."""
     owner = x.storage.owner
     return owner if isinstance(owner, allocator.Owner) else x.storage
+
+
+def counts(optimizer):
+    """The numbers in the state of an optimizer, by parameter and name."""
+    return {(id(p), key): x for p, entry in optimizer.state.items() for key, x in entry.items() if type(x) in (int, float, bool)}
 
 
 def tensors_in(tree):
