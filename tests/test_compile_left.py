@@ -376,3 +376,32 @@ def test_an_optimizer_of_ones_own_that_counts_on_the_host(cuda):
     with pytest.warns(UserWarning, match="cannot hold 'step' in the state of an optimizer, which the host counts"):
         found = run(True)
     assert found == run(False)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_gradients_outlive_replays_that_make_none(first, cuda):
+    """An evaluation by the same function, in whose memory the gradients lie, comes before the optimizer's step, which is outside."""
+    def run(compiled):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).to(cuda)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def call(x, train):
+            if train:
+                model(x).square().mean().backward()
+                return None
+            return (model(x * 2).relu() + model(x * 3).exp() + model(x).sin()).sum().detach()
+
+        call = torch.compile(call) if compiled else call
+        batches = torch.randn(10, 32, 8, device=cuda).unbind()
+        for x in batches[:5 * first]:
+            call(x, False)
+        for x in batches:
+            optimizer.zero_grad()
+            call(x, True)
+            call(x, False)
+            optimizer.step()
+        assert not compiled or call.report().count("is replayed") >= 2
+        return [p.tolist() for p in model.parameters()]
+
+    assert run(True) == run(False)

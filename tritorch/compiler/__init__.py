@@ -30,8 +30,8 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
     * Python runs only in calls that are watched or captured: prints, counters, lists of numbers, times do not go on. A
       counter that the function also goes by (`self.n += 1`, `if self.n % 4 == 0:`) keeps its calls eager.
     * Arguments are copied to where the graph reads them; results are copies of the caller's own, which share no memory with one
-      another or with arguments. Gradients left in `.grad` are in memory that later calls overwrite, tensors left in attributes, dicts,
-      lists and variables in memory that the next call which leaves one there overwrites: clone those that are to be kept.
+      another or with arguments. Gradients left in `.grad`, and tensors left in attributes, dicts, lists and variables, are in memory that
+      the next call which leaves one there overwrites: clone those that are to be kept.
     * A replay puts the tensors and objects that the call leaves in attributes, dicts, lists and variables where the call puts them,
       whoever has assigned or deleted these since; so it does with numbers that equal calls set to the same. A dict, list or object that
       the call makes is the same one each time. Tensors with a history that are left so by a function which runs no backward pass are

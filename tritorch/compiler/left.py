@@ -168,7 +168,7 @@ class Left:
             if (id(place.container), place.key) not in theirs:
                 parts = _contents(place.container) if place.key is ALL else {place.key: place.value}
                 for key, value in parts.items():
-                    copy = _copied(value, private)
+                    copy = moved_out(value, private)
                     if copy is not value and _contents(place.container).get(key, GONE) is value:
                         Place(place.container, key, value, place.owner).put(copy)
 
@@ -207,10 +207,10 @@ def _contents(container):
     return {name: value for name in names if (value := _attribute(container, name)) is not GONE}
 
 
-def _copied(x, private):
+def moved_out(x, private):
     """A tensor in the memory of a pool, or a tuple of some, outside of it."""
     if type(x) is tuple:
-        copies = tuple([_copied(item, private) for item in x])
+        copies = tuple([moved_out(item, private) for item in x])
         return x if all(a is b for a, b in zip(copies, x)) else copies
     owner = x.storage.owner if isinstance(x, Tensor) else None
     return x.detach().clone() if isinstance(owner, Owner) and owner.span.pool.private is private else x

@@ -10,7 +10,7 @@ from tritorch.autograd.function import Function
 from tritorch.autograd.modes import no_grad, state
 from tritorch.compiler.checks import Checks, unchanged
 from tritorch.compiler.containers import flatten
-from tritorch.compiler.left import Left
+from tritorch.compiler.left import Left, moved_out
 from tritorch.compiler.reads import RUN, hooks_in, leaf_hooks
 from tritorch.compiler.report import operators
 from tritorch.compiler.watch import Refused, home
@@ -266,6 +266,15 @@ class Recording:
                 storage.version += 1
         self.looks = self.looks[1], looks                                # a thread may take its number before the replay, and look after it
 
+    def save(self, other, private):
+        """Have copies of what was left in memory of the graphs' pool, before `other` is replayed, which may write there."""
+        if self.left is not None:
+            self.left.save(other.left, private)
+        for leaf, g in self.changed:
+            if leaf._grad is g is not None and (copy := moved_out(g, private)) is not g:
+                leaf._grad = copy
+                swaps[1] += 1
+
     def versions(self):
         """Changes when a parameter is written."""
         return sum([leaf.storage.version for leaf in self.leaves])
@@ -327,8 +336,8 @@ class Order:
     def enter(self, recording):
         """Its number."""
         self.count += 1
-        if recording.left is not None:
-            self.leaving.add(recording)
+        self.latest = self.count
+        self.leaving.add(recording)
         return self.count
 
     def turn(self, recording):
@@ -336,7 +345,7 @@ class Order:
         self.latest, private = recording.number, recording.graph.private
         for other in [*self.leaving]:
             if other.number > recording.number and other.graph.private is private:
-                other.left.save(recording.left, private)
+                other.save(recording, private)
 
     def follow(self, index, handle):
         """What is queued from now on on the current stream, which has this handle, comes after the replays so far."""
