@@ -29,7 +29,7 @@ def call(name, keywords):
 @pytest.mark.parametrize("name, keywords", CASES)
 def test_values(name, keywords):
     for kind in FLOATS:
-        special = SPECIAL[np.isfinite(SPECIAL)] if name == "gelu" else SPECIAL       # PyTorch's vectorized gelu of inf is NaN
+        special = SPECIAL[np.abs(SPECIAL) < 60000] if name == "gelu" else SPECIAL        # PyTorch's vectorized gelu of inf is NaN
         agree(call(name, keywords), (special, kind), what=f"{name} {kind}", signs=False, atol=3e-6 if kind == "float32" else None)
         agree(call(name, keywords), (ORDINARY, kind), what=f"{name} {kind}", signs=False, atol=3e-6 if kind == "float32" else None)
 
