@@ -12,6 +12,7 @@ import tritorch
 from tritorch.cuda import compiler, driver, tuner
 from tritorch.cuda.dry import DryDriver
 from tritorch.cuda.launch import sm_count
+from tritorch.ops import monoids
 
 same = partial(oracle_same, rtol=1e-5, atol=1e-6, signs=False)
 DIMS = [(), (0,), (1,), (-1,), ((0, 2),), ((0, 1, 2),)]
@@ -188,6 +189,33 @@ def test_extremes_of_many_rows(dtype, cuda, monkeypatch):
             there = x.to(cuda)
             for got, expect in zip((*there.max(1), *there.min(1)), want):
                 np.testing.assert_array_equal(got.cpu().float().array, expect, err_msg=str(way))
+
+
+@pytest.mark.parametrize("itemsize, states", [(1, 2), (2, 2), (2, 3), (4, 2), (4, 1), (1, 1)])
+@pytest.mark.parametrize("M", [1, 64])
+def test_cut_rows_have_enough_bytes_on_their_way(M, itemsize, states):
+    way = monoids.tiles(M, (1 << 28) // itemsize // M, 0, False, itemsize, states, 132)[0]
+    assert M * way["pieces"] * way["BLOCK_N"] * itemsize >= 132 * 12000                  # each multiprocessor waits for its share
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin", "aminmax", "logsumexp", "var"])
+@pytest.mark.parametrize("kind", ["bool", "uint8", "float16"])
+def test_cut_rows_of_small_elements(name, kind, cuda, monkeypatch):
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    if kind != "float16" and name in ("logsumexp", "var"):
+        pytest.skip("of floating numbers alone")
+    n = 8 * 4096 + 1001
+    table = {"bool": np.zeros((2, n + 3), bool), "uint8": np.random.default_rng(0).integers(1, 250, (2, n + 3)).astype(np.uint8),
+             "float16": draw(2, n + 3, dtype=np.float16)}[kind]
+    table[0, n - 5:n - 2] = table[1, 5000:5003] = 1 if kind == "bool" else 251 if kind == "uint8" else 9
+    table[:, n:] = 1 if kind == "bool" else 255 if kind == "uint8" else np.nan           # behind the rows
+    whole = tritorch.tensor(table).to(cuda)
+    for x, y in ((whole[:, :n], table[:, :n]), (whole[0, :n], table[0, :n]), (whole[:, 1:n:2], table[:, 1:n:2])):
+        wanted = {"argmax": lambda y: y.argmax(-1), "argmin": lambda y: y.argmin(-1), "aminmax": lambda y: (y.min(-1), y.max(-1)),
+                  "logsumexp": lambda y: np.log(np.exp(y.astype(float)).sum(-1)), "var": lambda y: y.astype(float).var(-1, ddof=1)}[name](y)
+        found = tritorch.aminmax(x, dim=-1) if name == "aminmax" else getattr(x, name)(-1)
+        for ours, true in zip(found, wanted) if name == "aminmax" else [(found, wanted)]:
+            np.testing.assert_allclose(ours.cpu().numpy().astype(float), np.asarray(true, float), rtol=2e-3)
 
 
 @pytest.mark.parametrize("shape, dim", [((7, 3001), 0), ((3, 5, 701), 1), ((13, 2050), 0), ((16, 999), 0)])

@@ -47,6 +47,9 @@ def plan(shape, dims, count, *strides):
 WAYS = ((4096, 4, 4), (4096, 8, 8), (8192, 8, 4), (2048, 4, 8), (4096, 4, 8), (8192, 4, 4), (16384, 16, 4))
 """Elements of a tile (half of it where the state is more than one value, of 16 bits a quarter), warps, programs a multiprocessor where rows
 are cut."""
+CUT = {2: (4096, 8), 3: (1024, 4)}
+"""By values of a state: elements of a tile, and warps, where eight programs a multiprocessor cut rows of at most 16 bits an element. With
+fewer bytes on their way memory waits: argmax of 256 MiB takes 72 µs, not 109, in bfloat16 and 109 µs, not 455, in bool (predicted)."""
 
 
 @remember
@@ -57,6 +60,10 @@ def tiles(M, N, inner, across, itemsize, states, processors):
     if processors and states == 2 and itemsize <= 2 and not across and not inner and N >= 1024 and M >= 8 * processors:
         # a warp has a row: no warp waits for another at its end, which costs most where little is read and a state is two values
         found.append({"BLOCK_M": 4, "BLOCK_N": 512 // itemsize, "pieces": 1, "num_warps": 4})
+    if states in CUT and itemsize <= 2 and M < processors and not across and not inner and N >= 8 * CUT[states][0]:
+        n, warps = CUT[states]
+        pieces = min(_power_below(8 * processors // M), _power_below(cdiv(N, n)), 1024)
+        found.append({"BLOCK_M": 1, "BLOCK_N": n, "pieces": pieces, "num_warps": warps})
     for limit, warps, per_sm in WAYS if processors else WAYS[:1]:
         limit = limit if states == 1 else limit // max(8 // itemsize, 2)
         m = min(next_power_of_2(M), max(512 // itemsize, 64)) if across else 1
