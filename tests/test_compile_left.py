@@ -1,4 +1,7 @@
-"""tritorch.compile: what a call leaves in attributes, dicts, lists and variables is there after a replay too, whatever was there before."""
+"""tritorch.compile: what a call leaves in attributes, dicts, lists and variables is there after a replay too, whatever was there before.
+
+One file, for the ways to leave something are kept together with what has to hold for them.
+"""
 import collections
 import types
 import warnings
