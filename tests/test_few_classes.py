@@ -1,12 +1,14 @@
-"""Losses of few classes, whose rows are in narrow tiles: every way of cross entropy, in hostile layouts, against float64; the gradient of
-the negative log-likelihood."""
+"""Losses and softmax of few classes, whose rows are in narrow tiles: every way of cross entropy and softmax, in hostile layouts, against
+float64; the gradient of the negative log-likelihood."""
 import numpy as np
 import pytest
 
 import tritorch as torch
 from tritorch.cuda import driver, tuner
-from tritorch.ops.cross_entropy import FEW_ACROSS, cross_entropy_backward, cross_entropy_rows
+from tritorch.ops.cross_entropy import cross_entropy_backward, cross_entropy_rows
 from tritorch.ops.nll import nll_backward
+from tritorch.ops.rows import FEW_ACROSS
+from tritorch.ops.softmax import log_softmax, softmax
 
 SHAPES = (130, 2), (131, 3), (70, 10), (9, 50), (5, 257), (2, 21, 7, 9), (1, 3, 130)
 LAYOUTS = {
@@ -70,3 +72,38 @@ def test_gradient_of_nll(shape, layout, dtype, cuda, monkeypatch):
     for out in (x.fill_(float("nan")), torch.full(shape, float("nan"), dtype=dtype, device=cuda)):
         got = nll_backward(g, target, weight, 9999, shape[1], out=out)
         np.testing.assert_allclose(got.float().cpu().array, want, rtol=5e-3 if dtype is torch.bfloat16 else 1e-6)
+
+
+def logits(shape, dtype, layout, place):
+    """Some rows with nan, an infinity, nothing but -inf and one large value: others must not see them."""
+    x = np.random.default_rng(sum(shape)).standard_normal((shape[0], shape[1], int(np.prod(shape[2:])))).astype(np.float32) * 4
+    x[0, -1, 0], x[-1, :, -1] = 1e4, float("-inf")
+    if len(shape) == 2:
+        x[1, 1], x[2, 0] = float("inf"), float("nan")
+    else:
+        x[0, 1, 1], x[0, 0, 2] = float("inf"), float("nan")
+    return LAYOUTS[layout](torch.tensor(x.reshape(shape)).to(dtype).to(place))
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_way_of_softmax_agrees_with_float64(shape, layout, log, cuda, monkeypatch):
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    dtype, n = torch.bfloat16 if (len(layout) + log) % 2 else torch.float32, shape[1]
+    x, f = logits(shape, dtype, layout, cuda), log_softmax if log else softmax
+    want = f(x.cpu().double(), 1).array
+    room = torch.full((shape[0], 3 * n, *shape[2:]), 7.0, dtype=dtype, device=cuda)
+    room = LAYOUTS["transposed"](room) if layout == "transposed" else room
+    out = room[:, n:2 * n]
+    with tuner.trying_all() as met:
+        f.into(out, x, 1)
+    ways = [(family, candidate) for family, _, candidates in met for candidate in candidates]
+    assert any(candidate.get("HELD") for _, candidate in ways) == (layout != "transposed" or n <= FEW_ACROSS)
+    bound = 1e-2 if dtype is torch.bfloat16 else 2e-5
+    for family, candidate in ways:
+        out.fill_(7)
+        with tuner.forcing(family, candidate):
+            f.into(out, x, 1)
+        np.testing.assert_allclose(out.float().cpu().array, want, rtol=bound, atol=bound, err_msg=str(candidate))
+        assert (room[:, :n] == 7).all() and (room[:, 2 * n:] == 7).all(), candidate

@@ -61,6 +61,15 @@ def held_tiles(rows, stride_n, lane, inside, N, HELD: tl.constexpr, ACC: tl.cons
 
 
 @triton.jit
+def store_tiles(rows, stride_n, y, lane, inside, N):
+    """Tiles y of held rows, as columns of rows that begin at `rows`."""
+    for k in tl.static_range(len(y)):
+        n = k * lane.shape[1] + lane
+        valid = inside & (n < N) if k == len(y) - 1 else inside
+        tl.store(rows + n.to(tl.int64) * stride_n, y[k], mask=valid)
+
+
+@triton.jit
 def exponentials(x):
     """(largest, sum of exponentials relative to it) of rows in tiles: values leave their thread once, not at every tile."""
     high = x[0]

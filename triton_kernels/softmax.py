@@ -3,7 +3,8 @@
     softmax      y = exp(x - max) / Σ exp(x - max)        gx = (g - Σ g·y) · y
     log-softmax  y = x - max - log Σ exp(x - max)         gx = g - exp(y) · Σ g
 
-A row that fits in registers is read once. A longer one is read twice, the second time mostly from the L2 cache: the first pass
+A row that fits in registers is read once; forward, one of few columns in narrow tiles (HELD of them), so that few threads, or one, have
+all of it. A longer one is read twice, the second time mostly from the L2 cache: the first pass
 keeps (largest, sum relative to it) in every thread (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018).
 Programs take every num_programs-th block of rows. Of rows so few that multiprocessors would be left without one, a reduction in pieces
 finds the sums, and every tile has a program (the kernels named long).
@@ -13,14 +14,14 @@ import triton
 import triton.language as tl
 
 from triton_kernels.reduce import even, offsets
-from triton_kernels.rows import again, gradient_tiles, lanes, online, online_rows
+from triton_kernels.rows import again, gradient_tiles, held_tiles, lanes, online, online_rows, store_tiles
 
 
 @triton.jit
 def softmax_kernel(
     out_ptr, x_ptr, shape_m, stride_m, shape_n, stride_n, M, N,
     LOG: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
-    LANES: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
+    LANES: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr, HELD: tl.constexpr,
 ):
     N = even(N, ALIGN)
     lane = lanes(BLOCK_N, WIDE)
@@ -47,6 +48,9 @@ def softmax_kernel(
                             eviction_policy="evict_first").to(ACC)
                 y = x - row_top - shift if LOG else tl.exp(x - row_top) * scale
                 tl.store(out_rows + offsets(n, shape_n, stride_n), y, mask=valid)
+        elif HELD:
+            x = held_tiles(x_rows, stride_n[1], lane, inside, N, HELD, ACC)
+            store_tiles(out_rows, stride_n[0], softmax_tiles(x, LOG), lane, inside, N)
         else:
             valid = inside & (lane < N)
             x = tl.load(x_rows + offsets(lane, shape_n, stride_n, len(shape_n)), mask=valid, other=float("-inf")).to(ACC)
@@ -125,6 +129,26 @@ def long_tile(M, N, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.const
     m = tl.program_id(1).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     n = tl.program_id(0) * BLOCK_N + lanes(BLOCK_N, WIDE)
     return m, n, (m < M) & (n < N)
+
+
+@triton.jit
+def softmax_tiles(x, LOG: tl.constexpr):
+    """Of rows in tiles: values leave their thread once for the largest and once for the sum, not at every tile."""
+    high = x[0]
+    for k in tl.static_range(1, len(x)):
+        high = tl.maximum(high, x[k])
+    high = tl.max(high, 1, keep_dims=True)
+    total = tl.exp(x[0] - high)
+    e = (total,)
+    for k in tl.static_range(1, len(x)):
+        e = e + (tl.exp(x[k] - high),)
+        total += e[k]
+    total = tl.sum(total, 1, keep_dims=True)
+    scale, shift = 1 / total, tl.log(total)
+    y = ()
+    for k in tl.static_range(len(x)):
+        y = y + (x[k] - high - shift if LOG else e[k] * scale,)
+    return y
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from tritorch.ops.create import arange
 from tritorch.ops.faults import fault_word
 from tritorch.ops.normalize import contiguous, scalar
 from tritorch.ops.reduce import single, sums_along
-from tritorch.ops.rows import half, lanes_of, remember, rows, vector_of
+from tritorch.ops.rows import few_tiles, half, lanes_of, remember, rows, vector_of
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty, strided
 
@@ -98,27 +98,6 @@ LONG = ((2048, 4, 1, 8), (4096, 8, 1, 4), (4096, 4, 1, 4), (8192, 8, 1, 2), (819
 Forward, where a program has a whole row, the third comes first if its tiles fill that."""
 ACROSS = ((512, 8, 4), (1024, 4, 4), (256, 8, 4), (64, 32, 4), (64, 64, 8), (128, 32, 8), (32, 64, 4))
 """Ways where rows, not classes, are next to each other in memory: rows and classes at a time, warps."""
-FEW = 576
-"""Classes up to which a thread can hold its part of a row in narrow tiles, so that few threads exchange what they found of it."""
-FEW_ACROSS = 32
-"""The same where a thread has whole rows."""
-HELD = ((1, 1, 4), (2, 1, 4), (2, 2, 4), (1, 2, 4), (1, 1, 8))
-"""Ways to do it: threads of a row, as a multiple of as few as have 33 elements each (a class more than a power of two, for all the rest,
-is common), rows of a thread, warps."""
-
-
-@remember
-def few_tiles(M, N, across, vector):
-    """Candidates forward where rows are short enough for narrow tiles, so many of which are a row."""
-    if across:
-        blocks = (512, 256, 128) if N <= 4 else (256, 512, 128)
-        ways = [(m, 1, 4) for m in blocks] if N <= FEW_ACROSS else []
-    else:
-        few = next_power_of_2(cdiv(N, 33))
-        ways = [(32 * warps // (few * more) * each, few * more * vector, warps) for more, each, warps in HELD if few * more <= 32]
-        ways = ways if N <= FEW else []
-    return [{"BLOCK_M": min(m, next_power_of_2(M)), "BLOCK_N": n, "num_warps": warps, "STAGES": 1, "TILES": 1, "HELD": cdiv(N, n)}
-            for m, n, warps in ways]
 
 
 @remember
@@ -154,7 +133,7 @@ def launch_classes(family, kernel, geometry, dtype, start, trial=None):
     def run(t, start=trial or start):
         options = {name: value for name, value in t.items() if name != "TILES"}
         vec = min(vector, t["BLOCK_N"])
-        start(options, t["TILES"], lanes_of(t["BLOCK_M"], t["BLOCK_N"], t["num_warps"], across, vec), vec)
+        start(options, t.get("TILES", 1), lanes_of(t["BLOCK_M"], t["BLOCK_N"], t["num_warps"], across, vec), vec)
 
     if M:
         run(ways[0] if len(ways) == 1 else choose(family, (dtype.name, across, vector > 1, M, N), ways, kernel, run), start)

@@ -161,30 +161,58 @@ def row_tiles(M, N, across, simulated, limit=IN_REGISTERS, held=WHOLE):
     return tiles + loops[:2] if width <= held else loops[1::-1] + tiles if width == 16384 else loops + tiles[1:2]
 
 
+FEW = 576
+"""Columns up to which a thread can hold its part of a row in narrow tiles, so that few threads exchange what they found of it."""
+FEW_ACROSS = 32
+"""The same where a thread has whole rows."""
+HELD = ((1, 1, 4), (2, 1, 4), (2, 2, 4), (1, 2, 4), (1, 1, 8))
+"""Ways to do it: threads of a row, as a multiple of as few as have 33 elements each (a column more than a power of two, for all the rest,
+is common), rows of a thread, warps."""
+
+
+@remember
+def few_tiles(M, N, across, vector, least=1):
+    """Candidates where rows are short enough for narrow tiles, HELD of which are a row, of at least so many columns."""
+    if across:
+        blocks = (512, 256, 128) if N <= 4 else (256, 512, 128)
+        ways = [(m, 1, 4) for m in blocks] if N <= FEW_ACROSS else []
+    else:
+        few = max(next_power_of_2(cdiv(N, 33)), least // vector)
+        ways = [(32 * warps // (few * more) * each, few * more * vector, warps) for more, each, warps in HELD if few * more <= 32]
+        ways = ways if N <= FEW else []
+    return [{"BLOCK_M": min(m, next_power_of_2(M)), "BLOCK_N": n, "num_warps": warps, "STAGES": 1, "HELD": cdiv(N, n)}
+            for m, n, warps in ways]
+
+
 def _row_tile(block_m, block_n, warps, stages=1, per_sm=0):
     return {"BLOCK_M": block_m, "BLOCK_N": block_n, "STAGES": stages, "PER_SM": per_sm, "num_warps": warps}
 
 
-def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=WHOLE, lanes=False, lines=False, **constexprs):
+def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=WHOLE, lanes=False, lines=False, few=False, **constexprs):
     """Start `kernel` on all blocks of rows, by the tile that is best for their size. What it reads is of `dtype` or narrower. `lanes`: it
-    asks how many threads have a part of a row; `lines`: how many copies of a line of weights."""
+    asks how many threads have a part of a row; `lines`: how many copies of a line of weights; `few`: it can hold rows in narrow tiles."""
     M, N, across = geometry.M, geometry.N, geometry.across
     limit = limit // 4 if dtype.itemsize == 8 else limit                 # twice the registers, and few instructions work on them
     vector, tiles = vector_of(geometry, dtype.itemsize), row_tiles(M, N, across, bool(tile(0, 1)), limit, held)
+    if few and not tile(0, 1):
+        least = 8 if N > 16 else 4 if N > 4 else 1                       # of what is written narrower the second cache gets too many pieces
+        tiles = few_tiles(M, N, across, vector, least) + tiles
     tensors = [(a.numel(), a.dtype.itemsize) for a in args if isinstance(a, Tensor)]
     read = sum(size for n, size in tensors if n == M * N) - dtype.itemsize            # of a column, at most: one at least is written
     vectors = sum(size for n, size in tensors if n not in (M * N, M))    # which are loaded ahead like rows
 
     def run(t):
-        block_m, block_n, per_sm = t["BLOCK_M"], t["BLOCK_N"], t["PER_SM"]
+        block_m, block_n, per_sm, held = t["BLOCK_M"], t["BLOCK_N"], t.get("PER_SM", 0), t.get("HELD", 0)
         ahead = max(t["STAGES"] * read * block_m, (t["STAGES"] - 1) * (read * block_m + vectors)) * block_n
         blocks, vec = cdiv(M, block_m), min(vector, block_n)
         if lanes:
             constexprs["LANES"] = lanes_of(block_m, block_n, t["num_warps"], across, vec)
+        if few:
+            constexprs["HELD"] = held
         if lines:
             constexprs["COPIES"] = copies_of(block_m, block_n, t["num_warps"], vec)
         launch(kernel, (min(per_sm * sm_count(), blocks) if per_sm else blocks,), *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n,
-               LOOP=block_n < N, VEC=vec, ALIGN=geometry.align, num_warps=t["num_warps"],
+               LOOP=block_n < N and not held, VEC=vec, ALIGN=geometry.align, num_warps=t["num_warps"],
                STAGES=t["STAGES"] if ahead <= shared_memory() - ROOM else 1)
 
     run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, across, vector > 1, M, N), tiles, kernel, run))
