@@ -143,6 +143,64 @@ def norm_kernel(
         tl.store(rstd_ptr + offsets(m, shape_m, stride_m, 2 * RANK), rstd, mask=inside)
 
 
+# ------------------------------------------------------------------ groups of channels that are next to each other in memory
+@triton.jit
+def group_sum(tile):
+    """The sum of a tile of (pixels, groups, channels) in each group."""
+    return tl.sum(tl.sum(tile, 2, keep_dims=True), 0, keep_dims=True)
+
+
+@triton.jit
+def image_norm_kernel(
+    out_ptr, mean_ptr, rstd_ptr, x_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, size, eps,
+    ACC: tl.constexpr, WIDE: tl.constexpr, ALIGN: tl.constexpr, BLOCK_N: tl.constexpr, GROUPS: tl.constexpr, CHANNELS: tl.constexpr,
+):
+    """Group norm of images whose pixels have their channels side by side: a row is a group of `size` channels, a column one of N pixels.
+    A program takes GROUPS neighbours of a sample, and a tile has BLOCK_N pixels of them: what it reads of a pixel is in one piece.
+    Long, because what all pixels share stays in registers. Squares are summed relative to about the mean of the first tile, rounded to
+    what x is, so that a load can put it where there is nothing."""
+    RANK: tl.constexpr = len(shape_m)
+    size = even(size, ALIGN)
+    lane = tl.arange(0, BLOCK_N)[:, None, None]
+    lane = lane.to(tl.int64) if WIDE else lane
+    blocks = tl.cdiv(groups, GROUPS)
+    c = tl.arange(0, CHANNELS)[None, None, :]
+    g = tl.program_id(0) % blocks * GROUPS + tl.arange(0, GROUPS)[None, :, None]
+    m = (tl.program_id(0) // blocks).to(tl.int64) * groups + g
+    inside = (g < groups) & (c < size)
+    out_rows = out_ptr + offsets(m, shape_m, stride_m, 0, ALIGN) + c
+    x_rows = x_ptr + offsets(m, shape_m, stride_m, 3 * RANK, ALIGN) + c
+
+    first = tl.load(x_rows + offsets(lane, shape_n, stride_n, len(shape_n), ALIGN), mask=inside & (lane < N), other=0).to(ACC)
+    close = (group_sum(first) / (tl.minimum(N, BLOCK_N) * size)).to(x_ptr.dtype.element_ty)
+    near = close.to(ACC)
+    total = tl.zeros((BLOCK_N, GROUPS, CHANNELS), ACC)
+    square = tl.zeros((BLOCK_N, GROUPS, CHANNELS), ACC)
+    for j in tl.range(0, N, BLOCK_N):
+        n = j + lane
+        x = tl.load(x_rows + offsets(n, shape_n, stride_n, len(shape_n), ALIGN), mask=inside & (n < N), other=close,
+                    eviction_policy="evict_last").to(ACC) - near                           # 0 where there is none
+        total += x
+        square += x * x
+    away = group_sum(total) / N / size                                   # their product may pass 2³¹
+    var = group_sum(square) / N / size - away * away
+    mean, rstd = near + away, 1 / tl.sqrt(tl.where(var < 0, 0, var) + eps)                 # nan stays
+    here = (g < groups) & (c < 1)
+    tl.store(mean_ptr + offsets(m, shape_m, stride_m, RANK) + c, mean, mask=here)
+    tl.store(rstd_ptr + offsets(m, shape_m, stride_m, 2 * RANK) + c, rstd, mask=here)
+
+    scale, shift = rstd, tl.zeros((1, GROUPS, CHANNELS), ACC)
+    if w_ptr is not None:
+        scale = rstd * tl.load(w_ptr + g * size + c, mask=inside, other=0).to(ACC)
+    if b_ptr is not None:
+        shift += tl.load(b_ptr + g * size + c, mask=inside, other=0).to(ACC)
+    for j in tl.range(0, N, BLOCK_N):
+        n = tl.cdiv(N, BLOCK_N) * BLOCK_N - BLOCK_N - j + lane                             # the last pixels first: they are in the cache
+        valid = inside & (n < N)
+        x = tl.load(x_rows + offsets(n, shape_n, stride_n, len(shape_n), ALIGN), mask=valid, other=0, eviction_policy="evict_first")
+        tl.store(out_rows + offsets(n, shape_n, stride_n, 0, ALIGN), (x.to(ACC) - mean) * scale + shift, mask=valid)
+
+
 # ------------------------------------------------------------------ gradients
 @triton.jit
 def norm_slope(gw, x, rstd, shift, slope, CENTER: tl.constexpr):

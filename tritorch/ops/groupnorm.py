@@ -1,9 +1,11 @@
 """Group normalization: the channels of a sample in groups, each with its own statistics."""
 import math
+from math import gcd
 
 import numpy as np
 
 from tritorch.autograd.modes import again
+from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
@@ -11,6 +13,7 @@ from tritorch.memory_format import like_image
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.normalize import (
     affine_sums,
+    contiguous,
     deliver,
     gradient_array,
     matrix,
@@ -18,9 +21,16 @@ from tritorch.ops.normalize import (
     normalize_array,
     normalize_rows,
     normalize_rows_backward,
+    scalar,
     scratch,
 )
+from tritorch.ops.rows import rows
+from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty, strided
+
+K = kernels("normalize")
+WIDEST = 4096
+"""Channels of a group that a tile can hold."""
 
 
 def grouped(t, groups):
@@ -65,7 +75,33 @@ def group_norm_cpu(out, mean, rstd, x, num_groups, weight, bias, eps):
 @group_norm_rows.impl("cuda")
 def group_norm_cuda(out, mean, rstd, x, num_groups, weight, bias, eps):
     out, x, inner = grouped(out, num_groups), grouped(x, num_groups), math.prod(x.shape[2:])
+    if out.strides[2] == x.strides[2] == 1 < inner and x.shape[2] <= WIDEST:
+        return normalize_images(out, mean, rstd, x, weight, bias, eps)
     normalize_rows(out, mean, rstd, x, weight, bias, eps, tuple(range(2, x.ndim)), num_groups, inner)
+
+
+def normalize_images(out, mean, rstd, x, weight, bias, eps):
+    """The same for (N, groups, channels, …) whose channels are next to each other, as in channels_last."""
+    (n, groups, size, *rest), acc = x.shape, x.dtype.compute
+    strides = [(*t.strides[:2], *t.strides[3:]) for t in (out, x)]
+    M, shape_m, stride_m, N, shape_n, stride_n, _, wide, _ = rows(
+        (n, groups, *rest), tuple(range(2, x.ndim - 1)), strides[0], mean.strides, rstd.strides, strides[1])
+    if M:
+        block_n, neighbours, channels, warps = image_tile(n, groups, size, N, x.dtype.itemsize)
+        launch(K.image_norm_kernel, (n * cdiv(groups, neighbours),), out, mean, rstd, x, contiguous(weight), contiguous(bias),
+               shape_m, stride_m, shape_n, stride_n, N, groups, size, scalar(eps, acc), ACC=getattr(K.tl, acc.name), WIDE=wide,
+               ALIGN=gcd(16, size, *strides[0], *strides[1]), BLOCK_N=block_n, GROUPS=neighbours, CHANNELS=channels, num_warps=warps)
+
+
+def image_tile(n, groups, size, N, itemsize):
+    """(pixels, groups, channels, warps) of a tile: 64 bytes of a pixel at least, unless there are too few programs then."""
+    channels, neighbours = next_power_of_2(size), 1
+    enough = tile(sm_count() * 3 // 4, 1)
+    while neighbours * size * itemsize < 64 and neighbours < groups and n * cdiv(groups, 2 * neighbours) >= enough:
+        neighbours *= 2
+    elements = tile(8192 if itemsize < 8 else 4096, 4096)                # 32 a thread, and twice as many sums
+    block_n = min(max(elements // (neighbours * channels), 1), next_power_of_2(N))
+    return block_n, neighbours, channels, min(max(block_n * neighbours * channels // 1024, 1), 8)
 
 
 @group_norm_rows.grad("input", "weight", "bias")
