@@ -78,6 +78,9 @@ def sentence(op, rule, *got, use=...) -> Any:
 def strided(storage, shape, strides, offset, dtype) -> Any:
     """A tensor that reads `storage` under the given layout; the caller vouches that it fits."""
     ...
+def switches(op, error=..., **options) -> Any:
+    """An error that says which option has to be True or False, and is neither."""
+    ...
 def whole_numbers(op, what, values) -> Any:
     """A tuple of ints, or a TypeError that says which argument has to be one."""
     ...
