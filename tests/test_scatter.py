@@ -1,12 +1,46 @@
 """scatter and its kin, index_put, index_copy, index_fill and masked writes against PyTorch."""
 import numpy as np
+import pytest
 from oracle import EVERY, WHOLES, agree, draw
 
 import tritorch
+from tritorch.cuda import compiler, driver
+from tritorch.cuda.dry import DryDriver
 
 X, S = draw(4, 5, dtype="float64"), draw(4, 5, dtype="float64", seed=1)
 DISTINCT = np.array([[0, 1, 2, 3, 0], [1, 2, 3, 0, 1], [2, 3, 0, 1, 2]])
 REPEATED = np.array([[0, 1, 2, 3, 0], [0, 2, 3, 0, 1], [2, 3, 0, 0, 1]])
+
+
+def launched(call):
+    """The kernels that a call needs."""
+    with driver.using(DryDriver(90)), compiler.recording() as record:
+        x, index = tritorch.zeros(64, 48, device="cuda"), tritorch.zeros(64, 32, device="cuda", dtype=tritorch.int64)
+        before = set(record)
+        call(x, index)
+    return {record[key].kernel.__name__ for key in set(record) - before}
+
+
+def test_elements_are_picked_and_a_number_is_written_in_one_pass():
+    assert launched(lambda x, i: x.gather(1, i)) == {"gather_kernel"}
+    assert launched(lambda x, i: x.t().gather(0, i.t())) == {"gather_kernel"}
+    assert launched(lambda x, i: x.scatter_(1, i, 1.0)) == {"put_number_kernel"}
+
+
+@pytest.mark.parametrize("dtype", [tritorch.float32, tritorch.bfloat16, tritorch.int64, tritorch.bool])
+def test_hostile_layouts(cuda, dtype):
+    rng = np.random.default_rng(0)
+    x = tritorch.tensor(rng.integers(0, 2, (5, 9, 14))).to(dtype)
+    views = (lambda t: t, lambda t: t.permute(2, 0, 1), lambda t: t[1:, ::2, 3:], lambda t: t[:, :1].expand(5, 9, 14), lambda t: t.flip(1))
+    for view in views:
+        here, there = view(x), view(x.cuda())
+        for dim, size in enumerate(here.shape):
+            index = tritorch.tensor(rng.integers(0, size, [n - (n > 1) if d != dim else 7 for d, n in enumerate(here.shape)]))
+            for places in (index, index.transpose(0, 2).contiguous().transpose(0, 2), index[:1].expand(index.shape)):
+                picked = there.gather(dim, places.cuda())
+                np.testing.assert_array_equal(picked.cpu().float().numpy(), here.gather(dim, places).float().numpy())
+                put = there.scatter(dim, places.cuda(), 2)
+                np.testing.assert_array_equal(put.cpu().float().numpy(), here.scatter(dim, places, 2).float().numpy())
 
 
 def test_scatter():

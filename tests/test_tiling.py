@@ -4,7 +4,7 @@ import pytest
 
 import tritorch as torch
 from tritorch.cuda import driver
-from tritorch.ops.tiling import tile_candidates, walk
+from tritorch.ops.tiling import programs, tile_candidates, walk
 from tritorch.shape import contiguous_strides
 
 LAYOUTS = {
@@ -21,6 +21,11 @@ LAYOUTS = {
     "a row": lambda x: x[:96].expand(50, 96),
     "a column": lambda x: x[:50, None].expand(50, 96),
     "one": lambda x: x[3].expand(50, 96),
+    "pixels": lambda x: x.view(7, 2, 2, 12, 20).permute(0, 3, 1, 4, 2),
+    "pixels back": lambda x: x.view(7, 12, 2, 20, 2).permute(0, 2, 4, 1, 3),
+    "patches": lambda x: x.view(5, 7, 8, 6, 4).permute(0, 3, 1, 2, 4),
+    "doubled": lambda x: x[:420].view(7, 3, 1, 20, 1).expand(7, 3, 2, 20, 2),
+    "gaps everywhere": lambda x: x.view(7, 8, 5, 6, 4)[1:, ::2, 1:, 1:, 1:],
     "channels": lambda x: x[:6].view(1, 6, 1).expand(4, 6, 50),
 }
 
@@ -63,6 +68,14 @@ def test_the_columns_are_the_destinations_and_the_rows_those_of_a_transposed_ope
 def test_channels_last_on_both_sides_is_one_run():
     way = walk((8, 32, 16, 64), (32768, 1, 2048, 32), (32768, 1, 2048, 32))
     assert way.shape == (1, 8 * 32 * 16 * 64) and not way.transposed
+
+
+def test_rows_too_few_for_a_program_take_in_the_outer_dims():
+    way = walk((32, 64, 56, 2, 56, 2), strides_of(32, 64, 56, 2, 56, 2), (200704, 3136, 56, 0, 1, 0))
+    assert way.rows == 32 * 64 * 56 * 2 * 56 and way.shape == (32 * 64 * 56, 2, 56, 2)
+    assert way.forms == (1 + 2 + 8 + 16 + 32, 1 + 16), "the destination goes on evenly, the doubled operand does not"
+    assert programs(way, {"BLOCK_M": 512, "BLOCK_N": 2}) == 32 * 64 * 56 * 2 * 56 // 512
+    assert walk((8, 24, 32), strides_of(8, 24, 32), (4096, 64, 1)).rows == 24, "768 elements are enough"
 
 
 def test_what_divides_the_sizes_is_known_where_16_does_not():

@@ -26,10 +26,12 @@ def within_kernel(out_ptr, word_ptr, x_ptr, N, low, high, number, BLOCK: tl.cons
 
 
 @triton.jit
-def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N, number, WRAP: tl.constexpr, OUTER: tl.constexpr,
-                  BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Linear places in a tensor of strides `st` (0 along the indexed dim, whose stride is `step`) for an index of any rank; -1 where
-    outside. With WRAP negative indices count from the end."""
+def pointed(word_ptr, index_ptr, shape, si, st, step, size, M, N, number, WRAP: tl.constexpr, OUTER: tl.constexpr, EVEN: tl.constexpr,
+            BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Of a tile of an index of any rank: its own numbers in row-major order, whether they exist, whether what they name does, and where
+    that lies in a tensor of strides `st` (0 along the indexed dim, whose stride is `step`). With WRAP negative indices count from the
+    end. EVEN divides N and the strides of rows of the index."""
+    N = even(N, EVEN)
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles_m = tl.cdiv(M, BLOCK_M)
     pid = tl.program_id(0)
@@ -41,16 +43,39 @@ def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N,
     to_place = tl.zeros((), tl.int64)
     for k in tl.static_range(OUTER):
         at = (outer % shape[OUTER - 1 - k]).to(tl.int64)
-        from_index += at * si[OUTER - 1 - k]
+        from_index += at * even(si[OUTER - 1 - k], EVEN)
         to_place += at * st[OUTER - 1 - k]
         outer = outer // shape[OUTER - 1 - k]
     mask = (m < M) & (n < N)
-    given = tl.load(index_ptr + from_index + m * si[OUTER] + n * si[OUTER + 1], mask=mask, other=0).to(tl.int64)
+    given = tl.load(index_ptr + (from_index + m * even(si[OUTER], EVEN)) + n * si[OUTER + 1], mask=mask, other=0).to(tl.int64)
     index = tl.where(given < 0, given + size, given) if WRAP else given
-    place = to_place + m * st[OUTER] + n * st[OUTER + 1] + index * step
     known = (index >= 0) & (index < size)
     report(word_ptr, mask & (known == 0), given, number)
-    tl.store(out_ptr + (row * M + m) * N + n, tl.where(known, place, -1), mask=mask)
+    return (row * M + m) * N + n, mask, mask & known, (to_place + m * st[OUTER]) + n * st[OUTER + 1] + index * step
+
+
+@triton.jit
+def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N, number, WRAP: tl.constexpr, OUTER: tl.constexpr,
+                  EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Linear places that an index points to; -1 where outside."""
+    i, mask, known, place = pointed(word_ptr, index_ptr, shape, si, st, step, size, M, N, number, WRAP, OUTER, EVEN, BLOCK_M, BLOCK_N)
+    tl.store(out_ptr + i, tl.where(known, place, -1), mask=mask)
+
+
+@triton.jit
+def gather_kernel(out_ptr, word_ptr, x_ptr, index_ptr, shape, si, st, step, size, M, N, number, WRAP: tl.constexpr, OUTER: tl.constexpr,
+                  EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """What an index points to in x; 0 where outside."""
+    i, mask, known, place = pointed(word_ptr, index_ptr, shape, si, st, step, size, M, N, number, WRAP, OUTER, EVEN, BLOCK_M, BLOCK_N)
+    tl.store(out_ptr + i, tl.load(x_ptr + place, mask=known, other=0), mask=mask)
+
+
+@triton.jit
+def put_number_kernel(out_ptr, word_ptr, value, index_ptr, shape, si, st, step, size, M, N, number, WRAP: tl.constexpr,
+                      OUTER: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """One number wherever an index points to: who comes last does not matter."""
+    _, _, known, place = pointed(word_ptr, index_ptr, shape, si, st, step, size, M, N, number, WRAP, OUTER, EVEN, BLOCK_M, BLOCK_N)
+    tl.store(out_ptr + place, tl.full(place.shape, value, out_ptr.dtype.element_ty), mask=known)
 
 
 @triton.jit

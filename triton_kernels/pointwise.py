@@ -115,8 +115,8 @@ def ternary_flat(out_ptr, x_ptr, y_ptr, z_ptr, n, a, FN: tl.constexpr, ATTRS: tl
 
 @triton.jit
 def tile_of(M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDE: tl.constexpr):
-    """Rows and columns of this program, and its outer index: the innermost two dims are tiled, the others one step a program. Offsets in a
-    tile are int32 unless WIDE."""
+    """Rows and columns of this program, and its outer index: the innermost two dims are tiled, the others one step a program, or counted
+    among the M rows where these few would make too small a tile. Offsets in a tile are int32 unless WIDE."""
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles_m = tl.cdiv(M, BLOCK_M)
     pid = tl.program_id(0)
@@ -147,17 +147,33 @@ def along(m, stride, UNIT: tl.constexpr, EVEN: tl.constexpr):
 
 
 @triton.jit
+def down_rows(m, shape, strides, OUTER: tl.constexpr, EVEN: tl.constexpr, FORM: tl.constexpr):
+    """Offsets of rows. Those of all outer dims too (16) cost a division a dim and row, unless they lie evenly (32)."""
+    if FORM & 48 == 16:
+        start = tl.zeros((), tl.int64)
+        for k in tl.static_range(OUTER):
+            start += (m % shape[OUTER - k]).to(tl.int64) * even(strides[OUTER - k], EVEN)
+            m = m // shape[OUTER - k]
+        return start + m.to(tl.int64) * even(strides[0], EVEN)
+    elif FORM & 32:
+        return m.to(tl.int64) * even(strides[OUTER], EVEN)
+    else:
+        return along(m, strides[OUTER], FORM & 4, EVEN)
+
+
+@triton.jit
 def strided(x_ptr, m, n, M, N, outer, shape, strides, SCALAR: tl.constexpr, COMPUTE: tl.constexpr, OUTER: tl.constexpr,
             EVENS: tl.constexpr, FORM: tl.constexpr):
     """A tile of an operand; what does not vary along it is loaded once and spread out.
 
-    Bits of FORM: it varies along the rows (1), the columns (2); the step along them is 1 (4, 8).
+    Bits of FORM: it varies along the rows (1), the columns (2); the step along them is 1 (4, 8); rows are as in `down_rows` (16, 32).
     """
     if SCALAR:
         x = operand(x_ptr, 0, (m < M)[:, None], True, COMPUTE)
     else:
-        x_ptr += offset(outer, shape, strides, OUTER, EVENS[1])
-        down, right = along(m, strides[OUTER], FORM & 4, EVENS[1]), along(n, strides[OUTER + 1], FORM & 8, EVENS[1])
+        if FORM & 16 == 0:
+            x_ptr += offset(outer, shape, strides, OUTER, EVENS[1])
+        down, right = down_rows(m, shape, strides, OUTER, EVENS[1], FORM), along(n, strides[OUTER + 1], FORM & 8, EVENS[1])
         inside_m, inside_n = m < even(M, EVENS[0]), n < even(N, EVENS[1])
         if FORM & 3 == 3:
             x = operand(x_ptr, down[:, None] + right[None, :], inside_m[:, None] & inside_n[None, :], False, COMPUTE)
@@ -172,9 +188,11 @@ def strided(x_ptr, m, n, M, N, outer, shape, strides, SCALAR: tl.constexpr, COMP
 
 @triton.jit
 def store_strided(out_ptr, value, m, n, M, N, outer, shape, strides, OUTER: tl.constexpr, EVENS: tl.constexpr, FORM: tl.constexpr):
-    down, right = along(m, strides[OUTER], FORM & 4, EVENS[1]), along(n, strides[OUTER + 1], FORM & 8, EVENS[1])
+    down, right = down_rows(m, shape, strides, OUTER, EVENS[1], FORM), along(n, strides[OUTER + 1], FORM & 8, EVENS[1])
     mask = (m < even(M, EVENS[0]))[:, None] & (n < even(N, EVENS[1]))[None, :]
-    store(out_ptr + offset(outer, shape, strides, OUTER, EVENS[1]), down[:, None] + right[None, :], value, mask)
+    if FORM & 16 == 0:
+        out_ptr += offset(outer, shape, strides, OUTER, EVENS[1])
+    store(out_ptr, down[:, None] + right[None, :], value, mask)
 
 
 @triton.jit

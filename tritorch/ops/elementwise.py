@@ -208,11 +208,12 @@ def _strided_loop(key, fn, out, operands, args, numbers):
     still = (0,) * len(out.shape)
     strides = [broadcast_strides(x.shape, x.strides, out.shape) if isinstance(x, Tensor) else still for x in (out, *operands)]
     way = tiling.walk(out.shape, *strides)
-    sizes = [way.shape, *way.strides, *way.shape[-2:]]
+    area = way.rows, way.shape[-1]
+    sizes = [way.shape, *way.strides, *area]
     prepare = partial(_loop(key, fn, len(operands), len(numbers), "strided"), FORMS=way.forms, OUTER=len(way.shape) - 2, EVENS=way.even,
                       WIDE=way.wide)
     widths = _sizes(key[4])
-    chosen = tuner.choose("strided", (_named(widths), *tiling.kind(way), *way.shape[-2:]), tiling.tile_candidates(way, max(widths)), None,
+    chosen = tuner.choose("strided", (_named(widths), *tiling.kind(way), *area), tiling.tile_candidates(way, max(widths)), None,
                           _again(args, lambda blocks: prepare(**blocks)(tiling.programs(way, blocks), [*args, *sizes, *numbers])))
     if len(_tilings) >= KEPT:
         _tilings.clear()

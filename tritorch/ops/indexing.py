@@ -17,7 +17,7 @@ from tritorch.ops.arrays import number
 from tritorch.ops.copy import transfer
 from tritorch.ops.faults import fault_word
 from tritorch.ops.segments import join_rows
-from tritorch.ops.tiling import collapse
+from tritorch.ops.tiling import collapse, even_parts
 from tritorch.shape import cdiv, contiguous_strides, next_power_of_2, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
 
@@ -93,18 +93,25 @@ def linear_places(index, dim, target_shape, name, wrap=False):
     """Where each element of an index along `dim` points in a contiguous tensor of target_shape, flat; -1 outside, which is reported. With
     `wrap` negative indices count from the end."""
     out = empty((index.numel(),), types.int64, index.device)
-    steps = list(contiguous_strides(target_shape))
+    pointing(K.places_kernel, out, (), index, dim, target_shape, contiguous_strides(target_shape), name, wrap)
+    return out
+
+
+def pointing(kernel, out, operands, index, dim, shape, strides, name, wrap=False):
+    """Launch a kernel that goes through what an index points to, along `dim`, in a tensor of this shape and these strides."""
+    if not index.numel():
+        return
+    steps = list(strides)
     step, steps[dim] = steps[dim], 0
     dims, si, st = collapse(index.shape, index.strides, steps)
     rows, cols = dims[-2:]
-    block_n = min(tile(256, 1024), next_power_of_2(cols))
+    block_n = tile(even_parts(cols, 1024), min(1024, next_power_of_2(cols)))
     block_m = min(max(tile(1024, 16384) // block_n, 1), next_power_of_2(rows))
-    if index.numel():
-        word, number = fault_word(out.device, name)
-        launch(K.places_kernel, (cdiv(rows, block_m) * cdiv(cols, block_n) * (index.numel() // (rows * cols)),), out, word, index, dims, si,
-               st, step,
-               target_shape[dim], rows, cols, number, WRAP=wrap, OUTER=len(dims) - 2, BLOCK_M=block_m, BLOCK_N=block_n)
-    return out
+    even = gcd(16, cols, *si[:-1])
+    word, number = fault_word(out.device, name)
+    launch(kernel, (cdiv(rows, block_m) * cdiv(cols, block_n) * (index.numel() // (rows * cols)),), out, word, *operands, index, dims, si,
+           st, step, shape[dim], rows, cols, number, WRAP=wrap, OUTER=len(dims) - 2, EVEN=1 if even == 16 else even, BLOCK_M=block_m,
+           BLOCK_N=block_n)
 
 
 def in_order(out):
@@ -316,12 +323,9 @@ def gather_cpu(out, input, dim, index):
 
 @gather.impl("cuda")
 def gather_cuda(out, input, dim, index):
-    flat = view.reshape(input.contiguous(), 1, input.numel(), 1)
-    shape = input.shape or (1,)
+    made, shape = in_order(out), input.shape or (1,)
     index = index if index.shape else view.reshape(index, 1)
-    made = in_order(out)
-    places = linear_places(index, wrap_dim(dim, len(shape), "gather"), shape, "gather")
-    take_rows(made, flat, places, "gather", True)                       # -1 is reported already: the last element may stand for it
+    pointing(K.gather_kernel, made, (input,), index, wrap_dim(dim, len(shape), "gather"), shape, input.strides or (1,), "gather")
     finish(out, made)
 
 

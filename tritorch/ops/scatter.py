@@ -6,9 +6,11 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.copy import transfer
+from tritorch.ops.elementwise import as_number
 from tritorch.ops.extremes import highest, lowest
 from tritorch.ops.indexing import (
     REDUCTIONS,
+    K,
     add_slices,
     check_places,
     check_range,
@@ -16,6 +18,7 @@ from tritorch.ops.indexing import (
     gather,
     in_order,
     linear_places,
+    pointing,
     write_rows,
 )
 from tritorch.ops.segments import join_rows
@@ -41,16 +44,13 @@ def _source_cpu(src, index, like):
 
 
 def _flat_cuda(input, dim, index, src):
-    """(places in the flat input, the source as rows of width 1) on CUDA."""
+    """(places in the flat input, the tensor src as rows of width 1) on CUDA."""
     shape = input.shape or (1,)
     index = index if index.shape else view.reshape(index, 1)
-    if isinstance(src, Tensor):
-        src = src if src.shape else view.reshape(src, 1)
-        for k, n in enumerate(index.shape):
-            src = slicing.narrow(src, k, 0, n)
-        src = view.reshape(src.to(input.dtype), -1, 1)
-    else:
-        src = create.full((1, 1), src, dtype=input.dtype, device=input.device).expand(index.numel(), 1)
+    src = src if src.shape else view.reshape(src, 1)
+    for k, n in enumerate(index.shape):
+        src = slicing.narrow(src, k, 0, n)
+    src = view.reshape(src.to(input.dtype), -1, 1)
     return linear_places(index, wrap_dim(dim, len(shape), "scatter"), shape, "scatter"), src
 
 
@@ -83,7 +83,12 @@ def scatter_write_cuda(out, input, dim, index, src):
     made = in_order(out)
     if input.data_ptr() != made.data_ptr():
         transfer(made, input)
-    write_rows(view.reshape(made, -1, 1), 1, *_flat_cuda(input, dim, index, src))
+    if isinstance(src, Tensor):
+        write_rows(view.reshape(made, -1, 1), 1, *_flat_cuda(input, dim, index, src))
+    else:
+        shape, index = input.shape or (1,), index if index.shape else view.reshape(index, 1)
+        value = int(bool(src)) if input.dtype is types.bool else as_number(src, input.dtype.compute)
+        pointing(K.put_number_kernel, made, (value,), index, wrap_dim(dim, len(shape), "scatter"), shape, made.strides or (1,), "scatter")
     finish(out, made)
 
 

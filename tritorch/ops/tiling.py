@@ -12,6 +12,7 @@ from tritorch.cuda.launch import tile
 from tritorch.shape import cdiv, extent, next_power_of_2
 
 remember = lru_cache(maxsize=4096)
+FEW = 512                                                                # elements of rows x columns that are too few for a program
 
 
 class Walk(NamedTuple):
@@ -22,13 +23,16 @@ class Walk(NamedTuple):
     strides: tuple
     """Of each operand along them."""
     forms: tuple
-    """Of each operand: bits 1 and 2 where it varies along rows and columns, 4 and 8 where it steps by 1 there."""
+    """Of each operand: bits 1 and 2 where it varies along rows and columns, 4 and 8 where it steps by 1 there, 16 where the outer dims are
+    rows too, 32 where all of these lie evenly in it."""
     even: tuple
     """Powers of two that divide the number of rows, and that of columns and all strides but those of 1, where that is news to Triton."""
     wide: bool
     """Offsets in a tile may pass 2^31."""
     transposed: bool
     """Some operand lies contiguous along the rows."""
+    rows: int
+    """How many rows the tiles are cut from."""
 
 
 def collapse(shape, *strides, least=2):
@@ -62,7 +66,16 @@ def walk(shape, *strides):
     shape, *strides = _columns(dims, len(strides))
     forms = tuple([(s[-2] != 0) + 2 * (s[-1] != 0) + 4 * (s[-2] == 1) + 8 * (s[-1] == 1) for s in strides])
     wide = max(extent(shape[-2:], [abs(step) for step in s[-2:]]) for s in strides) > 0x7FFFFFFF         # what is flipped steps back
-    return Walk(shape, tuple(strides), forms, _even(shape, strides), wide, partner is not None)
+    rows, lines = shape[-2], prod(shape[:-1])
+    if len(shape) > 2 and rows * shape[-1] <= FEW and lines < 1 << 30 and not wide:
+        rows = lines
+        forms = tuple([form & 10 | any(s[:-1]) | 16 | 32 * _evenly(shape[:-1], s) for form, s in zip(forms, strides)])
+    return Walk(shape, tuple(strides), forms, _even(shape, strides, rows), wide, partner is not None and rows == shape[-2], rows)
+
+
+def _evenly(shape, steps):
+    """Whether counting through these dims goes on by the same step."""
+    return all(steps[k] == shape[k + 1] * steps[k + 1] for k in range(len(shape) - 1))
 
 
 def _transposed(dims, count):
@@ -75,9 +88,10 @@ def _transposed(dims, count):
     return None
 
 
-def _even(shape, strides):
-    steps = [s[k] for s in strides for k in range(len(shape)) if s[k] != 1 or k < len(shape) - 2]
-    return tuple([common % 16 or 1 for common in (gcd(16, shape[-2]), gcd(16, shape[-1], *steps))])
+def _even(shape, strides, rows):
+    last = len(shape) - (1 if rows != shape[-2] else 2)
+    steps = [s[k] for s in strides for k in range(len(shape)) if s[k] != 1 or k < last]
+    return tuple([common % 16 or 1 for common in (gcd(16, rows), gcd(16, shape[-1], *steps))])
 
 
 def flat_candidates(size):
@@ -98,7 +112,7 @@ def _shared(way):
 
 def tile_candidates(way, size):
     """Tiles for a Walk, the best guess first."""
-    rows, cols = way.shape[-2:]
+    rows, cols = way.rows, way.shape[-1]
     if way.transposed:
         side = 128 if size == 1 else 64
         half, twice = side // 2, side * 2
@@ -129,4 +143,4 @@ def even_parts(cols, most):
 
 def programs(way, block):
     """How many tiles there are."""
-    return cdiv(way.shape[-2], block["BLOCK_M"]) * cdiv(way.shape[-1], block["BLOCK_N"]) * prod(way.shape[:-2])
+    return cdiv(way.rows, block["BLOCK_M"]) * cdiv(way.shape[-1], block["BLOCK_N"]) * (prod(way.shape[:-1]) // way.rows)
