@@ -10,7 +10,7 @@ from oracle import torch
 import tritorch
 from tritorch.cuda import compiler, driver, tuner
 from tritorch.cuda.dry import DryDriver
-from tritorch.ops.scan import linear_recurrence
+from tritorch.ops.scan import linear_recurrence, reverse_cumsum
 
 same = partial(oracle_same, rtol=1e-5, atol=1e-5, signs=False)
 NAMES = ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"]
@@ -101,3 +101,64 @@ def test_blocks_of_a_scan_in_pieces_are_powers_of_two(shape, dim):
              if list(spec.signature)[i] in ("BLOCK_M", "BLOCK_N", "PIECES")]
     assert "prefix_kernel" in dict(sizes)
     assert [(name, n) for name, n in sizes if n & (n - 1)] == []
+
+
+@pytest.mark.parametrize("shape, dim", [((70, 1000), 1), ((5, 4100), 1), ((3, 999), 1), ((33, 150), 0), ((2, 90, 37), 1), ((600, 64), 0)])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_gpu_tiles_there_and_back(shape, dim, kind, cuda, monkeypatch):
+    """Rows of which a thread takes several columns at once, or has all; from both ends, in all layouts."""
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    array = draw(*shape, seed=3)
+    wide = tritorch.tensor(np.repeat(array, 2, axis=-1)).to(getattr(tritorch, kind)).to(cuda)
+    swapped = wide[..., ::2].transpose(0, -1).contiguous().transpose(0, -1)
+    for x in (wide[..., ::2].contiguous(), wide[..., ::2], swapped, wide[..., 1:-1]):
+        exact = x.cpu().double().array
+        bound = 2e-5 * np.abs(exact).cumsum(dim) + (2 ** -8 * 2 * np.abs(exact.cumsum(dim)) if kind == "bfloat16" else 1e-6)
+        assert (np.abs(x.cumsum(dim).cpu().double().array - exact.cumsum(dim)) <= bound).all()
+        back = np.flip(np.flip(exact, dim).cumsum(dim), dim)
+        bound = 2e-5 * np.abs(exact).sum(dim, keepdims=True) + (2 ** -7 * np.abs(back) if kind == "bfloat16" else 0)
+        assert (np.abs(reverse_cumsum(x, dim).cpu().double().array - back) <= bound).all()
+        a = tritorch.tensor(0.5 + 0.25 * np.tanh(exact)).to(x.dtype)
+        for reverse in (False, True):
+            want = linear_recurrence(a.double(), x.cpu().double(), dim, reverse).array
+            got = linear_recurrence(a.to(cuda), x, dim, reverse).cpu().double().array
+            np.testing.assert_allclose(got, want, rtol=1e-4 if kind == "float32" else 1e-2, atol=1e-4 if kind == "float32" else 2e-2)
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin", "logcumsumexp"])
+@pytest.mark.parametrize("shape, dim", [((4, 2500), 1), ((2500, 40), 0), ((1, 9000), 1)])
+def test_infinities_and_nan_of_gpu_tiles(name, shape, dim, cuda, monkeypatch):
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    array = np.moveaxis(draw(*shape), dim, 0)
+    array[:700, 0] = -np.inf
+    if shape != (1, 9000):
+        array[1800, 1], array[2100, 1], array[600, 2], array[:, 3] = np.inf, np.nan, 3e38, -np.inf
+        array[2049, 3] = -3e38
+    array = np.ascontiguousarray(np.moveaxis(array, 0, dim))
+    x, want = tritorch.tensor(array).to(cuda), getattr(torch, name)(torch.tensor(array).double(), dim)
+    got = getattr(tritorch, name)(x, dim)
+    if isinstance(got, tuple):
+        assert (got.indices.cpu().array == want.indices.numpy()).all()
+        got, want = got.values, want.values
+    np.testing.assert_allclose(got.cpu().array, want.numpy(), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype, wide", [(tritorch.float32, "v4"), (tritorch.bfloat16, "v4"), (tritorch.float64, "v2")])
+@pytest.mark.parametrize("scan", [tritorch.cumsum, reverse_cumsum, tritorch.cummax])
+def test_rows_of_1000_are_loaded_16_bytes_at_a_time(scan, dtype, wide):
+    machine_code = pytest.importorskip("machine_code")
+    with driver.using(DryDriver(90)), compiler.recording() as record:
+        scan(tritorch.empty(3000, 1000, dtype=dtype, device="cuda"), 1)
+    found = machine_code.used(record.values(), 90, texts=[f"ld.global.{wide}", "ld.global.b"])
+    assert all(code[f"ld.global.{wide}"] and not code["ld.global.b"] for code in found)
+
+
+@pytest.mark.parametrize("shape, dtype", [((64, 1000, 512), tritorch.float32), ((64, 1000, 512), tritorch.bfloat16),
+                                          ((2, 10_000, 1001), tritorch.float32)])
+def test_threads_that_have_whole_rows_exchange_nothing(shape, dtype):
+    machine_code = pytest.importorskip("machine_code")
+    with driver.using(DryDriver(90)), compiler.recording() as record:
+        tritorch.empty(shape, dtype=dtype, device="cuda").cumsum(1)
+    scans = [spec for spec in record.values() if spec.kernel.__name__ == "scan_kernel"]
+    found = machine_code.used(scans, 90, texts=["shfl", "ld.shared"])
+    assert found and not any(code["shfl"] or code["ld.shared"] for code in found)

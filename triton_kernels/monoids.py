@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from triton_kernels.quick import quick_exp
+
 
 # ------------------------------------------------------------------ sums
 @triton.jit
@@ -266,27 +268,42 @@ def affine_fold(state, lane):
 
 
 # ------------------------------------------------------------------ log of a sum of exponentials: (largest, sum relative to it)
+# The largest is finite, so that no difference is nan: infinities and nan are sums of their own.
 @triton.jit
 def logsumexp_lift(x, base, valid, param, IDENTITY: tl.constexpr):
-    return tl.where(valid, x, float("-inf")), tl.where(valid, 1, 0).to(x.dtype)
+    return exponential(x, valid)
+
+
+@triton.jit
+def exponential(x, valid):
+    most = 1.7976931348623157e308 if x.dtype == tl.float64 else 3.4028234663852886e38
+    top = tl.where(valid, tl.minimum(tl.maximum(x, -most), most), -most)
+    total = tl.where(tl.abs(x) <= most, 1.0, tl.where(x < 0, 0.0, x))
+    return top, tl.where(valid, total, 0.0).to(x.dtype)
 
 
 @triton.jit
 def logsumexp_combine(a, s, b, t):
-    # equal largest values, infinities too, have ratio 1: their difference may be nan
-    ratio = tl.exp(tl.where(a == b, 0.0, -tl.abs(a - b)))
-    left = (a >= b) | (a != a)
-    return tl.where(left, a, b), tl.where(left, s + t * ratio, s * ratio + t)
+    delta = a - b
+    ratio = quick_exp(-tl.abs(delta))
+    left = delta >= 0
+    return tl.maximum(a, b), tl.where(left, s, t) + tl.where(left, t, s) * ratio
 
 
 @triton.jit
 def logsumexp_fold(state, lane):
     """The largest first: an exponential for each lane, instead of one at each step of a tree."""
     a, s = state
-    top = max_fold((a,), lane)[0]
-    return top, tl.sum(s * tl.exp(tl.where(a == top[:, None], 0.0, a - top[:, None])), 1)
+    top = tl.max(a, 1)
+    return top, tl.sum(s * quick_exp(a - top[:, None]), 1)
 
 
 @triton.jit
 def logsumexp_finish(a, s, count, param):
-    return (tl.where(s == 0, a, a + tl.log(s)),)
+    return (tl.where(s == 0, -float("inf"), a + tl.log(s)),)
+
+
+@triton.jit
+def exponentials_finish(a, s, count, param):
+    """What softmax divides by; an infinite sum makes all of its row nan."""
+    return a, tl.where(s == float("inf"), float("nan"), s)

@@ -8,8 +8,8 @@ starts every chunk from what came before it.
 import triton
 import triton.language as tl
 
-from triton_kernels.monoids import logsumexp_combine, prod_combine, sum_combine
-from triton_kernels.reduce import offsets
+from triton_kernels.monoids import exponential, logsumexp_combine, prod_combine, sum_combine
+from triton_kernels.reduce import even, offsets
 
 
 @triton.jit
@@ -27,26 +27,51 @@ def before(prefix_ptrs, identity, m, inside, M, piece):
     found = ()
     for k in tl.static_range(len(prefix_ptrs)):
         value = tl.load(prefix_ptrs[k] + (piece - 1) * M + m, mask=inside & (piece > 0), other=0)
-        found = found + (tl.where(piece > 0, value, identity[k]),)
+        found = found + (tl.where(piece > 0, value.to(identity[k].dtype), identity[k]),)
     return found
 
 
 @triton.jit
-def load_columns(x_ptrs, m, at, valid, shape_m, stride_m, stride_n, OUTS: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr):
+def places(ptr, m, at, shape_m, stride_m, stride_n, K: tl.constexpr, ALIGN: tl.constexpr, SIDE: tl.constexpr):
+    """Where columns `at` of rows m of operand K are. SIDE: as many rows a thread takes at once, whatever it could, so that it has whole
+    rows of a tile."""
+    ptrs = ptr + offsets(m, shape_m, stride_m, K * len(shape_m), ALIGN) + at.to(tl.int64) * stride_n[K]
+    if SIDE:
+        return tl.max_contiguous(ptrs, (SIDE, 1))
+    else:
+        return ptrs
+
+
+@triton.jit
+def load_columns(x_ptrs, m, at, valid, shape_m, stride_m, stride_n, OUTS: tl.constexpr, EVEN: tl.constexpr, ALIGN: tl.constexpr,
+                 SIDE: tl.constexpr, ACC: tl.constexpr):
     """A tile of every input, whose strides follow those of OUTS results."""
     x = ()
     for k in tl.static_range(len(x_ptrs)):
-        ptrs = x_ptrs[k] + offsets(m, shape_m, stride_m, (OUTS + k) * len(shape_m)) + at.to(tl.int64) * stride_n[OUTS + k]
+        ptrs = places(x_ptrs[k], m, at, shape_m, stride_m, stride_n, OUTS + k, ALIGN, SIDE)
         x = x + (tl.load(ptrs, mask=None if EVEN else valid, other=None if EVEN else 0).to(ACC),)
     return x
 
 
 @triton.jit
+def turned(x, VEC: tl.constexpr):
+    """Tiles with every VEC columns in the opposite order."""
+    found = ()
+    for k in tl.static_range(len(x)):
+        if VEC > 1:
+            pieces = tl.reshape(x[k], (x[k].shape[0], x[k].shape[1] // VEC, VEC))
+            found = found + (tl.reshape(tl.flip(pieces, 2), x[k].shape),)
+        else:
+            found = found + (x[k],)
+    return found
+
+
+@triton.jit
 def last_column(state, lane, BLOCK_N: tl.constexpr):
-    last = ()
+    found = ()
     for k in tl.static_range(len(state)):
-        last = last + (tl.sum(tl.where(lane == BLOCK_N - 1, state[k], 0), 1, keep_dims=True).to(state[k].dtype),)
-    return last
+        found = found + (tl.sum(tl.where(lane == BLOCK_N - 1, state[k], 0), 1, keep_dims=True).to(state[k].dtype),)
+    return found
 
 
 @triton.jit
@@ -54,12 +79,13 @@ def scan_kernel(
     out_ptrs, x_ptrs, prefix_ptrs, shape_m, stride_m, stride_n, M, N, chunk,
     LIFT: tl.constexpr, COMBINE: tl.constexpr, SCAN: tl.constexpr, FINISH: tl.constexpr, IDENTITY: tl.constexpr, ACC: tl.constexpr,
     REVERSE: tl.constexpr, PREFIX: tl.constexpr, TOTALS: tl.constexpr, EVEN: tl.constexpr, LOOP: tl.constexpr, WIDE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ALIGN: tl.constexpr, VEC: tl.constexpr, SIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Program (i, c) scans columns [c * chunk, (c + 1) * chunk) of rows [i * BLOCK_M, (i + 1) * BLOCK_M).
 
-    `stride_m` and `stride_n` hold the strides of the results, then those of the inputs. REVERSE scans from the last column. EVEN: rows and
-    columns fill all tiles. LOOP: a chunk is more than one.
+    `stride_m` and `stride_n` hold the strides of the results, then those of the inputs. REVERSE scans from the last column; VEC of them,
+    which a thread takes at once, are read as they lie and then turned around. EVEN: rows and columns fill all tiles. LOOP: a chunk is more
+    than one. ALIGN divides all of a row but the steps of its columns.
     """
     OUTS: tl.constexpr = len(stride_n) - len(x_ptrs)
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
@@ -67,25 +93,29 @@ def scan_kernel(
     piece, lane = tl.program_id(1), tl.arange(0, BLOCK_N)[None, :]
     if WIDE:
         piece, lane = piece.to(tl.int64), lane.to(tl.int64)
-    stop = tl.minimum((piece + 1) * chunk, N)
+    stop = even(tl.minimum((piece + 1) * chunk, N), ALIGN)
     carry = nothing(x_ptrs, m, lane, LIFT, IDENTITY, ACC, BLOCK_M)
     if PREFIX:
         carry = before(prefix_ptrs, carry, m, inside, M, piece)
     valid = tl.full((BLOCK_M, BLOCK_N), True, tl.int1)
     for j in range(piece * chunk, stop if LOOP else piece * chunk + 1, BLOCK_N):
-        n = j + lane
+        at = j + lane
         if not EVEN:
-            valid = inside & (n < stop)
-        at = n
+            valid = inside & (at < stop)
         if REVERSE:
-            at = N - 1 - n
-        state = SCAN(LIFT(*load_columns(x_ptrs, m, at, valid, shape_m, stride_m, stride_n, OUTS, EVEN, ACC), n, valid, IDENTITY))
+            at = even(N, ALIGN) - j - VEC - lane // VEC * VEC + lane % VEC
+        x = load_columns(x_ptrs, m, at, valid, shape_m, stride_m, stride_n, OUTS, EVEN, ALIGN, SIDE, ACC)
+        if REVERSE:
+            x = turned(x, VEC)
+        state = SCAN(LIFT(*x, at, valid, IDENTITY))
         if LOOP or PREFIX:
             state = COMBINE(*carry, *state)
         if not TOTALS:
             results = FINISH(*state)
+            if REVERSE:
+                results = turned(results, VEC)
             for k in tl.static_range(OUTS):
-                ptrs = out_ptrs[k] + offsets(m, shape_m, stride_m, k * len(shape_m)) + at.to(tl.int64) * stride_n[k]
+                ptrs = places(out_ptrs[k], m, at, shape_m, stride_m, stride_n, k, ALIGN, SIDE)
                 tl.store(ptrs, results[k], mask=None if EVEN else valid)
         if LOOP or TOTALS:
             carry = last_column(state, lane, BLOCK_N)
@@ -136,7 +166,7 @@ def first_finish(a):
 
 @triton.jit
 def logsumexp_lift(x, index, valid, IDENTITY: tl.constexpr):
-    return tl.where(valid, x, float("-inf")), tl.where(valid, 1, 0).to(x.dtype)
+    return exponential(x, valid)
 
 
 @triton.jit
@@ -146,19 +176,18 @@ def logsumexp_scan(state):
 
 @triton.jit
 def logsumexp_finish(a, s):
-    return (tl.where(s == 0, a, a + tl.log(s)),)
+    return (tl.where(s == 0, -float("inf"), a + tl.log(s)),)
 
 
 # ------------------------------------------------------------------ extremes with their index: the last of equals wins, NaN above all
 @triton.jit
 def indexed_lift(x, index, valid, IDENTITY: tl.constexpr):
-    return tl.where(valid, x, IDENTITY), tl.where(valid, index, -1).to(tl.int64)
+    return tl.where(valid, x, IDENTITY), tl.zeros(x.shape, index.dtype) + index
 
 
 @triton.jit
 def max_combine(a, i, b, j):
     right = (b >= a) | (b != b)
-    right = right & (j >= 0)
     return tl.where(right, b, a), tl.where(right, j, i)
 
 
@@ -170,7 +199,6 @@ def max_scan(state):
 @triton.jit
 def min_combine(a, i, b, j):
     right = (b <= a) | (b != b)
-    right = right & (j >= 0)
     return tl.where(right, b, a), tl.where(right, j, i)
 
 

@@ -53,7 +53,7 @@ def launch_long(kernel, tensors, dim, inputs, monoid, log):
 
 def launch_forward(out, x, dim, log):
     if few_long((out, x), dim):
-        launch_long(K.softmax_long_kernel, (out, x), dim, [x], Monoid("logsumexp", "logsumexp", "both", (None, None)), log)
+        launch_long(K.softmax_long_kernel, (out, x), dim, [x], Monoid("logsumexp", "logsumexp", "exponentials", (None, None)), log)
     else:
         launch_rows(K.softmax_kernel, "softmax", (out, x), dim, lanes=True, few=True, LOG=log)
 
