@@ -11,6 +11,7 @@ from tritorch.ops.compare import where
 from tritorch.ops.create import arange
 from tritorch.ops.padding import pad
 from tritorch.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
+from tritorch.ops.resize import resize_linear
 
 
 def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
@@ -133,12 +134,8 @@ def _window(length, scale, mode, center):
 
 
 def _resize(x, dim, size, scale, mode, align_corners, antialias):
-    """One dim of x at `size` places. `scale` is input pixels for each output pixel, or None: the ratio of the sizes."""
+    """One dim of x at `size` places, `scale` input pixels apart."""
     length = x.shape[dim]
-    if scale is None:
-        scale = length / size
-    if align_corners:
-        scale = (length - 1) / (size - 1) if size > 1 else 0.0
     kind = x.dtype.compute if x.is_floating_point() else None
     place = arange(size, dtype=kind, device=x.device)
     if mode in ("nearest", "nearest-exact"):
@@ -151,13 +148,16 @@ def _resize(x, dim, size, scale, mode, align_corners, antialias):
         return sum(where((first + k < end).view(each), pixel * tap.view(each).to(x.dtype), 0.0)
                    for k, (pixel, tap) in enumerate(zip(pixels, taps)))
     place = place * scale if align_corners else (place + 0.5) * scale - 0.5
-    if mode == "linear":
-        place = place.clamp(min=0)
     low = place.floor()
-    t = (place - low).view(each).to(x.dtype)
-    taps, first = ((1 - t, t), 0) if mode == "linear" else (_cubic(t), -1)
-    places = ((low.long() + first + k).clamp(0, length - 1) for k in range(len(taps)))
-    return sum(x.index_select(dim, place) * weight for place, weight in zip(places, taps))
+    places = ((low.long() + k).clamp(0, length - 1) for k in range(-1, 3))
+    return sum(x.index_select(dim, place) * weight for place, weight in zip(places, _cubic((place - low).view(each).to(x.dtype))))
+
+
+def _scale(length, size, scale, align_corners):
+    """Input pixels for each output pixel; the ratio of the sizes where `scale` is None."""
+    if align_corners:
+        return (length - 1) / (size - 1) if size > 1 else 0.0
+    return length / size if scale is None else 1 / scale
 
 
 def _repeat(x, dims, size):
@@ -214,12 +214,18 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     pixels = input.dtype is types.uint8 and step in ("linear", "cubic")
     if step in ("linear", "cubic") and not input.is_floating_point() and not pixels:
         raise NotImplementedError(f"interpolate: expected a floating dtype or uint8 for mode {mode}, got {input.dtype}")
-    x = x.to(types.float32 if pixels else input.dtype.compute if step in ("linear", "cubic") else input.dtype)
-    passes = [*enumerate(zip(size, scales), 1 if last else 2)]
-    for dim, (n, scale) in reversed(passes) if pixels else passes:
-        if n != x.shape[dim] or step == "cubic" or scale is not None:
-            x = _resize(x, dim, n, None if scale is None else 1 / scale, step, align_corners, antialias)
-            x = (x + 0.5).floor().clamp(0, 255) if pixels else x
+    wide = types.float32 if pixels else input.dtype.compute if step in ("linear", "cubic") else input.dtype
+    direct = step == "linear" and not antialias                          # the first pass reads and the last one writes the input's dtype
+    x = x if direct else x.to(wide)
+    passes = [(dim, n, scale) for dim, (n, scale) in enumerate(zip(size, scales), 1 if last else 2)
+              if n != x.shape[dim] or step == "cubic" or scale is not None]
+    for k, (dim, n, scale) in enumerate(reversed(passes) if pixels else passes, 1):
+        scale = _scale(x.shape[dim], n, scale, align_corners)
+        if direct:
+            x = resize_linear(x, dim, n, scale, bool(align_corners), wide if pixels or k < len(passes) else input.dtype)
+        else:
+            x = _resize(x, dim, n, scale, step, align_corners, antialias)
+        x = (x + 0.5).floor().clamp(0, 255) if pixels else x
     x = x.to(input.dtype)
     return x.movedim(-1, 1) if last else x
 
