@@ -125,7 +125,15 @@ def vectors(blocks):
             yield kind, dict(kernel="vector", BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, splits=splits)
 
 
+def short():
+    """What is for few elements of K alone."""
+    yield from [found for found in tiled(83, 133, 61) if found[1]["num_warps"] == 1]
+    for kind in ("half", "odd", "ieee", "fp64"):
+        yield kind, choice.each(83, 133, 61, 1, H200)[0][1]
+
+
 TILED = cases(*tiled(83, 133, 331))
+SHORT = cases(*short())
 BY_TMA = cases(*by_tma(choice.persistent), *exact(False)) + cases(*by_tma(choice.gluon), *exact(True), marks=pytest.mark.gpu)
 BY_TMA += cases(*across(), turns=[t for t in TURNED if not t[1]], marks=pytest.mark.gpu)
 VECTORS = cases(*vectors(choice.VECTORS), *vectors(choice.COLUMNS))
@@ -134,6 +142,11 @@ VECTORS = cases(*vectors(choice.VECTORS), *vectors(choice.COLUMNS))
 @pytest.mark.parametrize("kind, candidate, turned", TILED)
 def test_tiled_kernel(kind, candidate, turned, cuda):
     holds(kind, candidate, (83, 133, 331), turned, cuda)
+
+
+@pytest.mark.parametrize("kind, candidate, turned", SHORT)
+def test_short_sums(kind, candidate, turned, cuda):
+    holds(kind, candidate, (83, 133, 61), turned, cuda)
 
 
 @pytest.mark.parametrize("kind, candidate, turned", BY_TMA)
@@ -151,7 +164,7 @@ def test_vectors(kind, candidate, turned, cuda):
 
 
 def test_nothing_was_left_out():
-    assert {case.values[1]["kernel"] for case in TILED + BY_TMA + VECTORS} == set(gemm_run.RUN)
+    assert {case.values[1]["kernel"] for case in TILED + SHORT + BY_TMA + VECTORS} == set(gemm_run.RUN)
     assert {(kind, case.values[1]["kernel"]) for case in BY_TMA for kind in [case.values[0]] if case.values[1].get("STREAM")} == {
         (kind, kernel) for kind in ("half", "tf32") for kernel in ("persistent", "gluon")}
     assert {way["kernel"] for case in ATTENTION for way in case.values[3].values()} == {"plain", "gluon", "apart", "together",

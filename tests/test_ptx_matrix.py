@@ -83,6 +83,23 @@ def test_products_of_16_bits(gpu, kind):
     product("bfloat16", HALF[kind], 200, 264, 328)
 
 
+@pytest.mark.parametrize("kind, turned_a, turned_b", [("one consumer", True, False), ("one consumer, stream", False, True),
+                                                      ("two consumers", False, False)])
+def test_rows_that_tma_cannot_step_over(gpu, kind, turned_a, turned_b):
+    product("bfloat16", HALF[kind], 131, 133, 199, turned_a, turned_b)
+
+
+@pytest.mark.parametrize("dtype", EPSILON)
+def test_products_smaller_than_a_tile(gpu, dtype):
+    """A thread for each element, or one warp for a small tile."""
+    small = [tiles("plain", side, side, side, 1, num_stages=2, splits=1) for side in (16, 32)]
+    for candidate in (dict(kernel="each", BLOCK=128, num_warps=1), *(small[:1] if EPSILON[dtype] < 2 ** -11 else small)):
+        a, left = draw(dtype, 5, 17, 19)
+        b, right = draw(dtype, 5, 19, 3)
+        with tuner.forcing("matmul", candidate):
+            close(a @ b, left @ right, np.abs(left) @ np.abs(right) / np.sqrt(19), 8 * EPSILON[dtype])
+
+
 @pytest.mark.parametrize("kind, turned_a, turned_b", [("plain", True, True), ("persistent", True, False), ("two consumers", False, True),
                                                       ("two consumers", True, False)])
 def test_transposed_operands(gpu, kind, turned_a, turned_b):

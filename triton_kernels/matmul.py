@@ -311,16 +311,9 @@ def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, batches, s
 
 
 @triton.jit
-def split_sum_kernel(out_ptr, pre_ptr, part_ptr, c_ptr, batches, stride_om, stride_on, stride_cm, stride_cn, M, N, total, alpha, beta,
-                     SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
-    """Second stage of split-K: add the parts (SPLITS, batch, M, N) in order, then the epilogue."""
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = i < total
-    part_ptrs = part_ptr + i
-    acc = tl.load(part_ptrs, mask=mask, other=0)
-    for _ in tl.static_range(1, SPLITS):
-        part_ptrs += total
-        acc += tl.load(part_ptrs, mask=mask, other=0)
+def store_each(out_ptr, pre_ptr, acc, c_ptr, i, mask, batches, stride_om, stride_on, stride_cm, stride_cn, M, N, alpha, beta,
+               SLOPE: tl.constexpr, ACTIVATION: tl.constexpr):
+    """The epilogue of elements i of a (batch, M, N) result."""
     n, m, batch = i % N, i // N % M, i // N // M
     TO: tl.constexpr = out_ptr.dtype.element_ty
     acc = scaled(acc, alpha, m, n, M, N)
@@ -337,9 +330,34 @@ def split_sum_kernel(out_ptr, pre_ptr, part_ptr, c_ptr, batches, stride_om, stri
 
 
 @triton.jit
+def split_sum_kernel(out_ptr, pre_ptr, part_ptr, c_ptr, batches, stride_om, stride_on, stride_cm, stride_cn, M, N, total, alpha, beta,
+                     SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    """Second stage of split-K: add the parts (SPLITS, batch, M, N) in order, then the epilogue."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < total
+    part_ptrs = part_ptr + i
+    acc = tl.load(part_ptrs, mask=mask, other=0)
+    for _ in tl.static_range(1, SPLITS):
+        part_ptrs += total
+        acc += tl.load(part_ptrs, mask=mask, other=0)
+    store_each(out_ptr, pre_ptr, acc, c_ptr, i, mask, batches, stride_om, stride_on, stride_cm, stride_cn, M, N, alpha, beta, SLOPE,
+               ACTIVATION)
+
+
+@triton.jit
+def added_up(part_ptrs, first, last, acc, step, AHEAD: tl.constexpr):
+    """acc and what is at part_ptrs + p · step for p from `first` to `last`, in this order; AHEAD of them are on their way at a time."""
+    for p in range(first, last + 1, AHEAD):
+        for i in tl.static_range(AHEAD):
+            acc += tl.load(part_ptrs + (p + i) * step, mask=p + i <= last, other=0)
+    return acc
+
+
+@triton.jit
 def stream_sum_kernel(out_ptr, pre_ptr, sums_ptr, part_ptr, part_sums_ptr, c_ptr, stride_ob, stride_om, stride_on, stride_cb, stride_cm,
                       stride_cn, M, N, steps, tiles, alpha, beta, FORM: tl.constexpr, SLOPE: tl.constexpr, ACTIVATION: tl.constexpr,
-                      PROGRAMS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, ROWS: tl.constexpr):
+                      PROGRAMS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, ROWS: tl.constexpr,
+                      AHEAD: tl.constexpr):
     """Second stage of a product whose blocks of K were dealt out evenly (STREAM): program p left its part of tile t, (BLOCK_M, BLOCK_N), at
     p + t. They are added in the order of K; then the epilogue. With sums_ptr the same for the sums of a's rows, with c_ptr added to what is
     there. Grid: tiles of all batches · BLOCK_M / ROWS."""
@@ -351,8 +369,7 @@ def stream_sum_kernel(out_ptr, pre_ptr, sums_ptr, part_ptr, part_sums_ptr, c_ptr
     rows = part * ROWS + tl.arange(0, ROWS)
     places = rows[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     acc = tl.zeros((ROWS, BLOCK_N), part_ptr.dtype.element_ty)
-    for p in range(first, last + 1):
-        acc += tl.load(part_ptr + (p + tile) * (BLOCK_M * BLOCK_N) + places)
+    acc = added_up(part_ptr + tile.to(tl.int64) * (BLOCK_M * BLOCK_N) + places, first, last, acc, BLOCK_M * BLOCK_N, AHEAD)
     in_batch = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     pid_m, pid_n = tile_of(tile % in_batch, M, N, BLOCK_M, BLOCK_N, GROUP_M)
     batch = (tile // in_batch).to(tl.int64)
@@ -366,8 +383,7 @@ def stream_sum_kernel(out_ptr, pre_ptr, sums_ptr, part_ptr, part_sums_ptr, c_ptr
     if sums_ptr is not None:
         if pid_n == 0:
             sums = tl.zeros((ROWS,), tl.float32)
-            for p in range(first, last + 1):
-                sums += tl.load(part_sums_ptr + (p + tile) * BLOCK_M + rows)
+            sums = added_up(part_sums_ptr + tile.to(tl.int64) * BLOCK_M + rows, first, last, sums, BLOCK_M, AHEAD)
             if c_ptr is not None:
                 sums += tl.load(sums_ptr + rm, mask=rm < M, other=0)
             tl.store(sums_ptr + rm, sums, mask=rm < M)

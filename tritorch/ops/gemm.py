@@ -161,20 +161,24 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
     """The ways to compute a product that gemm_choice.py proposes."""
     if (M == 1 or N == 1) and kind not in ("fp8", "fp8 fast") and fused not in ("residual", "dropout"):
         along_k = a[2] == 1 if M > 1 else b[1] == 1
-        return choice.likeliest((choice.vector(max(M, N), k, batch, along_k, machine, itemsize), 8))
+        found = choice.vector(max(M, N), k, batch, along_k, machine, itemsize)
+        return choice.likeliest((found, 8), (choice.each(M, N, k, batch, machine), 1))
     groups = []                                                          # of equals those of the first group come first
     if boxes is not None:
         copies = {name: choice.copying(batch * k * {"a": M, "b": N}[name], itemsize, machine) for name in boxes["copied"]}
-        extra = sum(copies.values())
+        extra, leaving = sum(copies.values()), choice.copying(batch * M * N, boxes["sizes"][1], machine) if boxes["leaves"] else 0
         hopper = compiles and machine[2] == 9 and kind != "fp8"          # Gluon adds up sums of a few products, too coarse for fp8
         if hopper and boxes["across"]:
             found = choice.gluon(M, N, k, batch, machine, *boxes["sizes"], across=True)
-            groups.append((choice.later(found, extra - copies["b"]), 4))
+            groups.append((choice.later(found, extra - copies.get("b", 0), leaving), 4))
         if hopper:
-            groups.append((choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra), 2 if boxes["across"] else 5))
+            found = choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra, leaving)
+            groups.append((found, 2 if boxes["across"] else 5))
         found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")
-        groups.append((choice.later(found, extra), 2 if hopper else 4))
+        groups.append((choice.later(found, extra, leaving), 2 if hopper else 4))
     groups.append((choice.plain(kind, M, N, k, batch, itemsize, machine), 6 if kind != "ieee" else 3))
+    if kind not in ("fp8", "fp8 fast") and fused not in ("residual", "dropout"):
+        groups.append((choice.each(M, N, k, batch, machine), 1))
     if kind == "ieee" and machine and machine[2] >= 8 and choice.LEAST_EXACT <= k:
         groups.append((choice.plain("parts", M, N, k, batch, itemsize, machine), 3))
     if kind == "ieee" and machine and machine[2] in (9, 10) and len(a[0]) == 1 and choice.LEAST_EXACT <= k and max(M, N, k) <= MOST:
@@ -204,23 +208,32 @@ def kind_of(dtype, precision, k, even):
 
 def boxes_of(batch, M, N, k, out, a, b, c, itemsize, out_size):
     """How TMA reads a and b and writes out; how it reads the matrix c, None where it cannot, is "added"; "copied" names the operands that
-    must be copied first, because matrix units take 8- and 32-bit numbers along K alone. "across": b as it lies, where 32 bits wide it would
-    be copied and need not be (see matmul_gluon.py). None where TMA cannot write out or read a 16-bit operand."""
-    shared = [s[0][0] == 0 for s in (a, b)]
-    a, b = [described(batch, *size, (s[0][0], *s[1:]), itemsize) for size, s in (((M, k), a), ((k, N), b))]
-    out = described(batch, M, N, (out[0][0], *out[1:]), out_size)
-    step = 16 // itemsize
-    copied, padded, across = [], cdiv(k, step) * step, b if itemsize == 4 and b is not None and not b[0] else None
-    if itemsize in (1, 4):
-        if a is None or a[0]:
-            a, copied = (False, (1 if shared[0] else batch, M, k), (M * padded, padded, 1)), ["a"]
-        if b is None or not b[0]:
-            b, copied = (True, (1 if shared[1] else batch, N, k), (N * padded, padded, 1)), [*copied, "b"]
-    if a is None or b is None or out is None or out[0]:
-        return None
+    must be copied first, because TMA cannot read them as they lie, or because matrix units take 8- and 32-bit numbers along K alone, and
+    "leaves" says that out must be copied from where TMA can write it. "across": b as it lies, where 32 bits wide it would be copied and
+    need not be (see matmul_gluon.py)."""
+    copied, operands, across = [], {}, None
+    for name, rows, columns, s, turned in (("a", M, k, a, False), ("b", k, N, b, True)):
+        found = described(batch, rows, columns, (s[0][0], *s[1:]), itemsize)
+        if itemsize == 4 and name == "b" and found is not None and not found[0]:
+            across = found
+        if found is None or itemsize != 2 and found[0] != turned:
+            copied.append(name)
+            turned = s[2] != 1 and s[1] == 1 if itemsize == 2 else turned
+            found = padded(batch if s[0][0] else 1, rows, columns, turned, itemsize)
+        operands[name] = found
+    written = described(batch, M, N, (out[0][0], *out[1:]), out_size)
+    leaves = written is None or written[0]
     added = described(batch, M, N, (c[0][0], *c[1:]), out_size) if c and (batch == 1 or c[0][0]) else None
-    added = None if added is None or added[0] else added
-    return {"a": a, "b": b, "across": across, "out": out, "added": added, "copied": copied, "sizes": (itemsize, out_size)}
+    return {**operands, "across": across, "out": padded(batch, M, N, False, out_size) if leaves else written, "leaves": leaves,
+            "added": None if added is None or added[0] else added, "copied": copied, "sizes": (itemsize, out_size)}
+
+
+def padded(batch, rows, columns, turned, itemsize):
+    """What `described` says of a copy of a matrix batch in rows, or columns if `turned`, of whole 16 bytes."""
+    if turned:
+        rows, columns = columns, rows
+    step = cdiv(columns * itemsize, 16) * 16 // itemsize
+    return turned, (batch, rows, columns), (rows * step, step, 1)
 
 
 def described(batch, rows, columns, strides, itemsize):

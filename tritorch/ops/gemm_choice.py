@@ -12,14 +12,16 @@ from tritorch.shape import cdiv, next_power_of_2
 TILES = {
     "half": ((128, 256, 64, 8, 3, 0.8), (128, 128, 64, 4, 3, 0.72), (64, 128, 64, 4, 4, 0.6), (128, 64, 64, 4, 4, 0.6),
              (64, 64, 64, 4, 4, 0.45), (64, 64, 128, 4, 4, 0.45), (32, 64, 128, 4, 4, 0.25), (64, 32, 128, 4, 4, 0.25),
-             (16, 64, 128, 4, 4, 0.15), (64, 16, 128, 4, 4, 0.15), (16, 32, 256, 4, 4, 0.1)),
-    "odd": ((128, 128, 32, 8, 3, 0.4), (64, 64, 32, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
+             (16, 64, 128, 4, 4, 0.15), (64, 16, 128, 4, 4, 0.15), (16, 32, 256, 4, 4, 0.1), (64, 64, 32, 4, 3, 0.3),
+             (32, 32, 32, 1, 2, 0.1), (16, 16, 16, 1, 2, 0.03)),
+    "odd": ((128, 128, 32, 8, 3, 0.14), (64, 64, 32, 4, 3, 0.12), (64, 64, 16, 4, 3, 0.1),
+            (16, 64, 64, 4, 3, 0.06), (64, 16, 64, 4, 3, 0.06)),
     "tf32": ((128, 128, 32, 8, 3, 0.15), (128, 64, 32, 4, 3, 0.12), (64, 128, 32, 4, 3, 0.12), (64, 64, 32, 4, 4, 0.09),
              (16, 64, 64, 4, 4, 0.03), (64, 16, 64, 4, 4, 0.03)),
     "bf16": ((128, 128, 32, 8, 3, 0.4), (64, 64, 32, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
     "ieee": ((128, 128, 16, 8, 3, 0.7), (64, 128, 16, 8, 3, 0.6), (128, 64, 16, 8, 3, 0.6), (64, 64, 16, 4, 3, 0.5),
-             (32, 32, 32, 4, 3, 0.3), (16, 64, 32, 4, 3, 0.25), (64, 16, 32, 4, 3, 0.25)),
-    "parts": ((128, 64, 32, 8, 3, 0.4), (64, 64, 32, 4, 3, 0.35), (64, 32, 32, 4, 3, 0.3), (32, 64, 16, 4, 3, 0.3)),
+             (32, 32, 32, 4, 3, 0.3), (16, 64, 32, 4, 3, 0.25), (64, 16, 32, 4, 3, 0.25), (16, 16, 16, 1, 2, 0.12)),
+    "parts": ((128, 64, 32, 8, 3, 0.4), (64, 64, 32, 4, 3, 0.35), (64, 32, 32, 4, 3, 0.3), (32, 64, 16, 4, 3, 0.2)),
     "fp64": ((64, 64, 16, 4, 3, 0.6), (32, 32, 16, 4, 3, 0.4), (16, 16, 32, 4, 3, 0.2)),
     "int8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
     "fp8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 4, 0.1), (64, 16, 64, 4, 4, 0.1)),
@@ -45,14 +47,19 @@ LEAST_EXACT = 256
 FALLBACK = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=16, num_warps=8, num_stages=3)
 # BLOCK_N, BLOCK_K, num_warps where K lies together in memory. Small blocks fill the multiprocessors evenly: 4096 x 4096 numbers of 16 bits
 # are predicted to take 9.6 µs, and 11.1 in blocks of 4 x 1024.
-VECTORS = ((4, 512, 2), (2, 1024, 2), (8, 256, 4))
-COLUMNS = ((32, 128, 4), (64, 64, 4), (128, 32, 4), (128, 64, 8))        # where N does
+# Rows of few numbers come to one thread each: 1048576 x 64 of 32 bits take 68 µs so, in blocks of 8 x 256 267.
+VECTORS = ((4, 512, 2), (2, 1024, 2), (8, 256, 4), (256, 4, 1), (512, 4, 4))
+COLUMNS = ((32, 128, 4), (64, 64, 4), (128, 32, 4), (128, 64, 8), (256, 4, 1))                  # where N does
 TILES["fp8 fast"] = TILES["fp8"]                                         # multiplied as float16 there
 PEAK = {"half": 2048, "odd": 2048, "tf32": 1024, "bf16": 2048, "ieee": 128, "parts": 2048 / 6, "fp64": 128, "int8": 4096, "fp8": 2048,
         "fp8 fast": 2048, "sum": 128}
 LOADS = 40                          # bytes that reach a multiprocessor in a cycle, as bench/sm.py has it
 START, SECOND = 2000, 4000          # cycles: filling and draining a tile's pipeline; the second kernel of a split product
 ROUND, BEGIN = 600, 200             # cycles until what a program loads at once is there; what a warp of many programs takes to begin
+STORES = 18                         # bytes that leave a multiprocessor in a cycle, for memory
+MOST_EACH = 64                      # elements of K that one thread sums up
+ALONE = 32                          # elements of K for each byte of theirs, up to which a tile may be one warp's
+MOST_SPLITS = 64                    # the second kernel has a line for each
 MOST_STREAMED = 2                   # tiles for each multiprocessor: of more, the last wave is a small part, and the parts much memory
 GROUP_M = 8
 HOPELESS = 2.5
@@ -77,16 +84,29 @@ def plain(kind, M, N, k, batch, itemsize, machine):
         splits = min(4 // max(tiles_of(M, N, batch, block_m, block_n), 1), cdiv(k, block_k))
         return [(0, _plain(block_m, block_n, block_k, 4, 3, max(splits, 1)))]
     found = []
-    for *blocks, rate in TILES[kind]:
-        block_m, block_n, block_k, _, stages = blocks
-        if (block_m + block_n) * block_k * itemsize * held(stages, machine) <= machine[1]:
+    for block_m, block_n, block_k, warps, most, rate in TILES[kind]:
+        alone = warps == 1 and k > ALONE * itemsize                      # one warp waits for each of its blocks of K
+        if (block_m + block_n) * block_k * itemsize * held(most, machine) <= machine[1] and not alone:
             tiles, splits = tiles_of(M, N, batch, block_m, block_n), 1
-            while splits == 1 or (tiles * splits <= 2 * machine[0] and k >= 2 * block_k * splits and splits <= 32):
-                cost = cycles(tiles * splits, blocks, chunk_of(k, block_k, splits), PEAK[kind] * rate, itemsize, machine)
+            leaves = min(block_m, M) * min(block_n, N) * itemsize / STORES
+            while splits == 1 or (tiles * splits <= 2 * machine[0] and k >= 2 * block_k * splits and splits <= MOST_SPLITS):
+                steps = cdiv(chunk_of(k, block_k, splits), block_k)
+                stages = max(min(most, steps), 2)
+                resident = max(min(32 // warps, machine[1] // ((block_m + block_n) * block_k * itemsize * stages)), 1)
+                cost = cycles(tiles * splits, (block_m, block_n), steps * block_k, PEAK[kind] * rate, itemsize, machine,
+                              leaves + START / resident) + START - START / resident
                 cost += SECOND + splits * batch * M * N * 8 / (20 * machine[0]) if splits > 1 else 0
-                found.append((cost, _plain(*blocks, splits, "parts" if kind == "parts" else "plain")))
+                found.append((cost, _plain(block_m, block_n, block_k, warps, stages, splits, "parts" if kind == "parts" else "plain")))
                 splits *= 2
     return found
+
+
+def each(M, N, k, batch, machine):
+    """The candidate that has a thread for each element of the result, as (cycles, candidate); its operands come from the first
+    cache, of narrow results more rows at a time."""
+    if machine is None or k > MOST_EACH:
+        return []
+    return [(cdiv(M * N * batch, 32 * machine[0]) * (60 + k * (7 + 8 / N)) + START, dict(kernel="each", BLOCK=128, num_warps=1))]
 
 
 def _plain(block_m, block_n, block_k, warps, stages, splits, kernel="plain"):
@@ -116,10 +136,11 @@ def persistent(M, N, k, batch, machine, itemsize=2, out_size=2, apart=False):
     for block_m, block_n, depth, warps, stages, pieces, rate in PERSISTENT:
         blocks, block_k, rate = (block_m, block_n), 2 * depth // itemsize, 2 * PEAK["half"] // itemsize * rate
         tiles = tiles_of(M, N, batch, *blocks)
+        leaves = min(block_m, M) * min(block_n, N) * out_size / STORES
         for stream, size in ((False, out_size), (True, 4)):
             fits = (block_m + block_n) * 2 * depth * stages + block_m * block_n // pieces * size <= machine[1] - 1024
-            count = streamed(tiles, blocks, k, block_k, rate, itemsize, machine) if stream else cycles(tiles, blocks, k, rate, itemsize,
-                                                                                                     machine)
+            count = (streamed(tiles, blocks, k, block_k, rate, itemsize, machine) if stream else
+                     cycles(tiles, blocks, k, rate, itemsize, machine, START + leaves))
             if fits and count is not None and not (apart and block_m * block_n > 128 * 128):
                 found.append((count, dict(kernel="persistent", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
                                           num_stages=stages, PIECES=pieces, STREAM=stream)))
@@ -137,6 +158,7 @@ def gluon(M, N, k, batch, machine, itemsize=2, out_size=2, across=False):
         blocks, block_k, tiles = (parts * block_m, block_n), 2 * depth // itemsize, tiles_of(M, N, batch, parts * block_m, block_n)
         rate = 2 * PEAK["half"] // itemsize * rate
         start = START if consumers == 1 else START // 2 if tiles > machine[0] else 2 * START
+        start += min(parts * block_m, M) * min(block_n, N) * out_size / STORES
         counts = [(cycles(tiles, blocks, k, rate, itemsize, machine, start), out_size, False)]
         if consumers * parts == 1:
             counts.append((streamed(tiles, blocks, k, block_k, rate, itemsize, machine), 4, True))
@@ -176,10 +198,12 @@ def vector(N, k, batch, along_k, machine, itemsize=2):
         return [(0, dict(kernel="vector", BLOCK_N=block_n, BLOCK_K=block_k, num_warps=4, splits=max(splits, 1)))]
     found = []
     for block_n, block_k, warps in VECTORS if along_k or N == 1 else COLUMNS:
+        if block_k < 8 and k > MOST_EACH:
+            continue
         if N == 1:
             block_n, block_k, warps = 1, 2 * block_n * block_k, 2 * warps
         programs, splits = cdiv(N, block_n) * batch, 1
-        while splits == 1 or (programs * splits <= 16 * machine[0] and k >= 2 * block_k * splits and splits <= 32):
+        while splits == 1 or (programs * splits <= 16 * machine[0] and k >= 2 * block_k * splits and splits <= MOST_SPLITS):
             each, rounds = cdiv(programs * splits, machine[0]), cdiv(chunk_of(k, block_k, splits), block_k)
             cost = each * (rounds * block_k * block_n * itemsize / 16 + warps * BEGIN) + rounds * ROUND + (SECOND if splits > 1 else 0)
             found.append((cost, dict(kernel="vector", BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, splits=splits)))
@@ -190,9 +214,9 @@ def vector(N, k, batch, along_k, machine, itemsize=2):
 def leaves_room(candidate, fused="dropout"):
     """Whether the threads of a tile have registers to draw random numbers in, or for the sums of rows: compiled for sm_90, the others spill
     700 bytes and more, or wait for each product before the next."""
-    rows, columns = candidate["BLOCK_M"], candidate["BLOCK_N"]
     if fused == "sums":
         return candidate.get("CONSUMERS", 1) * candidate.get("PARTS", 1) == 1
+    rows, columns = candidate["BLOCK_M"], candidate["BLOCK_N"]
     limit = {"persistent": 128 * 128, "gluon": 128 * 128 - 1 if candidate.get("CONSUMERS") == 2 and rows == 128 else 128 * 256}
     if candidate.get("PARTS", 1) > 1:
         return False
@@ -204,8 +228,9 @@ def copying(elements, itemsize, machine):
     return SECOND + 2 * elements * itemsize / (16 * machine[0]) if elements else 0
 
 
-def later(found, cost):
-    return [(cycles + cost, candidate) for cycles, candidate in found]
+def later(found, cost, leaving):
+    """Candidates that begin `cost` cycles later, and whose result is copied in `leaving` cycles unless a second kernel writes it."""
+    return [(cycles + cost + (0 if candidate["STREAM"] else leaving), candidate) for cycles, candidate in found]
 
 
 def likeliest(*groups):

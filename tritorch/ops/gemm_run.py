@@ -8,11 +8,12 @@ from tritorch.ops import gemm_choice as choice
 from tritorch.ops.copy import transfer
 from tritorch.ops.gemm_choice import GROUP_M
 from tritorch.ops.rows import chunk_of
-from tritorch.shape import cdiv, contiguous_strides
+from tritorch.shape import cdiv, contiguous_strides, next_power_of_2
 from tritorch.tensor import empty, strided
 
+SUMMING = 256                                                            # programs that add up streamed parts, if tiles are few
 K, VECTOR, EXACT, EXACT_GLUON = kernels("matmul"), kernels("matvec"), kernels("matmul_exact"), kernels("matmul_exact_gluon")
-PERSISTENT, GLUON = kernels("matmul_persistent"), kernels("matmul_gluon")
+PERSISTENT, GLUON, EACH = kernels("matmul_persistent"), kernels("matmul_gluon"), kernels("matmul_each")
 
 
 def _batches(shape, *strides):
@@ -70,9 +71,18 @@ def run_vector(p, splits, tensors, fused, options):
     _in_parts(p, splits, options["BLOCK_K"], tensors, fused, start)
 
 
+def run_each(p, splits, tensors, fused, options):
+    """A thread for each element of the result."""
+    *pointers, alpha, beta = tensors
+    total = prod(p.shape)
+    launch(EACH.each_kernel, (cdiv(total, options["BLOCK"]),), *pointers, _batches(p.batch, p.out[0], p.a[0], p.b[0], p.c[0]), *p.out[1:],
+           *p.a[1:], *p.b[1:], *p.c[1:], p.M, p.N, p.k, total, alpha, beta, WIDE=total >= 1 << 31, **fused, **options)
+
+
 def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     """A persistent kernel: as many programs as multiprocessors. With STREAM it leaves parts of tiles, which a second one adds up.
-    `sums`: what the kernel in Gluon takes for the sums of a's rows; what it adds comes to it by TMA where that can bring it."""
+    `sums`: what the kernel in Gluon takes for the sums of a's rows; what it adds comes to it by TMA where that can bring it. Long, as
+    both ways need all that is described."""
     out, pre, a, b, c, alpha, beta = tensors
     block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
     tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m * options.get("PARTS", 1), block_n)
@@ -81,9 +91,9 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     across = options.get("ACROSS", False)
     box_a, box_b = p.boxes["a"], p.boxes["across" if across else "b"]
     if "a" in p.boxes["copied"]:
-        a = along_k(a, *box_a[1:], *p.a)
+        a = copied(a, box_a, p.a)
     if "b" in p.boxes["copied"] and not across:
-        b = along_k(b, *box_b[1:], p.b[0], p.b[2], p.b[1])
+        b = copied(b, box_b, p.b)
     in_tf32 = p.precision == "tf32"
     a = TensorDescriptor(a, *box(box_a, block_m, block_k), round_f32_to_tf32=in_tf32)
     b = TensorDescriptor(b, *box(box_b, block_k, block_n), round_f32_to_tf32=in_tf32)
@@ -96,10 +106,12 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
         part_desc = TensorDescriptor(parts, (1, *leaving))
         launch(kernel, (programs,), part_desc, None, *part_sums, *((None,) if sums else ()), a, b, None, 0, 0, 0, *sizes, None, None,
                FORM=None, SLOPE=None, ACTIVATION=None, **settled)
-        rows = max(tile(1024, block_m * block_n) // block_n, 1)
+        most = next_power_of_2(max(tiles * block_m * block_n // SUMMING, 128))
+        rows = max(tile(min(1024, most), block_m * block_n) // block_n, 1)
         launch(K.stream_sum_kernel, (tiles * block_m // rows,), out, pre, *(sums or (None,)), parts, *(part_sums or (None,)), c,
                p.out[0][0], *p.out[1:], *strides, p.M, p.N, cdiv(p.k, block_k), tiles, *scalars, FORM=p.form, PROGRAMS=programs,
-               BLOCK_M=block_m, BLOCK_N=block_n, GROUP_M=GROUP_M, ROWS=rows, num_warps=4, **fused)
+               BLOCK_M=block_m, BLOCK_N=block_n, GROUP_M=GROUP_M, ROWS=rows, AHEAD=16 if programs >= 16 * tiles else 4, num_warps=4,
+               **fused)
         return
     added = coming(p, out, pre, c, beta) if sums and not across else None
     if added is not None:                                                # half as large pieces, twice as many buffers, for both ways
@@ -107,15 +119,20 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
         sums = *sums, TensorDescriptor(added[0], *box(added[1], *leaving))
     elif sums:
         sums = *sums, None
-    out, pre = [x if x is None else TensorDescriptor(x, *box(p.boxes["out"], *leaving)) for x in (out, pre)]
-    launch(kernel, (programs,), out, pre, *sums, a, b, c, *strides, *sizes, *scalars, FORM=p.form, **fused, **settled)
+    written = [x if x is None or not p.boxes["leaves"] else like(x, p.boxes["out"]) for x in (out, pre)]
+    boxes = [x if x is None else TensorDescriptor(x, *box(p.boxes["out"], *leaving)) for x in written]
+    launch(kernel, (programs,), *boxes, *sums, a, b, c, *strides, *sizes, *scalars, FORM=p.form, **fused, **settled)
+    for x, there in zip((out, pre), written):
+        if there is not x:
+            transfer(as_described(x, p.boxes["out"], p.out), there)
 
 
 def coming(p, out, pre, c, beta):
     """What the epilogue adds, number by number, and its matrices, where TMA can bring it to where the result leaves from; else None."""
     if pre is not None:
         return None
-    x, matrices = (beta[0], p.boxes["out"]) if type(beta) is tuple and len(beta) % 2 else (c, p.boxes["added"])
+    as_out = None if p.boxes["leaves"] else p.boxes["out"]
+    x, matrices = (beta[0], as_out) if type(beta) is tuple and len(beta) % 2 else (c, p.boxes["added"])
     return (x, matrices) if matrices and x.dtype is out.dtype and not x.data_ptr() & 15 else None
 
 
@@ -124,11 +141,24 @@ def _shared(p, a, b):
     return dict(SHARED_A=a[0] < p.batch[0], SHARED_B=b[0] < p.batch[0])
 
 
-def along_k(x, shape, strides, step, row, column):
-    """A copy of a matrix batch (…, rows, K) with the given strides; row and column are x's own."""
-    copy = strided(empty((strides[0] * shape[0],), x.dtype, x.device).storage, shape, strides, 0, x.dtype)
-    transfer(copy, strided(x.storage, shape, (*step, row, column), x.offset, x.dtype))
+def copied(x, matrix, strides):
+    """A copy of an operand as `matrix` describes it; its own batch strides, row and column stride."""
+    copy = like(x, matrix)
+    transfer(copy, as_described(x, matrix, strides))
     return copy
+
+
+def like(x, matrix):
+    """Memory for a matrix batch of x's type."""
+    turned, shape, strides = matrix
+    return strided(empty((strides[0] * shape[0],), x.dtype, x.device).storage, shape, strides, 0, x.dtype)
+
+
+def as_described(x, matrix, strides):
+    """x, of these batch strides, row and column stride, in the shape of `matrix`."""
+    step, row, column = strides
+    turned, shape, _ = matrix
+    return strided(x.storage, shape, (*step, column, row) if turned else (*step, row, column), x.offset, x.dtype)
 
 
 def box(matrix, rows, columns):
@@ -176,7 +206,7 @@ def run_exact(kernel, rows_a, p, tensors, fused, options):
 
 
 RUN = {
-    "plain": run_plain, "vector": run_vector, "parts": lambda *args: run_plain(*args, precision="parts"),
+    "plain": run_plain, "vector": run_vector, "each": run_each, "parts": lambda *args: run_plain(*args, precision="parts"),
     "exact": lambda p, splits, *rest: run_exact(EXACT.matmul_exact_kernel, None, p, *rest),
     "exact_gluon": lambda p, splits, *rest: run_exact(EXACT_GLUON.matmul_exact_gluon_kernel, 64, p, *rest),
     "persistent": lambda p, splits, tensors, fused, options: run_by_tma(PERSISTENT.matmul_persistent_kernel, p, tensors, fused,
