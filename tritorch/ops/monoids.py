@@ -64,6 +64,10 @@ def tiles(M, N, inner, across, itemsize, states, processors):
         n, warps = CUT[states]
         pieces = min(_power_below(8 * processors // M), _power_below(cdiv(N, n)), 1024)
         found.append({"BLOCK_M": 1, "BLOCK_N": n, "pieces": pieces, "num_warps": warps})
+    if processors and not across and 8 < N < 64 and M >= 128 * processors:
+        # few lanes to a row: tiles of it are joined element by element, and what is exchanged at its end is three numbers, not six. Means
+        # of 2^18 rows of 49 take 16.8 µs, not 52.9, in float32 and 11.1 µs, not 52.8, in bfloat16 (predicted)
+        found.append({"BLOCK_M": 128, "BLOCK_N": 8, "pieces": 1, "num_warps": 4})
     for limit, warps, per_sm in WAYS if processors else WAYS[:1]:
         limit = limit if states == 1 else limit // max(8 // itemsize, 2)
         m = min(next_power_of_2(M), max(512 // itemsize, 64)) if across else 1

@@ -203,7 +203,10 @@ def adaptive_max_pool2d(input, output_size, return_indices=False):
     """
     name = "adaptive_max_pool2d"
     x, batched = _whole(name, input, 2)
-    return _largest(x, _parts(name, x, output_size), return_indices, batched, False)
+    size = _parts(name, x, output_size)
+    if size == (1, 1) and x.dtype.is_floating_point and not return_indices:            # a reduction: no window of hundreds to walk through
+        return _deliver(x.flatten(2).max(2)[0][:, :, None, None], batched, False)
+    return _largest(x, size, return_indices, batched, False)
 
 
 # ------------------------------------------------------------------ back to the places of the largest
