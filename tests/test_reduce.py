@@ -261,3 +261,26 @@ def test_states_of_pieces_with_infinities_nan_and_large_means(cuda, tiles):
     np.testing.assert_allclose(x.logsumexp(1).cpu().array, exact.logsumexp(1).numpy(), rtol=1e-6)
     np.testing.assert_allclose(x[:5].var(1).cpu().array, exact[:5].var(1).numpy(), rtol=1e-5)
     assert (x.t().contiguous().logsumexp(0) == x.logsumexp(1)).cpu().array[[0, 3, 5, 6]].all()
+
+
+@pytest.mark.parametrize("dtype", [tritorch.float32, tritorch.bfloat16])
+def test_short_rows_exchange_little(dtype):
+    machine_code = pytest.importorskip("machine_code")
+    with driver.using(DryDriver(90)), compiler.recording() as record:
+        tritorch.empty(128, 2048, 7, 7, dtype=dtype, device="cuda").mean((2, 3))
+    code, = machine_code.used(record.values(), 90, texts=["shfl"])
+    assert 0 < code["shfl"] <= 24, "three steps for each row that a lane has"
+
+
+@pytest.mark.parametrize("columns", [9, 25, 49, 63])
+def test_short_rows(columns, cuda, monkeypatch):
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    array = draw(259, columns)
+    array[3, 5], array[7, columns - 1], array[8, 0] = np.nan, np.inf, -np.inf
+    x, want = tritorch.tensor(array).to(cuda), torch.tensor(array)
+    with tuner.forcing("reduce", {"BLOCK_M": 128, "BLOCK_N": 8, "pieces": 1, "num_warps": 4}):
+        np.testing.assert_allclose(x.sum(1).cpu().array, want.double().sum(1).numpy(), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(x.t().contiguous().t().mean(1).cpu().array, want.double().mean(1).numpy(), rtol=1e-5, atol=1e-5)
+        values, places = x.max(1)
+    np.testing.assert_array_equal(values.cpu().array, want.max(1)[0].numpy())
+    np.testing.assert_array_equal(places.cpu().array, want.max(1)[1].numpy())

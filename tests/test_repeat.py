@@ -252,7 +252,7 @@ def test_launches_with_other_values_are_not_confused(cuda):
         x = draw(8)
         out.zero_()
         launch(K.binary_flat, (1,), out, x, x, n, FN=kernels("scalar").plus, ATTRS=0, COMPUTE="fp32", X_SCALAR=False, Y_SCALAR=False,
-               a=None, b=None, BLOCK=16)
+               a=None, b=None, ODD=False, BLOCK=16)
         assert torch.allclose(out.cpu()[:n], 2 * x.cpu()[:n]) and not out.cpu()[n:].any()
 
 

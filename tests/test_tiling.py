@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 
 import tritorch as torch
-from tritorch.cuda import driver
+from tritorch.cuda import compiler, driver
+from tritorch.cuda.dry import DryDriver
 from tritorch.ops.tiling import programs, tile_candidates, walk
 from tritorch.shape import contiguous_strides
 
@@ -97,3 +98,24 @@ def test_candidates_fit_the_operands(monkeypatch, cuda):
         for c in tile_candidates(way, 4):
             assert c["BLOCK_M"] * c["BLOCK_N"] <= 8192
             assert c["BLOCK_M"] < 2 * way.shape[-2] and c["BLOCK_N"] < 2 * way.shape[-1]
+
+
+def test_an_odd_number_of_elements_is_moved_as_fast_as_an_even_one():
+    machine_code = pytest.importorskip("machine_code")
+    with driver.using(DryDriver(90)), compiler.recording() as record:
+        x = torch.empty(1025, 1023, dtype=torch.bfloat16, device="cuda")
+        torch.where(x.clone() + x > 0, x, 0.0)
+    counts = {spec.kernel.__name__: code["ld.global.v4"]
+              for spec, code in zip(record.values(), machine_code.used(record.values(), 90, texts=["ld.global.v4"]))}
+    assert set(counts) == {"unary_flat", "binary_flat", "ternary_flat"} and all(counts.values())
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_odd_numbers_of_elements(kind, tiles):
+    x = (torch.arange(66_001) % 7 - 3).to(kind)
+    there = x.cuda()
+    whole = torch.zeros(66_003, dtype=kind, device="cuda")
+    whole[1:-1].copy_(there)
+    np.testing.assert_array_equal(whole.cpu().float().numpy(), np.pad(x.float().numpy(), 1))
+    for call in (lambda x: torch.where(x > 0, x, 1), lambda x: x.flip(0) == x, lambda x: x * x, lambda x: torch.where(x != 0, 2, x)):
+        np.testing.assert_array_equal(call(there).cpu().float().numpy(), call(x).float().numpy())

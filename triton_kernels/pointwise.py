@@ -37,11 +37,11 @@ def operand(x_ptr, offsets, mask, SCALAR: tl.constexpr, COMPUTE: tl.constexpr):
     """A block of an operand: loaded, or a number spread out."""
     if SCALAR:
         if COMPUTE == "fp64":
-            return tl.full(mask.shape, x_ptr, tl.float64)
+            return tl.full(offsets.shape, x_ptr, tl.float64)
         elif COMPUTE == "fp32":
-            return tl.full(mask.shape, x_ptr, tl.float32)
+            return tl.full(offsets.shape, x_ptr, tl.float32)
         else:
-            return to_compute(tl.full(mask.shape, x_ptr, tl.int64), COMPUTE)
+            return to_compute(tl.full(offsets.shape, x_ptr, tl.int64), COMPUTE)
     else:
         return to_compute(tl.load(x_ptr + offsets, mask=mask), COMPUTE)
 
@@ -84,33 +84,57 @@ def store(out_ptr, offsets, value, mask):
 
 
 @triton.jit
-def unary_flat(out_ptr, x_ptr, n, a, b, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr, X_SCALAR: tl.constexpr,
-               BLOCK: tl.constexpr):
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = i < n
+def unary_block(out_ptr, x_ptr, i, mask, a, b, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr, X_SCALAR: tl.constexpr):
     x = operand(x_ptr, i, mask, X_SCALAR, COMPUTE)
     store(out_ptr, i, apply1(x, a, b, FN, ATTRS), mask)
 
 
 @triton.jit
-def binary_flat(out_ptr, x_ptr, y_ptr, n, a, b, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr,
-                X_SCALAR: tl.constexpr, Y_SCALAR: tl.constexpr, BLOCK: tl.constexpr):
+def unary_flat(out_ptr, x_ptr, n, a, b, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr, X_SCALAR: tl.constexpr,
+               ODD: tl.constexpr, BLOCK: tl.constexpr):
+    """ODD: a mask would part what is loaded at once, so only the last block has one; so for the other flat loops."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = i < n
+    if ODD and (tl.program_id(0) + 1).to(tl.int64) * BLOCK <= n:
+        unary_block(out_ptr, x_ptr, i, None, a, b, FN, ATTRS, COMPUTE, X_SCALAR)
+    else:
+        unary_block(out_ptr, x_ptr, i, i < n, a, b, FN, ATTRS, COMPUTE, X_SCALAR)
+
+
+@triton.jit
+def binary_block(out_ptr, x_ptr, y_ptr, i, mask, a, b, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr,
+                 X_SCALAR: tl.constexpr, Y_SCALAR: tl.constexpr):
     x = operand(x_ptr, i, mask, X_SCALAR, COMPUTE)
     y = operand(y_ptr, i, mask, Y_SCALAR, COMPUTE)
     store(out_ptr, i, apply2(x, y, a, b, FN, ATTRS), mask)
 
 
 @triton.jit
-def ternary_flat(out_ptr, x_ptr, y_ptr, z_ptr, n, a, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr, X_COMPUTE: tl.constexpr,
-                 X_SCALAR: tl.constexpr, Y_SCALAR: tl.constexpr, Z_SCALAR: tl.constexpr, BLOCK: tl.constexpr):
+def binary_flat(out_ptr, x_ptr, y_ptr, n, a, b, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr,
+                X_SCALAR: tl.constexpr, Y_SCALAR: tl.constexpr, ODD: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = i < n
+    if ODD and (tl.program_id(0) + 1).to(tl.int64) * BLOCK <= n:
+        binary_block(out_ptr, x_ptr, y_ptr, i, None, a, b, FN, ATTRS, COMPUTE, X_SCALAR, Y_SCALAR)
+    else:
+        binary_block(out_ptr, x_ptr, y_ptr, i, i < n, a, b, FN, ATTRS, COMPUTE, X_SCALAR, Y_SCALAR)
+
+
+@triton.jit
+def ternary_block(out_ptr, x_ptr, y_ptr, z_ptr, i, mask, a, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr,
+                  X_COMPUTE: tl.constexpr, X_SCALAR: tl.constexpr, Y_SCALAR: tl.constexpr, Z_SCALAR: tl.constexpr):
     x = operand(x_ptr, i, mask, X_SCALAR, X_COMPUTE)
     y = operand(y_ptr, i, mask, Y_SCALAR, COMPUTE)
     z = operand(z_ptr, i, mask, Z_SCALAR, COMPUTE)
     store(out_ptr, i, apply3(x, y, z, a, FN, ATTRS), mask)
+
+
+@triton.jit
+def ternary_flat(out_ptr, x_ptr, y_ptr, z_ptr, n, a, FN: tl.constexpr, ATTRS: tl.constexpr, COMPUTE: tl.constexpr, X_COMPUTE: tl.constexpr,
+                 X_SCALAR: tl.constexpr, Y_SCALAR: tl.constexpr, Z_SCALAR: tl.constexpr, ODD: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    if ODD and (tl.program_id(0) + 1).to(tl.int64) * BLOCK <= n:
+        ternary_block(out_ptr, x_ptr, y_ptr, z_ptr, i, None, a, FN, ATTRS, COMPUTE, X_COMPUTE, X_SCALAR, Y_SCALAR, Z_SCALAR)
+    else:
+        ternary_block(out_ptr, x_ptr, y_ptr, z_ptr, i, i < n, a, FN, ATTRS, COMPUTE, X_COMPUTE, X_SCALAR, Y_SCALAR, Z_SCALAR)
 
 
 @triton.jit
@@ -169,7 +193,7 @@ def strided(x_ptr, m, n, M, N, outer, shape, strides, SCALAR: tl.constexpr, COMP
     Bits of FORM: it varies along the rows (1), the columns (2); the step along them is 1 (4, 8); rows are as in `down_rows` (16, 32).
     """
     if SCALAR:
-        x = operand(x_ptr, 0, (m < M)[:, None], True, COMPUTE)
+        x = operand(x_ptr, m[:, None], None, True, COMPUTE)
     else:
         if FORM & 16 == 0:
             x_ptr += offset(outer, shape, strides, OUTER, EVENS[1])

@@ -152,6 +152,7 @@ def launch_elementwise(out, operands, fn, compute, attrs=(), first_compute=None)
     numbers = [as_number(a, compute) for a in attrs]
     if flat:
         args += [count, *numbers]
+        how += count % 16 != 0 and count > TILED,
         start, block = _loops.get(how) or _flat_loop(how, fn, len(operands), len(attrs), args, count)
         start(-(-count // block), args)
         return
@@ -166,6 +167,7 @@ for _table in (_loops, _tilings):
     driver.watchers.append(_table.clear)                                 # another driver, other blocks
     tuner.changed.append(_table.clear)
 KEPT = 4096
+TILED = 1 << 16                                                          # elements from which it pays to have loops for odd numbers of them
 
 
 def _loop(how, fn, arity, attrs, kind):
@@ -196,7 +198,7 @@ def _again(args, run):
 
 def _flat_loop(how, fn, arity, attrs, args, count):
     """(the prepared loop, its block) for contiguous operands; remembered."""
-    prepare, sizes = _loop(how, fn, arity, attrs, "flat"), _sizes(how[4])
+    prepare, sizes = partial(_loop(how, fn, arity, attrs, "flat"), ODD=how[-1]), _sizes(how[4])
     chosen = tuner.choose("pointwise", (_named(sizes),), tiling.flat_candidates(max(sizes)), None,
                           _again(args, lambda blocks: prepare(**blocks)(cdiv(count, blocks["BLOCK"]), args)))
     _loops[how] = prepare(**chosen), chosen["BLOCK"]
