@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import tritorch as T
+from tritorch.cuda import compiler, driver
+from tritorch.cuda.dry import DryDriver
 from tritorch.ops import pooling as P
 from tritorch.ops.padding import pad
 from tritorch.tensor import from_array
@@ -266,3 +268,26 @@ def test_machine_code():
                 avg_pool_input(values, (112, 112), *rest)
 
     check(launched(call))
+
+
+PADDED = {"rows": lambda x: x, "channels last": lambda x: x.to(memory_format=T.channels_last), "turned": lambda x: x.transpose(1, 3),
+          "gapped": lambda x: x[:, 1:, ::2, 3:], "expanded": lambda x: x[:, :1].expand(x.shape)}
+
+
+@pytest.mark.parametrize("layout", PADDED)
+@pytest.mark.parametrize("dtype", [T.float32, T.bfloat16, T.int64, T.bool])
+def test_padding_any_layout(layout, dtype, cuda, tiles):
+    here = T.tensor(RNG.integers(0, 2, (2, 5, 6, 37))).to(dtype)
+    there = PADDED[layout](here.cuda())
+    for sizes in ((1, 2), (3, 0, 0, 1), (1, 1, 1, 1), (0, 0, 2, 1), (-1, 95, 1, -1), (0, 90, 0, 0, 1, 1), (0, 0, 0, 0, 0, 70),
+                  (0, 9, 0, 0, 0, 0, 1, 2)):
+        got, want = pad(there, sizes, value=1), pad(PADDED[layout](here), sizes, value=1)
+        np.testing.assert_array_equal(got.cpu().float().numpy(), want.float().numpy(), err_msg=str(sizes))
+        assert got.stride() == want.stride()
+
+
+def test_padding_is_one_pass():
+    with driver.using(DryDriver(90)), compiler.recording() as record:
+        pad(T.empty(64, 1000, device="cuda"), (0, 24))
+        pad(T.empty(4, 6, 9, 32, device="cuda").permute(0, 3, 1, 2), (1, 1, 1, 1))
+    assert {spec.kernel.__name__ for spec in record.values()} == {"pad_kernel"}

@@ -1,10 +1,20 @@
 """Padding the last dims of a tensor: with a number by an operator, with values of the tensor itself by slices, flips and `cat`."""
+from math import gcd
+
+from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
+from tritorch.dtype import types
 from tritorch.errors import check, whole_numbers
 from tritorch.memory_format import like_image
 from tritorch.ops.copy import transfer
+from tritorch.ops.elementwise import as_number
 from tritorch.ops.shaping import cat, flip
+from tritorch.ops.tiling import even_parts
+from tritorch.shape import cdiv, is_dense, next_power_of_2, prod
 from tritorch.tensor import strided
+
+K = kernels("padding")
+
 
 
 # ------------------------------------------------------------------ with a number
@@ -31,7 +41,6 @@ def constant_pad(input, pad, value=0.0):
 
 
 @constant_pad.impl("cpu", raw=True)
-@constant_pad.impl("cuda")
 def constant_pad_any(out, input, pad, value):
     inner, source, shape = out.offset, input.offset, list(input.shape)
     for k in range(0, len(pad), 2):
@@ -45,6 +54,37 @@ def constant_pad_any(out, input, pad, value):
         shape = tuple(shape)
         target = strided(out.storage, shape, out.strides, inner, out.dtype)
         transfer(target, strided(input.storage, shape, input.strides, source, input.dtype))
+
+
+def _around(out, input, pad):
+    """The dims in the order of a dense out's memory, one without edges as part of the one around it: their sizes in out and input, what
+    comes before the input, its strides."""
+    before = [0] * input.ndim
+    before[::-1] = [*pad[::2], *[0] * (input.ndim - len(pad) // 2)]
+    merged = []
+    dims = zip(out.strides, out.shape, input.shape, before, input.strides)
+    for _, n, size, first, stride in sorted([(-d[0], *d[1:]) for d in dims if d[1:4] != (1, 1, 0)]):
+        if merged and (n, first) == (size, 0) and merged[-1][3] == n * stride:
+            n, size, first = [value * n for value in merged.pop()[:3]]
+        merged.append((n, size, first, stride))
+    return tuple(zip(*merged))
+
+
+@constant_pad.impl("cuda")
+def constant_pad_cuda(out, input, pad, value):
+    """One pass, unless nothing is added or `out` has gaps, or its rows are so short that their divisions take longer than filling it."""
+    dense = out.numel() and max(pad, default=0) > 0 and is_dense(out.shape, out.strides)
+    shape, sizes, before, strides = _around(out, input, pad) if dense else ((0,),) * 4
+    rows, cols = prod(shape[:-1]), shape[-1]
+    if cols * out.dtype.itemsize < 128:                                  # 58 columns: float32 19.1 µs, not 23.5, bfloat16 15.5, not 13.9
+        return constant_pad_any(out, input, pad, value)
+    n = tile(even_parts(cols, 1024), min(1024, next_power_of_2(cols)))
+    m = min(max(tile(4096 // max(out.dtype.itemsize, 2), 16384) // n, 1), next_power_of_2(rows))
+    even = gcd(16, cols)
+    wide = rows >= 1 << 30 or cols * max(abs(strides[-1]), 1) >= 1 << 30
+    value = int(bool(value)) if out.dtype is types.bool else as_number(value, out.dtype.compute)
+    launch(K.pad_kernel, (cdiv(rows, m) * cdiv(cols, n),), out, input, shape, sizes, before, strides, rows, cols, value,
+           OUTER=len(shape) - 1, EVEN=1 if even == 16 else even, WIDE=wide, BLOCK_M=m, BLOCK_N=n)
 
 
 @constant_pad.grad("input")
