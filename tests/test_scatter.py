@@ -43,6 +43,30 @@ def test_hostile_layouts(cuda, dtype):
                 np.testing.assert_array_equal(put.cpu().float().numpy(), here.scatter(dim, places, 2).float().numpy())
 
 
+@pytest.mark.parametrize("kind", ["sum", "amax", "prod"])
+@pytest.mark.parametrize("dtype", [tritorch.float32, tritorch.bfloat16, tritorch.int64])
+def test_an_index_expanded_from_a_column_names_rows(cuda, kind, dtype):
+    rng = np.random.default_rng(1)
+    x, src = (tritorch.tensor(rng.integers(-3, 4, shape)).to(dtype) for shape in ((6, 5, 3), (41, 7, 3)))
+    column = tritorch.tensor(rng.integers(0, 6, (40, 1, 1)))
+    want = x.scatter_reduce(0, column.expand(40, 5, 3), src, kind)
+    for turned in (x.cuda(), x.cuda().transpose(0, 2).contiguous().transpose(0, 2)):
+        got = turned.scatter_reduce(0, column.cuda().expand(40, 5, 3), src.cuda(), kind)
+        np.testing.assert_allclose(got.cpu().float().numpy(), want.float().numpy(), rtol=2e-2 if dtype is tritorch.bfloat16 else 1e-5)
+        turned.scatter_reduce_(0, column.cuda().expand(40, 5, 3), src.cuda(), kind)
+        np.testing.assert_array_equal(turned.cpu().float().numpy(), got.cpu().float().numpy())
+
+
+def test_rows_are_sorted_not_their_elements():
+    with driver.using(DryDriver(90)):
+        x, src = tritorch.zeros(64, 32, device="cuda"), tritorch.zeros(500, 32, device="cuda")
+        index = tritorch.zeros(500, 1, device="cuda", dtype=tritorch.int64)
+        tritorch.cuda.reset_peak_memory_stats()
+        before = tritorch.cuda.memory_allocated()
+        x.scatter_add(0, index.expand(500, 32), src)
+        assert tritorch.cuda.max_memory_allocated() - before < 500 * 32 * 8, "places of rows, not of their elements"
+
+
 def test_scatter():
     agree(lambda lib, x, i, s: x.scatter(0, i, s), X, DISTINCT, S[:3], grad=True)
     agree(lambda lib, x, i, s: x.scatter(0, i, s), X, DISTINCT, S)
