@@ -92,8 +92,8 @@ def test_rows_that_tma_cannot_step_over(gpu, kind, turned_a, turned_b):
 @pytest.mark.parametrize("dtype", EPSILON)
 def test_products_smaller_than_a_tile(gpu, dtype):
     """A thread for each element, or one warp for a small tile."""
-    small = [tiles("plain", side, side, side, 1, num_stages=2, splits=1) for side in (16, 32)]
-    for candidate in (dict(kernel="each", BLOCK=128, num_warps=1), *(small[:1] if EPSILON[dtype] < 2 ** -11 else small)):
+    small = [tiles("plain", *blocks, 1, num_stages=2, splits=1) for blocks in ((16, 16, 16), (32, 32, 32), (32, 64, 16), (64, 16, 32))]
+    for candidate in (dict(kernel="each", BLOCK=128, num_warps=1), *(small[:1] if dtype == "float64" else small)):
         a, left = draw(dtype, 5, 17, 19)
         b, right = draw(dtype, 5, 19, 3)
         with tuner.forcing("matmul", candidate):

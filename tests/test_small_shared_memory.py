@@ -58,7 +58,7 @@ def test_products(kind):
     for k in (2048, 64):                                                 # the smallest tiles are for few elements of K alone
         for _, c in gemm_choice.plain(kind, 2048, 2048, k, 1, dtype.itemsize, GPU):
             if c["splits"] == 1:
-                found.setdefault((c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"]), c)
+                found.setdefault((c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"], c["num_warps"]), c)
     found = found.values()
     assert len(found) == len(gemm_choice.TILES[kind])
     specs = launched("matmul", found, precision, lambda: T.empty(2048, 2048, dtype=dtype, device="cuda")
