@@ -56,6 +56,8 @@ def compile(model=None, *, fullgraph=False, dynamic=None, backend="cudagraph", m
       its last, that is replaced while the program keeps the old one; options of an optimizer's group that a function sets by a computed
       name without naming `param_groups`; and numbers that only a backward pass reads, between a compiled module's forward and its backward.
     * Arguments that share memory with one another, or with what the call writes, run eagerly where that makes a difference.
+    * A graph has memory of its own, beside what eager calls hold. A call that does not fit there while it is captured is run eagerly, and
+      so are others of its kind, with a warning; what Python itself did in the attempt (a counter, a list) is then done twice.
     * Calls of compiled functions run one at a time, whatever threads they are made in; while one is captured, other threads must not
       wait for the device.
 

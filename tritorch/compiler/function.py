@@ -16,7 +16,7 @@ from tritorch.compiler.fusion import Fusion, matches
 from tritorch.compiler.keys import Surroundings, host_draws
 from tritorch.compiler.left import Before
 from tritorch.compiler.reads import Reads
-from tritorch.compiler.recording import Capture, Order, Recording, landing
+from tritorch.compiler.recording import Capture, Order, Recording, landing, no_room
 from tritorch.compiler.report import reported
 from tritorch.compiler.watch import Refused, Unsupported, Watch, counts, home
 from tritorch.cuda import driver
@@ -24,6 +24,7 @@ from tritorch.cuda.device import current_device
 from tritorch.cuda.graph import current_graph, graph_pool_handle
 from tritorch.cuda.stream import OnlyStream, Stream, captures, current_handle
 from tritorch.cuda.watching import watched
+from tritorch.errors import OutOfMemoryError
 
 WARM_UPS = 8                                                             # two equal calls in a row must be among so many
 RESTARTS = 2                                                             # captures that met another world than their warm-up, for each kind
@@ -95,6 +96,8 @@ class Compiled:
                 self.object(kind, f"what changes from call to call: {next(filter(None, changes), 'parameters or an optimizer')}")
             if kind.why is None:
                 return self.watched_call(kind, given, args, kwargs)
+        except Refused as error:                                         # nothing of it has run, and nothing of it holds memory below
+            self.object(kind, str(error))
         finally:
             _one_at_a_time.release()
         return self.function(*args, **kwargs)
@@ -129,17 +132,19 @@ class Compiled:
         if twice or shared and kind.writes:                              # a copy of each would not show what is written to the others
             return self.function(*args, **kwargs)
         apart = capture is not None or shared and kind.writes is not None            # shared memory does not tell arguments apart
-        inputs = [landing(x) for x in given] if apart else given
+        try:
+            inputs = [landing(x) for x in given] if apart else given
+        except OutOfMemoryError as error:
+            raise no_room(error) from error
         containers = Containers((args, kwargs), _with_tensors(inputs, (args, kwargs)) if apart else (args, kwargs))
         watch = Watch(self, inputs, expected, capture, plan, kind.restarts < RESTARTS)
         before, had, draws = {id(x): x._grad for x in watch.known.values()}, [_gradient(x) for x in given], host_draws()
         try:
             result = self.run(watch, containers.own)
-        except Refused as error:                                         # nothing of it has run
+        except Refused:
             for leaf in watch.known.values():
                 leaf.grad = before.get(id(leaf))
-            self.object(kind, str(error))
-            return self.function(*args, **kwargs)
+            raise
         finally:
             ours = {id(mine): x for mine, x in zip(inputs, given)}
             changed = containers.changed()

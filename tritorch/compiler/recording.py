@@ -17,6 +17,7 @@ from tritorch.compiler.watch import Refused, home
 from tritorch.cuda import allocator, driver
 from tritorch.cuda.graph import CUDAGraph
 from tritorch.cuda.stream import current_handle, current_stream, default_stream
+from tritorch.errors import OutOfMemoryError
 from tritorch.nn.hooks import everywhere
 from tritorch.optim.optimizer import step_hooks
 from tritorch.shape import is_dense, layout
@@ -41,10 +42,10 @@ class Capture:
         self.stream.__enter__()
         try:
             self.graph.capture_begin(self.pool)
+            self.open = True
         except BaseException:
             self.stream.__exit__()
             raise
-        self.open = True
         return self
 
     def run(self):
@@ -61,13 +62,23 @@ class Capture:
             if not self.later:
                 self.graph.replay()
 
-    def __exit__(self, *exception):
+    def __exit__(self, kind, error, trace):
+        if self.open and kind is not None and issubclass(kind, OutOfMemoryError):           # eagerly it may fit: nothing of it runs
+            self.open = False
+            self.graph.abandon()
+            self.stream.__exit__()
+            raise no_room(error) from error
         self.run()
         return False
 
     def owns(self, place):
         """Whether memory belongs to the capture."""
         return isinstance(place, allocator.Owner) and place.span.pool.private is self.graph.private is not None
+
+
+def no_room(error):
+    """The Refused of a call that would fit eagerly, perhaps."""
+    return Refused(f"what needs more memory than there is beside that of eager calls ({str(error).splitlines()[0]})")
 
 
 class Recording:

@@ -106,14 +106,15 @@ class Watch(Interpreter):
         bottom, slot = state, "interpreter"
         while getattr(bottom, slot) is not None:
             bottom, slot = getattr(bottom, slot), "outer"
-        hooks = register_module_forward_pre_hook(self.on_module), register_optimizer_step_pre_hook(self.on_step)
-        setattr(bottom, slot, self)
-        modes.interpreted = True
-        watched.watcher = self
         self.looks = self.capture is None or self.capture.later          # who captures the forward pass has seen its functions before
         self.profiles = self.looks and sys.getprofile() is None
-        self.listen()
-        try:
+        hooks = []
+        try:                                                             # an interrupt may come at any line
+            hooks += [register_module_forward_pre_hook(self.on_module), register_optimizer_step_pre_hook(self.on_step)]
+            modes.interpreted = True
+            setattr(bottom, slot, self)
+            watched.watcher = self
+            self.listen()
             yield self
         finally:
             self.listen(False)
