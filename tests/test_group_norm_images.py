@@ -1,4 +1,4 @@
-"""Group norm of images whose channels are next to each other in memory, in every such layout, against float64."""
+"""Group norm of images whose channels, and its gradient of those whose channels or pixels, are next to each other, against float64."""
 import math
 
 import numpy as np
@@ -86,3 +86,74 @@ def test_large_means_keep_digits(cuda, tiles, few):
     array = (1e3 + np.random.default_rng(0).standard_normal((1, 10, 30, 31))).astype(np.float32)
     out = F.group_norm(images(array, "dense", cuda, tritorch.float32), 2).cpu().numpy()
     np.testing.assert_allclose(out, expected(array, 2, None, None, 1e-5), atol=1e-3)
+
+
+# ------------------------------------------------------------------ gradients
+def slopes(array, g, groups, w, eps):
+    """(gx, gw, gb) in float64."""
+    n, c = array.shape[:2]
+    rows = array.astype(np.float64).reshape(n, groups, -1)
+    rstd = 1 / np.sqrt(rows.var(2, keepdims=True) + eps)
+    normal = (rows - rows.mean(2, keepdims=True)) * rstd
+    scaled = (g if w is None else g * w.reshape(1, -1, *[1] * (g.ndim - 2))).astype(np.float64).reshape(rows.shape)
+    gx = rstd * (scaled - scaled.mean(2, keepdims=True) - normal * (scaled * normal).mean(2, keepdims=True))
+    flat = g.astype(np.float64).reshape(n, c, -1)
+    return gx.reshape(array.shape), (flat * normal.reshape(flat.shape)).sum((0, 2)), flat.sum((0, 2))
+
+
+def backward(x, g, groups, weight, eps):
+    """group_norm_backward, and the names of the kernels that take the whole images."""
+    rows = x.cpu().double().numpy().reshape(x.shape[0], groups, -1)
+    kind = x.dtype.compute
+    mean, rstd = [tritorch.tensor(s).to(kind).to(x.device) for s in (rows.mean(2), 1 / np.sqrt(rows.var(2) + eps))]
+    with recording() as record:
+        found = tritorch.ops.groupnorm.group_norm_backward(g, x, mean, rstd, weight)
+    return found, {spec.kernel.__name__ for spec in record.values()}
+
+
+def close(found, want, digits):
+    for ours, right in zip(found, want):
+        scale = max(1, np.abs(right).max())
+        np.testing.assert_allclose(ours.double().cpu().numpy(), right, rtol=2.0 ** -digits, atol=scale * 2.0 ** -digits)
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "planes", "gapped planes"])
+@pytest.mark.parametrize("shape, groups", [((2, 6, 5, 7), 2), ((3, 35, 4, 3), 7), ((2, 12, 3, 3), 12), ((1, 7, 2, 3), 1),
+                                           ((2, 80, 6, 5), 4), ((2, 15, 2, 3, 4), 5), ((1, 8, 40, 41), 2), ((2, 9, 5), 3)])
+def test_gradients_of_images(shape, groups, layout, cuda, tiles, few):
+    draw = np.random.default_rng(0).standard_normal
+    array, given, (w, _) = draw(shape).astype(np.float32) + 1, draw(shape).astype(np.float32), parameters(shape[1])
+    if "planes" in layout:                                               # contiguous, or every second channel of wider rows
+        step = 2 if layout == "gapped planes" else 1
+        wide = [np.full((shape[0], step * shape[1], *shape[2:-1], shape[-1] + step - 1), np.nan, np.float32) for _ in range(2)]
+        for whole, part in zip(wide, (array, given)):
+            whole[:, ::step, ..., :shape[-1]] = part
+        x, g = [tritorch.tensor(a).to(cuda)[:, ::step, ..., :shape[-1]] for a in wide]
+    else:
+        x, g = [images(a, layout, cuda, tritorch.float32) for a in (array, given)]
+    found, names = backward(x, g, groups, tritorch.tensor(w).to(cuda), 1e-3)
+    close(found, slopes(array, given, groups, w, 1e-3), 16)
+    assert layout != "dense" or len(shape) == 3 or "image_backward_kernel" in names and "norm_backward_kernel" not in names
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float64"])
+def test_gradients_of_other_dtypes_without_a_weight(kind, last, cuda, tiles, few):
+    dtype, draw = getattr(tritorch, kind), np.random.default_rng(0).standard_normal
+    array, given = [tritorch.tensor(draw((2, 20, 5, 6))).to(dtype).double().numpy() for _ in range(2)]                # rounded
+    x, g = [images(a, "dense", cuda, dtype) if last else tritorch.tensor(a).to(dtype).to(cuda) for a in (array, given)]
+    found, names = backward(x, g, 4, None, 1e-5)
+    assert "image_backward_kernel" in names
+    close(found, slopes(array, given, 4, None, 1e-5), {"float16": 10, "bfloat16": 7, "float64": 40}[kind])
+
+
+def test_gradients_of_what_is_not_finite_stay_in_their_group(cuda, tiles, few):
+    draw = np.random.default_rng(0).standard_normal
+    array, given = draw((2, 6, 5, 7)).astype(np.float32), draw((2, 6, 5, 7)).astype(np.float32)
+    want = slopes(array, given, 3, None, 1e-5)[0]
+    given[1, 2, 3, 4] = math.nan
+    (gx, gw, gb), _ = backward(*[images(a, "dense", cuda, tritorch.float32) for a in (array, given)], 3, None, 1e-5)
+    gx, lost = gx.cpu().numpy(), np.arange(6) == 2
+    assert np.isnan(gx[1, 2:4]).all() and (np.isnan(gw.cpu().numpy()) == lost).all() and (np.isnan(gb.cpu().numpy()) == lost).all()
+    want[1, 2:4] = gx[1, 2:4]
+    np.testing.assert_allclose(gx, want, rtol=1e-5, atol=1e-5)

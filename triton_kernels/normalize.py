@@ -298,3 +298,58 @@ def norm_backward_kernel(
         store_line(gw_ptr + tl.program_id(0) * N, gw_sum, N, VEC)
         if CENTER:
             store_line(gb_ptr + tl.program_id(0) * N, gb_sum, N, VEC)
+
+
+# ------------------------------------------------------------------ gradients of groups whose channels or whose pixels are side by side
+@triton.jit
+def image_backward_kernel(
+    gx_ptr, gw_ptr, gb_ptr, g_ptr, x_ptr, mean_ptr, rstd_ptr, w_ptr, shape_m, stride_m, stride_c, shape_n, stride_n, N, groups, size,
+    ACC: tl.constexpr, WIDE: tl.constexpr, ALIGN_C: tl.constexpr, ALIGN_N: tl.constexpr, BLOCK_N: tl.constexpr, GROUPS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """Gradient of group norm, in tiles of (pixels, groups, channels) as in `image_norm_kernel`; what each channel of a sample adds to gw
+    and gb comes first, (samples, groups, size) each, since the means of the gradient are sums of those. ALIGN_C divides the steps from
+    channel to channel, ALIGN_N those from pixel to pixel; where one of them is 1, what is next to each other is a multiple of the other.
+    Long, because what all pixels share stays in registers."""
+    RANK: tl.constexpr = len(shape_m)
+    COLUMNS: tl.constexpr = len(shape_n)
+    ALIGN: tl.constexpr = ALIGN_C * ALIGN_N
+    size, N = even(size, ALIGN_N), even(N, ALIGN_C)
+    lane = tl.arange(0, BLOCK_N)[:, None, None]
+    lane = lane.to(tl.int64) if WIDE else lane
+    blocks = tl.cdiv(groups, GROUPS)
+    c = tl.arange(0, CHANNELS)[None, None, :]
+    k = tl.program_id(0) % blocks * GROUPS + tl.arange(0, GROUPS)[None, :, None]
+    m = (tl.program_id(0) // blocks).to(tl.int64) * groups + k
+    inside = (k < groups) & (c < size)
+    far = c.to(tl.int64)
+    gx_rows = gx_ptr + offsets(m, shape_m, stride_m, 0, ALIGN) + far * even(stride_c[0], ALIGN_C)
+    g_rows = g_ptr + offsets(m, shape_m, stride_m, RANK, ALIGN) + far * even(stride_c[1], ALIGN_C)
+    x_rows = x_ptr + offsets(m, shape_m, stride_m, 2 * RANK, ALIGN) + far * even(stride_c[2], ALIGN_C)
+    mean = tl.load(mean_ptr + offsets(m, shape_m, stride_m, 3 * RANK), mask=k < groups, other=0).to(ACC)
+    rstd = tl.load(rstd_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mask=k < groups, other=0).to(ACC)
+
+    sum_g = tl.zeros((BLOCK_N, GROUPS, CHANNELS), ACC)
+    sum_gx = tl.zeros((BLOCK_N, GROUPS, CHANNELS), ACC)
+    for j in tl.range(0, N, BLOCK_N):
+        n = j + lane
+        valid = inside & (n < N)
+        g = tl.load(g_rows + offsets(n, shape_n, stride_n, COLUMNS, ALIGN_N), mask=valid, other=0, eviction_policy="evict_last").to(ACC)
+        x = tl.load(x_rows + offsets(n, shape_n, stride_n, 2 * COLUMNS, ALIGN_N), mask=valid, other=0, eviction_policy="evict_last")
+        sum_g += g
+        sum_gx += g * ((x.to(ACC) - mean) * rstd)
+    gb, gw = tl.sum(sum_g, 0, keep_dims=True), tl.sum(sum_gx, 0, keep_dims=True)
+    tl.store(gb_ptr + m * size + c, gb, mask=inside)
+    tl.store(gw_ptr + m * size + c, gw, mask=inside)
+
+    w = tl.full((1, GROUPS, CHANNELS), 1, ACC)
+    if w_ptr is not None:
+        w = tl.load(w_ptr + k * size + c, mask=inside, other=0).to(ACC)
+    shift, slope = tl.sum(gb * w, 2, keep_dims=True) / N / size, tl.sum(gw * w, 2, keep_dims=True) / N / size
+    for j in tl.range(0, N, BLOCK_N):
+        n = tl.cdiv(N, BLOCK_N) * BLOCK_N - BLOCK_N - j + lane                             # the last pixels first: they are in the cache
+        valid = inside & (n < N)
+        g = tl.load(g_rows + offsets(n, shape_n, stride_n, COLUMNS, ALIGN_N), mask=valid, other=0, eviction_policy="evict_first").to(ACC)
+        x = tl.load(x_rows + offsets(n, shape_n, stride_n, 2 * COLUMNS, ALIGN_N), mask=valid, other=0, eviction_policy="evict_first")
+        gx = norm_slope(g * w, (x.to(ACC) - mean) * rstd, rstd, shift, slope, True)
+        tl.store(gx_rows + offsets(n, shape_n, stride_n, 0, ALIGN_N), gx, mask=valid)

@@ -31,6 +31,8 @@ from tritorch.tensor import empty, strided
 K = kernels("normalize")
 WIDEST = 4096
 """Channels of a group that a tile can hold."""
+FEW = 64
+"""The same where pixels are next to each other: a tile then has at least 32 of them, or 16 of float64."""
 
 
 def grouped(t, groups):
@@ -93,15 +95,16 @@ def normalize_images(out, mean, rstd, x, weight, bias, eps):
                ALIGN=gcd(16, size, *strides[0], *strides[1]), BLOCK_N=block_n, GROUPS=neighbours, CHANNELS=channels, num_warps=warps)
 
 
-def image_tile(n, groups, size, N, itemsize):
-    """(pixels, groups, channels, warps) of a tile: 64 bytes of a pixel at least, unless there are too few programs then."""
+def image_tile(n, groups, size, N, itemsize, elements=8192):
+    """(pixels, groups, channels, warps) of a tile: 64 bytes of a pixel at least, unless there are too few programs then. 8 warps share
+    the `elements`, at most; float64 has half as many."""
     channels, neighbours = next_power_of_2(size), 1
     enough = tile(sm_count() * 3 // 4, 1)
     while neighbours * size * itemsize < 64 and neighbours < groups and n * cdiv(groups, 2 * neighbours) >= enough:
         neighbours *= 2
-    elements = tile(8192 if itemsize < 8 else 4096, 4096)                # 32 a thread, and twice as many sums
-    block_n = min(max(elements // (neighbours * channels), 1), next_power_of_2(N))
-    return block_n, neighbours, channels, min(max(block_n * neighbours * channels // 1024, 1), 8)
+    most = tile(elements if itemsize < 8 else elements // 2, 4096)       # of 8192: 32 a thread, and twice as many sums
+    block_n = min(max(most // (neighbours * channels), 1), next_power_of_2(N))
+    return block_n, neighbours, channels, min(max(block_n * neighbours * channels * 8 // elements, 1), 8)
 
 
 @group_norm_rows.grad("input", "weight", "bias")
@@ -136,12 +139,39 @@ def group_norm_backward_cuda(gx, gw, gb, g, x, mean, rstd, weight):
     groups, inner = mean.shape[1], math.prod(x.shape[2:])
     size = x.shape[1] // groups
     gx, g, x = [grouped(t, groups) for t in (gx, g, x)]
-    normalize_rows_backward(gx, None, None, g, x, mean, rstd, weight, tuple(range(2, x.ndim)), groups, inner)
     parts = [empty((x.shape[0], groups, size), mean.dtype, x.device) for _ in range(2)]     # a sample at a time: there, a row has one mean
-    affine_sums(*parts, g, x, mean, rstd, tuple(range(3, x.ndim)))
+    last = gx.strides[2] == g.strides[2] == x.strides[2] == 1 < inner and size <= WIDEST
+    if last or pixels_first(gx, g, x):
+        images_backward(gx, *parts, g, x, mean, rstd, weight, last)
+    else:
+        normalize_rows_backward(gx, None, None, g, x, mean, rstd, weight, tuple(range(2, x.ndim)), groups, inner)
+        affine_sums(*parts, g, x, mean, rstd, tuple(range(3, x.ndim)))
     for total, part in zip((gw, gb), parts):
         total = strided(total.storage, (groups, size), (total.strides[0] * size, total.strides[0]), total.offset, total.dtype)
         reduce_rows([total], [part], (0,), False, Monoid("sum", "sum"), mean.dtype)
+
+
+def pixels_first(*tensors):
+    """Pixels are next to each other, enough of them in a tile, and there are enough groups for one program each."""
+    n, groups, size, *rest = tensors[0].shape
+    near = all(t.ndim > 3 and t.strides[-1] == 1 for t in tensors)
+    return near and size <= FEW and rest[-1] > 1 and n * groups >= tile(sm_count() * 3 // 4, 1)
+
+
+def images_backward(gx, gw, gb, g, x, mean, rstd, weight, last):
+    """gx, and what each sample adds to gw and gb, of (N, groups, channels, …) whose channels (`last`) or pixels are next to each other."""
+    (n, groups, size, *rest), images = x.shape, (gx, g, x)
+    strides = [(*t.strides[:2], *t.strides[3:]) for t in images]
+    M, shape_m, stride_m, N, shape_n, stride_n, _, wide, align = rows(
+        (n, groups, *rest), tuple(range(2, x.ndim - 1)), *strides, mean.strides, rstd.strides)
+    if M:
+        steps = tuple([t.strides[2] for t in images])
+        aligned = (1, gcd(16, size, *[s for t in strides for s in t])) if last else (gcd(align, *steps), 1)
+        together, elements = (groups, 8192) if last else (1, 2048)
+        block_n, neighbours, channels, warps = image_tile(n, together, size, N, max(g.dtype.itemsize, x.dtype.itemsize), elements)
+        launch(K.image_backward_kernel, (n * cdiv(groups, neighbours),), gx, gw, gb, g, x, mean, rstd, contiguous(weight), shape_m,
+               stride_m, steps, shape_n, stride_n, N, groups, size, ACC=getattr(K.tl, x.dtype.compute.name), WIDE=wide, ALIGN_C=aligned[0],
+               ALIGN_N=aligned[1], BLOCK_N=block_n, GROUPS=neighbours, CHANNELS=channels, num_warps=warps)
 
 
 @group_norm_backward.formula
@@ -163,6 +193,7 @@ def group_norm_samples(make):
     yield make(2, 6, 3, 5), 2, None, make(6), 1e-2
     yield make(2, 3, 7), 1
     yield make(2, 4, 8, 9), 4, make(4), None
+    yield make(2, 3, 5, 6).permute(0, 3, 1, 2), 2, make(6), make(6)
 
 
 @group_norm_backward.samples
@@ -170,6 +201,7 @@ def group_norm_backward_samples(make):
     yield make(2, 4, 3), make(2, 4, 3), make(2, 2), make(2, 2), make(4)
     yield make(3, 6), make(3, 6), make(3, 3), make(3, 3), make(6)
     yield make(2, 6, 3, 5), make(2, 6, 3, 5), make(2, 2), make(2, 2)
+    yield make(2, 3, 5, 6).permute(0, 3, 1, 2), make(2, 3, 5, 6).permute(0, 3, 1, 2), make(2, 2), make(2, 2), make(6)
 
 
 @group_norm_rows.errors
