@@ -284,3 +284,51 @@ def test_short_rows(columns, cuda, monkeypatch):
         values, places = x.max(1)
     np.testing.assert_array_equal(values.cpu().array, want.max(1)[0].numpy())
     np.testing.assert_array_equal(places.cpu().array, want.max(1)[1].numpy())
+
+
+@pytest.mark.parametrize("columns", [1, 3, 7, 31, 32, 100, 333, 700, 1000])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float64"])
+def test_rows_held_in_narrow_tiles(columns, kind, cuda, monkeypatch):
+    """Of every layout; NaN behind the rows, infinities and NaN in some of them."""
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    monkeypatch.setattr(monoids, "sm_count", lambda: 2)
+    array = 3 * draw(37, columns) + 100
+    array[1, 0], array[2], array[3, -1], array[4, columns // 2] = np.inf, -np.inf, np.nan, 1e38
+    table = np.full((37, 2 * columns + 8), np.nan)
+    table[:, :2 * columns:2], table[:, 1:2 * columns:2] = array, array
+    wide = tritorch.tensor(table).to(getattr(tritorch, kind)).to(cuda)
+    for x in (wide[:, :2 * columns:2].contiguous(), wide[:, :2 * columns:2], wide[:, :columns], wide[:, 1:columns + 1],
+              wide[:1, :columns].expand(37, columns), wide[:, :2 * columns:2].t().contiguous().t()):
+        exact = torch.tensor(x.cpu().double().array)
+        with tuner.trying_all() as met:
+            x.sum(1)
+        if columns > 1 and x.stride(0) > x.stride(1):
+            assert next(candidates for family, _, candidates in met if family == "reduce")[0].get("HELD")
+        for name in ("sum", "amax", "argmin", "any", "logsumexp", "var", "count_nonzero"):
+            if name == "var" and columns == 1:
+                continue
+            want, got = getattr(exact, name)(1).double().numpy(), getattr(x, name)(1).cpu().double().array
+            if name == "var":                                            # squares of 1e38 are beyond float32
+                want, got = np.delete(want, 4), np.delete(got, 4)
+            np.testing.assert_allclose(got, want, rtol={"float32": 1e-4, "float64": 1e-12, "bfloat16": 1e-2}[kind], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sum", "argmax", "var", "logsumexp"])
+def test_a_thread_has_rows_of_7_columns_to_itself(name):
+    machine_code = pytest.importorskip("machine_code")
+    with driver.using(DryDriver(90)), compiler.recording() as record:
+        getattr(tritorch.empty(10_000_000, 7, device="cuda"), name)(1)
+    code, = machine_code.used(record.values(), 90, texts=["shfl", "ld.shared", "ld.global"])
+    assert (code["shfl"], code["ld.global"], code["spills"]) == (0, 7, 0)
+
+
+@pytest.mark.parametrize("shape", [(65536, 4096), (70001, 700), (1 << 20,), (3, 1_000_001)])
+@pytest.mark.parametrize("name", ["logsumexp", "var", "argmax", "aminmax"])
+def test_states_keep_their_shape_from_tile_to_tile(name, shape):
+    """Of tiles that are whole what is alike for all elements has one value alone: the compiler wants that of all tiles or of none."""
+    machine_code = pytest.importorskip("machine_code")
+    for dtype in tritorch.float32, tritorch.bfloat16:
+        with driver.using(DryDriver(90)), compiler.recording() as record:
+            x = tritorch.empty(shape, dtype=dtype, device="cuda")
+            tritorch.aminmax(x, dim=-1) if name == "aminmax" else getattr(x, name)(-1)
+        assert not any(code["spills"] for code in machine_code.used(record.values(), 90))

@@ -230,6 +230,7 @@ def moments_step(mean, square, n, x, zero, one):
 def moments_fold(state, lane):
     """By plain sums, of means first: lanes that exchange three numbers at each step of a tree take several times as long."""
     mean, square, n = state
+    n = tl.broadcast_to(n, mean.shape)
     count = tl.sum(n, 1)
     top = tl.sum(mean * (n * (1 / tl.maximum(count, 1.0))[:, None]), 1)
     delta = mean - top[:, None]
@@ -268,33 +269,30 @@ def affine_fold(state, lane):
 
 
 # ------------------------------------------------------------------ log of a sum of exponentials: (largest, sum relative to it)
-# The largest is finite, so that no difference is nan: infinities and nan are sums of their own.
+# What exponentials are taken relative to is finite, so no difference is nan; only an element on its own may be its own largest as it is.
+@triton.jit
+def finite(x):
+    most = 1.7976931348623157e308 if x.dtype == tl.float64 else 3.4028234663852886e38
+    return tl.minimum(tl.maximum(x, -most), most)
+
+
 @triton.jit
 def logsumexp_lift(x, base, valid, param, IDENTITY: tl.constexpr):
-    return exponential(x, valid)
+    return tl.where(valid, x, float("-inf")), tl.full(x.shape, 1, x.dtype)
 
 
 @triton.jit
-def exponential(x, valid):
-    most = 1.7976931348623157e308 if x.dtype == tl.float64 else 3.4028234663852886e38
-    top = tl.where(valid, tl.minimum(tl.maximum(x, -most), most), -most)
-    total = tl.where(tl.abs(x) <= most, 1.0, tl.where(x < 0, 0.0, x))
-    return top, tl.where(valid, total, 0.0).to(x.dtype)
-
-
-@triton.jit
-def logsumexp_combine(a, s, b, t):
-    delta = a - b
-    ratio = quick_exp(-tl.abs(delta))
-    left = delta >= 0
-    return tl.maximum(a, b), tl.where(left, s, t) + tl.where(left, t, s) * ratio
+def logsumexp_step(a, s, x, one):
+    """A second exponential is cheaper than to find out which of the two is 1."""
+    top = finite(tl.maximum(a, x))
+    return top, s * quick_exp(a - top) + quick_exp(x - top)
 
 
 @triton.jit
 def logsumexp_fold(state, lane):
     """The largest first: an exponential for each lane, instead of one at each step of a tree."""
     a, s = state
-    top = tl.max(a, 1)
+    top = finite(tl.max(a, 1))
     return top, tl.sum(s * quick_exp(a - top[:, None]), 1)
 
 

@@ -46,12 +46,14 @@ def column_offsets(n, outer, inner, shape, strides, FIRST: tl.constexpr, INNER: 
 
 @triton.jit
 def load_tiles(x_ptrs, m, n, outer, inner, M, there, shape_m, stride_m, shape_n, stride_n, SKIP: tl.constexpr, FORMS: tl.constexpr,
-               ACC: tl.constexpr, EVEN: tl.constexpr, INNER: tl.constexpr, ALIGN: tl.constexpr):
+               ACC: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr, INNER: tl.constexpr, ALIGN: tl.constexpr):
     """A tile of every operand. FORMS says what it varies along: "tile" (both), "row" (one value a row) or "column".
 
     `stride_m` and `stride_n` hold the strides of all operands; in `stride_m` those of SKIP results come first. EVEN: all of it is there.
+    WHOLE: all columns are.
     """
     x = ()
+    inside = (m < M)[:, None] if WHOLE else (m < M)[:, None] & there[None, :]
     for k in tl.static_range(len(FORMS)):
         # one value a row is loaded as a vector: as a tile of one column every thread would load it once for each of its elements
         if FORMS[k] == "row":
@@ -62,7 +64,7 @@ def load_tiles(x_ptrs, m, n, outer, inner, M, there, shape_m, stride_m, shape_n,
         else:
             row = offsets(m, shape_m, stride_m, (SKIP + k) * len(shape_m), ALIGN)[:, None]
             at = row + column_offsets(n, outer, inner, shape_n, stride_n, k * len(shape_n), INNER, ALIGN)[None, :]
-            value = tl.load(x_ptrs[k] + at, mask=None if EVEN else (m < M)[:, None] & there[None, :], other=None if EVEN else 0)
+            value = tl.load(x_ptrs[k] + at, mask=None if EVEN else inside, other=None if EVEN else 0)
         x = x + (value.to(ACC),)
     return x
 
@@ -70,10 +72,11 @@ def load_tiles(x_ptrs, m, n, outer, inner, M, there, shape_m, stride_m, shape_n,
 @triton.jit
 def lifted_tile(
     x_ptrs, m, j, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n, param, LIFT: tl.constexpr, IDENTITY: tl.constexpr,
-    ACC: tl.constexpr, FORMS: tl.constexpr, OUTS: tl.constexpr, EVEN: tl.constexpr, INNER: tl.constexpr, ALIGN: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ACC: tl.constexpr, FORMS: tl.constexpr, OUTS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr, INNER: tl.constexpr,
+    ALIGN: tl.constexpr,
 ):
-    """The states of the elements of a tile, which begins at column j, of `width` to a step of the outer dims if INNER."""
+    """The states of the elements of a tile, which begins at column j, of `width` to a step of the outer dims if INNER. What is not valid is
+    so in all rows, those past the end too: so is what follows from it alone, such as how many there are, computed once."""
     outer = j // width
     inner = j - outer * width + lane
     if INNER:
@@ -83,11 +86,9 @@ def lifted_tile(
     else:
         base = j
         there = j + lane < stop
-    valid = tl.full((BLOCK_M, BLOCK_N), True, tl.int1)
-    if not EVEN:
-        valid = (m < M)[:, None] & there[None, :]
-    x = load_tiles(x_ptrs, m, base + lane, outer, inner, M, there, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC, EVEN, INNER,
-                   ALIGN)
+    x = load_tiles(x_ptrs, m, base + lane, outer, inner, M, there, shape_m, stride_m, shape_n, stride_n, OUTS, FORMS, ACC, EVEN, WHOLE,
+                   INNER, ALIGN)
+    valid = tl.full((1, 1), True, tl.int1) if EVEN or WHOLE else there[None, :]
     return LIFT(*x, base, valid, param, IDENTITY)
 
 
@@ -96,12 +97,13 @@ def reduce_kernel(
     out_ptrs, x_ptrs, shape_m, stride_m, shape_n, stride_n, M, N, width, chunk, count, param,
     LIFT: tl.constexpr, STEP: tl.constexpr, FOLD: tl.constexpr, FINISH: tl.constexpr, IDENTITY: tl.constexpr, ACC: tl.constexpr,
     FORMS: tl.constexpr, OUTS: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, INNER: tl.constexpr, SPLIT: tl.constexpr,
-    ALIGN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ALIGN: tl.constexpr, HELD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Program (i, s) reduces columns [s * chunk, (s + 1) * chunk) of rows [i * BLOCK_M, (i + 1) * BLOCK_M).
 
     With SPLIT the states are stored, as (splits, M), instead of the OUTS results. EVEN: rows and columns fill all tiles. INNER: N counts
-    columns as if the last of their dims had `width` elements, whole tiles, so that no tile passes its end.
+    columns as if the last of their dims had `width` elements, whole tiles, so that no tile passes its end. HELD: so many tiles are a
+    row, and all of it is loaded at once.
     """
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     piece, lane = tl.program_id(1), tl.arange(0, BLOCK_N)
@@ -110,10 +112,15 @@ def reduce_kernel(
     start = piece * chunk
     stop = even(tl.minimum(start + chunk, N), ALIGN)
     state = lifted_tile(x_ptrs, m, start, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n, param, LIFT, IDENTITY, ACC, FORMS,
-                        OUTS, EVEN, INNER, ALIGN, BLOCK_M, BLOCK_N)
-    for j in range(start + BLOCK_N, stop, BLOCK_N):
-        state = STEP(*state, *lifted_tile(x_ptrs, m, j, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n, param, LIFT, IDENTITY,
-                                          ACC, FORMS, OUTS, EVEN, INNER, ALIGN, BLOCK_M, BLOCK_N))
+                        OUTS, EVEN, HELD > 1, INNER, ALIGN)
+    if HELD:
+        for k in tl.static_range(1, HELD):
+            state = STEP(*state, *lifted_tile(x_ptrs, m, k * BLOCK_N, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n, param,
+                                              LIFT, IDENTITY, ACC, FORMS, OUTS, EVEN, k < HELD - 1, INNER, ALIGN))
+    else:
+        for j in range(start + BLOCK_N, stop, BLOCK_N):
+            state = STEP(*state, *lifted_tile(x_ptrs, m, j, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n, param, LIFT,
+                                              IDENTITY, ACC, FORMS, OUTS, EVEN, False, INNER, ALIGN))
     state = FOLD(state, lane[None, :])
     if SPLIT:
         for k in tl.static_range(len(out_ptrs)):

@@ -8,7 +8,8 @@ starts every chunk from what came before it.
 import triton
 import triton.language as tl
 
-from triton_kernels.monoids import exponential, logsumexp_combine, prod_combine, sum_combine
+from triton_kernels.monoids import finite, prod_combine, sum_combine
+from triton_kernels.quick import quick_exp
 from triton_kernels.reduce import even, offsets
 
 
@@ -166,7 +167,17 @@ def first_finish(a):
 
 @triton.jit
 def logsumexp_lift(x, index, valid, IDENTITY: tl.constexpr):
-    return exponential(x, valid)
+    """(largest, sum of exponentials relative to it). The largest is finite: infinities and nan are sums of their own."""
+    total = tl.where(tl.abs(x) < float("inf"), 1.0, tl.where(x < 0, 0.0, x))
+    return finite(tl.where(valid, x, float("-inf"))), tl.where(valid, total, 0.0).to(x.dtype)
+
+
+@triton.jit
+def logsumexp_combine(a, s, b, t):
+    delta = a - b
+    ratio = quick_exp(-tl.abs(delta))
+    left = delta >= 0
+    return tl.maximum(a, b), tl.where(left, s, t) + tl.where(left, t, s) * ratio
 
 
 @triton.jit
