@@ -7,6 +7,7 @@ from arrays import draw
 
 import tritorch
 from tritorch.ops import loss as ours_f
+from tritorch.ops.cross_entropy import weighted_mean
 
 torch = pytest.importorskip("torch")
 theirs_f = torch.nn.functional
@@ -117,6 +118,21 @@ def test_kl_div(reduction):
     q[0, 0] = 0
     both(lambda f, x, q: f.kl_div(x, q, reduction=reduction), x, q)
     both(lambda f, x, q: f.kl_div(x, q, reduction=reduction, log_target=True), x, draw(4, 5, seed=1))
+
+
+@pytest.mark.parametrize("n", [0, 1, 5000, 70001])                      # none, one program, the sums of several programs
+def test_the_mean_of_losses(n, cuda, monkeypatch):
+    monkeypatch.setattr(tritorch.cuda.driver, "hardware_tiles", True)
+    loss, weight = draw(2 * n).astype(np.float32), np.abs(draw(n, seed=1)).astype(np.float32)
+    x, w = tritorch.tensor(loss).to(cuda)[::2], tritorch.tensor(weight).to(cuda)
+    mean, total = weighted_mean(x, w)
+    np.testing.assert_allclose(mean.item(), loss[::2].sum(dtype=np.float64) / weight.sum(dtype=np.float64) if n else np.nan, rtol=1e-5)
+    np.testing.assert_allclose(total.item(), weight.sum(dtype=np.float64), rtol=1e-6)
+
+
+def test_a_mean_of_half_losses_is_float32():
+    mean, total = weighted_mean(tritorch.full((3000,), 0.5, dtype=tritorch.bfloat16), tritorch.ones(3000, dtype=tritorch.bfloat16))
+    assert mean.dtype is total.dtype is tritorch.float32 and (mean.item(), total.item()) == (0.5, 3000.0)
 
 
 def test_errors():

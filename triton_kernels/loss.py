@@ -15,6 +15,7 @@ from triton_kernels.indexing import report
 from triton_kernels.quick import quick_exp
 from triton_kernels.reduce import even, offsets
 from triton_kernels.rows import exponentials, held_tiles, online, online_rows
+from triton_kernels.scalar import div
 
 
 @triton.jit
@@ -115,6 +116,25 @@ def cross_entropy_backward_kernel(
 
 
 # ------------------------------------------------------------------ the negative log-likelihood
+@triton.jit
+def weighted_mean_kernel(mean_ptr, total_ptr, loss_ptr, weight_ptr, M, chunk, MEAN: tl.constexpr, BLOCK: tl.constexpr):
+    """The sums of a program's `chunk` of losses and of their weights; with MEAN, for the one program that has all, their quotient first."""
+    ACC: tl.constexpr = mean_ptr.dtype.element_ty
+    start = tl.program_id(0).to(tl.int64) * chunk
+    end = tl.minimum(start + chunk, M)
+    losses = tl.zeros((BLOCK,), ACC)
+    weights = tl.zeros((BLOCK,), ACC)
+    for n in tl.range(start, end, BLOCK):
+        m = n + tl.arange(0, BLOCK)
+        losses += tl.load(loss_ptr + m, mask=m < end, other=0).to(ACC)
+        weights += tl.load(weight_ptr + m, mask=m < end, other=0).to(ACC)
+    mean, total = tl.sum(losses, 0), tl.sum(weights, 0)
+    if MEAN:
+        mean = div(mean, total)
+    tl.store(mean_ptr + tl.program_id(0), mean)
+    tl.store(total_ptr + tl.program_id(0), total)
+
+
 @triton.jit
 def nll_kernel(
     loss_ptr, weight_ptr, word_ptr, x_ptr, target_ptr, w_ptr, shape_m, stride_m, stride_xn, M, N, ignore_index, number, ACC: tl.constexpr,

@@ -1,4 +1,4 @@
-"""Cross entropy against class indices, as fused operators: the rows' losses, and their gradient. The public function is in `loss`."""
+"""Cross entropy against class indices, as fused operators: the rows' losses, their gradient, their mean. The public function is in `loss`."""
 import numpy as np
 
 from tritorch.autograd.modes import again
@@ -11,7 +11,7 @@ from tritorch.errors import check, sentence
 from tritorch.ops.create import arange
 from tritorch.ops.faults import fault_word
 from tritorch.ops.normalize import contiguous, scalar
-from tritorch.ops.reduce import single, sums_along
+from tritorch.ops.reduce import single, spread, sums_along
 from tritorch.ops.rows import few_tiles, half, lanes_of, remember, rows, vector_of
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty, strided
@@ -227,6 +227,66 @@ def cross_entropy_backward_formula(gradient, input, target, lse, weight, ignore_
     mass = hits.sum(dim, keepdim=True) + share * w.sum()
     rate = (input - lse.unsqueeze(dim)).exp() * mass - hits - share * w
     return rate * (gradient * (target != ignore_index)).unsqueeze(dim)
+
+
+# ------------------------------------------------------------------ the mean of losses
+@op(returns=("mean", "total"))
+def weighted_mean(loss, target_weight):
+    """Σ loss / Σ target_weight and the latter sum, of losses that have their weights in them. Only `mean` has a gradient. Half types give
+    float32."""
+    check(loss.shape == target_weight.shape, "weighted_mean", "a weight for every loss", loss.shape, target_weight.shape)
+    check(loss.dtype.is_floating_point and loss.dtype is target_weight.dtype, "weighted_mean", "floating losses and weights of one dtype",
+          loss.dtype, target_weight.dtype)
+    return [((), loss.dtype.compute, loss.device)] * 2
+
+
+@weighted_mean.impl("cpu")
+def weighted_mean_cpu(mean, total, loss, target_weight):
+    np.add.reduce(single(target_weight), None, None, total)
+    np.add.reduce(single(loss), None, None, mean)
+    mean /= total
+
+
+@weighted_mean.impl("cuda")
+def weighted_mean_cuda(mean, total, loss, target_weight):
+    """In one launch; many losses first become as many sums as there are programs."""
+    block, M = tile(4096, 1 << 14), loss.numel()
+    values = loss.contiguous(), target_weight.contiguous()
+    if M > 4 * block:
+        tiles = cdiv(M, block)
+        chunk = cdiv(tiles, 1024) * block
+        M, sums = cdiv(M, chunk), [empty((cdiv(M, chunk),), mean.dtype, mean.device) for _ in values]
+        launch(K.weighted_mean_kernel, (M,), *sums, *values, loss.numel(), chunk, MEAN=False, BLOCK=block, num_warps=8)
+        values = sums
+    launch(K.weighted_mean_kernel, (1,), mean, total, *values, M, M, MEAN=True, BLOCK=block, num_warps=8)
+
+
+@weighted_mean.grad("loss")
+def weighted_mean_grad_loss(g_mean, target_weight, total, loss_shape):
+    total = target_weight.sum(dtype=total.dtype) if again(target_weight) else total
+    return spread(g_mean / total, loss_shape, None, False)
+
+
+@weighted_mean.grad("target_weight")
+def weighted_mean_grad_weight(g_mean, target_weight, mean, total):
+    total = target_weight.sum(dtype=total.dtype) if again(target_weight) else total
+    return spread(-g_mean * mean / total, target_weight.shape, None, False)
+
+
+@weighted_mean.samples
+def weighted_mean_samples(make):
+    yield make(4), make(4, positive=True)
+    yield make(3, 2, 5), make(3, 2, 5, positive=True)
+    yield make(), make(positive=True)
+
+
+@weighted_mean.errors
+def weighted_mean_errors(make):
+    yield (make(4), make(5)), {}, RuntimeError, "expected a weight for every loss"
+    yield (make(4), make(4, integer=True)), {}, RuntimeError, "expected floating losses and weights of one dtype"
+
+
+weighted_mean.workloads(lambda make: [(f"{n} losses", lambda n=n: (make(n), make(n)), 8 * n, 2 * n) for n in (8192, 1 << 22)])
 
 
 @cross_entropy_rows.samples

@@ -24,6 +24,7 @@ from tritorch.ops.cross_entropy import (
     cross_entropy_backward_cuda,
     cross_entropy_cpu,
     cross_entropy_cuda,
+    weighted_mean,
 )
 from tritorch.ops.faults import fault_word
 from tritorch.ops.gemm import gemm
@@ -315,7 +316,7 @@ def linear_cross_entropy(input, linear_weight, target, *, linear_bias=None, weig
         return (total / divisor if reduction == "mean" else total).to(dtype)
     loss, target_weight, _ = linear_cross_entropy_rows(*values)
     if reduction == "mean":
-        return (loss.sum() / target_weight.sum()).to(dtype)
+        return weighted_mean(loss, target_weight)[0].to(dtype)
     return reduced(loss.squeeze(0) if alone else loss, reduction).to(dtype)
 
 

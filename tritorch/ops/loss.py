@@ -7,7 +7,7 @@ from tritorch.cuda.launch import kernels
 from tritorch.errors import check
 from tritorch.ops.activation import logsigmoid
 from tritorch.ops.composite import composite, result_dtype
-from tritorch.ops.cross_entropy import class_dim, cross_entropy_rows
+from tritorch.ops.cross_entropy import class_dim, cross_entropy_rows, weighted_mean
 from tritorch.ops.elementwise import binary
 from tritorch.ops.nll import nll_rows
 from tritorch.ops.pointwise import xlogy
@@ -46,7 +46,7 @@ def cross_entropy(input, target, weight=None, size_average=None, ignore_index=-1
         return soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     target = of_one_sample(input, target)
     loss, target_weight, _ = cross_entropy_rows(input, target, weight, ignore_index, label_smoothing)
-    loss = loss.sum() / target_weight.sum() if reduction == "mean" else reduced(loss, reduction)
+    loss = weighted_mean(loss, target_weight)[0] if reduction == "mean" else reduced(loss, reduction)
     return loss.to(result_dtype("cross_entropy", input))                 # half types are read as they are: logits can be the largest tensor
 
 
@@ -80,7 +80,7 @@ def nll_loss(input, target, weight=None, size_average=None, ignore_index=-100, r
     """
     reduction = legacy_reduction(size_average, reduce, reduction)
     loss, target_weight = nll_rows(input, of_one_sample(input, target), weight, ignore_index)
-    loss = loss.sum() / target_weight.sum() if reduction == "mean" else reduced(loss, reduction)
+    loss = weighted_mean(loss, target_weight)[0] if reduction == "mean" else reduced(loss, reduction)
     return loss.to(result_dtype("nll_loss", input))
 
 
