@@ -88,7 +88,7 @@ def as_device(value=None):
         value = _default.stack[-1] if _default.stack else cpu
     elif not isinstance(value, device):
         value = device(value)
-    return device("cuda", _current[0]()) if value.type == "cuda" and value.index is None else value
+    return _intern("cuda", _current[0]()) if value.type == "cuda" and value.index is None else value
 
 
 def get_default_device():

@@ -35,6 +35,9 @@ class Run:
     """One backward pass. `wanted` maps (node, index) to a place in `captured` (None: all leaves accumulate); then only
     the nodes in `runs` run, and only edges to nodes in `leads` are worth a gradient; `leaves` still accumulate."""
 
+    __slots__ = ("keep", "create", "wanted", "runs", "leads", "leaves", "pending", "heap", "captured", "node", "late", "uses", "partial",
+                 "crossing", "roots", "__weakref__")
+
     def __init__(self, keep, create, wanted=None, runs=None, leads=None, leaves=()):
         self.keep, self.create, self.wanted, self.runs, self.leads, self.leaves = keep, create, wanted, runs, leads, leaves
         self.pending, self.heap, self.captured, self.node = {}, [], {}, None        # node: whose rules run, where `arrived` may answer
@@ -53,8 +56,9 @@ class Run:
                 self.deliver(edge, g, False)
             del roots
             self.walk()
-            for leaf in [leaf for leaf, g in self.late.items() if g is not None]:
-                self.finish(leaf)
+            if self.late:
+                for leaf in [leaf for leaf, g in self.late.items() if g is not None]:
+                    self.finish(leaf)
         finally:
             state.grad, state.run = was, outer
             if self.crossing is not None:
@@ -192,7 +196,7 @@ class Run:
             elif sole and not self.create and same_strides(g.shape, g.strides, tensor.strides) and owns_memory(g):
                 tensor._grad = alias(g, Tensor)
             elif is_dense(tensor.shape, tensor.strides):                 # the layout of the leaf, as in PyTorch
-                tensor._grad = g.new_empty_strided(tensor.shape, tensor.strides).copy_(g)
+                tensor._grad = empty(g.shape, g.dtype, g.storage.device, tensor.strides).copy_(g)
             else:
                 tensor._grad = g.clone()
 
@@ -298,7 +302,7 @@ def _seed(op, k, t, g):
         if t.numel() != 1:
             raise RuntimeError(f"{op}: expected a gradient for an output that is no scalar, got shape {tuple(t.shape)} without one; use "
                                f"backward(gradient) or a sum")
-        g = t.detach()._filled(1)
+        g = alias(t, Tensor)._filled(1)
     else:
         check(isinstance(g, Tensor), op, "gradients that are tensors or None", type(g).__name__, error=TypeError)
         if g.shape != t.shape:

@@ -13,7 +13,7 @@ from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.dtype import bfloat16, float16, float32, float64, int8, int32, int64, uint8
 from tritorch.dtype import bool as bool_
-from tritorch.errors import check
+from tritorch.errors import check, sentence
 from tritorch.generator import default_generator
 from tritorch.ops.filling import fill_later, filled
 from tritorch.philox import bits_of, long_words, multiply_high, words
@@ -27,7 +27,8 @@ def place(device, generator, count):
     """(seed, offset, base) for `count` words from a generator, or from the default one of the device."""
     if generator is None:
         generator = default_generator(device)
-    check(generator.device is device, "generator", f"a generator on {device}", generator.device)
+    if generator.device is not device:                                   # not by `check`: the sentence takes longer than the rest
+        raise RuntimeError(sentence("generator", f"a generator on {device}", generator.device))
     return generator.take(cdiv(count, 4))
 
 

@@ -10,7 +10,7 @@ from tritorch.tensor import Tensor
 
 def _gradients(parameters):
     parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    return [p.grad for p in parameters if p.grad is not None]
+    return [g for p in parameters if (g := p.grad) is not None]
 
 
 @no_grad()
@@ -51,9 +51,9 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
     >>> torch.nn.utils.clip_grad_norm_(w, 1.0).item()
     5.0
     """
-    parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    total = get_total_norm(_gradients(parameters), norm_type, error_if_nonfinite)
-    clip_grads_with_norm_(parameters, max_norm, total)
+    gradients = _gradients(parameters)
+    total = get_total_norm(gradients, norm_type, error_if_nonfinite)
+    optimize.clip_by_norm(gradients, total, float(max_norm))
     return total
 
 
