@@ -1,4 +1,4 @@
-"""Cross entropy against class indices, as fused operators: the rows' losses, their gradient, their mean. The public function is in `loss`."""
+"""Cross entropy against class indices, fused: the losses of rows, their gradient, their mean. The public function is in `loss`."""
 import numpy as np
 
 from tritorch.autograd.modes import again
