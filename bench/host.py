@@ -1,6 +1,7 @@
 """Microseconds of the host per operator: tensors so small, or a device so idle, that Python is all there is to see."""
 import contextlib
 import importlib.util
+import types
 
 from bench import clock, rows
 from bench.gpt2 import counting
@@ -158,6 +159,7 @@ def device_parts(args, tritorch, nothing):
     yield rows.row("idle device: allocate and free 4 KiB", "µs", us["allocator"], limit=ALLOCATOR)
     yield from launch_path(args, x)
     yield from compiled_step(args, tritorch)
+    yield from compiled_places(args, tritorch)
 
 
 def anatomy(args, tritorch, per_node):
@@ -223,6 +225,26 @@ def compiled_step(args, torch):
         calls[2 * layers] = lambda step=step, x=x, target=target: step(x, target)
     for count, us in microseconds(calls, args).items():
         yield rows.row(f"idle device: compiled step, {count} parameters (budget {STEP} µs)", "µs", us, limit=STEP)
+
+
+def compiled_places(args, torch):
+    """A replay of one kernel that leaves its result in four attributes: as they were left, and put back since others are there."""
+    kept, x = types.SimpleNamespace(), torch.empty(8, 8, device="cuda")
+
+    @torch.compile
+    def step(x):
+        kept.a = kept.b = kept.c = kept.d = y = x * 2
+        return y
+
+    def elsewhere():
+        kept.a = kept.b = kept.c = kept.d = None
+        step(x)
+
+    for _ in range(6):                                               # until it is replayed
+        step(x)
+    us = microseconds({"left": lambda: step(x), "put": elsewhere}, args)
+    yield rows.row("idle device: replay that left a tensor in four attributes, which are as it left them", "µs", us["left"])
+    yield rows.row("idle device: the same where they were assigned since, and are put back", "µs", us["put"])
 
 
 def captured(opponents, where="", length=100):
