@@ -157,3 +157,12 @@ def test_gradients_of_what_is_not_finite_stay_in_their_group(cuda, tiles, few):
     assert np.isnan(gx[1, 2:4]).all() and (np.isnan(gw.cpu().numpy()) == lost).all() and (np.isnan(gb.cpu().numpy()) == lost).all()
     want[1, 2:4] = gx[1, 2:4]
     np.testing.assert_allclose(gx, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pixels, kernel", [(8, "norm_backward_kernel"), (16, "image_backward_kernel")])
+def test_small_groups_of_planes_share_programs(pixels, kernel, cuda, tiles, few):
+    draw = np.random.default_rng(0).standard_normal
+    array, given = draw((2, 4, 8, pixels)).astype(np.float32), draw((2, 4, 8, pixels)).astype(np.float32)
+    found, names = backward(*[tritorch.tensor(a).to(cuda) for a in (array, given)], 4, None, 1e-5)
+    assert kernel in names
+    close(found, slopes(array, given, 4, None, 1e-5), 16)

@@ -152,10 +152,12 @@ def group_norm_backward_cuda(gx, gw, gb, g, x, mean, rstd, weight):
 
 
 def pixels_first(*tensors):
-    """Pixels are next to each other, enough of them in a tile, and there are enough groups for one program each."""
+    """Pixels are next to each other, enough of them in a tile, and there are enough groups for one program each, none of them so small
+    that a program should take several."""
     n, groups, size, *rest = tensors[0].shape
     near = all(t.ndim > 3 and t.strides[-1] == 1 for t in tensors)
-    return near and size <= FEW and rest[-1] > 1 and n * groups >= tile(sm_count() * 3 // 4, 1)
+    fits = size <= FEW and size * math.prod(rest) >= 128
+    return near and fits and rest[-1] > 1 and n * groups >= tile(sm_count() * 3 // 4, 1)
 
 
 def images_backward(gx, gw, gb, g, x, mean, rstd, weight, last):
