@@ -59,6 +59,7 @@ LOADS = 40                          # bytes that reach a multiprocessor in a cyc
 START, SECOND = 2000, 4000          # cycles: filling and draining a tile's pipeline; the second kernel of a split product
 ROUND, BEGIN = 600, 200             # cycles until what a program loads at once is there; what a warp of many programs takes to begin
 STORES = 18                         # bytes that leave a multiprocessor in a cycle, for memory
+LARGE = 128 * 128                   # elements of a tile, of which more in two stages do not run ahead: ptxas waits for every product
 MOST_EACH = 64                      # elements of K that one thread sums up
 ALONE = 32                          # elements of K for each byte of theirs, up to which a tile may be one warp's
 MOST_SPLITS = 64                    # the second kernel has a line for each
@@ -93,7 +94,7 @@ def plain(kind, M, N, k, batch, itemsize, machine):
             leaves = min(block_m, M) * min(block_n, N) * itemsize / STORES
             while splits == 1 or (tiles * splits <= 2 * machine[0] and k >= 2 * block_k * splits and splits <= MOST_SPLITS):
                 steps = cdiv(chunk_of(k, block_k, splits), block_k)
-                stages = max(min(most, steps), 2)
+                stages = max(min(most, steps), 3 if block_m * block_n > LARGE else 2)
                 resident = max(min(32 // warps, machine[1] // ((block_m + block_n) * block_k * itemsize * stages)), 1)
                 cost = cycles(tiles * splits, (block_m, block_n), steps * block_k, PEAK[kind] * rate, itemsize, machine,
                               leaves + START / resident) + START - START / resident
