@@ -46,7 +46,7 @@ def test_every_way_agrees_with_float64(shape, layout, how, cuda, monkeypatch):
     with tuner.trying_all() as met:
         got = cross_entropy_rows(x, target, weight, ignored, smoothing)
         cross_entropy_backward(g, x, target, got[2], weight, ignored, smoothing)
-    held = any(candidate.get("HELD") for _, _, candidates in met for candidate in candidates)
+    held = any(c.get("HELD") for family, _, candidates in met if family.startswith("cross_entropy") for c in candidates)
     assert held == (layout != "transposed" or shape[1] <= FEW_ACROSS)
     for family, _, candidates in met:
         for candidate in candidates:
