@@ -8,7 +8,7 @@ from tritorch.cuda import driver, tuner
 from tritorch.ops.cross_entropy import cross_entropy_backward, cross_entropy_rows
 from tritorch.ops.nll import nll_backward
 from tritorch.ops.rows import FEW_ACROSS
-from tritorch.ops.softmax import log_softmax, softmax
+from tritorch.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
 
 SHAPES = (130, 2), (131, 3), (70, 10), (9, 50), (5, 257), (2, 21, 7, 9), (1, 3, 130)
 LAYOUTS = {
@@ -107,3 +107,25 @@ def test_every_way_of_softmax_agrees_with_float64(shape, layout, log, cuda, monk
             f.into(out, x, 1)
         np.testing.assert_allclose(out.float().cpu().array, want, rtol=bound, atol=bound, err_msg=str(candidate))
         assert (room[:, :n] == 7).all() and (room[:, 2 * n:] == 7).all(), candidate
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_way_of_the_gradient_of_softmax_agrees_with_float64(shape, layout, log, cuda, monkeypatch):
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    dtype, f = torch.bfloat16 if (len(layout) + log) % 2 else torch.float32, log_softmax_backward if log else softmax_backward
+    g = LAYOUTS[layout](torch.tensor(np.random.default_rng(2).standard_normal(shape)).to(dtype).to(cuda))
+    y = (log_softmax if log else softmax)(logits(shape, dtype, layout, cuda), 1)
+    want = f(g.cpu().double(), y.cpu().double(), 1).array
+    out = torch.empty_like(g)
+    with tuner.trying_all() as met:
+        f.into(out, g, y, 1)
+    ways = [(family, candidate) for family, _, candidates in met for candidate in candidates]
+    assert any(candidate.get("HELD") for _, candidate in ways) == (layout != "transposed" or shape[1] <= FEW_ACROSS)
+    bound = 1e-2 if dtype is torch.bfloat16 else 2e-5
+    for family, candidate in ways:
+        out.fill_(7)
+        with tuner.forcing(family, candidate):
+            f.into(out, g, y, 1)
+        np.testing.assert_allclose(out.float().cpu().array, want, rtol=bound, atol=bound, err_msg=str(candidate))

@@ -50,13 +50,13 @@ def gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, st
 
 # ------------------------------------------------------------------ rows in narrow tiles
 @triton.jit
-def held_tiles(rows, stride_n, lane, inside, N, HELD: tl.constexpr, ACC: tl.constexpr):
-    """All of the rows that begin at `rows`, in HELD tiles, the last of which passes the end, with -inf there."""
+def held_tiles(rows, stride_n, lane, inside, N, HELD: tl.constexpr, ACC: tl.constexpr, OTHER: tl.constexpr = float("-inf")):
+    """All of the rows that begin at `rows`, in HELD tiles, the last of which passes the end, with OTHER there."""
     x = ()
     for k in tl.static_range(HELD):
         n = k * lane.shape[1] + lane
         valid = inside & (n < N) if k == HELD - 1 else inside
-        x = x + (tl.load(rows + n.to(tl.int64) * stride_n, mask=valid, other=float("-inf")).to(ACC),)
+        x = x + (tl.load(rows + n.to(tl.int64) * stride_n, mask=valid, other=OTHER).to(ACC),)
     return x
 
 

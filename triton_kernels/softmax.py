@@ -3,8 +3,8 @@
     softmax      y = exp(x - max) / Σ exp(x - max)        gx = (g - Σ g·y) · y
     log-softmax  y = x - max - log Σ exp(x - max)         gx = g - exp(y) · Σ g
 
-A row that fits in registers is read once; forward, one of few columns in narrow tiles (HELD of them), so that few threads, or one, have
-all of it. A longer one is read twice, the second time mostly from the L2 cache: the first pass
+A row that fits in registers is read once; one of few columns in narrow tiles (HELD of them), so that few threads, or one, have all of
+it. A longer one is read twice, the second time mostly from the L2 cache: the first pass
 keeps (largest, sum relative to it) in every thread (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018).
 Programs take every num_programs-th block of rows. Of rows so few that multiprocessors would be left without one, a reduction in pieces
 finds the sums, and every tile has a program (the kernels named long).
@@ -65,8 +65,9 @@ def softmax_kernel(
 def softmax_backward_kernel(
     gx_ptr, g_ptr, y_ptr, shape_m, stride_m, shape_n, stride_n, M, N,
     LOG: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr,
-    VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
+    VEC: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr, HELD: tl.constexpr,
 ):
+    RANK: tl.constexpr = len(shape_m)
     N = even(N, ALIGN)
     lane = lanes(BLOCK_N, WIDE)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
@@ -84,6 +85,10 @@ def softmax_backward_kernel(
                 g, y = gradient_tiles(g_ptr, y_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first", VEC, ALIGN)
                 gx = softmax_slope(g.to(ACC), y.to(ACC), row_total, LOG)
                 tl.store(gx_rows + offsets(n, shape_n, stride_n), gx, mask=inside & (n < N))
+        elif HELD:
+            g = held_tiles(g_ptr + offsets(m, shape_m, stride_m, RANK, ALIGN), stride_n[1], lane, inside, N, HELD, ACC, 0)
+            y = held_tiles(y_ptr + offsets(m, shape_m, stride_m, 2 * RANK, ALIGN), stride_n[2], lane, inside, N, HELD, ACC, 0)
+            store_tiles(gx_rows, stride_n[0], slope_tiles(g, y, LOG), lane, inside, N)
         else:
             g, y = gradient_tiles(g_ptr, y_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "", VEC, ALIGN)
             row_total = tl.sum(g.to(ACC) if LOG else g.to(ACC) * y.to(ACC), 1, keep_dims=True)
@@ -154,3 +159,16 @@ def softmax_tiles(x, LOG: tl.constexpr):
 @triton.jit
 def softmax_slope(g, y, total, LOG: tl.constexpr):
     return g - tl.exp(y) * total if LOG else (g - total) * y
+
+
+@triton.jit
+def slope_tiles(g, y, LOG: tl.constexpr):
+    """Slopes of rows in tiles, from a sum for which values leave their thread once."""
+    total = g[0] if LOG else g[0] * y[0]
+    for k in tl.static_range(1, len(g)):
+        total += g[k] if LOG else g[k] * y[k]
+    total = tl.sum(total, 1, keep_dims=True)
+    found = ()
+    for k in tl.static_range(len(g)):
+        found = found + (softmax_slope(g[k], y[k], total, LOG),)
+    return found

@@ -63,7 +63,7 @@ def launch_backward(gx, g, y, dim, log):
         inputs, lift = ([g], "sum") if log else ([g, y], "product")
         launch_long(K.softmax_backward_long_kernel, (gx, g, y), dim, inputs, Monoid(lift, "sum"), log)
     else:
-        launch_rows(K.softmax_backward_kernel, "softmax_backward", (gx, g, y), dim, LOG=log)
+        launch_rows(K.softmax_backward_kernel, "softmax_backward", (gx, g, y), dim, few=True, LOG=log)
 
 
 # ------------------------------------------------------------------ numpy
