@@ -7,6 +7,7 @@ import pytest
 import tritorch as torch
 from tritorch.autograd.modes import state
 from tritorch.compiler.function import Compiled
+from tritorch.compiler.recording import Capture
 from tritorch.compiler.watch import Watch
 from tritorch.cuda.stream import captures
 
@@ -69,6 +70,61 @@ def test_memory_that_runs_out_eagerly_too_is_an_error():
 
     with pytest.raises(torch.cuda.OutOfMemoryError):
         trained(lambda weight: torch.compile(step))
+
+
+@pytest.mark.parametrize("differentiable", [False, True])
+def test_a_replay_whose_result_does_not_fit_has_not_run(differentiable):
+    with torch.cuda.simulate():
+        weight = torch.ones(MIB // 4, device="cuda", requires_grad=differentiable)
+        count, x = torch.zeros((), device="cuda"), torch.ones(MIB // 4, device="cuda")
+
+        @torch.compile
+        def step(x):
+            count.add_(1)
+            return x * weight
+
+        for _ in range(4):
+            step(x)
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved() / torch.cuda.get_device_properties(0).total_memory)
+        held = []
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            while len(held) < 100:
+                before = count.item()
+                held.append(step(x).detach())
+        assert count.item() == before
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        assert step(x)[0].item() == 1 and count.item() == before + 1
+
+
+@pytest.mark.parametrize("enter", [Capture.__enter__, torch.cuda.graph.__enter__], ids=["compile", "graph"])
+def test_an_interrupt_when_a_capture_has_begun_ends_it(enter):
+    """At each line of `enter` at which a capture is under way, and where it returns from `capture_begin`."""
+    def trace(frame, event, what):
+        ours = frame.f_code is enter.__code__ or frame.f_code is torch.cuda.CUDAGraph.capture_begin.__code__
+        if ours and event in ("line", "return") and captures:
+            met.append(event)
+            if len(met) == at:
+                raise KeyboardInterrupt
+        return trace if ours else None
+
+    with torch.cuda.simulate():
+        x, before = torch.ones(2, device="cuda"), sys.gettrace()
+        for at in range(1, 4):
+            step, met = torch.compile(lambda x: x * 2), []
+            sys.settrace(trace)
+            with pytest.raises(KeyboardInterrupt):
+                try:
+                    for _ in range(5):
+                        if enter is Capture.__enter__:
+                            step(x)
+                        else:
+                            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                                x * 2
+                finally:
+                    sys.settrace(before)
+            assert not captures and torch.cuda.current_stream() == torch.cuda.default_stream(), at
+            assert [step(x).tolist() for _ in range(4)] == [[2, 2]] * 4
 
 
 @pytest.mark.parametrize("function", [Watch.watching.__wrapped__, Compiled.run], ids=["watching", "run"])

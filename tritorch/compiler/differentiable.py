@@ -63,10 +63,11 @@ class _Replay(Function):
 
     @staticmethod
     def forward(ctx, recording, given, play, *sources):
+        rooms = [*map(recording.room, recording.statics)]                # before it: where they do not fit, nothing has run
         if play is not None:
             play(given)
         ctx.recording, ctx.versions = recording, recording.versions()
-        outs = tuple([recording.copied(x) for x in recording.statics])
+        outs = tuple(recording.filled(rooms))
         ctx.mark_non_differentiable(*[x for x, g in zip(outs, recording.seeds) if g is None])
         recording.pending = weakref.ref(ctx)
         return outs

@@ -43,10 +43,13 @@ class Capture:
         try:
             self.graph.capture_begin(self.pool)
             self.open = True
+            return self
         except BaseException:
+            if self.graph.capturing():                                   # an interrupt, after the capture began
+                self.open = False
+                self.graph.abandon()
             self.stream.__exit__()
             raise
-        return self
 
     def run(self):
         """End the capture and queue what it holds on the caller's stream, where all that comes now is queued too."""
@@ -193,7 +196,8 @@ class Recording:
                 self.parts.append((-1, static))
             else:
                 self.parts.append((None, x))
-        self.single = self.parts[0][1] if isinstance(result, Tensor) and self.parts[0][0] == -1 else None
+        self.statics = [x for k, x in self.parts if k == -1]
+        self.single = isinstance(result, Tensor) and self.parts[0][0] == -1
 
     # -------------------------------------------------------------- before a replay
     def holds(self):
@@ -227,8 +231,9 @@ class Recording:
 
     # -------------------------------------------------------------- the replay
     def __call__(self, given):
+        rooms = [*map(self.room, self.statics)]                          # before it: where they do not fit, nothing has run
         self.play(given)
-        return self.deliver(given)
+        return self.deliver(given, rooms)
 
     def play(self, given):
         """Bring the arguments to where the graph reads them, and run it."""
@@ -246,12 +251,14 @@ class Recording:
         for k in self.written:
             given[k].detach().copy_(self.inputs[k].detach())
 
-    def deliver(self, given):
-        """The result."""
+    def deliver(self, given, rooms=None):
+        """The result, in `rooms` or new ones."""
         self.settle(given)
-        if self.single is not None:
-            return self.copied(self.single)
-        return self.form.unflatten([x if k is None else given[k] if k >= 0 else self.copied(x) for k, x in self.parts])
+        made = self.filled(map(self.room, self.statics) if rooms is None else rooms)
+        if self.single:
+            return made[0]
+        made = iter(made)
+        return self.form.unflatten([next(made) if k == -1 else x if k is None else given[k] for k, x in self.parts])
 
     def meets(self, given):
         """Whether a replay would overwrite what is still needed: an argument lies in memory that it writes, or reads while it writes
@@ -290,20 +297,29 @@ class Recording:
         """Changes when a parameter is written."""
         return sum([leaf.storage.version for leaf in self.leaves])
 
-    def copied(self, static):
-        """A result of the caller's own."""
+    def room(self, static):
+        """Memory for a result of the caller's own, and how `filled` copies it there."""
         shape, strides, dtype = static.shape, static.strides, static.dtype
         _, usual, count = layout(shape)
         if strides == usual or is_dense(shape, strides):                 # as empty_like and copy_, without what they look at
-            memory, nbytes = static.storage, count * dtype.itemsize
+            memory, itemsize = static.storage, dtype.itemsize
+            nbytes = count * itemsize
             fresh = device_storage(nbytes, memory.device)
-            out, stream = strided(fresh, shape, strides, 0, dtype), current_handle(self.index) if streams.used else 0
-            self.driver.copy(fresh.ptr, memory.ptr + static.offset * dtype.itemsize, nbytes, "d2d", stream)
-        else:
-            out = empty_like(static).copy_(static)
-        if modes.inferred and state.inference:
-            out._inference = True
-        return out
+            return strided(fresh, shape, strides, 0, dtype), fresh.ptr, memory.ptr + static.offset * itemsize, nbytes, None
+        return empty_like(static), 0, 0, 0, static
+
+    def filled(self, rooms):
+        """The results."""
+        made, copy, stream = [], self.driver.copy, current_handle(self.index) if streams.used else 0
+        for out, pointer, source, nbytes, static in rooms:
+            if static is None:
+                copy(pointer, source, nbytes, "d2d", stream)
+            else:
+                out.copy_(static)
+            if modes.inferred and state.inference:
+                out._inference = True
+            made.append(out)
+        return made
 
 
 class Landing(Function):
@@ -353,10 +369,11 @@ class Order:
 
     def turn(self, recording):
         """Another recording comes: it writes to memory that it no longer needed when later ones were captured."""
-        self.latest, private = recording.number, recording.graph.private
+        private = recording.graph.private
         for other in [*self.leaving]:
             if other.number > recording.number and other.graph.private is private:
                 other.save(recording, private)
+        self.latest = recording.number                                   # last: where a copy does not fit, the next call saves the rest
 
     def follow(self, index, handle):
         """What is queued from now on on the current stream, which has this handle, comes after the replays so far."""

@@ -78,7 +78,7 @@ class CUDAGraph:
 
     def capture_end(self) -> None:
         """Stop recording; the graph is ready for replay."""
-        check(captures.get(self.index) is self, "CUDAGraph.capture_end", "a capture of this graph under way", "none")
+        check(self.capturing(), "CUDAGraph.capture_end", "a capture of this graph under way", "none")
         check(current_handle(self.index) == self.handle, "CUDAGraph.capture_end", "the stream that the capture began on",
               "another current stream")
         try:
@@ -90,6 +90,10 @@ class CUDAGraph:
         except BaseException:
             self.reset()
             raise
+
+    def capturing(self) -> bool:
+        """Whether a capture of this graph is under way."""
+        return captures.get(self.index) is self
 
     def stop(self) -> int:
         """Leave the capture state, whatever the driver says; the recorded graph."""
@@ -184,9 +188,12 @@ class graph:
         synchronize()
         allocator.empty_cache()                            # a capture cannot: warm-up calls left as much as the graph's pool needs
         self.stream_ctx.__enter__()
+        before = self.cuda_graph.capturing()
         try:
             self.cuda_graph.capture_begin(self.pool, self.capture_error_mode)
         except BaseException:
+            if self.cuda_graph.capturing() and not before:             # an interrupt, after the capture began
+                self.cuda_graph.abandon()
             self.stream_ctx.__exit__()
             raise
 
