@@ -105,6 +105,15 @@ def test_attention_scores_are_one_product_without_copies():
     assert names.count("matmul") == 1 and set(names) <= {"matmul", "permute_dims"}
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_where_one_operand_must_be_copied_it_is_the_smaller(swapped):
+    """The two summed dims lie in another order in each: the order of the larger operand is taken, first or second."""
+    small, large = from_array(draw(4, 3, 2)), from_array(draw(5, 6, 3, 4))
+    terms = [("lkm", small), ("ijkl", large)][::-1 if swapped else 1]
+    seen = calls(lambda: einsum(",".join(term for term, _ in terms) + "->mij", *[x for _, x in terms]))
+    assert [sorted(shape) for name, shape in seen if name == "copy_to"] == [sorted(small.shape)]
+
+
 def test_small_intermediates_first():
     """(a b) (b c) (c) from the right: no a × c matrix."""
     a, b, c = from_array(draw(50, 40)), from_array(draw(40, 60)), from_array(draw(60))

@@ -183,7 +183,8 @@ def _contract(x, row_x, y, row_y, needed, sizes):
     y, row_y = _sum_out(y, row_y, needed.union(row_x))
     shared = [n for n in row_x if n in row_y]
     x, y = _expand(x, row_x, shared, sizes), _expand(y, row_y, shared, sizes)
-    batch, summed = [n for n in shared if n in needed], [n for n in shared if n not in needed]
+    larger = row_y if y.numel() > x.numel() else row_x                   # it keeps its order: what must be copied then is the smaller one
+    batch, summed = [n for n in shared if n in needed], [n for n in larger if n in shared and n not in needed]
     only_x, only_y = [n for n in row_x if n not in shared], [n for n in row_y if n not in shared]
     x, y = _ordered(x, row_x, batch + only_x + summed), _ordered(y, row_y, batch + summed + only_y)
     shape = tuple(x.shape[:len(batch) + len(only_x)]) + tuple(y.shape[len(batch) + len(summed):])
