@@ -81,6 +81,38 @@ def select_kernel(order_ptr, x_ptr, from_ptr, stride_xr, rows, N, K, MOST, TOTAL
 
 
 @triton.jit
+def few_kernel(values_ptr, indices_ptr, x_ptr, stride_xr, rows, N, K, KEY_BITS: tl.constexpr, FALLING: tl.constexpr, HELD: tl.constexpr,
+               ROWS: tl.constexpr, WIDTH: tl.constexpr, KEPT: tl.constexpr):
+    """The first K <= KEPT elements of each row in order and where they are, for K and rows that are short: a row is HELD tiles of WIDTH
+    columns, so that few threads have all of it, and each round takes the least of what comes after that of the round before. A key and
+    its place are one number: no two are equal, and of equal keys that on the left comes first."""
+    UINT: tl.constexpr = tl.uint64 if KEY_BITS > 16 else tl.uint32
+    PLACE: tl.constexpr = 32 if KEY_BITS > 16 else 16
+    LAST: tl.constexpr = 0xFFFFFFFFFFFFFFFF if KEY_BITS > 16 else 0xFFFFFFFF
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    lane = tl.arange(0, WIDTH)[None, :]
+    packed = ()
+    for h in tl.static_range(HELD):
+        i = h * WIDTH + lane
+        inside = (row < rows) & (i < N)
+        key = ordered_bits(tl.load(x_ptr + row * stride_xr + i, mask=inside, other=0), FALLING).to(UINT)
+        packed = packed + (tl.where(inside, (key << PLACE) | i.to(UINT), LAST).to(UINT),)
+    low = tl.zeros((ROWS, 1), UINT)
+    column = tl.arange(0, KEPT)[None, :]
+    found = tl.zeros((ROWS, KEPT), tl.int32)
+    for k in range(K):
+        least = tl.where(packed[0] >= low, packed[0], LAST).to(UINT)
+        for h in tl.static_range(1, HELD):
+            least = tl.minimum(least, tl.where(packed[h] >= low, packed[h], LAST).to(UINT))
+        least = tl.min(least, 1, keep_dims=True)
+        found = tl.where(column == k, (least & ((1 << PLACE) - 1)).to(tl.int32), found)
+        low = least + 1
+    kept = (row < rows) & (column < K)
+    tl.store(values_ptr + row * K + column, tl.load(x_ptr + row * stride_xr + found, mask=kept), mask=kept)
+    tl.store(indices_ptr + row * K + column, found.to(tl.int64), mask=kept)
+
+
+@triton.jit
 def kth_kernel(values_ptr, indices_ptr, x_ptr, stride_xr, rows, N, K, FALLING: tl.constexpr, ROWS: tl.constexpr, LEN: tl.constexpr,
                GROUPS: tl.constexpr):
     """The last of the first K elements of each row, and where it is."""

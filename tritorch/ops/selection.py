@@ -2,17 +2,22 @@
 from tritorch.cuda import tuner
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dtype import types
-from tritorch.ops.ordering import longest, sort_rows
+from tritorch.ops.ordering import key_bits, longest, sort_rows
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty
 
 K = kernels("selection")
+FEW = {256: 16, 1024: 6}         # by columns: so many elements are found one after the other in less time than by sorting or selection
 TILES = [{"ELEMENTS": elements, "num_warps": warps} for elements, warps in ((4096, 4), (4096, 8), (2048, 4), (8192, 16), (1024, 2))]
 
 
 def first_of_rows(values, indices, rows, descending):
     """As `sort_rows`, by selection where that reads less: k is small and the rows are not short."""
     n, k, limit = rows.shape[1], values.shape[1], longest()
+    few = next((most for columns, most in FEW.items() if n <= columns), 0)
+    if k <= few and 2 * k <= max(n, 2) and key_bits(rows.dtype) <= 32:
+        _few(values, indices, rows, descending)
+        return
     if n < tile(512, 32) or 8 * k > min(n, limit):
         sort_rows(values, indices, rows, descending)
         return
@@ -23,6 +28,15 @@ def first_of_rows(values, indices, rows, descending):
     if n > 2 * most:
         order, _ = _select(rows, order, n, k, most, descending)
     sort_rows(values, indices, rows, descending, order)
+
+
+def _few(values, indices, rows, descending):
+    count, n = rows.shape
+    k = values.shape[1]
+    width = 1 if n <= 16 else 8 if n <= 128 else 32
+    block = tile(128, 1024) // width
+    launch(K.few_kernel, (cdiv(count, block),), values, indices, rows, rows.strides[0], count, n, k, KEY_BITS=key_bits(rows.dtype),
+           FALLING=descending, HELD=cdiv(n, width), ROWS=block, WIDTH=width, KEPT=next_power_of_2(k), num_warps=4)
 
 
 def shape(count, n, groups, choice):

@@ -174,7 +174,7 @@ def order_statistic_cuda(values, indices, input, k, dim):
         return
     d = wrap_dim(dim, len(input.shape), "kthvalue")
     rows = view.reshape(view.movedim(input, d, -1).contiguous(), -1, input.shape[d])
-    if rows.shape[1] <= longest():
+    if tile(256, 32) <= rows.shape[1] <= longest():
         made = [empty((rows.shape[0],), x.dtype, x.device) for x in (values, indices)]
         kth_of_rows(*made, rows, k)
     else:
