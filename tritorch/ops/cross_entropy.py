@@ -12,7 +12,7 @@ from tritorch.ops.create import arange
 from tritorch.ops.faults import fault_word
 from tritorch.ops.normalize import contiguous, scalar
 from tritorch.ops.reduce import single, spread, sums_along
-from tritorch.ops.rows import few_tiles, half, lanes_of, remember, rows, vector_of
+from tritorch.ops.rows import WHOLE_ACROSS, few_tiles, half, lanes_of, remember, rows, vector_of
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty, strided
 
@@ -128,7 +128,7 @@ def launch_classes(family, kernel, geometry, dtype, start, trial=None):
     forward, simulated, vector = family == "cross_entropy", bool(tile(0, 1)), vector_of(geometry, dtype.itemsize)
     ways = class_tiles(M, N, across, forward, simulated)
     if forward and not simulated:
-        ways = few_tiles(M, N, across, vector) + ways
+        ways = few_tiles(M, N, across, vector, most=WHOLE_ACROSS) + ways
 
     def run(t, start=trial or start):
         options = {name: value for name, value in t.items() if name != "TILES"}

@@ -163,19 +163,21 @@ def row_tiles(M, N, across, simulated, limit=IN_REGISTERS, held=WHOLE):
 
 FEW = 576
 """Columns up to which a thread can hold its part of a row in narrow tiles, so that few threads exchange what they found of it."""
-FEW_ACROSS = 32
-"""The same where a thread has whole rows."""
+WHOLE_ACROSS, FEW_ACROSS = 64, 256
+"""The same where rows are next to each other in memory: a thread has whole ones; above that every eighth column of some."""
 HELD = ((1, 1, 4), (2, 1, 4), (2, 2, 4), (1, 2, 4), (1, 1, 8))
 """Ways to do it: threads of a row, as a multiple of as few as have 33 elements each (a column more than a power of two, for all the rest,
 is common), rows of a thread, warps."""
 
 
 @remember
-def few_tiles(M, N, across, vector, least=1):
-    """Candidates where rows are short enough for narrow tiles, HELD of which are a row, of at least so many columns."""
+def few_tiles(M, N, across, vector, least=1, most=FEW_ACROSS):
+    """Candidates where rows are short enough for narrow tiles, HELD of which are a row, of at least so many columns; rows that are next to
+    each other, of at most so many."""
     if across:
-        blocks = (512, 256, 128) if N <= 4 else (256, 512, 128)
-        ways = [(m, 1, 4) for m in blocks] if N <= FEW_ACROSS else []
+        blocks = (512, 256, 128) if N <= 4 else (256, 512, 128) if N <= 32 else (256, 128)
+        ways = [(m, 1, 4) for m in blocks] if N <= WHOLE_ACROSS else [(64, 8, 4), (128, 4, 4)]
+        ways = ways if N <= most else []
     else:
         few = max(next_power_of_2(cdiv(N, 33)), least // vector)
         ways = [(32 * warps // (few * more) * each, few * more * vector, warps) for more, each, warps in HELD if few * more <= 32]
