@@ -313,6 +313,42 @@ def test_rows_held_in_narrow_tiles(columns, kind, cuda, monkeypatch):
             np.testing.assert_allclose(got, want, rtol={"float32": 1e-4, "float64": 1e-12, "bfloat16": 1e-2}[kind], atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["bool", "uint8", "int8"])
+@pytest.mark.parametrize("columns", [1024, 3000, 4095, 4096])
+def test_long_rows_of_bytes_are_held(columns, kind, cuda, monkeypatch):
+    """Of every layout; what lies behind the rows would change every result."""
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    monkeypatch.setattr(monoids, "sm_count", lambda: 1)
+    table = np.full((19, 4112), 1)
+    table[:, 16:16 + columns] = draw(19, columns) > 1.5
+    table[0, 16:16 + columns], table[1, 16:16 + columns], table[2, 15 + columns] = 0, 1, 1
+    wide = tritorch.tensor(table).to(getattr(tritorch, kind)).to(cuda)
+    x = wide[:, 16:16 + columns]
+    with tuner.trying_all() as met:
+        x.sum(1)
+    held = next(candidates for family, _, candidates in met if family == "reduce")[0].get("HELD")
+    assert (held is None) == (columns % 8 > 0)                           # columns one by one would be too many tiles
+    with tuner.trying_all() as met:
+        x.max(1)
+    assert not any(way.get("HELD") for family, _, candidates in met if family == "reduce" for way in candidates)   # a warp has a row
+    for layout in (x, x.contiguous(), x.t().contiguous().t(), x[:1].expand(19, columns)):
+        exact = torch.tensor(layout.cpu().double().array)
+        for name in ("sum", "amax", "any", "all", "count_nonzero"):
+            np.testing.assert_array_equal(getattr(layout, name)(1).cpu().double().array, getattr(exact, name)(1).double().numpy(), name)
+
+
+@pytest.mark.parametrize("name", ["sum", "any", "all", "amax", "count_nonzero"])
+def test_cut_rows_of_bytes(name, cuda, monkeypatch):
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    monkeypatch.setattr(monoids, "sm_count", lambda: 4)
+    array = draw(3, 16421) > 1.5
+    array[0], array[1] = False, True
+    x, want = tritorch.tensor(array).to(cuda), torch.tensor(array)
+    way = monoids.tiles(3, 16421, 0, False, 1, 1, 4)[0]
+    assert way["pieces"] > 1 and way["BLOCK_N"] == 2048
+    np.testing.assert_array_equal(getattr(x, name)(1).cpu().array, getattr(want, name)(1).numpy())
+
+
 @pytest.mark.parametrize("name", ["sum", "argmax", "var", "logsumexp"])
 def test_a_thread_has_rows_of_7_columns_to_itself(name):
     machine_code = pytest.importorskip("machine_code")

@@ -47,22 +47,24 @@ def plan(shape, dims, count, *strides):
 WAYS = ((4096, 4, 4), (4096, 8, 8), (8192, 8, 4), (2048, 4, 8), (4096, 4, 8), (8192, 4, 4), (16384, 16, 4))
 """Elements of a tile (half of it where the state is more than one value, of 16 bits a quarter), warps, programs a multiprocessor where rows
 are cut."""
-CUT = {2: (4096, 8), 3: (1024, 4)}
-"""By values of a state: elements of a tile, and warps, where eight programs a multiprocessor cut rows of at most 16 bits an element. With
-fewer bytes on their way memory waits: argmax of 256 MiB takes 72 µs, not 109, in bfloat16 and 109 µs, not 455, in bool (predicted)."""
+CUT = {1: (2048, 4), 2: (4096, 8), 3: (1024, 4)}
+"""By values of a state: elements of a tile, and warps, where eight programs a multiprocessor cut rows of at most 16 bits an element, or of
+8 where the state is one value. With fewer bytes on their way memory waits: argmax of 256 MiB takes 72 µs, not 109, in bfloat16 and 109 µs,
+not 455, in bool, a sum 79 µs, not 96, in bool (predicted)."""
 
 
 HELD = 33
 """Narrow tiles that a row may be: all of it is then loaded at once, no tile but the last asks where it ends, and few threads exchange what
 they found. Sums of 7 columns take 77 µs, not 175, a variance of 100 columns 97 µs, not 562 (predicted for 10 and 1 million rows). Means
-of 2^18 rows of 49 take 14.1 µs in float32 and 7.7 µs in bfloat16, not 16.7 and 11.0 in eight columns at a time."""
+of 2^18 rows of 49 take 14.1 µs in float32 and 7.7 µs in bfloat16, not 16.7 and 11.0 in eight columns at a time. Long rows
+of bytes, with a state of one value, are held, too: any of rows of 4096 takes 65 µs, not 108, a sum 93 µs, not 160 (predicted, 256 MiB)."""
 
 
-def held_tiles(M, N, vector, states, processors):
+def held_tiles(M, N, vector, itemsize, states, processors):
     """Ways to hold rows: a few threads have one, or a warp has."""
     found = [{**way, "pieces": 1} for way in few_tiles(M, N, False, vector, 4 if N > 16 else 1)[:3]]
     n = 32 * vector
-    if not found and M >= 8 * processors and cdiv(N, n) <= HELD and (N < 1024 or states == 3):
+    if not found and M >= 8 * processors and cdiv(N, n) <= HELD and (N < 1024 or states == 3 or itemsize == states == 1):
         found.append({"BLOCK_M": 4, "BLOCK_N": n, "pieces": 1, "num_warps": 4, "HELD": cdiv(N, n)})
     return found
 
@@ -73,11 +75,11 @@ def tiles(M, N, inner, across, itemsize, states, processors, vector=1):
     where tiles shall not pass its end; `vector`: elements that a thread can load at once."""
     found, columns = [], inner or max(N, 1)
     if processors and N and not across and not inner:
-        found += held_tiles(M, N, vector, states, processors)
+        found += held_tiles(M, N, vector, itemsize, states, processors)
     if processors and states == 2 and itemsize <= 2 and not across and not inner and N >= 1024 and M >= 8 * processors:
         # a warp has a row: no warp waits for another at its end, which costs most where little is read and a state is two values
         found.append({"BLOCK_M": 4, "BLOCK_N": 512 // itemsize, "pieces": 1, "num_warps": 4})
-    if states in CUT and itemsize <= 2 and M < processors and not across and not inner and N >= 8 * CUT[states][0]:
+    if states in CUT and itemsize <= min(states, 2) and M < processors and not across and not inner and N >= 8 * CUT[states][0]:
         n, warps = CUT[states]
         pieces = min(_power_below(8 * processors // M), _power_below(cdiv(N, n)), 1024)
         found.append({"BLOCK_M": 1, "BLOCK_N": n, "pieces": pieces, "num_warps": warps})
