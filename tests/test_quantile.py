@@ -2,6 +2,8 @@
 import numpy as np
 from oracle import agree, draw
 
+import tritorch as torch
+
 X = draw(4, 5, dtype="float64")
 WITH_NAN = np.where(draw(4, 5, seed=9) > 0.8, np.nan, X)
 
@@ -19,6 +21,13 @@ def test_medians():
         agree(lambda lib, x, name=name: (getattr(x, name)(), getattr(x, name)(0)), draw(), what=name)
         agree(lambda lib, x, name=name: getattr(x, name)(), draw(0), what=name)
         agree(lambda lib, x, name=name: getattr(x, name)(1), draw(3, 0), what=name)
+
+
+def test_the_median_of_a_row_with_nan_is_its_first_nan():
+    x = np.array([[2, np.nan, 1, np.nan, 3], [np.nan, 1, np.nan, np.inf, 2], [4, 5, -np.inf, np.inf, 6]])
+    for keep in (False, True):
+        agree(lambda lib, x, keep=keep: x.median(1, keep), x)
+    assert torch.tensor(x).median(1).indices.tolist() == [1, 0, 1]
 
 
 def test_mode():

@@ -6,6 +6,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.destinations import deliver_all
+from tritorch.ops.extremes import max_along
 from tritorch.ops.reduce import sum
 from tritorch.ops.sorting import kthvalue, sort
 from tritorch.shape import wrap_dim
@@ -15,10 +16,10 @@ median_result, mode_result = namedtuple("median", "values indices"), namedtuple(
 
 
 def _first_nan(input, dim, found, keepdim):
-    """Where a row holds NaN the median is NaN: the greatest, which sorting puts last."""
-    last = kthvalue(input, input.shape[dim] if input.shape else 1, dim, keepdim)
-    has_nan = compare.isnan(last.values)
-    return [compare.where(has_nan, a, b) for a, b in zip(last, found)]
+    """Where a row holds NaN the median is NaN, at the place of the first: the greatest."""
+    greatest = max_along(input, dim, keepdim)
+    has_nan = compare.isnan(greatest[0])
+    return [compare.where(has_nan, a, b) for a, b in zip(greatest, found)]
 
 
 def median(input, dim=None, keepdim=False, *, out=None):
