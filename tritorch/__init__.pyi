@@ -48,6 +48,7 @@ from tritorch import jit as jit
 from tritorch import library as library
 from tritorch import linalg as linalg
 from tritorch.memory_format import memory_format as memory_format
+from tritorch import multiprocessing as multiprocessing
 from tritorch import nn as nn
 from tritorch.autograd.modes import no_grad as no_grad
 from tritorch import ops as ops

@@ -73,3 +73,35 @@ def copy_(self, source, non_blocking=False):
 def clone(self):
     """A copy of the bytes on the same device."""
     return UntypedStorage(_flat(self.storage).clone().storage)
+
+
+def is_shared(self):
+    """Whether other processes can see the memory, of a tensor or a storage: it is in shared memory, or on a GPU.
+
+    >>> import tritorch as torch
+    >>> torch.ones(2).is_shared(), torch.ones(2).share_memory_().is_shared()
+    (False, True)
+    """
+    from tritorch.multiprocessing.reductions import segment_of
+
+    return self.storage.device is not cpu or segment_of(self.storage) is not None
+
+
+def share_memory_(self):
+    """Move the memory to where other processes see it, with all tensors that show it, and return the tensor.
+
+    Nothing happens to memory that is shared already, or on a GPU. Numpy arrays that were made of the tensor before keep the old memory.
+    Raises RuntimeError where there is no room. See `tritorch.multiprocessing`.
+    """
+    from tritorch.multiprocessing.reductions import share
+
+    share(self.storage, self)
+    return self
+
+
+def share_storage_(self):
+    """As `Tensor.share_memory_`, of a storage."""
+    from tritorch.multiprocessing.reductions import share
+
+    share(self.storage)
+    return self

@@ -9,10 +9,12 @@ METHODS = {
     "numpy": interop.numpy, "__array__": interop.array_protocol, "__array_wrap__": interop.array_wrap, "__dlpack__": interop.to_dlpack,
     "__dlpack_device__": interop.dlpack_device, "__reduce_ex__": pickling.reduce_ex, "__copy__": pickling.shallow_copy,
     "__deepcopy__": pickling.deep_copy, "__repr__": printing.tensor_repr, "__format__": printing.tensor_format,
-    "type": typed.type_, "new": typed.new, "set_": storage_methods.set_,
+    "type": typed.type_, "new": typed.new, "set_": storage_methods.set_, "share_memory_": storage_methods.share_memory_,
+    "is_shared": storage_methods.is_shared,
 }
 STORAGE_METHODS = {"cpu": storage_methods.to_cpu, "cuda": storage_methods.to_device, "copy_": storage_methods.copy_,
-                   "clone": storage_methods.clone}
+                   "clone": storage_methods.clone, "share_memory_": storage_methods.share_storage_,
+                   "is_shared": storage_methods.is_shared}
 
 # names of `tritorch` and the modules that load when one of them is first asked for: `import tritorch` stays light
 LAZY = {
@@ -29,8 +31,8 @@ LAZY = {
 }
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
 PACKAGES = ("_dynamo", "_inductor", "accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "func", "fx",
-            "hub", "jit", "library", "linalg", "nn", "optim", "random", "safetensors", "serialization", "special", "testing", "utils",
-            "version")
+            "hub", "jit", "library", "linalg", "multiprocessing", "nn", "optim", "random", "safetensors", "serialization", "special",
+            "testing", "utils", "version")
 
 
 def attach():

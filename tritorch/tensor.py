@@ -359,7 +359,7 @@ def put_off(x, fill):
         return False
     if type(storage) is HostStorage:
         own = x._array is storage.owner
-        if not (sys.getrefcount(storage.owner) == _ALONE + own and storage.owner.flags.owndata):
+        if not (sys.getrefcount(storage.owner) == ALONE + own and storage.owner.flags.owndata):
             return False
         x._array = None
         storage.__class__ = Unwritten
@@ -380,7 +380,7 @@ def _alone():
     return sys.getrefcount(storage.owner)
 
 
-LARGE, _ALONE = 1 << 16, _alone()               # bytes
+LARGE, ALONE = 1 << 16, _alone()                # bytes; references to the owner of a storage that no one else knows
 
 
 def from_array(array):

@@ -6,9 +6,9 @@ from tritorch.shape import Size as Size
 from tritorch.storage import UntypedStorage as UntypedStorage
 from tritorch.storage import Unwritten as Unwritten
 
+ALONE: builtins.int
 HOST: Any
 LARGE: builtins.int
-_ALONE: builtins.int
 _layouts: Any
 _new: Any
 contiguous_format: Any
@@ -1032,6 +1032,9 @@ class Tensor:
     def is_set_to(self, tensor) -> Any:
         """Whether two tensors read the same memory in the same way."""
         ...
+    def is_shared(self) -> Any:
+        """Whether other processes can see the memory, of a tensor or a storage: it is in shared memory, or on a GPU."""
+        ...
     def is_signed(self) -> Any:
         """Whether the dtype has negative values."""
         ...
@@ -1524,6 +1527,9 @@ class Tensor:
         """`sign` written into the tensor itself."""
         ...
     shape: Any
+    def share_memory_(self) -> Any:
+        """Move the memory to where other processes see it, with all tensors that show it, and return the tensor."""
+        ...
     def short(input, memory_format=...) -> Any:
         """The values as int16."""
         ...

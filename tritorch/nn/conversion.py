@@ -81,8 +81,17 @@ class Conversion:
         return self._apply(lambda t: t.new_empty(t.shape, device=device), recurse)
 
     def share_memory(self):
-        """Move all parameters and buffers into memory that other processes see."""
-        return self._apply(lambda t: t.share_memory_())
+        """Move all parameters, their gradients and all buffers to where other processes see them: `Tensor.share_memory_`.
+
+        >>> import tritorch as torch
+        >>> torch.nn.Linear(3, 2).share_memory().weight.is_shared()
+        True
+        """
+        for x in (*self.parameters(), *self.buffers()):
+            x.share_memory_()
+            if x.grad is not None:
+                x.grad.share_memory_()
+        return self
 
 
 def _parse_to(*args, device=None, dtype=None, **rest):
