@@ -161,7 +161,8 @@ def test_layout_and_kind_arrive(strategy):
     inbox, outbox = context.Queue(), context.Queue()
     process = run("spawn", tell, inbox, outbox)
     sent = [torch.ones(3, 4)[1:, ::2], torch.ones(2, 3).t(), torch.ones(2, 1).expand(2, 5), torch.tensor(1),
-            torch.ones(3, requires_grad=True), nn.Buffer(torch.ones(2, dtype=torch.bfloat16)), torch.ones(4, dtype=torch.float8_e4m3fn), torch.zeros(2, dtype=torch.bool)]
+            torch.ones(3, requires_grad=True), nn.Buffer(torch.ones(2, dtype=torch.bfloat16)), torch.ones(4, dtype=torch.float8_e4m3fn),
+            torch.zeros(2, dtype=torch.bool)]
     inbox.put(len(sent))
     for x in sent:
         inbox.put(x)

@@ -86,6 +86,21 @@ a @ b
     assert f"attribute 8 {shared}" in noted                                                  # asked for beforehand
 
 
+def test_memory_of_other_processes(run):
+    printed, noted = run("""
+import tritorch as torch
+from tritorch.cuda import driver
+x = torch.arange(8.0, device="cuda")
+here = driver.current()
+handle, offset = here.ipc_handle(x.data_ptr() + 20)
+base = here.ipc_open(handle)
+here.ipc_close(base)
+print(len(handle), offset, base == x.data_ptr(), hex(base))
+""")
+    _, _, _, base = printed[0].split()
+    assert printed[0].startswith("64 20 True") and noted[-2:] == ["open 1 90 90", f"close {base}"]
+
+
 def test_attributes_of_a_launch(run):
     _, noted = run("""
 import types

@@ -30,6 +30,7 @@ from tritorch.cuda.launch_driver import after_triton
 from tritorch.cuda.memory_report import (
     empty_cache,
     get_per_process_memory_fraction,
+    ipc_collect,
     max_memory_allocated,
     max_memory_reserved,
     memory_allocated,
@@ -61,7 +62,7 @@ __all__ = [
     "CUDAGraph", "Event", "ExternalStream", "MemPool", "OutOfMemoryError", "Stream", "StreamContext", "caching_allocator_alloc",
     "caching_allocator_delete", "current_device", "current_stream", "default_stream", "device", "device_count", "device_of",
     "empty_cache", "get_device_capability", "get_device_name", "get_device_properties", "get_per_process_memory_fraction",
-    "get_stream_from_external", "graph", "graph_pool_handle", "init", "is_available", "is_bf16_supported",
+    "get_stream_from_external", "graph", "graph_pool_handle", "init", "ipc_collect", "is_available", "is_bf16_supported",
     "is_current_stream_capturing", "is_initialized", "is_tf32_supported", "max_memory_allocated", "max_memory_reserved",
     "mem_get_info", "memory", "memory_allocated", "memory_reserved", "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict",
     "memory_summary", "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats", "set_device",

@@ -34,6 +34,7 @@ memories: dict[int, Memory] = {}
 routes: dict[tuple[int, int], tuple] = {}                  # (device, thread) -> id of the private pool chosen by use_mem_pool
 lock, still = threading.RLock(), Still()                   # of all pools; reentrant, because a finalizer may run before `still` is entered
 observe = None                                             # called with every span that becomes live or dead, when someone wants to know
+take_back = None                                           # called to let go of what was lent to other processes, once something was
 
 
 def take(nbytes: int, place: int | tuple[int, int]) -> Span:
@@ -192,6 +193,7 @@ class Memory:
 
     def rescue(self, pool, size):
         """Out of memory: give back what is cached, then wait for what other streams hold, then give up."""
+        ipc_collect()
         if not captures:
             self.ledger.events["num_alloc_retries"] += 1
             self.release()
@@ -358,6 +360,12 @@ def end_capture(index: int) -> None:
             memory.unhold(span)
         else:
             memory.hold(span)
+
+
+def ipc_collect() -> None:
+    """Let go of memory that was sent to other processes and that none of them uses any more."""
+    if take_back is not None:
+        take_back()
 
 
 def empty_cache() -> None:

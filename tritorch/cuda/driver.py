@@ -58,7 +58,7 @@ class Function(Protocol):
 
 
 class Driver(Protocol):
-    """About thirty calls. All of them may be made from any thread; all but the waiting ones return at once. Nobody keeps one of these
+    """Some forty calls. All of them may be made from any thread; all but the waiting ones return at once. Nobody keeps one of these
     methods: while kernels compile, others stand in their place (`ahead`)."""
 
     name: str
@@ -99,6 +99,16 @@ class Driver(Protocol):
 
     def fill(self, ptr: int, value: int, width: int, count: int, stream: int) -> None:
         """Queue `count` repetitions of an unsigned pattern of `width` bytes (1, 2 or 4)."""
+
+    # memory of other processes
+    def ipc_handle(self, ptr: int) -> tuple[bytes, int]:
+        """What another process needs to open the memory that `ptr` is in, and how many bytes before `ptr` that begins."""
+
+    def ipc_open(self, handle: bytes) -> int:
+        """The address here of another process's memory. It is not that process's before this one calls ipc_close."""
+
+    def ipc_close(self, ptr: int) -> None:
+        """Let go of memory of another process, once nothing queued here uses it."""
 
     # streams; 0 is the default (legacy) stream of the current device
     def stream_create(self, priority: int) -> int:

@@ -6,7 +6,7 @@ import pickle
 from collections import OrderedDict, deque
 
 from tritorch.cuda import allocator, attribution, driver
-from tritorch.cuda.allocator import empty_cache
+from tritorch.cuda.allocator import empty_cache, ipc_collect
 from tritorch.cuda.device import device_count, index_of
 from tritorch.cuda.ledger import BYTES, POOLS
 from tritorch.errors import check
@@ -220,7 +220,7 @@ def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
 
 
 __all__ = [
-    "empty_cache", "get_per_process_memory_fraction", "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_lines",
-    "memory_reserved", "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict", "memory_summary",
+    "empty_cache", "get_per_process_memory_fraction", "ipc_collect", "max_memory_allocated", "max_memory_reserved", "memory_allocated",
+    "memory_lines", "memory_reserved", "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict", "memory_summary",
     "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats", "set_per_process_memory_fraction",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from tritorch.cuda.nvidia_call import call, failure, release
 from tritorch.cuda.nvidia_function import NvidiaFunction
 
 _NOT_READY = 600
+_HANDLE, _LAZY_PEERS = 64, 1                                    # CU_IPC_HANDLE_SIZE, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag
 _FILLS = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
 _COPIES = {"h2d": "cuMemcpyHtoDAsync", "d2h": "cuMemcpyDtoHAsync", "d2d": "cuMemcpyDtoDAsync", "p2p": "cuMemcpyAsync"}
 _ATTRIBUTES = {
@@ -130,6 +132,19 @@ class NvidiaDriver:
     def fill(self, ptr: int, value: int, width: int, count: int, stream: int) -> None:
         if count:
             self._call(_FILLS[width], ptr, value, count, stream)
+
+    # -------------------------------------------------------------- memory of other processes
+    def ipc_handle(self, ptr: int) -> tuple[bytes, int]:
+        base = int(self._call("cuMemGetAddressRange", ptr)[0])
+        return ctypes.string_at(int(call("cuIpcGetMemHandle", base).getPtr()), _HANDLE), ptr - base
+
+    def ipc_open(self, handle: bytes) -> int:
+        filled = cu.CUipcMemHandle()
+        ctypes.memmove(int(filled.getPtr()), handle, _HANDLE)
+        return int(self._call("cuIpcOpenMemHandle", filled, _LAZY_PEERS))
+
+    def ipc_close(self, ptr: int) -> None:
+        self._release("cuIpcCloseMemHandle", ptr)
 
     # -------------------------------------------------------------- streams
     def stream_create(self, priority: int) -> int:

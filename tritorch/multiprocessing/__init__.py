@@ -7,6 +7,10 @@ afterwards); only a name for it is sent, and it stays until the last process tha
 were made of a tensor before keep the old memory. What requires a gradient arrives as a leaf that requires one, without its gradient.
 `set_sharing_strategy` says how memory is shared, `spawn` runs a function in several processes.
 
+Tensors on a GPU go by a handle of their memory (CUDA IPC), to processes that were started by "spawn" or "forkserver": CUDA does not
+survive a fork. Who made such a tensor has to live as long as others use it; its memory comes back when they have let go of it and
+`cuda.ipc_collect()`, the next tensor that is sent, or a lack of memory asks. One that was received is sent on as `x.clone()`.
+
 >>> import tritorch as torch
 >>> from tritorch import multiprocessing as mp
 >>> def fill(x, i):

@@ -9,7 +9,7 @@ import numpy as np
 from tritorch import pickling
 from tritorch.device import cpu
 from tritorch.errors import check
-from tritorch.multiprocessing import segments
+from tritorch.multiprocessing import device_memory, segments
 from tritorch.nn.parameter import Buffer, Parameter
 from tritorch.storage import DeviceStorage, HostStorage, Storage, Unwritten, host_storage
 from tritorch.tensor import ALONE, Tensor, swaps
@@ -49,8 +49,10 @@ def share(storage, x=None):
 
 def reduce_storage(storage):
     """Memory on its way to another process, which will see what is written to it, and the other way round."""
-    if storage.device is not cpu or not storage.nbytes:
+    if not storage.nbytes:
         return pickling.reduce_storage(storage)
+    if storage.device is not cpu:
+        return device_memory.reduce_storage(storage)
     share(storage)
     segment = segment_of(storage)
     start = storage.ptr - segment.address

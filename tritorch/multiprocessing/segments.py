@@ -87,6 +87,10 @@ class Named(Segment):
         count(path, 1)
         return cls(path)
 
+    def alone(self):
+        """Whether no other process has it, and no message."""
+        return count(self.path, 0) <= 1
+
     def sent(self):
         """What another process needs to map it, once."""
         count(self.path, 1)                                              # becomes that of the receiver
@@ -98,19 +102,20 @@ def _of_descriptor(sent):
 
 
 def count(path, change):
-    """Change the count of a file; nobody else does meanwhile. The file goes when nothing is left of it."""
+    """Change the count of a file, and return it; nobody else does meanwhile. The file goes when nothing is left of it."""
     import fcntl
 
     try:
         fd = os.open(path, os.O_RDWR)
     except FileNotFoundError:                                            # swept up after a process that was killed
-        return
+        return 0
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         left = int.from_bytes(os.pread(fd, 8, 0), "little") + change
         os.pwrite(fd, left.to_bytes(8, "little"), 0)
         if not left:
             _remove(path)
+        return left
     finally:
         os.close(fd)
 

@@ -114,6 +114,18 @@ class SimulatedDriver:
         self.memory.free(ptr)
 
     @locked
+    def ipc_handle(self, ptr):
+        return self.memory.exported(ptr)
+
+    @locked
+    def ipc_open(self, handle):
+        return self.memory.open(handle, self.device)
+
+    @locked
+    def ipc_close(self, ptr):
+        self.memory.close(ptr)
+
+    @locked
     def host_alloc(self, nbytes):
         return self.host.alloc(nbytes)
 

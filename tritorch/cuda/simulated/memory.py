@@ -3,10 +3,14 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import mmap
+import os
+import struct
 
 import numpy as np
 
-ALIGNMENT, RED_ZONE, POISON = 512, 512, 0xFF
+RED_ZONE, POISON = 512, 0xFF                                    # a page begins where 512 divides, so does what follows a red zone
+_FIXED = 0x10                                                   # MAP_FIXED of Linux
 TOMBSTONES = 4096
 
 
@@ -34,20 +38,38 @@ class Block:
 
 
 class Arena:
-    """One allocation. Until the allocator above annotates a part of it, all of it is one live block."""
+    """One allocation, or that of another process whose `file` it is. Until the allocator above annotates a part of it, all of it is one
+    live block."""
 
-    __slots__ = ("start", "end", "bytes", "views", "device", "starts", "blocks", "managed", "_memory")
+    __slots__ = ("start", "end", "bytes", "views", "device", "starts", "blocks", "managed", "file", "_memory")
 
-    def __init__(self, nbytes, device):
-        self._memory = np.empty(nbytes + 2 * RED_ZONE + ALIGNMENT, np.uint8)
-        base = self._memory.ctypes.data + RED_ZONE
-        self.start = base + -base % ALIGNMENT
+    def __init__(self, nbytes, device, file=None):
+        size = nbytes + 2 * RED_ZONE
+        self._memory = np.frombuffer(mmap.mmap(-1 if file is None else file, size), np.uint8)     # pages of its own: they may be exported
+        self.start = self._memory.ctypes.data + RED_ZONE
         self.end = self.start + nbytes
-        self.bytes = self._memory[self.start - self._memory.ctypes.data:][:nbytes]
-        self.bytes.fill(POISON)
-        self.views, self.device, self.managed = {}, device, False
+        self.bytes = self._memory[RED_ZONE:][:nbytes]
+        if file is None:
+            self.bytes.fill(POISON)
+        self.views, self.device, self.managed, self.file = {}, device, False, file
         whole = Block(self.start, self.end, "", self)
         self.starts, self.blocks = [self.start], [whole]
+
+    def __del__(self):
+        if self.file is not None:
+            os.close(self.file)
+
+    def exported(self):
+        """The name of a file that is this memory from now on, for other processes while this one lives: its pages change under it."""
+        if self.file is None:
+            self.file = os.memfd_create("simulated")
+            with open(self.file, "wb", closefd=False) as file:
+                file.write(self._memory)
+            move, place = ctypes.CDLL(None, use_errno=True).mmap, self._memory.ctypes.data
+            move.argtypes, move.restype = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_longlong), ctypes.c_void_p
+            if move(place, self._memory.size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _FIXED, self.file, 0) != place:
+                raise OSError(ctypes.get_errno(), "mmap")
+        return f"/proc/{os.getpid()}/fd/{self.file}"
 
     def view(self, dtype):
         """The whole allocation as numbers of one type; what does not fill a number at the end is left out."""
@@ -98,22 +120,42 @@ class Memory:
         self.used = {}
 
     def alloc(self, nbytes, device):
-        arena = Arena(max(nbytes, 1), device)
+        arena = self.add(Arena(max(nbytes, 1), device))
+        self.used[device] = self.used.get(device, 0) + arena.end - arena.start
+        return arena.start
+
+    def add(self, arena):
         i = bisect.bisect_left(self.starts, arena.start)
         self.starts.insert(i, arena.start)
         self.arenas.insert(i, arena)
-        self.used[device] = self.used.get(device, 0) + arena.end - arena.start
-        return arena.start
+        return arena
+
+    def exported(self, ptr):
+        """What another process needs to open the allocation that `ptr` is in, and where in it `ptr` is."""
+        arena = self.arena(ptr)
+        return struct.pack("q", arena.end - arena.start) + arena.exported().encode(), ptr - arena.start
+
+    def open(self, handle, device):
+        """The address of another process's allocation here."""
+        file = os.open(handle[8:], os.O_RDWR)
+        return self.add(Arena(*struct.unpack("q", handle[:8]), device, file)).start
+
+    def close(self, ptr):
+        self.drop(self.arena(ptr))
+
+    def drop(self, arena):
+        for block in arena.blocks:
+            block.live = False
+            self.bury(block)
+        i = bisect.bisect_left(self.starts, arena.start)
+        del self.starts[i], self.arenas[i]
 
     def free(self, ptr):
         arena = self.arena(ptr)
         if arena is None or arena.start != ptr:
             raise MemoryFault(f"free: expected a pointer that alloc returned, got {ptr:#x}")
-        for block in list(arena.blocks):
-            arena.remove(block)
-            self.bury(block)
-        i = bisect.bisect_left(self.starts, ptr)
-        del self.starts[i], self.arenas[i]
+        arena.bytes.fill(POISON)
+        self.drop(arena)
         self.used[arena.device] -= arena.end - arena.start
 
     def arena(self, address):
