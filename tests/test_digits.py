@@ -1,5 +1,8 @@
 """A convolutional network reads handwritten digits: well enough on the CPU, and on the simulated GPU with the CPU's losses."""
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +11,8 @@ import pytest
 import tritorch
 
 pytest.importorskip("sklearn")
-SPEC = importlib.util.spec_from_file_location("digits_cnn", Path(__file__).parent.parent / "tutorials" / "digits_cnn.py")
+ROOT = Path(__file__).parent.parent
+SPEC = importlib.util.spec_from_file_location("digits_cnn", ROOT / "tutorials" / "digits_cnn.py")
 digits = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(digits)
 
@@ -25,6 +29,15 @@ def train(device, epochs, steps=None):
 def test_learns_to_read():
     losses, accuracy = train("cpu", epochs=12)
     assert losses[0] > 2.0 > losses[-1] and accuracy >= 0.97
+
+
+def test_processes_learn_together():
+    """The tutorial on shared memory: both processes see all of their images, and what they learn is in one model."""
+    done = subprocess.run([sys.executable, "tutorials/hogwild.py", "--epochs", "6"], cwd=ROOT, capture_output=True, text=True, timeout=250,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("images seen [4491, 4491]") and float(last.split()[-2]) > 85
 
 
 @pytest.fixture
