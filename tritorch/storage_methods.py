@@ -1,4 +1,6 @@
 """What programs do with a tensor's memory itself: `x.set_(...)`, `x.untyped_storage().cpu()`, `.copy_(...)`."""
+import sys
+
 from tritorch import tensor as tensors
 from tritorch.autograd.modes import is_grad_enabled
 from tritorch.device import as_device, cpu
@@ -82,9 +84,8 @@ def is_shared(self):
     >>> torch.ones(2).is_shared(), torch.ones(2).share_memory_().is_shared()
     (False, True)
     """
-    from tritorch.multiprocessing.reductions import segment_of
-
-    return self.storage.device is not cpu or segment_of(self.storage) is not None
+    sharing = sys.modules.get("tritorch.multiprocessing.reductions")     # who only asks leaves Python's queues as they are
+    return self.storage.device is not cpu or sharing is not None and sharing.segment_of(self.storage) is not None
 
 
 def share_memory_(self):
