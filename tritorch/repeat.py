@@ -25,7 +25,7 @@ from tritorch.tensor import HOST, Tensor, _new, empty
 KEPT, PATIENCE = 256, 4                         # kinds of calls remembered per operator; times that these may overflow
 FORMS = 1 << 16                                 # kinds of tensors remembered
 ATOMS = {int, float, bool, str, dtype, device}
-NUMBERS = {int, float}
+NUMBERS, WHOLE = {int, float}, {int}
 UNKNOWN, TRACKED, SHIFTED = -1, 1, 2
 streams = import_module("tritorch.cuda.stream")                          # tritorch.cuda.stream is the function of that name
 default_changed.append(driver.forget_calls)     # shape rules ask for the default dtype
@@ -306,6 +306,10 @@ def _look(values, ways, lead, key, pointers, numbers):
                 key.append(kind)                                         # 1, 1.0 and True are equal, and so are 0.0 and -0.0
                 key.append(v if v or kind is not float else repr(v))
         elif kind is tuple or kind is Size:
+            if WHOLE.issuperset(map(type, v)) and not (ways and place in ways):
+                key.append(int)                                          # sizes, strides: all at once
+                key.append(v)
+                continue
             key.append(~len(v))
             inner = _look(v, ways and ways.get(place), 0, key, pointers, numbers)
             if inner == UNKNOWN:

@@ -301,25 +301,29 @@ def make_node(plan, args, edges, written=None, depth=3):
     node.outputs = 1
     node.hooks = node.streams = node.trace = node.shapes = None
     node.edges = edges if plan.covers else [e if k in plan.inputs else e and None for k, e in enumerate(edges)]
-    saved = node.saved = []
+    saved, holds = [], bool(plan.saved_outputs)                          # whether a tensor is saved
+    node.saved = saved
     plain = plan.saves and not state.saved_hooks
     for source, k in plan.saves:
         if source is OUTPUT:
             saved.append(None)
             continue
         value = args[k]
-        if source is ARG:
-            if not isinstance(value, Tensor):
-                saved.append(pack(value) if type(value) is tuple else value)
-            elif plain and value is not written and not (modes.inferred and value._inference):            # as pack would, without the call
+        if source is not ARG:
+            value = FACTS[source](value) if isinstance(value, Tensor) else () if source == "shape" else None
+        elif isinstance(value, Tensor):
+            holds = True
+            if plain and value is not written and not (modes.inferred and value._inference):       # as pack would, without the call
                 storage = value.storage
-                saved.append((storage, value.shape, value.strides, value.offset, value.dtype, value.node, value.index,
-                              storage.version, value.form, value._tangents if modes.interpreted else None))
+                value = (storage, value.shape, value.strides, value.offset, value.dtype, value.node, value.index,
+                         storage.version, value.form, value._tangents if modes.interpreted else None)
             else:
-                saved.append(pack(as_it_was(value) if value is written else value))
-        else:
-            saved.append(FACTS[source](value) if isinstance(value, Tensor) else () if source == "shape" else None)
-    if saved:
+                value = pack(as_it_was(value) if value is written else value)
+        elif type(value) is tuple:
+            value = pack(value)
+            holds = holds or type(value) is list
+        saved.append(value)
+    if holds:
         # who called the door, for the error about a saved tensor that was written since; as places.user_place, without its calls
         frame = sys._getframe(depth)
         code = frame.f_code

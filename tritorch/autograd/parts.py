@@ -9,6 +9,7 @@ import threading
 
 from tritorch.autograd.modes import state
 from tritorch.shape import is_dense
+from tritorch.storage import Storage
 from tritorch.tensor import Leaf, Tensor, empty, strided
 
 accumulating = threading.RLock()                                         # two passes may meet at a leaf
@@ -127,8 +128,9 @@ def joined_grads(add, reads, *names):
         grads.append(g)
     if state.anomaly is not None or any(x._tangents is not None for x in reads):
         return False
-    kept = [x.storage for x in reads] + [v[0] for v in node.saved if type(v) is tuple and v and hasattr(v[0], "owner")]
-    if any(g.storage.owner is memory.owner for g in grads for memory in kept):
+    kept = {id(x.storage.owner) for x in reads}
+    kept.update([id(v[0].owner) for v in node.saved if type(v) is tuple and v and isinstance(v[0], Storage)])
+    if not kept.isdisjoint([id(g.storage.owner) for g in grads]):
         return False
     with accumulating:
         add(*grads)
