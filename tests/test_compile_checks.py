@@ -1,4 +1,5 @@
 """What tritorch.compile looks at before a replay, written out as functions: they are never content where the general look is not."""
+import contextlib
 import gc
 import types
 import weakref
@@ -114,6 +115,40 @@ def test_nothing_fits_in_other_surroundings(change):
         assert fits(call, {}) is None
     finally:
         undo()
+
+
+class Onlooker(torch.dispatch.Interpreter):
+    looks_on = True
+
+
+def _cast(**options):
+    return lambda: torch.autocast("cpu", **options)
+
+
+AROUND = {"nothing": [], "autocast": [_cast()], "to float16": [_cast(dtype=torch.float16)], "without a cache": [_cast(cache_enabled=False)],
+          "switched off": [_cast(enabled=False)], "switched off inside": [_cast(), _cast(enabled=False)], "twice": [_cast(), _cast()],
+          "with an onlooker": [_cast(), Onlooker], "of an onlooker": [Onlooker, _cast()], "an onlooker": [Onlooker],
+          "without gradients": [_cast(), torch.no_grad], "another interpreter": [_cast(), torch.dispatch.Interpreter]}
+
+
+@pytest.mark.parametrize("first", AROUND)
+def test_under_autocast_calls_fit_where_the_keys_are_equal(first):
+    """Each `with autocast` has an interpreter of its own: 0.18 of the instructions of a replay under it went into the longer look."""
+    surroundings, call, fits = Surroundings(made()), (torch.ones(2, 3),), []
+
+    def looked(name):
+        with contextlib.ExitStack() as stack:
+            for enter in AROUND[name]:
+                stack.enter_context(enter())
+            fits.append(surroundings.fitting(call, {}, None))
+            return surroundings.key(call, {})[1], fits[0](call, {}) is not None
+
+    key, fit = looked(first)
+    assert fit is (key is not None)
+    assert looked(first) == (key, fit)
+    for other in AROUND:
+        found, fit = looked(other)
+        assert not fit or found == key, other
 
 
 def test_what_fits_does_not_keep_its_owner():

@@ -54,25 +54,22 @@ class Surroundings:
         _describe(args, given, key)
         if kwargs:
             _describe((kwargs,), given, key)
-        if state.anomaly is not None or state.saved_hooks:
+        casts = _casts(state.interpreter)
+        if casts is None or state.anomaly is not None or state.saved_hooks:
             return given, None
-        interpreter = state.interpreter
-        while interpreter is not None:
-            if type(interpreter) is _Caster:
-                key += interpreter.kind, interpreter.dtype, interpreter.caches, interpreter.works()
-            elif not interpreter.looks_on:
-                return given, None
-            interpreter = interpreter.outer
-        return given, tuple(key)
+        return given, (*key, *casts)
 
     def fitting(self, args, kwargs, owner):
         """A function (args, kwargs) for other calls, quicker than the key: the tensors among the arguments of one that has this call's key
         for sure, where all else is the same object; None of one that need not have it. It does not keep its owner alive."""
         checks, given = Checks(), []
-        if state.interpreter is not None or not (_write("args", args, checks, given) and _write("kwargs", kwargs, checks, given)):
+        if not (_write("args", args, checks, given) and _write("kwargs", kwargs, checks, given)):
             return _unknown
         for chosen in THREAD:
-            checks.terms.append(f"{checks.name(chosen)}.__dict__ == {checks.name({**vars(chosen)})}")
+            known = {**vars(chosen)}
+            if chosen is state and state.interpreter is not None:        # there is a new one for each `with autocast`
+                known["interpreter"] = _Casts(state.interpreter)
+            checks.terms.append(f"{checks.name(chosen)}.__dict__ == {checks.name(known)}")
         for ask in get_default_dtype, get_float32_matmul_precision, current_device:
             checks.same(f"{checks.name(ask)}()", ask())
         found = [(f"{checks.name(self.globals)}.get({name!r})", self.globals.get(name)) for name in self.names]
@@ -155,6 +152,30 @@ def _write(place, x, checks, given):
 def _unknown(args, kwargs):
     """Stands for a function that `fitting` cannot write."""
     return None
+
+
+def _casts(interpreter):
+    """What the autocasts around a call do, as part of a key; None where another interpreter is at work."""
+    found = []
+    while interpreter is not None:
+        if type(interpreter) is _Caster:
+            found += interpreter.kind, interpreter.dtype, interpreter.caches, interpreter.works()
+        elif not interpreter.looks_on:
+            return None
+        interpreter = interpreter.outer
+    return found
+
+
+class _Casts:
+    """Equal to every interpreter around which and inside of which the same is cast as by this one."""
+
+    __slots__ = ("casts",)
+
+    def __init__(self, interpreter):
+        self.casts = _casts(interpreter)
+
+    def __eq__(self, other):
+        return other is not None and self.casts is not None and _casts(other) == self.casts
 
 
 class _Facts:
