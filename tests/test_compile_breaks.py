@@ -1,4 +1,7 @@
 """tritorch.compile: calls that are broken off, by memory that runs out while they are captured and by interrupts at any line."""
+import contextlib
+import inspect
+import itertools
 import sys
 import warnings
 
@@ -9,7 +12,10 @@ from tritorch.autograd.modes import state
 from tritorch.compiler.function import Compiled
 from tritorch.compiler.recording import Capture
 from tritorch.compiler.watch import Watch
-from tritorch.cuda.stream import captures
+from tritorch.cuda import driver
+from tritorch.cuda.allocator import begin_capture, end_capture
+from tritorch.cuda.graph import CUDAGraph
+from tritorch.cuda.stream import OnlyStream, Stream, StreamContext, captures
 
 MIB = 2**20
 
@@ -97,12 +103,46 @@ def test_a_replay_whose_result_does_not_fit_has_not_run(differentiable):
         assert step(x)[0].item() == 1 and count.item() == before + 1
 
 
+@pytest.mark.parametrize("differentiable", [False, True])
+@pytest.mark.parametrize("room", [100, 150, 200, 250])
+def test_results_of_the_captured_call_that_do_not_fit(differentiable, room):
+    """Whatever of a captured call does not fit, its result too, nothing of it has run, and it runs eagerly."""
+    with torch.cuda.simulate(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        weight, x = torch.ones(8 * MIB, device="cuda", requires_grad=differentiable), torch.ones(8 * MIB, device="cuda")
+        count = torch.zeros((), device="cuda")
+
+        @torch.compile
+        def step(x):
+            count.add_(1)
+            return x * weight
+
+        torch.cuda.set_per_process_memory_fraction(room * MIB / torch.cuda.get_device_properties(0).total_memory)
+        for calls in range(1, 6):
+            assert step(x)[0].item() == 1 and count.item() == calls and weight.grad is None
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_the_captured_call_comes_before_replays_on_other_streams():
+    for seed in range(8):
+        with torch.cuda.simulate(seed=seed):
+            x, y = torch.ones(64, device="cuda"), torch.full((64,), 2.0, device="cuda")
+            step, first, second = torch.compile(lambda x: ((x + x) * x + x) * x), torch.cuda.Stream(), torch.cuda.Stream()
+            torch.cuda.synchronize()
+            with torch.cuda.stream(first):
+                found = [step(x) for _ in range(3)]
+            with torch.cuda.stream(second):
+                found.append(step(y))
+            torch.cuda.synchronize()
+            assert [out[0].item() for out in found] == [3, 3, 3, 20], seed
+
+
 @pytest.mark.parametrize("enter", [Capture.__enter__, torch.cuda.graph.__enter__], ids=["compile", "graph"])
 def test_an_interrupt_when_a_capture_has_begun_ends_it(enter):
     """At each line of `enter` at which a capture is under way, and where it returns from `capture_begin`."""
     def trace(frame, event, what):
         ours = frame.f_code is enter.__code__ or frame.f_code is torch.cuda.CUDAGraph.capture_begin.__code__
-        if ours and event in ("line", "return") and captures:
+        if ours and captures and (event == "line" or event == "return" and frame.f_code is not enter.__code__):
             met.append(event)
             if len(met) == at:
                 raise KeyboardInterrupt
@@ -110,7 +150,7 @@ def test_an_interrupt_when_a_capture_has_begun_ends_it(enter):
 
     with torch.cuda.simulate():
         x, before = torch.ones(2, device="cuda"), sys.gettrace()
-        for at in range(1, 4):
+        for at in range(1, 3):
             step, met = torch.compile(lambda x: x * 2), []
             sys.settrace(trace)
             with pytest.raises(KeyboardInterrupt):
@@ -127,38 +167,88 @@ def test_an_interrupt_when_a_capture_has_begun_ends_it(enter):
             assert [step(x).tolist() for _ in range(4)] == [[2, 2]] * 4
 
 
-@pytest.mark.parametrize("function", [Watch.watching.__wrapped__, Compiled.run], ids=["watching", "run"])
-def test_an_interrupt_at_any_line_leaves_nothing_behind(function):
-    """The lines of the function itself, until one is past its end."""
-    code, lines = function.__code__, 0
-    with torch.cuda.simulate():
-        x = torch.ones(2, device="cuda")
-        for at in range(1, 60):
-            step, met = torch.compile(lambda x: x * 2), [0]
-
-            def trace(frame, event, what, met=met, at=at):
-                if event == "line" and frame.f_code is code and frame.f_lineno < last:
-                    met[0] += 1
-                    if met[0] == at:
-                        raise KeyboardInterrupt
-                return trace if frame.f_code is code else None
-
-            last = code.co_firstlineno + 1 + _before_finally(function)
-            before = sys.gettrace()
-            sys.settrace(trace)
-            try:
-                step(x)
-            except KeyboardInterrupt:
-                lines += 1
-            finally:
-                sys.settrace(before)
-            assert state.interpreter is None and not torch.compiler.is_compiling() and not captures, at
-            if met[0] < at:
-                break
-        assert lines > 2 and step(x).tolist() == [2, 2]
+def codes(*owners):
+    """The code of functions, and of all methods of classes."""
+    found = [vars(owner).values() if isinstance(owner, type) else [owner] for owner in owners]
+    return {inspect.unwrap(f).__code__ for group in found for f in group if inspect.isfunction(f)}
 
 
-def _before_finally(function):
-    """How many lines of a function come before its `finally`."""
-    import inspect
-    return next(k for k, line in enumerate(inspect.getsource(function).splitlines()) if line.strip() == "finally:") - 1
+class Interrupts:
+    """Context manager: KeyboardInterrupt at the `at`-th line inside that belongs to `where`. `met` counts them."""
+
+    def __init__(self, where, at):
+        self.where, self.at, self.met = where, at, 0
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self.trace)
+        return self
+
+    def __exit__(self, *exception):
+        sys.settrace(self.before)
+
+    def trace(self, frame, event, what):
+        if frame.f_code not in self.where:
+            return None
+        if event == "line":
+            self.met += 1
+            if self.met == self.at:
+                raise KeyboardInterrupt
+        return self.trace
+
+
+CAPTURING = codes(Capture, CUDAGraph, OnlyStream, StreamContext, Stream.__enter__, Stream.__exit__, begin_capture, end_capture,
+                  Watch.watching, Watch.leave, Watch.over, Watch.flush, Watch.slot, Compiled.run,
+                  contextlib._GeneratorContextManager)
+CAPTURING -= codes(CUDAGraph.__init__, CUDAGraph.__del__)
+
+
+@pytest.mark.parametrize("calls", [0, 2], ids=["watched", "captured"])
+@pytest.mark.parametrize("differentiable, chosen", [(False, False), (True, True)], ids=["step", "forward on a stream"])
+def test_an_interrupt_at_any_line_leaves_nothing_behind(differentiable, chosen, calls):
+    """Neither a capture nor its stream nor a watch, and each call has run as a whole or not at all."""
+    for at in itertools.count(1):
+        with torch.cuda.simulate():
+            mine = torch.cuda.Stream() if chosen else torch.cuda.current_stream()
+            with torch.cuda.stream(mine):
+                met = _interrupted(at, differentiable, calls, mine)
+            torch.cuda.synchronize()
+        if met < at:
+            break
+    assert at > (60 if calls else 20)
+
+
+def _interrupted(at, differentiable, calls, mine):
+    """How many lines a call had that followed `calls` others and was interrupted at one, if it had so many."""
+    weight, x = torch.ones(2, device="cuda", requires_grad=True), torch.ones(2, device="cuda")
+
+    @torch.compile
+    def step(x):
+        y = x * weight
+        if not differentiable:
+            y.sum().backward()
+            weight.detach().add_(1)
+        return y
+
+    for _ in range(calls):
+        step(x)
+        weight.grad = None
+    before, broken = weight[0].item(), False
+    with Interrupts(CAPTURING, at) as interrupts:
+        try:
+            step(x)
+        except KeyboardInterrupt:
+            broken = True
+    assert not captures and torch.cuda.current_stream() == mine and not torch.cuda.is_current_stream_capturing(), at
+    assert state.interpreter is None and not torch.compiler.is_compiling(), at
+    assert not any(driver.current().capture_status(stream.handle) for stream in step.streams.values()), at
+    now = weight[0].item()
+    assert now == before + 1 or weight.grad is None and now == before and (broken or differentiable), at
+    for _ in range(3):
+        weight.grad = None
+        out = step(x)
+        if differentiable:
+            out.sum().backward()
+        assert weight.grad.tolist() == [1, 1], at
+    assert weight[0].item() == now + (0 if differentiable else 3), at
+    return interrupts.met

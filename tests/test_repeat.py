@@ -86,34 +86,6 @@ def test_numbers_that_are_equal_but_not_the_same(cuda, scaled):
         torch.mul(torch.ones(3, device="cuda"), 0.0)).any()
 
 
-def test_tuples_that_are_equal_but_not_the_same(cuda):
-    """Also beside offsets, which end keys with tuples of whole numbers."""
-    runs = []
-
-    @op
-    def repeat_tuple(x, y, sizes=(), more=()):
-        """x + y."""
-        return x.shape, x.dtype, x.device
-
-    @repeat_tuple.impl("cuda")
-    def on_cuda(out, x, y, sizes, more):
-        runs.append((sizes, more))
-        torch.add.into(out, x, y)
-
-    try:
-        x, wanted = draw(8), [(1, 0), (True, False), (1.0, 0.0), (1, 0.0), (), (0,), (1, 0, 4), ((1, 0), 4), (None, 1), torch.Size([1, 2])]
-        for _ in range(2):
-            for sizes in wanted:
-                assert torch.allclose(repeat_tuple(x[:4], x[4:], sizes), x[:4] + x[4:])
-        assert repr([sizes for sizes, _ in runs]) == repr(wanted)
-        runs.clear()
-        for sizes, more in [((1, 0), ()), ((1,), (0,)), ((), (1, 0))] * 2:
-            repeat_tuple(x[:4], x[4:], sizes, more)
-        assert len(runs) == 3
-    finally:
-        del registry["repeat_tuple"]
-
-
 def test_arguments_that_share_memory(cuda, scaled):
     call, runs = scaled
     for _ in range(2):                                                   # alone, first, and after calls with distinct memory

@@ -34,10 +34,13 @@ class DifferentiableRecording(Recording):
         capture = Capture(self.index, watch.capture.stream, watch.capture.pool)
         after = Watch(owner, (), watch, capture)
         capture.later = True
-        with capture, after.watching():
-            roots = [(x, g) for x, g in zip(outs, self.seeds) if g is not None]
-            given = [x for x, _ in roots], sources, [g for _, g in roots]
-            found = grad(*given, retain_graph=True, allow_unused=True) if sources else []
+        try:
+            with capture, after.watching():
+                roots = [(x, g) for x, g in zip(outs, self.seeds) if g is not None]
+                given = [x for x, _ in roots], sources, [g for _, g in roots]
+                found = grad(*given, retain_graph=True, allow_unused=True) if sources else []
+        finally:
+            after.over()
         self.found, self.backward = [None if g is None else g.detach() for g in found], capture.graph
         self.kept += [storage for _, storage, _ in after.externals.values()]
         self.reads.extend(Reads({**watch.expected.codes, **after.codes}, [owner.function, *watch.modules.values()]))
@@ -48,11 +51,8 @@ class DifferentiableRecording(Recording):
         """Also whether a backward pass may still want the memory of the last call."""
         return self.pending is not None and self.pending() is not None or super().meets(given)
 
-    def __call__(self, given):
-        return self.deliver(given, self.play)
-
-    def deliver(self, given, play=None):
-        made = iter(_Replay.apply(self, given, play, *[given[k] for k in self.sources[0]], *self.sources[1]))
+    def __call__(self, given, play=None):
+        made = iter(_Replay.apply(self, given, play or self.play, *[given[k] for k in self.sources[0]], *self.sources[1]))
         result = self.form.unflatten([next(made) if k == -1 else x if k is None else given[k] for k, x in self.parts])
         self.settle(given, made)
         return result
@@ -64,8 +64,7 @@ class _Replay(Function):
     @staticmethod
     def forward(ctx, recording, given, play, *sources):
         rooms = [*map(recording.room, recording.statics)]                # before it: where they do not fit, nothing has run
-        if play is not None:
-            play(given)
+        play(given)
         ctx.recording, ctx.versions = recording, recording.versions()
         outs = tuple(recording.filled(rooms))
         ctx.mark_non_differentiable(*[x for x, g in zip(outs, recording.seeds) if g is None])

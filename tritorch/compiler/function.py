@@ -139,23 +139,44 @@ class Compiled:
         containers = Containers((args, kwargs), _with_tensors(inputs, (args, kwargs)) if apart else (args, kwargs))
         watch = Watch(self, inputs, expected, capture, plan, kind.restarts < RESTARTS)
         before, had, draws = {id(x): x._grad for x in watch.known.values()}, [_gradient(x) for x in given], host_draws()
-        try:
-            result = self.run(watch, containers.own)
-        except Refused:
-            for leaf in watch.known.values():
-                leaf.grad = before.get(id(leaf))
-            raise
-        finally:
-            ours = {id(mine): x for mine, x in zip(inputs, given)}
-            changed = containers.changed()
+        ours = {id(mine): x for mine, x in zip(inputs, given)}
+
+        def finish(given):
+            """Run what was captured, and bring what it wrote to copies to the arguments."""
+            if capture is not None:
+                self.order.follow(capture.index, current_handle(capture.index))
+                capture.play()
             if apart:
                 watch.copy_back(given)
-            if changed:
-                containers.carry(ours)
-        kind.writes = kind.writes or any(n.__class__ is tuple and n[0] == "input" for n in watch.written)
-        watch.conclude(result, host_draws() != draws, [_gradient(x) for x in given] != had, changed)
-        if capture is not None:
-            del kind.seen[situation]
+
+        try:
+            try:
+                result = self.run(watch, containers.own)
+            finally:
+                changed = containers.changed()
+                if changed:
+                    containers.carry(ours)
+            kind.writes = kind.writes or any(n.__class__ is tuple and n[0] == "input" for n in watch.written)
+            watch.conclude(result, host_draws() != draws, [_gradient(x) for x in given] != had, changed)
+            if capture is not None:
+                del kind.seen[situation]
+                recording = self.recorded(kind, watch, before, result, reads) if watch.why is None else None
+                if recording is not None:
+                    result = recording(given, finish)
+                    kind.recordings.insert(0, recording)
+                    del kind.recordings[self.limit:]                     # the oldest one goes when there are many
+                    return result
+            finish(given)
+        except BaseException as error:
+            if capture is None or capture.played:
+                if apart:
+                    watch.copy_back(given)
+                raise
+            for leaf in watch.known.values():                            # nothing has run
+                leaf.grad = before.get(id(leaf))
+            if isinstance(error, OutOfMemoryError):
+                raise no_room(error) from error
+            raise
         if watch.moved and watch.lenient:                                # a checkpoint was loaded in between, say: warm up anew
             kind.restarts += 1
         elif watch.why is not None:
@@ -163,14 +184,9 @@ class Compiled:
                 kind.excused = True
             else:
                 self.object(kind, watch.why)
-        elif capture is None:
-            if not watch.passing:
-                self.compare(kind, watch)
-                watch.usual = Before(self.reads(kind, watch)).numbers() if watch.repeats else {}
-        else:
-            recording = self.recorded(kind, watch, before, result, reads)
-            if recording is not None:
-                return recording.deliver(given)
+        elif capture is None and not watch.passing:
+            self.compare(kind, watch)
+            watch.usual = Before(self.reads(kind, watch)).numbers() if watch.repeats else {}
         if not apart:
             return result
         leaves, form = flatten(result)
@@ -218,7 +234,7 @@ class Compiled:
         return kind.why is not None or not expected.written.isdisjoint(found)
 
     def recorded(self, kind, watch, before, result, reads):
-        """A recording of the call for the next ones; the oldest one goes when there are many."""
+        """A recording of the call for the next ones."""
         usual = watch.expected.usual
         places, lists, grows = reads.before.assigned(usual)
         why = reads.settle(usual=usual, lists=lists).why or grows or _assigned(reads, watch) or _undone(places, watch)
@@ -230,13 +246,10 @@ class Compiled:
             self.warn(f"{self.name} changes {what}, which calls that are replayed leave as it is")
         kind.idle = 0 if not kind.recordings or kind.recordings[0].used else kind.idle + 1
         try:
-            recording = (DifferentiableRecording if watch.differentiable else Recording)(self, watch, before, result, reads, places)
+            return (DifferentiableRecording if watch.differentiable else Recording)(self, watch, before, result, reads, places)
         except Exception as error:                                       # of the backward pass, which will raise it when it runs
             self.object(kind, str(error))
             return None
-        kind.recordings.insert(0, recording)
-        del kind.recordings[self.limit:]
-        return recording
 
     def run(self, watch, tree):
         """The function on the arguments in `tree`, watched, and captured if there is a capture."""
@@ -246,6 +259,7 @@ class Compiled:
             with watch.capture or contextlib.nullcontext(), watch.watching():
                 return self.function(*args, **kwargs)
         finally:
+            watch.over()
             clear_autocast_cache()
             self.modules.update((id(m), weakref.ref(m)) for m in watch.modules.values())
 

@@ -29,50 +29,65 @@ _asked = itertools.count(1).__next__
 
 
 class Capture:
-    """Context manager: what is queued inside is captured, on a stream of its own, and queued as a whole at the end. With `later` it
-    is only captured."""
+    """Context manager: what is queued inside is captured, on a stream of its own; `play` queues it as a whole. So does the end of a block
+    that raises an error, as all before that would have run. With `later` it is only captured."""
 
-    later = False
+    open = played = later = False
 
     def __init__(self, index, stream, pool):
-        self.index, self.stream, self.pool, self.graph, self.open = index, stream, pool, CUDAGraph(), False
+        self.index, self.stream, self.pool, self.graph = index, stream, pool, CUDAGraph()
 
     def __enter__(self):
         allocator.empty_cache()                                          # waits; warm-up calls left as much as the graph's pool needs
-        self.stream.__enter__()
+        self.open = True
         try:
+            self.stream.__enter__()
             self.graph.capture_begin(self.pool)
-            self.open = True
             return self
         except BaseException:
-            if self.graph.capturing():                                   # an interrupt, after the capture began
-                self.open = False
-                self.graph.abandon()
-            self.stream.__exit__()
+            self.close()
             raise
 
-    def run(self):
-        """End the capture and queue what it holds on the caller's stream, where all that comes now is queued too."""
+    def __exit__(self, kind, error, trace):
+        if kind is None:
+            self.end()
+        elif self.open and issubclass(kind, OutOfMemoryError):           # eagerly it may fit: nothing of it runs
+            self.close()
+            raise no_room(error) from error
+        elif self.later or issubclass(kind, Refused):
+            self.close()
+        else:
+            self.play()
+        return False
+
+    def end(self):
+        """The graph is complete, and the caller's stream current again."""
         if self.open:
-            self.open = False
             try:
                 self.graph.capture_end()
             except driver.DriverError as error:
+                self.close()
                 raise Refused(str(error)) from error
-            finally:
-                self.stream.__exit__()
-            current_stream(self.index).wait_stream(default_stream(self.index))         # where hooks have memory that the replay reads
-            if not self.later:
-                self.graph.replay()
+            self._leave()
 
-    def __exit__(self, kind, error, trace):
-        if self.open and kind is not None and issubclass(kind, OutOfMemoryError):           # eagerly it may fit: nothing of it runs
-            self.open = False
+    def close(self):
+        """End a capture that was broken off, at whatever line, and keep nothing of it."""
+        if self.open:
             self.graph.abandon()
+            self._leave()
+
+    def _leave(self):
+        if current_handle(self.index) == self.stream.handle:
             self.stream.__exit__()
-            raise no_room(error) from error
-        self.run()
-        return False
+        self.open = False
+
+    def play(self):
+        """Queue what was captured on the caller's stream, where all that comes now is queued too."""
+        self.end()
+        if not self.played:
+            current_stream(self.index).wait_stream(default_stream(self.index))         # where hooks have memory that the replay reads
+            self.graph.replay()
+            self.played = True
 
     def owns(self, place):
         """Whether memory belongs to the capture."""
@@ -230,9 +245,10 @@ class Recording:
         return len(hooks) == len(self.hooks) and all(map(is_, hooks, self.hooks)) and not self.reads.changed(self.reads.slow)
 
     # -------------------------------------------------------------- the replay
-    def __call__(self, given):
+    def __call__(self, given, play=None):
+        """A call. `play(given)` runs it in the place of a replay."""
         rooms = [*map(self.room, self.statics)]                          # before it: where they do not fit, nothing has run
-        self.play(given)
+        (play or self.play)(given)
         return self.deliver(given, rooms)
 
     def play(self, given):
@@ -251,10 +267,10 @@ class Recording:
         for k in self.written:
             given[k].detach().copy_(self.inputs[k].detach())
 
-    def deliver(self, given, rooms=None):
-        """The result, in `rooms` or new ones."""
+    def deliver(self, given, rooms):
+        """The result, in `rooms`."""
         self.settle(given)
-        made = self.filled(map(self.room, self.statics) if rooms is None else rooms)
+        made = self.filled(rooms)
         if self.single:
             return made[0]
         made = iter(made)

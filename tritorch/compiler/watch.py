@@ -80,7 +80,7 @@ class Watch(Interpreter):
         self.looked, self.written, self.modules, self.optimizers, self.groups = set(), set(), {}, {}, {}
         self.why = self.operator = self.result = None
         self.counts = {}                                                 # numbers in the state of optimizers before their first step
-        self.backward, self.hooks, self.known = False, [], {}
+        self.backward, self.hooks, self.handles, self.known = False, [], [], {}
         self.moved, self.lenient = False, lenient                        # whether the world is not that of the warm-up; may it be
         self.codes, self.ran = {}, []                                    # {the user's code that ran: its globals}; modules, when it is over
         self.profiles = False                                            # whether Python tells of every function
@@ -103,34 +103,47 @@ class Watch(Interpreter):
     @contextlib.contextmanager
     def watching(self):
         """What this thread does inside is the call."""
-        bottom, slot = state, "interpreter"
-        while getattr(bottom, slot) is not None:
-            bottom, slot = getattr(bottom, slot), "outer"
         self.looks = self.capture is None or self.capture.later          # who captures the forward pass has seen its functions before
         self.profiles = self.looks and sys.getprofile() is None
-        hooks = []
         try:                                                             # an interrupt may come at any line
-            hooks += [register_module_forward_pre_hook(self.on_module), register_optimizer_step_pre_hook(self.on_step)]
+            self.handles += [register_module_forward_pre_hook(self.on_module), register_optimizer_step_pre_hook(self.on_step)]
             modes.interpreted = True
-            setattr(bottom, slot, self)
+            setattr(*self.slot(), self)
             watched.watcher = self
             self.listen()
             yield self
         finally:
-            self.listen(False)
-            watched.watcher = None
-            setattr(bottom, slot, None)
-            for hook in hooks:
-                hook.remove()
-            self.flush()
+            self.leave()
+
+    def slot(self):
+        """Where the interpreter below all others is, or this one: (object, name of the attribute)."""
+        holder, name = state, "interpreter"
+        while getattr(holder, name) not in (None, self):
+            holder, name = getattr(holder, name), "outer"
+        return holder, name
+
+    def leave(self):
+        """Watch no more. A second time it makes good what an interrupt left undone."""
+        self.listen(False)
+        watched.watcher = None
+        setattr(*self.slot(), None)
+        while self.handles:
+            self.handles.pop().remove()
+        self.flush()
+
+    def over(self):
+        """The call has ended: whatever interrupt came meanwhile, it is neither watched nor captured any more."""
+        self.leave()
+        if self.capture is not None:
+            self.capture.close()
 
     def flush(self):
         """Bring about what was put off."""
         if self.plan is not None:
             self.plan.flush(self)
-        for hook in self.hooks:
+        while self.hooks:
+            hook = self.hooks.pop(0)
             hook.generator.advance(hook.used)
-        self.hooks.clear()
 
     @contextlib.contextmanager
     def unseen(self):
@@ -250,7 +263,7 @@ class Watch(Interpreter):
             if self.capture.later:
                 raise Refused(why)
             with self.unseen():
-                self.capture.run()
+                self.capture.play()
         if self.owner.fullgraph and not (self.moved and self.lenient):
             raise Unsupported(f"compile: expected a function that can be captured as a whole with fullgraph=True, got {why}")
 

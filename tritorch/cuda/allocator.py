@@ -342,20 +342,20 @@ def begin_capture(index: int, graph, id: tuple) -> None:
     """From here on what is captured on a device is served from the private pool `id`, and `graph` keeps that pool alive."""
     memory = memory_of(index)
     with lock, still:
-        graph.private = memory.private(id)
-        graph.private.users += 1
-        captures[index] = graph
+        private = memory.private(id)
+        private.users += 1
+        graph.private, captures[index] = private, graph
         fronts.clear()
 
 
 def end_capture(index: int) -> None:
-    """The capture on a device is over: hits find the ordinary pools again."""
+    """The capture on a device is over: hits find the ordinary pools again. A second time it makes good what an interrupt left undone."""
     memory = memory_of(index)
     with lock, still:
-        del captures[index]
+        captures.pop(index, None)
         fronts.clear()
-        postponed, memory.postponed = memory.postponed, []
-    for span in postponed:
+    for _ in range(len(memory.postponed)):                 # while another device captures, hold() postpones once more
+        span = memory.postponed.pop(0)
         if span.pool.private is not None:                  # a replay runs as a whole: no other stream is left behind
             memory.unhold(span)
         else:

@@ -68,12 +68,15 @@ class CUDAGraph:
               use="tritorch.cuda.graph or tritorch.cuda.stream")
         check(index not in captures, "CUDAGraph.capture_begin", "no other capture on the device", "a capture under way")
         self.driver, self.index, self.handle = driver.current(), index, handle
-        allocator.begin_capture(index, self, pool or graph_pool_handle())
         try:
+            allocator.begin_capture(index, self, pool or graph_pool_handle())
             self.driver.capture_begin(handle)
-        except BaseException:
+        except driver.DriverError:                         # it has not begun
             allocator.end_capture(index)
             self.reset()
+            raise
+        except BaseException:
+            self.abandon()
             raise
 
     def capture_end(self) -> None:
@@ -87,8 +90,11 @@ class CUDAGraph:
                 self.executable = self.driver.graph_instantiate(recorded)
             finally:
                 self.driver.graph_destroy(recorded)
-        except BaseException:
+        except driver.DriverError:                         # it has ended
             self.reset()
+            raise
+        except BaseException:
+            self.abandon()
             raise
 
     def capturing(self) -> bool:
@@ -103,9 +109,10 @@ class CUDAGraph:
             allocator.end_capture(self.index)
 
     def abandon(self) -> None:
-        """End a capture that failed, and keep nothing of it."""
-        with contextlib.suppress(RuntimeError):      # the first error is the one to tell
-            self.driver.graph_destroy(self.stop())
+        """End a capture that failed, or an interrupt broke off at whatever line, and keep nothing of it."""
+        if self.driver is not None:
+            with contextlib.suppress(RuntimeError):  # the first error is the one to tell; or it has ended already
+                self.driver.graph_destroy(self.stop())
         self.reset()
 
     def replay(self) -> None:
@@ -187,9 +194,9 @@ class graph:
     def __enter__(self):
         synchronize()
         allocator.empty_cache()                            # a capture cannot: warm-up calls left as much as the graph's pool needs
-        self.stream_ctx.__enter__()
         before = self.cuda_graph.capturing()
         try:
+            self.stream_ctx.__enter__()
             self.cuda_graph.capture_begin(self.pool, self.capture_error_mode)
         except BaseException:
             if self.cuda_graph.capturing() and not before:             # an interrupt, after the capture began
@@ -203,6 +210,10 @@ class graph:
                 self.cuda_graph.capture_end()
             else:
                 self.cuda_graph.abandon()
+        except BaseException:
+            if self.cuda_graph.capturing():                            # an interrupt, before it ended
+                self.cuda_graph.abandon()
+            raise
         finally:
             self.stream_ctx.__exit__()
         return False

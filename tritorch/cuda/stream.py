@@ -115,7 +115,9 @@ class Stream:
         return self
 
     def __exit__(self, *exception):
-        return self._context.pop().__exit__(*exception)
+        self._context[-1].__exit__(*exception)                   # before it is forgotten: an interrupt between the two does no harm
+        self._context.pop()
+        return False
 
     def __eq__(self, other):
         return isinstance(other, Stream) and (self.handle, self.device) == (other.handle, other.device)
@@ -147,12 +149,12 @@ class OnlyStream(Stream):
 
     def __exit__(self, *exception):
         global used
-        used -= 1
         for table, before in zip((_current.streams, _current.handles), self._before):
             if before is None:
-                del table[self.device.index]
+                table.pop(self.device.index, None)
             else:
                 table[self.device.index] = before
+        used -= 1                                               # last: after an interrupt it is only more than need be
 
 
 class ExternalStream(Stream):
@@ -238,7 +240,7 @@ class StreamContext:
     """Context manager: a stream and its device are current inside; None changes nothing."""
 
     def __init__(self, stream: Stream | None):
-        self.stream = stream
+        self.stream, self.before = stream, None
 
     def __enter__(self):
         if self.stream is not None:
@@ -247,7 +249,7 @@ class StreamContext:
             set_stream(self.stream)
 
     def __exit__(self, *exception):
-        if self.stream is not None:
+        if self.before is not None:
             set_stream(self.before)
             set_device(self.device)
         return False

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -26,15 +25,15 @@ def spoil() -> None:
         trace.whole = False
 
 
-@contextlib.contextmanager
-def unseen() -> Iterator[None]:
-    """What this thread queues inside is no part of the call that is being watched."""
-    trace = traces.pop(get_ident(), None)
-    try:
-        yield
-    finally:
-        if trace is not None:
-            traces[get_ident()] = trace
+class unseen:
+    """Context manager: what this thread queues inside is no part of the call that is being watched."""
+
+    def __enter__(self):
+        self.trace = traces.pop(get_ident(), None)
+
+    def __exit__(self, *exception):
+        if self.trace is not None:
+            traces[get_ident()] = self.trace
 
 
 class PassedFloat(float):
@@ -87,7 +86,7 @@ class Trace:
         return self
 
     def __exit__(self, *exception):
-        del traces[get_ident()]
+        traces.pop(get_ident(), None)                                    # an interrupt may have left it unseen
 
     def made(self, storage) -> None:
         """Memory that the call made for itself. It is kept until the call is over, so that each piece has an address of its own."""
