@@ -12,7 +12,7 @@ from tritorch.compiler.recording import Capture, Recording
 from tritorch.compiler.watch import Refused, Watch
 from tritorch.cuda.stream import current_handle
 from tritorch.errors import check
-from tritorch.tensor import Leaf, Tensor, empty_like
+from tritorch.tensor import Leaf, empty_like
 
 
 class DifferentiableRecording(Recording):
@@ -24,7 +24,7 @@ class DifferentiableRecording(Recording):
     def __init__(self, owner, watch, before, result, reads, places):
         super().__init__(owner, watch, before, result, reads, places)
         kept = self.left.with_history(watch.capture) if self.left is not None else []
-        outs = [x for x in flatten(result)[0] if isinstance(x, Tensor) and watch.capture.owns(x.storage.owner)] + kept
+        outs = [x for x, (k, _) in zip(flatten(result)[0], self.parts) if k == -1] + kept
         sources = [x for x in (*watch.inputs, *self.leaves) if x.requires_grad]
         if any(leaf.node.hooks is not None for leaf in self.leaves if type(leaf.node) is Leaf):
             raise Refused("hooks on parameters that a graph would run once")

@@ -103,7 +103,7 @@ def _describe(values, given, key):
             key += kind, _plain(x)
         elif is_input(x):
             given.append(x)
-            key.append((x.shape, x.strides, x.dtype, x.storage.device, x.requires_grad))
+            key.append((x.shape, x.strides, x.dtype, x.storage.device, x.requires_grad, x._inference))
         elif kind is tuple or kind is list:
             key += kind, len(x)
             _describe(x, given, key)
@@ -137,6 +137,7 @@ def _write(place, x, checks, given):
                   for what, known in (("shape", checks.name(x.shape)), ("strides", checks.name(x.strides)))]
         checks.same(f"{name}.dtype", x.dtype)
         checks.same(f"{name}.storage.device", x.storage.device)
+        terms.append(f"{name}._inference" if x._inference else f"not {name}._inference")
         asks = f"{name}.requires_grad"
         terms.append(asks if x.requires_grad else f"({name}.node is None if {name}.base is None else not {asks})")
     elif kind in (int, str) or kind is float and x == x != 0:

@@ -5,7 +5,6 @@ import itertools
 import weakref
 from operator import attrgetter, is_, itemgetter
 
-from tritorch.autograd import modes
 from tritorch.autograd.function import Function
 from tritorch.autograd.modes import no_grad, state
 from tritorch.compiler.checks import Checks, unchanged
@@ -208,6 +207,7 @@ class Recording:
                 self.parts.append((None, x) if id(x) not in ours else (ours[id(x)], None))
             elif watch.capture.owns(home(x)) or any(x.storage is mine.storage for mine in self.inputs):
                 static = x.detach()
+                static._inference = x._inference
                 self.parts.append((-1, static))
             else:
                 self.parts.append((None, x))
@@ -321,8 +321,11 @@ class Recording:
             memory, itemsize = static.storage, dtype.itemsize
             nbytes = count * itemsize
             fresh = device_storage(nbytes, memory.device)
-            return strided(fresh, shape, strides, 0, dtype), fresh.ptr, memory.ptr + static.offset * itemsize, nbytes, None
-        return empty_like(static), 0, 0, 0, static
+            room = strided(fresh, shape, strides, 0, dtype), fresh.ptr, memory.ptr + static.offset * itemsize, nbytes, None
+        else:
+            room = empty_like(static), 0, 0, 0, static
+        room[0]._inference = static._inference
+        return room
 
     def filled(self, rooms):
         """The results."""
@@ -332,8 +335,6 @@ class Recording:
                 copy(pointer, source, nbytes, "d2d", stream)
             else:
                 out.copy_(static)
-            if modes.inferred and state.inference:
-                out._inference = True
             made.append(out)
         return made
 
@@ -356,6 +357,7 @@ def landing(x):
         return Landing.apply(x)
     out = strided(empty_strided(_distinct(x), x.strides, x.dtype, x.device).storage, x.shape, x.strides, 0, x.dtype)
     _land(out, x)
+    out._inference = x._inference
     return out.requires_grad_(x.requires_grad)
 
 
