@@ -1,5 +1,4 @@
 """tritorch.compile beside grad modes: results that are views of arguments, tensors of inference mode, threads."""
-import pytest
 
 import tritorch as torch
 
