@@ -9,8 +9,8 @@ import pytest
 
 import tritorch as torch
 from tritorch.autograd.modes import state
+from tritorch.compiler.capture import Capture
 from tritorch.compiler.function import Compiled
-from tritorch.compiler.recording import Capture
 from tritorch.compiler.watch import Watch
 from tritorch.cuda import driver
 from tritorch.cuda.allocator import begin_capture, end_capture

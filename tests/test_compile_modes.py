@@ -1,5 +1,9 @@
 """tritorch.compile beside grad modes: results that are views of arguments, tensors of inference mode, threads."""
 
+import threading
+
+import pytest
+
 import tritorch as torch
 
 INFERENCE = "expected a normal tensor to write outside of inference mode"
@@ -47,3 +51,77 @@ def test_inference_tensors_as_arguments_and_results(cuda):
             assert found[0] == found[1], (function, mode, made)
             assert (found[0] == "refused") == (function is written and made and not mode)
         assert sum(len(kind.recordings) for kind in step.kinds.values()) >= 3
+
+
+@pytest.mark.filterwarnings("ignore:compile")
+def test_a_backward_pass_waits_while_another_thread_captures(cuda):
+    capturing, capture_on, kept = threading.Event(), threading.Event(), []
+
+    def slow(x):
+        if torch.cuda.is_current_stream_capturing():
+            capturing.set()
+            capture_on.wait(10)
+        return x + 1
+
+    def other():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            step, x = torch.compile(slow), torch.ones(3, device="cuda")
+            kept.extend([step(x) for _ in range(4)])
+
+    with torch.cuda.stream(torch.cuda.Stream()):
+        forward = torch.compile(lambda x: x * x)
+        for _ in range(4):
+            x = torch.ones(3, device="cuda").requires_grad_()
+            forward(x).sum().backward()
+        total = forward(x).sum()
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert capturing.wait(20)
+        threading.Timer(0.3, capture_on.set).start()
+        total.backward()
+        thread.join()
+        torch.cuda.synchronize()
+        assert x.grad.tolist() == [4, 4, 4] and kept[3].tolist() == [2, 2, 2]
+    assert any(kind.recordings for kind in forward.kinds.values())
+
+
+def test_compiled_functions_in_several_threads(cuda):
+    """Each with a stream, a mode and an optimizer of its own; some functions are shared, and one calls another."""
+    shared = torch.compile(lambda x: ((x * 2 + 1) * x).sum(0))
+    nested, squared = torch.compile(lambda x: shared(x) + 1), torch.compile(lambda x: x * x)
+    found, wanted = [[] for _ in range(4)], []
+    modes = [torch.no_grad, torch.inference_mode, torch.enable_grad, lambda: torch.autocast("cuda", torch.bfloat16)]
+
+    def work(k):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            weight = torch.ones(4, device="cuda", requires_grad=True)
+            optimizer = torch.optim.SGD([weight], lr=0.5)
+
+            @torch.compile
+            def step(x):
+                optimizer.zero_grad()
+                (weight * x).sum().backward()
+                optimizer.step()
+                return weight.detach() * 1
+
+            for call in range(8):
+                x = torch.full((2, 4), k + call / 8, device="cuda")
+                with modes[k]():
+                    found[k] += [shared(x), nested(x)]
+                squared(x.requires_grad_()).sum().backward()
+                found[k] += [x.grad, step(x.detach())]
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    torch.cuda.synchronize()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize()
+    for k in range(4):
+        weight, wanted = 1.0, []
+        for call in range(8):
+            x = k + call / 8
+            weight -= x
+            wanted += [2 * (2 * x + 1) * x, 2 * (2 * x + 1) * x + 1, 2 * x, weight]
+        assert [out.flatten()[0].item() for out in found[k]] == wanted, k

@@ -5,10 +5,11 @@ import weakref
 
 from tritorch.autograd.engine import grad
 from tritorch.autograd.function import Function, once_differentiable
+from tritorch.compiler.capture import Capture, one_at_a_time
 from tritorch.compiler.checks import unchanged
 from tritorch.compiler.containers import flatten
 from tritorch.compiler.reads import Reads
-from tritorch.compiler.recording import Capture, Recording
+from tritorch.compiler.recording import Recording
 from tritorch.compiler.watch import Refused, Watch
 from tritorch.cuda.stream import current_handle
 from tritorch.errors import check
@@ -82,7 +83,8 @@ class _Replay(Function):
         for seed, g in zip(recording.seeds, grads):
             if seed is not None:
                 seed.copy_(g)
-        recording.order.follow(recording.index, current_handle(recording.index))
-        recording.backward.replay()
+        with one_at_a_time:
+            recording.order.follow(recording.index, current_handle(recording.index))
+            recording.backward.replay()
         recording.pending = None
         return None, None, None, *recording.found

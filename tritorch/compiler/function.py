@@ -3,20 +3,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import types
 import warnings
 import weakref
 
 from tritorch.amp import clear_autocast_cache
 from tritorch.autograd import places
+from tritorch.compiler.capture import Capture, no_room, one_at_a_time
 from tritorch.compiler.containers import Containers, flatten, is_input
 from tritorch.compiler.differentiable import DifferentiableRecording
 from tritorch.compiler.fusion import Fusion, matches
 from tritorch.compiler.keys import Surroundings, host_draws
 from tritorch.compiler.left import Before
 from tritorch.compiler.reads import Reads
-from tritorch.compiler.recording import Capture, Order, Recording, landing, no_room
+from tritorch.compiler.recording import Order, Recording, landing
 from tritorch.compiler.report import reported
 from tritorch.compiler.watch import Refused, Unsupported, Watch, counts, home
 from tritorch.cuda import driver
@@ -31,7 +31,6 @@ RESTARTS = 2                                                             # captu
 SET_UPS = 3                                                              # kinds whose first call could not be captured, and no other came
 everyone = weakref.WeakSet()                                             # compiled functions, for reset()
 ALIAS = "an argument in memory that the call reads or writes by another name too"
-_one_at_a_time = threading.RLock()                                       # a replay is impossible while another thread captures
 
 
 class Kind:
@@ -79,7 +78,7 @@ class Compiled:
             kind = self.kinds.get(key)
             if key is None or kind is not None and kind.why is not None:
                 return self.function(*args, **kwargs)
-        _one_at_a_time.acquire()                                         # `with` would take twice as long
+        one_at_a_time.acquire()                                         # `with` would take twice as long
         try:
             if self.device is not driver.current():                      # it took the place of the one that was recorded on
                 self.forget()
@@ -99,7 +98,7 @@ class Compiled:
         except Refused as error:                                         # nothing of it has run, and nothing of it holds memory below
             self.object(kind, str(error))
         finally:
-            _one_at_a_time.release()
+            one_at_a_time.release()
         return self.function(*args, **kwargs)
 
     def new_kind(self, key, given, args, kwargs):
