@@ -69,8 +69,8 @@ def test_together(by_rows, rows, keys, kept, stages, programs, shape, right):
         run("attention_together_gluon_kernel", ["attention_gluon", "attention_backward_gluon", "attention_together_gluon"],
             *tiles(keys // 2, *found[1:]), *map(Pointer, (found[0], sums, turns)), *tiles(rows, g, q), *tiles(keys // 2, k, v),
             Pointer(lse), Pointer(delta), (H * L * D, L * D, D, 1), stride, stride, B, H, H // G, L, S, right or 0, 0.3 * np.log2(np.e),
-            RIGHT=right is not None, BY_ROWS=by_rows, BLOCK_M=rows, BLOCK_N=keys, BLOCK_D=D, KEPT=kept, STAGES=stages, PROGRAMS=programs,
-            WIDE=False, at_once=True)
+            E=D, RIGHT=right is not None, BY_ROWS=by_rows, BLOCK_M=rows, BLOCK_N=keys, BLOCK_D=D, KEPT=kept, STAGES=stages,
+            PROGRAMS=programs, WIDE=False, at_once=True)
         for mine, other in zip(found, want):
             np.testing.assert_allclose(mine, other, atol=1e-9)
         assert before is None or all((a == b).all() for a, b in zip(before, found))

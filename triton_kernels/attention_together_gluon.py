@@ -177,7 +177,7 @@ def half_of(buf, TURN: gl.constexpr):
 
 
 @gluon.jit
-def give_to_rows(gq, tile, notes, out_args, may, added, count, L, scale, BY_ROWS: gl.constexpr, TURN: gl.constexpr):
+def give_to_rows(gq, tile, notes, out_args, may, added, count, L, scale, E: gl.constexpr, BY_ROWS: gl.constexpr, TURN: gl.constexpr):
     """Add this group's half of what the keys give to the gradient of a block of rows. The first stores instead, the last rounds."""
     gq_ptr, sum_ptr, stride_gq = out_args
     ROWS: gl.constexpr = gq.shape[0]
@@ -196,7 +196,10 @@ def give_to_rows(gq, tile, notes, out_args, may, added, count, L, scale, BY_ROWS
         rows += gl.arange(0, ROWS, gl.SliceLayout(1, gq.type.layout))
         columns += gl.arange(0, COLUMNS, gl.SliceLayout(0, gq.type.layout))
         gq_ptrs = row_ptrs(gq_ptr, stride_gq, tile[0], left(notes, noted), rows[:, None]) + columns[None, :]
-        gl.store(gq_ptrs, (gq * (scale * LN2)).to(gq_ptr.dtype.element_ty), mask=(rows < L)[:, None])
+        there = (rows < L)[:, None]
+        if E < (COLUMNS if BY_ROWS else 2 * COLUMNS):
+            there = there & (columns < E)[None, :]
+        gl.store(gq_ptrs, (gq * (scale * LN2)).to(gq_ptr.dtype.element_ty), mask=there)
     else:
         part = gq.reshape((ROWS // 16, 2, 8, COLUMNS // 8, 4, 2)).permute((3, 0, 2, 4, 1, 5)).reshape((ROWS * COLUMNS, ))
         part = gl.convert_layout(part, FOURS, assert_trivial=True)
@@ -208,7 +211,7 @@ def give_to_rows(gq, tile, notes, out_args, may, added, count, L, scale, BY_ROWS
 
 
 @gluon.jit
-def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, RIGHT: gl.constexpr,
+def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, E: gl.constexpr, RIGHT: gl.constexpr,
          BY_ROWS: gl.constexpr, SCORES: gl.constexpr, PART: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
          STAGES: gl.constexpr, TURN: gl.constexpr):
     """One block of rows: add to the gradients of keys, values and rows. (Longer than a screen, because its order is what it is about. That
@@ -258,7 +261,7 @@ def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, ke
     gv, gq = warpgroup_mma_wait(num_outstanding=1, deps=(gv, gq))
     mbarrier.arrive(g_empty.index(slot), count=1)
     mbarrier.arrive(slopes_bars[0].index(0), count=1)
-    give_to_rows(gq, tile, bufs[7], out_args, ways[0], ways[1], count, sizes[2], scale, BY_ROWS, TURN)
+    give_to_rows(gq, tile, bufs[7], out_args, ways[0], ways[1], count, sizes[2], scale, E, BY_ROWS, TURN)
     gk = warpgroup_mma_wait(num_outstanding=0, deps=(gk, ))
     mbarrier.arrive(q_empty.index(slot), count=1)
     slot, phase = after(slot, phase, STAGES)
@@ -266,9 +269,9 @@ def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, ke
 
 
 @gluon.jit
-def own_keys(gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, RIGHT: gl.constexpr, BY_ROWS: gl.constexpr,
-             BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr,
-             TURN: gl.constexpr):
+def own_keys(gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, E: gl.constexpr, RIGHT: gl.constexpr,
+             BY_ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, KEPT: gl.constexpr,
+             STAGES: gl.constexpr, TURN: gl.constexpr):
     """A warp group: its half of the keys of every tile of this program."""
     KEYS: gl.constexpr = BLOCK_N // 2
     WIDTH: gl.constexpr = BLOCK_D if BY_ROWS else BLOCK_D // 2
@@ -285,8 +288,8 @@ def own_keys(gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, i
         gk = gl.zeros((KEYS, BLOCK_D), gl.float32, OUT)
         gv = gl.zeros((KEYS, BLOCK_D), gl.float32, OUT)
         for _ in range(sizes[1] * steps):
-            gk, gv, slots = step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, RIGHT, BY_ROWS,
-                                 SCORES, PART, BLOCK_M, BLOCK_N, STAGES, TURN)
+            gk, gv, slots = step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, E, RIGHT,
+                                 BY_ROWS, SCORES, PART, BLOCK_M, BLOCK_N, STAGES, TURN)
         mbarrier.wait(slopes_bars[0].index(0), (slots[2] & 1) ^ 1)       # the other group multiplies by these keys too
         send(gv_desc, batch, head, n + TURN * KEYS, v, gv)
         send(gk_desc, batch, head, n + TURN * KEYS, k, gk * (scale * LN2))
@@ -298,9 +301,10 @@ def own_keys(gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, i
 
 @gluon.jit
 def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr, g_desc, q_desc, k_desc, v_desc, lse_ptr, delta_ptr,
-                                    stride_gq, stride_lse, stride_delta, BATCH, H, GROUP, L, S, right, scale, RIGHT: gl.constexpr,
-                                    BY_ROWS: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-                                    BLOCK_D: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr, WIDE: gl.constexpr):
+                                    stride_gq, stride_lse, stride_delta, BATCH, H, GROUP, L, S, right, scale, E: gl.constexpr,
+                                    RIGHT: gl.constexpr, BY_ROWS: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
+                                    BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr,
+                                    WIDE: gl.constexpr):
     """Gradients of q, k and v, after attention_backward_delta_kernel has set the ticket and the counters to 0. Without masks; scale > 0 and
     right ≥ 0; columns lie side by side; a head of gq spans 2³¹ elements or more if WIDE. Half of a block of rows (BY_ROWS) or of the
     columns is 64. num_warps is 4. Grid: PROGRAMS."""
@@ -326,10 +330,10 @@ def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr
         stride_gq = (stride_gq[0], stride_gq[1], gl.to_tensor(stride_gq[2]).to(gl.int64))
     out_args = (gq_ptr, sum_ptr, stride_gq)
     gl.warp_specialize([
-        (own_keys, (gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, RIGHT, BY_ROWS, BLOCK_M, BLOCK_N,
-                    BLOCK_D, KEPT, STAGES, 0)),
-        (own_keys, (gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, RIGHT, BY_ROWS, BLOCK_M, BLOCK_N,
-                    BLOCK_D, KEPT, STAGES, 1)),
+        (own_keys, (gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, E, RIGHT, BY_ROWS, BLOCK_M,
+                    BLOCK_N, BLOCK_D, KEPT, STAGES, 0)),
+        (own_keys, (gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, E, RIGHT, BY_ROWS, BLOCK_M,
+                    BLOCK_N, BLOCK_D, KEPT, STAGES, 1)),
         (load_tiles, ((k_desc, v_desc, q_desc, g_desc), turns_ptr, (lse_ptr, delta_ptr, stride_lse, stride_delta), bufs, bars, sizes, items,
                       RIGHT, BLOCK_M, BLOCK_N, KEPT, STAGES)),
         (await_turns, (turns_ptr, tickets, notes, bars, ways, sizes, items, RIGHT, BLOCK_M, BLOCK_N, KEPT)),

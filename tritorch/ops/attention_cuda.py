@@ -67,15 +67,16 @@ TILES = {
         "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 8, 1),), 256: ((16, 16, 8, 1),)},
     },
 }
-# The whole tile is 2 · ROWS. Forward, 128 rows are predicted to take 0.8 to 0.9 of the time of 64, but ptxas spills 100 bytes of theirs,
-# of which the prediction knows nothing.
+# By the columns that a head has in shared memory, where TMA fills it up with zeros. The whole tile is 2 · ROWS. Forward, 128 rows are
+# predicted to take 0.8 to 0.9 of the time of 64, but ptxas spills 100 bytes of theirs, of which the prediction knows nothing.
 GLUON = {
-    "forward": {64: [{"ROWS": rows, "BLOCK_N": keys, "STAGES": 3, "PINGPONG": turns} for rows, keys in ((64, 128), (128, 64))
+    "forward": {32: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 3, "PINGPONG": turns} for turns in (True, False)],
+                64: [{"ROWS": rows, "BLOCK_N": keys, "STAGES": 3, "PINGPONG": turns} for rows, keys in ((64, 128), (128, 64))
                      for turns in (True, False)],
                 128: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2, "PINGPONG": turns} for turns in (True, False)]},
     "backward_q": {64: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2}, {"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}],
                    128: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}]},
-    "backward": {64: [{"BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, "STAGES": stages} for stages in (3, 2)],
+    "backward": {**dict.fromkeys((32, 64), [{"BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, "STAGES": stages} for stages in (3, 2)]),
                  128: [{"BLOCK_M": 64, "BLOCK_N": 128, "KEPT": kept, "STAGES": stages} for kept, stages in ((2, 2), (1, 3))]},
     "backward_kv": {64: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}], 128: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}]},
 }
@@ -112,8 +113,8 @@ class Problem(NamedTuple):
                      "PRECISION": dot_precision(dtype), "WIDE": max(spans) > 0x7FF00000, "BLOCK_D": max(next_power_of_2(E), 16),
                      "BLOCK_V": max(next_power_of_2(EV), 16)}
         tma = dtype.itemsize == 2 and longest is None and constants["BLOCK_D"] == constants["BLOCK_V"] and all(map(described, tensors))
-        gluon = (tma and E == EV == constants["BLOCK_D"] and not masked and alibi_slopes is None and not p and left is None
-                 and (right or 0) >= 0 and scale > 0 and all(map(described, others)))
+        gluon = (tma and not masked and alibi_slopes is None and not p and left is None and (right or 0) >= 0 and scale > 0
+                 and all(map(described, others)))
         features = [left is not None, right is not None, alibi_slopes is not None, p > 0, longest is not None, tma, gluon]
         key = (dtype, constants["PRECISION"], E, EV, B * H, H // max(G, 1), L, S, f"mask {masked}", *features)
         return cls(B, stride_mask, stride_slopes, numbers, constants, key, tma, gluon)
@@ -313,7 +314,7 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
                                                       (value, keys // 2))]
         launch(TOGETHER.attention_together_gluon_kernel, (programs,), *descs[:2], gq, sums, turns, *descs[2:], lse, delta, gq.strides,
                lse.strides, delta.strides, p.batches, H, group, L, S, right, scale, BY_ROWS=rows == 128, PROGRAMS=programs, BLOCK_D=block,
-               **{name: p.constants[name] for name in ("RIGHT", "WIDE")},
+               **{name: p.constants[name] for name in ("E", "RIGHT", "WIDE")},
                **{name: value for name, value in way.items() if name != "kernel"})
 
     _chosen(p, "backward", BACKWARD, "attention_backward_kv_kernel", run)
