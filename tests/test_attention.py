@@ -382,3 +382,14 @@ def test_hopper_kernels_are_among_the_candidates():
         assert families(60) == families(window_size=(64, 0)) == families(scale=-1.0) == families(dropout_p=0.1) == []
         driver.use(DryDriver(100))
         assert families() == []
+
+
+@pytest.mark.parametrize("L, S, tile", [(49, 49, (64, 64)), (16, 40, (16, 64)), (5, 1, (16, 16)), (65, 49, None)])
+def test_a_short_head_is_one_tile(L, S, tile):
+    """Of windows of an image there are many, each with few rows and keys."""
+    with driver.using(DryDriver(90)), tuner.trying_all() as met:
+        q, k = [T.empty(64, 8, n, 32, dtype=T.bfloat16, device="cuda").requires_grad_() for n in (L, S)]
+        scaled_dot_product_attention(q, k, k, T.empty(8, L, S, dtype=T.bfloat16, device="cuda")).sum().backward()
+    firsts = {family: ways[0] for family, _, ways in met if family.endswith(("attention_forward", "_backward_q", "_backward_kv"))}
+    assert len(firsts) == 3 and all((way["BLOCK_M"], way["BLOCK_N"]) == (tile or (64, 64)) for way in firsts.values())
+    assert all((way["num_stages"] == 1) == (tile is not None) for way in firsts.values())

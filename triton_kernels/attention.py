@@ -121,13 +121,22 @@ def product(a, b, acc, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def biased(s, i, j, L, S, shift, scale, slope, mask_ptr, stride_mask, MASK: tl.constexpr, ALIBI: tl.constexpr):
+def load_mask(mask_ptr, stride, i, j, L, S, MASK: tl.constexpr):
+    """The mask of rows i and keys j, if there is one. To be called before their product: what the compiler meets last says how the maxima
+    of rows lie, and as the mask does they lie across all lanes (predicted: 3 times the time of a forward pass of 49 rows)."""
+    mask = 0
+    if MASK > 0:
+        mask = tl.load(mask_ptr + (i * stride[2] + j * stride[3]), mask=(i < L) & (j < S), other=0)
+    return mask
+
+
+@triton.jit
+def biased(s, mask, i, j, shift, scale, slope, MASK: tl.constexpr, ALIBI: tl.constexpr):
     """Products of rows i and keys j as scores in units of log 2."""
     s = s * scale
     if ALIBI:
         s -= slope * tl.abs(j - i - shift).to(s.dtype)
     if MASK > 0:
-        mask = tl.load(mask_ptr + (i * stride_mask[2] + j * stride_mask[3]), mask=(i < L) & (j < S), other=0)
         if MASK == 1:
             s = tl.where(mask != 0, s, float("-inf"))
         else:
@@ -186,11 +195,12 @@ def attend(acc, top, total, q, k_ptr, v_ptr, mask_ptr, strides, batch, head, row
     if begin < end:                                                     # ptxas makes the products of a loop that may be skipped wait
         for n in range(begin, end, BLOCK_N):
             columns = rows_from(n, BLOCK_N, WIDE)
+            i, j = rows[:, None], columns[None, :]
+            mask = load_mask(mask_ptr, stride_mask, i, j, L, S, MASK)
             k = load_tile(k_ptr, stride_k, batch, head, n, columns, S, E, BLOCK_D, not EDGE, TMA)
             s = product(q, tl.trans(k), tl.zeros((q.shape[0], BLOCK_N), acc.dtype), PRECISION)
-            i, j = rows[:, None], columns[None, :]
             if not LATE:
-                s = biased(s, i, j, L, S, shift, scale, slope, mask_ptr, stride_mask, MASK, ALIBI)
+                s = biased(s, mask, i, j, shift, scale, slope, MASK, ALIBI)
             if EDGE:
                 s = tl.where(visible(i, j, S, shift, left, right, LEFT, RIGHT), s, float("-inf"))
             if LATE:

@@ -22,6 +22,7 @@ from triton_kernels.attention import (
     head_ptr,
     kept,
     keys_of,
+    load_mask,
     load_rows,
     load_tile,
     matrix_ptr,
@@ -41,13 +42,13 @@ def load_lse(lse_ptr, stride, rows, L):
 
 
 @triton.jit
-def weights(s, lse, i, j, bounds, bias, mask_ptr, stride_mask, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr,
-            ALIBI: tl.constexpr, EDGE: tl.constexpr):
+def weights(s, mask, lse, i, j, bounds, bias, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr, ALIBI: tl.constexpr,
+            EDGE: tl.constexpr):
     """The weights of a tile from its products of rows i and keys j. None is more than 1, whatever a large lse was rounded to; nor are those
     of keys past the end, whose infinity times zero would be in the gradient of the rows."""
-    L, S, shift, left, right = bounds
+    _, S, shift, left, right = bounds
     scale, slope = bias
-    s = biased(s, i, j, L, S, shift, scale, slope, mask_ptr, stride_mask, MASK, ALIBI) - lse
+    s = biased(s, mask, i, j, shift, scale, slope, MASK, ALIBI) - lse
     p = tl.exp2(tl.minimum(s, 0.0, propagate_nan=tl.PropagateNan.ALL))
     if EDGE:
         p = tl.where(visible(i, j, S, shift, left, right, LEFT, RIGHT), p, 0.0)
@@ -62,16 +63,17 @@ def over_keys(gq, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, strides, batch, head
               BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
     """Add what the keys from begin to end give to the gradient of a block of rows."""
     stride_k, stride_v, stride_mask = strides
-    S = bounds[1]
+    L, S = bounds[0], bounds[1]
     if not EDGE or begin < end:                                         # as in attention.attend; ptxas needs no more
         for n in tl.range(begin, end, BLOCK_N):
             columns = rows_from(n, BLOCK_N, WIDE)
+            i, j = rows[:, None], columns[None, :]
+            mask = load_mask(mask_ptr, stride_mask, i, j, L, S, MASK)
             k = load_tile(k_ptr, stride_k, batch, head, n, columns, S, E, BLOCK_D, not EDGE, TMA)
             v = load_tile(v_ptr, stride_v, batch, head, n, columns, S, EV, BLOCK_V, not EDGE, TMA)
             s = product(q, tl.trans(k), tl.zeros((q.shape[0], BLOCK_N), gq.dtype), PRECISION)
             slopes = product(g, tl.trans(v), tl.zeros((q.shape[0], BLOCK_N), gq.dtype), PRECISION)
-            p = weights(s, lse[:, None], rows[:, None], columns[None, :], bounds, bias, mask_ptr, stride_mask, LEFT, RIGHT, MASK, ALIBI,
-                        EDGE)
+            p = weights(s, mask, lse[:, None], i, j, bounds, bias, LEFT, RIGHT, MASK, ALIBI, EDGE)
             if DROPOUT:
                 slopes = tl.where(kept(draws, rows, n, S, BLOCK_N), slopes * keep_scale, 0.0)
             gq = product((p * (slopes - delta[:, None])).to(k.dtype), k, gq, PRECISION)
@@ -272,14 +274,15 @@ def over_rows(gk, gv, k, v, q_ptr, g_ptr, lse_ptr, delta_ptr, mask_ptr, sums, st
     if EDGE or begin < end:                                             # as in attention.attend; at the edges it would not help
         for m in tl.range(begin, end, BLOCK_M):
             rows = rows_from(m, BLOCK_M, WIDE)
+            i, j = rows[None, :], columns[:, None]
+            mask = load_mask(mask_ptr, stride_mask, i, j, L, S, MASK)
             q = load_tile(q_ptr, stride_q, batch, head, m, rows, L, E, BLOCK_D, False, TMA)
             g = load_tile(g_ptr, stride_g, batch, head, m, rows, L, EV, BLOCK_V, False, TMA)
             lse = load_lse(lse_ptr, stride_lse, rows, L)
             delta = tl.load(delta_ptr + rows * stride_delta[2], mask=rows < L, other=0)
             s = product(k, tl.trans(q), tl.zeros((k.shape[0], BLOCK_M), gk.dtype), PRECISION)
             slopes = product(v, tl.trans(g), tl.zeros((k.shape[0], BLOCK_M), gk.dtype), PRECISION)
-            p = weights(s, lse[None, :], rows[None, :], columns[:, None], bounds, bias, mask_ptr, stride_mask, LEFT, RIGHT, MASK, ALIBI,
-                        EDGE)
+            p = weights(s, mask, lse[None, :], i, j, bounds, bias, LEFT, RIGHT, MASK, ALIBI, EDGE)
             met = p
             if DROPOUT:
                 keep = tl.trans(kept(draws, rows, n, S, k.shape[0]))

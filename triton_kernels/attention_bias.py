@@ -9,7 +9,19 @@ bits are the same every time. Two products for each tile of scores; nothing of t
 import triton
 import triton.language as tl
 
-from triton_kernels.attention import LOG2E, draws_of, head_ptr, kept, keys_of, load_rows, matrix_ptr, product, rows_from, sequence
+from triton_kernels.attention import (
+    LOG2E,
+    draws_of,
+    head_ptr,
+    kept,
+    keys_of,
+    load_mask,
+    load_rows,
+    matrix_ptr,
+    product,
+    rows_from,
+    sequence,
+)
 from triton_kernels.attention_backward import load_lse, rows_of, weights
 
 
@@ -20,14 +32,15 @@ def add_slopes(acc, q, g, lse, delta, k_ptr, v_ptr, mask_ptr, strides, rows, n, 
                DISTANCE: tl.constexpr):
     """acc + dS of some rows and the keys from n on, times minus their distance with DISTANCE."""
     stride_k, stride_v, stride_mask = strides
-    S, shift = bounds[1], bounds[2]
+    L, S, shift = bounds[0], bounds[1], bounds[2]
     columns = rows_from(n, BLOCK_N, WIDE)
+    i, j = rows[:, None], columns[None, :]
+    mask = load_mask(mask_ptr, stride_mask, i, j, L, S, MASK)
     k = load_rows(k_ptr, stride_k, columns, S, E, BLOCK_D, False)
     v = load_rows(v_ptr, stride_v, columns, S, EV, BLOCK_V, False)
     s = product(q, tl.trans(k), tl.zeros((q.shape[0], BLOCK_N), acc.dtype), PRECISION)
     slopes = product(g, tl.trans(v), tl.zeros((q.shape[0], BLOCK_N), acc.dtype), PRECISION)
-    i, j = rows[:, None], columns[None, :]
-    p = weights(s, lse[:, None], i, j, bounds, bias, mask_ptr, stride_mask, LEFT, RIGHT, MASK, ALIBI, True)
+    p = weights(s, mask, lse[:, None], i, j, bounds, bias, LEFT, RIGHT, MASK, ALIBI, True)
     if DROPOUT:
         slopes = tl.where(kept(draws, rows, n, S, BLOCK_N), slopes * keep_scale, 0.0)
     slopes = p * (slopes - delta[:, None])

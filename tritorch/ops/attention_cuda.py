@@ -20,6 +20,7 @@ HOPPER, HOPPER_BACKWARD, TOGETHER = kernels("attention_gluon"), kernels("attenti
 LOG2E = math.log2(math.e)
 PARTS = 512                                                              # programs for a gradient of few tiles: a few for each processor
 FEW, KEYS = 64, 128                                                      # rows that share a key head; fewest keys of a piece
+SHORT, ONE_TILE = 64, ("forward", "backward_q", "backward_kv")           # rows and keys that fit one tile, as in a window of an image
 
 # BLOCK_M, BLOCK_N, num_warps, num_stages for head sizes up to a bound, by what is multiplied: "half" are 16-bit types, "tf32" float32 on
 # the matrix units, "ieee" and "fp64" are not. The first is the guess for a problem that was not measured. Before Hopper all keys and values
@@ -28,6 +29,8 @@ TILES = {
     "forward": {
         "half": {64: ((128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3)),
                  128: ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2)), 256: ((64, 64, 8, 2), (128, 64, 8, 2), (64, 32, 8, 2))},
+        "half by TMA": {64: ((64, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3)),
+                        128: ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2)), 256: ((64, 64, 8, 2), (64, 32, 8, 2))},
         "tf32": {64: ((64, 64, 4, 2), (128, 32, 8, 2)), 128: ((64, 32, 4, 2), (64, 64, 8, 2)), 256: ((32, 32, 8, 1),)},
         "ieee": {64: ((64, 32, 8, 2), (32, 32, 8, 2)), 128: ((32, 32, 8, 1),), 256: ((32, 32, 8, 1),)},
         "fp64": {64: ((32, 16, 4, 2),), 128: ((32, 16, 8, 2),), 256: ((16, 16, 8, 1),)},
@@ -40,7 +43,7 @@ TILES = {
         "fp64": {64: ((16, 16, 4, 2),), 128: ((16, 16, 4, 2),), 256: ((16, 16, 4, 1),)},
     },
     "backward_q": {
-        "half": {64: ((128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 4, 2)), 128: ((128, 64, 8, 2), (64, 64, 8, 2), (64, 64, 4, 2)),
+        "half": {64: ((64, 64, 4, 3), (128, 64, 8, 2), (128, 32, 4, 2)), 128: ((128, 64, 8, 2), (64, 64, 8, 2), (64, 64, 4, 2)),
                  256: ((64, 32, 8, 2), (32, 32, 8, 2))},
         "tf32": {64: ((64, 32, 4, 2), (64, 64, 8, 2)), 128: ((64, 32, 8, 2), (32, 32, 4, 2)), 256: ((32, 32, 8, 1), (16, 16, 8, 2))},
         "ieee": {64: ((32, 32, 8, 2),), 128: ((16, 32, 8, 2), (32, 16, 8, 2)), 256: ((16, 16, 8, 2),)},
@@ -53,7 +56,7 @@ TILES = {
         "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 8, 1),)},
     },
     "backward_kv": {
-        "half": {64: ((64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 2)), 128: ((64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2)),
+        "half": {64: ((64, 64, 4, 3), (64, 128, 8, 2), (64, 128, 8, 3)), 128: ((64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2)),
                  256: ((32, 64, 8, 2), (16, 64, 8, 2))},
         "tf32": {64: ((32, 64, 4, 2), (64, 64, 8, 2)), 128: ((32, 32, 4, 2), (32, 64, 8, 2)), 256: ((32, 32, 8, 1), (16, 16, 8, 1))},
         "tf32 sm_80": {64: ((32, 32, 4, 2), (64, 32, 4, 2)), 128: ((32, 32, 8, 2), (32, 64, 8, 2)), 256: ((32, 32, 8, 1), (16, 16, 8, 1))},
@@ -140,16 +143,19 @@ class Problem(NamedTuple):
             return [_candidate(kernel, False, rows, keys, 4, 1)]
         kind = {2: "half", 8: "fp64"}.get(dtype.itemsize, "ieee" if precision == "ieee" else "tf32")
         shared, major = machine[1:]
-        table = TILES[which].get(f"{kind} sm_80" if major == 8 else kind, TILES[which][kind])
+        by_tma, one_tile = self.tma and major >= 9, kind == "half" and max(L, S) <= SHORT and block <= 128 and which in ONE_TILE
+        table = TILES[which].get(f"{kind} sm_80" if major == 8 else f"{kind} by TMA" if by_tma else kind, TILES[which][kind])
         tiles = table.get(min((d for d in table if d >= block), default=256), ())
         ways = [_candidate(kernel, False, *tile) for tile in tiles]
-        if self.tma and major >= 9:
+        if by_tma:
             ways = [_candidate(kernel, True, *tile) for tile in tiles] + ways[:1]
+        if one_tile:                                                     # nothing is loaded ahead, and programs are small and many
+            ways = [_candidate(kernel, False, *[max(next_power_of_2(n), 16) for n in (L, S)], 4, 1)] + ways
         if which == "split":
             ways = [{**way, "BLOCK_M": min(way["BLOCK_M"], max(next_power_of_2(L), 16))} for way in ways]
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
         gluon = []
-        if self.gluon and major == 9 and driver.current().name != "simulated":
+        if self.gluon and major == 9 and max(L, S) > SHORT and driver.current().name != "simulated":
             gluon = [{"kernel": "gluon", **tile, "num_warps": 4} for tile in GLUON[which].get(block, ())]
         if which == "backward":                                          # a turn costs a plain kernel more than two products more would
             return [{**way, "kernel": "together_gluon"} for way in gluon] + [{"kernel": "apart"}] + fitting
