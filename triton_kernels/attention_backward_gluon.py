@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.attention_gluon import after, fill, pairs_of, place, tiles_in
+from triton_kernels.attention_gluon import after, fill, pairs_of, place, tiles_in, visible
 
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -49,7 +49,7 @@ def load_for_rows(descs, bufs, bars, sizes, GROUP, RIGHT: gl.constexpr, PROGRAMS
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % H, matrix // H
         for half in range(tiles_in(pair, sizes, ROWS)):
-            m, steps, _ = place(pair, half, sizes, RIGHT, ROWS, BLOCK_N)
+            m, _, steps, _, _ = place(pair, half, sizes, False, RIGHT, ROWS, BLOCK_N)
             for c in gl.static_range(2):
                 mbarrier.wait(empty.index(c), turn)
                 mbarrier.expect(ready.index(c), 3 * descs[0].block_type.nbytes)
@@ -70,10 +70,7 @@ def slopes_of(s, slopes, lse, delta, rows, n, S, right, scale, EDGE: gl.constexp
     p = gl.exp2(s * scale - lse[:, None])
     if EDGE:
         keys = n + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
-        if RIGHT:
-            p = gl.where(keys[None, :] < gl.minimum(rows + right + 1, S)[:, None], p, 0.0)
-        else:
-            p = gl.where((keys < S)[None, :], p, 0.0)
+        p = gl.where(visible(rows, keys, (S, 0, right), False, RIGHT), p, 0.0)
     slopes = warpgroup_mma_wait(num_outstanding=0, deps=(slopes, ))
     return p * (slopes - delta[:, None])
 
@@ -111,7 +108,7 @@ def own_rows(gq_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, 
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
     empty, ready, k_empty = bars[0], bars[1], bars[2]
-    H, _, L, S, right = sizes
+    H, _, L, S, _, right = sizes
     T: gl.constexpr = gq_desc.dtype
     q, g, out = bufs[0].index(TURN), bufs[1].index(TURN), bufs[2].index(TURN)
     pairs, items = pairs_of(sizes, ROWS)
@@ -120,7 +117,7 @@ def own_rows(gq_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, 
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % H, matrix // H
         for half in range(tiles_in(pair, sizes, ROWS)):
-            m, steps, edges = place(pair, half, sizes, RIGHT, ROWS, BLOCK_N)
+            m, _, steps, edges, _ = place(pair, half, sizes, False, RIGHT, ROWS, BLOCK_N)
             rows = m + TURN * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
             lse = gl.load(row_ptrs(lse_ptr, stride_lse, batch, head, rows), mask=rows < L, other=0) * LOG2E
             mbarrier.wait(ready.index(TURN), turn)
@@ -169,7 +166,7 @@ def attention_backward_q_gluon_kernel(gq_desc, delta_ptr, g_desc, q_desc, k_desc
     v_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
     bars = (barriers(2, 1), barriers(2, 1), barriers(STAGES, 2), barriers(STAGES, 1), barriers(STAGES, 2), barriers(STAGES, 1))
     fence_async_shared()
-    bufs, sizes = (q_bufs, g_bufs, out_bufs, k_bufs, v_bufs), (H, BATCH * H, L, S, right)
+    bufs, sizes = (q_bufs, g_bufs, out_bufs, k_bufs, v_bufs), (H, BATCH * H, L, S, 0, right)
     gl.warp_specialize([
         (own_rows, (gq_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, sizes, scale, RIGHT, PROGRAMS, ROWS, BLOCK_N,
                     BLOCK_D, STAGES, 0)),

@@ -29,17 +29,22 @@ def tiles_in(pair, sizes, ROWS: gl.constexpr):
 
 
 @gluon.jit
-def place(pair, half, sizes, RIGHT: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
-    """(first row, blocks of keys, how many of them cross an edge) of a tile."""
-    _, _, L, S, right = sizes
+def place(pair, half, sizes, LEFT: gl.constexpr, RIGHT: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
+    """(first row, first block of keys, how many blocks there are, how many of them cross the edge on the right, how many come before those
+    that cross the one on the left) of a tile."""
+    _, _, L, S, left, right = sizes
     BLOCK_M: gl.constexpr = 2 * ROWS
     m = gl.where(half == 0, gl.cdiv(L, BLOCK_M) - 1 - pair, pair) * BLOCK_M
     end, whole = S, S // BLOCK_N
     if RIGHT:
         end = gl.minimum(S, m + BLOCK_M + right)
         whole = gl.minimum(whole, (m + right + 1) // BLOCK_N)
-    steps = gl.cdiv(end, BLOCK_N)
-    return m, steps, steps - gl.minimum(whole, steps)
+    end = gl.cdiv(end, BLOCK_N)
+    begin, rest = 0, end
+    if LEFT:
+        begin = gl.maximum(m - left, 0) // BLOCK_N
+        rest = end - gl.cdiv(gl.maximum(m + BLOCK_M - 1 - left, 0), BLOCK_N)
+    return m, begin, end - begin, end - gl.minimum(whole, end), rest
 
 
 @gluon.jit
@@ -52,8 +57,8 @@ def fill(desc, batch, head, row, ring, empty, ready, slot, phase):
 
 
 @gluon.jit
-def produce(q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr,
-            BLOCK_N: gl.constexpr, STAGES: gl.constexpr):
+def produce(q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT: gl.constexpr, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr,
+            ROWS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr):
     """The loading warp."""
     q_bufs, k_bufs, v_bufs, out_bufs = bufs
     q_empty, q_ready, k_empty, k_ready, v_empty, v_ready = bars
@@ -64,12 +69,12 @@ def produce(q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, RIGHT: gl.constexp
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % H, matrix // H
         for half in range(tiles_in(pair, sizes, ROWS)):
-            m, steps, _ = place(pair, half, sizes, RIGHT, ROWS, BLOCK_N)
+            m, begin, steps, _, _ = place(pair, half, sizes, LEFT, RIGHT, ROWS, BLOCK_N)
             for c in gl.static_range(2):
                 fill(q_desc, batch, head, m + c * ROWS, q_bufs, q_empty, q_ready, c, turn)
             turn ^= 1
             for i in range(steps):
-                n = (steps - 1 - i) * BLOCK_N
+                n = (begin + steps - 1 - i) * BLOCK_N
                 fill(k_desc, batch, head // GROUP, n, k_bufs, k_empty, k_ready, slot, phase)
                 fill(v_desc, batch, head // GROUP, n, v_bufs, v_empty, v_ready, slot, phase)
                 slot, phase = after(slot, phase, STAGES)
@@ -89,14 +94,23 @@ def sums_of_threads(p):
 
 
 @gluon.jit
-def softmax(s, top, total, rows, n, S, right, scale, EDGE: gl.constexpr, RIGHT: gl.constexpr):
+def visible(rows, keys, bounds, LEFT: gl.constexpr, RIGHT: gl.constexpr):
+    """Whether rows may meet keys."""
+    S, left, right = bounds
+    seen = (keys < S)[None, :]
+    if RIGHT:
+        seen = keys[None, :] < gl.minimum(rows + right + 1, S)[:, None]
+    if LEFT:
+        seen = seen & (keys[None, :] >= (rows - left)[:, None])
+    return seen
+
+
+@gluon.jit
+def softmax(s, top, total, rows, n, bounds, scale, EDGE: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
     """(weights, new maximum, new totals of each thread, how much shrinks what was there). Scores s are not scaled yet."""
     if EDGE:
         keys = n + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
-        if RIGHT:
-            s = gl.where(keys[None, :] < gl.minimum(rows + right + 1, S)[:, None], s, float("-inf"))
-        else:
-            s = gl.where((keys < S)[None, :], s, float("-inf"))
+        s = gl.where(visible(rows, keys, bounds, LEFT, RIGHT), s, float("-inf"))
     higher = gl.maximum(top, gl.max(s, 1) * scale)
     pivot = higher
     if EDGE:
@@ -108,8 +122,8 @@ def softmax(s, top, total, rows, n, S, right, scale, EDGE: gl.constexpr, RIGHT: 
 
 
 @gluon.jit
-def step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, n, S, right, scale, EDGE: gl.constexpr, RIGHT: gl.constexpr,
-         SCORES: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr, TURN: gl.constexpr):
+def step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, n, bounds, scale, EDGE: gl.constexpr, LEFT: gl.constexpr,
+         RIGHT: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr, TURN: gl.constexpr):
     """Begin the products with the keys at n and with the values before them, take the softmax of the first while the second runs."""
     _, k_bufs, v_bufs, _ = bufs
     _, _, k_empty, k_ready, v_empty, v_ready = bars
@@ -129,7 +143,7 @@ def step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, n, S, rig
         mbarrier.arrive(turns.index(1 - TURN), count=1)
     s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
     mbarrier.arrive(k_empty.index(slot), count=1)
-    p, top, total, shrink = softmax(s, top, total, rows, n, S, right, scale, EDGE, RIGHT)
+    p, top, total, shrink = softmax(s, top, total, rows, n, bounds, scale, EDGE, LEFT, RIGHT)
     mbarrier.wait(v_ready.index(slot), phase)                            # for the next step; ptxas would exponentiate after acc's wait
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
     mbarrier.arrive(v_empty.index(before), count=1)
@@ -139,12 +153,12 @@ def step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, n, S, rig
 
 
 @gluon.jit
-def attend(q, bufs, bars, turns, slot, phase, count, rows, steps, edges, sizes, scale, RIGHT: gl.constexpr, SCORES: gl.constexpr,
-           OUT: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr, TURN: gl.constexpr):
+def attend(q, bufs, bars, turns, slot, phase, count, rows, begin, steps, edges, rest, sizes, scale, LEFT: gl.constexpr,
+           RIGHT: gl.constexpr, SCORES: gl.constexpr, OUT: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr, TURN: gl.constexpr):
     """(result, maxima, totals of the rows of one tile; where the ring and the turns stand then)."""
     _, k_bufs, v_bufs, _ = bufs
     q_empty, _, k_empty, k_ready, v_empty, v_ready = bars
-    S, right = sizes[3], sizes[4]
+    bounds, end = sizes[3:], begin + steps - 1
     ROWS: gl.constexpr = q.shape[0]
     BLOCK_N: gl.constexpr = k_bufs.shape[1]
     BLOCK_D: gl.constexpr = q.shape[1]
@@ -155,17 +169,25 @@ def attend(q, bufs, bars, turns, slot, phase, count, rows, steps, edges, sizes, 
     mbarrier.arrive(k_empty.index(slot), count=1)
     top = gl.full((ROWS, ), float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
     total = sums_of_threads(zeros)
-    p, top, total, _ = softmax(s, top, total, rows, (steps - 1) * BLOCK_N, S, right, scale, True, RIGHT)
+    p, top, total, _ = softmax(s, top, total, rows, end * BLOCK_N, bounds, scale, True, LEFT, RIGHT)
     mbarrier.wait(v_ready.index(slot), phase)
     acc = gl.zeros((ROWS, BLOCK_D), gl.float32, OUT)
     following, phase_following = after(slot, phase, STAGES)
     slots = (following, phase_following, slot)
+    edges = gl.maximum(edges, 1)
+    if LEFT:
+        edges = gl.minimum(edges, steps)
+        rest = gl.minimum(gl.maximum(rest, edges), steps)
     for i in range(1, edges):
-        acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (steps - 1 - i) * BLOCK_N, S,
-                                                right, scale, True, RIGHT, SCORES, STAGES, PINGPONG, TURN)
-    for i in range(gl.maximum(edges, 1), steps):
-        acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (steps - 1 - i) * BLOCK_N, S,
-                                                right, scale, False, RIGHT, SCORES, STAGES, PINGPONG, TURN)
+        acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (end - i) * BLOCK_N, bounds,
+                                                scale, True, LEFT, RIGHT, SCORES, STAGES, PINGPONG, TURN)
+    for i in range(edges, rest):
+        acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (end - i) * BLOCK_N, bounds,
+                                                scale, False, LEFT, RIGHT, SCORES, STAGES, PINGPONG, TURN)
+    if LEFT:
+        for i in range(rest, steps):
+            acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (end - i) * BLOCK_N,
+                                                    bounds, scale, True, LEFT, RIGHT, SCORES, STAGES, PINGPONG, TURN)
     mbarrier.arrive(q_empty.index(TURN), count=1)                        # the next rows come while these are finished
     slot, phase, before = slots
     OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
@@ -176,14 +198,14 @@ def attend(q, bufs, bars, turns, slot, phase, count, rows, steps, edges, sizes, 
 
 
 @gluon.jit
-def consume(out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr,
-            ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr,
-            TURN: gl.constexpr):
+def consume(out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+            PROGRAMS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr,
+            PINGPONG: gl.constexpr, TURN: gl.constexpr):
     """A warp group: its ROWS rows of every tile of this program."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
     T: gl.constexpr = out_desc.dtype
-    H, _, L, _, _ = sizes
+    H, L = sizes[0], sizes[2]
     q_ready = bars[1]
     q, out = bufs[0].index(TURN), bufs[3].index(TURN)
     pairs, items = pairs_of(sizes, ROWS)
@@ -192,11 +214,11 @@ def consume(out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, RIGH
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % H, matrix // H
         for half in range(tiles_in(pair, sizes, ROWS)):
-            m, steps, edges = place(pair, half, sizes, RIGHT, ROWS, BLOCK_N)
+            m, begin, steps, edges, rest = place(pair, half, sizes, LEFT, RIGHT, ROWS, BLOCK_N)
             rows = m + TURN * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
             mbarrier.wait(q_ready.index(TURN), turn)
-            acc, top, total, slot, phase, count = attend(q, bufs, bars, turns, slot, phase, count, rows, steps, edges, sizes, scale, RIGHT,
-                                                         SCORES, OUT, STAGES, PINGPONG, TURN)
+            acc, top, total, slot, phase, count = attend(q, bufs, bars, turns, slot, phase, count, rows, begin, steps, edges, rest, sizes,
+                                                         scale, LEFT, RIGHT, SCORES, OUT, STAGES, PINGPONG, TURN)
             total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, SCORES))
             acc = acc / gl.convert_layout(total, gl.SliceLayout(1, OUT))[:, None]
             tma.store_wait(pendings=0)                                   # of the tile before
@@ -211,10 +233,10 @@ def consume(out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, RIGH
 
 
 @gluon.jit
-def attention_gluon_kernel(out_desc, lse_ptr, q_desc, k_desc, v_desc, stride_lse, BATCH, H, GROUP, L, S, right, scale, RIGHT: gl.constexpr,
-                           PROGRAMS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr,
-                           STAGES: gl.constexpr, PINGPONG: gl.constexpr):
-    """out and lse as of attention_kernel, without masks; scale > 0, right ≥ 0. num_warps is 4. Grid: PROGRAMS."""
+def attention_gluon_kernel(out_desc, lse_ptr, q_desc, k_desc, v_desc, stride_lse, BATCH, H, GROUP, L, S, left, right, scale,
+                           LEFT: gl.constexpr, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
+                           BLOCK_D: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr):
+    """out and lse as of attention_kernel, without masks; scale > 0, right ≥ 0, with LEFT L ≤ S. num_warps is 4. Grid: PROGRAMS."""
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)
     q_bufs = gl.allocate_shared_memory(T, [2, ROWS, BLOCK_D], layout)
@@ -239,11 +261,11 @@ def attention_gluon_kernel(out_desc, lse_ptr, q_desc, k_desc, v_desc, stride_lse
         mbarrier.init(v_ready.index(i), count=1)
     fence_async_shared()
     bufs, bars = (q_bufs, k_bufs, v_bufs, out_bufs), (q_empty, q_ready, k_empty, k_ready, v_empty, v_ready)
-    sizes = (H, BATCH * H, L, S, right)
+    sizes = (H, BATCH * H, L, S, left, right)
     gl.warp_specialize([
-        (consume, (out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, RIGHT, PROGRAMS, ROWS, BLOCK_N, BLOCK_D, STAGES,
-                   PINGPONG, 0)),
-        (consume, (out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, RIGHT, PROGRAMS, ROWS, BLOCK_N, BLOCK_D, STAGES,
-                   PINGPONG, 1)),
-        (produce, (q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, RIGHT, PROGRAMS, ROWS, BLOCK_N, STAGES)),
+        (consume, (out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, LEFT, RIGHT, PROGRAMS, ROWS, BLOCK_N, BLOCK_D,
+                   STAGES, PINGPONG, 0)),
+        (consume, (out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, LEFT, RIGHT, PROGRAMS, ROWS, BLOCK_N, BLOCK_D,
+                   STAGES, PINGPONG, 1)),
+        (produce, (q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, ROWS, BLOCK_N, STAGES)),
     ], [4, 1], [240, 24])

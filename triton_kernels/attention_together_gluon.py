@@ -26,9 +26,10 @@ FOURS = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
 
 # ------------------------------------------------------------------ places
 @gluon.jit
-def tile_of(ticket, sizes, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
-    """(batch, key head, first key, first row that meets it, blocks of rows, how many of them need a look at single scores)."""
-    heads, group, L, S, right = sizes
+def tile_of(ticket, sizes, LEFT: gl.constexpr, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
+    """(batch, key head, first key, first row that meets it, blocks of rows, how many of them at the beginning need a look at single scores,
+    and how many come before those at the end that do)."""
+    heads, group, L, S, left, right = sizes
     blocks = gl.cdiv(S, BLOCK_N)
     matrix = ticket // blocks
     n = (blocks - 1 - ticket % blocks) * BLOCK_N                         # the last keys first: see attention_backward.py
@@ -36,15 +37,18 @@ def tile_of(ticket, sizes, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: 
     if RIGHT:
         begin = gl.maximum(n - right, 0) // BLOCK_M * BLOCK_M
         edges = gl.cdiv(gl.maximum(n + BLOCK_N - 1 - right, 0), BLOCK_M) - begin // BLOCK_M
-    steps = gl.cdiv(gl.maximum(L - begin, 0), BLOCK_M)
-    return matrix // heads, matrix % heads, n, begin, steps, gl.where(n + BLOCK_N > S, steps, edges)
+    end, rest = L, L
+    if LEFT:
+        end, rest = gl.minimum(L, n + BLOCK_N + left), n + left + 1
+    steps = gl.cdiv(gl.maximum(end - begin, 0), BLOCK_M)
+    return matrix // heads, matrix % heads, n, begin, steps, gl.where(n + BLOCK_N > S, steps, edges), rest // BLOCK_M - begin // BLOCK_M
 
 
 @gluon.jit
 def turn_of(tile, t, sizes, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
     """(head, first row, block of rows among all, how many blocks of keys meet it before this one) of step t of a tile."""
-    heads, group, L, S, right = sizes
-    batch, head, n, begin, steps, edges = tile
+    heads, group, L, S, _, right = sizes
+    batch, head, n, begin, steps, _, _ = tile
     head = head * group + t // steps
     m = begin + t % steps * BLOCK_M
     last = gl.cdiv(S, BLOCK_N) - 1
@@ -75,8 +79,8 @@ def taken(tickets, bars, place, phase):
 
 # ------------------------------------------------------------------ the warps beside
 @gluon.jit
-def load_tiles(descs, turns_ptr, row_args, bufs, bars, sizes, items, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-               KEPT: gl.constexpr, STAGES: gl.constexpr):
+def load_tiles(descs, turns_ptr, row_args, bufs, bars, sizes, items, LEFT: gl.constexpr, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr,
+               BLOCK_N: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr):
     """The loading warp: it takes a ticket, fills the slot of keys and values, then the slots of rows for every head that shares them."""
     lse_ptr, delta_ptr, stride_lse, stride_delta = row_args
     q_bufs, g_bufs, shifts, tickets, edges = bufs[2], bufs[3], bufs[5], bufs[6], bufs[8]
@@ -84,7 +88,7 @@ def load_tiles(descs, turns_ptr, row_args, bufs, bars, sizes, items, RIGHT: gl.c
     place, turn, slot, phase = 0, 1, 0, 1                                # all slots are empty at first
     ticket = gl.atomic_add(turns_ptr, 1, sem="relaxed")
     while ticket < items:
-        tile = tile_of(ticket, sizes, RIGHT, BLOCK_M, BLOCK_N)
+        tile = tile_of(ticket, sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N)
         batch, key_head, n, steps = tile[0], tile[1], tile[2], tile[4]
         mbarrier.wait(kept_empty.index(place), turn)
         leave(tickets, place, ticket)
@@ -102,7 +106,10 @@ def load_tiles(descs, turns_ptr, row_args, bufs, bars, sizes, items, RIGHT: gl.c
             fill(descs[2], batch, head, m, q_bufs, q_empty, q_ready, slot, phase)
             shifts.index(2 * slot).store(lse * LOG2E)
             shifts.index(2 * slot + 1).store(delta)
-            leave(edges, slot, gl.where(t % steps < tile[5], m, -1))
+            looked_at = t % steps < tile[5]
+            if LEFT:
+                looked_at = looked_at | (t % steps >= tile[6])
+            leave(edges, slot, gl.where(looked_at, m, -1))
             mbarrier.arrive(q_ready.index(slot), count=1)
             fill(descs[3], batch, head, m, g_bufs, g_empty, g_ready, slot, phase)
             slot, phase = after(slot, phase, STAGES)
@@ -114,15 +121,15 @@ def load_tiles(descs, turns_ptr, row_args, bufs, bars, sizes, items, RIGHT: gl.c
 
 
 @gluon.jit
-def await_turns(turns_ptr, tickets, notes, bars, ways, sizes, items, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-                KEPT: gl.constexpr):
+def await_turns(turns_ptr, tickets, notes, bars, ways, sizes, items, LEFT: gl.constexpr, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr,
+                BLOCK_N: gl.constexpr, KEPT: gl.constexpr):
     """The warp that says when the groups may add, and where: at most two steps before the other warp has ended a turn."""
     may, over = ways[0], ways[2]
     place, turn, count = 0, 0, 0
     ticket = taken(tickets, bars, place, turn)
     while ticket < items:
         mbarrier.arrive(bars[0].index(place), count=1)
-        tile = tile_of(ticket, sizes, RIGHT, BLOCK_M, BLOCK_N)
+        tile = tile_of(ticket, sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N)
         for t in range(sizes[1] * tile[4]):
             head, m, block, before = turn_of(tile, t, sizes, RIGHT, BLOCK_M, BLOCK_N)
             mbarrier.wait(over.index(count & 1), (count >> 1 & 1) ^ 1)
@@ -140,15 +147,15 @@ def await_turns(turns_ptr, tickets, notes, bars, ways, sizes, items, RIGHT: gl.c
 
 
 @gluon.jit
-def end_turns(turns_ptr, tickets, bars, ways, sizes, items, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-              KEPT: gl.constexpr):
+def end_turns(turns_ptr, tickets, bars, ways, sizes, items, LEFT: gl.constexpr, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr,
+              BLOCK_N: gl.constexpr, KEPT: gl.constexpr):
     """The warp that tells the other programs when both groups have added."""
     added, over = ways[1], ways[2]
     place, turn, count = 0, 0, 0
     ticket = taken(tickets, bars, place, turn)
     while ticket < items:
         mbarrier.arrive(bars[0].index(place), count=1)
-        tile = tile_of(ticket, sizes, RIGHT, BLOCK_M, BLOCK_N)
+        tile = tile_of(ticket, sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N)
         for t in range(sizes[1] * tile[4]):
             head, m, block, before = turn_of(tile, t, sizes, RIGHT, BLOCK_M, BLOCK_N)
             mbarrier.wait(added.index(count & 1), count >> 1 & 1)
@@ -177,7 +184,8 @@ def half_of(buf, TURN: gl.constexpr):
 
 
 @gluon.jit
-def give_to_rows(gq, tile, notes, out_args, may, added, count, L, scale, E: gl.constexpr, BY_ROWS: gl.constexpr, TURN: gl.constexpr):
+def give_to_rows(gq, tile, notes, out_args, may, added, count, sizes, scale, E: gl.constexpr, LEFT: gl.constexpr, BY_ROWS: gl.constexpr,
+                 BLOCK_N: gl.constexpr, TURN: gl.constexpr):
     """Add this group's half of what the keys give to the gradient of a block of rows. The first stores instead, the last rounds."""
     gq_ptr, sum_ptr, stride_gq = out_args
     ROWS: gl.constexpr = gq.shape[0]
@@ -186,7 +194,10 @@ def give_to_rows(gq, tile, notes, out_args, may, added, count, L, scale, E: gl.c
     noted = 4 * (count & 1)
     block, before = left(notes, noted + 2), left(notes, noted + 3)
     sum_ptrs = sum_ptr + (block * 2 + TURN).to(gl.int64) * (ROWS * COLUMNS) + gl.arange(0, ROWS * COLUMNS, FOURS)
-    if tile[2] == 0:
+    first = 0
+    if LEFT:                                                             # of the keys that these rows meet
+        first = gl.maximum(left(notes, noted + 1) - sizes[4], 0) // BLOCK_N * BLOCK_N
+    if tile[2] == first:
         if before > 0:
             so_far = gl.load(sum_ptrs, cache_modifier=".cg").reshape((COLUMNS // 8, ROWS // 16, 8, 4, 2, 2))
             gq += gl.convert_layout(so_far.permute((1, 4, 2, 0, 3, 5)).reshape((ROWS, COLUMNS)), gq.type.layout, assert_trivial=True)
@@ -196,7 +207,7 @@ def give_to_rows(gq, tile, notes, out_args, may, added, count, L, scale, E: gl.c
         rows += gl.arange(0, ROWS, gl.SliceLayout(1, gq.type.layout))
         columns += gl.arange(0, COLUMNS, gl.SliceLayout(0, gq.type.layout))
         gq_ptrs = row_ptrs(gq_ptr, stride_gq, tile[0], left(notes, noted), rows[:, None]) + columns[None, :]
-        there = (rows < L)[:, None]
+        there = (rows < sizes[2])[:, None]
         if E < (COLUMNS if BY_ROWS else 2 * COLUMNS):
             there = there & (columns < E)[None, :]
         gl.store(gq_ptrs, (gq * (scale * LN2)).to(gq_ptr.dtype.element_ty), mask=there)
@@ -211,8 +222,8 @@ def give_to_rows(gq, tile, notes, out_args, may, added, count, L, scale, E: gl.c
 
 
 @gluon.jit
-def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, E: gl.constexpr, RIGHT: gl.constexpr,
-         BY_ROWS: gl.constexpr, SCORES: gl.constexpr, PART: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, E: gl.constexpr, LEFT: gl.constexpr,
+         RIGHT: gl.constexpr, BY_ROWS: gl.constexpr, SCORES: gl.constexpr, PART: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
          STAGES: gl.constexpr, TURN: gl.constexpr):
     """One block of rows: add to the gradients of keys, values and rows. (Longer than a screen, because its order is what it is about. That
     nothing is under way from one step to the next is ptxas's wish: it would wait for each single product otherwise.)"""
@@ -238,7 +249,9 @@ def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, ke
         rows = edge + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
         seen = (keys < sizes[3])[:, None]
         if RIGHT:
-            seen = seen & (rows[None, :] >= (keys - sizes[4])[:, None])
+            seen = seen & (rows[None, :] >= (keys - sizes[5])[:, None])
+        if LEFT:
+            seen = seen & (rows[None, :] <= (keys + sizes[4])[:, None])
         p = gl.where(seen, p, 0.0)
     gv = warpgroup_mma(gl.convert_layout(p.to(T), OPERAND), g, gv, is_async=True)
     products = warpgroup_mma_wait(num_outstanding=1, deps=(products, ))
@@ -261,7 +274,7 @@ def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, ke
     gv, gq = warpgroup_mma_wait(num_outstanding=1, deps=(gv, gq))
     mbarrier.arrive(g_empty.index(slot), count=1)
     mbarrier.arrive(slopes_bars[0].index(0), count=1)
-    give_to_rows(gq, tile, bufs[7], out_args, ways[0], ways[1], count, sizes[2], scale, E, BY_ROWS, TURN)
+    give_to_rows(gq, tile, bufs[7], out_args, ways[0], ways[1], count, sizes, scale, E, LEFT, BY_ROWS, BLOCK_N, TURN)
     gk = warpgroup_mma_wait(num_outstanding=0, deps=(gk, ))
     mbarrier.arrive(q_empty.index(slot), count=1)
     slot, phase = after(slot, phase, STAGES)
@@ -269,9 +282,9 @@ def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, ke
 
 
 @gluon.jit
-def own_keys(gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, E: gl.constexpr, RIGHT: gl.constexpr,
-             BY_ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, KEPT: gl.constexpr,
-             STAGES: gl.constexpr, TURN: gl.constexpr):
+def own_keys(gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, E: gl.constexpr, LEFT: gl.constexpr,
+             RIGHT: gl.constexpr, BY_ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr,
+             KEPT: gl.constexpr, STAGES: gl.constexpr, TURN: gl.constexpr):
     """A warp group: its half of the keys of every tile of this program."""
     KEYS: gl.constexpr = BLOCK_N // 2
     WIDTH: gl.constexpr = BLOCK_D if BY_ROWS else BLOCK_D // 2
@@ -281,15 +294,15 @@ def own_keys(gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, i
     place, turn, slots = 0, 0, (0, 0, 0)
     ticket = taken(bufs[6], bars, place, turn)
     while ticket < items:
-        tile = tile_of(ticket, sizes, RIGHT, BLOCK_M, BLOCK_N)
+        tile = tile_of(ticket, sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N)
         batch, head, n, steps = tile[0], tile[1], tile[2], tile[4]
         k, v = bufs[0].index(2 * place + TURN), bufs[1].index(2 * place + TURN)
         keys = n + TURN * KEYS + gl.arange(0, KEYS, gl.SliceLayout(1, SCORES))
         gk = gl.zeros((KEYS, BLOCK_D), gl.float32, OUT)
         gv = gl.zeros((KEYS, BLOCK_D), gl.float32, OUT)
         for _ in range(sizes[1] * steps):
-            gk, gv, slots = step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, E, RIGHT,
-                                 BY_ROWS, SCORES, PART, BLOCK_M, BLOCK_N, STAGES, TURN)
+            gk, gv, slots = step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, E, LEFT,
+                                 RIGHT, BY_ROWS, SCORES, PART, BLOCK_M, BLOCK_N, STAGES, TURN)
         mbarrier.wait(slopes_bars[0].index(0), (slots[2] & 1) ^ 1)       # the other group multiplies by these keys too
         send(gv_desc, batch, head, n + TURN * KEYS, v, gv)
         send(gk_desc, batch, head, n + TURN * KEYS, k, gk * (scale * LN2))
@@ -301,13 +314,13 @@ def own_keys(gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, i
 
 @gluon.jit
 def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr, g_desc, q_desc, k_desc, v_desc, lse_ptr, delta_ptr,
-                                    stride_gq, stride_lse, stride_delta, BATCH, H, GROUP, L, S, right, scale, E: gl.constexpr,
-                                    RIGHT: gl.constexpr, BY_ROWS: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
-                                    BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr,
-                                    WIDE: gl.constexpr):
-    """Gradients of q, k and v, after attention_backward_delta_kernel has set the ticket and the counters to 0. Without masks; scale > 0 and
-    right ≥ 0; columns lie side by side; a head of gq spans 2³¹ elements or more if WIDE. Half of a block of rows (BY_ROWS) or of the
-    columns is 64. num_warps is 4. Grid: PROGRAMS."""
+                                    stride_gq, stride_lse, stride_delta, BATCH, H, GROUP, L, S, left, right, scale, E: gl.constexpr,
+                                    LEFT: gl.constexpr, RIGHT: gl.constexpr, BY_ROWS: gl.constexpr, PROGRAMS: gl.constexpr,
+                                    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, KEPT: gl.constexpr,
+                                    STAGES: gl.constexpr, WIDE: gl.constexpr):
+    """Gradients of q, k and v, after attention_backward_delta_kernel has set the ticket and the counters to 0. Without masks; scale > 0,
+    right ≥ 0, and with LEFT L ≤ S; columns lie side by side; a head of gq spans 2³¹ elements or more if WIDE. Half of a block of rows
+    (BY_ROWS) or of the columns is 64. num_warps is 4. Grid: PROGRAMS."""
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, BLOCK_D], T)
     slopes_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N // 2, BLOCK_M], T)
@@ -325,17 +338,17 @@ def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr
     slopes_bars, ways = (barriers(1, 2), barriers(1, 2)), (barriers(2, 1), barriers(2, 2), barriers(2, 1))
     fence_async_shared()
     bufs = (k_bufs, v_bufs, q_bufs, g_bufs, slopes_bufs, shifts, tickets, notes, edges)
-    sizes, items = (H // GROUP, GROUP, L, S, right), BATCH * (H // GROUP) * gl.cdiv(S, BLOCK_N)
+    sizes, items = (H // GROUP, GROUP, L, S, left, right), BATCH * (H // GROUP) * gl.cdiv(S, BLOCK_N)
     if WIDE:
         stride_gq = (stride_gq[0], stride_gq[1], gl.to_tensor(stride_gq[2]).to(gl.int64))
     out_args = (gq_ptr, sum_ptr, stride_gq)
     gl.warp_specialize([
-        (own_keys, (gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, E, RIGHT, BY_ROWS, BLOCK_M,
+        (own_keys, (gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, E, LEFT, RIGHT, BY_ROWS, BLOCK_M,
                     BLOCK_N, BLOCK_D, KEPT, STAGES, 0)),
-        (own_keys, (gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, E, RIGHT, BY_ROWS, BLOCK_M,
+        (own_keys, (gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, E, LEFT, RIGHT, BY_ROWS, BLOCK_M,
                     BLOCK_N, BLOCK_D, KEPT, STAGES, 1)),
         (load_tiles, ((k_desc, v_desc, q_desc, g_desc), turns_ptr, (lse_ptr, delta_ptr, stride_lse, stride_delta), bufs, bars, sizes, items,
-                      RIGHT, BLOCK_M, BLOCK_N, KEPT, STAGES)),
-        (await_turns, (turns_ptr, tickets, notes, bars, ways, sizes, items, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
-        (end_turns, (turns_ptr, tickets, bars, ways, sizes, items, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
+                      LEFT, RIGHT, BLOCK_M, BLOCK_N, KEPT, STAGES)),
+        (await_turns, (turns_ptr, tickets, notes, bars, ways, sizes, items, LEFT, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
+        (end_turns, (turns_ptr, tickets, bars, ways, sizes, items, LEFT, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
     ], [4, 1, 1, 1], [240, 24, 24, 24])

@@ -30,7 +30,7 @@ TILES = {
         "half": {64: ((128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3)),
                  128: ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2)), 256: ((64, 64, 8, 2), (128, 64, 8, 2), (64, 32, 8, 2))},
         "half by TMA": {64: ((64, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3)),
-                        128: ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2)), 256: ((64, 64, 8, 2), (64, 32, 8, 2))},
+                        128: ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2)), 256: ((64, 32, 4, 3), (64, 64, 8, 2), (64, 64, 4, 2))},
         "tf32": {64: ((64, 64, 4, 2), (128, 32, 8, 2)), 128: ((64, 32, 4, 2), (64, 64, 8, 2)), 256: ((32, 32, 8, 1),)},
         "ieee": {64: ((64, 32, 8, 2), (32, 32, 8, 2)), 128: ((32, 32, 8, 1),), 256: ((32, 32, 8, 1),)},
         "fp64": {64: ((32, 16, 4, 2),), 128: ((32, 16, 8, 2),), 256: ((16, 16, 8, 1),)},
@@ -44,7 +44,7 @@ TILES = {
     },
     "backward_q": {
         "half": {64: ((64, 64, 4, 3), (128, 64, 8, 2), (128, 32, 4, 2)), 128: ((128, 64, 8, 2), (64, 64, 8, 2), (64, 64, 4, 2)),
-                 256: ((64, 32, 8, 2), (32, 32, 8, 2))},
+                 256: ((64, 32, 4, 2), (64, 32, 8, 2), (32, 32, 8, 2))},
         "tf32": {64: ((64, 32, 4, 2), (64, 64, 8, 2)), 128: ((64, 32, 8, 2), (32, 32, 4, 2)), 256: ((32, 32, 8, 1), (16, 16, 8, 2))},
         "ieee": {64: ((32, 32, 8, 2),), 128: ((16, 32, 8, 2), (32, 16, 8, 2)), 256: ((16, 16, 8, 2),)},
         "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 4, 2),), 256: ((16, 16, 8, 2),)},
@@ -57,7 +57,7 @@ TILES = {
     },
     "backward_kv": {
         "half": {64: ((64, 64, 4, 3), (64, 128, 8, 2), (64, 128, 8, 3)), 128: ((64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2)),
-                 256: ((32, 64, 8, 2), (16, 64, 8, 2))},
+                 256: ((64, 64, 8, 2), (32, 64, 8, 2), (16, 64, 8, 2))},
         "tf32": {64: ((32, 64, 4, 2), (64, 64, 8, 2)), 128: ((32, 32, 4, 2), (32, 64, 8, 2)), 256: ((32, 32, 8, 1), (16, 16, 8, 1))},
         "tf32 sm_80": {64: ((32, 32, 4, 2), (64, 32, 4, 2)), 128: ((32, 32, 8, 2), (32, 64, 8, 2)), 256: ((32, 32, 8, 1), (16, 16, 8, 1))},
         "ieee": {64: ((32, 32, 8, 2),), 128: ((32, 32, 8, 1),), 256: ((16, 16, 8, 1),)},
@@ -116,8 +116,8 @@ class Problem(NamedTuple):
                      "PRECISION": dot_precision(dtype), "WIDE": max(spans) > 0x7FF00000, "BLOCK_D": max(next_power_of_2(E), 16),
                      "BLOCK_V": max(next_power_of_2(EV), 16)}
         tma = dtype.itemsize == 2 and longest is None and constants["BLOCK_D"] == constants["BLOCK_V"] and all(map(described, tensors))
-        gluon = (tma and not masked and alibi_slopes is None and not p and left is None and (right or 0) >= 0 and scale > 0
-                 and all(map(described, others)))
+        gluon = (tma and not masked and alibi_slopes is None and not p and (left is None or left >= 0 and L <= S) and (right or 0) >= 0
+                 and scale > 0 and all(map(described, others)))         # every row meets some key
         features = [left is not None, right is not None, alibi_slopes is not None, p > 0, longest is not None, tma, gluon]
         key = (dtype, constants["PRECISION"], E, EV, B * H, H // max(G, 1), L, S, f"mask {masked}", *features)
         return cls(B, stride_mask, stride_slopes, numbers, constants, key, tma, gluon)
@@ -155,7 +155,8 @@ class Problem(NamedTuple):
             ways = [{**way, "BLOCK_M": min(way["BLOCK_M"], max(next_power_of_2(L), 16))} for way in ways]
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
         gluon = []
-        if self.gluon and major == 9 and max(L, S) > SHORT and driver.current().name != "simulated":
+        bounded = self.constants["LEFT"] and which in ("backward_q", "backward_kv")
+        if self.gluon and not bounded and major == 9 and max(L, S) > SHORT and driver.current().name != "simulated":
             gluon = [{"kernel": "gluon", **tile, "num_warps": 4} for tile in GLUON[which].get(block, ())]
         if which == "backward":                                          # a turn costs a plain kernel more than two products more would
             return [{**way, "kernel": "together_gluon"} for way in gluon] + [{"kernel": "apart"}] + fitting
@@ -215,7 +216,7 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
         if way["kernel"] == "gluon":
             rows, keys = way["ROWS"], way["BLOCK_N"]
             return start_gluon(p, way, HOPPER.attention_gluon_kernel, p.numbers[2], p.numbers[0], (rows, None, rows, keys, keys),
-                               (out, lse, query, key, value), (lse.strides,))
+                               (out, lse, query, key, value), (lse.strides,), ("LEFT", "RIGHT"))
         q, k, v = operands(way, p.constants["BLOCK_D"], (query,), (key, value))
         launch(FORWARD.attention_kernel, (cdiv(p.numbers[2], way["BLOCK_M"]) * p.batches * query.shape[1],), out, lse, q, k, v, attn_mask,
                alibi_slopes, cu_seq_q, cu_seq_k, base, out.strides, lse.strides, query.strides, key.strides, value.strides, p.stride_mask,
@@ -257,14 +258,14 @@ def leave_unpacked(cu, *values):
                    value, COLUMNS=columns, BLOCK_M=block, BLOCK_D=next_power_of_2(columns))
 
 
-def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides):
+def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides, bounds=("RIGHT",)):
     """Start a Hopper kernel, whose programs stay and take pairs of blocks in turn. `shapes` are the rows of each tensor's tile, or None
-    where the tensor is read by a pointer; `length` of `heads` matrices is what its programs own."""
-    H, group, L, S, _, right, scale = p.numbers[:7]
+    where the tensor is read by a pointer; `length` of `heads` matrices is what its programs own; `bounds` are those that it knows."""
+    H, group, L, S, left, right, scale = p.numbers[:7]
     programs = min(hardware()[0], cdiv(cdiv(length, 2 * way["ROWS"]), 2) * p.batches * heads)
     args = [x if rows is None else descriptor(x, rows, p.constants["BLOCK_D"]) for rows, x in zip(shapes, tensors)]
-    launch(kernel, (programs,), *args, *strides, p.batches, H, group, L, S, right, scale, RIGHT=p.constants["RIGHT"],
-           PROGRAMS=programs, BLOCK_D=p.constants["BLOCK_D"], **{name: value for name, value in way.items() if name != "kernel"})
+    launch(kernel, (programs,), *args, *strides, p.batches, H, group, L, S, *(left, right)[-len(bounds):], scale, PROGRAMS=programs,
+           **{name: p.constants[name] for name in (*bounds, "BLOCK_D")}, **{name: value for name, value in way.items() if name != "kernel"})
 
 
 def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale, dropout,
@@ -314,13 +315,13 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
                **{name: p.constants[name] for name in ("E", "EV", "LEFT", "RIGHT", "WIDE", "BLOCK_D", "BLOCK_V")})
         if way["kernel"] == "together":
             return run_kv(way, sums, turns, places)
-        group, _, _, _, right, scale = p.numbers[1:7]
+        group, _, _, left, right, scale = p.numbers[1:7]
         programs = min(hardware()[0], cdiv(S, keys) * p.batches * G)
         descs = [descriptor(x, n, block) for x, n in ((gk, keys // 2), (gv, keys // 2), (g, rows), (query, rows), (key, keys // 2),
                                                       (value, keys // 2))]
         launch(TOGETHER.attention_together_gluon_kernel, (programs,), *descs[:2], gq, sums, turns, *descs[2:], lse, delta, gq.strides,
-               lse.strides, delta.strides, p.batches, H, group, L, S, right, scale, BY_ROWS=rows == 128, PROGRAMS=programs, BLOCK_D=block,
-               **{name: p.constants[name] for name in ("E", "RIGHT", "WIDE")},
+               lse.strides, delta.strides, p.batches, H, group, L, S, left, right, scale, BY_ROWS=rows == 128, PROGRAMS=programs,
+               BLOCK_D=block, **{name: p.constants[name] for name in ("E", "LEFT", "RIGHT", "WIDE")},
                **{name: value for name, value in way.items() if name != "kernel"})
 
     _chosen(p, "backward", BACKWARD, "attention_backward_kv_kernel", run)
