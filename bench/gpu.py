@@ -133,7 +133,7 @@ def family(row):
 def means(table):
     """Rows with the geometric mean of each family's ratios."""
     for name, aim in GEOMETRIC_AIM.items():
-        ratios = [r.ratio for r in table if family(r) == name and r.ratio]
+        ratios = [r.ratio for r in table if family(r) == name and r.ratio and "beyond: " not in r.name]
         if ratios:
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
             yield rows.row(f"{name}: geometric mean of {len(ratios)} ratios (aim {aim})", "×", mean, limit=aim)

@@ -192,7 +192,7 @@ def predicted(fake, family, case, candidates=False, account=None):
     """[Prediction] of a case; empty where its kernels go by what the CTAs left out would have written."""
     import tritorch
 
-    operations = case.operations if family in ARITHMETIC else 0
+    operations = case.operations / case.full if family in ARITHMETIC else 0
     tritorch.cuda.empty_cache()
     fake.memory.clear_free()                                     # or CTAs left out seem to have written what an earlier case did
     with anchors.precision(tritorch, case.precision):

@@ -232,8 +232,8 @@ def give_to_rows(gq, sums, rows, m, n, bounds, E: tl.constexpr, LEFT: tl.constex
 @triton.jit
 def attention_backward_delta_kernel(gq_ptr, delta_ptr, turns_ptr, g_ptr, out_ptr, cu_q_ptr, cu_k_ptr, stride_gq, stride_g, stride_o,
                                     stride_delta, places, H, L, S, left, right, E: tl.constexpr, EV: tl.constexpr, LEFT: tl.constexpr,
-                                    RIGHT: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                                    BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
+                                    RIGHT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, BLOCK_M: tl.constexpr,
+                                    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr):
     """delta, the counters and the ticket at 0, and the gradient of rows that meet no keys. Grid: row blocks · B · H."""
     blocks = tl.cdiv(L, BLOCK_M)
     matrix = tl.program_id(0) // blocks
@@ -249,8 +249,10 @@ def attention_backward_delta_kernel(gq_ptr, delta_ptr, turns_ptr, g_ptr, out_ptr
     if tl.program_id(0) == 0:
         tl.store(turns_ptr, 0)
     if m < L:
-        g = load_rows(matrix_ptr(g_ptr, stride_g, batch, head, start_q, PACKED, False), stride_g, rows, L, EV, BLOCK_V, False)
-        out = load_rows(matrix_ptr(out_ptr, stride_o, batch, head, start_q, PACKED, False), stride_o, rows, L, EV, BLOCK_V, False)
+        g_ptr = matrix_ptr(g_ptr, stride_g, batch, head, start_q, PACKED, TMA)
+        out_ptr = matrix_ptr(out_ptr, stride_o, batch, head, start_q, PACKED, TMA)
+        g = load_tile(g_ptr, stride_g, batch, head, m, rows, L, EV, BLOCK_V, False, TMA)
+        out = load_tile(out_ptr, stride_o, batch, head, m, rows, L, EV, BLOCK_V, False, TMA)
         delta_ptr = matrix_ptr(delta_ptr, stride_delta, batch, head, start_q, PACKED, False)
         ACC: tl.constexpr = delta_ptr.dtype.element_ty
         tl.store(delta_ptr + rows * stride_delta[2], tl.sum(g.to(ACC) * out.to(ACC), 1), mask=rows < L)

@@ -46,6 +46,8 @@ class Case:
     inputs: list[Input]
     nbytes: float = 0
     operations: float = 0
+    full: float = 1.0
+    """The share of what the matrix units do that these operations are, where tiles are not full: for `bench predict`."""
     aim: float = 1.0
     """How many times better than PyTorch ours is meant to be."""
     tolerance: float | None = None
