@@ -141,7 +141,7 @@ class Multiprocessor:
                     continue
                 pipe = (op.pipe, warp.scheduler) if op.pipe != "lsu" else op.pipe
                 then = max(now, begin, self.slot[warp.scheduler], self.pipes.get(pipe, 0.0))
-                if queue and then > queue[0][0] and then > now:
+                if queue and then > queue[0][0] and (then > now or op.pipe == "lsu"):
                     self.push(then, warp)                        # somebody else goes first
                     break
                 if begin > warp.since:
