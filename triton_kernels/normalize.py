@@ -13,7 +13,7 @@ import triton.language as tl
 
 from triton_kernels.monoids import affine_combine
 from triton_kernels.reduce import even, offsets
-from triton_kernels.rows import again, gradient_tiles, lanes, side_by_side, store_line
+from triton_kernels.rows import again, gradient_tiles, lanes, side_by_side, store_lines, zeros
 
 
 @triton.jit
@@ -36,6 +36,15 @@ def line(w_ptr, start, N, BLOCK_N: tl.constexpr, VEC: tl.constexpr, COPIES: tl.c
     the cache. Where a row lies on a part of the threads, a line would lie on all: the compiler would move whole tiles there and back."""
     n = tl.broadcast_to(start + tl.arange(0, BLOCK_N)[None, :], (COPIES, BLOCK_N))
     return tl.load(side_by_side(w_ptr, n, VEC), mask=n < N, other=0, eviction_policy="evict_last")
+
+
+@triton.jit
+def lines(w_ptr, N, BLOCK_N: tl.constexpr, HELD: tl.constexpr, VEC: tl.constexpr, COPIES: tl.constexpr):
+    """The lines of HELD tiles."""
+    found = ()
+    for k in tl.static_range(HELD):
+        found = found + (line(w_ptr, k * BLOCK_N, N, BLOCK_N, VEC, COPIES),)
+    return found
 
 
 @triton.jit
@@ -235,28 +244,49 @@ def norm_backward_long(
 
 @triton.jit
 def norm_backward_short(
-    g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
-    CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr,
-    ALIGN: tl.constexpr, COPIES: tl.constexpr,
+    g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w, w_ptr, gw_sums, gb_sums, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
+    CENTER: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_N: tl.constexpr,
+    VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr, HELD: tl.constexpr,
 ):
-    """Gradient of rows that fit in registers; returns what they add to gw and gb. `w` is the line of weights if it was kept."""
+    """Gradient of rows that fit in registers, in HELD tiles; returns the sums with what they add to gw and gb. `w` are the lines of
+    weights if they were kept."""
     lane = lanes(BLOCK_N, WIDE)
-    g, x = gradient_tiles(g_ptr, x_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, "", VEC, ALIGN)
-    first_g, second_g = g.to(ACC), again(g, ACC)
-    first_x, second_x = (x.to(ACC) - mean) * rstd, (again(x, ACC) - mean) * rstd
-    first, second = first_g, second_g
-    if w is not None:
-        first, second = first * w.to(ACC), second * w.to(ACC)
-    elif w_ptr is not None:
-        v = parameter(w_ptr, m, 0, inside, N, groups, inner, SHARED, BLOCK_N, VEC, COPIES)
-        first, second = first * v.to(ACC), second * again(v, ACC)
+    gs, xs, ws = (), (), ()
+    for k in tl.static_range(HELD):
+        g, x = gradient_tiles(g_ptr, x_ptr, m, k * BLOCK_N + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "", VEC, ALIGN)
+        gs, xs = gs + (g,), xs + (x,)
+    shift_terms = None
+    slope_terms = None
+    for k in tl.static_range(HELD):
+        first = gs[k].to(ACC)
+        if w is not None:
+            first *= w[k].to(ACC)
+        elif w_ptr is not None:
+            v = parameter(w_ptr, m, k * BLOCK_N, inside, N, groups, inner, SHARED, BLOCK_N, VEC, COPIES)
+            first *= v.to(ACC)
+            ws = ws + (v,)
+        second = first * ((xs[k].to(ACC) - mean) * rstd)
+        shift_terms = first if shift_terms is None else shift_terms + first
+        slope_terms = second if slope_terms is None else slope_terms + second
     if CENTER:
-        shift, slope = tl.reduce((first, first * first_x), 1, affine_combine, keep_dims=True)
+        shift, slope = tl.reduce((shift_terms, slope_terms), 1, affine_combine, keep_dims=True)
     else:
-        shift, slope = mean, tl.sum(first * first_x, 1, keep_dims=True)
-    gx = norm_slope(second, second_x, rstd, shift / N, slope / N, CENTER)
-    tl.store(side_by_side(gx_rows, offsets(lane, shape_n, stride_n), VEC), gx, mask=inside & (lane < N))
-    return second_g * second_x, second_g
+        shift, slope = mean, tl.sum(slope_terms, 1, keep_dims=True)
+    gw, gb = (), ()
+    for k in tl.static_range(HELD):
+        n = k * BLOCK_N + lane
+        g, x = again(gs[k], ACC), (again(xs[k], ACC) - mean) * rstd
+        if PARTIAL:
+            gw = gw + (gw_sums[k] + g * x,)
+            if CENTER:
+                gb = gb + (gb_sums[k] + g,)
+        if w is not None:
+            g *= w[k].to(ACC)
+        elif w_ptr is not None:
+            g *= again(ws[k], ACC)
+        gx = norm_slope(g, x, rstd, shift / N, slope / N, CENTER)
+        tl.store(side_by_side(gx_rows, offsets(n, shape_n, stride_n), VEC), gx, mask=inside & (n < N))
+    return gw, gb
 
 
 @triton.jit
@@ -264,18 +294,20 @@ def norm_backward_kernel(
     gx_ptr, gw_ptr, gb_ptr, g_ptr, x_ptr, mean_ptr, rstd_ptr, w_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner,
     CENTER: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, HELD: tl.constexpr,
 ):
     """Gradient of rows; with PARTIAL every program also adds up gw and gb of all its rows, one line of (programs, N) each."""
     RANK: tl.constexpr = len(shape_m)
     N = even(N, ALIGN)
+    gw, gb = (), ()
     if PARTIAL:
-        gw_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-        gb_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+        gw = zeros(BLOCK_M, BLOCK_N, HELD, ACC)
+        if CENTER:
+            gb = zeros(BLOCK_M, BLOCK_N, HELD, ACC)
     w = None
-    if STAGES > 1 and not LOOP and not SHARED and BLOCK_M * BLOCK_N <= 8192:             # of more, 1024 threads would spill
+    if STAGES > 1 and not LOOP and not SHARED and BLOCK_M * BLOCK_N * HELD <= 8192:      # of more, 512 threads would spill
         if w_ptr is not None:
-            w = line(w_ptr, 0, N, BLOCK_N, VEC, COPIES)
+            w = lines(w_ptr, N, BLOCK_N, HELD, VEC, COPIES)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
         rstd = tl.load(rstd_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mask=m < M, other=0).to(ACC)[:, None]
@@ -288,16 +320,11 @@ def norm_backward_kernel(
             norm_backward_long(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups,
                                inner, CENTER, SHARED, ACC, WIDE, BLOCK_M, BLOCK_N, VEC, ALIGN, COPIES, STAGES)
         else:
-            gw, gb = norm_backward_short(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w, w_ptr, shape_m, stride_m, shape_n, stride_n,
-                                         N, groups, inner, CENTER, SHARED, ACC, WIDE, BLOCK_N, VEC, ALIGN, COPIES)
-            if PARTIAL:
-                gw_sum += gw
-                if CENTER:
-                    gb_sum += gb
-    if PARTIAL:
-        store_line(gw_ptr + tl.program_id(0) * N, gw_sum, N, VEC)
-        if CENTER:
-            store_line(gb_ptr + tl.program_id(0) * N, gb_sum, N, VEC)
+            gw, gb = norm_backward_short(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w, w_ptr, gw, gb, shape_m, stride_m, shape_n,
+                                         stride_n, N, groups, inner, CENTER, SHARED, PARTIAL, ACC, WIDE, BLOCK_N, VEC, ALIGN, COPIES,
+                                         HELD)
+    store_lines(gw_ptr, gw, N, VEC)
+    store_lines(gb_ptr, gb, N, VEC)
 
 
 # ------------------------------------------------------------------ gradients of groups whose channels or whose pixels are side by side

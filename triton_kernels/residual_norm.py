@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 
 from triton_kernels.monoids import affine_combine
-from triton_kernels.normalize import line, moments_from, norm_slope
+from triton_kernels.normalize import line, lines, moments_from, norm_slope
 from triton_kernels.random import in_order, philox_words, words_of
 from triton_kernels.reduce import even, offsets
-from triton_kernels.rows import again, lanes, side_by_side, store_line
+from triton_kernels.rows import again, lanes, side_by_side, store_lines, zeros
 
 
 @triton.jit
@@ -160,10 +160,10 @@ def slope_tiles(
 
 
 @triton.jit
-def weighted(g, w, w_ptr, start, N, ACC: tl.constexpr, VEC: tl.constexpr, COPIES: tl.constexpr):
-    """g times the weights: `w`, if they were kept."""
+def weighted(g, w, k, w_ptr, start, N, ACC: tl.constexpr, VEC: tl.constexpr, COPIES: tl.constexpr):
+    """g times the weights: the k-th of `w`, if they were kept."""
     if w is not None:
-        g *= w.to(ACC)
+        g *= w[k].to(ACC)
     elif w_ptr is not None:
         g *= line(w_ptr, start, N, g.shape[1], VEC, COPIES).to(ACC)
     return g
@@ -182,7 +182,7 @@ def residual_norm_backward_long(
     sum_gx = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for j in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         g, _, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, j + lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC, ALIGN)
-        g = weighted(g.to(ACC), None, w_ptr, j, N, ACC, VEC, COPIES)
+        g = weighted(g.to(ACC), None, 0, w_ptr, j, N, ACC, VEC, COPIES)
         sum_g += g
         sum_gx += g * ((s.to(ACC) - mean) * rstd)
     shift, slope = tl.sum(sum_g, 1, keep_dims=True) / N, tl.sum(sum_gx, 1, keep_dims=True) / N
@@ -190,7 +190,7 @@ def residual_norm_backward_long(
         n = j + lane
         valid = inside & (n < N)
         g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC, ALIGN)
-        g = weighted(g.to(ACC), None, w_ptr, j, N, ACC, VEC, COPIES)
+        g = weighted(g.to(ACC), None, 0, w_ptr, j, N, ACC, VEC, COPIES)
         gs = g_sum.to(ACC) + norm_slope(g, (s.to(ACC) - mean) * rstd, rstd, shift, slope, CENTER)
         tl.store(side_by_side(gs_rows, offsets(n, shape_n, stride_n), VEC), gs, mask=valid)
         if gx_rows is not None:
@@ -200,30 +200,78 @@ def residual_norm_backward_long(
             tl.store(side_by_side(gx_rows, offsets(n, shape_n, stride_n, RANK_N), VEC), gx, mask=valid)
 
 
+@triton.jit
+def residual_norm_backward_short(
+    gs_rows, gx_rows, g_ptr, g_sum_ptr, sum_ptr, w_ptr, w, base_ptr, m, lane, inside, mean, rstd, sums, shape_m, stride_m, shape_n,
+    stride_n, N, threshold, scale, seed, offset, FIRST: tl.constexpr, CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr,
+    PARTIAL: tl.constexpr, BIASED: tl.constexpr, ACC: tl.constexpr, BLOCK_N: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr,
+    COPIES: tl.constexpr, HELD: tl.constexpr,
+):
+    """Gradients of rows that are held in HELD tiles; returns `sums`, of gw, of gb and of gv, with what they add."""
+    RANK_N: tl.constexpr = len(shape_n)
+    tiles = ()
+    for k in tl.static_range(HELD):
+        tiles = tiles + (slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, k * BLOCK_N + lane, inside, N, shape_m, stride_m, shape_n, stride_n,
+                                     FIRST, VEC, ALIGN),)
+    shift_terms = None
+    slope_terms = None
+    for k in tl.static_range(HELD):
+        first = weighted(tiles[k][0].to(ACC), w, k, w_ptr, k * BLOCK_N, N, ACC, VEC, COPIES)
+        second = first * ((tiles[k][2].to(ACC) - mean) * rstd)
+        shift_terms = first if shift_terms is None else shift_terms + first
+        slope_terms = second if slope_terms is None else slope_terms + second
+    if CENTER:
+        shift, slope = tl.reduce((shift_terms, slope_terms), 1, affine_combine, keep_dims=True)
+    else:
+        shift, slope = mean, tl.sum(slope_terms, 1, keep_dims=True)
+    gw, gb, gv = (), (), ()
+    for k in tl.static_range(HELD):
+        n = k * BLOCK_N + lane
+        valid = inside & (n < N)
+        g, x = again(tiles[k][0], ACC), (again(tiles[k][2], ACC) - mean) * rstd
+        if PARTIAL:
+            gw = gw + (sums[0][k] + g * x,)
+            if CENTER:
+                gb = gb + (sums[1][k] + g,)
+        g = weighted(g, w, k, w_ptr, k * BLOCK_N, N, ACC, VEC, COPIES)
+        gs = tiles[k][1].to(ACC) + norm_slope(g, x, rstd, shift / N, slope / N, CENTER)
+        tl.store(side_by_side(gs_rows, offsets(n, shape_n, stride_n), VEC), gs, mask=valid)
+        if gx_rows is not None:
+            gx = gs
+            if DROP:
+                gx *= dropped(m, k * BLOCK_N, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
+            if PARTIAL and BIASED:
+                gv = gv + (sums[2][k] + gx,)
+            tl.store(side_by_side(gx_rows, offsets(n, shape_n, stride_n, RANK_N), VEC), gx, mask=valid)
+    return gw, gb, gv
+
+
 @triton.jit(do_not_specialize=["threshold", "scale", "seed", "offset"])
 def residual_norm_backward_kernel(
     gs_ptr, gx_ptr, gw_ptr, gb_ptr, gv_ptr, g_ptr, g_sum_ptr, sum_ptr, mean_ptr, rstd_ptr, w_ptr, base_ptr,
     shape_m, stride_m, shape_n, stride_n, M, N, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
     CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, HELD: tl.constexpr,
 ):
     """Gradient of the residual and, unless gx_ptr is None, of x; with PARTIAL every program also adds gw, gb and,
     unless gv_ptr is None, gv of all its rows. Operands are gs, gx (if there is one), g, g_s, s; mean and rstd are contiguous.
     Long because those three sums, of rows that fit in registers, are carried from row to row in registers."""
     RANK: tl.constexpr = len(shape_m)
-    RANK_N: tl.constexpr = len(shape_n)
     FIRST: tl.constexpr = 2 if gx_ptr is not None else 1
     N = even(N, ALIGN)
     lane = lanes(BLOCK_N, WIDE)
+    gw, gb, gv = (), (), ()
     if PARTIAL:
-        gw_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-        gb_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-        gv_sum = tl.zeros((BLOCK_M, BLOCK_N), ACC)
+        gw = zeros(BLOCK_M, BLOCK_N, HELD, ACC)
+        if CENTER:
+            gb = zeros(BLOCK_M, BLOCK_N, HELD, ACC)
+        if gv_ptr is not None:
+            gv = zeros(BLOCK_M, BLOCK_N, HELD, ACC)
     w = None
     if STAGES > 1 and not LOOP:
         if w_ptr is not None:
-            w = line(w_ptr, 0, N, BLOCK_N, VEC, COPIES)
+            w = lines(w_ptr, N, BLOCK_N, HELD, VEC, COPIES)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
         rstd = tl.load(rstd_ptr + m, mask=m < M, other=0).to(ACC)[:, None]
@@ -239,32 +287,10 @@ def residual_norm_backward_kernel(
                 gs_rows, gx_rows, g_ptr, g_sum_ptr, sum_ptr, w_ptr, base_ptr, m, lane, inside, mean, rstd, shape_m, stride_m, shape_n,
                 stride_n, N, threshold, scale, seed, offset, FIRST, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, ALIGN, COPIES, STAGES)
         else:
-            valid = inside & (lane < N)
-            g, g_sum, s = slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, lane, inside, N, shape_m, stride_m, shape_n, stride_n, FIRST, VEC,
-                                      ALIGN)
-            first, first_x = weighted(g.to(ACC), w, w_ptr, 0, N, ACC, VEC, COPIES), (s.to(ACC) - mean) * rstd
-            if CENTER:
-                shift, slope = tl.reduce((first, first * first_x), 1, affine_combine, keep_dims=True)
-            else:
-                shift, slope = mean, tl.sum(first * first_x, 1, keep_dims=True)
-            second, second_x = again(g, ACC), (again(s, ACC) - mean) * rstd
-            if PARTIAL:
-                gw_sum += second * second_x
-                if CENTER:
-                    gb_sum += second
-            second = weighted(second, w, w_ptr, 0, N, ACC, VEC, COPIES)
-            gs = g_sum.to(ACC) + norm_slope(second, second_x, rstd, shift / N, slope / N, CENTER)
-            tl.store(side_by_side(gs_rows, offsets(lane, shape_n, stride_n), VEC), gs, mask=valid)
-            if gx_rows is not None:
-                gx = gs
-                if DROP:
-                    gx *= dropped(m, 0, N, threshold, scale, seed, offset, base_ptr, EVEN, ACC, BLOCK_N, VEC)
-                if PARTIAL and gv_ptr is not None:
-                    gv_sum += gx
-                tl.store(side_by_side(gx_rows, offsets(lane, shape_n, stride_n, RANK_N), VEC), gx, mask=valid)
-    if PARTIAL:
-        store_line(gw_ptr + tl.program_id(0) * N, gw_sum, N, VEC)
-        if CENTER:
-            store_line(gb_ptr + tl.program_id(0) * N, gb_sum, N, VEC)
-        if gv_ptr is not None:
-            store_line(gv_ptr + tl.program_id(0) * N, gv_sum, N, VEC)
+            gw, gb, gv = residual_norm_backward_short(
+                gs_rows, gx_rows, g_ptr, g_sum_ptr, sum_ptr, w_ptr, w, base_ptr, m, lane, inside, mean, rstd, (gw, gb, gv), shape_m,
+                stride_m, shape_n, stride_n, N, threshold, scale, seed, offset, FIRST, CENTER, DROP, EVEN, PARTIAL, gv_ptr is not None, ACC,
+                BLOCK_N, VEC, ALIGN, COPIES, HELD)
+    store_lines(gw_ptr, gw, N, VEC)
+    store_lines(gb_ptr, gb, N, VEC)
+    store_lines(gv_ptr, gv, N, VEC)

@@ -129,6 +129,23 @@ def store_line(ptr, x, N, VEC: tl.constexpr):
 
 
 @triton.jit
+def zeros(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HELD: tl.constexpr, ACC: tl.constexpr):
+    """HELD tiles of zeros, to sum up rows that are held."""
+    tiles = ()
+    for _ in tl.static_range(HELD):
+        tiles = tiles + (tl.zeros((BLOCK_M, BLOCK_N), ACC),)
+    return tiles
+
+
+@triton.jit
+def store_lines(ptr, tiles, N, VEC: tl.constexpr):
+    """What a program has summed up in tiles, as its line of (programs, N)."""
+    for k in tl.static_range(len(tiles)):
+        start = k * tiles[0].shape[1]
+        store_line(ptr + tl.program_id(0) * N + start, tiles[k], N - start, VEC)
+
+
+@triton.jit
 def sum_lines_kernel(out_ptrs, part_ptrs, P, N, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
     """out = Σ of the P lines of parts (P, N), for each of a few tensors; always in the same order."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]

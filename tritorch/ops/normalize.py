@@ -67,7 +67,7 @@ def normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, dims, groups=1
     else:
         if M:
             start_rows(K.norm_backward_kernel, "norm_backward", geometry._replace(across=False), widest(x, g), (gx, None, None, *args),
-                       PARTIAL=False, lines=True, **constexprs)
+                       PARTIAL=False, lines=True, HELD=1, **constexprs)
         if gw is not None:
             affine_sums(gw, gb, g, x, mean, rstd, tuple([d for d in range(x.ndim) if d not in dims]))
 

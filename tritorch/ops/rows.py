@@ -243,33 +243,30 @@ def vector_of(geometry, itemsize):
 # ------------------------------------------------------------------ and sum over the rows as they go
 WIDEST_SUMS = 16384
 """Columns (of float64 half as many) up to which a program can add up gradients of parameters in registers, beside the row."""
-SUMS = ((1024, 8, 1), (2048, 16, 3), (1024, 32, 3), (1024, 8, 3), (2048, 16, 1), (1024, 16, 2), (1024, 32, 1), (512, 8, 3), (512, 8, 1))
-"""Ways to do it: elements of a program at least, elements of a thread, stages. Several programs on a multiprocessor need not load ahead.
-Where 8 elements of a thread are 16 warps or more, so many wait for each other at each row's sums, and a layer norm's 80 registers leave
-room for one program: there, from 4096 columns on, the second way comes first; from 16384 on, where 16 are 32 warps, the third. Of rows up
-to 512 columns two warps have a few, and loading ahead makes up for what a multiprocessor has under way at once: one of the last two."""
-REGISTERS = {8: 64, 16: 112, 32: 128}
-"""What a thread needs for its elements of two operands and two sums (ptxas for sm_90; of more as many times that, within a tenth, and 8
-where short rows have their weights for themselves); it decides how many programs share the rows: one too many would be a second round."""
+SUMS = ((1, 3), (1, 2), (1, 1), (2, 3), (2, 2), (2, 1))
+"""Ways to do it: threads of a row, as a multiple of as few as hold it in five tiles of 16 bytes, stages. Few threads exchange what they
+found of a row, and tiles need no padding to a power of two: of 768 columns a warp has three tiles of 256, and a layer norm's gradient
+takes 61 µs, not 80, of 1280 38 µs, not 56 (predicted in bfloat16, for 50000 and 16384 rows). Eight warps a multiprocessor, that load
+ahead, keep memory busy, and more would have more sums to store."""
 
 
 @remember
-def sum_tiles(M, N, column, line, arrays, room, simulated):
-    """Candidates for a kernel that reads operands, of `column` bytes in a column, keeps their rows in registers and also sums over the
-    rows; `line`: bytes in a column of what all rows share, `arrays` counts operands and sums, `room` is for what is loaded ahead."""
-    width, height = next_power_of_2(N), next_power_of_2(M)
+def sum_tiles(M, N, itemsize, column, line, room, simulated):
+    """Candidates for a kernel that reads operands, of `itemsize` bytes an element at most and `column` bytes in a column, keeps their rows
+    in HELD tiles and also sums over the rows; `line`: bytes in a column of what all rows share, `room` is for what is loaded ahead."""
+    height, vector, tiles = next_power_of_2(M), 16 // itemsize, []
     if simulated:
-        return [_row_tile(min(half(cdiv(M, 2)), 64), width, 4, per_sm=2)]
-    tiles = []
-    first = -2 if width <= 256 else -1 if width == 512 else 0 if width < 4096 else 1 if width < 16384 else 2
-    for size, each, stages in (SUMS[first], *[way for way in SUMS if way is not SUMS[first]]):
-        rows_, each = min(max(size // width, 1), height), max(each, width // 1024)                    # at most 1024 threads
-        ahead = {s: max(s * column, (s - 1) * (column + line)) * rows_ * width for s in range(1, stages + 1)}
-        stages = max([s for s in ahead if ahead[s] <= room], default=1)
-        threads = max(rows_ * width // each, 32)
-        registers = min(REGISTERS[min(each, 32)] * max(arrays, 4) // 4 + (8 if width < 1024 else 0), 255)
-        per_sm = min(65536 // (threads * registers), room // ahead[stages], 16)
-        tiles.append(_row_tile(rows_, width, threads // 32, stages, max(per_sm, 1)))
+        n = max(half(N), 8)
+        return [_row_tile(min(half(cdiv(M, 2)), 64), n, 4, per_sm=2) | {"HELD": max(cdiv(N, n), 1)}]
+    few = min(next_power_of_2(cdiv(N, 5 * vector)), 512)
+    for more, stages in SUMS:
+        threads = min(few * more, 1024)
+        n = max(threads * vector, 8)                                     # dropout draws for 8 at a time
+        m, held, warps = max(min(32 // threads, height), 1), cdiv(N, n), max(threads // 32, 1)
+        ahead = max(stages * column, (stages - 1) * (column + line)) * m * n * held
+        per_sm = max(8 // warps, 1)
+        if ahead * per_sm <= room or stages == 1:
+            tiles.append(_row_tile(m, n, warps, stages, per_sm) | {"HELD": held})
     return tiles
 
 
@@ -289,11 +286,10 @@ def sum_lines(sums, parts):
 def start_sums(kernel, family, geometry, operands, outs, sums, args, **constexprs):
     """Start a kernel that reads `operands`, fills `outs` row by row and, line by line of (programs, N), parts of `sums` (None for one that
     is not wanted): then add the lines up. Arguments are outs, parts, args."""
-    dtype, home = operands[0].dtype, outs[0].device
-    M, N, vector = geometry.M, geometry.N, vector_of(geometry, widest(*operands).itemsize)
-    column, arrays = sum(x.dtype.itemsize for x in operands), len(operands) + sum(s is not None for s in sums)
+    dtype, home, itemsize = operands[0].dtype, outs[0].device, widest(*operands).itemsize
+    M, N, vector, column = geometry.M, geometry.N, vector_of(geometry, itemsize), sum(x.dtype.itemsize for x in operands)
     line = sum(a.dtype.itemsize for a in args if isinstance(a, Tensor) and a.numel() == N)
-    tiles = sum_tiles(M, N, column, line, arrays, shared_memory() - ROOM, bool(tile(0, 1)))
+    tiles = sum_tiles(M, N, itemsize, column, line, shared_memory() - ROOM, bool(tile(0, 1)))
 
     def run(t):
         block_m, block_n = t["BLOCK_M"], t["BLOCK_N"]
@@ -301,7 +297,8 @@ def start_sums(kernel, family, geometry, operands, outs, sums, args, **constexpr
         parts = [None if s is None else empty((programs, N), dtype.compute, home) for s in sums]
         launch(kernel, (programs,), *outs, *parts, *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n, LOOP=False, VEC=vector,
                ALIGN=geometry.align, COPIES=copies_of(block_m, block_n, t["num_warps"], vector), STAGES=t["STAGES"],
-               num_warps=t["num_warps"])
+               HELD=t["HELD"], num_warps=t["num_warps"])
         sum_lines([s for s in sums if s is not None], [part for part in parts if part is not None])
 
-    run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, column, arrays, M, N), tiles, kernel, run))
+    key = dtype.name, column, len(operands) + len(sums) - sums.count(None), M, N
+    run(tiles[0] if len(tiles) == 1 else choose(family, key, tiles, kernel, run))
