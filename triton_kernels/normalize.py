@@ -305,7 +305,7 @@ def norm_backward_kernel(
         if CENTER:
             gb = zeros(BLOCK_M, BLOCK_N, HELD, ACC)
     w = None
-    if STAGES > 1 and not LOOP and not SHARED and BLOCK_M * BLOCK_N * HELD <= 8192:      # of more, 512 threads would spill
+    if STAGES > 1 and not LOOP and not SHARED and BLOCK_M * BLOCK_N <= 8192:             # of more, 1024 threads would spill
         if w_ptr is not None:
             w = lines(w_ptr, N, BLOCK_N, HELD, VEC, COPIES)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
