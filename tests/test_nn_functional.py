@@ -153,7 +153,7 @@ def test_grids(align_corners, spatial):
     oracle = pytest.importorskip("torch")
     k = len(spatial)
     theta, image, wanted = _rand(2, k, k + 1), _rand(2, 3, *spatial), _rand(2, 3, *[n + 1 for n in spatial])
-    for mode in ("bilinear", "nearest"):
+    for mode in ("bilinear", "nearest", "bicubic")[:5 - k]:
         for padding_mode in ("zeros", "border", "reflection"):
             results = []
             for world in (torch, oracle):
@@ -161,7 +161,7 @@ def test_grids(align_corners, spatial):
                 grid = world.nn.functional.affine_grid(t, [2, 3, *[n + 1 for n in spatial]], align_corners=align_corners)
                 out = world.nn.functional.grid_sample(x, grid, mode, padding_mode, align_corners=align_corners)
                 (out * world.tensor(wanted)).sum().backward()
-                results.append([out.detach(), x.grad, t.grad if mode == "bilinear" else grid.detach()])
+                results.append([out.detach(), x.grad, t.grad if mode != "nearest" else grid.detach()])
             for a, b in zip(*results):
                 np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9, atol=1e-9, err_msg=f"{mode} {padding_mode}")
 
@@ -171,7 +171,9 @@ def test_grid_errors():
     for fn, args, error, sentence in ((F.affine_grid, (torch.ones(1, 2, 2), (1, 1, 2, 2)), ValueError, "theta of shape"),
                                       (F.affine_grid, (torch.ones(1, 2, 3), (1, 1, 2)), NotImplementedError, "4 or 5 numbers"),
                                       (F.grid_sample, (image, torch.ones(1, 2, 2, 3)), RuntimeError, "an image"),
-                                      (F.grid_sample, (image, torch.ones(1, 2, 2, 2), "bicubic"), ValueError, "mode"),
+                                      (F.grid_sample, (image, torch.ones(1, 2, 2, 2), "cubic"), ValueError, "mode"),
+                                      (F.grid_sample, (torch.ones(1, 1, 2, 2, 2), torch.ones(1, 2, 2, 2, 3), "bicubic"), RuntimeError,
+                                       "4 dims for mode 'bicubic'"),
                                       (F.grid_sample, (image, torch.ones(1, 2, 2, 2), "nearest", "x"), ValueError, "padding_mode")):
         with pytest.raises(error, match=sentence):
             fn(*args)

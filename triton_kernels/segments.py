@@ -41,8 +41,18 @@ def bounds_kernel(bounds_ptr, sorted_ptr, n, rows, STEPS: tl.constexpr, BLOCK: t
 
 
 @triton.jit
-def pieces_kernel(piece_ptr, src_ptr, sorted_ptr, order_ptr, bounds_ptr, n, R, stride_sn, stride_sr, JOIN: tl.constexpr,
-                  ALL: tl.constexpr, IDENTITY: tl.constexpr, LONG: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
+def source(src_ptr, weight_ptr, i, r, there, inside, stride_n, stride_r, TAPS: tl.constexpr, wide: tl.constexpr):
+    """Rows i of the source that are there; with weights, rows i // TAPS of it times weights i."""
+    value = tl.load(src_ptr + i // TAPS * stride_n + r * stride_r, mask=there & inside, other=0).to(wide)
+    if weight_ptr is not None:
+        value *= tl.load(weight_ptr + i, mask=there, other=0).to(wide)
+    return value
+
+
+@triton.jit
+def pieces_kernel(piece_ptr, src_ptr, weight_ptr, sorted_ptr, order_ptr, bounds_ptr, n, R, stride_sn, stride_sr, JOIN: tl.constexpr,
+                  ALL: tl.constexpr, IDENTITY: tl.constexpr, LONG: tl.constexpr, TAPS: tl.constexpr, BLOCK_N: tl.constexpr,
+                  BLOCK_R: tl.constexpr):
     """What LONG consecutive places add to segments of more than LONG: to one that begins before (0) and one that begins here (1)."""
     tiles_r = tl.cdiv(R, BLOCK_R)
     piece = (tl.program_id(0) // tiles_r).to(tl.int64)
@@ -59,15 +69,15 @@ def pieces_kernel(piece_ptr, src_ptr, sorted_ptr, order_ptr, bounds_ptr, n, R, s
                 i = first + tl.arange(0, BLOCK_N)[:, None]
                 inside = i < tl.minimum(end, high)
                 row = tl.load(order_ptr + i, mask=inside, other=0).to(tl.int64)
-                value = tl.load(src_ptr + row * stride_sn + r * stride_sr, mask=inside & (r < R), other=0).to(total.dtype)
+                value = source(src_ptr, weight_ptr, row, r, inside, r < R, stride_sn, stride_sr, TAPS, total.dtype)
                 total = tl.where(inside, JOIN(total, value), total)
             tl.store(piece_ptr + (piece * 2 + slot) * R + r, ALL(total), mask=r < R)
 
 
 @triton.jit
-def segments_kernel(out_ptr, base_ptr, src_ptr, order_ptr, bounds_ptr, piece_ptr, rows, R, stride_bn, stride_br, stride_sn, stride_sr,
-                    alpha, skip, JOIN: tl.constexpr, IDENTITY: tl.constexpr, TOUCHED: tl.constexpr, LONG: tl.constexpr,
-                    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
+def segments_kernel(out_ptr, base_ptr, src_ptr, weight_ptr, order_ptr, bounds_ptr, piece_ptr, rows, R, stride_bn, stride_br, stride_sn,
+                    stride_sr, alpha, skip, JOIN: tl.constexpr, IDENTITY: tl.constexpr, TOUCHED: tl.constexpr, LONG: tl.constexpr,
+                    TAPS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
     """out[n] = base[n] (without base: 0) joined with alpha times the segment of n, whose long ones lie in pieces. The row `skip` has no
     segment. TOUCHED: out is base, rows without a segment stay as they are."""
     tiles_r = tl.cdiv(R, BLOCK_R)
@@ -82,7 +92,7 @@ def segments_kernel(out_ptr, base_ptr, src_ptr, order_ptr, bounds_ptr, piece_ptr
     near = tl.where(count > LONG, 0, count)
     for j in range(tl.max(tl.ravel(near), 0)):
         row = tl.load(order_ptr + start + j, mask=j < near, other=0).to(tl.int64)
-        value = tl.load(src_ptr + row * stride_sn + r * stride_sr, mask=(j < near) & inside, other=0).to(wide)
+        value = source(src_ptr, weight_ptr, row, r, j < near, inside, stride_sn, stride_sr, TAPS, wide)
         total = tl.where(j < near, JOIN(total, value), total)
     if piece_ptr is not None:
         first = start // LONG
