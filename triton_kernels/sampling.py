@@ -63,16 +63,19 @@ def pixel(first, n, TAP: tl.constexpr, TAPS: tl.constexpr, PADDING: tl.constexpr
 @triton.jit
 def share(t, TAP: tl.constexpr, TAPS: tl.constexpr, ORDER: tl.constexpr):
     """The weight of a pixel around a place that is t behind the one in the middle, differentiated ORDER times by t."""
-    u = 1 - t if 2 * TAP >= TAPS else t
     if TAPS == 1:
-        w = t * 0 + 1
+        return tl.zeros_like(t) + 1
     elif TAPS == 2:
-        w = 1 - u if ORDER == 0 else (u * 0 - 1 if ORDER == 1 else u * 0)
+        if ORDER == 0:
+            return t if TAP == 1 else 1 - t
+        else:
+            return t * 0 + (0.0 if ORDER > 1 else 1.0 if TAP == 1 else -1.0)
     else:
         OUTER: tl.constexpr = TAP % 3 == 0
         a: tl.constexpr = -0.75 if OUTER else 1.25
         b: tl.constexpr = 1.5 if OUTER else -2.25
         c: tl.constexpr = -0.75 if OUTER else 0.0
+        u = 1 - t if TAP >= 2 else t
         if ORDER == 0:
             w = ((a * u + b) * u + c) * u + (0.0 if OUTER else 1.0)
         elif ORDER == 1:
@@ -81,7 +84,7 @@ def share(t, TAP: tl.constexpr, TAPS: tl.constexpr, ORDER: tl.constexpr):
             w = 6 * a * u + 2 * b
         else:
             w = u * 0 + (6 * a if ORDER == 3 else 0.0)
-    return -w if TAPS > 1 and 2 * TAP >= TAPS and ORDER % 2 == 1 else w
+        return -w if TAP >= 2 and ORDER % 2 == 1 else w
 
 
 @triton.jit

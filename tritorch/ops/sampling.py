@@ -77,11 +77,14 @@ def _along(x, n, taps, padding, corners):
     return low - (taps // 2 - 1), x - low, slope
 
 
-def _share(t, tap, taps, order):
-    """The weight of one of the pixels around a place, differentiated."""
-    behind = 2 * tap >= taps > 1
-    line = (0, 0, 0, 1) if taps == 1 else (0, 0, -1, 1) if taps == 2 else _CUBIC[tap % 3 == 0]
-    return np.polyval(np.polyder(line, order), 1 - t if behind else t) * (-1 if behind and order % 2 else 1) + 0 * t
+def share(t, tap, taps, order=0):
+    """The weight of one of the pixels around a place that is t behind the one in the middle, differentiated."""
+    if taps == 1:
+        return np.ones_like(t)
+    if taps == 2:
+        return (t if tap else 1 - t) if order == 0 else 0 * t + (order == 1) * (1 if tap else -1)
+    line = np.polyder(_CUBIC[tap % 3 == 0], order)
+    return np.polyval(line, 1 - t if tap >= 2 else t) * (-1 if tap >= 2 and order % 2 else 1) + 0 * t
 
 
 def _around(grid, sizes, mode, padding, corners, orders):
@@ -96,7 +99,7 @@ def _around(grid, sizes, mode, padding, corners, orders):
                 at = _clipped(_reflected(at, n, corners)[0] if padding == "reflection" else at, n)
             within = (at >= 0) & (at <= n - 1)
             place, inside = place * n + np.where(within, at, 0).astype(np.int64), inside & within
-            weight = weight * (_share(t, k, taps, order) * slope ** order).astype(kind)
+            weight = weight * (share(t, k, taps, order) * slope ** order).astype(kind)
         yield place, inside, weight
 
 

@@ -11,7 +11,7 @@ from tritorch.ops.compare import where
 from tritorch.ops.create import arange
 from tritorch.ops.padding import pad
 from tritorch.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
-from tritorch.ops.resize import resize_linear
+from tritorch.ops.resize import resize
 
 
 def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
@@ -106,17 +106,12 @@ def _check_image(name, input, ok, expected):
         raise RuntimeError(f"{name}: expected an input {expected}, got {input.shape}")
 
 
-def _near(d, a=-0.75):
+def _near(d, a=-0.5):
     return ((a + 2) * d - (a + 3)) * d * d + 1
 
 
-def _far(d, a=-0.75):
+def _far(d, a=-0.5):
     return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-
-
-def _cubic(t):
-    """Weights of the four pixels around t in [0, 1): Keys 1981."""
-    return _far(1 + t), _near(t), _near(1 - t), _far(2 - t)
 
 
 def _window(length, scale, mode, center):
@@ -127,30 +122,33 @@ def _window(length, scale, mode, center):
     taps = []
     for k in range(2 * math.ceil(reach) + 1):
         d = ((first + k + 0.5 - center) / wide).abs()
-        tap = (1 - d).clamp(min=0) if mode == "linear" else where(d < 1, _near(d, -0.5), where(d < 2, _far(d, -0.5), 0.0))
+        tap = (1 - d).clamp(min=0) if mode == "linear" else where(d < 1, _near(d), where(d < 2, _far(d), 0.0))
         taps.append(where(first + k < end, tap, 0.0))
     total = sum(taps)
     return first.long(), end.long(), [tap / total for tap in taps]
 
 
-def _resize(x, dim, size, scale, mode, align_corners, antialias):
-    """One dim of x at `size` places, `scale` input pixels apart."""
-    length = x.shape[dim]
-    kind = x.dtype.compute if x.is_floating_point() else None
-    place = arange(size, dtype=kind, device=x.device)
-    if mode in ("nearest", "nearest-exact"):
-        place = ((place + 0.5) * scale if mode == "nearest-exact" else place * scale).floor().long()
-        return x.index_select(dim, place.clamp(max=length - 1))
-    each = (-1, *(1,) * (x.ndim - 1 - dim))
-    if antialias:
-        first, end, taps = _window(length, scale, mode, (place + 0.5) * scale)
-        pixels = (x.index_select(dim, (first + k).clamp(max=length - 1)) for k in range(len(taps)))
-        return sum(where((first + k < end).view(each), pixel * tap.view(each).to(x.dtype), 0.0)
-                   for k, (pixel, tap) in enumerate(zip(pixels, taps)))
-    place = place * scale if align_corners else (place + 0.5) * scale - 0.5
-    low = place.floor()
-    places = ((low.long() + k).clamp(0, length - 1) for k in range(-1, 3))
-    return sum(x.index_select(dim, place) * weight for place, weight in zip(places, _cubic((place - low).view(each).to(x.dtype))))
+def _smoothed(x, dim, size, scale, mode):
+    """One dim of x at `size` places, `scale` input pixels apart, each the mean of all pixels that it covers."""
+    length, each = x.shape[dim], (-1, *(1,) * (x.ndim - 1 - dim))
+    place = arange(size, dtype=x.dtype, device=x.device)
+    first, end, taps = _window(length, scale, mode, (place + 0.5) * scale)
+    pixels = (x.index_select(dim, (first + k).clamp(max=length - 1)) for k in range(len(taps)))
+    return sum(where((first + k < end).view(each), pixel * tap.view(each), 0.0) for k, (pixel, tap) in enumerate(zip(pixels, taps)))
+
+
+def _resized(x, size, scales, how, corners, dtype):
+    """x of 3 to 5 dims by `resize`: a row as an image of one line, of a volume its layers first."""
+    if x.ndim == 3:
+        return resize(x.unsqueeze(2), (1, *size), (1.0, *scales), ("nearest", *how), corners, dtype).squeeze(2)
+    if x.ndim == 4:
+        return resize(x, size, scales, how, corners, dtype)
+    wide = dtype.compute if "linear" in how else dtype
+    layers = x.transpose(1, 2) if suggested(x.shape, x.strides) is not contiguous_format else x
+    flat = resize(layers.flatten(0, 1) if layers is not x else x.flatten(1, 2), size[1:], scales[1:], how[1:], corners, wide)
+    flat = flat.view(*layers.shape[:2], *flat.shape[-3:]).transpose(1, 2) if layers is not x else flat.view(*x.shape[:3], *size[1:])
+    made = resize(flat.flatten(3), (size[0], size[1] * size[2]), (scales[0], 1.0), (how[0], "nearest"), corners, dtype)
+    return made.unflatten(3, size[1:])
 
 
 def _scale(length, size, scale, align_corners):
@@ -158,23 +156,6 @@ def _scale(length, size, scale, align_corners):
     if align_corners:
         return (length - 1) / (size - 1) if size > 1 else 0.0
     return length / size if scale is None else 1 / scale
-
-
-def _repeat(x, dims, size):
-    """`_resize` of dims to whole multiples of their lengths, each element repeated side by side: one pass over memory."""
-    wide, long = [], []
-    for dim, length in enumerate(x.shape):
-        times = size[dim - dims[0]] // length if dim in dims else 1
-        wide += [length, 1] if times > 1 else [length]
-        long += [length, times] if times > 1 else [length]
-    final = [*x.shape[:dims[0]], *size, *x.shape[dims[-1] + 1:]]
-    return x.reshape(wide).expand(long).reshape(final)
-
-
-def _repeats(length, size, scale):
-    """Whether nearest pixels are repetitions: scales of a power of two alone, where no product with its inverse is rounded."""
-    times = size // length
-    return times & times - 1 == 0 and times * length == size and scale in (None, times)
 
 
 _LINEAR = {"linear": 3, "bilinear": 4, "trilinear": 5, "bicubic": 4}
@@ -206,28 +187,29 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
             raise NotImplementedError("interpolate: mode 'area' is available for 3 and 4 dims")
         return (adaptive_avg_pool1d if input.ndim == 3 else adaptive_avg_pool2d)(input, size)
     step = "cubic" if mode == "bicubic" else mode if mode.startswith("nearest") else "linear"
-    last = suggested(input.shape, input.strides) is not contiguous_format
-    x = input.movedim(1, -1) if last else input                          # what is channels last stays so
-    if step.startswith("nearest") and all(map(_repeats, input.shape[2:], size, scales)):
-        x = _repeat(x, range(1, input.ndim - 1) if last else range(2, input.ndim), size)
-        return x.movedim(-1, 1) if last else x
     pixels = input.dtype is types.uint8 and step in ("linear", "cubic")
     if step in ("linear", "cubic") and not input.is_floating_point() and not pixels:
         raise NotImplementedError(f"interpolate: expected a floating dtype or uint8 for mode {mode}, got {input.dtype}")
-    wide = types.float32 if pixels else input.dtype.compute if step in ("linear", "cubic") else input.dtype
-    direct = step == "linear" and not antialias                          # the first pass reads and the last one writes the input's dtype
-    x = x if direct else x.to(wide)
-    passes = [(dim, n, scale) for dim, (n, scale) in enumerate(zip(size, scales), 1 if last else 2)
-              if n != x.shape[dim] or step == "cubic" or scale is not None]
-    for k, (dim, n, scale) in enumerate(reversed(passes) if pixels else passes, 1):
-        scale = _scale(x.shape[dim], n, scale, align_corners)
-        if direct:
-            x = resize_linear(x, dim, n, scale, bool(align_corners), wide if pixels or k < len(passes) else input.dtype)
-        else:
-            x = _resize(x, dim, n, scale, step, align_corners, antialias)
+    kept = [n == length and step != "cubic" and scale is None for n, length, scale in zip(size, input.shape[2:], scales)]
+    scales = tuple([1.0 if keep else _scale(length, n, scale, align_corners)
+                    for keep, length, n, scale in zip(kept, input.shape[2:], size, scales)])
+    how = tuple(["nearest" if keep else step for keep in kept])
+    if not antialias and not pixels:
+        return _resized(input, size, scales, how, bool(align_corners), input.dtype)
+    x = input.to(types.float32 if pixels else input.dtype.compute)
+    for d in reversed(range(len(size))) if pixels else range(len(size)):
+        if not antialias:
+            alone = _one(d, size, x.shape[2:]), _one(d, scales), _one(d, how, ("nearest",) * 3)
+            x = _resized(x, *alone, bool(align_corners), x.dtype)
+        elif not kept[d]:
+            x = _smoothed(x, 2 + d, size[d], scales[d], step)
         x = (x + 0.5).floor().clamp(0, 255) if pixels else x
-    x = x.to(input.dtype)
-    return x.movedim(-1, 1) if last else x
+    return x.to(input.dtype, memory_format=suggested(input.shape, input.strides))
+
+
+def _one(d, values, others=(1.0, 1.0, 1.0)):
+    """Number d of some values, and the others for the other dims."""
+    return tuple([value if k == d else other for k, (value, other) in enumerate(zip(values, others))])
 
 
 def _output_size(input, size, scale_factor, recompute):
