@@ -286,8 +286,45 @@ def test_padding_any_layout(layout, dtype, cuda, tiles):
         assert got.stride() == want.stride()
 
 
+@pytest.mark.parametrize("layout", PADDED)
+@pytest.mark.parametrize("mode, numpys", [("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap")])
+def test_padding_with_values_of_its_own(mode, numpys, layout, cuda, tiles):
+    """Against numpy, forward and, as the transpose, back."""
+    here = PADDED[layout](T.tensor(draw(2, 5, 8, 37, dtype=np.float32)))
+    for sizes in ((2, 1, 0, 0), (1, 1, 1, 1), (0, 0, 3, 2), (0, 3, 2, 0)):
+        places = T.tensor(np.pad(np.arange(here.numel()).reshape(here.shape), ((0, 0), (0, 0), sizes[2:], sizes[:2]), numpys))
+        for device in ("cpu", cuda):
+            x = here.to(device).detach().requires_grad_()
+            out = pad(x, sizes, mode)
+            assert (out.cpu() == here.reshape(-1)[places]).all() and out.stride() == pad(here, sizes, mode).stride()
+            g = draw(*out.shape, dtype=np.float32)
+            out.backward(T.tensor(g, device=device))
+            want = np.bincount(places.numpy().ravel(), g.ravel(), here.numel()).reshape(here.shape)
+            np.testing.assert_allclose(x.grad.cpu().numpy(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode, numpys", [("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap")])
+def test_padding_any_dims(mode, numpys, cuda):
+    whole = RNG.integers(0, 200, (2, 3, 4, 5, 3))
+    for x, sizes in ((whole, (1, 2, 0, 3, 2, 1)), (whole[0], (1, 2, 3, 0, 1, 1)), (whole[0, 0], (1, 2)), (whole[0, 0], (1, 0, 2, 3)),
+                     (whole[0, :, :, 0], (1, 1)), (whole > 90, (2, 2, 1, 1, 0, 0))):
+        want = np.pad(x, [(0, 0)] * (x.ndim - len(sizes) // 2) + [sizes[k:k + 2] for k in range(0, len(sizes), 2)][::-1], numpys)
+        for device in ("cpu", cuda):
+            np.testing.assert_array_equal(pad(T.tensor(x, device=device), sizes, mode).cpu().numpy(), want)
+    volume = T.tensor(whole, device=cuda).to(memory_format=T.channels_last_3d)
+    assert pad(volume, (1, 1, 1, 1, 1, 1), mode).is_contiguous(memory_format=T.channels_last_3d)
+    row = T.arange(5.0, device=cuda).view(1, 5)
+    assert pad(row, (-1, 2), mode)[0].tolist() == {"reflect": [1, 2, 3, 4, 3, 2], "replicate": [1, 2, 3, 4, 4, 4],
+                                                   "circular": [1, 2, 3, 4, 1, 2]}[mode]
+
+
 def test_padding_is_one_pass():
     with driver.using(DryDriver(90)), compiler.recording() as record:
         pad(T.empty(64, 1000, device="cuda"), (0, 24))
         pad(T.empty(4, 6, 9, 32, device="cuda").permute(0, 3, 1, 2), (1, 1, 1, 1))
-    assert {spec.kernel.__name__ for spec in record.values()} == {"pad_kernel"}
+        assert {spec.kernel.__name__ for spec in record.values()} == {"pad_kernel"}
+        record.clear()
+        x = T.empty(2, 3, 9, 32, device="cuda").requires_grad_()
+        out = pad(x, (1, 1, 1, 1), "reflect")
+        T.autograd.grad(out, x, T.empty(out.shape, device="cuda"))
+    assert [spec.kernel.__name__ for spec in record.values()] == ["edge_pad_kernel", "edge_pad_back_kernel"]

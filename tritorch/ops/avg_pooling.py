@@ -10,7 +10,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.memory_format import like_image
+from tritorch.memory_format import contiguous_format, like_image, suggested
 from tritorch.ops.pooling_cpu import counts, spread_windows, sum_windows
 from tritorch.shape import cdiv, extent, next_power_of_2
 
@@ -107,6 +107,16 @@ def avg_pool(input, size, kernel=None, stride=(1, 1), padding=(0, 0), include=Tr
 def image_promise(shape, dtype, *images):
     """The promise of an image, channels last if one of the `images` is."""
     return shape, dtype, images[0].device, like_image(shape, *images)
+
+
+def by_dims(x, images, layers):
+    """A volume (N, C, D, H, W) through a function of images of its layers, and one of images whose rows are layers."""
+    if suggested(x.shape, x.strides) is contiguous_format:
+        flat = images(x.flatten(1, 2)).unflatten(1, x.shape[1:3])
+    else:                                                                # what is channels last stays so
+        x = x.transpose(1, 2)
+        flat = images(x.flatten(0, 1)).unflatten(0, x.shape[:2]).transpose(1, 2)
+    return layers(flat.flatten(3)).unflatten(3, flat.shape[3:])
 
 
 def _shares(shape, size, kernel, stride, padding, include, divisor):

@@ -1,20 +1,23 @@
-"""Padding the last dims of a tensor: with a number by an operator, with values of the tensor itself by slices, flips and `cat`."""
+"""Padding the last dims of a tensor: with a number, or with values of the tensor itself."""
 from math import gcd
+
+import numpy as np
 
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check, whole_numbers
 from tritorch.memory_format import like_image
+from tritorch.ops.avg_pooling import by_dims, image_promise, launch_places
 from tritorch.ops.copy import transfer
 from tritorch.ops.elementwise import as_number
-from tritorch.ops.shaping import cat, flip
+from tritorch.ops.indexing import add_slices
 from tritorch.ops.tiling import even_parts
 from tritorch.shape import cdiv, is_dense, next_power_of_2, prod
 from tritorch.tensor import strided
 
 K = kernels("padding")
-
+MODES = ("constant", "reflect", "replicate", "circular")
 
 
 # ------------------------------------------------------------------ with a number
@@ -118,33 +121,133 @@ def constant_pad_workloads(make):
 
 
 # ------------------------------------------------------------------ with values of the tensor
-def _edges(x, dim, before, after, mode):
-    """The pieces that come before and after x along a dim."""
-    n = x.shape[dim]
-    if mode == "reflect":
-        return flip(x.narrow(dim, 1, before), dim), flip(x.narrow(dim, n - 1 - after, after), dim)
-    if mode == "circular":
-        return x.narrow(dim, n - before, before), x.narrow(dim, 0, after)
-    shape = list(x.shape)
-    first, last = x.narrow(dim, 0, 1), x.narrow(dim, n - 1, 1)
-    return [edge.expand(*shape[:dim], count, *shape[dim + 1:]) for edge, count in ((first, before), (last, after))]
+@op
+def edge_pad(input, pad, mode):
+    """Images (N, C, H, W) with values of their own around them; `pad` is (left, right, top, bottom).
+
+        out[…, i, j] = input[…, f(i - top), f(j - left)],    f(i) = i inside
+
+    Outside f is the mirror image ("reflect"), the edge ("replicate") or the other end ("circular").
+
+    >>> import tritorch as torch; from tritorch.ops.padding import edge_pad
+    >>> edge_pad(torch.tensor([[[[1.0, 2.0, 3.0]]]]), (1, 2, 0, 0), "circular").tolist()
+    [[[[3.0, 1.0, 2.0, 3.0, 1.0, 2.0]]]]
+    """
+    check(input.ndim == 4 and len(pad) == 4, "pad", "images with an edge on 4 sides", input.shape, pad)
+    shape = (*input.shape[:2], input.shape[2] + pad[2] + pad[3], input.shape[3] + pad[0] + pad[1])
+    return image_promise(shape, input.dtype, input)
 
 
-def _extend(x, dim, before, after, mode):
-    """x with `before` and `after` of its own values along a dim; negative counts cut off."""
-    left = x.shape[dim] + before + after
-    check(left > 0 or (left == 0 and mode == "circular"), "pad", f"something left of dim {dim} of size {x.shape[dim]}", (before, after))
-    if mode == "circular" and min(before, after) < 0:                    # what is cut off does not come back at the other end
-        start = max(-before, 0)
-        x = x.narrow(dim, start, max(x.shape[dim] - start - max(-after, 0), 0))
-        before, after = max(before, 0), max(after, 0)
-    n = x.shape[dim]
+def _sources(n, before, after, mode):
+    """Which of n elements stands at each place."""
+    i = np.arange(-before, n + after)
+    return abs(n - 1 - abs(n - 1 - i)) if mode == "reflect" else i % max(n, 1) if mode == "circular" else np.clip(i, 0, n - 1)
+
+
+@edge_pad.impl("cpu")
+def edge_pad_cpu(out, input, pad, mode):
+    rows, columns = _sources(input.shape[2], *pad[2:], mode), _sources(input.shape[3], *pad[:2], mode)
+    out[...] = input.take(rows, 2).take(columns, 3)
+
+
+@edge_pad.impl("cuda")
+def edge_pad_cuda(out, input, pad, mode):
+    if out.numel():
+        launch_places(K.edge_pad_kernel, (out,), (input,), out.shape, *input.shape[2:], *out.shape[2:], pad[2], pad[0],
+                      MODE=MODES.index(mode))
+
+
+@op
+def edge_pad_back(gradient, size, pad, mode):
+    """The transpose of `edge_pad`: what the elements of its result give to those of images of `size` that they came from."""
+    check(gradient.ndim == 4 and len(pad) == 4, "pad", "images with an edge on 4 sides", gradient.shape, pad)
+    return image_promise((*gradient.shape[:2], *size), gradient.dtype, gradient)
+
+
+@edge_pad_back.impl("cpu")
+def edge_pad_back_cpu(out, gradient, size, pad, mode):
+    wide = gradient.astype(np.promote_types(gradient.dtype, np.float32))
+    rows, made = np.zeros((*out.shape[:3], wide.shape[3]), wide.dtype), np.zeros(out.shape, wide.dtype)
+    add_slices(rows, 2, _sources(size[0], *pad[2:], mode), wide)
+    add_slices(made, 3, _sources(size[1], *pad[:2], mode), rows)
+    out[...] = made
+
+
+@edge_pad_back.impl("cuda")
+def edge_pad_back_cuda(out, gradient, size, pad, mode):
+    if out.numel():
+        columns, rows = [max(*edges, 0) if mode == "replicate" else int(max(edges) > 0) for edges in (pad[:2], pad[2:])]
+        launch_places(K.edge_pad_back_kernel, (out,), (gradient,), out.shape, *size, *gradient.shape[2:], pad[2], pad[0], ROWS=rows,
+                      COLUMNS=columns, MODE=MODES.index(mode))
+
+
+@edge_pad.grad("input")
+def edge_pad_grad(g, input_shape, pad, mode):
+    return edge_pad_back(g, tuple(input_shape[2:]), pad, mode)
+
+
+@edge_pad_back.grad("gradient")
+def edge_pad_back_grad(g, pad, mode):
+    return edge_pad(g, pad, mode)
+
+
+def _edge_cases():
+    for mode in MODES[1:]:
+        yield (2, 3, 4, 5), (2, 0, 1, 3), mode
+        yield (1, 2, 1, 4), (3, 3, 0, 0), mode
+    yield (2, 1, 3, 5), (-1, 3, 2, -1), "reflect"
+    yield (1, 3, 4, 2), (6, -1, 1, 4), "replicate"
+    yield (0, 3, 4, 4), (1, 1, 1, 1), "replicate"
+
+
+@edge_pad.samples
+def edge_pad_samples(make):
+    for shape, *rest in _edge_cases():
+        yield make(*shape), *rest
+
+
+@edge_pad_back.samples
+def edge_pad_back_samples(make):
+    for (n, c, h, w), pad, mode in _edge_cases():
+        yield make(n, c, h + pad[2] + pad[3], w + pad[0] + pad[1]), (h, w), pad, mode
+
+
+@edge_pad.errors
+def edge_pad_errors(make):
+    yield (make(2, 3), (1, 0), "reflect"), {}, RuntimeError, "images with an edge on 4 sides"
+
+
+@edge_pad.workloads
+def edge_pad_workloads(make):
+    x = make(64, 64, 112, 112, grad=False)
+    yield "64x64x112x112 fp32, 1 reflected", lambda: (x, (1, 1, 1, 1), "reflect"), 4 * 64 * 64 * (112 ** 2 + 114 ** 2), 0
+
+
+@edge_pad_back.workloads
+def edge_pad_back_workloads(make):
+    g = make(64, 64, 114, 114, grad=False)
+    yield "64x64x112x112 fp32, 1 reflected", lambda: (g, (112, 112), (1, 1, 1, 1), "reflect"), 4 * 64 * 64 * (112 ** 2 + 114 ** 2), 0
+
+
+def _check_edges(dim, n, before, after, mode):
+    """Whether a dim of n elements has enough of them for its edges; negative ones cut off."""
+    left = n + before + after
+    check(left > 0 or (left == 0 and mode == "circular"), "pad", f"something left of dim {dim} of size {n}", (before, after))
+    n = n if mode != "circular" else max(n + min(before, 0) + min(after, 0), 0)
     most = max({"reflect": n - 1, "circular": n}.get(mode, max(before, after) if n else 0), 0)
     check(max(before, after) <= most, "pad", f"padding of at most {most} in mode {mode!r} for dim {dim} of size {n}", (before, after))
-    pieces = [piece for piece, count in zip(_edges(x, dim, max(before, 0), max(after, 0), mode), (before, after)) if count > 0]
-    start = max(-before, 0)
-    middle = x.narrow(dim, start, n - start - max(-after, 0)) if min(before, after) < 0 else x
-    return cat([*pieces[:before > 0], middle, *pieces[before > 0:]], dim) if pieces else middle
+
+
+def _edged(x, pad, mode):
+    """x with 1 to 3 dims behind one or two others by `edge_pad`: a row as an image of one line, of a volume its layers first."""
+    dims = len(pad) // 2
+    if x.ndim == dims + 1:
+        return _edged(x.unsqueeze(0), pad, mode).squeeze(0)
+    if dims == 1:
+        return edge_pad(x.unsqueeze(2), (*pad, 0, 0), mode).squeeze(2)
+    if dims == 2:
+        return edge_pad(x, pad, mode)
+    return by_dims(x, lambda images: edge_pad(images, pad[:4], mode), lambda layers: edge_pad(layers, (0, 0, *pad[4:]), mode))
 
 
 def pad(input, pad, mode="constant", value=None):
@@ -164,15 +267,16 @@ def pad(input, pad, mode="constant", value=None):
         value = 0.0 if value is None else value
         return constant_pad(input, pad, value if input.dtype.is_floating_point else int(value))
     check(len(pad) % 2 == 0, "pad", "an even number of sizes", pad)
-    check(mode in ("reflect", "replicate", "circular"), "pad", "mode 'constant', 'reflect', 'replicate' or 'circular'", repr(mode),
+    check(mode in MODES, "pad", "mode 'constant', 'reflect', 'replicate' or 'circular'", repr(mode),
           error=NotImplementedError)
     check(value is None or value == 0, "pad", f"no value in mode {mode!r}", value)
     dims = len(pad) // 2
     check(1 <= dims <= 3 and input.ndim - dims in (1, 2), "pad", "1, 2 or 3 pairs of sizes and an input of one or two dims more",
           pad, input.shape, error=NotImplementedError)
-    out = input
     for k in range(dims):
         before, after = pad[2 * k:2 * k + 2]
-        if before or after:
-            out = _extend(out, input.ndim - 1 - k, before, after, mode)
-    return out.clone() if out is input else out
+        dim = input.ndim - 1 - k
+        _check_edges(dim, input.shape[dim], before, after, mode)
+        if mode == "circular" and min(before, after) < 0:                # what is cut off does not come back at the other end
+            input = input.narrow(dim, max(-before, 0), max(input.shape[dim] + min(before, 0) + min(after, 0), 0))
+    return _edged(input, tuple([max(n, 0) for n in pad]) if mode == "circular" else pad, mode)

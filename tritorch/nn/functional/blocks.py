@@ -5,8 +5,9 @@ from tritorch.autograd.engine import grad
 from tritorch.autograd.modes import enable_grad, state
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.memory_format import contiguous_format, suggested
+from tritorch.memory_format import suggested
 from tritorch.nn.sizes import sizes
+from tritorch.ops.avg_pooling import by_dims
 from tritorch.ops.compare import where
 from tritorch.ops.create import arange
 from tritorch.ops.padding import pad
@@ -144,11 +145,8 @@ def _resized(x, size, scales, how, corners, dtype):
     if x.ndim == 4:
         return resize(x, size, scales, how, corners, dtype)
     wide = dtype.compute if "linear" in how else dtype
-    layers = x.transpose(1, 2) if suggested(x.shape, x.strides) is not contiguous_format else x
-    flat = resize(layers.flatten(0, 1) if layers is not x else x.flatten(1, 2), size[1:], scales[1:], how[1:], corners, wide)
-    flat = flat.view(*layers.shape[:2], *flat.shape[-3:]).transpose(1, 2) if layers is not x else flat.view(*x.shape[:3], *size[1:])
-    made = resize(flat.flatten(3), (size[0], size[1] * size[2]), (scales[0], 1.0), (how[0], "nearest"), corners, dtype)
-    return made.unflatten(3, size[1:])
+    return by_dims(x, lambda images: resize(images, size[1:], scales[1:], how[1:], corners, wide),
+                   lambda layers: resize(layers, (size[0], size[1] * size[2]), (scales[0], 1.0), (how[0], "nearest"), corners, dtype))
 
 
 def _scale(length, size, scale, align_corners):
