@@ -160,18 +160,17 @@ def avg_pool_input_kernel(out_ptr, g_ptr, stride_o, stride_g, planes, C, H, W, P
     some, there, n, c, h, w = tile_of(planes, C, H, W, WIDE, EVEN, FLAT, BLOCK_P, BLOCK_C)
     p0, p1 = windows(h, H, P, reach[0], STRIDE[0], PADDING[0], ADAPTIVE)
     q0, q1 = windows(w, W, Q, reach[1], STRIDE[1], PADDING[1], ADAPTIVE)
+    g_ptrs = plane_pointers(g_ptr, n, c, stride_g)
     acc = widened(tl.zeros((BLOCK_P, BLOCK_C), g_ptr.dtype.element_ty))
-    for j in range(WINDOWS_H):
-        p = p0 + j
-        rows = size_of(p, H, P, reach[0] + 1, STRIDE[0], PADDING[0], ADAPTIVE, INCLUDE)
-        for k in range(WINDOWS_W):
-            q = q0 + k
-            hit = (p <= p1) & (q <= q1)
-            g = widened(tl.load(pointers(g_ptr, n, c, p, q, stride_g, WIDE), mask=there & hit[:, None], other=0))
-            if divisor is None:
-                share = rows * size_of(q, W, Q, reach[1] + 1, STRIDE[1], PADDING[1], ADAPTIVE, INCLUDE)
-                g = g / tl.where(hit, share, 1).to(acc.dtype)[:, None]
-            acc += g
+    for step in tl.range(WINDOWS_H * WINDOWS_W, loop_unroll_factor=WINDOWS_H * WINDOWS_W if WINDOWS_H * WINDOWS_W <= 9 else 1):
+        p, q = p0 + step // WINDOWS_W, q0 + step % WINDOWS_W
+        hit = (p <= p1) & (q <= q1)
+        g = widened(tl.load(g_ptrs + place_offsets(p, q, stride_g, WIDE), mask=hit[:, None], other=0))
+        if divisor is None:
+            share = (size_of(p, H, P, reach[0] + 1, STRIDE[0], PADDING[0], ADAPTIVE, INCLUDE)
+                     * size_of(q, W, Q, reach[1] + 1, STRIDE[1], PADDING[1], ADAPTIVE, INCLUDE))
+            g = g * (1 / tl.where(hit, share, 1).to(acc.dtype))[:, None]                      # a division of places, not of elements
+        acc += g
     if divisor is not None:
         acc = acc / divisor.to(acc.dtype)
     tl.store(pointers(out_ptr, n, c, h, w, stride_o, WIDE), acc.to(out_ptr.dtype.element_ty), mask=some)

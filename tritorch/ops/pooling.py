@@ -151,6 +151,12 @@ def _whole(name, input, dims):
     return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
 
 
+def _split(x, size):
+    """How to divide x into so many parts: as plain windows where they have one size, whose kernels know where each begins."""
+    step = tuple([n // max(count, 1) for n, count in zip(x.shape[2:], size)])
+    return (size, step, step) if all(n and n == k * count for n, k, count in zip(x.shape[2:], step, size)) else (size,)
+
+
 def adaptive_avg_pool1d(input, output_size):
     """The means of output_size parts of (N, C, L) or (C, L). Part p reaches from floor(p L / output_size) to ceil((p + 1) L / output_size).
 
@@ -160,7 +166,8 @@ def adaptive_avg_pool1d(input, output_size):
     """
     name = "adaptive_avg_pool1d"
     x, batched = _whole(name, input, 1)
-    return _deliver(avg_pool(x.unsqueeze(2), _pair(output_size, name, "output_size", 1)), batched, True)
+    x = x.unsqueeze(2)
+    return _deliver(avg_pool(x, *_split(x, _pair(output_size, name, "output_size", 1))), batched, True)
 
 
 def adaptive_avg_pool2d(input, output_size):
@@ -177,7 +184,7 @@ def adaptive_avg_pool2d(input, output_size):
     size = _parts(name, x, output_size)
     if size == (1, 1) and input.dtype.is_floating_point:                 # the reduction spreads one large window over many threads
         return input.mean((-2, -1), keepdim=True)
-    return _deliver(avg_pool(x, size), batched, False)
+    return _deliver(avg_pool(x, *_split(x, size)), batched, False)
 
 
 def adaptive_max_pool1d(input, output_size, return_indices=False):
@@ -189,7 +196,9 @@ def adaptive_max_pool1d(input, output_size, return_indices=False):
     """
     name = "adaptive_max_pool1d"
     x, batched = _whole(name, input, 1)
-    return _largest(x.unsqueeze(2), _pair(output_size, name, "output_size", 1), return_indices, batched, True)
+    x = x.unsqueeze(2)
+    size, *window = _split(x, _pair(output_size, name, "output_size", 1))
+    return _largest(x, size, return_indices, batched, True, *window)
 
 
 def adaptive_max_pool2d(input, output_size, return_indices=False):
@@ -206,7 +215,8 @@ def adaptive_max_pool2d(input, output_size, return_indices=False):
     size = _parts(name, x, output_size)
     if size == (1, 1) and x.dtype.is_floating_point and not return_indices:            # a reduction: no window of hundreds to walk through
         return _deliver(x.flatten(2).max(2)[0][:, :, None, None], batched, False)
-    return _largest(x, size, return_indices, batched, False)
+    size, *window = _split(x, size)
+    return _largest(x, size, return_indices, batched, False, *window)
 
 
 # ------------------------------------------------------------------ back to the places of the largest

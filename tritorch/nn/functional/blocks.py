@@ -1,16 +1,14 @@
 """Rearrangements of images: sliding blocks, shuffles, resizing, sampling."""
 import math
 
-from tritorch.autograd.engine import grad
-from tritorch.autograd.modes import enable_grad, state
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.memory_format import suggested
 from tritorch.nn.sizes import sizes
 from tritorch.ops.avg_pooling import by_dims
+from tritorch.ops.blocks import fold_images, unfold_images
 from tritorch.ops.compare import where
 from tritorch.ops.create import arange
-from tritorch.ops.padding import pad
 from tritorch.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from tritorch.ops.resize import resize
 
@@ -26,16 +24,7 @@ def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
         return unfold(input.unsqueeze(0), kernel_size, dilation, padding, stride).squeeze(0)
     if input.ndim != 4:
         raise RuntimeError(f"unfold: expected an input of 3 or 4 dims, got {input.shape}")
-    kernel, spread, edge, step = (sizes(value, 2) for value in (kernel_size, dilation, padding, stride))
-    x = pad(input, (edge[1], edge[1], edge[0], edge[0])) if any(edge) else input
-    for dim in (0, 1):
-        reach = spread[dim] * (kernel[dim] - 1) + 1
-        if reach > x.shape[2 + dim]:
-            raise RuntimeError(f"unfold: expected a kernel that fits into the padded input, got kernel {kernel}, dilation {spread}, "
-                               f"padding {edge} and input {input.shape}")
-        x = x.unfold(2 + dim, reach, step[dim])[..., ::spread[dim]]
-    n, c, rows, columns, *_ = x.shape
-    return x.permute(0, 1, 4, 5, 2, 3).reshape(n, c * kernel[0] * kernel[1], rows * columns)
+    return unfold_images(input, *[sizes(value, 2) for value in (kernel_size, dilation, padding, stride)])
 
 
 def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
@@ -47,15 +36,7 @@ def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
     """
     if input.ndim == 2:
         return fold(input.unsqueeze(0), output_size, kernel_size, dilation, padding, stride).squeeze(0)
-    kernel = math.prod(sizes(kernel_size, 2))
-    if input.ndim != 3 or input.shape[1] % kernel:
-        raise RuntimeError(f"fold: expected an input (N, C · {kernel}, blocks), got {input.shape}")
-    canvas = input.new_zeros(input.shape[0], input.shape[1] // kernel, *sizes(output_size, 2)).requires_grad_()
-    with enable_grad():
-        columns = unfold(canvas, kernel_size, dilation, padding, stride)
-    if columns.shape != input.shape:
-        raise RuntimeError(f"fold: expected {columns.shape[-1]} blocks for an output of {tuple(canvas.shape)}, got {input.shape}")
-    return grad(columns, canvas, input, create_graph=state.grad)[0]
+    return fold_images(input, *[sizes(value, 2) for value in (output_size, kernel_size, dilation, padding, stride)])
 
 
 def pixel_shuffle(input, upscale_factor):
