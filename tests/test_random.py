@@ -14,6 +14,7 @@ from tritorch.generator import Generator, default_generator
 from tritorch.ops import draws
 from tritorch.ops import dropout as D
 from tritorch.ops import random as R
+from tritorch.ops.chances import draw_one
 from tritorch.philox import long_words, multiply_high, philox, words
 
 CPU = T.device("cpu")
@@ -370,3 +371,21 @@ def test_pieces_that_threads_draw_are_the_whole(dtype, monkeypatch):
         for a, b in zip(whole, drawn(shape)):
             assert T.equal(a, b)
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("k", [3, 2048, 5000])
+def test_one_index_of_each_row(k, cuda):
+    """Elements of chance 0 are never drawn, whatever rounding does, the others as often as their chance says; both devices agree."""
+    p = np.zeros((1, k))
+    p[0, ::max(k // 7, 1)] = np.arange(1, len(p[0, ::max(k // 7, 1)]) + 1)
+    edges = np.array([0.0, 2.0 ** -60, 0.5, 1 - 2.0 ** -53])
+    spread = np.concatenate([edges, (np.arange(396) + 0.5) / 396])[:, None]
+    found = []
+    for device in ("cpu", cuda):
+        for kind in (T.float32, T.bfloat16):
+            rows = T.tensor(np.repeat(p, 400, 0), dtype=kind, device=device)
+            found.append(draw_one(rows, T.tensor(spread, device=device)).cpu().numpy())
+    for other in found:
+        assert (other == found[0]).all() and (p[0, other] > 0).all()
+    counts = np.bincount(found[0][4:, 0], minlength=k) / 396
+    assert np.abs(counts - p[0] / p.sum()).max() <= 2 / 396              # one uniform number each: no luck in it

@@ -280,6 +280,42 @@ def race_kernel(out_ptr, word_ptr, p_ptr, N, seed: tl.int64, offset: tl.int64, b
     tl.store(out_ptr + i, (p.to(e.dtype) / e).to(out_ptr.dtype.element_ty), mask=i < N)
 
 
+@triton.jit
+def first_above(sums, target, parts, i, SIZE: tl.constexpr):
+    """The first i whose sum is above the target and whose part is not 0; the last such part if rounding leaves none."""
+    first = tl.min(tl.where((sums > target) & (parts > 0), i, SIZE), 0)
+    return tl.where(first < SIZE, first, tl.maximum(tl.max(tl.where(parts > 0, i, -1), 0), 0))
+
+
+@triton.jit
+def draw_one_kernel(out_ptr, word_ptr, p_ptr, u_ptr, stride_n, stride_k, K, chances, positive, COUNT: tl.constexpr, WIDTH: tl.constexpr):
+    """out[n]: where the running sum of row n of p (N, K) passes u[n] times the whole, every WIDTH-th element coming first, then every
+    WIDTH-th from the second on, …: so the row is read once, and sums of threads need no other thread. Reported are an element that is
+    negative, infinite or NaN, and a row of zeros."""
+    wide: tl.constexpr = tl.float64 if p_ptr.dtype.element_ty == tl.float64 else tl.float32
+    row = p_ptr + tl.program_id(0).to(tl.int64) * stride_n
+    j = tl.arange(0, WIDTH)
+    total, least = tl.zeros((WIDTH,), wide), tl.zeros((WIDTH,), wide)
+    for first in tl.range(0, K, WIDTH, loop_unroll_factor=4):
+        p = tl.load(row + (first + j).to(tl.int64) * stride_k, mask=first + j < K, other=0).to(wide)
+        total, least = total + p, tl.minimum(least, p)
+    total = total.to(tl.float64)
+    whole = tl.sum(total, 0)
+    if (tl.min(least, 0) < 0) | ((whole < float("inf")) == 0):           # which one it was
+        for first in range(0, K, WIDTH):
+            p = tl.load(row + (first + j).to(tl.int64) * stride_k, mask=first + j < K, other=0).to(tl.float64)
+            report(word_ptr, ((p >= 0) & (p < float("inf"))) == 0, p, chances)
+    report(word_ptr, (j == 0) & (((whole > 0) & (whole < float("inf"))) == 0), whole + j * 0.0, positive)
+    target = tl.load(u_ptr + tl.program_id(0)) * whole
+    sums = tl.cumsum(total, 0)
+    column = first_above(sums, target, total, j, WIDTH)
+    before = tl.sum(tl.where(j == column, sums - total, 0.0), 0)
+    i = tl.arange(0, COUNT) * WIDTH + column
+    p = tl.load(row + i.to(tl.int64) * stride_k, mask=i < K, other=0).to(tl.float64)
+    place = first_above(before + tl.cumsum(p, 0), target, p, tl.arange(0, COUNT), COUNT)
+    tl.store(out_ptr + tl.program_id(0), (place * WIDTH + column).to(tl.int64))
+
+
 @triton.jit(do_not_specialize=NUMBERS)
 def dropout_kernel(out_ptr, x_ptr, N, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64, base_ptr, BLOCK: tl.constexpr):
     """out[i] = x[i] · scale where word i ≥ threshold, x[i] · 0 elsewhere (so that NaN stays)."""

@@ -1,16 +1,19 @@
-"""Random operators whose parameters are tensors: Bernoulli and normal numbers, and the races that `multinomial` draws by."""
+"""Random operators whose parameters are tensors: Bernoulli and normal numbers, and what `multinomial` draws by."""
 import numpy as np
 
-from tritorch.cuda.launch import kernels
-from tritorch.dispatch import op
+from tritorch.cuda.launch import kernels, launch
+from tritorch.dispatch import common_device, op
+from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.draws import draw_exponential, standard_normal, unit
 from tritorch.ops.faults import fault_word
 from tritorch.ops.filling import filled
+from tritorch.ops.indexing import finish, in_order
 from tritorch.philox import bits_of, words
+from tritorch.shape import cdiv, next_power_of_2
 
 K = kernels("random")
-CHANCES = "probabilities from 0 up, and finite"
+CHANCES, A_SUM = "probabilities from 0 up, and finite", "rows of probabilities with a positive sum, not infinite"
 
 
 @op(aliasable=True)
@@ -130,3 +133,63 @@ def random_race_samples(make):
 @random_race.workloads
 def random_race_workloads(make):
     yield "16M float32", lambda: (make(1 << 24, positive=True), 7, 0), 8 << 24, 0
+
+
+@op
+def draw_one(p, u):
+    """(rows, 1): of each row of p (rows, k) one index with the chance p[i] / Σ p, where the running sum passes u (rows, 1) times the whole.
+
+    >>> import tritorch as torch; from tritorch.ops.chances import draw_one
+    >>> draw_one(torch.tensor([[1.0, 0.0, 3.0]]), torch.tensor([[0.5]], dtype=torch.float64))
+    tensor([[2]])
+    """
+    check(p.ndim == 2 and p.shape[1] > 0 and u.shape == (p.shape[0], 1) and u.dtype is types.float64, "draw_one",
+          "rows, and a float64 number for each", p.shape, u.shape)
+    return (p.shape[0], 1), types.int64, common_device("draw_one", p, u)
+
+
+def _width(k):
+    """How far the elements that are summed first lie apart."""
+    return min(next_power_of_2(k), 2048)
+
+
+@draw_one.impl("cpu")
+def draw_one_cpu(out, p, u):
+    check(bool(((p >= 0) & (p < np.inf)).all()), "multinomial", CHANCES, "others")
+    (rows, k), width = p.shape, _width(p.shape[1])
+    count = cdiv(k, width)
+    wide = np.zeros((rows, count * width))
+    wide[:, :k] = p
+    sums = wide.reshape(rows, count, width).swapaxes(1, 2).reshape(rows, count * width).cumsum(1)
+    check(bool((sums[:, -1] > 0).all()), "multinomial", A_SUM, 0.0)
+    for n in range(rows):
+        at = min(np.searchsorted(sums[n], u[n, 0] * sums[n, -1], "right"), np.searchsorted(sums[n], sums[n, -1]))
+        out[n] = at % count * width + at // count
+
+
+@draw_one.impl("cuda")
+def draw_one_cuda(out, p, u):
+    if out.numel():
+        made, width = in_order(out), _width(p.shape[1])
+        word, chances = fault_word(out.device, "multinomial", CHANCES, RuntimeError)
+        _, positive = fault_word(out.device, "multinomial", A_SUM, RuntimeError)
+        launch(K.draw_one_kernel, (p.shape[0],), made, word, p, u.contiguous(), *p.strides, p.shape[1], chances, positive,
+               COUNT=next_power_of_2(cdiv(p.shape[1], width)), WIDTH=width, num_warps=max(width // 256, 1))
+        finish(out, made)
+
+
+@draw_one.samples
+def draw_one_samples(make):
+    for rows, k in ((3, 5), (2, 4100), (4, 1), (0, 3)):
+        yield make(rows, k, positive=True, grad=False), make(rows, 1, low=0, high=1, grad=False, dtype=types.float64)
+
+
+@draw_one.errors
+def draw_one_errors(make):
+    yield (make(2, 3, positive=True), make(2, 1)), {}, RuntimeError, "a float64 number for each"
+
+
+@draw_one.workloads
+def draw_one_workloads(make):
+    p = make(4096, 32000, positive=True, grad=False)
+    yield "4096x32000 fp32", lambda: (p, make(4096, 1, low=0, high=1, grad=False, dtype=types.float64)), p.nbytes, 0

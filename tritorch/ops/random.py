@@ -11,7 +11,7 @@ from tritorch.device import as_device
 from tritorch.dtype import bfloat16, chosen, float16, float32, float64, get_default_dtype, iinfo, int64, promote
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check, no_sizes, whole_numbers
-from tritorch.ops.chances import CHANCES, random_bernoulli, random_normal_around, random_race
+from tritorch.ops.chances import A_SUM, CHANCES, draw_one, random_bernoulli, random_normal_around, random_race
 from tritorch.ops.copy import deliver, like_strides
 from tritorch.ops.draws import (
     place,
@@ -30,7 +30,6 @@ from tritorch.ops.within import HUGE, TINY, within
 from tritorch.shape import broadcast_shapes, contiguous_strides, numel
 from tritorch.tensor import Tensor, empty, empty_like
 
-A_SUM = "rows of probabilities with a positive sum, not infinite"
 MANTISSA = {float64: 53, float32: 24, float16: 11, bfloat16: 8}
 
 
@@ -209,11 +208,14 @@ def multinomial(input, num_samples, replacement=False, *, generator=None, out=No
     check(num_samples > 0, "multinomial", "num_samples > 0", num_samples)
     check(replacement or num_samples <= p.shape[-1], "multinomial", "at most as many samples as categories without replacement",
           num_samples, p.shape[-1], use="replacement=True")
+    if num_samples == 1:                                                 # 4096 rows of 32000 classes: 139 µs, as a race 579
+        u = made(random_uniform, (*p.shape[:-1], 1), 0.0, 1.0, float64, p.device, generator)
+        return deliver(draw_one(p.reshape(-1, p.shape[-1]), u.reshape(-1, 1)).reshape(u.shape), out)
     p = p.to(p.dtype.compute)
-    if replacement and num_samples > 1:
+    if replacement:
         return deliver(invert(p, num_samples, generator), out)
     race = random_race(p, *place(p.device, generator, p.numel()))
-    best, order = race.max(-1, keepdim=True) if num_samples == 1 else race.topk(num_samples, -1)
+    best, order = race.topk(num_samples, -1)
     within(best.narrow(-1, 0, 1), TINY, math.inf, "multinomial", A_SUM)
     return deliver(order, out)
 
