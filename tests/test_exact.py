@@ -18,6 +18,7 @@ H200 = (132, 232448, 9)
 CANDIDATES = [c for _, c in choice.exact(4096, 4096, 4096, 1, H200)]
 HOPPER = [c for _, c in choice.exact(4096, 4096, 4096, 1, H200, True)]
 IN_REGISTERS = [c for _, c in choice.plain("parts", 131, 149, 270, 1, 4, H200) if c["splits"] < 3]
+LEASTS = [choice.LEAST_EXACT, 2 * choice.LEAST_EXACT, 4 * choice.LEAST_EXACT, 4099]
 KERNELS = [pytest.param(c, id=c["kernel"], marks=[pytest.mark.gpu] * (c is HOPPER[0])) for c in (CANDIDATES[0], HOPPER[0], IN_REGISTERS[0])]
 
 
@@ -56,7 +57,7 @@ def problem(name, k):
     """(a, b, a @ b in float64, |a| @ |b|, what the errors of float32 units are of the latter)."""
     rng = np.random.default_rng([k, len(name)])
     draw = DRAWS.get(name, DRAWS["normal"])
-    m, n = (43, 45) if k <= 2 * choice.LEAST_EXACT else (11, 13)         # badly scaled numbers and powers come near to float32 there
+    m, n = (43, 45) if k <= 4 * choice.LEAST_EXACT else (11, 13)         # badly scaled numbers and powers come near to float32 there
     a, b = draw(rng, m, k).astype(np.float32), draw(rng, k, n).astype(np.float32)
     if name == "cancelling":                                             # the second half takes away what the first gave, but a few bits
         half = k // 2
@@ -71,12 +72,15 @@ def no_less_accurate(found, exact, size, plain):
     assert np.sqrt((ours ** 2).mean()) <= np.sqrt((plain ** 2).mean()) and np.abs(ours).max() <= np.abs(plain).max()
 
 
-@pytest.mark.parametrize("k", [choice.LEAST_EXACT, 2 * choice.LEAST_EXACT, 4099])
+@pytest.mark.parametrize("k", LEASTS)
 @pytest.mark.parametrize("name", [*DRAWS, "cancelling"])
 @pytest.mark.parametrize("arch", [80, 90])
 def test_no_less_accurate_than_float32(arch, name, k):
     a, b, *rest = problem(name, k)
-    for block in sorted({c["BLOCK_K"] for c in [*IN_REGISTERS, *(c for _, c in choice.exact(131, 149, k, 1, H200))]}):
+    found = choice.plain("parts", 131, 149, k, 1, 4, H200) + choice.exact(131, 149, k, 1, H200)
+    blocks = sorted({c["BLOCK_K"] for _, c in found})
+    assert blocks == [16, 32, 64][:LEASTS.index(k) + 1]
+    for block in blocks:
         no_less_accurate(by_parts(a, b, block, arch), *rest)
 
 

@@ -294,7 +294,7 @@ def test_candidates_fit_small_devices():
         for kind, dtype in KINDS.items():
             for m, n, k in ((4096, 4096, 4096), (64, 4096, 512), (4096, 16, 4096), (17, 17, 17)):
                 found = choice.plain(kind, m, n, k, 1, dtype.itemsize, machine)
-                assert found
+                assert found or kind == "parts" and k < choice.LEAST_EXACT
                 for _, c in found:
                     held = choice.held(c["num_stages"], machine)                     # as compiled: test_small_shared_memory.py
                     assert (c["BLOCK_M"] + c["BLOCK_N"]) * c["BLOCK_K"] * dtype.itemsize * held <= machine[1]

@@ -23,7 +23,8 @@ TILES = {
     "ieee": ((128, 128, 16, 8, 3, 0.4), (64, 128, 16, 8, 3, 0.35), (128, 64, 16, 8, 3, 0.35), (64, 64, 16, 4, 3, 0.3),
              (32, 32, 32, 4, 3, 0.23), (16, 64, 32, 4, 3, 0.12), (64, 16, 32, 4, 3, 0.07), (32, 64, 16, 1, 3, 0.5),
              (64, 16, 32, 1, 2, 0.13), (16, 16, 16, 1, 2, 0.12)),
-    "parts": ((128, 64, 32, 8, 3, 0.4), (64, 64, 32, 4, 3, 0.35), (64, 32, 32, 4, 3, 0.3), (32, 64, 16, 4, 3, 0.2)),
+    "parts": ((128, 64, 32, 8, 3, 0.42), (64, 128, 32, 4, 3, 0.38), (64, 64, 32, 4, 3, 0.36), (64, 32, 32, 4, 3, 0.28),
+              (64, 64, 16, 4, 3, 0.3), (32, 64, 32, 1, 3, 0.27), (16, 64, 32, 1, 3, 0.19), (64, 16, 32, 4, 3, 0.19)),
     "fp64": ((64, 64, 16, 4, 3, 0.6), (32, 32, 16, 4, 3, 0.4), (16, 16, 32, 4, 3, 0.2)),
     "int8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
     "fp8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 4, 0.1), (64, 16, 64, 4, 4, 0.1)),
@@ -40,12 +41,12 @@ GLUON = ((128, 256, 32, 8, 8, 4, 1, 1, 0.98), (128, 256, 64, 8, 4, 4, 1, 1, 0.97
          (64, 256, 64, 4, 4, 4, 1, 3, 0.95), (256, 128, 64, 8, 4, 4, 1, 1, 0.95), (128, 128, 64, 4, 5, 2, 2, 1, 0.9),
          (64, 256, 64, 4, 4, 4, 2, 1, 0.85), (128, 128, 64, 8, 6, 2, 1, 1, 0.85), (128, 64, 64, 4, 8, 1, 1, 1, 0.6))
 EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4, 3, 0.6), (64, 128, 32, 4, 3, 0.6),
-         (64, 64, 64, 4, 3, 0.5))
+         (64, 64, 64, 4, 3, 0.4))
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, rate
 EXACT_GLUON = ((128, 128, 64, 4, 2, 0.93), (128, 128, 32, 4, 4, 0.92), (128, 64, 64, 4, 3, 0.85))
-# Elements of K from which sums of parts are at least as accurate as sums of float32, in blocks of 32; twice as many in blocks of 64, where
-# more is cut off before it is added up (test_exact.py).
-LEAST_EXACT = 256
+# Elements of K from which sums of parts are at least as accurate as sums of float32, in blocks of 16; twice as many in blocks of 32, and so
+# on, where more is cut off before it is added up (test_exact.py).
+LEAST_EXACT = 128
 FALLBACK = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=16, num_warps=8, num_stages=3)
 # BLOCK_N, BLOCK_K, num_warps where K lies together in memory. Small blocks fill the multiprocessors evenly: 4096 x 4096 numbers of 16 bits
 # are predicted to take 9.6 µs, and 11.1 in blocks of 4 x 1024.
@@ -58,6 +59,7 @@ PEAK = {"half": 2048, "odd": 2048, "tf32": 1024, "bf16": 2048, "ieee": 128, "par
 LOADS = 40                          # bytes that reach a multiprocessor in a cycle, as bench/sm.py has it
 START, SECOND = 2000, 4000          # cycles: filling and draining a tile's pipeline; the second kernel of a split product
 ROUND, BEGIN = 600, 200             # cycles until what a program loads at once is there; what a warp of many programs takes to begin
+NEARBY = 16 << 20                   # bytes of operands that come from the second cache, if they were just written
 STORES = 18                         # bytes that leave a multiprocessor in a cycle, for memory
 LARGE = 128 * 128                   # elements of a tile, of which more in two stages do not run ahead: ptxas waits for every product
 MOST_EACH = 64                      # elements of K that one thread sums up
@@ -86,19 +88,24 @@ def plain(kind, M, N, k, batch, itemsize, machine):
         block_k = min(max(next_power_of_2(k), 32 if itemsize == 1 else 16), side)
         splits = min(4 // max(tiles_of(M, N, batch, block_m, block_n), 1), cdiv(k, block_k))
         return [(0, _plain(block_m, block_n, block_k, 4, 3, max(splits, 1)))]
-    found = []
+    found, most_tiles = [], 4 if kind == "parts" else 2
     for block_m, block_n, block_k, warps, most, rate in TILES[kind]:
-        alone = warps == 1 and k > ALONE * itemsize                      # one warp waits for each of its blocks of K
-        if (block_m + block_n) * block_k * itemsize * held(most, machine) <= machine[1] and not alone:
+        alone = warps == 1 and k > ALONE * itemsize and kind != "parts"  # one warp waits for each of its blocks of K
+        coarse = kind == "parts" and 16 * k < LEAST_EXACT * block_k
+        if (block_m + block_n) * block_k * itemsize * held(most, machine) <= machine[1] and not (alone or coarse):
             tiles, splits = tiles_of(M, N, batch, block_m, block_n), 1
             leaves = min(block_m, M) * min(block_n, N) * itemsize / STORES
-            while splits == 1 or (tiles * splits <= 2 * machine[0] and k >= 2 * block_k * splits and splits <= MOST_SPLITS):
+            while splits == 1 or (tiles * splits <= most_tiles * machine[0] and k >= 2 * block_k * splits and splits <= MOST_SPLITS):
                 steps = cdiv(chunk_of(k, block_k, splits), block_k)
                 stages = max(min(most, steps), 3 if block_m * block_n > LARGE else 2)
                 resident = max(min(32 // warps, machine[1] // ((block_m + block_n) * block_k * itemsize * stages)), 1)
                 cost = cycles(tiles * splits, (block_m, block_n), steps * block_k, PEAK[kind] * rate, itemsize, machine,
                               leaves + START / resident) + START - START / resident
-                if warps == 1:                                           # a quarter of a multiprocessor, unless others are there too
+                if kind == "parts":                                      # a program cuts a block into parts, then multiplies them
+                    cut = 10 * (block_m + block_n) * block_k / (32 * warps)
+                    wait = 800 if (M + N) * k * batch * itemsize > NEARBY else 250
+                    cost = max(cost, steps * (wait + 1.7 * (cut + block_m * block_n * block_k / PEAK[kind])) + START)
+                elif warps == 1:                                         # a quarter of a multiprocessor, unless others are there too
                     cost = max(cost, 4 * block_m * block_n * steps * block_k / (PEAK[kind] * rate) + START)
                 cost += SECOND + splits * batch * M * N * 8 / (20 * machine[0]) if splits > 1 else 0
                 found.append((cost, _plain(block_m, block_n, block_k, warps, stages, splits, "parts" if kind == "parts" else "plain")))
@@ -187,7 +194,7 @@ def exact(M, N, k, batch, machine, hopper=False):
     found = []
     for *blocks, stages, rate in EXACT_GLUON if hopper else EXACT:
         block_m, block_n, block_k, warps = blocks
-        if block_k * LEAST_EXACT <= 32 * k and (block_m + block_n) * block_k * stages * 6 <= machine[1] - 1024:
+        if block_k * LEAST_EXACT <= 16 * k and (block_m + block_n) * block_k * stages * 6 <= machine[1] - 1024:
             cost = cycles(tiles_of(M, N, batch, block_m, block_n), blocks, k, PEAK["half"] * rate / 6, 6, machine)
             cost += 2 * SECOND + (M + N) * k * batch * 10 / (16 * machine[0])
             found.append((cost, dict(kernel="exact_gluon" if hopper else "exact", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
