@@ -129,6 +129,17 @@ def test_batches(shapes, candidate, cuda, hardware_tiles):
     np.testing.assert_allclose(out, x.astype(np.float64) @ y, atol=1e-4)
 
 
+@pytest.mark.parametrize("turned", [(False, False), (True, True)])
+@pytest.mark.parametrize("even, step", [(4, 4), (4, 2), (8, 8), (2, 1)])
+def test_rows_that_a_power_of_two_divides(even, step, turned, cuda, hardware_tiles):
+    """Their parts are stored several at a time; `step` divides how far rows are apart."""
+    x, y = draw(40 + even, 256 + even), draw(256 + even, 48 + even)
+    a, b = [on(np.pad(v, ((0, step), (0, step))), cuda, turn)[:-step, :-step] for v, turn in zip((x, y), turned)]
+    with tuner.forcing("matmul", CANDIDATES[0]):
+        out = products.matmul(a, b).cpu().array
+    np.testing.assert_allclose(out, x.astype(np.float64) @ y, atol=1e-4)
+
+
 BAD = [np.inf, -np.inf, np.nan, np.float32(3.4e38), np.float32(2.0 ** 112), np.float32(1e-40), np.float32(2.0 ** -110)]
 
 

@@ -17,6 +17,7 @@ import triton.language as tl
 
 from triton_kernels.matmul import INFINITE, SMALLEST, activated, epilogue, parts_of, tile_of
 from triton_kernels.matmul_persistent import load_tile
+from triton_kernels.reduce import even
 
 LARGEST = tl.constexpr(238)                              # the exponent of 2¹¹¹: from the next one on `parts_of` overflows
 
@@ -29,9 +30,11 @@ def smaller(smallest, x):
 
 
 @triton.jit
-def split_rows(part_ptr, x_ptr, first, programs, stride_xb, stride_xr, stride_xc, stride_pr, BATCH, ROWS, COLUMNS, BLOCK_R: tl.constexpr,
-               BLOCK_C: tl.constexpr):
-    """Parts (3, BATCH, ROWS, stride_pr) of x (BATCH, ROWS, COLUMNS); the bits of its largest and smallest magnitude but zero."""
+def split_rows(part_ptr, x_ptr, first, programs, stride_xb, stride_xr, stride_xc, stride_pr, BATCH, ROWS, COLUMNS, EVEN: tl.constexpr,
+               BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Parts (3, BATCH, ROWS, stride_pr) of x (BATCH, ROWS, COLUMNS); the bits of its largest and smallest magnitude but zero. EVEN divides
+    COLUMNS and the strides of rows and matrices, 8 that of the parts' rows."""
+    stride_xb, stride_xr, COLUMNS, stride_pr = even(stride_xb, EVEN), even(stride_xr, EVEN), even(COLUMNS, EVEN), even(stride_pr, 8)
     across = tl.cdiv(COLUMNS, BLOCK_C)
     tiles = tl.cdiv(ROWS, BLOCK_R) * across
     plane = tl.full((), ROWS, tl.int64) * stride_pr * BATCH
@@ -55,17 +58,17 @@ def split_rows(part_ptr, x_ptr, first, programs, stride_xb, stride_xr, stride_xc
 
 @triton.jit
 def split_kernel(a_part_ptr, b_part_ptr, range_ptr, a_ptr, b_ptr, stride_ab, stride_ar, stride_ac, stride_apr, BATCH_A, ROWS_A, COLUMNS_A,
-                 stride_bb, stride_br, stride_bc, stride_bpr, BATCH_B, ROWS_B, COLUMNS_B, PROGRAMS_A: tl.constexpr, PROGRAMS: tl.constexpr,
-                 BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
+                 stride_bb, stride_br, stride_bc, stride_bpr, BATCH_B, ROWS_B, COLUMNS_B, EVEN_A: tl.constexpr, EVEN_B: tl.constexpr,
+                 PROGRAMS_A: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
     """Grid: PROGRAMS, the first PROGRAMS_A of them for a. range_ptr (2, PROGRAMS): the largest magnitudes, as bits, then how far the
     smallest lie below infinity: zeros for a program that has met no number."""
     pid = tl.program_id(0)
     if pid < PROGRAMS_A:
         largest, smallest = split_rows(a_part_ptr, a_ptr, pid, PROGRAMS_A, stride_ab, stride_ar, stride_ac, stride_apr, BATCH_A, ROWS_A,
-                                       COLUMNS_A, BLOCK_R, BLOCK_C)
+                                       COLUMNS_A, EVEN_A, BLOCK_R, BLOCK_C)
     else:
         largest, smallest = split_rows(b_part_ptr, b_ptr, pid - PROGRAMS_A, PROGRAMS - PROGRAMS_A, stride_bb, stride_br, stride_bc,
-                                       stride_bpr, BATCH_B, ROWS_B, COLUMNS_B, BLOCK_R, BLOCK_C)
+                                       stride_bpr, BATCH_B, ROWS_B, COLUMNS_B, EVEN_B, BLOCK_R, BLOCK_C)
     tl.store(range_ptr + pid, largest)
     tl.store(range_ptr + PROGRAMS + pid, INFINITE - smallest)
 

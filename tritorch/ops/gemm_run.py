@@ -1,6 +1,6 @@
 """Starting the kernels of a matrix product. Each `run_…` takes the Problem (gemm.py), how many pieces K is cut into, the tensors and
 scalars (out, pre, a, b, c, alpha, beta), what is fused after the sums, and the options of its kernel."""
-from math import prod
+from math import gcd, prod
 
 from tritorch.cuda.launch import TensorDescriptor, kernels, launch, sm_count, tile
 from tritorch.dtype import types
@@ -185,18 +185,19 @@ def run_exact(kernel, rows_a, p, tensors, fused, options):
     a that the kernel loads at once, None: all of a tile."""
     out, pre, a, b, c, alpha, beta = tensors
     a_rows, b_rows = _in_rows(p.batch[0], p.M, p.k, p.a), _in_rows(p.batch[0], p.k, p.N, p.b)
-    parts, boxes, geometry = [], [], []
+    parts, boxes, geometry, evens = [], [], [], []
     for (turned, strides, (batch, rows, columns)), *block in ((a_rows, rows_a or options["BLOCK_M"], options["BLOCK_K"]),
                                                               (b_rows, options["BLOCK_K"], options["BLOCK_N"])):
         padded = cdiv(columns, 8) * 8
         parts.append(empty((3, batch, rows, padded), types.bfloat16, out.device))
         boxes.append(TensorDescriptor(parts[-1], *box((turned, (3 * batch, rows, columns), (rows * padded, padded, 1)), *block)))
         geometry += [*strides, padded, batch, rows, columns]
+        evens.append(gcd(16, *strides[:2], columns))
     elements = [x.numel() for x in parts]
     programs_a = min(max(PROGRAMS_SPLIT * elements[0] // sum(elements), 1), PROGRAMS_SPLIT - 1)
     ranges, verdict = empty((2, PROGRAMS_SPLIT), types.int32, out.device), empty((1,), types.int32, out.device)
-    launch(EXACT.split_kernel, (PROGRAMS_SPLIT,), *parts, ranges, a, b, *geometry, PROGRAMS_A=programs_a, PROGRAMS=PROGRAMS_SPLIT,
-           BLOCK_R=ROWS, BLOCK_C=COLUMNS, num_warps=8)
+    launch(EXACT.split_kernel, (PROGRAMS_SPLIT,), *parts, ranges, a, b, *geometry, EVEN_A=evens[0], EVEN_B=evens[1], PROGRAMS_A=programs_a,
+           PROGRAMS=PROGRAMS_SPLIT, BLOCK_R=ROWS, BLOCK_C=COLUMNS, num_warps=8)
     programs = min(choice.tiles_of(p.M, p.N, p.batch[0], options["BLOCK_M"], options["BLOCK_N"]), sm_count())
     launch(kernel, (programs,), out, pre, verdict, *boxes, c, ranges, p.out[0][0], *p.out[1:], p.c[0][0], *p.c[1:],
            p.batch[0], p.M, p.N, p.k, (p.k - 1).bit_length(), alpha, beta, TRANS_A=a_rows[0], TRANS_B=b_rows[0],
