@@ -14,7 +14,7 @@ TILES = {
     "half": ((128, 256, 64, 8, 3, 0.8), (128, 128, 64, 4, 3, 0.72), (64, 128, 64, 4, 4, 0.6), (128, 64, 64, 4, 4, 0.6),
              (64, 64, 64, 4, 4, 0.45), (64, 64, 128, 4, 4, 0.45), (32, 64, 128, 4, 4, 0.25), (64, 32, 128, 4, 4, 0.25),
              (16, 64, 128, 4, 4, 0.15), (64, 16, 128, 4, 4, 0.15), (16, 32, 256, 4, 4, 0.1), (64, 64, 32, 4, 3, 0.3),
-             (32, 32, 32, 1, 2, 0.1), (16, 16, 16, 1, 2, 0.03)),
+             (128, 128, 16, 8, 2, 0.3), (32, 32, 32, 1, 2, 0.1), (16, 16, 16, 1, 2, 0.03)),
     "odd": ((128, 128, 32, 8, 3, 0.14), (64, 64, 32, 4, 3, 0.12), (64, 64, 16, 4, 3, 0.1),
             (16, 64, 64, 4, 3, 0.06), (64, 16, 64, 4, 3, 0.06)),
     "tf32": ((128, 128, 32, 8, 3, 0.15), (128, 64, 32, 4, 3, 0.12), (64, 128, 32, 4, 3, 0.12), (64, 64, 32, 4, 4, 0.09),
@@ -118,7 +118,8 @@ def each(M, N, k, batch, machine):
     cache, of narrow results more rows at a time."""
     if machine is None or k > MOST_EACH:
         return []
-    return [(cdiv(M * N * batch, 32 * machine[0]) * (60 + k * (7 + 8 / N)) + START, dict(kernel="each", BLOCK=128, num_warps=1))]
+    cost = max(cdiv(M * N * batch, 32 * machine[0]) * (60 + k * (7 + 8 / N)), 340 * k)       # at least as long as one thread waits
+    return [(cost + START, dict(kernel="each", BLOCK=128, num_warps=1))]
 
 
 def _plain(block_m, block_n, block_k, warps, stages, splits, kernel="plain"):
