@@ -128,10 +128,10 @@ def sum_of_products(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, DOT: tl.con
 
 
 @triton.jit
-def sum_of_parts(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, EVEN_K: tl.constexpr, BLOCK_K: tl.constexpr):
+def sum_of_parts(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, CAREFUL: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_K: tl.constexpr):
     """The same of float32 numbers cut into parts (see matmul_exact.py), and where these cannot tell, or something is not finite, as float32
-    units do it."""
-    first_a, first_b, nothing = a_ptrs, b_ptrs, acc
+    units do it. CAREFUL: what is lost where blocks of K are added up is kept, and added at the end (Knuth's two-sum)."""
+    first_a, first_b, nothing, lost = a_ptrs, b_ptrs, acc, acc
     for k in range(start, end, BLOCK_K):
         a, b = load_pair(a_ptrs, b_ptrs, k, end, EVEN_K, BLOCK_K)
         a_high, a_middle, a_low = marked_parts(a)
@@ -141,9 +141,15 @@ def sum_of_parts(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, EVEN_K: tl.con
         some = tl.dot(a_middle, b_middle, some)
         some = tl.dot(a_middle, b_high, some)
         some = tl.dot(a_high, b_middle, some)
-        acc += tl.dot(a_high, b_high, some)
+        some = tl.dot(a_high, b_high, some)
+        total = acc + some
+        if CAREFUL:
+            there = total - acc
+            lost += (acc - (total - there)) + (some - there)
+        acc = total
         a_ptrs += step_a
         b_ptrs += step_b
+    acc += lost
     largest = tl.max(tl.max(acc.to(tl.int32, bitcast=True) & INFINITE, 1), 0)
     if largest == INFINITE:
         acc = sum_of_products(first_a, first_b, nothing, start, end, step_a, step_b, True, "ieee", EVEN_K, BLOCK_K)
@@ -297,8 +303,8 @@ def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, batches, s
     acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     end = tl.minimum(split * K_SPAN + K_SPAN, K)
     step_a, step_b = step_of(stride_ak, BLOCK_K, WIDE), step_of(stride_bk, BLOCK_K, WIDE)
-    if PRECISION == "parts":
-        acc = sum_of_parts(a_ptrs, b_ptrs, acc, split * K_SPAN, end, step_a, step_b, EVEN_K, BLOCK_K)
+    if PRECISION == "parts" or PRECISION == "careful parts":
+        acc = sum_of_parts(a_ptrs, b_ptrs, acc, split * K_SPAN, end, step_a, step_b, PRECISION == "careful parts", EVEN_K, BLOCK_K)
     else:
         acc = sum_of_products(a_ptrs, b_ptrs, acc, split * K_SPAN, end, step_a, step_b, DOT, PRECISION, EVEN_K, BLOCK_K)
     value = epilogue(acc, c_ptr, batch_offset(batch, batches, C), rm, rn, stride_cm, stride_cn, M, N, alpha, beta,

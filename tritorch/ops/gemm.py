@@ -179,9 +179,9 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
     groups.append((choice.plain(kind, M, N, k, batch, itemsize, machine), 6 if kind != "ieee" else 3))
     if kind not in ("fp8", "fp8 fast") and fused not in ("residual", "dropout"):
         groups.append((choice.each(M, N, k, batch, machine), 1))
-    if kind == "ieee" and machine and machine[2] >= 8 and choice.LEAST_EXACT <= k:
+    if kind == "ieee" and machine and machine[2] >= 8 and (choice.LEAST_EXACT if machine[2] > 8 else choice.CAREFUL) <= k:
         groups.append((choice.plain("parts", M, N, k, batch, itemsize, machine), 3))
-    if kind == "ieee" and machine and machine[2] in (9, 10) and len(a[0]) == 1 and choice.LEAST_EXACT <= k and max(M, N, k) <= MOST:
+    if kind == "ieee" and machine and machine[2] in (9, 10) and len(a[0]) == 1 and 2 * choice.CAREFUL <= k and max(M, N, k) <= MOST:
         groups.append((choice.exact(M, N, k, batch, machine), 3))
         if compiles and machine[2] == 9:
             groups.append((choice.exact(M, N, k, batch, machine, True), 3))

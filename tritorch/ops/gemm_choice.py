@@ -24,7 +24,8 @@ TILES = {
              (32, 32, 32, 4, 3, 0.23), (16, 64, 32, 4, 3, 0.12), (64, 16, 32, 4, 3, 0.07), (32, 64, 16, 1, 3, 0.5),
              (64, 16, 32, 1, 2, 0.13), (16, 16, 16, 1, 2, 0.12)),
     "parts": ((128, 64, 32, 8, 3, 0.42), (64, 128, 32, 4, 3, 0.38), (64, 64, 32, 4, 3, 0.36), (64, 32, 32, 4, 3, 0.28),
-              (64, 64, 16, 4, 3, 0.3), (32, 64, 32, 1, 3, 0.27), (16, 64, 32, 1, 3, 0.19), (64, 16, 32, 4, 3, 0.19)),
+              (64, 64, 16, 4, 3, 0.28), (32, 64, 32, 2, 3, 0.27), (32, 64, 16, 1, 3, 0.28), (16, 64, 32, 1, 3, 0.19),
+              (64, 16, 32, 4, 3, 0.19)),
     "fp64": ((64, 64, 16, 4, 3, 0.6), (32, 32, 16, 4, 3, 0.4), (16, 16, 32, 4, 3, 0.2)),
     "int8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 3, 0.1), (64, 16, 64, 4, 3, 0.1)),
     "fp8": ((128, 128, 64, 8, 3, 0.4), (64, 64, 64, 4, 3, 0.25), (16, 64, 64, 4, 4, 0.1), (64, 16, 64, 4, 4, 0.1)),
@@ -44,9 +45,9 @@ EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4,
          (64, 64, 64, 4, 3, 0.4))
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, rate
 EXACT_GLUON = ((128, 128, 64, 4, 2, 0.93), (128, 128, 32, 4, 4, 0.92), (128, 64, 64, 4, 3, 0.85))
-# Elements of K from which sums of parts are at least as accurate as sums of float32, in blocks of 16; twice as many in blocks of 32, and so
-# on, where more is cut off before it is added up (test_exact.py).
-LEAST_EXACT = 128
+# Elements of K from which sums of parts are at least as accurate as sums of float32: on Hopper in blocks of 16 that are added up carefully;
+# without that, and on Ampere, from 128 on. Of larger blocks it takes eight, as more is cut off before it is added up (test_exact.py).
+LEAST_EXACT, CAREFUL, EXACT_BLOCKS = 64, 128, 8
 FALLBACK = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=16, num_warps=8, num_stages=3)
 # BLOCK_N, BLOCK_K, num_warps where K lies together in memory. Small blocks fill the multiprocessors evenly: 4096 x 4096 numbers of 16 bits
 # are predicted to take 9.6 µs, and 11.1 in blocks of 4 x 1024.
@@ -91,7 +92,7 @@ def plain(kind, M, N, k, batch, itemsize, machine):
     found, most_tiles = [], 4 if kind == "parts" else 2
     for block_m, block_n, block_k, warps, most, rate in TILES[kind]:
         alone = warps == 1 and k > ALONE * itemsize and kind != "parts"  # one warp waits for each of its blocks of K
-        coarse = kind == "parts" and 16 * k < LEAST_EXACT * block_k
+        coarse = kind == "parts" and block_k > max(16, k // EXACT_BLOCKS)
         if (block_m + block_n) * block_k * itemsize * held(most, machine) <= machine[1] and not (alone or coarse):
             tiles, splits = tiles_of(M, N, batch, block_m, block_n), 1
             leaves = min(block_m, M) * min(block_n, N) * itemsize / STORES
@@ -195,7 +196,7 @@ def exact(M, N, k, batch, machine, hopper=False):
     found = []
     for *blocks, stages, rate in EXACT_GLUON if hopper else EXACT:
         block_m, block_n, block_k, warps = blocks
-        if block_k * LEAST_EXACT <= 16 * k and (block_m + block_n) * block_k * stages * 6 <= machine[1] - 1024:
+        if EXACT_BLOCKS * block_k <= k and (block_m + block_n) * block_k * stages * 6 <= machine[1] - 1024:
             cost = cycles(tiles_of(M, N, batch, block_m, block_n), blocks, k, PEAK["half"] * rate / 6, 6, machine)
             cost += 2 * SECOND + (M + N) * k * batch * 10 / (16 * machine[0])
             found.append((cost, dict(kernel="exact_gluon" if hopper else "exact", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,

@@ -44,7 +44,10 @@ def _in_parts(p, splits, block_k, tensors, fused, start):
 
 
 def run_plain(p, splits, tensors, fused, options, verdict=None, precision=None):
-    """The tiled kernel of any layout. precision "parts": float32 from bfloat16 parts that are made in registers."""
+    """The tiled kernel of any layout. precision "parts": float32 from bfloat16 parts that are made in registers; of few elements of K these
+    are summed up carefully."""
+    if precision == "parts" and p.k < choice.CAREFUL:
+        precision = "careful parts"
     programs = choice.tiles_of(p.M, p.N, prod(p.batch), options["BLOCK_M"], options["BLOCK_N"])
 
     def start(splits, span, tensors, fused, form):
