@@ -23,3 +23,31 @@ def join_kernel(out_ptr, x_ptrs, starts, widths, total, rows, EVEN: tl.constexpr
         if tl.program_id(1) == k:
             if tl.program_id(0) < tl.cdiv(widths[k], BLOCK_N) * tl.cdiv(rows, BLOCK_M):
                 join_tile(out_ptr, x_ptrs[k], starts[k], widths[k], total, rows, EVEN, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
+def join_short_kernel(out_ptr, x_ptrs, starts, widths, N, TOTAL: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """The same where rows of out are short: a program writes whole lines of memory, N elements in all."""
+    i = tl.program_id(0)
+    i = (i.to(tl.int64) if WIDE else i) * BLOCK + tl.arange(0, BLOCK)
+    row, column = i // TOTAL, i % TOTAL
+    value = tl.zeros((BLOCK,), out_ptr.dtype.element_ty)
+    for k in tl.static_range(len(x_ptrs)):
+        at = column - starts[k]
+        here = (at >= 0) & (at < widths[k])
+        value = tl.where(here, tl.load(x_ptrs[k] + row * widths[k] + at, mask=here & (i < N), other=0), value)
+    tl.store(out_ptr + i, value, mask=i < N)
+
+
+@triton.jit
+def interleave_kernel(out_ptr, x_ptrs, N, BLOCK: tl.constexpr):
+    """out[i, k] = x_k[i] for two or four x_k of N elements: neighbours are put together in the registers of a thread."""
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    i = first + tl.arange(0, BLOCK)
+    a, b = tl.load(x_ptrs[0] + i, mask=i < N), tl.load(x_ptrs[1] + i, mask=i < N)
+    if len(x_ptrs) == 4:
+        a = tl.interleave(a, tl.load(x_ptrs[2] + i, mask=i < N))
+        b = tl.interleave(b, tl.load(x_ptrs[3] + i, mask=i < N))
+    COUNT: tl.constexpr = BLOCK * len(x_ptrs)
+    o = first * len(x_ptrs) + tl.arange(0, COUNT)
+    tl.store(out_ptr + o, tl.interleave(a, b), mask=o < N * len(x_ptrs))

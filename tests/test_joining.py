@@ -1,0 +1,21 @@
+"""Tensors one after the other in short rows, which are written together."""
+import numpy as np
+import pytest
+
+import tritorch as torch
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int64", "bool"])
+@pytest.mark.parametrize("widths", [(1, 1), (1, 1, 1), (1,) * 4, (1,) * 8, (7, 9), (3, 1, 2), (16, 1), (1, 0, 1), (1,) * 9])
+def test_short_rows_one_after_the_other(widths, kind, cuda):
+    rng = np.random.default_rng(0)
+    for rows in (1, 37, 1500):
+        parts = [torch.tensor(rng.integers(0, 2, (rows, n))).to(getattr(torch, kind)) for n in widths]
+        want = np.concatenate([part.float().numpy() for part in parts], 1)
+        there = [part.to(cuda) for part in parts]
+        np.testing.assert_array_equal(torch.cat(there, -1).float().cpu().numpy(), want)
+        out = torch.empty(rows, 2 * sum(widths), dtype=parts[0].dtype, device=cuda)[:, ::2]
+        np.testing.assert_array_equal(torch.cat(there, 1, out=out).float().cpu().numpy(), want)
+        if max(widths) == 1 == min(widths):
+            stacked = torch.stack([part[:, 0].to(cuda) for part in parts], -1)
+            np.testing.assert_array_equal(stacked.float().cpu().numpy(), want)
