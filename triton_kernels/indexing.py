@@ -79,6 +79,14 @@ def put_number_kernel(out_ptr, word_ptr, value, index_ptr, shape, si, st, step, 
 
 
 @triton.jit
+def put_kernel(out_ptr, word_ptr, src_ptr, index_ptr, shape, si, st, step, size, M, N, number, WRAP: tl.constexpr, OUTER: tl.constexpr,
+               EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The elements of a contiguous src where an index points to, no two of which are the same place."""
+    i, _, known, place = pointed(word_ptr, index_ptr, shape, si, st, step, size, M, N, number, WRAP, OUTER, EVEN, BLOCK_M, BLOCK_N)
+    tl.store(out_ptr + place, tl.load(src_ptr + i, mask=known, other=0).to(out_ptr.dtype.element_ty), mask=known)
+
+
+@triton.jit
 def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, stride_xr, stride_i, N, K, R, rows, number,
                      WRAP: tl.constexpr, EVEN: tl.constexpr, ONE: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr):
     """out[p, k, r] = x[p, index[k], r] for `rows` pairs (p, k), without ONE of several p; rows outside are not read and become 0, with

@@ -90,7 +90,10 @@ def scatter_write_cuda(out, input, dim, index, src):
     made = in_order(out)
     if input.data_ptr() != made.data_ptr():
         transfer(made, input)
-    if isinstance(src, Tensor):
+    if isinstance(src, Tensor) and index.shape and index.shape[dim] == 1:                   # nobody writes where another does
+        src = src[tuple([slice(n) for n in index.shape])].contiguous()
+        pointing(K.put_kernel, made, (src,), index, wrap_dim(dim, index.ndim, "scatter"), input.shape, made.strides, "scatter")
+    elif isinstance(src, Tensor):
         write_rows(view.reshape(made, -1, 1), 1, *_flat_cuda(input, dim, index, src))
     else:
         shape, index = input.shape or (1,), index if index.shape else view.reshape(index, 1)
@@ -129,6 +132,7 @@ def scatter_write_samples(make):
     yield make(3, 4), 1, make(3, 2, integer=True, low=0, high=4), 2.5
     yield make(3, 4), 0, make(0, 4, integer=True), make(0, 4)
     yield make(), 0, make(integer=True, low=0, high=1), make()
+    yield make(3, 4, 5), 1, make(2, 1, 5, integer=True, low=0, high=4), make(3, 2, 6)
 
 
 @scatter_write.errors
