@@ -119,6 +119,23 @@ def test_fold_undoes_unfold_and_differentiates():
         assert not F.fold(columns, (4, 6), 2).requires_grad
 
 
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int64", "bool"])
+@pytest.mark.parametrize("shape, r", [((2, 18, 4, 5), 3), ((8, 3, 2), 2), ((2, 1, 4, 5, 6), 2), ((0, 4, 2, 2), 2), ((1, 4, 0, 2), 2)])
+def test_pixels_shuffled_and_back(shape, r, kind, cuda):
+    x = np.random.default_rng(0).integers(0, 2 if kind == "bool" else 100, shape)
+    *lead, c, h, w = shape
+    want = np.moveaxis(x.reshape(*lead, c // r ** 2, r, r, h, w), (-4, -3), (-3, -1)).reshape(*lead, c // r ** 2, h * r, w * r)
+    for device in ("cpu", cuda):
+        image = torch.tensor(x, device=device).to(getattr(torch, kind))
+        made = F.pixel_shuffle(image, r)
+        assert made.dtype is image.dtype and (made.double().cpu().numpy() == want).all() and made.shape == want.shape
+        assert torch.equal(F.pixel_unshuffle(made, r), image)
+        if len(lead) == 1:
+            assert torch.equal(F.pixel_shuffle(image.to(memory_format=torch.channels_last), r), made)
+    zeros = F.pixel_shuffle(torch.tensor([-0.0] * 4, device=cuda).view(1, 4, 1, 1), 2)
+    assert np.signbit(zeros.cpu().numpy()).all()
+
+
 def test_image_errors():
     image = torch.ones(1, 2, 3, 3)
     for fn, args, kwargs, error, sentence in (

@@ -49,3 +49,14 @@ def fold_kernel(out_ptr, x_ptr, stride_o, stride_x, planes, C, H, W, P, Q, STRID
         place = down // STRIDE[0] * Q + right // STRIDE[1]
         total += widened(tl.load(columns_at(x_ptr, n, c, tap, place, stride_x, WIDE), mask=inside[:, None], other=0))
     tl.store(pointers(out_ptr, n, c, h, w, stride_o, WIDE), total.to(out_ptr.dtype.element_ty), mask=some)
+
+
+@triton.jit
+def tiles_kernel(out_ptr, x_ptr, stride_o, stride_x, planes, C, H, W, P, Q, KERNEL: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr,
+                 FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+    """The same where blocks lie side by side: each element comes from one of them, or, behind the last, is 0. Of any dtype."""
+    some, there, n, c, h, w = tile_of(planes, C, H, W, WIDE, EVEN, FLAT, BLOCK_P, BLOCK_C)
+    p, q = h // KERNEL[0], w // KERNEL[1]
+    tap, inside = h % KERNEL[0] * KERNEL[1] + w % KERNEL[1], (p < P) & (q < Q)
+    x = tl.load(pointers(x_ptr, n, c, tap, p * Q + q, stride_x, WIDE), mask=inside[:, None], other=0)
+    tl.store(pointers(out_ptr, n, c, h, w, stride_o, WIDE), x, mask=some)

@@ -52,14 +52,6 @@ def unfold_images_cpu(out, input, kernel, dilation, padding, stride):
     out[...] = made.reshape(out.shape)
 
 
-def _launch(fn, out, x, images, columns, kernel, dilation, padding, stride):
-    """Start a kernel on the places of `out`."""
-    many = blocks_of(images.shape[2:], kernel, dilation, padding, stride)
-    shape = (*images.shape[:2], *(images.shape[2:] if out is images else many))
-    launch_places(fn, (out,), (x,), shape, *images.shape[2:], *many, STRIDE=stride, PADDING=padding, DILATION=dilation, KERNEL=kernel,
-                  UNROLL=kernel[0] * kernel[1] <= UNROLLED)
-
-
 def _columns(x, channels):
     """(N, C · taps, places) as (N, C, taps, places)."""
     return view.reshape(x, x.shape[0], channels, -1, x.shape[2])
@@ -68,9 +60,9 @@ def _columns(x, channels):
 @unfold_images.impl("cuda")
 def unfold_images_cuda(out, input, kernel, dilation, padding, stride):
     if out.numel():
-        made = in_order(out)
-        columns = _columns(made, input.shape[1])
-        _launch(K.unfold_kernel, columns, input, input, columns, kernel, dilation, padding, stride)
+        made, many = in_order(out), blocks_of(input.shape[2:], kernel, dilation, padding, stride)
+        launch_places(K.unfold_kernel, (_columns(made, input.shape[1]),), (input,), (*input.shape[:2], *many), *input.shape[2:], *many,
+                      STRIDE=stride, PADDING=padding, DILATION=dilation, KERNEL=kernel, UNROLL=kernel[0] * kernel[1] <= UNROLLED)
         finish(out, made)
 
 
@@ -102,9 +94,14 @@ def fold_images_cpu(out, input, size, kernel, dilation, padding, stride):
 
 @fold_images.impl("cuda")
 def fold_images_cuda(out, input, size, kernel, dilation, padding, stride):
-    if out.numel():
-        columns = _columns(input, out.shape[1])
-        _launch(K.fold_kernel, out, columns, out, columns, kernel, dilation, padding, stride)
+    if not out.numel():
+        return
+    columns, many = _columns(input, out.shape[1]), blocks_of(size, kernel, dilation, padding, stride)
+    if kernel == stride and dilation == (1, 1) and padding == (0, 0):
+        launch_places(K.tiles_kernel, (out,), (columns,), out.shape, *size, *many, KERNEL=kernel)
+    else:
+        launch_places(K.fold_kernel, (out,), (columns,), out.shape, *size, *many, STRIDE=stride, PADDING=padding, DILATION=dilation,
+                      KERNEL=kernel, UNROLL=kernel[0] * kernel[1] <= UNROLLED)
 
 
 @unfold_images.grad("input")
@@ -123,6 +120,7 @@ def _cases():
     yield (1, 2, 6, 7), (2, 3), (2, 1), (0, 2), (3, 2)
     yield (2, 1, 4, 6), (2, 2), (1, 1), (0, 0), (2, 2)
     yield (1, 2, 9, 8), (5, 4), (1, 2), (3, 3), (2, 3)
+    yield (2, 2, 7, 6), (2, 3), (1, 1), (0, 0), (2, 3)
     yield (0, 2, 3, 3), (2, 2), (1, 1), (0, 0), (1, 1)
 
 

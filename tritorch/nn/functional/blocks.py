@@ -49,8 +49,10 @@ def pixel_shuffle(input, upscale_factor):
     r = upscale_factor
     _check_image("pixel_shuffle", input, input.ndim >= 3 and r > 0 and input.shape[-3] % (r * r) == 0, f"(*, C · {r * r}, H, W)")
     *lead, c, h, w = input.shape
-    split = input.reshape(*lead, c // (r * r), r, r, h, w)
-    return split.movedim((-4, -3), (-3, -1)).reshape(*lead, c // (r * r), h * r, w * r)
+    shape = (*lead, c // (r * r), h * r, w * r)
+    if not input.numel():
+        return input.reshape(shape)
+    return fold_images(input.reshape(-1, c, h * w), shape[-2:], (r, r), (1, 1), (0, 0), (r, r)).reshape(shape)
 
 
 def pixel_unshuffle(input, downscale_factor):
@@ -64,8 +66,10 @@ def pixel_unshuffle(input, downscale_factor):
     fits = input.ndim >= 3 and r > 0 and input.shape[-2] % r == input.shape[-1] % r == 0
     _check_image("pixel_unshuffle", input, fits, f"(*, C, H · {r}, W · {r})")
     *lead, c, h, w = input.shape
-    split = input.reshape(*lead, c, h // r, r, w // r, r)
-    return split.movedim((-3, -1), (-4, -3)).reshape(*lead, c * r * r, h // r, w // r)
+    shape = (*lead, c * r * r, h // r, w // r)
+    if not input.numel():
+        return input.reshape(shape)
+    return unfold_images(input.reshape(-1, c, h, w), (r, r), (1, 1), (0, 0), (r, r)).reshape(shape)
 
 
 def channel_shuffle(input, groups):
