@@ -157,6 +157,14 @@ def edge_pad_cuda(out, input, pad, mode):
                       MODE=MODES.index(mode))
 
 
+def roll_images(out, x, shifts, dims):
+    """Fill out with x of 4 dims rolled along two of them: images whose rows and columns begin elsewhere and go round."""
+    order = [d for d in range(4) if d not in dims] + dims
+    image, size = x.permute(order), [x.shape[d] for d in dims]
+    launch_places(K.edge_pad_kernel, (out.permute(order),), (image,), image.shape, *size, *size,
+                  *[shift % n for shift, n in zip(shifts, size)], MODE=MODES.index("circular"))
+
+
 @op
 def edge_pad_back(gradient, size, pad, mode):
     """The transpose of `edge_pad`: what the elements of its result give to those of images of `size` that they came from."""
