@@ -125,3 +125,36 @@ def test_compiled_functions_in_several_threads(cuda):
             weight -= x
             wanted += [2 * (2 * x + 1) * x, 2 * (2 * x + 1) * x + 1, 2 * x, weight]
         assert [out.flatten()[0].item() for out in found[k]] == wanted, k
+
+
+def test_gradients_are_a_threads_own(cuda):
+    """Another thread replays the backward pass after this one did, and before what it gave has been read."""
+    function, replayed = torch.compile(lambda x: x * x), threading.Event()
+
+    def gradient(value):
+        x = torch.full((3,), value, device="cuda").requires_grad_()
+        y = function(x * 1)
+        y.sum().backward()
+        return x.grad
+
+    def other():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            kept.append(gradient(5.0))
+            torch.cuda.current_stream().synchronize()
+            replayed.set()
+
+    kept, thread = [], threading.Thread(target=other)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(4):
+            gradient(1.0)
+        x = torch.full((3,), 2.0, device="cuda").requires_grad_()
+        y = x * 1
+        y.register_hook(lambda g: thread.start() or replayed.wait(20) and None)
+        out, ready = function(y), threading.Event()
+        idle = threading.Thread(target=ready.wait)
+        idle.start()
+        out.sum().backward()
+        ready.set()
+        thread.join()
+        torch.cuda.synchronize()
+        assert x.grad.tolist() == [4, 4, 4] and kept[0].tolist() == [10, 10, 10]

@@ -1,6 +1,7 @@
 """Recordings whose results have gradients: the backward pass is a second graph, and autograd sees one node."""
 from __future__ import annotations
 
+import threading
 import weakref
 
 from tritorch.autograd.engine import grad
@@ -86,5 +87,9 @@ class _Replay(Function):
         with one_at_a_time:
             recording.order.follow(recording.index, current_handle(recording.index))
             recording.backward.replay()
-        recording.pending = None
-        return None, None, None, *recording.found
+            found = recording.found
+            if threading.active_count() > 1:                             # another thread may replay before these have been read
+                made = iter(recording.filled([recording.room(g) for g in found if g is not None]))
+                found = [g if g is None else next(made) for g in found]
+            recording.pending = None
+        return None, None, None, *found
