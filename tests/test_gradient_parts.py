@@ -238,3 +238,19 @@ def test_gradients_of_sums_are_views(dim, keepdim):
     (twice,) = torch.autograd.grad(out, x, g.requires_grad_(), create_graph=True)
     (back,) = torch.autograd.grad((twice * x).sum(), g)
     np.testing.assert_array_equal(back.numpy(), x.detach().sum(dim, keepdim).numpy())
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_the_gradient_of_what_is_cut_up_lies_as_that_does(cuda, need_weights):
+    """The projections of attention are cut up along a dim that was brought to the front: joined, their gradients are read in place."""
+    x = torch.arange(24.0).view(2, 3, 4).requires_grad_()
+    turned = (x * 1.0).permute(2, 0, 1)
+    turned.retain_grad()
+    sum((p * (k + 1)).sum() for k, p in enumerate(turned.unbind())).backward()
+    assert turned.grad.strides == turned.strides and x.grad.tolist() == [[[1, 2, 3, 4]] * 3] * 2
+    layer, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).to(cuda), torch.ones(2, 5, 8, device=cuda)
+    with Calls() as seen:
+        out, _ = layer(x, x, x, need_weights=need_weights)
+        forward = len(seen.names)
+        out.backward(torch.ones(2, 5, 8, device=cuda))
+    assert forward <= 13 + 6 * need_weights and seen.names[forward:].count("copy_to") <= 2, seen.names       # batches come second inside

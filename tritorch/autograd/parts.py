@@ -8,6 +8,7 @@ parts meet in one Part, and pieces that cover the tensor are written side by sid
 import threading
 
 from tritorch.autograd.modes import state
+from tritorch.memory_format import dense_strides
 from tritorch.shape import is_dense
 from tritorch.storage import Storage
 from tritorch.tensor import Leaf, Tensor, empty, strided
@@ -16,17 +17,18 @@ accumulating = threading.RLock()                                         # two p
 
 
 class Part:
-    """Zeros of `shape` plus, for each (g, dim, start) of `pieces`, g at `start` of `dim`. Made by gradient rules inside a backward pass."""
+    """Zeros of `shape`, its dims in memory in the order of `strides`, plus, for each (g, dim, start) of `pieces`, g at `start` of `dim`.
+    Made by gradient rules inside a backward pass."""
 
-    __slots__ = ("shape", "dtype", "pieces")
+    __slots__ = ("shape", "strides", "dtype", "pieces")
 
-    def __init__(self, shape, pieces):
-        self.shape, self.dtype, self.pieces = shape, pieces[0][0].dtype, pieces
+    def __init__(self, shape, strides, pieces):
+        self.shape, self.strides, self.dtype, self.pieces = shape, strides, pieces[0][0].dtype, pieces
         state.run.partial = True
 
     def __add__(self, other):
         if type(other) is Part:
-            return Part(self.shape, self.pieces + other.pieces)
+            return Part(self.shape, self.strides, self.pieces + other.pieces)
         return other + self.whole()
 
     def to(self, dtype):
@@ -41,7 +43,7 @@ class Part:
         side_by_side = _joined(self.shape, dim, pieces) if covers else None
         if side_by_side is not None:
             return side_by_side
-        out = empty(self.shape, self.dtype, pieces[0][0].device)
+        out = empty(self.shape, self.dtype, pieces[0][0].device, self.strides, dense_strides)
         if not covers:
             out.zero_()
         for g, d, start in pieces if apart else self.pieces:

@@ -29,8 +29,8 @@ def select(input, dim, index):
 
 
 @select.grad("input")
-def select_grad(g, input_shape, dim, index):
-    return select_backward(g, input_shape, dim, index)
+def select_grad(g, input_shape, input_strides, dim, index):
+    return select_backward(g, input_shape, input_strides, dim, index)
 
 
 @select.samples
@@ -50,8 +50,8 @@ def slice_dim(x, dim, start, stop, step):
 
 
 @slice_dim.grad("x")
-def slice_dim_grad(g, x_shape, dim, start, stop, step):
-    return slice_backward(g, x_shape, dim, start, stop, step)
+def slice_dim_grad(g, x_shape, x_strides, dim, start, stop, step):
+    return slice_backward(g, x_shape, x_strides, dim, start, stop, step)
 
 
 @slice_dim.samples
@@ -166,18 +166,18 @@ def _into_zeros(g, shape, take):
     return out
 
 
-def select_backward(g, shape, dim, index):
+def select_backward(g, shape, strides, dim, index):
     if state.grad:
         return _into_zeros(g, shape, lambda out: select(out, dim, index))
     d = wrap_dim(dim, len(shape), "select")
-    return Part(shape, [(g.unsqueeze(d), d, index % shape[d])])
+    return Part(shape, strides, [(g.unsqueeze(d), d, index % shape[d])])
 
 
-def slice_backward(g, shape, dim, start, stop, step):
+def slice_backward(g, shape, strides, dim, start, stop, step):
     if g.shape == shape and step == 1:
         return g
     if not state.grad and step == 1:
-        return Part(shape, [(g, dim, start)])
+        return Part(shape, strides, [(g, dim, start)])
     return _into_zeros(g, shape, lambda out: slice_dim(out, dim, start, stop, step))
 
 
