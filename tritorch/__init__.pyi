@@ -57,6 +57,7 @@ from tritorch import philox as philox
 from tritorch import pickling as pickling
 from tritorch import precision as precision
 from tritorch import printing as printing
+from tritorch import profiler as profiler
 from tritorch import quiet as quiet
 from tritorch import random as random
 from tritorch import repeat as repeat

@@ -31,8 +31,8 @@ LAZY = {
 }
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
 PACKAGES = ("_dynamo", "_inductor", "accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "func", "fx",
-            "hub", "jit", "library", "linalg", "multiprocessing", "nn", "optim", "random", "safetensors", "serialization", "special",
-            "testing", "utils", "version")
+            "hub", "jit", "library", "linalg", "multiprocessing", "nn", "optim", "profiler", "random", "safetensors", "serialization",
+            "special", "testing", "utils", "version")
 
 
 def attach():

@@ -1,4 +1,6 @@
 """Gradients: the graph, the engine, the modes, and functions with gradients of their own."""
+import importlib
+
 from tritorch.autograd import forward_ad, functional, graph
 from tritorch.autograd.engine import backward, grad
 from tritorch.autograd.function import Function
@@ -24,3 +26,10 @@ __all__ = ["Function", "GradcheckError", "Node", "Variable", "backward", "detect
            "gradgradcheck", "graph", "inference_mode", "is_anomaly_check_nan_enabled", "is_anomaly_enabled", "is_grad_enabled",
            "is_inference_mode_enabled",
            "no_grad", "set_detect_anomaly", "set_grad_enabled", "set_multithreading_enabled"]
+
+
+def __getattr__(name):
+    """tritorch.autograd.profiler lies above this layer: it loads when it is first asked for."""
+    if name == "profiler":
+        return importlib.import_module("tritorch.autograd.profiler")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@ consumers: no pass to count them is needed.
 import sys
 from heapq import heappop, heappush
 
+from tritorch.autograd import observed
 from tritorch.autograd.crossing import Crossing
 from tritorch.autograd.graph import GradientEdge, Node
 from tritorch.autograd.hooks import keep_gradient, register_hook, register_post_accumulate_grad_hook, retain_grad, retains_grad
@@ -13,7 +14,7 @@ from tritorch.autograd.modes import state
 from tritorch.autograd.parts import Part, accumulating, whole
 from tritorch.autograd.ways import leading_nodes, reachable
 from tritorch.cuda.stream import chosen
-from tritorch.errors import GradientError, check, sentence
+from tritorch.errors import check, sentence
 from tritorch.shape import is_dense, same_strides
 from tritorch.tensor import Leaf, Tensor, alias, empty, swaps
 
@@ -67,7 +68,8 @@ class Run:
     def walk(self):
         """Run the nodes, latest first. One long loop: a call for each node would cost a tenth of what the node does."""
         pending, heap, deliver, late = self.pending, self.heap, self.deliver, self.late
-        keep, leads, wanted, anomaly, crossing = self.keep, self.leads, self.wanted, state.anomaly, self.crossing
+        keep, leads, wanted, crossing = self.keep, self.leads, self.wanted, self.crossing
+        pull = observed.pull if observed.by_anyone() else None
         while heap:
             node = heappop(heap)[1]
             grads = pending.pop(node)
@@ -86,9 +88,7 @@ class Run:
             if hooks is not None and hooks.before:
                 grads = hooks.on_node(grads)
             self.node = node
-            pairs = node.pull(grads, leads)
-            if anomaly is not None:
-                look_for_nan(node, pairs)
+            pairs = node.pull(grads, leads) if pull is None else pull(node, grads, leads)
             if hooks is not None and hooks.after:
                 pairs = after(hooks, node, pairs, grads)
             if not keep and node.saved:
@@ -268,16 +268,6 @@ def after(hooks, node, pairs, grads):
     edges = [e for edge in node.edges for e in (edge if type(edge) is list else (edge,)) if e is not False]
     results = hooks.on_inputs([made.get(id(e)) if e else None for e in edges], grads)
     return [(e, v) for e, v in zip(edges, results) if e]
-
-
-def look_for_nan(node, pairs):
-    """Anomaly mode: the first NaN gradient names the node and where it was recorded."""
-    gradients = [v for edge, g in pairs for v in (g if type(edge) is list else (g,))]
-    for k, g in enumerate(gradients):
-        if state.anomaly and isinstance(g, Tensor) and bool((g != g).any().item()):
-            trace = node.trace or "(the forward call was made outside of anomaly mode)\n"
-            raise GradientError(f"{node.name()}: expected gradients without NaN, but it returned nan values in its {k}th output; the "
-                                f"forward call was made at\n{trace}")
 
 
 def as_tuple(x):

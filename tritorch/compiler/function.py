@@ -8,7 +8,7 @@ import warnings
 import weakref
 
 from tritorch.amp import clear_autocast_cache
-from tritorch.autograd import places
+from tritorch.autograd import observed, places
 from tritorch.compiler.capture import Capture, no_room, one_at_a_time
 from tritorch.compiler.containers import Containers, flatten, is_input
 from tritorch.compiler.differentiable import DifferentiableRecording
@@ -25,6 +25,7 @@ from tritorch.cuda.graph import current_graph, graph_pool_handle
 from tritorch.cuda.stream import OnlyStream, Stream, captures, current_handle
 from tritorch.cuda.watching import watched
 from tritorch.errors import OutOfMemoryError
+from tritorch.profiler.recorder import record_function
 
 WARM_UPS = 8                                                             # two equal calls in a row must be among so many
 RESTARTS = 2                                                             # captures that met another world than their warm-up, for each kind
@@ -85,9 +86,14 @@ class Compiled:
                 kind, (given, key) = None, self.surroundings.key(args, kwargs)
             for recording in kind.recordings if kind is not None else ():
                 if recording.holds():
-                    if key is not None:
+                    if key is not None and observed.around is None:
                         kind.fits, self.latest = kind.fits or self.surroundings.fitting(args, kwargs, self), kind
-                    return self.function(*args, **kwargs) if recording.meets(given) else recording(given)
+                    if recording.meets(given):
+                        return self.function(*args, **kwargs)
+                    if observed.around is None:
+                        return recording(given)
+                    with record_function(f"Torch-Compiled Region: {self.name}"):
+                        return recording(given)
             if kind is None:
                 kind = self.new_kind(key, given, args, kwargs)
             if kind.idle > self.limit:

@@ -26,6 +26,7 @@ from typing import Any
 from tritorch.cuda import compiler, compiler_pool, driver
 from tritorch.cuda.device import current_device
 from tritorch.cuda.driver import waiting
+from tritorch.cuda.measuring import Measured
 from tritorch.cuda.stream import captures
 
 CALLS = 20_000                      # that may wait
@@ -255,9 +256,10 @@ def _copying(name, run):
 def _go_direct(device):
     """All has run: calls need not wait any more, nor look whether they must."""
     for key, start in list(driver.functions.items()):
-        kernel = getattr(start, "__self__", None)
+        measured = type(start) is Measured
+        kernel = getattr(start.start if measured else start, "__self__", None)
         if type(kernel) is Kernel and kernel.function is not None:
-            driver.functions[key] = kernel.function.launch
+            driver.functions[key] = Measured(kernel.function.launch, start.name, start.index) if measured else kernel.function.launch
     driver.forget_calls()
     for name in (*_ORDERED, *_ANSWERED, *_ASKED, "copy"):
         delattr(device, name)

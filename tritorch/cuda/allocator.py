@@ -33,7 +33,7 @@ fronts: dict[int | tuple[int, int], dict[int, list]] = {}  # place -> bytes -> t
 memories: dict[int, Memory] = {}
 routes: dict[tuple[int, int], tuple] = {}                  # (device, thread) -> id of the private pool chosen by use_mem_pool
 lock, still = threading.RLock(), Still()                   # of all pools; reentrant, because a finalizer may run before `still` is entered
-observe = None                                             # called with every span that becomes live or dead, when someone wants to know
+observe = listener = None                                  # called with every span that becomes live or dead, when someone wants to know
 take_back = None                                           # called to let go of what was lent to other processes, once something was
 
 
@@ -179,8 +179,7 @@ class Memory:
 
     def grow(self, pool, size):
         """A span from a fresh segment; None when the device has no memory for it."""
-        large = -(-size // ROUND_LARGE) * ROUND_LARGE
-        segment = SMALL_SEGMENT if size <= SMALL else LARGE_SEGMENT if size < LARGE else large
+        segment = SMALL_SEGMENT if size <= SMALL else LARGE_SEGMENT if size < LARGE else -(-size // ROUND_LARGE) * ROUND_LARGE
         if self.fraction < 1 and self.reserved() + segment > self.fraction * self.driver.memory_info(self.index)[1]:
             return None
         try:
@@ -324,13 +323,15 @@ def memory_of(index: int) -> Memory:
 
 
 def watch() -> None:
-    """Observe blocks if the driver or the history wants to know of them."""
+    """Observe blocks if the driver, the history or a listener wants to know of them."""
     global observe
     wanted = attribution.trace is not None or any(memory.annotates for memory in memories.values())
-    observe = _observe if wanted else None
+    observe = _observe if wanted else listener
 
 
 def _observe(span, live):
+    if listener is not None:
+        listener(span, live)
     memory = span.pool.memory
     label = attribution.born(span) if live else attribution.died(span)
     replayed = span.pool.private is not None and memory.index not in captures      # replays use it on any stream, until the graph dies

@@ -12,7 +12,7 @@ import itertools
 import sys
 from collections.abc import Callable
 
-from tritorch.cuda import allocator, driver, faults
+from tritorch.cuda import allocator, driver, faults, measuring
 from tritorch.cuda.device import current_device
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.memory import Pinned
@@ -131,7 +131,11 @@ class CUDAGraph:
         for hook in self.hooks:
             hook()
         self.streams.add((self.index, stream))
-        self.driver.graph_launch(self.executable, stream)
+        if measuring.meter is None:
+            self.driver.graph_launch(self.executable, stream)
+        else:
+            with measuring.measured("cudaGraphLaunch", self.index, stream):
+                self.driver.graph_launch(self.executable, stream)
         if faults.words:
             faults.unread.add(self.index)
 

@@ -11,7 +11,6 @@ import functools
 import importlib
 import operator
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ from tritorch.cuda.allocator import empty_cache
 from tritorch.cuda.device import current_device
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.launch_descriptor import TensorDescriptor, shared_layout
+from tritorch.cuda.measuring import keep
 from tritorch.cuda.stream import current_handle
 from tritorch.cuda.trace import current as current_trace
 from tritorch.cuda.trace import traces
@@ -34,7 +34,6 @@ _tuples = {tuple, Size}
 _OPTIONS = ("num_ctas", "maxnreg")      # and num_warps, num_stages: a parameter of that name is given what the compiler is given
 _functions = driver.functions
 _kept: dict[int, Any] = {}          # kernels are in keys by id, so they must outlive them
-_lock = threading.Lock()
 
 
 class LaunchError(driver.DriverError):
@@ -209,10 +208,8 @@ def _load(kernel, grid, args, constexprs, num_warps, num_stages, index, key) -> 
         start = _with_ones(start, ones)
     if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0":
         start = _blocking(start)
-    with _lock:
-        _kept.update((id(a), a) for a in (kernel, *constexprs.values()) if a.__class__ is kernel.__class__)
-        _functions[key] = start
-    return start
+    _kept.update((id(a), a) for a in (kernel, *constexprs.values()) if a.__class__ is kernel.__class__)
+    return keep(key, start, kernel.__name__)
 
 
 def specialise(kernel, args, constexprs, num_warps=4, num_stages=3):

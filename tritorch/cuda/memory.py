@@ -15,6 +15,7 @@ import numpy as np
 
 from tritorch.cuda import driver, faults
 from tritorch.cuda.device import device as on_device
+from tritorch.cuda.measuring import measured
 from tritorch.cuda.memory_report import *  # noqa: F403
 from tritorch.cuda.memory_report import _dump_snapshot, _record_memory_history, _snapshot  # noqa: F401
 from tritorch.cuda.stream import captures, current_handle, is_capturing, lasts, marks, refuse_capture
@@ -22,6 +23,7 @@ from tritorch.cuda.trace import spoil, traces
 from tritorch.cuda.watching import host_work
 from tritorch.errors import check
 
+_COPIES = {"h2d": "Memcpy HtoD", "d2h": "Memcpy DtoH", "d2d": "Memcpy DtoD", "p2p": "Memcpy PtoP"}        # what profilers call them
 STAGED = 4 << 20                                           # bytes of pageable memory that go through page-locked memory, and of a piece
 _pieces: dict[tuple[int, int], list] = {}                  # (device index, stream) -> [Pinned, bytes of it that are used]
 _free: dict[int, list[int]] = {}                           # size -> page-locked addresses
@@ -39,7 +41,8 @@ def copy(dst_ptr: int, src_ptr: int, nbytes: int, kind: str, device_index: int, 
             refuse_capture("copy to the host", device_index, current_handle(device_index))
         stream = current_handle(device_index)                            # now: where a compiled step is captured that has just ended
         with on_device(device_index):
-            driver.current().copy(dst_ptr, src_ptr, nbytes, kind, stream)
+            with measured(_COPIES[kind], device_index, stream):
+                driver.current().copy(dst_ptr, src_ptr, nbytes, kind, stream)
             if waits:
                 driver.current().stream_synchronize(stream)
         if waits and device_index in faults.unread:
@@ -51,8 +54,9 @@ def fill(ptr: int, value: int, width: int, count: int, device_index: int) -> Non
     if traces:
         spoil()
     if count:
-        with on_device(device_index):
-            driver.current().fill(ptr, value, width, count, current_handle(device_index))
+        stream = current_handle(device_index)
+        with on_device(device_index), measured("Memset (Device)", device_index, stream):
+            driver.current().fill(ptr, value, width, count, stream)
 
 
 def upload(array: np.ndarray, ptr: int, device_index: int, pinned_owner: Pinned | None = None, non_blocking: bool = True) -> None:

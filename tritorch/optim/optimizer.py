@@ -11,6 +11,7 @@ from tritorch.dtype import float32
 from tritorch.errors import NoTensor, check, real_numbers, sentence
 from tritorch.nn.hooks import add_hook
 from tritorch.ops.create import full
+from tritorch.profiler.recorder import record_function
 from tritorch.tensor import Tensor, swaps
 
 required = object()                                                      # a default that every group must give itself
@@ -211,7 +212,8 @@ def _hooked(step):
             if changed is not None:
                 check(isinstance(changed, tuple) and len(changed) == 2, "step", "None or (args, kwargs) from a step pre-hook", changed)
                 args, kwargs = changed
-        out = step(*args, **kwargs)
+        with record_function(f"Optimizer.step#{type(self).__name__}.step"):
+            out = step(*args, **kwargs)
         for hook in (*self._hooks["step_post"].values(), *_post_hooks.values()):
             hook(self, args, kwargs)
         self._opt_called = True

@@ -1,0 +1,97 @@
+"""What operators are called in a profile, and how much they compute: PyTorch's names and its estimates."""
+from math import prod
+
+from tritorch.tensor import Tensor
+
+# where PyTorch's name for what the user called is not the operator's own
+NAMES = {
+    "addcdiv_value": "addcdiv", "addcmul_value": "addcmul", "amin_amax": "aminmax", "assign": "copy_",
+    "attention": "scaled_dot_product_attention", "attention_backward": "_scaled_dot_product_attention_backward",
+    "batch_norm_apply": "batch_norm", "batch_norm_backward": "native_batch_norm_backward", "batch_norm_train": "batch_norm",
+    "celu_of": "celu", "choose": "where", "clamp_numbers": "clamp", "concatenated": "cat", "constant_pad": "constant_pad_nd",
+    "convolution_input": "convolution_backward_input", "convolution_weight": "convolution_backward_weight", "copy_to": "_to_copy",
+    "cummax_pair": "cummax", "cummin_pair": "cummin", "deviation": "std", "div_true": "div", "expand_to": "expand", "fill": "fill_",
+    "flip_dims": "flip", "gelu_erf": "gelu", "gelu_erf_backward": "gelu_backward", "gelu_tanh": "gelu",
+    "gelu_tanh_backward": "gelu_backward",
+    "group_norm_backward": "native_group_norm_backward", "group_norm_rows": "group_norm", "hardtanh_between": "hardtanh",
+    "int_product": "_int_mm", "layer_norm_backward": "native_layer_norm_backward", "layer_norm_rows": "layer_norm",
+    "linear_gradients": "linear_backward", "log_softmax_backward": "_log_softmax_backward_data", "logit_eps": "logit",
+    "logsigmoid": "log_sigmoid", "max_along": "max", "max_pool_values": "max_pool", "min_along": "min", "nonzero_places": "nonzero",
+    "order_statistic": "kthvalue", "permute_dims": "permute", "pick": "index_select", "polygamma1": "polygamma", "put": "index_put",
+    "ramp": "arange", "random_bernoulli": "bernoulli", "random_cauchy": "cauchy", "random_coin": "bernoulli", "random_dropout": "dropout",
+    "random_exponential": "exponential", "random_geometric": "geometric", "random_integers": "random", "random_log_normal": "log_normal",
+    "random_normal": "normal", "random_normal_around": "normal", "random_poisson": "poisson", "random_race": "multinomial",
+    "random_uniform": "uniform", "relu_backward": "threshold_backward", "rms_norm_backward": "_fused_rms_norm_backward",
+    "rms_norm_rows": "rms_norm", "roll_dims": "roll", "round_even": "round", "scaled_product": "_scaled_mm",
+    "scatter_write": "scatter", "search_sorted_rows": "searchsorted", "slice_dim": "slice", "softmax_backward": "_softmax_backward_data",
+    "softshrink_at": "softshrink", "sorted_first": "topk", "squeeze_dims": "squeeze", "table_gradient": "embedding_dense_backward",
+    "table_rows": "embedding", "threshold_at": "threshold", "triangle": "tril", "trunc_divide": "div", "variance": "var",
+    "vector_norm": "linalg_vector_norm", "view_as_dtype": "view", "view_as_shape": "view",
+    # of lists of tensors
+    "cast_all": "_foreach_copy_", "clip_by_norm": "_foreach_mul_", "norm_parts": "_foreach_norm",
+    "scale_by": "_amp_foreach_non_finite_check_and_unscale_", "update": "_fused_update_", "update_scale": "_amp_update_scale_",
+}
+
+
+def name_of(op, args, out=None):
+    """The name of a call: aten::add, aten::add_ where it writes its first argument.
+
+    >>> import tritorch as torch
+    >>> name_of(torch.dispatch.registry["div_true"], ())
+    'aten::div'
+    """
+    name = "aten::" + NAMES.get(op.__name__, op.__name__)
+    return name + "_" if out is not None and args and out is args[0] and name[-1] != "_" else name
+
+
+def _product(out, a, *_):
+    return 2 * out.numel() * a.shape[-1]
+
+
+def _linear_gradients(outs, g, x, *_):
+    return 2 * g.numel() * x.shape[-1]
+
+
+def _convolution(out, x, weight, *_):
+    return 2 * out.numel() * prod(weight.shape[1:])
+
+
+def _convolution_input(out, g, weight, *_):
+    return 2 * g.numel() * prod(weight.shape[1:])
+
+
+def _convolution_weight(out, g, *_):
+    return 2 * g.numel() * prod(out.shape[1:])
+
+
+def _attention(outs, q, k, v, *_):
+    return 2 * prod(q.shape[:3]) * k.shape[2] * (q.shape[3] + v.shape[3])
+
+
+def _attention_backward(outs, g, q, k, v, *_):
+    return 2 * prod(q.shape[:3]) * k.shape[2] * (3 * q.shape[3] + 2 * v.shape[3])          # the scores once more, and four products
+
+
+def _each(out, *_):
+    return out.numel()
+
+
+FLOPS = {
+    "matmul": _product, "linear": _product, "int_product": _product, "scaled_product": _product,
+    "addmm": lambda out, _, a, *rest: _product(out, a), "linear_gradients": _linear_gradients, "convolution": _convolution,
+    "convolution_input": _convolution_input, "convolution_weight": _convolution_weight, "attention": _attention,
+    "attention_backward": _attention_backward, "add": _each, "mul": _each,
+}
+
+
+def flops_of(op, args, result):
+    """Floating point operations of a call, 0 where nothing is known: two for each product that is summed, whatever a mask leaves out;
+    one for each element of add and mul. Packed sequences of `attention`, which no shape tells, count as one."""
+    known = FLOPS.get(op.__name__)
+    return known(result, *args) if known is not None else 0
+
+
+def shapes_of(args):
+    """The shapes of the arguments, [] of what is no tensor."""
+    return [list(a.shape) if isinstance(a, Tensor) else
+            [list(x.shape) for x in a] if type(a) is tuple and a and all(isinstance(x, Tensor) for x in a) else [] for a in args]
