@@ -120,7 +120,7 @@ class EventList(list):
 
     def __init__(self, events=(), memory=False, facts=None):
         super().__init__(events)
-        self.memory, self.facts, self.shaped, self.stacked = memory, facts or {}, False, False
+        self.memory, self.facts, self.shaped, self.stacked = memory, {} if facts is None else facts, False, False
 
     def key_averages(self, group_by_input_shape=False, group_by_stack_n=0):
         """One entry for each name; with `group_by_input_shape` for each name and shapes of the arguments, with `group_by_stack_n` for each

@@ -34,6 +34,7 @@ class Recorder(Interpreter):
         global running
         running = self
         if self.cpu:
+            self.fresh = "interpreter" not in vars(state)
             self.link(self, None)
             modes.interpreted, observed.around = True, self.around
         if self.memory:
@@ -65,7 +66,7 @@ class Recorder(Interpreter):
                 return                                                   # whoever was around has left with it
             holder, slot = found, "outer"
         setattr(holder, slot, interpreter)
-        if holder is state and interpreter is None:
+        if interpreter is None and holder is state and self.fresh:
             del state.interpreter                                        # as compiled functions know this thread: see Surroundings.fitting
 
     # -------------------------------------------------------------- the host
