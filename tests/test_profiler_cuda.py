@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 from profiles import CPU, CUDA, host, kernels, names, nothing_left  # noqa: F401
+from test_ahead import Loaded, device, program  # noqa: F401
 
 import tritorch as torch
 from tritorch.autograd.modes import state
@@ -110,6 +111,7 @@ def test_what_starts_kernels_is_the_same_afterwards(cuda):
 
     x = torch.ones(8, 5, device=cuda)
     run()
+    torch.cuda.synchronize()                                             # kernels that were compiled meanwhile have taken their places
     before = dict(driver.functions)
     assert not any(type(start) is measuring.Measured for start in before.values())
     with profile():
@@ -246,6 +248,17 @@ def test_steps_are_compiled_inside_of_a_profile(cuda):
 
     with pytest.raises(RuntimeError, match=r"profile.start: expected a call outside of compiled functions, got one inside"):
         profiles(x)
+
+
+def test_what_waits_for_kernels_is_measured(device):                     # noqa: F811
+    with profile() as prof:
+        program()
+        assert not driver.waiting                                        # a value was asked for: kernels have their starts now
+        program()
+    launched = [k for k, call in enumerate(device.told) if len(call) == 6]
+    assert launched and all(device.told[k - 1][0] == device.told[k + 1][0] == "record" for k in launched)
+    assert len([e for e in prof.events() if e.kind == "kernel"]) == len(launched)
+    assert all(type(getattr(start, "__self__", None)) in (Loaded, type(None)) for start in driver.functions.values())
 
 
 def test_another_driver_in_between(cuda):

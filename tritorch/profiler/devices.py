@@ -75,16 +75,16 @@ class Work:
 
     def __enter__(self):
         recorder = self.devices.recorder
-        self.begin = self.devices.mark(self.index, self.stream)
         call, self.kind = CALLS.get(self.name.partition(" ")[0], ("cuLaunchKernel", "kernel"))
         if threading.get_ident() == recorder.thread:
-            self.launch = recorder.open(call, "cuda_runtime")
+            self.launch = recorder.open(call, "cuda_runtime")            # the marks too: they are no time of the operator's own
+        self.begin = self.devices.mark(self.index, self.stream)
 
     def __exit__(self, kind, error, trace):
-        if self.launch is not None:
-            self.devices.recorder.close(self.launch)
         if kind is None:
             self.end = self.devices.mark(self.index, self.stream)
             self.devices.works.append(self)
         else:
             self.devices.driver.event_destroy(self.begin)
+        if self.launch is not None:
+            self.devices.recorder.close(self.launch)
