@@ -1,4 +1,5 @@
 """tritorch.profiler on the host: what it sees and when, how its numbers add up, that it leaves nothing behind."""
+import os
 import threading
 import time
 
@@ -7,7 +8,8 @@ from profiles import CPU, host, names, nothing_left  # noqa: F401
 
 import tritorch as torch
 from tritorch.autograd.modes import state
-from tritorch.profiler import ProfilerAction, profile, record_function, schedule
+from tritorch.cuda import allocator
+from tritorch.profiler import ProfilerAction, profile, record_function, recorder, schedule, session
 
 
 # ------------------------------------------------------------------ what is seen
@@ -81,13 +83,31 @@ def test_nan_is_hunted_in_a_profile():
         (x ** 0.5 * 0).sum().backward()
 
 
-def test_an_optimizer_s_step_is_an_event():
+def test_steps_of_optimizers_and_loaders_are_events():
     p = torch.nn.Parameter(torch.ones(3))
     p.grad = torch.ones(3)
+    optimizer = torch.optim.SGD([p], lr=0.1)
     with profile(activities=CPU) as prof:
-        torch.optim.SGD([p], lr=0.1).step()
-    step = next(e for e in prof.events() if e.name == "Optimizer.step#SGD.step")
-    assert "aten::_fused_update_" in names(step.cpu_children)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert len([*torch.utils.data.DataLoader(torch.ones(6, 2), batch_size=2)]) == 3
+    top = [e for e in prof.events() if "#" in e.name]
+    assert names(top) == ["Optimizer.step#SGD.step", "Optimizer.zero_grad#SGD.zero_grad"] + [
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"] * 4              # the last one finds nothing more
+    assert "aten::_fused_update_" in names(top[0].cpu_children) and names(top[2].cpu_children)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_process_is_not_profiled():
+    with profile(activities=CPU) as prof:
+        child = os.fork()
+        if not child:
+            torch.ones(2)
+            left = [recorder.running, session.active, state.interpreter]
+            os._exit(left != [None] * 3 or len(prof.recorder.events))
+        assert os.waitpid(child, 0)[1] == 0
+        torch.ones(2)
+    assert names(prof.events()) == ["aten::fill_"]
 
 
 def test_shapes_flops_and_stacks(tmp_path):
@@ -217,7 +237,7 @@ def test_one_at_a_time():
         profile(activities=[])
 
 
-def test_errors_leave_nothing_behind():
+def test_errors_leave_nothing_behind(monkeypatch):
     x = torch.ones(2)
     with pytest.raises(ZeroDivisionError), profile(profile_memory=True) as prof:
         with record_function("block"):
@@ -229,6 +249,11 @@ def test_errors_leave_nothing_behind():
             x + torch.ones(3)
         x * 2
     assert [e.cpu_parent and e.cpu_parent.name for e in prof.events() if e.name in ("aten::add", "aten::mul")] == ["block", None]
+
+    monkeypatch.setattr(allocator, "watch", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        profile(activities=CPU, profile_memory=True).start()
+    monkeypatch.undo()
 
     def broken(step):
         raise KeyError(step)

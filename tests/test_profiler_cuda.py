@@ -201,8 +201,9 @@ def test_compiled_steps_are_one_event(cuda):
 
     @torch.compile
     def step(x):
+        with record_function("forward"):
+            loss = model(x).sum()
         optimizer.zero_grad()
-        loss = model(x).sum()
         loss.backward()
         optimizer.step()
         return loss

@@ -86,12 +86,13 @@ class Optimizer:
     def zero_grad(self, set_to_none=True):
         """Forget all gradients, or, without `set_to_none`, set them to 0."""
         swaps[1] += 1
-        for group in self.param_groups:
-            for p in group["params"]:
-                if set_to_none or p._grad is None:
-                    p._grad = None
-                else:
-                    p._grad = p._grad.detach().zero_()
+        with record_function(f"Optimizer.zero_grad#{type(self).__name__}.zero_grad"):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if set_to_none or p._grad is None:
+                        p._grad = None
+                    else:
+                        p._grad = p._grad.detach().zero_()
 
     def step(self, closure=None):
         """Update the parameters from their gradients. `closure` computes the loss anew and is called first; its result is returned."""

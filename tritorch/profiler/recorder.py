@@ -27,6 +27,7 @@ class Recorder(Interpreter):
         self.cpu, self.cuda, self.shapes, self.memory, self.stack, self.flops = cpu, cuda, shapes, memory, stack, flops
         self.thread, self.number = threading.get_ident(), threading.get_native_id()
         self.events, self.inner, self.storages = [], None, {}            # the innermost of the open events; weakly, with their bytes
+        self.devices, self.fresh = None, False                           # fresh: whether this thread had never an interpreter
 
     # -------------------------------------------------------------- coming and going
     def start(self):
@@ -46,17 +47,21 @@ class Recorder(Interpreter):
 
     def stop(self):
         """Look no longer, and leave nothing behind; the events."""
+        self.leave()
+        devices, self.devices = self.devices, None
+        self.events += devices.collected() if devices is not None else ()
+        return self.events
+
+    def leave(self):
+        """Look no longer."""
         global running
         while self.inner is not None:
             self.close(self.inner)
         running = observed.around = allocator.listener = None
-        allocator.watch()
         self.link(self.outer, self)
         self.storages.clear()
-        if self.cuda:
-            measuring.end()
-            self.events += self.devices.collected()
-        return self.events
+        measuring.end()
+        allocator.watch()
 
     def link(self, interpreter, place):
         """Put an interpreter where another one is in the chain of this thread's: at its end, below all others, that is None."""
@@ -182,7 +187,7 @@ class record_function:
     def __exit__(self, *exception):
         if self.event is not None:
             self.recorder.close(self.event)
-            self.event = None
+        self.recorder = self.event = None
 
     def __call__(self, function):
         @functools.wraps(function)

@@ -18,6 +18,18 @@ from tritorch.profiler.recorder import Recorder
 active = None                                                            # the profile between start and stop
 
 
+def _in_child():
+    """In a forked process nobody will stop it."""
+    global active
+    if active is not None and active.recorder is not None:
+        active.recorder.leave()
+    active = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
 class ProfilerActivity(enum.Enum):
     """What a profiler looks at: the operators that the host calls, the work of CUDA devices."""
 
@@ -192,8 +204,7 @@ class profile:
         try:
             recorder.start()
         except BaseException:
-            with contextlib.suppress(RuntimeError):
-                recorder.stop()
+            recorder.leave()
             raise
         self.recorder = recorder
 

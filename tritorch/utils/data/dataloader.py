@@ -9,6 +9,7 @@ from typing import Generic
 
 from tritorch.cuda.device import is_available
 from tritorch.errors import check, real_numbers
+from tritorch.profiler.recorder import record_function
 from tritorch.utils.data.collate import default_collate, default_convert, pinned
 from tritorch.utils.data.dataset import IterableDataset, T, TensorDataset
 from tritorch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler, drawn_seed
@@ -181,6 +182,10 @@ class _Iterator:
     def __iter__(self):
         return self
 
+    def __next__(self):
+        with record_function(f"enumerate(DataLoader)#_{self.kind}DataLoaderIter.__next__"):          # as PyTorch calls it
+            return self.batch()
+
     def __len__(self):
         return len(self.loader)
 
@@ -189,18 +194,20 @@ class _Iterator:
         self.yielded += 1
         if self.loader._iterable and hasattr(self.loader.dataset, "__len__") and self.yielded == len(self.loader) + 1:
             warnings.warn(f"DataLoader: expected {len(self.loader)} batches by the dataset's length, got more; with workers, each must "
-                          "yield only its own part (see get_worker_info)", stacklevel=3)
+                          "yield only its own part (see get_worker_info)", stacklevel=4)
         return pinned(batch) if self.pins else batch
 
 
 class _SingleIterator(_Iterator):
     """Fetches in this process."""
 
+    kind = "SingleProcess"
+
     def __init__(self, loader):
         super().__init__(loader)
         self.fetch = loader._fetch_maker()(loader.dataset)
 
-    def __next__(self):
+    def batch(self):
         return self.finished(self.fetch(next(self.indices)))
 
 
@@ -209,6 +216,8 @@ class _WorkersIterator(_Iterator):
 
     A task is named (epoch, number), so that what is left of an epoch that was broken off is recognised and dropped.
     """
+
+    kind = "MultiProcessing"
 
     def __init__(self, loader):
         super().__init__(loader)
@@ -245,7 +254,7 @@ class _WorkersIterator(_Iterator):
             self.workers.submit(worker, ((self.epoch, self.sent), indices))
             self.sent += 1
 
-    def __next__(self):
+    def batch(self):
         try:
             name = self.due()
         except BaseException:                                            # a dead worker, a timeout, Ctrl-C: no process is left behind
