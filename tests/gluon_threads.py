@@ -258,7 +258,7 @@ def language(program, warps):
         min=lambda x, axis: tensor(np.asarray(x).min(axis)), sum=lambda x, axis: tensor(np.asarray(x).sum(axis)),
         exp2=lambda x: tensor(np.exp2(x)), log2=lambda x: tensor(np.log2(x)), arange=lambda a, b, layout: tensor(np.arange(a, b)),
         zeros=lambda shape, dtype, layout: tensor(np.zeros(shape)), convert_layout=lambda x, layout, assert_trivial=False: x,
-        full=lambda shape, value, dtype, layout: tensor(np.full(shape, value)))
+        full=lambda shape, value, dtype, layout: tensor(np.full(shape, value)), abs=lambda x: tensor(np.abs(x)))
     mbarrier = SimpleNamespace(
         MBarrierLayout=lambda: "barrier", init=lambda b, count: b.init(count), wait=lambda b, parity: b.wait(parity),
         expect=lambda b, nbytes, pred=True: pred and b.change(1, nbytes), arrive=arrive)

@@ -6,10 +6,12 @@ from gluon_threads import Descriptor, Pointer, run
 SHAPES = [(1, 2, 2, 40, 40), (2, 2, 1, 70, 33), (1, 4, 2, 33, 90), (1, 1, 1, 130, 130), (1, 1, 1, 5, 5), (1, 2, 1, 64, 100)]
 
 
-def reference(q, k, v, g, left, right, scale):
+def reference(q, k, v, g, slopes, left, right, scale):
     k, v = [np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v)]
     s = q @ k.swapaxes(-1, -2) * scale
     away = np.arange(s.shape[-1]) - np.arange(s.shape[-2])[:, None]
+    if slopes is not None:
+        s = s - slopes[:, None, None] * abs(away)
     s = np.where((away >= (-np.inf if left is None else -left)) & (away <= (np.inf if right is None else right)), s, -np.inf)
     top = s.max(-1, keepdims=True)
     lse = top + np.log(np.exp(s - top).sum(-1, keepdims=True))
@@ -33,15 +35,17 @@ def test_schedules(rows, block, stages, turns, programs, shape, left, right):
         pytest.skip("some rows meet no key")
     D, rng = 8, np.random.default_rng(3)
     q, k, v, g = [rng.standard_normal(s) for s in ((B, H, L, D), (B, G, S, D), (B, G, S, D), (B, H, L, D))]
-    want = reference(q, k, v, g, left, right, 0.3)
+    slopes = rng.random(H) if right == 3 or left == 37 else None
+    want = reference(q, k, v, g, slopes, left, right, 0.3)
     out, gq, gk, gv = [np.full_like(x, np.nan) for x in (q, q, k, v)]
     lse, delta = np.full((2, B, H, L), np.nan)
     stride = (H * L, L, 1)
     sizes, scale = (B, H, H // G, L, S), 0.3 * np.log2(np.e)
     options = {"RIGHT": right is not None, "PROGRAMS": programs, "ROWS": rows, "BLOCK_D": D, "STAGES": stages}
 
-    run("attention_gluon_kernel", ["attention_gluon"], *tiles(rows, out), Pointer(lse), *tiles(rows, q), *tiles(block, k, v), stride,
-        *sizes, left or 0, right or 0, scale, LEFT=left is not None, BLOCK_N=block, PINGPONG=turns, **options)
+    run("attention_gluon_kernel", ["attention_gluon"], *tiles(rows, out), Pointer(lse), slopes if slopes is None else Pointer(slopes),
+        *tiles(rows, q), *tiles(block, k, v), stride, (0, 1), *sizes, left or 0, right or 0, scale, LEFT=left is not None, BLOCK_N=block,
+        PINGPONG=turns, **options)
     for mine, other in zip((out, lse), want):
         np.testing.assert_allclose(mine, other, atol=1e-9)
     if left is not None:
@@ -65,7 +69,8 @@ def test_together(by_rows, rows, keys, kept, stages, programs, shape, left, righ
     B, H, G, L, S = shape
     D, rng = 16, np.random.default_rng(3)
     q, k, v, g = [rng.standard_normal(s) for s in ((B, H, L, D), (B, G, S, D), (B, G, S, D), (B, H, L, D))]
-    out, lse, *want = reference(q, k, v, g, left, right, 0.3)
+    slopes = rng.random(H) if right == 3 or left == 61 else None
+    out, lse, *want = reference(q, k, v, g, slopes, left, right, 0.3)
     want[1:] = [x.reshape(B, G, H // G, S, D).sum(2) for x in want[1:]]
     delta, stride, before = (g * out).sum(-1), (H * L, L, 1), None
     for _ in range(2):
@@ -74,8 +79,9 @@ def test_together(by_rows, rows, keys, kept, stages, programs, shape, left, righ
         sums, turns = np.full((blocks, rows, D), np.nan), np.zeros(1 + blocks, int)
         run("attention_together_gluon_kernel", ["attention_gluon", "attention_backward_gluon", "attention_together_gluon"],
             *tiles(keys // 2, *found[1:]), *map(Pointer, (found[0], sums, turns)), *tiles(rows, g, q), *tiles(keys // 2, k, v),
-            Pointer(lse), Pointer(delta), (H * L * D, L * D, D, 1), stride, stride, B, H, H // G, L, S, left or 0, right or 0,
-            0.3 * np.log2(np.e), E=D, LEFT=left is not None, RIGHT=right is not None, BY_ROWS=by_rows, BLOCK_M=rows, BLOCK_N=keys,
+            Pointer(lse), Pointer(delta), slopes if slopes is None else Pointer(slopes), (H * L * D, L * D, D, 1), stride, stride, (0, 1),
+            B, H, H // G, L, S, left or 0, right or 0, 0.3 * np.log2(np.e), E=D, LEFT=left is not None,
+            RIGHT=right is not None, BY_ROWS=by_rows, BLOCK_M=rows, BLOCK_N=keys,
             BLOCK_D=D, KEPT=kept, STAGES=stages, PROGRAMS=programs, WIDE=False, at_once=True)
         for mine, other in zip(found, want):
             np.testing.assert_allclose(mine, other, atol=1e-9)

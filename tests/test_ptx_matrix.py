@@ -210,6 +210,13 @@ def test_gradients_of_attention_together(gpu, way, size, causal):
                         (1, 2, 264, size), (1, 1, 264, size), (1, 1, 264, size))
 
 
+def test_attention_in_a_window_with_slopes(gpu):
+    with tuner.forcing("attention_forward", WAYS["gluon"][0]), tuner.forcing("attention_backward", TOGETHER[0][0]):
+        same_as_float64(lambda q, k, v: F.scaled_dot_product_attention(
+            q, k, v, enable_gqa=True, window_size=(150, 5), alibi_slopes=torch.tensor([0.1, 0.02], device=q.device)),
+            (1, 2, 300, 64), (1, 1, 330, 64), (1, 1, 330, 64))
+
+
 @pytest.mark.parametrize("way, size", TOGETHER[::2], ids=["gluon", "plain"])
 @pytest.mark.parametrize("order", ["acquire", "release"])
 def test_an_order_taken_out_of_a_compiled_kernel_is_noticed(gpu, way, size, order):

@@ -3,14 +3,16 @@
 One warp loads: the rows of q, then keys and values into rings of STAGES slots, tile after tile, without waiting for the tiles to be
 finished; the rows of the next tile come as soon as the last products with these are there. Two warp groups own ROWS rows each. A group has
 the products of the next keys under way while it takes the softmax of these, and the groups take turns (PINGPONG), so that one exponentiates
-while the matrix units work for the other. Keys are met from right to left: blocks that cross an edge come first. The results are those of
-triton_kernels/attention.py; there is no interpreter for Gluon, so that file is also the reference.
+while the matrix units work for the other. Keys are met from right to left: blocks that cross the edge on the right come first, those that
+cross one on the left last. The results are those of triton_kernels/attention.py; there is no interpreter for Gluon, so that file is also
+the reference.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 LN2 = gl.constexpr(0.6931471805599453)
+LOG2E = gl.constexpr(1.4426950408889634)
 
 
 @gluon.jit
@@ -106,10 +108,25 @@ def visible(rows, keys, bounds, LEFT: gl.constexpr, RIGHT: gl.constexpr):
 
 
 @gluon.jit
-def softmax(s, top, total, rows, n, bounds, scale, EDGE: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
+def slope_of(slopes_ptr, stride, batch, head):
+    """What a distance of 1 from the diagonal takes off the scores of a head, in units of log 2."""
+    return gl.load(slopes_ptr + batch.to(gl.int64) * stride[0] + head.to(gl.int64) * stride[1]).to(gl.float32) * LOG2E
+
+
+@gluon.jit
+def less_by_distance(s, rows, keys, slope):
+    """Scores in units of log 2 less slope · distance; rows and keys lie along the dims of s, and are converted before they are many."""
+    return s - slope * gl.abs(rows.to(gl.float32) - keys.to(gl.float32))
+
+
+@gluon.jit
+def softmax(s, top, total, rows, n, bounds, scale, slope, EDGE: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
     """(weights, new maximum, new totals of each thread, how much shrinks what was there). Scores s are not scaled yet."""
+    keys = n + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
+    if slope is not None:
+        s = less_by_distance(s * scale, rows[:, None], keys[None, :], slope)
+        scale = 1.0
     if EDGE:
-        keys = n + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
         s = gl.where(visible(rows, keys, bounds, LEFT, RIGHT), s, float("-inf"))
     higher = gl.maximum(top, gl.max(s, 1) * scale)
     pivot = higher
@@ -122,7 +139,7 @@ def softmax(s, top, total, rows, n, bounds, scale, EDGE: gl.constexpr, LEFT: gl.
 
 
 @gluon.jit
-def step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, n, bounds, scale, EDGE: gl.constexpr, LEFT: gl.constexpr,
+def step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, n, bounds, scale, slope, EDGE: gl.constexpr, LEFT: gl.constexpr,
          RIGHT: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr, TURN: gl.constexpr):
     """Begin the products with the keys at n and with the values before them, take the softmax of the first while the second runs."""
     _, k_bufs, v_bufs, _ = bufs
@@ -143,7 +160,7 @@ def step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, n, bounds
         mbarrier.arrive(turns.index(1 - TURN), count=1)
     s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
     mbarrier.arrive(k_empty.index(slot), count=1)
-    p, top, total, shrink = softmax(s, top, total, rows, n, bounds, scale, EDGE, LEFT, RIGHT)
+    p, top, total, shrink = softmax(s, top, total, rows, n, bounds, scale, slope, EDGE, LEFT, RIGHT)
     mbarrier.wait(v_ready.index(slot), phase)                            # for the next step; ptxas would exponentiate after acc's wait
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
     mbarrier.arrive(v_empty.index(before), count=1)
@@ -153,7 +170,7 @@ def step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, n, bounds
 
 
 @gluon.jit
-def attend(q, bufs, bars, turns, slot, phase, count, rows, begin, steps, edges, rest, sizes, scale, LEFT: gl.constexpr,
+def attend(q, bufs, bars, turns, slot, phase, count, rows, begin, steps, edges, rest, sizes, scale, slope, LEFT: gl.constexpr,
            RIGHT: gl.constexpr, SCORES: gl.constexpr, OUT: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr, TURN: gl.constexpr):
     """(result, maxima, totals of the rows of one tile; where the ring and the turns stand then)."""
     _, k_bufs, v_bufs, _ = bufs
@@ -169,7 +186,7 @@ def attend(q, bufs, bars, turns, slot, phase, count, rows, begin, steps, edges, 
     mbarrier.arrive(k_empty.index(slot), count=1)
     top = gl.full((ROWS, ), float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
     total = sums_of_threads(zeros)
-    p, top, total, _ = softmax(s, top, total, rows, end * BLOCK_N, bounds, scale, True, LEFT, RIGHT)
+    p, top, total, _ = softmax(s, top, total, rows, end * BLOCK_N, bounds, scale, slope, True, LEFT, RIGHT)
     mbarrier.wait(v_ready.index(slot), phase)
     acc = gl.zeros((ROWS, BLOCK_D), gl.float32, OUT)
     following, phase_following = after(slot, phase, STAGES)
@@ -180,14 +197,14 @@ def attend(q, bufs, bars, turns, slot, phase, count, rows, begin, steps, edges, 
         rest = gl.minimum(gl.maximum(rest, edges), steps)
     for i in range(1, edges):
         acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (end - i) * BLOCK_N, bounds,
-                                                scale, True, LEFT, RIGHT, SCORES, STAGES, PINGPONG, TURN)
+                                                scale, slope, True, LEFT, RIGHT, SCORES, STAGES, PINGPONG, TURN)
     for i in range(edges, rest):
         acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (end - i) * BLOCK_N, bounds,
-                                                scale, False, LEFT, RIGHT, SCORES, STAGES, PINGPONG, TURN)
+                                                scale, slope, False, LEFT, RIGHT, SCORES, STAGES, PINGPONG, TURN)
     if LEFT:
         for i in range(rest, steps):
             acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (end - i) * BLOCK_N,
-                                                    bounds, scale, True, LEFT, RIGHT, SCORES, STAGES, PINGPONG, TURN)
+                                                    bounds, scale, slope, True, LEFT, RIGHT, SCORES, STAGES, PINGPONG, TURN)
     mbarrier.arrive(q_empty.index(TURN), count=1)                        # the next rows come while these are finished
     slot, phase, before = slots
     OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
@@ -198,9 +215,9 @@ def attend(q, bufs, bars, turns, slot, phase, count, rows, begin, steps, edges, 
 
 
 @gluon.jit
-def consume(out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-            PROGRAMS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr,
-            PINGPONG: gl.constexpr, TURN: gl.constexpr):
+def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, turns, sizes, scale, LEFT: gl.constexpr,
+            RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr,
+            STAGES: gl.constexpr, PINGPONG: gl.constexpr, TURN: gl.constexpr):
     """A warp group: its ROWS rows of every tile of this program."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
@@ -213,12 +230,15 @@ def consume(out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, LEFT
     for item in range(gl.program_id(0), items, PROGRAMS):
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % H, matrix // H
+        slope = None
+        if slopes_ptr is not None:
+            slope = slope_of(slopes_ptr, stride_slopes, batch, head)
         for half in range(tiles_in(pair, sizes, ROWS)):
             m, begin, steps, edges, rest = place(pair, half, sizes, LEFT, RIGHT, ROWS, BLOCK_N)
             rows = m + TURN * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
             mbarrier.wait(q_ready.index(TURN), turn)
             acc, top, total, slot, phase, count = attend(q, bufs, bars, turns, slot, phase, count, rows, begin, steps, edges, rest, sizes,
-                                                         scale, LEFT, RIGHT, SCORES, OUT, STAGES, PINGPONG, TURN)
+                                                         scale, slope, LEFT, RIGHT, SCORES, OUT, STAGES, PINGPONG, TURN)
             total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, SCORES))
             acc = acc / gl.convert_layout(total, gl.SliceLayout(1, OUT))[:, None]
             tma.store_wait(pendings=0)                                   # of the tile before
@@ -233,9 +253,9 @@ def consume(out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, LEFT
 
 
 @gluon.jit
-def attention_gluon_kernel(out_desc, lse_ptr, q_desc, k_desc, v_desc, stride_lse, BATCH, H, GROUP, L, S, left, right, scale,
-                           LEFT: gl.constexpr, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
-                           BLOCK_D: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr):
+def attention_gluon_kernel(out_desc, lse_ptr, slopes_ptr, q_desc, k_desc, v_desc, stride_lse, stride_slopes, BATCH, H, GROUP, L, S, left,
+                           right, scale, LEFT: gl.constexpr, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr,
+                           BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr):
     """out and lse as of attention_kernel, without masks; scale > 0, right ≥ 0, with LEFT L ≤ S. num_warps is 4. Grid: PROGRAMS."""
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)
@@ -263,9 +283,9 @@ def attention_gluon_kernel(out_desc, lse_ptr, q_desc, k_desc, v_desc, stride_lse
     bufs, bars = (q_bufs, k_bufs, v_bufs, out_bufs), (q_empty, q_ready, k_empty, k_ready, v_empty, v_ready)
     sizes = (H, BATCH * H, L, S, left, right)
     gl.warp_specialize([
-        (consume, (out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, LEFT, RIGHT, PROGRAMS, ROWS, BLOCK_N, BLOCK_D,
-                   STAGES, PINGPONG, 0)),
-        (consume, (out_desc, lse_ptr, stride_lse, bufs, bars, turns, sizes, scale, LEFT, RIGHT, PROGRAMS, ROWS, BLOCK_N, BLOCK_D,
-                   STAGES, PINGPONG, 1)),
+        (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, turns, sizes, scale, LEFT, RIGHT, PROGRAMS, ROWS,
+                   BLOCK_N, BLOCK_D, STAGES, PINGPONG, 0)),
+        (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, turns, sizes, scale, LEFT, RIGHT, PROGRAMS, ROWS,
+                   BLOCK_N, BLOCK_D, STAGES, PINGPONG, 1)),
         (produce, (q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, ROWS, BLOCK_N, STAGES)),
     ], [4, 1], [240, 24])

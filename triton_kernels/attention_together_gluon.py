@@ -15,7 +15,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from triton_kernels.attention_backward_gluon import barriers, row_ptrs, send
-from triton_kernels.attention_gluon import after, fill
+from triton_kernels.attention_gluon import after, fill, less_by_distance, slope_of
 
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -79,8 +79,8 @@ def taken(tickets, bars, place, phase):
 
 # ------------------------------------------------------------------ the warps beside
 @gluon.jit
-def load_tiles(descs, turns_ptr, row_args, bufs, bars, sizes, items, LEFT: gl.constexpr, RIGHT: gl.constexpr, BLOCK_M: gl.constexpr,
-               BLOCK_N: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr):
+def load_tiles(descs, turns_ptr, row_args, slopes_ptr, stride_slopes, bufs, bars, sizes, items, LEFT: gl.constexpr,
+               RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr):
     """The loading warp: it takes a ticket, fills the slot of keys and values, then the slots of rows for every head that shares them."""
     lse_ptr, delta_ptr, stride_lse, stride_delta = row_args
     q_bufs, g_bufs, shifts, tickets, edges = bufs[2], bufs[3], bufs[5], bufs[6], bufs[8]
@@ -109,7 +109,9 @@ def load_tiles(descs, turns_ptr, row_args, bufs, bars, sizes, items, LEFT: gl.co
             looked_at = t % steps < tile[5]
             if LEFT:
                 looked_at = looked_at | (t % steps >= tile[6])
-            leave(edges, slot, gl.where(looked_at, m, -1))
+            leave(edges, slot, gl.where(looked_at, m, -1 - m))
+            if slopes_ptr is not None:
+                bufs[9].index(slot).store(gl.full((1, ), slope_of(slopes_ptr, stride_slopes, batch, head), gl.float32, WARP))
             mbarrier.arrive(q_ready.index(slot), count=1)
             fill(descs[3], batch, head, m, g_bufs, g_empty, g_ready, slot, phase)
             slot, phase = after(slot, phase, STAGES)
@@ -243,8 +245,12 @@ def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, ke
     products = warpgroup_mma(v, g.permute((1, 0)), zeros, use_acc=False, is_async=True)
     s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
     lse = shifts.index(2 * slot).load(gl.SliceLayout(0, SCORES))
-    p = gl.exp2(s * scale - lse[None, :])
     edge = left(bufs[8], slot)
+    s = s * scale
+    if len(bufs) > 9:
+        rows = gl.maximum(edge, -1 - edge) + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        s = less_by_distance(s, rows[None, :], keys[:, None], left(bufs[9], slot))
+    p = gl.exp2(s - lse[None, :])
     if edge >= 0:                                                        # the first row of a block that some keys may not meet
         rows = edge + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
         seen = (keys < sizes[3])[:, None]
@@ -314,10 +320,10 @@ def own_keys(gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, i
 
 @gluon.jit
 def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr, g_desc, q_desc, k_desc, v_desc, lse_ptr, delta_ptr,
-                                    stride_gq, stride_lse, stride_delta, BATCH, H, GROUP, L, S, left, right, scale, E: gl.constexpr,
-                                    LEFT: gl.constexpr, RIGHT: gl.constexpr, BY_ROWS: gl.constexpr, PROGRAMS: gl.constexpr,
-                                    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, KEPT: gl.constexpr,
-                                    STAGES: gl.constexpr, WIDE: gl.constexpr):
+                                    slopes_ptr, stride_gq, stride_lse, stride_delta, stride_slopes, BATCH, H, GROUP, L, S, left, right,
+                                    scale, E: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, BY_ROWS: gl.constexpr,
+                                    PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr,
+                                    KEPT: gl.constexpr, STAGES: gl.constexpr, WIDE: gl.constexpr):
     """Gradients of q, k and v, after attention_backward_delta_kernel has set the ticket and the counters to 0. Without masks; scale > 0,
     right ≥ 0, and with LEFT L ≤ S; columns lie side by side; a head of gq spans 2³¹ elements or more if WIDE. Half of a block of rows
     (BY_ROWS) or of the columns is 64. num_warps is 4. Grid: PROGRAMS."""
@@ -333,11 +339,13 @@ def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr
     shifts = gl.allocate_shared_memory(gl.float32, [2 * STAGES, BLOCK_M], line)
     tickets = gl.allocate_shared_memory(gl.int32, [KEPT, 1], line)
     notes = gl.allocate_shared_memory(gl.int32, [8, 1], line)            # two steps: head, first row, block of rows, blocks before
-    edges = gl.allocate_shared_memory(gl.int32, [STAGES, 1], line)       # the first row, where single scores are to be looked at, or -1
+    edges = gl.allocate_shared_memory(gl.int32, [STAGES, 1], line)       # the first row, or -1 less it, where all scores are met
     bars = (barriers(KEPT, 4), barriers(KEPT, 2), barriers(STAGES, 2), barriers(STAGES, 2), barriers(STAGES, 2), barriers(STAGES, 1))
     slopes_bars, ways = (barriers(1, 2), barriers(1, 2)), (barriers(2, 1), barriers(2, 2), barriers(2, 1))
     fence_async_shared()
     bufs = (k_bufs, v_bufs, q_bufs, g_bufs, slopes_bufs, shifts, tickets, notes, edges)
+    if slopes_ptr is not None:
+        bufs = bufs + (gl.allocate_shared_memory(gl.float32, [STAGES, 1], line), )
     sizes, items = (H // GROUP, GROUP, L, S, left, right), BATCH * (H // GROUP) * gl.cdiv(S, BLOCK_N)
     if WIDE:
         stride_gq = (stride_gq[0], stride_gq[1], gl.to_tensor(stride_gq[2]).to(gl.int64))
@@ -347,8 +355,8 @@ def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr
                     BLOCK_N, BLOCK_D, KEPT, STAGES, 0)),
         (own_keys, (gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, E, LEFT, RIGHT, BY_ROWS, BLOCK_M,
                     BLOCK_N, BLOCK_D, KEPT, STAGES, 1)),
-        (load_tiles, ((k_desc, v_desc, q_desc, g_desc), turns_ptr, (lse_ptr, delta_ptr, stride_lse, stride_delta), bufs, bars, sizes, items,
-                      LEFT, RIGHT, BLOCK_M, BLOCK_N, KEPT, STAGES)),
+        (load_tiles, ((k_desc, v_desc, q_desc, g_desc), turns_ptr, (lse_ptr, delta_ptr, stride_lse, stride_delta), slopes_ptr,
+                      stride_slopes, bufs, bars, sizes, items, LEFT, RIGHT, BLOCK_M, BLOCK_N, KEPT, STAGES)),
         (await_turns, (turns_ptr, tickets, notes, bars, ways, sizes, items, LEFT, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
         (end_turns, (turns_ptr, tickets, bars, ways, sizes, items, LEFT, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
     ], [4, 1, 1, 1], [240, 24, 24, 24])

@@ -95,7 +95,7 @@ class Problem(NamedTuple):
     constants: dict                                                      # likewise the constexprs
     key: tuple                                                           # what the best tiles depend on
     tma: bool                                                            # whether all operands can come by TMA
-    gluon: bool                                                          # whether the kernel in Gluon knows all that is asked for
+    gluon: tuple                                                         # which of the kernels in Gluon know all that is asked for
 
     @classmethod
     def of(cls, tensors, others, attn_mask, alibi_slopes, cu_seq_q, longest, window, scale, dropout):
@@ -116,9 +116,12 @@ class Problem(NamedTuple):
                      "PRECISION": dot_precision(dtype), "WIDE": max(spans) > 0x7FF00000, "BLOCK_D": max(next_power_of_2(E), 16),
                      "BLOCK_V": max(next_power_of_2(EV), 16)}
         tma = dtype.itemsize == 2 and longest is None and constants["BLOCK_D"] == constants["BLOCK_V"] and all(map(described, tensors))
-        gluon = (tma and not masked and alibi_slopes is None and not p and (left is None or left >= 0 and L <= S) and (right or 0) >= 0
-                 and scale > 0 and all(map(described, others)))         # every row meets some key
-        features = [left is not None, right is not None, alibi_slopes is not None, p > 0, longest is not None, tma, gluon]
+        met = (left is None or left >= 0 and L <= S) and (right or 0) >= 0                       # every row meets some key
+        gluon = ()
+        if tma and not masked and not p and met and scale > 0 and all(map(described, others)):
+            apart = ("backward_q", "backward_kv") if left is None and alibi_slopes is None else ()
+            gluon = "forward", "backward", *apart
+        features = [left is not None, right is not None, alibi_slopes is not None, p > 0, longest is not None, tma, bool(gluon)]
         key = (dtype, constants["PRECISION"], E, EV, B * H, H // max(G, 1), L, S, f"mask {masked}", *features)
         return cls(B, stride_mask, stride_slopes, numbers, constants, key, tma, gluon)
 
@@ -155,8 +158,7 @@ class Problem(NamedTuple):
             ways = [{**way, "BLOCK_M": min(way["BLOCK_M"], max(next_power_of_2(L), 16))} for way in ways]
         fitting = [way for way in ways if shared_bytes(which, way, block, dtype.itemsize) <= shared]
         gluon = []
-        bounded = self.constants["LEFT"] and which in ("backward_q", "backward_kv")
-        if self.gluon and not bounded and major == 9 and max(L, S) > SHORT and driver.current().name != "simulated":
+        if which in self.gluon and major == 9 and max(L, S) > SHORT and driver.current().name != "simulated":
             gluon = [{"kernel": "gluon", **tile, "num_warps": 4} for tile in GLUON[which].get(block, ())]
         if which == "backward":                                          # a turn costs a plain kernel more than two products more would
             return [{**way, "kernel": "together_gluon"} for way in gluon] + [{"kernel": "apart"}] + fitting
@@ -215,8 +217,8 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
     def run(way):
         if way["kernel"] == "gluon":
             rows, keys = way["ROWS"], way["BLOCK_N"]
-            return start_gluon(p, way, HOPPER.attention_gluon_kernel, p.numbers[2], p.numbers[0], (rows, None, rows, keys, keys),
-                               (out, lse, query, key, value), (lse.strides,), ("LEFT", "RIGHT"))
+            return start_gluon(p, way, HOPPER.attention_gluon_kernel, p.numbers[2], p.numbers[0], (rows, None, None, rows, keys, keys),
+                               (out, lse, alibi_slopes, query, key, value), (lse.strides, p.stride_slopes), ("LEFT", "RIGHT"))
         q, k, v = operands(way, p.constants["BLOCK_D"], (query,), (key, value))
         launch(FORWARD.attention_kernel, (cdiv(p.numbers[2], way["BLOCK_M"]) * p.batches * query.shape[1],), out, lse, q, k, v, attn_mask,
                alibi_slopes, cu_seq_q, cu_seq_k, base, out.strides, lse.strides, query.strides, key.strides, value.strides, p.stride_mask,
@@ -224,7 +226,7 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
 
     if pieces := p.pieces(hardware(), longest is not None):
         tensors = out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_seq_k, base
-        _chosen(p._replace(tma=False, gluon=False), "split", SPLIT, "attention_split_kernel",
+        _chosen(p._replace(tma=False, gluon=()), "split", SPLIT, "attention_split_kernel",
                 lambda way: run_in_pieces(p, way, pieces, *tensors, late=late))
     else:
         _chosen(p, "forward", FORWARD, "attention_kernel", run)
@@ -321,9 +323,9 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
         programs = min(hardware()[0], cdiv(S, keys) * p.batches * G)
         descs = [descriptor(x, n, block) for x, n in ((gk, keys // 2), (gv, keys // 2), (g, rows), (query, rows), (key, keys // 2),
                                                       (value, keys // 2))]
-        launch(TOGETHER.attention_together_gluon_kernel, (programs,), *descs[:2], gq, sums, turns, *descs[2:], lse, delta, gq.strides,
-               lse.strides, delta.strides, p.batches, H, group, L, S, left, right, scale, BY_ROWS=rows == 128, PROGRAMS=programs,
-               BLOCK_D=block, **{name: p.constants[name] for name in ("E", "LEFT", "RIGHT", "WIDE")},
+        launch(TOGETHER.attention_together_gluon_kernel, (programs,), *descs[:2], gq, sums, turns, *descs[2:], lse, delta, alibi_slopes,
+               gq.strides, lse.strides, delta.strides, p.stride_slopes, p.batches, H, group, L, S, left, right, scale, BY_ROWS=rows == 128,
+               PROGRAMS=programs, BLOCK_D=block, **{name: p.constants[name] for name in ("E", "LEFT", "RIGHT", "WIDE")},
                **{name: value for name, value in way.items() if name != "kernel"})
 
     _chosen(p, "backward", BACKWARD, "attention_backward_kv_kernel", run)
@@ -356,7 +358,7 @@ def bias_backward(gb, distance, g, query, key, value, attn_mask, alibi_slopes, o
             reduce_rows([gb], [sums], (0,), False, Monoid("sum", "sum"), sums.dtype)
 
     if gb.numel():
-        _chosen(p._replace(tma=False, gluon=False), "bias", BIAS, "attention_backward_bias_kernel", run)
+        _chosen(p._replace(tma=False, gluon=()), "bias", BIAS, "attention_backward_bias_kernel", run)
 
 
 def _dense(*places):
