@@ -79,11 +79,13 @@ class Memory:
         return self.reshape(shape)
 
     def load(self, layout):
+        if here.unseen is self:                                          # it was for the threads themselves
+            here.unseen = False
         return tensor(self.array.copy())
 
     def store(self, value):
         self.array[...] = value
-        here.unseen = True
+        here.unseen = self
 
 
 def fence():
@@ -153,7 +155,7 @@ def copy_in(desc, place, barrier, buf, pred=True):
 
 
 def copy_out(desc, place, buf):
-    assert buf.shape == desc.block_type.shape and not here.unseen
+    assert buf.shape == desc.block_type.shape and here.unseen is False
     target = desc.at(place)
     here.stores.append(lambda: target.__setitem__(..., buf.array[tuple(slice(n) for n in target.shape)]))
 
@@ -175,7 +177,7 @@ class Product:
 
 
 def multiply(a, b, acc, use_acc=True, is_async=False):
-    assert not here.unseen
+    assert here.unseen is False
     here.products.append(Product(a, b, acc if use_acc else None))
     return here.products[-1]
 

@@ -56,9 +56,10 @@ def options(layout, shared, form, active):
 
 
 def product(shape, blocks, layout=(False, False), shared=(False, False), epilogue=EPILOGUES[0], warps=4, scaled=False,
-            adds=False, across=False, by_tma=False):
+            adds=False, across=False, by_tma=False, scattered=False):
     """Run the kernel and compare. `scaled`: rows and columns have factors; `adds`: a residual comes behind; `across`: tiles are computed as
-    their transposes; `by_tma`: the residual, or else c, comes into the buffers from which the results leave."""
+    their transposes; `by_tma`: the residual, or else c, comes into the buffers from which the results leave; `scattered`: these do
+    not leave by TMA."""
     (batch, M, N, K, programs), (block_m, block_n, block_k, stages, pieces, consumers, of) = shape, blocks
     rng, (form, active, alpha) = np.random.default_rng(1), epilogue
     a, a_desc = operand(rng, 1 if shared[0] else batch, M, K, layout[0], block_m, block_k)
@@ -67,7 +68,7 @@ def product(shape, blocks, layout=(False, False), shared=(False, False), epilogu
     out, pre = [np.full((batch, M, N), np.nan) for _ in range(2)]
     pieces *= 2 if by_tma else 1
     piece = (block_m // pieces, block_n) if across else (block_m, block_n // pieces)
-    out_desc, pre_desc = [Descriptor(x, 1, *piece) for x in (out, pre)]
+    out_desc, pre_desc = [(Pointer(x), M * N, N) if scattered else Descriptor(x, 1, *piece) for x in (out, pre)]
     sums, scalars = rng.standard_normal(M + 1), factors(alpha)
     before, summed = sums.copy(), batch == 1 and not across
     rows, columns, residual = rng.standard_normal((M, 1)), rng.standard_normal(N), rng.standard_normal((M, N))
@@ -160,6 +161,14 @@ def test_what_is_added_comes_by_tma(shape, blocks, adds):
     """Pieces that are asked for ahead, of this tile and of the next one, into buffers that the results of others have left."""
     if not adds or shape[0] == 1:                                        # there is one residual
         product(shape, blocks, epilogue=("row" if adds else "tile", False, None if adds else 2.0), adds=adds, by_tma=True)
+
+
+@pytest.mark.parametrize("blocks", [*SMALL, (16, 32, 8, 2, 1, 1, 1)])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("across", [False, True])
+def test_results_that_tma_cannot_store(shape, blocks, across):
+    if not across or blocks[1] == 32 and blocks[5] * blocks[6] == 1:
+        product(shape, blocks, epilogue=EPILOGUES[1], across=across, scattered=True)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

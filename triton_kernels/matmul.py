@@ -149,7 +149,8 @@ def sum_of_parts(a_ptrs, b_ptrs, acc, start, end, step_a, step_b, CAREFUL: tl.co
         acc = total
         a_ptrs += step_a
         b_ptrs += step_b
-    acc += lost
+    if CAREFUL:
+        acc += lost
     largest = tl.max(tl.max(acc.to(tl.int32, bitcast=True) & INFINITE, 1), 0)
     if largest == INFINITE:
         acc = sum_of_products(first_a, first_b, nothing, start, end, step_a, step_b, True, "ieee", EVEN_K, BLOCK_K)

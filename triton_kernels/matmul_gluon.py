@@ -198,6 +198,17 @@ def pieces_of(acc, PIECES: gl.constexpr):
 
 
 @gluon.jit
+def scatter(out, batch, m, n, shape, value, buf, WARPS: gl.constexpr):
+    """Store a piece where TMA cannot, neighbours of a row by neighbouring threads. out: a pointer, strides of matrices and rows."""
+    layout: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [WARPS, 1], [1, 0])
+    buf.store(value)
+    rm = m + gl.arange(0, value.shape[0], gl.SliceLayout(1, layout))[:, None]
+    rn = n + gl.arange(0, value.shape[1], gl.SliceLayout(0, layout))[None, :]
+    places = batch.to(gl.int64) * out[1] + rm.to(gl.int64) * out[2] + rn
+    gl.store(out[0] + places, buf.load(layout), mask=(rm < shape[1]) & (rn < shape[2]))
+
+
+@gluon.jit
 def send(out_desc, pre_desc, batch, m, n, out, pre, out_buf, pre_buf, LEFT: gl.constexpr):
     """Store a piece by TMA, and with pre_desc what it was before the activation, once no more than LEFT that were sent before are on
     their way out of their buffers."""
@@ -292,10 +303,15 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
                 else:
                     added = came_in
             value = epilogue(sums, added, batch.to(gl.int64) * stride_cb, rm, rn, stride_cm, stride_cn, shape[1], shape[2], alpha,
-                             behind_it, out_desc.dtype, FORM, SLOPE)
+                             behind_it, out_bufs.dtype, FORM, SLOPE)
             pre_buf = out_bufs.index(TURN * BUFFERS + STORES * i % BUFFERS)
             out_buf = out_bufs.index(TURN * BUFFERS + (STORES * i + STORES - 1) % BUFFERS)
-            send(out_desc, pre_desc, batch, row, column, activated(value, ACTIVATION), value, out_buf, pre_buf, BUFFERS - STORES)
+            if isinstance(out_desc, gl.tuple):
+                if pre_desc is not None:
+                    scatter(pre_desc, batch, row, column, shape, value, pre_buf, WARPS)
+                scatter(out_desc, batch, row, column, shape, activated(value, ACTIVATION), out_buf, WARPS)
+            else:
+                send(out_desc, pre_desc, batch, row, column, activated(value, ACTIVATION), value, out_buf, pre_buf, BUFFERS - STORES)
             if c_desc is not None:
                 tma.store_wait(pendings=1)               # of the piece before this one: its buffer is free
                 fetch(c_desc, tile + (i + BUFFERS - 1) // PIECES * STEP, last, (i + BUFFERS - 1) % PIECES, shape, out_bufs, came, BLOCK_M,
@@ -328,7 +344,8 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
                         FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
                         CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False):
-    """Grid: PROGRAMS. num_warps is that of one consumer. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of one
+    """Grid: PROGRAMS. num_warps is that of one consumer. Instead of a descriptor of a result there may be what `scatter` takes, where TMA
+    cannot store it. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of one
     matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. Long, as it makes all that the warp
     groups share."""
     WARPS: gl.constexpr = gl.num_warps()
@@ -340,7 +357,7 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
     OUT: gl.constexpr = [BLOCK_M // PIECES, BLOCK_N] if ACROSS else [BLOCK_M, BLOCK_N // PIECES]
     a_bufs = gl.allocate_shared_memory(TA, [STAGES * PARTS, A[0], A[1]], gl.NVMMASharedLayout.get_default_for(A, TA))
     b_bufs = gl.allocate_shared_memory(TB, [STAGES, B[0], B[1]], gl.NVMMASharedLayout.get_default_for(B, TB))
-    TO: gl.constexpr = out_desc.dtype
+    TO: gl.constexpr = out_desc[0].dtype.element_ty if isinstance(out_desc, gl.tuple) else out_desc.dtype
     out_bufs = gl.allocate_shared_memory(TO, [CONSUMERS * PARTS * BUFFERS, OUT[0], OUT[1]], gl.NVMMASharedLayout.get_default_for(OUT, TO))
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())

@@ -168,11 +168,12 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
         copies = {name: choice.copying(batch * k * {"a": M, "b": N}[name], itemsize, machine) for name in boxes["copied"]}
         extra, leaving = sum(copies.values()), choice.copying(batch * M * N, boxes["sizes"][1], machine) if boxes["leaves"] else 0
         hopper = compiles and machine[2] == 9 and kind != "fp8"          # Gluon adds up sums of a few products, too coarse for fp8
+        there = leaving if not boxes["scattered"] else 0
         if hopper and boxes["across"]:
             found = choice.gluon(M, N, k, batch, machine, *boxes["sizes"], across=True)
-            groups.append((choice.later(found, extra - copies.get("b", 0), leaving), 4))
+            groups.append((choice.later(found, extra - copies.get("b", 0), there), 4))
         if hopper:
-            found = choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra, leaving)
+            found = choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra, there)
             groups.append((found, 2 if boxes["across"] else 5))
         found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")
         groups.append((choice.later(found, extra, leaving), 2 if hopper else 4))
@@ -209,8 +210,8 @@ def kind_of(dtype, precision, k, even):
 def boxes_of(batch, M, N, k, out, a, b, c, itemsize, out_size):
     """How TMA reads a and b and writes out; how it reads the matrix c, None where it cannot, is "added"; "copied" names the operands that
     must be copied first, because TMA cannot read them as they lie, or because matrix units take 8- and 32-bit numbers along K alone, and
-    "leaves" says that out must be copied from where TMA can write it. "across": b as it lies, where 32 bits wide it would be copied and
-    need not be (see matmul_gluon.py)."""
+    "leaves" says that out must be copied from where TMA can write it; "scattered", that the kernel in Gluon can write it all the same.
+    "across": b as it lies, where 32 bits wide it would be copied and need not be (see matmul_gluon.py)."""
     copied, operands, across = [], {}, None
     for name, rows, columns, s, turned in (("a", M, k, a, False), ("b", k, N, b, True)):
         found = described(batch, rows, columns, (s[0][0], *s[1:]), itemsize)
@@ -225,6 +226,7 @@ def boxes_of(batch, M, N, k, out, a, b, c, itemsize, out_size):
     leaves = written is None or written[0]
     added = described(batch, M, N, (c[0][0], *c[1:]), out_size) if c and (batch == 1 or c[0][0]) else None
     return {**operands, "across": across, "out": padded(batch, M, N, False, out_size) if leaves else written, "leaves": leaves,
+            "scattered": leaves and out[2] == 1,
             "added": None if added is None or added[0] else added, "copied": copied, "sizes": (itemsize, out_size)}
 
 

@@ -116,14 +116,16 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
                BLOCK_M=block_m, BLOCK_N=block_n, GROUP_M=GROUP_M, ROWS=rows, AHEAD=16 if programs >= 16 * tiles else 4, num_warps=4,
                **fused)
         return
-    added = coming(p, out, pre, c, beta) if sums and not across else None
+    scattered = bool(sums) and p.boxes["scattered"]
+    added = coming(p, out, pre, c, beta) if sums and not (across or scattered) else None
     if added is not None:                                                # half as large pieces, twice as many buffers, for both ways
         settled["PIECES"], leaving = 2 * options["PIECES"], (block_m, leaving[1] // 2)
         sums = *sums, TensorDescriptor(added[0], *box(added[1], *leaving))
     elif sums:
         sums = *sums, None
-    written = [x if x is None or not p.boxes["leaves"] else like(x, p.boxes["out"]) for x in (out, pre)]
-    boxes = [x if x is None else TensorDescriptor(x, *box(p.boxes["out"], *leaving)) for x in written]
+    written = [x if x is None or scattered or not p.boxes["leaves"] else like(x, p.boxes["out"]) for x in (out, pre)]
+    boxes = [x if x is None else (x, p.out[0][0], p.out[1]) if scattered else TensorDescriptor(x, *box(p.boxes["out"], *leaving))
+             for x in written]
     launch(kernel, (programs,), *boxes, *sums, a, b, c, *strides, *sizes, *scalars, FORM=p.form, **fused, **settled)
     for x, there in zip((out, pre), written):
         if there is not x:
