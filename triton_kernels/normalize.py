@@ -94,11 +94,30 @@ def moments_from(near, total, square, N, eps, CENTER: tl.constexpr):
 
 
 @triton.jit
+def total_of(xs, inside, lane, N, ACC: tl.constexpr):
+    """The sum of tiles that are a row."""
+    total = None
+    for k in tl.static_range(len(xs)):
+        x = tl.where(inside & (k * lane.shape[1] + lane < N), xs[k].to(ACC), 0)
+        total = x if total is None else total + x
+    return total
+
+
+@triton.jit
+def squares(xs, mean, inside, lane, N, ACC: tl.constexpr):
+    """The sum of squares of their distances to the mean."""
+    total = None
+    for k in tl.static_range(len(xs)):
+        x = tl.where(inside & (k * lane.shape[1] + lane < N), again(xs[k], ACC) - mean, 0)
+        total = x * x if total is None else total + x * x
+    return total
+
+
+@triton.jit
 def norm_kernel(
     out_ptr, mean_ptr, rstd_ptr, x_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner, eps,
     CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr,
-    STAGES: tl.constexpr,
+    LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr, STAGES: tl.constexpr, HELD: tl.constexpr,
 ):
     """Normalize rows and keep their statistics. Long, because a row is held in registers or read again.
 
@@ -108,13 +127,12 @@ def norm_kernel(
     N = even(N, ALIGN)
     lane = lanes(BLOCK_N, WIDE)
     HALF: tl.constexpr = x_ptr.dtype.element_ty.primitive_bitwidth <= 16
-    KEEP: tl.constexpr = STAGES > 1 and not LOOP and not SHARED and (HALF or BLOCK_M * BLOCK_N <= 8192)
     w, b = None, None
-    if KEEP:
+    if STAGES > 1 and not LOOP and not SHARED and (HALF or BLOCK_M * BLOCK_N * HELD <= 8192):
         if w_ptr is not None:
-            w = line(w_ptr, 0, N, BLOCK_N, VEC, COPIES)
+            w = lines(w_ptr, N, BLOCK_N, HELD, VEC, COPIES)
         if b_ptr is not None:
-            b = line(b_ptr, 0, N, BLOCK_N, VEC, COPIES)
+            b = lines(b_ptr, N, BLOCK_N, HELD, VEC, COPIES)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
         m = (i * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         inside = m < M
@@ -130,23 +148,23 @@ def norm_kernel(
                 y = scaled((x.to(ACC) - mean) * rstd, w_ptr, b_ptr, m, j, inside, N, groups, inner, SHARED, ACC, BLOCK_N, VEC, COPIES)
                 tl.store(tl.max_contiguous(out_rows + offsets(n, shape_n, stride_n), (1, VEC)), y, mask=valid)
         else:
-            valid = inside & (lane < N)
-            x = tl.load(x_rows + offsets(lane, shape_n, stride_n, len(shape_n)), mask=valid, other=0)
+            xs = ()
+            for k in tl.static_range(HELD):
+                n = k * BLOCK_N + lane
+                xs = xs + (tl.load(x_rows + offsets(n, shape_n, stride_n, len(shape_n)), mask=inside & (n < N), other=0),)
             if CENTER:
-                mean = tl.sum(x.to(ACC), 1, keep_dims=True) / N
-                y = again(x, ACC) - mean
-                square = tl.where(valid, y * y, 0)
-            else:
-                y = again(x, ACC)
-                square = x.to(ACC) * x.to(ACC)
-            rstd = 1 / tl.sqrt(tl.sum(square, 1, keep_dims=True) / N + eps)
-            y *= rstd
-            if KEEP:
-                y = y if w is None else y * w.to(ACC)
-                y = y if b is None else y + b.to(ACC)
-            else:
-                y = scaled(y, w_ptr, b_ptr, m, 0, inside, N, groups, inner, SHARED, ACC, BLOCK_N, VEC, COPIES)
-            tl.store(tl.max_contiguous(out_rows + offsets(lane, shape_n, stride_n), (1, VEC)), y, mask=valid)
+                mean = tl.sum(total_of(xs, inside, lane, N, ACC), 1, keep_dims=True) / N
+            rstd = 1 / tl.sqrt(tl.sum(squares(xs, mean, inside, lane, N, ACC), 1, keep_dims=True) / N + eps)
+            for k in tl.static_range(HELD):
+                n = k * BLOCK_N + lane
+                y = (again(xs[k], ACC) - mean) * rstd
+                if w is not None:
+                    y *= w[k].to(ACC)
+                if b is not None:
+                    y += b[k].to(ACC)
+                y = scaled(y, w_ptr if w is None else None, b_ptr if b is None else None, m, k * BLOCK_N, inside, N, groups, inner, SHARED,
+                           ACC, BLOCK_N, VEC, COPIES)
+                tl.store(tl.max_contiguous(out_rows + offsets(n, shape_n, stride_n), (1, VEC)), y, mask=inside & (n < N))
         if CENTER:
             tl.store(mean_ptr + offsets(m, shape_m, stride_m, RANK), mean, mask=inside)
         tl.store(rstd_ptr + offsets(m, shape_m, stride_m, 2 * RANK), rstd, mask=inside)

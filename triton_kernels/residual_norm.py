@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from triton_kernels.monoids import affine_combine
-from triton_kernels.normalize import line, lines, moments_from, norm_slope
+from triton_kernels.normalize import line, lines, moments_from, norm_slope, squares, total_of
 from triton_kernels.random import in_order, philox_words, words_of
 from triton_kernels.reduce import even, offsets
 from triton_kernels.rows import again, lanes, side_by_side, store_lines, zeros
@@ -107,7 +107,7 @@ def residual_norm_kernel(
     M, N, eps, threshold: tl.int64, scale, seed: tl.int64, offset: tl.int64,
     CENTER: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, HELD: tl.constexpr,
 ):
     """A row that fits in registers is read once; of a longer one the sum comes back from the cache. Operands are out, sum, x, residual,
     then mean and rstd, which have rows only."""
@@ -124,18 +124,22 @@ def residual_norm_kernel(
                 out_rows, sum_rows, x_ptr, residual_ptr, v_ptr, w_ptr, b_ptr, base_ptr, m, lane, inside, shape_m, stride_m, shape_n,
                 stride_n, N, eps, threshold, scale, seed, offset, CENTER, DROP, EVEN, ACC, BLOCK_M, BLOCK_N, VEC, ALIGN, COPIES, STAGES)
         else:
-            valid = inside & (lane < N)
-            s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, 0, lane, inside, shape_m, stride_m, shape_n, stride_n, N, threshold,
-                            scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC, ALIGN, COPIES).to(sum_ptr.dtype.element_ty)
-            tl.store(side_by_side(sum_rows, offsets(lane, shape_n, stride_n, RANK_N), VEC), s, mask=valid)
-            first, second = s.to(ACC), again(s, ACC)
+            held = ()
+            for k in tl.static_range(HELD):
+                s = stream_tile(x_ptr, residual_ptr, v_ptr, base_ptr, m, k * BLOCK_N, lane, inside, shape_m, stride_m, shape_n, stride_n, N,
+                                threshold, scale, seed, offset, DROP, EVEN, ACC, BLOCK_N, VEC, ALIGN, COPIES)
+                held = held + (s.to(sum_ptr.dtype.element_ty),)
+            for k in tl.static_range(HELD):
+                n = k * BLOCK_N + lane
+                tl.store(side_by_side(sum_rows, offsets(n, shape_n, stride_n, RANK_N), VEC), held[k], mask=inside & (n < N))
             mean = tl.zeros((BLOCK_M, 1), ACC)
             if CENTER:
-                mean = tl.sum(tl.where(valid, first, 0), 1, keep_dims=True) / N
-            square = tl.where(valid, second - mean, 0)
-            rstd = 1 / tl.sqrt(tl.sum(square * square, 1, keep_dims=True) / N + eps)
-            y = normed(second, mean, rstd, w_ptr, b_ptr, 0, N, ACC, VEC, COPIES)
-            tl.store(side_by_side(out_rows, offsets(lane, shape_n, stride_n), VEC), y, mask=valid)
+                mean = tl.sum(total_of(held, inside, lane, N, ACC), 1, keep_dims=True) / N
+            rstd = 1 / tl.sqrt(tl.sum(squares(held, mean, inside, lane, N, ACC), 1, keep_dims=True) / N + eps)
+            for k in tl.static_range(HELD):
+                n = k * BLOCK_N + lane
+                y = normed(again(held[k], ACC), mean, rstd, w_ptr, b_ptr, k * BLOCK_N, N, ACC, VEC, COPIES)
+                tl.store(side_by_side(out_rows, offsets(n, shape_n, stride_n), VEC), y, mask=inside & (n < N))
         tl.store(mean_ptr + offsets(m, shape_m, stride_m, 4 * RANK), mean, mask=inside)
         tl.store(rstd_ptr + offsets(m, shape_m, stride_m, 5 * RANK), rstd, mask=inside)
 

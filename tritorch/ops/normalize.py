@@ -43,7 +43,7 @@ def normalize_rows(out, mean, rstd, x, weight, bias, eps, dims, groups=1, inner=
         args = (out, mean, rstd, x, contiguous(weight), contiguous(bias), shape_m, stride_m, shape_n, stride_n, M, N, groups, inner,
                 scalar(eps, acc))
         start_rows(K.norm_kernel, "layer_norm" if center else "rms_norm", geometry._replace(across=False), x.dtype, args, CENTER=center,
-                   held=32768 // x.dtype.itemsize, SHARED=shared(geometry, groups, inner, x.dtype), ACC=getattr(K.tl, acc.name),
+                   held=40960 // x.dtype.itemsize, SHARED=shared(geometry, groups, inner, x.dtype), ACC=getattr(K.tl, acc.name),
                    WIDE=wide, lines=True)
 
 
@@ -67,7 +67,7 @@ def normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, dims, groups=1
     else:
         if M:
             start_rows(K.norm_backward_kernel, "norm_backward", geometry._replace(across=False), widest(x, g), (gx, None, None, *args),
-                       PARTIAL=False, lines=True, HELD=1, **constexprs)
+                       PARTIAL=False, lines=True, **constexprs)
         if gw is not None:
             affine_sums(gw, gb, g, x, mean, rstd, tuple([d for d in range(x.ndim) if d not in dims]))
 

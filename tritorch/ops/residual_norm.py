@@ -182,7 +182,7 @@ def gradients_cuda(gs, gx, gw, gb, gv, g, g_sum, total, mean, rstd, weight, cent
     else:
         if M:
             start_rows(K.residual_norm_backward_kernel, "residual_norm_backward", geometry, widest(g, total),
-                       (gs, gx, None, None, None, *args), limit=WIDEST, PARTIAL=False, lines=True, HELD=1, **constexprs)
+                       (gs, gx, None, None, None, *args), limit=WIDEST, PARTIAL=False, lines=True, **constexprs)
         affine_sums(gw, gb, g, total, mean if center else None, rstd, tuple(range(mean.ndim)))
         if biased:
             reduce_rows([gv], [gx], tuple(range(mean.ndim)), False, Monoid("sum", "sum"), gv.dtype)

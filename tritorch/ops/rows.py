@@ -186,6 +186,23 @@ def few_tiles(M, N, across, vector, least=1, most=FEW_ACROSS):
             for m, n, warps in ways]
 
 
+@remember
+def norm_tiles(M, N, itemsize, simulated):
+    """Candidates for norms, that hold rows in tiles of 16 bytes a thread, five where a warp or two have a row, up to ten where eight have:
+    without padding to a power of two, a forward layer norm of 1280 columns takes 21 µs, not 29 (predicted for 16384 rows in bfloat16).
+    Where several warps wait for each other, the next row is loaded meanwhile."""
+    vector = 16 // itemsize
+    if simulated:
+        n = max(half(N), 8)
+        return [_row_tile(min(half(M), 1024), n, 4) | {"HELD": cdiv(N, n)}] if 0 < N < 300 else []
+    few, found = min(next_power_of_2(cdiv(N, 5 * vector)), 256), []
+    for more, ahead in ((1, few >= 128), (1, few < 128), (2, few >= 128)):
+        n, warps = max(few * more * vector, 8), max(few * more // 32, 1)
+        m, per_sm = max(min(32 // (few * more), next_power_of_2(M)), 1), max((32 << 10) // (N * itemsize), 1)
+        found.append(_row_tile(m, n, warps, 1 + ahead, ahead and per_sm) | {"HELD": cdiv(N, n)})
+    return [way for way in found if way["HELD"] <= 10]
+
+
 def _row_tile(block_m, block_n, warps, stages=1, per_sm=0):
     return {"BLOCK_M": block_m, "BLOCK_N": block_n, "STAGES": stages, "PER_SM": per_sm, "num_warps": warps}
 
@@ -199,22 +216,24 @@ def start_rows(kernel, family, geometry, dtype, args, limit=IN_REGISTERS, held=W
     if few and not tile(0, 1):
         least = 8 if N > 16 else 4 if N > 4 else 1                       # of what is written narrower the second cache gets too many pieces
         tiles = few_tiles(M, N, across, vector, least) + tiles
+    if lines:
+        tiles = (norm_tiles(M, N, dtype.itemsize, bool(tile(0, 1))) if N <= held else []) + tiles
     tensors = [(a.numel(), a.dtype.itemsize) for a in args if isinstance(a, Tensor)]
     read = sum(size for n, size in tensors if n == M * N) - dtype.itemsize            # of a column, at most: one at least is written
     vectors = sum(size for n, size in tensors if n not in (M * N, M))    # which are loaded ahead like rows
 
     def run(t):
-        block_m, block_n, per_sm, held = t["BLOCK_M"], t["BLOCK_N"], t.get("PER_SM", 0), t.get("HELD", 0)
-        ahead = max(t["STAGES"] * read * block_m, (t["STAGES"] - 1) * (read * block_m + vectors)) * block_n
+        block_m, block_n, per_sm, held = t["BLOCK_M"], t["BLOCK_N"], t.get("PER_SM", 0), t.get("HELD", int(lines))
+        ahead = max(t["STAGES"] * read * block_m, (t["STAGES"] - 1) * (read * block_m + vectors)) * block_n * max(held, 1)
         blocks, vec = cdiv(M, block_m), min(vector, block_n)
         if lanes:
             constexprs["LANES"] = lanes_of(block_m, block_n, t["num_warps"], across, vec)
-        if few:
+        if few or lines:
             constexprs["HELD"] = held
         if lines:
             constexprs["COPIES"] = copies_of(block_m, block_n, t["num_warps"], vec)
         launch(kernel, (min(per_sm * sm_count(), blocks) if per_sm else blocks,), *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n,
-               LOOP=block_n < N and not held, VEC=vec, ALIGN=geometry.align, num_warps=t["num_warps"],
+               LOOP=block_n * max(held, 1) < N, VEC=vec, ALIGN=geometry.align, num_warps=t["num_warps"],
                STAGES=t["STAGES"] if ahead <= shared_memory() - ROOM else 1)
 
     run(tiles[0] if len(tiles) == 1 else choose(family, (dtype.name, across, vector > 1, M, N), tiles, kernel, run))
