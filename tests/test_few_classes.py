@@ -5,6 +5,7 @@ import pytest
 
 import tritorch as torch
 from tritorch.cuda import driver, tuner
+from tritorch.cuda.compiler import recording
 from tritorch.ops.cross_entropy import cross_entropy_backward, cross_entropy_rows
 from tritorch.ops.nll import nll_backward
 from tritorch.ops.rows import FEW, FEW_ACROSS, WHOLE_ACROSS, rows
@@ -72,6 +73,16 @@ def test_gradient_of_nll(shape, layout, dtype, cuda, monkeypatch):
     for out in (x.fill_(float("nan")), torch.full(shape, float("nan"), dtype=dtype, device=cuda)):
         got = nll_backward(g, target, weight, 9999, shape[1], out=out)
         np.testing.assert_allclose(got.float().cpu().array, want, rtol=5e-3 if dtype is torch.bfloat16 else 1e-6)
+
+
+def test_gradient_of_nll_is_of_the_dtype_of_its_input(cuda):
+    x = torch.randn(5, 7, device=cuda, dtype=torch.bfloat16).requires_grad_()
+    loss = torch.nn.functional.nll_loss(x, torch.arange(5, device=cuda))
+    with recording() as record:
+        loss.backward()
+    kernel, = [spec for spec in record.values() if spec.kernel.__name__ == "nll_backward_kernel"]
+    assert kernel.signature["gx_ptr"] == "*bf16", "a gradient of float32 would be rounded by one more kernel, in five times the time"
+    assert x.grad.dtype is torch.bfloat16 and x.grad.sum().item() == -1
 
 
 def logits(shape, dtype, layout, place):

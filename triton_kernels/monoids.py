@@ -51,6 +51,16 @@ def square_lift(x, base, valid, param, IDENTITY: tl.constexpr):
 
 
 @triton.jit
+def cube_lift(x, base, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, tl.abs(x) * x * x, 0),)
+
+
+@triton.jit
+def fourth_lift(x, base, valid, param, IDENTITY: tl.constexpr):
+    return (tl.where(valid, (x * x) * (x * x), 0),)
+
+
+@triton.jit
 def power_lift(x, base, valid, param, IDENTITY: tl.constexpr):
     return (tl.where(valid, libdevice.pow(tl.abs(x), param + tl.zeros_like(x)), 0),)
 

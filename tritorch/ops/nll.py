@@ -50,19 +50,19 @@ def nll_rows_cuda(loss, target_weight, x, target, weight, ignore_index):
 
 
 @nll_rows.grad("input")
-def nll_rows_grad(g_loss, target, weight, ignore_index, input_shape):
-    return nll_backward(g_loss, target, weight, ignore_index, input_shape[min(len(input_shape), 2) - 1])
+def nll_rows_grad(g_loss, target, weight, ignore_index, input_shape, input_dtype):
+    return nll_backward(g_loss, target, weight, ignore_index, input_shape[min(len(input_shape), 2) - 1], input_dtype)
 
 
 @op
-def nll_backward(gradient, target, weight=None, ignore_index=-100, classes=1):
-    """The gradient of `nll_rows` with respect to its input: -w_t · g at the target of every sample, else 0."""
+def nll_backward(gradient, target, weight=None, ignore_index=-100, classes=1, dtype=None):
+    """The gradient of `nll_rows` with respect to its input, of this dtype: -w_t · g at the target of every sample, else 0."""
     dim = min(target.ndim, 1)
-    return (*target.shape[:dim], classes, *target.shape[dim:]), gradient.dtype, gradient.device
+    return (*target.shape[:dim], classes, *target.shape[dim:]), dtype or gradient.dtype, gradient.device
 
 
 @nll_backward.impl("cpu")
-def nll_backward_cpu(gx, g, target, weight, ignore_index, classes):
+def nll_backward_cpu(gx, g, target, weight, ignore_index, classes, dtype):
     dim = class_dim(gx)
     counts, at = counted(target, classes, ignore_index, "nll_loss")
     gx[...] = 0
@@ -70,7 +70,7 @@ def nll_backward_cpu(gx, g, target, weight, ignore_index, classes):
 
 
 @nll_backward.impl("cuda")
-def nll_backward_cuda(gx, g, target, weight, ignore_index, classes):
+def nll_backward_cuda(gx, g, target, weight, ignore_index, classes, dtype):
     geometry = rows(gx.shape, (class_dim(gx),), *[t.strides for t in (gx, g, target)])
     M, shape_m, stride_m, N, _, (stride_gxn,), *_ = geometry
     across = geometry.across
@@ -103,6 +103,7 @@ def nll_backward_samples(make):
     for x, target, *rest in nll_rows_samples(make):
         weight, ignored = (*rest, None, -100)[:2] if rest else (None, -100)
         yield make(*target.shape), target, weight, ignored, x.shape[min(x.ndim, 2) - 1]
+    yield make(4), make(4, integer=True, low=0, high=7), None, -100, 7, types.float64
 
 
 @nll_rows.errors

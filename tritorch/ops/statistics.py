@@ -132,7 +132,7 @@ def norm_monoid(p):
     """The reduction of each order, and its identity."""
     if p in (math.inf, -math.inf):
         return Monoid("bounded_absolute", "max" if p > 0 else "min"), 0 if p > 0 else math.inf
-    simple = {0: ("zeroth", "first"), 1: ("absolute", "first"), 2: ("square", "root")}
+    simple = {0: ("zeroth", "first"), 1: ("absolute", "first"), 2: ("square", "root"), 3: ("cube", "power"), 4: ("fourth", "power")}
     lift, finish = simple.get(p, ("power", "power"))
     return Monoid(lift, "sum", finish), 0
 
@@ -196,6 +196,7 @@ def vector_norm_samples(make):
     yield make(2, 3, 7), math.inf, (0, -1)
     yield make(4, 9), -math.inf, 0, True
     yield make(37, 43), 3, -1
+    yield make(7, 5), 4, 0
     yield make(5, 4, positive=True), 0.5, 1
     yield make(5, 4), 0, 1
     yield make(3, 0, 2), 2, 2
