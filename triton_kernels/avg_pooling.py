@@ -118,37 +118,56 @@ def widened(x):
     return x.to(tl.float32) if x.dtype.is_floating() and x.dtype.primitive_bitwidth < 32 else x
 
 
+@triton.jit
+def mean_of(acc, p, q, H, W, P, Q, divisor, TAPS: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, ADAPTIVE: tl.constexpr,
+            INCLUDE: tl.constexpr):
+    """Sums of windows p, q over how many elements they count, or over `divisor`."""
+    if divisor is None:
+        share = (size_of(p, H, P, TAPS[0], STRIDE[0], PADDING[0], ADAPTIVE, INCLUDE)
+                 * size_of(q, W, Q, TAPS[1], STRIDE[1], PADDING[1], ADAPTIVE, INCLUDE))
+        return acc / share.to(acc.dtype)[:, None]
+    else:
+        return acc / divisor.to(acc.dtype)
+
+
 @triton.jit(do_not_specialize=["divisor"])
 def avg_pool_kernel(out_ptr, x_ptr, stride_o, stride_x, planes, C, H, W, P, Q, divisor, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-                    ADAPTIVE: tl.constexpr, INCLUDE: tl.constexpr, TAPS: tl.constexpr, UNROLL: tl.constexpr, WIDE: tl.constexpr,
-                    EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
-    """The mean of each window, or its sum over `divisor`."""
-    some, there, n, c, p, q = tile_of(planes, C, P, Q, WIDE, EVEN, FLAT, BLOCK_P, BLOCK_C)
+                    ADAPTIVE: tl.constexpr, INCLUDE: tl.constexpr, TAPS: tl.constexpr, UNROLL: tl.constexpr, ROWS: tl.constexpr,
+                    WIDE: tl.constexpr, EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+    """The mean of each window, or its sum over `divisor`. A place is ROWS windows below each other, which share rows of the input."""
+    some, there, n, c, p, q = tile_of(planes, C, tl.cdiv(P, ROWS), Q, WIDE, EVEN, FLAT, BLOCK_P, BLOCK_C)
+    p = p * ROWS
     h0, h_end = window(p, H, P, STRIDE[0], PADDING[0], ADAPTIVE)
     w0, w_end = window(q, W, Q, STRIDE[1], PADDING[1], ADAPTIVE)
     x_ptrs = pointers(x_ptr, n, c, h0, w0, stride_x, WIDE)
-    acc = widened(tl.zeros((BLOCK_P, BLOCK_C), x_ptr.dtype.element_ty))
     HEIGHT: tl.constexpr = TAPS[0]
     WIDTH: tl.constexpr = TAPS[1]
+    STEP: tl.constexpr = STRIDE[0]
     if UNROLL:
-        for r in tl.static_range(HEIGHT):
+        rows = ()
+        for r in tl.static_range((ROWS - 1) * STEP + HEIGHT):
             row = there & within(h0 + r, h_end)[:, None]
             row_ptrs = x_ptrs + step_of(r, stride_x[2], WIDE)
+            acc = widened(tl.zeros((BLOCK_P, BLOCK_C), x_ptr.dtype.element_ty))
             for s in tl.static_range(WIDTH):
                 inside = row & within(w0 + s, w_end)[:, None]
                 acc += widened(tl.load(row_ptrs + step_of(s, stride_x[3], WIDE), mask=inside, other=0))
+            rows = rows + (acc,)
+        for k in tl.static_range(ROWS):
+            acc = rows[k * STEP]
+            for r in tl.static_range(1, HEIGHT):
+                acc += rows[k * STEP + r]
+            acc = mean_of(acc, p + k, q, H, W, P, Q, divisor, TAPS, STRIDE, PADDING, ADAPTIVE, INCLUDE)
+            kept = some if ROWS == 1 else some & (p + k < P)[:, None]
+            tl.store(pointers(out_ptr, n, c, p + k, q, stride_o, WIDE), acc.to(out_ptr.dtype.element_ty), mask=kept)
     else:
+        acc = widened(tl.zeros((BLOCK_P, BLOCK_C), x_ptr.dtype.element_ty))
         for tap in tl.range(HEIGHT * WIDTH, loop_unroll_factor=8):         # so many loads at a time: parts of 8 × 8 in 6 µs, not 27
             r, s = tap // WIDTH, tap % WIDTH
             inside = there & (within(h0 + r, h_end) & within(w0 + s, w_end))[:, None]
             acc += widened(tl.load(x_ptrs + (step_of(r, stride_x[2], WIDE) + step_of(s, stride_x[3], WIDE)), mask=inside, other=0))
-    if divisor is None:
-        share = (size_of(p, H, P, TAPS[0], STRIDE[0], PADDING[0], ADAPTIVE, INCLUDE)
-                 * size_of(q, W, Q, TAPS[1], STRIDE[1], PADDING[1], ADAPTIVE, INCLUDE))
-        acc = acc / share.to(acc.dtype)[:, None]
-    else:
-        acc = acc / divisor.to(acc.dtype)
-    tl.store(pointers(out_ptr, n, c, p, q, stride_o, WIDE), acc.to(out_ptr.dtype.element_ty), mask=some)
+        acc = mean_of(acc, p, q, H, W, P, Q, divisor, TAPS, STRIDE, PADDING, ADAPTIVE, INCLUDE)
+        tl.store(pointers(out_ptr, n, c, p, q, stride_o, WIDE), acc.to(out_ptr.dtype.element_ty), mask=some)
 
 
 @triton.jit(do_not_specialize=["divisor"])

@@ -140,8 +140,11 @@ def avg_pool_cpu(out, input, size, kernel, stride, padding, include, divisor):
 def avg_pool_cuda(out, input, size, kernel, stride, padding, include, divisor):
     if out.numel():
         most = taps_of(input.shape[2:], size, kernel)
-        launch_places(K.avg_pool_kernel, (out,), (input,), out.shape, *input.shape[2:], *size, divisor, STRIDE=stride, PADDING=padding,
-                ADAPTIVE=adaptive(kernel, input.shape[2:], size), INCLUDE=include, TAPS=most, UNROLL=most[0] * most[1] <= UNROLLED)
+        unroll = most[0] * most[1] <= UNROLLED
+        rows = 4 if kernel is not None and unroll and stride[0] < kernel[0] and size[0] >= 4 else 1      # 3 × 3 of bfloat16: 45 µs, not 80
+        launch_places(K.avg_pool_kernel, (out,), (input,), (*out.shape[:2], cdiv(size[0], rows), size[1]), *input.shape[2:], *size, divisor,
+                      STRIDE=stride, PADDING=padding, ADAPTIVE=adaptive(kernel, input.shape[2:], size), INCLUDE=include, TAPS=most,
+                      UNROLL=unroll, ROWS=rows, each=min(rows, 2))
 
 
 @avg_pool.grad("input")
