@@ -63,6 +63,25 @@ def places_kernel(out_ptr, word_ptr, index_ptr, shape, si, st, step, size, M, N,
 
 
 @triton.jit
+def joint_places_kernel(out_ptr, word_ptr, index_ptrs, shape, strides, sizes, N, number, WRAP: tl.constexpr, RANK: tl.constexpr,
+                        BLOCK: tl.constexpr):
+    """Linear places in a tensor of `sizes` that indices, one a dim, of one `shape` name together; -1 where one of them is outside."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    place, known = tl.zeros((BLOCK,), tl.int64), i < N
+    for k in tl.static_range(len(index_ptrs)):
+        rest, at = i, tl.zeros((BLOCK,), tl.int64)
+        for d in tl.static_range(RANK - 1):
+            at += rest % shape[RANK - 1 - d] * strides[k * RANK + RANK - 1 - d]
+            rest = rest // shape[RANK - 1 - d]
+        given = tl.load(index_ptrs[k] + (at + rest * strides[k * RANK]), mask=i < N, other=0).to(tl.int64)
+        index = tl.where(given < 0, given + sizes[k], given) if WRAP else given
+        inside = (index >= 0) & (index < sizes[k])
+        report(word_ptr, (i < N) & (inside == 0), given, number)
+        place, known = place * sizes[k] + index, known & inside
+    tl.store(out_ptr + i, tl.where(known, place, -1), mask=i < N)
+
+
+@triton.jit
 def gather_kernel(out_ptr, word_ptr, x_ptr, index_ptr, shape, si, st, step, size, M, N, number, WRAP: tl.constexpr, OUTER: tl.constexpr,
                   EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """What an index points to in x; 0 where outside."""

@@ -1,15 +1,18 @@
 """Writing elements where several index tensors point together: index_put, index_copy, index_fill, and writes under a mask."""
 import numpy as np
 
+from tritorch.cuda.launch import launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check, sentence
 from tritorch.memory_format import contiguous_format
 from tritorch.ops import compare, copy, create, view
 from tritorch.ops.copy import transfer
-from tritorch.ops.indexing import add_slices, check_index, check_range, finish, in_order, linear_places, write_rows
+from tritorch.ops.faults import fault_word
+from tritorch.ops.indexing import K, add_slices, check_index, check_range, finish, in_order, linear_places, write_rows
 from tritorch.ops.segments import join_rows
-from tritorch.shape import broadcast_shapes, prod, wrap_dim
+from tritorch.ops.tiling import collapse
+from tritorch.shape import broadcast_shapes, cdiv, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
 
 
@@ -122,17 +125,13 @@ def joint_places_cpu(out, indices, sizes, wrap):
 
 @joint_places.impl("cuda")
 def joint_places_cuda(out, indices, sizes, wrap):
-    common = broadcast_shapes("index", *[k.shape for k in indices])
-    total = bad = None
-    step = 1
-    for k, size in zip(reversed(indices), reversed(sizes)):
-        index = view.reshape(linear_places(view.reshape(k, -1), 0, (size,), "index", wrap), k.shape)
-        bad, index = index < 0 if bad is None else bad | (index < 0), index * step
-        total = index if total is None else total + index
-        step *= size
-    made = in_order(out)
-    compare.choose.into(view.view_as_shape(made, common), bad, -1, total)
-    finish(out, made)
+    if out.numel():
+        common, made, block = broadcast_shapes("index", *[k.shape for k in indices]), in_order(out), tile(512, 1 << 14)
+        shape, *strides = collapse(common, *[view.expand_to(k, common).strides for k in indices], least=1)
+        word, number = fault_word(out.device, "index")
+        launch(K.joint_places_kernel, (cdiv(out.numel(), block),), made, word, tuple(indices), shape, sum(strides, ()), tuple(sizes),
+               out.numel(), number, WRAP=wrap, RANK=len(shape), BLOCK=block)
+        finish(out, made)
 
 
 @joint_places.samples
