@@ -18,7 +18,7 @@ INDICES = {
 
 
 @pytest.mark.parametrize("kind", INDICES)
-@pytest.mark.parametrize("rows, n, width", [(7, 50, 3), (40, 700, 70), (1300, 900, 1), (3, 1500, 2)])
+@pytest.mark.parametrize("rows, n, width", [(7, 50, 3), (40, 700, 70), (1300, 900, 1), (3, 1500, 2), (5000, 900, 3)])
 def test_index_add(cuda, kind, rows, n, width):
     index, x, source = INDICES[kind](np.random.default_rng(n), n, rows), draw(rows, width), draw(n, width, seed=1)
     want = x.astype("float64")

@@ -26,17 +26,32 @@ def amin_all(x):
 
 
 @triton.jit
-def bounds_kernel(bounds_ptr, sorted_ptr, n, rows, STEPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Where the segment of each row begins in the sorted places, of which those of -1 lie at the end; one number more than rows."""
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    low = tl.zeros((BLOCK,), bounds_ptr.dtype.element_ty)
-    high = (low + n).to(low.dtype)                                       # a count of nearly 2³¹ comes in 64 bits
+def before(sorted_ptr, n, place, kind: tl.constexpr, STEPS: tl.constexpr):
+    """How many of n sorted places, of which those of -1 lie at the end, come before some places; a number of this kind."""
+    low = (place * 0).to(kind)
+    high = (low + n).to(kind)                                            # a count of nearly 2³¹ comes in 64 bits
     for _ in range(STEPS):
         middle = low + (high - low) // 2
-        place = tl.load(sorted_ptr + middle, mask=(low < high) & (row <= rows), other=-1)
-        below = (place >= 0) & (place < row) & (low < high)
+        other = tl.load(sorted_ptr + middle, mask=low < high, other=-1)
+        below = (other >= 0) & (other < place) & (low < high)
         low = tl.where(below, middle + 1, low)
         high = tl.where(below, high, tl.minimum(middle, high))
+    return low
+
+
+@triton.jit
+def bounds_kernel(bounds_ptr, sorted_ptr, n, rows, HEADS: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr):
+    """Where the segment of each row begins in the sorted places; one number more than rows. HEADS: rows are the n places themselves, and
+    the segment is that of the first of equal ones."""
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    kind: tl.constexpr = bounds_ptr.dtype.element_ty
+    if HEADS:
+        place = tl.load(sorted_ptr + row, mask=row < n, other=-1).to(tl.int64)
+        last = tl.load(sorted_ptr + row - 1, mask=(row > 0) & (row <= n), other=-1).to(tl.int64)
+        end = before(sorted_ptr, n, tl.where(place >= 0, place + 1, 0x7FFFFFFFFFFFFFFF), kind, STEPS)
+        low = tl.where((place >= 0) & (place != last), row.to(kind), end)
+    else:
+        low = before(sorted_ptr, n, tl.minimum(row, rows), kind, STEPS)
     tl.store(bounds_ptr + row, low, mask=row <= rows)
 
 
@@ -51,9 +66,10 @@ def source(src_ptr, weight_ptr, i, r, there, inside, stride_n, stride_r, TAPS: t
 
 @triton.jit
 def pieces_kernel(piece_ptr, src_ptr, weight_ptr, sorted_ptr, order_ptr, bounds_ptr, n, R, stride_sn, stride_sr, JOIN: tl.constexpr,
-                  ALL: tl.constexpr, IDENTITY: tl.constexpr, LONG: tl.constexpr, TAPS: tl.constexpr, BLOCK_N: tl.constexpr,
-                  BLOCK_R: tl.constexpr):
-    """What LONG consecutive places add to segments of more than LONG: to one that begins before (0) and one that begins here (1)."""
+                  ALL: tl.constexpr, IDENTITY: tl.constexpr, LONG: tl.constexpr, TAPS: tl.constexpr, STEPS: tl.constexpr,
+                  BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
+    """What LONG consecutive places add to segments of more than LONG: to one that begins before (0) and one that begins here (1). Without
+    bounds of the rows they are looked for."""
     tiles_r = tl.cdiv(R, BLOCK_R)
     piece = (tl.program_id(0) // tiles_r).to(tl.int64)
     r = (tl.program_id(0) % tiles_r).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]
@@ -61,8 +77,12 @@ def pieces_kernel(piece_ptr, src_ptr, weight_ptr, sorted_ptr, order_ptr, bounds_
     high = tl.minimum(low + LONG, n)
     for slot in tl.static_range(2):
         place = tl.load(sorted_ptr + (low if slot == 0 else high - 1)).to(tl.int64)
-        start = tl.load(bounds_ptr + tl.maximum(place, 0))
-        end = tl.load(bounds_ptr + tl.maximum(place, 0) + 1)
+        if bounds_ptr is None:
+            start = before(sorted_ptr, n, tl.maximum(place, 0), order_ptr.dtype.element_ty, STEPS)
+            end = before(sorted_ptr, n, tl.maximum(place, 0) + 1, order_ptr.dtype.element_ty, STEPS)
+        else:
+            start = tl.load(bounds_ptr + tl.maximum(place, 0))
+            end = tl.load(bounds_ptr + tl.maximum(place, 0) + 1)
         if (place >= 0) & (end - start > LONG) & ((start < low) == (slot == 0)):
             total = tl.full((BLOCK_N, BLOCK_R), IDENTITY, piece_ptr.dtype.element_ty)
             for first in range(tl.maximum(start, low), tl.minimum(end, high), BLOCK_N):
@@ -75,11 +95,11 @@ def pieces_kernel(piece_ptr, src_ptr, weight_ptr, sorted_ptr, order_ptr, bounds_
 
 
 @triton.jit
-def segments_kernel(out_ptr, base_ptr, src_ptr, weight_ptr, order_ptr, bounds_ptr, piece_ptr, rows, R, stride_bn, stride_br, stride_sn,
-                    stride_sr, alpha, skip, JOIN: tl.constexpr, IDENTITY: tl.constexpr, TOUCHED: tl.constexpr, LONG: tl.constexpr,
-                    TAPS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
+def segments_kernel(out_ptr, base_ptr, src_ptr, weight_ptr, order_ptr, bounds_ptr, piece_ptr, row_ptr, rows, R, stride_bn, stride_br,
+                    stride_sn, stride_sr, alpha, skip, JOIN: tl.constexpr, IDENTITY: tl.constexpr, TOUCHED: tl.constexpr,
+                    LONG: tl.constexpr, TAPS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
     """out[n] = base[n] (without base: 0) joined with alpha times the segment of n, whose long ones lie in pieces. The row `skip` has no
-    segment. TOUCHED: out is base, rows without a segment stay as they are."""
+    segment. TOUCHED: out is base, rows without a segment stay as they are; row_ptr may tell which rows the segments are of."""
     tiles_r = tl.cdiv(R, BLOCK_R)
     n = (tl.program_id(0) // tiles_r).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
     r = (tl.program_id(0) % tiles_r).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]
@@ -102,6 +122,8 @@ def segments_kernel(out_ptr, base_ptr, src_ptr, weight_ptr, order_ptr, bounds_pt
             total = tl.where(j < pieces, JOIN(total, tl.load(piece_ptr + at, mask=(j < pieces) & inside, other=0)), total)
     if alpha is not None:
         total = total * alpha.to(wide)
+    if row_ptr is not None:
+        n = tl.load(row_ptr + n, mask=count > 0, other=0).to(tl.int64)
     if base_ptr is None:
         total = tl.where(count > 0, total, 0)
     else:

@@ -49,7 +49,8 @@ def pick_cuda(out, input, dim, index):
 @pick.grad("input")
 def pick_grad(g, input_shape, dim, index):
     indices = tuple([index if d == dim % len(input_shape) else None for d in range(len(input_shape))])
-    return put(create.new_zeros(g, input_shape), indices, g, True)
+    zeros = create.new_zeros(g, input_shape)
+    return put.into(zeros, zeros, indices, g, True)
 
 
 @pick.samples

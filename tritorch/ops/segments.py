@@ -40,15 +40,18 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1, weights=None
     accumulator = types.float32 if out.dtype.compute is types.float32 else types.float64 if out.dtype is types.float64 else types.int64
     ordered, order = empty((1, n), places.dtype, out.device), empty((1, n), wide, out.device)
     sort_rows(ordered, order, places.reshape(1, n).contiguous(), bits=rows.bit_length())
+    few = base is out and skip < 0 and 4 * n < rows              # then segments are looked for among the places, not for all rows
+    rows = n if few else rows
     bounds, block = empty((rows + 1,), wide, out.device), tile(256, 16384)
-    launch(K.bounds_kernel, (cdiv(rows + 1, block),), bounds, ordered, n, rows, STEPS=n.bit_length(), BLOCK=block)
+    launch(K.bounds_kernel, (cdiv(rows + 1, block),), bounds, ordered, n, rows, HEADS=few, STEPS=n.bit_length(), BLOCK=block)
     long = tile(256, 16)
     common = {"JOIN": getattr(K, JOINS[kind]), "IDENTITY": identity(kind, accumulator), "LONG": long, "TAPS": taps}
     pieces = None
     if n > long:
         pieces, block = empty((cdiv(n, long), 2, width), accumulator, out.device), min(tile(1024, 64), next_power_of_2(width))
-        launch(K.pieces_kernel, (cdiv(n, long) * cdiv(width, block),), pieces, src, weights, ordered, order, bounds, n, width, *src.strides,
-               **common, ALL=getattr(K, f"{kind}_all"), BLOCK_N=max(min(tile(4096, 256) // block, long), 1), BLOCK_R=block)
+        launch(K.pieces_kernel, (cdiv(n, long) * cdiv(width, block),), pieces, src, weights, ordered, order, None if few else bounds, n,
+               width, *src.strides, **common, ALL=getattr(K, f"{kind}_all"), STEPS=n.bit_length(),
+               BLOCK_N=max(min(tile(4096, 256) // block, long), 1), BLOCK_R=block)
     factor = None if alpha == 1 else np.float64(alpha) if accumulator is types.float64 else float(alpha) if accumulator is types.float32 \
         else int(alpha)
 
@@ -57,9 +60,9 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1, weights=None
     def run(choice, target=out):
         block_r = min(choice["WIDTH"], next_power_of_2(width))
         block_n = max(choice["ELEMENTS"] // block_r, 1)
-        launch(K.segments_kernel, (cdiv(rows, block_n) * cdiv(width, block_r),), target, base, src, weights, order, bounds, pieces, rows,
-               width, *((0, 0) if base is None else base.strides), *src.strides, factor, skip, **common, TOUCHED=base is target,
-               BLOCK_N=block_n, BLOCK_R=block_r, num_warps=choice["num_warps"])
+        launch(K.segments_kernel, (cdiv(rows, block_n) * cdiv(width, block_r),), target, base, src, weights, order, bounds, pieces,
+               ordered if few else None, rows, width, *((0, 0) if base is None else base.strides), *src.strides, factor, skip, **common,
+               TOUCHED=base is target, BLOCK_N=block_n, BLOCK_R=block_r, num_warps=choice["num_warps"])
 
     def trial(choice):                                          # in place it would add again and again
         run(choice, empty(out.shape, out.dtype, out.device) if base is out else out)
