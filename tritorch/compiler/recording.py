@@ -251,7 +251,8 @@ class Recording:
             room = strided(fresh, shape, strides, 0, dtype), fresh.ptr, memory.ptr + static.offset * itemsize, nbytes, None
         else:
             room = empty_like(static), 0, 0, 0, static
-        room[0]._inference = static._inference
+        if static._inference:
+            room[0]._inference = True
         return room
 
     def filled(self, rooms):
