@@ -1,6 +1,4 @@
 """tritorch.profiler on a device: kernels, copies, graphs and compiled steps, memory, traces of all of them."""
-import gzip
-import json
 import threading
 
 import numpy as np
@@ -11,65 +9,9 @@ from test_ahead import Loaded, device, program  # noqa: F401
 import tritorch as torch
 from tritorch.autograd.modes import state
 from tritorch.cuda import driver, measuring
-from tritorch.profiler import ProfilerActivity, profile, record_function, supported_activities, tensorboard_trace_handler
+from tritorch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
 
-def intervals_nest(events):
-    lanes = {}
-    for e in events:
-        if e["ph"] == "X":
-            lanes.setdefault((e["pid"], e["tid"]), []).append((e["ts"], e["ts"] + e["dur"]))
-    for lane in lanes.values():
-        lane.sort(key=lambda interval: (interval[0], -interval[1]))
-        around = []
-        for start, end in lane:
-            while around and around[-1] <= start:
-                around.pop()
-            assert start <= end and (not around or end <= around[-1] + 1e-3)
-            around.append(end)
-    return lanes
-
-
-@pytest.mark.parametrize("zipped", [False, True])
-def test_traces(tmp_path, cuda, zipped):
-    x = torch.ones(4, 4, device=cuda, requires_grad=True)
-    side = torch.cuda.Stream()
-    with profile(record_shapes=True) as prof:
-        with record_function("block", "a note"):
-            (x @ x).sum().backward()
-        with torch.cuda.stream(side):
-            torch.zeros(3, device=cuda) + 1
-    prof.add_metadata("purpose", "a test")
-    prof.add_metadata_json("numbers", "[1, 2]")
-    path = tmp_path / ("trace.json" + ".gz" * zipped)
-    prof.export_chrome_trace(path)
-    trace = json.loads((gzip.open(path) if zipped else path.open()).read())
-    events = trace["traceEvents"]
-    assert trace["purpose"] == "a test" and trace["numbers"] == [1, 2]
-    assert len(intervals_nest(events)) == 3
-    assert {e["name"] for e in events if e["ph"] == "X"} == set(names(prof.events()))
-    assert {e["cat"] for e in events if e["ph"] == "X"} >= {"cpu_op", "user_annotation", "cuda_runtime", "kernel"}
-    block = next(e for e in events if e["name"] == "block")
-    assert block["args"]["Note"] == "a note" and {"ts", "dur", "pid", "tid"} <= block.keys()
-    starts = {e["id"]: e for e in events if e["ph"] == "s"}
-    ends = {e["id"]: e for e in events if e["ph"] == "f"}
-    assert starts.keys() == ends.keys() and len(starts) == len(kernels(prof))
-    assert all(starts[k]["ts"] <= ends[k]["ts"] for k in starts)
-    lanes = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert "default stream" in lanes and len(lanes) == 2
-
-
-@pytest.mark.parametrize("zipped", [False, True])
-def test_tensorboard_s_folder(tmp_path, zipped):
-    for worker in (None, "worker0"):
-        with profile(activities=CPU, on_trace_ready=tensorboard_trace_handler(str(tmp_path / "log"), worker, use_gzip=zipped)):
-            torch.ones(2)
-    files = sorted(p.name for p in (tmp_path / "log").iterdir())
-    assert len(files) == 2 and any(name.startswith("worker0.") for name in files)
-    assert all(name.endswith(".pt.trace.json" + ".gz" * zipped) for name in files)
-
-
-# ------------------------------------------------------------------ devices
 def test_kernels(cuda):
     x = torch.ones(64, 64, device=cuda)
     for _ in range(3):

@@ -49,8 +49,12 @@ def _product(out, a, *_):
     return 2 * out.numel() * a.shape[-1]
 
 
-def _linear_gradients(outs, g, x, *_):
-    return 2 * g.numel() * x.shape[-1]
+def _layers(x, *weights):
+    return 2 * (x.numel() // max(x.shape[-1], 1)) * sum(weight.numel() for weight in weights)
+
+
+def _grouped(out, a, b, *_):
+    return 2 * a.numel() * b.shape[-1]
 
 
 def _convolution(out, x, weight, *_):
@@ -78,10 +82,20 @@ def _each(out, *_):
 
 
 FLOPS = {
-    "matmul": _product, "linear": _product, "int_product": _product, "scaled_product": _product,
-    "addmm": lambda out, _, a, *rest: _product(out, a), "linear_gradients": _linear_gradients, "convolution": _convolution,
-    "convolution_input": _convolution_input, "convolution_weight": _convolution_weight, "attention": _attention,
-    "attention_backward": _attention_backward, "add": _each, "mul": _each,
+    "matmul": _product, "int_product": _product, "scaled_product": _product, "grouped_rows": _grouped, "grouped_sums": _grouped,
+    "addmm": lambda out, _, a, *rest: _product(out, a),
+    "linear": lambda out, x, w, *_: _layers(x, w),
+    "linear_residual": lambda out, x, w, *_: _layers(x, w),
+    "linear_activation": lambda outs, x, w, *_: _layers(x, w),
+    "linear_slope": lambda out, g, w, *_: _layers(g, w),
+    "linear_gradients": lambda outs, g, x, *_: 2 * g.numel() * x.shape[-1],
+    "feed_forward_layers": lambda outs, x, w1, _, w2, *rest: _layers(x, w1, w2),
+    "linear_cross_entropy_rows": lambda outs, x, w, *_: _layers(x, w),
+    "linear_cross_entropy_sum": lambda outs, x, w, *_: _layers(x, w, w, w),                # with both gradients
+    "linear_cross_entropy_backward": lambda outs, g, x, w, *_: _layers(x, w, w, w),        # the scores once more
+    "recurrent_layer": lambda outs, x, w_ih, w_hh, *_: _layers(x, w_ih, w_hh),
+    "convolution": _convolution, "convolution_input": _convolution_input, "convolution_weight": _convolution_weight,
+    "attention": _attention, "attention_backward": _attention_backward, "add": _each, "mul": _each,
 }
 
 
