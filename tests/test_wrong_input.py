@@ -8,6 +8,7 @@ import tritorch
 from tests.both import pytorch
 
 F = "lib.nn.functional."
+M, IMAGE = "lib.nn.", "(lib.ones(1, 2, 5, 5))"
 X = "lib.arange(6.0).reshape(2, 3)"
 WRONG = [                                                                # (call, exception, part of the sentence)
     # what is no tensor
@@ -76,6 +77,43 @@ WRONG = [                                                                # (call
     ("lib.combinations(lib.ones(2, 2))", RuntimeError, "a vector"),
     (f"{X}.repeat_interleave(lib.tensor([1, 2]), 0, output_size=5)", RuntimeError, "an output_size of 3"),
     (F + f"pdist({X}, p=-1)", RuntimeError, "pdist: expected p ≥ 0, got -1"),
+    # layers, when they are made
+    *[(M + call, TypeError, words) for call, words in (
+        ("Dropout('a')", "Dropout: expected a number as p, got 'a'"), ("Conv2d(2, 4, 2, groups='a')", "a whole number as groups, got 'a'"),
+        ("MultiheadAttention({}, 2)", "MultiheadAttention: expected a whole number as embed_dim, got {}"),
+        ("GroupNorm([2], 4)", "a whole number as num_groups, got [2]"), ("RNNCell(3, {})", "a whole number as hidden_size, got {}"),
+        ("GRU(3, 4, num_layers=2.5)", "a whole number as num_layers, got 2.5"), ("Linear(3, 4, device={})", "a device as device, got {}"),
+        ("Hardtanh(min_val=[2])", "a number as min_val, got [2]"), ("Bilinear('a', 4, 2)", "a whole number as in1_features, got 'a'"),
+        ("TripletMarginLoss(margin=(1, 2))", "a number as margin, got (1, 2)"),
+        ("Upsample(scale_factor={1})", "Upsample: expected a number as scale_factor, got {1}"))],
+    # layers, when they are called
+    *[(M + call, TypeError, words) for call, words in (
+        ("CELU(())" + IMAGE, "a number as alpha, got ()"), ("GLU(1.5)" + IMAGE, "GLU: expected a whole number as dim, got 1.5"),
+        ("RReLU([2])" + IMAGE, "RReLU: expected a number as lower, got [2]"), ("LPPool2d([2.0], 2)" + IMAGE, "as norm_type, got [2.0]"),
+        ("PixelShuffle('a')" + IMAGE, "PixelShuffle: expected a whole number as upscale_factor, got 'a'"),
+        ("Threshold(0.1, (1, 2))" + IMAGE, "a number as value, got (1, 2)"), ("Unfold(2, stride='a')" + IMAGE, "numbers as stride"),
+        ("TransformerEncoderLayer(4, 2, 8, activation=1.5)(lib.ones(1, 1, 4))", "a function or its name as activation, got 1.5"),
+        ("LocalResponseNorm([2])" + IMAGE, "whole numbers as size"), ("InstanceNorm2d(2, eps=(0, 0))" + IMAGE, "a number as eps"))],
+    # functions
+    *[(F + call, TypeError, words) for call, words in (
+        (f"layer_norm({X}, 3)", "layer_norm: expected whole numbers as normalized_shape, got 3"),
+        (f"dropout({X}, {{}})", "dropout: expected a number as p, got {}"), ("rms_norm('a', (3,))", "a tensor as input, got str"),
+        (f"cross_entropy({X}, [1, 2])", "cross_entropy: expected a tensor as target, got list"),
+        ("instance_norm(lib.ones(1, 2, 3), bias=(0, 0))", "a tensor as bias, got tuple"),
+        ("max_pool2d([1.0], 2)", "a tensor as input, got list"),
+        (f"scaled_dot_product_attention({X}, {X}, {X}, dropout_p=())", "a number as dropout_p, got ()"),
+        ("conv_transpose2d(lib.ones(1, 1, 2, 2), lib.ones(1, 1, 2, 2), 1.5)", "a tensor as bias, got float"),
+        ("affine_grid(lib.ones(1, 2, 3), 3)", "a sequence of whole numbers as size, got 3"),
+        (f"embedding(lib.tensor([0]), {X}, padding_idx=())", "whole numbers as padding_idx"))],
+    # sizes
+    *[(F + f"{call}, {what})", RuntimeError, words) for call in ("unfold(lib.ones(1, 2, 4, 4), 2", "fold(lib.ones(1, 8, 4), (3, 3), 2")
+      for what, words in (("stride=0", "1 or more as stride, got 0"), ("dilation=-1", "1 or more as dilation, got -1"),
+                          ("padding=-1", "0 or more as padding"), ("stride=[2]", "one or two numbers of 1 or more as stride, got [2]"))],
+    (F + f"glu({X}, 5)", IndexError, "glu: expected a dim in [-2, 1], got 5"),
+    (M + "GroupNorm(0, 4)", ZeroDivisionError, "num_groups other than 0"),
+    (M + "LazyBatchNorm1d()(lib.ones(7))", IndexError, "two dims or more"),
+    ("lib.empty(2 ** 50)", RuntimeError, "empty: expected sizes for which the host has memory, got (1125899906842624,) of "),
+    (M + "Conv1d(2, 4, 2 ** 40)", RuntimeError, "sizes for which the host has memory"),
 ]
 
 
@@ -88,6 +126,18 @@ def test_wrong_input_is_refused(call, kind, words):
         eval(call, {"lib": tritorch, "np": np})
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("layer, sizes", [
+    ("MultiheadAttention(4, 2)(x, x, x)[0]", (2, 0, 4)), ("TransformerEncoderLayer(4, 2, 8)(x)", (2, 0, 4)),
+    ("GroupNorm(2, 4)(x)", (0, 4, 3)), ("GroupNorm(2, 4)(x)", (2, 4, 0)), ("Fold((3, 3), 2)(x)", (0, 8, 4)),
+    ("Unfold(2)(x)", (0, 2, 4, 4))])
+def test_empty_batches_go_through(layer, sizes):
+    for device in ("cpu", "cuda"):
+        with tritorch.cuda.simulate(), tritorch.device(device):
+            x = tritorch.ones(sizes, requires_grad=True)
+            eval("lib.nn." + layer, {"lib": tritorch, "x": x}).sum().backward()
+            assert x.grad.shape == sizes
 
 
 KINDS = ("x.sum(dtype=float)", "x.sum(0, dtype=int)", "x.cumsum(0, dtype=float)", "x.prod(dtype=bool)", "x.softmax(0, dtype=float)",

@@ -112,20 +112,20 @@ def op(body=None, *, returns=("out",), aliasable=()):
             args = complete(args)
         try:
             promise = body(*args)
-        except AttributeError as error:
-            refuse_misuse(door.__name__, body, args, {}, error)
+            if type(promise) is tuple:
+                outs = (empty(*promise),)
+            elif isinstance(promise, Tensor):
+                return _view(door, args, promise)
+            else:
+                outs = [empty(*p) for p in promise]
+            home = outs[0].storage.device
+            run = impls.get(home.type)
+            if run is None:
+                raise _no_implementation(door, home)
+            run(*outs, *args)
+        except Exception as error:
+            refuse_misuse(error, door.__name__, body, args)
             raise
-        if type(promise) is tuple:
-            outs = (empty(*promise),)
-        elif isinstance(promise, Tensor):
-            return _view(door, args, promise)
-        else:
-            outs = [empty(*p) for p in promise]
-        home = outs[0].storage.device
-        run = impls.get(home.type)
-        if run is None:
-            raise _no_implementation(door, home)
-        run(*outs, *args)
         if state.grad:
             record(door, args, outs)
         elif modes.inferred and state.inference:

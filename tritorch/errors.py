@@ -1,6 +1,8 @@
 """The errors and the one sentence they speak: what was expected, what came, and the way out when there is one."""
+import dis
 import functools
 import inspect
+import itertools
 import operator
 
 
@@ -79,21 +81,140 @@ def switches(op, error=TypeError, **options):
             raise error(sentence(op, f"True or False as {name}", repr(value)))
 
 
-def refuse_misuse(op, fn, args, kwargs, error):
-    """Raise a NoTensor for an AttributeError of ours, where the argument of `fn` that has no such attribute can be named. Other errors are
-    left to the caller, as they are."""
-    frame = error.__traceback__
-    while frame.tb_next is not None:
-        frame = frame.tb_next
-    if error.name is None or not frame.tb_frame.f_globals.get("__name__", "").startswith("tritorch."):
+def refused_size(error, shape, dtype):
+    """The error to raise for numpy's at an array of this shape and dtype."""
+    if isinstance(error, AttributeError):
+        return TypeError(sentence("empty", "a tritorch.dtype", repr(dtype)))
+    return OutOfMemoryError(sentence("empty", "sizes for which the host has memory", f"{tuple(shape)} of {dtype}"))
+
+
+def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None):
+    """Raise a sentence for an error of Python's or numpy's inside our code, where it can name an argument of the wrong kind: of the
+    function of ours that the user called, or of one that was called on the way to the error, such as `fn`, under the name `op`. Errors that
+    we or others raise on purpose are left to the caller, as they are."""
+    frames = _frames(error)
+    if frames is None:
         return
-    try:
-        named = inspect.signature(fn).bind_partial(*args, **kwargs).arguments
-    except (TypeError, ValueError):                                      # a forward that has no signature
-        return
-    for name, value in named.items():
-        if value is error.obj or error.obj is not None and getattr(value, "dtype", None) is error.obj:
-            raise NoTensor(sentence(op, f"a tensor as {name}", type(value).__name__)) from None
+    for name, signature, values in _calls(frames, op, fn, args, kwargs or {}):
+        wrong = [key for key, value in values.items() if isinstance(error, AttributeError) and error.name is not None and (
+            value is error.obj or error.obj is not None and getattr(value, "dtype", None) is error.obj)]
+        wanted = dict.fromkeys(wrong, "a tensor") or {
+            key: _wanted(signature.parameters[key], value, error) for key, value in values.items()}
+        for key, kind in wanted.items():
+            if kind is not None:
+                got = type(values[key]).__name__ if kind == "a tensor" else _shown(values[key])
+                raise (NoTensor if kind == "a tensor" else TypeError)(sentence(name, f"{kind} as {key}", got)) from error
+    if isinstance(error, MemoryError):
+        raise OutOfMemoryError(sentence(op or frames[0].f_code.co_name, "sizes for which the host has memory", error)) from None
+
+
+def explained(fn):
+    """Decorator for functions made of operators: an argument of the wrong kind gets its sentence. Costs 0.1 µs, so it is for those that
+    cost many; others have the handler in their body."""
+
+    @functools.wraps(fn)
+    def call(*args, **kwargs):
+        try:
+            return fn(*args, **kwargs)
+        except Exception as error:
+            refuse_misuse(error, fn.__name__, fn, args, kwargs)
+            raise
+
+    return call
+
+
+def _frames(error):
+    """The frames of ours that an error has come through or would go to, the outermost first; None where it was raised on purpose, or by
+    code of others."""
+    frames, last = [], error.__traceback__
+    caller = last.tb_frame.f_back
+    while True:
+        frames.append(last.tb_frame)
+        if last.tb_next is None:
+            break
+        last = last.tb_next
+    raised = _owner(frames[-1]) == "tritorch" and frames[-1].f_code.co_code[last.tb_lasti] == _RAISE
+    if raised or _owner(frames[-1]) not in ("tritorch", "numpy"):
+        return None
+    while caller is not None and _owner(caller) == "tritorch":
+        frames.insert(0, caller)
+        caller = caller.f_back
+    return [frame for frame in frames if _owner(frame) == "tritorch"]
+
+
+def _owner(frame):
+    return frame.f_globals.get("__name__", "").partition(".")[0]
+
+
+def _calls(frames, op, fn, args, kwargs):
+    """(name, signature, arguments by name) of the functions in these frames that are known by their name, and of `fn`."""
+    outside = itertools.takewhile(lambda frame: frame.f_code.co_name != "quietly", frames)      # numpy's arrays in what it calls
+    known = [call for call in map(_called, outside) if call[1] is not None]
+    if fn is not None:
+        known.append((op, fn, lambda signature: signature.bind_partial(*args, **kwargs).arguments))
+    for name, f, bind in known:
+        try:
+            signature = inspect.signature(f)
+            values = bind(signature)
+        except (TypeError, ValueError):                                  # a forward that has no signature
+            continue
+        yield name, signature, {key: v for key, v in values.items() if key != "self"}
+
+
+def _called(frame):
+    """The name and the function that a frame runs, and what its parameters are bound to; of a layer's methods, its constructor and what
+    the layer keeps of the arguments."""
+    name, owner = frame.f_code.co_name, frame.f_locals.get("self")
+    if owner is None:
+        found, kept = frame.f_globals.get(name), frame.f_locals
+    elif name != "__init__" and "_parameters" in getattr(owner, "__dict__", ()):
+        name, found, kept = type(owner).__name__, type(owner).__init__, {k: v for k, v in vars(owner).items() if not callable(v)}
+        kept = {k: v for k, v in kept.items() if v is not None and not hasattr(v, "storage")}
+        return name, inspect.unwrap(found), lambda s: {k: kept[k] for k in s.parameters if k in kept}
+    else:
+        found, kept, name = getattr(type(owner), name, None), frame.f_locals, type(owner).__name__
+    found = inspect.unwrap(found) if callable(found) else None
+    if getattr(found, "__code__", None) is not frame.f_code or name.endswith(("_cuda", "_grad")):
+        found = None
+    return name, found, lambda s: {k: kept[k] for k in s.parameters if k in kept}
+
+
+def _wanted(parameter, value, error):
+    """What a parameter has to be, in words, if `value` is something else: told by its default, or else by its name, which is PyTorch's."""
+    name, default = parameter.name, parameter.default
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or value is default:
+        return None
+    if value is None and (default is None or type(default) is bool or name == "momentum" or _KINDS.get(name, " ")[0] == "a tensor"):
+        return None
+    if default is True or default is False:
+        return None if isinstance(value, int) and -1 << 31 < value < 1 << 31 or "bool" in type(value).__name__ else "True or False"
+    if type(value) is int and not -1 << 63 <= value < 1 << 63 and type(default) is not float:
+        return "a number of 64 bits"
+    if name in _SIZES and isinstance(error, TypeError) and hasattr(type(value), "__index__") and "not iterable" in str(error):
+        return "a sequence of whole numbers"
+    words, fits = _KINDS.get(name, (None, None))
+    if name == "dim" and type(default) is int:
+        words, fits = "a whole number", _is_whole
+    if words is None and type(default) in (int, float):
+        words, fits = "a number", _is_number
+    return None if words is None or fits(value) else words
+
+
+def _is_whole(value):
+    return hasattr(type(value), "__index__") and not getattr(value, "shape", ()) and "bool" not in type(value).__name__
+
+
+def _is_number(value):
+    return hasattr(type(value), "__float__") and not getattr(value, "shape", ())
+
+
+def _are(fits):
+    return lambda value: fits(value) or isinstance(value, (tuple, list)) and all(map(fits, value))
+
+
+def _shown(value):
+    text = repr(value) if type(value).__repr__ is not object.__repr__ and not hasattr(value, "storage") else type(value).__name__
+    return text if len(text) < 60 and "\n" not in text else type(value).__name__
 
 
 def numbers_in(body):
@@ -114,6 +235,26 @@ def numbers_in(body):
 
 no_sizes = "sizes: expected at least one, got none; use () for a tensor of no dims"
 _NO_NUMBERS = (type(None), str, list, dict, type)
+_RAISE = dis.opmap["RAISE_VARARGS"]
+_SIZES = ("kernel_size stride dilation output_padding output_size normalized_shape size pad dim start_dim end_dim").split()
+_KINDS = {name: (words, fits) for words, fits, names in (
+    ("whole numbers", _are(_is_whole), " ".join(_SIZES)),
+    ("whole numbers or a string", lambda value: isinstance(value, str) or _are(_is_whole)(value), "padding"),
+    ("a whole number", _is_whole,
+     "groups num_groups num_channels num_features num_heads nhead embed_dim d_model dim_feedforward num_layers num_encoder_layers "
+     "num_decoder_layers input_size hidden_size proj_size in_channels out_channels in_features out_features in1_features in2_features "
+     "num_embeddings embedding_dim padding_idx upscale_factor downscale_factor num_classes ignore_index kdim vdim"),
+    ("a number", _is_number, "eps momentum lambd threshold norm_type max_norm divisor_override dropout dropout_p margin min_val max_val "
+     "min_value max_value"),
+    ("a number", lambda value: _is_number(value) or hasattr(value, "storage"), "p value scale"),
+    ("numbers", _are(_is_number), "scale_factor"),
+    ("a tensor", lambda value: hasattr(value, "storage") or hasattr(value, "batch_sizes") or _is_number(value),
+     "input weight bias target x1 x2 input1 input2 query key anchor positive negative grid theta running_mean running_var pos_weight "
+     "attn_mask var src tgt"),
+    ("a function", callable, "custom_encoder custom_decoder distance_function"),
+    ("a function or its name", lambda value: callable(value) or isinstance(value, str), "activation norm"),
+    ("a device", lambda value: isinstance(value, (str, int)) or type(value).__name__ == "device", "device"),
+    ("a Generator", lambda value: hasattr(value, "manual_seed"), "generator")) for name in names.split()}
 
 
 def sentence(op, rule, *got, use=None):

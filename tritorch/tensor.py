@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 
 from tritorch.device import cpu
-from tritorch.errors import check, sentence, switches, whole_numbers
+from tritorch.errors import check, refused_size, switches, whole_numbers
 from tritorch.memory_format import contiguous_format, dense_strides, lies_in, preserve_format
 from tritorch.shape import Size, _layouts, extent, layout, memory_order
 from tritorch.storage import HostStorage, UntypedStorage, Unwritten, device_storage, host_storage, next_seq
@@ -285,8 +285,8 @@ def empty(shape, dtype, device, strides=None, rule=None):
     if device is cpu:
         try:
             array = np.empty(shape, dtype.numpy)
-        except AttributeError:
-            raise TypeError(sentence("empty", "a tritorch.dtype", repr(dtype))) from None
+        except (AttributeError, MemoryError, ValueError) as error:
+            raise refused_size(error, shape, dtype) from None
         storage = HostStorage()
         storage.device, storage.nbytes, storage.owner, storage.version, storage._bytes = cpu, count * dtype.itemsize, array, 0, None
         out.storage, out._array, out.form = storage, array, HOST

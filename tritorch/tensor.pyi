@@ -72,8 +72,8 @@ def put_off(x, fill) -> Any:
 def refresh(view) -> Any:
     """Give a view the history that its base has got since by writes in place."""
     ...
-def sentence(op, rule, *got, use=...) -> Any:
-    """The words of a failed check."""
+def refused_size(error, shape, dtype) -> Any:
+    """The error to raise for numpy's at an array of this shape and dtype."""
     ...
 def strided(storage, shape, strides, offset, dtype) -> Any:
     """A tensor that reads `storage` under the given layout; the caller vouches that it fits."""

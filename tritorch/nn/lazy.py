@@ -1,4 +1,5 @@
 """Lazy layers: the sizes of their inputs come from the first input, and with it they become ordinary layers."""
+from tritorch.errors import check
 from tritorch.nn.conv import Conv1d, Conv2d
 from tritorch.nn.linear import Linear
 from tritorch.nn.module import Module
@@ -68,6 +69,7 @@ class LazyLinear(LazyModuleMixin, Linear):
         return self.in_features
 
     def _set_size(self, input):
+        check(input.ndim > 0, type(self).__name__, "an input of one dim or more", input.shape, error=IndexError)
         self.in_features = input.shape[-1]
 
     def _shapes(self):
@@ -123,6 +125,7 @@ class _LazyBatchNorm(LazyModuleMixin):
         return self.num_features
 
     def _set_size(self, input):
+        check(input.ndim > 1, type(self).__name__, "an input of two dims or more", input.shape, error=IndexError)
         self.num_features = input.shape[1]
         self._make_statistics(self.num_features)
 

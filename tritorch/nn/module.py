@@ -1,4 +1,6 @@
 """Module: the base class of everything with parameters. Also hooks.py, state_dict.py (saving and loading), conversion.py (moving)."""
+import functools
+
 from tritorch.errors import refuse_misuse
 from tritorch.nn import hooks as _hooks
 from tritorch.nn.conversion import Conversion, typename
@@ -27,6 +29,20 @@ _every_backward, _every_backward_pre = everywhere._backward_hooks, everywhere._b
 
 def _indent(text):
     return "\n".join(f"  {line}" if line.strip() else "" for line in text.split("\n"))
+
+
+def _explained_init(init):
+    """The constructor of a layer of ours, which says what argument is of the wrong kind."""
+
+    @functools.wraps(init)
+    def __init__(self, *args, **kwargs):
+        try:
+            init(self, *args, **kwargs)
+        except Exception as error:
+            refuse_misuse(error, type(self).__name__, init, (self, *args), kwargs)
+            raise
+
+    return __init__
 
 
 class Module(Hooks, StateDict, Conversion):
@@ -60,18 +76,23 @@ class Module(Hooks, StateDict, Conversion):
         if self.call_super_init:
             super().__init__(*args, **kwargs)
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls) and cls.__module__.startswith("tritorch."):
+            cls.__init__ = _explained_init(cls.__init__)
+
     def forward(self, *args, **kwargs):
         """What the module computes; every subclass defines it, and callers call the module itself."""
         raise NotImplementedError(f"{type(self).__name__}: expected a method forward, got none")
 
     def __call__(self, *args, **kwargs):
-        if (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
-                or _every_forward or _every_forward_pre or _every_backward or _every_backward_pre):
-            return call_with_hooks(self, args, kwargs)
         try:
+            if (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
+                    or _every_forward or _every_forward_pre or _every_backward or _every_backward_pre):
+                return call_with_hooks(self, args, kwargs)
             return self.forward(*args, **kwargs)
-        except AttributeError as error:
-            refuse_misuse(type(self).__name__, self.forward, args, kwargs, error)
+        except Exception as error:
+            refuse_misuse(error, type(self).__name__, self.forward, args, kwargs)
             raise
 
     # -------------------------------------------------------------- registration

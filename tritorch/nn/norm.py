@@ -2,6 +2,7 @@
 import warnings
 
 from tritorch.dtype import int64
+from tritorch.errors import check
 from tritorch.nn import functional as F
 from tritorch.nn import init
 from tritorch.nn.module import Module
@@ -81,6 +82,7 @@ class GroupNorm(_Affine):
 
     def __init__(self, num_groups, num_channels, eps=1e-5, affine=True, device=None, dtype=None, *, bias=True):
         super().__init__()
+        check(num_groups != 0, "GroupNorm", "num_groups other than 0", num_groups, error=ZeroDivisionError)
         if num_channels % num_groups:
             raise ValueError(f"GroupNorm: expected groups of equal size, got {num_channels} channels in {num_groups} groups")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine

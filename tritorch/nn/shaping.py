@@ -1,4 +1,5 @@
 """Layers that only rearrange: flatten, unflatten, shuffles, sliding blocks, upsampling."""
+from tritorch.errors import real_numbers
 from tritorch.nn import functional as F
 from tritorch.nn.module import Module
 
@@ -146,6 +147,8 @@ class Upsample(Module):
         super().__init__()
         self.size, self.mode, self.align_corners, self.recompute_scale_factor = size, mode, align_corners, recompute_scale_factor
         several = isinstance(scale_factor, tuple)
+        if not several and scale_factor:
+            real_numbers(type(self).__name__, scale_factor=scale_factor)
         self.scale_factor = tuple(map(float, scale_factor)) if several else float(scale_factor) if scale_factor else None
 
     def forward(self, input):

@@ -1,6 +1,7 @@
 """The transformer. Vaswani et al. 2017."""
 import copy
 
+from tritorch.errors import check
 from tritorch.nn import functional as F
 from tritorch.nn import init
 from tritorch.nn.attention import MultiheadAttention
@@ -186,6 +187,8 @@ class Transformer(Module):
             one = layer(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, **factory)
             return kind(one, count, LayerNorm(d_model, layer_norm_eps, **factory))
 
+        for name, given in (("custom_encoder", custom_encoder), ("custom_decoder", custom_decoder)):
+            check(given is None or callable(given), "Transformer", f"a Module as {name}", given, error=TypeError)
         self.encoder = custom_encoder or stack(TransformerEncoder, TransformerEncoderLayer, num_encoder_layers)
         self.decoder = custom_decoder or stack(TransformerDecoder, TransformerDecoderLayer, num_decoder_layers)
         self._reset_parameters()

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from tritorch.cuda.launch import kernels
-from tritorch.errors import check
+from tritorch.errors import check, explained, refuse_misuse
 from tritorch.ops import compare, pointwise, special
 from tritorch.ops.arrays import fills, keep, number
 from tritorch.ops.elementwise import binary, floats, numbers, unary
@@ -243,8 +243,12 @@ def threshold(input, threshold, value):
 
 def softshrink(input, lambd=0.5):
     """input moved towards 0 by lambd; 0 where |input| ≤ lambd."""
-    check(lambd >= 0, "softshrink", "lambd of at least 0", lambd)
-    return softshrink_at(input, lambd)
+    try:
+        check(lambd >= 0, "softshrink", "lambd of at least 0", lambd)
+        return softshrink_at(input, lambd)
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def celu(input, alpha=1.0):
@@ -253,11 +257,13 @@ def celu(input, alpha=1.0):
     return celu_of(input, alpha)
 
 
+@explained
 def softsign(input):
     """x / (1 + |x|)."""
     return input / (input.abs() + 1)
 
 
+@explained
 def tanhshrink(input):
     """x - tanh(x)."""
     return input - input.tanh()
@@ -265,10 +271,14 @@ def tanhshrink(input):
 
 def prelu(input, weight):
     """input above 0, weight · input below, with one weight for all or one for each channel (dim 1)."""
-    channels = input.shape[1] if len(input.shape) > 1 else 1
-    check(weight.numel() in (1, channels), "prelu", f"1 or {channels} weights", weight.numel())
-    if weight.numel() > 1:
-        weight = weight.reshape((1, -1) + (1,) * (len(input.shape) - 2))
-    elif len(weight.shape) != len(input.shape):
-        weight = weight.reshape(())
-    return compare.choose(input > 0, input, input * weight)
+    try:
+        channels = input.shape[1] if len(input.shape) > 1 else 1
+        check(weight.numel() in (1, channels), "prelu", f"1 or {channels} weights", weight.numel())
+        if weight.numel() > 1:
+            weight = weight.reshape((1, -1) + (1,) * (len(input.shape) - 2))
+        elif len(weight.shape) != len(input.shape):
+            weight = weight.reshape(())
+        return compare.choose(input > 0, input, input * weight)
+    except Exception as error:
+        refuse_misuse(error)
+        raise

@@ -5,7 +5,7 @@ from tritorch.autograd.modes import state
 from tritorch.autograd.parts import empty_alike
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, refuse_misuse
 from tritorch.memory_format import dense_strides
 from tritorch.ops import attention_cpu, attention_cuda
 from tritorch.ops.attention_backends import backends
@@ -41,26 +41,31 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     >>> torch.nn.functional.scaled_dot_product_attention(q, k, v).shape
     tritorch.Size([1, 2, 3, 6])
     """
-    name = "scaled_dot_product_attention"
-    check(min(query.ndim, key.ndim, value.ndim) >= 2, name, "query, key and value of at least 2 dims", query.shape, key.shape, value.shape)
-    check(attn_mask is None or not is_causal, name, "attn_mask or is_causal", "both")
-    check(0 <= dropout_p <= 1, name, "0 ≤ dropout_p ≤ 1", dropout_p)
-    check(query.shape[-1] == key.shape[-1], name, "query and key of one head size", query.shape, key.shape)
-    check(key.shape[-2] == value.shape[-2], name, "as many keys as values", key.shape, value.shape)
-    lead, query, key, value, attn_mask = _four_dims(name, query, key, value, attn_mask, enable_gqa)
-    scale = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale
-    dropout, base = NO_DROPOUT, None
-    if dropout_p:
-        seed, offset, base = place(query.device, generator, math.prod(query.shape[:3]) * cdiv(key.shape[2], 4) * 4)
-        dropout = dropout_p, seed, offset
-    window = (None, 0) if is_causal else EVERYWHERE
-    if window_size != (-1, -1):
-        window = window_of(name, window_size, is_causal)
-    if backends.plain():
-        out = plain_attention(query, key, value, attn_mask, alibi_slopes, window, scale, dropout, base)
+    try:
+        name = "scaled_dot_product_attention"
+        check(min(query.ndim, key.ndim, value.ndim) >= 2, name, "query, key and value of at least 2 dims", query.shape, key.shape,
+              value.shape)
+        check(attn_mask is None or not is_causal, name, "attn_mask or is_causal", "both")
+        check(0 <= dropout_p <= 1, name, "0 ≤ dropout_p ≤ 1", dropout_p)
+        check(query.shape[-1] == key.shape[-1], name, "query and key of one head size", query.shape, key.shape)
+        check(key.shape[-2] == value.shape[-2], name, "as many keys as values", key.shape, value.shape)
+        lead, query, key, value, attn_mask = _four_dims(name, query, key, value, attn_mask, enable_gqa)
+        scale = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale
+        dropout, base = NO_DROPOUT, None
+        if dropout_p:
+            seed, offset, base = place(query.device, generator, math.prod(query.shape[:3]) * cdiv(key.shape[2], 4) * 4)
+            dropout = dropout_p, seed, offset
+        window = (None, 0) if is_causal else EVERYWHERE
+        if window_size != (-1, -1):
+            window = window_of(name, window_size, is_causal)
+        if backends.plain():
+            out = plain_attention(query, key, value, attn_mask, alibi_slopes, window, scale, dropout, base)
+            return out if lead is None else out.reshape(*lead, *out.shape[-2:])
+        out = attention(query, key, value, attn_mask, alibi_slopes, None, None, None, window, scale, dropout, base)[0]
         return out if lead is None else out.reshape(*lead, *out.shape[-2:])
-    out = attention(query, key, value, attn_mask, alibi_slopes, None, None, None, window, scale, dropout, base)[0]
-    return out if lead is None else out.reshape(*lead, *out.shape[-2:])
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def window_of(name, window_size, is_causal=False):

@@ -11,7 +11,7 @@ from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.cuda.tuner import choose
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, explained, refuse_misuse
 from tritorch.memory_format import like_image
 from tritorch.ops.activation import relu_backward
 from tritorch.ops.normalize import contiguous, scalar
@@ -337,12 +337,16 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
     tensor([[-1.0000],
             [ 1.0000]])
     """
-    check_statistics(input, running_mean, running_var, training)
-    if not training:
-        return batch_norm_apply(input, running_mean, running_var, weight, bias, eps)
-    out, *batch = batch_norm_train(input, weight, bias, eps)
-    follow(running_mean, running_var, batch, input, momentum)
-    return out
+    try:
+        check_statistics(input, running_mean, running_var, training)
+        if not training:
+            return batch_norm_apply(input, running_mean, running_var, weight, bias, eps)
+        out, *batch = batch_norm_train(input, weight, bias, eps)
+        follow(running_mean, running_var, batch, input, momentum)
+        return out
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def check_statistics(input, running_mean, running_var, training):
@@ -366,6 +370,7 @@ def follow(running_mean, running_var, batch, input, momentum):
             running_statistics.into(running, *running, *batch, momentum, n / (n - 1) if n else 1.0)
 
 
+@explained
 def instance_norm(input, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True, momentum=0.1, eps=1e-5):
     """batch_norm of every sample by itself: each channel of each sample has statistics of its own.
 
@@ -375,6 +380,7 @@ def instance_norm(input, running_mean=None, running_var=None, weight=None, bias=
     >>> instance_norm(torch.tensor([[[1.0, 3.0]]]))
     tensor([[[-1.0000,  1.0000]]])
     """
+    check(input.ndim > 1, "instance_norm", "an input of 2 dims or more", input.shape, error=ValueError)
     n, c = input.shape[:2]
     if use_input_stats:
         elements = math.prod(input.shape[2:])

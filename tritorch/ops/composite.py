@@ -16,8 +16,8 @@ def composite(fn):
         if interpreter is None:
             try:
                 return fn(*args, **kwargs)
-            except AttributeError as error:
-                refuse_misuse(fn.__name__, fn, args, kwargs, error)
+            except Exception as error:
+                refuse_misuse(error, fn.__name__, fn, args, kwargs)
                 raise
         bound = signature.bind(*args, **kwargs)
         args = bound.args

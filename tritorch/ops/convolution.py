@@ -6,7 +6,7 @@ of the result: with it given, no operator has to guess what a stride rounded awa
 """
 
 from tritorch.dispatch import common_device, op
-from tritorch.errors import check, refuse_misuse, whole_numbers
+from tritorch.errors import check, explained, refuse_misuse, whole_numbers
 from tritorch.memory_format import like_image
 from tritorch.ops import convolution_cpu, convolution_cuda
 from tritorch.ops.padding import pad
@@ -262,7 +262,7 @@ def _batched(name, input, weight, dims):
               f"weight of {dims + 2} dims and input of {dims + 1} or {dims + 2}", weight.shape, input.shape)
         return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
     except AttributeError as error:
-        refuse_misuse(name, _batched, (name, input, weight, dims), {}, error)
+        refuse_misuse(error, name, _batched, (name, input, weight, dims))
         raise
 
 
@@ -290,11 +290,15 @@ def conv1d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     >>> torch.nn.functional.conv1d(torch.arange(4.0).view(1, 4), torch.ones(1, 1, 2))
     tensor([[1., 3., 5.]])
     """
-    x, batched = _batched("conv1d", input, weight, 1)
-    (stride,), (dilation,) = _numbers("conv1d", "stride", stride, 1, 1), _numbers("conv1d", "dilation", dilation, 1, 1)
-    (left,), (size,) = _padding("conv1d", padding, x, weight.shape[2:], (stride,), (dilation,))
-    out = convolution(x.unsqueeze(2), weight.unsqueeze(2), bias, (1, size), (1, stride), (0, left), (1, dilation), groups).squeeze(2)
-    return own(out if batched else out.squeeze(0))
+    try:
+        x, batched = _batched("conv1d", input, weight, 1)
+        (stride,), (dilation,) = _numbers("conv1d", "stride", stride, 1, 1), _numbers("conv1d", "dilation", dilation, 1, 1)
+        (left,), (size,) = _padding("conv1d", padding, x, weight.shape[2:], (stride,), (dilation,))
+        out = convolution(x.unsqueeze(2), weight.unsqueeze(2), bias, (1, size), (1, stride), (0, left), (1, dilation), groups).squeeze(2)
+        return own(out if batched else out.squeeze(0))
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
@@ -307,11 +311,15 @@ def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     >>> torch.nn.functional.conv2d(torch.ones(2, 3, 5, 5), torch.ones(8, 3, 3, 3), padding="same").shape
     tritorch.Size([2, 8, 5, 5])
     """
-    x, batched = _batched("conv2d", input, weight, 2)
-    stride, dilation = _numbers("conv2d", "stride", stride, 2, 1), _numbers("conv2d", "dilation", dilation, 2, 1)
-    padding, size = _padding("conv2d", padding, x, weight.shape[2:], stride, dilation)
-    out = convolution(x, weight, bias, size, stride, padding, dilation, groups)
-    return out if batched else out.squeeze(0)
+    try:
+        x, batched = _batched("conv2d", input, weight, 2)
+        stride, dilation = _numbers("conv2d", "stride", stride, 2, 1), _numbers("conv2d", "dilation", dilation, 2, 1)
+        padding, size = _padding("conv2d", padding, x, weight.shape[2:], stride, dilation)
+        out = convolution(x, weight, bias, size, stride, padding, dilation, groups)
+        return out if batched else out.squeeze(0)
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
@@ -325,17 +333,21 @@ def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     >>> torch.nn.functional.conv3d(torch.ones(2, 3, 4, 5, 5), torch.ones(8, 3, 3, 3, 3), padding=(0, 1, 1)).shape
     tritorch.Size([2, 8, 2, 5, 5])
     """
-    x, batched = _batched("conv3d", input, weight, 3)
-    stride, dilation = _numbers("conv3d", "stride", stride, 3, 1), _numbers("conv3d", "dilation", dilation, 3, 1)
-    padding, size = _padding("conv3d", padding, x, weight.shape[2:], stride, dilation)
-    reach = dilation[0] * (weight.shape[2] - 1) + 1
-    after = max((size[0] - 1) * stride[0] + reach - padding[0] - x.shape[2], 0)
-    frames = pad(x, (0, 0, 0, 0, padding[0], after)) if padding[0] or after else x
-    windows = frames.unfold(2, reach, stride[0])[..., ::dilation[0]].permute(0, 2, 3, 4, 1, 5)
-    images = windows.flatten(4).flatten(0, 1).movedim(-1, 1)             # channels last, where the kernels need no copies
-    out = convolution(images, weight.flatten(1, 2), bias, size[1:], stride[1:], padding[1:], dilation[1:], groups)
-    out = out.unflatten(0, (x.shape[0], size[0])).transpose(1, 2).contiguous()
-    return out if batched else out.squeeze(0)
+    try:
+        x, batched = _batched("conv3d", input, weight, 3)
+        stride, dilation = _numbers("conv3d", "stride", stride, 3, 1), _numbers("conv3d", "dilation", dilation, 3, 1)
+        padding, size = _padding("conv3d", padding, x, weight.shape[2:], stride, dilation)
+        reach = dilation[0] * (weight.shape[2] - 1) + 1
+        after = max((size[0] - 1) * stride[0] + reach - padding[0] - x.shape[2], 0)
+        frames = pad(x, (0, 0, 0, 0, padding[0], after)) if padding[0] or after else x
+        windows = frames.unfold(2, reach, stride[0])[..., ::dilation[0]].permute(0, 2, 3, 4, 1, 5)
+        images = windows.flatten(4).flatten(0, 1).movedim(-1, 1)             # channels last, where the kernels need no copies
+        out = convolution(images, weight.flatten(1, 2), bias, size[1:], stride[1:], padding[1:], dilation[1:], groups)
+        out = out.unflatten(0, (x.shape[0], size[0])).transpose(1, 2).contiguous()
+        return out if batched else out.squeeze(0)
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def _transposed_size(name, input, kernel, stride, padding, dilation, extra):
@@ -347,6 +359,7 @@ def _transposed_size(name, input, kernel, stride, padding, dilation, extra):
     return size
 
 
+@explained
 def conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     """Transposed convolution over one dim: (N, C, L) or (C, L) with weight (C, K / groups, R) gives (N, K, L_out).
 
@@ -364,6 +377,7 @@ def conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_paddi
     return out if batched else out.squeeze(0)
 
 
+@explained
 def conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     """Transposed convolution over two dims: (N, C, H, W) or (C, H, W) with weight (C, K / groups, R, S) gives (N, K, P, Q).
 

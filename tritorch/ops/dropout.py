@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 
-from tritorch.errors import check
+from tritorch.errors import check, explained, refuse_misuse
 from tritorch.memory_format import elementwise
 from tritorch.ops.compare import where
 from tritorch.ops.draws import place, random_coin, random_dropout, random_uniform
@@ -21,13 +21,17 @@ def dropout(input, p=0.5, training=True, inplace=False, *, generator=None):
     >>> torch.nn.functional.dropout(torch.ones(3), 0.5, training=False)
     tensor([1., 1., 1.])
     """
-    if idle(input, p, training):
-        return input
-    if p == 1:
-        return input.mul_(0.0) if inplace else input * 0.0
-    order = None if input.is_contiguous() else elementwise(input.shape, input.strides)
-    values = input, p, *place(input.device, generator, input.numel()), order
-    return random_dropout.into(input, *values) if inplace else random_dropout(*values)
+    try:
+        if idle(input, p, training):
+            return input
+        if p == 1:
+            return input.mul_(0.0) if inplace else input * 0.0
+        order = None if input.is_contiguous() else elementwise(input.shape, input.strides)
+        values = input, p, *place(input.device, generator, input.numel()), order
+        return random_dropout.into(input, *values) if inplace else random_dropout(*values)
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def idle(x, p, training):
@@ -50,17 +54,20 @@ def feature_dropout(input, p=0.5, training=True, inplace=False, *, generator=Non
     return input.mul_(mask) if inplace else input * mask
 
 
+@explained
 def dropout1d(input, p=0.5, training=True, inplace=False):
     """Channel dropout of (N, C, L) or (C, L)."""
     check(input.ndim in (2, 3), "dropout1d", "2 or 3 dims", input.ndim)
     return batched(input, 3, p, training, inplace)
 
 
+@explained
 def dropout2d(input, p=0.5, training=True, inplace=False):
     """Channel dropout of (N, C, H, W); as in PyTorch, 3 dims are read as (N, C, L)."""
     return feature_dropout(input, p, training, inplace)
 
 
+@explained
 def dropout3d(input, p=0.5, training=True, inplace=False):
     """Channel dropout of (N, C, D, H, W) or (C, D, H, W)."""
     return batched(input, 5, p, training, inplace)
@@ -73,6 +80,7 @@ def batched(x, ndim, p, training, inplace):
     return feature_dropout(x, p, training, inplace)
 
 
+@explained
 def alpha_dropout(input, p=0.5, training=False, inplace=False, *, generator=None):
     """Dropout that keeps mean 0 and variance 1 after SELU: dropped elements become its saturation value, then all are rescaled.
 
@@ -83,6 +91,7 @@ def alpha_dropout(input, p=0.5, training=False, inplace=False, *, generator=None
     return saturate(input, made(random_coin, input.shape, 1 - p, 0.0, input.dtype, input.device, generator), p, inplace)
 
 
+@explained
 def feature_alpha_dropout(input, p=0.5, training=False, inplace=False, *, generator=None):
     """`alpha_dropout` of whole channels of (N, C, …)."""
     return input if idle(input, p, training) else saturate(input, channel_mask(input, p, generator), p, inplace)
@@ -96,6 +105,7 @@ def saturate(x, mask, p, inplace):
     return x.mul_(factor).add_(shift) if inplace else x * factor + shift
 
 
+@explained
 def rrelu(input, lower=1 / 8, upper=1 / 3, training=False, inplace=False, *, generator=None):
     """x where x > 0, else a x: a uniform in [lower, upper) for each element while training, its mean otherwise.
 

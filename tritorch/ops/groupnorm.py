@@ -8,7 +8,7 @@ from tritorch.autograd.modes import again
 from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, refuse_misuse
 from tritorch.memory_format import like_image
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.normalize import (
@@ -64,6 +64,9 @@ def channel_rows(p, x, groups):
 def group_norm_cpu(out, mean, rstd, x, num_groups, weight, bias, eps):
     size = math.prod(x.shape[1:]) // num_groups
     x = matrix(x, size)
+    if not size:                                                         # numpy cannot tell the samples of nothing apart
+        mean[...], rstd[...] = 0, 1 / math.sqrt(eps) if eps else math.inf
+        return
     work = scratch(out, x)
     normalize_array(work, x, mean, rstd, eps)
     samples = work.reshape(out.shape[0], num_groups, size)
@@ -123,15 +126,19 @@ def group_norm_backward(g, input, mean, rstd, weight=None):
 
 @group_norm_backward.impl("cpu")
 def group_norm_backward_cpu(gx, gw, gb, g, x, mean, rstd, weight):
-    n, c, groups = *x.shape[:2], mean.shape[1]
+    (n, c, *image), groups = x.shape, mean.shape[1]
     size = math.prod(x.shape[1:]) // groups
+    if not size:
+        gw[...] = gb[...] = 0
+        return
     g, x = matrix(g, size), matrix(x, size)
     w = None if weight is None else np.tile(channel_rows(weight, g.reshape(n, groups, size), groups), (n, 1))
     work = scratch(gx, x)
     xhat = gradient_array(work, g, x, mean, rstd, w)
     deliver(gx, work)
-    gw[...] = (g * xhat).reshape(n, c, -1).sum((0, 2))
-    gb[...] = g.reshape(n, c, -1).sum((0, 2))
+    channels = n, c, math.prod(image)
+    gw[...] = (g * xhat).reshape(channels).sum((0, 2))
+    gb[...] = g.reshape(channels).sum((0, 2))
 
 
 @group_norm_backward.impl("cuda")
@@ -228,4 +235,8 @@ def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
     >>> group_norm(torch.tensor([[1.0, 3.0, 5.0, 5.0]]), 2)
     tensor([[-1.0000,  1.0000,  0.0000,  0.0000]])
     """
-    return group_norm_rows(input, num_groups, weight, bias, eps)[0]
+    try:
+        return group_norm_rows(input, num_groups, weight, bias, eps)[0]
+    except Exception as error:
+        refuse_misuse(error)
+        raise

@@ -4,7 +4,7 @@ import warnings
 import numpy as np
 
 from tritorch.cuda.launch import kernels
-from tritorch.errors import check
+from tritorch.errors import check, refuse_misuse
 from tritorch.ops.activation import logsigmoid
 from tritorch.ops.composite import composite, result_dtype
 from tritorch.ops.cross_entropy import class_dim, cross_entropy_rows, weighted_mean
@@ -41,13 +41,17 @@ def cross_entropy(input, target, weight=None, size_average=None, ignore_index=-1
     >>> cross_entropy(torch.tensor([[0.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 1]))
     tensor(0.6931)
     """
-    reduction = legacy_reduction(size_average, reduce, reduction)
-    if target.dtype.is_floating_point:
-        return soft_cross_entropy(input, target, weight, reduction, label_smoothing)
-    target = of_one_sample(input, target)
-    loss, target_weight, _ = cross_entropy_rows(input, target, weight, ignore_index, label_smoothing)
-    loss = weighted_mean(loss, target_weight)[0] if reduction == "mean" else reduced(loss, reduction)
-    return loss.to(result_dtype("cross_entropy", input))                 # half types are read as they are: logits can be the largest tensor
+    try:
+        reduction = legacy_reduction(size_average, reduce, reduction)
+        if target.dtype.is_floating_point:
+            return soft_cross_entropy(input, target, weight, reduction, label_smoothing)
+        target = of_one_sample(input, target)
+        loss, target_weight, _ = cross_entropy_rows(input, target, weight, ignore_index, label_smoothing)
+        loss = weighted_mean(loss, target_weight)[0] if reduction == "mean" else reduced(loss, reduction)
+        return loss.to(result_dtype("cross_entropy", input))  # half types are read as they are: logits can be the largest tensor
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def of_one_sample(input, target):

@@ -1,7 +1,7 @@
 """PyTorch's names and ranks above the matrix product operators: plain functions."""
 from math import prod
 
-from tritorch.errors import check, refuse_misuse
+from tritorch.errors import check, explained, refuse_misuse
 from tritorch.ops import products as cards
 from tritorch.ops.copy import deliver
 from tritorch.ops.create import eye
@@ -31,7 +31,7 @@ def matmul(input, other, *, out=None):
     try:
         a, b = len(input.shape), len(other.shape)
     except AttributeError as error:
-        refuse_misuse("matmul", matmul, (input, other), {}, error)
+        refuse_misuse(error, "matmul", matmul, (input, other))
         raise
     if a >= 2 and b >= 2:
         if out is not None:
@@ -136,12 +136,17 @@ def linear(input, weight, bias=None):
     >>> torch.nn.functional.linear(torch.ones(3), torch.ones(2, 3), torch.tensor([0.0, 1.0]))
     tensor([3., 4.])
     """
-    if len(weight.shape) == 1:
-        product = matmul(input, weight)
-        return product if bias is None else product + bias
-    return linear_map(input, weight, bias)
+    try:
+        if len(weight.shape) == 1:
+            product = matmul(input, weight)
+            return product if bias is None else product + bias
+        return linear_map(input, weight, bias)
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
+@explained
 def bilinear(input1, input2, weight, bias=None):
     """outₙ = Σᵢⱼ input1ᵢ · weightₙᵢⱼ · input2ⱼ + biasₙ over the last dims.
 

@@ -13,7 +13,7 @@ from tritorch.autograd.parts import arrived
 from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, sentence
+from tritorch.errors import check, sentence, whole_numbers
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.reduce import single, sums_along
 from tritorch.ops.rows import WIDEST_SUMS, rows, start_rows, start_sums, vector_of, widest
@@ -380,7 +380,8 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
     tensor([[-1.0000,  1.0000],
             [ 0.0000,  0.0000]])
     """
-    return layer_norm_rows(input, tuple(normalized_shape), weight, bias, eps)[0]
+    sizes = normalized_shape if normalized_shape.__class__ is tuple else whole_numbers("layer_norm", "normalized_shape", normalized_shape)
+    return layer_norm_rows(input, sizes, weight, bias, eps)[0]
 
 
 def rms_norm(input, normalized_shape, weight=None, eps=None):
@@ -393,4 +394,6 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
     >>> rms_norm(torch.tensor([[3.0, 3.0]]), (2,))
     tensor([[1., 1.]])
     """
-    return rms_norm_rows(input, tuple(normalized_shape), weight, types.finfo_of(input.dtype.compute).eps if eps is None else eps)[0]
+    sizes = normalized_shape if normalized_shape.__class__ is tuple else whole_numbers("rms_norm", "normalized_shape", normalized_shape)
+    eps = types.finfo_of(getattr(input, "dtype", types.float32).compute).eps if eps is None else eps
+    return rms_norm_rows(input, sizes, weight, eps)[0]

@@ -6,7 +6,7 @@ import numpy as np
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, whole_numbers
+from tritorch.errors import check, explained, whole_numbers
 from tritorch.memory_format import like_image
 from tritorch.ops.avg_pooling import by_dims, image_promise, launch_places
 from tritorch.ops.copy import transfer
@@ -258,6 +258,7 @@ def _edged(x, pad, mode):
     return by_dims(x, lambda images: edge_pad(images, pad[:4], mode), lambda layers: edge_pad(layers, (0, 0, *pad[4:]), mode))
 
 
+@explained
 def pad(input, pad, mode="constant", value=None):
     """`input` made larger on the sides of its last dims.
 

@@ -6,7 +6,7 @@ from tritorch.autograd.parts import joined_grads
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, sentence, tensors
+from tritorch.errors import check, explained, sentence, tensors, whole_numbers
 from tritorch.ops import copy, create, pointwise, view
 from tritorch.ops.indexing import (
     add_slices,
@@ -293,6 +293,8 @@ def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, sca
         tensors("embedding", weight=weight)
         raise RuntimeError(sentence("embedding", "a weight of 2 dims", weight.shape)) from None
     if padding_idx is not None:
+        if padding_idx.__class__ is not int:
+            padding_idx, = whole_numbers("embedding", "padding_idx", (padding_idx,))
         check(-count <= padding_idx < count, "embedding", f"a padding_idx in [{-count}, {count - 1}]", padding_idx)
         padding_idx += count if padding_idx < 0 else 0
     check(not scale_grad_by_freq and not sparse, "embedding", "scale_grad_by_freq and sparse False", (scale_grad_by_freq, sparse))
@@ -309,6 +311,7 @@ def _renormalize(weight, input, max_norm, norm_type):
         put.into(weight, weight, (used, None), rows * (max_norm / (norms + 1e-7)).clamp(max=1.0), False, False)
 
 
+@explained
 def one_hot(tensor, num_classes=-1):
     """A new last dim of `num_classes` (-1: as many as needed), 1 at the place that the element names, else 0, as int64.
 

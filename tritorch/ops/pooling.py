@@ -1,6 +1,6 @@
 """PyTorch's pooling functions above the operators of avg_pooling.py and max_pooling.py."""
 from tritorch.autograd.modes import state
-from tritorch.errors import check, whole_numbers
+from tritorch.errors import check, explained, refuse_misuse, whole_numbers
 from tritorch.ops.avg_pooling import avg_pool
 from tritorch.ops.max_pooling import max_pool, max_pool_values, places_of
 from tritorch.shape import cdiv
@@ -52,6 +52,7 @@ def _deliver(result, batched, row):
 
 
 # ------------------------------------------------------------------ windows of a given size
+@explained
 def max_pool1d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
     """The largest of every kernel_size neighbours of (N, C, L) or (C, L), `stride` (default: kernel_size) apart.
 
@@ -79,7 +80,11 @@ def max_pool2d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode
     tensor([[[ 5,  7],
              [13, 15]]])
     """
-    return _max("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    try:
+        return _max("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def _max(name, dims, input, kernel, stride, padding, dilation, ceil_mode, return_indices):
@@ -98,6 +103,7 @@ def _largest(x, size, return_indices, batched, row, *window):
     return _deliver((values, places_of(taps, size, tuple(x.shape[2:]), *window)) if return_indices else values, batched, row)
 
 
+@explained
 def avg_pool1d(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True):
     """The mean of every kernel_size neighbours of (N, C, L) or (C, L), `stride` (default: kernel_size) apart.
 
@@ -121,8 +127,12 @@ def avg_pool2d(input, kernel_size, stride=None, padding=0, ceil_mode=False, coun
     >>> torch.nn.functional.avg_pool2d(torch.arange(4.0).view(1, 2, 2), 2)
     tensor([[[1.5000]]])
     """
-    check(divisor_override != 0, "avg_pool2d", "a divisor_override that is not 0", divisor_override)
-    return _avg("avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    try:
+        check(divisor_override != 0, "avg_pool2d", "a divisor_override that is not 0", divisor_override)
+        return _avg("avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def _avg(name, dims, input, kernel, stride, padding, ceil_mode, include, divisor=None):
@@ -157,6 +167,7 @@ def _split(x, size):
     return (size, step, step) if all(n and n == k * count for n, k, count in zip(x.shape[2:], step, size)) else (size,)
 
 
+@explained
 def adaptive_avg_pool1d(input, output_size):
     """The means of output_size parts of (N, C, L) or (C, L). Part p reaches from floor(p L / output_size) to ceil((p + 1) L / output_size).
 
@@ -170,6 +181,7 @@ def adaptive_avg_pool1d(input, output_size):
     return _deliver(avg_pool(x, *_split(x, _pair(output_size, name, "output_size", 1))), batched, True)
 
 
+@explained
 def adaptive_avg_pool2d(input, output_size):
     """The means of parts of (N, C, H, W) or (C, H, W), output_size of them along H and W; None keeps the size.
 
@@ -187,6 +199,7 @@ def adaptive_avg_pool2d(input, output_size):
     return _deliver(avg_pool(x, *_split(x, size)), batched, False)
 
 
+@explained
 def adaptive_max_pool1d(input, output_size, return_indices=False):
     """The largest of output_size parts of (N, C, L) or (C, L), and with return_indices their places along L.
 
@@ -201,6 +214,7 @@ def adaptive_max_pool1d(input, output_size, return_indices=False):
     return _largest(x, size, return_indices, batched, True, *window)
 
 
+@explained
 def adaptive_max_pool2d(input, output_size, return_indices=False):
     """The largest of parts of (N, C, H, W) or (C, H, W), output_size of them along H and W; None keeps the size.
 
@@ -220,6 +234,7 @@ def adaptive_max_pool2d(input, output_size, return_indices=False):
 
 
 # ------------------------------------------------------------------ back to the places of the largest
+@explained
 def max_unpool1d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
     """Zeros with the values of `max_pool1d` back where its indices say. Zeiler et al., 2010.
 
@@ -231,6 +246,7 @@ def max_unpool1d(input, indices, kernel_size, stride=None, padding=0, output_siz
     return _unpool("max_unpool1d", 1, input.unsqueeze(-2), indices.unsqueeze(-2), kernel_size, stride, padding, size).squeeze(-2)
 
 
+@explained
 def max_unpool2d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
     """Zeros with the values of `max_pool2d` back where its indices say; output_size where the size of the pooled image is ambiguous.
 

@@ -277,7 +277,7 @@ def reshape(input, *sizes, shape=None):
         sizes = as_sizes(sizes if shape is None else (shape,))
         shape, strides = _viewed("reshape", input.shape, input.strides, _ints("reshape", sizes))
     except AttributeError as error:
-        refuse_misuse("reshape", reshape, (input,), {}, error)
+        refuse_misuse(error, "reshape", reshape, (input,))
         raise
     if strides is None:
         return own(view_as_shape(input.contiguous(), shape))

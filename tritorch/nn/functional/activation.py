@@ -1,7 +1,7 @@
 """Activations with PyTorch's `inplace`, and those composed of other operators."""
 import warnings
 
-from tritorch.errors import check
+from tritorch.errors import check, explained, refuse_misuse
 from tritorch.ops import activation
 from tritorch.ops.random import exponential_
 from tritorch.ops.softmax import log_softmax as log_softmax_over
@@ -100,8 +100,12 @@ def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
     >>> torch.nn.functional.hardtanh(torch.tensor([-2.0, 0.5, 3.0]))
     tensor([-1.0000,  0.5000,  1.0000])
     """
-    check(min_val <= max_val, "hardtanh", "min_val ≤ max_val", min_val, max_val, error=ValueError)
-    return _apply(activation.hardtanh_between, inplace, input, min_val, max_val)
+    try:
+        check(min_val <= max_val, "hardtanh", "min_val ≤ max_val", min_val, max_val, error=ValueError)
+        return _apply(activation.hardtanh_between, inplace, input, min_val, max_val)
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def threshold(input, threshold, value, inplace=False):
@@ -144,6 +148,7 @@ def threshold_(input, threshold, value):
     return _apply(activation.threshold_at, True, input, threshold, value)
 
 
+@explained
 def glu(input, dim=-1):
     """a · sigmoid(b) for the halves a, b of `dim`. Dauphin et al. 2017.
 
@@ -152,6 +157,7 @@ def glu(input, dim=-1):
     tensor([0.5000, 1.0000])
     """
     check(input.ndim > 0, "glu", "at least one dim", "a scalar")
+    check(-input.ndim <= dim < input.ndim, "glu", f"a dim in [{-input.ndim}, {input.ndim - 1}]", dim, error=IndexError)
     check(input.shape[dim] % 2 == 0, "glu", f"an even size of dim {dim}", input.shape)
     a, b = input.chunk(2, dim)
     return a * b.sigmoid()
@@ -172,7 +178,11 @@ def softmax(input, dim=None, _stacklevel=3, dtype=None):
     >>> torch.nn.functional.softmax(torch.zeros(4), dim=0)
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
-    return softmax_over(input, _dim("softmax", input, dim, _stacklevel), dtype)
+    try:
+        return softmax_over(input, _dim("softmax", input, dim, _stacklevel), dtype)
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def log_softmax(input, dim=None, _stacklevel=3, dtype=None):
@@ -182,9 +192,14 @@ def log_softmax(input, dim=None, _stacklevel=3, dtype=None):
     >>> torch.nn.functional.log_softmax(torch.tensor([0.0, 0.0]), dim=0)
     tensor([-0.6931, -0.6931])
     """
-    return log_softmax_over(input, _dim("log_softmax", input, dim, _stacklevel), dtype)
+    try:
+        return log_softmax_over(input, _dim("log_softmax", input, dim, _stacklevel), dtype)
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
+@explained
 def softmin(input, dim=None, _stacklevel=3, dtype=None):
     """Softmax of -x over `dim`.
 
@@ -195,6 +210,7 @@ def softmin(input, dim=None, _stacklevel=3, dtype=None):
     return softmax_over(-input, _dim("softmin", input, dim, _stacklevel), dtype)
 
 
+@explained
 def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
     """softmax((x + g) / tau) with Gumbel noise g: samples of a categorical distribution, relaxed. Jang et al. 2016.
 

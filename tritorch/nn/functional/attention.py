@@ -3,6 +3,7 @@ import math
 import warnings
 from collections import namedtuple
 
+from tritorch.errors import explained
 from tritorch.ops.attention import scaled_dot_product_attention
 from tritorch.ops.dropout import dropout
 from tritorch.ops.matmul import linear
@@ -12,6 +13,7 @@ from tritorch.ops.shaping import cat
 _Heads = namedtuple("_Heads", ["q", "k", "v", "attn_mask"])
 
 
+@explained
 def multi_head_attention_forward(query, key, value, embed_dim_to_check, num_heads, in_proj_weight, in_proj_bias, bias_k, bias_v,
                                  add_zero_attn, dropout_p, out_proj_weight, out_proj_bias, training=True, key_padding_mask=None,
                                  need_weights=True, attn_mask=None, use_separate_proj_weight=False, q_proj_weight=None,
@@ -49,7 +51,8 @@ def multi_head_attention_forward(query, key, value, embed_dim_to_check, num_head
     else:
         mixed, scores = scaled_dot_product_attention(*heads, dropout_p, causal), None
     length, batch, embed = query.shape
-    output = linear(mixed.permute(2, 0, 1, 3).reshape(length * batch, embed), out_proj_weight, out_proj_bias).view(length, batch, -1)
+    output = linear(mixed.permute(2, 0, 1, 3).reshape(length * batch, embed), out_proj_weight, out_proj_bias)
+    output = output.view(length, batch, output.shape[1])
     if not batched:
         output, scores = output.squeeze(1), None if scores is None else scores.squeeze(0)
     return output, scores

@@ -2,7 +2,7 @@
 import math
 
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, explained, whole_numbers
 from tritorch.memory_format import suggested
 from tritorch.nn.sizes import sizes
 from tritorch.ops.avg_pooling import by_dims
@@ -13,6 +13,7 @@ from tritorch.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from tritorch.ops.resize import resize
 
 
+@explained
 def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
     """The sliding blocks of (N, C, H, W) or (C, H, W) as columns: (N, C · k_h · k_w, blocks).
 
@@ -24,9 +25,10 @@ def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
         return unfold(input.unsqueeze(0), kernel_size, dilation, padding, stride).squeeze(0)
     if input.ndim != 4:
         raise RuntimeError(f"unfold: expected an input of 3 or 4 dims, got {input.shape}")
-    return unfold_images(input, *[sizes(value, 2) for value in (kernel_size, dilation, padding, stride)])
+    return unfold_images(input, *_sliding("unfold", kernel_size, dilation, padding, stride))
 
 
+@explained
 def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
     """Sliding blocks, as columns (N, C · k_h · k_w, blocks), added up into (N, C, *output_size): the transpose of `unfold`.
 
@@ -36,9 +38,23 @@ def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
     """
     if input.ndim == 2:
         return fold(input.unsqueeze(0), output_size, kernel_size, dilation, padding, stride).squeeze(0)
-    return fold_images(input, *[sizes(value, 2) for value in (output_size, kernel_size, dilation, padding, stride)])
+    windows = _sliding("fold", kernel_size, dilation, padding, stride)
+    return fold_images(input, _two("fold", "output_size", output_size, 1), *windows)
 
 
+def _sliding(name, kernel_size, dilation, padding, stride):
+    return tuple([_two(name, what, value, least) for what, value, least in (
+        ("kernel_size", kernel_size, 1), ("dilation", dilation, 1), ("padding", padding, 0), ("stride", stride, 1))])
+
+
+def _two(name, what, value, least):
+    """A number for both spatial dims or one for each, as two."""
+    pair = whole_numbers(name, what, sizes(value, 2))
+    check(len(pair) == 2 and least <= min(pair) and max(pair) < 1 << 31, name, f"one or two numbers of {least} or more as {what}", value)
+    return pair
+
+
+@explained
 def pixel_shuffle(input, upscale_factor):
     """(*, C r², H, W) to (*, C, H r, W r). Shi et al. 2016.
 
@@ -55,6 +71,7 @@ def pixel_shuffle(input, upscale_factor):
     return fold_images(input.reshape(-1, c, h * w), shape[-2:], (r, r), (1, 1), (0, 0), (r, r)).reshape(shape)
 
 
+@explained
 def pixel_unshuffle(input, downscale_factor):
     """(*, C, H r, W r) to (*, C r², H, W): undoes `pixel_shuffle`.
 
@@ -72,6 +89,7 @@ def pixel_unshuffle(input, downscale_factor):
     return unfold_images(input.reshape(-1, c, h, w), (r, r), (1, 1), (0, 0), (r, r)).reshape(shape)
 
 
+@explained
 def channel_shuffle(input, groups):
     """(N, C, *) with the channels, in `groups` rows, read column by column. Zhang et al. 2018.
 
@@ -144,6 +162,7 @@ def _scale(length, size, scale, align_corners):
 _LINEAR = {"linear": 3, "bilinear": 4, "trilinear": 5, "bicubic": 4}
 
 
+@explained
 def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None, antialias=False):
     """(N, C, *) with its spatial dims at `size`, or scaled by `scale_factor`.
 

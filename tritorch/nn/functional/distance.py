@@ -1,10 +1,12 @@
 """Norms of vectors and distances between them."""
+from tritorch.errors import explained
 from tritorch.ops.composite import composite
 from tritorch.ops.pointwise import div
 from tritorch.ops.shaping import broadcast_tensors
 from tritorch.ops.triangles import triu_indices
 
 
+@explained
 def normalize(input, p=2.0, dim=1, eps=1e-12, out=None):
     """x / max(‖x‖_p, eps) over `dim`.
 
@@ -28,6 +30,7 @@ def cosine_similarity(x1, x2, dim=1, eps=1e-8):
     return (x1 * x2).sum(dim)
 
 
+@explained
 def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
     """‖x1 - x2 + eps‖_p over the last dim.
 
@@ -38,6 +41,7 @@ def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
     return (x1 - x2 + eps).norm(p, -1, keepdim=keepdim)
 
 
+@explained
 def pdist(input, p=2):
     """‖x_i - x_j‖_p for all i < j of (N, D), in order: N (N - 1) / 2 numbers.
 

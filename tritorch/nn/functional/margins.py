@@ -2,6 +2,7 @@
 import math
 
 from tritorch.autograd.modes import no_grad
+from tritorch.errors import explained
 from tritorch.nn.functional.distance import pairwise_distance
 from tritorch.ops.activation import logsigmoid, softplus
 from tritorch.ops.compare import where
@@ -27,6 +28,7 @@ def poisson_nll_loss(input, target, log_input=True, full=False, size_average=Non
     return reduced(loss, legacy_reduction(size_average, reduce, reduction))
 
 
+@explained
 def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
     """½ (log v + (x - y)² / v), v = max(var, eps); `full` adds ½ log 2π.
 
@@ -138,6 +140,7 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
     return reduced(pairs.masked_fill(~counted, 0).sum((-2, -1)) / input.shape[-1], legacy_reduction(size_average, reduce, reduction))
 
 
+@explained
 def multilabel_soft_margin_loss(input, target, weight=None, size_average=None, reduce=None, reduction="mean"):
     """-(y log σ(x) + (1 - y) log σ(-x)), times `weight`, the mean over the classes (the last dim)."""
     loss = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
@@ -162,6 +165,7 @@ def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2, eps=1e-6, s
     return _triplet(anchor, positive, negative, distance, margin, swap, legacy_reduction(size_average, reduce, reduction))
 
 
+@explained
 def triplet_margin_with_distance_loss(anchor, positive, negative, *, distance_function=None, margin=1.0, swap=False, reduction="mean"):
     """`triplet_margin_loss` with a distance of your own: a function of two tensors."""
     return _triplet(anchor, positive, negative, distance_function or pairwise_distance, margin, swap, reduction)

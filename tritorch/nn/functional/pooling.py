@@ -1,26 +1,34 @@
 """Pooling and normalisation composed of other operators."""
+from tritorch.errors import check, explained, whole_numbers
 from tritorch.nn.sizes import sizes
 from tritorch.ops.padding import pad
 from tritorch.ops.pooling import avg_pool1d, avg_pool2d
 
 
+@explained
 def lp_pool1d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
     """(Σ x^p)^(1/p) of every `kernel_size` neighbours in (N, C, L) or (C, L)."""
     return _root(avg_pool1d(input ** norm_type, kernel_size, stride, 0, ceil_mode), norm_type, sizes(kernel_size, 1)[0])
 
 
+@explained
 def lp_pool2d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
     """(Σ x^p)^(1/p) of every window of `kernel_size` in (N, C, H, W) or (C, H, W)."""
-    high, wide = sizes(kernel_size, 2)
+    kernel_size = whole_numbers("lp_pool2d", "kernel_size", sizes(kernel_size, 2))
+    check(len(kernel_size) == 2, "lp_pool2d", "one or two numbers as kernel_size", kernel_size, error=ValueError)
+    high, wide = kernel_size
     return _root(avg_pool2d(input ** norm_type, kernel_size, stride, 0, ceil_mode), norm_type, high * wide)
 
 
 def _root(mean, norm_type, count):
+    check(norm_type != 0, "lp_pool", "norm_type other than 0", norm_type, error=ZeroDivisionError)
     return (mean.sign() * mean.abs().relu() * count) ** (1.0 / norm_type)
 
 
+@explained
 def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
     """x / (k + α/size · Σ x²)^β, the sum over `size` neighbouring channels of (N, C, *). Krizhevsky et al. 2012."""
+    size, = whole_numbers("local_response_norm", "size", (size,))
     if input.ndim < 3:
         raise ValueError(f"local_response_norm: expected an input of 3 dims or more, got {input.ndim}")
     if input.numel() == 0:

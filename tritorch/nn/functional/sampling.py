@@ -1,10 +1,11 @@
 """Sampling images at any places: spatial transformer networks. Jaderberg et al. 2015."""
-from tritorch.errors import check
+from tritorch.errors import check, explained
 from tritorch.ops.affine import affine_places
 from tritorch.ops.sampling import PADDINGS, TAPS
 from tritorch.ops.sampling import grid_sample as sample
 
 
+@explained
 def affine_grid(theta, size, align_corners=None):
     """The places, for `grid_sample`, of an image of the given size under the affine maps `theta`.
 
@@ -23,6 +24,7 @@ def affine_grid(theta, size, align_corners=None):
     return affine_places(theta, spatial, bool(align_corners))
 
 
+@explained
 def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corners=None):
     """The values of an image at the places of a grid, between pixels interpolated linearly (also "nearest", and "bicubic" by Keys 1981).
 
