@@ -9,7 +9,7 @@ from profiles import CPU, host, names, nothing_left  # noqa: F401
 import tritorch as torch
 import tritorch.nn.functional
 from tritorch.autograd.modes import state
-from tritorch.cuda import allocator, driver
+from tritorch.cuda import allocator, driver, measuring
 from tritorch.cuda.dry import DryDriver
 from tritorch.profiler import ProfilerAction, operators, profile, record_function, recorder, schedule, session
 from tritorch.tensor import empty
@@ -104,8 +104,8 @@ def test_a_forked_process_is_not_profiled():
         child = os.fork()
         if not child:
             torch.ones(2)
-            left = [recorder.running, session.active, state.interpreter]
-            os._exit(left != [None] * 3 or len(prof.recorder.events))
+            left = [recorder.running, session.active, state.interpreter, measuring.meter]
+            os._exit(left != [None] * 4 or len(prof.recorder.events))
         assert os.waitpid(child, 0)[1] == 0
         torch.ones(2)
     assert names(prof.events()) == ["aten::fill_"]
@@ -282,6 +282,9 @@ def test_errors_leave_nothing_behind(monkeypatch):
 
     with pytest.raises(KeyError), profile(activities=CPU, on_trace_ready=refuses):
         x + 1
+    with pytest.raises(KeyError, match="ready"), profile(activities=CPU, schedule=schedule(wait=0, warmup=0, active=1),
+                                                         on_trace_ready=refuses) as prof:
+        prof.step()
 
 
 def test_marks_that_cross_the_end():

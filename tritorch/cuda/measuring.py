@@ -61,6 +61,8 @@ def begin(new: Callable[[str, int, int], contextlib.AbstractContextManager]) -> 
 def end() -> None:
     """Nobody measures any more."""
     global meter
+    if meter is None:
+        return
     with _lock:
         meter = None
         for key, start in list(driver.functions.items()):

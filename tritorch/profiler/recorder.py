@@ -48,19 +48,19 @@ class Recorder(Interpreter):
     def stop(self):
         """Look no longer, and leave nothing behind; the events."""
         self.leave()
+        measuring.end()
         devices, self.devices = self.devices, None
         self.events += devices.collected() if devices is not None else ()
         return self.events
 
     def leave(self):
-        """Look no longer."""
+        """Look no longer at the host."""
         global running
         while self.inner is not None:
             self.close(self.inner)
         running = observed.around = allocator.listener = None
         self.link(self.outer, self)
         self.storages.clear()
-        measuring.end()
         allocator.watch()
 
     def link(self, interpreter, place):

@@ -9,7 +9,7 @@ import warnings
 from threading import get_ident
 
 from tritorch.autograd.places import stacklevel
-from tritorch.cuda import driver
+from tritorch.cuda import driver, measuring
 from tritorch.cuda.watching import watched
 from tritorch.errors import check
 from tritorch.profiler.events import EventList
@@ -23,7 +23,7 @@ def _in_child():
     global active
     if active is not None and active.recorder is not None:
         active.recorder.leave()
-    active = None
+    active = measuring.meter = None                                      # not by end(): a thread that is gone may have its lock
 
 
 if hasattr(os, "register_at_fork"):
@@ -142,7 +142,7 @@ class profile:
         try:
             self._move(self._planned())
         except BaseException:
-            active = None
+            active = self.current_action = None
             raise
 
     def step(self):
@@ -185,7 +185,7 @@ class profile:
             self.recorder.close(self.step_event)
             self.step_event = None
         complete = before is ProfilerAction.RECORD_AND_SAVE
-        if complete or before is ProfilerAction.RECORD and action not in _RECORDING:
+        if self.recorder is not None and (complete or action not in _RECORDING):
             self._finish()
             if self.on_trace_ready is not None and (complete or action is None):
                 self.on_trace_ready(self)
@@ -205,6 +205,7 @@ class profile:
             recorder.start()
         except BaseException:
             recorder.leave()
+            measuring.end()
             raise
         self.recorder = recorder
 
