@@ -51,12 +51,13 @@ def launched(call):
 
 def check(specs, may_spill=False):
     """Every specialisation compiles where its instructions are known, TMA from sm_90 on, and no wgmma waits for the one before; the kernels
-    of common calls keep everything in registers, but for 16 words outside of their loops."""
+    of common calls keep everything in registers, but for 16 words outside of their loops, 40 where they scatter results."""
     assert specs
     for arch in ARCHS:
         known = [s for s in specs if arch == 90 or not s.kernel.is_gluon() and (arch > 90 or "tensordesc" not in str(s.signature))]
         for spec, code in zip(known, machine_code.used(known, arch)):
-            assert may_spill or code["spills"] <= 64, (spec, arch, code)
+            scatters = isinstance(spec.signature.get("out_desc"), tuple)
+            assert may_spill or code["spills"] <= (160 if scatters else 64), (spec, arch, code)
             assert arch != 90 or code["ahead"], f"{spec}: ptxas waits for single products"
 
 

@@ -123,6 +123,8 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
         sums = *sums, TensorDescriptor(added[0], *box(added[1], *leaving))
     elif sums:
         sums = *sums, None
+    if scattered:                                                        # addresses of larger pieces would fill registers
+        settled["PIECES"] = 2 * options["PIECES"]
     written = [x if x is None or scattered or not p.boxes["leaves"] else like(x, p.boxes["out"]) for x in (out, pre)]
     boxes = [x if x is None else (x, p.out[0][0], p.out[1]) if scattered else TensorDescriptor(x, *box(p.boxes["out"], *leaving))
              for x in written]
