@@ -6,6 +6,11 @@ LINEAR = [(16384, 2304, 768), (16384, 3072, 768), (16384, 768, 3072), (16384, 50
 PRECISIONS = {"bf16": ("bfloat16", "highest", None), "fp16": ("float16", "highest", None), "tf32": ("float32", "high", 2e-3),
               "fp32": ("float32", "highest", 1e-5)}
 
+# What other programs have, counted into no aim: a vocabulary that is not padded, few rows, a small network, sides that 16 does not divide,
+# rank 8.
+BEYOND = [("bfloat16", 8192, 50257, 768), ("bfloat16", 16, 14336, 4096), ("float32", 8, 4096, 4096), ("float32", 512, 1024, 784),
+          ("float32", 1000, 1000, 1000), ("bfloat16", 4096, 4096, 8)]
+
 LAYOUTS = {"NT": lambda T, a, b: a @ b.t(), "TN": lambda T, a, b: a.t() @ b}
 
 
@@ -25,3 +30,11 @@ def cases(size):
                    2 * (m * k + n * k + m * n), 2 * m * n * k)
     b, n, _ = size(128, 1024, 1024)
     yield Case("bmm bf16 128x1024^3", of(lambda T, a, b: a @ b), [half(b, n, n), half(b, n, n)], 6 * b * n * n, 2 * b * n**3)
+    for dtype, *shape in BEYOND:
+        m, n, k = size(*shape)
+        yield Case(f"beyond: {dtype} {'x'.join(map(str, shape))}", of(lambda T, a, b: T.nn.functional.linear(a, b)),
+                   [Input((m, k), dtype), Input((n, k), dtype)], (m * k + n * k + m * n) * (4 if dtype == "float32" else 2), 2 * m * n * k,
+                   tolerance=1e-5 if dtype == "float32" else None)
+    b, n, k = size(192, 197, 64)
+    yield Case("beyond: float32 192x197x197x64", of(lambda T, a, b: a @ b.mT), [Input((b, n, k)), Input((b, n, k))],
+               4 * (2 * b * n * k + b * n * n), 2 * b * n * n * k, tolerance=1e-5)
