@@ -6,6 +6,7 @@ import pytest
 import tritorch as torch
 from tritorch.cuda import driver, tuner
 from tritorch.cuda.compiler import recording
+from tritorch.ops import cross_entropy as cross_entropy_of
 from tritorch.ops.cross_entropy import cross_entropy_backward, cross_entropy_rows
 from tritorch.ops.nll import nll_backward
 from tritorch.ops.rows import FEW, FEW_ACROSS, WHOLE_ACROSS, rows
@@ -59,6 +60,24 @@ def test_every_way_agrees_with_float64(shape, layout, how, cuda, monkeypatch):
                     gx = cross_entropy_backward(g, x, target, got[2], weight, ignored, smoothing).float().cpu().array
                     rtol = 1e-2 if dtype is torch.bfloat16 else 1e-4
                     np.testing.assert_allclose(gx, slope.array, rtol=rtol, atol=1e-4, err_msg=str(candidate))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(2, 19, 5, 7), (1, 70, 600), (3, 300, 11)], ids=str)
+def test_cross_entropy_of_many_rows_next_to_each_other(shape, dtype, cuda, monkeypatch):
+    monkeypatch.setattr(driver, "hardware_tiles", True)
+    monkeypatch.setattr(cross_entropy_of, "MANY_ACROSS", 1)              # the way that is for a quarter of a million
+    cross_entropy_of.class_tiles.cache_clear()
+    x, target, weight = problem(shape, dtype, "as they are", True, cuda)
+    x64, g = x.cpu().double(), torch.ones(target.shape, device=cuda)
+    want = cross_entropy_rows(x64, target.cpu(), weight.cpu(), 1, 0.2)
+    got = cross_entropy_rows(x, target, weight, 1, 0.2)
+    for a, b in zip(got, want):
+        np.testing.assert_allclose(a.cpu().array, b.array, rtol=2e-5, atol=2e-5)
+    slope = cross_entropy_backward(g.cpu().double(), x64, target.cpu(), want[2], weight.cpu(), 1, 0.2).array
+    gx = cross_entropy_backward(g, x, target, got[2], weight, 1, 0.2).float().cpu().array
+    np.testing.assert_allclose(gx, slope, rtol=1e-2 if dtype is torch.bfloat16 else 1e-4, atol=1e-4)
+    cross_entropy_of.class_tiles.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
