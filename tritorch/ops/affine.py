@@ -50,7 +50,7 @@ def affine_places_cuda(out, theta, sizes, corners):
 def affine_places_grad(g, theta_shape, sizes, corners):
     n, m, k = theta_shape
     pixels = affine_places(create.eye(k, dtype=g.dtype.compute, device=g.device).unsqueeze(0), sizes, corners)
-    g, pixels = view.reshape(g, n, -1, m, 1), view.reshape(pixels, -1, 1, k)
+    g, pixels = view.reshape(g, n, math.prod(sizes), m, 1), view.reshape(pixels, -1, 1, k)
     return (g * pixels).sum(1)                                           # predicted: as a product of matrices 89 µs, not 18
 
 
