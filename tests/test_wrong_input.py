@@ -114,6 +114,8 @@ WRONG = [                                                                # (call
     (M + "LazyBatchNorm1d()(lib.ones(7))", IndexError, "two dims or more"),
     ("lib.empty(2 ** 50)", RuntimeError, "empty: expected sizes for which the host has memory, got (1125899906842624,) of "),
     (M + "Conv1d(2, 4, 2 ** 40)", RuntimeError, "sizes for which the host has memory"),
+    *[(F + f"max_pool{call}, ceil_mode=True)", RuntimeError, "a window of at most 2147483647 elements") for call in (
+        "1d(lib.ones(1, 2, 5), 2 ** 31", "2d(lib.ones(1, 2, 5, 5), 2 ** 62")],
 ]
 
 
@@ -175,6 +177,7 @@ RIGHT = (                                                                # what 
     F + "avg_pool1d(lib.ones(1, 4), 2, np.int64(1))", f"{X}.repeat(np.int64(2), 1)", "lib.tensor(2.0).sum(-1)", "lib.tensor(2.0).sum(())",
     "lib.zeros(())", "lib.tensor([2.0]).view(())", F + "multi_margin_loss(lib.tensor(2.0), lib.tensor(0))",
     F + "multilabel_margin_loss(lib.tensor(2.0), lib.tensor(0))",
+    F + "max_pool1d(lib.arange(5.0).view(1, 5), 10 ** 9, ceil_mode=True)", F + "avg_pool2d(lib.ones(1, 5, 5), 7, ceil_mode=True)",
 )
 
 

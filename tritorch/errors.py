@@ -104,7 +104,7 @@ def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None):
             if kind is not None:
                 got = type(values[key]).__name__ if kind == "a tensor" else _shown(values[key])
                 raise (NoTensor if kind == "a tensor" else TypeError)(sentence(name, f"{kind} as {key}", got)) from error
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or str(error).startswith(("array is too big", "Maximum allowed dimension")):
         raise OutOfMemoryError(sentence(op or frames[0].f_code.co_name, "sizes for which the host has memory", error)) from None
 
 

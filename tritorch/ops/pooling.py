@@ -1,12 +1,14 @@
 """PyTorch's pooling functions above the operators of avg_pooling.py and max_pooling.py."""
 from tritorch.autograd.modes import state
-from tritorch.errors import check, explained, refuse_misuse, whole_numbers
+from tritorch.errors import check, explained, refuse_misuse, sentence, whole_numbers
 from tritorch.ops.avg_pooling import avg_pool
 from tritorch.ops.max_pooling import max_pool, max_pool_values, places_of
 from tritorch.shape import cdiv
 
-
 # ------------------------------------------------------------------ arguments
+_LARGEST = (1 << 31) - 1
+
+
 def _pair(value, name, what, dims, usual=1):
     """One number or two, as two; for a pooling of one dim those of a picture of one row, whose height is `usual`."""
     if isinstance(value, (tuple, list)):
@@ -37,6 +39,8 @@ def _out_size(name, input, kernel, stride, padding, dilation, ceil_mode):
         reach = d * (k - 1) + 1
         check(0 <= p <= reach // 2, name, f"padding of at most half the window of {reach}", p)
         free = n + 2 * p - reach
+        if reach > _LARGEST:
+            raise RuntimeError(sentence(name, f"a window of at most {_LARGEST} elements", reach))
         count = (cdiv(free, s) if ceil_mode else free // s) + 1
         out.append(count - 1 if ceil_mode and (count - 1) * s >= n + p else count)
     check(min(out) > 0, name, f"an input of at least the size of the window {kernel}", input.shape)

@@ -23,7 +23,7 @@ def taps(n, count, kernel, stride, padding, dilation):
             p = np.flatnonzero(first + k < end)
             yield p, (first + k)[p]
         return
-    for k in range(kernel):
+    for k in range(max(0, cdiv(padding - (count - 1) * stride, dilation)), min(kernel, (n - 1 + padding) // dilation + 1)):
         shift = k * dilation - padding
         low, high = max(0, cdiv(-shift, stride)), min(count, (n - 1 - shift) // stride + 1)
         if low < high:
