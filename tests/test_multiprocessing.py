@@ -313,7 +313,7 @@ def fail(i):
 
 def die(i):
     if i == 0:
-        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
 
 
@@ -355,9 +355,9 @@ def test_the_first_failure_ends_all(method):
 
 
 def test_ends_by_signal_and_exit_code():
-    with pytest.raises(mp.ProcessExitedException, match="process 0 terminated with signal SIGUSR1") as caught:
+    with pytest.raises(mp.ProcessExitedException, match="process 0 terminated with signal SIGKILL") as caught:
         mp.start_processes(die, nprocs=2, start_method="fork")
-    assert caught.value.signal_name == "SIGUSR1" and caught.value.exit_code == -signal.SIGUSR1
+    assert caught.value.signal_name == "SIGKILL" and caught.value.exit_code == -signal.SIGKILL
     with pytest.raises(mp.ProcessExitedException, match="process 0 terminated with exit code 3") as caught:
         mp.start_processes(leave, (3,), nprocs=2, start_method="fork")
     assert caught.value.exit_code == 3
