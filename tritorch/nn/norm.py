@@ -1,6 +1,7 @@
 """Normalisation layers."""
 import warnings
 
+from tritorch.autograd.places import stacklevel
 from tritorch.dtype import int64
 from tritorch.errors import check
 from tritorch.nn import functional as F
@@ -246,7 +247,7 @@ class _InstanceNorm(_NormBase):
                 raise ValueError(f"expected input's size at dim={dim} to match num_features ({self.num_features}), "
                              f"but got: {input.shape[dim]}.")
             warnings.warn(f"{type(self).__name__}: num_features is {self.num_features}, dim {dim} of the input is {input.shape[dim]}: "
-                          "without affine and running statistics nothing depends on it", stacklevel=2)
+                          "without affine and running statistics nothing depends on it", stacklevel=stacklevel())
         output = F.instance_norm(input.unsqueeze(0) if unbatched else input, self.running_mean, self.running_var, self.weight, self.bias,
                                  self.training or not self.track_running_stats, 0.0 if self.momentum is None else self.momentum, self.eps)
         return output.squeeze(0) if unbatched else output

@@ -3,6 +3,7 @@ import math
 import numbers
 import warnings
 
+from tritorch.autograd.places import stacklevel
 from tritorch.nn import functional as F
 from tritorch.nn import init
 from tritorch.nn.module import Module
@@ -36,7 +37,8 @@ class RNNBase(Module):
         if not isinstance(self.dropout, numbers.Number) or isinstance(self.dropout, bool) or not 0 <= self.dropout <= 1:
             raise ValueError(f"{type(self).__name__}: expected dropout from 0 to 1, got {self.dropout!r}")
         if self.dropout > 0 and self.num_layers == 1:
-            warnings.warn(f"{type(self).__name__}: dropout={self.dropout} lies between layers, and there is one layer", stacklevel=4)
+            warnings.warn(f"{type(self).__name__}: dropout={self.dropout} lies between layers, and there is one layer",
+                          stacklevel=stacklevel())
         for name, kind in (("bias", bool), ("batch_first", bool), ("input_size", int), ("hidden_size", int)):
             if not isinstance(getattr(self, name), kind):
                 raise TypeError(f"{name} should be of type {kind.__name__}, got: {type(getattr(self, name)).__name__}")

@@ -1,6 +1,7 @@
 """Activations with PyTorch's `inplace`, and those composed of other operators."""
 import warnings
 
+from tritorch.autograd.places import stacklevel
 from tritorch.errors import check, explained, refuse_misuse
 from tritorch.ops import activation
 from tritorch.ops.random import exponential_
@@ -163,11 +164,11 @@ def glu(input, dim=-1):
     return a * b.sigmoid()
 
 
-def _dim(name, input, dim, stacklevel):
+def _dim(name, input, dim):
     if dim is not None:
         return dim
     warnings.warn(f"{name}: say dim=; one is chosen by the number of dims, which is deprecated",
-                  stacklevel=stacklevel)
+                  stacklevel=stacklevel())
     return 0 if input.ndim in (0, 1, 3) else 1
 
 
@@ -179,7 +180,7 @@ def softmax(input, dim=None, _stacklevel=3, dtype=None):
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
     try:
-        return softmax_over(input, _dim("softmax", input, dim, _stacklevel), dtype)
+        return softmax_over(input, _dim("softmax", input, dim), dtype)
     except Exception as error:
         refuse_misuse(error)
         raise
@@ -193,7 +194,7 @@ def log_softmax(input, dim=None, _stacklevel=3, dtype=None):
     tensor([-0.6931, -0.6931])
     """
     try:
-        return log_softmax_over(input, _dim("log_softmax", input, dim, _stacklevel), dtype)
+        return log_softmax_over(input, _dim("log_softmax", input, dim), dtype)
     except Exception as error:
         refuse_misuse(error)
         raise
@@ -207,7 +208,7 @@ def softmin(input, dim=None, _stacklevel=3, dtype=None):
     >>> torch.nn.functional.softmin(torch.tensor([0.0, 0.0]), dim=0)
     tensor([0.5000, 0.5000])
     """
-    return softmax_over(-input, _dim("softmin", input, dim, _stacklevel), dtype)
+    return softmax_over(-input, _dim("softmin", input, dim), dtype)
 
 
 @explained
@@ -221,7 +222,7 @@ def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
     tensor([1., 1., 1., 1.])
     """
     if eps != 1e-10:
-        warnings.warn("gumbel_softmax: eps changes nothing and is deprecated", stacklevel=2)
+        warnings.warn("gumbel_softmax: eps changes nothing and is deprecated", stacklevel=stacklevel())
     noise = -exponential_(logits.detach().clone()).log()
     soft = ((logits + noise) / tau).softmax(dim)
     if not hard:

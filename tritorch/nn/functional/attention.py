@@ -3,6 +3,7 @@ import math
 import warnings
 from collections import namedtuple
 
+from tritorch.autograd.places import stacklevel
 from tritorch.errors import explained
 from tritorch.ops.attention import scaled_dot_product_attention
 from tritorch.ops.dropout import dropout
@@ -89,7 +90,7 @@ def _canonical_mask(mask, mask_name, other_type, other_name, target_type, check_
     if not (mask.dtype.name == "bool" or mask.is_floating_point()):
         raise AssertionError(f"{mask_name}: expected a bool or floating mask, got {mask.dtype}")
     if check_other and other_type is not None and other_type is not mask.dtype:
-        warnings.warn(f"{mask_name} and {other_name} have different dtypes, which is deprecated", stacklevel=3)
+        warnings.warn(f"{mask_name} and {other_name} have different dtypes, which is deprecated", stacklevel=stacklevel())
     return mask if mask.is_floating_point() else mask.new_zeros(mask.shape, dtype=target_type).masked_fill_(mask, float("-inf"))
 
 
