@@ -119,6 +119,15 @@ WRONG = [                                                                # (call
 ]
 
 
+def test_the_sentence_is_the_same_where_there_is_memory_on_a_gpu(cuda):
+    x = tritorch.ones(2, 3, device=cuda) + 1
+    for call, sentence in ((lambda: tritorch.softmax("a", 0), "softmax: expected a tensor as input, got str"),
+                           (lambda: tritorch.nn.functional.layer_norm(None, (3,)), "expected a tensor"),
+                           (lambda: tritorch.matmul(x, None), "matmul: expected a tensor as other, got NoneType")):
+        with pytest.raises(TypeError, match=sentence):
+            call()
+
+
 @pytest.mark.parametrize("call, kind, words", WRONG)
 def test_wrong_input_is_refused(call, kind, words):
     if pytorch is not None:

@@ -106,11 +106,11 @@ def op(body=None, *, returns=("out",), aliasable=()):
             args = bind(args, kw)
         if modes.interpreted and (slot := state.interpreter) is not None and (impls or slot.views or slot.outer is not None):
             return _interpret(door, complete(args))
-        if again is not None and memories and (found := again(args)) is not None:          # none until there is memory on a device
-            return found
-        if len(args) != arity:
-            args = complete(args)
         try:
+            if again is not None and memories and (found := again(args)) is not None:      # none until there is memory on a device
+                return found
+            if len(args) != arity:
+                args = complete(args)
             promise = body(*args)
             if type(promise) is tuple:
                 outs = (empty(*promise),)
