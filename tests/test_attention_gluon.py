@@ -29,7 +29,7 @@ def tiles(n, *arrays):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rows, block, stages, turns, programs", [(16, 32, 2, True, 2), (16, 16, 3, False, 3), (32, 16, 2, True, 1)])
 def test_schedules(rows, block, stages, turns, programs, shape, left, right):
-    """A bound on the left, which only the forward pass knows, is for no more rows than keys."""
+    """These kernels take a bound on the left where every row meets some key: where there are no more rows than keys."""
     B, H, G, L, S = shape
     if left is not None and L > S:
         pytest.skip("some rows meet no key")

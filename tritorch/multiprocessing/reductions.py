@@ -1,6 +1,8 @@
 """How tensors go through the queues, pipes and arguments of processes: their memory is moved to where all see it, once, and named."""
 import gc
+import os
 import sys
+import threading
 from multiprocessing.reduction import ForkingPickler
 from weakref import WeakValueDictionary
 
@@ -14,6 +16,16 @@ from tritorch.nn.parameter import Buffer, Parameter
 from tritorch.storage import DeviceStorage, HostStorage, Storage, Unwritten, host_storage
 from tritorch.tensor import ALONE, Tensor, swaps
 
+
+def _unlocked():
+    """In a forked process no thread of its parent is moving anything."""
+    global _moving
+    _moving = threading.RLock()                                          # a finalizer may send something while its own thread does
+
+
+_unlocked()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlocked)
 _known = WeakValueDictionary()                                           # (segment, start, bytes) → the storage that shows it here
 
 
@@ -27,8 +39,13 @@ def segment_of(storage):
 
 def share(storage, x=None):
     """Move a storage's memory to where other processes see it, under all tensors that show it; x may be one of them."""
-    if storage.device is not cpu or segment_of(storage):
-        return
+    if storage.device is cpu and not segment_of(storage):
+        with _moving:                                                    # the threads that feed queues do so, too
+            if not segment_of(storage):
+                _move(storage, x)
+
+
+def _move(storage, x):
     segment = segments.create(storage.nbytes)
     memory = np.asarray(segment)[:storage.nbytes]
     memory[...] = storage.bytes
