@@ -64,11 +64,14 @@ def apart(case, ours, theirs, torch):
         x = torch.from_dlpack(x.detach() if y.is_cuda else x.detach().cpu())
         x, y = (t.detach().to(torch.float64 if t.numel() < 1 << 26 else torch.float32) for t in (x, y))
         error = float((x - y).norm() / y.norm().clamp_min(1e-30))
-        limit = case.tolerance or TOLERANCES.get(case.inputs[0].dtype, 1e-4)
-        if not error <= limit:
-            return error, f"wrong result: relative error {error:.3g}, expected at most {limit:g}"
+        if not error <= limit(case):
+            return error, f"wrong result: relative error {error:.3g}, expected at most {limit(case):g}"
         worst = max(worst, error)
     return worst, ""
+
+
+def limit(case):
+    return case.tolerance or TOLERANCES.get(case.inputs[0].dtype, 1e-4)
 
 
 def compared(case, out):

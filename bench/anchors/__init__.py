@@ -57,7 +57,7 @@ class Case:
     precision: str = "highest"
     """Of float32 products, set in both libraries."""
     exact: bool = False
-    """Both results are also held against float64."""
+    """Both results are also held against float64; where ours is near enough to that, it need not be near PyTorch's."""
     opponents: dict[str, Callable] = field(default_factory=dict)
     """PyTorch's ways to do it, by name, each a `build`; empty: `build` itself."""
 

@@ -22,6 +22,7 @@ def cases(size):
         yield Case(f"sum dim1 {bits}", of(lambda T, x: x.sum(1)), [matrix], square, tolerance=1e-2)
         yield Case(f"sum dim0 {bits}", of(lambda T, x: x.sum(0)), [matrix], square, tolerance=1e-2)
         yield Case(f"transpose copy {bits}", of(lambda T, x: x.t().contiguous()), [matrix], 2 * square)
-        yield Case(f"cumsum dim1 {bits}", of(lambda T, x: x.cumsum(1)), [matrix], 2 * square, tolerance=2e-2 if width == 2 else 1e-4)
+        yield Case(f"cumsum dim1 {bits}", of(lambda T, x: x.cumsum(1)), [matrix], 2 * square, tolerance=2e-2 if width == 2 else 1e-4,
+                   exact=width == 2)                             # PyTorch's sums are 16-bit numbers on their way, too: 0.027 from ours
         yield Case(f"add bcast row {bits}", of(lambda T, x, row: x + row), [matrix, row], 2 * square)
         yield Case(f"max dim1 {bits}", of(lambda T, x: x.max(1)), [matrix], square)
