@@ -31,13 +31,14 @@ def work(sides, rehearse):
 
 
 def programs(sides):
-    """What is compiled ahead: a step of each kind."""
-    def step(fused):
-        run = eager(tritorch, {"fused": fused}, gpt2.BATCH, "cuda")
-        run()
-        run()
+    """What is compiled ahead: steps of each kind; a recorded one launches nothing after its first few."""
+    def steps(make, size, count):
+        run = make(tritorch, size, gpt2.BATCH, "cuda")
+        for _ in range(count):
+            run()
 
-    return [lambda: step(False), lambda: step(True)]
+    kinds = (eager, {}, 2), (eager, {"fused": True}, 2), (functools.partial(graphed, mode="max-autotune"), {}, 7)
+    return [functools.partial(steps, *kind) for kind in kinds]
 
 
 # ------------------------------------------------------------------ contestants: a thunk that runs one step
