@@ -121,9 +121,9 @@ def measured(family, case, sides, limits):
                         agreed = True
                     del want
                 del result
-                us, replayed = clock.microseconds(calls, libraries)
+                us, replayed = clock.microseconds(calls, libraries, not any(i.grad for i in case.inputs))
         else:
-            us, replayed = clock.microseconds(calls, libraries)
+            us, replayed = clock.microseconds(calls, libraries, not any(i.grad for i in case.inputs))
     arithmetic = case.operations > ARITHMETIC * max(case.nbytes, 1)
     amount, unit, most = (case.operations / 1e12, "TFLOP/s", limits[1]) if arithmetic else (case.nbytes / 1e9, "GB/s", limits[0])
     best = min((n for n in us if n != "tritorch"), key=us.get, default=None)

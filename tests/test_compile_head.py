@@ -265,5 +265,5 @@ def test_the_logits_are_never_there(cuda):
     logits = 4 * rows * classes
     assert peak(step) > logits
     step = torch.compile(step, mode="max-autotune")
-    peaks = [peak(step) for _ in range(5)]
-    assert replaced(step) == {NAME: 1} and max(peaks[:2]) > logits and max(peaks[2:]) < 0.75 * logits
+    peaks = [peak(step) for _ in range(7)]                               # where kernels are compiled meanwhile, more calls are eager ones
+    assert replaced(step) == {NAME: 1} and max(peaks[:2]) > logits and max(peaks[-2:]) < 0.75 * logits

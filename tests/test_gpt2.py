@@ -155,7 +155,7 @@ def test_rehearsal_of_the_gpu_bench(cuda, monkeypatch):
     for name in ("WARM", "STEPS", "ROUNDS"):
         monkeypatch.setattr(gpu_gpt2, name, 1)
     found = [row for _, measure in gpu_gpt2.work(types.SimpleNamespace(torch=None), True) for row in measure()]
-    assert len(found) >= 12 and all(row.ours > 0 for row in found)
+    assert len(found) >= 12 and all(row.ours > 0 or row.unit == "calls" for row in found)
 
 
 # ------------------------------------------------------------------ beside PyTorch

@@ -223,7 +223,7 @@ def boxes_of(batch, M, N, k, out, a, b, c, itemsize, out_size):
             found = padded(batch if s[0][0] else 1, rows, columns, turned, itemsize)
         operands[name] = found
     written = described(batch, M, N, (out[0][0], *out[1:]), out_size)
-    leaves = written is None or written[0]
+    leaves = written is None or written[0] or N * out_size % 16 != 0     # TMA writes the last 16 bytes of a row as a whole
     added = described(batch, M, N, (c[0][0], *c[1:]), out_size) if c and (batch == 1 or c[0][0]) else None
     return {**operands, "across": across, "out": padded(batch, M, N, False, out_size) if leaves else written, "leaves": leaves,
             "scattered": leaves and out[2] == 1,
