@@ -249,7 +249,7 @@ def norm_backward_short(
     VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr, HELD: tl.constexpr, TWICE: tl.constexpr,
 ):
     """Gradient of rows that fit in registers, in HELD tiles; returns the sums with what they add to gw and gb. `w` are the lines of
-    weights if they were kept. TWICE: all is read a second time, from the first cache."""
+    weights if they were kept. TWICE: all is read a second time, from the first cache. Long, because of that choice."""
     lane, away = lanes(BLOCK_N, WIDE), -mean * rstd                      # x̂ is one operation, as near as the rounded mean allows
     gs, xs, ws = (), (), ()
     for k in tl.static_range(HELD):
