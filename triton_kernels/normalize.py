@@ -215,7 +215,7 @@ def image_norm_kernel(
 @triton.jit
 def norm_slope(gw, x, rstd, shift, slope, CENTER: tl.constexpr):
     """gx from g·w, x̂ and the means of g·w and of g·w·x̂."""
-    return gw * rstd - (x * (slope * rstd) + shift * rstd) if CENTER else gw * rstd - x * (slope * rstd)     # rows' factors first
+    return rstd * (gw - shift - x * slope) if CENTER else rstd * (gw - x * slope)
 
 
 @triton.jit
@@ -250,7 +250,7 @@ def norm_backward_short(
 ):
     """Gradient of rows that fit in registers, in HELD tiles; returns the sums with what they add to gw and gb. `w` are the lines of
     weights if they were kept. TWICE: all is read a second time, from the first cache. Long, because of that choice."""
-    lane, away = lanes(BLOCK_N, WIDE), -mean * rstd                      # x̂ is one operation, as near as the rounded mean allows
+    lane = lanes(BLOCK_N, WIDE)
     gs, xs, ws = (), (), ()
     for k in tl.static_range(HELD):
         g, x = gradient_tiles(g_ptr, x_ptr, m, k * BLOCK_N + lane, inside, N, shape_m, stride_m, shape_n, stride_n, "", VEC, ALIGN)
@@ -265,7 +265,7 @@ def norm_backward_short(
             v = parameter(w_ptr, m, k * BLOCK_N, inside, N, groups, inner, SHARED, BLOCK_N, VEC, COPIES)
             first *= v.to(ACC)
             ws = ws + (v,)
-        second = first * (xs[k].to(ACC) * rstd + away)
+        second = first * ((xs[k].to(ACC) - mean) * rstd)
         if TWICE:
             first, second = thread_sums(first, VEC), thread_sums(second, VEC)
         shift_terms = first if shift_terms is None else shift_terms + first
@@ -280,7 +280,7 @@ def norm_backward_short(
         g, x = gs[k], xs[k]
         if TWICE:
             g, x = gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first", VEC, ALIGN)
-        g, x = again(g, ACC), again(x, ACC) * rstd + away
+        g, x = again(g, ACC), (again(x, ACC) - mean) * rstd
         if PARTIAL:
             gw = gw + (gw_sums[k] + g * x,)
             if CENTER:

@@ -213,7 +213,6 @@ def residual_norm_backward_short(
 ):
     """Gradients of rows that are held in HELD tiles; returns `sums`, of gw, of gb and of gv, with what they add."""
     RANK_N: tl.constexpr = len(shape_n)
-    away = -mean * rstd                                                  # x̂ is one operation, as near as the rounded mean allows
     tiles = ()
     for k in tl.static_range(HELD):
         tiles = tiles + (slope_tiles(g_ptr, g_sum_ptr, sum_ptr, m, k * BLOCK_N + lane, inside, N, shape_m, stride_m, shape_n, stride_n,
@@ -222,7 +221,7 @@ def residual_norm_backward_short(
     slope_terms = None
     for k in tl.static_range(HELD):
         first = weighted(tiles[k][0].to(ACC), w, k, w_ptr, k * BLOCK_N, N, ACC, VEC, COPIES)
-        second = first * (tiles[k][2].to(ACC) * rstd + away)
+        second = first * ((tiles[k][2].to(ACC) - mean) * rstd)
         shift_terms = first if shift_terms is None else shift_terms + first
         slope_terms = second if slope_terms is None else slope_terms + second
     if CENTER:
@@ -233,7 +232,7 @@ def residual_norm_backward_short(
     for k in tl.static_range(HELD):
         n = k * BLOCK_N + lane
         valid = inside & (n < N)
-        g, x = again(tiles[k][0], ACC), again(tiles[k][2], ACC) * rstd + away
+        g, x = again(tiles[k][0], ACC), (again(tiles[k][2], ACC) - mean) * rstd
         if PARTIAL:
             gw = gw + (sums[0][k] + g * x,)
             if CENTER:
