@@ -4,7 +4,8 @@
     gx = w · rstd · (g - gb / n - x̂ · gw / n)        gw = Σ g·x̂        gb = Σ g
 
 With RELU y is the rectified one, of the sum with a residual if there is one, and g counts where it is above 0.
-Program (i, p) has a block of channels and piece p of their columns, `chunk` each; whatever the layout, nothing is moved to read it.
+Program (i, p) has a block of channels and, of their columns, the tiles p, p + pieces, …; whatever the layout, nothing is moved to read it.
+So all programs together walk through memory from one end to the other, and a second pass goes back: where it begins is still in the cache.
 What is summed over pieces goes through memory, as lines of (pieces, channels), and is put together in a fixed order.
 """
 
@@ -16,13 +17,19 @@ from triton_kernels.reduce import offsets
 
 
 @triton.jit
-def piece(N, chunk, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """(channels, lanes, first column, the one after the last) of this program."""
-    part, lane = tl.program_id(1), tl.arange(0, BLOCK_N)
+def piece(WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(channels, lanes, first column, columns from tile to tile) of this program."""
+    start, lane = tl.program_id(1) * BLOCK_N, tl.arange(0, BLOCK_N)
     if WIDE:
-        part, lane = part.to(tl.int64), lane.to(tl.int64)
+        start, lane = start.to(tl.int64), lane.to(tl.int64)
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    return m, lane, part * chunk, tl.minimum(part * chunk + chunk, N)
+    return m, lane, start, tl.num_programs(1) * BLOCK_N
+
+
+@triton.jit
+def ends(start, N, step):
+    """The sum of a program's first and last columns of tiles: less one of them, this is where it is on the way back."""
+    return 2 * start + (tl.cdiv(N - start, step) - 1) * step
 
 
 @triton.jit
@@ -56,38 +63,46 @@ def normalized(x, mean, scale, shift, T: tl.constexpr):
 
 
 @triton.jit
+def columns_of(p, pieces, N, BLOCK_N: tl.constexpr):
+    """How many columns piece p has: the last tile of all may be a part of one."""
+    tiles = tl.cdiv(N, BLOCK_N)
+    return tl.cdiv(tiles - p, pieces) * BLOCK_N - tl.where((tiles - 1) % pieces == p, tiles * BLOCK_N - N, 0)
+
+
+@triton.jit
 def moments_kernel(
-    mean_ptr, square_ptr, x_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk,
+    mean_ptr, square_ptr, x_ptr, shape_m, stride_m, shape_n, stride_n, M, N,
     ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
 ):
     """Mean and sum of squares around it of every piece, (pieces, M) each. EVEN: pieces are whole tiles.
 
     Squares are summed relative to the mean of the piece's first tile, which is so near that their difference keeps its digits.
     """
-    m, lane, start, stop = piece(N, chunk, WIDE, BLOCK_M, BLOCK_N)
+    m, lane, start, step = piece(WIDE, BLOCK_M, BLOCK_N)
     inside = (m < M)[:, None]
     n = start + lane
-    first = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), mask=inside & (n < stop)[None, :], other=0).to(ACC)
-    near = tl.sum(first, 1) / tl.minimum(stop - start, BLOCK_N)
+    first = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), mask=inside & (n < N)[None, :], other=0).to(ACC)
+    near = tl.sum(first, 1) / tl.minimum(N - start, BLOCK_N)
     total = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     square = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-    for j in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
+    for j in tl.range(start, N, step, num_stages=STAGES):
         n = j + lane
-        valid = inside if EVEN else inside & (n < stop)[None, :]
+        valid = inside if EVEN else inside & (n < N)[None, :]
         x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), mask=valid, other=0).to(ACC) - near[:, None]
         if not EVEN:
-            x = tl.where((n < stop)[None, :], x, 0)             # channels past the last are not stored
+            x = tl.where((n < N)[None, :], x, 0)             # channels past the last are not stored
         total += x
         square += x * x
-    away = tl.sum(total, 1) / (stop - start)
+    count = columns_of(tl.program_id(1), tl.num_programs(1), N, BLOCK_N)
+    away = tl.sum(total, 1) / count
     place = tl.program_id(1).to(tl.int64) * M + m
     tl.store(mean_ptr + place, near + away, mask=m < M)
-    tl.store(square_ptr + place, tl.sum(square, 1) - away * away * (stop - start), mask=m < M)
+    tl.store(square_ptr + place, tl.sum(square, 1) - away * away * count, mask=m < M)
 
 
 @triton.jit
 def merge_moments_kernel(
-    mean_ptr, var_ptr, means_ptr, squares_ptr, M, N, chunk, pieces, BLOCK_M: tl.constexpr, PIECES: tl.constexpr,
+    mean_ptr, var_ptr, means_ptr, squares_ptr, M, N, pieces, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PIECES: tl.constexpr,
 ):
     """Mean and biased variance from those of the pieces. Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for
     computing sample variances, 1979."""
@@ -96,7 +111,7 @@ def merge_moments_kernel(
     valid = (m < M) & (p < pieces)
     mean = tl.load(means_ptr + p * M + m, mask=valid, other=0)
     square = tl.load(squares_ptr + p * M + m, mask=valid, other=0)
-    count = tl.where(valid, tl.minimum(N - p.to(tl.int64) * chunk, chunk), 0).to(mean.dtype)
+    count = tl.where(valid, columns_of(p, pieces, N, BLOCK_N), 0).to(mean.dtype)
     middle = tl.sum(mean * count, 1, keep_dims=True) / N
     away = mean - middle
     var = tl.sum(square + count * away * away, 1, keep_dims=True) / N
@@ -106,38 +121,39 @@ def merge_moments_kernel(
 
 @triton.jit
 def apply_kernel(
-    out_ptr, x_ptr, residual_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk, eps,
+    out_ptr, x_ptr, residual_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, eps,
     RELU: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):
     """y = (x - mean) / sqrt(var + eps) · w + b, every channel with its own; mean, var, w and b are contiguous. A residual is added to what
     would have been stored."""
-    m, lane, start, stop = piece(N, chunk, WIDE, BLOCK_M, BLOCK_N)
+    m, lane, start, step = piece(WIDE, BLOCK_M, BLOCK_N)
     mean, rstd, scale, shift = channels(mean_ptr, var_ptr, w_ptr, b_ptr, m, M, eps, ACC)
-    for j in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
-        n = j + lane
-        valid = (m < M)[:, None] & (n < stop)[None, :]
-        x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 1), mask=valid, other=0).to(ACC)
+    both = ends(start, N, step)
+    for j in tl.range(start, N, step, num_stages=STAGES):
+        n = both - j + lane
+        valid = (m < M)[:, None] & (n < N)[None, :]
+        x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 1), mask=valid, other=0, eviction_policy="evict_first").to(ACC)
         y = normalized(x, mean, scale, shift, out_ptr.dtype.element_ty)
         if residual_ptr is not None:
             y += tl.load(residual_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 2), mask=valid, other=0).to(ACC)
         if RELU:
             y = relu(y)
-        tl.store(out_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), y, mask=valid)
+        tl.store(out_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), y, mask=valid, eviction_policy="evict_first")
 
 
 @triton.jit
 def sums_kernel(
-    gw_ptr, gb_ptr, gr_ptr, g_ptr, x_ptr, y_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk, eps,
+    gw_ptr, gb_ptr, gr_ptr, g_ptr, x_ptr, y_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, shape_m, stride_m, shape_n, stride_n, M, N, eps,
     RELU: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Σ g·x̂ and Σ g of every piece, (pieces, M) each. With a y, g counts where that is above 0 and is stored as gr."""
-    m, lane, start, stop = piece(N, chunk, WIDE, BLOCK_M, BLOCK_N)
+    m, lane, start, step = piece(WIDE, BLOCK_M, BLOCK_N)
     mean, rstd, scale, shift = channels(mean_ptr, var_ptr, w_ptr, b_ptr, m, M, eps, ACC)
     gw = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     gb = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-    for j in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
+    for j in tl.range(start, N, step, num_stages=STAGES):
         n = j + lane
-        valid = (m < M)[:, None] & (n < stop)[None, :]
+        valid = (m < M)[:, None] & (n < N)[None, :]
         g = tl.load(g_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), mask=valid, other=0).to(ACC)
         x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 1), mask=valid, other=0).to(ACC)
         if RELU:
@@ -155,26 +171,29 @@ def sums_kernel(
 
 @triton.jit
 def slope_kernel(
-    gx_ptr, g_ptr, x_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, gw_ptr, gb_ptr, shape_m, stride_m, shape_n, stride_n, M, N, chunk, eps,
+    gx_ptr, g_ptr, x_ptr, mean_ptr, var_ptr, w_ptr, b_ptr, gw_ptr, gb_ptr, shape_m, stride_m, shape_n, stride_n, M, N, eps,
     TRAINING: tl.constexpr, RELU: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """gx from g, x, the statistics and the sums gw and gb of every channel; the last six are contiguous."""
-    m, lane, start, stop = piece(N, chunk, WIDE, BLOCK_M, BLOCK_N)
+    m, lane, start, step = piece(WIDE, BLOCK_M, BLOCK_N)
     mean, rstd, scale, shift = channels(mean_ptr, var_ptr, w_ptr, b_ptr, m, M, eps, ACC)
     if TRAINING:
         level, slope = vector(gb_ptr, m, M, ACC) / N, vector(gw_ptr, m, M, ACC) / N * rstd
-    for j in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
-        n = j + lane
-        valid = (m < M)[:, None] & (n < stop)[None, :]
-        g = tl.load(g_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 1), mask=valid, other=0).to(ACC)
+    both = ends(start, N, step)
+    for j in tl.range(start, N, step, num_stages=STAGES):
+        n = both - j + lane
+        valid = (m < M)[:, None] & (n < N)[None, :]
+        g = tl.load(g_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 1), mask=valid, other=0, eviction_policy="evict_first").to(ACC)
         if TRAINING or RELU:
-            x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 2), mask=valid, other=0).to(ACC)
+            x = tl.load(x_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 2), mask=valid, other=0, eviction_policy="evict_first")
+            x = x.to(ACC)
         if RELU:
             g = relu_backward(g, normalized(x, mean, scale, shift, x_ptr.dtype.element_ty))
         if TRAINING:
             g = g - level - (x - mean) * slope
-        tl.store(gx_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), g * scale, mask=valid)
+        tl.store(gx_ptr + at(m, n, shape_m, stride_m, shape_n, stride_n, 0), g * scale, mask=valid,
+                 eviction_policy="evict_first")
 
 
 @triton.jit

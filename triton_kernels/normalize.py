@@ -13,7 +13,7 @@ import triton.language as tl
 
 from triton_kernels.monoids import affine_combine
 from triton_kernels.reduce import even, offsets
-from triton_kernels.rows import again, gradient_tiles, lanes, side_by_side, store_lines, zeros
+from triton_kernels.rows import again, gradient_tiles, lanes, line, lines, side_by_side, store_lines, thread_sums, zeros
 
 
 @triton.jit
@@ -28,23 +28,6 @@ def parameter(w_ptr, m, start, inside, N, groups, inner, SHARED: tl.constexpr, B
         return tl.reshape(tl.broadcast_to(w[:, :, None], (m.shape[0], BLOCK_N // SHARED, SHARED)), (m.shape[0], BLOCK_N))
     else:
         return line(w_ptr, start, N, BLOCK_N, VEC, COPIES)
-
-
-@triton.jit
-def line(w_ptr, start, N, BLOCK_N: tl.constexpr, VEC: tl.constexpr, COPIES: tl.constexpr):
-    """The weights of the columns from `start` on: a line for all rows, or a copy for each of the COPIES rows of a tile, which come from
-    the cache. Where a row lies on a part of the threads, a line would lie on all: the compiler would move whole tiles there and back."""
-    n = tl.broadcast_to(start + tl.arange(0, BLOCK_N)[None, :], (COPIES, BLOCK_N))
-    return tl.load(side_by_side(w_ptr, n, VEC), mask=n < N, other=0, eviction_policy="evict_last")
-
-
-@triton.jit
-def lines(w_ptr, N, BLOCK_N: tl.constexpr, HELD: tl.constexpr, VEC: tl.constexpr, COPIES: tl.constexpr):
-    """The lines of HELD tiles."""
-    found = ()
-    for k in tl.static_range(HELD):
-        found = found + (line(w_ptr, k * BLOCK_N, N, BLOCK_N, VEC, COPIES),)
-    return found
 
 
 @triton.jit
@@ -239,8 +222,7 @@ def norm_slope(gw, x, rstd, shift, slope, CENTER: tl.constexpr):
 def norm_backward_long(
     g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w_ptr, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
     CENTER: tl.constexpr, SHARED: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr,
-    STAGES: tl.constexpr,
+    VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Gradient of rows that are read twice."""
     lane = lanes(BLOCK_N, WIDE)
@@ -264,10 +246,10 @@ def norm_backward_long(
 def norm_backward_short(
     g_ptr, x_ptr, gx_rows, m, inside, mean, rstd, w, w_ptr, gw_sums, gb_sums, shape_m, stride_m, shape_n, stride_n, N, groups, inner,
     CENTER: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_N: tl.constexpr,
-    VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr, HELD: tl.constexpr,
+    VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr, HELD: tl.constexpr, TWICE: tl.constexpr,
 ):
     """Gradient of rows that fit in registers, in HELD tiles; returns the sums with what they add to gw and gb. `w` are the lines of
-    weights if they were kept."""
+    weights if they were kept. TWICE: all is read a second time, from the first cache. Long, because of that choice."""
     lane = lanes(BLOCK_N, WIDE)
     gs, xs, ws = (), (), ()
     for k in tl.static_range(HELD):
@@ -284,6 +266,8 @@ def norm_backward_short(
             first *= v.to(ACC)
             ws = ws + (v,)
         second = first * ((xs[k].to(ACC) - mean) * rstd)
+        if TWICE:
+            first, second = thread_sums(first, VEC), thread_sums(second, VEC)
         shift_terms = first if shift_terms is None else shift_terms + first
         slope_terms = second if slope_terms is None else slope_terms + second
     if CENTER:
@@ -293,13 +277,18 @@ def norm_backward_short(
     gw, gb = (), ()
     for k in tl.static_range(HELD):
         n = k * BLOCK_N + lane
-        g, x = again(gs[k], ACC), (again(xs[k], ACC) - mean) * rstd
+        g, x = gs[k], xs[k]
+        if TWICE:
+            g, x = gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, "evict_first", VEC, ALIGN)
+        g, x = again(g, ACC), (again(x, ACC) - mean) * rstd
         if PARTIAL:
             gw = gw + (gw_sums[k] + g * x,)
             if CENTER:
                 gb = gb + (gb_sums[k] + g,)
         if w is not None:
             g *= w[k].to(ACC)
+        elif TWICE:
+            g = scaled(g, w_ptr, None, m, k * BLOCK_N, inside, N, groups, inner, SHARED, ACC, BLOCK_N, VEC, COPIES)
         elif w_ptr is not None:
             g *= again(ws[k], ACC)
         gx = norm_slope(g, x, rstd, shift / N, slope / N, CENTER)
@@ -312,7 +301,7 @@ def norm_backward_kernel(
     gx_ptr, gw_ptr, gb_ptr, g_ptr, x_ptr, mean_ptr, rstd_ptr, w_ptr, shape_m, stride_m, shape_n, stride_n, M, N, groups, inner,
     CENTER: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LOOP: tl.constexpr, VEC: tl.constexpr, ALIGN: tl.constexpr, COPIES: tl.constexpr,
-    STAGES: tl.constexpr, HELD: tl.constexpr,
+    STAGES: tl.constexpr, HELD: tl.constexpr, TWICE: tl.constexpr,
 ):
     """Gradient of rows; with PARTIAL every program also adds up gw and gb of all its rows, one line of (programs, N) each."""
     RANK: tl.constexpr = len(shape_m)
@@ -323,7 +312,7 @@ def norm_backward_kernel(
         if CENTER:
             gb = zeros(BLOCK_M, BLOCK_N, HELD, ACC)
     w = None
-    if STAGES > 1 and not LOOP and not SHARED and BLOCK_M * BLOCK_N <= 8192:             # of more, 1024 threads would spill
+    if STAGES > 1 and not (LOOP or SHARED or TWICE) and BLOCK_M * BLOCK_N <= 8192:       # of more, 1024 threads would spill
         if w_ptr is not None:
             w = lines(w_ptr, N, BLOCK_N, HELD, VEC, COPIES)
     for i in tl.range(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.num_programs(0), num_stages=1 if LOOP else STAGES):
@@ -340,7 +329,7 @@ def norm_backward_kernel(
         else:
             gw, gb = norm_backward_short(g_ptr, x_ptr, gx_rows, m, m < M, mean, rstd, w, w_ptr, gw, gb, shape_m, stride_m, shape_n,
                                          stride_n, N, groups, inner, CENTER, SHARED, PARTIAL, ACC, WIDE, BLOCK_N, VEC, ALIGN, COPIES,
-                                         HELD)
+                                         HELD, TWICE)
     store_lines(gw_ptr, gw, N, VEC)
     store_lines(gb_ptr, gb, N, VEC)
 

@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 
 from triton_kernels.monoids import affine_combine
-from triton_kernels.normalize import line, lines, moments_from, norm_slope, squares, total_of
+from triton_kernels.normalize import moments_from, norm_slope, squares, total_of
 from triton_kernels.random import in_order, philox_words, words_of
 from triton_kernels.reduce import even, offsets
-from triton_kernels.rows import again, lanes, side_by_side, store_lines, zeros
+from triton_kernels.rows import again, lanes, line, lines, side_by_side, store_lines, zeros
 
 
 @triton.jit

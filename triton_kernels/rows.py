@@ -1,4 +1,5 @@
-"""What kernels over rows share: keeping rows in few registers, tiles of gradients, sums of exponentials, sums of partial results."""
+"""What kernels over rows share: keeping rows in few registers, tiles of gradients, lines of weights, sums of exponentials and of partial
+results."""
 
 import triton
 import triton.language as tl
@@ -36,6 +37,15 @@ def side_by_side(rows, columns, VEC: tl.constexpr):
 
 
 @triton.jit
+def thread_sums(x, VEC: tl.constexpr):
+    """The sums of VEC neighbours, which one thread has: a sum of several tiles then takes one of its registers, not VEC."""
+    if VEC > 1:
+        return tl.sum(tl.reshape(x, (x.shape[0], x.shape[1] // VEC, VEC)), 2)
+    else:
+        return x
+
+
+@triton.jit
 def gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, stride_n, EVICT: tl.constexpr, VEC: tl.constexpr,
                    ALIGN: tl.constexpr):
     """Tiles of g and x, the second and third operands; both are 0 outside."""
@@ -46,6 +56,23 @@ def gradient_tiles(g_ptr, x_ptr, m, n, inside, N, shape_m, stride_m, shape_n, st
     x_ptrs = side_by_side(x_ptr + offsets(m, shape_m, stride_m, 2 * RANK_M, ALIGN), offsets(n, shape_n, stride_n, 2 * RANK_N), VEC)
     g = tl.load(g_ptrs, mask=valid, other=0, eviction_policy=EVICT)
     return g, tl.load(x_ptrs, mask=valid, other=0, eviction_policy=EVICT)
+
+
+@triton.jit
+def line(w_ptr, start, N, BLOCK_N: tl.constexpr, VEC: tl.constexpr, COPIES: tl.constexpr):
+    """The weights of the columns from `start` on: a line for all rows, or a copy for each of the COPIES rows of a tile, which come from
+    the cache. Where a row lies on a part of the threads, a line would lie on all: the compiler would move whole tiles there and back."""
+    n = tl.broadcast_to(start + tl.arange(0, BLOCK_N)[None, :], (COPIES, BLOCK_N))
+    return tl.load(side_by_side(w_ptr, n, VEC), mask=n < N, other=0, eviction_policy="evict_last")
+
+
+@triton.jit
+def lines(w_ptr, N, BLOCK_N: tl.constexpr, HELD: tl.constexpr, VEC: tl.constexpr, COPIES: tl.constexpr):
+    """The lines of HELD tiles."""
+    found = ()
+    for k in tl.static_range(HELD):
+        found = found + (line(w_ptr, k * BLOCK_N, N, BLOCK_N, VEC, COPIES),)
+    return found
 
 
 # ------------------------------------------------------------------ rows in narrow tiles

@@ -16,7 +16,7 @@ from tritorch.memory_format import like_image
 from tritorch.ops.activation import relu_backward
 from tritorch.ops.normalize import contiguous, scalar
 from tritorch.ops.reduce import single
-from tritorch.ops.rows import chunk_of, half, remember, rows, sum_lines
+from tritorch.ops.rows import half, remember, rows, sum_lines
 from tritorch.ops.running_statistics import running_statistics
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty
@@ -45,8 +45,10 @@ def broad(p, ndim):
 
 ALONG = ((2048, 4, 3, 8), (4096, 8, 1, 5), (2048, 4, 1, 9), (4096, 8, 3, 4), (8192, 16, 1, 2))
 """Ways to walk along channels that lie in one piece, or a few: columns at a time, warps, stages, programs a multiprocessor."""
-ACROSS = ((64, 64, 8, 1, 3), (64, 32, 4, 1, 7), (256, 16, 8, 1, 3), (128, 16, 4, 3, 7), (64, 64, 8, 3, 3))
-"""Ways where channels are next to each other in memory: channels and columns at a time, …"""
+ACROSS = ((128, 16, 4, 3, 7), (64, 32, 4, 1, 7), (256, 16, 8, 1, 3), (64, 64, 8, 3, 3), (256, 32, 8, 1, 2), (128, 32, 8, 3, 3))
+"""Ways where channels are next to each other in memory: channels and columns at a time, … Of the first four the four kernels together took
+624, 632, 656 and 636 µs on an H100 (bfloat16, 256 channels, 401408 columns): reading alone is quicker by 4 µs in narrow tiles, writing by
+8 in wide ones."""
 
 
 @remember
@@ -60,8 +62,8 @@ def channel_tiles(M, N, across, simulated):
 
 
 def launch_channels(family, tensors, start):
-    """Call `start(geometry, pieces, chunk, constexprs)` with the best tile for tensors of one shape, outputs first; the constexprs are
-    those of all kernels here."""
+    """Call `start(geometry, grid, constexprs)` with the best tile for tensors of one shape, outputs first; the constexprs are those of
+    all kernels here."""
     x = tensors[0]
     geometry = rows(x.shape, others(x), *[t.strides for t in tensors])
     M, shape_m, stride_m, N, shape_n, stride_n, across, wide, _ = geometry
@@ -70,8 +72,7 @@ def launch_channels(family, tensors, start):
     def run(t):
         blocks = cdiv(M, t["BLOCK_M"])
         wanted = max(tile(t["PER_SM"] * sm_count(), 2 * blocks) // blocks, 1)
-        chunk = chunk_of(N, t["BLOCK_N"], min(wanted, 512))
-        start((shape_m, stride_m, shape_n, stride_n, M, N, chunk), (blocks, cdiv(N, chunk)), dict(
+        start((shape_m, stride_m, shape_n, stride_n, M, N), (blocks, min(wanted, 512, cdiv(N, t["BLOCK_N"]))), dict(
             ACC=getattr(K.tl, x.dtype.compute.name), WIDE=wide, **{name: value for name, value in t.items() if name != "PER_SM"}))
 
     if M * N:
@@ -158,12 +159,14 @@ def batch_norm_train_cpu(out, mean, var, x, weight, bias, eps, relu):
 def moments_channels(mean, var, x):
     """Mean and biased variance of every channel."""
     def start(geometry, grid, constexprs):
-        M, N, chunk = geometry[-3:]
+        M, N = geometry[-2:]
         means, squares = [empty((grid[1], M), mean.dtype, x.device) for _ in range(2)]
-        launch(K.moments_kernel, grid, means, squares, x, *geometry, EVEN=N % constexprs["BLOCK_N"] == 0, **constexprs)
+        n = constexprs["BLOCK_N"]
+        launch(K.moments_kernel, grid, means, squares, x, *geometry, EVEN=N % n == 0, **constexprs)
         pieces = next_power_of_2(grid[1])
         block = tile(max(2048 // pieces, 1), half(M))
-        launch(K.merge_moments_kernel, (cdiv(M, block),), *targets, means, squares, M, N, chunk, grid[1], BLOCK_M=block, PIECES=pieces)
+        launch(K.merge_moments_kernel, (cdiv(M, block),), *targets, means, squares, M, N, grid[1], BLOCK_M=block, BLOCK_N=n,
+               PIECES=pieces)
 
     targets = [t if t.is_contiguous() else empty(t.shape, t.dtype, t.device) for t in (mean, var)]
     if x.numel():
@@ -241,7 +244,7 @@ def batch_norm_backward_cuda(gx, gw, gb, g, x, mean, var, weight, bias, eps, tra
 def gradients_channels(gx, gw, gb, g, x, mean, var, weight, bias, eps, training, relu, result=None, masked=None):
     """Two passes: sums, then slopes. With a `result` the first one leaves g where that is above 0 in `masked`, which the second reads."""
     def sums(geometry, grid, constexprs):
-        parts = [empty((grid[1], geometry[-3]), mean.dtype, x.device) for _ in range(2)]
+        parts = [empty((grid[1], geometry[-2]), mean.dtype, x.device) for _ in range(2)]
         launch(K.sums_kernel, grid, *parts, masked, g, x, result, *vectors, *geometry, eps, RELU=relu, **constexprs)
         sum_lines([gw, gb], parts)
 

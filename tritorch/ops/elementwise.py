@@ -5,7 +5,7 @@ Numbers stay numbers; half types compute in float32; everything broadcasts and t
 their operands have in memory, as PyTorch's do: see memory_format.py.
 """
 import inspect
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -171,7 +171,8 @@ TILED = 1 << 16                                                          # eleme
 
 
 def _loop(how, fn, arity, attrs, kind):
-    """How to prepare the loop of a scalar function for given blocks; `how` begins with what decides about it."""
+    """How to prepare the loop of a scalar function for given blocks; `how` begins with what decides about it. Callers remember it: a loop
+    that is prepared anew finds its code anew, which the tuner's clock, on an H100, saw as 70 to 400 µs of a copy that takes 360."""
     _, compute, scalars, first_compute, *_ = how
     flags = {f"{letter}_SCALAR": bool(scalars >> k & 1) for k, letter in enumerate("XYZ"[:arity], 1)}
     flags.update(dict.fromkeys("ab"[attrs:1 if arity == 3 else 2]))      # attributes that it does not have
@@ -198,7 +199,7 @@ def _again(args, run):
 
 def _flat_loop(how, fn, arity, attrs, args, count):
     """(the prepared loop, its block) for contiguous operands; remembered."""
-    prepare, sizes = partial(_loop(how, fn, arity, attrs, "flat"), ODD=how[-1]), _sizes(how[4])
+    prepare, sizes = cache(partial(_loop(how, fn, arity, attrs, "flat"), ODD=how[-1])), _sizes(how[4])
     chosen = tuner.choose("pointwise", (_named(sizes),), tiling.flat_candidates(max(sizes)), None,
                           _again(args, lambda blocks: prepare(**blocks)(cdiv(count, blocks["BLOCK"]), args)))
     _loops[how] = prepare(**chosen), chosen["BLOCK"]
@@ -212,8 +213,8 @@ def _strided_loop(key, fn, out, operands, args, numbers):
     way = tiling.walk(out.shape, *strides)
     area = way.rows, way.shape[-1]
     sizes = [way.shape, *way.strides, *area]
-    prepare = partial(_loop(key, fn, len(operands), len(numbers), "strided"), FORMS=way.forms, OUTER=len(way.shape) - 2, EVENS=way.even,
-                      WIDE=way.wide)
+    prepare = cache(partial(_loop(key, fn, len(operands), len(numbers), "strided"), FORMS=way.forms, OUTER=len(way.shape) - 2,
+                            EVENS=way.even, WIDE=way.wide))
     widths = _sizes(key[4])
     chosen = tuner.choose("strided", (_named(widths), *tiling.kind(way), *area), tiling.tile_candidates(way, max(widths)), None,
                           _again(args, lambda blocks: prepare(**blocks)(tiling.programs(way, blocks), [*args, *sizes, *numbers])))

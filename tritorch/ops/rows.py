@@ -123,7 +123,8 @@ def chunk_of(N, block, pieces):
 IN_REGISTERS = 32768
 """Columns up to which a program can keep a row in registers; longer rows are read twice."""
 WHOLE = 8192
-"""Columns up to which it surely shall; at 16384 it depends on the kernel."""
+"""Columns up to which it surely shall; at 16384 it depends on the kernel: on an H100 softmax took 180 µs so, its gradient 270, not the 212
+and 338 of a walk, but a norm in one wide tile 253, not 208 (8192 rows in bfloat16)."""
 ROOM = 32_000
 """Bytes of shared memory that are left for sums where rows are loaded ahead."""
 SHORT = ((2048, 16, 1, 0), (4096, 16, 1, 0), (4096, 32, 1, 0), (1024, 32, 1, 0), (2048, 8, 1, 0), (4096, 16, 3, 2), (2048, 16, 2, 4))
@@ -148,7 +149,7 @@ def row_tiles(M, N, across, simulated, limit=IN_REGISTERS, held=WHOLE):
         whole = [(m, width, min(max(m * width // 512, 1), 32)) for m in (64, 32, 16) if m * width <= 8192]
         return [_row_tile(min(m, height), min(n, width), w) for m, n, w in (*whole, *ACROSS)]
     ways = (*ONE_WARP, *SHORT) if 256 <= width <= 1024 else (SHORT[2], *SHORT[:2], *SHORT[3:]) if 1024 < width <= 4096 else SHORT
-    short = ways if width < 16384 else ((0, 16, 2, 1), (0, 32, 1, 0), (0, 16, 1, 0), (0, 32, 2, 1), (0, 32, 2, 2))
+    short = ways if width < 16384 else ((0, 32, 1, 0), (0, 16, 1, 0), (0, 16, 2, 1), (0, 32, 2, 1), (0, 32, 2, 2))
     tiles = [(min(max(size // width, 1), height), each, stages, per_sm) for size, each, stages, per_sm in short]
     tiles = [_row_tile(m, width, min(max(m * width // (32 * each), 1), 32), stages, per_sm) for m, each, stages, per_sm in tiles]
     # Two stages are one buffer: the next row is asked for when this one is stored, and nothing else runs beside it. So loops, unless they
@@ -158,7 +159,7 @@ def row_tiles(M, N, across, simulated, limit=IN_REGISTERS, held=WHOLE):
         return loops
     if width < 16384:
         return tiles
-    return tiles + loops[:2] if width <= held else loops[1::-1] + tiles if width == 16384 else loops + tiles[1:2]
+    return tiles + loops[:2] if width <= held else loops[1::-1] + tiles if width == 16384 else loops + tiles[:1]
 
 
 FEW = 576
@@ -190,13 +191,14 @@ def few_tiles(M, N, across, vector, least=1, most=FEW_ACROSS):
 def norm_tiles(M, N, itemsize, simulated):
     """Candidates for norms, that hold rows in tiles of 16 bytes a thread, five where a warp or two have a row, up to ten where eight have:
     without padding to a power of two, a forward layer norm of 1280 columns takes 21 µs, not 29 (predicted for 16384 rows in bfloat16).
-    Where several warps wait for each other, the next row is loaded meanwhile."""
+    A program a row comes first: one that loads the next row meanwhile took 195 µs, not 184, of 4096 columns and 225 µs, not 184, of 16384
+    on an H100 (268 MB in bfloat16), where other programs fill the time anyway."""
     vector = 16 // itemsize
     if simulated:
         n = max(half(N), 8)
         return [_row_tile(min(half(M), 1024), n, 4) | {"HELD": cdiv(N, n)}] if 0 < N < 300 else []
     few, found = min(next_power_of_2(cdiv(N, 5 * vector)), 256), []
-    for more, ahead in ((1, few >= 128), (1, few < 128), (2, few >= 128)):
+    for more, ahead in ((1, 0), (2, 0), (1, 1)):
         n, warps = max(few * more * vector, 8), max(few * more // 32, 1)
         m, per_sm = max(min(32 // (few * more), next_power_of_2(M)), 1), max((32 << 10) // (N * itemsize), 1)
         found.append(_row_tile(m, n, warps, 1 + ahead, ahead and per_sm) | {"HELD": cdiv(N, n)})
@@ -262,30 +264,37 @@ def vector_of(geometry, itemsize):
 # ------------------------------------------------------------------ and sum over the rows as they go
 WIDEST_SUMS = 16384
 """Columns (of float64 half as many) up to which a program can add up gradients of parameters in registers, beside the row."""
-SUMS = ((1, 3), (1, 2), (1, 1), (2, 3), (2, 2), (2, 1))
-"""Ways to do it: threads of a row, as a multiple of as few as hold it in five tiles of 16 bytes, stages. Few threads exchange what they
-found of a row, and tiles need no padding to a power of two: of 768 columns a warp has three tiles of 256, and a layer norm's gradient
-takes 61 µs, not 80, of 1280 38 µs, not 56 (predicted in bfloat16, for 50000 and 16384 rows). Eight warps a multiprocessor, that load
-ahead, keep memory busy, and more would have more sums to store."""
+SUMS = ((1, 3, 1), (1, 2, 1), (1, 1, 1), (2, 3, 1), (1, 3, 8), (1, 3, 4), (1, 2, 8))
+"""Ways to do it: threads of a row, as a multiple of as few as hold it in five tiles of 16 bytes, stages, warps of a program at least. Few
+threads exchange what they found of a row, and tiles need no padding to a power of two: of 768 columns a warp has three tiles of 256, and a
+layer norm's gradient takes 61 µs, not 80, of 1280 38 µs, not 56 (predicted in bfloat16, for 50000 and 16384 rows). Eight warps a
+multiprocessor, that load ahead, keep memory busy, and more would have more sums to store. Where they are one program, with several rows at
+a time, its lines of sums are all that its multiprocessor stores: to add up 528 lines of 768 takes 6.5 µs on an H100."""
+TWICE = ((16, 1), (8, 1), (8, 0))
+"""Ways for the widest rows, tried first: warps, and whether tiles are read a second time, which the first cache still has. Held, beside the
+sums of two parameters, 16384 columns spill: on an H100 a layer norm's gradient took 383 µs, an RMS norm's 285."""
 
 
 @remember
-def sum_tiles(M, N, itemsize, column, line, room, simulated):
+def sum_tiles(M, N, itemsize, column, line, room, simulated, twice=False):
     """Candidates for a kernel that reads operands, of `itemsize` bytes an element at most and `column` bytes in a column, keeps their rows
-    in HELD tiles and also sums over the rows; `line`: bytes in a column of what all rows share, `room` is for what is loaded ahead."""
+    in HELD tiles and also sums over the rows; `line`: bytes in a column of what all rows share, `room` is for what is loaded ahead.
+    `twice`: the kernel can read wide rows a second time."""
     height, vector, tiles = next_power_of_2(M), 16 // itemsize, []
     if simulated:
         n = max(half(N), 8)
-        return [_row_tile(min(half(cdiv(M, 2)), 64), n, 4, per_sm=2) | {"HELD": max(cdiv(N, n), 1)}]
+        return [_row_tile(min(half(cdiv(M, 2)), 64), n, 4, per_sm=2) | {"HELD": max(cdiv(N, n), 1), "TWICE": 0}]
+    for warps, again in TWICE if twice and N > WIDEST_SUMS // 2 else ():
+        n = 32 * warps * vector
+        tiles.append(_row_tile(1, n, warps, per_sm=1) | {"HELD": cdiv(N, n), "TWICE": again})
     few = min(next_power_of_2(cdiv(N, 5 * vector)), 512)
-    for more, stages in SUMS:
+    for more, stages, least in SUMS:
         threads = min(few * more, 1024)
-        n = max(threads * vector, 8)                                     # dropout draws for 8 at a time
-        m, held, warps = max(min(32 // threads, height), 1), cdiv(N, n), max(threads // 32, 1)
+        warps, n = max(threads // 32, least), max(threads * vector, 8)   # dropout draws for 8 at a time
+        m, held, per_sm = max(min(32 * warps // threads, height), 1), cdiv(N, n), max(8 // warps, 1)
         ahead = max(stages * column, (stages - 1) * (column + line)) * m * n * held
-        per_sm = max(8 // warps, 1)
         if ahead * per_sm <= room or stages == 1:
-            tiles.append(_row_tile(m, n, warps, stages, per_sm) | {"HELD": held})
+            tiles.append(_row_tile(m, n, warps, stages, per_sm) | {"HELD": held, "TWICE": 0})
     return tiles
 
 
@@ -293,27 +302,29 @@ def sum_lines(sums, parts):
     """Each of `sums` becomes the sum of the lines of its part."""
     lines, N = parts[0].shape
     targets = [s if s.is_contiguous() else empty(s.shape, s.dtype, s.device) for s in sums]
-    block_n, block_p, warps = (8, 512, 8) if N < 4096 else (32, 64, 4)                              # a sector, or a few: enough programs
-    block_n = tile(block_n, min(1024, next_power_of_2(N)))
+    block_n, block_p = (8, 512) if N < 4096 else (32, 256)               # a sector, or a few: enough programs, that load all lines at once
+    block_n, block_p = tile(block_n, min(1024, next_power_of_2(N))), min(block_p, next_power_of_2(lines))
     launch(LINES.sum_lines_kernel, (cdiv(N, block_n), len(parts)), tuple(targets), tuple(parts), lines, N, BLOCK_P=tile(block_p, 4),
-           BLOCK_N=block_n, num_warps=warps)
+           BLOCK_N=block_n, num_warps=8)
     for s, target in zip(sums, targets):
         if target is not s:
             s.copy_(target)
 
 
-def start_sums(kernel, family, geometry, operands, outs, sums, args, **constexprs):
+def start_sums(kernel, family, geometry, operands, outs, sums, args, twice=False, **constexprs):
     """Start a kernel that reads `operands`, fills `outs` row by row and, line by line of (programs, N), parts of `sums` (None for one that
-    is not wanted): then add the lines up. Arguments are outs, parts, args."""
+    is not wanted): then add the lines up. Arguments are outs, parts, args. `twice`: it can read rows a second time."""
     dtype, home, itemsize = operands[0].dtype, outs[0].device, widest(*operands).itemsize
     M, N, vector, column = geometry.M, geometry.N, vector_of(geometry, itemsize), sum(x.dtype.itemsize for x in operands)
     line = sum(a.dtype.itemsize for a in args if isinstance(a, Tensor) and a.numel() == N)
-    tiles = sum_tiles(M, N, itemsize, column, line, shared_memory() - ROOM, bool(tile(0, 1)))
+    tiles = sum_tiles(M, N, itemsize, column, line, shared_memory() - ROOM, bool(tile(0, 1)), twice)
 
     def run(t):
         block_m, block_n = t["BLOCK_M"], t["BLOCK_N"]
         programs = min(cdiv(M, block_m), tile(t["PER_SM"] * sm_count(), 2))
         parts = [None if s is None else empty((programs, N), dtype.compute, home) for s in sums]
+        if twice:
+            constexprs["TWICE"] = t["TWICE"]
         launch(kernel, (programs,), *outs, *parts, *args, **constexprs, BLOCK_M=block_m, BLOCK_N=block_n, LOOP=False, VEC=vector,
                ALIGN=geometry.align, COPIES=copies_of(block_m, block_n, t["num_warps"], vector), STAGES=t["STAGES"],
                HELD=t["HELD"], num_warps=t["num_warps"])

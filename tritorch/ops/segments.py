@@ -13,7 +13,8 @@ from tritorch.tensor import empty
 K = kernels("segments")
 JOINS = {"sum": "plus", "prod": "mul", "amax": "maximum", "amin": "minimum"}
 TILES = [{"ELEMENTS": elements, "WIDTH": width, "num_warps": warps}
-         for elements, width, warps in ((2048, 1024, 4), (1024, 1024, 4), (4096, 1024, 8), (2048, 2048, 4), (512, 512, 4), (512, 512, 1))]
+         for elements, width, warps in ((1024, 1024, 4), (2048, 1024, 4), (4096, 1024, 8), (2048, 2048, 4), (512, 512, 4), (512, 512, 1))]
+"""The first took 89 µs, the second 98 µs on an H100, for the gradient of an embedding of 65536 rows of 1024 in bfloat16."""
 SIMULATED = [{"ELEMENTS": 4096, "WIDTH": 64, "num_warps": 4}]
 
 

@@ -21,7 +21,7 @@ def launch_rows(kernel, family, tensors, dim, **constexprs):
     geometry = rows(shape, (wrap_dim(dim, len(shape), "softmax"),) if shape else (), *[t.strides for t in tensors])
     M, shape_m, stride_m, N, shape_n, stride_n, across, wide, _ = geometry
     if M * N:
-        start_rows(kernel, family, geometry, first.dtype, (*tensors, shape_m, stride_m, shape_n, stride_n, M, N), **constexprs,
+        start_rows(kernel, family, geometry, first.dtype, (*tensors, shape_m, stride_m, shape_n, stride_n, M, N), held=16384, **constexprs,
                    ACC=getattr(K.tl, first.dtype.compute.name), WIDE=wide)
 
 
