@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.attention_gluon import after, fill, pairs_of, place, tiles_in, visible
+from triton_kernels.attention_gluon import after, barriers, fill, first_row, keys_of, pairs_of, tiles_in, visible
 
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -28,14 +28,6 @@ def send(desc, batch, head, row, buf, value):
     tma.async_copy_shared_to_global(desc, [batch, head, row, 0], buf._reinterpret(desc.dtype, desc.block_type.shape, desc.layout))
 
 
-@gluon.jit
-def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(COUNT):
-        mbarrier.init(bars.index(i), count=ARRIVALS)
-    return bars
-
-
 # ------------------------------------------------------------------ rows
 @gluon.jit
 def load_for_rows(descs, bufs, bars, sizes, GROUP, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
@@ -43,13 +35,14 @@ def load_for_rows(descs, bufs, bars, sizes, GROUP, RIGHT: gl.constexpr, PROGRAMS
     """The loading warp: what stays of each tile, then keys and values."""
     empty, ready, k_empty, k_ready, v_empty, v_ready = bars
     H = sizes[0]
-    pairs, items = pairs_of(sizes, ROWS)
+    pairs, items = pairs_of(sizes, 2 * ROWS)
     slot, phase, turn = 0, 1, 1                          # all slots are empty at first
     for item in range(gl.program_id(0), items, PROGRAMS):
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % H, matrix // H
-        for half in range(tiles_in(pair, sizes, ROWS)):
-            m, _, steps, _, _ = place(pair, half, sizes, False, RIGHT, ROWS, BLOCK_N)
+        for half in range(tiles_in(pair, sizes, 2 * ROWS)):
+            m = first_row(pair, half, sizes, 2 * ROWS)
+            _, steps, _, _ = keys_of(m, sizes, False, RIGHT, 2 * ROWS, BLOCK_N)
             for c in gl.static_range(2):
                 mbarrier.wait(empty.index(c), turn)
                 mbarrier.expect(ready.index(c), 3 * descs[0].block_type.nbytes)
@@ -111,13 +104,14 @@ def own_rows(gq_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, 
     H, _, L, S, _, right = sizes
     T: gl.constexpr = gq_desc.dtype
     q, g, out = bufs[0].index(TURN), bufs[1].index(TURN), bufs[2].index(TURN)
-    pairs, items = pairs_of(sizes, ROWS)
+    pairs, items = pairs_of(sizes, 2 * ROWS)
     slot, phase, turn = 0, 0, 0
     for item in range(gl.program_id(0), items, PROGRAMS):
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % H, matrix // H
-        for half in range(tiles_in(pair, sizes, ROWS)):
-            m, _, steps, edges, _ = place(pair, half, sizes, False, RIGHT, ROWS, BLOCK_N)
+        for half in range(tiles_in(pair, sizes, 2 * ROWS)):
+            m = first_row(pair, half, sizes, 2 * ROWS)
+            _, steps, edges, _ = keys_of(m, sizes, False, RIGHT, 2 * ROWS, BLOCK_N)
             rows = m + TURN * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
             lse = gl.load(row_ptrs(lse_ptr, stride_lse, batch, head, rows), mask=rows < L, other=0) * LOG2E
             mbarrier.wait(ready.index(TURN), turn)
@@ -196,12 +190,12 @@ def load_for_keys(descs, bufs, bars, sizes, GROUP, RIGHT: gl.constexpr, PROGRAMS
     """The loading warp: keys and values of each tile, then the rows of every query head that shares them."""
     empty, ready, q_empty, q_ready, g_empty, g_ready = bars
     heads = sizes[0]
-    pairs, items = pairs_of(sizes, ROWS)
+    pairs, items = pairs_of(sizes, 2 * ROWS)
     slot, phase, turn = 0, 1, 1                          # all slots are empty at first
     for item in range(gl.program_id(0), items, PROGRAMS):
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % heads, matrix // heads
-        for half in range(tiles_in(pair, sizes, ROWS)):
+        for half in range(tiles_in(pair, sizes, 2 * ROWS)):
             n, begin, steps, _ = place_of_keys(pair, half, sizes, RIGHT, ROWS, BLOCK_M)
             for c in gl.static_range(2):
                 mbarrier.wait(empty.index(c), turn)
@@ -261,12 +255,12 @@ def own_keys(gk_desc, gv_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, buf
     heads, _, _, L, right = sizes
     k, v = bufs[0].index(TURN), bufs[1].index(TURN)
     stride = (stride_lse[2], stride_delta[2])
-    pairs, items = pairs_of(sizes, ROWS)
+    pairs, items = pairs_of(sizes, 2 * ROWS)
     slot, phase, turn = 0, 0, 0
     for item in range(gl.program_id(0), items, PROGRAMS):
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % heads, matrix // heads
-        for half in range(tiles_in(pair, sizes, ROWS)):
+        for half in range(tiles_in(pair, sizes, 2 * ROWS)):
             n, begin, steps, edges = place_of_keys(pair, half, sizes, RIGHT, ROWS, BLOCK_M)
             keys = n + TURN * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
             gk = gl.zeros((ROWS, BLOCK_D), gl.float32, OUT)

@@ -14,8 +14,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.attention_backward_gluon import barriers, row_ptrs, send
-from triton_kernels.attention_gluon import after, fill, less_by_distance, slope_of
+from triton_kernels.attention_backward_gluon import row_ptrs, send
+from triton_kernels.attention_gluon import after, barriers, fill, less_by_distance, slope_of
 
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)

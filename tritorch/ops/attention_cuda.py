@@ -73,10 +73,9 @@ TILES = {
 # By the columns that a head has in shared memory, where TMA fills it up with zeros. The whole tile is 2 · ROWS. Forward, 128 rows are
 # predicted to take 0.8 to 0.9 of the time of 64, but ptxas spills 100 bytes of theirs, of which the prediction knows nothing.
 GLUON = {
-    "forward": {32: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 3, "PINGPONG": turns} for turns in (True, False)],
-                64: [{"ROWS": rows, "BLOCK_N": keys, "STAGES": 3, "PINGPONG": turns} for rows, keys in ((64, 128), (128, 64))
-                     for turns in (True, False)],
-                128: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2, "PINGPONG": turns} for turns in (True, False)]},
+    "forward": {**dict.fromkeys((32, 64), [{"GROUPS": groups, "ROWS": 64, "BLOCK_N": keys, "STAGES": stages}
+                                           for groups, keys, stages in ((2, 128, 3), (3, 64, 4), (3, 128, 3), (2, 64, 4))]),
+                128: [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 128, "STAGES": 2}]},
     "backward_q": {64: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2}, {"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}],
                    128: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}]},
     "backward": {**dict.fromkeys((32, 64), [{"BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, "STAGES": stages} for stages in (3, 2)]),
@@ -264,7 +263,7 @@ def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides, bounds=
     """Start a Hopper kernel, whose programs stay and take pairs of blocks in turn. `shapes` are the rows of each tensor's tile, or None
     where the tensor is read by a pointer; `length` of `heads` matrices is what its programs own; `bounds` are those that it knows."""
     H, group, L, S, left, right, scale = p.numbers[:7]
-    programs = min(hardware()[0], cdiv(cdiv(length, 2 * way["ROWS"]), 2) * p.batches * heads)
+    programs = min(hardware()[0], cdiv(cdiv(length, way.get("GROUPS", 2) * way["ROWS"]), 2) * p.batches * heads)
     args = [x if rows is None else descriptor(x, rows, p.constants["BLOCK_D"]) for rows, x in zip(shapes, tensors)]
     launch(kernel, (programs,), *args, *strides, p.batches, H, group, L, S, *(left, right)[-len(bounds):], scale, PROGRAMS=programs,
            **{name: p.constants[name] for name in (*bounds, "BLOCK_D")}, **{name: value for name, value in way.items() if name != "kernel"})
