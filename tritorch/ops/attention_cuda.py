@@ -27,8 +27,9 @@ SHORT, ONE_TILE = 64, ("forward", "backward_q", "backward_kv")           # rows 
 # of a tile stay in registers when they are rounded to TF32: 64 keys of 64 numbers spill 3.5 KB a thread there, 32 none.
 TILES = {
     "forward": {
-        "half": {64: ((128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3)),
-                 128: ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2)), 256: ((64, 64, 8, 2), (128, 64, 8, 2), (64, 32, 8, 2))},
+        "half": {64: ((128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 4), (64, 64, 4, 2), (64, 128, 4, 2)),
+                 128: ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3)),
+                 256: ((64, 64, 8, 2), (128, 64, 8, 2), (64, 32, 8, 2), (64, 64, 4, 2))},
         "half by TMA": {64: ((64, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3)),
                         128: ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2)), 256: ((64, 32, 4, 3), (64, 64, 8, 2), (64, 64, 4, 2))},
         "tf32": {64: ((64, 64, 4, 2), (128, 32, 8, 2)), 128: ((64, 32, 4, 2), (64, 64, 8, 2)), 256: ((32, 32, 8, 1),)},
@@ -108,6 +109,8 @@ class Problem(NamedTuple):
         stride_mask = (0,) * 4 if attn_mask is None else broadcast_strides(attn_mask.shape, attn_mask.strides, (B, H, L, S))
         stride_slopes = (0, 0) if alibi_slopes is None else broadcast_strides(alibi_slopes.shape, alibi_slopes.strides, (B, H))
         spans = [extent(x.shape[2:], x.strides[2:]) for x in (*tensors, *others)] + [extent((L, S), stride_mask[2:])]
+        if stride_mask[2] == 0 and attn_mask is not None:
+            stride_mask = (*stride_mask[:2], None, stride_mask[3])       # all rows have the same mask
         masked = 0 if attn_mask is None else 2 if attn_mask.dtype.is_floating_point else 1
         number = np.float64 if dtype.itemsize == 8 else float
         numbers = (H, H // max(G, 1), L, S, left or 0, right or 0, number(scale * LOG2E), threshold(p), number(keep_scale(p)), seed, offset)
@@ -147,10 +150,12 @@ class Problem(NamedTuple):
         shared, major = machine[1:]
         by_tma, one_tile = self.tma and major >= 9, kind == "half" and max(L, S) <= SHORT and block <= 128 and which in ONE_TILE
         table = TILES[which].get(f"{kind} sm_80" if major == 8 else f"{kind} by TMA" if by_tma else kind, TILES[which][kind])
-        tiles = table.get(min((d for d in table if d >= block), default=256), ())
+        shape = min((d for d in table if d >= block), default=256)
+        tiles = table.get(shape, ())
         ways = [_candidate(kernel, False, *tile) for tile in tiles]
-        if by_tma:
-            ways = [_candidate(kernel, True, *tile) for tile in tiles] + ways[:1]
+        if by_tma:                                                       # forward, loads by pointers are often faster: 91 to 98 µs on an H100
+            others = [_candidate(kernel, False, *tile) for tile in TILES[which]["half"][shape]] if which == "forward" else ways[:1]
+            ways = [_candidate(kernel, True, *tile) for tile in tiles] + others
         if one_tile:                                                     # nothing is loaded ahead, and programs are small and many
             ways = [_candidate(kernel, False, *[max(next_power_of_2(n), 16) for n in (L, S)], 4, 1)] + ways
         if which == "split":
