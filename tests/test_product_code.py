@@ -307,7 +307,8 @@ def test_attention_on_hopper(size):
     assert {spec.kernel.__name__ for spec in specs} == {"attention_gluon_kernel", "attention_backward_q_gluon_kernel",
                                                         "attention_backward_kv_gluon_kernel", "attention_together_gluon_kernel"}
     facts = dict(warps=lambda c: c.num_warps, hgmma=lambda c: sass.text(c.cubin).count("HGMMA"),
-                 depbar=lambda c: sass.text(c.cubin).count("WARPGROUP.DEPBAR"), waits=lambda c: len(behind_waits(c)), powers=lambda c: min(behind_waits(c), default=0))
+                 depbar=lambda c: sass.text(c.cubin).count("WARPGROUP.DEPBAR"),
+                 waits=lambda c: len(behind_waits(c)), powers=lambda c: min(behind_waits(c), default=0))
     for spec, code in zip(specs, machine_code.used(specs, 90, texts=["setmaxnreg.inc"], **facts)):
         fixed = {spec.kernel.arg_names[path[0]]: value for path, value in spec.constexprs.items()}
         groups = fixed.get("GROUPS", 2)

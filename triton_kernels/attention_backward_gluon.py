@@ -9,7 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.attention_gluon import after, barriers, fill, first_row, keys_of, pairs_of, tiles_in, visible
+from triton_kernels.attention_gluon import after, barriers, fill, first_row, keys_of, pairs_of, tiles_in
 
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -76,7 +76,10 @@ def slopes_of(s, slopes, lse, delta, rows, n, S, right, scale, EDGE: gl.constexp
     p = gl.exp2(s * scale - lse[:, None])
     if EDGE:
         keys = n + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
-        p = gl.where(visible(rows, keys, (S, 0, right), False, RIGHT), p, 0.0)
+        seen = (keys < S)[None, :]
+        if RIGHT:
+            seen = keys[None, :] < gl.minimum(rows + right + 1, S)[:, None]
+        p = gl.where(seen, p, 0.0)
     slopes = warpgroup_mma_wait(num_outstanding=0, deps=(slopes, ))
     return p * (slopes - delta[:, None])
 
@@ -256,7 +259,7 @@ def weigh(gv, s, products, g, shifts, slot, keys, m, right, scale, EDGE: gl.cons
 @gluon.jit
 def next_rows(gk, gv, slopes, kept, bufs, bars, slots, keys, m, right, scale, EDGE: gl.constexpr, SCORES: gl.constexpr,
               STAGES: gl.constexpr):
-    """Add what the rows before give to the gradient of keys, and find what those at m give to that of values and the slopes of their scores."""
+    """Add what the rows before give to the gradient of keys, and what those at m give to that of values; also the slopes of their scores."""
     _, _, q_empty, q_ready, g_empty, g_ready = bars
     slot, phase, before = slots
     kept = anew(kept)

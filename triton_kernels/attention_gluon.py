@@ -1,12 +1,12 @@
 """Attention of 16-bit types on Hopper with the schedule written out, after FlashAttention-3 (Shah et al. 2024).
 
 One warp loads: the rows of q, then keys and values into rings of STAGES slots, tile after tile, without waiting for the tiles to be
-finished; there is room for the rows of two tiles, so that the first keys of the next one are there when it begins. GROUPS warp groups own
-ROWS rows each. A group has the products of the next keys under way while it takes the softmax of these, and while one exponentiates the
-matrix units work for another. (To make them take turns by barriers, as the paper does, gained nothing on an H100.) A group gives back what
-only the others' rows meet as it comes. Keys are met from right to left: blocks that cross the edge on the right come first, those that cross
-one on the left last. The results are those of triton_kernels/attention.py; there is no interpreter for Gluon, so that file is also the
-reference.
+finished; there is room for the rows of QUEUE tiles, two but for the largest heads, so that the first keys of the next one are there when
+it begins. GROUPS warp groups own ROWS rows each. A group has the products of the next keys under way while it takes the softmax of these,
+and while one exponentiates the matrix units work for another. (To make them take turns by barriers, as the paper does, gained nothing on
+an H100.) A group gives back what only the others' rows meet as it comes. Keys are met from right to left: blocks that cross the edge on
+the right come first, those that cross one on the left last. The results are those of triton_kernels/attention.py; there is no interpreter
+for Gluon, so that file is also the reference.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -73,7 +73,7 @@ def fill(desc, batch, head, row, ring, empty, ready, slot, phase):
 
 @gluon.jit
 def produce(q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT: gl.constexpr, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr,
-            GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr):
+            GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr):
     """The loading warp."""
     q_bufs, k_bufs, v_bufs, out_bufs = bufs
     q_empty, q_ready, k_empty, k_ready, v_empty, v_ready = bars
@@ -88,7 +88,7 @@ def produce(q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT: gl.constexpr
             m = first_row(pair, half, sizes, TILE)
             begin, steps, _, _ = keys_of(m, sizes, LEFT, RIGHT, TILE, BLOCK_N)
             for c in gl.static_range(GROUPS):
-                fill(q_desc, batch, head, m + c * ROWS, q_bufs, q_empty, q_ready, (tiles & 1) * GROUPS + c, (tiles >> 1 & 1) ^ 1)
+                fill(q_desc, batch, head, m + c * ROWS, q_bufs, q_empty, q_ready, tiles % QUEUE * GROUPS + c, (tiles // QUEUE & 1) ^ 1)
             tiles += 1
             for i in range(steps):
                 n = (begin + steps - 1 - i) * BLOCK_N
@@ -108,18 +108,6 @@ def after(slot, phase, STAGES: gl.constexpr):
 def sums_of_threads(p):
     """(rows, 4): what each of the four threads that hold a row adds up alone."""
     return gl.sum(gl.sum(p.reshape((p.shape[0], p.shape[1] // 8, 4, 2)), 3), 1)
-
-
-@gluon.jit
-def visible(rows, keys, bounds, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """Whether rows may meet keys."""
-    S, left, right = bounds
-    seen = (keys < S)[None, :]
-    if RIGHT:
-        seen = keys[None, :] < gl.minimum(rows + right + 1, S)[:, None]
-    if LEFT:
-        seen = seen & (keys[None, :] >= (rows - left)[:, None])
-    return seen
 
 
 @gluon.jit
@@ -197,7 +185,7 @@ def step(acc, p, top, total, q, bufs, bars, slots, rows, n, bounds, scale, slope
 
 @gluon.jit
 def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest, sizes, scale, slope, LEFT: gl.constexpr,
-           RIGHT: gl.constexpr, SCORES: gl.constexpr, OUT: gl.constexpr, STAGES: gl.constexpr):
+           RIGHT: gl.constexpr, SCORES: gl.constexpr, OUT: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr):
     """(result, maxima, totals of the rows of one group; where the ring stands then)."""
     _, k_bufs, v_bufs, _ = bufs
     _, _, k_empty, k_ready, v_empty, v_ready = bars
@@ -222,16 +210,17 @@ def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest,
         edges = gl.minimum(edges, steps)
         rest = gl.minimum(gl.maximum(rest, edges), steps)
     for i in range(1, edges):
-        acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope, True,
-                                         LEFT, RIGHT, SCORES, STAGES)
+        acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope,
+                                         True, LEFT, RIGHT, SCORES, STAGES)
     for i in range(edges, rest):
-        acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope, False,
-                                         LEFT, RIGHT, SCORES, STAGES)
+        acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope,
+                                         False, LEFT, RIGHT, SCORES, STAGES)
     if LEFT:
         for i in range(rest, steps):
-            acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope, True,
-                                             LEFT, RIGHT, SCORES, STAGES)
-    mbarrier.arrive(q_empty, count=1)
+            acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope,
+                                             True, LEFT, RIGHT, SCORES, STAGES)
+    if QUEUE > 1:
+        mbarrier.arrive(q_empty, count=1)
     slot, phase, before = slots
     OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
     acc = warpgroup_mma(gl.convert_layout(p.to(q.dtype), OPERAND), v_bufs.index(before), acc, is_async=True)
@@ -256,8 +245,8 @@ def pass_by(bars, slot, phase, count, STAGES: gl.constexpr):
 @gluon.jit
 def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT: gl.constexpr, RIGHT: gl.constexpr,
             PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr,
-            STAGES: gl.constexpr, TURN: gl.constexpr):
-    """A warp group: its ROWS rows of every tile of this program."""
+            STAGES: gl.constexpr, QUEUE: gl.constexpr, TURN: gl.constexpr):
+    """A warp group: its ROWS rows of every tile of this program. Where there is room for one tile, its results leave from where q was."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
     TILE: gl.constexpr = GROUPS * ROWS
@@ -280,10 +269,10 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars
             begin, steps, edges, rest = keys_of(m, sizes, LEFT, RIGHT, ROWS, BLOCK_N)
             rows = m + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
             slot, phase = pass_by(bars, slot, phase, first + blocks - begin - steps, STAGES)
-            place = (tiles & 1) * GROUPS + TURN
-            mbarrier.wait(q_ready.index(place), tiles >> 1 & 1)
+            place = tiles % QUEUE * GROUPS + TURN
+            mbarrier.wait(q_ready.index(place), tiles // QUEUE & 1)
             acc, top, total, slot, phase = attend(bufs[0].index(place), q_empty.index(place), bufs, bars, slot, phase, rows, begin, steps,
-                                                  edges, rest, sizes, scale, slope, LEFT, RIGHT, SCORES, OUT, STAGES)
+                                                  edges, rest, sizes, scale, slope, LEFT, RIGHT, SCORES, OUT, STAGES, QUEUE)
             slot, phase = pass_by(bars, slot, phase, begin - first, STAGES)
             tiles += 1
             total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, SCORES))
@@ -295,6 +284,9 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars
                                             out._reinterpret(T, out_desc.block_type.shape, out_desc.layout))
             lse_ptrs = lse_ptr + batch.to(gl.int64) * stride_lse[0] + head.to(gl.int64) * stride_lse[1] + rows * stride_lse[2]
             gl.store(lse_ptrs, (top + gl.log2(total)) * LN2, mask=rows < L)
+            if QUEUE == 1:
+                tma.store_wait(pendings=0)
+                mbarrier.arrive(q_empty.index(place), count=1)
     tma.store_wait(pendings=0)
 
 
@@ -306,29 +298,30 @@ def attention_gluon_kernel(out_desc, lse_ptr, slopes_ptr, q_desc, k_desc, v_desc
     Grid: PROGRAMS."""
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)
-    q_bufs = gl.allocate_shared_memory(T, [2 * GROUPS, ROWS, BLOCK_D], layout)
+    QUEUE: gl.constexpr = 2 if BLOCK_D <= 128 else 1
+    q_bufs = gl.allocate_shared_memory(T, [QUEUE * GROUPS, ROWS, BLOCK_D], layout)
     k_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
     v_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
-    out_bufs = gl.allocate_shared_memory(T, [GROUPS, ROWS, BLOCK_D], layout)
-    bars = (barriers(2 * GROUPS, 1), barriers(2 * GROUPS, 1), barriers(STAGES, GROUPS), barriers(STAGES, 1), barriers(STAGES, GROUPS),
-            barriers(STAGES, 1))
+    out_bufs = q_bufs if QUEUE == 1 else gl.allocate_shared_memory(T, [GROUPS, ROWS, BLOCK_D], layout)
+    bars = (barriers(QUEUE * GROUPS, 1), barriers(QUEUE * GROUPS, 1), barriers(STAGES, GROUPS), barriers(STAGES, 1),
+            barriers(STAGES, GROUPS), barriers(STAGES, 1))
     fence_async_shared()
     bufs, sizes = (q_bufs, k_bufs, v_bufs, out_bufs), (H, BATCH * H, L, S, left, right)
     if GROUPS == 2:
         gl.warp_specialize([
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
-                       ROWS, BLOCK_N, BLOCK_D, STAGES, 0)),
+                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 0)),
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
-                       ROWS, BLOCK_N, BLOCK_D, STAGES, 1)),
-            (produce, (q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, GROUPS, ROWS, BLOCK_N, STAGES)),
+                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 1)),
+            (produce, (q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, GROUPS, ROWS, BLOCK_N, STAGES, QUEUE)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
-                       ROWS, BLOCK_N, BLOCK_D, STAGES, 0)),
+                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 0)),
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
-                       ROWS, BLOCK_N, BLOCK_D, STAGES, 1)),
+                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 1)),
             (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
-                       ROWS, BLOCK_N, BLOCK_D, STAGES, 2)),
-            (produce, (q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, GROUPS, ROWS, BLOCK_N, STAGES)),
+                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 2)),
+            (produce, (q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, GROUPS, ROWS, BLOCK_N, STAGES, QUEUE)),
         ], [4, 4, 1], [160, 160, 24])

@@ -71,16 +71,17 @@ TILES = {
         "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 8, 1),), 256: ((16, 16, 8, 1),)},
     },
 }
-# By the columns that a head has in shared memory, where TMA fills it up with zeros. The whole tile is 2 · ROWS. Forward, 128 rows are
-# predicted to take 0.8 to 0.9 of the time of 64, but ptxas spills 100 bytes of theirs, of which the prediction knows nothing.
+# By the columns that a head has in shared memory, where TMA fills it up with zeros. The whole tile is GROUPS · ROWS, 2 · ROWS backward.
+# Forward, groups of 128 rows take 1.2 times as long on an H100: ptxas spills 100 bytes of theirs.
 GLUON = {
     "forward": {**dict.fromkeys((32, 64), [{"GROUPS": groups, "ROWS": 64, "BLOCK_N": keys, "STAGES": stages}
                                            for groups, keys, stages in ((3, 64, 4), (2, 128, 3), (2, 64, 4))]),
-                128: [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 128, "STAGES": 2}]},
+                128: [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 128, "STAGES": 2}],
+                256: [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 64, "STAGES": 2}]},
     "backward_q": {64: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2}, {"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}],
                    128: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}]},
-    "backward": {**dict.fromkeys((32, 64), [{"BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, "STAGES": stages} for stages in (3, 2)]),
-                 128: [{"BLOCK_M": 64, "BLOCK_N": 128, "KEPT": kept, "STAGES": stages} for kept, stages in ((2, 2), (1, 3))]},
+    "backward": {**dict.fromkeys((32, 64), [{"BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, "STAGES": stages} for stages in (2, 3)]),
+                 128: [{"BLOCK_M": 64, "BLOCK_N": 128, "KEPT": kept, "STAGES": stages} for kept, stages in ((1, 3), (2, 2))]},
     "backward_kv": {64: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}], 128: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}]},
 }
 
@@ -153,7 +154,7 @@ class Problem(NamedTuple):
         shape = min((d for d in table if d >= block), default=256)
         tiles = table.get(shape, ())
         ways = [_candidate(kernel, False, *tile) for tile in tiles]
-        if by_tma:                                                       # forward, loads by pointers are often faster: 91 to 98 µs on an H100
+        if by_tma:                                                       # forward, pointers are often faster: 91 to 98 µs on an H100
             others = [_candidate(kernel, False, *tile) for tile in TILES[which]["half"][shape]] if which == "forward" else ways[:1]
             ways = [_candidate(kernel, True, *tile) for tile in tiles] + others
         if one_tile:                                                     # nothing is loaded ahead, and programs are small and many
