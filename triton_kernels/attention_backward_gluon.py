@@ -259,7 +259,7 @@ def weigh(gv, s, products, g, shifts, slot, keys, m, right, scale, EDGE: gl.cons
 @gluon.jit
 def next_rows(gk, gv, slopes, kept, bufs, bars, slots, keys, m, right, scale, EDGE: gl.constexpr, SCORES: gl.constexpr,
               STAGES: gl.constexpr):
-    """Add what the rows before give to the gradient of keys, and what those at m give to that of values; also the slopes of their scores."""
+    """Add what the rows before give to the gradient of keys, and what those at m give to that of values; and the slopes of their scores."""
     _, _, q_empty, q_ready, g_empty, g_ready = bars
     slot, phase, before = slots
     kept = anew(kept)
