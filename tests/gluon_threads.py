@@ -240,6 +240,11 @@ def specialize(parts, warps, registers):
         raise failures[0]
 
 
+def assembly(code, constraints, args, **options):
+    """Choice by a comparison, or what moves a number."""
+    return tensor(np.where(args[1] < args[2], args[0], -np.inf)) if "selp" in code else args[0]
+
+
 def arrive(barrier, count, pred=True):
     if pred:
         barrier.change(count, 0)
@@ -252,7 +257,7 @@ def language(program, warps):
     nothing = dict.fromkeys(layouts, lambda *a, **k: None)
     types = {name: name for name in ("float32", "float64", "bfloat16", "int32", "int64")}
     gl = SimpleNamespace(
-        constexpr=lambda x: x, **types, atomic_add=atomic_add, inline_asm_elementwise=lambda code, constraints, args, **options: args[0],
+        constexpr=lambda x: x, **types, atomic_add=atomic_add, inline_asm_elementwise=assembly,
         NVMMASharedLayout=layout, **nothing, static_range=range,
         program_id=lambda axis: tensor(program), num_warps=lambda: warps, allocate_shared_memory=allocate, warp_specialize=specialize,
         cdiv=lambda a, b: tensor(-(-a // b)), minimum=lambda a, b: tensor(np.minimum(a, b)), maximum=lambda a, b: tensor(np.fmax(a, b)),

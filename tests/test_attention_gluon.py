@@ -27,8 +27,8 @@ def tiles(n, *arrays):
 
 @pytest.mark.parametrize("left, right", [(None, None), (None, 0), (None, 17), (20, 0), (0, 3), (37, None)])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("rows, block, stages, turns, programs", [(16, 32, 2, True, 2), (16, 16, 3, False, 3), (32, 16, 2, True, 1)])
-def test_schedules(rows, block, stages, turns, programs, shape, left, right):
+@pytest.mark.parametrize("rows, block, stages, groups, programs", [(16, 32, 2, 2, 2), (16, 16, 3, 3, 3), (32, 16, 2, 2, 1)])
+def test_schedules(rows, block, stages, groups, programs, shape, left, right):
     """These kernels take a bound on the left where every row meets some key: where there are no more rows than keys."""
     B, H, G, L, S = shape
     if left is not None and L > S:
@@ -45,7 +45,7 @@ def test_schedules(rows, block, stages, turns, programs, shape, left, right):
 
     run("attention_gluon_kernel", ["attention_gluon"], *tiles(rows, out), Pointer(lse), slopes if slopes is None else Pointer(slopes),
         *tiles(rows, q), *tiles(block, k, v), stride, (0, 1), *sizes, left or 0, right or 0, scale, LEFT=left is not None, BLOCK_N=block,
-        PINGPONG=turns, **options)
+        GROUPS=groups, **options)
     for mine, other in zip((out, lse), want):
         np.testing.assert_allclose(mine, other, atol=1e-9)
     if left is not None:

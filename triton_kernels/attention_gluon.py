@@ -1,11 +1,12 @@
 """Attention of 16-bit types on Hopper with the schedule written out, after FlashAttention-3 (Shah et al. 2024).
 
 One warp loads: the rows of q, then keys and values into rings of STAGES slots, tile after tile, without waiting for the tiles to be
-finished; the rows of the next tile come as soon as the last products with these are there. Two warp groups own ROWS rows each. A group has
-the products of the next keys under way while it takes the softmax of these, and the groups take turns (PINGPONG), so that one exponentiates
-while the matrix units work for the other. Keys are met from right to left: blocks that cross the edge on the right come first, those that
-cross one on the left last. The results are those of triton_kernels/attention.py; there is no interpreter for Gluon, so that file is also
-the reference.
+finished; there is room for the rows of QUEUE tiles, two but for the largest heads, so that the first keys of the next one are there when
+it begins. GROUPS warp groups own ROWS rows each. A group has the products of the next keys under way while it takes the softmax of these,
+and while one exponentiates the matrix units work for another. (To make them take turns by barriers, as the paper does, gained nothing on
+an H100.) A group gives back what only the others' rows meet as it comes. Keys are met from right to left: blocks that cross the edge on
+the right come first, those that cross one on the left last. The results are those of triton_kernels/attention.py; there is no interpreter
+for Gluon, so that file is also the reference.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -16,37 +17,49 @@ LOG2E = gl.constexpr(1.4426950408889634)
 
 
 @gluon.jit
-def pairs_of(sizes, ROWS: gl.constexpr):
+def pairs_of(sizes, TILE: gl.constexpr):
     """(pairs of row blocks in a head, pairs of all heads). The first block of a head and the last, the second and the last but one, …
     together meet as many keys under a causal mask as any other pair, so programs that take turns get equal shares, and the programs that
     run at one time read the keys of few heads, which stay in the L2 cache."""
-    pairs = gl.cdiv(gl.cdiv(sizes[2], 2 * ROWS), 2)
+    pairs = gl.cdiv(gl.cdiv(sizes[2], TILE), 2)
     return pairs, pairs * sizes[1]
 
 
 @gluon.jit
-def tiles_in(pair, sizes, ROWS: gl.constexpr):
+def tiles_in(pair, sizes, TILE: gl.constexpr):
     """2, but 1 where a block is its own partner."""
-    return 2 - (2 * pair + 1 == gl.cdiv(sizes[2], 2 * ROWS)).to(gl.int32)
+    return 2 - (2 * pair + 1 == gl.cdiv(sizes[2], TILE)).to(gl.int32)
 
 
 @gluon.jit
-def place(pair, half, sizes, LEFT: gl.constexpr, RIGHT: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
-    """(first row, first block of keys, how many blocks there are, how many of them cross the edge on the right, how many come before those
-    that cross the one on the left) of a tile."""
+def first_row(pair, half, sizes, TILE: gl.constexpr):
+    """Where a tile begins."""
+    return gl.where(half == 0, gl.cdiv(sizes[2], TILE) - 1 - pair, pair) * TILE
+
+
+@gluon.jit
+def keys_of(m, sizes, LEFT: gl.constexpr, RIGHT: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
+    """(first block of keys that ROWS rows from m on meet, how many blocks there are, how many of them cross the edge on the right, how many
+    come before those that cross the one on the left)."""
     _, _, L, S, left, right = sizes
-    BLOCK_M: gl.constexpr = 2 * ROWS
-    m = gl.where(half == 0, gl.cdiv(L, BLOCK_M) - 1 - pair, pair) * BLOCK_M
     end, whole = S, S // BLOCK_N
     if RIGHT:
-        end = gl.minimum(S, m + BLOCK_M + right)
+        end = gl.minimum(S, m + ROWS + right)
         whole = gl.minimum(whole, (m + right + 1) // BLOCK_N)
     end = gl.cdiv(end, BLOCK_N)
     begin, rest = 0, end
     if LEFT:
-        begin = gl.maximum(m - left, 0) // BLOCK_N
-        rest = end - gl.cdiv(gl.maximum(m + BLOCK_M - 1 - left, 0), BLOCK_N)
-    return m, begin, end - begin, end - gl.minimum(whole, end), rest
+        begin = gl.minimum(gl.maximum(m - left, 0) // BLOCK_N, end - 1)                  # rows past the last one meet some key too
+        rest = end - gl.cdiv(gl.maximum(m + ROWS - 1 - left, 0), BLOCK_N)
+    return begin, end - begin, end - gl.minimum(whole, end), rest
+
+
+@gluon.jit
+def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(bars.index(i), count=ARRIVALS)
+    return bars
 
 
 @gluon.jit
@@ -60,21 +73,23 @@ def fill(desc, batch, head, row, ring, empty, ready, slot, phase):
 
 @gluon.jit
 def produce(q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT: gl.constexpr, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr,
-            ROWS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr):
+            GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr):
     """The loading warp."""
     q_bufs, k_bufs, v_bufs, out_bufs = bufs
     q_empty, q_ready, k_empty, k_ready, v_empty, v_ready = bars
+    TILE: gl.constexpr = GROUPS * ROWS
     H = sizes[0]
-    pairs, items = pairs_of(sizes, ROWS)
-    slot, phase, turn = 0, 1, 1                          # all slots are empty at first
+    pairs, items = pairs_of(sizes, TILE)
+    slot, phase, tiles = 0, 1, 0                         # all slots are empty at first
     for item in range(gl.program_id(0), items, PROGRAMS):
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % H, matrix // H
-        for half in range(tiles_in(pair, sizes, ROWS)):
-            m, begin, steps, _, _ = place(pair, half, sizes, LEFT, RIGHT, ROWS, BLOCK_N)
-            for c in gl.static_range(2):
-                fill(q_desc, batch, head, m + c * ROWS, q_bufs, q_empty, q_ready, c, turn)
-            turn ^= 1
+        for half in range(tiles_in(pair, sizes, TILE)):
+            m = first_row(pair, half, sizes, TILE)
+            begin, steps, _, _ = keys_of(m, sizes, LEFT, RIGHT, TILE, BLOCK_N)
+            for c in gl.static_range(GROUPS):
+                fill(q_desc, batch, head, m + c * ROWS, q_bufs, q_empty, q_ready, tiles % QUEUE * GROUPS + c, (tiles // QUEUE & 1) ^ 1)
+            tiles += 1
             for i in range(steps):
                 n = (begin + steps - 1 - i) * BLOCK_N
                 fill(k_desc, batch, head // GROUP, n, k_bufs, k_empty, k_ready, slot, phase)
@@ -96,15 +111,18 @@ def sums_of_threads(p):
 
 
 @gluon.jit
-def visible(rows, keys, bounds, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """Whether rows may meet keys."""
+def hidden(s, rows, keys, bounds, LEFT: gl.constexpr, RIGHT: gl.constexpr):
+    """Scores, -inf where rows may not meet keys. Each is compared where it is chosen: ptxas keeps 64 results of comparisons at a time in
+    bits of registers, which takes three times the instructions."""
     S, left, right = bounds
-    seen = (keys < S)[None, :]
+    ends = gl.full((s.shape[0], ), 0, gl.int32, rows.type.layout) + S
     if RIGHT:
-        seen = keys[None, :] < gl.minimum(rows + right + 1, S)[:, None]
+        ends = gl.minimum(rows + right + 1, S)
+    s = gl.inline_asm_elementwise("{.reg .pred met; setp.lt.s32 met, $2, $3; selp.f32 $0, $1, 0fFF800000, met;}", "=f,f,r,r",
+                                  [s, keys[None, :], ends[:, None]], dtype=gl.float32, is_pure=True, pack=1)
     if LEFT:
-        seen = seen & (keys[None, :] >= (rows - left)[:, None])
-    return seen
+        s = gl.where(keys[None, :] >= (rows - left)[:, None], s, float("-inf"))
+    return s
 
 
 @gluon.jit
@@ -127,7 +145,7 @@ def softmax(s, top, total, rows, n, bounds, scale, slope, EDGE: gl.constexpr, LE
         s = less_by_distance(s * scale, rows[:, None], keys[None, :], slope)
         scale = 1.0
     if EDGE:
-        s = gl.where(visible(rows, keys, bounds, LEFT, RIGHT), s, float("-inf"))
+        s = hidden(s, rows, keys, bounds, LEFT, RIGHT)
     higher = gl.maximum(top, gl.max(s, 1) * scale)
     pivot = higher
     if EDGE:
@@ -139,8 +157,8 @@ def softmax(s, top, total, rows, n, bounds, scale, slope, EDGE: gl.constexpr, LE
 
 
 @gluon.jit
-def step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, n, bounds, scale, slope, EDGE: gl.constexpr, LEFT: gl.constexpr,
-         RIGHT: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr, TURN: gl.constexpr):
+def step(acc, p, top, total, q, bufs, bars, slots, rows, n, bounds, scale, slope, EDGE: gl.constexpr, LEFT: gl.constexpr,
+         RIGHT: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr):
     """Begin the products with the keys at n and with the values before them, take the softmax of the first while the second runs."""
     _, k_bufs, v_bufs, _ = bufs
     _, _, k_empty, k_ready, v_empty, v_ready = bars
@@ -149,15 +167,11 @@ def step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, n, bounds
     OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
     weights = gl.convert_layout(p.to(q.dtype), OPERAND)                  # carried as they are: rounded, each would be unpacked and packed
     mbarrier.wait(k_ready.index(slot), phase)
-    if PINGPONG:
-        mbarrier.wait(turns.index(TURN), (count & 1) ^ (1 - TURN))
     ROWS: gl.constexpr = q.shape[0]
     BLOCK_N: gl.constexpr = k_bufs.shape[1]
     zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, SCORES)
     s = warpgroup_mma(q, k_bufs.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
     acc = warpgroup_mma(weights, v_bufs.index(before), acc, is_async=True)
-    if PINGPONG:
-        mbarrier.arrive(turns.index(1 - TURN), count=1)
     s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
     mbarrier.arrive(k_empty.index(slot), count=1)
     p, top, total, shrink = softmax(s, top, total, rows, n, bounds, scale, slope, EDGE, LEFT, RIGHT)
@@ -166,15 +180,15 @@ def step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, n, bounds
     mbarrier.arrive(v_empty.index(before), count=1)
     acc = acc * gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None]
     following, phase_following = after(slot, phase, STAGES)
-    return acc, p, top, total, (following, phase_following, slot), count + 1
+    return acc, p, top, total, (following, phase_following, slot)
 
 
 @gluon.jit
-def attend(q, bufs, bars, turns, slot, phase, count, rows, begin, steps, edges, rest, sizes, scale, slope, LEFT: gl.constexpr,
-           RIGHT: gl.constexpr, SCORES: gl.constexpr, OUT: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr, TURN: gl.constexpr):
-    """(result, maxima, totals of the rows of one tile; where the ring and the turns stand then)."""
+def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest, sizes, scale, slope, LEFT: gl.constexpr,
+           RIGHT: gl.constexpr, SCORES: gl.constexpr, OUT: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr):
+    """(result, maxima, totals of the rows of one group; where the ring stands then)."""
     _, k_bufs, v_bufs, _ = bufs
-    q_empty, _, k_empty, k_ready, v_empty, v_ready = bars
+    _, _, k_empty, k_ready, v_empty, v_ready = bars
     bounds, end = sizes[3:], begin + steps - 1
     ROWS: gl.constexpr = q.shape[0]
     BLOCK_N: gl.constexpr = k_bufs.shape[1]
@@ -196,96 +210,118 @@ def attend(q, bufs, bars, turns, slot, phase, count, rows, begin, steps, edges, 
         edges = gl.minimum(edges, steps)
         rest = gl.minimum(gl.maximum(rest, edges), steps)
     for i in range(1, edges):
-        acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (end - i) * BLOCK_N, bounds,
-                                                scale, slope, True, LEFT, RIGHT, SCORES, STAGES, PINGPONG, TURN)
+        acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope,
+                                         True, LEFT, RIGHT, SCORES, STAGES)
     for i in range(edges, rest):
-        acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (end - i) * BLOCK_N, bounds,
-                                                scale, slope, False, LEFT, RIGHT, SCORES, STAGES, PINGPONG, TURN)
+        acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope,
+                                         False, LEFT, RIGHT, SCORES, STAGES)
     if LEFT:
         for i in range(rest, steps):
-            acc, p, top, total, slots, count = step(acc, p, top, total, q, bufs, bars, slots, turns, count, rows, (end - i) * BLOCK_N,
-                                                    bounds, scale, slope, True, LEFT, RIGHT, SCORES, STAGES, PINGPONG, TURN)
-    mbarrier.arrive(q_empty.index(TURN), count=1)                        # the next rows come while these are finished
+            acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope,
+                                             True, LEFT, RIGHT, SCORES, STAGES)
+    if QUEUE > 1:
+        mbarrier.arrive(q_empty, count=1)
     slot, phase, before = slots
     OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
     acc = warpgroup_mma(gl.convert_layout(p.to(q.dtype), OPERAND), v_bufs.index(before), acc, is_async=True)
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
     mbarrier.arrive(v_empty.index(before), count=1)
-    return acc, top, total, slot, phase, count
+    return acc, top, total, slot, phase
 
 
 @gluon.jit
-def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, turns, sizes, scale, LEFT: gl.constexpr,
-            RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr,
-            STAGES: gl.constexpr, PINGPONG: gl.constexpr, TURN: gl.constexpr):
-    """A warp group: its ROWS rows of every tile of this program."""
+def pass_by(bars, slot, phase, count, STAGES: gl.constexpr):
+    """Give back blocks of keys that only rows of other groups meet."""
+    _, _, k_empty, k_ready, v_empty, v_ready = bars
+    for _ in range(count):
+        mbarrier.wait(k_ready.index(slot), phase)
+        mbarrier.arrive(k_empty.index(slot), count=1)
+        mbarrier.wait(v_ready.index(slot), phase)
+        mbarrier.arrive(v_empty.index(slot), count=1)
+        slot, phase = after(slot, phase, STAGES)
+    return slot, phase
+
+
+@gluon.jit
+def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+            PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr,
+            STAGES: gl.constexpr, QUEUE: gl.constexpr, TURN: gl.constexpr):
+    """A warp group: its ROWS rows of every tile of this program. Where there is room for one tile, its results leave from where q was."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
+    TILE: gl.constexpr = GROUPS * ROWS
     T: gl.constexpr = out_desc.dtype
     H, L = sizes[0], sizes[2]
-    q_ready = bars[1]
-    q, out = bufs[0].index(TURN), bufs[3].index(TURN)
-    pairs, items = pairs_of(sizes, ROWS)
-    slot, phase, turn, count = 0, 0, 0, 0
+    q_empty, q_ready = bars[0], bars[1]
+    out = bufs[3].index(TURN)
+    pairs, items = pairs_of(sizes, TILE)
+    slot, phase, tiles = 0, 0, 0
     for item in range(gl.program_id(0), items, PROGRAMS):
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % H, matrix // H
         slope = None
         if slopes_ptr is not None:
             slope = slope_of(slopes_ptr, stride_slopes, batch, head)
-        for half in range(tiles_in(pair, sizes, ROWS)):
-            m, begin, steps, edges, rest = place(pair, half, sizes, LEFT, RIGHT, ROWS, BLOCK_N)
-            rows = m + TURN * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
-            mbarrier.wait(q_ready.index(TURN), turn)
-            acc, top, total, slot, phase, count = attend(q, bufs, bars, turns, slot, phase, count, rows, begin, steps, edges, rest, sizes,
-                                                         scale, slope, LEFT, RIGHT, SCORES, OUT, STAGES, PINGPONG, TURN)
+        for half in range(tiles_in(pair, sizes, TILE)):
+            m = first_row(pair, half, sizes, TILE)
+            first, blocks, _, _ = keys_of(m, sizes, LEFT, RIGHT, TILE, BLOCK_N)
+            m += TURN * ROWS
+            begin, steps, edges, rest = keys_of(m, sizes, LEFT, RIGHT, ROWS, BLOCK_N)
+            rows = m + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
+            slot, phase = pass_by(bars, slot, phase, first + blocks - begin - steps, STAGES)
+            place = tiles % QUEUE * GROUPS + TURN
+            mbarrier.wait(q_ready.index(place), tiles // QUEUE & 1)
+            acc, top, total, slot, phase = attend(bufs[0].index(place), q_empty.index(place), bufs, bars, slot, phase, rows, begin, steps,
+                                                  edges, rest, sizes, scale, slope, LEFT, RIGHT, SCORES, OUT, STAGES, QUEUE)
+            slot, phase = pass_by(bars, slot, phase, begin - first, STAGES)
+            tiles += 1
             total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, SCORES))
-            acc = acc / gl.convert_layout(total, gl.SliceLayout(1, OUT))[:, None]
+            acc = acc * gl.convert_layout(1 / total, gl.SliceLayout(1, OUT))[:, None]
             tma.store_wait(pendings=0)                                   # of the tile before
             out.store(acc.to(T))
             fence_async_shared()
-            tma.async_copy_shared_to_global(out_desc, [batch, head, m + TURN * ROWS, 0],
+            tma.async_copy_shared_to_global(out_desc, [batch, head, m, 0],
                                             out._reinterpret(T, out_desc.block_type.shape, out_desc.layout))
             lse_ptrs = lse_ptr + batch.to(gl.int64) * stride_lse[0] + head.to(gl.int64) * stride_lse[1] + rows * stride_lse[2]
             gl.store(lse_ptrs, (top + gl.log2(total)) * LN2, mask=rows < L)
-            turn ^= 1
+            if QUEUE == 1:
+                tma.store_wait(pendings=0)
+                mbarrier.arrive(q_empty.index(place), count=1)
     tma.store_wait(pendings=0)
 
 
 @gluon.jit
 def attention_gluon_kernel(out_desc, lse_ptr, slopes_ptr, q_desc, k_desc, v_desc, stride_lse, stride_slopes, BATCH, H, GROUP, L, S, left,
-                           right, scale, LEFT: gl.constexpr, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, ROWS: gl.constexpr,
-                           BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, PINGPONG: gl.constexpr):
-    """out and lse as of attention_kernel, without masks; scale > 0, right ≥ 0, with LEFT L ≤ S. num_warps is 4. Grid: PROGRAMS."""
+                           right, scale, LEFT: gl.constexpr, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, GROUPS: gl.constexpr,
+                           ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr):
+    """out and lse as of attention_kernel, without masks; scale > 0, right ≥ 0, with LEFT L ≤ S. GROUPS is 2 or 3. num_warps is 4.
+    Grid: PROGRAMS."""
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)
-    q_bufs = gl.allocate_shared_memory(T, [2, ROWS, BLOCK_D], layout)
+    QUEUE: gl.constexpr = 2 if BLOCK_D <= 128 else 1
+    q_bufs = gl.allocate_shared_memory(T, [QUEUE * GROUPS, ROWS, BLOCK_D], layout)
     k_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
     v_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
-    out_bufs = gl.allocate_shared_memory(T, [2, ROWS, BLOCK_D], layout)
-    q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    q_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    k_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(q_empty.index(i), count=1)
-        mbarrier.init(q_ready.index(i), count=1)
-        mbarrier.init(turns.index(i), count=1)
-    for i in gl.static_range(STAGES):
-        mbarrier.init(k_empty.index(i), count=2)
-        mbarrier.init(k_ready.index(i), count=1)
-        mbarrier.init(v_empty.index(i), count=2)
-        mbarrier.init(v_ready.index(i), count=1)
+    out_bufs = q_bufs if QUEUE == 1 else gl.allocate_shared_memory(T, [GROUPS, ROWS, BLOCK_D], layout)
+    bars = (barriers(QUEUE * GROUPS, 1), barriers(QUEUE * GROUPS, 1), barriers(STAGES, GROUPS), barriers(STAGES, 1),
+            barriers(STAGES, GROUPS), barriers(STAGES, 1))
     fence_async_shared()
-    bufs, bars = (q_bufs, k_bufs, v_bufs, out_bufs), (q_empty, q_ready, k_empty, k_ready, v_empty, v_ready)
-    sizes = (H, BATCH * H, L, S, left, right)
-    gl.warp_specialize([
-        (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, turns, sizes, scale, LEFT, RIGHT, PROGRAMS, ROWS,
-                   BLOCK_N, BLOCK_D, STAGES, PINGPONG, 0)),
-        (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, turns, sizes, scale, LEFT, RIGHT, PROGRAMS, ROWS,
-                   BLOCK_N, BLOCK_D, STAGES, PINGPONG, 1)),
-        (produce, (q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, ROWS, BLOCK_N, STAGES)),
-    ], [4, 1], [240, 24])
+    bufs, sizes = (q_bufs, k_bufs, v_bufs, out_bufs), (H, BATCH * H, L, S, left, right)
+    if GROUPS == 2:
+        gl.warp_specialize([
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
+                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 0)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
+                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 1)),
+            (produce, (q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, GROUPS, ROWS, BLOCK_N, STAGES, QUEUE)),
+        ], [4, 1], [240, 24])
+    else:
+        gl.warp_specialize([
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
+                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 0)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
+                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 1)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
+                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 2)),
+            (produce, (q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, GROUPS, ROWS, BLOCK_N, STAGES, QUEUE)),
+        ], [4, 4, 1], [160, 160, 24])

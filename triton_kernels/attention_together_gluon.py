@@ -14,12 +14,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.attention_backward_gluon import barriers, row_ptrs, send
-from triton_kernels.attention_gluon import after, fill, less_by_distance, slope_of
+from triton_kernels.attention_backward_gluon import LINE, WARP, anew, row_ptrs, send
+from triton_kernels.attention_gluon import after, barriers, fill, less_by_distance, slope_of
 
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)
-WARP = gl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
 GROUP_OF_WARPS = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 FOURS = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
 
@@ -169,13 +168,6 @@ def end_turns(turns_ptr, tickets, bars, ways, sizes, items, LEFT: gl.constexpr, 
 
 
 # ------------------------------------------------------------------ the two warp groups
-@gluon.jit
-def anew(x):
-    """x, of which the compiler does not know that it is the same in every round: it would keep all addresses that follow from it in
-    registers, of which there are none to spare."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
-
-
 @gluon.jit
 def half_of(buf, TURN: gl.constexpr):
     """Half of the columns of a buffer, 64 of which lie together."""
@@ -330,22 +322,21 @@ def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, BLOCK_D], T)
     slopes_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N // 2, BLOCK_M], T)
-    line: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     k_bufs = gl.allocate_shared_memory(T, [2 * KEPT, BLOCK_N // 2, BLOCK_D], layout)
     v_bufs = gl.allocate_shared_memory(T, [2 * KEPT, BLOCK_N // 2, BLOCK_D], layout)
     q_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_D], layout)
     g_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_D], layout)
     slopes_bufs = gl.allocate_shared_memory(T, [2, BLOCK_N // 2, BLOCK_M], slopes_layout)
-    shifts = gl.allocate_shared_memory(gl.float32, [2 * STAGES, BLOCK_M], line)
-    tickets = gl.allocate_shared_memory(gl.int32, [KEPT, 1], line)
-    notes = gl.allocate_shared_memory(gl.int32, [8, 1], line)            # two steps: head, first row, block of rows, blocks before
-    edges = gl.allocate_shared_memory(gl.int32, [STAGES, 1], line)       # the first row, or -1 less it, where all scores are met
+    shifts = gl.allocate_shared_memory(gl.float32, [2 * STAGES, BLOCK_M], LINE)
+    tickets = gl.allocate_shared_memory(gl.int32, [KEPT, 1], LINE)
+    notes = gl.allocate_shared_memory(gl.int32, [8, 1], LINE)            # two steps: head, first row, block of rows, blocks before
+    edges = gl.allocate_shared_memory(gl.int32, [STAGES, 1], LINE)       # the first row, or -1 less it, where all scores are met
     bars = (barriers(KEPT, 4), barriers(KEPT, 2), barriers(STAGES, 2), barriers(STAGES, 2), barriers(STAGES, 2), barriers(STAGES, 1))
     slopes_bars, ways = (barriers(1, 2), barriers(1, 2)), (barriers(2, 1), barriers(2, 2), barriers(2, 1))
     fence_async_shared()
     bufs = (k_bufs, v_bufs, q_bufs, g_bufs, slopes_bufs, shifts, tickets, notes, edges)
     if slopes_ptr is not None:
-        bufs = bufs + (gl.allocate_shared_memory(gl.float32, [STAGES, 1], line), )
+        bufs = bufs + (gl.allocate_shared_memory(gl.float32, [STAGES, 1], LINE), )
     sizes, items = (H // GROUP, GROUP, L, S, left, right), BATCH * (H // GROUP) * gl.cdiv(S, BLOCK_N)
     if WIDE:
         stride_gq = (stride_gq[0], stride_gq[1], gl.to_tensor(stride_gq[2]).to(gl.int64))

@@ -27,8 +27,9 @@ SHORT, ONE_TILE = 64, ("forward", "backward_q", "backward_kv")           # rows 
 # of a tile stay in registers when they are rounded to TF32: 64 keys of 64 numbers spill 3.5 KB a thread there, 32 none.
 TILES = {
     "forward": {
-        "half": {64: ((128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3)),
-                 128: ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2)), 256: ((64, 64, 8, 2), (128, 64, 8, 2), (64, 32, 8, 2))},
+        "half": {64: ((128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 4), (64, 64, 4, 2), (64, 128, 4, 2)),
+                 128: ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3)),
+                 256: ((64, 64, 8, 2), (128, 64, 8, 2), (64, 32, 8, 2), (64, 64, 4, 2))},
         "half by TMA": {64: ((64, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3)),
                         128: ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2)), 256: ((64, 32, 4, 3), (64, 64, 8, 2), (64, 64, 4, 2))},
         "tf32": {64: ((64, 64, 4, 2), (128, 32, 8, 2)), 128: ((64, 32, 4, 2), (64, 64, 8, 2)), 256: ((32, 32, 8, 1),)},
@@ -70,17 +71,17 @@ TILES = {
         "fp64": {64: ((16, 16, 8, 1),), 128: ((16, 16, 8, 1),), 256: ((16, 16, 8, 1),)},
     },
 }
-# By the columns that a head has in shared memory, where TMA fills it up with zeros. The whole tile is 2 · ROWS. Forward, 128 rows are
-# predicted to take 0.8 to 0.9 of the time of 64, but ptxas spills 100 bytes of theirs, of which the prediction knows nothing.
+# By the columns that a head has in shared memory, where TMA fills it up with zeros. The whole tile is GROUPS · ROWS, 2 · ROWS backward.
+# Forward, groups of 128 rows take 1.2 times as long on an H100: ptxas spills 100 bytes of theirs.
 GLUON = {
-    "forward": {32: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 3, "PINGPONG": turns} for turns in (True, False)],
-                64: [{"ROWS": rows, "BLOCK_N": keys, "STAGES": 3, "PINGPONG": turns} for rows, keys in ((64, 128), (128, 64))
-                     for turns in (True, False)],
-                128: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2, "PINGPONG": turns} for turns in (True, False)]},
+    "forward": {**dict.fromkeys((32, 64), [{"GROUPS": groups, "ROWS": 64, "BLOCK_N": keys, "STAGES": stages}
+                                           for groups, keys, stages in ((3, 64, 4), (2, 128, 3), (2, 64, 4))]),
+                128: [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 128, "STAGES": 2}],
+                256: [{"GROUPS": 2, "ROWS": 64, "BLOCK_N": 64, "STAGES": 2}]},
     "backward_q": {64: [{"ROWS": 64, "BLOCK_N": 128, "STAGES": 2}, {"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}],
                    128: [{"ROWS": 64, "BLOCK_N": 64, "STAGES": 3}]},
-    "backward": {**dict.fromkeys((32, 64), [{"BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, "STAGES": stages} for stages in (3, 2)]),
-                 128: [{"BLOCK_M": 64, "BLOCK_N": 128, "KEPT": kept, "STAGES": stages} for kept, stages in ((2, 2), (1, 3))]},
+    "backward": {**dict.fromkeys((32, 64), [{"BLOCK_M": 128, "BLOCK_N": 128, "KEPT": 2, "STAGES": stages} for stages in (2, 3)]),
+                 128: [{"BLOCK_M": 64, "BLOCK_N": 128, "KEPT": kept, "STAGES": stages} for kept, stages in ((1, 3), (2, 2))]},
     "backward_kv": {64: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}], 128: [{"ROWS": 64, "BLOCK_M": 64, "STAGES": 3}]},
 }
 
@@ -109,6 +110,8 @@ class Problem(NamedTuple):
         stride_mask = (0,) * 4 if attn_mask is None else broadcast_strides(attn_mask.shape, attn_mask.strides, (B, H, L, S))
         stride_slopes = (0, 0) if alibi_slopes is None else broadcast_strides(alibi_slopes.shape, alibi_slopes.strides, (B, H))
         spans = [extent(x.shape[2:], x.strides[2:]) for x in (*tensors, *others)] + [extent((L, S), stride_mask[2:])]
+        if stride_mask[2] == 0 and attn_mask is not None:
+            stride_mask = (*stride_mask[:2], None, stride_mask[3])       # all rows have the same mask
         masked = 0 if attn_mask is None else 2 if attn_mask.dtype.is_floating_point else 1
         number = np.float64 if dtype.itemsize == 8 else float
         numbers = (H, H // max(G, 1), L, S, left or 0, right or 0, number(scale * LOG2E), threshold(p), number(keep_scale(p)), seed, offset)
@@ -148,10 +151,12 @@ class Problem(NamedTuple):
         shared, major = machine[1:]
         by_tma, one_tile = self.tma and major >= 9, kind == "half" and max(L, S) <= SHORT and block <= 128 and which in ONE_TILE
         table = TILES[which].get(f"{kind} sm_80" if major == 8 else f"{kind} by TMA" if by_tma else kind, TILES[which][kind])
-        tiles = table.get(min((d for d in table if d >= block), default=256), ())
+        shape = min((d for d in table if d >= block), default=256)
+        tiles = table.get(shape, ())
         ways = [_candidate(kernel, False, *tile) for tile in tiles]
-        if by_tma:
-            ways = [_candidate(kernel, True, *tile) for tile in tiles] + ways[:1]
+        if by_tma:                                                       # forward, pointers are often faster: 91 to 98 µs on an H100
+            others = [_candidate(kernel, False, *tile) for tile in TILES[which]["half"][shape]] if which == "forward" else ways[:1]
+            ways = [_candidate(kernel, True, *tile) for tile in tiles] + others
         if one_tile:                                                     # nothing is loaded ahead, and programs are small and many
             ways = [_candidate(kernel, False, *[max(next_power_of_2(n), 16) for n in (L, S)], 4, 1)] + ways
         if which == "split":
@@ -264,7 +269,7 @@ def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides, bounds=
     """Start a Hopper kernel, whose programs stay and take pairs of blocks in turn. `shapes` are the rows of each tensor's tile, or None
     where the tensor is read by a pointer; `length` of `heads` matrices is what its programs own; `bounds` are those that it knows."""
     H, group, L, S, left, right, scale = p.numbers[:7]
-    programs = min(hardware()[0], cdiv(cdiv(length, 2 * way["ROWS"]), 2) * p.batches * heads)
+    programs = min(hardware()[0], cdiv(cdiv(length, way.get("GROUPS", 2) * way["ROWS"]), 2) * p.batches * heads)
     args = [x if rows is None else descriptor(x, rows, p.constants["BLOCK_D"]) for rows, x in zip(shapes, tensors)]
     launch(kernel, (programs,), *args, *strides, p.batches, H, group, L, S, *(left, right)[-len(bounds):], scale, PROGRAMS=programs,
            **{name: p.constants[name] for name in (*bounds, "BLOCK_D")}, **{name: value for name, value in way.items() if name != "kernel"})
