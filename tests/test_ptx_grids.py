@@ -60,9 +60,10 @@ def test_batches_of_triangles_and_rows(gpu):
     agree(lambda a, b: F.grouped_mm(a, b.mT, offs=ends.to(a.device)), draw(7, 5), draw(3, 19, 5), tolerance=1e-3)
 
 
-@pytest.mark.parametrize("piece", [2, 256])
-def test_long_rows_in_order(gpu, piece, monkeypatch):
-    """Three tiles a row, in two pieces or one; the last is odd."""
+@pytest.mark.parametrize("few, piece", [(0, 2), (0, 256), (64, 256)])
+def test_long_rows_in_order(gpu, few, piece, monkeypatch):
+    """Three tiles a row, in two pieces or one, or so few that each program adds up their counts; the last is odd."""
+    monkeypatch.setattr(ordering, "FEW", few)
     monkeypatch.setattr(ordering, "PIECE", piece)
     x = np.random.randint(-9, 9, (3, 601)).astype(np.int8)
     rows = torch.from_numpy(x).cuda()

@@ -94,14 +94,14 @@ def rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, N, digit_shift, BITS: tl.
     number = row * tiles + tile
     tl.store(place_ptr + number * TILE + i, (packed & (TILE - 1)).to(tl.int16))
     digit = (packed >> LOG).to(tl.int32)
-    before = tl.gather(digit, tl.maximum(i - 1, 0), 0)
-    after = tl.gather(digit, tl.minimum(i + 1, TILE - 1), 0)
+    before = tl.gather(digit, tl.where(i == 0, count, i) - 1, 0)  # the last digit ends where the first one begins
     bins = tl.arange(0, 1 << BITS)
     tl.store(first_ptr + (number << BITS) + bins, bins.to(tl.int16) * 0)
     tl.store(last_ptr + (number << BITS) + bins, bins.to(tl.int16) * 0)
     tl.debug_barrier()                                          # digits that the tile lacks keep the zeros
-    tl.store(first_ptr + (number << BITS) + digit, i.to(tl.int16), mask=(i < count) & ((i == 0) | (digit != before)))
-    tl.store(last_ptr + (number << BITS) + digit, (i + 1).to(tl.int16), mask=(i < count) & ((i == count - 1) | (digit != after)))
+    begins = (i < count) & ((i == 0) | (digit != before))
+    tl.store(first_ptr + (number << BITS) + digit, i.to(tl.int16), mask=begins)
+    tl.store(last_ptr + (number << BITS) + before, tl.where(i == 0, count, i).to(tl.int16), mask=begins)
 
 
 @triton.jit
@@ -141,30 +141,47 @@ def base_kernel(total_ptr, pieces, BITS: tl.constexpr, BLOCK_P: tl.constexpr):
         base += tl.sum(count, 0, keep_dims=True)
 
 
+@triton.jit
+def ways(first_ptr, last_ptr, tiles, tile, BITS: tl.constexpr):
+    """For each digit the way of a tile's elements from their place in the tile to that in a row of few tiles."""
+    BLOCK_T: tl.constexpr = max(8192 >> BITS, 1)
+    total = tl.zeros((1 << BITS,), tl.int32)
+    way = tl.zeros((1 << BITS,), tl.int32)
+    for start in range(0, tiles, BLOCK_T):
+        t = start + tl.arange(0, BLOCK_T)[:, None]
+        at = (t << BITS) + tl.arange(0, 1 << BITS)[None, :]
+        first = tl.load(first_ptr + at, mask=t < tiles, other=0).to(tl.int32)
+        count = tl.load(last_ptr + at, mask=t < tiles, other=0).to(tl.int32) - first
+        total += tl.sum(count, 0)
+        way += tl.sum(tl.where(t < tile, count, tl.where(t == tile, -first, 0)), 0)
+    return tl.cumsum(total, 0) - total + way
+
+
 @triton.jit(do_not_specialize=["digit_shift"])
-def scatter_kernel(values_ptr, indices_ptr, x_ptr, from_ptr, place_ptr, shift_ptr, base_ptr, N, K, digit_shift,
-                   PIECE: tl.constexpr, BITS: tl.constexpr, FALLING: tl.constexpr, RAW: tl.constexpr,
-                   LOG: tl.constexpr, ALONE: tl.constexpr):
+def scatter_kernel(values_ptr, indices_ptr, x_ptr, from_ptr, place_ptr, first_ptr, last_ptr, shift_ptr, base_ptr, N, K, digit_shift,
+                   PIECE: tl.constexpr, BITS: tl.constexpr, FALLING: tl.constexpr, RAW: tl.constexpr, LOG: tl.constexpr):
     """Elements and their indices (without from_ptr: their places) to where they are after this digit; the last pass keeps K of them.
-    ALONE: base_ptr holds the totals of the row's only piece."""
+    Without shift_ptr a row has few tiles, and each program adds up their counts itself."""
     TILE: tl.constexpr = 1 << LOG
     tiles = (N - 1) // TILE + 1                                # a sum in tl.cdiv would pass 2³¹
     row, tile = (tl.program_id(0) // tiles).to(tl.int64), (tl.program_id(0) % tiles).to(tl.int64)
     number = row * tiles + tile
     piece = row * tl.cdiv(tiles, PIECE) + tile // PIECE
-    i = tl.arange(0, TILE)
+    # one element a thread at a time: neighbours in the order go to neighbouring places, which is what the stores want
+    i = tl.max_contiguous(tl.arange(0, TILE), 1)
     inside = i < tl.minimum(N - tile * TILE, TILE).to(tl.int32)
     start = row * N + tile * TILE
-    # one element a thread at a time: neighbours in the order go to neighbouring places, which is what the stores want
-    at = tl.load(place_ptr + number * TILE + tl.max_contiguous(i, 1), mask=inside, other=0).to(tl.int32)
-    x = tl.load(x_ptr + start + at, mask=inside, other=0)
-    index = tile * TILE + at if from_ptr is None else tl.load(from_ptr + start + at, mask=inside, other=0)
-    digit = digit_of(x, digit_shift, BITS, FALLING, RAW)
-    to = i + tl.load(shift_ptr + (number << BITS) + digit, mask=inside, other=0)
-    if ALONE:
-        total = tl.load(base_ptr + (row << BITS) + tl.arange(0, 1 << BITS))
-        to += tl.gather(tl.cumsum(total, 0) - total, digit.to(tl.int32), 0)
+    # elements come in their order and are gathered from shared memory: from the first cache each would take a cycle of its own
+    x = tl.load(x_ptr + start + i, mask=inside, other=0)
+    at = tl.load(place_ptr + number * TILE + i, mask=inside, other=0).to(tl.int32)
+    x = tl.gather(x, at, 0)
+    index = tile * TILE + at if from_ptr is None else tl.gather(tl.load(from_ptr + start + i, mask=inside, other=0), at, 0)
+    digit = digit_of(x, digit_shift, BITS, FALLING, RAW).to(tl.int32)
+    if shift_ptr is None:
+        counts = (row * tiles) << BITS
+        to = i + tl.gather(ways(first_ptr + counts, last_ptr + counts, tiles, tile, BITS), digit, 0)
     else:
+        to = i + tl.load(shift_ptr + (number << BITS) + digit, mask=inside, other=0)
         to += tl.load(base_ptr + (piece << BITS) + digit, mask=inside, other=0)
     tl.store(values_ptr + row * K + to, x, mask=inside & (to < K))
     tl.store(indices_ptr + row * K + to, index.to(indices_ptr.dtype.element_ty), mask=inside & (to < K))

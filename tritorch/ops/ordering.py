@@ -2,7 +2,7 @@
 from tritorch.cuda import tuner
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dtype import types
-from tritorch.shape import cdiv
+from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty
 
 K = kernels("sorting")
@@ -10,8 +10,10 @@ PIECE = 256                                                     # tiles whose co
 SHORT = [{"RB": 4, "MORE": 0, "REGISTERS": 80}, {"RB": 3, "MORE": 0, "REGISTERS": 64}, {"RB": 4, "MORE": 1, "REGISTERS": 80},
          {"RB": 5, "MORE": 0, "REGISTERS": 96}]
 SHORTEST, LEAST = [SHORT[1], SHORT[0], SHORT[2]], 10         # below 2 ** LEAST keys, with 8 in a thread more threads share the work
-RADIX = [{"LOG": log, "DIGIT": digit, "RB": rb, "REGISTERS": registers} for log, digit, rb, registers in
-         ((11, 8, 5, 112), (11, 8, 4, 64), (12, 8, 5, 112), (12, 11, 5, 112), (13, 11, 5, 128), (13, 8, 5, 128))]
+RADIX, FEW_TILES = [[{"LOG": log, "DIGIT": digit, "RB": rb, "REGISTERS": registers} for log, digit, rb, registers in choices] for choices in (
+    ((12, 8, 4, 64), (12, 8, 5, 112), (13, 8, 4, 64), (13, 8, 5, 128), (12, 8, 4, 80), (11, 8, 4, 64), (12, 11, 4, 64)),
+    ((11, 8, 4, 64), (10, 8, 4, 64), (10, 8, 3, 64), (11, 8, 3, 64), (12, 8, 4, 64), (11, 11, 4, 64)))]
+FEW = 64                                                        # tiles whose counts each program adds up itself: two launches for a digit
 SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3, "REGISTERS": 48}]
 
 
@@ -67,7 +69,7 @@ def _threads(log, registers, bits):
 
 
 def _radix(values, indices, rows, count, n, bits, common):
-    candidates = tile(RADIX, SIMULATED)
+    candidates = tile(FEW_TILES if count * n <= FEW << 12 else RADIX, SIMULATED)
 
     def run(choice):
         _passes(values, indices, rows, count, n, bits, choice, common)
@@ -83,7 +85,7 @@ def _passes(values, indices, rows, count, n, bits, choice, common):
     device = rows.device
     place = empty((count * tiles << log,), types.int16, device)
     first, last = [empty((count * tiles << digit,), types.int16, device) for _ in range(2)]
-    shift, base = [empty((count * size << digit,), wide, device) for size in (tiles, pieces)]
+    shift, base = [None if tiles <= FEW else empty((count * size << digit,), wide, device) for size in (tiles, pieces)]
     source, origin = rows, None
     for low in range(0, bits, digit):
         end = low + digit >= bits
@@ -98,10 +100,10 @@ def _pass(values, indices, source, origin, place, first, last, shift, base, coun
     pieces = cdiv(tiles, PIECE)
     launch(K.rank_kernel, (count * tiles,), place, first, last, source, n, low, LOG=log, RB=choice["RB"],
            **_threads(log - choice["RB"], choice["REGISTERS"], 32), **common)
-    block = min(32, 1 << bits)
-    launch(K.spread_kernel, (count * pieces * ((1 << bits) // block),), shift, base, first, last, tiles, PIECE=PIECE, BITS=bits, BLOCK_T=64,
-           BLOCK_D=block)
-    if pieces > 1:
-        launch(K.base_kernel, (count,), base, pieces, num_warps=8, BITS=bits, BLOCK_P=8)
-    launch(K.scatter_kernel, (count * tiles,), values, indices, source, origin, place, shift, base, n, values.shape[1], low, num_warps=16,
-           PIECE=PIECE, LOG=log, ALONE=pieces == 1, **common)
+    if shift is not None:
+        block = min(32, 1 << bits)
+        launch(K.spread_kernel, (count * pieces * ((1 << bits) // block),), shift, base, first, last, tiles, PIECE=PIECE, BITS=bits,
+               BLOCK_T=64, BLOCK_D=block)
+        launch(K.base_kernel, (count,), base, pieces, num_warps=16, BITS=bits, BLOCK_P=min(32, next_power_of_2(pieces)))
+    launch(K.scatter_kernel, (count * tiles,), values, indices, source, origin, place, first, last, shift, base, n, values.shape[1], low,
+           num_warps=16, PIECE=PIECE, LOG=log, **common)
