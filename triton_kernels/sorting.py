@@ -144,16 +144,16 @@ def base_kernel(total_ptr, pieces, BITS: tl.constexpr, BLOCK_P: tl.constexpr):
 @triton.jit
 def ways(first_ptr, last_ptr, tiles, tile, BITS: tl.constexpr):
     """For each digit the way of a tile's elements from their place in the tile to that in a row of few tiles."""
-    BLOCK_T: tl.constexpr = max(8192 >> BITS, 1)
+    digit = tl.arange(0, 1 << BITS)
     total = tl.zeros((1 << BITS,), tl.int32)
     way = tl.zeros((1 << BITS,), tl.int32)
-    for start in range(0, tiles, BLOCK_T):
-        t = start + tl.arange(0, BLOCK_T)[:, None]
-        at = (t << BITS) + tl.arange(0, 1 << BITS)[None, :]
-        first = tl.load(first_ptr + at, mask=t < tiles, other=0).to(tl.int32)
-        count = tl.load(last_ptr + at, mask=t < tiles, other=0).to(tl.int32) - first
-        total += tl.sum(count, 0)
-        way += tl.sum(tl.where(t < tile, count, tl.where(t == tile, -first, 0)), 0)
+    for start in range(0, tiles, 16):
+        for t in tl.static_range(16):                           # unlike those of a block: no sums through shared memory
+            at = ((start + t) << BITS) + digit
+            first = tl.load(first_ptr + at, mask=start + t < tiles, other=0).to(tl.int32)
+            count = tl.load(last_ptr + at, mask=start + t < tiles, other=0).to(tl.int32) - first
+            total += count
+            way += tl.where(start + t < tile, count, tl.where(start + t == tile, -first, 0))
     return tl.cumsum(total, 0) - total + way
 
 
