@@ -81,19 +81,21 @@ def sort_rows_kernel(values_ptr, indices_ptr, x_ptr, order_ptr, stride_xr, rows,
 # ------------------------------------------------------------------ long rows: one pass for each digit
 @triton.jit(do_not_specialize=["digit_shift"])
 def rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, N, digit_shift, BITS: tl.constexpr, FALLING: tl.constexpr,
-                RAW: tl.constexpr, LOG: tl.constexpr, RB: tl.constexpr):
-    """Each tile of a row in the order of its digits: where its elements come from, where each digit begins and where it ends."""
+                RAW: tl.constexpr, LOG: tl.constexpr, RB: tl.constexpr, FLOAT: tl.constexpr):
+    """Each tile of a row in the order of its digits: where its elements come from, where each digit begins and where it ends. FLOAT: numbers
+    are sorted as float32, LOG + BITS < 23."""
     TILE: tl.constexpr = 1 << LOG
     tiles = (N - 1) // TILE + 1                                # a sum in tl.cdiv would pass 2³¹
     row, tile = (tl.program_id(0) // tiles).to(tl.int64), (tl.program_id(0) % tiles).to(tl.int64)
     i = tl.arange(0, TILE)
     count = tl.minimum(N - tile * TILE, TILE).to(tl.int32)
     x = tl.load(x_ptr + (row * N + tile * TILE) + i, mask=i < count, other=0)
-    packed = (digit_of(x, digit_shift, BITS, FALLING, RAW) << LOG) | i.to(tl.uint32)
-    packed = sort_block(tl.where(i < count, packed, 0xFFFFFFFF - i.to(tl.uint32)), LOG, LOG, RB)
+    digit = tl.where(i < count, digit_of(x, digit_shift, BITS, FALLING, RAW).to(tl.int32), 1 << BITS)
+    packed = (digit << LOG) | i
+    packed = sort_block(packed.to(tl.float32 if FLOAT else tl.uint32), LOG, LOG, RB).to(tl.int32)
     number = row * tiles + tile
     tl.store(place_ptr + number * TILE + i, (packed & (TILE - 1)).to(tl.int16))
-    digit = (packed >> LOG).to(tl.int32)
+    digit = packed >> LOG
     before = tl.gather(digit, tl.where(i == 0, count, i) - 1, 0)  # the last digit ends where the first one begins
     bins = tl.arange(0, 1 << BITS)
     tl.store(first_ptr + (number << BITS) + bins, bins.to(tl.int16) * 0)
@@ -125,20 +127,22 @@ def spread_kernel(shift_ptr, total_ptr, first_ptr, last_ptr, tiles, PIECE: tl.co
 
 
 @triton.jit
-def base_kernel(total_ptr, pieces, BITS: tl.constexpr, BLOCK_P: tl.constexpr):
+def base_kernel(total_ptr, pieces, BITS: tl.constexpr):
     """Totals of (row, piece, digit) become the place where each digit of each piece begins in the row."""
-    d = tl.arange(0, 1 << BITS)[None, :]
-    total_ptr += (tl.program_id(0).to(tl.int64) * pieces) << BITS
-    total = tl.zeros((1, 1 << BITS), total_ptr.dtype.element_ty)
-    for start in range(0, pieces, BLOCK_P):
-        p = start + tl.arange(0, BLOCK_P)[:, None]
-        total += tl.sum(tl.load(total_ptr + (p << BITS) + d, mask=p < pieces, other=0), 0, keep_dims=True)
-    base = tl.cumsum(total, 1) - total
-    for start in range(0, pieces, BLOCK_P):
-        p = start + tl.arange(0, BLOCK_P)[:, None]
-        count = tl.load(total_ptr + (p << BITS) + d, mask=p < pieces, other=0)
-        tl.store(total_ptr + (p << BITS) + d, base + tl.cumsum(count, 0) - count, mask=p < pieces)
-        base += tl.sum(count, 0, keep_dims=True)
+    AHEAD: tl.constexpr = 16                                    # pieces whose totals are under way together
+    total_ptr += ((tl.program_id(0).to(tl.int64) * pieces) << BITS) + tl.arange(0, 1 << BITS)
+    total = tl.zeros((1 << BITS,), total_ptr.dtype.element_ty)
+    for start in range(0, pieces, AHEAD):
+        for p in tl.static_range(AHEAD):
+            total += tl.load(total_ptr + ((start + p) << BITS), mask=start + p < pieces, other=0)
+    base = tl.cumsum(total, 0) - total
+    for start in range(0, pieces, AHEAD):
+        counts = ()
+        for p in tl.static_range(AHEAD):
+            counts = counts + (tl.load(total_ptr + ((start + p) << BITS), mask=start + p < pieces, other=0),)
+        for p in tl.static_range(AHEAD):
+            tl.store(total_ptr + ((start + p) << BITS), base, mask=start + p < pieces)
+            base += counts[p]
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 from tritorch.cuda import tuner
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dtype import types
-from tritorch.shape import cdiv, next_power_of_2
+from tritorch.shape import cdiv
 from tritorch.tensor import empty
 
 K = kernels("sorting")
@@ -10,11 +10,14 @@ PIECE = 256                                                     # tiles whose co
 SHORT = [{"RB": 4, "MORE": 0, "REGISTERS": 80}, {"RB": 3, "MORE": 0, "REGISTERS": 64}, {"RB": 4, "MORE": 1, "REGISTERS": 80},
          {"RB": 5, "MORE": 0, "REGISTERS": 96}]
 SHORTEST, LEAST = [SHORT[1], SHORT[0], SHORT[2]], 10         # below 2 ** LEAST keys, with 8 in a thread more threads share the work
-RADIX, FEW_TILES = [[{"LOG": log, "DIGIT": digit, "RB": rb, "REGISTERS": registers} for log, digit, rb, registers in choices] for choices in (
-    ((12, 8, 4, 64), (12, 8, 5, 112), (13, 8, 4, 64), (13, 8, 5, 128), (12, 8, 4, 80), (11, 8, 4, 64), (12, 11, 4, 64)),
-    ((11, 8, 4, 64), (10, 8, 4, 64), (10, 8, 3, 64), (11, 8, 3, 64), (12, 8, 4, 64), (11, 11, 4, 64)))]
+RADIX, FEW_TILES = [[{"LOG": log, "DIGIT": digit, "RB": rb, "REGISTERS": registers, "FLOAT": float32}
+                     for log, digit, rb, registers, float32 in choices] for choices in (
+    ((12, 8, 4, 64, True), (12, 8, 4, 64, False), (12, 8, 5, 112, True), (12, 8, 5, 112, False), (12, 8, 4, 48, True),
+     (13, 8, 4, 64, True), (13, 8, 5, 128, True), (11, 8, 4, 64, True), (12, 11, 4, 64, False)),
+    ((11, 8, 4, 64, True), (10, 8, 4, 64, True), (10, 8, 3, 64, True), (10, 8, 3, 64, False), (11, 8, 3, 64, True), (12, 8, 4, 64, True),
+     (11, 11, 4, 64, True)))]
 FEW = 64                                                        # tiles whose counts each program adds up itself: two launches for a digit
-SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3, "REGISTERS": 48}]
+SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3, "REGISTERS": 48, "FLOAT": True}]
 
 
 def key_bits(dtype):
@@ -99,11 +102,11 @@ def _pass(values, indices, source, origin, place, first, last, shift, base, coun
     bits, tiles = common["BITS"], cdiv(n, 1 << log)
     pieces = cdiv(tiles, PIECE)
     launch(K.rank_kernel, (count * tiles,), place, first, last, source, n, low, LOG=log, RB=choice["RB"],
-           **_threads(log - choice["RB"], choice["REGISTERS"], 32), **common)
+           FLOAT=choice["FLOAT"], **_threads(log - choice["RB"], choice["REGISTERS"], 32), **common)
     if shift is not None:
         block = min(32, 1 << bits)
         launch(K.spread_kernel, (count * pieces * ((1 << bits) // block),), shift, base, first, last, tiles, PIECE=PIECE, BITS=bits,
                BLOCK_T=64, BLOCK_D=block)
-        launch(K.base_kernel, (count,), base, pieces, num_warps=16, BITS=bits, BLOCK_P=min(32, next_power_of_2(pieces)))
+        launch(K.base_kernel, (count,), base, pieces, num_warps=8, BITS=bits)
     launch(K.scatter_kernel, (count * tiles,), values, indices, source, origin, place, first, last, shift, base, n, values.shape[1], low,
            num_warps=16, PIECE=PIECE, LOG=log, **common)
