@@ -68,7 +68,7 @@ def test_long_rows_in_order(gpu, few, piece, monkeypatch):
     x = np.random.randint(-9, 9, (3, 601)).astype(np.int8)
     rows = torch.from_numpy(x).cuda()
     values, indices = torch.empty(3, 601, dtype=torch.int8, device="cuda"), torch.empty(3, 601, dtype=torch.int64, device="cuda")
-    choice = {"LOG": 8, "DIGIT": 4, "RB": 3, "REGISTERS": 48, "FLOAT": piece == 256}
+    choice = {"LOG": 8, "DIGIT": 4, "RB": 3, "REGISTERS": 48, "FLOAT": piece == 256, "WARPS": 4}
     ordering._passes(values, indices, rows, 3, 601, 8, choice, {"FALLING": False, "RAW": False})
     order = np.argsort(x, axis=1, kind="stable")
     np.testing.assert_array_equal(indices.cpu().numpy(), order)

@@ -82,8 +82,8 @@ def sort_rows_kernel(values_ptr, indices_ptr, x_ptr, order_ptr, stride_xr, rows,
 @triton.jit(do_not_specialize=["digit_shift"])
 def rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, N, digit_shift, BITS: tl.constexpr, FALLING: tl.constexpr,
                 RAW: tl.constexpr, LOG: tl.constexpr, RB: tl.constexpr, FLOAT: tl.constexpr):
-    """Each tile of a row in the order of its digits: where its elements come from, where each digit begins and where it ends. FLOAT: numbers
-    are sorted as float32, LOG + BITS < 23."""
+    """Each tile of a row in the order of its digits: where its elements come from, where each digit begins and where it ends. FLOAT: sorted
+    as float32, for which LOG + BITS < 23."""
     TILE: tl.constexpr = 1 << LOG
     tiles = (N - 1) // TILE + 1                                # a sum in tl.cdiv would pass 2³¹
     row, tile = (tl.program_id(0) // tiles).to(tl.int64), (tl.program_id(0) % tiles).to(tl.int64)

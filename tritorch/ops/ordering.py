@@ -10,14 +10,14 @@ PIECE = 256                                                     # tiles whose co
 SHORT = [{"RB": 4, "MORE": 0, "REGISTERS": 80}, {"RB": 3, "MORE": 0, "REGISTERS": 64}, {"RB": 4, "MORE": 1, "REGISTERS": 80},
          {"RB": 5, "MORE": 0, "REGISTERS": 96}]
 SHORTEST, LEAST = [SHORT[1], SHORT[0], SHORT[2]], 10         # below 2 ** LEAST keys, with 8 in a thread more threads share the work
-RADIX, FEW_TILES = [[{"LOG": log, "DIGIT": digit, "RB": rb, "REGISTERS": registers, "FLOAT": float32}
-                     for log, digit, rb, registers, float32 in choices] for choices in (
-    ((12, 8, 4, 64, True), (12, 8, 4, 64, False), (12, 8, 5, 112, True), (12, 8, 5, 112, False), (12, 8, 4, 48, True),
-     (13, 8, 4, 64, True), (13, 8, 5, 128, True), (11, 8, 4, 64, True), (12, 11, 4, 64, False)),
-    ((11, 8, 4, 64, True), (10, 8, 4, 64, True), (10, 8, 3, 64, True), (10, 8, 3, 64, False), (11, 8, 3, 64, True), (12, 8, 4, 64, True),
-     (11, 11, 4, 64, True)))]
+RADIX, FEW_TILES = [[{"LOG": log, "DIGIT": digit, "RB": rb, "REGISTERS": registers, "FLOAT": float32, "WARPS": warps}
+                     for log, digit, rb, registers, float32, warps in choices] for choices in (
+    ((12, 8, 4, 64, False, 16), (12, 8, 4, 64, True, 32), (12, 8, 5, 112, True, 32), (12, 8, 5, 112, True, 16), (12, 8, 4, 64, False, 32),
+     (12, 8, 4, 48, True, 16), (13, 8, 4, 64, True, 32), (13, 8, 5, 128, True, 32), (11, 8, 4, 64, True, 16), (12, 11, 4, 64, False, 16)),
+    ((11, 8, 4, 64, False, 16), (11, 8, 4, 64, True, 16), (10, 8, 4, 64, True, 16), (10, 8, 3, 64, True, 16), (10, 8, 3, 64, False, 8),
+     (11, 8, 3, 64, True, 16), (12, 8, 4, 64, True, 16), (11, 11, 4, 64, True, 16)))]
 FEW = 64                                                        # tiles whose counts each program adds up itself: two launches for a digit
-SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3, "REGISTERS": 48, "FLOAT": True}]
+SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3, "REGISTERS": 48, "FLOAT": True, "WARPS": 4}]
 
 
 def key_bits(dtype):
@@ -108,5 +108,7 @@ def _pass(values, indices, source, origin, place, first, last, shift, base, coun
         launch(K.spread_kernel, (count * pieces * ((1 << bits) // block),), shift, base, first, last, tiles, PIECE=PIECE, BITS=bits,
                BLOCK_T=64, BLOCK_D=block)
         launch(K.base_kernel, (count,), base, pieces, num_warps=8, BITS=bits)
+    each = max((1 << log) // (32 * choice["WARPS"]), 4)        # elements of a thread
+    most = {"maxnreg": 8 * each} if shift is not None and source.dtype.itemsize < 8 else {}     # without it fewer threads are resident
     launch(K.scatter_kernel, (count * tiles,), values, indices, source, origin, place, first, last, shift, base, n, values.shape[1], low,
-           num_warps=16, PIECE=PIECE, LOG=log, **common)
+           num_warps=choice["WARPS"], PIECE=PIECE, LOG=log, **most, **common)
