@@ -77,8 +77,7 @@ def test_layouts(cuda):
             np.testing.assert_array_equal(got, order_of(array, dim, False))
 
 
-@pytest.mark.parametrize("choice", [c for i, c in enumerate(ordering.RADIX + ordering.FEW_TILES)
-                                    if c not in (ordering.RADIX + ordering.FEW_TILES)[:i]], ids=str)
+@pytest.mark.parametrize("choice", ordering.RADIX + ordering.FEW_TILES, ids=str)
 def test_radix_passes_of_the_gpu(cuda, choice):
     """The configurations that a GPU runs, on a row of three tiles of which the last is short."""
     n = (2 << choice["LOG"]) + 77

@@ -165,7 +165,7 @@ def ways(first_ptr, last_ptr, tiles, tile, BITS: tl.constexpr):
 def scatter_kernel(values_ptr, indices_ptr, x_ptr, from_ptr, place_ptr, first_ptr, last_ptr, shift_ptr, base_ptr, N, K, digit_shift,
                    PIECE: tl.constexpr, BITS: tl.constexpr, FALLING: tl.constexpr, RAW: tl.constexpr, LOG: tl.constexpr):
     """Elements and their indices (without from_ptr: their places) to where they are after this digit; the last pass keeps K of them.
-    Without shift_ptr a row has few tiles, and each program adds up their counts itself."""
+    Without shift_ptr there are few tiles, and each program adds up their counts itself."""
     TILE: tl.constexpr = 1 << LOG
     tiles = (N - 1) // TILE + 1                                # a sum in tl.cdiv would pass 2³¹
     row, tile = (tl.program_id(0) // tiles).to(tl.int64), (tl.program_id(0) % tiles).to(tl.int64)

@@ -16,7 +16,7 @@ RADIX, FEW_TILES = [[{"LOG": log, "DIGIT": digit, "RB": rb, "REGISTERS": registe
      (12, 8, 4, 48, True, 16), (13, 8, 4, 64, True, 32), (13, 8, 5, 128, True, 32), (11, 8, 4, 64, True, 16), (12, 11, 4, 64, False, 16)),
     ((11, 8, 4, 64, False, 16), (11, 8, 4, 64, True, 16), (10, 8, 4, 64, True, 16), (10, 8, 3, 64, True, 16), (10, 8, 3, 64, False, 8),
      (11, 8, 3, 64, True, 16), (12, 8, 4, 64, True, 16), (11, 11, 4, 64, True, 16)))]
-FEW = 64                                                        # tiles whose counts each program adds up itself: two launches for a digit
+FEW = 64                                                        # tiles in all whose counts each program adds up itself: one launch less
 SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3, "REGISTERS": 48, "FLOAT": True, "WARPS": 4}]
 
 
@@ -88,7 +88,7 @@ def _passes(values, indices, rows, count, n, bits, choice, common):
     device = rows.device
     place = empty((count * tiles << log,), types.int16, device)
     first, last = [empty((count * tiles << digit,), types.int16, device) for _ in range(2)]
-    shift, base = [None if tiles <= FEW else empty((count * size << digit,), wide, device) for size in (tiles, pieces)]
+    shift, base = [None if count * tiles <= FEW else empty((count * size << digit,), wide, device) for size in (tiles, pieces)]
     source, origin = rows, None
     for low in range(0, bits, digit):
         end = low + digit >= bits
@@ -109,6 +109,6 @@ def _pass(values, indices, source, origin, place, first, last, shift, base, coun
                BLOCK_T=64, BLOCK_D=block)
         launch(K.base_kernel, (count,), base, pieces, num_warps=8, BITS=bits)
     each = max((1 << log) // (32 * choice["WARPS"]), 4)        # elements of a thread
-    most = {"maxnreg": 8 * each} if shift is not None and source.dtype.itemsize < 8 else {}     # without it fewer threads are resident
+    most = {"maxnreg": 8 * each} if shift is not None and source.dtype.itemsize < 8 else {}     # or fewer threads are resident
     launch(K.scatter_kernel, (count * tiles,), values, indices, source, origin, place, first, last, shift, base, n, values.shape[1], low,
            num_warps=choice["WARPS"], PIECE=PIECE, LOG=log, **most, **common)
