@@ -14,7 +14,7 @@ RADIX, FEW_TILES = [[{"LOG": log, "DIGIT": digit, "RB": rb, "REGISTERS": registe
                      for log, digit, rb, registers, float32, warps in choices] for choices in (
     ((12, 8, 4, 64, False, 16), (12, 8, 4, 64, True, 32), (12, 8, 5, 112, True, 32), (12, 8, 5, 112, True, 16), (12, 8, 4, 64, False, 32),
      (12, 8, 4, 48, True, 16), (13, 8, 4, 64, True, 32), (13, 8, 5, 128, True, 32), (11, 8, 4, 64, True, 16), (12, 11, 4, 64, False, 16)),
-    ((11, 8, 4, 64, False, 16), (11, 8, 4, 64, True, 16), (10, 8, 4, 64, True, 16), (10, 8, 3, 64, True, 16), (10, 8, 3, 64, False, 8),
+    ((11, 8, 4, 64, False, 16), (11, 8, 4, 64, True, 8), (10, 8, 4, 64, True, 8), (10, 8, 3, 64, True, 8), (10, 8, 3, 64, False, 8),
      (11, 8, 3, 64, True, 16), (12, 8, 4, 64, True, 16), (11, 11, 4, 64, True, 16)))]
 FEW = 64                                                        # tiles in all whose counts each program adds up itself: one launch less
 SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3, "REGISTERS": 48, "FLOAT": True, "WARPS": 4}]
