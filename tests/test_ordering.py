@@ -7,6 +7,7 @@ from oracle import EVERY, FLOATS, SPECIAL
 
 import tritorch as torch
 from tritorch.cuda import driver
+from tritorch.cuda.launch import launch
 from tritorch.ops import ordering, selection
 from tritorch.ops.sorting import order_of
 
@@ -76,7 +77,7 @@ def test_layouts(cuda):
             np.testing.assert_array_equal(got, order_of(array, dim, False))
 
 
-@pytest.mark.parametrize("choice", ordering.RADIX, ids=str)
+@pytest.mark.parametrize("choice", ordering.RADIX + ordering.FEW_TILES, ids=str)
 def test_radix_passes_of_the_gpu(cuda, choice):
     """The configurations that a GPU runs, on a row of three tiles of which the last is short."""
     n = (2 << choice["LOG"]) + 77
@@ -90,9 +91,13 @@ def test_radix_passes_of_the_gpu(cuda, choice):
         assert values.cpu().array.tobytes() == np.take_along_axis(x.array, order_of(key, 1, False), 1).tobytes()
 
 
-def test_pieces_of_many_tiles(cuda, monkeypatch):
-    monkeypatch.setattr(ordering, "PIECE", 2)
-    check(made("int16", drawn("int16", 2, 1800)), cuda)
+@pytest.mark.parametrize("few, piece", [(0, 2), (0, 256), (64, 256)])
+def test_tiles_beside_each_other(cuda, monkeypatch, few, piece):
+    """Rows of eight tiles: in several pieces, in one, and so few that each program adds up their counts."""
+    monkeypatch.setattr(ordering, "FEW", few)
+    monkeypatch.setattr(ordering, "PIECE", piece)
+    for kind in ("int16", "bool"):
+        check(made(kind, drawn(kind, 2, 1800)), cuda)
 
 
 @pytest.mark.parametrize("n", [5, 1000, 4096, 8000])
@@ -158,6 +163,20 @@ def test_selection_as_a_gpu_does_it(cuda, choice, monkeypatch):
     monkeypatch.setattr(selection, "TILES", [choice])
     for n, k in ((300, 7), (512, 64)):
         check(made("float32", drawn("float32", 3, n)), cuda, True, k)
+
+
+def test_candidates_select_the_same(cuda):
+    """A row's choice does not depend on how many rows are beside it in a program."""
+    x = torch.randn(16, 512).to(cuda)
+    found = []
+    for rows in (1, 4, 16):
+        order = torch.empty(16, 64, dtype=torch.int32, device=cuda)
+        launch(selection.K.select_kernel, (16 // rows,), order, x, None, 512, 16, 512, 10, 64, 64, FALLING=True, FILL=64, ROWS=rows,
+               LEN=512, GROUPS=16, num_warps=4)
+        found.append(order.cpu().numpy())
+    assert len(set((found[0] >= 0).sum(1))) > 1                  # rows do not end at the same step
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
 
 
 @settings(max_examples=60, deadline=None)

@@ -60,14 +60,16 @@ def test_batches_of_triangles_and_rows(gpu):
     agree(lambda a, b: F.grouped_mm(a, b.mT, offs=ends.to(a.device)), draw(7, 5), draw(3, 19, 5), tolerance=1e-3)
 
 
-@pytest.mark.parametrize("piece", [2, 256])
-def test_long_rows_in_order(gpu, piece, monkeypatch):
-    """Three tiles a row, in two pieces or one; the last is odd."""
+@pytest.mark.parametrize("few, piece", [(0, 2), (0, 256), (64, 256)])
+def test_long_rows_in_order(gpu, few, piece, monkeypatch):
+    """Three tiles a row, in two pieces or one, or so few that each program adds up their counts; the last is odd."""
+    monkeypatch.setattr(ordering, "FEW", few)
     monkeypatch.setattr(ordering, "PIECE", piece)
     x = np.random.randint(-9, 9, (3, 601)).astype(np.int8)
     rows = torch.from_numpy(x).cuda()
     values, indices = torch.empty(3, 601, dtype=torch.int8, device="cuda"), torch.empty(3, 601, dtype=torch.int64, device="cuda")
-    ordering._passes(values, indices, rows, 3, 601, 8, {"LOG": 8, "DIGIT": 4, "RB": 3, "REGISTERS": 48}, {"FALLING": False, "RAW": False})
+    choice = {"LOG": 8, "DIGIT": 4, "RB": 3, "REGISTERS": 48, "FLOAT": piece == 256, "WARPS": 4}
+    ordering._passes(values, indices, rows, 3, 601, 8, choice, {"FALLING": False, "RAW": False})
     order = np.argsort(x, axis=1, kind="stable")
     np.testing.assert_array_equal(indices.cpu().numpy(), order)
     np.testing.assert_array_equal(values.cpu().numpy(), np.take_along_axis(x, order, 1))

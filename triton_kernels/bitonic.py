@@ -32,7 +32,7 @@ def rotated(x, COMPARED: tl.constexpr, TURN: tl.constexpr):
     low, high = tl.split(tl.permute(tl.reshape(x, [2, HALF, x.shape[1]]), (1, 2, 0)))
     if COMPARED:
         less = tl.minimum(low, high)
-        more = tl.maximum(low, high)
+        more = low + high - less if x.dtype.is_floating() else tl.maximum(low, high)
         if HALF >> TURN > 0:
             falls = (((tl.arange(0, HALF) >> TURN) & 1) != 0)[:, None]
             low = tl.where(falls, more, less)
@@ -45,8 +45,11 @@ def rotated(x, COMPARED: tl.constexpr, TURN: tl.constexpr):
 
 @triton.jit
 def complemented(x, where):
-    """All bits of the keys turned around for threads where the lowest bit of `where` is set: their order falls from then on."""
-    return x ^ (0 - (where & 1)).to(x.dtype, bitcast=True)[None, :]
+    """The order of the keys turned around for threads where the lowest bit of `where` is set: it falls from then on."""
+    if x.dtype.is_floating():
+        return x * (1 - 2 * (where & 1)).to(x.dtype)[None, :]
+    else:
+        return x ^ (0 - (where & 1)).to(x.dtype, bitcast=True)[None, :]
 
 
 @triton.jit
@@ -77,7 +80,8 @@ def merged(x, L: tl.constexpr, RB: tl.constexpr, STAGE: tl.constexpr, WINDOW: tl
 
 @triton.jit
 def sort_block(x, M: tl.constexpr, L: tl.constexpr, RB: tl.constexpr):
-    """Each 2^L consecutive ones of 2^M different unsigned keys in order. RB of at most L."""
+    """Each 2^L consecutive ones of 2^M different keys in order, unsigned ones or whole numbers below 2^23 as float32: of these the greater
+    one is the sum less the smaller one, and additions, unlike a maximum, leave the units free that find the minima. RB of at most L."""
     x = tl.permute(tl.reshape(x, [1 << (M - RB), 1 << RB]), (1, 0))
     for stage in tl.static_range(1, L + 1):
         x = turned(x, L, RB, stage)

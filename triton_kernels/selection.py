@@ -19,7 +19,7 @@ def chosen(key, k, most, GROUPS: tl.constexpr):
     high = tl.max(least, 1, keep_dims=True)
     count = tl.sum((key <= high).to(tl.int32), 1, keep_dims=True)
     while tl.max(tl.ravel(((count > most) & (low < high)).to(tl.int32)), 0) > 0:
-        middle = low + ((high - low) >> 1)
+        middle = tl.where(count > most, low + ((high - low) >> 1), high)      # a row that is done stays so, whichever are beside it
         found = tl.sum((key <= middle).to(tl.int32), 1, keep_dims=True)
         low = tl.where(found < k, tl.minimum(middle, high - 1) + 1, low)
         high = tl.where(found < k, high, middle)

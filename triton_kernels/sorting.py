@@ -81,27 +81,29 @@ def sort_rows_kernel(values_ptr, indices_ptr, x_ptr, order_ptr, stride_xr, rows,
 # ------------------------------------------------------------------ long rows: one pass for each digit
 @triton.jit(do_not_specialize=["digit_shift"])
 def rank_kernel(place_ptr, first_ptr, last_ptr, x_ptr, N, digit_shift, BITS: tl.constexpr, FALLING: tl.constexpr,
-                RAW: tl.constexpr, LOG: tl.constexpr, RB: tl.constexpr):
-    """Each tile of a row in the order of its digits: where its elements come from, where each digit begins and where it ends."""
+                RAW: tl.constexpr, LOG: tl.constexpr, RB: tl.constexpr, FLOAT: tl.constexpr):
+    """Each tile of a row in the order of its digits: where its elements come from, where each digit begins and where it ends. FLOAT: sorted
+    as float32, for which LOG + BITS < 23."""
     TILE: tl.constexpr = 1 << LOG
     tiles = (N - 1) // TILE + 1                                # a sum in tl.cdiv would pass 2³¹
     row, tile = (tl.program_id(0) // tiles).to(tl.int64), (tl.program_id(0) % tiles).to(tl.int64)
     i = tl.arange(0, TILE)
     count = tl.minimum(N - tile * TILE, TILE).to(tl.int32)
     x = tl.load(x_ptr + (row * N + tile * TILE) + i, mask=i < count, other=0)
-    packed = (digit_of(x, digit_shift, BITS, FALLING, RAW) << LOG) | i.to(tl.uint32)
-    packed = sort_block(tl.where(i < count, packed, 0xFFFFFFFF - i.to(tl.uint32)), LOG, LOG, RB)
+    digit = tl.where(i < count, digit_of(x, digit_shift, BITS, FALLING, RAW).to(tl.int32), 1 << BITS)
+    packed = (digit << LOG) | i
+    packed = sort_block(packed.to(tl.float32 if FLOAT else tl.uint32), LOG, LOG, RB).to(tl.int32)
     number = row * tiles + tile
     tl.store(place_ptr + number * TILE + i, (packed & (TILE - 1)).to(tl.int16))
-    digit = (packed >> LOG).to(tl.int32)
-    before = tl.gather(digit, tl.maximum(i - 1, 0), 0)
-    after = tl.gather(digit, tl.minimum(i + 1, TILE - 1), 0)
+    digit = packed >> LOG
+    before = tl.gather(digit, tl.where(i == 0, count, i) - 1, 0)  # the last digit ends where the first one begins
     bins = tl.arange(0, 1 << BITS)
     tl.store(first_ptr + (number << BITS) + bins, bins.to(tl.int16) * 0)
     tl.store(last_ptr + (number << BITS) + bins, bins.to(tl.int16) * 0)
     tl.debug_barrier()                                          # digits that the tile lacks keep the zeros
-    tl.store(first_ptr + (number << BITS) + digit, i.to(tl.int16), mask=(i < count) & ((i == 0) | (digit != before)))
-    tl.store(last_ptr + (number << BITS) + digit, (i + 1).to(tl.int16), mask=(i < count) & ((i == count - 1) | (digit != after)))
+    begins = (i < count) & ((i == 0) | (digit != before))
+    tl.store(first_ptr + (number << BITS) + digit, i.to(tl.int16), mask=begins)
+    tl.store(last_ptr + (number << BITS) + before, tl.where(i == 0, count, i).to(tl.int16), mask=begins)
 
 
 @triton.jit
@@ -125,46 +127,65 @@ def spread_kernel(shift_ptr, total_ptr, first_ptr, last_ptr, tiles, PIECE: tl.co
 
 
 @triton.jit
-def base_kernel(total_ptr, pieces, BITS: tl.constexpr, BLOCK_P: tl.constexpr):
+def base_kernel(total_ptr, pieces, BITS: tl.constexpr):
     """Totals of (row, piece, digit) become the place where each digit of each piece begins in the row."""
-    d = tl.arange(0, 1 << BITS)[None, :]
-    total_ptr += (tl.program_id(0).to(tl.int64) * pieces) << BITS
-    total = tl.zeros((1, 1 << BITS), total_ptr.dtype.element_ty)
-    for start in range(0, pieces, BLOCK_P):
-        p = start + tl.arange(0, BLOCK_P)[:, None]
-        total += tl.sum(tl.load(total_ptr + (p << BITS) + d, mask=p < pieces, other=0), 0, keep_dims=True)
-    base = tl.cumsum(total, 1) - total
-    for start in range(0, pieces, BLOCK_P):
-        p = start + tl.arange(0, BLOCK_P)[:, None]
-        count = tl.load(total_ptr + (p << BITS) + d, mask=p < pieces, other=0)
-        tl.store(total_ptr + (p << BITS) + d, base + tl.cumsum(count, 0) - count, mask=p < pieces)
-        base += tl.sum(count, 0, keep_dims=True)
+    AHEAD: tl.constexpr = 16                                    # pieces whose totals are under way together
+    total_ptr += ((tl.program_id(0).to(tl.int64) * pieces) << BITS) + tl.arange(0, 1 << BITS)
+    total = tl.zeros((1 << BITS,), total_ptr.dtype.element_ty)
+    for start in range(0, pieces, AHEAD):
+        for p in tl.static_range(AHEAD):
+            total += tl.load(total_ptr + ((start + p) << BITS), mask=start + p < pieces, other=0)
+    base = tl.cumsum(total, 0) - total
+    for start in range(0, pieces, AHEAD):
+        counts = ()
+        for p in tl.static_range(AHEAD):
+            counts = counts + (tl.load(total_ptr + ((start + p) << BITS), mask=start + p < pieces, other=0),)
+        for p in tl.static_range(AHEAD):
+            tl.store(total_ptr + ((start + p) << BITS), base, mask=start + p < pieces)
+            base += counts[p]
+
+
+@triton.jit
+def ways(first_ptr, last_ptr, tiles, tile, BITS: tl.constexpr):
+    """For each digit the way of a tile's elements from their place in the tile to that in a row of few tiles."""
+    digit = tl.arange(0, 1 << BITS)
+    total = tl.zeros((1 << BITS,), tl.int32)
+    way = tl.zeros((1 << BITS,), tl.int32)
+    for start in range(0, tiles, 16):
+        for t in tl.static_range(16):                           # unlike those of a block: no sums through shared memory
+            at = ((start + t) << BITS) + digit
+            first = tl.load(first_ptr + at, mask=start + t < tiles, other=0).to(tl.int32)
+            count = tl.load(last_ptr + at, mask=start + t < tiles, other=0).to(tl.int32) - first
+            total += count
+            way += tl.where(start + t < tile, count, tl.where(start + t == tile, -first, 0))
+    return tl.cumsum(total, 0) - total + way
 
 
 @triton.jit(do_not_specialize=["digit_shift"])
-def scatter_kernel(values_ptr, indices_ptr, x_ptr, from_ptr, place_ptr, shift_ptr, base_ptr, N, K, digit_shift,
-                   PIECE: tl.constexpr, BITS: tl.constexpr, FALLING: tl.constexpr, RAW: tl.constexpr,
-                   LOG: tl.constexpr, ALONE: tl.constexpr):
+def scatter_kernel(values_ptr, indices_ptr, x_ptr, from_ptr, place_ptr, first_ptr, last_ptr, shift_ptr, base_ptr, N, K, digit_shift,
+                   PIECE: tl.constexpr, BITS: tl.constexpr, FALLING: tl.constexpr, RAW: tl.constexpr, LOG: tl.constexpr):
     """Elements and their indices (without from_ptr: their places) to where they are after this digit; the last pass keeps K of them.
-    ALONE: base_ptr holds the totals of the row's only piece."""
+    Without shift_ptr there are few tiles, and each program adds up their counts itself."""
     TILE: tl.constexpr = 1 << LOG
     tiles = (N - 1) // TILE + 1                                # a sum in tl.cdiv would pass 2³¹
     row, tile = (tl.program_id(0) // tiles).to(tl.int64), (tl.program_id(0) % tiles).to(tl.int64)
     number = row * tiles + tile
     piece = row * tl.cdiv(tiles, PIECE) + tile // PIECE
-    i = tl.arange(0, TILE)
+    # one element a thread at a time: neighbours in the order go to neighbouring places, which is what the stores want
+    i = tl.max_contiguous(tl.arange(0, TILE), 1)
     inside = i < tl.minimum(N - tile * TILE, TILE).to(tl.int32)
     start = row * N + tile * TILE
-    # one element a thread at a time: neighbours in the order go to neighbouring places, which is what the stores want
-    at = tl.load(place_ptr + number * TILE + tl.max_contiguous(i, 1), mask=inside, other=0).to(tl.int32)
-    x = tl.load(x_ptr + start + at, mask=inside, other=0)
-    index = tile * TILE + at if from_ptr is None else tl.load(from_ptr + start + at, mask=inside, other=0)
-    digit = digit_of(x, digit_shift, BITS, FALLING, RAW)
-    to = i + tl.load(shift_ptr + (number << BITS) + digit, mask=inside, other=0)
-    if ALONE:
-        total = tl.load(base_ptr + (row << BITS) + tl.arange(0, 1 << BITS))
-        to += tl.gather(tl.cumsum(total, 0) - total, digit.to(tl.int32), 0)
+    # elements come in their order and are gathered from shared memory: from the first cache each would take a cycle of its own
+    x = tl.load(x_ptr + start + i, mask=inside, other=0)
+    at = tl.load(place_ptr + number * TILE + i, mask=inside, other=0).to(tl.int32)
+    x = tl.gather(x, at, 0)
+    index = tile * TILE + at if from_ptr is None else tl.gather(tl.load(from_ptr + start + i, mask=inside, other=0), at, 0)
+    digit = digit_of(x, digit_shift, BITS, FALLING, RAW).to(tl.int32)
+    if shift_ptr is None:
+        counts = (row * tiles) << BITS
+        to = i + tl.gather(ways(first_ptr + counts, last_ptr + counts, tiles, tile, BITS), digit, 0)
     else:
+        to = i + tl.load(shift_ptr + (number << BITS) + digit, mask=inside, other=0)
         to += tl.load(base_ptr + (piece << BITS) + digit, mask=inside, other=0)
     tl.store(values_ptr + row * K + to, x, mask=inside & (to < K))
     tl.store(indices_ptr + row * K + to, index.to(indices_ptr.dtype.element_ty), mask=inside & (to < K))

@@ -10,9 +10,14 @@ PIECE = 256                                                     # tiles whose co
 SHORT = [{"RB": 4, "MORE": 0, "REGISTERS": 80}, {"RB": 3, "MORE": 0, "REGISTERS": 64}, {"RB": 4, "MORE": 1, "REGISTERS": 80},
          {"RB": 5, "MORE": 0, "REGISTERS": 96}]
 SHORTEST, LEAST = [SHORT[1], SHORT[0], SHORT[2]], 10         # below 2 ** LEAST keys, with 8 in a thread more threads share the work
-RADIX = [{"LOG": log, "DIGIT": digit, "RB": rb, "REGISTERS": registers} for log, digit, rb, registers in
-         ((11, 8, 5, 112), (11, 8, 4, 64), (12, 8, 5, 112), (12, 11, 5, 112), (13, 11, 5, 128), (13, 8, 5, 128))]
-SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3, "REGISTERS": 48}]
+RADIX, FEW_TILES = [[{"LOG": log, "DIGIT": digit, "RB": rb, "REGISTERS": registers, "FLOAT": float32, "WARPS": warps}
+                     for log, digit, rb, registers, float32, warps in choices] for choices in (
+    ((12, 8, 4, 64, False, 16), (12, 8, 4, 64, True, 32), (12, 8, 5, 112, True, 32), (12, 8, 5, 112, True, 16), (12, 8, 4, 64, False, 32),
+     (12, 8, 4, 48, True, 16), (13, 8, 4, 64, True, 32), (13, 8, 5, 128, True, 32), (11, 8, 4, 64, True, 16), (12, 11, 4, 64, False, 16)),
+    ((11, 8, 4, 64, False, 16), (11, 8, 4, 64, True, 8), (10, 8, 4, 64, True, 8), (10, 8, 3, 64, True, 8), (10, 8, 3, 64, False, 8),
+     (11, 8, 3, 64, True, 16), (12, 8, 4, 64, True, 16), (11, 11, 4, 64, True, 16)))]
+FEW = 64                                                        # tiles in all whose counts each program adds up itself: one launch less
+SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3, "REGISTERS": 48, "FLOAT": True, "WARPS": 4}]
 
 
 def key_bits(dtype):
@@ -67,7 +72,7 @@ def _threads(log, registers, bits):
 
 
 def _radix(values, indices, rows, count, n, bits, common):
-    candidates = tile(RADIX, SIMULATED)
+    candidates = tile(FEW_TILES if count * n <= FEW << 12 else RADIX, SIMULATED)
 
     def run(choice):
         _passes(values, indices, rows, count, n, bits, choice, common)
@@ -83,7 +88,7 @@ def _passes(values, indices, rows, count, n, bits, choice, common):
     device = rows.device
     place = empty((count * tiles << log,), types.int16, device)
     first, last = [empty((count * tiles << digit,), types.int16, device) for _ in range(2)]
-    shift, base = [empty((count * size << digit,), wide, device) for size in (tiles, pieces)]
+    shift, base = [None if count * tiles <= FEW else empty((count * size << digit,), wide, device) for size in (tiles, pieces)]
     source, origin = rows, None
     for low in range(0, bits, digit):
         end = low + digit >= bits
@@ -97,11 +102,13 @@ def _pass(values, indices, source, origin, place, first, last, shift, base, coun
     bits, tiles = common["BITS"], cdiv(n, 1 << log)
     pieces = cdiv(tiles, PIECE)
     launch(K.rank_kernel, (count * tiles,), place, first, last, source, n, low, LOG=log, RB=choice["RB"],
-           **_threads(log - choice["RB"], choice["REGISTERS"], 32), **common)
-    block = min(32, 1 << bits)
-    launch(K.spread_kernel, (count * pieces * ((1 << bits) // block),), shift, base, first, last, tiles, PIECE=PIECE, BITS=bits, BLOCK_T=64,
-           BLOCK_D=block)
-    if pieces > 1:
-        launch(K.base_kernel, (count,), base, pieces, num_warps=8, BITS=bits, BLOCK_P=8)
-    launch(K.scatter_kernel, (count * tiles,), values, indices, source, origin, place, shift, base, n, values.shape[1], low, num_warps=16,
-           PIECE=PIECE, LOG=log, ALONE=pieces == 1, **common)
+           FLOAT=choice["FLOAT"], **_threads(log - choice["RB"], choice["REGISTERS"], 32), **common)
+    if shift is not None:
+        block = min(32, 1 << bits)
+        launch(K.spread_kernel, (count * pieces * ((1 << bits) // block),), shift, base, first, last, tiles, PIECE=PIECE, BITS=bits,
+               BLOCK_T=64, BLOCK_D=block)
+        launch(K.base_kernel, (count,), base, pieces, num_warps=8, BITS=bits)
+    each = max((1 << log) // (32 * choice["WARPS"]), 4)        # elements of a thread
+    most = {"maxnreg": 8 * each} if shift is not None and source.dtype.itemsize < 8 else {}     # or fewer threads are resident
+    launch(K.scatter_kernel, (count * tiles,), values, indices, source, origin, place, first, last, shift, base, n, values.shape[1], low,
+           num_warps=choice["WARPS"], PIECE=PIECE, LOG=log, **most, **common)
