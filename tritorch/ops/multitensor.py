@@ -187,13 +187,15 @@ def _table(addresses, device):
 
 def _tuned(kernel, columns, shapes, args, blocks, before, constexprs):
     """The best of the blocks."""
-    trial = []                                                           # what is written in place of the columns
+    trial, ready = [], {}                                                # what is written in place of the columns; see _ready
 
     def run(candidate):
         trial[:] = trial or _stand_ins(columns)
         first = trial[0]
-        found, device = [x.data_ptr() for column in trial for x in column], first[0].storage.device
-        start, plan, count, _ = _ready(kernel, True, tuple([x.shape for x in first]), device, candidate, constexprs)
+        found, device, way = [x.data_ptr() for column in trial for x in column], first[0].storage.device, tuple(candidate.items())
+        if way not in ready:                                             # once: to load a kernel takes longer than to run it
+            ready[way] = _ready(kernel, True, tuple([x.shape for x in first]), device, candidate, constexprs)
+        start, plan, count, _ = ready[way]
         start(count, [*before(count), _table(found, device), plan, first[0], len(first), *args])
 
     kind = getattr(constexprs.get("RULE"), "__name__", constexprs.get("KIND", ""))
