@@ -294,15 +294,25 @@ def max_pool_input_cuda(out, gradient, taps, size, kernel, stride, padding, dila
     first = tuple([-((reach[d] - padding[d]) // stride[d]) for d in (0, 1)])
     count = tuple([(stride[d] - 1 + padding[d]) // stride[d] - first[d] + 1 for d in (0, 1)])
     cells, pair = tuple([cdiv(n, step) for n, step in zip(size, stride)]), _pair(gradient.shape[2:], kernel, stride, dilation)
-    rows = pair if stride[0] > 2 else 4 if out.strides[1] == 1 else 2
+    rows, last = pair if stride[0] > 2 else 4 if out.strides[1] == 1 else 2, out.strides[1] == 1
     span = _beside(stride[1], out, gradient, taps) or 1
     words = (span * stride[1]).bit_length() - 1 if _beside(stride[1], out) else 0
-    groups = cdiv(cells[0], rows), cdiv(cells[1], span)
-    inside = [_inside(gradient.shape[2 + d] - first[d] - (groups[d] - 1) * each, count[d] + each - 1) for d, each in ((0, rows), (1, span))]
-    launch_places(K.max_pool_cells_kernel, (out,), (gradient, taps), (*out.shape[:2], *groups), *size,
+    columns = cdiv(cells[1], span)
+    right = _inside(gradient.shape[3] - first[1] - (columns - 1) * span, count[1] + span - 1)
+
+    def form(rows, phases):
+        """Places of so many rows of cells, or of one row of each of these."""
+        groups = cdiv(cells[0], rows)
+        down = _inside(gradient.shape[2] - first[0] - (groups - 1) * rows, count[0] + rows - 1)
+        return {"ROWS": rows, "PHASES": phases}, groups * phases, rows * span // phases, {
+            "INSIDE": (down, right), "WHOLE": size[0] % (rows * stride[0]) == 0}
+
+    forms = [form(rows, 1)]
+    if words and not last and pair == stride[0] == 2:                    # rows of images, whose words lie in line
+        forms += form(4, 2), form(2, 2), form(4, 1)
+    launch_places(K.max_pool_cells_kernel, (out,), (gradient, taps), (*out.shape[:2], forms[0][1], columns), *size,
                   *gradient.shape[2:], *cells, STRIDE=stride, PADDING=padding, DILATION=dilation, TAPS=most, FIRST=first, COUNT=count,
-                  ROWS=rows, SPAN=span, LOG=span.bit_length() - 1, WORDS=words, WHOLE=size[0] % (rows * stride[0]) == 0,
-                  INSIDE=tuple(inside), PAIR=pair, each=rows * span)
+                  SPAN=span, LOG=span.bit_length() - 1, WORDS=words, PAIR=pair, each=forms[0][2], forms=forms)
 
 
 @max_pool_input.grad("gradient")
