@@ -58,7 +58,7 @@ def _blocks(size, channels_first, channels, places, each):
     """Tiles of planes × places: along the channels where they are next to each other in memory, else along the places."""
     if channels_first:
         wanted = [(64, 16, 4), (64, 8, 4), (32, 32, 4), (128, 16, 8), (64, 32, 8)]
-        wanted = wanted if each == 1 else [(64, 4, 2), (128, 4, 4), (64, 8, 4), (32, 8, 2), (32, 16, 4)]
+        wanted = wanted if each == 1 else [(64, 4, 2), (128, 4, 4), (64, 8, 4), (32, 8, 2), (32, 16, 4), (256, 2, 4), (128, 8, 8)]
     elif each >= 4:                                                      # what a place needs is computed once for so many results
         wanted = [(1, total // each, warps) for total, warps in ((1024, 2), (1024, 4), (2048, 4), (2048, 8), (512, 2))]
     else:                                                                # or for all planes of a thread

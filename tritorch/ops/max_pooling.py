@@ -105,14 +105,21 @@ def launch_largest(values, taps, input, size, kernel, stride, padding, dilation)
     pair = 1 if taps is None else _pair(size, kernel, stride, dilation)
     rows = 0 if most[0] * most[1] > UNROLLED else pair if not shared else 4 if input.strides[1] == 1 else 2
     words = rows and kernel is not None and dilation[1] == 1 and _beside(stride[1], input, *outs)
-    groups, span = cdiv(size[0], rows or 1), words or 1
-    inside = [0 if kernel is None else _inside(n[d] + padding[d] - (count - 1) * each * stride[d],
-                                               (each - 1) * stride[d] + dilation[d] * (most[d] - 1) + 1)
-              for d, count, each in ((0, groups, rows or 1), (1, size[1] // span, span))]
-    launch_places(K.max_pool_kernel, (values, taps), (input,), (*values.shape[:2], groups, size[1] // span), *n, *size, STRIDE=stride,
-                  PADDING=padding, DILATION=dilation, ADAPTIVE=adaptive(kernel, n, size), TAPS=most, LOWEST=lowest(input.dtype), ROWS=rows,
-                  SPAN=span, LOG=(words * stride[1]).bit_length() - 1 if words else 0,
-                  INSIDE=tuple(inside), PAIR=pair, each=(rows or 1) * span)
+    span = words or 1
+
+    def inside(d, count, each):
+        """Of what `count` places of `each` windows along a dim read, how much is there in any case."""
+        return 0 if kernel is None else _inside(n[d] + padding[d] - (count - 1) * each * stride[d],
+                                                (each - 1) * stride[d] + dilation[d] * (most[d] - 1) + 1)
+
+    forms = []                                                           # places of so many rows of windows
+    for each in (rows, 4) if rows == 2 and words and shared else (rows,):
+        groups = cdiv(size[0], each or 1)
+        right = inside(1, size[1] // span, span)
+        forms.append(({"ROWS": each}, groups, (each or 1) * span, {"INSIDE": (inside(0, groups, each or 1), right)}))
+    launch_places(K.max_pool_kernel, (values, taps), (input,), (*values.shape[:2], forms[0][1], size[1] // span), *n, *size, STRIDE=stride,
+                  PADDING=padding, DILATION=dilation, ADAPTIVE=adaptive(kernel, n, size), TAPS=most, LOWEST=lowest(input.dtype), SPAN=span,
+                  LOG=(words * stride[1]).bit_length() - 1 if words else 0, PAIR=pair, each=forms[0][2], forms=forms)
 
 
 @max_pool.grad("input")
