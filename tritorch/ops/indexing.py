@@ -66,7 +66,7 @@ def take_rows(out, x, places, name, wrap):
 
 def _row_blocks(size, width, count):
     """Rows and elements of them at a time: 4 KiB together, or other amounts. Rows that are longer are also taken column by column, all
-    rows of a few KiB: what random indices name twice is then near in time (on an H100 PyTorch's kernel, which does so, gains 3 %)."""
+    rows of a few KiB: what random indices name twice is then near in time, where a cache may still have it."""
     found = []
     for total, most, down, warps in ((4096, 2048, False, 4), (4096, 1024, False, 4), (8192, 4096, False, 4), (2048, 2048, False, 4),
                                      (8192, 4096, False, 8), (4096, 2048, True, 4), (4096, 1024, True, 4), (8192, 2048, True, 8),
