@@ -17,17 +17,17 @@ def small_tiles(cuda, monkeypatch):
 
 def norms(device):
     rng = np.random.default_rng(0)
-    tensors = [tritorch.tensor(rng.standard_normal(n).astype("f4")).to(device) for n in (3, 9000, 20000)]
+    tensors = [tritorch.tensor(rng.standard_normal(n).astype("f4")).to(device) for n in (3, 9000, 70000)]
     found = [optimize.total_norm(tensors, power) for power in (2.0, 1.0, float("inf"))]
     optimize.clip_by_norm(tensors, found[0], 1.0)
     return [x.cpu().numpy() for x in (*found, *tensors)]
 
 
-@pytest.mark.parametrize("blocks", [*multitensor.BLOCKS, *optimize.NORM_BLOCKS])
+@pytest.mark.parametrize("blocks", sorted({*multitensor.BLOCKS, *optimize.NORM_BLOCKS, *optimize.SCALE_BLOCKS}))
 def test_all_blocks_agree(cuda, small_tiles, blocks):
     with tuner.forcing("multi_tensor", dict(zip(("BLOCK", "num_warps"), blocks))):
         assert_near(norms(cuda), norms("cpu"), 1e-5)
-        for cls, options in (("AdamW", {"amsgrad": True}), ("SGD", {"momentum": 0.9})):
+        for cls, options in (("AdamW", {"amsgrad": True}), ("SGD", {"momentum": 0.9})) if blocks in multitensor.BLOCKS else ():
             assert_near(trajectory(tritorch, cls, options, device=cuda, steps=3), trajectory(tritorch, cls, options, steps=3), 2e-6)
 
 

@@ -35,6 +35,14 @@ def test_turns_pairs_in_both_layouts_of_attention(D, pairs, interleaved, cuda, t
             np.testing.assert_allclose(got.cpu().array, turned(x, c, s, interleaved), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("heads, rows, along", [(1, 4, True), (4, 2, True), (4, 2, False)])
+def test_programs_in_either_order(heads, rows, along, cuda, tiles):
+    x, (cos, sin) = draw(2, 3, 9, 8), tables(9, 4)
+    with tuner.forcing("rotary_embedding", {"BLOCK_H": heads, "BLOCK_M": rows, "ALONG_M": along}):
+        got = F.rotary_embedding(*[tritorch.tensor(v).to(cuda) for v in (x, cos, sin)])
+    np.testing.assert_allclose(got.cpu().array, turned(x, cos, sin, False), rtol=1e-5, atol=1e-6)
+
+
 def test_parts_of_a_projection_are_read_where_they_lie(cuda):
     B, T, H, D = 2, 5, 3, 8
     qkv, (cos, sin) = draw(B, T, 3 * H * D), tables(T, D // 2)

@@ -9,6 +9,16 @@ import triton.language as tl
 
 
 @triton.jit
+def divided(i, n):
+    """i // n and i % n of what is not negative: a sign costs five instructions more."""
+    if i.dtype == tl.int64:
+        return i // n, i % n
+    else:
+        quotient = (i.to(tl.uint32) // tl.cast(n, tl.uint32)).to(tl.int32)
+        return quotient, i - quotient * n
+
+
+@triton.jit
 def tile_of(planes, C, H, W, WIDE: tl.constexpr, EVEN: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl.constexpr,
             BLOCK_C: tl.constexpr):
     """Which elements of this program's tile there are, and which places; image and channel of the planes, row and column of the places.
@@ -19,10 +29,11 @@ def tile_of(planes, C, H, W, WIDE: tl.constexpr, EVEN: tl.constexpr, FLAT: tl.co
     """
     if FLAT:
         start = (tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)) * BLOCK_P
-        index = (start % (H * W)).to(tl.int32) + tl.arange(0, BLOCK_P)
-        plane = (start // (H * W)).to(tl.int32) + index // (H * W)
+        before, first = divided(start, H * W)
+        more, place = divided(first.to(tl.int32) + tl.arange(0, BLOCK_P), H * W)
+        plane = before.to(tl.int32) + more
         there = tl.full((BLOCK_P, 1), 1, tl.int1) if EVEN else (plane < planes)[:, None]
-        place, some = index % (H * W), there
+        some = there
         plane = tl.minimum(plane, planes - 1)[:, None]
     else:
         tiles = tl.cdiv(H * W, BLOCK_P)
@@ -36,10 +47,12 @@ def tile_of(planes, C, H, W, WIDE: tl.constexpr, EVEN: tl.constexpr, FLAT: tl.co
             some = there & (plane < planes)[None, :]
             plane = tl.minimum(plane, planes - 1)
         plane = plane[None, :]
+    row, column = divided(place, W)
     if C is None:
-        return some, there, plane * 0, plane, place // W, place % W
+        return some, there, plane * 0, plane, row, column
     else:
-        return some, there, plane // C, plane % C, place // W, place % W
+        image, channel = divided(plane, C)
+        return some, there, image, channel, row, column
 
 
 @triton.jit

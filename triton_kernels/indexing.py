@@ -107,13 +107,18 @@ def put_kernel(out_ptr, word_ptr, src_ptr, index_ptr, shape, si, st, step, size,
 
 @triton.jit
 def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, stride_xr, stride_i, N, K, R, rows, number,
-                     WRAP: tl.constexpr, EVEN: tl.constexpr, ONE: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr):
+                     WRAP: tl.constexpr, EVEN: tl.constexpr, ONE: tl.constexpr, DOWN: tl.constexpr, BLOCK_K: tl.constexpr,
+                     BLOCK_R: tl.constexpr):
     """out[p, k, r] = x[p, index[k], r] for `rows` pairs (p, k), without ONE of several p; rows outside are not read and become 0, with
-    WRAP negative ones count from the end. EVEN divides R and the strides of p and n."""
+    WRAP negative ones count from the end. EVEN divides R and the strides of p and n. DOWN: all rows of the first BLOCK_R columns come
+    before those of the next, so that a row that is named again is still in the cache, which what is written leaves first."""
     R, stride_xp, stride_xn = even(R, EVEN), even(stride_xp, EVEN), even(stride_xn, EVEN)
-    tiles_r = tl.cdiv(R, BLOCK_R)
-    row = (tl.program_id(0) // tiles_r).to(tl.int64) * BLOCK_K + tl.arange(0, BLOCK_K)
-    r = (tl.program_id(0) % tiles_r).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    if DOWN:
+        tile_k, tile_r = tl.program_id(0) % tl.cdiv(rows, BLOCK_K), tl.program_id(0) // tl.cdiv(rows, BLOCK_K)
+    else:
+        tile_k, tile_r = tl.program_id(0) // tl.cdiv(R, BLOCK_R), tl.program_id(0) % tl.cdiv(R, BLOCK_R)
+    row = tile_k.to(tl.int64) * BLOCK_K + tl.arange(0, BLOCK_K)
+    r = tile_r.to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     there = row < rows
     given = tl.load(index_ptr + (row if ONE else row % K) * stride_i, mask=there, other=0).to(tl.int64)
     index = tl.where(given < 0, given + N, given) if WRAP else given
@@ -122,7 +127,7 @@ def take_rows_kernel(out_ptr, word_ptr, x_ptr, index_ptr, stride_xp, stride_xn, 
     known = ((index >= 0) & (index < N))[:, None]
     at = index * stride_xn if ONE else row // K * stride_xp + index * stride_xn
     x = tl.load(x_ptr + at[:, None] + r[None, :] * stride_xr, mask=inside & known, other=0)
-    tl.store(out_ptr + row[:, None] * R + r[None, :], x, mask=inside)
+    tl.store(out_ptr + row[:, None] * R + r[None, :], x, mask=inside, eviction_policy="evict_first" if DOWN else "")
 
 
 @triton.jit

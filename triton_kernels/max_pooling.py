@@ -224,52 +224,86 @@ def places_kernel(out_ptr, taps_ptr, stride_o, stride_t, planes, C, H, W, P, Q, 
 
 
 @triton.jit
-def add_chosen(acc, tap, g, R: tl.constexpr, S: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr):
-    """acc + g where the window chose its element R and S from its beginning."""
-    if R >= 0 and S >= 0 and R % DILATION[0] == 0 and S % DILATION[1] == 0:
+def add_chosen(acc, tap, g, R: tl.constexpr, S: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr, PHASES: tl.constexpr):
+    """A sum, () where there is nothing yet, and g where the window chose its element R and S from its beginning; taps, with PHASES, are as
+    many rows further down less one, and some of them of the rows that follow."""
+    if R + PHASES > 0 and S >= 0 and R % DILATION[0] == 0 and S % DILATION[1] == 0:
         if R // DILATION[0] < TAPS[0] and S // DILATION[1] < TAPS[1]:
-            acc = tl.where(tap == R // DILATION[0] * TAPS[1] + S // DILATION[1], acc + g, acc)
+            hit = tap == (R // DILATION[0] + PHASES - 1) * TAPS[1] + S // DILATION[1]
+            if len(acc) > 0:
+                acc = (tl.where(hit, acc[0] + g, acc[0]),)
+            else:
+                acc = (tl.where(hit, g, 0),)
     return acc
 
 
 @triton.jit
 def chosen(taps, gradients, FIRST_ROW: tl.constexpr, FIRST_COLUMN: tl.constexpr, DOWN: tl.constexpr, RIGHT: tl.constexpr,
-           TAPS: tl.constexpr, DILATION: tl.constexpr, STRIDE: tl.constexpr, COUNT: tl.constexpr, COLUMNS: tl.constexpr):
+           TAPS: tl.constexpr, DILATION: tl.constexpr, STRIDE: tl.constexpr, COUNT: tl.constexpr, COLUMNS: tl.constexpr,
+           PHASES: tl.constexpr):
     """The sum of the gradients of those COUNT windows, of all in rows of COLUMNS, that chose the element DOWN and RIGHT of where the first
     of them begins."""
-    acc = tl.zeros(gradients[0].shape, gradients[0].dtype)
+    acc = ()
     for k in tl.static_range(COUNT[0] * COUNT[1]):
-        tap = taps[(FIRST_ROW + k // COUNT[1]) * COLUMNS + FIRST_COLUMN + k % COUNT[1]]
-        g = gradients[(FIRST_ROW + k // COUNT[1]) * COLUMNS + FIRST_COLUMN + k % COUNT[1]]
-        acc = add_chosen(acc, tap, g, DOWN - k // COUNT[1] * STRIDE[0], RIGHT - k % COUNT[1] * STRIDE[1], TAPS, DILATION)
-    return acc
+        acc = add_chosen(acc, taps[(FIRST_ROW + k // COUNT[1]) * COLUMNS + FIRST_COLUMN + k % COUNT[1]],
+                         gradients[(FIRST_ROW + k // COUNT[1]) * COLUMNS + FIRST_COLUMN + k % COUNT[1]],
+                         DOWN - k // COUNT[1] * STRIDE[0], RIGHT - k % COUNT[1] * STRIDE[1], TAPS, DILATION, PHASES)
+    if len(acc) > 0:
+        return acc[0]
+    else:
+        return tl.zeros(gradients[0].shape, gradients[0].dtype)
 
 
 @triton.jit
-def tap_of(pairs, ROW: tl.constexpr, COLUMN: tl.constexpr, COLUMNS: tl.constexpr, PAIR: tl.constexpr):
-    """A tap from rows of bytes."""
-    return half_of(pairs[ROW // PAIR * COLUMNS + COLUMN].to(tl.int32), ROW % PAIR, PAIR)
+def taps_of_row(row_ptrs, row, q, end, stride_q, shift, COUNT: tl.constexpr, BEFORE: tl.constexpr, LOG: tl.constexpr,
+                INSIDE: tl.constexpr, PAIR: tl.constexpr, WIDE: tl.constexpr):
+    """The taps in COUNT bytes of a row, as elements_of_row has them, those of each of PAIR rows of windows, plus `shift`. What four
+    bytes of a word have in common is done to all at once."""
+    FOUR: tl.constexpr = LOG == 2 and row_ptrs.dtype.element_ty == tl.uint8
+    if FOUR:
+        inside = row & inside_of(q, end, False, BEFORE + 4 > INSIDE)[:, None]
+        word = tl.load(row_ptrs.to(tl.pointer_type(tl.int32)), mask=inside, other=0)
+        singles = ()
+        for k in tl.static_range(COUNT):
+            if k >= BEFORE and k < BEFORE + 4:
+                singles = singles + (word,)
+            else:
+                inside = row & inside_of(q + (k - BEFORE), end, k < BEFORE, k >= INSIDE)[:, None]
+                singles = singles + (tl.load(row_ptrs + step_of(k - BEFORE, stride_q, WIDE), mask=inside, other=0).to(tl.int32),)
+    else:
+        singles = elements_of_row(row_ptrs, row, q, end, stride_q, 0, COUNT, 1, BEFORE, LOG, INSIDE, WIDE)
+    taps = ()
+    for which in tl.static_range(PAIR):
+        for k in tl.static_range(COUNT):
+            if FOUR and k >= BEFORE and k < BEFORE + 4:
+                four = (word >> 4 * which & 0x0F0F0F0F if PAIR == 2 else word) + shift * 0x01010101
+                taps = taps + (four >> 8 * (k - BEFORE) & 255,)
+            else:
+                taps = taps + (half_of(singles[k].to(tl.int32), which, PAIR) + shift,)
+    return taps
 
 
 @triton.jit
 def max_pool_cells_kernel(out_ptr, g_ptr, taps_ptr, stride_o, stride_g, stride_t, planes, C, H, W, P, Q, cells_h, cells_w,
                           STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, TAPS: tl.constexpr, FIRST: tl.constexpr,
-                          COUNT: tl.constexpr, ROWS: tl.constexpr, SPAN: tl.constexpr, LOG: tl.constexpr, WORDS: tl.constexpr,
-                          INSIDE: tl.constexpr, WHOLE: tl.constexpr, PAIR: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr,
-                          FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+                          COUNT: tl.constexpr, SPAN: tl.constexpr, LOG: tl.constexpr, WORDS: tl.constexpr, INSIDE: tl.constexpr,
+                          WHOLE: tl.constexpr, PAIR: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr,
+                          PHASES: tl.constexpr, FLAT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
     """Each element of the input collects the gradients of the windows whose largest it was.
 
     A cell is STRIDE elements: the same COUNT windows, from FIRST on, lie around each, so which tap of which window an element of the cell
     is, is known when this is compiled. A place is ROWS × SPAN cells, which share windows: those of 2^LOG = SPAN are read as one word.
     2^WORDS elements, those of a row of a place, are stored as one word; 0: each by itself. Of the rows and columns of windows around a
-    place the first INSIDE are not behind the last of any; WHOLE: nor is the last row of its elements.
+    place the first INSIDE are not behind the last of any; WHOLE: nor is the last row of its elements. PHASES = STRIDE[0], else 1: the
+    rows of cells are places of their own, so that neighbouring places lie in line in memory; their taps are moved by so many rows that
+    all of them look for the same.
     """
     CELL_H: tl.constexpr = STRIDE[0]
     CELL_W: tl.constexpr = STRIDE[1]
     COLUMNS: tl.constexpr = COUNT[1] + SPAN - 1
-    some, _, n, c, i, j = tile_of(planes, C, tl.cdiv(cells_h, ROWS), tl.cdiv(cells_w, SPAN), WIDE, EVEN, FLAT, BLOCK_P, BLOCK_C)
-    i, j = i * ROWS, j * SPAN
-    pairs, gradients = (), ()
+    some, _, n, c, i, j = tile_of(planes, C, tl.cdiv(cells_h, ROWS) * PHASES, tl.cdiv(cells_w, SPAN), WIDE, EVEN, FLAT, BLOCK_P, BLOCK_C)
+    phase, i, j = i % PHASES, i // PHASES * ROWS, j * SPAN
+    taps, gradients, shift = (), (), ((PHASES - 1 - phase) * TAPS[1])[:, None] if PHASES > 1 else 0
     t_planes, g_planes = plane_pointers(taps_ptr, n, c, stride_t, 1 << LOG), plane_pointers(g_ptr, n, c, stride_g, 1 << LOG)
     for k in tl.static_range(COUNT[0] + ROWS - 1):
         p = i + (FIRST[0] + k)
@@ -279,18 +313,18 @@ def max_pool_cells_kernel(out_ptr, g_ptr, taps_ptr, stride_o, stride_g, stride_t
     for k in tl.static_range(FIRST[0] // PAIR, (FIRST[0] + COUNT[0] + ROWS - 2) // PAIR + 1):
         p = i // PAIR + k
         row = inside_of(p, tl.cdiv(P, PAIR), k < 0, k * PAIR - FIRST[0] >= INSIDE[0])[:, None]
-        pairs = pairs + elements_of_row(t_planes + place_offsets(p, j, stride_t, WIDE, 1 << LOG), row, j, Q, stride_t[3], 0, COLUMNS, 1,
-                                        -FIRST[1], LOG, INSIDE[1], WIDE)
+        taps = taps + taps_of_row(t_planes + place_offsets(p, j, stride_t, WIDE, 1 << LOG), row, j, Q, stride_t[3], shift, COLUMNS,
+                                  -FIRST[1], LOG, INSIDE[1], PAIR, WIDE)
     wide_taps, wide_gradients = (), ()
     for k in tl.static_range(len(gradients)):
-        wide_taps = wide_taps + (tap_of(pairs, FIRST[0] % PAIR + k // COLUMNS, k % COLUMNS, COLUMNS, PAIR),)
+        wide_taps = wide_taps + (taps[FIRST[0] % PAIR * COLUMNS + k],)
         wide_gradients = wide_gradients + (widened(gradients[k]),)
-    for a in tl.static_range(ROWS * CELL_H):
-        h = i * CELL_H + a
+    for a in tl.static_range(0, ROWS * CELL_H, PHASES):
+        h = i * CELL_H + a + phase
         x = ()
         for b in tl.static_range(SPAN * CELL_W):
             x = x + (chosen(wide_taps, wide_gradients, a // CELL_H, b // CELL_W, PADDING[0] - FIRST[0] * STRIDE[0] + a % CELL_H,
-                            PADDING[1] - FIRST[1] * STRIDE[1] + b % CELL_W, TAPS, DILATION, STRIDE, COUNT, COLUMNS),)
+                            PADDING[1] - FIRST[1] * STRIDE[1] + b % CELL_W, TAPS, DILATION, STRIDE, COUNT, COLUMNS, PHASES),)
         row = some if WHOLE else some & (h < H)[:, None]
         if WORDS:
             store_span(out_ptr, x, 0, n, c, h, j * CELL_W, stride_o, row, SPAN * CELL_W, WORDS, WIDE)

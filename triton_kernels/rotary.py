@@ -21,16 +21,19 @@ def features(COUNT: tl.constexpr, WIDE: tl.constexpr):
 @triton.jit
 def rotary_kernel(
     out_ptr, x_ptr, cos_ptr, sin_ptr, shape_m, stride_m, shape_h, stride_h, stride_on, stride_xn, stride_cn, stride_sn, M, H, P, D,
-    INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_P: tl.constexpr, REST: tl.constexpr,
+    INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr, ALONG_M: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, REST: tl.constexpr,
 ):
     """M rows of cos and sin, of P columns, each for H rows of out and x, of D. stride_m holds the strides of out, x, cos and sin, stride_h
     those of out and x. REST covers the features that pass through, 0 if there are none. A program has BLOCK_H rows for each row of the
-    tables that it loads, and reads its rows before it writes them: out may be x."""
+    tables that it loads, and reads its rows before it writes them: out may be x. ALONG_M: the next program has the next of the M."""
     RANK: tl.constexpr = len(shape_m)
-    steps = tl.cdiv(H, BLOCK_H)
-    m = ((tl.program_id(0) // steps).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[None, :, None]
-    h = ((tl.program_id(0) % steps).to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H))[:, None, None]
+    if ALONG_M:
+        tile_m, tile_h = tl.program_id(0) % tl.cdiv(M, BLOCK_M), tl.program_id(0) // tl.cdiv(M, BLOCK_M)
+    else:
+        tile_m, tile_h = tl.program_id(0) // tl.cdiv(H, BLOCK_H), tl.program_id(0) % tl.cdiv(H, BLOCK_H)
+    m = (tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[None, :, None]
+    h = (tile_h.to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H))[:, None, None]
     n = features(BLOCK_P, WIDE)
     inside = (m < M) & (h < H)
     valid = inside & (n < P)

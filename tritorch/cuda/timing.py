@@ -16,7 +16,7 @@ from tritorch.cuda.device import current_device
 from tritorch.errors import OutOfMemoryError
 
 ROUNDS, SECONDS = 15, 0.4           # at most, and after so long
-FLUSHES = 4                         # of the cache before a launch, 70 µs each on an H100: a slow host may take longer than two to launch
+FLUSHES = 5                         # of the cache before a launch, 70 µs each on an H100: a slow host may take longer than two to launch
 WORSE, TIE = (2.0, 1.25, 1.1), 1.01  # a candidate so many times slower drops out after 1, 2, 3 and more rounds; so near is no difference
 _flushes: dict[int, tuple[int, int]] = {}
 driver.watchers.append(_flushes.clear)

@@ -29,24 +29,29 @@ def adaptive(kernel, shape, size):
     return kernel is None and (2 if any((n + 1) * (count + 1) >> 31 for n, count in zip(shape, size)) else True)
 
 
-def launch_places(kernel, outs, ins, shape, *attributes, each=1, **options):
-    """Start a kernel on tiles of the planes and places of a tensor (N, C, H, W) of `shape`; a place is `each` results."""
+def launch_places(kernel, outs, ins, shape, *attributes, each=1, forms=None, **options):
+    """Start a kernel on tiles of the planes and places of a tensor (N, C, H, W) of `shape`; a place is `each` results. `forms` of places
+    to be tried have options of the kernel by which they are known: [(these, how many rows of places, `each`, other options)]."""
     n, c, h, w = shape
     check(h * w < 0x7FF00000, "pooling", "planes of fewer than 2³¹ places", (h, w))
     tensors = [x for x in (*outs, *ins) if x is not None]
     together = all(n == 1 or x.strides[0] == c * x.strides[1] for x in tensors)
     wide = max(extent(x.shape, x.strides) for x in tensors) > 0x7FF00000
     strides = [None if x is None else x.strides for x in (*outs, *ins)]
+    forms = forms or [({}, h, each, {})]
     key = max(x.dtype.itemsize for x in ins), ins[0].strides[1] == 1 < c, c, h * w, each
 
     def run(blocks):
-        flat, places = blocks["FLAT"], n * c * h * w if blocks["FLAT"] else h * w
+        rows, more = next((rows, more) for known, rows, _, more in forms if known.items() <= blocks.items())
+        flat, places = blocks["FLAT"], n * c * rows * w if blocks["FLAT"] else rows * w
         programs = cdiv(places, blocks["BLOCK_P"]) * (1 if flat else cdiv(n * c, blocks["BLOCK_C"]))
         even = places % blocks["BLOCK_P"] == 0 if flat else n * c % blocks["BLOCK_C"] == 0
         launch(kernel, (programs,), *outs, *ins, *strides, n * c, None if together else c, *attributes, WIDE=wide, EVEN=even, **options,
-               **blocks)
+               **more, **blocks)
 
-    run(tuner.choose(kernel.__name__, key, _blocks(*key), kernel, run))
+    one_each = [{"BLOCK_C": 1, "BLOCK_P": tile(32 * warps, 1024), "FLAT": True, "num_warps": warps} for warps in (4, 8)]
+    ways = [{**known, **blocks} for k, (known, *_) in enumerate(forms) for blocks in (one_each if k else _blocks(*key))]
+    run(tuner.choose(kernel.__name__, key, ways, kernel, run))
 
 
 def _blocks(size, channels_first, channels, places, each):
@@ -54,7 +59,7 @@ def _blocks(size, channels_first, channels, places, each):
     are the quickest on an H100: the gradient of their maxima takes 111 µs, not 119, by channels 97 µs, not 100."""
     if channels_first:
         wanted = [(64, 16, 4), (64, 8, 4), (32, 32, 4), (128, 16, 8), (64, 32, 8)]
-        wanted = wanted if each == 1 else [(128, 4, 4), (64, 8, 4), (64, 4, 2), (32, 8, 2), (32, 16, 4)]
+        wanted = wanted if each == 1 else [(128, 4, 4), (64, 8, 4), (64, 4, 2), (32, 8, 2), (32, 16, 4), (256, 2, 4), (128, 8, 8)]
     elif each >= 4:                                                      # what a place needs is computed once for so many results
         wanted = [(1, total // each, warps) for total, warps in ((2048, 8), (1024, 4), (2048, 4), (1024, 2), (512, 2))]
     else:                                                                # or for all planes of a thread

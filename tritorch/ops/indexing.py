@@ -65,11 +65,16 @@ def take_rows(out, x, places, name, wrap):
 
 
 def _row_blocks(size, width, count):
-    """Rows and elements of them at a time: 4 KiB together, or other amounts."""
+    """Rows and elements of them at a time: 4 KiB together, or other amounts. Rows that are longer are also taken column by column, all
+    rows of a few KiB: what random indices name twice is then near in time, where a cache may still have it."""
     found = []
-    for total, most, warps in ((4096, 2048, 4), (4096, 1024, 4), (8192, 4096, 4), (2048, 2048, 4), (8192, 4096, 8)):
+    for total, most, down, warps in ((4096, 2048, False, 4), (4096, 1024, False, 4), (8192, 4096, False, 4), (2048, 2048, False, 4),
+                                     (8192, 4096, False, 8), (4096, 2048, True, 4), (4096, 1024, True, 4), (8192, 2048, True, 8),
+                                     (4096, 4096, True, 4), (2048, 512, True, 2)):
         r = min(tile(max(most // size, 32), 1024), next_power_of_2(width))
-        found.append({"BLOCK_K": min(max(tile(total // size, 16384) // r, 1), next_power_of_2(count)), "BLOCK_R": r, "num_warps": warps})
+        if not down or r < width:
+            found.append({"BLOCK_K": min(max(tile(total // size, 16384) // r, 1), next_power_of_2(count)), "BLOCK_R": r, "DOWN": down,
+                          "num_warps": warps})
     return found
 
 

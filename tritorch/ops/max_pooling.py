@@ -105,14 +105,21 @@ def launch_largest(values, taps, input, size, kernel, stride, padding, dilation)
     pair = 1 if taps is None else _pair(size, kernel, stride, dilation)
     rows = 0 if most[0] * most[1] > UNROLLED else pair if not shared else 4 if input.strides[1] == 1 else 2
     words = rows and kernel is not None and dilation[1] == 1 and _beside(stride[1], input, *outs)
-    groups, span = cdiv(size[0], rows or 1), words or 1
-    inside = [0 if kernel is None else _inside(n[d] + padding[d] - (count - 1) * each * stride[d],
-                                               (each - 1) * stride[d] + dilation[d] * (most[d] - 1) + 1)
-              for d, count, each in ((0, groups, rows or 1), (1, size[1] // span, span))]
-    launch_places(K.max_pool_kernel, (values, taps), (input,), (*values.shape[:2], groups, size[1] // span), *n, *size, STRIDE=stride,
-                  PADDING=padding, DILATION=dilation, ADAPTIVE=adaptive(kernel, n, size), TAPS=most, LOWEST=lowest(input.dtype), ROWS=rows,
-                  SPAN=span, LOG=(words * stride[1]).bit_length() - 1 if words else 0,
-                  INSIDE=tuple(inside), PAIR=pair, each=(rows or 1) * span)
+    span = words or 1
+
+    def inside(d, count, each):
+        """Of what `count` places of `each` windows along a dim read, how much is there in any case."""
+        return 0 if kernel is None else _inside(n[d] + padding[d] - (count - 1) * each * stride[d],
+                                                (each - 1) * stride[d] + dilation[d] * (most[d] - 1) + 1)
+
+    forms = []                                                           # places of so many rows of windows
+    for each in (rows, 4) if rows == 2 and words and shared else (rows,):
+        groups = cdiv(size[0], each or 1)
+        right = inside(1, size[1] // span, span)
+        forms.append(({"ROWS": each}, groups, (each or 1) * span, {"INSIDE": (inside(0, groups, each or 1), right)}))
+    launch_places(K.max_pool_kernel, (values, taps), (input,), (*values.shape[:2], forms[0][1], size[1] // span), *n, *size, STRIDE=stride,
+                  PADDING=padding, DILATION=dilation, ADAPTIVE=adaptive(kernel, n, size), TAPS=most, LOWEST=lowest(input.dtype), SPAN=span,
+                  LOG=(words * stride[1]).bit_length() - 1 if words else 0, PAIR=pair, each=forms[0][2], forms=forms)
 
 
 @max_pool.grad("input")
@@ -294,15 +301,25 @@ def max_pool_input_cuda(out, gradient, taps, size, kernel, stride, padding, dila
     first = tuple([-((reach[d] - padding[d]) // stride[d]) for d in (0, 1)])
     count = tuple([(stride[d] - 1 + padding[d]) // stride[d] - first[d] + 1 for d in (0, 1)])
     cells, pair = tuple([cdiv(n, step) for n, step in zip(size, stride)]), _pair(gradient.shape[2:], kernel, stride, dilation)
-    rows = pair if stride[0] > 2 else 4 if out.strides[1] == 1 else 2
+    rows, last = pair if stride[0] > 2 else 4 if out.strides[1] == 1 else 2, out.strides[1] == 1
     span = _beside(stride[1], out, gradient, taps) or 1
     words = (span * stride[1]).bit_length() - 1 if _beside(stride[1], out) else 0
-    groups = cdiv(cells[0], rows), cdiv(cells[1], span)
-    inside = [_inside(gradient.shape[2 + d] - first[d] - (groups[d] - 1) * each, count[d] + each - 1) for d, each in ((0, rows), (1, span))]
-    launch_places(K.max_pool_cells_kernel, (out,), (gradient, taps), (*out.shape[:2], *groups), *size,
+    columns = cdiv(cells[1], span)
+    right = _inside(gradient.shape[3] - first[1] - (columns - 1) * span, count[1] + span - 1)
+
+    def form(rows, phases):
+        """Places of so many rows of cells, or of one row of each of these."""
+        groups = cdiv(cells[0], rows)
+        down = _inside(gradient.shape[2] - first[0] - (groups - 1) * rows, count[0] + rows - 1)
+        return {"ROWS": rows, "PHASES": phases}, groups * phases, rows * span // phases, {
+            "INSIDE": (down, right), "WHOLE": size[0] % (rows * stride[0]) == 0}
+
+    forms = [form(rows, 1)]
+    if words and not last and pair == stride[0] == 2:                    # rows of images, whose words lie in line
+        forms += form(4, 2), form(2, 2), form(4, 1)
+    launch_places(K.max_pool_cells_kernel, (out,), (gradient, taps), (*out.shape[:2], forms[0][1], columns), *size,
                   *gradient.shape[2:], *cells, STRIDE=stride, PADDING=padding, DILATION=dilation, TAPS=most, FIRST=first, COUNT=count,
-                  ROWS=rows, SPAN=span, LOG=span.bit_length() - 1, WORDS=words, WHOLE=size[0] % (rows * stride[0]) == 0,
-                  INSIDE=tuple(inside), PAIR=pair, each=rows * span)
+                  SPAN=span, LOG=span.bit_length() - 1, WORDS=words, PAIR=pair, each=forms[0][2], forms=forms)
 
 
 @max_pool_input.grad("gradient")

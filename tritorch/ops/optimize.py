@@ -17,8 +17,8 @@ from tritorch.ops.shaping import stack
 from tritorch.tensor import Tensor, empty
 
 K, OPTIMIZERS = kernels("optimize"), kernels("optimizers")
-NORM_BLOCKS = (8192, 8), (4096, 4), (4096, 8), (8192, 16), (16384, 16), (2048, 4)        # of programs that only read
-SCALE_BLOCKS = (8192, 8), (2048, 8), (4096, 4), (4096, 8), (16384, 8), (16384, 16)       # of those that often end at once: few of them
+NORM_BLOCKS = (8192, 8), (32768, 8), (16384, 4), (65536, 8), (4096, 4), (8192, 16), (32768, 16)       # of programs that only read
+SCALE_BLOCKS = (65536, 8), (8192, 8), (131072, 8), (32768, 4), (65536, 16), (16384, 8)   # of those that often end at once: few of them
 
 
 # ------------------------------------------------------------------ optimizers
