@@ -14,13 +14,14 @@ is computed as its transpose, bᵀ aᵀ, with bᵀ from registers. As b lies, tw
 of bᵀ change places, until the tile is stored (`dealt`, `gathered`).
 
 The results are those of matmul_persistent.py, whose descriptors and epilogue these are; there is no interpreter for Gluon, so that file is
-also the reference, and says what STREAM is.
+also the reference; matmul_stream.py says what STREAM is.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.matmul import activated, epilogue, share_of, tile_of
+from triton_kernels.matmul import activated, epilogue, tile_of
+from triton_kernels.matmul_stream import block_at, share_of, turn_of
 
 load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared           # the older names are those of Triton 3.6
 store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
@@ -37,23 +38,22 @@ def place(tile, shape, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl
 @gluon.jit
 def tiles_of(shape, first, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
              STREAM: gl.constexpr):
-    """The tiles of a program from its `first` on, to `last`, and the blocks of K that are its share (STREAM: of all of them)."""
+    """The tiles of a program from its `first` on, to `last`, or with STREAM its lines of tiles; how many tiles there are and blocks of K."""
     total, steps = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N) * shape[0], gl.cdiv(shape[3], BLOCK_K)
     if STREAM:
-        begin, end = share_of(gl.program_id(0), total, steps, PROGRAMS)
-        return (begin // steps).to(gl.int32), gl.cdiv(end, steps).to(gl.int32), begin, end, steps
+        first, last = share_of(gl.program_id(0), total, steps, PROGRAMS, STREAM)
+        return first, last, total, steps
     else:
-        return first, total, 0, 0, steps
+        return first, total, total, steps
 
 
 @gluon.jit
-def blocks_of(tile, begin, end, steps, STREAM: gl.constexpr):
-    """The blocks of K of a tile that this program multiplies."""
+def blocks_of(tile, total, steps, PROGRAMS: gl.constexpr, STREAM: gl.constexpr):
+    """A tile, or this program's of a line of tiles, and as `turn_of` tells which blocks of its K."""
     if STREAM:
-        before = steps.to(gl.int64) * tile
-        return gl.maximum(begin - before, 0).to(gl.int32), gl.minimum(end - before, steps).to(gl.int32)
+        return turn_of(tile, gl.program_id(0), total, steps, PROGRAMS, STREAM)
     else:
-        return 0, steps
+        return tile, 0, steps, 0, None
 
 
 @gluon.jit
@@ -76,14 +76,15 @@ def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.cons
             STAGES: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr):
     """The loading warp: wait until a slot is empty, fill it."""
     a_bufs, b_bufs, empty, ready, _, _, _ = ring
-    first, last, begin, end, steps = tiles_of(shape, gl.program_id(0), PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
+    first, last, total, steps = tiles_of(shape, gl.program_id(0), PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = 0, 1                                   # all slots are empty at first
-    for tile in range(first, last, 1 if STREAM else PROGRAMS):
+    for at in range(first, last, 1 if STREAM else PROGRAMS):
+        tile, begin, end, to, turn = blocks_of(at, total, steps, PROGRAMS, STREAM)
         batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M)
         at_a = batch * 0 if SHARED_A else batch
         at_b = batch * 0 if SHARED_B else batch
-        start, stop = blocks_of(tile, begin, end, steps, STREAM)
-        for k in range(start * BLOCK_K, stop * BLOCK_K, BLOCK_K):
+        for i in range(begin, end):
+            k = (block_at(i, turn) if STREAM else i) * BLOCK_K
             mbarrier.wait(empty.index(slot), phase)
             full = ready.index(slot)
             mbarrier.expect(full, PARTS * a_desc.block_type.nbytes + b_desc.block_type.nbytes)
@@ -264,28 +265,27 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
     START: gl.constexpr = TURN % CONSUMERS
     STEP: gl.constexpr = 1 if STREAM else CONSUMERS * PROGRAMS
     RESIDUAL: gl.constexpr = isinstance(beta, gl.tuple) and len(beta) % 2 == 1
-    first, last, begin, end, steps = tiles_of(shape, gl.program_id(0) + START * PROGRAMS, PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K,
-                                              STREAM)
+    first, last, total, steps = tiles_of(shape, gl.program_id(0) + START * PROGRAMS, PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = after(0, 0, START * steps, STAGES)     # the ring holds the other consumer's slots too
     count, came = 0, ring[6]
     if c_desc is not None:
         for i in gl.static_range(BUFFERS - 1):
             fetch(c_desc, first, last, i, shape, out_bufs, came, BLOCK_M, BLOCK_N, GROUP_M, BUFFERS, PARTS, TURN)
-    for tile in range(first, last, STEP):
+    for turn in range(first, last, STEP):
+        tile, begin, end, part, _ = blocks_of(turn, total, steps, PROGRAMS, STREAM)
         batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M)
         m += TURN % PARTS * BLOCK_M
-        start, stop = blocks_of(tile, begin, end, steps, STREAM)
-        summed = gl.where(n == 0, stop - start, 0) if SUMS else 0
+        summed = gl.where(n == 0, end - begin, 0) if SUMS else 0
         if ACROSS:
-            acc, slot, phase = multiply_across(ring, slot, phase, stop - start, BLOCK_M, BLOCK_N, STAGES, WARPS)
+            acc, slot, phase = multiply_across(ring, slot, phase, end - begin, BLOCK_M, BLOCK_N, STAGES, WARPS)
         else:
-            acc, sums, slot, phase = multiply_tile(ring, slot, phase, stop - start, summed, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N,
+            acc, sums, slot, phase = multiply_tile(ring, slot, phase, end - begin, summed, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N,
                                                    STAGES, CONSUMERS, PARTS, TURN, WARPS, SUMS)
         if SUMS:
-            store_sums(sums_ptr, sums, (gl.program_id(0) + tile) * BLOCK_M if STREAM else m, BLOCK_M if STREAM else shape[1] - m, n,
+            store_sums(sums_ptr, sums, part * BLOCK_M if STREAM else m, BLOCK_M if STREAM else shape[1] - m, n,
                        c_ptr is not None and not STREAM)
         if STREAM:
-            batch, m, n = gl.program_id(0) + tile, m * 0, n * 0
+            batch, m, n = part, m * 0, n * 0
         slot, phase = after(slot, phase, (CONSUMERS - 1) * steps, STAGES)
         pieces = pieces_of(acc, PIECES)
         for i in gl.static_range(PIECES):
@@ -314,7 +314,7 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
                 send(out_desc, pre_desc, batch, row, column, activated(value, ACTIVATION), value, out_buf, pre_buf, BUFFERS - STORES)
             if c_desc is not None:
                 tma.store_wait(pendings=1)               # of the piece before this one: its buffer is free
-                fetch(c_desc, tile + (i + BUFFERS - 1) // PIECES * STEP, last, (i + BUFFERS - 1) % PIECES, shape, out_bufs, came, BLOCK_M,
+                fetch(c_desc, turn + (i + BUFFERS - 1) // PIECES * STEP, last, (i + BUFFERS - 1) % PIECES, shape, out_bufs, came, BLOCK_M,
                       BLOCK_N, GROUP_M, BUFFERS, PARTS, TURN)
         count += 1
     tma.store_wait(pendings=0)

@@ -3,6 +3,8 @@
 A candidate names its kernel, that kernel's blocks, stages and warps, and `splits`, the pieces that K is cut into. The order comes from a
 count of clock cycles: waves of tiles over the multiprocessors, each as long as its products or its loads take. The tuner has the last word.
 """
+from math import gcd
+
 from tritorch.ops.rows import chunk_of
 from tritorch.shape import cdiv, next_power_of_2
 
@@ -68,6 +70,8 @@ ALONE = 32                          # elements of K for each byte of theirs, up 
 MOST_SPLITS = 64                    # the second kernel has a line for each
 MOST_STREAMED = 2                   # tiles for each multiprocessor: of more, the last wave is a small part, and the parts much memory
 GROUP_M = 8
+DOWN = 1 << 16                      # GROUP_M of tiles that run down all rows before the next column
+WHOLE_LINES = 32                    # of so many programs one may be left out, so that lines of tiles get the same help at the same time
 HOPELESS = 2.5
 SIDE = {"sum": 32}                  # of tiles on the simulated device, elsewhere 1024: it wants few, huge tiles, yet more than one
 
@@ -131,6 +135,16 @@ def cycles(tiles, blocks, k, rate, itemsize, machine, start=START):
     """Clock cycles of `tiles` tiles that sum over k, dealt to the multiprocessors."""
     block_m, block_n = blocks[:2]
     return cdiv(tiles, machine[0]) * (max(block_m * block_n * k / rate, (block_m + block_n) * k * itemsize / LOADS) + start)
+
+
+def dealt(M, N, tiles, steps, block_m, block_n, multiprocessors):
+    """How STREAM deals out blocks of K (see matmul_stream.py), as options of its kernels. A line of tiles shares the operand that is the
+    larger one; for whole lines a few programs are left out."""
+    line = cdiv(N, block_n) if M >= N else cdiv(M, block_m)
+    programs = min(multiprocessors, tiles * steps)
+    if programs % line <= programs // WHOLE_LINES:
+        programs -= programs % line
+    return dict(PROGRAMS=programs, STREAM=gcd(line, programs % tiles), GROUP_M=1 if M >= N else DOWN)
 
 
 def streamed(tiles, blocks, k, block_k, rate, itemsize, machine):
