@@ -53,7 +53,7 @@ def blocks_of(tile, total, steps, PROGRAMS: gl.constexpr, STREAM: gl.constexpr):
     if STREAM:
         return turn_of(tile, gl.program_id(0), total, steps, PROGRAMS, STREAM)
     else:
-        return tile, 0, steps, 0, None
+        return tile, 0, steps, 0, 0
 
 
 @gluon.jit
