@@ -56,7 +56,7 @@ def options(layout, shared, form, active):
 
 
 def product(shape, blocks, layout=(False, False), shared=(False, False), epilogue=EPILOGUES[0], warps=4, scaled=False,
-            adds=False, across=False, by_tma=False, scattered=False):
+            adds=False, across=False, by_tma=False, scattered=False, whole=False):
     """Run the kernel and compare. `scaled`: rows and columns have factors; `adds`: a residual comes behind; `across`: tiles are computed as
     their transposes; `by_tma`: the residual, or else c, comes into the buffers from which the results leave; `scattered`: these do
     not leave by TMA."""
@@ -77,7 +77,8 @@ def product(shape, blocks, layout=(False, False), shared=(False, False), epilogu
     run("matmul_gluon_kernel", FILES, out_desc, pre_desc if active else None, Pointer(sums) if summed else None, c_desc, a_desc,
         b_desc, c, *strides, batch, M, N, K, *scalars,
         **options(layout, shared, form, active), PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
-        STAGES=stages, PIECES=pieces, CONSUMERS=consumers, PARTS=of, STREAM=False, ACROSS=across, num_warps=warps)
+        STAGES=stages, PIECES=pieces, CONSUMERS=consumers, PARTS=of, STREAM=False, ACROSS=across, WHOLE=whole,
+        num_warps=warps)
     compare(a * rows if scaled else a, b * columns if scaled else b, c, alpha, active, out - residual if adds else out, pre)
     if summed:                                           # they are added where c is
         before[:M] = a[0].sum(1) + (before[:M] if form is not None else 0)
@@ -97,6 +98,13 @@ def compare(a, b, c, alpha, active, out, pre):
 @pytest.mark.parametrize("active", [False, True])
 def test_rings_turns_and_pieces(shape, blocks, active):
     product(shape, blocks, epilogue=EPILOGUES[active])
+
+
+@pytest.mark.parametrize("blocks", [blocks for blocks in SMALL if blocks[4] > 1])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("active", [False, True])
+def test_room_for_whole_tiles(shape, blocks, active):
+    product(shape, blocks, epilogue=EPILOGUES[active], whole=True)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -122,7 +130,7 @@ def test_tiles_computed_as_their_transposes(shape, blocks, epilogue):
 
 @pytest.mark.parametrize("blocks", SMALL[:3])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", [(1, 37, 53, 100, 5), (1, 8, 8, 100, 9), (2, 33, 17, 64, 3), (1, 40, 40, 41, 20)])
+@pytest.mark.parametrize("shape", [(1, 37, 53, 100, 5), (1, 8, 8, 100, 9), (2, 33, 17, 64, 3), (1, 40, 40, 41, 20), (1, 40, 20, 100, 11), (1, 20, 40, 99, 10)])
 def test_blocks_of_k_dealt_out_evenly(shape, layout, blocks):
     """Of every tile, whose parts together are its product; test_matmul_stream.py says whose they are."""
     (batch, M, N, K, programs), (block_m, block_n, block_k, stages, pieces, *_), rng = shape, blocks, np.random.default_rng(1)

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from gluon_threads import code_of, language, tensor
+from gluon_threads import Pointer, code_of, language, tensor
 
 from tritorch.ops import gemm_choice as choice
 
@@ -26,8 +26,9 @@ def schedule(M, N, batch, steps, multiprocessors):
         for line in range(*KERNEL.share_of(pid, count, of, programs, stream)):
             tile, begin, end, part, turn = KERNEL.turn_of(tensor(line), pid, count, of, programs, stream)
             assert begin < end
-            found += [(tile, pid, i, KERNEL.block_at(tensor(i), turn), part) for i in range(begin, end)]
-    return np.array(found), tiles, dealt
+            at = np.arange(begin, end)
+            found.append(np.stack(np.broadcast_arrays(tile, pid, at, KERNEL.block_at(tensor(at), turn), part), 1))
+    return np.concatenate(found).astype(int), tiles, dealt
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -35,7 +36,7 @@ def test_every_block_of_k_is_dealt_out_once(shape):
     found, tiles, dealt = schedule(*shape)
     steps, programs = shape[3], dealt["PROGRAMS"]
     tile, pid, at, block, part = found.T
-    assert sorted(zip(tile, block)) == [(t, k) for t in range(tiles) for k in range(steps)]
+    assert (np.bincount(tile * steps + block, minlength=tiles * steps) == 1).all() and block.max() < steps
     assert len({*zip(pid, at)}) == len(found) and at.max() < -(-tiles * steps // programs)      # a program takes one in each round
     assert len({*zip(tile, pid)}) == len({*part}) and part.max() < programs + tiles
     helping = pid >= programs // tiles * tiles
@@ -54,18 +55,20 @@ def test_the_second_stage_finds_the_parts(shape):
     programs, parts = dealt["PROGRAMS"], np.zeros(dealt["PROGRAMS"] + tiles, int)
     np.add.at(parts, found[:, 4], 1)                                                             # a part is how many blocks are in it
 
-    class Parts(int):
-        __add__ = lambda self, distance: Parts(int(self) + int(distance))
+    for t in range(tiles):
+        total = KERNEL.tile_added_up(Pointer(parts), tensor(t), tensor(tiles), tensor(shape[3]), tensor(0), tensor(1), programs,
+                                     dealt["STREAM"], 4)
+        assert total == shape[3]
 
-    loads = lambda place, mask, other: int(parts[place]) if mask else other
-    names["tl"].load, before = loads, names["tl"].load
-    try:
-        for t in range(tiles):
-            ahead = 4
-            total = KERNEL.tile_added_up(Parts(0), tensor(t), tensor(tiles), tensor(shape[3]), 0, tensor(1), programs, dealt["STREAM"], ahead)
-            assert total == shape[3]
-    finally:
-        names["tl"].load = before
+
+@pytest.mark.parametrize("shape", SHAPES[:6])
+def test_tiles_are_at_nearly_the_same_place_of_k(shape):
+    found, tiles, dealt = schedule(*shape)
+    _, _, at, block, _ = found.T
+    order = np.argsort(at, kind="stable")
+    at, block = at[order], block[order]
+    starts = np.flatnonzero(np.diff(at, prepend=-1))
+    assert (np.maximum.reduceat(block, starts) - np.minimum.reduceat(block, starts)).max() < shape[3] / 5
 
 
 def test_neighbours_share_the_larger_operand():

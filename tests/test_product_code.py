@@ -103,7 +103,7 @@ BY_TMA += [c for make in (choice.gluon, choice.persistent) for _, c in make(768,
 
 def named(c):
     tile, groups = [c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"]], [c.get("CONSUMERS", 1), c.get("PARTS", 1)]
-    return "-".join(map(str, [c["kernel"], *tile, *groups])) + "-stream" * c["STREAM"]
+    return "-".join(map(str, [c["kernel"], *tile, *groups])) + "-stream" * c["STREAM"] + "-whole" * c.get("WHOLE", False)
 
 
 @pytest.mark.parametrize("columns, ahead", [(128, True), (256, False)])

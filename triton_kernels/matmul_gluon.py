@@ -343,13 +343,16 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
                         beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr,
                         FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
-                        CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False):
+                        CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False,
+                        WHOLE: gl.constexpr = False):
     """Grid: PROGRAMS. num_warps is that of one consumer. Instead of a descriptor of a result there may be what `scatter` takes, where TMA
     cannot store it. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of one
-    matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. Long, as it makes all that the warp
+    matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. WHOLE: all pieces of a tile have a
+    buffer, so none waits for one before it to leave. Long, as it makes all that the warp
     groups share."""
     WARPS: gl.constexpr = gl.num_warps()
-    BUFFERS: gl.constexpr = min(PIECES, 4) if c_desc is not None else 1 if PIECES == 1 and pre_desc is None else 2
+    TWO: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
+    BUFFERS: gl.constexpr = min(PIECES, 4) if c_desc is not None else PIECES if WHOLE else TWO
     TA: gl.constexpr = a_desc.dtype
     TB: gl.constexpr = b_desc.dtype
     A: gl.constexpr = [BLOCK_K, BLOCK_M] if TRANS_A else [BLOCK_M, BLOCK_K]
