@@ -74,7 +74,7 @@ HALF = {
     "one consumer, stream, small steps": tiles("gluon", 128, 128, 32, 8, STAGES=6, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=True),
     "three consumers": tiles("gluon", 64, 256, 64, 4, STAGES=3, PIECES=4, CONSUMERS=1, PARTS=3, STREAM=False),
     "three consumers, small steps": tiles("gluon", 64, 256, 32, 4, STAGES=6, PIECES=4, CONSUMERS=1, PARTS=3, STREAM=False),
-    "room for whole tiles": tiles("gluon", 64, 128, 64, 4, STAGES=2, PIECES=4, CONSUMERS=1, PARTS=1, STREAM=False, WHOLE=True),
+    "room for whole tiles": tiles("gluon", 128, 128, 64, 8, STAGES=2, PIECES=4, CONSUMERS=1, PARTS=1, STREAM=False, WHOLE=True),
     "two consumers": tiles("gluon", 128, 128, 64, 4, STAGES=3, PIECES=2, CONSUMERS=2, PARTS=1, STREAM=False),
 }
 

@@ -7,8 +7,8 @@ same time (McNaughton's rule). Which blocks a tile is at depends on the round al
 same time, and what they share of it comes from the second cache: dealt out one tile after the other, blocks of 3072 x 768 x 32768 came
 from memory for each tile anew, which on an H100 took 381 µs.
 
-A line is STREAM tiles one after the other, which share one operand and have the same number of helpers at the same time: they read the same
-of it in every round. A program has the same tile of every line it helps.
+A line is STREAM tiles one after the other, which share one operand and have the same number of helpers at the same time: they read the
+same of it in every round. A program has the same tile of every line it helps.
 """
 import triton
 import triton.language as tl
@@ -37,7 +37,7 @@ def share_of(pid, tiles, steps, PROGRAMS: tl.constexpr, STREAM: tl.constexpr):
 
 @triton.jit
 def turn_of(line, pid, tiles, steps, PROGRAMS: tl.constexpr, STREAM: tl.constexpr):
-    """A program's tile of a line, the rounds in which it takes a block of it, from and to, where its part goes, and what `block_at` takes."""
+    """A program's tile of a line, from and to which round it takes a block of it, where its part goes, and what `block_at` takes."""
     each, rounds, left = dealt_out(tiles, steps, PROGRAMS)
     lane, at = pid // tiles, pid % tiles
     helps = lane == each
@@ -55,6 +55,16 @@ def block_at(i, turn):
     """The block of K that a program takes in round i. Its tile has help in the first `early` rounds and `later`, of `left` blocks."""
     each, lane, early, later, left = turn
     return each * i + tl.minimum(i, early) + tl.minimum(tl.maximum(i - later, 0), left) + lane
+
+
+@triton.jit
+def rounds_until(bound, begin, end, turn):
+    """The first round from `begin` to `end` in which a program's block of K is not below a bound."""
+    while begin < end:
+        middle = (begin + end) // 2
+        below = block_at(middle, turn) < bound
+        begin, end = tl.where(below, middle + 1, begin), tl.where(below, end, middle)
+    return begin
 
 
 @triton.jit
@@ -83,7 +93,8 @@ def stream_sum_kernel(out_ptr, pre_ptr, sums_ptr, part_ptr, part_sums_ptr, c_ptr
                       PROGRAMS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, STREAM: tl.constexpr,
                       ROWS: tl.constexpr, AHEAD: tl.constexpr):
     """Second stage: add up the parts of tiles, each (BLOCK_M, BLOCK_N), always in the same order; then the epilogue. With sums_ptr the same
-    for the sums of a's rows, with c_ptr added to what is there. Grid: tiles of all batches · BLOCK_M / ROWS."""
+    for the sums of a's rows, of which each tile of a row has those of a share of K, with c_ptr added to what is there. Grid: tiles of all
+    batches · BLOCK_M / ROWS."""
     PARTS: tl.constexpr = BLOCK_M // ROWS
     tile, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
     rows = part * ROWS + tl.arange(0, ROWS)
@@ -103,7 +114,10 @@ def stream_sum_kernel(out_ptr, pre_ptr, sums_ptr, part_ptr, part_sums_ptr, c_ptr
     if sums_ptr is not None:
         if pid_n == 0:
             sums = tl.zeros((ROWS,), tl.float32)
-            sums = tile_added_up(part_sums_ptr + rows, tile, tiles, steps, sums, tl.full((), BLOCK_M, tl.int32), PROGRAMS, STREAM, AHEAD)
+            across = 1 if GROUP_M == 1 else tl.cdiv(M, BLOCK_M)          # from one tile of a row to the next
+            for n in range(tl.cdiv(N, BLOCK_N)):
+                sums = tile_added_up(part_sums_ptr + rows, tile + n * across, tiles, steps, sums, tl.full((), BLOCK_M, tl.int32), PROGRAMS,
+                                     STREAM, AHEAD)
             if c_ptr is not None:
                 sums += tl.load(sums_ptr + rm, mask=rm < M, other=0)
             tl.store(sums_ptr + rm, sums, mask=rm < M)

@@ -38,9 +38,9 @@ PERSISTENT = ((128, 256, 64, 8, 3, 2, 0.9), (256, 128, 64, 8, 3, 1, 0.9), (128, 
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, PIECES, CONSUMERS, PARTS, rate, WHOLE: two consumers hide the storing of tiles, one has
 # larger tiles; three that share a tile of three times BLOCK_M rows have the largest. Tiles leave in more PIECES, up to eight, where the
 # ring has more stages then: with three instead of four, 2048^3 in TF32 is predicted to take 55.8 µs, not 51.1. Of a ring of three, one
-# stage is multiplied and one waits its turn: in six of half of BLOCK_K more is on its way. Where both operands lie along K, half of BLOCK_K
-# is half as much of a line: of tiles of 128 x 256, 32768 x 768 x 3072 took 244 µs on an H100, not 210. A tile with room for the WHOLE of it
-# leaves while the next one is multiplied, from a ring that is smaller by that.
+# stage is multiplied and one waits its turn: in six of half of BLOCK_K more is on its way. Where both operands lie along K, half of
+# BLOCK_K is half as much of a line: of tiles of 128 x 256, 32768 x 768 x 3072 took 244 µs on an H100, not 210. A tile with room for the
+# WHOLE of it leaves while the next one is multiplied, from a ring that is smaller by that.
 GLUON = ((64, 256, 32, 4, 6, 4, 1, 3, 0.98, False), (128, 256, 64, 8, 4, 4, 1, 1, 0.97, False), (64, 256, 64, 4, 4, 4, 1, 3, 0.96, False),
          (256, 128, 64, 8, 4, 4, 1, 1, 0.95, False), (128, 256, 32, 8, 8, 4, 1, 1, 0.92, False), (128, 256, 64, 8, 4, 4, 1, 1, 0.87, True),
          (64, 256, 32, 4, 4, 4, 1, 3, 0.84, True), (128, 128, 64, 4, 5, 2, 2, 1, 0.9, False), (64, 256, 64, 4, 4, 4, 2, 1, 0.85, False),
@@ -206,7 +206,7 @@ def gluon(M, N, k, batch, machine, itemsize=2, out_size=2, across=False):
         blocks, block_k, tiles = (parts * block_m, block_n), 2 * depth // itemsize, tiles_of(M, N, batch, parts * block_m, block_n)
         rate = 2 * PEAK["half"] // itemsize * rate
         start = consumers * START + min(parts * block_m, M) * min(block_n, N) * out_size / STORES
-        if tiles > machine[0]:                                           # the next tile is on its way, and half of this one leaves beside it
+        if tiles > machine[0]:                                           # the next tile is on its way, half of this one leaves beside it
             start = START / 2 if consumers == 2 or whole else start / 2
         counts = [(cycles(tiles, blocks, k, rate, itemsize, machine, start), out_size, False)]
         if consumers * parts == 1 and not whole:
