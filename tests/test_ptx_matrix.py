@@ -90,6 +90,18 @@ def test_tiles_with_a_program_of_their_own_and_help(gpu, kind, columns):
     product("bfloat16", HALF[kind], 200 if columns == 100 else 100, columns, 328)
 
 
+@pytest.mark.parametrize("kind, rows, columns", [("one consumer", 200, 100), ("one consumer, stream", 200, 100),
+                                                 ("one consumer, stream", 200, 264)])
+def test_sums_of_rows_beside_the_product(gpu, kind, rows, columns):
+    """Of all of K by the first tile of a row, or of a share of it by each."""
+    (a, left), (b, right) = draw("bfloat16", 328, rows), draw("bfloat16", 328, columns)
+    out, sums = torch.empty(rows, columns, dtype=torch.bfloat16, device="cuda"), torch.full((rows,), float("nan"), device="cuda")
+    with tuner.forcing("matmul", HALF[kind]):
+        gemm(out, a.mT, b, row_sums=sums)
+    close(out, left.T @ right, np.abs(left.T) @ np.abs(right) / np.sqrt(328), 8 * EPSILON["bfloat16"])
+    close(sums, left.sum(0), np.abs(left).sum(0), 2 ** -20)
+
+
 @pytest.mark.parametrize("kind, turned_a, turned_b", [("one consumer", True, False), ("one consumer, stream", False, True),
                                                       ("two consumers", False, False)])
 def test_rows_that_tma_cannot_step_over(gpu, kind, turned_a, turned_b):
