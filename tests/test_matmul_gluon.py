@@ -105,6 +105,7 @@ def test_rings_turns_and_pieces(shape, blocks, active):
 @pytest.mark.parametrize("active", [False, True])
 def test_room_for_whole_tiles(shape, blocks, active):
     product(shape, blocks, epilogue=EPILOGUES[active], whole=True)
+    product(shape, blocks, epilogue=("tile", False, 2.0), whole=True, by_tma=True)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

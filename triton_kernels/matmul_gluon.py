@@ -325,7 +325,7 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
     groups share."""
     WARPS: gl.constexpr = gl.num_warps()
     TWO: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
-    BUFFERS: gl.constexpr = min(PIECES, 4) if c_desc is not None else PIECES if WHOLE else TWO
+    BUFFERS: gl.constexpr = PIECES if WHOLE else min(PIECES, 4) if c_desc is not None else TWO
     TA: gl.constexpr = a_desc.dtype
     TB: gl.constexpr = b_desc.dtype
     A: gl.constexpr = [BLOCK_K, BLOCK_M] if TRANS_A else [BLOCK_M, BLOCK_K]
