@@ -286,7 +286,7 @@ def test_the_first_candidates():
 
 
 def test_what_stores_more_than_it_multiplies():
-    """Ways that store a tile beside the next one are tried; a slope leaves three consumers no registers."""
+    """Ways that store a tile beside the next one are tried; three consumers are not at a slope, where they are slow."""
     found = [problem(32768, 3072, 768, compiles=True, fused=fused).candidates for fused in (None, "gelu_tanh_backward")]
     for kind in (dict(CONSUMERS=2, BLOCK_M=64), dict(CONSUMERS=2, BLOCK_M=128), dict(WHOLE=True, PARTS=1)):
         assert all(any(kind.items() <= c.items() for c in candidates) for candidates in found)
