@@ -141,7 +141,7 @@ STREAMED = [candidate for _, candidate in choice.persistent(768, 3072, 32768, 1,
 
 
 @pytest.mark.parametrize("layout, batch, programs", [
-    ((False, False), 1, 3), ((True, False), 1, 7), ((False, True), 2, 5), ((True, True), 2, 5), ((False, False), 2, 132),
+    ((False, False), 1, 3), ((True, False), 1, 7), ((False, True), 2, 5), ((True, True), 2, 5), ((False, False), 2, 11),
     ((True, True), 2, 132)])
 def test_blocks_of_k_dealt_out_evenly(layout, batch, programs, cuda, hardware_tiles, monkeypatch):
     """Tiles begin and end in the middle of a program's work, and may be shared by many; every form of c, an activation and a slope."""
@@ -276,10 +276,21 @@ def test_the_first_candidates():
     assert kernels[64, 4096, 4096][0] == "plain" and set(kernels[1, 4096, 4096]) == {"vector"}
     assert problem(64, 256, 4096).candidates[0]["splits"] > 1
     gradient = problem(768, 3072, 32768, compiles=True, turned=(True, False)).candidates        # 72 tiles for 132 multiprocessors
-    assert gradient[0]["kernel"] == "gluon" and gradient[0]["STREAM"] and not all(c.get("STREAM") for c in gradient) and len(gradient) <= 13
-    assert all(len(found) <= 13 for found in kernels.values())
+    assert gradient[0]["kernel"] == "gluon" and gradient[0]["STREAM"] and not all(c.get("STREAM") for c in gradient) and len(gradient) <= 16
+    assert all(len(found) <= 16 for found in kernels.values())
     assert problem(1024, 1024, 1024, compiles=True).candidates[0]["kernel"] == "gluon"      # as long by TMA as without, counted so
     assert problem(32768, 2304, 768, compiles=True, turned=(False, True)).candidates[0]["PARTS"] == 3   # the second cache decides
+    for size in ((4096, 4096, 4096), (2048, 2048, 2048), (4736, 768, 50304)):                # one consumer where waves are few
+        first = problem(*size, compiles=True).candidates[0]
+        assert (first["BLOCK_M"], first["BLOCK_N"], first["BLOCK_K"], first["PARTS"], first["STREAM"]) == (128, 256, 64, 1, False)
+
+
+def test_what_stores_more_than_it_multiplies():
+    """Ways that store a tile beside the next one are tried; three consumers are not at a slope, where they are slow."""
+    found = [problem(32768, 3072, 768, compiles=True, fused=fused).candidates for fused in (None, "gelu_tanh_backward")]
+    for kind in (dict(CONSUMERS=2, BLOCK_M=64), dict(CONSUMERS=2, BLOCK_M=128), dict(WHOLE=True, PARTS=1)):
+        assert all(any(kind.items() <= c.items() for c in candidates) for candidates in found)
+    assert any(c.get("PARTS") == 3 for c in found[0]) and not any(c.get("PARTS") == 3 for c in found[1])
 
 
 def test_sums_of_rows_leave_the_largest_tiles_alone():

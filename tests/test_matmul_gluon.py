@@ -8,7 +8,7 @@ from gluon_threads import Descriptor, Pointer, run, tensor
 from tritorch.ops import gemm_choice as choice
 
 H200 = (132, 232448, 9)
-FILES = ["quick", "matmul", "matmul_gluon"]
+FILES = ["quick", "matmul", "matmul_stream", "matmul_leaving", "matmul_gluon"]
 LAYOUTS = list(itertools.product([False, True], repeat=2))
 # BLOCK_M, BLOCK_N, BLOCK_K, STAGES, PIECES, CONSUMERS, PARTS
 SMALL = [(16, 16, 8, 2, 1, 1, 1), (16, 32, 8, 2, 2, 1, 1), (8, 32, 8, 3, 4, 1, 1), (16, 16, 8, 4, 1, 2, 1), (16, 32, 8, 2, 2, 2, 1),
@@ -56,7 +56,7 @@ def options(layout, shared, form, active):
 
 
 def product(shape, blocks, layout=(False, False), shared=(False, False), epilogue=EPILOGUES[0], warps=4, scaled=False,
-            adds=False, across=False, by_tma=False, scattered=False):
+            adds=False, across=False, by_tma=False, scattered=False, whole=False):
     """Run the kernel and compare. `scaled`: rows and columns have factors; `adds`: a residual comes behind; `across`: tiles are computed as
     their transposes; `by_tma`: the residual, or else c, comes into the buffers from which the results leave; `scattered`: these do
     not leave by TMA."""
@@ -77,7 +77,8 @@ def product(shape, blocks, layout=(False, False), shared=(False, False), epilogu
     run("matmul_gluon_kernel", FILES, out_desc, pre_desc if active else None, Pointer(sums) if summed else None, c_desc, a_desc,
         b_desc, c, *strides, batch, M, N, K, *scalars,
         **options(layout, shared, form, active), PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
-        STAGES=stages, PIECES=pieces, CONSUMERS=consumers, PARTS=of, STREAM=False, ACROSS=across, num_warps=warps)
+        STAGES=stages, PIECES=pieces, CONSUMERS=consumers, PARTS=of, STREAM=False, ACROSS=across, WHOLE=whole,
+        num_warps=warps)
     compare(a * rows if scaled else a, b * columns if scaled else b, c, alpha, active, out - residual if adds else out, pre)
     if summed:                                           # they are added where c is
         before[:M] = a[0].sum(1) + (before[:M] if form is not None else 0)
@@ -97,6 +98,14 @@ def compare(a, b, c, alpha, active, out, pre):
 @pytest.mark.parametrize("active", [False, True])
 def test_rings_turns_and_pieces(shape, blocks, active):
     product(shape, blocks, epilogue=EPILOGUES[active])
+
+
+@pytest.mark.parametrize("blocks", [blocks for blocks in SMALL if blocks[4] > 1])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("active", [False, True])
+def test_room_for_whole_tiles(shape, blocks, active):
+    product(shape, blocks, epilogue=EPILOGUES[active], whole=True)
+    product(shape, blocks, epilogue=("tile", False, 2.0), whole=True, by_tma=True)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -122,61 +131,42 @@ def test_tiles_computed_as_their_transposes(shape, blocks, epilogue):
 
 @pytest.mark.parametrize("blocks", SMALL[:3])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", [(1, 37, 53, 100, 5), (1, 8, 8, 100, 9), (2, 33, 17, 64, 3), (1, 40, 40, 41, 20)])
+@pytest.mark.parametrize("shape", [(1, 37, 53, 100, 5), (1, 8, 8, 100, 9), (2, 33, 17, 64, 3), (1, 40, 40, 41, 20),
+                                   (1, 40, 20, 100, 11), (1, 20, 40, 99, 10)])
 def test_blocks_of_k_dealt_out_evenly(shape, layout, blocks):
-    """Every part lies at the sum of its program and its tile, and the parts of a tile are its product."""
+    """Of every tile, whose parts together are its product; test_matmul_stream.py says whose they are."""
     (batch, M, N, K, programs), (block_m, block_n, block_k, stages, pieces, *_), rng = shape, blocks, np.random.default_rng(1)
     a, a_desc = operand(rng, batch, M, K, layout[0], block_m, block_k)
     b, b_desc = operand(rng, batch, K, N, layout[1], block_k, block_n)
     across, down, steps = -(-N // block_n), -(-M // block_m), -(-K // block_k)
     tiles = batch * across * down
-    programs = min(programs, tiles * steps)
+    dealt = choice.dealt(M, N, tiles, steps, block_m, block_n, programs)
+    programs, lines = dealt["PROGRAMS"], dealt["STREAM"]
     parts = np.full((programs + tiles, block_m, block_n), np.nan)
-    settled = {**options(layout, (False, False), None, False), "GROUP_M": 1}
+    settled = {**options(layout, (False, False), None, False), **dealt}
     part_sums = np.full((programs + tiles, block_m), np.nan)
     run("matmul_gluon_kernel", FILES, Descriptor(parts, 1, block_m, block_n // pieces), None,
         Pointer(part_sums) if batch == 1 else None, None, a_desc, b_desc, None, 0, 0, 0, batch, M, N, K, None, None, **settled,
-        PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages, PIECES=pieces, CONSUMERS=1, PARTS=1,
-        STREAM=True, num_warps=4)
-    share = [p * tiles * steps // programs for p in range(programs + 1)]
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages, PIECES=pieces, CONSUMERS=1, PARTS=1, num_warps=4)
+    summed = np.zeros((down, block_m))
     for t in range(tiles):
-        having = [p for p in range(programs) if share[p] < (t + 1) * steps and share[p + 1] > t * steps]
-        matrix, row, column = t // (across * down), t // across % down * block_m, t % across * block_n
+        having = parts_of(t, tiles, steps, programs, lines)
+        place = t % (across * down)
+        row, column = (place // across, place % across) if dealt["GROUP_M"] == 1 else (place % down, place // down)
+        summed[row] += part_sums[having].sum(0) if batch == 1 else 0
+        matrix, row, column = t // (across * down), row * block_m, column * block_n
         want = (a[matrix] @ b[matrix])[row:row + block_m, column:column + block_n]
-        np.testing.assert_allclose(sum(parts[p + t] for p in having)[:want.shape[0], :want.shape[1]], want, atol=1e-9)
-        if batch == 1 and column == 0:
-            np.testing.assert_allclose(sum(part_sums[p + t] for p in having)[:want.shape[0]], a[0].sum(1)[row:row + block_m], atol=1e-9)
+        np.testing.assert_allclose(parts[having].sum(0)[:want.shape[0], :want.shape[1]], want, atol=1e-9)
+    if batch == 1:                                       # each tile of a row has a share of K
+        np.testing.assert_allclose(summed.ravel()[:M], a[0].sum(1), atol=1e-9)
 
 
-@pytest.mark.parametrize("blocks", SMALL)
-@pytest.mark.parametrize("scaled, adds", [(True, False), (False, True), (True, True)])
-def test_scales_and_residuals(blocks, scaled, adds):
-    product((1, 37, 53, 29, 3), blocks, epilogue=("row", False, None), scaled=scaled, adds=adds)
-
-
-@pytest.mark.parametrize("blocks", SMALL)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("adds", [False, True])
-def test_what_is_added_comes_by_tma(shape, blocks, adds):
-    """Pieces that are asked for ahead, of this tile and of the next one, into buffers that the results of others have left."""
-    if not adds or shape[0] == 1:                                        # there is one residual
-        product(shape, blocks, epilogue=("row" if adds else "tile", False, None if adds else 2.0), adds=adds, by_tma=True)
-
-
-@pytest.mark.parametrize("blocks", [*SMALL, (16, 32, 8, 2, 1, 1, 1)])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("across", [False, True])
-def test_results_that_tma_cannot_store(shape, blocks, across):
-    if not across or blocks[1] == 32 and blocks[5] * blocks[6] == 1:
-        product(shape, blocks, epilogue=EPILOGUES[1], across=across, scattered=True)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("candidate", [c for _, c in choice.gluon(4096, 4096, 4096, 1, H200)],
-                         ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}-{c['BLOCK_K']}-{c['CONSUMERS']}-{c['PARTS']}")
-def test_every_candidate(candidate, layout):
-    blocks = [candidate[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "STAGES", "PIECES", "CONSUMERS", "PARTS")]
-    product((2, 300, 270, 500, 3), blocks, layout, epilogue=EPILOGUES[1], warps=candidate["num_warps"])
+def parts_of(tile, tiles, steps, programs, together):
+    """Where the parts of a tile lie."""
+    each, rounds = programs // tiles, -(-tiles * steps // programs)
+    left, line = max(steps - each * rounds, 0), tile // together
+    helpers = range(line * left // rounds, -(-(line + 1) * left // rounds))
+    return [tile + i * tiles for i in range(each)] + [each * tiles + (h + line) * together + tile % together for h in helpers]
 
 
 # ------------------------------------------------------------------ float32 in parts
@@ -195,7 +185,7 @@ def exact(shape, blocks, layout=(False, False), shared=(False, False), epilogue=
     c, strides = added(rng, form, batch, M, N)
     out, pre = [np.full((batch, M, N), np.nan) for _ in range(2)]
     ranges, verdict = np.stack([np.full(splits, n) for n in (bits, (255 << 23) - bits)]), np.array([7])
-    run("matmul_exact_gluon_kernel", [FILES[0], "matmul", "matmul_exact", "matmul_gluon", "matmul_exact_gluon"], Pointer(out),
+    run("matmul_exact_gluon_kernel", [*FILES[:2], "matmul_exact", *FILES[3:], "matmul_exact_gluon"], Pointer(out),
         Pointer(pre) if active else None, Pointer(verdict), a_desc, b_desc, c, Pointer(ranges), M * N, N, 1, *strides, batch, M, N, K,
         (K - 1).bit_length(), *factors(alpha), **options(layout, shared, form, active), PROGRAMS_A=5, PROGRAMS_SPLIT=splits,
         PROGRAMS=programs, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages)

@@ -103,7 +103,7 @@ BY_TMA += [c for make in (choice.gluon, choice.persistent) for _, c in make(768,
 
 def named(c):
     tile, groups = [c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"]], [c.get("CONSUMERS", 1), c.get("PARTS", 1)]
-    return "-".join(map(str, [c["kernel"], *tile, *groups])) + "-stream" * c["STREAM"]
+    return "-".join(map(str, [c["kernel"], *tile, *groups])) + "-stream" * c["STREAM"] + "-whole" * c.get("WHOLE", False)
 
 
 @pytest.mark.parametrize("columns, ahead", [(128, True), (256, False)])
@@ -174,7 +174,7 @@ def test_sums_of_rows_on_hopper(candidate):
     assert len(specs) == 2 + candidate["STREAM"]                         # what is added is added to the sum of the parts
     for code in machine_code.used(specs, 90, texts=["ld.global.v4", "n8k16", WAIT]):
         assert code["spills"] <= 8 and code["shared"] <= H200[1], code   # one word is put away at the start and read behind the loop
-        assert (code["ld.global.v4"] or code["n8k16"] and code[WAIT] == 3) and code["ahead"], code
+        assert (code["ld.global.v4"] or code["n8k16"] and code[WAIT] == 5 + candidate["STREAM"]) and code["ahead"], code
 
 
 @pytest.mark.parametrize("candidate", [c for _, c in choice.gluon(4096, 4096, 4096, 1, H200, 4, 4)],

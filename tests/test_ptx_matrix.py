@@ -74,6 +74,7 @@ HALF = {
     "one consumer, stream, small steps": tiles("gluon", 128, 128, 32, 8, STAGES=6, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=True),
     "three consumers": tiles("gluon", 64, 256, 64, 4, STAGES=3, PIECES=4, CONSUMERS=1, PARTS=3, STREAM=False),
     "three consumers, small steps": tiles("gluon", 64, 256, 32, 4, STAGES=6, PIECES=4, CONSUMERS=1, PARTS=3, STREAM=False),
+    "room for whole tiles": tiles("gluon", 128, 128, 64, 8, STAGES=2, PIECES=4, CONSUMERS=1, PARTS=1, STREAM=False, WHOLE=True),
     "two consumers": tiles("gluon", 128, 128, 64, 4, STAGES=3, PIECES=2, CONSUMERS=2, PARTS=1, STREAM=False),
 }
 
@@ -81,6 +82,24 @@ HALF = {
 @pytest.mark.parametrize("kind", HALF)
 def test_products_of_16_bits(gpu, kind):
     product("bfloat16", HALF[kind], 200, 264, 328)
+
+
+@pytest.mark.parametrize("kind, columns", [("one consumer, stream", 100), ("persistent stream", 264)])
+def test_tiles_with_a_program_of_their_own_and_help(gpu, kind, columns):
+    """Two tiles or three for three programs."""
+    product("bfloat16", HALF[kind], 200 if columns == 100 else 100, columns, 328)
+
+
+@pytest.mark.parametrize("kind, rows, columns", [("one consumer", 200, 100), ("one consumer, stream", 200, 100),
+                                                 ("one consumer, stream", 200, 264)])
+def test_sums_of_rows_beside_the_product(gpu, kind, rows, columns):
+    """Of all of K by the first tile of a row, or of a share of it by each."""
+    (a, left), (b, right) = draw("bfloat16", 328, rows), draw("bfloat16", 328, columns)
+    out, sums = torch.empty(rows, columns, dtype=torch.bfloat16, device="cuda"), torch.full((rows,), float("nan"), device="cuda")
+    with tuner.forcing("matmul", HALF[kind]):
+        gemm(out, a.mT, b, row_sums=sums)
+    close(out, left.T @ right, np.abs(left.T) @ np.abs(right) / np.sqrt(328), 8 * EPSILON["bfloat16"])
+    close(sums, left.sum(0), np.abs(left).sum(0), 2 ** -20)
 
 
 @pytest.mark.parametrize("kind, turned_a, turned_b", [("one consumer", True, False), ("one consumer, stream", False, True),

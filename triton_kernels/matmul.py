@@ -55,13 +55,6 @@ def step_of(stride, BLOCK: tl.constexpr, WIDE: tl.constexpr):
 
 
 @triton.jit
-def share_of(pid, tiles, steps, PROGRAMS: tl.constexpr):
-    """Of tiles that are sums over `steps` blocks of K each, all one after the other, the blocks of a program: (begin, end)."""
-    total = steps.to(tl.int64) * tiles
-    return pid * total // PROGRAMS, (pid + 1) * total // PROGRAMS
-
-
-@triton.jit
 def parts_of(x):
     """float32 as high, middle and low parts, 8 bits each (see matmul_exact.py), still float32. The high part is rounded (Veltkamp's way;
     not finite from 2¹¹² on), of the rest the middle is cut off. Conversions would do it too, but where one is not of a pair it takes
@@ -349,48 +342,3 @@ def split_sum_kernel(out_ptr, pre_ptr, part_ptr, c_ptr, batches, stride_om, stri
         acc += tl.load(part_ptrs, mask=mask, other=0)
     store_each(out_ptr, pre_ptr, acc, c_ptr, i, mask, batches, stride_om, stride_on, stride_cm, stride_cn, M, N, alpha, beta, SLOPE,
                ACTIVATION)
-
-
-@triton.jit
-def added_up(part_ptrs, first, last, acc, step, AHEAD: tl.constexpr):
-    """acc and what is at part_ptrs + p · step for p from `first` to `last`, in this order; AHEAD of them are on their way at a time."""
-    for p in range(first, last + 1, AHEAD):
-        for i in tl.static_range(AHEAD):
-            acc += tl.load(part_ptrs + (p + i) * step, mask=p + i <= last, other=0)
-    return acc
-
-
-@triton.jit
-def stream_sum_kernel(out_ptr, pre_ptr, sums_ptr, part_ptr, part_sums_ptr, c_ptr, stride_ob, stride_om, stride_on, stride_cb, stride_cm,
-                      stride_cn, M, N, steps, tiles, alpha, beta, FORM: tl.constexpr, SLOPE: tl.constexpr, ACTIVATION: tl.constexpr,
-                      PROGRAMS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, ROWS: tl.constexpr,
-                      AHEAD: tl.constexpr):
-    """Second stage of a product whose blocks of K were dealt out evenly (STREAM): program p left its part of tile t, (BLOCK_M, BLOCK_N), at
-    p + t. They are added in the order of K; then the epilogue. With sums_ptr the same for the sums of a's rows, with c_ptr added to what is
-    there. Grid: tiles of all batches · BLOCK_M / ROWS."""
-    PARTS: tl.constexpr = BLOCK_M // ROWS
-    tile, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
-    total = steps.to(tl.int64) * tiles
-    first = ((tile.to(tl.int64) * steps + 1) * PROGRAMS - 1) // total    # who has the first block of the tile, and who the last
-    last = ((tile.to(tl.int64) + 1) * steps * PROGRAMS - 1) // total
-    rows = part * ROWS + tl.arange(0, ROWS)
-    places = rows[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    acc = tl.zeros((ROWS, BLOCK_N), part_ptr.dtype.element_ty)
-    acc = added_up(part_ptr + tile.to(tl.int64) * (BLOCK_M * BLOCK_N) + places, first, last, acc, BLOCK_M * BLOCK_N, AHEAD)
-    in_batch = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-    pid_m, pid_n = tile_of(tile % in_batch, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    batch = (tile // in_batch).to(tl.int64)
-    rm, rn = pid_m * BLOCK_M + rows, pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    value = epilogue(acc, c_ptr, batch * stride_cb, rm, rn, stride_cm, stride_cn, M, N, alpha, beta, out_ptr.dtype.element_ty, FORM, SLOPE)
-    mask = (rm < M)[:, None] & (rn < N)[None, :]
-    offsets = batch * stride_ob + (rm.to(tl.int64)[:, None] * stride_om + rn.to(tl.int64)[None, :] * stride_on)
-    if pre_ptr is not None:
-        tl.store(pre_ptr + offsets, value, mask=mask)
-    tl.store(out_ptr + offsets, activated(value, ACTIVATION), mask=mask)
-    if sums_ptr is not None:
-        if pid_n == 0:
-            sums = tl.zeros((ROWS,), tl.float32)
-            sums = added_up(part_sums_ptr + tile.to(tl.int64) * BLOCK_M + rows, first, last, sums, BLOCK_M, AHEAD)
-            if c_ptr is not None:
-                sums += tl.load(sums_ptr + rm, mask=rm < M, other=0)
-            tl.store(sums_ptr + rm, sums, mask=rm < M)

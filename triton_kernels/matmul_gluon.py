@@ -14,16 +14,17 @@ is computed as its transpose, bᵀ aᵀ, with bᵀ from registers. As b lies, tw
 of bᵀ change places, until the tile is stored (`dealt`, `gathered`).
 
 The results are those of matmul_persistent.py, whose descriptors and epilogue these are; there is no interpreter for Gluon, so that file is
-also the reference, and says what STREAM is.
+also the reference; matmul_stream.py says what STREAM is.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.matmul import activated, epilogue, share_of, tile_of
+from triton_kernels.matmul import activated, epilogue, tile_of
+from triton_kernels.matmul_leaving import pieces_of, scatter, send, store_sums
+from triton_kernels.matmul_stream import block_at, rounds_until, share_of, turn_of
 
-load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared           # the older names are those of Triton 3.6
-store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared           # the older name is that of Triton 3.6
 
 
 @gluon.jit
@@ -37,23 +38,22 @@ def place(tile, shape, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl
 @gluon.jit
 def tiles_of(shape, first, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
              STREAM: gl.constexpr):
-    """The tiles of a program from its `first` on, to `last`, and the blocks of K that are its share (STREAM: of all of them)."""
+    """The tiles of a program from its `first` on, to `last`, or its lines of tiles (STREAM); how many tiles and blocks of K there are."""
     total, steps = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N) * shape[0], gl.cdiv(shape[3], BLOCK_K)
     if STREAM:
-        begin, end = share_of(gl.program_id(0), total, steps, PROGRAMS)
-        return (begin // steps).to(gl.int32), gl.cdiv(end, steps).to(gl.int32), begin, end, steps
+        first, last = share_of(gl.program_id(0), total, steps, PROGRAMS, STREAM)
+        return first, last, total, steps
     else:
-        return first, total, 0, 0, steps
+        return first, total, total, steps
 
 
 @gluon.jit
-def blocks_of(tile, begin, end, steps, STREAM: gl.constexpr):
-    """The blocks of K of a tile that this program multiplies."""
+def blocks_of(tile, total, steps, PROGRAMS: gl.constexpr, STREAM: gl.constexpr):
+    """A tile, or this program's of a line of tiles, and as `turn_of` tells which blocks of its K."""
     if STREAM:
-        before = steps.to(gl.int64) * tile
-        return gl.maximum(begin - before, 0).to(gl.int32), gl.minimum(end - before, steps).to(gl.int32)
+        return turn_of(tile, gl.program_id(0), total, steps, PROGRAMS, STREAM)
     else:
-        return 0, steps
+        return tile, 0, steps, 0, 0
 
 
 @gluon.jit
@@ -76,14 +76,15 @@ def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.cons
             STAGES: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr):
     """The loading warp: wait until a slot is empty, fill it."""
     a_bufs, b_bufs, empty, ready, _, _, _ = ring
-    first, last, begin, end, steps = tiles_of(shape, gl.program_id(0), PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
+    first, last, total, steps = tiles_of(shape, gl.program_id(0), PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = 0, 1                                   # all slots are empty at first
-    for tile in range(first, last, 1 if STREAM else PROGRAMS):
+    for at in range(first, last, 1 if STREAM else PROGRAMS):
+        tile, begin, end, to, turn = blocks_of(at, total, steps, PROGRAMS, STREAM)
         batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M)
         at_a = batch * 0 if SHARED_A else batch
         at_b = batch * 0 if SHARED_B else batch
-        start, stop = blocks_of(tile, begin, end, steps, STREAM)
-        for k in range(start * BLOCK_K, stop * BLOCK_K, BLOCK_K):
+        for i in range(begin, end):
+            k = (block_at(i, turn) if STREAM else i) * BLOCK_K
             mbarrier.wait(empty.index(slot), phase)
             full = ready.index(slot)
             mbarrier.expect(full, PARTS * a_desc.block_type.nbytes + b_desc.block_type.nbytes)
@@ -96,13 +97,34 @@ def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.cons
 
 
 @gluon.jit
+def operands(ring, slot, phase, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, PARTS: gl.constexpr, TURN: gl.constexpr):
+    """What a consumer multiplies of a slot, once it is there."""
+    mbarrier.wait(ring[3].index(slot), phase)
+    a, b = ring[0].index(slot * PARTS + TURN % PARTS), ring[1].index(slot)
+    return a.permute((1, 0)) if TRANS_A else a, b.permute((1, 0)) if TRANS_B else b
+
+
+@gluon.jit
+def multiply_steps(ring, slot, phase, acc, begin, end, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, STAGES: gl.constexpr,
+                   PARTS: gl.constexpr, TURN: gl.constexpr):
+    """acc and the products of some steps of a tile, of which the last one is under way."""
+    for k in range(begin, end):
+        a, b = operands(ring, slot, phase, TRANS_A, TRANS_B, PARTS, TURN)
+        acc = warpgroup_mma(a, b, acc, is_async=True)
+        acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc, ))
+        mbarrier.arrive(ring[2].index(previous(slot, STAGES)), count=1, pred=k > 0)
+        slot, phase = after(slot, phase, 1, STAGES)
+    return acc, slot, phase
+
+
+@gluon.jit
 def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, BLOCK_M: gl.constexpr,
                   BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr, TURN: gl.constexpr,
                   WARPS: gl.constexpr, SUMS: gl.constexpr):
-    """The sum over K of one tile, this consumer's `count`th, and with SUMS the sums of a's rows over the first `summed` steps, in every
-    column. One product is always under way: a slot is given back while the next one is being multiplied, which takes two STAGES at
-    least."""
-    a_bufs, b_bufs, empty, ready, turns, ones, _ = ring
+    """The sum over K of one tile, this consumer's `count`th, and with SUMS the sums of a's rows over its steps from summed[0] to
+    summed[1], in every column. One product is always under way: a slot is given back while the next one is being multiplied, which takes
+    two STAGES at least."""
+    a_bufs, _, empty, _, turns, ones, _ = ring
     DEPTH: gl.constexpr = 256 // a_bufs.dtype.primitive_bitwidth
     WHOLE: gl.constexpr = a_bufs.dtype == gl.int8
     # Triton 3.6 lacks wgmma of more columns for int8; of 16 warps, ptxas takes none that names more registers than each would have alone
@@ -114,23 +136,17 @@ def multiply_tile(ring, slot, phase, steps, summed, count, TRANS_A: gl.constexpr
     if CONSUMERS == 2:
         mbarrier.wait(turns.index(TURN), (count & 1) ^ (1 - TURN))
     if SUMS:
-        for k in range(summed):
-            mbarrier.wait(ready.index(slot), phase)
-            a = a_bufs.index(slot * PARTS + TURN % PARTS)
-            b = b_bufs.index(slot)
-            acc = warpgroup_mma(a.permute((1, 0)) if TRANS_A else a, b.permute((1, 0)) if TRANS_B else b, acc, is_async=True)
-            sums = warpgroup_mma(a.permute((1, 0)) if TRANS_A else a, ones.permute((1, 0)), sums, is_async=True)
+        acc, slot, phase = multiply_steps(ring, slot, phase, acc, 0, summed[0], TRANS_A, TRANS_B, STAGES, PARTS, TURN)
+        acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
+        for k in range(summed[0], summed[1]):
+            a, b = operands(ring, slot, phase, TRANS_A, TRANS_B, PARTS, TURN)
+            acc = warpgroup_mma(a, b, acc, is_async=True)
+            sums = warpgroup_mma(a, ones.permute((1, 0)), sums, is_async=True)
             acc, sums = warpgroup_mma_wait(num_outstanding=2, deps=(acc, sums))
             mbarrier.arrive(empty.index(previous(slot, STAGES)), count=1, pred=k > 0)
             slot, phase = after(slot, phase, 1, STAGES)
-    for k in range(summed, steps):
-        mbarrier.wait(ready.index(slot), phase)
-        a = a_bufs.index(slot * PARTS + TURN % PARTS)
-        b = b_bufs.index(slot)
-        acc = warpgroup_mma(a.permute((1, 0)) if TRANS_A else a, b.permute((1, 0)) if TRANS_B else b, acc, is_async=True)
-        acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc, ))
-        mbarrier.arrive(empty.index(previous(slot, STAGES)), count=1, pred=k > 0)
-        slot, phase = after(slot, phase, 1, STAGES)
+        acc, sums = warpgroup_mma_wait(num_outstanding=0, deps=(acc, sums))
+    acc, slot, phase = multiply_steps(ring, slot, phase, acc, summed[1], steps, TRANS_A, TRANS_B, STAGES, PARTS, TURN)
     if CONSUMERS == 2:
         mbarrier.arrive(turns.index(1 - TURN), count=1)  # the last product is still under way
     if SUMS:
@@ -183,46 +199,6 @@ def multiply_across(ring, slot, phase, steps, BLOCK_M: gl.constexpr, BLOCK_N: gl
 
 
 @gluon.jit
-def halves(x):
-    return x.reshape((x.shape[0], 2, x.shape[1] // 2)).permute((0, 2, 1)).split()
-
-
-@gluon.jit
-def pieces_of(acc, PIECES: gl.constexpr):
-    """A tile as 1, 2, 4 or 8 pieces of its columns; this moves nothing between threads."""
-    if PIECES == 1:
-        return (acc, )
-    else:
-        left, right = halves(acc)
-        return pieces_of(left, PIECES // 2) + pieces_of(right, PIECES // 2)
-
-
-@gluon.jit
-def scatter(out, batch, m, n, shape, value, buf, WARPS: gl.constexpr):
-    """Store a piece where TMA cannot, neighbours of a row by neighbouring threads. out: a pointer, strides of matrices and rows."""
-    layout: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [WARPS, 1], [1, 0])
-    buf.store(value)
-    rm = m + gl.arange(0, value.shape[0], gl.SliceLayout(1, layout))[:, None]
-    rn = n + gl.arange(0, value.shape[1], gl.SliceLayout(0, layout))[None, :]
-    places = batch.to(gl.int64) * out[1] + rm.to(gl.int64) * out[2] + rn
-    gl.store(out[0] + places, buf.load(layout), mask=(rm < shape[1]) & (rn < shape[2]))
-
-
-@gluon.jit
-def send(out_desc, pre_desc, batch, m, n, out, pre, out_buf, pre_buf, LEFT: gl.constexpr):
-    """Store a piece by TMA, and with pre_desc what it was before the activation, once no more than LEFT that were sent before are on
-    their way out of their buffers."""
-    tma.store_wait(pendings=LEFT)
-    if pre_desc is not None:
-        pre_buf.store(pre)
-    out_buf.store(out)
-    fence_async_shared()
-    if pre_desc is not None:
-        store(pre_desc, [batch, m, n], pre_buf.reshape(pre_desc.block_type.shape))
-    store(out_desc, [batch, m, n], out_buf.reshape(out_desc.block_type.shape))
-
-
-@gluon.jit
 def fetch(c_desc, tile, last, i, shape, out_bufs, came, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
           BUFFERS: gl.constexpr, PARTS: gl.constexpr, TURN: gl.constexpr):
     """Load piece i of what the epilogue adds to a tile, if there is such a tile, into its buffer."""
@@ -234,16 +210,14 @@ def fetch(c_desc, tile, last, i, shape, out_bufs, came, BLOCK_M: gl.constexpr, B
 
 
 @gluon.jit
-def store_sums(sums_ptr, sums, place, bound, n, ADD: gl.constexpr):
-    """The first column of the sums of rows to a place, up to a bound, of the first tile of its row; ADD: to what is there."""
-    layout: gl.constexpr = sums.type.layout
-    rows = gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))[:, None]
-    columns = gl.arange(0, sums.shape[1], gl.SliceLayout(0, layout))[None, :]
-    mask = (rows < bound) & (columns == 0)
-    if n == 0:
-        if ADD:
-            sums += gl.load(sums_ptr + (place + rows + columns), mask=mask, other=0)
-        gl.store(sums_ptr + (place + rows + columns), sums, mask=mask)
+def summing(n, begin, end, turn, shape, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STREAM: gl.constexpr):
+    """The steps from and to which a tile at column n sums a's rows too: STREAM: those in its share of K, else all, of the first column."""
+    if STREAM:
+        columns, steps, n = gl.cdiv(shape[2], BLOCK_N), gl.cdiv(shape[3], BLOCK_K).to(gl.int64), n // BLOCK_N
+        first = rounds_until((steps * n // columns).to(gl.int32), begin, end, turn)
+        return first - begin, rounds_until((steps * (n + 1) // columns).to(gl.int32), first, end, turn) - begin
+    else:
+        return 0, gl.where(n == 0, end - begin, 0)
 
 
 @gluon.jit
@@ -264,28 +238,27 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
     START: gl.constexpr = TURN % CONSUMERS
     STEP: gl.constexpr = 1 if STREAM else CONSUMERS * PROGRAMS
     RESIDUAL: gl.constexpr = isinstance(beta, gl.tuple) and len(beta) % 2 == 1
-    first, last, begin, end, steps = tiles_of(shape, gl.program_id(0) + START * PROGRAMS, PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K,
-                                              STREAM)
+    first, last, total, steps = tiles_of(shape, gl.program_id(0) + START * PROGRAMS, PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = after(0, 0, START * steps, STAGES)     # the ring holds the other consumer's slots too
     count, came = 0, ring[6]
     if c_desc is not None:
         for i in gl.static_range(BUFFERS - 1):
             fetch(c_desc, first, last, i, shape, out_bufs, came, BLOCK_M, BLOCK_N, GROUP_M, BUFFERS, PARTS, TURN)
-    for tile in range(first, last, STEP):
+    for turn in range(first, last, STEP):
+        tile, begin, end, part, blocks = blocks_of(turn, total, steps, PROGRAMS, STREAM)
         batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M)
         m += TURN % PARTS * BLOCK_M
-        start, stop = blocks_of(tile, begin, end, steps, STREAM)
-        summed = gl.where(n == 0, stop - start, 0) if SUMS else 0
+        summed = summing(n, begin, end, blocks, shape, BLOCK_N, BLOCK_K, STREAM) if SUMS else (0, 0)
         if ACROSS:
-            acc, slot, phase = multiply_across(ring, slot, phase, stop - start, BLOCK_M, BLOCK_N, STAGES, WARPS)
+            acc, slot, phase = multiply_across(ring, slot, phase, end - begin, BLOCK_M, BLOCK_N, STAGES, WARPS)
         else:
-            acc, sums, slot, phase = multiply_tile(ring, slot, phase, stop - start, summed, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N,
+            acc, sums, slot, phase = multiply_tile(ring, slot, phase, end - begin, summed, count, TRANS_A, TRANS_B, BLOCK_M, BLOCK_N,
                                                    STAGES, CONSUMERS, PARTS, TURN, WARPS, SUMS)
         if SUMS:
-            store_sums(sums_ptr, sums, (gl.program_id(0) + tile) * BLOCK_M if STREAM else m, BLOCK_M if STREAM else shape[1] - m, n,
+            store_sums(sums_ptr, sums, part * BLOCK_M if STREAM else m, BLOCK_M if STREAM else shape[1] - m, n * 0 if STREAM else n,
                        c_ptr is not None and not STREAM)
         if STREAM:
-            batch, m, n = gl.program_id(0) + tile, m * 0, n * 0
+            batch, m, n = part, m * 0, n * 0
         slot, phase = after(slot, phase, (CONSUMERS - 1) * steps, STAGES)
         pieces = pieces_of(acc, PIECES)
         for i in gl.static_range(PIECES):
@@ -314,7 +287,7 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
                 send(out_desc, pre_desc, batch, row, column, activated(value, ACTIVATION), value, out_buf, pre_buf, BUFFERS - STORES)
             if c_desc is not None:
                 tma.store_wait(pendings=1)               # of the piece before this one: its buffer is free
-                fetch(c_desc, tile + (i + BUFFERS - 1) // PIECES * STEP, last, (i + BUFFERS - 1) % PIECES, shape, out_bufs, came, BLOCK_M,
+                fetch(c_desc, turn + (i + BUFFERS - 1) // PIECES * STEP, last, (i + BUFFERS - 1) % PIECES, shape, out_bufs, came, BLOCK_M,
                       BLOCK_N, GROUP_M, BUFFERS, PARTS, TURN)
         count += 1
     tma.store_wait(pendings=0)
@@ -326,11 +299,11 @@ def consumer(TURN: gl.constexpr, tiles):
 
 
 @gluon.jit
-def start(COUNT: gl.constexpr, tiles, loads):
+def start(COUNT: gl.constexpr, REGISTERS: gl.constexpr, tiles, loads):
     """COUNT consumers and the loading warp; the numbers are of warps and of registers of each thread, but for the first consumer's. A
     function because of its arguments: tuples of tensors and what is compiled in, of which one with a name would make tensors."""
     if COUNT == 1:
-        gl.warp_specialize([(consumer, (0, tiles)), (produce, loads)], [1], [24])
+        gl.warp_specialize([(consumer, (0, tiles)), (produce, loads)], [1], [REGISTERS])
     elif COUNT == 2:
         gl.warp_specialize([(consumer, (0, tiles)), (consumer, (1, tiles)), (produce, loads)], [4, 1], [232, 24])
     else:
@@ -343,13 +316,16 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
                         beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr,
                         FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
-                        CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False):
+                        CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False,
+                        WHOLE: gl.constexpr = False):
     """Grid: PROGRAMS. num_warps is that of one consumer. Instead of a descriptor of a result there may be what `scatter` takes, where TMA
     cannot store it. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of one
-    matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. Long, as it makes all that the warp
+    matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. WHOLE: all pieces of a tile have a
+    buffer, so none waits for one before it to leave. Long, as it makes all that the warp
     groups share."""
     WARPS: gl.constexpr = gl.num_warps()
-    BUFFERS: gl.constexpr = min(PIECES, 4) if c_desc is not None else 1 if PIECES == 1 and pre_desc is None else 2
+    TWO: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
+    BUFFERS: gl.constexpr = PIECES if WHOLE else min(PIECES, 4) if c_desc is not None else TWO
     TA: gl.constexpr = a_desc.dtype
     TB: gl.constexpr = b_desc.dtype
     A: gl.constexpr = [BLOCK_K, BLOCK_M] if TRANS_A else [BLOCK_M, BLOCK_K]
@@ -378,7 +354,7 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
             mbarrier.init(came.index(i), count=1)
     fence_async_shared()
     ring, shape = (a_bufs, b_bufs, empty, ready, turns, ones, came), (BATCH, M, N, K)
-    start(CONSUMERS * PARTS,
+    start(CONSUMERS * PARTS, 40 if STREAM else 24,
           (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
            TRANS_B, FORM, SLOPE, ACTIVATION, PROGRAMS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, PIECES, BUFFERS, CONSUMERS, PARTS,
            WARPS, STREAM, ACROSS),

@@ -2,13 +2,14 @@
 
 Descriptors are (batch, rows, columns) of row-major memory; TRANS_A: a lies as (batch, K, M), TRANS_B: b lies as (batch, N, K);
 SHARED_A, SHARED_B: one matrix for all of the batch.
-STREAM: the blocks of K of all tiles are dealt out evenly, and what a program has of a tile goes to where stream_sum_kernel finds it.
+STREAM: the blocks of K of all tiles are dealt out evenly, as matmul_stream.py tells, which also adds up what programs have of a tile.
 Out-of-bounds elements arrive as 0 and are not stored. TMA rounds float32 operands to TF32 on their way. The epilogue is that of matmul.py.
 """
 import triton
 import triton.language as tl
 
-from triton_kernels.matmul import activated, epilogue, share_of, tile_of
+from triton_kernels.matmul import activated, epilogue, tile_of
+from triton_kernels.matmul_stream import block_at, share_of, turn_of
 
 
 @triton.jit
@@ -44,34 +45,33 @@ def matmul_persistent_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_c
     tiles, steps = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N), tl.cdiv(K, BLOCK_K)
     first, last, stride = tl.program_id(0), tiles * BATCH, PROGRAMS
     if STREAM:
-        begin, end = share_of(tl.program_id(0), tiles * BATCH, steps, PROGRAMS)
-        first, last, stride = (begin // steps).to(tl.int32), tl.cdiv(end, steps).to(tl.int32), 1
-    for tile in tl.range(first, last, stride):
+        first, last = share_of(tl.program_id(0), tiles * BATCH, steps, PROGRAMS, STREAM)
+        stride = 1
+    for at in tl.range(first, last, stride):
+        tile, begin, end = at, 0, steps
+        if STREAM:
+            tile, begin, end, part, turn = turn_of(at, tl.program_id(0), tiles * BATCH, steps, PROGRAMS, STREAM)
         batch = tile // tiles
         pid_m, pid_n = tile_of(tile % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m, n = pid_m * BLOCK_M, pid_n * BLOCK_N
         at_a = batch * 0 if SHARED_A else batch
         at_b = batch * 0 if SHARED_B else batch
-        start, stop, at, row, column = 0, K, batch, m, n
-        if STREAM:
-            before = steps.to(tl.int64) * tile
-            start = tl.maximum(begin - before, 0).to(tl.int32) * BLOCK_K
-            stop = tl.minimum(end - before, steps).to(tl.int32) * BLOCK_K
-            at, row, column = tl.program_id(0) + tile, 0, 0
         acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
-        for k in range(start, stop, BLOCK_K):
+        for i in range(begin, end):
+            k = (block_at(i, turn) if STREAM else i) * BLOCK_K
             a = load_tile(a_desc, at_a, m, k, BLOCK_M, BLOCK_K, TRANS_A)
             b = load_tile(b_desc, at_b, k, n, BLOCK_K, BLOCK_N, TRANS_B)
             if APART:
                 acc += tl.dot(a, b)
             else:
                 acc = tl.dot(a, b, acc, input_precision="tf32", out_dtype=ACC)
+        to, row, column = (part, 0, 0) if STREAM else (batch, m, n)
         if PIECES == 1:
-            finish(acc, at, row, column, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta, FORM, SLOPE,
+            finish(acc, to, row, column, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta, FORM, SLOPE,
                    ACTIVATION)
         else:
             left, right = acc.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1).split()
-            finish(left, at, row, column, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta, FORM, SLOPE,
+            finish(left, to, row, column, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta, FORM, SLOPE,
                    ACTIVATION)
-            finish(right, at, row, column + BLOCK_N // 2, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta,
+            finish(right, to, row, column + BLOCK_N // 2, out_desc, pre_desc, c_ptr, stride_cb, stride_cm, stride_cn, M, N, alpha, beta,
                    FORM, SLOPE, ACTIVATION)

@@ -174,7 +174,7 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
             groups.append((choice.later(found, extra - copies.get("b", 0), there), 4))
         if hopper:
             found = choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra, there)
-            groups.append((found, 2 if boxes["across"] else 5))
+            groups.append((found, 2 if boxes["across"] else 10))
         found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")
         groups.append((choice.later(found, extra, leaving), 2 if hopper else 4))
     groups.append((choice.plain(kind, M, N, k, batch, itemsize, machine), 6 if kind != "ieee" else 3))
@@ -186,7 +186,7 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
         groups.append((choice.exact(M, N, k, batch, machine), 3))
         if compiles and machine[2] == 9:
             groups.append((choice.exact(M, N, k, batch, machine, True), 3))
-    if fused in ("dropout", "sums"):
+    if fused and (fused in ("dropout", "sums") or fused.endswith("_backward")):
         groups = [([f for f in found if choice.leaves_room(f[1], fused)], count) for found, count in groups]
     return choice.likeliest(*groups)
 

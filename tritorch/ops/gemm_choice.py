@@ -3,6 +3,8 @@
 A candidate names its kernel, that kernel's blocks, stages and warps, and `splits`, the pieces that K is cut into. The order comes from a
 count of clock cycles: waves of tiles over the multiprocessors, each as long as its products or its loads take. The tuner has the last word.
 """
+from math import gcd
+
 from tritorch.ops.rows import chunk_of
 from tritorch.shape import cdiv, next_power_of_2
 
@@ -12,7 +14,7 @@ from tritorch.shape import cdiv, next_power_of_2
 # reach most, where they need not wait for each block of K: 1024 products of 64 x 64 x 64 are predicted to take 27 µs, of four warps 37.
 TILES = {
     "half": ((128, 256, 64, 8, 3, 0.8), (128, 128, 64, 4, 3, 0.72), (64, 128, 64, 4, 4, 0.6), (128, 64, 64, 4, 4, 0.6),
-             (64, 64, 64, 4, 4, 0.45), (64, 64, 128, 4, 4, 0.45), (32, 64, 128, 4, 4, 0.25), (64, 32, 128, 4, 4, 0.25),
+             (64, 64, 64, 4, 4, 0.45), (64, 64, 128, 4, 4, 0.45), (64, 32, 128, 4, 4, 0.25), (32, 64, 128, 4, 4, 0.24),
              (16, 64, 128, 4, 4, 0.15), (64, 16, 128, 4, 4, 0.15), (16, 32, 256, 4, 4, 0.1), (64, 64, 32, 4, 3, 0.3),
              (128, 128, 16, 8, 2, 0.3), (32, 32, 32, 1, 2, 0.1), (16, 16, 16, 1, 2, 0.03)),
     "odd": ((128, 128, 32, 8, 3, 0.14), (64, 64, 32, 4, 3, 0.12), (64, 64, 16, 4, 3, 0.1),
@@ -33,14 +35,16 @@ TILES = {
 }
 # By TMA, for 16-bit types; a 32-bit one takes half of BLOCK_K: BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages, PIECES, rate.
 PERSISTENT = ((128, 256, 64, 8, 3, 2, 0.9), (256, 128, 64, 8, 3, 1, 0.9), (128, 128, 64, 8, 4, 1, 0.8), (128, 64, 64, 4, 5, 1, 0.6))
-# BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, PIECES, CONSUMERS, PARTS, rate: two consumers hide the storing of tiles, one has larger
-# tiles; three that share a tile of three times BLOCK_M rows have the largest. Tiles leave in more PIECES, up to eight, where the ring has
-# more stages then: with three instead of four, 2048^3 in TF32 is predicted to take 55.8 µs, not 51.1. Of a ring of three, one stage is
-# multiplied and one waits its turn: in six of half of BLOCK_K more is on its way, which is predicted to take 155 µs, not 163, for
-# 32768 x 2304 x 768.
-GLUON = ((128, 256, 32, 8, 8, 4, 1, 1, 0.98), (128, 256, 64, 8, 4, 4, 1, 1, 0.97), (64, 256, 32, 4, 6, 4, 1, 3, 0.96),
-         (64, 256, 64, 4, 4, 4, 1, 3, 0.95), (256, 128, 64, 8, 4, 4, 1, 1, 0.95), (128, 128, 64, 4, 5, 2, 2, 1, 0.9),
-         (64, 256, 64, 4, 4, 4, 2, 1, 0.85), (128, 128, 64, 8, 6, 2, 1, 1, 0.85), (128, 64, 64, 4, 8, 1, 1, 1, 0.6))
+# BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, PIECES, CONSUMERS, PARTS, rate, WHOLE: two consumers hide the storing of tiles, one has
+# larger tiles; three that share a tile of three times BLOCK_M rows have the largest. Tiles leave in more PIECES, up to eight, where the
+# ring has more stages then: with three instead of four, 2048^3 in TF32 is predicted to take 55.8 µs, not 51.1. Of a ring of three, one
+# stage is multiplied and one waits its turn: in six of half of BLOCK_K more is on its way. Where both operands lie along K, half of
+# BLOCK_K is half as much of a line: of tiles of 128 x 256, 32768 x 768 x 3072 took 244 µs on an H100, not 210. A tile with room for the
+# WHOLE of it leaves while the next one is multiplied, from a ring that is smaller by that.
+GLUON = ((64, 256, 32, 4, 6, 4, 1, 3, 0.98, False), (128, 256, 64, 8, 4, 4, 1, 1, 0.97, False), (64, 256, 64, 4, 4, 4, 1, 3, 0.96, False),
+         (256, 128, 64, 8, 4, 4, 1, 1, 0.95, False), (128, 256, 32, 8, 8, 4, 1, 1, 0.92, False), (128, 256, 64, 8, 4, 4, 1, 1, 0.82, True),
+         (64, 256, 32, 4, 4, 4, 1, 3, 0.8, True), (128, 128, 64, 4, 5, 2, 2, 1, 0.9, False), (64, 256, 64, 4, 4, 4, 2, 1, 0.85, False),
+         (128, 128, 64, 8, 6, 2, 1, 1, 0.85, False), (128, 64, 64, 4, 8, 1, 1, 1, 0.6, False))
 EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4, 3, 0.6), (64, 128, 32, 4, 3, 0.6),
          (64, 64, 64, 4, 3, 0.4))
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, rate
@@ -57,7 +61,7 @@ COLUMNS = ((32, 128, 4), (64, 64, 4), (128, 32, 4), (128, 64, 8), (256, 4, 1))  
 TILES["fp8 fast"] = TILES["fp8"]                                         # multiplied as float16 there
 PEAK = {"half": 2048, "odd": 2048, "tf32": 1024, "bf16": 2048, "ieee": 128, "parts": 2048 / 6, "fp64": 128, "int8": 4096, "fp8": 2048,
         "fp8 fast": 2048, "sum": 128}
-LOADS = 40                          # bytes that reach a multiprocessor in a cycle, as bench/sm.py has it
+LOADS = 48                          # bytes that reach a multiprocessor in a cycle: with less, tiles of 128 x 256 would wait for them
 START, SECOND = 2000, 4000          # cycles: filling and draining a tile's pipeline; the second kernel of a split product
 ROUND, BEGIN = 600, 200             # cycles until what a program loads at once is there; what a warp of many programs takes to begin
 NEARBY = 16 << 20                   # bytes of operands that come from the second cache, if they were just written
@@ -67,8 +71,16 @@ MOST_EACH = 64                      # elements of K that one thread sums up
 ALONE = 32                          # elements of K for each byte of theirs, up to which a tile may be one warp's
 MOST_SPLITS = 64                    # the second kernel has a line for each
 MOST_STREAMED = 2                   # tiles for each multiprocessor: of more, the last wave is a small part, and the parts much memory
+# Where not all multiprocessors have a tile, the others' clocks are faster, or they share what the second cache delivers: 72 tiles of
+# 128 x 256 x 32768 took 300 µs on an H100, 111 as fast as 330, 132 at most 370.
+SPARED, LEAST = 0.7, 0.81
+MEMORY = 14                         # bytes that a multiprocessor's share of memory delivers in a cycle
+HELD = 24 << 20                     # bytes of operands that the second cache keeps, also where each of its halves needs them
+UNSURE = 1.06                       # streamed products must be predicted to gain at least so much
 GROUP_M = 8
-HOPELESS = 2.5
+DOWN = 1 << 16                      # GROUP_M of tiles that run down all rows before the next column
+WHOLE_LINES = 32                    # of so many programs one may be left out, so that lines of tiles get the same help at the same time
+HOPELESS = 2
 SIDE = {"sum": 32}                  # of tiles on the simulated device, elsewhere 1024: it wants few, huge tiles, yet more than one
 
 
@@ -128,19 +140,39 @@ def _plain(block_m, block_n, block_k, warps, stages, splits, kernel="plain"):
 
 
 def cycles(tiles, blocks, k, rate, itemsize, machine, start=START):
-    """Clock cycles of `tiles` tiles that sum over k, dealt to the multiprocessors."""
+    """Clock cycles of `tiles` tiles that sum over k, dealt to the multiprocessors: cycles of all of them at work."""
     block_m, block_n = blocks[:2]
-    return cdiv(tiles, machine[0]) * (max(block_m * block_n * k / rate, (block_m + block_n) * k * itemsize / LOADS) + start)
+    slow = min(max(1 - SPARED * (1 - tiles / machine[0]), LEAST), 1)
+    return cdiv(tiles, machine[0]) * (max(block_m * block_n * k / rate, (block_m + block_n) * k * itemsize / LOADS) * slow + start)
 
 
-def streamed(tiles, blocks, k, block_k, rate, itemsize, machine):
-    """Clock cycles of tiles whose blocks of K are dealt out evenly, and added up by a second kernel; None where that gains nothing."""
-    programs, steps = machine[0], cdiv(k, block_k)
-    if tiles % programs == 0 or tiles > MOST_STREAMED * programs or tiles * steps < 2 * programs:
+def dealt(M, N, tiles, steps, block_m, block_n, multiprocessors):
+    """How STREAM deals out blocks of K (see matmul_stream.py), as options of its kernels. A line of tiles shares the operand that is the
+    larger one; for whole lines a few programs are left out."""
+    line = cdiv(N, block_n) if M >= N else cdiv(M, block_m)
+    programs = min(multiprocessors, tiles * steps)
+    if programs % line <= programs // WHOLE_LINES:
+        programs -= programs % line
+    return dict(PROGRAMS=programs, STREAM=gcd(line, programs % tiles), GROUP_M=1 if M >= N else DOWN)
+
+
+def streamed(M, N, k, batch, blocks, block_k, rate, itemsize, machine):
+    """Clock cycles of tiles whose blocks of K are dealt out evenly, and added up by a second kernel; None where that gains nothing. Tiles
+    are up to `apart` blocks of K from each other, which is what the second cache must hold, else each line reads all that it needs."""
+    tiles, steps = tiles_of(M, N, batch, *blocks), cdiv(k, block_k)
+    if tiles % machine[0] == 0 or tiles > MOST_STREAMED * machine[0] or tiles * steps < 2 * machine[0]:
         return None
-    block_m, block_n = blocks
-    first = cycles(programs, blocks, cdiv(tiles * steps, programs) * block_k, rate, itemsize, machine, 2 * START)
-    return first + SECOND + (programs + tiles) * block_m * block_n * 8 / (20 * programs)
+    how = dealt(M, N, tiles, steps, *blocks, machine[0])
+    programs, alike = how["PROGRAMS"], how["STREAM"]
+    rounds = cdiv(tiles * steps, programs)
+    left = max(steps - programs // tiles * rounds, 0)
+    apart = left * (rounds - left) // rounds * block_k * itemsize
+    side, line = (blocks[0], cdiv(N, blocks[1])) if M >= N else (blocks[1], cdiv(M, blocks[0]))
+    fits = apart * (min(M, N) if alike == line else M + N) <= HELD
+    read = (M + N) * batch if fits else tiles // alike * (side + alike * (sum(blocks) - side))
+    first = cycles(programs, blocks, rounds * block_k, rate, itemsize, machine, 2 * START)
+    first = max(first, read * k * itemsize / (MEMORY * machine[0]))
+    return UNSURE * (first + SECOND + (programs + tiles) * blocks[0] * blocks[1] * 8 / (20 * programs))
 
 
 def persistent(M, N, k, batch, machine, itemsize=2, out_size=2, apart=False):
@@ -153,7 +185,7 @@ def persistent(M, N, k, batch, machine, itemsize=2, out_size=2, apart=False):
         leaves = min(block_m, M) * min(block_n, N) * out_size / STORES
         for stream, size in ((False, out_size), (True, 4)):
             fits = (block_m + block_n) * 2 * depth * stages + block_m * block_n // pieces * size <= machine[1] - 1024
-            count = (streamed(tiles, blocks, k, block_k, rate, itemsize, machine) if stream else
+            count = (streamed(M, N, k, batch, blocks, block_k, rate, itemsize, machine) if stream else
                      cycles(tiles, blocks, k, rate, itemsize, machine, START + leaves))
             if fits and count is not None and not (apart and block_m * block_n > 128 * 128):
                 found.append((count, dict(kernel="persistent", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
@@ -164,30 +196,34 @@ def persistent(M, N, k, batch, machine, itemsize=2, out_size=2, apart=False):
 def gluon(M, N, k, batch, machine, itemsize=2, out_size=2, across=False):
     """Candidates with the schedule written out, for Hopper. `across`: those that compute tiles as their transposes."""
     found = []
-    for block_m, block_n, depth, warps, most, pieces, consumers, parts, rate in GLUON:
+    for block_m, block_n, depth, warps, most, pieces, consumers, parts, rate, whole in GLUON:
+        if whole and (across or out_size > 2):
+            continue
         if across:
             if consumers * parts > 1 or depth < 64:                      # ptxas has no registers for the operands of several, and waits
                 continue
             block_m, block_n = block_n, block_m
         blocks, block_k, tiles = (parts * block_m, block_n), 2 * depth // itemsize, tiles_of(M, N, batch, parts * block_m, block_n)
         rate = 2 * PEAK["half"] // itemsize * rate
-        start = START if consumers == 1 else START // 2 if tiles > machine[0] else 2 * START
-        start += min(parts * block_m, M) * min(block_n, N) * out_size / STORES
+        start = consumers * START + min(parts * block_m, M) * min(block_n, N) * out_size / STORES
+        if tiles > machine[0]:                                           # the next tile is on its way, half of this one leaves beside it
+            start = START / 2 if consumers == 2 or whole else start / 2
         counts = [(cycles(tiles, blocks, k, rate, itemsize, machine, start), out_size, False)]
-        if consumers * parts == 1:
-            counts.append((streamed(tiles, blocks, k, block_k, rate, itemsize, machine), 4, True))
+        if consumers * parts == 1 and not whole:
+            counts.append((streamed(M, N, k, batch, blocks, block_k, rate, itemsize, machine), 4, True))
         for count, size, stream in counts:
-            stages, fits = max(_ring((parts * block_m + block_n) * 2 * depth, 2 * consumers * parts * block_m * block_n * size // cut,
-                                     most, cut, machine) for cut in (1, 2, 4, 8) if cut >= pieces)
+            tile = consumers * parts * block_m * block_n * size
+            stages, fits = max(_ring((parts * block_m + block_n) * 2 * depth, tile if whole else 2 * tile // cut, most, cut, machine)
+                               for cut in (1, 2, 4, 8) if cut >= pieces)
             if count is not None:
                 found.append((count, dict(kernel="gluon", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
                                           STAGES=stages, PIECES=-fits, CONSUMERS=consumers, PARTS=parts, STREAM=stream,
-                                          **dict(ACROSS=True) if across else {})))
+                                          **dict(ACROSS=True) if across else {}, **dict(WHOLE=True) if whole else {})))
     return found
 
 
 def _ring(slot, leaving, most, pieces, machine):
-    """(stages of so many bytes beside what leaves, two pieces at a time, less their number): the larger is the better."""
+    """(stages of so many bytes beside what leaves, less the number of its pieces): the larger is the better."""
     return min(most, (machine[1] - 1024 - leaving) // slot), -pieces
 
 
@@ -227,7 +263,9 @@ def vector(N, k, batch, along_k, machine, itemsize=2):
 
 def leaves_room(candidate, fused="dropout"):
     """Whether the threads of a tile have registers to draw random numbers in, or for the sums of rows: compiled for sm_90, the others spill
-    700 bytes and more, or wait for each product before the next."""
+    700 bytes and more, or wait for each product before the next. At a slope three consumers are left out because they are slow."""
+    if fused.endswith("_backward"):                      # 535 µs on an H100 for 32768 x 3072 x 768, where one consumer took 337
+        return candidate.get("PARTS", 1) == 1
     if fused == "sums":
         return candidate.get("CONSUMERS", 1) * candidate.get("PARTS", 1) == 1
     rows, columns = candidate["BLOCK_M"], candidate["BLOCK_N"]

@@ -13,7 +13,7 @@ from tritorch.tensor import empty, strided
 
 SUMMING = 256                                                            # programs that add up streamed parts, if tiles are few
 K, VECTOR, EXACT, EXACT_GLUON = kernels("matmul"), kernels("matvec"), kernels("matmul_exact"), kernels("matmul_exact_gluon")
-PERSISTENT, GLUON, EACH = kernels("matmul_persistent"), kernels("matmul_gluon"), kernels("matmul_each")
+PERSISTENT, GLUON, EACH, STREAM = kernels("matmul_persistent"), kernels("matmul_gluon"), kernels("matmul_each"), kernels("matmul_stream")
 
 
 def _batches(shape, *strides):
@@ -90,7 +90,7 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
     tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m * options.get("PARTS", 1), block_n)
     stream = options["STREAM"]
-    programs = min(tiles * cdiv(p.k, block_k) if stream else tiles, sm_count())
+    programs, steps = min(tiles, sm_count()), cdiv(p.k, block_k)
     across = options.get("ACROSS", False)
     box_a, box_b = p.boxes["a"], p.boxes["across" if across else "b"]
     if "a" in p.boxes["copied"]:
@@ -104,6 +104,8 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     leaving = (block_m // options["PIECES"], block_n) if across else (block_m, block_n // options["PIECES"])
     settled = dict(TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), PROGRAMS=programs, GROUP_M=GROUP_M, **options)
     if stream:
+        dealt = choice.dealt(p.M, p.N, tiles, steps, block_m, block_n, sm_count())
+        settled, programs = {**settled, **dealt}, dealt["PROGRAMS"]
         parts = empty((programs + tiles, block_m, block_n), types.float32 if p.dtype.is_floating_point else types.int32, out.device)
         part_sums = [x if x is None else empty((programs + tiles, block_m), types.float32, out.device) for x in sums]
         part_desc = TensorDescriptor(parts, (1, *leaving))
@@ -111,10 +113,9 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
                FORM=None, SLOPE=None, ACTIVATION=None, **settled)
         most = next_power_of_2(max(tiles * block_m * block_n // SUMMING, 128))
         rows = max(tile(min(1024, most), block_m * block_n) // block_n, 1)
-        launch(K.stream_sum_kernel, (tiles * block_m // rows,), out, pre, *(sums or (None,)), parts, *(part_sums or (None,)), c,
-               p.out[0][0], *p.out[1:], *strides, p.M, p.N, cdiv(p.k, block_k), tiles, *scalars, FORM=p.form, PROGRAMS=programs,
-               BLOCK_M=block_m, BLOCK_N=block_n, GROUP_M=GROUP_M, ROWS=rows, AHEAD=16 if programs >= 16 * tiles else 4, num_warps=4,
-               **fused)
+        launch(STREAM.stream_sum_kernel, (tiles * block_m // rows,), out, pre, *(sums or (None,)), parts, *(part_sums or (None,)), c,
+               p.out[0][0], *p.out[1:], *strides, p.M, p.N, steps, tiles, *scalars, FORM=p.form, BLOCK_M=block_m, BLOCK_N=block_n,
+               ROWS=rows, AHEAD=min(next_power_of_2(max(programs // tiles, 1)), 16), num_warps=4, **dealt, **fused)
         return
     scattered = bool(sums) and p.boxes["scattered"]
     added = coming(p, out, pre, c, beta) if sums and not (across or scattered) else None
