@@ -21,6 +21,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from triton_kernels.matmul import activated, epilogue, share_of, tile_of
+from triton_kernels.quick import after_the_one_before
 
 load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared           # the older names are those of Triton 3.6
 store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
@@ -343,7 +344,8 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
                         beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, SHARED_A: gl.constexpr, SHARED_B: gl.constexpr,
                         FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
-                        CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False):
+                        CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False,
+                        launch_pdl: gl.constexpr = False):
     """Grid: PROGRAMS. num_warps is that of one consumer. Instead of a descriptor of a result there may be what `scatter` takes, where TMA
     cannot store it. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of one
     matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. Long, as it makes all that the warp
@@ -377,6 +379,7 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
         for i in gl.static_range(CONSUMERS * PARTS * BUFFERS):
             mbarrier.init(came.index(i), count=1)
     fence_async_shared()
+    after_the_one_before(launch_pdl)
     ring, shape = (a_bufs, b_bufs, empty, ready, turns, ones, came), (BATCH, M, N, K)
     start(CONSUMERS * PARTS,
           (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,
