@@ -177,11 +177,15 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
         if hopper:
             found = choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra, there)
             groups.append((found, 2 if boxes["across"] else 5))
+        if hopper and kind == "half" and not boxes["copied"]:
+            groups.append((choice.whole(M, N, k, batch, machine), 6))
         found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")
         groups.append((choice.later(found, extra, leaving), 2 if hopper else 4))
     groups.append((choice.plain(kind, M, N, k, batch, itemsize, machine), 6 if kind != "ieee" else 3))
     if kind not in ("fp8", "fp8 fast") and fused not in ("residual", "dropout"):
         groups.append((choice.each(M, N, k, batch, machine), 1))
+    if kind == "ieee" and boxes is not None:
+        groups.append((choice.whole(M, N, k, batch, machine, True), 6))
     if kind == "ieee" and machine and machine[2] >= 8 and (choice.LEAST_EXACT if machine[2] > 8 else choice.CAREFUL) <= k:
         groups.append((choice.plain("parts", M, N, k, batch, itemsize, machine), 3))
     if kind == "ieee" and machine and machine[2] in (9, 10) and len(a[0]) == 1 and 2 * choice.CAREFUL <= k and max(M, N, k) <= MOST:
