@@ -1,62 +1,74 @@
 """float32 products from bfloat16 parts on Hopper in one kernel: matmul_exact.py says what the parts are and why they do.
 
-TMA brings blocks of K as they are, STAGES at a time. While the matrix units multiply the parts of one block, six products that are queued at
-once, the same warps cut the next block into parts, into the other of two buffers: the cutting, which every tile does for itself, hides
-behind the products, and nobody writes parts to memory or reads them from there. Numbers of which parts cannot say all become NaN; a tile
-whose sums are not finite is summed up once more, as float32 units do it. CAREFUL is that of `sum_of_parts`.
+TMA brings blocks of K as they are, STAGES at a time. While the matrix units multiply the parts of one block, six products that are queued
+at once, the same warps cut the next block into parts, a's into registers and b's into the other of two buffers: the cutting, which every
+tile does for itself, hides behind the products, and nobody writes parts to memory or reads them from there. With a's parts in shared memory,
+too, what that can bring would be the limit: for 128 x 64 x 32 it would be busy for 1250 cycles, the matrix units for 768. Two blocks are a
+round, so that a's parts of one never come into the registers that are being multiplied: ptxas would wait for every product.
+
+Numbers of which parts cannot say all become NaN; a tile whose sums are not finite is summed up once more, as float32 units do it. CAREFUL
+is that of `sum_of_parts`.
 """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from triton_kernels.matmul import INFINITE, marked_parts
-from triton_kernels.matmul_exact_gluon import part
 from triton_kernels.matmul_gluon import place
 from triton_kernels.matmul_small_gluon import fill, first_fill, store_tile
 
 
 @gluon.jit
-def cut(buf, bufs, first, WARPS: gl.constexpr):
-    """The parts of a block into buffers first (high), first + 1 and first + 2."""
-    COLUMNS: gl.constexpr = buf.shape[1]
-    layout: gl.constexpr = gl.BlockedLayout([1, 4], [128 // COLUMNS, COLUMNS // 4], [WARPS, 1], [1, 0])
-    high, middle, low = marked_parts(buf.load(layout))
-    bufs.index(first).store(high)
-    bufs.index(first + 1).store(middle)
-    bufs.index(first + 2).store(low)
-
-
-@gluon.jit
-def cut_both(ring, parts, i, turn, STAGES: gl.constexpr, WARPS: gl.constexpr):
-    """The parts of block i of K of both operands, once it has come."""
+def cut_both(ring, b_parts, i, TRANS_A: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, layout: gl.constexpr):
+    """The parts of block i of K, once it has come: those of a in registers, those of b in buffers."""
+    a_bufs, b_bufs, ready = ring
     slot = i % STAGES
-    mbarrier.wait(ring[2].index(slot), i // STAGES & 1)
-    cut(ring[0].index(slot), parts[0], 3 * turn, WARPS)
-    cut(ring[1].index(slot), parts[1], 3 * turn, WARPS)
+    mbarrier.wait(ready.index(slot), i // STAGES & 1)
+    COLUMNS: gl.constexpr = b_bufs.shape[2]
+    rows: gl.constexpr = gl.BlockedLayout([1, 4], [128 // COLUMNS, COLUMNS // 4], [WARPS, 1], [1, 0])
+    high, middle, low = marked_parts(b_bufs.index(slot).load(rows))
+    b_parts[0].store(high)
+    b_parts[1].store(middle)
+    b_parts[2].store(low)
     fence_async_shared()
+    a = a_bufs.index(slot)
+    return marked_parts((a.permute((1, 0)) if TRANS_A else a).load(gl.DotOperandLayout(operand_index=0, parent=layout, k_width=2)))
 
 
 @gluon.jit
-def begin_products(parts, turn, some, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr):
+def fill_again(load_from, i, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr):
+    """Load a later block to where block i was, which all warps have cut."""
+    a_desc, b_desc, ring, at, start, steps = load_from
+    fill(a_desc, b_desc, ring, i % STAGES, at, start + (i + STAGES) * BLOCK_K, i + STAGES < steps, TRANS_A, TRANS_B)
+
+
+@gluon.jit
+def lying(buf, TURNED: gl.constexpr):
+    return buf.permute((1, 0)) if TURNED else buf
+
+
+@gluon.jit
+def begin_products(a, b, some, TRANS_B: gl.constexpr):
     """Queue the six products of a block, the small ones first."""
-    a_bufs, b_bufs = parts
-    i = 3 * turn
-    some = warpgroup_mma(part(a_bufs, i + 2, TRANS_A), part(b_bufs, i, TRANS_B), some, use_acc=False, is_async=True)
-    some = warpgroup_mma(part(a_bufs, i, TRANS_A), part(b_bufs, i + 2, TRANS_B), some, is_async=True)
-    some = warpgroup_mma(part(a_bufs, i + 1, TRANS_A), part(b_bufs, i + 1, TRANS_B), some, is_async=True)
-    some = warpgroup_mma(part(a_bufs, i + 1, TRANS_A), part(b_bufs, i, TRANS_B), some, is_async=True)
-    some = warpgroup_mma(part(a_bufs, i, TRANS_A), part(b_bufs, i + 1, TRANS_B), some, is_async=True)
-    return warpgroup_mma(part(a_bufs, i, TRANS_A), part(b_bufs, i, TRANS_B), some, is_async=True)
+    high, middle, low = lying(b[0], TRANS_B), lying(b[1], TRANS_B), lying(b[2], TRANS_B)
+    some = warpgroup_mma(a[2], high, some, use_acc=False, is_async=True)
+    some = warpgroup_mma(a[0], low, some, is_async=True)
+    some = warpgroup_mma(a[1], middle, some, is_async=True)
+    some = warpgroup_mma(a[1], high, some, is_async=True)
+    some = warpgroup_mma(a[0], middle, some, is_async=True)
+    return warpgroup_mma(a[0], high, some, is_async=True)
 
 
 @gluon.jit
-def added(acc, lost, some, CAREFUL: gl.constexpr):
-    """acc + some, and with CAREFUL what was lost there so far."""
+def end_products(acc, lost, some, CAREFUL: gl.constexpr):
+    """Wait for them: acc + some, and with CAREFUL what was lost there so far."""
+    some = warpgroup_mma_wait(num_outstanding=0, deps=(some, ))
     total = acc + some
     if CAREFUL:
         there = total - acc
         lost += (acc - (total - there)) + (some - there)
-    return total, lost
+    gl.thread_barrier()                                  # all warps have cut the next block, and need b's parts of this one no more
+    return total, lost, some
 
 
 @gluon.jit
@@ -87,35 +99,40 @@ def matmul_parts_gluon_kernel(out_ptr, pre_ptr, a_desc, b_desc, a_ptr, b_ptr, c_
     B: gl.constexpr = [BLOCK_N, BLOCK_K] if TRANS_B else [BLOCK_K, BLOCK_N]
     F: gl.constexpr = gl.float32
     H: gl.constexpr = gl.bfloat16
+    HALVES: gl.constexpr = gl.NVMMASharedLayout.get_default_for(B, H)
     a_bufs = gl.allocate_shared_memory(F, [STAGES, A[0], A[1]], gl.NVMMASharedLayout.get_default_for(A, F))
     b_bufs = gl.allocate_shared_memory(F, [STAGES, B[0], B[1]], gl.NVMMASharedLayout.get_default_for(B, F))
-    a_parts = gl.allocate_shared_memory(H, [6, A[0], A[1]], gl.NVMMASharedLayout.get_default_for(A, H))
-    b_parts = gl.allocate_shared_memory(H, [6, B[0], B[1]], gl.NVMMASharedLayout.get_default_for(B, H))
+    # apart from each other, or Triton would have all warps wait between two accesses
+    b_even = (gl.allocate_shared_memory(H, B, HALVES), gl.allocate_shared_memory(H, B, HALVES), gl.allocate_shared_memory(H, B, HALVES))
+    b_odd = (gl.allocate_shared_memory(H, B, HALVES), gl.allocate_shared_memory(H, B, HALVES), gl.allocate_shared_memory(H, B, HALVES))
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    ring, parts, shape, split = (a_bufs, b_bufs, ready), (a_parts, b_parts), (BATCH, M, N, K), gl.program_id(1)
+    ring, shape, split = (a_bufs, b_bufs, ready), (BATCH, M, N, K), gl.program_id(1)
     batch, m, n = place(gl.program_id(0), shape, BLOCK_M, BLOCK_N, GROUP_M)
     start = split * K_SPAN
     end = gl.minimum(start + K_SPAN, K)
-    steps = gl.cdiv(end - start, BLOCK_K)
+    steps = gl.cdiv(end - start, 2 * BLOCK_K) * 2        # of what lies beyond K come zeros
     at = (batch * 0 if SHARED_A else batch, m, batch * 0 if SHARED_B else batch, n)
     first_fill(a_desc, b_desc, ring, at, start, steps, TRANS_A, TRANS_B, BLOCK_K, STAGES, launch_pdl)
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16])
     acc = gl.zeros((BLOCK_M, BLOCK_N), F, layout)
     lost, some = acc, acc
-    cut_both(ring, parts, 0, 0, STAGES, WARPS)
+    load_from = (a_desc, b_desc, ring, at, start, steps)
+    a_even = cut_both(ring, b_even, 0, TRANS_A, STAGES, WARPS, layout)
     gl.thread_barrier()
-    fill(a_desc, b_desc, ring, 0, at, start + STAGES * BLOCK_K, STAGES < steps, TRANS_A, TRANS_B)
-    for i in range(steps - 1):
-        some = begin_products(parts, i & 1, some, TRANS_A, TRANS_B)
-        cut_both(ring, parts, i + 1, 1 - (i & 1), STAGES, WARPS)
-        some = warpgroup_mma_wait(num_outstanding=0, deps=(some, ))
-        acc, lost = added(acc, lost, some, CAREFUL)
-        gl.thread_barrier()                              # all warps have cut block i + 1, and need the parts before no more
-        later = i + 1 + STAGES
-        fill(a_desc, b_desc, ring, later % STAGES, at, start + later * BLOCK_K, later < steps, TRANS_A, TRANS_B)
-    some = begin_products(parts, (steps - 1) & 1, some, TRANS_A, TRANS_B)
-    some = warpgroup_mma_wait(num_outstanding=0, deps=(some, ))
-    acc, lost = added(acc, lost, some, CAREFUL)
+    for i in range(0, steps - 2, 2):
+        some = begin_products(a_even, b_even, some, TRANS_B)
+        fill_again(load_from, i, TRANS_A, TRANS_B, BLOCK_K, STAGES)
+        a_odd = cut_both(ring, b_odd, i + 1, TRANS_A, STAGES, WARPS, layout)
+        acc, lost, some = end_products(acc, lost, some, CAREFUL)
+        some = begin_products(a_odd, b_odd, some, TRANS_B)
+        fill_again(load_from, i + 1, TRANS_A, TRANS_B, BLOCK_K, STAGES)
+        a_even = cut_both(ring, b_even, i + 2, TRANS_A, STAGES, WARPS, layout)
+        acc, lost, some = end_products(acc, lost, some, CAREFUL)
+    some = begin_products(a_even, b_even, some, TRANS_B)
+    a_odd = cut_both(ring, b_odd, steps - 1, TRANS_A, STAGES, WARPS, layout)
+    acc, lost, some = end_products(acc, lost, some, CAREFUL)
+    some = begin_products(a_odd, b_odd, some, TRANS_B)
+    acc, lost, some = end_products(acc, lost, some, CAREFUL)
     if CAREFUL:
         acc += lost
     largest = gl.max(gl.max(acc.to(gl.int32, bitcast=True) & INFINITE, 1), 0)

@@ -223,7 +223,7 @@ def whole(M, N, k, batch, machine, parts=False):
         if parts and block_k > max(16, k // EXACT_BLOCKS):
             continue
         while tiles * splits <= MOST_WHOLE * machine[0] and (splits == 1 or k >= 2 * block_k * splits) or parts and splits == 1:
-            steps = cdiv(chunk_of(k, block_k, splits), block_k)
+            steps = cdiv(chunk_of(k, 2 * block_k if parts else block_k, splits), block_k)
             stages = max(min(most, steps), 2)
             resident = max((machine[1] - 1024) // (slot * stages + fixed), 1)
             step = max(block_m * block_n * block_k * (6 if parts else 1) / (PEAK["half"] * rate), slot / LOADS)

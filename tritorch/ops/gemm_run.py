@@ -109,7 +109,7 @@ def run_whole(p, splits, tensors, fused, options, parts=False):
                *there, *(own if parts else ()), p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, span, alpha, beta, TRANS_A=box_a[0],
                TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), FORM=form, GROUP_M=GROUP_M, **settled, **early(), **fused, **options)
 
-    _in_parts(p, splits, block_k, tensors, fused, start)
+    _in_parts(p, splits, 2 * block_k if parts else block_k, tensors, fused, start)         # two blocks are a round
 
 
 def run_by_tma(kernel, p, tensors, fused, options, sums=()):
