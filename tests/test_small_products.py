@@ -1,4 +1,4 @@
-"""Kernels of small products on Hopper: every layout, pieces of K, rings that are filled once or again, sums of which parts cannot say all."""
+"""Kernels of small products on Hopper: every layout, pieces of K, rings that are filled once or again, what parts cannot say."""
 import numpy as np
 import pytest
 from arrays import draw

@@ -340,7 +340,8 @@ def store_each(out_ptr, pre_ptr, acc, c_ptr, i, mask, batches, stride_om, stride
 
 @triton.jit
 def split_sum_kernel(out_ptr, pre_ptr, part_ptr, c_ptr, batches, stride_om, stride_on, stride_cm, stride_cn, M, N, total, alpha, beta,
-                     SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr, launch_pdl: tl.constexpr = False):
+                     SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
+                     launch_pdl: tl.constexpr = False):
     """Second stage of split-K: add the parts (SPLITS, batch, M, N) in order, then the epilogue."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = i < total

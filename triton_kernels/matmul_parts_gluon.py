@@ -1,6 +1,6 @@
 """float32 products from bfloat16 parts on Hopper in one kernel: matmul_exact.py says what the parts are and why they do.
 
-TMA brings blocks of K as they are, STAGES at a time. While the matrix units multiply the parts of one block, six products that are queued
+TMA brings blocks of K as they are, STAGES at a time. While the matrix units multiply the parts of one block, six products queued
 at once, the same warps cut the next block into parts, a's into registers and b's into the other of two buffers: the cutting, which every
 tile does for itself, hides behind the products, and nobody writes parts to memory or reads them from there. With a's parts in shared memory,
 too, what that can bring would be the limit: for 128 x 64 x 32 it would be busy for 1250 cycles, the matrix units for 768. Two blocks are a
@@ -93,7 +93,8 @@ def matmul_parts_gluon_kernel(out_ptr, pre_ptr, a_desc, b_desc, a_ptr, b_ptr, c_
                               SHARED_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr,
                               CAREFUL: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
                               GROUP_M: gl.constexpr, STAGES: gl.constexpr, launch_pdl: gl.constexpr = False):
-    """Grid: (tiles · BATCH, splits); what matmul_small_gluon_kernel takes, and where both operands lie."""
+    """Grid: (tiles · BATCH, splits); what matmul_small_gluon_kernel takes, and where both operands lie. Long, as the last
+    round is written out: it has no next block."""
     WARPS: gl.constexpr = gl.num_warps()
     A: gl.constexpr = [BLOCK_K, BLOCK_M] if TRANS_A else [BLOCK_M, BLOCK_K]
     B: gl.constexpr = [BLOCK_N, BLOCK_K] if TRANS_B else [BLOCK_K, BLOCK_N]

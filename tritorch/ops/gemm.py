@@ -185,7 +185,7 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
     if kind not in ("fp8", "fp8 fast") and fused not in ("residual", "dropout"):
         groups.append((choice.each(M, N, k, batch, machine), 1))
     if kind == "ieee" and boxes is not None:
-        groups.append((choice.whole(M, N, k, batch, machine, True), 6))
+        groups.append((choice.whole(M, N, k, batch, machine, True), 8))
     if kind == "ieee" and machine and machine[2] >= 8 and (choice.LEAST_EXACT if machine[2] > 8 else choice.CAREFUL) <= k:
         groups.append((choice.plain("parts", M, N, k, batch, itemsize, machine), 3))
     if kind == "ieee" and machine and machine[2] in (9, 10) and len(a[0]) == 1 and 2 * choice.CAREFUL <= k and max(M, N, k) <= MOST:

@@ -132,7 +132,8 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     b = TensorDescriptor(b, *box(box_b, block_k, block_n), round_f32_to_tf32=in_tf32)
     strides, sizes, scalars = (p.c[0][0], *p.c[1:]), (p.batch[0], p.M, p.N, p.k), (alpha, beta)
     leaving = (block_m // options["PIECES"], block_n) if across else (block_m, block_n // options["PIECES"])
-    settled = dict(TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), PROGRAMS=programs, GROUP_M=GROUP_M, **early(), **options)
+    settled = dict(TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), PROGRAMS=programs, GROUP_M=GROUP_M, **early(),
+                   **options)
     if stream:
         parts = empty((programs + tiles, block_m, block_n), types.float32 if p.dtype.is_floating_point else types.int32, out.device)
         part_sums = [x if x is None else empty((programs + tiles, block_m), types.float32, out.device) for x in sums]
