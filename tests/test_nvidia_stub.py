@@ -334,18 +334,6 @@ def test_clusters_scratch_and_failed_launches(stub):
         function(stub, {}).launch(1, 1, 1, 0, [])
 
 
-def test_kernels_that_begin_early_have_a_configuration_for_each_grid_and_stream(stub):
-    fake, _ = stub
-    k = function(stub, {"n": "i32"}, pdl=True)
-    for grid, stream in ((3, 0x51), (3, 0x51), (4, 0x51), (3, 0x52)):
-        k.launch(grid, 2, 1, stream, [grid])
-        name, config, handle, address, extra = fake.calls[-1]
-        assert (name, handle, extra) == ("cuLaunchKernelEx", 0x91, 0) and read(address, 0, "i") == grid
-        assert (config.gridDimX, config.gridDimY, config.hStream, config.numAttrs) == (grid, 2, ("stream", stream), 1)
-    configs = [call[1] for call in fake.named("cuLaunchKernelEx")]
-    assert configs[0] is configs[1] and len(set(map(id, configs))) == 3
-
-
 def test_scratch_of_two_graphs_captured_on_one_stream_is_not_the_same(stub):
     """They may be replayed on two streams at once; inside of one, launches follow each other."""
     fake, driver = stub

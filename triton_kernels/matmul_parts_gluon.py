@@ -1,9 +1,9 @@
 """float32 products from bfloat16 parts on Hopper in one kernel: matmul_exact.py says what the parts are and why they do.
 
-TMA brings blocks of K as they are, STAGES at a time. While the matrix units multiply the parts of one block, six products queued
-at once, the same warps cut the next block into parts, a's into registers and b's into the other of two buffers: the cutting, which every
-tile does for itself, hides behind the products, and nobody writes parts to memory or reads them from there. With a's parts in shared memory,
-too, what that can bring would be the limit: for 128 x 64 x 32 it would be busy for 1250 cycles, the matrix units for 768. Two blocks are a
+TMA brings blocks of K as they are, STAGES at a time. While the matrix units multiply the parts of one block, six products queued at once,
+the same warps cut the next block into parts, a's into registers and b's into the other of two buffers: the cutting, which every tile does
+for itself, hides behind the products, and nobody writes parts to memory or reads them from there. With a's parts in shared memory, too,
+what that can bring would be the limit: for 128 x 64 x 32 it would be busy for 1250 cycles, the matrix units for 768. Two blocks are a
 round, so that a's parts of one never come into the registers that are being multiplied: ptxas would wait for every product.
 
 Numbers of which parts cannot say all become NaN; a tile whose sums are not finite is summed up once more, as float32 units do it. CAREFUL
