@@ -75,3 +75,19 @@ def test_tiles_of_which_parts_cannot_say_all(bad, where, cuda):
         out = linear(on(x, cuda), on(y, cuda, True).mT).cpu().array
     with np.errstate(all="ignore"):
         np.testing.assert_allclose(out, (x.astype(np.float64) @ y).astype(np.float32), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("candidate", [parts(64, 64, 16, 4, 4), parts(128, 64, 32, 8, 3, 2), small(64, 32, 64, 4, 2)],
+                         ids=lambda c: f"{c['kernel']}-{c['BLOCK_M']}")
+@pytest.mark.parametrize("shapes", [((2, 68, 132), (2, 132, 40)), ((1, 68, 132), (3, 132, 40))])
+def test_batches(shapes, candidate, cuda):
+    """Also of one a for many b."""
+    dtype = T.bfloat16 if candidate["kernel"] == "small" else T.float32
+    x, y = [draw(*s, seed=k) for k, s in enumerate(shapes)]
+    if dtype is T.bfloat16:
+        x, y = np.pad(x, ((0, 0), (0, 0), (0, 4))), np.pad(y, ((0, 0), (0, 4), (0, 0)))
+    a, b = on(x, cuda, dtype=dtype), on(y, cuda, dtype=dtype)
+    with tuner.forcing("matmul", candidate):
+        out = number(products.matmul(a, b))
+    bound = 1e-2 if dtype is T.bfloat16 else 1e-4
+    np.testing.assert_allclose(out, number(a).astype(np.float64) @ number(b), rtol=bound, atol=bound)

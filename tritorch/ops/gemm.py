@@ -178,7 +178,7 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
             found = choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra, there)
             groups.append((found, 2 if boxes["across"] else 5))
         if hopper and kind == "half" and not boxes["copied"]:
-            groups.append((choice.whole(M, N, k, batch, machine), 6))
+            groups.append((choice.whole(M, N, k, batch, machine), 8))
         found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")
         groups.append((choice.later(found, extra, leaving), 2 if hopper else 4))
     groups.append((choice.plain(kind, M, N, k, batch, itemsize, machine), 6 if kind != "ieee" else 3))

@@ -1,5 +1,6 @@
 """Starting the kernels of a matrix product. Each `run_…` takes the Problem (gemm.py), how many pieces K is cut into, the tensors and
 scalars (out, pre, a, b, c, alpha, beta), what is fused after the sums, and the options of its kernel."""
+from functools import lru_cache
 from math import gcd, prod
 
 from tritorch.cuda import driver
@@ -13,7 +14,7 @@ from tritorch.ops.rows import chunk_of
 from tritorch.shape import cdiv, contiguous_strides, next_power_of_2
 from tritorch.tensor import empty, strided
 
-EARLY = True
+EARLY = True                                                             # kernels may begin before the one in front of them has ended
 SUMMING = 256                                                            # programs that add up streamed parts, if tiles are few
 K, VECTOR, EXACT, EXACT_GLUON = kernels("matmul"), kernels("matvec"), kernels("matmul_exact"), kernels("matmul_exact_gluon")
 PERSISTENT, GLUON, EACH = kernels("matmul_persistent"), kernels("matmul_gluon"), kernels("matmul_each")
@@ -23,7 +24,15 @@ SMALL, PARTS_GLUON = kernels("matmul_small_gluon"), kernels("matmul_parts_gluon"
 def early():
     """Options of a kernel that may begin before the one in front of it has ended: what it does until it reads hides behind that one, in a
     graph about 1 µs of every launch."""
-    return dict(launch_pdl=True) if EARLY and driver.current().device_properties(current_device()).major >= 9 else {}
+    return dict(launch_pdl=True) if EARLY and _can_begin_early(current_device()) else {}
+
+
+@lru_cache
+def _can_begin_early(index):
+    return driver.current().device_properties(index).major >= 9
+
+
+driver.watchers.append(_can_begin_early.cache_clear)
 
 
 def _batches(shape, *strides):
