@@ -22,8 +22,8 @@ SMALL, PARTS_GLUON = kernels("matmul_small_gluon"), kernels("matmul_parts_gluon"
 
 
 def early():
-    """Options of a kernel that may begin before the one in front of it has ended: what it does until it reads hides behind that one, in a
-    graph about 1 µs of every launch."""
+    """Options of a kernel that may begin before the one in front of it has ended: what it does until it reads hides behind
+    that one."""
     return dict(launch_pdl=True) if EARLY and _can_begin_early(current_device()) else {}
 
 
