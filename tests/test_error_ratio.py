@@ -132,10 +132,19 @@ def short():
         yield kind, choice.each(83, 133, 61, 1, H200)[0][1]
 
 
+def whole(m, n, k):
+    """Of each tile that is for small products on Hopper, K in one piece and in two."""
+    for kind in ("half", "parts"):
+        for _, c in choice.whole(m, n, k, 1, H200, kind == "parts"):
+            if c["splits"] < 3:
+                yield kind, c
+
+
 TILED = cases(*tiled(83, 133, 331))
 SHORT = cases(*short())
 BY_TMA = cases(*by_tma(choice.persistent), *exact(False)) + cases(*by_tma(choice.gluon), *exact(True), marks=pytest.mark.gpu)
 BY_TMA += cases(*across(), turns=[t for t in TURNED if not t[1]], marks=pytest.mark.gpu)
+WHOLE = cases(*{str(found): found for found in (*whole(70, 75, 523), *whole(70, 75, 67))}.values(), marks=pytest.mark.gpu)
 VECTORS = cases(*vectors(choice.VECTORS), *vectors(choice.COLUMNS))
 
 
@@ -156,6 +165,13 @@ def test_kernels_by_tma(kind, candidate, turned, cuda):
     holds(kind, candidate, (135, 265, 331), turned, cuda)
 
 
+@pytest.mark.parametrize("kind, candidate, turned", WHOLE)
+def test_small_products(kind, candidate, turned, cuda):
+    if driver.current().device_properties(0).major != 9:
+        pytest.skip("these multiply as Hopper does alone")
+    holds(kind, candidate, (70, 75, 67 if candidate["BLOCK_K"] == 16 else 523), turned, cuda)
+
+
 @pytest.mark.parametrize("kind, candidate, turned", VECTORS)
 def test_vectors(kind, candidate, turned, cuda):
     """A row times a matrix, and a matrix times a column."""
@@ -164,7 +180,7 @@ def test_vectors(kind, candidate, turned, cuda):
 
 
 def test_nothing_was_left_out():
-    assert {case.values[1]["kernel"] for case in TILED + SHORT + BY_TMA + VECTORS} == set(gemm_run.RUN)
+    assert {case.values[1]["kernel"] for case in TILED + SHORT + BY_TMA + WHOLE + VECTORS} == set(gemm_run.RUN)
     assert {(kind, case.values[1]["kernel"]) for case in BY_TMA for kind in [case.values[0]] if case.values[1].get("STREAM")} == {
         (kind, kernel) for kind in ("half", "tf32") for kernel in ("persistent", "gluon")}
     assert {way["kernel"] for case in ATTENTION for way in case.values[3].values()} == {"plain", "gluon", "apart", "together",

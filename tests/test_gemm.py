@@ -249,7 +249,9 @@ def test_tma_is_left_alone_where_it_cannot(change):
     made = problem(1 << 31 if change == "rows" else 4096, 4096, 4096,
                    T.float32 if change == "dtype" else T.bfloat16, machine=(132, 232448, 8 if change == "arch" else 9),
                    aligned=change != "offset", compiles=True)
-    assert (made.boxes is not None) == (change == "nothing") == any(c["kernel"] == "gluon" for c in made.candidates)
+    assert (change == "nothing") == any(c["kernel"] == "gluon" for c in made.candidates)
+    by_tma = any(c["kernel"] in ("gluon", "parts_gluon") for c in made.candidates)
+    assert (made.boxes is not None) == (change in ("nothing", "dtype")) == by_tma
 
 
 def test_parts_of_float32_are_left_alone_beyond_the_reach_of_tma():
@@ -277,7 +279,7 @@ def test_the_first_candidates():
     assert problem(64, 256, 4096).candidates[0]["splits"] > 1
     gradient = problem(768, 3072, 32768, compiles=True, turned=(True, False)).candidates        # 72 tiles for 132 multiprocessors
     assert gradient[0]["kernel"] == "gluon" and gradient[0]["STREAM"] and not all(c.get("STREAM") for c in gradient) and len(gradient) <= 16
-    assert all(len(found) <= 16 for found in kernels.values())
+    assert all(len(found) <= 24 for found in kernels.values())
     assert problem(1024, 1024, 1024, compiles=True).candidates[0]["kernel"] == "gluon"      # as long by TMA as without, counted so
     assert problem(32768, 2304, 768, compiles=True, turned=(False, True)).candidates[0]["PARTS"] == 3   # the second cache decides
     for size in ((4096, 4096, 4096), (2048, 2048, 2048), (4736, 768, 50304)):                # one consumer where waves are few

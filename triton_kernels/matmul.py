@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.quick import widened
+from triton_kernels.quick import after_the_one_before, widened
 from triton_kernels.random import long_word, philox_words
 
 INFINITE = tl.constexpr(0x7F800000)                      # the bits of infinity
@@ -273,12 +273,10 @@ def activated(value, ACTIVATION: tl.constexpr):
 def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, batches, stride_os, stride_om, stride_on, stride_am, stride_ak,
                   stride_bk, stride_bn, stride_cm, stride_cn, M, N, K, K_SPAN, alpha, beta, FORM: tl.constexpr, SLOPE: tl.constexpr,
                   ACTIVATION: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
-                  BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
+                  BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+                  launch_pdl: tl.constexpr = False):
     """Grid: (tiles · batch, splits). Split s sums over K_SPAN elements of K and writes its part at s · stride_os. With a verdict_ptr it
     does the work only if there is a 1 (see matmul_exact.py)."""
-    if verdict_ptr is not None:
-        if tl.load(verdict_ptr) == 0:
-            return
     T: tl.constexpr = a_ptr.dtype.element_ty
     FLOAT: tl.constexpr = tl.float64 if T == tl.float64 else tl.float32
     INTEGER: tl.constexpr = tl.int64 if T == tl.int64 else tl.int32
@@ -294,6 +292,10 @@ def matmul_kernel(out_ptr, pre_ptr, a_ptr, b_ptr, c_ptr, verdict_ptr, batches, s
     rk = split * K_SPAN + tl.arange(0, BLOCK_K)
     a_ptrs = a_ptr + batch_offset(batch, batches, A) + ((rm % M)[:, None] * stride_am + rk[None, :] * stride_ak)
     b_ptrs = b_ptr + batch_offset(batch, batches, B) + (rk[:, None] * stride_bk + (rn % N)[None, :] * stride_bn)
+    after_the_one_before(launch_pdl)
+    if verdict_ptr is not None:
+        if tl.load(verdict_ptr) == 0:
+            return
     acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     end = tl.minimum(split * K_SPAN + K_SPAN, K)
     step_a, step_b = step_of(stride_ak, BLOCK_K, WIDE), step_of(stride_bk, BLOCK_K, WIDE)
@@ -331,11 +333,13 @@ def store_each(out_ptr, pre_ptr, acc, c_ptr, i, mask, batches, stride_om, stride
 
 @triton.jit
 def split_sum_kernel(out_ptr, pre_ptr, part_ptr, c_ptr, batches, stride_om, stride_on, stride_cm, stride_cn, M, N, total, alpha, beta,
-                     SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+                     SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
+                     launch_pdl: tl.constexpr = False):
     """Second stage of split-K: add the parts (SPLITS, batch, M, N) in order, then the epilogue."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = i < total
     part_ptrs = part_ptr + i
+    after_the_one_before(launch_pdl)
     acc = tl.load(part_ptrs, mask=mask, other=0)
     for _ in tl.static_range(1, SPLITS):
         part_ptrs += total

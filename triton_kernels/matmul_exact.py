@@ -17,6 +17,7 @@ import triton.language as tl
 
 from triton_kernels.matmul import INFINITE, SMALLEST, activated, epilogue, parts_of, tile_of
 from triton_kernels.matmul_persistent import load_tile
+from triton_kernels.quick import after_the_one_before
 from triton_kernels.reduce import even
 
 LARGEST = tl.constexpr(238)                              # the exponent of 2¹¹¹: from the next one on `parts_of` overflows
@@ -59,9 +60,11 @@ def split_rows(part_ptr, x_ptr, first, programs, stride_xb, stride_xr, stride_xc
 @triton.jit
 def split_kernel(a_part_ptr, b_part_ptr, range_ptr, a_ptr, b_ptr, stride_ab, stride_ar, stride_ac, stride_apr, BATCH_A, ROWS_A, COLUMNS_A,
                  stride_bb, stride_br, stride_bc, stride_bpr, BATCH_B, ROWS_B, COLUMNS_B, EVEN_A: tl.constexpr, EVEN_B: tl.constexpr,
-                 PROGRAMS_A: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
+                 PROGRAMS_A: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+                 launch_pdl: tl.constexpr = False):
     """Grid: PROGRAMS, the first PROGRAMS_A of them for a. range_ptr (2, PROGRAMS): the largest magnitudes, as bits, then how far the
     smallest lie below infinity: zeros for a program that has met no number."""
+    after_the_one_before(launch_pdl)
     pid = tl.program_id(0)
     if pid < PROGRAMS_A:
         largest, smallest = split_rows(a_part_ptr, a_ptr, pid, PROGRAMS_A, stride_ab, stride_ar, stride_ac, stride_apr, BATCH_A, ROWS_A,
@@ -89,9 +92,10 @@ def matmul_exact_kernel(out_ptr, pre_ptr, verdict_ptr, a_desc, b_desc, c_ptr, ra
                         stride_cm, stride_cn, BATCH, M, N, K, bits_k, alpha, beta, TRANS_A: tl.constexpr, TRANS_B: tl.constexpr,
                         SHARED_A: tl.constexpr, SHARED_B: tl.constexpr, FORM: tl.constexpr, SLOPE: tl.constexpr, ACTIVATION: tl.constexpr,
                         PROGRAMS_A: tl.constexpr, PROGRAMS_SPLIT: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK_M: tl.constexpr,
-                        BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):
+                        BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, launch_pdl: tl.constexpr = False):
     """Grid: PROGRAMS, which take tiles in turn. Descriptors are (3 · batch, rows, columns) of parts; SHARED: one matrix for all of the
     batch. verdict_ptr: 1 where this kernel leaves the product to the one behind it, else 0."""
+    after_the_one_before(launch_pdl)
     good = in_range(range_ptr, tl.arange(0, 1024), bits_k, PROGRAMS_A, PROGRAMS_SPLIT)
     if tl.program_id(0) == 0:
         tl.store(verdict_ptr, 1 - good.to(tl.int32))

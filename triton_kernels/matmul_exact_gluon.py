@@ -10,6 +10,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton_kernels.matmul import activated, epilogue
 from triton_kernels.matmul_exact import in_range
 from triton_kernels.matmul_gluon import after, load, place
+from triton_kernels.quick import after_the_one_before
 
 ROWS = gl.constexpr(64)                                  # of one group of warps
 
@@ -92,8 +93,9 @@ def matmul_exact_gluon_kernel(out_ptr, pre_ptr, verdict_ptr, a_desc, b_desc, c_p
                               SHARED_A: gl.constexpr, SHARED_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr,
                               ACTIVATION: gl.constexpr, PROGRAMS_A: gl.constexpr, PROGRAMS_SPLIT: gl.constexpr, PROGRAMS: gl.constexpr,
                               BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-                              STAGES: gl.constexpr):
+                              STAGES: gl.constexpr, launch_pdl: gl.constexpr = False):
     """Grid: PROGRAMS. What matmul_exact_kernel takes, but that a's descriptor is of ROWS rows."""
+    after_the_one_before(launch_pdl)
     i = gl.arange(0, PROGRAMS_SPLIT, gl.BlockedLayout([4], [32], [4], [0]))
     good = in_range(range_ptr, i, bits_k, PROGRAMS_A, PROGRAMS_SPLIT)
     if gl.program_id(0) == 0:

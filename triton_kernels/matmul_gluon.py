@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton_kernels.matmul import activated, epilogue, tile_of
 from triton_kernels.matmul_leaving import pieces_of, scatter, send, store_sums
 from triton_kernels.matmul_stream import block_at, rounds_until, share_of, turn_of
+from triton_kernels.quick import after_the_one_before
 
 load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared           # the older name is that of Triton 3.6
 
@@ -317,7 +318,7 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
                         FORM: gl.constexpr, SLOPE: gl.constexpr, ACTIVATION: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr,
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
                         CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False,
-                        WHOLE: gl.constexpr = False):
+                        WHOLE: gl.constexpr = False, launch_pdl: gl.constexpr = False):
     """Grid: PROGRAMS. num_warps is that of one consumer. Instead of a descriptor of a result there may be what `scatter` takes, where TMA
     cannot store it. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of one
     matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. WHOLE: all pieces of a tile have a
@@ -353,6 +354,7 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
         for i in gl.static_range(CONSUMERS * PARTS * BUFFERS):
             mbarrier.init(came.index(i), count=1)
     fence_async_shared()
+    after_the_one_before(launch_pdl)
     ring, shape = (a_bufs, b_bufs, empty, ready, turns, ones, came), (BATCH, M, N, K)
     start(CONSUMERS * PARTS, 40 if STREAM else 24,
           (out_desc, pre_desc, sums_ptr, c_desc, c_ptr, stride_cb, stride_cm, stride_cn, ring, out_bufs, shape, alpha, beta, TRANS_A,

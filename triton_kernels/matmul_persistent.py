@@ -10,6 +10,7 @@ import triton.language as tl
 
 from triton_kernels.matmul import activated, epilogue, tile_of
 from triton_kernels.matmul_stream import block_at, share_of, turn_of
+from triton_kernels.quick import after_the_one_before
 
 
 @triton.jit
@@ -38,9 +39,10 @@ def matmul_persistent_kernel(out_desc, pre_desc, a_desc, b_desc, c_ptr, stride_c
                              TRANS_A: tl.constexpr, TRANS_B: tl.constexpr, SHARED_A: tl.constexpr, SHARED_B: tl.constexpr,
                              FORM: tl.constexpr, SLOPE: tl.constexpr, ACTIVATION: tl.constexpr, PROGRAMS: tl.constexpr,
                              BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-                             PIECES: tl.constexpr, STREAM: tl.constexpr, APART: tl.constexpr):
+                             PIECES: tl.constexpr, STREAM: tl.constexpr, APART: tl.constexpr, launch_pdl: tl.constexpr = False):
     """Grid: PROGRAMS. A tile is stored in PIECES (1 or 2) halves of its columns, which take half the shared memory. APART: the matrix units
     sum BLOCK_K products at a time, because they keep fewer bits of sums of fp8 products than float32 has."""
+    after_the_one_before(launch_pdl)
     ACC: tl.constexpr = tl.int32 if a_desc.dtype == tl.int8 else tl.float32
     tiles, steps = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N), tl.cdiv(K, BLOCK_K)
     first, last, stride = tl.program_id(0), tiles * BATCH, PROGRAMS

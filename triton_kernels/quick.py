@@ -2,6 +2,7 @@
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -25,3 +26,12 @@ def widened(x, T: tl.constexpr):
         return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
         return x.to(T)
+
+
+@triton.jit
+def after_the_one_before(EARLY: tl.constexpr):
+    """Of a kernel launched EARLY (launch_pdl), which begins while the one in front of it still runs: wait for all that one has written, and
+    let the next begin. Nothing of memory may be read or written above this, but a descriptor that is an argument."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()

@@ -31,7 +31,7 @@ from tritorch.shape import Size
 _DIVISIBLE = [["tt.divisibility", 16]]
 tensor_types: set[type] = set()         # Tensor and its subclasses, as they are met: this layer does not know them by name
 _tuples = {tuple, Size}
-_OPTIONS = ("num_ctas", "maxnreg")      # and num_warps, num_stages: a parameter of that name is given what the compiler is given
+_OPTIONS = ("num_ctas", "maxnreg", "launch_pdl")      # and num_warps, num_stages: a parameter of that name gets what the compiler gets
 _functions = driver.functions
 _kept: dict[int, Any] = {}          # kernels are in keys by id, so they must outlive them
 

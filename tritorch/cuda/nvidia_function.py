@@ -27,6 +27,7 @@ _FORMATS = {
 _LIMITS = {"f": 3.4028235677973366e38, "e": 65520.0}   # from here on a float is nearer to infinity
 _STATIC_LIMIT = 48 << 10            # more shared memory must be asked for
 _PORTABLE_CLUSTER = 8
+_MOST_CONFIGS = 256                 # of launches, kept for each kernel
 
 
 class Streams(dict):
@@ -164,8 +165,8 @@ class NvidiaFunction:
             "occupancy": call("cuOccupancyMaxActiveBlocksPerMultiprocessor", self.handle, 32 * compiled.num_warps, compiled.shared),
         }
         layout = Layout(signature, compiled.descriptors, compiled.parameters)
-        special = compiled.global_scratch_size or compiled.num_ctas > 1 or compiled.pdl or compiled.cooperative
-        self.launch = (_general if special else _simple)(driver, self.handle, compiled, layout)
+        special = compiled.global_scratch_size or compiled.num_ctas > 1 or compiled.cooperative
+        self.launch = (_general if special else _early if compiled.pdl else _simple)(driver, self.handle, compiled, layout)
 
 
 def _later(*call: Any) -> bool:
@@ -195,6 +196,36 @@ def _simple(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callable
         result = start(handle, gx, gy, gz, threads, 1, 1, shared, streams[stream], addresses, 0)
         if result[0]:
             raise failure("cuLaunchKernel", result[0])
+
+    return launch
+
+
+def _early(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callable:
+    """For a kernel that may begin before the one in front of it has ended (PDL): a grid and a stream have one configuration, which is not
+    changed, so that all threads may share it."""
+    buffers, pack, expand, configs = Buffers(layout, driver), layout.arguments.pack_into, layout.expand or (lambda values: values), {}
+    device, here, several = driver.here.device, driver.here, driver.device_count() > 1
+
+    def launch(gx, gy, gz, stream, values):
+        if waiting and _later(launch, gx, gy, gz, stream, values):
+            return
+        if several and here.device != device:
+            with driver.on(device):
+                return launch(gx, gy, gz, stream, values)
+        config = configs.get((gx, gy, gz, stream))
+        if config is None:
+            if len(configs) >= _MOST_CONFIGS:
+                configs.clear()
+            config = _config(compiled)
+            config.gridDimX, config.gridDimY, config.gridDimZ, config.hStream = gx, gy, gz, _streams[stream]
+            configs[gx, gy, gz, stream] = config
+        view, addresses = buffers.pair
+        values = expand(values)
+        try:
+            pack(view, 0, *values)
+        except OverflowError:
+            pack(view, 0, *layout.saturate(values))
+        call("cuLaunchKernelEx", config, handle, addresses, 0)
 
     return launch
 

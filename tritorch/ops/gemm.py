@@ -150,6 +150,8 @@ def problem(shape, so, shape_a, sa, shape_b, sb, c, dtype, precision, machine, a
     by_tma = dtype.name in ("float16", "bfloat16") or kind in ("tf32", "fp8", "fp8 fast", "int8")
     if by_tma and machine and machine[2] in (9, 10) and aligned and len(batch) == 1 and 64 <= k and max(M, N, k) <= MOST:
         boxes = boxes_of(batch[0], M, N, k, o, a, b, c_strides if form == "tile" else None, dtype.itemsize, out_size)
+    if kind == "ieee" and machine and machine[2] == 9 and compiles and aligned and len(batch) == 1 and max(M, N, k) <= MOST:
+        boxes = whole_boxes(batch[0], M, N, k, a, b)
     found = candidates(kind, M, N, k, prod(batch), dtype.itemsize, machine, a, b, boxes, compiles, fused)
     layout = f"{'n' if a[2] == 1 else 't'}{'n' if b[2] == 1 else 't'}{'' if boxes is None else ' tma'}"
     key = (kind, layout, fused or ("wider" if out_size > dtype.itemsize else ""), prod(batch), M, N, k)
@@ -164,7 +166,7 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
         found = choice.vector(max(M, N), k, batch, along_k, machine, itemsize)
         return choice.likeliest((found, 8), (choice.each(M, N, k, batch, machine), 1))
     groups = []                                                          # of equals those of the first group come first
-    if boxes is not None:
+    if boxes is not None and kind != "ieee":
         copies = {name: choice.copying(batch * k * {"a": M, "b": N}[name], itemsize, machine) for name in boxes["copied"]}
         extra, leaving = sum(copies.values()), choice.copying(batch * M * N, boxes["sizes"][1], machine) if boxes["leaves"] else 0
         hopper = compiles and machine[2] == 9 and kind != "fp8"          # Gluon adds up sums of a few products, too coarse for fp8
@@ -175,11 +177,15 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
         if hopper:
             found = choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra, there)
             groups.append((found, 2 if boxes["across"] else 10))
+        if hopper and kind == "half" and not boxes["copied"]:
+            groups.append((choice.whole(M, N, k, batch, machine), 8))
         found = choice.persistent(M, N, k, batch, machine, *boxes["sizes"], kind == "fp8")
         groups.append((choice.later(found, extra, leaving), 2 if hopper else 4))
     groups.append((choice.plain(kind, M, N, k, batch, itemsize, machine), 6 if kind != "ieee" else 3))
     if kind not in ("fp8", "fp8 fast") and fused not in ("residual", "dropout"):
         groups.append((choice.each(M, N, k, batch, machine), 1))
+    if kind == "ieee" and boxes is not None:
+        groups.append((choice.whole(M, N, k, batch, machine, True), 8))
     if kind == "ieee" and machine and machine[2] >= 8 and (choice.LEAST_EXACT if machine[2] > 8 else choice.CAREFUL) <= k:
         groups.append((choice.plain("parts", M, N, k, batch, itemsize, machine), 3))
     if kind == "ieee" and machine and machine[2] in (9, 10) and len(a[0]) == 1 and 2 * choice.CAREFUL <= k and max(M, N, k) <= MOST:
@@ -228,6 +234,12 @@ def boxes_of(batch, M, N, k, out, a, b, c, itemsize, out_size):
     return {**operands, "across": across, "out": padded(batch, M, N, False, out_size) if leaves else written, "leaves": leaves,
             "scattered": leaves and out[2] == 1,
             "added": None if added is None or added[0] else added, "copied": copied, "sizes": (itemsize, out_size)}
+
+
+def whole_boxes(batch, M, N, k, a, b):
+    """How TMA reads float32 operands that a kernel cuts into parts itself; None where it cannot read both as they lie."""
+    found = {"a": described(batch, M, k, (a[0][0], *a[1:]), 4), "b": described(batch, k, N, (b[0][0], *b[1:]), 4)}
+    return None if None in found.values() or k < choice.LEAST_EXACT else found
 
 
 def padded(batch, rows, columns, turned, itemsize):

@@ -49,6 +49,15 @@ EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4,
          (64, 64, 64, 4, 3, 0.4))
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, rate
 EXACT_GLUON = ((128, 128, 64, 4, 2, 0.93), (128, 128, 32, 4, 4, 0.92), (128, 64, 64, 4, 3, 0.85))
+# On Hopper, a program for each tile or piece of K of one: BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, rate. The more stages, the more
+# is on its way at once; with fewer, two programs share a multiprocessor.
+SMALL = ((64, 32, 64, 4, 8, 0.3), (64, 64, 64, 4, 8, 0.5), (64, 64, 64, 4, 6, 0.5), (64, 128, 64, 4, 8, 0.65),
+         (128, 64, 64, 8, 8, 0.65), (128, 128, 64, 8, 6, 0.75), (64, 32, 128, 4, 8, 0.3), (64, 64, 128, 4, 6, 0.5),
+         (64, 256, 64, 4, 5, 0.7), (128, 32, 64, 8, 8, 0.35), (64, 16, 128, 4, 8, 0.15))
+# The same for float32 in parts that the program cuts itself: products of one block hide the cutting of the next.
+PARTS_GLUON = ((128, 128, 32, 8, 4, 0.75), (128, 64, 64, 8, 3, 0.8), (128, 64, 32, 8, 5, 0.7), (64, 128, 32, 4, 5, 0.7),
+               (64, 64, 32, 4, 4, 0.7), (64, 64, 64, 4, 3, 0.7), (64, 32, 64, 4, 4, 0.5), (64, 32, 32, 4, 4, 0.5),
+               (64, 64, 16, 4, 4, 0.6), (64, 32, 16, 4, 4, 0.4), (128, 64, 16, 8, 4, 0.6))
 # Elements of K from which sums of parts are at least as accurate as sums of float32: on Hopper in blocks of 16 that are added up carefully;
 # without that, and on Ampere, from 128 on. Of larger blocks it takes eight, as more is cut off before it is added up (test_exact.py).
 LEAST_EXACT, CAREFUL, EXACT_BLOCKS = 64, 128, 8
@@ -81,6 +90,8 @@ GROUP_M = 8
 DOWN = 1 << 16                      # GROUP_M of tiles that run down all rows before the next column
 WHOLE_LINES = 32                    # of so many programs one may be left out, so that lines of tiles get the same help at the same time
 HOPELESS = 2
+MOST_WHOLE = 2                      # tiles for each multiprocessor, up to which 16-bit products are small
+BEGIN_WHOLE, CUT = 1200, 14         # cycles until a small product multiplies; instructions that cut a number into parts
 SIDE = {"sum": 32}                  # of tiles on the simulated device, elsewhere 1024: it wants few, huge tiles, yet more than one
 
 
@@ -240,6 +251,30 @@ def exact(M, N, k, batch, machine, hopper=False):
     return found
 
 
+def whole(M, N, k, batch, machine, parts=False):
+    """Candidates for small products on Hopper, of 16 bits or, as `parts`, of float32 numbers that they cut themselves."""
+    found = []
+    for block_m, block_n, block_k, warps, most, rate in PARTS_GLUON if parts else SMALL:
+        tiles, splits, slot = tiles_of(M, N, batch, block_m, block_n), 1, (block_m + block_n) * block_k * (4 if parts else 2)
+        fixed = 2 * 6 * block_n * block_k if parts else 0                # two buffers of b's parts
+        if parts and block_k > max(16, k // EXACT_BLOCKS):
+            continue
+        while tiles * splits <= MOST_WHOLE * machine[0] and (splits == 1 or k >= 2 * block_k * splits) or parts and splits == 1:
+            steps = cdiv(chunk_of(k, 2 * block_k if parts else block_k, splits), block_k)
+            stages = max(min(most, steps), 2)
+            resident = max((machine[1] - 1024) // (slot * stages + fixed), 1)
+            step = max(block_m * block_n * block_k * (6 if parts else 1) / (PEAK["half"] * rate), slot / LOADS)
+            if parts:
+                step = max(step, CUT * (block_m + block_n) * block_k / 128) + 200
+            waves = cdiv(tiles * splits, machine[0])
+            cost = waves * (steps * step + min(block_m, M) * min(block_n, N) * 4 / STORES) + cdiv(waves, resident) * BEGIN_WHOLE
+            cost += SECOND + splits * batch * M * N * 8 / (20 * machine[0]) if splits > 1 else 0
+            found.append((cost, dict(kernel="parts_gluon" if parts else "small", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
+                                     num_warps=warps, STAGES=stages, splits=splits)))
+            splits *= 2
+    return found
+
+
 def vector(N, k, batch, along_k, machine, itemsize=2):
     """Candidates of a matrix of N rows times a vector of k elements, as (cycles, candidate)."""
     if machine is None:
@@ -269,7 +304,8 @@ def leaves_room(candidate, fused="dropout"):
     if fused == "sums":
         return candidate.get("CONSUMERS", 1) * candidate.get("PARTS", 1) == 1
     rows, columns = candidate["BLOCK_M"], candidate["BLOCK_N"]
-    limit = {"persistent": 128 * 128, "gluon": 128 * 128 - 1 if candidate.get("CONSUMERS") == 2 and rows == 128 else 128 * 256}
+    limit = {"small": 128 * 64,
+             "persistent": 128 * 128, "gluon": 128 * 128 - 1 if candidate.get("CONSUMERS") == 2 and rows == 128 else 128 * 256}
     if candidate.get("PARTS", 1) > 1:
         return False
     return rows * columns <= limit.get(candidate["kernel"], rows * columns)

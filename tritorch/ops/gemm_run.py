@@ -1,7 +1,10 @@
 """Starting the kernels of a matrix product. Each `run_…` takes the Problem (gemm.py), how many pieces K is cut into, the tensors and
 scalars (out, pre, a, b, c, alpha, beta), what is fused after the sums, and the options of its kernel."""
+from functools import lru_cache
 from math import gcd, prod
 
+from tritorch.cuda import driver
+from tritorch.cuda.device import current_device
 from tritorch.cuda.launch import TensorDescriptor, kernels, launch, sm_count, tile
 from tritorch.dtype import types
 from tritorch.ops import gemm_choice as choice
@@ -11,9 +14,25 @@ from tritorch.ops.rows import chunk_of
 from tritorch.shape import cdiv, contiguous_strides, next_power_of_2
 from tritorch.tensor import empty, strided
 
+EARLY = True                                                             # kernels may begin before the one in front of them has ended
 SUMMING = 256                                                            # programs that add up streamed parts, if tiles are few
 K, VECTOR, EXACT, EXACT_GLUON = kernels("matmul"), kernels("matvec"), kernels("matmul_exact"), kernels("matmul_exact_gluon")
 PERSISTENT, GLUON, EACH, STREAM = kernels("matmul_persistent"), kernels("matmul_gluon"), kernels("matmul_each"), kernels("matmul_stream")
+SMALL, PARTS_GLUON = kernels("matmul_small_gluon"), kernels("matmul_parts_gluon")
+
+
+def early():
+    """Options of a kernel that may begin before the one in front of it has ended: what it does until it reads hides behind
+    that one."""
+    return dict(launch_pdl=True) if EARLY and _can_begin_early(current_device()) else {}
+
+
+@lru_cache
+def _can_begin_early(index):
+    return driver.current().device_properties(index).major >= 9
+
+
+driver.watchers.append(_can_begin_early.cache_clear)
 
 
 def _batches(shape, *strides):
@@ -40,7 +59,7 @@ def _in_parts(p, splits, block_k, tensors, fused, start):
     start(splits, span, (parts, None, a, b, None, None, None), dict(SLOPE=None, ACTIVATION=None), None)
     block, total = tile(256, 4096), out.numel()
     launch(K.split_sum_kernel, (cdiv(total, block),), out, pre, parts, c, _batches(p.batch, p.out[0], p.a[0], p.b[0], p.c[0]), *p.out[1:],
-           *p.c[1:], p.M, p.N, total, alpha, beta, SPLITS=splits, BLOCK=block, **fused)
+           *p.c[1:], p.M, p.N, total, alpha, beta, SPLITS=splits, BLOCK=block, **early(), **fused)
 
 
 def run_plain(p, splits, tensors, fused, options, verdict=None, precision=None):
@@ -54,7 +73,7 @@ def run_plain(p, splits, tensors, fused, options, verdict=None, precision=None):
         *pointers, alpha, beta = tensors
         launch(K.matmul_kernel, (programs, splits), *pointers, verdict, *_geometry(p, splits), *p.a[1:], *p.b[1:], *p.c[1:], p.M, p.N, p.k,
                span, alpha, beta, FORM=form, DOT=p.dot, PRECISION=precision or p.precision, EVEN_K=p.k == splits * span, WIDE=p.wide,
-               GROUP_M=GROUP_M, **fused, **options)
+               GROUP_M=GROUP_M, **early(), **fused, **options)
 
     _in_parts(p, splits, options["BLOCK_K"], tensors, fused, start)
 
@@ -82,6 +101,26 @@ def run_each(p, splits, tensors, fused, options):
            *p.a[1:], *p.b[1:], *p.c[1:], p.M, p.N, p.k, total, alpha, beta, WIDE=total >= 1 << 31, **fused, **options)
 
 
+def run_whole(p, splits, tensors, fused, options, parts=False):
+    """A program of a Hopper kernel for each tile, or piece of K of one; `parts`: float32 from bfloat16 parts that it cuts itself."""
+    block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
+    box_a, box_b = p.boxes["a"], p.boxes["b"]
+
+    def start(splits, span, tensors, fused, form):
+        out, pre, a, b, c, alpha, beta = tensors
+        boxes = TensorDescriptor(a, *box(box_a, block_m, block_k)), TensorDescriptor(b, *box(box_b, block_k, block_n))
+        there = (p.out[0][0], *p.out[1:]) if splits == 1 else (p.M * p.N, p.N, 1)
+        step = 0 if splits == 1 else p.batch[0] * p.M * p.N
+        lying, own = (a, b), (p.a[0][0], *p.a[1:], p.b[0][0], *p.b[1:])
+        settled = dict(CAREFUL=p.k < choice.CAREFUL) if parts else dict(WHOLE=span <= block_k * options["STAGES"])
+        launch(PARTS_GLUON.matmul_parts_gluon_kernel if parts else SMALL.matmul_small_gluon_kernel,
+               (choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n), splits), out, pre, *boxes, *(lying if parts else ()), c, step,
+               *there, *(own if parts else ()), p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, span, alpha, beta, TRANS_A=box_a[0],
+               TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), FORM=form, GROUP_M=GROUP_M, **settled, **early(), **fused, **options)
+
+    _in_parts(p, splits, 2 * block_k if parts else block_k, tensors, fused, start)         # two blocks are a round
+
+
 def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     """A persistent kernel: as many programs as multiprocessors. With STREAM it leaves parts of tiles, which a second one adds up.
     `sums`: what the kernel in Gluon takes for the sums of a's rows; what it adds comes to it by TMA where that can bring it. Long, as
@@ -102,7 +141,8 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     b = TensorDescriptor(b, *box(box_b, block_k, block_n), round_f32_to_tf32=in_tf32)
     strides, sizes, scalars = (p.c[0][0], *p.c[1:]), (p.batch[0], p.M, p.N, p.k), (alpha, beta)
     leaving = (block_m // options["PIECES"], block_n) if across else (block_m, block_n // options["PIECES"])
-    settled = dict(TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), PROGRAMS=programs, GROUP_M=GROUP_M, **options)
+    settled = dict(TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), PROGRAMS=programs, GROUP_M=GROUP_M, **early(),
+                   **options)
     if stream:
         dealt = choice.dealt(p.M, p.N, tiles, steps, block_m, block_n, sm_count())
         settled, programs = {**settled, **dealt}, dealt["PROGRAMS"]
@@ -205,16 +245,17 @@ def run_exact(kernel, rows_a, p, tensors, fused, options):
     programs_a = min(max(PROGRAMS_SPLIT * elements[0] // sum(elements), 1), PROGRAMS_SPLIT - 1)
     ranges, verdict = empty((2, PROGRAMS_SPLIT), types.int32, out.device), empty((1,), types.int32, out.device)
     launch(EXACT.split_kernel, (PROGRAMS_SPLIT,), *parts, ranges, a, b, *geometry, EVEN_A=evens[0], EVEN_B=evens[1], PROGRAMS_A=programs_a,
-           PROGRAMS=PROGRAMS_SPLIT, BLOCK_R=ROWS, BLOCK_C=COLUMNS, num_warps=8)
+           PROGRAMS=PROGRAMS_SPLIT, BLOCK_R=ROWS, BLOCK_C=COLUMNS, num_warps=8, **early())
     programs = min(choice.tiles_of(p.M, p.N, p.batch[0], options["BLOCK_M"], options["BLOCK_N"]), sm_count())
     launch(kernel, (programs,), out, pre, verdict, *boxes, c, ranges, p.out[0][0], *p.out[1:], p.c[0][0], *p.c[1:],
            p.batch[0], p.M, p.N, p.k, (p.k - 1).bit_length(), alpha, beta, TRANS_A=a_rows[0], TRANS_B=b_rows[0],
            **_shared(p, a_rows[2], b_rows[2]), FORM=p.form, PROGRAMS_A=programs_a,
-           PROGRAMS_SPLIT=PROGRAMS_SPLIT, PROGRAMS=programs, GROUP_M=GROUP_M, **fused, **options)
+           PROGRAMS_SPLIT=PROGRAMS_SPLIT, PROGRAMS=programs, GROUP_M=GROUP_M, **early(), **fused, **options)
     run_plain(p, 1, tensors, fused, choice.FALLBACK, verdict)
 
 
 RUN = {
+    "small": run_whole, "parts_gluon": lambda *args: run_whole(*args, parts=True),
     "plain": run_plain, "vector": run_vector, "each": run_each, "parts": lambda *args: run_plain(*args, precision="parts"),
     "exact": lambda p, splits, *rest: run_exact(EXACT.matmul_exact_kernel, None, p, *rest),
     "exact_gluon": lambda p, splits, *rest: run_exact(EXACT_GLUON.matmul_exact_gluon_kernel, 64, p, *rest),
