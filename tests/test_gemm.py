@@ -275,7 +275,7 @@ def test_the_first_candidates():
     kernels = {size: [c["kernel"] for c in problem(*size, compiles=True, turned=(False, True)).candidates]
                for size in ((8192, 8192, 8192), (64, 4096, 4096), (1, 4096, 4096))}
     assert kernels[8192, 8192, 8192][0] == "gluon" and {"plain", "persistent"} <= set(kernels[8192, 8192, 8192])
-    assert kernels[64, 4096, 4096][0] == "plain" and set(kernels[1, 4096, 4096]) == {"vector"}
+    assert kernels[64, 4096, 4096][0] in ("plain", "small") and set(kernels[1, 4096, 4096]) == {"vector"}
     assert problem(64, 256, 4096).candidates[0]["splits"] > 1
     gradient = problem(768, 3072, 32768, compiles=True, turned=(True, False)).candidates        # 72 tiles for 132 multiprocessors
     assert gradient[0]["kernel"] == "gluon" and gradient[0]["STREAM"] and not all(c.get("STREAM") for c in gradient) and len(gradient) <= 16
