@@ -12,9 +12,7 @@ PLAIN = dict(kernel="plain", BLOCK_M=32, BLOCK_N=64, BLOCK_K=32, num_warps=4, nu
 KERNELS = {
     "plain": (T.bfloat16, (37, 72), dict(**PLAIN, splits=1)), "split": (T.bfloat16, (37, 200), dict(**PLAIN, splits=3)),
     "persistent": (T.bfloat16, (200, 72),
-                   dict(kernel="persistent", BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, num_warps=8, num_stages=3, PIECES=2, STREAM=False)),
-    "streamed": (T.bfloat16, (200, 72),
-                 dict(kernel="persistent", BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, num_warps=8, num_stages=3, PIECES=2, STREAM=True)),
+                   dict(kernel="persistent", BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, num_warps=8, num_stages=3, PIECES=2)),
     "exact": (T.float32, (40, 300), dict(kernel="exact", BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, num_warps=8, num_stages=2)),
     "vector": (T.float32, (1, 72), dict(kernel="vector", BLOCK_N=16, BLOCK_K=64, num_warps=4, splits=1)),
     "float64": (T.float64, (37, 72), dict(**PLAIN, splits=1)),

@@ -137,37 +137,6 @@ def test_persistent_candidates(turned_a, turned_b, batch, candidate, cuda, hardw
         np.testing.assert_allclose(number(out), 0.5 * want + number(c), rtol=2 ** -7, atol=1e-2)
 
 
-STREAMED = [candidate for _, candidate in choice.persistent(768, 3072, 32768, 1, H200) if candidate["STREAM"]]
-
-
-@pytest.mark.parametrize("layout, batch, programs", [
-    ((False, False), 1, 3), ((True, False), 1, 7), ((False, True), 2, 5), ((True, True), 2, 5), ((False, False), 2, 11),
-    ((True, True), 2, 132)])
-def test_blocks_of_k_dealt_out_evenly(layout, batch, programs, cuda, hardware_tiles, monkeypatch):
-    """Tiles begin and end in the middle of a program's work, and may be shared by many; every form of c, an activation and a slope."""
-    monkeypatch.setattr(gemm_run, "sm_count", lambda: programs)
-    m, n, k = 136, 264, 304
-    a, b = [from_array(draw(batch, *s)).to(T.bfloat16) for s in ((m, k), (k, n))]
-    want = number(a).astype(np.float64) @ number(b)
-    a, b = [turned(x.to(cuda)) if is_turned else x.to(cuda) for x, is_turned in zip((a, b), layout)]
-    for shape in ((n,), (m, 1), (batch, m, n)):
-        c = from_array(draw(*shape)).to(T.bfloat16).to(cuda)
-        with tuner.forcing("matmul", STREAMED[0]):
-            first, second = [number(products.addmm(c, a, b, 1, 0.5)) for _ in range(2)]
-        np.testing.assert_allclose(first, 0.5 * want + number(c), rtol=2 ** -7, atol=1e-2)
-        np.testing.assert_array_equal(first, second)
-    out, pre, slope = [T.empty(batch, m, n, dtype=T.bfloat16, device=cuda) for _ in range(3)]
-    total = T.zeros(batch, m, n, device=cuda)
-    with tuner.forcing("matmul", STREAMED[0]):
-        gemm.gemm(out, a, b, activation="relu", pre=pre)
-        gemm.gemm(slope, a, b, pre, slope="relu_backward")
-        gemm.gemm(total, a, b, total + 1)
-    np.testing.assert_allclose(number(pre), want, rtol=2 ** -7, atol=1e-2)
-    np.testing.assert_array_equal(number(out), np.maximum(number(pre), 0))
-    np.testing.assert_array_equal(number(slope), np.where(number(pre) > 0, number(pre), 0))
-    np.testing.assert_allclose(number(total), want + 1, rtol=1e-5, atol=1e-4)
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("rows, m, n", [(300, 40, 24), (3, 1, 5), (7, 5, 1), (0, 4, 3), (6, 4, 0)])
 def test_sums_of_rows(rows, m, n, dtype, cuda):
@@ -180,15 +149,6 @@ def test_sums_of_rows(rows, m, n, dtype, cuda):
     before = sums.clone()
     gemm.gemm(out, g.to(cuda).mT, x.to(cuda), out, row_sums=sums)        # with something to add, to what is there
     np.testing.assert_array_equal(number(sums), number(before + before))
-
-
-@pytest.mark.parametrize("candidate", STREAMED, ids=lambda c: f"{c['BLOCK_M']}-{c['BLOCK_N']}")
-def test_streamed_candidates(candidate, cuda, hardware_tiles, monkeypatch):
-    monkeypatch.setattr(gemm_run, "sm_count", lambda: 4)
-    a, b = [from_array(draw(*s)).to(cuda).bfloat16() for s in ((500, 136), (500, 264))]
-    with tuner.forcing("matmul", candidate):
-        out = a.mT @ b
-    np.testing.assert_allclose(number(out), number(a).T @ number(b), rtol=2 ** -7, atol=2e-2)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -6,7 +6,7 @@ from test_gemm import H200, gaps, number, problem, turned
 
 import tritorch as T
 from tritorch.cuda import tuner
-from tritorch.ops import gemm, gemm_run, products
+from tritorch.ops import gemm
 from tritorch.ops import gemm_choice as choice
 from tritorch.tensor import from_array
 
@@ -20,8 +20,7 @@ def hardware_tiles(monkeypatch):
                                             (T.bfloat16, 77, 96, 101)])
 @pytest.mark.parametrize("f, g", [(T.Tensor.contiguous, T.Tensor.contiguous), (turned, gaps), (gaps, turned)])
 def test_rows_that_tma_cannot_step_over(dtype, m, n, k, f, g, cuda, hardware_tiles):
-    """Operands are copied to where it can, a result is copied from there, with all that is fused behind the sums; a sum over blocks of K
-    that were dealt out needs no such copy."""
+    """Operands are copied to where it can, a result is copied from there, with all that is fused behind the sums."""
     x, y, c = [from_array(v).to(dtype) for v in (draw(m, k), draw(k, n, seed=1), draw(m, n, seed=2))]
     a, b, added = f(x.to(cuda)), g(y.to(cuda)), g(c.to(cuda))
     want = number(x).astype(np.float64) @ number(y) + number(c)
@@ -105,15 +104,3 @@ def test_small_products_of_large_batches_have_no_tile_each():
     assert first(64, 64, 64, T.float32, batch=(1024,))["kernel"] == "parts" and first(64, 784, 128, T.float32)["num_warps"] > 1
     assert first(64, 128, 784)["num_warps"] > 1 and first(1 << 20, 1, 64, T.float32)["BLOCK_K"] == 4
     assert first(64, 64, 1 << 20, T.float32, turned=(True, False))["splits"] == choice.MOST_SPLITS
-
-
-@pytest.mark.parametrize("tiles_in_k", [16, 35])
-def test_many_parts_of_one_tile(tiles_in_k, cuda, hardware_tiles, monkeypatch):
-    """Streamed to more programs than are added up at a time, and to no multiple of them."""
-    monkeypatch.setattr(gemm_run, "sm_count", lambda: tiles_in_k - 1)
-    x, y, c = draw(70, 64 * tiles_in_k), draw(64 * tiles_in_k, 40, seed=1), draw(70, 40, seed=2)
-    a, b, added = [from_array(v).to(T.float16).to(cuda) for v in (x, y, c)]
-    streamed = dict(kernel="persistent", BLOCK_M=128, BLOCK_N=64, BLOCK_K=64, num_warps=4, num_stages=3, PIECES=1, STREAM=True)
-    with tuner.forcing("matmul", streamed):
-        out = number(products.addmm(added, a, b))
-    np.testing.assert_allclose(out, number(a).astype(np.float64) @ number(b) + number(added), atol=0.15)

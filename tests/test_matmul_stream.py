@@ -3,9 +3,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from arrays import draw
 from gluon_threads import Pointer, code_of, language, tensor
 
+import tritorch as T
+from tritorch.cuda import tuner
+from tritorch.ops import gemm, gemm_run
 from tritorch.ops import gemm_choice as choice
+from tritorch.tensor import from_array
 
 names = language(0, 4)
 exec(code_of("matmul_stream"), names)
@@ -79,3 +84,98 @@ def test_neighbours_share_the_larger_operand():
         line = 3 if M > N else 6
         assert dealt == dict(PROGRAMS=132, STREAM=line, GROUP_M=1 if M > N else choice.DOWN)
     assert choice.dealt(5120, 1280, 200, 77, 128, 256, 132) == dict(PROGRAMS=130, STREAM=5, GROUP_M=1)   # two stand back
+
+
+# ------------------------------------------------------------------ the second stage
+@pytest.fixture
+def multiplied(monkeypatch):
+    """What the kernel in Gluon leaves, which needs a GPU, from numpy; what is behind it runs on the simulated one."""
+    monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)
+    launch = gemm_run.launch
+
+    def start(kernel, grid, *values, **options):
+        if kernel is not gemm_run.GLUON.matmul_gluon_kernel:
+            return launch(kernel, grid, *values, **options)
+        parts, sums, (batch, M, N, K), dealt = values[0].tensor, values[2], values[10:14], options
+        a, b = [number(T.as_strided(x.tensor, x.shape, x.strides)) for x in values[4:6]]
+        a, b = [x.swapaxes(1, 2) if dealt[name] else x for x, name in ((a, "TRANS_A"), (b, "TRANS_B"))]
+        count, steps = choice.tiles_of(M, N, batch, 128, 256), -(-K // 64)
+        across, down = -(-N // 256), -(-M // 128)
+        found, row_sums = np.zeros(parts.shape, np.float32), np.zeros(parts.shape[:2], np.float32)
+        for pid in range(grid[0]):
+            given = tensor(pid), tensor(count), tensor(steps), grid[0], dealt["STREAM"]
+            for line in range(*KERNEL.share_of(*given)):
+                tile, begin, end, part, turn = KERNEL.turn_of(tensor(line), *given)
+                matrix, place = divmod(int(tile), across * down)
+                row, column = divmod(place, across) if dealt["GROUP_M"] == 1 else divmod(place, down)[::-1]
+                for i in range(begin, end):
+                    k = slice(int(KERNEL.block_at(tensor(i), turn)) * 64, None)
+                    left = a[matrix, row * 128:, k][:128, :64]
+                    right = b[matrix, k, column * 256:][:64, :256]
+                    found[part, :len(left), :right.shape[1]] += left @ right
+                    row_sums[part, :len(left)] += left.sum(1) if column == 0 else 0
+        parts.copy_(from_array(found))
+        if sums is not None:
+            sums.copy_(from_array(row_sums))
+
+    monkeypatch.setattr(gemm_run, "launch", start)
+
+
+def streamed(*args, **options):
+    with tuner.forcing("matmul", dict(kernel="gluon", BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, num_warps=8, STAGES=4, PIECES=4, CONSUMERS=1,
+                                      PARTS=1, STREAM=True)):
+        gemm.gemm(*args, **options)
+
+
+def number(x):
+    return x.float().cpu().array
+
+
+def turned(x):
+    return x.mT.contiguous().mT
+
+
+@pytest.mark.parametrize("layout, batch, programs", [((False, False), 1, 3), ((True, False), 1, 7), ((False, True), 2, 5),
+                                                     ((True, True), 2, 11), ((True, True), 1, 132)])
+def test_what_comes_behind_the_sums(layout, batch, programs, multiplied, cuda, monkeypatch):
+    """Every form of what is added, an activation and a slope."""
+    monkeypatch.setattr(gemm_run, "sm_count", lambda: programs)
+    m, n, k = 136, 264, 304
+    a, b = [from_array(draw(batch, *s)).to(T.bfloat16) for s in ((m, k), (k, n))]
+    want = number(a).astype(np.float64) @ number(b)
+    a, b = [turned(x.to(cuda)) if is_turned else x.to(cuda) for x, is_turned in zip((a, b), layout)]
+    out, pre, slope = [T.empty(batch, m, n, dtype=T.bfloat16, device=cuda) for _ in range(3)]
+    for shape in ((n,), (m, 1), (batch, m, n)):
+        c = from_array(draw(*shape)).to(T.bfloat16).to(cuda)
+        streamed(out, a, b, c, beta=0.5)
+        np.testing.assert_allclose(number(out), want + 0.5 * number(c), rtol=2 ** -7, atol=1e-2)
+    total = T.ones(batch, m, n, device=cuda)
+    streamed(out, a, b, activation="relu", pre=pre)
+    streamed(slope, a, b, pre, slope="relu_backward")
+    streamed(total, a, b, total)
+    np.testing.assert_allclose(number(pre), want, rtol=2 ** -7, atol=1e-2)
+    np.testing.assert_array_equal(number(out), np.maximum(number(pre), 0))
+    np.testing.assert_array_equal(number(slope), np.where(number(pre) > 0, number(pre), 0))
+    np.testing.assert_allclose(number(total), want + 1, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("m, n", [(100, 300), (300, 100)])
+def test_sums_of_rows_and_results_that_tma_cannot_store(m, n, multiplied, cuda, monkeypatch):
+    monkeypatch.setattr(gemm_run, "sm_count", lambda: 5)
+    x, y = [from_array(draw(304, size, seed=size)).to(T.bfloat16) for size in (m, n)]
+    memory, sums = T.full((m, n + 3), 7.0, dtype=T.bfloat16, device=cuda), T.empty(m, device=cuda)
+    for added, times in ((None, 1), (memory[:, :n], 2)):
+        streamed(memory[:, :n], x.to(cuda).mT, y.to(cuda), added, row_sums=sums)
+        np.testing.assert_allclose(number(sums), times * number(x).sum(0), rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(number(memory)[:, :n], times * number(x).T @ number(y), rtol=2 ** -6, atol=2e-2)
+        assert (number(memory)[:, n:] == 7).all()
+
+
+@pytest.mark.parametrize("blocks", [16, 35])
+def test_many_parts_of_one_tile(blocks, multiplied, cuda, monkeypatch):
+    """Streamed to more programs than are added up at a time, and to no multiple of them."""
+    monkeypatch.setattr(gemm_run, "sm_count", lambda: blocks - 1)
+    a, b = [from_array(draw(*s)).to(T.float16).to(cuda) for s in ((70, 64 * blocks), (64 * blocks, 40))]
+    out = T.empty(70, 40, dtype=T.float16, device=cuda)
+    streamed(out, a, b)
+    np.testing.assert_allclose(number(out), number(a).astype(np.float64) @ number(b), rtol=2 ** -9, atol=0.15)

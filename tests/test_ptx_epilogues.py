@@ -62,7 +62,7 @@ def test_activations_of_float64(gpu, activation):  # noqa: F811
     np.testing.assert_array_equal(numbers(slope), numbers(backward(product, pre)))
 
 
-@pytest.mark.parametrize("kind", ["plain", "in parts", "persistent stream", "one consumer", "one consumer, stream", "two consumers"])
+@pytest.mark.parametrize("kind", ["plain", "in parts", "persistent", "one consumer", "one consumer, stream", "two consumers"])
 def test_gradients_of_weight_and_bias_are_added_to_sums(gpu, kind):  # noqa: F811
     """In place, with the bits of an addition by itself."""
     (g, _), (x, _) = draw("bfloat16", 208, 144), draw("bfloat16", 208, 264)
@@ -81,7 +81,7 @@ def test_float32_from_parts_made_in_registers(gpu):  # noqa: F811
 
 WHOLE = {
     "plain": tiles("plain", 64, 64, 64, 4, num_stages=3, splits=1),
-    "persistent": tiles("persistent", 128, 64, 128, 4, num_stages=4, PIECES=1, STREAM=False),
+    "persistent": tiles("persistent", 128, 64, 128, 4, num_stages=4, PIECES=1),
     "gluon": tiles("gluon", 128, 256, 128, 8, STAGES=3, PIECES=4, CONSUMERS=1, PARTS=1, STREAM=False),
     "gluon, two consumers": tiles("gluon", 128, 128, 128, 4, STAGES=3, PIECES=2, CONSUMERS=2, PARTS=1, STREAM=False),
     "gluon, three consumers": tiles("gluon", 64, 256, 64, 4, STAGES=6, PIECES=8, CONSUMERS=1, PARTS=3, STREAM=False),

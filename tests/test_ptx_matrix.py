@@ -66,9 +66,8 @@ HALF = {
     "plain": tiles("plain", 64, 64, 64, 4, num_stages=4, splits=1),
     "in parts": tiles("plain", 64, 128, 64, 4, num_stages=3, splits=2),
     "by mma.sync": tiles("plain", 16, 64, 128, 4, num_stages=4, splits=1),
-    "persistent": tiles("persistent", 128, 64, 64, 4, num_stages=5, PIECES=1, STREAM=False),
-    "persistent in halves": tiles("persistent", 128, 256, 64, 8, num_stages=3, PIECES=2, STREAM=False),
-    "persistent stream": tiles("persistent", 128, 128, 64, 8, num_stages=3, PIECES=1, STREAM=True),
+    "persistent": tiles("persistent", 128, 64, 64, 4, num_stages=5, PIECES=1),
+    "persistent in halves": tiles("persistent", 128, 256, 64, 8, num_stages=3, PIECES=2),
     "one consumer": tiles("gluon", 128, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=False),
     "one consumer, stream": tiles("gluon", 128, 128, 64, 8, STAGES=3, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=True),
     "one consumer, stream, small steps": tiles("gluon", 128, 128, 32, 8, STAGES=6, PIECES=2, CONSUMERS=1, PARTS=1, STREAM=True),
@@ -84,7 +83,7 @@ def test_products_of_16_bits(gpu, kind):
     product("bfloat16", HALF[kind], 200, 264, 328)
 
 
-@pytest.mark.parametrize("kind, columns", [("one consumer, stream", 100), ("persistent stream", 264)])
+@pytest.mark.parametrize("kind, columns", [("one consumer, stream", 100), ("one consumer, stream", 264)])
 def test_tiles_with_a_program_of_their_own_and_help(gpu, kind, columns):
     """Two tiles or three for three programs."""
     product("bfloat16", HALF[kind], 200 if columns == 100 else 100, columns, 328)

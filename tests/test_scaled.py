@@ -86,7 +86,7 @@ def every_candidate():
         for size, out_dtype in ((4, T.float32), (2, T.bfloat16)) if there is H200 else ():
             found += [(c, out_dtype) for _, c in choice.persistent(83, 133, 331, 1, there, 1, size, not fast)]
         for c, out_dtype in found:
-            seen.setdefault((c["kernel"], *[c[f"BLOCK_{d}"] for d in "MNK"], c.get("splits", 1) > 1, c.get("STREAM")), (c, out_dtype))
+            seen.setdefault((c["kernel"], *[c[f"BLOCK_{d}"] for d in "MNK"], c.get("splits", 1) > 1), (c, out_dtype))
         yield from ((there, fast, *case) for case in seen.values())
 
 

@@ -194,13 +194,11 @@ def persistent(M, N, k, batch, machine, itemsize=2, out_size=2, apart=False):
         blocks, block_k, rate = (block_m, block_n), 2 * depth // itemsize, 2 * PEAK["half"] // itemsize * rate
         tiles = tiles_of(M, N, batch, *blocks)
         leaves = min(block_m, M) * min(block_n, N) * out_size / STORES
-        for stream, size in ((False, out_size), (True, 4)):
-            fits = (block_m + block_n) * 2 * depth * stages + block_m * block_n // pieces * size <= machine[1] - 1024
-            count = (streamed(M, N, k, batch, blocks, block_k, rate, itemsize, machine) if stream else
-                     cycles(tiles, blocks, k, rate, itemsize, machine, START + leaves))
-            if fits and count is not None and not (apart and block_m * block_n > 128 * 128):
-                found.append((count, dict(kernel="persistent", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
-                                          num_stages=stages, PIECES=pieces, STREAM=stream)))
+        count = cycles(tiles, blocks, k, rate, itemsize, machine, START + leaves)
+        fits = (block_m + block_n) * 2 * depth * stages + block_m * block_n // pieces * out_size <= machine[1] - 1024
+        if fits and not (apart and block_m * block_n > 128 * 128):
+            found.append((count, dict(kernel="persistent", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps,
+                                      num_stages=stages, PIECES=pieces)))
     return found
 
 
@@ -318,7 +316,7 @@ def copying(elements, itemsize, machine):
 
 def later(found, cost, leaving):
     """Candidates that begin `cost` cycles later, and whose result is copied in `leaving` cycles unless a second kernel writes it."""
-    return [(cycles + cost + (0 if candidate["STREAM"] else leaving), candidate) for cycles, candidate in found]
+    return [(cycles + cost + (0 if candidate.get("STREAM") else leaving), candidate) for cycles, candidate in found]
 
 
 def likeliest(*groups):

@@ -122,13 +122,13 @@ def run_whole(p, splits, tensors, fused, options, parts=False):
 
 
 def run_by_tma(kernel, p, tensors, fused, options, sums=()):
-    """A persistent kernel: as many programs as multiprocessors. With STREAM it leaves parts of tiles, which a second one adds up.
-    `sums`: what the kernel in Gluon takes for the sums of a's rows; what it adds comes to it by TMA where that can bring it. Long, as
-    both ways need all that is described."""
+    """A persistent kernel: as many programs as multiprocessors. With STREAM the one in Gluon leaves parts of tiles, which a second one adds
+    up. `sums`: what it takes for the sums of a's rows; what it adds comes to it by TMA where that can bring it. Long, as both ways need
+    all that is described."""
     out, pre, a, b, c, alpha, beta = tensors
     block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
     tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m * options.get("PARTS", 1), block_n)
-    stream = options["STREAM"]
+    stream = options.get("STREAM", False)
     programs, steps = min(tiles, sm_count()), cdiv(p.k, block_k)
     across = options.get("ACROSS", False)
     box_a, box_b = p.boxes["a"], p.boxes["across" if across else "b"]
@@ -149,13 +149,13 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
         parts = empty((programs + tiles, block_m, block_n), types.float32 if p.dtype.is_floating_point else types.int32, out.device)
         part_sums = [x if x is None else empty((programs + tiles, block_m), types.float32, out.device) for x in sums]
         part_desc = TensorDescriptor(parts, (1, *leaving))
-        launch(kernel, (programs,), part_desc, None, *part_sums, *((None,) if sums else ()), a, b, None, 0, 0, 0, *sizes, None, None,
-               FORM=None, SLOPE=None, ACTIVATION=None, **settled)
+        launch(kernel, (programs,), part_desc, None, *part_sums, None, a, b, None, 0, 0, 0, *sizes, None, None, FORM=None,
+               SLOPE=None, ACTIVATION=None, **settled)
         most = next_power_of_2(max(tiles * block_m * block_n // SUMMING, 128))
         rows = max(tile(min(1024, most), block_m * block_n) // block_n, 1)
-        launch(STREAM.stream_sum_kernel, (tiles * block_m // rows,), out, pre, *(sums or (None,)), parts, *(part_sums or (None,)), c,
-               p.out[0][0], *p.out[1:], *strides, p.M, p.N, steps, tiles, *scalars, FORM=p.form, BLOCK_M=block_m, BLOCK_N=block_n,
-               ROWS=rows, AHEAD=min(next_power_of_2(max(programs // tiles, 1)), 16), num_warps=4, **dealt, **fused)
+        launch(STREAM.stream_sum_kernel, (tiles * block_m // rows,), out, pre, *sums, parts, *part_sums, c, p.out[0][0], *p.out[1:],
+               *strides, p.M, p.N, steps, tiles, *scalars, FORM=p.form, BLOCK_M=block_m, BLOCK_N=block_n, ROWS=rows,
+               AHEAD=min(next_power_of_2(max(programs // tiles, 1)), 16), num_warps=4, **dealt, **fused)
         return
     scattered = bool(sums) and p.boxes["scattered"]
     added = coming(p, out, pre, c, beta) if sums and not (across or scattered) else None
