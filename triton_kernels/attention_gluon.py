@@ -252,8 +252,7 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars
     TILE: gl.constexpr = GROUPS * ROWS
     T: gl.constexpr = out_desc.dtype
     H, L = sizes[0], sizes[2]
-    q_empty, q_ready = bars[0], bars[1]
-    out = bufs[3].index(TURN)
+    q_empty, q_ready, out = bars[0], bars[1], bufs[3].index(TURN)
     pairs, items = pairs_of(sizes, TILE)
     slot, phase, tiles = 0, 0, 0
     for item in range(gl.program_id(0), items, PROGRAMS):
