@@ -242,7 +242,11 @@ def test_the_first_candidates():
     assert all(len(found) <= 24 for found in kernels.values())
     assert problem(1024, 1024, 1024, compiles=True).candidates[0]["kernel"] == "gluon"      # as long by TMA as without, counted so
     assert problem(32768, 2304, 768, compiles=True, turned=(False, True)).candidates[0]["PARTS"] == 3   # the second cache decides
-    for size in ((4096, 4096, 4096), (2048, 2048, 2048), (4736, 768, 50304)):                # one consumer where waves are few
+    for activation in ("gelu_tanh", "gelu_tanh_backward"):               # two consumers, of which one multiplies meanwhile
+        assert problem(32768, 3072, 768, compiles=True, turned=(False, True), fused=activation).candidates[0]["CONSUMERS"] == 2
+    for size in ((4736, 768, 50304), (4352, 768, 50304), (768, 768, 32768)):                # less than a wave of tiles
+        assert problem(*size, compiles=True).candidates[0]["STREAM"]
+    for size in ((4096, 4096, 4096), (2048, 2048, 2048)):                # one consumer where waves are few
         first = problem(*size, compiles=True).candidates[0]
         assert (first["BLOCK_M"], first["BLOCK_N"], first["BLOCK_K"], first["PARTS"], first["STREAM"]) == (128, 256, 64, 1, False)
 

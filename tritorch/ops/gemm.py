@@ -175,7 +175,8 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
             found = choice.gluon(M, N, k, batch, machine, *boxes["sizes"], across=True)
             groups.append((choice.later(found, extra - copies.get("b", 0), there), 4))
         if hopper:
-            found = choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"]), extra, there)
+            behind = bool(fused) and fused not in ("residual", "dropout", "sums")
+            found = choice.later(choice.gluon(M, N, k, batch, machine, *boxes["sizes"], behind=behind), extra, there)
             groups.append((found, 2 if boxes["across"] else 10))
         if hopper and kind == "half" and not boxes["copied"]:
             groups.append((choice.whole(M, N, k, batch, machine), 8))

@@ -51,10 +51,10 @@ EXACT = ((128, 128, 64, 8, 2, 0.8), (128, 128, 32, 8, 4, 0.78), (128, 64, 32, 4,
 EXACT_GLUON = ((128, 128, 64, 4, 2, 0.93), (128, 128, 32, 4, 4, 0.92), (128, 64, 64, 4, 3, 0.85))
 # On Hopper, a program for each tile or piece of K of one: BLOCK_M, BLOCK_N, BLOCK_K, num_warps, STAGES, rate. The more stages, the more
 # is on its way at once; with fewer, two programs share a multiprocessor.
-SMALL = ((64, 32, 64, 4, 8, 0.3), (64, 64, 64, 4, 8, 0.5), (64, 64, 64, 4, 6, 0.5), (64, 128, 64, 4, 8, 0.65),
-         (128, 64, 64, 8, 8, 0.65), (128, 128, 64, 8, 6, 0.75), (64, 32, 128, 4, 8, 0.3), (64, 64, 128, 4, 6, 0.5),
+SMALL = ((64, 32, 128, 4, 8, 0.3), (64, 32, 64, 4, 8, 0.3), (64, 64, 128, 4, 6, 0.5), (64, 64, 64, 4, 8, 0.5),
+         (64, 64, 64, 4, 6, 0.5), (64, 128, 64, 4, 8, 0.65), (128, 64, 64, 8, 8, 0.65), (128, 128, 64, 8, 6, 0.75),
          (64, 256, 64, 4, 5, 0.7), (128, 32, 64, 8, 8, 0.35), (64, 16, 128, 4, 8, 0.15))
-# The same for float32 in parts that the program cuts itself: products of one block hide the cutting of the next.
+# The same for float32 in parts that the program cuts itself.
 PARTS_GLUON = ((128, 128, 32, 8, 4, 0.75), (128, 64, 64, 8, 3, 0.8), (128, 64, 32, 8, 5, 0.7), (64, 128, 32, 4, 5, 0.7),
                (64, 64, 32, 4, 4, 0.7), (64, 64, 64, 4, 3, 0.7), (64, 32, 64, 4, 4, 0.5), (64, 32, 32, 4, 4, 0.5),
                (64, 64, 16, 4, 4, 0.6), (64, 32, 16, 4, 4, 0.4), (128, 64, 16, 8, 4, 0.6))
@@ -81,17 +81,18 @@ ALONE = 32                          # elements of K for each byte of theirs, up 
 MOST_SPLITS = 64                    # the second kernel has a line for each
 MOST_STREAMED = 2                   # tiles for each multiprocessor: of more, the last wave is a small part, and the parts much memory
 # Where not all multiprocessors have a tile, the others' clocks are faster, or they share what the second cache delivers: 72 tiles of
-# 128 x 256 x 32768 took 300 µs on an H100, 111 as fast as 330, 132 at most 370.
-SPARED, LEAST = 0.7, 0.81
+# 128 x 256 x 32768 took 307 µs on an H100, 102 as fast as 314, 111 as 341, 132 at most 370.
+SPARED, LEAST = 0.35, 0.86
 MEMORY = 14                         # bytes that a multiprocessor's share of memory delivers in a cycle
 HELD = 24 << 20                     # bytes of operands that the second cache keeps, also where each of its halves needs them
-UNSURE = 1.06                       # streamed products must be predicted to gain at least so much
+APART = 0.15                        # more time streamed products take where no two tiles of a line read the same at the same time
 GROUP_M = 8
 DOWN = 1 << 16                      # GROUP_M of tiles that run down all rows before the next column
 WHOLE_LINES = 32                    # of so many programs one may be left out, so that lines of tiles get the same help at the same time
 HOPELESS = 2
 MOST_WHOLE = 2                      # tiles for each multiprocessor, up to which 16-bit products are small
-BEGIN_WHOLE, CUT = 1200, 14         # cycles until a small product multiplies; instructions that cut a number into parts
+BEGIN_WHOLE, CUT = 1200, 38         # cycles until a small product multiplies; in which a thread cuts a number into parts
+BEHIND = 0.18                       # cycles for each element of a tile, with an activation or slope, unless another consumer multiplies
 SIDE = {"sum": 32}                  # of tiles on the simulated device, elsewhere 1024: it wants few, huge tiles, yet more than one
 
 
@@ -183,7 +184,7 @@ def streamed(M, N, k, batch, blocks, block_k, rate, itemsize, machine):
     read = (M + N) * batch if fits else tiles // alike * (side + alike * (sum(blocks) - side))
     first = cycles(programs, blocks, rounds * block_k, rate, itemsize, machine, 2 * START)
     first = max(first, read * k * itemsize / (MEMORY * machine[0]))
-    return UNSURE * (first + SECOND + (programs + tiles) * blocks[0] * blocks[1] * 8 / (20 * programs))
+    return (1 + APART / alike) * (first + SECOND + (programs + tiles) * blocks[0] * blocks[1] * 8 / (20 * programs))
 
 
 def persistent(M, N, k, batch, machine, itemsize=2, out_size=2, apart=False):
@@ -202,8 +203,9 @@ def persistent(M, N, k, batch, machine, itemsize=2, out_size=2, apart=False):
     return found
 
 
-def gluon(M, N, k, batch, machine, itemsize=2, out_size=2, across=False):
-    """Candidates with the schedule written out, for Hopper. `across`: those that compute tiles as their transposes."""
+def gluon(M, N, k, batch, machine, itemsize=2, out_size=2, across=False, behind=False):
+    """Candidates with the schedule written out, for Hopper. `across`: those that compute tiles as their transposes. `behind`: an activation
+    or a slope comes after the sums."""
     found = []
     for block_m, block_n, depth, warps, most, pieces, consumers, parts, rate, whole in GLUON:
         if whole and (across or out_size > 2):
@@ -217,6 +219,7 @@ def gluon(M, N, k, batch, machine, itemsize=2, out_size=2, across=False):
         start = consumers * START + min(parts * block_m, M) * min(block_n, N) * out_size / STORES
         if tiles > machine[0]:                                           # the next tile is on its way, half of this one leaves beside it
             start = START / 2 if consumers == 2 or whole else start / 2
+        start += BEHIND * parts * block_m * block_n if behind and consumers == 1 else 0
         counts = [(cycles(tiles, blocks, k, rate, itemsize, machine, start), out_size, False)]
         if consumers * parts == 1 and not whole:
             counts.append((streamed(M, N, k, batch, blocks, block_k, rate, itemsize, machine), 4, True))
@@ -243,7 +246,7 @@ def exact(M, N, k, batch, machine, hopper=False):
         block_m, block_n, block_k, warps = blocks
         if EXACT_BLOCKS * block_k <= k and (block_m + block_n) * block_k * stages * 6 <= machine[1] - 1024:
             cost = cycles(tiles_of(M, N, batch, block_m, block_n), blocks, k, PEAK["half"] * rate / 6, 6, machine)
-            cost += 2 * SECOND + (M + N) * k * batch * 10 / (16 * machine[0])
+            cost += 3 * SECOND + (M + N) * k * batch * 10 / (16 * machine[0])
             found.append((cost, dict(kernel="exact_gluon" if hopper else "exact", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
                                      num_warps=warps, **{"STAGES" if hopper else "num_stages": stages})))
     return found
@@ -261,11 +264,12 @@ def whole(M, N, k, batch, machine, parts=False):
             steps = cdiv(chunk_of(k, 2 * block_k if parts else block_k, splits), block_k)
             stages = max(min(most, steps), 2)
             resident = max((machine[1] - 1024) // (slot * stages + fixed), 1)
-            step = max(block_m * block_n * block_k * (6 if parts else 1) / (PEAK["half"] * rate), slot / LOADS)
-            if parts:
-                step = max(step, CUT * (block_m + block_n) * block_k / 128) + 200
+            step, begin = max(block_m * block_n * block_k * (6 if parts else 1) / (PEAK["half"] * rate), slot / LOADS), BEGIN_WHOLE
+            if parts:                                                    # while one program waits for its numbers, another cuts its own
+                resident = min(resident, 8 // warps)
+                begin += steps * CUT * (block_m + block_n) * block_k / (32 * warps)
             waves = cdiv(tiles * splits, machine[0])
-            cost = waves * (steps * step + min(block_m, M) * min(block_n, N) * 4 / STORES) + cdiv(waves, resident) * BEGIN_WHOLE
+            cost = waves * (steps * step + min(block_m, M) * min(block_n, N) * 4 / STORES) + cdiv(waves, resident) * begin
             cost += SECOND + splits * batch * M * N * 8 / (20 * machine[0]) if splits > 1 else 0
             found.append((cost, dict(kernel="parts_gluon" if parts else "small", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
                                      num_warps=warps, STAGES=stages, splits=splits)))
