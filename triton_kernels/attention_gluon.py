@@ -252,8 +252,7 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars
     OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
     TILE: gl.constexpr = GROUPS * ROWS
     T: gl.constexpr = out_desc.dtype
-    H, L = sizes[0], sizes[2]
-    q_empty, q_ready = bars[0], bars[1]
+    H, L, q_empty, q_ready = sizes[0], sizes[2], bars[0], bars[1]
     out = bufs[3].index(TURN)
     pairs, items = pairs_of(sizes, TILE)
     slot, phase, tiles = 0, 0, 0
