@@ -1,5 +1,6 @@
 """A measurement is a row; the rows of an area are `bench/results/<area>.json`; all of them are the table in its README.md."""
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -105,9 +106,9 @@ def table():
              "ours is (above 1 we win). `of limit`: ours over the measured limit of the machine, or over the budget that the row names."]
     for path in sorted(RESULTS.glob("*.json")):
         rows = [Row(**fields) for fields in json.loads(path.read_text(encoding="utf-8"))]
-        if rows:
-            how = "`{0.command}`, {0.date}, commit {0.commit}, on {0.machine}.".format(rows[0])
-            lines += ["", f"## {path.stem}", "", how, "", markdown(rows)]
+        lines += ["", f"## {path.stem}"] if rows else []
+        for how, found in itertools.groupby(rows, "`{0.command}`, {0.date}, commit {0.commit}, on {0.machine}.".format):
+            lines += ["", how, "", markdown(list(found))]
     return "\n".join(lines) + "\n"
 
 

@@ -2,11 +2,12 @@
 
 A FAMILY is a family of workloads (memory, rows, matmul, …) or of kernels (softmax, pointwise, …, as `tuner.choose` names them); default:
 all. All candidates are compiled by all cores first. What is chosen goes to tritorch/cuda/tables/sm_XX.json after every workload, with a
-copy to --out.
+copy to --out, where tune.csv has the time of every candidate.
 With --compile-only nothing is timed and no GPU is needed: the cache is filled for --arch, failures and spills are listed.
 """
 import collections
 import contextlib
+import csv
 import json
 import math
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 from bench import ahead, anchors, gpu, watch
 
 SILENCE = 60                                                     # s: longer than all candidates of any problem take
+CSV = "family", "key", "candidate", "microseconds", "chosen", "refused"
 SPILLS = 64                                                      # bytes a thread from which on they are listed
 
 
@@ -42,7 +44,7 @@ def main(args):
         ahead.compile_all(workloads, args.only, candidates=True, minutes=args.minutes / 2)
     state = dict(workloads=workloads, families=families, only=args.only, known={}, broken={}, unchecked=[], rehearse=args.rehearse, start=0)
     path = table_path(args)
-    session = Session(state, path, copy=Path(args.out) / path.name if args.out and not args.rehearse else None)
+    session = Session(state, path, args.out)
     while time.monotonic() < deadline and session.go(deadline):
         pass
     session.close()
@@ -78,9 +80,9 @@ def report(compiled):
 class Session:
     """What was chosen so far, over as many processes as it takes."""
 
-    def __init__(self, state, path, copy=None):
-        self.state, self.path, self.copy, self.at, self.cut = state, path, copy, "", False
-        self.chosen = collections.defaultdict(list)
+    def __init__(self, state, path, out=None):
+        self.state, self.path, self.out, self.at, self.cut = state, path, out and Path(out), "", False
+        self.chosen, self.rows = collections.defaultdict(list), []
         self.gains, self.refused, self.failed = collections.defaultdict(list), [], []
 
     def go(self, deadline):
@@ -134,6 +136,11 @@ class Session:
             candidate = message["candidates"][int(place)] if place != "check" else ""
             self.refused.append(f"{family} {key}: {candidate}: {why}")
             print(f"  REFUSED {self.refused[-1]}", flush=True)
+        ended = dict.fromkeys(self.state["broken"].get(message["problem"], ()), "its process ended")
+        for place, candidate in enumerate(message["candidates"]):
+            why = message["refused"].get(str(place)) or ended.get(place, "")
+            time_us = f"{us[str(place)]:.2f}" if str(place) in us else ""
+            self.rows.append((family, json.dumps(key), json.dumps(candidate), time_us, int(place == message["chosen"]), why))
 
     def save(self):
         from tritorch.cuda import tuner
@@ -141,8 +148,11 @@ class Session:
         if self.chosen:
             tuner.ship(self.path, self.chosen)
             with contextlib.suppress(OSError):                   # no room there: it is in its own place all the same
-                if self.copy:
-                    shutil.copy(self.path, self.copy)
+                if self.out:
+                    with (self.out / "tune.csv").open("w", newline="", encoding="utf-8") as file:
+                        csv.writer(file, lineterminator="\n").writerows([CSV, *self.rows])
+                    if self.out != self.path.parent:
+                        shutil.copy(self.path, self.out / self.path.name)
 
     def close(self):
         print(f"\ntable: {self.path}")

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 import tritorch as T
-from tritorch.cuda import driver, tuner
-from tritorch.cuda.dry import DryDriver
 from tritorch.generator import Generator
 from tritorch.nn.attention.varlen import AuxRequest, varlen_attn
 from tritorch.ops import attention_cpu
@@ -363,34 +361,3 @@ def test_packed_sequences_are_pytorchs_calls():
     with pytest.raises(RuntimeError, match="packed query, key and value"):
         varlen_attn(x[None], x, x, places, places, 4, 4)
     assert (number(varlen_attn(x, x, x, places, None, 4, 4)) == number(varlen_attn(x, x, x, places, places, 4, 4))).all()
-
-
-# ------------------------------------------------------------------ the choice of tiles
-def test_hopper_kernels_are_among_the_candidates():
-    """On a GPU of its kind each of the kernels has a form in Gluon, where it does what is asked for."""
-    def families(size=128, **keywords):
-        with tuner.trying_all() as met:
-            x = [T.empty(4, 8, 512, size, dtype=T.bfloat16, device="cuda").requires_grad_() for _ in range(3)]
-            g = T.empty(4, 8, 512, size, dtype=T.bfloat16, device="cuda")
-            scaled_dot_product_attention(*x, **keywords).backward(g)
-        return sorted({f for f, _, ways in met for way in ways if "gluon" in way["kernel"] and f.startswith("attention")})
-
-    with driver.using(DryDriver(90)):
-        assert families() == families(is_causal=True) == families(window_size=(1 << 40, 1 << 40)) == families(40) == families(72) == [
-            "attention_backward", "attention_backward_kv", "attention_backward_q", "attention_forward"]
-        two = ["attention_backward", "attention_forward"]
-        assert families(32) == families(window_size=(64, 0)) == families(alibi_slopes=T.ones(8, device="cuda")) == two
-        assert families(60) == families(window_size=(-1, 0), dropout_p=0.1) == families(scale=-1.0) == families(dropout_p=0.1) == []
-        driver.use(DryDriver(100))
-        assert families() == []
-
-
-@pytest.mark.parametrize("L, S, tile", [(49, 49, (64, 64)), (16, 40, (16, 64)), (5, 1, (16, 16)), (65, 49, None)])
-def test_a_short_head_is_one_tile(L, S, tile):
-    """Of windows of an image there are many, each with few rows and keys."""
-    with driver.using(DryDriver(90)), tuner.trying_all() as met:
-        q, k = [T.empty(64, 8, n, 32, dtype=T.bfloat16, device="cuda").requires_grad_() for n in (L, S)]
-        scaled_dot_product_attention(q, k, k, T.empty(8, L, S, dtype=T.bfloat16, device="cuda")).sum().backward()
-    firsts = {family: ways[0] for family, _, ways in met if family.endswith(("attention_forward", "_backward_q", "_backward_kv"))}
-    assert len(firsts) == 3 and all((way["BLOCK_M"], way["BLOCK_N"]) == (tile or (64, 64)) for way in firsts.values())
-    assert all((way["num_stages"] == 1) == (tile is not None) for way in firsts.values())

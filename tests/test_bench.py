@@ -8,7 +8,9 @@ from dataclasses import fields
 
 import pytest
 
+import tritorch as torch
 from bench import clock, rows, timing, watch
+from bench.anchors import optim
 from bench.models import twin
 from tritorch.cuda import driver
 from tritorch.cuda.dry import DryDriver
@@ -154,6 +156,15 @@ def measured_names(monkeypatch):
         monkeypatch.setattr(gpu_gpt2, "breakdown", lambda *args: [])
         monkeypatch.setattr(gpu_gpt2, "curves", lambda *args: [rows.row("largest distance of the bf16 curve", "nats", 1.0)])
         yield from (f"gpt2: {row.name}" for _, measure in gpu_gpt2.work(sides, True) for row in measure())
+
+
+def test_every_call_of_the_clipping_row_scales():
+    gradient = torch.randn(64) * 100
+    step = optim.clip(optim.ALWAYS)(torch, torch.zeros(64), gradient)
+    for _ in range(20):
+        before = gradient.clone()
+        step()
+        assert (gradient.abs() < before.abs()).all() and (gradient.abs() > 1e-30).all()
 
 
 def test_every_aim_speaks_of_rows_that_there_are(monkeypatch):

@@ -1,4 +1,5 @@
 """Tuning without a GPU: wrong candidates are told from right ones, a process that dies or hangs costs its candidate, not the run."""
+import csv
 import json
 import subprocess
 import sys
@@ -50,6 +51,9 @@ def test_rehearsal_writes_a_table_elsewhere(tmp_path):
     table = json.loads((tmp_path / "sm_90.json").read_text(encoding="utf-8"))
     assert table.keys() == {"softmax"}                             # the other families were not asked for
     assert all(entry.keys() == {"key", "use"} for entry in table["softmax"])
+    with open(tmp_path / "tune.csv", newline="", encoding="utf-8") as file:
+        met = [(row["family"], json.loads(row["key"])) for row in csv.DictReader(file) if row["chosen"] == "1"]
+    assert met == [("softmax", entry["key"]) for entry in table["softmax"]]
 
 
 def speak(monkeypatch, *conversations):
@@ -82,6 +86,21 @@ def test_a_candidate_that_hangs_is_left_out_by_the_next_process(tmp_path, monkey
     assert asked[3]["known"] == {PROBLEM: {"B": 2}} and asked[3]["start"] == 5
     assert "gain over the first candidate 1.500" in capsys.readouterr().out
     assert json.loads(Path(tmp_path / "sm_90.json").read_text()) == {"softmax": [{"key": ["half", 64], "use": {"B": 2}}]}
+
+
+def test_every_candidate_has_a_row(tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()
+    speak(monkeypatch, [{"begin": 0, "name": "x"}, {**CHOSEN, "candidates": [{"B": n} for n in (1, 2, 4, 8)], "refused": {"3": "wrong"}},
+                        {"end": ""}])
+    session = tune.Session(state() | {"broken": {PROBLEM: [2]}}, tmp_path / "sm_90.json", str(tmp_path / "out"))
+    assert not session.go(time.monotonic() + 60)
+    assert (tmp_path / "out" / "sm_90.json").exists()
+    with open(tmp_path / "out" / "tune.csv", newline="", encoding="utf-8") as file:
+        head, *lines = csv.reader(file)
+    assert head == ["family", "key", "candidate", "microseconds", "chosen", "refused"]
+    assert {tuple(line[:2]) for line in lines} == {("softmax", '["half", 64]')}
+    assert [tuple(line[2:]) for line in lines] == [('{"B": 1}', "3.00", "0", ""), ('{"B": 2}', "2.00", "1", ""),
+                                                   ('{"B": 4}', "", "0", "its process ended"), ('{"B": 8}', "", "0", "wrong")]
 
 
 def test_a_process_that_cannot_start_is_not_started_for_ever(tmp_path, monkeypatch):

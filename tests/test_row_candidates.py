@@ -4,6 +4,7 @@ import pytest
 
 import tritorch as torch
 from tritorch.cuda import driver, tuner
+from tritorch.cuda.dry import DryDriver
 from tritorch.nn import functional as F
 from tritorch.ops.rows import sum_lines
 
@@ -78,6 +79,23 @@ def test_every_candidate_agrees_with_the_cpu(name, cuda, monkeypatch):
             for got, expect in zip(results(name, cuda), want):
                 bound = 1e-3 * max(np.abs(expect).max(), 1e-3)
                 np.testing.assert_allclose(got, expect, rtol=1e-3, atol=bound, err_msg=f"{family} {candidate}")
+
+
+def test_what_was_quickest_on_a_gpu_comes_first():
+    """Where forms were added that read twice, or go along other rows."""
+    with driver.using(DryDriver(90)), tuner.trying_all() as met:
+        wide_rows()
+    first = {family: ways[0] for family, _, ways in met}
+    assert (first["layer_norm_sums"]["TWICE"], first["rms_norm_sums"]["TWICE"], first["rms_norm_sums"]["STAGES"]) == (1, 0, 1)
+    assert not first["rotary_embedding"]["ALONG_M"]
+
+
+def wide_rows():
+    x, w = (torch.empty(*shape, dtype=torch.bfloat16, device="cuda").requires_grad_() for shape in ((512, 16384), (16384,)))
+    table = torch.empty(4096, 64, device="cuda")
+    for out in (F.layer_norm(x, w.shape, w, w), F.rms_norm(x, w.shape, w)):
+        out.backward(torch.empty_like(x))
+    F.rotary_embedding(torch.empty(4, 32, 4096, 128, dtype=torch.bfloat16, device="cuda"), table, table)
 
 
 @pytest.mark.parametrize(("lines", "columns"), [(132, 4100), (1, 4096), (129, 4097), (600, 40), (7, 33)])

@@ -246,13 +246,14 @@ def pass_by(bars, slot, phase, count, STAGES: gl.constexpr):
 def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT: gl.constexpr, RIGHT: gl.constexpr,
             PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr,
             STAGES: gl.constexpr, QUEUE: gl.constexpr, TURN: gl.constexpr):
-    """A warp group: its ROWS rows of every tile of this program. Where there is room for one tile, its results leave from where q was."""
+    """A warp group: its ROWS rows of every tile of this program. Where there is room for one tile, its results leave from where q was.
+    Long, as it is all that happens to a tile."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
     TILE: gl.constexpr = GROUPS * ROWS
     T: gl.constexpr = out_desc.dtype
-    H, L = sizes[0], sizes[2]
-    q_empty, q_ready, out = bars[0], bars[1], bufs[3].index(TURN)
+    H, L, q_empty, q_ready = sizes[0], sizes[2], bars[0], bars[1]
+    out = bufs[3].index(TURN)
     pairs, items = pairs_of(sizes, TILE)
     slot, phase, tiles = 0, 0, 0
     for item in range(gl.program_id(0), items, PROGRAMS):

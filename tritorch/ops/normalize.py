@@ -63,7 +63,7 @@ def normalize_rows_backward(gx, gw, gb, g, x, mean, rstd, weight, dims, groups=1
     constexprs = dict(CENTER=center, SHARED=shared(geometry, groups, inner, x.dtype), ACC=getattr(K.tl, acc.name), WIDE=wide)
     if gw is not None and 0 < M and N <= WIDEST_SUMS * 4 // max(x.dtype.itemsize, 4):
         start_sums(K.norm_backward_kernel, "layer_norm_sums" if center else "rms_norm_sums", geometry, (x, g), (gx,),
-                   (gw, gb) if center else (gw, None), args, twice=True, PARTIAL=True, **constexprs)
+                   (gw, gb) if center else (gw, None), args, twice=1 + center, PARTIAL=True, **constexprs)
     else:
         if M:
             start_rows(K.norm_backward_kernel, "norm_backward", geometry._replace(across=False), widest(x, g), (gx, None, None, *args),

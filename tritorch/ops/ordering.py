@@ -12,10 +12,12 @@ SHORT = [{"RB": 4, "MORE": 0, "REGISTERS": 80}, {"RB": 3, "MORE": 0, "REGISTERS"
 SHORTEST, LEAST = [SHORT[1], SHORT[0], SHORT[2]], 10         # below 2 ** LEAST keys, with 8 in a thread more threads share the work
 RADIX, FEW_TILES = [[{"LOG": log, "DIGIT": digit, "RB": rb, "REGISTERS": registers, "FLOAT": float32, "WARPS": warps}
                      for log, digit, rb, registers, float32, warps in choices] for choices in (
-    ((12, 8, 4, 64, False, 16), (12, 8, 4, 64, True, 32), (12, 8, 5, 112, True, 32), (12, 8, 5, 112, True, 16), (12, 8, 4, 64, False, 32),
-     (12, 8, 4, 48, True, 16), (13, 8, 4, 64, True, 32), (13, 8, 5, 128, True, 32), (11, 8, 4, 64, True, 16), (12, 11, 4, 64, False, 16)),
-    ((11, 8, 4, 64, False, 16), (11, 8, 4, 64, True, 8), (10, 8, 4, 64, True, 8), (10, 8, 3, 64, True, 8), (10, 8, 3, 64, False, 8),
+    ((12, 8, 4, 64, False, 16), (12, 8, 5, 112, False, 16), (12, 8, 4, 64, True, 32), (12, 8, 5, 112, True, 32), (12, 8, 5, 112, True, 16),
+     (12, 8, 4, 64, False, 32), (12, 8, 4, 48, True, 16), (13, 8, 4, 64, True, 32), (13, 8, 5, 128, True, 32), (11, 8, 4, 64, True, 16),
+     (12, 11, 4, 64, False, 16)),
+    ((10, 8, 3, 64, False, 8), (11, 8, 4, 64, False, 16), (11, 8, 4, 64, True, 8), (10, 8, 4, 64, True, 8), (10, 8, 3, 64, True, 8),
      (11, 8, 3, 64, True, 16), (12, 8, 4, 64, True, 16), (11, 11, 4, 64, True, 16)))]
+"""The first of FEW_TILES took 21 µs on an H100, the second 25, of 32768 keys of 16 bits; of more keys it has more tiles than the second."""
 FEW = 64                                                        # tiles in all whose counts each program adds up itself: one launch less
 SIMULATED = [{"LOG": 8, "DIGIT": 6, "RB": 3, "REGISTERS": 48, "FLOAT": True, "WARPS": 4}]
 
@@ -72,7 +74,8 @@ def _threads(log, registers, bits):
 
 
 def _radix(values, indices, rows, count, n, bits, common):
-    candidates = tile(FEW_TILES if count * n <= FEW << 12 else RADIX, SIMULATED)
+    few = FEW_TILES if count * n <= FEW << 9 else FEW_TILES[1:] + FEW_TILES[:1]
+    candidates = tile(few if count * n <= FEW << 12 else RADIX, SIMULATED)
 
     def run(choice):
         _passes(values, indices, rows, count, n, bits, choice, common)

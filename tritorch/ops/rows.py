@@ -271,22 +271,24 @@ layer norm's gradient takes 61 µs, not 80, of 1280 38 µs, not 56 (predicted in
 multiprocessor, that load ahead, keep memory busy, and more would have more sums to store. Where they are one program, with several rows at
 a time, its lines of sums are all that its multiprocessor stores: to add up 528 lines of 768 takes 6.5 µs on an H100."""
 TWICE = ((16, 1), (8, 1), (8, 0))
-"""Ways for the widest rows, tried first: warps, and whether tiles are read a second time, which the first cache still has. Held, beside the
-sums of two parameters, 16384 columns spill: on an H100 a layer norm's gradient took 383 µs, an RMS norm's 285."""
+"""Ways for the widest rows: warps, and whether tiles are read a second time, which the first cache still has. Held, beside the sums of two
+parameters, 16384 columns spill: a layer norm's gradient took 383 µs on an H100 and is first tried so. With one an RMS norm's took 285 µs
+held and not loaded ahead, 292 loaded ahead."""
 
 
 @remember
-def sum_tiles(M, N, itemsize, column, line, room, simulated, twice=False):
+def sum_tiles(M, N, itemsize, column, line, room, simulated, twice=0):
     """Candidates for a kernel that reads operands, of `itemsize` bytes an element at most and `column` bytes in a column, keeps their rows
     in HELD tiles and also sums over the rows; `line`: bytes in a column of what all rows share, `room` is for what is loaded ahead.
-    `twice`: the kernel can read wide rows a second time."""
+    `twice`: of how many parameters a kernel that can read wide rows a second time has sums, else 0."""
     height, vector, tiles = next_power_of_2(M), 16 // itemsize, []
     if simulated:
         n = max(half(N), 8)
         return [_row_tile(min(half(cdiv(M, 2)), 64), n, 4, per_sm=2) | {"HELD": max(cdiv(N, n), 1), "TWICE": 0}]
-    for warps, again in TWICE if twice and N > WIDEST_SUMS // 2 else ():
+    wide, reads = twice and N > WIDEST_SUMS // 2, []
+    for warps, again in TWICE if wide else ():
         n = 32 * warps * vector
-        tiles.append(_row_tile(1, n, warps, per_sm=1) | {"HELD": cdiv(N, n), "TWICE": again})
+        reads.append(_row_tile(1, n, warps, per_sm=1) | {"HELD": cdiv(N, n), "TWICE": again})
     few = min(next_power_of_2(cdiv(N, 5 * vector)), 512)
     for more, stages, least in SUMS:
         threads = min(few * more, 1024)
@@ -295,7 +297,7 @@ def sum_tiles(M, N, itemsize, column, line, room, simulated, twice=False):
         ahead = max(stages * column, (stages - 1) * (column + line)) * m * n * held
         if ahead * per_sm <= room or stages == 1:
             tiles.append(_row_tile(m, n, warps, stages, per_sm) | {"HELD": held, "TWICE": 0})
-    return tiles
+    return reads + tiles if twice > 1 else sorted(tiles, key=lambda t: t["STAGES"] > 1) + reads if wide else tiles
 
 
 def sum_lines(sums, parts):
@@ -311,9 +313,9 @@ def sum_lines(sums, parts):
             s.copy_(target)
 
 
-def start_sums(kernel, family, geometry, operands, outs, sums, args, twice=False, **constexprs):
+def start_sums(kernel, family, geometry, operands, outs, sums, args, twice=0, **constexprs):
     """Start a kernel that reads `operands`, fills `outs` row by row and, line by line of (programs, N), parts of `sums` (None for one that
-    is not wanted): then add the lines up. Arguments are outs, parts, args. `twice`: it can read rows a second time."""
+    is not wanted): then add the lines up. Arguments are outs, parts, args. `twice`: see sum_tiles."""
     dtype, home, itemsize = operands[0].dtype, outs[0].device, widest(*operands).itemsize
     M, N, vector, column = geometry.M, geometry.N, vector_of(geometry, itemsize), sum(x.dtype.itemsize for x in operands)
     line = sum(a.dtype.itemsize for a in args if isinstance(a, Tensor) and a.numel() == N)
