@@ -8,6 +8,7 @@ pass all the same): `python -m pytest -m records --update-records`.
 import functools
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from tritorch.cuda import compiler
@@ -27,11 +28,19 @@ def known():
     return {key: dict(zip(WHAT, map(int, rest))) | json.loads("".join(rest[len(WHAT):]) or "{}") for key, *rest in lines}
 
 
+def elsewhere(spec, arch):
+    """A specialisation for an architecture whose kernels may not begin early."""
+    if arch >= 90 or "launch_pdl" not in spec.options:
+        return spec
+    settled = {**spec.constexprs, (spec.kernel.arg_names.index("launch_pdl"),): False}
+    return replace(spec, constexprs=settled, options={name: v for name, v in spec.options.items() if name != "launch_pdl"})
+
+
 def used(specs, arch, workers=None, texts=(), **facts):
     """For each specialisation a dict of `compiler.resources`, as "ahead" whether its wgmma run ahead (`cubin.runs_ahead`), how often each
     of `texts` is in its PTX, and what functions of a `compiler.Compiled` find: whole numbers, recorded under the names in `facts`. All must
     compile."""
-    specs, facts = list(specs), {**{text: functools.partial(_count, text) for text in texts}, **facts}
+    specs, facts = [elsewhere(spec, arch) for spec in specs], {**{text: functools.partial(_count, text) for text in texts}, **facts}
     names = {*WHAT, *facts}
     keys = [spec.key(arch)[:16] for spec in specs]
     unseen = {key: spec for key, spec in zip(keys, specs)

@@ -1,6 +1,5 @@
 """Machine code of matrix products and attention: what large problems launch compiles for three architectures and spills no registers."""
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -50,20 +49,12 @@ def launched(call):
     return list(record.values())
 
 
-def elsewhere(spec, arch):
-    """A specialisation for an architecture whose kernels may not begin early."""
-    if arch >= 90 or "launch_pdl" not in spec.options:
-        return spec
-    settled = {**spec.constexprs, (spec.kernel.arg_names.index("launch_pdl"),): False}
-    return replace(spec, constexprs=settled, options={name: v for name, v in spec.options.items() if name != "launch_pdl"})
-
-
 def check(specs, may_spill=False):
     """Every specialisation compiles where its instructions are known, TMA from sm_90 on, and no wgmma waits for the one before; the kernels
     of common calls keep everything in registers, but for 16 words outside of their loops, 40 where they scatter results."""
     assert specs
     for arch in ARCHS:
-        known = [elsewhere(s, arch) for s in specs
+        known = [machine_code.elsewhere(s, arch) for s in specs
                  if arch == 90 or not s.kernel.is_gluon() and (arch > 90 or "tensordesc" not in str(s.signature))]
         for spec, code in zip(known, machine_code.used(known, arch)):
             scatters = isinstance(spec.signature.get("out_desc"), tuple)
@@ -271,7 +262,7 @@ def test_products_of_8_bits_elsewhere(machine, monkeypatch):
     """Small, odd and skinny ones, where there is no instruction for e4m3 too."""
     monkeypatch.setattr("tritorch.ops.gemm.hardware", lambda: machine)
     specs = launched(lambda e: eight_bits(e, ((4096, 4096, 4096), (64, 4096, 4096), (1, 4096, 4096), (100, 77, 333))))
-    specs = [elsewhere(s, 10 * machine[2]) for s in specs if machine[2] == 9 or not s.kernel.is_gluon()]
+    specs = [machine_code.elsewhere(s, 10 * machine[2]) for s in specs if machine[2] == 9 or not s.kernel.is_gluon()]
     assert not any(code["spills"] for code in machine_code.used(specs, 10 * machine[2]))
 
 
@@ -281,7 +272,7 @@ def test_parts_made_in_registers(arch):
     for candidate in {c["BLOCK_M"] * 1000 + c["BLOCK_N"]: c for _, c in choice.plain("parts", 512, 512, 512, 1, 4, H200)}.values():
         with tuner.forcing("matmul", {**candidate, "splits": 1}):
             specs = launched(lambda e: [e(512, 512) @ e(512, 512), linear(e(512, 512), e(512, 512), e(512))])
-        specs = [elsewhere(spec, arch) for spec in specs]
+        specs = [machine_code.elsewhere(spec, arch) for spec in specs]
         for code in machine_code.used(specs, arch, texts=["bf16.bf16", "tcgen05.mma"]):
             assert code["spills"] <= 64 and (code["bf16.bf16"] or code["tcgen05.mma"]), candidate
 
