@@ -141,7 +141,7 @@ def smoke(args, folder, deadline):
     """Each kind of kernel in a process of its own, all at once; then, without those that hang or are wrong, a little of everything.
     What there was no time to try is not avoided."""
     device = {"TRITORCH_CUDA": "simulated"} if args.rehearse else {}
-    program = KIND.replace("SIZE", "50" if args.rehearse else "2000").replace("SHAPE", "(1, 2, 50)" if args.rehearse else "(4, 8, 700)")
+    program = KIND.replace("SIZE", "50" if args.rehearse else "1000").replace("SHAPE", "(1, 2, 50)" if args.rehearse else "(2, 8, 700)")
     log, found = Log(folder / "smoke.log"), dict.fromkeys(KINDS, "not tried to the end")
 
     def attempt(kind):
