@@ -35,8 +35,8 @@ gpu_day STEP, each within --minutes and with its output under --out (default: al
   bench   the table of anchors
   tune    time the candidates, write the table of this architecture
   again   the table of anchors once more
-With kernels compiled before, an H100 with 16 cores took 60 s for bench without host, conv and gpt2, 14 s for tune of matmul, 43 s for tune of
-gpt2, 115 s for half of the tests. What only hardware shows is at the end of CONTRIBUTING.md.
+With kernels compiled before, an H100 with 16 cores took 60 s for bench but for host, conv, gpt2, 14 s for tune of matmul, 43 s of gpt2, and
+115 s for half of the tests. What only hardware shows is at the end of CONTRIBUTING.md.
 Where time on the GPU is short, its kernels are compiled before, into an empty folder and without line numbers, and carried there:
   export TRITORCH_CACHE_DIR=FOLDER TRITON_DISABLE_LINE_INFO=1
   python -m bench tune all host samples tests --compile-only --arch sm_90 --minutes 120
