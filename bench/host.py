@@ -252,7 +252,28 @@ def captured(opponents, where="", length=100):
     us = clock.race({library: captured_chain(torch, length) for library, torch in opponents.items()})
     per_kernel = {library: spent / length for library, spent in us.items()}
     name = f"{where}x + 1, captured {length} times, per kernel (budget {KERNEL} µs)"
-    return [rows.row(name, "µs", per_kernel["tritorch"], per_kernel.get("torch"), "torch", limit=KERNEL)]
+    found = [rows.row(name, "µs", per_kernel["tritorch"], per_kernel.get("torch"), "torch", limit=KERNEL)]
+    with each_after_the_other():
+        late = clock.race({"tritorch": captured_chain(opponents["tritorch"], length)})["tritorch"] / length
+    return [*found, rows.row(f"{where}the same where none begins before the one in front of it has ended", "µs", late)]
+
+
+@contextlib.contextmanager
+def each_after_the_other():
+    """Inside, kernels of graphs begin as all others do."""
+    from tritorch.cuda import driver, nvidia_function
+
+    def forget():                                                        # how each is launched
+        driver.functions.clear()
+        driver.forget_calls()
+
+    nvidia_function.EARLY = False
+    forget()
+    try:
+        yield
+    finally:
+        nvidia_function.EARLY = True
+        forget()
 
 
 def captured_chain(torch, length):

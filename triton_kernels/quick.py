@@ -4,6 +4,8 @@ import triton.language as tl
 from triton.language.extra import libdevice
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+FEW = tl.constexpr(64)
+
 
 @triton.jit
 def quick_exp(x):
@@ -31,7 +33,9 @@ def widened(x, T: tl.constexpr):
 @triton.jit
 def after_the_one_before(EARLY: tl.constexpr):
     """Of a kernel launched EARLY (launch_pdl), which begins while the one in front of it still runs: wait for all that one has written, and
-    let the next begin. Nothing of memory may be read or written above this, but a descriptor that is an argument."""
+    let the next begin if programs are FEW (see tritorch/cuda/compiler_early.py). Nothing of memory may be read or written above this, but
+    a descriptor that is an argument."""
     if EARLY:
         gdc_wait()
-        gdc_launch_dependents()
+        if tl.num_programs(0) * tl.num_programs(1) <= FEW:
+            gdc_launch_dependents()

@@ -18,7 +18,7 @@ from tritorch.cuda.allocator import allocate
 from tritorch.cuda.driver import DeviceProperties, DriverError, waiting
 from tritorch.cuda.nvidia_call import call, failure
 from tritorch.cuda.nvidia_tensor_map import tensor_map
-from tritorch.cuda.stream import is_capturing
+from tritorch.cuda.stream import captures, is_capturing
 
 _FORMATS = {
     "i1": "?", "u1": "?", "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I", "i64": "q", "u64": "Q",
@@ -27,6 +27,7 @@ _FORMATS = {
 _LIMITS = {"f": 3.4028235677973366e38, "e": 65520.0}   # from here on a float is nearer to infinity
 _STATIC_LIMIT = 48 << 10            # more shared memory must be asked for
 _PORTABLE_CLUSTER = 8
+EARLY = True                        # a graph's kernels begin before the one in front of them has ended
 _MOST_CONFIGS = 256                 # of launches, kept for each kernel
 
 
@@ -166,7 +167,9 @@ class NvidiaFunction:
         }
         layout = Layout(signature, compiled.descriptors, compiled.parameters)
         special = compiled.global_scratch_size or compiled.num_ctas > 1 or compiled.cooperative
-        self.launch = (_general if special else _early if compiled.pdl else _simple)(driver, self.handle, compiled, layout)
+        able = EARLY and properties.major < 12                           # seen to be refused in captures on sm_120
+        self.launch = _general(driver, self.handle, compiled, layout, compiled.pdl and able) if special else \
+            _simple(driver, self.handle, compiled, layout, compiled.pdl and able, compiled.waits_first and able)
 
 
 def _later(*call: Any) -> bool:
@@ -175,10 +178,12 @@ def _later(*call: Any) -> bool:
     return launches_later(*call)
 
 
-def _simple(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callable:
+def _simple(driver: Any, handle: Any, compiled: Any, layout: Layout, always: bool, in_graphs: bool) -> Callable:
+    """Kernels begin early `always`, or `in_graphs`, where the host's time for it does not count."""
     device, here, buffers, streams = driver.here.device, driver.here, Buffers(layout, driver), _streams
     pack, start, threads, shared = layout.arguments.pack_into, cu.cuLaunchKernel, 32 * compiled.num_warps, compiled.shared
     expand, several = layout.expand, driver.device_count() > 1           # of one device, a thread that has buffers has the context
+    captured, start_early = captures if in_graphs else (), _early(handle, compiled)
 
     def launch(gx, gy, gz, stream, values):
         if waiting and _later(launch, gx, gy, gz, stream, values):
@@ -193,6 +198,8 @@ def _simple(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callable
             pack(view, 0, *values)                                       # the scratch areas stay 0
         except OverflowError:
             pack(view, 0, *layout.saturate(values))
+        if always or captured and is_capturing(device, stream):
+            return start_early(gx, gy, gz, stream, addresses)
         result = start(handle, gx, gy, gz, threads, 1, 1, shared, streams[stream], addresses, 0)
         if result[0]:
             raise failure("cuLaunchKernel", result[0])
@@ -200,37 +207,25 @@ def _simple(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callable
     return launch
 
 
-def _early(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callable:
-    """For a kernel that may begin before the one in front of it has ended (PDL): a grid and a stream have one configuration, which is not
-    changed, so that all threads may share it."""
-    buffers, pack, expand, configs = Buffers(layout, driver), layout.arguments.pack_into, layout.expand or (lambda values: values), {}
-    device, here, several = driver.here.device, driver.here, driver.device_count() > 1
+def _early(handle: Any, compiled: Any) -> Callable:
+    """How a kernel is started that may begin before the one in front of it has ended (PDL): a grid and a stream have one configuration,
+    which is not changed, so that all threads may share it."""
+    configs: dict[tuple, Any] = {}
 
-    def launch(gx, gy, gz, stream, values):
-        if waiting and _later(launch, gx, gy, gz, stream, values):
-            return
-        if several and here.device != device:
-            with driver.on(device):
-                return launch(gx, gy, gz, stream, values)
+    def start(gx, gy, gz, stream, addresses):
         config = configs.get((gx, gy, gz, stream))
         if config is None:
             if len(configs) >= _MOST_CONFIGS:
                 configs.clear()
-            config = _config(compiled)
+            config = _config(compiled, early=True)
             config.gridDimX, config.gridDimY, config.gridDimZ, config.hStream = gx, gy, gz, _streams[stream]
             configs[gx, gy, gz, stream] = config
-        view, addresses = buffers.pair
-        values = expand(values)
-        try:
-            pack(view, 0, *values)
-        except OverflowError:
-            pack(view, 0, *layout.saturate(values))
         call("cuLaunchKernelEx", config, handle, addresses, 0)
 
-    return launch
+    return start
 
 
-def _general(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callable:
+def _general(driver: Any, handle: Any, compiled: Any, layout: Layout, early: bool) -> Callable:
     device, buffers, pack = driver.here.device, Buffers(layout, driver), layout.struct.pack_into
     expand = layout.expand or (lambda values: values)
     scratch = _Scratch(driver, compiled)
@@ -245,14 +240,14 @@ def _general(driver: Any, handle: Any, compiled: Any, layout: Layout) -> Callabl
                 pack(view, 0, *values, area, 0)
             except OverflowError:
                 pack(view, 0, *layout.saturate(values), area, 0)
-            config = _config(compiled)
+            config = _config(compiled, early)
             config.gridDimX, config.gridDimY, config.gridDimZ, config.hStream = gx * compiled.num_ctas, gy, gz, _streams[stream]
             call("cuLaunchKernelEx", config, handle, addresses, 0)
 
     return launch
 
 
-def _config(compiled: Any) -> Any:
+def _config(compiled: Any, early: bool) -> Any:
     config, identifier, attributes = cu.CUlaunchConfig(), cu.CUlaunchAttributeID, []
 
     def attribute(name):
@@ -260,7 +255,7 @@ def _config(compiled: Any) -> Any:
         attributes[-1].id = getattr(identifier, f"CU_LAUNCH_ATTRIBUTE_{name}")
         return attributes[-1].value
 
-    if compiled.pdl:
+    if early:
         attribute("PROGRAMMATIC_STREAM_SERIALIZATION").programmaticStreamSerializationAllowed = 1
     if compiled.cooperative:
         attribute("COOPERATIVE").cooperative = 1
