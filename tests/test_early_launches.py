@@ -58,6 +58,7 @@ def compiled(arch):
     return [compiler.compile_kernel(s.kernel, s.signature, s.constexprs, s.attrs, s.options, arch) for s in record.values()]
 
 
+@pytest.mark.smoke
 def test_every_kernel_waits_before_its_first_instruction():
     found = compiled(90)
     for kernel in found:

@@ -10,7 +10,7 @@ says all this in its own code.
 import contextlib
 import re
 
-from triton import knobs
+from triton.backends.nvidia.compiler import CUDABackend
 
 FIRST = 90                                                               # the architecture that knows it
 FEW = 64                                                                 # half of the multiprocessors that such GPUs have, or fewer
@@ -42,20 +42,13 @@ def waiting_first(ptx):
 
 @contextlib.contextmanager
 def early(spec, arch):
-    """Compile a kernel with them inside."""
+    """Compile a kernel with them inside; Triton as it was after it."""
     if not waits_first(spec, arch):
         yield
         return
-    before = knobs.runtime.add_stages_inspection_hook
-
-    def hook(backend, stages, *about):
-        if before is not None:
-            before(backend, stages, *about)
-        make = stages["ptx"]
-        stages["ptx"] = lambda source, metadata: waiting_first(make(source, metadata))
-
-    knobs.runtime.add_stages_inspection_hook = hook
+    make = CUDABackend.make_ptx
+    CUDABackend.make_ptx = lambda *args: waiting_first(make(*args))
     try:
         yield
     finally:
-        knobs.runtime.add_stages_inspection_hook = before
+        CUDABackend.make_ptx = make
