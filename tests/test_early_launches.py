@@ -3,6 +3,7 @@ import re
 
 import pytest
 from test_nvidia_stub import function, read, stub  # noqa: F401
+from test_ptx_races import run
 
 import tritorch as torch
 from tritorch.cuda import driver
@@ -70,3 +71,21 @@ def test_every_kernel_waits_before_its_first_instruction():
 
 def test_older_gpus_know_no_such_instruction():
     assert [(kernel.waits_first, "griddepcontrol" in kernel.ptx) for kernel in compiled(80)] == [(False, False)] * 2
+
+
+COPY = "mov.u32 %r4, global_smem;\ncp.async.ca.shared.global [%r4], [%rd1], 4;\ncp.async.wait_all;"
+BY_ONE = "@%p0 griddepcontrol.wait;\nbar.sync 0;\nld.global.b32 %r3, [%rd1];\nst.global.b32 [%rd1], %r3;"
+
+
+@pytest.mark.parametrize("body, fault", [
+    ("griddepcontrol.wait;\nld.global.b32 %r3, [%rd1];", None), (BY_ONE, None), ("griddepcontrol.wait;", None),
+    ("ld.global.b32 %r3, [%rd1];\ngriddepcontrol.wait;", "used before the wait"),
+    ("@%p0 st.global.b32 [%rd1], %r1;", "used before the wait"), (f"{COPY}\ngriddepcontrol.wait;", "used before the wait"),
+    ("setp.eq.u32 %p1, %r1, 0;\n@%p1 griddepcontrol.wait;", "ends without a wait"), ("", "ends without a wait")])
+def test_the_simulated_gpu_finds_what_comes_before_the_wait(body, fault):
+    run(body, threads=64)                                                # in front of it nothing runs
+    if fault is None:
+        run(body, threads=64, early=True)
+    else:
+        with pytest.raises(RuntimeError, match=fault):
+            run(body, threads=64, early=True)

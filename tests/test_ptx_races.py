@@ -29,7 +29,7 @@ and.pred %p1, %p0, %p1;
 SEEDS = range(6)
 
 
-def run(body, ctas=4, threads=32, seed=0, times=1):
+def run(body, ctas=4, threads=32, seed=0, times=1, early=False):
     """The words that a kernel leaves of 64 zeros; its CTA's own word is at %rd1, %p0 says which thread is its first."""
     memory = Memory(1 << 20)
     address = memory.alloc(256)
@@ -38,7 +38,7 @@ def run(body, ctas=4, threads=32, seed=0, times=1):
     program = parse(HEAD.format(threads=threads, maxnreg=128) + DECLARED + START + body + "\nret;\n}\n")
     parameters = np.frombuffer(bytes(program.parameters[0].offset) + address.to_bytes(128, "little"), np.uint8)
     for _ in range(times):
-        execute(program, Launch((ctas, 1, 1), threads, 1024, parameters), memory, seed)
+        execute(program, Launch((ctas, 1, 1), threads, 1024, parameters, early), memory, seed)
     return words
 
 

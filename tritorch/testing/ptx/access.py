@@ -36,7 +36,7 @@ def _places(machine, ins, where, operand, nbytes, lanes):
     if lanes is not machine.everyone:
         addresses = addresses[lanes]
     if where == "global":
-        if problem := machine.memory.problem(addresses, nbytes):
+        if problem := machine.global_problem(addresses, nbytes, lanes):
             raise machine.fault(problem[1], lanes[problem[0]])
         return machine.memory.bytes, (addresses - np.uint64(machine.memory.base)).view(np.int64)
     if where == "shared":

@@ -237,7 +237,7 @@ class Bindings(types.ModuleType, Streams):
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, function, threads, shared):
         return Code.SUCCESS, self._resident(self.objects[function], threads, shared)
 
-    def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, addresses, extra, cooperative=False):
+    def cuLaunchKernel(self, function, gx, gy, gz, bx, by, bz, shared, stream, addresses, extra, cooperative=False, early=False):
         if not self._is(function, Kernel):
             return (Code.INVALID_HANDLE,)
         kernel, grid = self.objects[int(function)], (gx, gy, gz)
@@ -250,7 +250,7 @@ class Bindings(types.ModuleType, Streams):
             return (Code.LAUNCH_OUT_OF_RESOURCES,)
         if cooperative and gx * gy * gz > resident * _GPUS[self.arch]["MULTIPROCESSOR_COUNT"]:
             return (Code.COOPERATIVE_LAUNCH_TOO_LARGE,)
-        launch = Launch(grid, bx, shared, kernel.parameters(addresses))
+        launch = Launch(grid, bx, shared, kernel.parameters(addresses), early)
         return self._do(stream, lambda: self._run(kernel, launch))
 
     def cuLaunchKernelEx(self, config, function, addresses, extra):
@@ -260,7 +260,8 @@ class Bindings(types.ModuleType, Streams):
         if config.numAttrs != len(config.attrs):
             return (Code.INVALID_VALUE,)
         return self.cuLaunchKernel(function, config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX, config.blockDimY,
-                                   config.blockDimZ, config.sharedMemBytes, config.hStream, addresses, extra, "COOPERATIVE" in kinds)
+                                   config.blockDimZ, config.sharedMemBytes, config.hStream, addresses, extra, "COOPERATIVE" in kinds,
+                                   "PROGRAMMATIC_STREAM_SERIALIZATION" in kinds)
 
     def _run(self, kernel, launch):
         self.launches += 1

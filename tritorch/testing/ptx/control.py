@@ -37,9 +37,17 @@ def bar_warp_sync(machine, ins):
     machine.converged(machine.read(ins.operands[0], U32))
 
 
-@instruction("membar", "fence", "setmaxnreg", "griddepcontrol", "nanosleep", "discard", "prefetch", "applypriority", "createpolicy")
+@instruction("membar", "fence", "setmaxnreg", "griddepcontrol.launch_dependents", "nanosleep", "discard", "prefetch", "applypriority",
+             "createpolicy")
 def nothing(machine, ins):
-    """Memory is in order here, registers are plenty, and the stream before has ended."""
+    """Memory is in order here, registers are plenty, and kernels run one after the other."""
+
+
+@instruction("griddepcontrol.wait")
+def wait_for_the_one_before(machine, ins):
+    """Of one thread, what the others of its CTA read after a barrier is there too."""
+    if machine.waited is not None:
+        machine.waited[machine.cta[machine.active()]] = True
 
 
 @instruction("trap", "brkpt")

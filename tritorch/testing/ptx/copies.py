@@ -50,7 +50,7 @@ def cp_async(machine, ins):
     reading = count > 0
     if reading.any():
         addresses = machine.address(source)[lanes][reading]
-        problem = machine.memory.problem(addresses, size)       # all of it: a partial read is still aligned, and ours do not occur
+        problem = machine.global_problem(addresses, size, lanes[reading])       # of all: a partial read is still aligned, none is ours
         if problem:
             raise machine.fault(problem[1], int(lanes[reading][problem[0]]))
         if machine.races is not None:

@@ -33,12 +33,14 @@ class Fault(RuntimeError):
 
 @dataclass(frozen=True)
 class Launch:
-    """What a kernel is started with; `parameters` is the packed block as np.uint8, `shared` counts the dynamic bytes."""
+    """What a kernel is started with; `parameters` is the packed block as np.uint8, `shared` counts the dynamic bytes. An `early` one may
+    begin before the kernel in front of it has ended."""
 
     grid: tuple
     threads: int
     shared: int
     parameters: np.ndarray
+    early: bool = False
 
 
 class Machine:
@@ -69,7 +71,9 @@ class Machine:
         self.mask, self.chosen, self.full, self.at, self.place = self.alive, self.alive, True, None, 0
         self.random = None if seed is None or self.threads == WARP else np.random.default_rng(seed)
         self.retries, self.steps, self.state = 0, 0, {}
-        self.at_end, self.unfenced = [], proxies.start(self)     # checks of what may be under way no more; marks of proxies.py
+        self.waited = np.zeros(self.ctas, bool) if launch.early else None
+        self.at_end = [_all_waited] if launch.early else []      # checks of what may be under way no more
+        self.unfenced = proxies.start(self)                      # its marks
         self._deal(self.alive)
 
     # ------------------------------------------------------------------ the order of things
@@ -332,6 +336,12 @@ class Machine:
             missing = np.flatnonzero(wanted[warp] & ~here[warp])
             raise Elsewhere(f"lanes {missing.tolist()}")
 
+    def global_problem(self, addresses, nbytes, lanes):
+        """(which access, what is wrong with it) of accesses to global memory by lanes, or None."""
+        if self.waited is not None and not self.waited[self.cta[lanes]].all():
+            return self.waited[self.cta[lanes]].argmin(), "memory is used before the wait for the kernel in front, which may still write it"
+        return self.memory.problem(addresses, nbytes)
+
     def fault(self, message, lane=None):
         """The exception for what goes wrong at the current instruction."""
         ins, where = self.at, ""
@@ -340,6 +350,13 @@ class Machine:
             where = f" in thread {int(self.thread[lane])} of CTA {block % gx, block // gx % gy, block // (gx * gy)}"
         at = f"line {ins.line} of the PTX, {ins.source or 'no source line'}: {ins.text}" if ins else "before the first instruction"
         return Fault(f"{self.program.name}{where}: {message} ({at})")
+
+
+def _all_waited(machine):
+    """Who waits for a kernel that did not wait has not waited for those in front of that one."""
+    if not machine.waited.all():
+        machine.at = None
+        raise machine.fault("ends without a wait for the kernel in front", int(machine.waited.argmin()) * machine.threads)
 
 
 def _bits(kind):

@@ -77,7 +77,7 @@ def global_places(machine, tensor_map, corner, lane, chunk=1):
     addresses, inside = tile(tensor_map, corner, chunk)
     inside = np.broadcast_to(inside, tensor_map.box[::-1])
     wanted = np.broadcast_to(addresses, inside.shape)[inside].astype(np.uint64)
-    problem = machine.memory.problem(wanted, tensor_map.itemsize) if wanted.size else None
+    problem = machine.global_problem(wanted, tensor_map.itemsize, np.full(wanted.size, lane)) if wanted.size else None
     if problem:
         raise machine.fault(problem[1], lane)
     return (wanted - np.uint64(machine.memory.base)) // np.uint64(tensor_map.itemsize), inside
