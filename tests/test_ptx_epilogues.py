@@ -15,7 +15,7 @@ from tritorch.ops.linear import linear, linear_gradients  # noqa: E402
 from tritorch.ops.linear_residual import linear_residual  # noqa: E402
 
 
-@pytest.mark.parametrize("kind", ["plain", "in parts", "persistent", "one consumer"])
+@pytest.mark.parametrize("kind", ["plain", "in parts", "persistent", "one consumer", "small", "small, in parts"])
 @pytest.mark.parametrize("p", [0.0, 0.3])
 def test_dropout_and_residuals(gpu, kind, p):  # noqa: F811
     """The bits of the separate operators, by the same tiles."""
@@ -27,7 +27,7 @@ def test_dropout_and_residuals(gpu, kind, p):  # noqa: F811
     np.testing.assert_array_equal(numbers(got), numbers(want))
 
 
-@pytest.mark.parametrize("kind", ["plain", "persistent", "one consumer", "two consumers", "three consumers"])
+@pytest.mark.parametrize("kind", ["plain", "persistent", "one consumer", "two consumers", "three consumers", "small"])
 def test_what_is_added_or_has_a_slope(gpu, kind):  # noqa: F811
     """The bits of the separate operators; in place too."""
     shapes = (150, 72), (72, 264), (150, 264), (264,), (150, 264)

@@ -75,6 +75,8 @@ HALF = {
     "three consumers, small steps": tiles("gluon", 64, 256, 32, 4, STAGES=6, PIECES=4, CONSUMERS=1, PARTS=3, STREAM=False),
     "room for whole tiles": tiles("gluon", 128, 128, 64, 8, STAGES=2, PIECES=4, CONSUMERS=1, PARTS=1, STREAM=False, WHOLE=True),
     "two consumers": tiles("gluon", 128, 128, 64, 4, STAGES=3, PIECES=2, CONSUMERS=2, PARTS=1, STREAM=False),
+    "small": tiles("small", 64, 32, 64, 4, STAGES=2, splits=1),
+    "small, in parts": tiles("small", 64, 64, 64, 4, STAGES=3, splits=2),
 }
 
 

@@ -80,6 +80,7 @@ def consume(out_ptr, pre_ptr, c_ptr, strides, ring, shape, total, alpha, beta, T
         rn = n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))
         value = epilogue(acc, c_ptr, batch.to(gl.int64) * stride_cb, rm, rn, stride_cm, stride_cn, shape[1], shape[2], alpha, beta,
                          gl.float32, FORM, SLOPE)
+        value = gl.convert_layout(value, acc.type.layout, assert_trivial=True)               # which dropout calls by another name
         mask = (rm < shape[1])[:, None] & (rn < shape[2])[None, :]
         offsets = batch.to(gl.int64) * stride_ob + (rm.to(gl.int64)[:, None] * stride_om + rn.to(gl.int64)[None, :] * stride_on)
         if pre_ptr is not None:
