@@ -14,7 +14,7 @@ from tritorch.autograd.formula import formula_rule
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.cuda.allocator import memories
-from tritorch.errors import check, numbers_in, refuse_misuse
+from tritorch.errors import check, kinds_in, refuse_misuse
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
 from tritorch.shape import layout
@@ -78,7 +78,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
     """
     if body is None:
         return functools.partial(op, returns=returns, aliasable=aliasable)
-    signature, body = inspect.signature(body), numbers_in(body)
+    signature, body = inspect.signature(body), kinds_in(body)
     names, defaults, ways = tuple(signature.parameters), tuple([p.default for p in signature.parameters.values()]), {}
     arity, missing, impls, single, again, rewrite = len(names), inspect.Parameter.empty, {}, len(returns) == 1, None, None
     tails = {k: defaults[k:] for k in range(arity + 1) if missing not in defaults[k:]}       # what completes k positional arguments

@@ -108,6 +108,22 @@ def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None):
         raise OutOfMemoryError(sentence(op or frames[0].f_code.co_name, "sizes for which the host has memory", error)) from None
 
 
+def refuse_arguments(op, fn, args, kwargs):
+    """Raise a sentence for an argument of a constructor that is of another kind than the parameter's name or default asks for. What cannot
+    be bound at all is left to the call, which says so in Python's words, and None and tensors to what uses them."""
+    signature = _signature(fn)
+    try:
+        values = signature.bind(*args, **kwargs).arguments
+    except TypeError:
+        return
+    for key, value in values.items():
+        parameter = signature.parameters[key]
+        if type(parameter.default) is not bool or key in _FLAGS:         # Python's own flags may be anything
+            kind = "True or False" if key in _FLAGS and not _is_flag(value) else _wanted(parameter, value)
+            if kind is not None and kind != "a tensor" and (value is not None or key in _FLAGS):
+                raise TypeError(sentence(op, f"{kind} as {key}", _shown(value)))
+
+
 def explained(fn):
     """Decorator for functions made of operators: an argument of the wrong kind gets its sentence. Costs 0.1 µs, so it is for those that
     cost many; others have the handler in their body."""
@@ -179,7 +195,7 @@ def _called(frame):
     return name, found, lambda s: {k: kept[k] for k in s.parameters if k in kept}
 
 
-def _wanted(parameter, value, error):
+def _wanted(parameter, value, error=None):
     """What a parameter has to be, in words, if `value` is something else: told by its default, or else by its name, which is PyTorch's."""
     name, default = parameter.name, parameter.default
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or value is default:
@@ -200,6 +216,10 @@ def _wanted(parameter, value, error):
     return None if words is None or fits(value) else words
 
 
+def _is_flag(value):
+    return value is True or value is False or type(value).__name__ in ("bool_", "bool")         # numpy's
+
+
 def _is_whole(value):
     return hasattr(type(value), "__index__") and not getattr(value, "shape", ()) and "bool" not in type(value).__name__
 
@@ -209,7 +229,7 @@ def _is_number(value):
 
 
 def _are(fits):
-    return lambda value: fits(value) or isinstance(value, (tuple, list)) and all(map(fits, value))
+    return lambda value: fits(value) or isinstance(value, (tuple, list)) and all(fits(v) for v in value if v is not None)
 
 
 def _shown(value):
@@ -217,25 +237,33 @@ def _shown(value):
     return text if len(text) < 60 and "\n" not in text else type(value).__name__
 
 
-def numbers_in(body):
-    """The shape rule `body`, which refuses what is no number where its parameter is one by default; itself where none is."""
-    found = [(place, p.name) for place, p in enumerate(inspect.signature(body).parameters.values()) if type(p.default) in (int, float)]
-    if not found:
+def kinds_in(body):
+    """The shape rule `body`, which refuses what is no number, or no True or False, where its parameter is one by default; itself where none
+    is."""
+    by_default = [(place, p.name, type(p.default)) for place, p in enumerate(inspect.signature(body).parameters.values())]
+    numbers = [(place, name) for place, name, kind in by_default if kind in (int, float)]
+    flags = [(place, name) for place, name, kind in by_default if kind is bool]
+    if not numbers and not flags:
         return body
 
     @functools.wraps(body)
     def checked(*args):
-        for place, name in found:
+        for place, name in numbers:
             if args[place].__class__ in _NO_NUMBERS:
-                raise TypeError(sentence(body.__name__, f"a number as {name}", repr(args[place])))
+                raise TypeError(sentence(body.__name__, f"a number as {name}", _shown(args[place])))
+        for place, name in flags:
+            if args[place].__class__ is not bool and not _is_flag(args[place]):
+                raise TypeError(sentence(body.__name__, f"True or False as {name}", _shown(args[place])))
         return body(*args)
 
     return checked
 
 
+_signature = functools.cache(inspect.signature)
 no_sizes = "sizes: expected at least one, got none; use () for a tensor of no dims"
-_NO_NUMBERS = (type(None), str, list, dict, type)
+_NO_NUMBERS = frozenset((type(None), str, list, tuple, dict, type))
 _RAISE = dis.opmap["RAISE_VARARGS"]
+_FLAGS = frozenset("bidirectional ceil_mode count_include_pad log_input log_target scale_grad_by_freq sparse".split())      # PyTorch's C++
 _SIZES = ("kernel_size stride dilation output_padding output_size normalized_shape size pad dim start_dim end_dim").split()
 _KINDS = {name: (words, fits) for words, fits, names in (
     ("whole numbers", _are(_is_whole), " ".join(_SIZES)),
