@@ -208,7 +208,7 @@ def _wanted(parameter, value, error=None):
         return "a number of 64 bits"
     if name in _SIZES and isinstance(error, TypeError) and hasattr(type(value), "__index__") and "not iterable" in str(error):
         return "a sequence of whole numbers"
-    words, fits = _KINDS.get(name, (None, None))
+    words, fits = _KINDS["size" if type(default) is tuple and name in _KINDS else name] if name in _KINDS else (None, None)
     if name == "dim" and type(default) is int:
         words, fits = "a whole number", _is_whole
     if words is None and type(default) in (int, float):
