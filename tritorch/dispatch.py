@@ -74,7 +74,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
 
     `returns` names the outputs. `aliasable` says that implementations may read an input and write the output in the same
     memory (elementwise operators), or names the inputs of which that is so: otherwise an in-place call goes through a temporary.
-    A long function, because what a door reads of its closure is quicker than attributes of an object.
+    `door.exact`, to be set: results are not cast to an out= of another dtype. Long, because a closure is read quicker than attributes.
     """
     if body is None:
         return functools.partial(op, returns=returns, aliasable=aliasable)
@@ -148,7 +148,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
 
     door.names, door.returns, door.gnames = names, tuple(returns), ("g",) if single else tuple("g_" + r for r in returns)
     door.impls, door.rules, door.plans, door.aliasable, door.body, door.defaults = impls, [], graph.Plans(door), aliasable, body, defaults
-    door.into, door.repeat, door.complete, door.tails, door.__signature__ = into, repeat, complete, tails, signature
+    door.into, door.repeat, door.complete, door.tails, door.__signature__, door.exact = into, repeat, complete, tails, signature, False
     door.jvp_rule = door.formula_body = door.samples_body = door.errors_body = door.workloads_body = None
     for verb in (impl, grad, jvp, formula, samples, errors, workloads, rules_for):
         setattr(door, verb.__name__, functools.partial(verb, door))
@@ -249,8 +249,7 @@ def grad(door, *inputs):
 
 
 def jvp(door, fn):
-    """Forward mode given outright: `fn(tangents, args, outs)` returns the tangents of the outputs; tangents of inputs without one are
-    None."""
+    """Forward mode given outright: `fn(tangents, args, outs)` returns the tangents of the outputs; of inputs without one they are None."""
     door.jvp_rule = fn
     return fn
 
@@ -350,6 +349,7 @@ def _check_destination(door, out, shape, dtype, device, args):
     check(isinstance(out, Tensor), name, "a Tensor as destination", type(out).__name__, error=TypeError)
     check(out.storage.device is device, name, f"a destination on {device}", out.storage.device)
     check(dtype.category <= out.dtype.category, name, f"a destination that {dtype} can be cast to", out.dtype)
+    check(not door.exact or out.dtype is dtype, name, f"a destination of {dtype}", out.dtype)
     check(not out._inference or state.inference, name, "a normal tensor to write outside of inference mode", "an inference tensor",
           use="x.clone()")
     if out.shape != layout(shape)[0]:

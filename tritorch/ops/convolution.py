@@ -369,8 +369,7 @@ def conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_paddi
     >>> torch.nn.functional.conv_transpose1d(torch.ones(1, 2), torch.ones(1, 1, 2), stride=2)
     tensor([[1., 1., 1., 1.]])
     """
-    name = "conv_transpose1d"
-    x, batched = _batched(name, input, weight, 1)
+    x, batched = _batched(name := "conv_transpose1d", input, weight, 1)
     stride, padding, extra, dilation = [(one, *_numbers(name, what, value, 1, one)) for what, value, one in (
         ("stride", stride, 1), ("padding", padding, 0), ("output_padding", output_padding, 0), ("dilation", dilation, 1))]
     out = conv_transpose2d(x.unsqueeze(2), weight.unsqueeze(2), bias, stride, padding, extra, groups, dilation).squeeze(2)
@@ -395,6 +394,7 @@ def conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_paddi
     size = _transposed_size(name, x.shape[2:], weight.shape[2:], stride, padding, dilation, extra)
     out = convolution_input(x, weight, size, stride, padding, dilation, groups)
     if bias is not None:
-        check(bias.shape == out.shape[1:2], name, f"a bias of shape {tuple(out.shape[1:2])}", bias.shape)
-        out = out + bias.view(-1, 1, 1)
+        fits = bias.shape == out.shape[1:2] and bias.dtype in (input.dtype, weight.dtype)
+        check(fits, name, f"a bias of {out.shape[1]} elements of {weight.dtype}", bias.shape, bias.dtype)
+        out = out + bias.view(-1, 1, 1).to(out.dtype)
     return out if batched else out.squeeze(0)

@@ -6,7 +6,7 @@ from tritorch.autograd.snapshot import expendable
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.cuda.tuner import choose
 from tritorch.dispatch import op
-from tritorch.dtype import types
+from tritorch.dtype import check_beside, types
 from tritorch.errors import check, sentence
 from tritorch.ops.create import arange
 from tritorch.ops.faults import fault_word
@@ -72,11 +72,10 @@ def cross_entropy_cpu(loss, target_weight, lse, x, target, weight, ignore_index,
 
 
 def check_weight(name, weight, input, dim):
-    """Raise RuntimeError unless there is a weight for each class, of the dtype of the logits, or of the one in which half types compute."""
+    """Raise RuntimeError unless there is a weight for each class, of a dtype that fits."""
     if weight.shape != (input.shape[dim],):
         raise RuntimeError(sentence(name, f"a weight for each of {input.shape[dim]} classes", weight.shape))
-    if weight.dtype is not input.dtype and weight.dtype is not input.dtype.compute:
-        raise RuntimeError(sentence(name, f"weights of {input.dtype}", weight.dtype))
+    check_beside(name, "weights", input.dtype, weight)
 
 
 def counted(target, classes, ignore_index, name="cross_entropy"):

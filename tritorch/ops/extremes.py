@@ -43,6 +43,7 @@ def extreme(name, doc, combine, identity, on_array):
 
     rule.__name__, rule.__doc__ = name, doc
     f = op(rule)
+    f.exact = True
 
     @f.impl("cpu")
     def cpu(out, x, dim, keepdim):
@@ -154,6 +155,7 @@ def index_of(name, doc, combine, identity, on_array):
 
     rule.__name__, rule.__doc__ = name, doc
     f = op(rule)
+    f.exact = True
 
     @f.impl("cpu")
     def cpu(out, x, dim, keepdim):

@@ -31,6 +31,11 @@ def check_index(name, index, error=RuntimeError):
           index.dtype if isinstance(index, Tensor) else type(index).__name__, error=error)
 
 
+def check_long(name, index, error=RuntimeError):
+    """Where PyTorch takes no others, indices are of int64."""
+    check(index.dtype is types.int64, name, "an index of int64", index.dtype, use="index.long()", error=error)
+
+
 def check_range(name, index, size, error=IndexError, wrap=False):
     """On the CPU every index is looked at; with `wrap` negative ones count from the end."""
     least = -size if wrap else 0
@@ -144,6 +149,9 @@ def index_select(input, dim, index):
     d = wrap_dim(dim, len(input.shape), "index_select")
     return (*input.shape[:d], index.numel(),
             *input.shape[d + 1:]) if input.shape else (), input.dtype, common_device("index_select", input, index)
+
+
+index_select.exact = True
 
 
 @index_select.impl("cpu")
@@ -317,6 +325,9 @@ def _one(x):
 def _within(x, index, dim):
     """x cut to the index's size in every dim but `dim`."""
     return x[tuple([slice(None) if k == dim % index.ndim else slice(n) for k, n in enumerate(index.shape)])]
+
+
+gather.exact = True
 
 
 @gather.impl("cpu")

@@ -148,15 +148,20 @@ def binary_cross_entropy_with_logits(input, target, weight=None, size_average=No
 
 
 # ------------------------------------------------------------------ distances
+def _as_numbers(input, target):
+    """Both, of which one may be of bools, as they are subtracted."""
+    if input.dtype is not target.dtype and types.bool in (input.dtype, target.dtype):
+        dtype = promote(input, target)
+        return input.to(dtype), target.to(dtype)
+    return input, target
+
+
 def distance(input, target, reduction, size_average, reduce, weight, of):
     """A loss of x - y."""
     if input.shape != target.shape:
         warnings.warn(f"target of shape {tuple(target.shape)} is broadcast with input of shape {tuple(input.shape)}: "
                       "rarely what a loss is meant to do",
                       UserWarning, stacklevel=3)
-    if input.dtype is not target.dtype:                                  # bools are subtracted beside numbers
-        dtype = promote(input, target)
-        input, target = (x.to(dtype) if x.dtype is types.bool else x for x in (input, target))
     loss, reduction = of(input - target), legacy_reduction(size_average, reduce, reduction)
     if weight is None:
         return reduced(loss, reduction)
@@ -171,7 +176,7 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
     >>> mse_loss(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 4.0]))
     tensor(2.5000)
     """
-    return distance(input, target, reduction, size_average, reduce, weight, lambda d: d.square())
+    return distance(*_as_numbers(input, target), reduction, size_average, reduce, weight, lambda d: d.square())
 
 
 @composite
@@ -198,7 +203,7 @@ def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mea
     check(dtype.is_floating_point, "smooth_l1_loss", "a floating dtype", dtype, error=NotImplementedError)
     if beta == 0:
         return l1_loss(input, target, size_average, reduce, reduction)
-    return distance(input, target, reduction, size_average, reduce, None, lambda d: _bent(d.abs(), beta) / beta)
+    return distance(*_as_numbers(input, target), reduction, size_average, reduce, None, lambda d: _bent(d.abs(), beta) / beta)
 
 
 @composite
@@ -211,7 +216,7 @@ def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
     """
     check(delta > 0, "huber_loss", "delta above 0", delta)
     check(input.dtype.is_floating_point, "huber_loss", "an input of a floating dtype", input.dtype)
-    return distance(input, target, reduction, None, None, weight, lambda d: _bent(d.abs(), delta).to(input.dtype))
+    return distance(*_as_numbers(input, target), reduction, None, None, weight, lambda d: _bent(d.abs(), delta).to(input.dtype))
 
 
 def _bent(x, bend):

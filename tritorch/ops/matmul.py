@@ -207,6 +207,8 @@ def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
     """beta · input + alpha · outer(vec1, vec2). With beta = 0 the values of input are ignored."""
     _ranks("addr", ((vec1, 1), (vec2, 1)))
     product = vec1.unsqueeze(1) * vec2
+    whole = product.dtype.is_floating_point or input.dtype.is_floating_point
+    check(whole or isinstance(beta, int) and isinstance(alpha, int), "addr", "a whole beta and alpha for integers", beta, alpha)
     product = product if alpha == 1 else product * alpha
     fits = broadcast_shapes("addr", input.shape, product.shape) == product.shape
     check(fits, "addr", f"input that broadcasts to {product.shape}", input.shape)

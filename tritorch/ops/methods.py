@@ -147,6 +147,7 @@ OPERATORS = {
             __rxor__ bitwise_xor, __lshift__ bitwise_left_shift, __rshift__ bitwise_right_shift, __eq__ eq, __ne__ ne, __lt__ lt,
             __le__ le, __gt__ gt, __ge__ ge""",
     matmul: "__matmul__ matmul",
+    put: "put put_elements",
     getitem: "__getitem__ getitem, __setitem__ setitem",
 }
 surface = {}                                                             # the functions of `tritorch`, by name
@@ -269,7 +270,7 @@ def attach():
     Tensor.H = property(view.matrix_adjoint, doc="The transpose of a matrix.")
     Tensor.retains_grad = property(engine.retains_grad)
     surface["spmm"] = surface["mm"]                                      # there are no sparse matrices
-    surface["empty_strided"] = create.strided_empty
+    surface.update(empty_strided=create.strided_empty, put=put.put_elements)
     surface.update(detach=Tensor.detach, detach_=Tensor.detach_)
 
 
