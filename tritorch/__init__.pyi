@@ -1346,6 +1346,9 @@ def prod(input, dim=..., keepdim=..., dtype=...) -> Tensor:
 def promote_types(type1, type2) -> Any:
     """The smallest dtype that both promote to."""
     ...
+def put(input, index, source, accumulate=...) -> Any:
+    """input with the elements of source written (or added) at places of the flattened tensor."""
+    ...
 def quantile(input, q, dim=..., keepdim=..., *, interpolation=..., out=...) -> Any:
     """The value below which the share q (a number or a vector of them) of the elements lies; NaN for a row that holds NaN."""
     ...

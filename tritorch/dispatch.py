@@ -99,14 +99,14 @@ def op(body=None, *, returns=("out",), aliasable=()):
 
     @functools.wraps(body)
     def door(*args, **kw):
-        if kw:
-            out = kw.pop("out", None)
-            if out is not None:
-                return into(out, *args, **kw)
-            args = bind(args, kw)
-        if modes.interpreted and (slot := state.interpreter) is not None and (impls or slot.views or slot.outer is not None):
-            return _interpret(door, complete(args))
         try:
+            if kw:
+                out = kw.pop("out", None)
+                if out is not None:
+                    return into(out, *args, **kw)
+                args = bind(args, kw)
+            if modes.interpreted and (slot := state.interpreter) is not None and (impls or slot.views or slot.outer is not None):
+                return _interpret(door, complete(args))
             if again is not None and memories and (found := again(args)) is not None:      # none until there is memory on a device
                 return found
             if len(args) != arity:

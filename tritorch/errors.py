@@ -96,14 +96,13 @@ def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None):
     if frames is None:
         return
     for name, signature, values in _calls(frames, op, fn, args, kwargs or {}):
-        wrong = [key for key, value in values.items() if isinstance(error, AttributeError) and error.name is not None and (
-            value is error.obj or error.obj is not None and getattr(value, "dtype", None) is error.obj)]
-        wanted = dict.fromkeys(wrong, "a tensor") or {
-            key: _wanted(signature.parameters[key], value, error) for key, value in values.items()}
+        wrong = {key: what for key, value in values.items() if (what := _missed(value, error)) is not None}
+        wanted = wrong or {key: _wanted(signature.parameters[key], value, error) for key, value in values.items()}
         for key, kind in wanted.items():
             if kind is not None:
-                got = type(values[key]).__name__ if kind == "a tensor" else _shown(values[key])
-                raise (NoTensor if kind == "a tensor" else TypeError)(sentence(name, f"{kind} as {key}", got)) from error
+                tensor, value = kind in ("a tensor", "tensors"), error.obj if kind == "tensors" else values[key]
+                got = type(value).__name__ if tensor else _shown(value)
+                raise (NoTensor if tensor else TypeError)(sentence(name, f"{kind} as {key}", got)) from error
     if isinstance(error, MemoryError) or str(error).startswith(("array is too big", "Maximum allowed dimension")):
         raise OutOfMemoryError(sentence(op or frames[0].f_code.co_name, "sizes for which the host has memory", error)) from None
 
@@ -122,6 +121,15 @@ def refuse_arguments(op, fn, args, kwargs):
             kind = "True or False" if key in _FLAGS and not _is_flag(value) else _wanted(parameter, value)
             if kind is not None and kind != "a tensor" and (value is not None or key in _FLAGS):
                 raise TypeError(sentence(op, f"{kind} as {key}", _shown(value)))
+
+
+def _missed(value, error):
+    """What an argument, or each of several in a sequence, has to be, if it has not the attribute that an error is about."""
+    if not isinstance(error, AttributeError) or error.name is None:
+        return None
+    if value is error.obj or error.obj is not None and getattr(value, "dtype", None) is error.obj:
+        return "a tensor"
+    return "tensors" if isinstance(value, (tuple, list)) and any(v is error.obj for v in value) else None
 
 
 def explained(fn):
@@ -264,15 +272,22 @@ no_sizes = "sizes: expected at least one, got none; use () for a tensor of no di
 _NO_NUMBERS = frozenset((type(None), str, list, tuple, dict, type))
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _FLAGS = frozenset("bidirectional ceil_mode count_include_pad log_input log_target scale_grad_by_freq sparse".split())      # PyTorch's C++
-_SIZES = ("kernel_size stride dilation output_padding output_size normalized_shape size pad dim start_dim end_dim").split()
+_SIZES = ("kernel_size stride dilation output_padding output_size normalized_shape size pad dim start_dim end_dim dims shifts "
+          "storage_offset split_size_or_sections").split()
 _KINDS = {name: (words, fits) for words, fits, names in (
     ("whole numbers", _are(_is_whole), " ".join(_SIZES)),
     ("whole numbers or a string", lambda value: isinstance(value, str) or _are(_is_whole)(value), "padding"),
     ("a whole number", _is_whole,
      "groups num_groups num_channels num_features num_heads nhead embed_dim d_model dim_feedforward num_layers num_encoder_layers "
      "num_decoder_layers input_size hidden_size proj_size in_channels out_channels in_features out_features in1_features in2_features "
-     "num_embeddings embedding_dim padding_idx upscale_factor downscale_factor num_classes ignore_index kdim vdim"),
-    ("a number", _is_number, "eps momentum lambd threshold norm_type max_norm divisor_override dropout dropout_p margin min_val max_val "
+     "num_embeddings embedding_dim padding_idx upscale_factor downscale_factor num_classes ignore_index kdim vdim k chunks start length "
+     "num_samples n N r seed step minlength"),
+    ("a number or a tensor", lambda value: _is_number(value) or hasattr(value, "storage"), "min max low high mean std"),
+    ("a whole number or a tensor", lambda value: _is_whole(value) or hasattr(value, "storage"), "index repeats"),
+    ("numbers", _are(_is_number), "fill_value gain rtol atol correction max_norm"),
+    ("tensors", lambda value: hasattr(value, "__iter__") and not isinstance(value, str), "sequences parameters inputs outputs lengths"),
+    ("a string", lambda value: isinstance(value, str), "mode nonlinearity"),
+    ("a number", _is_number, "eps momentum lambd threshold norm_type divisor_override dropout dropout_p margin min_val max_val "
      "min_value max_value"),
     ("a number", lambda value: _is_number(value) or hasattr(value, "storage"), "p value scale"),
     ("numbers", _are(_is_number), "scale_factor"),

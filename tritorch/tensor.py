@@ -88,14 +88,6 @@ class Tensor:
 
     ndimension = dim
 
-    def size(self, dim=None):
-        """The shape, or its entry at `dim`."""
-        return self.shape if dim is None else self.shape[dim]
-
-    def stride(self, dim=None):
-        """The strides in elements, or the one of `dim`."""
-        return self.strides if dim is None else self.strides[dim]
-
     def element_size(self):
         """Bytes of one element."""
         return self.dtype.itemsize

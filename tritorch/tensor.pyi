@@ -1397,6 +1397,9 @@ class Tensor:
     def prod(input, dim=..., keepdim=..., dtype=...) -> Tensor:
         """Product over one dim, or over all."""
         ...
+    def put(input, index, source, accumulate=...) -> Any:
+        """input with the elements of source written (or added) at places of the flattened tensor."""
+        ...
     def put_(input, index, source, accumulate=...) -> Any:
         """Write (or add) the elements of source at places of the flattened tensor."""
         ...
@@ -1566,7 +1569,7 @@ class Tensor:
     def sinh_(self, *args, **kw) -> Any:
         """`sinh` written into the tensor itself."""
         ...
-    def size(self, dim=...) -> Any:
+    def size(input, dim=...) -> Any:
         """The shape, or its entry at `dim`."""
         ...
     def slice_scatter(input, src, dim=..., start=..., end=..., step=...) -> Any:
@@ -1612,7 +1615,7 @@ class Tensor:
     def storage_offset(self) -> Any:
         """Elements between the start of the storage and the first element."""
         ...
-    def stride(self, dim=...) -> Any:
+    def stride(input, dim=...) -> Any:
         """The strides in elements, or the one of `dim`."""
         ...
     strides: Any

@@ -5,7 +5,7 @@ import numpy as np
 
 from tritorch.cuda.launch import kernels
 from tritorch.dtype import promote, types
-from tritorch.errors import check, tensors
+from tritorch.errors import check, refuse_misuse, tensors
 from tritorch.ops import copy, create, elementwise
 from tritorch.ops.arrays import fills, keep, number
 from tritorch.ops.elementwise import boolean, floats, integers, launch_elementwise, numbers
@@ -202,15 +202,19 @@ def where(condition, input=None, other=None, *, out=None):
     >>> import tritorch as torch; x = torch.tensor([-1.0, 2.0]); torch.where(x > 0, x, 0.0)
     tensor([0., 2.])
     """
-    if input is None and other is None:
-        return condition.nonzero(as_tuple=True)
-    check(condition.dtype in (types.bool, types.uint8), "where", "a condition of bools", condition.dtype)
-    if not isinstance(input, Tensor) and not isinstance(other, Tensor):
-        input = create.full((), input, dtype=promote(input, other), device=condition.device)
-    for value, x in ((input, other), (other, input)):
-        if type(value) is int and x.dtype.category == 1:
-            copy.check_fits("where", value, x.dtype)
-    return choose(condition, input, other) if out is None else choose.into(out, condition, input, other)
+    try:
+        if input is None and other is None:
+            return condition.nonzero(as_tuple=True)
+        check(condition.dtype in (types.bool, types.uint8), "where", "a condition of bools", condition.dtype)
+        if not isinstance(input, Tensor) and not isinstance(other, Tensor):
+            input = create.full((), input, dtype=promote(input, other), device=condition.device)
+        for value, x in ((input, other), (other, input)):
+            if type(value) is int and x.dtype.category == 1:
+                copy.check_fits("where", value, x.dtype)
+        return choose(condition, input, other) if out is None else choose.into(out, condition, input, other)
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def tensor_where(input, condition, other):
@@ -245,28 +249,32 @@ def clamp(input, min=None, max=None, *, out=None):
     >>> import tritorch as torch; torch.tensor([-2.0, 0.5, 3.0]).clamp(0, 1)
     tensor([0.0000, 0.5000, 1.0000])
     """
-    check(min is not None or max is not None, "clamp", "at least one of min and max", "neither")
-    plain = not isinstance(min, Tensor) and not isinstance(max, Tensor)
-    if plain and not input.dtype.is_floating_point:
-        given = [bound for bound in (min, max) if bound is not None]
-        kind = promote(input, *given)
-        if kind.is_floating_point:
-            input = input.to(kind)
-        for bound in given:
-            if kind.category == 1:
-                copy.check_fits("clamp", bound, kind)
-    plain = plain and min == min and max == max                          # NaN bounds make all NaN
-    if plain and input.dtype.is_floating_point:
-        bounds = -float("inf") if min is None else float(min), float("inf") if max is None else float(max)
-        return clamp_numbers(input, *bounds) if out is None else clamp_numbers.into(out, input, *bounds)
-    bounds = [(bound, test) for bound, test in ((min, ge), (max, le)) if bound is not None]
-    for k, (bound, test) in enumerate(bounds):
-        keep = test(input, bound)
-        if input.dtype.is_floating_point:
-            keep = logical_or(keep, isnan(input))
-        last = out is not None and k == len(bounds) - 1
-        input = choose.into(out, keep, input, bound) if last else choose(keep, input, bound)
-    return input
+    try:
+        check(min is not None or max is not None, "clamp", "at least one of min and max", "neither")
+        plain = not isinstance(min, Tensor) and not isinstance(max, Tensor)
+        if plain and not input.dtype.is_floating_point:
+            given = [bound for bound in (min, max) if bound is not None]
+            kind = promote(input, *given)
+            if kind.is_floating_point:
+                input = input.to(kind)
+            for bound in given:
+                if kind.category == 1:
+                    copy.check_fits("clamp", bound, kind)
+        plain = plain and min == min and max == max                          # NaN bounds make all NaN
+        if plain and input.dtype.is_floating_point:
+            bounds = -float("inf") if min is None else float(min), float("inf") if max is None else float(max)
+            return clamp_numbers(input, *bounds) if out is None else clamp_numbers.into(out, input, *bounds)
+        bounds = [(bound, test) for bound, test in ((min, ge), (max, le)) if bound is not None]
+        for k, (bound, test) in enumerate(bounds):
+            keep = test(input, bound)
+            if input.dtype.is_floating_point:
+                keep = logical_or(keep, isnan(input))
+            last = out is not None and k == len(bounds) - 1
+            input = choose.into(out, keep, input, bound) if last else choose(keep, input, bound)
+        return input
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 clip = clamp

@@ -1,7 +1,7 @@
 """PyTorch's names and ranks above the matrix product operators: plain functions."""
 from math import prod
 
-from tritorch.errors import check, explained, refuse_misuse
+from tritorch.errors import check, explained, refuse_misuse, sentence
 from tritorch.ops import products as cards
 from tritorch.ops.copy import deliver
 from tritorch.ops.create import eye
@@ -13,8 +13,14 @@ from tritorch.tensor import own
 
 def _ranks(name, pairs):
     """Raise RuntimeError unless every tensor has the number of dims that stands beside it."""
-    for x, ndim in pairs:
-        check(x.ndim == ndim, name, f"tensors of {' and '.join(str(n) for _, n in pairs)} dims", *[t.shape for t, _ in pairs])
+    try:
+        for x, ndim in pairs:
+            if x.ndim != ndim:
+                dims = " and ".join(str(n) for _, n in pairs)
+                raise RuntimeError(sentence(name, f"tensors of {dims} dims", *[t.shape for t, _ in pairs]))
+    except AttributeError as error:
+        refuse_misuse(error)
+        raise
 
 
 # ------------------------------------------------------------------ products

@@ -15,7 +15,7 @@ from tritorch.autograd.hooks import move_kept
 from tritorch.autograd.modes import state
 from tritorch.dispatch import NUMPY, registry
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, explained, refuse_misuse
 from tritorch.ops import (
     activation,
     attention_bias,
@@ -88,7 +88,7 @@ BOTH = {
     random: "bernoulli multinomial",
 }
 METHODS = {
-    view: "view reshape_as expand expand_as",
+    view: "view reshape_as expand expand_as size stride",
     slicing: "unfold",
     put: "put_ fill_diagonal_ apply_ map_",
     copy: "copy_ fill_ zero_ contiguous to pin_memory is_pinned type_as item tolist",
@@ -150,6 +150,8 @@ OPERATORS = {
     put: "put put_elements",
     getitem: "__getitem__ getitem, __setitem__ setitem",
 }
+QUICK = frozenset("""div where clamp view expand permute flatten t contiguous to copy_ fill_ zero_ item clone masked_fill mm bmm addmm
+    baddbmm layer_norm rms_norm size stride empty zeros ones full empty_like zeros_like ones_like full_like""".split())
 surface = {}                                                             # the functions of `tritorch`, by name
 CASTS = dict(float=types.float32, double=types.float64, half=types.float16, bfloat16=types.bfloat16, long=types.int64, int=types.int32,
              short=types.int16, char=types.int8, byte=types.uint8, bool=types.bool)
@@ -164,7 +166,11 @@ def in_place(f):
     """`x.f_(…)`: the operator, or the function above one, written into x."""
     if hasattr(f, "into"):
         def method(self, *args, **kw):
-            return f.into(self, self, *args, **kw)
+            try:
+                return f.into(self, self, *args, **kw)
+            except Exception as error:
+                refuse_misuse(error, method.__name__, f, (self, *args), kw)
+                raise
     else:
         def method(self, *args, **kw):
             return f(self, *args, out=self, **kw)
@@ -208,19 +214,26 @@ def names_of(table):
     """(name, function) of every entry of a table."""
     for module, names in table.items():
         for name in names.split():
-            yield name, by_numpy_s_names(getattr(module, name))
+            yield name, public(getattr(module, name))
 
 
-def by_numpy_s_names(f):
-    """A function with a `dim` that takes `axis` and `keepdims`, too, as operators do by themselves."""
-    if registry.get(f.__name__) is f or "dim" not in (known := inspect.signature(f).parameters) or "axis" in known:
+def public(f):
+    """A plain function as it is called by users: arguments of the wrong kind get their sentence, and one with a `dim` takes `axis` and
+    `keepdims`, too. Operators do both by themselves, others are so quick that the 0.1 µs would show."""
+    if registry.get(f.__name__) is f or f.__name__ in QUICK:
         return f
+    if "dim" not in (known := inspect.signature(f).parameters) or "axis" in known:
+        return f if hasattr(f, "__wrapped__") or "refuse_misuse" in f.__code__.co_names else explained(f)
 
     @functools.wraps(f)
     def called(*args, **kw):
         if kw:
             kw = {NUMPY.get(name, name): value for name, value in kw.items()}
-        return f(*args, **kw)
+        try:
+            return f(*args, **kw)
+        except Exception as error:
+            refuse_misuse(error, f.__name__, f, args, kw)
+            raise
 
     return called
 

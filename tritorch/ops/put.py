@@ -4,7 +4,7 @@ import numpy as np
 from tritorch.cuda.launch import launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
-from tritorch.errors import check, sentence
+from tritorch.errors import check, refuse_misuse, sentence
 from tritorch.memory_format import contiguous_format
 from tritorch.ops import compare, copy, create, view
 from tritorch.ops.copy import transfer
@@ -256,17 +256,21 @@ def masked_fill(input, mask, value, *, out=None):
     >>> import tritorch as torch; torch.arange(3).masked_fill(torch.tensor([True, False, True]), -1)
     tensor([-1,  1, -1])
     """
-    check(mask.dtype is types.bool, "masked_fill", "a mask of bools", mask.dtype)
-    if isinstance(value, Tensor):
-        check(not value.shape, "masked_fill", "a number or a 0-dim tensor", value.shape)
-        value = value.to(input.device, input.dtype)
-    elif input.dtype.category == 1:
-        copy.check_fits("masked_fill", value, input.dtype)
-        value = int(value)
-    elif input.dtype is types.bool:
-        value = bool(value)
-    made = compare.choose(mask, value, input) if out is None else compare.choose.into(out, mask, value, input)
-    return made if made.dtype is input.dtype else made.to(input.dtype)
+    try:
+        check(mask.dtype is types.bool, "masked_fill", "a mask of bools", mask.dtype)
+        if isinstance(value, Tensor):
+            check(not value.shape, "masked_fill", "a number or a 0-dim tensor", value.shape)
+            value = value.to(input.device, input.dtype)
+        elif input.dtype.category == 1:
+            copy.check_fits("masked_fill", value, input.dtype)
+            value = int(value)
+        elif input.dtype is types.bool:
+            value = bool(value)
+        made = compare.choose(mask, value, input) if out is None else compare.choose.into(out, mask, value, input)
+        return made if made.dtype is input.dtype else made.to(input.dtype)
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def masked_scatter(input, mask, source, *, out=None):
