@@ -135,9 +135,12 @@ def _missed(value, error):
 def explained(fn):
     """Decorator for functions made of operators: an argument of the wrong kind gets its sentence. Costs 0.1 µs, so it is for those that
     cost many; others have the handler in their body."""
+    flags = flags_of(fn)
 
     @functools.wraps(fn)
     def call(*args, **kwargs):
+        if flags and kwargs:
+            check_flags(fn.__name__, flags, kwargs)
         try:
             return fn(*args, **kwargs)
         except Exception as error:
@@ -224,6 +227,18 @@ def _wanted(parameter, value, error=None):
     return None if words is None or fits(value) else words
 
 
+def flags_of(fn):
+    """The parameters of a function that are True or False in PyTorch's C++, where nothing else will do."""
+    return _FLAGS.intersection(inspect.signature(fn).parameters)
+
+
+def check_flags(op, flags, kwargs):
+    """A TypeError that says which of these is neither True nor False."""
+    for name in flags & kwargs.keys():
+        if not _is_flag(kwargs[name]):
+            raise TypeError(sentence(op, f"True or False as {name}", _shown(kwargs[name])))
+
+
 def _is_flag(value):
     return value is True or value is False or type(value).__name__ in ("bool_", "bool")         # numpy's
 
@@ -246,10 +261,10 @@ def _shown(value):
 
 
 def kinds_in(body):
-    """The shape rule `body`, which refuses what is no number, or no True or False, where its parameter is one by default; itself where none
-    is."""
+    """The shape rule `body`, which refuses what is no number, or no True or False, where its parameter is one by default, or a `value`;
+    itself where none is."""
     by_default = [(place, p.name, type(p.default)) for place, p in enumerate(inspect.signature(body).parameters.values())]
-    numbers = [(place, name) for place, name, kind in by_default if kind in (int, float)]
+    numbers = [(place, name) for place, name, kind in by_default if kind in (int, float) or name == "value"]
     flags = [(place, name) for place, name, kind in by_default if kind is bool]
     if not numbers and not flags:
         return body
@@ -271,7 +286,8 @@ _signature = functools.cache(inspect.signature)
 no_sizes = "sizes: expected at least one, got none; use () for a tensor of no dims"
 _NO_NUMBERS = frozenset((type(None), str, list, tuple, dict, type))
 _RAISE = dis.opmap["RAISE_VARARGS"]
-_FLAGS = frozenset("bidirectional ceil_mode count_include_pad log_input log_target scale_grad_by_freq sparse".split())      # PyTorch's C++
+_FLAGS = frozenset("""bidirectional ceil_mode count_include_pad descending enable_gqa is_causal keepdim largest log_input log_target
+                      replacement return_inverse scale_grad_by_freq sorted sparse""".split())
 _SIZES = ("kernel_size stride dilation output_padding output_size normalized_shape size pad dim start_dim end_dim dims shifts "
           "storage_offset split_size_or_sections").split()
 _KINDS = {name: (words, fits) for words, fits, names in (

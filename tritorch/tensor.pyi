@@ -128,7 +128,7 @@ class Tensor:
         """`__array_wrap__`: results of numpy functions on tensors are tensors."""
         ...
     def __bool__(self) -> Any:
-        """"""
+        """Whether the one element is not 0."""
         ...
     def __contains__(self, value) -> Any:
         """Whether some element equals the value."""

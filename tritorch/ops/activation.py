@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from tritorch.cuda.launch import kernels
-from tritorch.errors import check, explained, refuse_misuse
+from tritorch.errors import check, explained, refuse_misuse, sentence
 from tritorch.ops import compare, pointwise, special
 from tritorch.ops.arrays import fills, keep, number
 from tritorch.ops.elementwise import binary, floats, numbers, unary
@@ -159,7 +159,9 @@ def gelu(input, approximate="none"):
     >>> import tritorch as torch; torch.nn.functional.gelu(torch.tensor([-1.0, 0.0, 1.0]))
     tensor([-0.1587,  0.0000,  0.8413])
     """
-    check(approximate in ("none", "tanh"), "gelu", "approximate 'none' or 'tanh'", repr(approximate))
+    if approximate not in ("none", "tanh"):
+        kind = RuntimeError if isinstance(approximate, str) else TypeError
+        raise kind(sentence("gelu", "approximate 'none' or 'tanh'", repr(approximate)))
     return gelu_erf(input) if approximate == "none" else gelu_tanh(input)
 
 

@@ -27,8 +27,9 @@ REDUCTIONS = {"sum": np.add, "prod": np.multiply, "amax": np.maximum, "amin": np
 
 def check_index(name, index, error=RuntimeError):
     """Indices are integers."""
-    check(isinstance(index, Tensor) and index.dtype.category == 1 and index.dtype.itemsize >= 4, name, "an index of int64 or int32",
-          index.dtype if isinstance(index, Tensor) else type(index).__name__, error=error)
+    if not isinstance(index, Tensor):
+        raise TypeError(f"{name}: expected a tensor as index, got {type(index).__name__}")
+    check(index.dtype.category == 1 and index.dtype.itemsize >= 4, name, "an index of int64 or int32", index.dtype, error=error)
 
 
 def check_long(name, index, error=RuntimeError):

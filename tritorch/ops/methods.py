@@ -15,7 +15,7 @@ from tritorch.autograd.hooks import move_kept
 from tritorch.autograd.modes import state
 from tritorch.dispatch import NUMPY, registry
 from tritorch.dtype import types
-from tritorch.errors import check, explained, refuse_misuse
+from tritorch.errors import check, check_flags, explained, flags_of, refuse_misuse
 from tritorch.ops import (
     activation,
     attention_bias,
@@ -225,10 +225,14 @@ def public(f):
     if "dim" not in (known := inspect.signature(f).parameters) or "axis" in known:
         return f if hasattr(f, "__wrapped__") or "refuse_misuse" in f.__code__.co_names else explained(f)
 
+    flags = flags_of(f)
+
     @functools.wraps(f)
     def called(*args, **kw):
         if kw:
             kw = {NUMPY.get(name, name): value for name, value in kw.items()}
+            if flags:
+                check_flags(f.__name__, flags, kw)
         try:
             return f(*args, **kw)
         except Exception as error:
@@ -275,7 +279,7 @@ def attach():
     Tensor.is_same_size, Tensor.is_set_to = same_size, same_memory
     Tensor.__reversed__ = lambda self: self.flip(0) if self.shape else self
     Tensor.__index__, Tensor.__contains__ = as_index, contains
-    Tensor.__bool__, Tensor.__int__, Tensor.__float__ = (lambda self: bool(self.item())), as_number(int), as_number(float)
+    Tensor.__bool__, Tensor.__int__, Tensor.__float__ = as_bool, as_number(int), as_number(float)
     Tensor.__eq__, Tensor.__ne__ = comparison(surface["eq"]), comparison(surface["ne"])
     Tensor.__iter__ = iterate
     Tensor.T = property(lambda self: self.permute(tuple(range(self.ndim))[::-1]), doc="The dims in reverse order.")
@@ -324,6 +328,13 @@ def comparison(op):
             return NotImplemented
 
     return compared
+
+
+def as_bool(self):
+    """Whether the one element is not 0."""
+    if self.numel() != 1:
+        raise RuntimeError(f"bool: expected a tensor of 1 element, got {self.numel()} elements; use x.any() or x.all()")
+    return bool(self.item())
 
 
 def as_index(self):

@@ -22,7 +22,7 @@ def poisson_nll_loss(input, target, log_input=True, full=False, size_average=Non
     >>> torch.nn.functional.poisson_nll_loss(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]), reduction="none")
     tensor([1.0000, 0.7183])
     """
-    switches("poisson_nll_loss", log_input=log_input, full=full)
+    switches("poisson_nll_loss", full=full)
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
         large = target.masked_fill(target <= 1, 1)
