@@ -2,8 +2,7 @@
 
 An operator is one Python function: the signature is the schema, the docstring the manual, the body the shape rule. The body
 returns a promise `(shape, dtype, device)`, a list of promises, or a Tensor, which is then a view. A promise may ask for strides,
-`(shape, dtype, device, strides)`, or name an operand's and a rule that tells the result's from them (see memory_format.py). The verbs
-`impl`, `grad`, `jvp`, `formula`, `samples`, `errors` and `workloads` add the rest.
+`(shape, dtype, device, strides)`, or name an operand's and a rule for the result's (see memory_format.py). Verbs add the rest.
 """
 import functools
 import inspect
@@ -14,7 +13,7 @@ from tritorch.autograd.formula import formula_rule
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.cuda.allocator import memories
-from tritorch.errors import check, kinds_in, refuse_misuse
+from tritorch.errors import check, check_flags, numbers_in, refuse_misuse
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
 from tritorch.shape import layout
@@ -78,10 +77,11 @@ def op(body=None, *, returns=("out",), aliasable=()):
     """
     if body is None:
         return functools.partial(op, returns=returns, aliasable=aliasable)
-    signature, body = inspect.signature(body), kinds_in(body)
+    signature, body = inspect.signature(body), numbers_in(body)
     names, defaults, ways = tuple(signature.parameters), tuple([p.default for p in signature.parameters.values()]), {}
     arity, missing, impls, single, again, rewrite = len(names), inspect.Parameter.empty, {}, len(returns) == 1, None, None
     tails = {k: defaults[k:] for k in range(arity + 1) if missing not in defaults[k:]}       # what completes k positional arguments
+    flags = {place for place, default in enumerate(defaults) if default is True or default is False}
 
     def bind(args, kw):
         way = ways.get((len(args), *kw))
@@ -91,6 +91,8 @@ def op(body=None, *, returns=("out",), aliasable=()):
             way = ways[(len(args), *kw)] = defaults[len(args):], [names.index(n) for n in known]
         full = [*args, *way[0]]
         for place, v in zip(way[1], kw.values()):
+            if place in flags and v.__class__ is not bool:
+                check_flags(door.__name__, {names[place]}, kw)
             full[place] = v
         return full
 
@@ -101,8 +103,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
     def door(*args, **kw):
         try:
             if kw:
-                out = kw.pop("out", None)
-                if out is not None:
+                if (out := kw.pop("out", None)) is not None:
                     return into(out, *args, **kw)
                 args = bind(args, kw)
             if modes.interpreted and (slot := state.interpreter) is not None and (impls or slot.views or slot.outer is not None):
@@ -356,9 +357,8 @@ def _check_destination(door, out, shape, dtype, device, args):
         check(out.numel() == 0 and not any(out is a for a in args), name, f"a destination of shape {tuple(shape)}", out.shape)
         if state.grad:
             slices.prepare(door, (out,), args)                           # raises where a gradient is wanted
-        fresh = empty(shape, out.dtype, device)                          # an empty out= takes the shape of the result, as in PyTorch
+        out.form, fresh = None, empty(shape, out.dtype, device)          # an empty out= takes the shape of the result, as in PyTorch
         out.storage, out.shape, out.strides, out.offset, out._array = fresh.storage, fresh.shape, fresh.strides, 0, fresh._array
-        out.form = None
         swaps[0] += 1
     check(0 not in out.strides or all(n == 1 or s for n, s in zip(out.shape, out.strides)) or 0 in out.shape, name,
           "a destination whose elements have memory of their own", f"strides {out.strides}", use="x.clone() before writing")

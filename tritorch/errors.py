@@ -118,7 +118,7 @@ def refuse_arguments(op, fn, args, kwargs):
     for key, value in values.items():
         parameter = signature.parameters[key]
         if type(parameter.default) is not bool or key in _FLAGS:         # Python's own flags may be anything
-            kind = "True or False" if key in _FLAGS and not _is_flag(value) else _wanted(parameter, value)
+            kind = "True or False" if key in _FLAGS and not is_flag(value) else _wanted(parameter, value)
             if kind is not None and kind != "a tensor" and (value is not None or key in _FLAGS):
                 raise TypeError(sentence(op, f"{kind} as {key}", _shown(value)))
 
@@ -222,7 +222,7 @@ def _wanted(parameter, value, error=None):
     words, fits = _KINDS["size" if type(default) is tuple and name in _KINDS else name] if name in _KINDS else (None, None)
     if name == "dim" and type(default) is int:
         words, fits = "a whole number", _is_whole
-    if words is None and type(default) in (int, float):
+    if words is None and type(default) is int or type(default) is float:
         words, fits = "a number", _is_number
     return None if words is None or fits(value) else words
 
@@ -235,11 +235,11 @@ def flags_of(fn):
 def check_flags(op, flags, kwargs):
     """A TypeError that says which of these is neither True nor False."""
     for name in flags & kwargs.keys():
-        if not _is_flag(kwargs[name]):
+        if not is_flag(kwargs[name]):
             raise TypeError(sentence(op, f"True or False as {name}", _shown(kwargs[name])))
 
 
-def _is_flag(value):
+def is_flag(value):
     return value is True or value is False or type(value).__name__ in ("bool_", "bool")         # numpy's
 
 
@@ -260,23 +260,17 @@ def _shown(value):
     return text if len(text) < 60 and "\n" not in text else type(value).__name__
 
 
-def kinds_in(body):
-    """The shape rule `body`, which refuses what is no number, or no True or False, where its parameter is one by default, or a `value`;
-    itself where none is."""
-    by_default = [(place, p.name, type(p.default)) for place, p in enumerate(inspect.signature(body).parameters.values())]
-    numbers = [(place, name) for place, name, kind in by_default if kind in (int, float) or name == "value"]
-    flags = [(place, name) for place, name, kind in by_default if kind is bool]
-    if not numbers and not flags:
+def numbers_in(body):
+    """The shape rule `body`, which refuses what is no number where its parameter is one by default; itself where none is."""
+    found = [(place, p.name) for place, p in enumerate(inspect.signature(body).parameters.values()) if type(p.default) in (int, float)]
+    if not found:
         return body
 
     @functools.wraps(body)
     def checked(*args):
-        for place, name in numbers:
-            if args[place].__class__ in _NO_NUMBERS:
+        for place, name in found:
+            if args[place].__class__ in NO_NUMBERS:
                 raise TypeError(sentence(body.__name__, f"a number as {name}", _shown(args[place])))
-        for place, name in flags:
-            if args[place].__class__ is not bool and not _is_flag(args[place]):
-                raise TypeError(sentence(body.__name__, f"True or False as {name}", _shown(args[place])))
         return body(*args)
 
     return checked
@@ -284,7 +278,7 @@ def kinds_in(body):
 
 _signature = functools.cache(inspect.signature)
 no_sizes = "sizes: expected at least one, got none; use () for a tensor of no dims"
-_NO_NUMBERS = frozenset((type(None), str, list, tuple, dict, type))
+NO_NUMBERS = frozenset((type(None), str, list, tuple, dict, type))
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _FLAGS = frozenset("""bidirectional ceil_mode count_include_pad descending enable_gqa is_causal keepdim largest log_input log_target
                       replacement return_inverse scale_grad_by_freq sorted sparse""".split())

@@ -29,8 +29,8 @@ def channels_check(name, input, *parameters):
     """Inputs are floating, of at least two dims; parameters have one value a channel."""
     check(input.ndim >= 2 and input.dtype.is_floating_point, name, "a floating input of at least 2 dims", input.dtype, input.shape)
     for p in parameters:
-        fits = p is None or p.shape == (input.shape[1],)
-        check(fits, name, f"parameters of shape ({input.shape[1]},)", None if fits else p.shape)
+        if p is not None and p.shape != input.shape[1:2]:
+            raise RuntimeError(f"{name}: expected parameters of shape ({input.shape[1]},), got {p.shape}")
     check_beside(name, "parameters", input.dtype, *parameters)
 
 

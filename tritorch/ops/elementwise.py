@@ -77,17 +77,6 @@ def integers(name, *operands):
     return kind
 
 
-def of_tensors(result, operands):
-    """The dtype rule `result`, where these of two operands may not be numbers."""
-    def rule(name, *values):
-        for operand, x in zip(("input", "other"), values):
-            if operand in operands and not isinstance(x, Tensor):
-                raise TypeError(f"{name}: expected a tensor as {operand}, got {type(x).__name__}")
-        return result(name, *values)
-
-    return rule
-
-
 def joined(name, x, y):
     """(shape, device) of two operands, one of which may be a number."""
     if isinstance(x, Tensor):
@@ -303,7 +292,7 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
     fn = fn or name
     x_name, y_name = names
 
-    keeps, result = result in FLOATS_STAY, of_tensors(result, tensors) if tensors else result
+    keeps, no_input, no_other = result in FLOATS_STAY, "input" in tensors, "other" in tensors
 
     def rule(x, y, *values):
         if (keeps and isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape and x.dtype is y.dtype
@@ -312,7 +301,11 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
             if device is y.storage.device and x.strides == y.strides:
                 return x.shape, x.dtype, device, x.strides, elementwise_strides
         elif isinstance(x, Tensor) and not isinstance(y, Tensor):
+            if no_other:
+                raise TypeError(f"{name}: expected a tensor as other, got {type(y).__name__}")
             return x.shape, result(name, x, y), x.storage.device, x.strides, broadcasting_strides
+        elif no_input and not isinstance(x, Tensor):
+            raise TypeError(f"{name}: expected a tensor as input, got {type(x).__name__}")
         shape, device = joined(name, x, y)
         kind = result(name, x, y)
         if isinstance(x, Tensor) and x.shape == shape and x.strides is layout(shape)[1] and 1 not in shape:

@@ -149,11 +149,9 @@ def binary_cross_entropy_with_logits(input, target, weight=None, size_average=No
 
 # ------------------------------------------------------------------ distances
 def _as_numbers(input, target):
-    """Both, of which one may be of bools, as they are subtracted."""
-    if input.dtype is not target.dtype and types.bool in (input.dtype, target.dtype):
-        dtype = promote(input, target)
-        return input.to(dtype), target.to(dtype)
-    return input, target
+    """Two tensors of different dtypes, of which one may be of bools, as they are subtracted."""
+    dtype = promote(input, target)
+    return (input.to(dtype), target.to(dtype)) if types.bool in (input.dtype, target.dtype) else (input, target)
 
 
 def distance(input, target, reduction, size_average, reduce, weight, of):
@@ -176,7 +174,9 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
     >>> mse_loss(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 4.0]))
     tensor(2.5000)
     """
-    return distance(*_as_numbers(input, target), reduction, size_average, reduce, weight, lambda d: d.square())
+    if input.dtype is not target.dtype:
+        input, target = _as_numbers(input, target)
+    return distance(input, target, reduction, size_average, reduce, weight, lambda d: d.square())
 
 
 @composite

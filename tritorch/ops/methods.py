@@ -332,7 +332,7 @@ def comparison(op):
 
 def as_bool(self):
     """Whether the one element is not 0."""
-    if self.numel() != 1:
+    if self.shape and self.numel() != 1:
         raise RuntimeError(f"bool: expected a tensor of 1 element, got {self.numel()} elements; use x.any() or x.all()")
     return bool(self.item())
 
