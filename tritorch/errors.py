@@ -100,9 +100,10 @@ def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None):
         wanted = wrong or {key: _wanted(signature.parameters[key], value, error) for key, value in values.items()}
         for key, kind in wanted.items():
             if kind is not None:
-                tensor, value = kind in ("a tensor", "tensors"), error.obj if kind == "tensors" else values[key]
-                got = type(value).__name__ if tensor else _shown(value)
-                raise (NoTensor if tensor else TypeError)(sentence(name, f"{kind} as {key}", got)) from error
+                value = error.obj if wrong and kind == "tensors" else values[key]
+                if kind in ("a tensor", "tensors"):
+                    raise NoTensor(sentence(name, f"{kind} as {key}", type(value).__name__)) from error
+                raise TypeError(sentence(name, f"{kind} as {key}", _shown(value))) from error
     if isinstance(error, MemoryError) or str(error).startswith(("array is too big", "Maximum allowed dimension")):
         raise OutOfMemoryError(sentence(op or frames[0].f_code.co_name, "sizes for which the host has memory", error)) from None
 
@@ -252,7 +253,7 @@ def _is_number(value):
 
 
 def _are(fits):
-    return lambda value: fits(value) or isinstance(value, (tuple, list)) and all(fits(v) for v in value if v is not None)
+    return lambda value: fits(value) or isinstance(value, (tuple, list)) and all(v is None or fits(v) for v in value)
 
 
 def _shown(value):
@@ -290,9 +291,9 @@ _KINDS = {name: (words, fits) for words, fits, names in (
     ("a whole number", _is_whole,
      "groups num_groups num_channels num_features num_heads nhead embed_dim d_model dim_feedforward num_layers num_encoder_layers "
      "num_decoder_layers input_size hidden_size proj_size in_channels out_channels in_features out_features in1_features in2_features "
-     "num_embeddings embedding_dim padding_idx upscale_factor downscale_factor num_classes ignore_index kdim vdim k chunks start length "
-     "num_samples n N r seed step minlength"),
-    ("a number or a tensor", lambda value: _is_number(value) or hasattr(value, "storage"), "min max low high mean std"),
+     "num_embeddings embedding_dim padding_idx upscale_factor downscale_factor num_classes ignore_index kdim vdim k chunks length "
+     "num_samples n N r seed minlength"),
+    ("a number or a tensor", lambda value: _is_number(value) or hasattr(value, "storage"), "min max low high mean std start end step"),
     ("a whole number or a tensor", lambda value: _is_whole(value) or hasattr(value, "storage"), "index repeats"),
     ("numbers", _are(_is_number), "fill_value gain rtol atol correction max_norm"),
     ("tensors", lambda value: hasattr(value, "__iter__") and not isinstance(value, str), "sequences parameters inputs outputs lengths"),
