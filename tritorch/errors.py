@@ -139,7 +139,7 @@ def explained(fn):
     flags = flags_of(fn)
 
     @functools.wraps(fn)
-    def call(*args, **kwargs):
+    def wrapped(*args, **kwargs):
         if flags and kwargs:
             check_flags(fn.__name__, flags, kwargs)
         try:
@@ -148,7 +148,7 @@ def explained(fn):
             refuse_misuse(error, fn.__name__, fn, args, kwargs)
             raise
 
-    return call
+    return wrapped
 
 
 def _frames(error):

@@ -228,7 +228,7 @@ def public(f):
     flags = flags_of(f)
 
     @functools.wraps(f)
-    def called(*args, **kw):
+    def wrapped(*args, **kw):
         if kw:
             kw = {NUMPY.get(name, name): value for name, value in kw.items()}
             if flags:
@@ -239,7 +239,7 @@ def public(f):
             refuse_misuse(error, f.__name__, f, args, kw)
             raise
 
-    return called
+    return wrapped
 
 
 def pairs_of(text):
@@ -279,7 +279,7 @@ def attach():
     Tensor.is_same_size, Tensor.is_set_to = same_size, same_memory
     Tensor.__reversed__ = lambda self: self.flip(0) if self.shape else self
     Tensor.__index__, Tensor.__contains__ = as_index, contains
-    Tensor.__bool__, Tensor.__int__, Tensor.__float__ = as_bool, as_number(int), as_number(float)
+    Tensor.__bool__, Tensor.__int__, Tensor.__float__ = _as_bool, as_number(int), as_number(float)
     Tensor.__eq__, Tensor.__ne__ = comparison(surface["eq"]), comparison(surface["ne"])
     Tensor.__iter__ = iterate
     Tensor.T = property(lambda self: self.permute(tuple(range(self.ndim))[::-1]), doc="The dims in reverse order.")
@@ -330,7 +330,7 @@ def comparison(op):
     return compared
 
 
-def as_bool(self):
+def _as_bool(self):
     """Whether the one element is not 0."""
     if self.shape and self.numel() != 1:
         raise RuntimeError(f"bool: expected a tensor of 1 element, got {self.numel()} elements; use x.any() or x.all()")
