@@ -41,7 +41,7 @@ def test_every_way_agrees_with_float64(shape, layout, how, cuda, monkeypatch):
     dtype = torch.bfloat16 if len(layout) % 2 else torch.float32
     x, target, weight = problem(shape, dtype, layout, weighted, cuda)
     g = torch.tensor(np.random.default_rng(1).random(target.shape).astype(np.float32)).to(cuda)
-    cpu_weight = weight if weight is None else weight.cpu()
+    cpu_weight = weight if weight is None else weight.cpu().double()
     x64, g64 = x.cpu().double(), g.cpu().double()
     want = cross_entropy_rows(x64, target.cpu(), cpu_weight, ignored, smoothing)
     slope = cross_entropy_backward(g64, x64, target.cpu(), want[2], cpu_weight, ignored, smoothing)
@@ -70,7 +70,7 @@ def test_cross_entropy_of_many_rows_next_to_each_other(shape, dtype, cuda, monke
     cross_entropy_of.class_tiles.cache_clear()
     x, target, weight = problem(shape, dtype, "as they are", True, cuda)
     x64, g = x.cpu().double(), torch.ones(target.shape, device=cuda)
-    want = cross_entropy_rows(x64, target.cpu(), weight.cpu(), 1, 0.2)
+    want = cross_entropy_rows(x64, target.cpu(), weight.cpu().double(), 1, 0.2)
     got = cross_entropy_rows(x, target, weight, 1, 0.2)
     for a, b in zip(got, want):
         np.testing.assert_allclose(a.cpu().array, b.array, rtol=2e-5, atol=2e-5)

@@ -65,8 +65,9 @@ def test_images(shape, groups, layout, cuda, tiles, few):
 @pytest.mark.parametrize("given", [(True, False), (False, True), (False, False)])
 def test_dtypes_and_what_is_not_given(kind, given, cuda, tiles, few):
     dtype, (w, b) = getattr(tritorch, kind), [p if there else None for p, there in zip(parameters(20), given)]
+    wide = tritorch.float64 if kind == "float64" else tritorch.float32
     array = tritorch.tensor(np.random.default_rng(0).standard_normal((2, 20, 5, 6))).to(dtype).double().numpy()       # rounded
-    out = F.group_norm(images(array, "gapped", cuda, dtype), 4, *[None if p is None else tritorch.tensor(p).to(cuda) for p in (w, b)])
+    out = F.group_norm(images(array, "gapped", cuda, dtype), 4, *[None if p is None else tritorch.tensor(p).to(cuda, wide) for p in (w, b)])
     digits = {"float16": 11, "bfloat16": 8, "float64": 22}[kind]
     np.testing.assert_allclose(out.double().cpu().numpy(), expected(array, 4, w, b, 1e-5), rtol=2.0 ** -digits, atol=2.0 ** -digits)
 

@@ -64,7 +64,7 @@ def test_half_types_are_as_near_as_the_plain_chain(dtype, device, cuda):
 
     rounded = [torch.tensor(a).to(getattr(torch, dtype)).double().numpy() for a in (X, W, B)]
     exact = [torch.tensor(a).requires_grad_() for a in rounded]
-    loss = plain(F, *exact, torch.tensor(TARGET), torch.tensor(WEIGHT))
+    loss = plain(F, *exact, torch.tensor(TARGET), torch.tensor(WEIGHT).double())
     exact = [loss, *torch.autograd.grad(loss, exact)]
     got, rival = [run(torch, call, device if device == "cpu" else cuda, dtype) for call in (fused, plain)]
     for ours, theirs, want in zip(got, rival, exact):

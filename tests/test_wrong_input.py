@@ -48,7 +48,7 @@ WRONG = [                                                                # (call
     ("lib.zeros(2.5)", TypeError, "expected ints or a sequence of ints as sizes, got 2.5"),
     ("lib.zeros([2], 3)", TypeError, "expected whole numbers as sizes"),
     ("lib.rand(2, 1.5)", TypeError, "expected whole numbers as sizes"),
-    ("lib.nn.Linear([3], 'a')", TypeError, "expected whole numbers as sizes"),
+    ("lib.nn.Linear([3], 'a')", TypeError, "Linear: expected a whole number as in_features, got [3]"),
     ("lib.nn.Linear(3, 2, dtype='float32')", TypeError, "expected a tritorch.dtype, got 'float32'"),
     (F + f"pad({X}, None)", TypeError, "pad: expected whole numbers as sizes, got None"),
     (F + "max_pool2d(lib.ones(1, 4, 4), 1.5)", TypeError, "expected whole numbers as kernel_size"),
@@ -85,7 +85,7 @@ WRONG = [                                                                # (call
         ("GRU(3, 4, num_layers=2.5)", "a whole number as num_layers, got 2.5"), ("Linear(3, 4, device={})", "a device as device, got {}"),
         ("Hardtanh(min_val=[2])", "a number as min_val, got [2]"), ("Bilinear('a', 4, 2)", "a whole number as in1_features, got 'a'"),
         ("TripletMarginLoss(margin=(1, 2))", "a number as margin, got (1, 2)"),
-        ("Upsample(scale_factor={1})", "Upsample: expected a number as scale_factor, got {1}"))],
+        ("Upsample(scale_factor={1})", "Upsample: expected numbers as scale_factor, got {1}"))],
     # layers, when they are called
     *[(M + call, TypeError, words) for call, words in (
         ("CELU(())" + IMAGE, "a number as alpha, got ()"), ("GLU(1.5)" + IMAGE, "GLU: expected a whole number as dim, got 1.5"),

@@ -60,6 +60,7 @@ from tritorch import printing as printing
 from tritorch import profiler as profiler
 from tritorch import quiet as quiet
 from tritorch import random as random
+from tritorch import readonly as readonly
 from tritorch import repeat as repeat
 from tritorch import safetensors as safetensors
 from tritorch import serialization as serialization
@@ -1345,6 +1346,9 @@ def prod(input, dim=..., keepdim=..., dtype=...) -> Tensor:
     ...
 def promote_types(type1, type2) -> Any:
     """The smallest dtype that both promote to."""
+    ...
+def put(input, index, source, accumulate=...) -> Any:
+    """input with the elements of source written (or added) at places of the flattened tensor."""
     ...
 def quantile(input, q, dim=..., keepdim=..., *, interpolation=..., out=...) -> Any:
     """The value below which the share q (a number or a vector of them) of the elements lies; NaN for a row that holds NaN."""

@@ -2,8 +2,7 @@
 
 An operator is one Python function: the signature is the schema, the docstring the manual, the body the shape rule. The body
 returns a promise `(shape, dtype, device)`, a list of promises, or a Tensor, which is then a view. A promise may ask for strides,
-`(shape, dtype, device, strides)`, or name an operand's and a rule that tells the result's from them (see memory_format.py). The verbs
-`impl`, `grad`, `jvp`, `formula`, `samples`, `errors` and `workloads` add the rest.
+`(shape, dtype, device, strides)`, or name an operand's and a rule for the result's (see memory_format.py). Verbs add the rest.
 """
 import functools
 import inspect
@@ -14,7 +13,7 @@ from tritorch.autograd.formula import formula_rule
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.cuda.allocator import memories
-from tritorch.errors import check, numbers_in, refuse_misuse
+from tritorch.errors import check, check_flags, numbers_in, refuse_misuse
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
 from tritorch.shape import layout
@@ -74,7 +73,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
 
     `returns` names the outputs. `aliasable` says that implementations may read an input and write the output in the same
     memory (elementwise operators), or names the inputs of which that is so: otherwise an in-place call goes through a temporary.
-    A long function, because what a door reads of its closure is quicker than attributes of an object.
+    `door.exact`, to be set: results are not cast to an out= of another dtype. Long, because a closure is read quicker than attributes.
     """
     if body is None:
         return functools.partial(op, returns=returns, aliasable=aliasable)
@@ -82,6 +81,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
     names, defaults, ways = tuple(signature.parameters), tuple([p.default for p in signature.parameters.values()]), {}
     arity, missing, impls, single, again, rewrite = len(names), inspect.Parameter.empty, {}, len(returns) == 1, None, None
     tails = {k: defaults[k:] for k in range(arity + 1) if missing not in defaults[k:]}       # what completes k positional arguments
+    flags = {place for place, default in enumerate(defaults) if default is True or default is False}
 
     def bind(args, kw):
         way = ways.get((len(args), *kw))
@@ -91,6 +91,8 @@ def op(body=None, *, returns=("out",), aliasable=()):
             way = ways[(len(args), *kw)] = defaults[len(args):], [names.index(n) for n in known]
         full = [*args, *way[0]]
         for place, v in zip(way[1], kw.values()):
+            if place in flags and v.__class__ is not bool:
+                check_flags(door.__name__, {names[place]}, kw)
             full[place] = v
         return full
 
@@ -99,14 +101,13 @@ def op(body=None, *, returns=("out",), aliasable=()):
 
     @functools.wraps(body)
     def door(*args, **kw):
-        if kw:
-            out = kw.pop("out", None)
-            if out is not None:
-                return into(out, *args, **kw)
-            args = bind(args, kw)
-        if modes.interpreted and (slot := state.interpreter) is not None and (impls or slot.views or slot.outer is not None):
-            return _interpret(door, complete(args))
         try:
+            if kw:
+                if (out := kw.pop("out", None)) is not None:
+                    return into(out, *args, **kw)
+                args = bind(args, kw)
+            if modes.interpreted and (slot := state.interpreter) is not None and (impls or slot.views or slot.outer is not None):
+                return _interpret(door, complete(args))
             if again is not None and memories and (found := again(args)) is not None:      # none until there is memory on a device
                 return found
             if len(args) != arity:
@@ -148,7 +149,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
 
     door.names, door.returns, door.gnames = names, tuple(returns), ("g",) if single else tuple("g_" + r for r in returns)
     door.impls, door.rules, door.plans, door.aliasable, door.body, door.defaults = impls, [], graph.Plans(door), aliasable, body, defaults
-    door.into, door.repeat, door.complete, door.tails, door.__signature__ = into, repeat, complete, tails, signature
+    door.into, door.repeat, door.complete, door.tails, door.__signature__, door.exact = into, repeat, complete, tails, signature, False
     door.jvp_rule = door.formula_body = door.samples_body = door.errors_body = door.workloads_body = None
     for verb in (impl, grad, jvp, formula, samples, errors, workloads, rules_for):
         setattr(door, verb.__name__, functools.partial(verb, door))
@@ -249,8 +250,7 @@ def grad(door, *inputs):
 
 
 def jvp(door, fn):
-    """Forward mode given outright: `fn(tangents, args, outs)` returns the tangents of the outputs; tangents of inputs without one are
-    None."""
+    """Forward mode given outright: `fn(tangents, args, outs)` returns the tangents of the outputs; of inputs without one they are None."""
     door.jvp_rule = fn
     return fn
 
@@ -350,15 +350,15 @@ def _check_destination(door, out, shape, dtype, device, args):
     check(isinstance(out, Tensor), name, "a Tensor as destination", type(out).__name__, error=TypeError)
     check(out.storage.device is device, name, f"a destination on {device}", out.storage.device)
     check(dtype.category <= out.dtype.category, name, f"a destination that {dtype} can be cast to", out.dtype)
+    check(not door.exact or out.dtype is dtype, name, f"a destination of {dtype}", out.dtype)
     check(not out._inference or state.inference, name, "a normal tensor to write outside of inference mode", "an inference tensor",
           use="x.clone()")
     if out.shape != layout(shape)[0]:
         check(out.numel() == 0 and not any(out is a for a in args), name, f"a destination of shape {tuple(shape)}", out.shape)
         if state.grad:
             slices.prepare(door, (out,), args)                           # raises where a gradient is wanted
-        fresh = empty(shape, out.dtype, device)                          # an empty out= takes the shape of the result, as in PyTorch
-        out.storage, out.shape, out.strides, out.offset, out._array = fresh.storage, fresh.shape, fresh.strides, 0, fresh._array
-        out.form = None
+        out.form, fresh = None, empty(shape, out.dtype, device)          # an empty out= takes the shape of the result, as in PyTorch
+        out.storage, out._shape, out.strides, out.offset, out._array = fresh.storage, fresh.shape, fresh.strides, 0, fresh._array
         swaps[0] += 1
     check(0 not in out.strides or all(n == 1 or s for n, s in zip(out.shape, out.strides)) or 0 in out.shape, name,
           "a destination whose elements have memory of their own", f"strides {out.strides}", use="x.clone() before writing")

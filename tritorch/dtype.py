@@ -210,6 +210,13 @@ def promote_float(*operands):
     return out if out.category == _CATEGORY_FLOAT else _default[0]
 
 
+def check_beside(name, what, dtype, *tensors):
+    """Raise RuntimeError unless the tensors beside an input of this dtype, if any, have it too, or that in which half types compute."""
+    for x in tensors:
+        if x is not None and x.dtype is not dtype and x.dtype is not dtype.compute:
+            raise RuntimeError(sentence(name, f"{what} of {dtype}", x.dtype))
+
+
 def can_cast(from_, to):
     """Whether a result of dtype `from_` may be stored in a tensor of dtype `to` (not float into int, nor int into bool).
 

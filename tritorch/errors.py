@@ -96,31 +96,59 @@ def refuse_misuse(error, op=None, fn=None, args=(), kwargs=None):
     if frames is None:
         return
     for name, signature, values in _calls(frames, op, fn, args, kwargs or {}):
-        wrong = [key for key, value in values.items() if isinstance(error, AttributeError) and error.name is not None and (
-            value is error.obj or error.obj is not None and getattr(value, "dtype", None) is error.obj)]
-        wanted = dict.fromkeys(wrong, "a tensor") or {
-            key: _wanted(signature.parameters[key], value, error) for key, value in values.items()}
+        wrong = {key: what for key, value in values.items() if (what := _missed(value, error)) is not None}
+        wanted = wrong or {key: _wanted(signature.parameters[key], value, error) for key, value in values.items()}
         for key, kind in wanted.items():
             if kind is not None:
-                got = type(values[key]).__name__ if kind == "a tensor" else _shown(values[key])
-                raise (NoTensor if kind == "a tensor" else TypeError)(sentence(name, f"{kind} as {key}", got)) from error
+                value = error.obj if wrong and kind == "tensors" else values[key]
+                if kind in ("a tensor", "tensors"):
+                    raise NoTensor(sentence(name, f"{kind} as {key}", type(value).__name__)) from error
+                raise TypeError(sentence(name, f"{kind} as {key}", _shown(value))) from error
     if isinstance(error, MemoryError) or str(error).startswith(("array is too big", "Maximum allowed dimension")):
         raise OutOfMemoryError(sentence(op or frames[0].f_code.co_name, "sizes for which the host has memory", error)) from None
+
+
+def refuse_arguments(op, fn, args, kwargs):
+    """Raise a sentence for an argument of a constructor that is of another kind than the parameter's name or default asks for. What cannot
+    be bound at all is left to the call, which says so in Python's words, and None, tensors and strings to what uses them."""
+    signature = _signature(fn)
+    try:
+        values = signature.bind(*args, **kwargs).arguments
+    except TypeError:
+        return
+    for key, value in values.items():
+        parameter = signature.parameters[key]
+        if type(parameter.default) is not bool or key in _FLAGS:         # Python's own flags may be anything
+            kind = "True or False" if key in _FLAGS and not is_flag(value) else _wanted(parameter, value)
+            if kind not in (None, "a tensor", "a string") and (value is not None or key in _FLAGS):
+                raise TypeError(sentence(op, f"{kind} as {key}", _shown(value)))
+
+
+def _missed(value, error):
+    """What an argument, or each of several in a sequence, has to be, if it has not the attribute that an error is about."""
+    if not isinstance(error, AttributeError) or error.name is None:
+        return None
+    if value is error.obj or error.obj is not None and getattr(value, "dtype", None) is error.obj:
+        return "a tensor"
+    return "tensors" if isinstance(value, (tuple, list)) and any(v is error.obj for v in value) else None
 
 
 def explained(fn):
     """Decorator for functions made of operators: an argument of the wrong kind gets its sentence. Costs 0.1 µs, so it is for those that
     cost many; others have the handler in their body."""
+    flags = flags_of(fn)
 
     @functools.wraps(fn)
-    def call(*args, **kwargs):
+    def wrapped(*args, **kwargs):
+        if flags and kwargs:
+            check_flags(fn.__name__, flags, kwargs)
         try:
             return fn(*args, **kwargs)
         except Exception as error:
             refuse_misuse(error, fn.__name__, fn, args, kwargs)
             raise
 
-    return call
+    return wrapped
 
 
 def _frames(error):
@@ -179,7 +207,7 @@ def _called(frame):
     return name, found, lambda s: {k: kept[k] for k in s.parameters if k in kept}
 
 
-def _wanted(parameter, value, error):
+def _wanted(parameter, value, error=None):
     """What a parameter has to be, in words, if `value` is something else: told by its default, or else by its name, which is PyTorch's."""
     name, default = parameter.name, parameter.default
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or value is default:
@@ -192,12 +220,29 @@ def _wanted(parameter, value, error):
         return "a number of 64 bits"
     if name in _SIZES and isinstance(error, TypeError) and hasattr(type(value), "__index__") and "not iterable" in str(error):
         return "a sequence of whole numbers"
-    words, fits = _KINDS.get(name, (None, None))
+    words, fits = _KINDS["size" if type(default) is tuple and name in _KINDS else name] if name in _KINDS else (None, None)
     if name == "dim" and type(default) is int:
         words, fits = "a whole number", _is_whole
-    if words is None and type(default) in (int, float):
+    if words is None and type(default) is int or type(default) is float:
         words, fits = "a number", _is_number
     return None if words is None or fits(value) else words
+
+
+def flags_of(fn):
+    """The parameters of a function that are True or False in PyTorch's C++, where nothing else will do."""
+    code = inspect.unwrap(fn).__code__                                   # a signature takes ten times as long
+    return _FLAGS.intersection(code.co_varnames[:code.co_argcount + code.co_kwonlyargcount])
+
+
+def check_flags(op, flags, kwargs):
+    """A TypeError that says which of these is neither True nor False."""
+    for name in flags & kwargs.keys():
+        if not is_flag(kwargs[name]):
+            raise TypeError(sentence(op, f"True or False as {name}", _shown(kwargs[name])))
+
+
+def is_flag(value):
+    return value is True or value is False or type(value).__name__ in ("bool_", "bool")         # numpy's
 
 
 def _is_whole(value):
@@ -209,7 +254,7 @@ def _is_number(value):
 
 
 def _are(fits):
-    return lambda value: fits(value) or isinstance(value, (tuple, list)) and all(map(fits, value))
+    return lambda value: fits(value) or isinstance(value, (tuple, list)) and all(v is None or fits(v) for v in value)
 
 
 def _shown(value):
@@ -226,25 +271,35 @@ def numbers_in(body):
     @functools.wraps(body)
     def checked(*args):
         for place, name in found:
-            if args[place].__class__ in _NO_NUMBERS:
-                raise TypeError(sentence(body.__name__, f"a number as {name}", repr(args[place])))
+            if args[place].__class__ in NO_NUMBERS:
+                raise TypeError(sentence(body.__name__, f"a number as {name}", _shown(args[place])))
         return body(*args)
 
     return checked
 
 
+_signature = functools.cache(inspect.signature)
 no_sizes = "sizes: expected at least one, got none; use () for a tensor of no dims"
-_NO_NUMBERS = (type(None), str, list, dict, type)
+NO_NUMBERS = frozenset((type(None), str, list, tuple, dict, type))
 _RAISE = dis.opmap["RAISE_VARARGS"]
-_SIZES = ("kernel_size stride dilation output_padding output_size normalized_shape size pad dim start_dim end_dim").split()
+_FLAGS = frozenset("""bidirectional ceil_mode count_include_pad descending enable_gqa is_causal keepdim largest log_input log_target
+                      replacement return_inverse scale_grad_by_freq sorted sparse""".split())
+_SIZES = ("kernel_size stride dilation output_padding output_size normalized_shape size pad dim start_dim end_dim dims shifts "
+          "storage_offset split_size_or_sections").split()
 _KINDS = {name: (words, fits) for words, fits, names in (
     ("whole numbers", _are(_is_whole), " ".join(_SIZES)),
     ("whole numbers or a string", lambda value: isinstance(value, str) or _are(_is_whole)(value), "padding"),
     ("a whole number", _is_whole,
      "groups num_groups num_channels num_features num_heads nhead embed_dim d_model dim_feedforward num_layers num_encoder_layers "
      "num_decoder_layers input_size hidden_size proj_size in_channels out_channels in_features out_features in1_features in2_features "
-     "num_embeddings embedding_dim padding_idx upscale_factor downscale_factor num_classes ignore_index kdim vdim"),
-    ("a number", _is_number, "eps momentum lambd threshold norm_type max_norm divisor_override dropout dropout_p margin min_val max_val "
+     "num_embeddings embedding_dim padding_idx upscale_factor downscale_factor num_classes ignore_index kdim vdim k chunks length "
+     "num_samples n N r seed minlength"),
+    ("a number or a tensor", lambda value: _is_number(value) or hasattr(value, "storage"), "min max low high mean std start end step"),
+    ("a whole number or a tensor", lambda value: _is_whole(value) or hasattr(value, "storage"), "index repeats"),
+    ("numbers", _are(_is_number), "fill_value gain rtol atol correction max_norm"),
+    ("tensors", lambda value: hasattr(value, "__iter__") and not isinstance(value, str), "sequences parameters inputs outputs lengths"),
+    ("a string", lambda value: isinstance(value, str), "mode nonlinearity"),
+    ("a number", _is_number, "eps momentum lambd threshold norm_type divisor_override dropout dropout_p margin min_val max_val "
      "min_value max_value"),
     ("a number", lambda value: _is_number(value) or hasattr(value, "storage"), "p value scale"),
     ("numbers", _are(_is_number), "scale_factor"),

@@ -7,9 +7,11 @@ import secrets
 from tritorch import cuda
 from tritorch.cuda import driver
 from tritorch.device import as_device, cpu, device
+from tritorch.errors import explained
 from tritorch.generator import Generator, default_generator, seed_all
 
 
+@explained
 def manual_seed(seed):
     """Seed the default generators of the CPU and of all CUDA devices; the CPU's is returned.
 

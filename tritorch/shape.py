@@ -1,6 +1,7 @@
 """Pure functions on shapes and strides: broadcasting, view rules, dims. Strides count elements, not bytes."""
 from functools import lru_cache
 from math import prod
+from operator import index
 
 from tritorch.errors import check, sentence, whole_numbers
 
@@ -135,12 +136,21 @@ def broadcast_strides(shape, strides, to):
 def wrap_dim(dim, ndim, op):
     """A dim in [0, ndim); 0-dim tensors accept -1 and 0."""
     bound = ndim or 1
-    try:
-        if not -bound <= dim < bound:
-            raise IndexError(f"{op}: expected a dim in [{-bound}, {bound - 1}], got {dim}")
-    except (TypeError, RuntimeError):                                    # not a number; a tensor of more than one element
-        raise TypeError(sentence(op, "an int as dim", repr(dim))) from None
+    if dim.__class__ is not int:
+        dim = _whole_dim(dim, op)
+    if not -bound <= dim < bound:
+        raise IndexError(f"{op}: expected a dim in [{-bound}, {bound - 1}], got {dim}")
     return dim + bound if dim < 0 else dim
+
+
+def _whole_dim(dim, op):
+    """A dim that is no int, but stands for one: numpy's, and tensors of one element; no bool."""
+    try:
+        if not isinstance(dim, bool):
+            return index(dim)
+    except (TypeError, RuntimeError):                                    # a tensor of more than one element
+        pass
+    raise TypeError(sentence(op, "an int as dim", repr(dim)))
 
 
 def own_dim(dim, shape, op):

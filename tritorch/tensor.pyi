@@ -69,6 +69,9 @@ def own(out) -> Any:
 def put_off(x, fill) -> Any:
     """Have `fill(array)` called for the memory of a CPU tensor when somebody looks at it. Returns False where somebody may already: the"""
     ...
+def readonly(cls, **slots) -> Any:
+    """Give `cls` an attribute of each name that shows the slot, and cannot be written."""
+    ...
 def refresh(view) -> Any:
     """Give a view the history that its base has got since by writes in place."""
     ...
@@ -128,7 +131,7 @@ class Tensor:
         """`__array_wrap__`: results of numpy functions on tensors are tensors."""
         ...
     def __bool__(self) -> Any:
-        """"""
+        """Whether the one element is not 0."""
         ...
     def __contains__(self, value) -> Any:
         """Whether some element equals the value."""
@@ -323,12 +326,14 @@ class Tensor:
         ...
     _array: Any
     _base: Any
+    _dtype: Any
     def _filled(input, value) -> Tensor:
         """Every element the number `value`: `input.fill_(value)`."""
         ...
     _grad: Any
     _inference: Any
     _settled: Any
+    _shape: Any
     _tangents: Any
     _version: Any
     def abs(input) -> Tensor:
@@ -1397,6 +1402,9 @@ class Tensor:
     def prod(input, dim=..., keepdim=..., dtype=...) -> Tensor:
         """Product over one dim, or over all."""
         ...
+    def put(input, index, source, accumulate=...) -> Any:
+        """input with the elements of source written (or added) at places of the flattened tensor."""
+        ...
     def put_(input, index, source, accumulate=...) -> Any:
         """Write (or add) the elements of source at places of the flattened tensor."""
         ...
@@ -1566,7 +1574,7 @@ class Tensor:
     def sinh_(self, *args, **kw) -> Any:
         """`sinh` written into the tensor itself."""
         ...
-    def size(self, dim=...) -> Any:
+    def size(input, dim=...) -> Any:
         """The shape, or its entry at `dim`."""
         ...
     def slice_scatter(input, src, dim=..., start=..., end=..., step=...) -> Any:
@@ -1612,7 +1620,7 @@ class Tensor:
     def storage_offset(self) -> Any:
         """Elements between the start of the storage and the first element."""
         ...
-    def stride(self, dim=...) -> Any:
+    def stride(input, dim=...) -> Any:
         """The strides in elements, or the one of `dim`."""
         ...
     strides: Any

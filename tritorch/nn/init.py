@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 
 from tritorch.autograd.modes import no_grad
+from tritorch.errors import explained
 from tritorch.tensor import from_array
 
 _GAINS = {"tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 0.75}
@@ -31,6 +32,7 @@ def calculate_gain(nonlinearity, param=None):
     return math.sqrt(2.0 / (1 + param**2))
 
 
+@explained
 @no_grad()
 def uniform_(tensor, a=0.0, b=1.0, generator=None):
     """Fill with values from U(a, b).
@@ -43,6 +45,7 @@ def uniform_(tensor, a=0.0, b=1.0, generator=None):
     return tensor.uniform_(a, b, generator=generator)
 
 
+@explained
 @no_grad()
 def normal_(tensor, mean=0.0, std=1.0, generator=None):
     """Fill with values from N(mean, std²).
@@ -54,6 +57,7 @@ def normal_(tensor, mean=0.0, std=1.0, generator=None):
     return tensor.normal_(mean, std, generator=generator)
 
 
+@explained
 @no_grad()
 def trunc_normal_(tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, generator=None):
     """Fill with values from N(mean, std²) restricted to [a, b], by the inverse of its distribution function.
@@ -70,6 +74,7 @@ def trunc_normal_(tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, generator=None):
     return tensor.uniform_(low, high, generator=generator).erfinv_().mul_(std * math.sqrt(2.0)).add_(mean).clamp_(min=a, max=b)
 
 
+@explained
 @no_grad()
 def constant_(tensor, val):
     """Fill with one value.
@@ -81,18 +86,21 @@ def constant_(tensor, val):
     return tensor.fill_(val)
 
 
+@explained
 @no_grad()
 def ones_(tensor):
     """Fill with ones."""
     return tensor.fill_(1.0)
 
 
+@explained
 @no_grad()
 def zeros_(tensor):
     """Fill with zeros."""
     return tensor.zero_()
 
 
+@explained
 @no_grad()
 def eye_(tensor):
     """Make a matrix the identity: a linear layer that keeps its input, as far as there are outputs.
@@ -107,6 +115,7 @@ def eye_(tensor):
     return tensor
 
 
+@explained
 @no_grad()
 def dirac_(tensor, groups=1):
     """Make the weight of a convolution keep its input channels: in each group a one in the middle of channel i of output i.
@@ -141,6 +150,7 @@ def _calculate_correct_fan(tensor, mode):
     return _calculate_fan_in_and_fan_out(tensor)[mode == "fan_out"]
 
 
+@explained
 def xavier_uniform_(tensor, gain=1.0, generator=None):
     """Fill from U(-a, a), a = gain · sqrt(6 / (fan_in + fan_out)). Glorot and Bengio 2010.
 
@@ -153,11 +163,13 @@ def xavier_uniform_(tensor, gain=1.0, generator=None):
     return uniform_(tensor, -bound, bound, generator)
 
 
+@explained
 def xavier_normal_(tensor, gain=1.0, generator=None):
     """Fill from N(0, std²), std = gain · sqrt(2 / (fan_in + fan_out)). Glorot and Bengio 2010."""
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_calculate_fan_in_and_fan_out(tensor))), generator)
 
 
+@explained
 def kaiming_uniform_(tensor, a=0, mode="fan_in", nonlinearity="leaky_relu", generator=None):
     """Fill from U(-b, b), b = gain · sqrt(3 / fan). He et al. 2015.
 
@@ -172,6 +184,7 @@ def kaiming_uniform_(tensor, a=0, mode="fan_in", nonlinearity="leaky_relu", gene
     return uniform_(tensor, -bound, bound, generator)
 
 
+@explained
 def kaiming_normal_(tensor, a=0, mode="fan_in", nonlinearity="leaky_relu", generator=None):
     """Fill from N(0, std²), std = gain / sqrt(fan). He et al. 2015.
 
@@ -186,6 +199,7 @@ def kaiming_normal_(tensor, a=0, mode="fan_in", nonlinearity="leaky_relu", gener
     return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(_calculate_correct_fan(tensor, mode)), generator)
 
 
+@explained
 @no_grad()
 def orthogonal_(tensor, gain=1, generator=None):
     """Fill with a matrix of orthonormal rows or columns (all dims after the first are one), times `gain`. Saxe et al. 2013.
@@ -208,6 +222,7 @@ def orthogonal_(tensor, gain=1, generator=None):
     return tensor.mul_(gain)
 
 
+@explained
 @no_grad()
 def sparse_(tensor, sparsity, std=0.01, generator=None):
     """Fill a matrix from N(0, std²), and the fraction `sparsity` of every column with zeros. Martens 2010."""

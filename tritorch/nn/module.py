@@ -1,7 +1,7 @@
 """Module: the base class of everything with parameters. Also hooks.py, state_dict.py (saving and loading), conversion.py (moving)."""
 import functools
 
-from tritorch.errors import refuse_misuse
+from tritorch.errors import refuse_arguments, refuse_misuse
 from tritorch.nn import hooks as _hooks
 from tritorch.nn.conversion import Conversion, typename
 from tritorch.nn.hooks import (  # noqa: F401  (the hooks of all modules are here in PyTorch)
@@ -32,10 +32,11 @@ def _indent(text):
 
 
 def _explained_init(init):
-    """The constructor of a layer of ours, which says what argument is of the wrong kind."""
+    """The constructor of a layer of ours, which says what argument is of the wrong kind, before anything is made of it."""
 
     @functools.wraps(init)
     def __init__(self, *args, **kwargs):
+        refuse_arguments(type(self).__name__, init, (self, *args), kwargs)
         try:
             init(self, *args, **kwargs)
         except Exception as error:

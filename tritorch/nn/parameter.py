@@ -1,6 +1,7 @@
 """Parameters and buffers: the tensors that a module owns."""
 from tritorch.device import as_device
 from tritorch.dtype import chosen, get_default_dtype
+from tritorch.errors import tensors
 from tritorch.tensor import Tensor, alias, empty
 
 
@@ -10,6 +11,8 @@ def unset(shape, device=None, dtype=None):
 
 
 def _alias(cls, data):
+    if data is not None:
+        tensors(cls.__name__, data=data)
     return alias(unset((0,)) if data is None else data.detach(), cls)
 
 

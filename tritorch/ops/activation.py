@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from tritorch.cuda.launch import kernels
-from tritorch.errors import check, explained, refuse_misuse
+from tritorch.errors import check, explained, refuse_misuse, sentence
 from tritorch.ops import compare, pointwise, special
 from tritorch.ops.arrays import fills, keep, number
 from tritorch.ops.elementwise import binary, floats, numbers, unary
@@ -159,7 +159,9 @@ def gelu(input, approximate="none"):
     >>> import tritorch as torch; torch.nn.functional.gelu(torch.tensor([-1.0, 0.0, 1.0]))
     tensor([-0.1587,  0.0000,  0.8413])
     """
-    check(approximate in ("none", "tanh"), "gelu", "approximate 'none' or 'tanh'", repr(approximate))
+    if approximate not in ("none", "tanh"):
+        kind = RuntimeError if isinstance(approximate, str) else TypeError
+        raise kind(sentence("gelu", "approximate 'none' or 'tanh'", repr(approximate)))
     return gelu_erf(input) if approximate == "none" else gelu_tanh(input)
 
 
@@ -273,6 +275,8 @@ def prelu(input, weight):
     """input above 0, weight · input below, with one weight for all or one for each channel (dim 1)."""
     try:
         channels = input.shape[1] if len(input.shape) > 1 else 1
+        check(input.dtype is weight.dtype, "prelu", f"weights of {input.dtype}", weight.dtype)
+        check(input.dtype.is_floating_point, "prelu", "a floating dtype", input.dtype, error=NotImplementedError)
         check(weight.numel() in (1, channels), "prelu", f"1 or {channels} weights", weight.numel())
         if weight.numel() > 1:
             weight = weight.reshape((1, -1) + (1,) * (len(input.shape) - 2))

@@ -10,7 +10,7 @@ from tritorch.autograd.modes import again, no_grad
 from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.cuda.tuner import choose
 from tritorch.dispatch import op
-from tritorch.dtype import types
+from tritorch.dtype import check_beside, types
 from tritorch.errors import check, explained, refuse_misuse
 from tritorch.memory_format import like_image
 from tritorch.ops.activation import relu_backward
@@ -29,8 +29,9 @@ def channels_check(name, input, *parameters):
     """Inputs are floating, of at least two dims; parameters have one value a channel."""
     check(input.ndim >= 2 and input.dtype.is_floating_point, name, "a floating input of at least 2 dims", input.dtype, input.shape)
     for p in parameters:
-        fits = p is None or p.shape == (input.shape[1],)
-        check(fits, name, f"parameters of shape ({input.shape[1]},)", None if fits else p.shape)
+        if p is not None and p.shape != input.shape[1:2]:
+            raise RuntimeError(f"{name}: expected parameters of shape ({input.shape[1]},), got {p.shape}")
+    check_beside(name, "parameters", input.dtype, *parameters)
 
 
 def others(x):
@@ -134,7 +135,6 @@ def batch_norm_train(input, weight=None, bias=None, eps=1e-5, relu=False):
     """Batch norm by the statistics of the batch, rectified with `relu`, and these: (out, mean, biased variance). Only `out` has a
     gradient."""
     channels_check("batch_norm", input, weight, bias)
-    check(eps > 0, "batch_norm", "eps > 0 in training", eps, error=ValueError)
     return train_promises(input)
 
 
@@ -344,6 +344,7 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
         check_statistics(input, running_mean, running_var, training)
         if not training:
             return batch_norm_apply(input, running_mean, running_var, weight, bias, eps)
+        check(not eps <= 0, "batch_norm", "eps > 0 in training", eps, error=ValueError)
         out, *batch = batch_norm_train(input, weight, bias, eps)
         follow(running_mean, running_var, batch, input, momentum)
         return out

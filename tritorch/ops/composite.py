@@ -3,15 +3,17 @@ import functools
 import inspect
 
 from tritorch.autograd.modes import state
-from tritorch.errors import refuse_misuse
+from tritorch.errors import check_flags, flags_of, refuse_misuse
 
 
 def composite(fn):
     """Decorator: interpreters that have a method `enter(name, args)` see the call before the operators inside, and return its arguments."""
-    signature = inspect.signature(fn)
+    signature, flags = inspect.signature(fn), flags_of(fn)
 
     @functools.wraps(fn)
     def door(*args, **kwargs):
+        if flags and kwargs:
+            check_flags(fn.__name__, flags, kwargs)
         interpreter = state.interpreter
         if interpreter is None:
             try:

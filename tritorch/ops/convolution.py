@@ -4,8 +4,10 @@ Forward, gradient of the input and gradient of the weights are one sum over (n, 
 linear in each of its three tensors, so the gradients of each operator are the other two, to any order. `size` is the height and width
 of the result: with it given, no operator has to guess what a stride rounded away.
 """
+from math import prod
 
 from tritorch.dispatch import common_device, op
+from tritorch.dtype import types
 from tritorch.errors import check, explained, refuse_misuse, whole_numbers
 from tritorch.memory_format import like_image
 from tritorch.ops import convolution_cpu, convolution_cuda
@@ -111,8 +113,6 @@ _LAYERS = ((64, 3, 224, 224, 64, 7, 2, 1), (64, 64, 56, 56, 64, 1, 1, 1), (64, 6
 def _timed(arguments):
     """The layers in bf16: `arguments` picks two of (input, weight, output) by shape, and the size of the third."""
     def workloads(make):
-        from tritorch.dtype import types
-
         for n, c, h, w, k, taps, stride, groups in _LAYERS:
             padding = (0 if taps == stride else taps // 2,) * 2
             p, q = [(m + 2 * padding[0] - taps) // stride + 1 for m in (h, w)]
@@ -337,6 +337,7 @@ def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
         x, batched = _batched("conv3d", input, weight, 3)
         stride, dilation = _numbers("conv3d", "stride", stride, 3, 1), _numbers("conv3d", "dilation", dilation, 3, 1)
         padding, size = _padding("conv3d", padding, x, weight.shape[2:], stride, dilation)
+        check(prod(size) < 1 << 46, "conv3d", "a result of fewer than 2⁴⁶ elements", size)       # before anything is copied for it
         reach = dilation[0] * (weight.shape[2] - 1) + 1
         after = max((size[0] - 1) * stride[0] + reach - padding[0] - x.shape[2], 0)
         frames = pad(x, (0, 0, 0, 0, padding[0], after)) if padding[0] or after else x
@@ -355,7 +356,7 @@ def _transposed_size(name, input, kernel, stride, padding, dilation, extra):
     fits = all(e < max(s, d) for e, s, d in zip(extra, stride, dilation))
     check(fits, name, "output_padding smaller than stride or dilation", extra, stride, dilation)
     size = tuple([(n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, d, e in zip(input, kernel, stride, padding, dilation, extra)])
-    check(min(size) > 0, name, "a result that is not empty", size)
+    check(min(size) > 0 and 0 not in input, name, "an image and a result that are not empty", input, size)
     return size
 
 
@@ -369,8 +370,7 @@ def conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_paddi
     >>> torch.nn.functional.conv_transpose1d(torch.ones(1, 2), torch.ones(1, 1, 2), stride=2)
     tensor([[1., 1., 1., 1.]])
     """
-    name = "conv_transpose1d"
-    x, batched = _batched(name, input, weight, 1)
+    x, batched = _batched(name := "conv_transpose1d", input, weight, 1)
     stride, padding, extra, dilation = [(one, *_numbers(name, what, value, 1, one)) for what, value, one in (
         ("stride", stride, 1), ("padding", padding, 0), ("output_padding", output_padding, 0), ("dilation", dilation, 1))]
     out = conv_transpose2d(x.unsqueeze(2), weight.unsqueeze(2), bias, stride, padding, extra, groups, dilation).squeeze(2)
@@ -388,13 +388,13 @@ def conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_paddi
     >>> torch.nn.functional.conv_transpose2d(torch.ones(1, 4, 5, 5), torch.ones(4, 2, 3, 3), stride=2, padding=1, output_padding=1).shape
     tritorch.Size([1, 2, 10, 10])
     """
-    name = "conv_transpose2d"
-    x, batched = _batched(name, input, weight, 2)
+    x, batched = _batched(name := "conv_transpose2d", input, weight, 2)
     stride, padding, dilation, extra = [_numbers(name, what, value, 2, least) for what, value, least in (
         ("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1), ("output_padding", output_padding, 0))]
     size = _transposed_size(name, x.shape[2:], weight.shape[2:], stride, padding, dilation, extra)
     out = convolution_input(x, weight, size, stride, padding, dilation, groups)
     if bias is not None:
-        check(bias.shape == out.shape[1:2], name, f"a bias of shape {tuple(out.shape[1:2])}", bias.shape)
-        out = out + bias.view(-1, 1, 1)
+        fits = bias.shape == out.shape[1:2] and bias.dtype in (input.dtype, weight.dtype)
+        check(fits, name, f"a bias of {out.shape[1]} elements of {weight.dtype}", bias.shape, bias.dtype)
+        out = out + bias.view(-1, 1, 1).to(out.dtype)
     return out if batched else out.squeeze(0)

@@ -22,6 +22,17 @@ def tap(r, s, size, stride, dilation):
     return (..., *[slice(at * d, at * d + (n - 1) * t + 1, t) for at, n, t, d in zip((r, s), size, stride, dilation)])
 
 
+def walk(size, kernel, stride, dilation):
+    """Yield (which of the columns (…, R, S, P, Q), which of the padded image) by taps, or by places of the result if those are fewer.
+    """
+    if kernel[0] * kernel[1] <= size[0] * size[1]:
+        for r, s in np.ndindex(*kernel):
+            yield (..., r, s, slice(None), slice(None)), tap(r, s, size, stride, dilation)
+    else:
+        for p, q in np.ndindex(*size):
+            yield (..., p, q), tap(p, q, kernel, dilation, stride)
+
+
 def columns(x, size, kernel, stride, padding, dilation, groups):
     """Yield (images, their columns (n, groups, C · R · S, P · Q)), few images at a time."""
     (N, C), (P, Q), (R, S) = x.shape[:2], size, kernel
@@ -38,9 +49,8 @@ def columns(x, size, kernel, stride, padding, dilation, groups):
     for first in range(0, N, step):
         images = slice(first, min(first + step, N))
         made = block[:images.stop - first]
-        for r in range(R):
-            for s in range(S):
-                made[:, :, r, s] = x[images][tap(r, s, size, stride, dilation)]
+        for of, at in walk(size, kernel, stride, dilation):
+            made[of] = x[images][at]
         yield images, made.reshape(-1, groups, C // groups * R * S, P * Q)
 
 
@@ -64,7 +74,7 @@ def convolve(out, x, weight, bias, stride, padding, dilation, groups):
 
 def convolve_input(out, gradient, weight, stride, padding, dilation, groups):
     """The gradient of the input: columns of gradients, each tap's added where the tap read."""
-    if not weight.size:
+    if not weight.size or not gradient.size:
         out[...] = 0
         return
     (N, K), size, (R, S) = gradient.shape[:2], gradient.shape[2:], weight.shape[2:]
@@ -79,9 +89,8 @@ def convolve_input(out, gradient, weight, stride, padding, dilation, groups):
     for first in range(0, N, step):
         block = np.matmul(rows, g[first:first + step].reshape(-1, groups, K // groups, size[0] * size[1]))
         block = block.reshape(-1, out.shape[1], R, S, *size)
-        for r in range(R):
-            for s in range(S):
-                image[first:first + step][tap(r, s, size, stride, dilation)] += block[:, :, r, s]
+        for of, at in walk(size, (R, S), stride, dilation):
+            image[first:first + step][at] += block[of]
     out[...] = image[inside]
 
 

@@ -9,7 +9,7 @@ from tritorch.cuda.watching import VALUE, host_work
 from tritorch.device import as_device, cpu
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.errors import check, sentence, tensors
+from tritorch.errors import NO_NUMBERS, check, sentence, tensors
 from tritorch.memory_format import contiguous_format, dense_strides, preserve_format, strides_in, suggested
 from tritorch.ops.arrays import store_rounded
 from tritorch.ops.elementwise import SCALAR, launch_elementwise
@@ -149,6 +149,8 @@ def fill(input, value):
     >>> import tritorch as torch; torch.empty(2).fill_(3)
     tensor([3., 3.])
     """
+    if value.__class__ in NO_NUMBERS:
+        raise TypeError(sentence("fill", "a number as value", repr(value)))
     if input.dtype.category == 1 and not isinstance(value, bool):
         check_fits("fill_", value, input.dtype)
     return input.shape, input.dtype, input.storage.device

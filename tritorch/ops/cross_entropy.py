@@ -6,7 +6,7 @@ from tritorch.autograd.snapshot import expendable
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.cuda.tuner import choose
 from tritorch.dispatch import op
-from tritorch.dtype import types
+from tritorch.dtype import check_beside, types
 from tritorch.errors import check, sentence
 from tritorch.ops.create import arange
 from tritorch.ops.faults import fault_word
@@ -43,8 +43,8 @@ def cross_entropy_rows(input, target, weight=None, ignore_index=-100, label_smoo
     if target.shape != rest:
         raise unfit(name, input, target, rest)
     check(target.dtype in (types.int64, types.int32, types.uint8), name, "class indices or probabilities", target.dtype)
-    if weight is not None and weight.shape != (input.shape[dim],):
-        raise RuntimeError(sentence(name, f"a weight for each of {input.shape[dim]} classes", weight.shape))
+    if weight is not None:
+        check_weight(name, weight, input, dim)
     check(0 <= label_smoothing <= 1, name, "label_smoothing in [0, 1]", label_smoothing)
     row = rest, input.dtype.compute, input.device
     return [row, row, row]
@@ -69,6 +69,13 @@ def cross_entropy_cpu(loss, target_weight, lse, x, target, weight, ignore_index,
         w = along(weight, x, dim) if weight is not None else x.dtype.type(1)
         smooth = ((np.expand_dims(lse, dim) - x) * w).sum(axis=dim)
         loss[...] = np.where(counts, (1 - label_smoothing) * loss + label_smoothing / x.shape[dim] * smooth, 0)
+
+
+def check_weight(name, weight, input, dim):
+    """Raise RuntimeError unless there is a weight for each class, of a dtype that fits."""
+    if weight.shape != (input.shape[dim],):
+        raise RuntimeError(sentence(name, f"a weight for each of {input.shape[dim]} classes", weight.shape))
+    check_beside(name, "weights", input.dtype, weight)
 
 
 def counted(target, classes, ignore_index, name="cross_entropy"):

@@ -56,6 +56,12 @@ def floats(name, *operands):
     return kind
 
 
+def one_dtype(name, x, y):
+    """The dtype that both tensors have."""
+    check(x.dtype is y.dtype, name, "tensors of one dtype", x.dtype, y.dtype)
+    return x.dtype
+
+
 def no_bools(name, *operands):
     """The promoted dtype of operands none of which may be bool."""
     for x in operands:
@@ -280,13 +286,13 @@ def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, 
 
 
 def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input=None, grad_other=None, attrs=(), domain=None, samples=None,
-           names=("input", "other"), compute=None, **options):
-    """An operator of two operands that broadcast, either of which may be a number. Arguments as in `unary`. Long, because all parts of a
-    card are made here."""
+           names=("input", "other"), compute=None, tensors="", **options):
+    """An operator of two operands that broadcast, either of which may be a number, but for those in `tensors`. Arguments as in `unary`.
+    Long, because all parts of a card are made here."""
     fn = fn or name
     x_name, y_name = names
 
-    keeps = result in FLOATS_STAY
+    keeps, no_input, no_other = result in FLOATS_STAY, "input" in tensors, "other" in tensors
 
     def rule(x, y, *values):
         if (keeps and isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape and x.dtype is y.dtype
@@ -295,7 +301,11 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
             if device is y.storage.device and x.strides == y.strides:
                 return x.shape, x.dtype, device, x.strides, elementwise_strides
         elif isinstance(x, Tensor) and not isinstance(y, Tensor):
+            if no_other:
+                raise TypeError(f"{name}: expected a tensor as other, got {type(y).__name__}")
             return x.shape, result(name, x, y), x.storage.device, x.strides, broadcasting_strides
+        elif no_input and not isinstance(x, Tensor):
+            raise TypeError(f"{name}: expected a tensor as input, got {type(x).__name__}")
         shape, device = joined(name, x, y)
         kind = result(name, x, y)
         if isinstance(x, Tensor) and x.shape == shape and x.strides is layout(shape)[1] and 1 not in shape:
@@ -323,8 +333,10 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
         for a, b in (((3, 4), (3, 4)), ((3, 4), (4,)), ((2, 1, 4), (3, 1)), ((), (5,)), ((0, 3), (3,))):
             yield (make(*a, **draw), make(*b, **draw), *rest)
         if names == ("input", "other"):
-            yield (make(3, 5, **draw), 2, *rest)
-            yield (1.5 if result is not boolean else 1, make(4, **draw), *rest)
+            if "other" not in tensors:
+                yield (make(3, 5, **draw), 2, *rest)
+            if "input" not in tensors:
+                yield (1.5 if result is not boolean else 1, make(4, **draw), *rest)
         if samples is not None:
             yield from samples(make)
 

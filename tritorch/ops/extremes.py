@@ -7,6 +7,7 @@ import numpy as np
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
+from tritorch.ops.copy import deliver
 from tritorch.ops.destinations import call
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.reduce import accumulator, dims_of, restore, sample_dims, sweeps
@@ -43,6 +44,7 @@ def extreme(name, doc, combine, identity, on_array):
 
     rule.__name__, rule.__doc__ = name, doc
     f = op(rule)
+    f.exact = True
 
     @f.impl("cpu")
     def cpu(out, x, dim, keepdim):
@@ -154,6 +156,7 @@ def index_of(name, doc, combine, identity, on_array):
 
     rule.__name__, rule.__doc__ = name, doc
     f = op(rule)
+    f.exact = True
 
     @f.impl("cpu")
     def cpu(out, x, dim, keepdim):
@@ -252,7 +255,7 @@ def overload(name, input, dim, keepdim, everything, along, result, out):
     if dim is not None:
         return call(along, (input, dim, keepdim), out, result)
     check(input.numel() > 0, name, "an element, or a dim", tuple(input.shape))
-    return everything(input) if out is None else everything.into(out, input)
+    return deliver(everything(input), out)
 
 
 def aminmax(input, *, dim=None, keepdim=False, out=None):

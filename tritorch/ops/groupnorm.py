@@ -7,7 +7,7 @@ import numpy as np
 from tritorch.autograd.modes import again
 from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.dispatch import op
-from tritorch.dtype import types
+from tritorch.dtype import check_beside, types
 from tritorch.errors import check, refuse_misuse
 from tritorch.memory_format import like_image
 from tritorch.ops.monoids import Monoid, reduce_rows
@@ -51,6 +51,7 @@ def group_norm_rows(input, num_groups, weight=None, bias=None, eps=1e-5):
     for p in (weight, bias):
         fits = p is None or p.shape == (input.shape[1],)
         check(fits, name, f"weight and bias of shape ({input.shape[1]},)", None if fits else p.shape)
+    check_beside(name, "parameters", input.dtype, weight, bias)
     row = (input.shape[0], num_groups), input.dtype.compute, input.device
     return [(input.shape, input.dtype, input.device, like_image(input.shape, input)), row, row]
 

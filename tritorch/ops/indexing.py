@@ -27,8 +27,14 @@ REDUCTIONS = {"sum": np.add, "prod": np.multiply, "amax": np.maximum, "amin": np
 
 def check_index(name, index, error=RuntimeError):
     """Indices are integers."""
-    check(isinstance(index, Tensor) and index.dtype.category == 1 and index.dtype.itemsize >= 4, name, "an index of int64 or int32",
-          index.dtype if isinstance(index, Tensor) else type(index).__name__, error=error)
+    if not isinstance(index, Tensor):
+        raise TypeError(f"{name}: expected a tensor as index, got {type(index).__name__}")
+    check(index.dtype.category == 1 and index.dtype.itemsize >= 4, name, "an index of int64 or int32", index.dtype, error=error)
+
+
+def check_long(name, index, error=RuntimeError):
+    """Where PyTorch takes no others, indices are of int64."""
+    check(index.dtype is types.int64, name, "an index of int64", index.dtype, use="index.long()", error=error)
 
 
 def check_range(name, index, size, error=IndexError, wrap=False):
@@ -144,6 +150,9 @@ def index_select(input, dim, index):
     d = wrap_dim(dim, len(input.shape), "index_select")
     return (*input.shape[:d], index.numel(),
             *input.shape[d + 1:]) if input.shape else (), input.dtype, common_device("index_select", input, index)
+
+
+index_select.exact = True
 
 
 @index_select.impl("cpu")
@@ -317,6 +326,9 @@ def _one(x):
 def _within(x, index, dim):
     """x cut to the index's size in every dim but `dim`."""
     return x[tuple([slice(None) if k == dim % index.ndim else slice(n) for k, n in enumerate(index.shape)])]
+
+
+gather.exact = True
 
 
 @gather.impl("cpu")

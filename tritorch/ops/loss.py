@@ -4,6 +4,7 @@ import warnings
 import numpy as np
 
 from tritorch.cuda.launch import kernels
+from tritorch.dtype import promote, types
 from tritorch.errors import check, refuse_misuse
 from tritorch.ops.activation import logsigmoid
 from tritorch.ops.composite import composite, result_dtype
@@ -21,7 +22,7 @@ def legacy_reduction(size_average, reduce, reduction="mean"):
     """The reduction meant by PyTorch's older flags, where one of them is given."""
     if size_average is None and reduce is None:
         return reduction
-    return "none" if reduce is False else "sum" if size_average is False else "mean"
+    return "none" if reduce is not None and not reduce else "sum" if size_average is not None and not size_average else "mean"
 
 
 def reduced(loss, reduction):
@@ -113,17 +114,24 @@ def binary_cross_entropy(input, target, weight=None, size_average=None, reduce=N
     >>> binary_cross_entropy(torch.tensor([0.5, 0.5]), torch.tensor([0.0, 1.0]))
     tensor(0.6931)
     """
-    check(input.shape == target.shape, "binary_cross_entropy", f"targets of shape {tuple(input.shape)}", target.shape, error=ValueError)
+    name = "binary_cross_entropy"
+    check(input.shape == target.shape, name, f"targets of shape {tuple(input.shape)}", target.shape, error=ValueError)
+    check(input.dtype is target.dtype, name, "input and target of one dtype", input.dtype, target.dtype)
+    check(input.dtype.is_floating_point, name, "a floating dtype", input.dtype, error=NotImplementedError)
     for x in (input, target):
         if x.device.type == "cpu" and x.numel():
-            check(0 <= x.array.min() and x.array.max() <= 1, "binary_cross_entropy", "probabilities from 0 to 1", "others")
-    loss = terms(input, target)
-    return reduced(loss if weight is None else loss * weight, legacy_reduction(size_average, reduce, reduction))
+            check(0 <= x.array.min() and x.array.max() <= 1, name, "probabilities from 0 to 1", "others")
+    return reduced(_weighted(terms(input, target), weight), legacy_reduction(size_average, reduce, reduction))
+
+
+def _weighted(loss, weight):
+    """Losses times weights; they keep their dtype, as in PyTorch, which multiplies in place."""
+    return loss if weight is None else (loss * weight).to(loss.dtype)
 
 
 @composite
 def binary_cross_entropy_with_logits(input, target, weight=None, size_average=None, reduce=None, reduction="mean", pos_weight=None):
-    """Binary cross entropy of σ(x), without overflow: w · ((1 - y) x - (1 + (p - 1) y) log σ(x)).
+    """Binary cross entropy of σ(x), without overflow: w · ((1 - y) x - (1 + (p - 1) y) log σ(x)), in the dtype of y.
 
     >>> import tritorch as torch; from tritorch.ops.loss import binary_cross_entropy_with_logits
     >>> binary_cross_entropy_with_logits(torch.zeros(2), torch.tensor([0.0, 1.0]))
@@ -131,14 +139,21 @@ def binary_cross_entropy_with_logits(input, target, weight=None, size_average=No
     """
     name = "binary_cross_entropy_with_logits"
     check(input.shape == target.shape, name, f"targets of shape {tuple(input.shape)}", target.shape, error=ValueError)
+    check(target.dtype.is_floating_point, name, "targets of a floating dtype", target.dtype)
     logarithm = logsigmoid(input)
     if pos_weight is not None:
         logarithm = ((pos_weight - 1) * target + 1) * logarithm
-    loss = (1 - target) * input - logarithm
-    return reduced(loss if weight is None else loss * weight, legacy_reduction(size_average, reduce, reduction))
+    loss = ((1 - target) * input - logarithm).to(target.dtype)
+    return reduced(_weighted(loss, weight), legacy_reduction(size_average, reduce, reduction))
 
 
 # ------------------------------------------------------------------ distances
+def _as_numbers(input, target):
+    """Two tensors of different dtypes, of which one may be of bools, as they are subtracted."""
+    dtype = promote(input, target)
+    return (input.to(dtype), target.to(dtype)) if types.bool in (input.dtype, target.dtype) else (input, target)
+
+
 def distance(input, target, reduction, size_average, reduce, weight, of):
     """A loss of x - y."""
     if input.shape != target.shape:
@@ -159,6 +174,8 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
     >>> mse_loss(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 4.0]))
     tensor(2.5000)
     """
+    if input.dtype is not target.dtype:
+        input, target = _as_numbers(input, target)
     return distance(input, target, reduction, size_average, reduce, weight, lambda d: d.square())
 
 
@@ -182,21 +199,24 @@ def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mea
     tensor([1., 0.])
     """
     check(beta >= 0, "smooth_l1_loss", "beta of at least 0", beta)
+    dtype = promote(input, target)
+    check(dtype.is_floating_point, "smooth_l1_loss", "a floating dtype", dtype, error=NotImplementedError)
     if beta == 0:
         return l1_loss(input, target, size_average, reduce, reduction)
-    return distance(input, target, reduction, size_average, reduce, None, lambda d: _bent(d.abs(), beta) / beta)
+    return distance(*_as_numbers(input, target), reduction, size_average, reduce, None, lambda d: _bent(d.abs(), beta) / beta)
 
 
 @composite
 def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
-    """½ (x - y)² where |x - y| ≤ δ, else δ (|x - y| - ½ δ). Huber, Robust Estimation of a Location Parameter, 1964.
+    """½ (x - y)² where |x - y| ≤ δ, else δ (|x - y| - ½ δ), in the dtype of x. Huber, Robust Estimation of a Location Parameter, 1964.
 
     >>> import tritorch as torch; from tritorch.ops.loss import huber_loss
     >>> huber_loss(torch.tensor([3.0, 1.0]), torch.tensor([0.0, 0.0]), reduction="none", delta=2.0)
     tensor([4.0000, 0.5000])
     """
     check(delta > 0, "huber_loss", "delta above 0", delta)
-    return distance(input, target, reduction, None, None, weight, lambda d: _bent(d.abs(), delta))
+    check(input.dtype.is_floating_point, "huber_loss", "an input of a floating dtype", input.dtype)
+    return distance(*_as_numbers(input, target), reduction, None, None, weight, lambda d: _bent(d.abs(), delta).to(input.dtype))
 
 
 def _bent(x, bend):
@@ -213,6 +233,8 @@ def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_
     >>> kl_div(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.0, 1.0]]), reduction="batchmean")
     tensor(0.6931)
     """
+    floating = input.dtype.is_floating_point and target.dtype.is_floating_point
+    check(floating, "kl_div", "an input and a target of floating dtypes", input.dtype, target.dtype)
     loss = target.exp() * (target - input) if log_target else xlogy(target, target) - target * input
     reduction = legacy_reduction(size_average, reduce, reduction)
     if reduction == "batchmean":

@@ -1,7 +1,7 @@
 """PyTorch's names and ranks above the matrix product operators: plain functions."""
 from math import prod
 
-from tritorch.errors import check, explained, refuse_misuse
+from tritorch.errors import check, explained, refuse_misuse, sentence
 from tritorch.ops import products as cards
 from tritorch.ops.copy import deliver
 from tritorch.ops.create import eye
@@ -13,8 +13,14 @@ from tritorch.tensor import own
 
 def _ranks(name, pairs):
     """Raise RuntimeError unless every tensor has the number of dims that stands beside it."""
-    for x, ndim in pairs:
-        check(x.ndim == ndim, name, f"tensors of {' and '.join(str(n) for _, n in pairs)} dims", *[t.shape for t, _ in pairs])
+    try:
+        for x, ndim in pairs:
+            if x.ndim != ndim:
+                dims = " and ".join(str(n) for _, n in pairs)
+                raise RuntimeError(sentence(name, f"tensors of {dims} dims", *[t.shape for t, _ in pairs]))
+    except AttributeError as error:
+        refuse_misuse(error)
+        raise
 
 
 # ------------------------------------------------------------------ products
@@ -207,6 +213,8 @@ def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
     """beta · input + alpha · outer(vec1, vec2). With beta = 0 the values of input are ignored."""
     _ranks("addr", ((vec1, 1), (vec2, 1)))
     product = vec1.unsqueeze(1) * vec2
+    whole = product.dtype.is_floating_point or input.dtype.is_floating_point
+    check(whole or isinstance(beta, int) and isinstance(alpha, int), "addr", "a whole beta and alpha for integers", beta, alpha)
     product = product if alpha == 1 else product * alpha
     fits = broadcast_shapes("addr", input.shape, product.shape) == product.shape
     check(fits, "addr", f"input that broadcasts to {product.shape}", input.shape)

@@ -15,7 +15,7 @@ from tritorch.autograd.hooks import move_kept
 from tritorch.autograd.modes import state
 from tritorch.dispatch import NUMPY, registry
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, check_flags, explained, flags_of, refuse_misuse
 from tritorch.ops import (
     activation,
     attention_bias,
@@ -88,7 +88,7 @@ BOTH = {
     random: "bernoulli multinomial",
 }
 METHODS = {
-    view: "view reshape_as expand expand_as",
+    view: "view reshape_as expand expand_as size stride",
     slicing: "unfold",
     put: "put_ fill_diagonal_ apply_ map_",
     copy: "copy_ fill_ zero_ contiguous to pin_memory is_pinned type_as item tolist",
@@ -147,8 +147,11 @@ OPERATORS = {
             __rxor__ bitwise_xor, __lshift__ bitwise_left_shift, __rshift__ bitwise_right_shift, __eq__ eq, __ne__ ne, __lt__ lt,
             __le__ le, __gt__ gt, __ge__ ge""",
     matmul: "__matmul__ matmul",
+    put: "put put_elements",
     getitem: "__getitem__ getitem, __setitem__ setitem",
 }
+QUICK = frozenset("""div where clamp view expand permute flatten t contiguous to copy_ fill_ zero_ item clone masked_fill mm bmm addmm
+    baddbmm layer_norm rms_norm size stride empty zeros ones full empty_like zeros_like ones_like full_like""".split())
 surface = {}                                                             # the functions of `tritorch`, by name
 CASTS = dict(float=types.float32, double=types.float64, half=types.float16, bfloat16=types.bfloat16, long=types.int64, int=types.int32,
              short=types.int16, char=types.int8, byte=types.uint8, bool=types.bool)
@@ -163,7 +166,11 @@ def in_place(f):
     """`x.f_(…)`: the operator, or the function above one, written into x."""
     if hasattr(f, "into"):
         def method(self, *args, **kw):
-            return f.into(self, self, *args, **kw)
+            try:
+                return f.into(self, self, *args, **kw)
+            except Exception as error:
+                refuse_misuse(error, method.__name__, f, (self, *args), kw)
+                raise
     else:
         def method(self, *args, **kw):
             return f(self, *args, out=self, **kw)
@@ -178,7 +185,7 @@ def in_place_view(f):
         if state.grad:
             slices.check_history(method.__name__, self, 0)
         seen, old = f(self, *args, **kw), (self.node, self.index)
-        self.shape, self.strides, self.offset, self._array, self.form = seen.shape, seen.strides, seen.offset, None, None
+        self._shape, self.strides, self.offset, self._array, self.form = seen.shape, seen.strides, seen.offset, None, None
         if self.base is not None:
             self.base_node = seen.base_node
         if state.grad and seen.node is not None:
@@ -207,21 +214,32 @@ def names_of(table):
     """(name, function) of every entry of a table."""
     for module, names in table.items():
         for name in names.split():
-            yield name, by_numpy_s_names(getattr(module, name))
+            yield name, public(getattr(module, name))
 
 
-def by_numpy_s_names(f):
-    """A function with a `dim` that takes `axis` and `keepdims`, too, as operators do by themselves."""
-    if registry.get(f.__name__) is f or "dim" not in (known := inspect.signature(f).parameters) or "axis" in known:
+def public(f):
+    """A plain function as it is called by users: arguments of the wrong kind get their sentence, and one with a `dim` takes `axis` and
+    `keepdims`, too. Operators do both by themselves, others are so quick that the 0.1 µs would show."""
+    if registry.get(f.__name__) is f or f.__name__ in QUICK:
         return f
+    if "dim" not in (known := inspect.signature(f).parameters) or "axis" in known:
+        return f if hasattr(f, "__wrapped__") or "refuse_misuse" in f.__code__.co_names else explained(f)
+
+    flags = flags_of(f)
 
     @functools.wraps(f)
-    def called(*args, **kw):
+    def wrapped(*args, **kw):
         if kw:
             kw = {NUMPY.get(name, name): value for name, value in kw.items()}
-        return f(*args, **kw)
+            if flags:
+                check_flags(f.__name__, flags, kw)
+        try:
+            return f(*args, **kw)
+        except Exception as error:
+            refuse_misuse(error, f.__name__, f, args, kw)
+            raise
 
-    return called
+    return wrapped
 
 
 def pairs_of(text):
@@ -261,7 +279,7 @@ def attach():
     Tensor.is_same_size, Tensor.is_set_to = same_size, same_memory
     Tensor.__reversed__ = lambda self: self.flip(0) if self.shape else self
     Tensor.__index__, Tensor.__contains__ = as_index, contains
-    Tensor.__bool__, Tensor.__int__, Tensor.__float__ = (lambda self: bool(self.item())), as_number(int), as_number(float)
+    Tensor.__bool__, Tensor.__int__, Tensor.__float__ = _as_bool, as_number(int), as_number(float)
     Tensor.__eq__, Tensor.__ne__ = comparison(surface["eq"]), comparison(surface["ne"])
     Tensor.__iter__ = iterate
     Tensor.T = property(lambda self: self.permute(tuple(range(self.ndim))[::-1]), doc="The dims in reverse order.")
@@ -269,7 +287,7 @@ def attach():
     Tensor.H = property(view.matrix_adjoint, doc="The transpose of a matrix.")
     Tensor.retains_grad = property(engine.retains_grad)
     surface["spmm"] = surface["mm"]                                      # there are no sparse matrices
-    surface["empty_strided"] = create.strided_empty
+    surface.update(empty_strided=create.strided_empty, put=put.put_elements)
     surface.update(detach=Tensor.detach, detach_=Tensor.detach_)
 
 
@@ -310,6 +328,13 @@ def comparison(op):
             return NotImplemented
 
     return compared
+
+
+def _as_bool(self):
+    """Whether the one element is not 0."""
+    if self.shape and self.numel() != 1:
+        raise RuntimeError(f"bool: expected a tensor of 1 element, got {self.numel()} elements; use x.any() or x.all()")
+    return bool(self.item())
 
 
 def as_index(self):

@@ -5,7 +5,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.cross_entropy import CLASSES, class_dim, counted, places, unfit
+from tritorch.ops.cross_entropy import CLASSES, check_weight, class_dim, counted, places, unfit
 from tritorch.ops.faults import fault_word
 from tritorch.ops.normalize import contiguous
 from tritorch.ops.rows import rows
@@ -26,8 +26,8 @@ def nll_rows(input, target, weight=None, ignore_index=-100):
     if target.shape != rest:
         raise unfit(name, input, target, rest)
     check(target.dtype in (types.int64, types.int32, types.uint8), name, "class indices", target.dtype)
-    fits = weight is None or weight.shape == (input.shape[dim],)
-    check(fits, name, f"a weight for each of {input.shape[dim]} classes", None if fits else weight.shape)
+    if weight is not None:
+        check_weight(name, weight, input, dim)
     row = rest, input.dtype.compute, input.device
     return [row, row]
 

@@ -12,8 +12,8 @@ from tritorch.autograd.modes import again
 from tritorch.autograd.parts import arrived
 from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
-from tritorch.dtype import types
-from tritorch.errors import check, sentence, whole_numbers
+from tritorch.dtype import check_beside, types
+from tritorch.errors import sentence, whole_numbers
 from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.reduce import single, sums_along
 from tritorch.ops.rows import WIDEST_SUMS, rows, start_rows, start_sums, vector_of, widest
@@ -150,7 +150,8 @@ def leading(name, input, normalized_shape, *parameters):
     lead = len(shape) - len(normalized_shape)
     if not normalized_shape or lead < 0 or shape[lead:] != normalized_shape:               # the sentences are made when they are needed
         raise RuntimeError(sentence(name, f"an input whose last dims are {normalized_shape}", shape))
-    check(input.dtype.is_floating_point, name, "a floating dtype", input.dtype)
+    if not input.dtype.is_floating_point:
+        raise NotImplementedError(sentence(name, "a floating dtype", input.dtype))
     for p in parameters:
         if p is not None and p.shape != normalized_shape:
             raise RuntimeError(sentence(name, f"weight and bias of shape {normalized_shape}", p.shape))
@@ -161,6 +162,8 @@ def leading(name, input, normalized_shape, *parameters):
 def layer_norm_rows(input, normalized_shape, weight=None, bias=None, eps=1e-5):
     """Layer norm and (mean, 1 / √(var + eps)) of every row, in one tensor, since each costs the host 0.9 µs. Only `out` has a gradient."""
     lead, shape, device = leading("layer_norm", input, normalized_shape, weight, bias), input.shape, input.storage.device
+    if weight is not None and weight.dtype is not input.dtype or bias is not None and bias.dtype is not input.dtype:
+        check_beside("layer_norm", "parameters", input.dtype, weight, bias)
     return [(shape, input.dtype, device), ((2, *shape[:lead]), input.dtype.compute, device)]
 
 
@@ -172,8 +175,7 @@ def mean_and_rstd(statistics):
 
 @layer_norm_rows.impl("cpu")
 def layer_norm_cpu(out, statistics, x, normalized_shape, weight, bias, eps):
-    x = matrix(x, math.prod(normalized_shape))
-    work = scratch(out, x)
+    work = scratch(out, x := matrix(x, math.prod(normalized_shape)))
     normalize_array(work, x, statistics[0, ...], statistics[1, ...], eps)
     if weight is not None:
         work *= weight.reshape(-1)
@@ -291,8 +293,7 @@ def rms_norm_rows(input, normalized_shape, weight=None, eps=1e-6):
 
 @rms_norm_rows.impl("cpu")
 def rms_norm_cpu(out, rstd, x, normalized_shape, weight, eps):
-    x = matrix(x, math.prod(normalized_shape))
-    work = scratch(out, x)
+    work = scratch(out, x := matrix(x, math.prod(normalized_shape)))
     normalize_array(work, x, None, rstd, eps)
     if weight is not None:
         work *= weight.reshape(-1)
@@ -325,8 +326,7 @@ def rms_norm_backward(g, input, rstd, weight=None):
 def rms_norm_backward_cpu(gx, gw, g, x, rstd, weight):
     n = math.prod(x.shape[rstd.ndim:])
     g, x = matrix(g, n), matrix(x, n)
-    work = scratch(gx, x)
-    xhat = gradient_array(work, g, x, None, rstd, None if weight is None else weight.reshape(-1))
+    xhat = gradient_array(work := scratch(gx, x), g, x, None, rstd, None if weight is None else weight.reshape(-1))
     deliver(gx, work)
     gw[...] = np.einsum("ij,ij->j", g, xhat).reshape(gw.shape)
 
@@ -395,5 +395,6 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
     tensor([[1., 1.]])
     """
     sizes = normalized_shape if normalized_shape.__class__ is tuple else whole_numbers("rms_norm", "normalized_shape", normalized_shape)
-    eps = types.finfo_of(getattr(input, "dtype", types.float32).compute).eps if eps is None else eps
+    dtype = getattr(input, "dtype", types.float32).compute
+    eps = types.finfo_of(dtype if dtype.is_floating_point else types.float32).eps if eps is None else eps
     return rms_norm_rows(input, sizes, weight, eps)[0]

@@ -277,7 +277,7 @@ def pad(input, pad, mode="constant", value=None):
         return constant_pad(input, pad, value if input.dtype.is_floating_point else int(value))
     check(len(pad) % 2 == 0, "pad", "an even number of sizes", pad)
     check(mode in MODES, "pad", "mode 'constant', 'reflect', 'replicate' or 'circular'", repr(mode),
-          error=NotImplementedError)
+          error=NotImplementedError if isinstance(mode, str) else TypeError)
     check(value is None or value == 0, "pad", f"no value in mode {mode!r}", value)
     dims = len(pad) // 2
     check(1 <= dims <= 3 and input.ndim - dims in (1, 2), "pad", "1, 2 or 3 pairs of sizes and an input of one or two dims more",

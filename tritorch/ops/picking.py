@@ -11,6 +11,7 @@ from tritorch.ops import copy, create, pointwise, view
 from tritorch.ops.indexing import (
     add_slices,
     check_index,
+    check_long,
     finish,
     gather,
     in_order,
@@ -171,18 +172,20 @@ def masked_select(input, mask, *, out=None):
 
 def take(input, index, *, out=None):
     """The elements of the flattened tensor that `index` names, in the shape of `index`."""
+    check_long("take", index)
     made = view.reshape(pick(view.reshape(input, -1), 0, view.reshape(index, -1)), index.shape)
     return copy.deliver(own(made), out)
 
 
 def take_along_dim(input, indices, dim=None, *, out=None):
     """The elements that `indices` names along `dim` (without dim: of the flattened tensor); other dims broadcast."""
+    check_long("take_along_dim", indices)
     if dim is None:
         made = gather(view.reshape(input, -1), 0, view.reshape(indices, -1))
         return copy.deliver(made, out)
     d = own_dim(dim, input.shape, "take_along_dim")
     shape = broadcast_shapes("take_along_dim", (*input.shape[:d], 1, *input.shape[d + 1:]), (*indices.shape[:d], 1, *indices.shape[d + 1:]))
-    indices = pointwise.remainder(indices.to(types.int64), max(input.shape[d], 1))   # as PyTorch, which takes -1, and n, too
+    indices = pointwise.remainder(indices, max(input.shape[d], 1))   # as PyTorch, which takes -1, and n, too
     made = gather(view.expand_to(input, (*shape[:d], input.shape[d], *shape[d + 1:])), d,
                   view.expand_to(indices, (*shape[:d], indices.shape[d], *shape[d + 1:])))
     return copy.deliver(made, out)

@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from tritorch.dtype import promote, promote_float, types
-from tritorch.errors import check
+from tritorch.errors import check, tensors
 from tritorch.ops import compare, copy, special
 from tritorch.ops.arrays import number, on_arrays
-from tritorch.ops.elementwise import SCALAR, binary, floating, floats, launch_elementwise, no_bools, numbers, same, unary
+from tritorch.ops.elementwise import SCALAR, binary, floating, floats, launch_elementwise, no_bools, numbers, one_dtype, same, unary
 from tritorch.tensor import Tensor
 
 APART = {"low": 0.5, "high": 2.0}                                        # samples away from poles and kinks
@@ -120,7 +120,7 @@ remainder = binary("remainder", """input - other · ⌊input / other⌋: the sig
                    grad_other=lambda g, input, other: -g * floor_divide(input, other),
                    samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3), (make(9), 0.7)])
 fmod = binary("fmod", "The remainder of the division rounded towards zero: the sign of `input`, as C's fmod.", _no_zeros("fmod", np.fmod),
-              result=numbers, domain=APART,
+              tensors="input", result=numbers, domain=APART,
               grad_input=lambda g: g, grad_other=lambda g, input, other: -g * trunc_divide(input, other),
               samples=lambda make: [(make(9, **WHOLE), 4), (make(9, **WHOLE), -3), (make(9), 0.7)])
 
@@ -195,6 +195,7 @@ reciprocal = unary("reciprocal", "1 / input.", lambda x: 1 / x, result=floating,
 # ------------------------------------------------------------------ signs and rounding
 neg = unary("neg", "-input.", np.negative, result=numbers, grad=lambda g: -g)
 abs = unary("abs", "|input|.", np.abs, result=numbers, grad=lambda g, input: g * sign(input))
+abs.exact = True
 sign = unary("sign", "-1, 0 or 1; 0 for NaN.", lambda x: np.greater(x, 0) if x.dtype.kind == "b" else np.sign(np.nan_to_num(x, nan=0.0)),
              grad=zeros)
 ceil = unary("ceil", "Rounded up.", np.ceil, result=numbers, grad=zeros)
@@ -249,10 +250,10 @@ log10 = unary("log10", "The logarithm to base 10.", np.log10, result=floating, d
 log1p = unary("log1p", "log(1 + input), exact near 0.", np.log1p, result=floating, domain=APART, grad=lambda g, input: g / (input + 1))
 
 
-logaddexp = binary("logaddexp", "log(e^input + e^other), without overflow.", np.logaddexp, result=floats,
+logaddexp = binary("logaddexp", "log(e^input + e^other), without overflow.", np.logaddexp, tensors="input other", result=floats,
                    grad_input=lambda g, input, other: g / (exp(other - input) + 1),
                    grad_other=lambda g, input, other: g / (exp(input - other) + 1))
-logaddexp2 = binary("logaddexp2", "log₂(2^input + 2^other), without overflow.", np.logaddexp2, result=floats,
+logaddexp2 = binary("logaddexp2", "log₂(2^input + 2^other), without overflow.", np.logaddexp2, tensors="input other", result=floats,
                     grad_input=lambda g, input, other: g / (exp2(other - input) + 1),
                     grad_other=lambda g, input, other: g / (exp2(input - other) + 1))
 xlogy = binary("xlogy", "input · log(other), 0 where input is 0 and other is not NaN.", special.xlogy, result=floating, domain=APART,
@@ -301,7 +302,8 @@ atanh = unary("atanh", "The inverse hyperbolic tangent.", np.arctanh, result=flo
 tanh_backward = binary("tanh_backward", "g · (1 - out²).", lambda g, out: g * (1 - out * out), names=("g_out", "out_value"),
                        grad_input=lambda g, out_value: tanh_backward(g, out_value),
                        grad_other=lambda g, g_out, out_value: g * (g_out * out_value * -2))
-atan2 = binary("atan2", "The angle of the point (other, input), in radians.", np.arctan2, result=floating, domain=APART,
+atan2 = binary("atan2", "The angle of the point (other, input), in radians.", np.arctan2, tensors="input other", result=floating,
+               domain=APART,
                grad_input=lambda g, input, other: g * _over_square(other, input, other),
                grad_other=lambda g, input, other: g * _over_square(-input, input, other))
 
@@ -312,7 +314,8 @@ def _over_square(x, input, other):
     return (x / square).masked_fill(square == 0, 0)
 
 
-hypot = binary("hypot", "√(input² + other²).", np.hypot, result=floats, domain=APART, grad_input=lambda g, input, out: g * (input / out),
+hypot = binary("hypot", "√(input² + other²).", np.hypot, tensors="input other", result=floats, domain=APART,
+               grad_input=lambda g, input, out: g * (input / out),
                grad_other=lambda g, other, out: g * (other / out))
 sinc = unary("sinc", "sin(π·input) / (π·input), 1 at 0.", np.sinc, result=floating, domain=APART,
              grad=lambda g, input, out: g * ((cos(input * np.pi) - out) / input).masked_fill(input == 0, 0))
@@ -342,37 +345,39 @@ polygamma1 = unary("polygamma1", "The derivative of digamma (trigamma).", specia
 
 # ------------------------------------------------------------------ extremes
 maximum = binary("maximum", "The greater of the two; NaN where one is NaN.", np.maximum,
-                 grad_input=lambda g, input, other: _won(g, input < other, input == other),
+                 tensors="input other", grad_input=lambda g, input, other: _won(g, input < other, input == other),
                  grad_other=lambda g, input, other: _won(g, input > other, input == other))
 minimum = binary("minimum", "The smaller of the two; NaN where one is NaN.", np.minimum,
-                 grad_input=lambda g, input, other: _won(g, input > other, input == other),
+                 tensors="input other", grad_input=lambda g, input, other: _won(g, input > other, input == other),
                  grad_other=lambda g, input, other: _won(g, input < other, input == other))
 fmax = binary("fmax", "The greater of the two; the other where one is NaN.", np.fmax,
-              grad_input=lambda g, input, other: g.masked_fill(~((input >= other) | (other != other)), 0),
+              tensors="input other", grad_input=lambda g, input, other: g.masked_fill(~((input >= other) | (other != other)), 0),
               grad_other=lambda g, input, other: g.masked_fill((input >= other) | (other != other), 0))
 fmin = binary("fmin", "The smaller of the two; the other where one is NaN.", np.fmin,
-              grad_input=lambda g, input, other: g.masked_fill(~((input <= other) | (other != other)), 0),
+              tensors="input other", grad_input=lambda g, input, other: g.masked_fill(~((input <= other) | (other != other)), 0),
               grad_other=lambda g, input, other: g.masked_fill((input <= other) | (other != other), 0))
-copysign = binary("copysign", "|input| with the sign of other.", np.copysign, result=floating, domain=APART,
+copysign = binary("copysign", "|input| with the sign of other.", np.copysign, tensors="input", result=floating, domain=APART,
                   grad_input=lambda g, input, out: g * (sign(input) * sign(out)), grad_other=zeros)
 next_wide = binary("nextafter", "The next number after input towards other, in float32 or float64.", np.nextafter, functions=compare.K,
-                   result=floats, grad_input=lambda g, input, other: g.masked_fill(input == other, 0), grad_other=zeros)
+                   tensors="input other", result=floats, grad_input=lambda g, input, other: g.masked_fill(input == other, 0),
+                   grad_other=zeros)
 
 
 def nextafter(input, other, *, out=None):
     """The next number after input towards other, of those that the dtype has."""
+    tensors("nextafter", input=input, other=other)
     kind = promote(input, other)
     if not kind.is_floating_point or kind.compute is kind:
         return next_wide(input, other) if out is None else next_wide.into(out, input, other)
     x, y = input.to(kind), other.to(kind)
     step = compare.where((y > x) == (x > 0), 1, -1).to(types.int16)      # away from zero the bits of a number count up
     least = types.finfo(kind).smallest_normal * types.finfo(kind).eps
-    made = compare.where(x == 0, copysign(least, y), (x.view(types.int16) + step).view(kind))
+    made = compare.where(x == 0, compare.where(y < 0, -least, least).to(kind), (x.view(types.int16) + step).view(kind))
     return copy.deliver(compare.where(x == y, y, compare.where((x != x) | (y != y), math.nan, made)), out)
 
 
 heaviside = binary("heaviside", "0 below 0 and for NaN, 1 above, other at 0.", lambda x, y: np.where(np.equal(x, 0), y, np.greater(x, 0)),
-                   grad_input=zeros, grad_other=zeros)
+                   result=one_dtype, tensors="input other", grad_input=zeros, grad_other=zeros)
 
 
 def _won(g, loses, ties):
@@ -387,6 +392,7 @@ arcsin, arccos, arctan, arcsinh, arccosh, arctanh, arctan2 = asin, acos, atan, a
 
 def ldexp(input, other, *, out=None):
     """input · 2^other, in two steps: 2^other alone may be too large where the product is not."""
+    tensors("ldexp", input=input)
     kind = promote_float(input, other)
     other = other.to(kind.compute) if isinstance(other, Tensor) else float(other)
     half = trunc(other / 2) if isinstance(other, Tensor) else other // 2

@@ -1,6 +1,6 @@
 """PyTorch's pooling functions above the operators of avg_pooling.py and max_pooling.py."""
 from tritorch.autograd.modes import state
-from tritorch.errors import check, explained, refuse_misuse, sentence, whole_numbers
+from tritorch.errors import check, explained, refuse_misuse, sentence, switches, whole_numbers
 from tritorch.ops.avg_pooling import avg_pool
 from tritorch.ops.max_pooling import max_pool, max_pool_values, places_of
 from tritorch.shape import cdiv
@@ -32,6 +32,8 @@ def _images(name, input, dims):
 
 def _out_size(name, input, kernel, stride, padding, dilation, ceil_mode):
     """Number of windows along each dim. With ceil_mode a last one may stick out, if it begins inside the input or the left padding."""
+    if ceil_mode.__class__ is not bool:
+        switches(name, ceil_mode=ceil_mode)
     least = min(*kernel, *stride, *dilation)
     check(least > 0, name, "kernel_size, stride and dilation of at least 1", kernel, stride, dilation)
     out = []
@@ -145,7 +147,9 @@ def _avg(name, dims, input, kernel, stride, padding, ceil_mode, include, divisor
     kernel, stride, padding = (_pair(kernel, name, "kernel_size", dims), _pair(stride, name, "stride", dims),
                                _pair(padding, name, "padding", dims, 0))
     size = _out_size(name, x, kernel, stride, padding, (1, 1), ceil_mode)
-    return _deliver(avg_pool(x, size, kernel, stride, padding, bool(include), divisor), batched, dims == 1)
+    if include.__class__ is not bool:
+        switches(name, count_include_pad=include)
+    return _deliver(avg_pool(x, size, kernel, stride, padding, include, divisor), batched, dims == 1)
 
 
 # ------------------------------------------------------------------ windows that divide the input

@@ -99,6 +99,9 @@ def matmul(input, other):
     return product_shape("matmul", input, other), one_dtype("matmul", input, other), common_device("matmul", input, other)
 
 
+matmul.exact = True
+
+
 @matmul.impl("cpu")
 def matmul_cpu(out, input, other):
     multiply(out, input, other)
@@ -193,6 +196,9 @@ def addmm(input, mat1, mat2, beta=1, alpha=1, out_dtype=None):
         return shape, dtype, common_device("addmm", mat1, mat2)
     check(broadcast_shapes("addmm", input.shape, shape) == tuple(shape), "addmm", f"input that broadcasts to {tuple(shape)}", input.shape)
     return shape, dtype, common_device("addmm", mat1, mat2)
+
+
+addmm.exact = True
 
 
 @addmm.impl("cpu")

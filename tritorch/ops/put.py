@@ -4,12 +4,12 @@ import numpy as np
 from tritorch.cuda.launch import launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
-from tritorch.errors import check, sentence
+from tritorch.errors import check, refuse_misuse, sentence
 from tritorch.memory_format import contiguous_format
 from tritorch.ops import compare, copy, create, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.faults import fault_word
-from tritorch.ops.indexing import K, add_slices, check_index, check_range, finish, in_order, linear_places, write_rows
+from tritorch.ops.indexing import K, add_slices, check_index, check_long, check_range, finish, in_order, linear_places, write_rows
 from tritorch.ops.segments import join_rows
 from tritorch.ops.tiling import collapse
 from tritorch.shape import broadcast_shapes, cdiv, prod, wrap_dim
@@ -220,6 +220,7 @@ def _along(input, dim, index):
 def index_copy(input, dim, index, source, *, out=None):
     """input with the slices along `dim` that `index` names replaced by those of source."""
     check(len(index.shape) <= 1, "index_copy", "a vector of indices", index.shape, error=IndexError)
+    check_long("index_copy", index)
     d = wrap_dim(dim, len(input.shape), "index_copy")
     count = source.shape[d] if source.shape else 1
     check(count == index.numel(), "index_copy", f"a source of {index.numel()} slices", count, error=IndexError)
@@ -231,6 +232,7 @@ def index_copy(input, dim, index, source, *, out=None):
 def index_fill(input, dim, index, value, *, out=None):
     """input with the slices along `dim` that `index` names filled with a number."""
     check(len(index.shape) <= 1, "index_fill", "a vector of indices", index.shape)
+    check_long("index_fill", index, IndexError)
     if isinstance(value, Tensor):
         check(not value.shape, "index_fill", "a number or a 0-dim tensor", value.shape)
         value = value.to(input.device, input.dtype)
@@ -254,17 +256,21 @@ def masked_fill(input, mask, value, *, out=None):
     >>> import tritorch as torch; torch.arange(3).masked_fill(torch.tensor([True, False, True]), -1)
     tensor([-1,  1, -1])
     """
-    check(mask.dtype is types.bool, "masked_fill", "a mask of bools", mask.dtype)
-    if isinstance(value, Tensor):
-        check(not value.shape, "masked_fill", "a number or a 0-dim tensor", value.shape)
-        value = value.to(input.device, input.dtype)
-    elif input.dtype.category == 1:
-        copy.check_fits("masked_fill", value, input.dtype)
-        value = int(value)
-    elif input.dtype is types.bool:
-        value = bool(value)
-    made = compare.choose(mask, value, input) if out is None else compare.choose.into(out, mask, value, input)
-    return made if made.dtype is input.dtype else made.to(input.dtype)
+    try:
+        check(mask.dtype is types.bool, "masked_fill", "a mask of bools", mask.dtype)
+        if isinstance(value, Tensor):
+            check(not value.shape, "masked_fill", "a number or a 0-dim tensor", value.shape)
+            value = value.to(input.device, input.dtype)
+        elif input.dtype.category == 1:
+            copy.check_fits("masked_fill", value, input.dtype)
+            value = int(value)
+        elif input.dtype is types.bool:
+            value = bool(value)
+        made = compare.choose(mask, value, input) if out is None else compare.choose.into(out, mask, value, input)
+        return made if made.dtype is input.dtype else made.to(input.dtype)
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def masked_scatter(input, mask, source, *, out=None):
@@ -280,11 +286,17 @@ def masked_scatter(input, mask, source, *, out=None):
 
 
 # ------------------------------------------------------------------ single places
-def put_(input, index, source, accumulate=False):
-    """Write (or add) the elements of source at places of the flattened tensor."""
+def put_elements(input, index, source, accumulate=False):
+    """input with the elements of source written (or added) at places of the flattened tensor."""
+    check_long("put", index)
     flat = view.reshape(input.clone(memory_format=contiguous_format), -1)
     made = put(flat, (view.reshape(index, -1),), view.reshape(source, -1), accumulate)
-    return copy.copy_(input, view.reshape(made, input.shape))
+    return view.reshape(made, input.shape)
+
+
+def put_(input, index, source, accumulate=False):
+    """Write (or add) the elements of source at places of the flattened tensor."""
+    return copy.copy_(input, put_elements(input, index, source, accumulate))
 
 
 def fill_diagonal_(input, fill_value, wrap=False):

@@ -91,7 +91,8 @@ def _quantile(name, input, q, dim, keepdim, interpolation):
     check(input.dtype in (types.float32, types.float64), name, "float32 or float64", input.dtype)
     check(interpolation in ("linear", "lower", "higher", "midpoint", "nearest"), name, "a known interpolation", repr(interpolation))
     single = not isinstance(q, Tensor) or not q.shape
-    q = q.to(input.dtype) if isinstance(q, Tensor) else create.tensor(q, dtype=input.dtype, device=input.device)
+    check(not isinstance(q, Tensor) or q.dtype is input.dtype, name, f"q of {input.dtype}", getattr(q, "dtype", None))
+    q = q if isinstance(q, Tensor) else create.tensor(q, dtype=input.dtype, device=input.device)
     check(bool(((q >= 0) & (q <= 1)).all().item()), name, "q between 0 and 1", q.tolist())
     ndim = len(input.shape)
     d = 0 if dim is None else wrap_dim(dim, ndim, name)

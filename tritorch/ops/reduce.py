@@ -286,6 +286,7 @@ def truth(name, doc, combine, identity, on_array):
 
     rule.__name__, rule.__doc__ = name, doc
     f = op(rule)
+    f.exact = True
     monoid = Monoid("truth", combine, states=(types.int32,))
 
     @f.impl("cpu")

@@ -28,7 +28,8 @@ def _check(name, images, grid, orders):
     check(images.dtype.is_floating_point and grid.dtype.is_floating_point, name, "floating tensors", images.dtype, grid.dtype)
     check(len(orders) == grid.shape[-1] == grid.ndim - 2, name, "as many coordinates as dims of an image", grid.shape, orders)
     check(images.shape[0] == grid.shape[0], name, "as many grids as images", images.shape, grid.shape)
-    return promote(images, grid)
+    check(images.dtype is grid.dtype, name, "an image and a grid of one dtype", images.dtype, grid.dtype)
+    return images.dtype
 
 
 @op

@@ -19,7 +19,8 @@ from tritorch.tensor import Tensor, own, strided
 # ------------------------------------------------------------------ cat
 def several(name, tensors):
     """A sequence of tensors as a tuple."""
-    check(not isinstance(tensors, Tensor), name, "a sequence of tensors", "a tensor", error=TypeError)
+    if not hasattr(tensors, "__iter__") or isinstance(tensors, (Tensor, str)):
+        raise TypeError(sentence(name, "a sequence of tensors", type(tensors).__name__))
     return tuple(tensors)
 
 
@@ -49,9 +50,8 @@ def stack(tensors, dim=0, *, axis=None, out=None):
     tritorch.Size([2, 2])
     """
     tensors, dim = several("stack", tensors), dim if axis is None else axis
-    check(len(tensors) > 0, "stack", "at least one tensor", "none")
     shapes = dict.fromkeys([t.shape for t in tensors])
-    check(len(shapes) == 1, "stack", "tensors of one shape", *shapes)
+    check(len(shapes) == 1, "stack", "one tensor or more of one shape", *shapes)
     shape = tensors[0].shape
     d = wrap_dim(dim, len(shape) + 1, "stack")
     if d < len(shape) and out is None and all(t.is_contiguous() for t in tensors):           # one view in the place of many

@@ -242,7 +242,9 @@ def split(tensor, split_size_or_sections=None, dim=0, *, split_size=None):
     check(len(tensor.shape) > 0, "split", "a tensor of at least one dim", "0 dims")
     d = wrap_dim(dim, len(tensor.shape), "split")
     n, sizes = tensor.shape[d], split_size_or_sections if split_size is None else split_size
-    if isinstance(sizes, int):
+    if not isinstance(sizes, (tuple, list)):
+        if sizes.__class__ is not int:
+            (sizes,) = whole_numbers("split", "a size or sizes", (sizes,))
         check(sizes > 0 or n == 0 and sizes == 0, "split", "a size of at least 1", sizes)
         sizes = [min(sizes, n - k) for k in range(0, n, sizes or 1)] or [0]
     check(sum(sizes) == n and min(sizes) >= 0, "split", f"sizes that sum to {n}", tuple(sizes))

@@ -146,6 +146,7 @@ def family(name, doc, log, composed):
     backward_rule.__name__ = name + "_backward"
     backward_rule.__doc__ = f"The gradient of {name}, from that of its output and the output itself."
     forward, backward = op(rule), op(backward_rule)
+    forward.exact = True
 
     @forward.impl("cpu")
     def forward_cpu(out, x, dim, dtype):

@@ -4,7 +4,7 @@ import math
 import numpy as np
 
 from tritorch.dispatch import op
-from tritorch.dtype import chosen
+from tritorch.dtype import chosen, promote_types, types
 from tritorch.errors import check
 from tritorch.ops.destinations import call
 from tritorch.ops.monoids import Monoid, reduce_rows
@@ -147,6 +147,8 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, dtype=None):
     5.0
     """
     check(x.dtype.is_floating_point, "vector_norm", "a floating dtype", x.dtype, use="x.float()")
+    wide = dtype is None or promote_types(x.dtype, dtype) is types.as_dtype(dtype)
+    check(wide, "vector_norm", f"a dtype that {x.dtype} can be cast to without loss", dtype)
     dims = dims_of(dim, x.ndim, "vector_norm")
     check(math.prod([x.shape[d] for d in dims]) > 0 or 0 <= ord < math.inf, "vector_norm", f"an element for order {ord}", tuple(x.shape))
     return kept(x.shape, dims, keepdim), chosen(dtype, x.dtype), x.device

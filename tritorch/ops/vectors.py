@@ -63,6 +63,7 @@ def cross(input, other, dim=None, *, out=None):
     tensor([0, 0, 1])
     """
     tensors("cross", input=input, other=other)
+    check(input.dtype is other.dtype, "cross", "tensors of one dtype", input.dtype, other.dtype)
     check(len(input.shape) == len(other.shape), "cross", "tensors of as many dims", input.shape, other.shape)
     shape = broadcast_shapes("cross", input.shape, other.shape)
     if dim is None:
@@ -126,6 +127,7 @@ def cdist(x1, x2, p=2.0, compute_mode=None):
             [4.]])
     """
     check(len(x1.shape) > 1 and len(x2.shape) > 1 and x1.shape[-1] == x2.shape[-1], "cdist", "rows of one length", x1.shape, x2.shape)
+    check(x1.dtype is x2.dtype, "cdist", "rows of one dtype", x1.dtype, x2.dtype)
     check(p >= 0, "cdist", "p ≥ 0", p)
     return (x1.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, -1)
 

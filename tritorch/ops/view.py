@@ -294,20 +294,40 @@ def reshape_as(input, other):
     return reshape(input, other.shape)
 
 
+def size(input, dim=None):
+    """The shape, or its entry at `dim`."""
+    try:
+        return input.shape if dim is None else input.shape[dim]
+    except (IndexError, TypeError):
+        return input.shape[wrap_dim(dim, len(input.shape), "size")]
+
+
+def stride(input, dim=None):
+    """The strides in elements, or the one of `dim`."""
+    try:
+        return input.strides if dim is None else input.strides[dim]
+    except (IndexError, TypeError):
+        return input.strides[wrap_dim(dim, len(input.shape), "stride")]
+
+
 def flatten(input, start_dim=0, end_dim=-1):
     """Dims start_dim..end_dim merged into one.
 
     >>> import tritorch as torch; torch.ones(2, 3, 4).flatten(1).shape
     tritorch.Size([2, 12])
     """
-    a, b = wrap_dim(start_dim, len(input.shape), "flatten"), wrap_dim(end_dim, len(input.shape), "flatten")
-    check(a <= b, "flatten", "start_dim before end_dim", start_dim, end_dim)
-    if not input.shape:
-        return reshape(input, 1)
-    merged = 1
-    for n in input.shape[a:b + 1]:
-        merged *= n
-    return input if a == b else reshape(input, (*input.shape[:a], merged, *input.shape[b + 1:]))
+    try:
+        a, b = wrap_dim(start_dim, len(input.shape), "flatten"), wrap_dim(end_dim, len(input.shape), "flatten")
+        check(a <= b, "flatten", "start_dim before end_dim", start_dim, end_dim)
+        if not input.shape:
+            return reshape(input, 1)
+        merged = 1
+        for n in input.shape[a:b + 1]:
+            merged *= n
+        return input if a == b else reshape(input, (*input.shape[:a], merged, *input.shape[b + 1:]))
+    except Exception as error:
+        refuse_misuse(error)
+        raise
 
 
 def unflatten(input, dim, sizes):

@@ -102,7 +102,9 @@ def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
     tensor([-1.0000,  0.5000,  1.0000])
     """
     try:
-        check(min_val <= max_val, "hardtanh", "min_val ≤ max_val", min_val, max_val, error=ValueError)
+        check(not min_val > max_val, "hardtanh", "min_val ≤ max_val", min_val, max_val, error=ValueError)
+        if input.dtype.category < 2:
+            check(min_val >= 0 or input.dtype.is_signed, "hardtanh", "a min_val of 0 or more for what has no sign", min_val, input.dtype)
         return _apply(activation.hardtanh_between, inplace, input, min_val, max_val)
     except Exception as error:
         refuse_misuse(error)

@@ -1,5 +1,6 @@
 """Norms of vectors and distances between them."""
-from tritorch.errors import explained
+from tritorch.dtype import promote
+from tritorch.errors import check, explained
 from tritorch.ops.composite import composite
 from tritorch.ops.pointwise import div
 from tritorch.ops.shaping import broadcast_tensors
@@ -26,6 +27,9 @@ def cosine_similarity(x1, x2, dim=1, eps=1e-8):
     >>> torch.nn.functional.cosine_similarity(torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0, 0.0]])).tolist()
     [1.0]
     """
+    dtype = promote(x1, x2)
+    check(dtype.is_floating_point, "cosine_similarity", "inputs one of which is floating", x1.dtype, x2.dtype)
+    x1, x2 = x1.to(dtype), x2.to(dtype)
     x1, x2 = (x / x.norm(2, dim, keepdim=True).clamp_min(eps) for x in broadcast_tensors(x1, x2))
     return (x1 * x2).sum(dim)
 

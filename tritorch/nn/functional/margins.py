@@ -2,7 +2,8 @@
 import math
 
 from tritorch.autograd.modes import no_grad
-from tritorch.errors import explained
+from tritorch.dtype import types
+from tritorch.errors import check, explained, switches
 from tritorch.nn.functional.distance import pairwise_distance
 from tritorch.ops.activation import logsigmoid, softplus
 from tritorch.ops.compare import where
@@ -21,6 +22,7 @@ def poisson_nll_loss(input, target, log_input=True, full=False, size_average=Non
     >>> torch.nn.functional.poisson_nll_loss(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]), reduction="none")
     tensor([1.0000, 0.7183])
     """
+    switches("poisson_nll_loss", full=full)
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
         large = target.masked_fill(target <= 1, 1)
@@ -64,14 +66,16 @@ def hinge_embedding_loss(input, target, margin=1.0, size_average=None, reduce=No
     >>> torch.nn.functional.hinge_embedding_loss(torch.tensor([0.5, 0.25]), torch.tensor([1.0, -1.0]), reduction="none")
     tensor([0.5000, 0.7500])
     """
-    loss = (margin - input).clamp(min=0).masked_fill(target == 1, 0) + input.masked_fill(target == -1, 0)
+    check(input.dtype.is_floating_point, "hinge_embedding_loss", "an input of a floating dtype", input.dtype)
+    loss = (float(margin) - input).clamp(min=0).masked_fill(target == 1, 0) + input.masked_fill(target == -1, 0)
     return reduced(loss, legacy_reduction(size_average, reduce, reduction))
 
 
 @composite
 def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
-    """log(1 + e^(-y x)) for y = ±1."""
-    return reduced(softplus(-target * input), legacy_reduction(size_average, reduce, reduction))
+    """log(1 + e^(-y x)) for y = ±1, in the dtype of x."""
+    check(input.dtype.is_floating_point, "soft_margin_loss", "an input of a floating dtype", input.dtype)
+    return reduced(softplus(-target.to(input.dtype) * input), legacy_reduction(size_average, reduce, reduction))
 
 
 @composite
@@ -85,7 +89,7 @@ def margin_ranking_loss(input1, input2, target, margin=0, size_average=None, red
     if not input1.ndim == input2.ndim == target.ndim:
         raise RuntimeError("margin_ranking_loss: expected input1, input2 and target of as many dims, got shapes "
                            f"{tuple(input1.shape)}, {tuple(input2.shape)} and {tuple(target.shape)}")
-    return reduced((-target * (input1 - input2) + margin).clamp(min=0), legacy_reduction(size_average, reduce, reduction))
+    return reduced((-target * (input1 - input2) + float(margin)).clamp(min=0), legacy_reduction(size_average, reduce, reduction))
 
 
 @composite
@@ -103,7 +107,7 @@ def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, r
                            f"{input2.shape} and {target.shape}")
     squares = [(x * x).sum(-1) + 1e-12 for x in (input1, input2)]
     cosine = (input1 * input2).sum(-1) / (squares[0] * squares[1]).sqrt()
-    loss = (1 - cosine).masked_fill(target != 1, 0) + (cosine - margin).clamp(min=0).masked_fill(target != -1, 0)
+    loss = (1 - cosine).masked_fill(target != 1, 0) + (cosine - float(margin)).clamp(min=0).masked_fill(target != -1, 0)
     return reduced(loss, legacy_reduction(size_average, reduce, reduction))
 
 
@@ -116,8 +120,9 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=
         raise ValueError("weight must be one-dimensional")
     if not input.ndim:                                                   # one class, of which nothing is left
         input, target = input.unsqueeze(0), target.reshape(())
+    check(target.dtype is types.int64, "multi_margin_loss", "class indices of int64", target.dtype)
     index = target.unsqueeze(-1)
-    loss = (margin - input.gather(-1, index) + input).relu() ** p
+    loss = (float(margin) - input.gather(-1, index) + input).relu() ** p
     if weight is not None:
         loss = loss * weight[target].unsqueeze(-1)
     return reduced(loss.scatter(-1, index, 0.0).sum(-1) / input.shape[-1], legacy_reduction(size_average, reduce, reduction))
@@ -129,6 +134,7 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
     if input.shape != target.shape or input.ndim > 2:
         raise RuntimeError(f"multilabel_margin_loss: expected input and target of the same shape and at most 2 dims, got {input.shape} "
                            f"and {target.shape}")
+    check(target.dtype is types.int64, "multilabel_margin_loss", "class indices of int64", target.dtype)
     if not input.ndim:
         input, target = input.unsqueeze(0), target.unsqueeze(0)
     target = within(target, -1, input.shape[-1] - 1, "multilabel_margin_loss", "class indices, or -1 after them")
@@ -159,6 +165,8 @@ def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2, eps=1e-6, s
     >>> round(torch.nn.functional.triplet_margin_loss(anchor, positive, negative).item(), 4)
     0.5
     """
+    switches("triplet_margin_loss", swap=swap)
+
     def distance(x, y):
         return pairwise_distance(x, y, p, eps)
 

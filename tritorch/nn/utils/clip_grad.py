@@ -2,6 +2,7 @@
 import warnings
 
 from tritorch.autograd.modes import no_grad
+from tritorch.errors import explained
 from tritorch.ops import optimize
 from tritorch.ops.create import tensor
 from tritorch.ops.shaping import stack
@@ -41,6 +42,7 @@ def clip_grads_with_norm_(parameters, max_norm, total_norm, foreach=None):
     optimize.clip_by_norm(_gradients(parameters), total_norm, float(max_norm))
 
 
+@explained
 @no_grad()
 def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False, foreach=None):
     """Scale all gradients down, in place, so that their norm together is at most `max_norm`; returns the norm before. Pascanu et al. 2013.

@@ -1,6 +1,7 @@
 """Sequences of different lengths: padded into one tensor, or packed, step by step, without padding."""
 from collections import namedtuple
 
+from tritorch.errors import explained
 from tritorch.ops.create import tensor
 from tritorch.ops.shaping import cat, stack
 from tritorch.tensor import Tensor
@@ -49,6 +50,7 @@ def invert_permutation(permutation):
     return None if permutation is None else permutation.argsort()
 
 
+@explained
 def pack_padded_sequence(input, lengths, batch_first=False, enforce_sorted=True):
     """Pack a padded batch (T, B, *), or (B, T, *) if `batch_first`, whose sequences have the given lengths.
 
@@ -106,6 +108,7 @@ def pad_packed_sequence(sequence, batch_first=False, padding_value=0.0, total_le
     return padded.transpose(0, 1) if batch_first else padded, tensor(lengths)
 
 
+@explained
 def pad_sequence(sequences, batch_first=False, padding_value=0.0, padding_side="right"):
     """Sequences (L_i, *) as one tensor (max L, B, *), or (B, max L, *) if `batch_first`, the rest filled with `padding_value`.
 
