@@ -8,6 +8,8 @@ A place may be a few windows (or, backward, cells) below and beside each other, 
 import triton
 import triton.language as tl
 
+from triton_kernels.scalar import div
+
 
 @triton.jit
 def divided(i, n):
@@ -212,8 +214,9 @@ def store_span(ptr, x, row, n, c, p, q, strides, here, SPAN: tl.constexpr, LOG: 
 # ------------------------------------------------------------------ means
 @triton.jit
 def share_of(p, n, count, kernel, stride, padding, ADAPTIVE: tl.constexpr, INCLUDE: tl.constexpr, ACC: tl.constexpr):
-    """One over how many elements window p counts along a dim."""
-    return 1 / tl.maximum(size_of(p, n, count, kernel, stride, padding, ADAPTIVE, INCLUDE), 1).to(ACC)
+    """One over how many elements window p counts along a dim, rounded as IEEE has it: two of these are multiplied."""
+    elements = tl.maximum(size_of(p, n, count, kernel, stride, padding, ADAPTIVE, INCLUDE), 1).to(ACC)
+    return div(tl.full(elements.shape, 1, ACC), elements)
 
 
 @triton.jit
