@@ -86,3 +86,15 @@ def test_gradients_of_both():
         np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-12)
         (only,) = tritorch.autograd.grad(both(x, 1)[1].sum(), [x])
         np.testing.assert_allclose(only.numpy(), 0.2)
+
+
+@pytest.mark.parametrize("p", [0.5, 1.5, 2.5, 3, 4, 5, 7.25, -1, -2.5])
+def test_norms_of_any_order(p, cuda):
+    """|x|^p by way of the logarithm: within the digits that it has at 1e±9; zeros, infinities and NaN as powers have them."""
+    x = (RNG.standard_normal((7, 300)) * 10.0 ** (np.arange(-9, 12, 3)[:, None] * (1 if abs(p) < 4 else 0.3))).astype(np.float32)
+    x[1, 3], x[2, 5], x[3, 7] = 0, np.inf, np.nan
+    with np.errstate(divide="ignore"):
+        want = (np.abs(x.astype(np.float64)) ** p).sum(1) ** (1 / p)
+    for on in (tritorch.tensor(x).to(cuda), tritorch.tensor(x.T.copy()).to(cuda).T):
+        np.testing.assert_allclose(tritorch.linalg.vector_norm(on, p, 1).cpu().numpy(), want, rtol=1e-5)
+        np.testing.assert_allclose(tritorch.linalg.vector_norm(on.double(), p, 1).cpu().numpy(), want, rtol=1e-12)
