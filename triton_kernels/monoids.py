@@ -213,6 +213,15 @@ def index_finish(a, i, count, param):
 
 # ------------------------------------------------------------------ variance: sums relative to what a thread saw first
 @triton.jit
+def weighted(x, n):
+    """Σ x / Σ n of each row. Both are scaled by a power of two before they are summed, which rounds nothing: of any other product that is
+    fused with a sum, threads that exchange halves get different sums, and all differences here are to one number."""
+    SCALE: tl.constexpr = 1 / x.shape[1]
+    count = tl.sum(n * SCALE, 1)
+    return tl.sum(x * SCALE, 1) / tl.where(count > 0, count, 1.0)
+
+
+@triton.jit
 def moments_lift(x, base, valid, near, THREADS: tl.constexpr):
     """Of what each thread has of each row of a tile: a number near to them, the sums of differences to it and of their squares, and how
     many there are. `near` is what the tiles before were taken relative to; a number stands for none. THREADS[0] have a row, of THREADS[1]
@@ -232,8 +241,7 @@ def moments_lift(x, base, valid, near, THREADS: tl.constexpr):
         if WHOLE:
             near = tl.sum(tl.sum(x * (1 / (EACH * VEC)), 3), 1)
         else:                                                            # of the row: a thread may have nothing yet, but all elements later
-            share = 1 / tl.maximum(tl.sum(n, 1), 1.0)
-            near = tl.sum(tl.sum(tl.sum(x * share[:, None, None, None], 3), 1), 1)           # what is not there was loaded as 0
+            near = weighted(tl.sum(tl.sum(x * (1 / (EACH * VEC)), 3), 1), n * (1 / (EACH * VEC)))    # what is not there was loaded as 0
             near = tl.broadcast_to(near[:, None], (ROWS, LANES))
     away = x - near[:, None, :, None]
     if not WHOLE:
@@ -251,8 +259,7 @@ def moments_fold(state, lane):
     """The same of all threads, or pieces, that share a row, relative to one number: what theirs differ from it by is hardly rounded."""
     near, total, square, n = state
     n = tl.broadcast_to(n, near.shape)
-    some = tl.where(n > 0, 1.0, 0.0).to(n.dtype)
-    middle = tl.sum(near * (some / tl.maximum(tl.sum(some, 1), 1.0)[:, None]), 1)
+    middle = weighted(tl.where(n > 0, near, 0), tl.where(n > 0, 1.0, 0.0).to(n.dtype))
     away = near - middle[:, None]
     return middle, tl.sum(total + n * away, 1), tl.sum(square + away * (2 * total + n * away), 1), tl.sum(n, 1)
 
