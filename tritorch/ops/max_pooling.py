@@ -10,6 +10,7 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.avg_pooling import (
     HALVES,
+    MOST,
     UNROLLED,
     adaptive,
     along_dim,
@@ -100,7 +101,7 @@ def launch_largest(values, taps, input, size, kernel, stride, padding, dilation)
     n, most, outs = input.shape[2:], taps_of(input.shape[2:], size, kernel), (values,) if taps is None else (values, taps)
     shared = kernel is not None and stride[0] < kernel[0] and dilation[0] == 1 and size[0] >= 4  # windows share rows of the input
     pair = 1 if taps is None else _pair(size, kernel, stride, dilation)
-    rows = 0 if most[0] * most[1] > UNROLLED else pair if not shared else 4 if input.strides[1] == 1 else 2
+    rows = 0 if most[0] * most[1] > (MOST if shared else UNROLLED) else pair if not shared else 4 if input.strides[1] == 1 else 2
     words = rows and kernel is not None and dilation[1] == 1 and beside(stride[1], input, *outs)
     span = words or 1
     ways = [{"ROWS": each} for each in ((rows, 4) if rows == 2 and words and shared else (rows,))]
@@ -282,7 +283,7 @@ def max_pool_input_cuda(out, gradient, taps, size, kernel, stride, padding, dila
         return
     most = taps_of(size, gradient.shape[2:], kernel)
     reach = tuple([dilation[d] * (most[d] - 1) for d in (0, 1)])
-    if kernel is None or kernel[0] * kernel[1] > UNROLLED or stride[0] * stride[1] > UNROLLED:
+    if kernel is None or kernel[0] * kernel[1] > MOST or stride[0] * stride[1] > UNROLLED:
         collect(K.max_pool_input_kernel, (out,), (gradient, taps), kernel, (0, 0) if kernel is None else reach, stride, padding,
                 DILATION=dilation, TAPS=most)
         return
