@@ -174,11 +174,13 @@ is common), rows of a thread, warps."""
 @remember
 def few_tiles(M, N, across, vector, least=1, most=FEW_ACROSS, column=8):
     """Candidates where rows are short enough for narrow tiles, HELD of which are a row, of at least so many columns; rows that are next to
-    each other, of at most so many. Of such, with few bytes of a `column` to hold, a thread has eight, where registers suffice: softmax of
-    65 classes takes 70 µs, not 100 (predicted, 2^20 rows in bfloat16)."""
+    each other, of at most so many. Of such, where a `column` has two bytes to hold, eight threads or sixteen have eight: softmax of 65
+    classes takes 65 µs, not 100, of 150 classes 77 µs, not 119 (predicted, 2^20 and 2^19 rows in bfloat16)."""
     if across:
         blocks = (512, 256, 128) if N <= 4 else (256, 512, 128) if N <= 32 else (256, 128)
-        ways = [(m, 1, 4) for m in blocks] if N <= WHOLE_ACROSS else [*[(64, 8, 2)] * (N * column <= 256), (64, 8, 4), (128, 4, 4)]
+        ways = [(m, 1, 4) for m in blocks] if N <= WHOLE_ACROSS else [(64, 8, 4), (128, 4, 4)]
+        if column <= 2 and N > WHOLE_ACROSS:                             # eight rows, 16 bytes, a thread
+            ways = ([(32, 8, 1), (64, 8, 2)] if N <= 128 else [(32, 16, 2)]) + ways
         ways = ways if N <= most else []
     else:
         few = max(next_power_of_2(cdiv(N, 33)), least // vector)
