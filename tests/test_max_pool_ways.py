@@ -23,7 +23,9 @@ def ways(call):
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("kind, shape, window", [("bfloat16", (2, 3, 16, 24), ((3, 3), (2, 2), (1, 1))),
                                                  ("float32", (1, 2, 13, 8), ((3, 3), (2, 2), (1, 1))),
-                                                 ("bfloat16", (1, 2, 10, 16), ((2, 3), (2, 2), (0, 1)))])
+                                                 ("bfloat16", (1, 2, 10, 16), ((2, 3), (2, 2), (0, 1))),
+                                                 ("bfloat16", (1, 2, 9, 16), ((5, 5), (1, 1), (2, 2))),
+                                                 ("float32", (1, 2, 7, 9), ((4, 5), (2, 1), (1, 2)))])
 def test_all_ways_agree(kind, shape, window, last, cuda, monkeypatch):
     if driver.current().name == "simulated":
         monkeypatch.setattr(driver, "hardware_tiles", True)

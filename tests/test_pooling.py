@@ -222,7 +222,7 @@ def test_two_places_share_a_byte(cuda):
                 np.testing.assert_array_equal(there, here)
 
 
-@pytest.mark.parametrize("args", [(3, 2, 1), (2, 2), (3, 1, 1), (3, 2, 0, 1, True)])
+@pytest.mark.parametrize("args", [(3, 2, 1), (2, 2), (3, 1, 1), (3, 2, 0, 1, True), (5, 1, 2)])
 def test_neighbours_that_come_as_one_word(args, cuda, monkeypatch):
     """Rows that allow words, some that do not, and images that begin anywhere: values with and without places, places, gradients."""
     monkeypatch.setattr(T.cuda.driver, "hardware_tiles", True)

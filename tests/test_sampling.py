@@ -114,7 +114,7 @@ def test_few_launches():
         assert [launch.kernel for launch in account.launches] == ["sampling.affine_kernel"]
         account.launches.clear()
         sampled = F.grid_sample(image, grid.requires_grad_(), align_corners=False)
-        assert [launch.kernel for launch in account.launches] == ["sampling.sample_kernel"]
+        assert [launch.kernel for launch in account.launches] == ["sampling.sample_planes_kernel"]
         account.launches.clear()
         torch.autograd.grad(sampled, grid, image)
-        assert [launch.kernel for launch in account.launches] == ["sampling.sample_slope_kernel"]
+        assert [launch.kernel for launch in account.launches] == ["sampling.sample_slope_planes_kernel"]

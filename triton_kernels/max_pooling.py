@@ -7,71 +7,21 @@ where PAIR is 2, those of two windows below each other: of the upper one its low
 import triton
 import triton.language as tl
 
-from triton_kernels.avg_pooling import place_offsets, plane_pointers, pointers, step_of, tile_of, widened, window, windows, within
+from triton_kernels.avg_pooling import (
+    elements_of_row,
+    inside_of,
+    place_offsets,
+    plane_pointers,
+    pointers,
+    step_of,
+    store_span,
+    tile_of,
+    widened,
+    window,
+    windows,
+    within,
+)
 from triton_kernels.rows import again
-
-
-@triton.jit
-def pieces(x, LOG: tl.constexpr):
-    """The 2^LOG elements of the last of three dims of a block, one by one."""
-    parts = (x,)
-    for _ in tl.static_range(LOG):
-        low, high = (), ()
-        for k in tl.static_range(len(parts)):
-            a, b = tl.split(tl.reshape(parts[k], (x.shape[0], x.shape[1], parts[k].shape[2] // 2, 2)))
-            low, high = low + (a,), high + (b,)
-        parts = low + high
-    out = ()
-    for k in tl.static_range(len(parts)):
-        out = out + (tl.reshape(parts[k], (x.shape[0], x.shape[1])),)
-    return out
-
-
-@triton.jit
-def joined(x, LOG: tl.constexpr):
-    """2^LOG blocks (places, planes) as one, with a third dim."""
-    parts = ()
-    for k in tl.static_range(len(x)):
-        parts = parts + (x[k][:, :, None],)
-    for _ in tl.static_range(LOG):
-        pairs = ()
-        for k in tl.static_range(len(parts) // 2):
-            both = tl.join(parts[k], parts[k + len(parts) // 2])
-            pairs = pairs + (tl.reshape(both, (both.shape[0], both.shape[1], 2 * both.shape[2])),)
-        parts = pairs
-    return parts[0]
-
-
-@triton.jit
-def inside_of(h, end, BEFORE: tl.constexpr, BEHIND: tl.constexpr):
-    """Whether 0 <= h < end; only what can fail is looked at."""
-    inside = tl.full(h.shape, 1, tl.int1)
-    if BEFORE:
-        inside &= h >= 0
-    if BEHIND:
-        inside &= h < end
-    return inside
-
-
-@triton.jit
-def elements_of_row(row_ptrs, row, w, end, stride_w, OTHER: tl.constexpr, COUNT: tl.constexpr, STEP: tl.constexpr, BEFORE: tl.constexpr,
-                    LOG: tl.constexpr, INSIDE: tl.constexpr, WIDE: tl.constexpr):
-    """Every STEP-th of COUNT elements of a row, the first of them BEFORE columns in front of column w, where `row_ptrs` point; between
-    them, some other one. The 2^LOG from column w on are one word. What is not in the row is OTHER; the first INSIDE cannot be behind it."""
-    if LOG:
-        inside = row & inside_of(w, end, False, BEFORE + (1 << LOG) > INSIDE)[:, None]
-        at = row_ptrs[:, :, None] + tl.arange(0, 1 << LOG)[None, None, :]
-        word = pieces(tl.load(at, mask=inside[:, :, None], other=OTHER), LOG)
-    elements = ()
-    for k in tl.static_range(COUNT):
-        if k % STEP:
-            elements = elements + (elements[0],)
-        elif LOG > 0 and k >= BEFORE and k < BEFORE + (1 << LOG):
-            elements = elements + (word[k - BEFORE],)
-        else:
-            inside = row & inside_of(w + (k - BEFORE), end, k < BEFORE, k >= INSIDE)[:, None]
-            elements = elements + (tl.load(row_ptrs + step_of(k - BEFORE, stride_w, WIDE), mask=inside, other=OTHER),)
-    return elements
 
 
 @triton.jit
@@ -194,19 +144,6 @@ def paired(taps, ROW: tl.constexpr, lower, SPAN: tl.constexpr):
 def half_of(pair, which, PAIR: tl.constexpr):
     """The tap of the upper (0) or lower (1) window of a byte."""
     return pair >> which * 4 & 15 if PAIR == 2 else pair
-
-
-@triton.jit
-def store_span(ptr, x, row, n, c, p, q, strides, here, SPAN: tl.constexpr, LOG: tl.constexpr, WIDE: tl.constexpr):
-    """Store SPAN neighbours, which are those of a `row` of the blocks x, from (p, q) on; more than one as one word."""
-    if LOG:
-        some = ()
-        for g in tl.static_range(SPAN):
-            some = some + (x[row * SPAN + g],)
-        at = pointers(ptr, n, c, p, q, strides, WIDE, SPAN)[:, :, None] + tl.arange(0, SPAN)[None, None, :]
-        tl.store(at, joined(some, LOG).to(ptr.dtype.element_ty), mask=here[:, :, None])      # rounded here, two at a time
-    else:
-        tl.store(pointers(ptr, n, c, p, q, strides, WIDE), x[row].to(ptr.dtype.element_ty), mask=here)
 
 
 @triton.jit

@@ -1,6 +1,7 @@
-"""What reductions and scans compute: monoids, as functions on states, which are tuples of one to three values.
+"""What reductions and scans compute: monoids, as functions on states, which are tuples of one to four values.
 
-    LIFT(x, base, valid, param, IDENTITY)   an element's state, of a tile that begins at column `base`; the identity if not `valid`
+    LIFT(x, base, valid, param, IDENTITY)   an element's state, of a tile that begins at column `base`; the identity if not `valid`.
+                                            Of moments: that of all that a thread has of a row; `param` is what went before
     COMBINE(*left, *right)                  two neighbouring states as one; associative
     STEP(*state, *later)                    the same for the state of one element behind all others: COMBINE, or what is cheaper
     FOLD(state, lane)                       a tile's columns, at `lane` in it, as one: tl.reduce, which takes COMBINE by name only
@@ -11,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.quick import quick_exp
+from triton_kernels.quick import quick_exp, quick_power
 
 
 # ------------------------------------------------------------------ sums
@@ -62,7 +63,7 @@ def fourth_lift(x, base, valid, param, IDENTITY: tl.constexpr):
 
 @triton.jit
 def power_lift(x, base, valid, param, IDENTITY: tl.constexpr):
-    return (tl.where(valid, libdevice.pow(tl.abs(x), param + tl.zeros_like(x)), 0),)
+    return (tl.where(valid, quick_power(tl.abs(x), param), 0),)
 
 
 @triton.jit
@@ -210,51 +211,89 @@ def index_finish(a, i, count, param):
     return (i,)
 
 
-# ------------------------------------------------------------------ variance: Welford, merged by Chan's formula
+# ------------------------------------------------------------------ variance: sums relative to what a thread saw first
 @triton.jit
-def moments_lift(x, base, valid, param, IDENTITY: tl.constexpr):
-    return tl.where(valid, x, 0), tl.zeros_like(x), tl.where(valid, 1, 0).to(x.dtype)
-
-
-@triton.jit
-def moments_combine(mean_a, square_a, n_a, mean_b, square_b, n_b):
-    n = n_a + n_b
-    delta = mean_b - mean_a
-    share = tl.where(n == 0, 0, n_b / tl.where(n == 0, 1, n))
-    return mean_a + delta * share, square_a + square_b + delta * delta * n_a * share, n
+def weighted(x, n):
+    """Σ x / Σ n of each row. Both are scaled by a power of two before they are summed, which rounds nothing: of any other product that is
+    fused with a sum, threads that exchange halves get different sums, and all differences here are to one number."""
+    SCALE: tl.constexpr = 1 / x.shape[1]
+    count = tl.sum(n * SCALE, 1)
+    return tl.sum(x * SCALE, 1) / tl.where(count > 0, count, 1.0)
 
 
 @triton.jit
-def moments_step(mean, square, n, x, zero, one):
-    """One more element, or, where `one` is 0, none. An approximate share of the mean only moves the point that squares are taken from."""
-    total = n + one
-    delta = x - mean
-    if x.dtype == tl.float32:
-        share = libdevice.fast_dividef(one, tl.maximum(total, 1.0))
+def moments_lift(x, base, valid, near, THREADS: tl.constexpr):
+    """Of what each thread has of each row of a tile: a number near to them, the sums of differences to it and of their squares, and how
+    many there are. `near` is what the tiles before were taken relative to; a number stands for none. THREADS[0] have a row, of THREADS[1]
+    neighbours at a time. So an element costs a difference, a sum and a product, and far from 0 nothing large is rounded."""
+    ROWS: tl.constexpr = x.shape[0]
+    LANES: tl.constexpr = THREADS[0]
+    VEC: tl.constexpr = THREADS[1]
+    EACH: tl.constexpr = x.shape[1] // (LANES * VEC)
+    WHOLE: tl.constexpr = valid.shape[1] == 1
+    x = tl.reshape(x, (ROWS, EACH, LANES, VEC))
+    if WHOLE:
+        n = tl.full((1, LANES), EACH * VEC, x.dtype)
     else:
-        share = one / tl.maximum(total, 1.0)
-    return mean + delta * share, square + delta * delta * n * share, total
+        there = tl.reshape(valid, (1, EACH, LANES, VEC))
+        n = tl.sum(tl.sum(there.to(x.dtype), 3), 1)
+    if len(near.shape) == 0:
+        if WHOLE:
+            near = tl.sum(tl.sum(x * (1 / (EACH * VEC)), 3), 1)
+        else:                                                            # of the row: a thread may have nothing yet, but all elements later
+            near = weighted(tl.sum(tl.sum(x * (1 / (EACH * VEC)), 3), 1), n * (1 / (EACH * VEC)))    # what is not there was loaded as 0
+            near = tl.broadcast_to(near[:, None], (ROWS, LANES))
+    away = x - near[:, None, :, None]
+    if not WHOLE:
+        away = tl.where(there, away, 0)
+    return near, tl.sum(tl.sum(away, 3), 1), tl.sum(tl.sum(away * away, 3), 1), n
+
+
+@triton.jit
+def moments_step(near, total, square, n, same, total_b, square_b, n_b):
+    return near, total + total_b, square + square_b, n + n_b
 
 
 @triton.jit
 def moments_fold(state, lane):
-    """By plain sums, of means first: lanes that exchange three numbers at each step of a tree take several times as long."""
-    mean, square, n = state
-    n = tl.broadcast_to(n, mean.shape)
-    count = tl.sum(n, 1)
-    top = tl.sum(mean * (n * (1 / tl.maximum(count, 1.0))[:, None]), 1)
-    delta = mean - top[:, None]
-    return top, tl.sum(square + n * delta * delta, 1), count
+    """The same of all threads, or pieces, that share a row, relative to one number: what theirs differ from it by is hardly rounded."""
+    near, total, square, n = state
+    n = tl.broadcast_to(n, near.shape)
+    middle = weighted(tl.where(n > 0, near, 0), tl.where(n > 0, 1.0, 0.0).to(n.dtype))
+    away = near - middle[:, None]
+    return middle, tl.sum(total + n * away, 1), tl.sum(square + away * (2 * total + n * away), 1), tl.sum(n, 1)
 
 
 @triton.jit
-def var_finish(mean, square, n, count, param):
-    return (square / tl.maximum(count - param, 0.0),)
+def squares_of(total, square, n):
+    """The sum of squares around the mean."""
+    square -= total * (total / tl.maximum(n, 1.0))
+    return tl.where(square < 0, 0.0, square)
 
 
 @triton.jit
-def std_finish(mean, square, n, count, param):
-    return (tl.sqrt(square / tl.maximum(count - param, 0.0)),)
+def mean_of(near, total, n):
+    return tl.where(n > 0, near + total / n, float("nan"))
+
+
+@triton.jit
+def var_finish(near, total, square, n, count, param):
+    return (squares_of(total, square, n) / tl.maximum(count - param, 0.0),)
+
+
+@triton.jit
+def std_finish(near, total, square, n, count, param):
+    return (tl.sqrt(var_finish(near, total, square, n, count, param)[0]),)
+
+
+@triton.jit
+def var_mean_finish(near, total, square, n, count, param):
+    return var_finish(near, total, square, n, count, param)[0], mean_of(near, total, n)
+
+
+@triton.jit
+def std_mean_finish(near, total, square, n, count, param):
+    return std_finish(near, total, square, n, count, param)[0], mean_of(near, total, n)
 
 
 # ------------------------------------------------------------------ gradients of scale and shift: Σ g · (x - mean) · rstd and Σ g

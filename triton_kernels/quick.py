@@ -14,6 +14,12 @@ def quick_exp(x):
 
 
 @triton.jit
+def quick_power(x, p):
+    """x^p of x >= 0, in float32 in three instructions, not a hundred, within (2 + |p log2 x|) ulp, what is below 2⁻¹²⁶ as 0."""
+    return libdevice.exp2(p * libdevice.fast_log2f(x)) if x.dtype == tl.float32 else libdevice.pow(x, p + tl.zeros_like(x))
+
+
+@triton.jit
 def quick_inverse(x):
     """1 / x, in float32 within 2 ulp, for x below 2¹²⁶."""
     one = tl.where(x == x, 1.0, 1.0)                                    # tl.full would need a layout inside of a Gluon kernel

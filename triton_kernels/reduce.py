@@ -97,13 +97,13 @@ def reduce_kernel(
     out_ptrs, x_ptrs, shape_m, stride_m, shape_n, stride_n, M, N, width, chunk, count, param,
     LIFT: tl.constexpr, STEP: tl.constexpr, FOLD: tl.constexpr, FINISH: tl.constexpr, IDENTITY: tl.constexpr, ACC: tl.constexpr,
     FORMS: tl.constexpr, OUTS: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, INNER: tl.constexpr, SPLIT: tl.constexpr,
-    ALIGN: tl.constexpr, HELD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    NEAR: tl.constexpr, ALIGN: tl.constexpr, HELD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Program (i, s) reduces columns [s * chunk, (s + 1) * chunk) of rows [i * BLOCK_M, (i + 1) * BLOCK_M).
 
     With SPLIT the states are stored, as (splits, M), instead of the OUTS results. EVEN: rows and columns fill all tiles. INNER: N counts
     columns as if the last of their dims had `width` elements, whole tiles, so that no tile passes its end. HELD: so many tiles are a
-    row, and all of it is loaded at once.
+    row, and all of it is loaded at once. NEAR: tiles are taken relative to what the first one gave first.
     """
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     piece, lane = tl.program_id(1), tl.arange(0, BLOCK_N)
@@ -115,12 +115,13 @@ def reduce_kernel(
                         OUTS, EVEN, HELD > 1, INNER, ALIGN)
     if HELD:
         for k in tl.static_range(1, HELD):
-            state = STEP(*state, *lifted_tile(x_ptrs, m, k * BLOCK_N, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n, param,
-                                              LIFT, IDENTITY, ACC, FORMS, OUTS, EVEN, k < HELD - 1, INNER, ALIGN))
+            state = STEP(*state, *lifted_tile(x_ptrs, m, k * BLOCK_N, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n,
+                                              state[0] if NEAR else param, LIFT, IDENTITY, ACC, FORMS, OUTS, EVEN, k < HELD - 1, INNER,
+                                              ALIGN))
     else:
         for j in range(start + BLOCK_N, stop, BLOCK_N):
-            state = STEP(*state, *lifted_tile(x_ptrs, m, j, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n, param, LIFT,
-                                              IDENTITY, ACC, FORMS, OUTS, EVEN, False, INNER, ALIGN))
+            state = STEP(*state, *lifted_tile(x_ptrs, m, j, lane, M, stop, width, shape_m, stride_m, shape_n, stride_n,
+                                              state[0] if NEAR else param, LIFT, IDENTITY, ACC, FORMS, OUTS, EVEN, False, INNER, ALIGN))
     state = FOLD(state, lane[None, :])
     if SPLIT:
         for k in tl.static_range(len(out_ptrs)):

@@ -7,6 +7,7 @@ image is the same sum with other weights. Images of two dims have a depth of 1, 
 import triton
 import triton.language as tl
 
+from triton_kernels.avg_pooling import divided
 from triton_kernels.scalar import round_even
 
 
@@ -139,13 +140,13 @@ def weight_of(places, K: tl.constexpr, D_ORDER: tl.constexpr, H_ORDER: tl.conste
 def sample_kernel(out_ptr, x_ptr, grid_ptr, stride_x, stride_g, N, C, P, D, H, W, TAPS: tl.constexpr, DEEP: tl.constexpr,
                   PADDING: tl.constexpr, CORNERS: tl.constexpr, ORDERS: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
                   EVEN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
-    """out (N, C, P): the images x (N, C, D, H, W) at the places of a grid (N, P, 2 or 3). Places are the first dim of a tile, so that
-    neighbouring threads have neighbouring places unless channels are contiguous. EVEN: BLOCK_C divides C."""
+    """out (N, C, P): the images x (N, C, D, H, W) at the places of a grid (N, P, 2 or 3), where channels are contiguous. EVEN: BLOCK_C
+    divides C."""
     tiles = tl.cdiv(C, BLOCK_C)
     i = tl.program_id(0) // tiles * BLOCK_P + tl.arange(0, BLOCK_P)
     c = tl.program_id(0) % tiles * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = i < N * P
-    i = tl.where(mask, i, 0)                                             # so that one thread has one place, not a vector of them
+    i = tl.where(mask, i, 0)
     n, p = i // P, i % P
     places = places_at(grid_ptr, i, mask, P, stride_g[0], stride_g[1], stride_g[2], D, H, W, TAPS, DEEP, PADDING, CORNERS, ACC)
     there = mask[:, None] if EVEN else mask[:, None] & (c < C)[None, :]
@@ -162,10 +163,48 @@ def sample_kernel(out_ptr, x_ptr, grid_ptr, stride_x, stride_g, N, C, P, D, H, W
 
 
 @triton.jit
+def sample_planes_kernel(out_ptr, x_ptr, grid_ptr, stride_x, stride_g, N, C, P, D, H, W, chunk, TAPS: tl.constexpr, DEEP: tl.constexpr,
+                         PADDING: tl.constexpr, CORNERS: tl.constexpr, ORDERS: tl.constexpr, ACC: tl.constexpr, WIDE: tl.constexpr,
+                         EVEN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+    """The same where places are neighbours. Program (places, part) has a `chunk` of the channels, BLOCK_C at a time: what a place needs is
+    worked out once for all of them, and they are as far apart for all threads. EVEN: BLOCK_C divides C."""
+    i = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    mask = i < N * P
+    i = tl.where(mask, i, 0)                                             # so that one thread has one place, not a vector of them
+    n, p = divided(i, P)
+    places = places_at(grid_ptr, i, mask, P, stride_g[0], stride_g[1], stride_g[2], D, H, W, TAPS, DEEP, PADDING, CORNERS, ACC)
+    first, step = tl.program_id(1) * chunk, stride_x[1].to(tl.int64)
+    images = x_ptr + n.to(tl.int64) * stride_x[0] + first * step
+    out_ptrs = out_ptr + (n.to(tl.int64) * C * P + p + first.to(tl.int64) * P)
+    COUNT: tl.constexpr = TAPS * TAPS * (TAPS if DEEP else 1)
+    ptrs, inside, weights = (), (), ()
+    for k in tl.static_range(COUNT):                                     # what is outside has the address of a pixel that is there
+        at, there = tap_of(places, D, H, W, (stride_x[2], stride_x[3], stride_x[4]), k, TAPS, DEEP, PADDING, CORNERS, WIDE)
+        ptrs, inside = ptrs + (images + tl.where(there, at, 0),), inside + (there,)
+        weights = weights + (weight_of(places, k, ORDERS[0], ORDERS[1], ORDERS[2], TAPS, DEEP),)
+    for start in range(first, tl.minimum(first + chunk, C), BLOCK_C):
+        totals = ()
+        for b in tl.static_range(BLOCK_C):
+            channel = (b if EVEN else tl.minimum(b, C - 1 - start)) * step
+            total = tl.zeros((BLOCK_P,), ACC)
+            for k in tl.static_range(COUNT):
+                total = tl.where(inside[k], tl.fma(tl.load(ptrs[k] + channel).to(ACC), weights[k], total), total)
+            totals = totals + (total,)
+        for b in tl.static_range(BLOCK_C):                               # a store between the loads would hold them up
+            kept = mask if EVEN else mask & (start + b < C)
+            tl.store(out_ptrs + tl.cast(P, tl.int64) * b, totals[b].to(out_ptr.dtype.element_ty), mask=kept)
+        further = ()
+        for k in tl.static_range(COUNT):
+            further = further + (ptrs[k] + step * BLOCK_C,)
+        ptrs, out_ptrs = further, out_ptrs + tl.cast(P, tl.int64) * BLOCK_C
+
+
+@triton.jit
 def sample_slope_kernel(out_ptr, g_ptr, x_ptr, grid_ptr, stride_y, stride_x, stride_g, N, C, P, D, H, W, TAPS: tl.constexpr,
                         DEEP: tl.constexpr, PADDING: tl.constexpr, CORNERS: tl.constexpr, ORDERS: tl.constexpr, ACC: tl.constexpr,
                         WIDE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
-    """out (N, P, 2 or 3): the slopes of the sampled images along each coordinate, times g (N, C, P), summed over the channels."""
+    """out (N, P, 2 or 3): the slopes of the sampled images along each coordinate, times g (N, C, P), summed over the channels, which are
+    contiguous."""
     i = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     mask = i < N * P
     i = tl.where(mask, i, 0)
@@ -188,6 +227,46 @@ def sample_slope_kernel(out_ptr, g_ptr, x_ptr, grid_ptr, stride_y, stride_x, str
     tl.store(out_ptrs + 1, tl.sum(by_h, 1).to(out_ptr.dtype.element_ty), mask=mask)
     if DEEP:
         tl.store(out_ptrs + 2, tl.sum(by_d, 1).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def sample_slope_planes_kernel(out_ptr, g_ptr, x_ptr, grid_ptr, stride_y, stride_x, stride_g, N, C, P, D, H, W, TAPS: tl.constexpr,
+                               DEEP: tl.constexpr, PADDING: tl.constexpr, CORNERS: tl.constexpr, ORDERS: tl.constexpr,
+                               ACC: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
+    """The same where places are neighbours, BLOCK_C channels at a time: first, for each pixel around a place, the sum over the channels of
+    what it has times g, which weights of any slope are then for. EVEN: BLOCK_C divides C."""
+    i = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    mask = i < N * P
+    i = tl.where(mask, i, 0)
+    n, p = divided(i, P)
+    places = places_at(grid_ptr, i, mask, P, stride_g[0], stride_g[1], stride_g[2], D, H, W, TAPS, DEEP, PADDING, CORNERS, ACC)
+    images, step = x_ptr + n.to(tl.int64) * stride_x[0], stride_x[1].to(tl.int64)
+    g_ptrs, step_g = g_ptr + n.to(tl.int64) * stride_y[0] + p.to(tl.int64) * stride_y[2], stride_y[1].to(tl.int64)
+    COUNT: tl.constexpr = TAPS * TAPS * (TAPS if DEEP else 1)
+    ptrs, inside, totals = (), (), ()
+    for k in tl.static_range(COUNT):                                     # what is outside has the address of a pixel that is there
+        at, there = tap_of(places, D, H, W, (stride_x[2], stride_x[3], stride_x[4]), k, TAPS, DEEP, PADDING, CORNERS, WIDE)
+        ptrs, inside = ptrs + (images + tl.where(there, at, 0),), inside + (there,)
+        totals = totals + (tl.zeros((BLOCK_P,), ACC),)
+    for start in range(0, C, BLOCK_C):
+        for b in tl.static_range(BLOCK_C):
+            channel = b if EVEN else tl.minimum(b, C - 1 - start)
+            g, sums = tl.load(g_ptrs + channel * step_g).to(ACC), ()
+            for k in tl.static_range(COUNT):
+                x = tl.load(ptrs[k] + channel * step).to(ACC)
+                sums = sums + (tl.fma(x, g, totals[k]) if EVEN else tl.where(start + b < C, tl.fma(x, g, totals[k]), totals[k]),)
+            totals = sums
+        further = ()
+        for k in tl.static_range(COUNT):
+            further = further + (ptrs[k] + step * BLOCK_C,)
+        ptrs, g_ptrs = further, g_ptrs + step_g * BLOCK_C
+    out_ptrs = out_ptr + i.to(tl.int64) * (3 if DEEP else 2)
+    for d in tl.static_range(3 if DEEP else 2):
+        total = tl.zeros((BLOCK_P,), ACC)
+        for k in tl.static_range(COUNT):
+            weight = weight_of(places, k, ORDERS[0] + (d == 2), ORDERS[1] + (d == 1), ORDERS[2] + (d == 0), TAPS, DEEP)
+            total = tl.where(inside[k], tl.fma(totals[k], weight, total), total)
+        tl.store(out_ptrs + d, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit

@@ -40,14 +40,18 @@ def join_short_kernel(out_ptr, x_ptrs, starts, widths, N, TOTAL: tl.constexpr, W
 
 
 @triton.jit
-def interleave_kernel(out_ptr, x_ptrs, N, BLOCK: tl.constexpr):
-    """out[i, k] = x_k[i] for two or four x_k of N elements: neighbours are put together in the registers of a thread."""
+def interleave_kernel(out_ptr, x_ptrs, N, LOG: tl.constexpr, BLOCK: tl.constexpr):
+    """out[i, k] = x_k[i] for 2^LOG x_k of N elements: neighbours are put together in the registers of a thread."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
     i = first + tl.arange(0, BLOCK)
-    a, b = tl.load(x_ptrs[0] + i, mask=i < N), tl.load(x_ptrs[1] + i, mask=i < N)
-    if len(x_ptrs) == 4:
-        a = tl.interleave(a, tl.load(x_ptrs[2] + i, mask=i < N))
-        b = tl.interleave(b, tl.load(x_ptrs[3] + i, mask=i < N))
+    parts = ()
+    for k in tl.static_range(len(x_ptrs)):
+        parts = parts + (tl.load(x_ptrs[k] + i, mask=i < N),)
+    for _ in tl.static_range(LOG):
+        pairs = ()
+        for k in tl.static_range(len(parts) // 2):
+            pairs = pairs + (tl.interleave(parts[k], parts[k + len(parts) // 2]),)
+        parts = pairs
     COUNT: tl.constexpr = BLOCK * len(x_ptrs)
     o = first * len(x_ptrs) + tl.arange(0, COUNT)
-    tl.store(out_ptr + o, tl.interleave(a, b), mask=o < N * len(x_ptrs))
+    tl.store(out_ptr + o, parts[0], mask=o < N * len(x_ptrs))

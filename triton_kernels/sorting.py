@@ -200,18 +200,17 @@ def less(a, b):
 
 @triton.jit
 def search_kernel(out_ptr, sorted_ptr, x_ptr, N, K, count, STEPS: tl.constexpr, RIGHT: tl.constexpr, ONE: tl.constexpr,
-                  BLOCK: tl.constexpr):
-    """How many elements of its sorted row are below each x (RIGHT: below or equal). ONE: one sorted row for all."""
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+                  WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """How many elements of its sorted row are below each x (RIGHT: below or equal). ONE: one sorted row for all. It may be 2^STEPS numbers,
+    of which each step leaves a half; they have 32 bits where these suffice."""
+    i = (tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)) * BLOCK + tl.arange(0, BLOCK)
     mask = i < count
     x = tl.load(x_ptr + i, mask=mask, other=0)
-    base = tl.zeros_like(i) if ONE else i // K * N
-    low = tl.zeros_like(i)
-    high = tl.zeros_like(i) + N
-    for _ in range(STEPS):
-        middle = (low + high) // 2
-        probe = tl.load(sorted_ptr + base + middle, mask=mask & (low < high), other=0)
-        ahead = ((less(x, probe) == 0) if RIGHT else less(probe, x)) & (low < high)
-        low = tl.where(ahead, middle + 1, low)
-        high = tl.where(ahead, high, tl.minimum(middle, high))
-    tl.store(out_ptr + i, low.to(out_ptr.dtype.element_ty), mask=mask)
+    row_ptrs = sorted_ptr if ONE else sorted_ptr + tl.where(mask, i // K, 0).to(tl.int64) * N
+    below = tl.zeros((BLOCK,), tl.int32 if STEPS < 32 else tl.int64)
+    for k in tl.static_range(STEPS):
+        more = below + (1 << (STEPS - 1 - k))
+        probe = tl.load(row_ptrs + (tl.minimum(more, N) - 1))
+        ahead = (less(x, probe) == 0) if RIGHT else less(probe, x)
+        below = tl.where(ahead & (more <= N), more, below)
+    tl.store(out_ptr + i, below.to(out_ptr.dtype.element_ty), mask=mask)

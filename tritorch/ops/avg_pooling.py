@@ -16,6 +16,12 @@ from tritorch.shape import cdiv, extent, next_power_of_2
 
 K = kernels("avg_pooling")
 UNROLLED = 9                                                             # elements of the largest window whose loop is unrolled
+CELL = 16                                                                # elements of the largest cell that has the same windows around it
+MOST = 25                                                                # the same where windows overlap, so that sums of rows are shared
+SEVERAL = ((128, 4, 4), (64, 8, 4), (64, 4, 2), (32, 8, 2), (32, 16, 4), (256, 2, 4), (128, 8, 8))
+MEANS = ((32, 16, 2), (64, 8, 2), (64, 16, 4), (64, 8, 4), (32, 8, 2), (128, 8, 8))
+"""Channels and places of a tile, and warps, where a place is several results: of maxima, of which a thread remembers where they were, and
+of means, where it can have 16 bytes of each: 3 × 3 of neighbours take 51 µs, not 81 (predicted, 64 × 64 × 112 × 112 in bfloat16)."""
 HALVES = (types.float16.numpy, types.bfloat16.numpy)
 
 
@@ -29,9 +35,10 @@ def adaptive(kernel, shape, size):
     return kernel is None and (2 if any((n + 1) * (count + 1) >> 31 for n, count in zip(shape, size)) else True)
 
 
-def launch_places(kernel, outs, ins, shape, *attributes, each=1, forms=None, **options):
+def launch_places(kernel, outs, ins, shape, *attributes, each=1, forms=None, by_channels=None, **options):
     """Start a kernel on tiles of the planes and places of a tensor (N, C, H, W) of `shape`; a place is `each` results. `forms` of places
-    to be tried have options of the kernel by which they are known: [(these, how many rows of places, `each`, other options)]."""
+    to be tried have options of the kernel by which they are known: [(these, how many rows of places, `each`, other options)].
+    `by_channels`: tiles (channels, places, warps) where channels are next to each other and places are several results."""
     n, c, h, w = shape
     check(h * w < 0x7FF00000, "pooling", "planes of fewer than 2³¹ places", (h, w))
     tensors = [x for x in (*outs, *ins) if x is not None]
@@ -49,19 +56,20 @@ def launch_places(kernel, outs, ins, shape, *attributes, each=1, forms=None, **o
         launch(kernel, (programs,), *outs, *ins, *strides, n * c, None if together else c, *attributes, WIDE=wide, EVEN=even, **options,
                **more, **blocks)
 
+    tiles = _blocks(*key, by_channels or SEVERAL)
     one_each = [{"BLOCK_C": 1, "BLOCK_P": tile(32 * warps, 1024), "FLAT": True, "num_warps": warps} for warps in (4, 8)]
-    ways = [{**known, **blocks} for k, (known, *_) in enumerate(forms) for blocks in (one_each if k else _blocks(*key))]
+    ways = [{**known, **blocks} for k, (known, *_) in enumerate(forms) for blocks in (one_each if k else tiles)]
     run(tuner.choose(kernel.__name__, key, ways, kernel, run))
 
 
-def _blocks(size, channels_first, channels, places, each):
+def _blocks(size, channels_first, channels, places, each, several):
     """Tiles of planes × places: along the channels where they are next to each other in memory, else along the places. Of 3 × 3 the first
     are the quickest on an H100: the gradient of their maxima takes 111 µs, not 119, by channels 97 µs, not 100."""
     if channels_first:
         wanted = [(64, 16, 4), (64, 8, 4), (32, 32, 4), (128, 16, 8), (64, 32, 8)]
-        wanted = wanted if each == 1 else [(128, 4, 4), (64, 8, 4), (64, 4, 2), (32, 8, 2), (32, 16, 4), (256, 2, 4), (128, 8, 8)]
+        wanted = wanted if each == 1 else several
     elif each >= 4:                                                      # what a place needs is computed once for so many results
-        wanted = [(1, total // each, warps) for total, warps in ((2048, 8), (1024, 4), (2048, 4), (1024, 2), (512, 2))]
+        wanted = [(1, max(total // each, 32 * warps), warps) for total, warps in ((2048, 8), (1024, 4), (2048, 4), (1024, 2), (512, 2))]
     else:                                                                # or for all planes of a thread
         along = min((256, 128, 64), key=lambda n: cdiv(places, n) * n)
         wanted = [(max(total // each // along, 1), along, warps) for total, warps in ((1024, 4), (2048, 4), (512, 4), (2048, 8), (1024, 8))]
@@ -73,6 +81,54 @@ def _blocks(size, channels_first, channels, places, each):
 def taps_of(shape, size, kernel):
     """Most elements of a window along each dim."""
     return kernel or tuple([cdiv(n, count) + (n % count > 0) for n, count in zip(shape, size)])
+
+
+def beside(step, images, *windows):
+    """How many windows, `step` elements apart, are read from `images` and stored to `windows` (or the other way round) as one word of at
+    most 16 bytes; 0: no words at all, not even of one window's elements."""
+    for span in (8, 4, 2, 1):
+        fits = [t.strides[3] == 1 and not any(n % each for n in (t.shape[3], *t.strides[:3]))
+                for t, each in ((images, span * step), *[(t, span) for t in windows])]
+        if step & (step - 1) == 0 and span * step * images.dtype.itemsize <= 16 and all(fits):
+            return span
+    return 0
+
+
+def _inside(there, read):
+    """How many of so many that a program may read are there in any case."""
+    return min(max(there, 0), read)
+
+
+def forms_of(shape, size, kernel, stride, padding, lengths, span, ways):
+    """Forms, for launch_places, of a kernel over windows of an image of `shape`, `lengths` from their first to their last element: places
+    of so many ROWS of windows (0: one, in a loop) and `span` beside each other."""
+    found = []
+    for way in ways:
+        count = way["ROWS"] or 1, span
+        groups = cdiv(size[0], count[0]), size[1] // span
+        there = [0 if kernel is None else _inside(shape[d] + padding[d] - (groups[d] - 1) * count[d] * stride[d],
+                                                  (count[d] - 1) * stride[d] + lengths[d]) for d in (0, 1)]
+        found.append((way, groups[0], count[0] * span, {"INSIDE": tuple(there)}))
+    return found
+
+
+def cells_of(out, windows, stride, padding, lengths, ways):
+    """(forms, how many cells there are, how many places in a row of cells, options) of a kernel in which cells of `stride` elements of
+    `out` collect from the windows around them: places of so many ROWS of cells, or of one row of each of these (PHASES)."""
+    size, there = out.shape[2:], windows[0].shape[2:]
+    first = tuple([-((lengths[d] - 1 - padding[d]) // stride[d]) for d in (0, 1)])
+    count = tuple([(stride[d] - 1 + padding[d]) // stride[d] - first[d] + 1 for d in (0, 1)])
+    cells, span = tuple([cdiv(n, step) for n, step in zip(size, stride)]), beside(stride[1], out, *windows) or 1
+    columns, forms = cdiv(cells[1], span), []
+    right = _inside(there[1] - first[1] - (columns - 1) * span, count[1] + span - 1)
+    for way in ways:
+        rows, phases = way["ROWS"], way.get("PHASES", 1)
+        groups = cdiv(cells[0], rows)
+        down = _inside(there[0] - first[0] - (groups - 1) * rows, count[0] + rows - 1)
+        forms.append((way, groups * phases, rows * span // phases, {"INSIDE": (down, right), "WHOLE": size[0] % (rows * stride[0]) == 0}))
+    return forms, cells, columns, {
+        "STRIDE": stride, "PADDING": padding, "FIRST": first, "COUNT": count, "SPAN": span, "LOG": span.bit_length() - 1,
+        "WORDS": (span * stride[1]).bit_length() - 1 if beside(stride[1], out) else 0}
 
 
 def collect(kernel, outs, ins, window, reach, stride, padding, *attributes, **options):
@@ -142,15 +198,32 @@ def avg_pool_cpu(out, input, size, kernel, stride, padding, include, divisor):
     out[...] = acc
 
 
+def _share(shape, size, kernel, stride, padding, include, divisor, dtype):
+    """What the sums of all windows are multiplied by; None where windows count different numbers of elements."""
+    if divisor is None:
+        for d in (0, 1):
+            whole = kernel is not None and (size[d] - 1) * stride[d] - padding[d] + kernel[d] <= shape[d] + padding[d] * include
+            if not whole or padding[d] and not include:
+                return None
+        divisor = kernel[0] * kernel[1]
+    return np.float64(1 / divisor) if dtype is types.float64 else 1 / divisor
+
+
 @avg_pool.impl("cuda")
 def avg_pool_cuda(out, input, size, kernel, stride, padding, include, divisor):
-    if out.numel():
-        most = taps_of(input.shape[2:], size, kernel)
-        unroll = most[0] * most[1] <= UNROLLED
-        rows = 4 if kernel is not None and unroll and stride[0] < kernel[0] and size[0] >= 4 else 1      # 3 × 3 of bfloat16: 45 µs, not 80
-        launch_places(K.avg_pool_kernel, (out,), (input,), (*out.shape[:2], cdiv(size[0], rows), size[1]), *input.shape[2:], *size, divisor,
-                      STRIDE=stride, PADDING=padding, ADAPTIVE=adaptive(kernel, input.shape[2:], size), INCLUDE=include, TAPS=most,
-                      UNROLL=unroll, ROWS=rows, each=min(rows, 2))
+    if not out.numel():
+        return
+    n = input.shape[2:]
+    most, share = taps_of(n, size, kernel), _share(n, size, kernel, stride, padding, include, divisor, input.dtype)
+    shared = kernel is not None and stride[0] < kernel[0] and size[0] >= 4                  # windows share rows of the input
+    unroll = most[0] * most[1] <= (MOST if shared else UNROLLED)
+    words = unroll and kernel is not None and beside(stride[1], input, out)
+    span = words or 1
+    ways = [{"ROWS": rows} for rows in (((2, 4) if words and input.strides[1] > 1 else (4,)) if shared and unroll else (int(unroll),))]
+    forms = forms_of(n, size, kernel, stride, padding, most, span, ways)
+    launch_places(K.avg_pool_kernel, (out,), (input,), (*out.shape[:2], forms[0][1], size[1] // span), *n, *size, share,
+                  STRIDE=stride, PADDING=padding, ADAPTIVE=adaptive(kernel, n, size), INCLUDE=include, TAPS=most, SPAN=span,
+                  LOG=(words * stride[1]).bit_length() - 1 if words else 0, each=forms[0][2], forms=forms, by_channels=MEANS)
 
 
 @avg_pool.grad("input")
@@ -209,9 +282,18 @@ def avg_pool_input_cpu(out, gradient, size, kernel, stride, padding, include, di
 
 @avg_pool_input.impl("cuda")
 def avg_pool_input_cuda(out, gradient, size, kernel, stride, padding, include, divisor):
-    if out.numel():
+    if not out.numel():
+        return
+    n = gradient.shape[2:]
+    share = _share(size, n, kernel, stride, padding, include, divisor, gradient.dtype)
+    if kernel is None or kernel[0] * kernel[1] > MOST or stride[0] * stride[1] > CELL:
         reach = (0, 0) if kernel is None else (kernel[0] - 1, kernel[1] - 1)
-        collect(K.avg_pool_input_kernel, (out,), (gradient,), kernel, reach, stride, padding, divisor, INCLUDE=include)
+        collect(K.avg_pool_input_kernel, (out,), (gradient,), kernel, reach, stride, padding, share, INCLUDE=include)
+        return
+    ways = [{"ROWS": rows} for rows in ((1,) if stride[0] > 2 else (4,) if out.strides[1] == 1 else (2, 4))]
+    forms, cells, columns, options = cells_of(out, (gradient,), stride, padding, kernel, ways)
+    launch_places(K.avg_pool_cells_kernel, (out,), (gradient,), (*out.shape[:2], forms[0][1], columns), *size, *n, *cells, share,
+                  INCLUDE=include, TAPS=kernel, each=forms[0][2], forms=forms, by_channels=MEANS, **options)
 
 
 @avg_pool_input.grad("gradient")

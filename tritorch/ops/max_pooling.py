@@ -8,7 +8,21 @@ from tritorch.cuda.launch import kernels
 from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
-from tritorch.ops.avg_pooling import HALVES, UNROLLED, adaptive, along_dim, check_images, collect, image_promise, launch_places, taps_of
+from tritorch.ops.avg_pooling import (
+    HALVES,
+    MOST,
+    UNROLLED,
+    adaptive,
+    along_dim,
+    beside,
+    cells_of,
+    check_images,
+    collect,
+    forms_of,
+    image_promise,
+    launch_places,
+    taps_of,
+)
 from tritorch.ops.extremes import lowest
 from tritorch.ops.pooling_cpu import bounds, max_windows
 from tritorch.shape import cdiv
@@ -75,22 +89,6 @@ def _starts(n, count, kernel, stride, padding):
     return bounds(n, count)[0] if kernel is None else np.arange(count) * stride - padding
 
 
-def _beside(step, images, *windows):
-    """How many windows, `step` elements apart, are read from `images` and stored to `windows` (or the other way round) as one word of at
-    most 16 bytes; 0: no words at all, not even of one window's elements."""
-    for span in (8, 4, 2, 1):
-        fits = [t.strides[3] == 1 and not any(n % each for n in (t.shape[3], *t.strides[:3]))
-                for t, each in ((images, span * step), *[(t, span) for t in windows])]
-        if step & (step - 1) == 0 and span * step * images.dtype.itemsize <= 16 and all(fits):
-            return span
-    return 0
-
-
-def _inside(there, read):
-    """How many of so many that a program may read are there in any case."""
-    return min(max(there, 0), read)
-
-
 @max_pool.impl("cuda")
 def max_pool_cuda(values, taps, input, size, kernel, stride, padding, dilation):
     launch_largest(values, taps, input, size, kernel, stride, padding, dilation)
@@ -103,20 +101,11 @@ def launch_largest(values, taps, input, size, kernel, stride, padding, dilation)
     n, most, outs = input.shape[2:], taps_of(input.shape[2:], size, kernel), (values,) if taps is None else (values, taps)
     shared = kernel is not None and stride[0] < kernel[0] and dilation[0] == 1 and size[0] >= 4  # windows share rows of the input
     pair = 1 if taps is None else _pair(size, kernel, stride, dilation)
-    rows = 0 if most[0] * most[1] > UNROLLED else pair if not shared else 4 if input.strides[1] == 1 else 2
-    words = rows and kernel is not None and dilation[1] == 1 and _beside(stride[1], input, *outs)
+    rows = 0 if most[0] * most[1] > (MOST if shared else UNROLLED) else pair if not shared else 4 if input.strides[1] == 1 else 2
+    words = rows and kernel is not None and dilation[1] == 1 and beside(stride[1], input, *outs)
     span = words or 1
-
-    def inside(d, count, each):
-        """Of what `count` places of `each` windows along a dim read, how much is there in any case."""
-        return 0 if kernel is None else _inside(n[d] + padding[d] - (count - 1) * each * stride[d],
-                                                (each - 1) * stride[d] + dilation[d] * (most[d] - 1) + 1)
-
-    forms = []                                                           # places of so many rows of windows
-    for each in (rows, 4) if rows == 2 and words and shared else (rows,):
-        groups = cdiv(size[0], each or 1)
-        right = inside(1, size[1] // span, span)
-        forms.append(({"ROWS": each}, groups, (each or 1) * span, {"INSIDE": (inside(0, groups, each or 1), right)}))
+    ways = [{"ROWS": each} for each in ((rows, 4) if rows == 2 and words and shared else (rows,))]
+    forms = forms_of(n, size, kernel, stride, padding, [dilation[d] * (most[d] - 1) + 1 for d in (0, 1)], span, ways)
     launch_places(K.max_pool_kernel, (values, taps), (input,), (*values.shape[:2], forms[0][1], size[1] // span), *n, *size, STRIDE=stride,
                   PADDING=padding, DILATION=dilation, ADAPTIVE=adaptive(kernel, n, size), TAPS=most, LOWEST=lowest(input.dtype), SPAN=span,
                   LOG=(words * stride[1]).bit_length() - 1 if words else 0, PAIR=pair, each=forms[0][2], forms=forms)
@@ -294,32 +283,17 @@ def max_pool_input_cuda(out, gradient, taps, size, kernel, stride, padding, dila
         return
     most = taps_of(size, gradient.shape[2:], kernel)
     reach = tuple([dilation[d] * (most[d] - 1) for d in (0, 1)])
-    if kernel is None or kernel[0] * kernel[1] > UNROLLED or stride[0] * stride[1] > UNROLLED:
+    if kernel is None or kernel[0] * kernel[1] > MOST or stride[0] * stride[1] > UNROLLED:
         collect(K.max_pool_input_kernel, (out,), (gradient, taps), kernel, (0, 0) if kernel is None else reach, stride, padding,
                 DILATION=dilation, TAPS=most)
         return
-    first = tuple([-((reach[d] - padding[d]) // stride[d]) for d in (0, 1)])
-    count = tuple([(stride[d] - 1 + padding[d]) // stride[d] - first[d] + 1 for d in (0, 1)])
-    cells, pair = tuple([cdiv(n, step) for n, step in zip(size, stride)]), _pair(gradient.shape[2:], kernel, stride, dilation)
-    rows, last = pair if stride[0] > 2 else 4 if out.strides[1] == 1 else 2, out.strides[1] == 1
-    span = _beside(stride[1], out, gradient, taps) or 1
-    words = (span * stride[1]).bit_length() - 1 if _beside(stride[1], out) else 0
-    columns = cdiv(cells[1], span)
-    right = _inside(gradient.shape[3] - first[1] - (columns - 1) * span, count[1] + span - 1)
-
-    def form(rows, phases):
-        """Places of so many rows of cells, or of one row of each of these."""
-        groups = cdiv(cells[0], rows)
-        down = _inside(gradient.shape[2] - first[0] - (groups - 1) * rows, count[0] + rows - 1)
-        return {"ROWS": rows, "PHASES": phases}, groups * phases, rows * span // phases, {
-            "INSIDE": (down, right), "WHOLE": size[0] % (rows * stride[0]) == 0}
-
-    forms = [form(rows, 1)]
-    if words and not last and pair == stride[0] == 2:                    # rows of images, whose words lie in line
-        forms += form(4, 2), form(2, 2), form(4, 1)
+    pair, last = _pair(gradient.shape[2:], kernel, stride, dilation), out.strides[1] == 1
+    ways = [{"ROWS": pair if stride[0] > 2 else 4 if last else 2, "PHASES": 1}]
+    if not last and pair == stride[0] == 2 and beside(stride[1], out) * stride[1] > 1:   # rows of images, whose words lie in line
+        ways += {"ROWS": 4, "PHASES": 2}, {"ROWS": 2, "PHASES": 2}, {"ROWS": 4, "PHASES": 1}
+    forms, cells, columns, options = cells_of(out, (gradient, taps), stride, padding, (reach[0] + 1, reach[1] + 1), ways)
     launch_places(K.max_pool_cells_kernel, (out,), (gradient, taps), (*out.shape[:2], forms[0][1], columns), *size,
-                  *gradient.shape[2:], *cells, STRIDE=stride, PADDING=padding, DILATION=dilation, TAPS=most, FIRST=first, COUNT=count,
-                  SPAN=span, LOG=span.bit_length() - 1, WORDS=words, PAIR=pair, each=forms[0][2], forms=forms)
+                  *gradient.shape[2:], *cells, DILATION=dilation, TAPS=most, PAIR=pair, each=forms[0][2], forms=forms, **options)
 
 
 @max_pool_input.grad("gradient")

@@ -7,7 +7,7 @@ import numpy as np
 from tritorch.cuda import tuner
 from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.dtype import types
-from tritorch.ops.rows import chunk_of, few_tiles, forms, half, remember, row_strides, rows, vector_of
+from tritorch.ops.rows import chunk_of, few_tiles, forms, half, lanes_of, remember, row_strides, rows, vector_of
 from tritorch.ops.tiling import even_parts
 from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import empty
@@ -15,6 +15,9 @@ from tritorch.tensor import empty
 K, FUNCTIONS = kernels("reduce"), kernels("monoids")
 INNERMOST = 16                                                           # elements from which on the last of several dims has its own tiles
 STEPS = {"argmax", "argmin", "moments", "logsumexp"}                                  # monoids that take one more element in a cheaper way
+
+
+GROUPED = {"moments"}                                                    # whose states are of all that a thread has, not of each element
 
 
 class Monoid(NamedTuple):
@@ -48,7 +51,7 @@ WAYS = ((4096, 4, 8), (16384, 16, 4), (8192, 8, 4), (8192, 8, 8), (4096, 8, 8), 
 """Elements of a tile (half of it where the state is more than one value, of 16 bits a quarter), warps, programs a multiprocessor where rows
 are cut. Sums of 512 MiB take, the first way and the last, 192 and 213 µs of all in bfloat16, 190 and 192 in float32, 197 and 209 of columns
 in bfloat16, 189 and 205 in float32, on an H100: with four programs of four warps too little is under way."""
-CUT = {1: (2048, 4), 2: (4096, 8), 3: (1024, 4)}
+CUT = {1: (2048, 4), 2: (4096, 8)}
 """By values of a state: elements of a tile, and warps, where eight programs a multiprocessor cut rows of at most 16 bits an element, or of
 8 where the state is one value. With fewer bytes on their way memory waits: argmax of 256 MiB takes 72 µs, not 109, in bfloat16 and 109 µs,
 not 455, in bool, a sum 79 µs, not 96, in bool (predicted)."""
@@ -65,15 +68,16 @@ def held_tiles(M, N, vector, itemsize, states, processors):
     """Ways to hold rows: a few threads have one, or a warp has."""
     found = [{**way, "pieces": 1} for way in few_tiles(M, N, False, vector, 4 if N > 16 else 1)[:3]]
     n = 32 * vector
-    if not found and M >= 8 * processors and cdiv(N, n) <= HELD and (N < 1024 or states == 3 or itemsize == states == 1):
+    if not found and M >= 8 * processors and cdiv(N, n) <= HELD and (N < 1024 or states > 2 or itemsize == states == 1):
         found.append({"BLOCK_M": 4, "BLOCK_N": n, "pieces": 1, "num_warps": 4, "HELD": cdiv(N, n)})
     return found
 
 
 @remember
-def tiles(M, N, inner, across, itemsize, states, processors, vector=1):
+def tiles(M, N, inner, across, itemsize, states, processors, vector=1, grouped=False):
     """Candidates: tiles, and into how many pieces (a power of two) to cut few long rows. `inner` is the last dim of several columns' dims
-    where tiles shall not pass its end; `vector`: elements that a thread can load at once."""
+    where tiles shall not pass its end; `vector`: elements that a thread can load at once; `grouped`: for all that it
+    has of a row it has one state."""
     found, columns = [], inner or max(N, 1)
     if processors and N and not across and not inner:
         found += held_tiles(M, N, vector, itemsize, states, processors)
@@ -85,7 +89,7 @@ def tiles(M, N, inner, across, itemsize, states, processors, vector=1):
         pieces = min(_power_below(8 * processors // M), _power_below(cdiv(N, n)), 1024)
         found.append({"BLOCK_M": 1, "BLOCK_N": n, "pieces": pieces, "num_warps": warps})
     for limit, warps, per_sm in WAYS if processors else WAYS[:1]:
-        limit = limit if states == 1 else limit // max(8 // itemsize, 2)
+        limit = limit if states == 1 or grouped else limit // max(8 // itemsize, 2)
         m = min(next_power_of_2(M), max(512 // itemsize, 64)) if across else 1
         n = even_parts(inner, limit // m) if inner else min(next_power_of_2(N), limit // m)
         whole = 512 // itemsize * warps                                  # rows of which each thread has some, 16 bytes of a column, alone
@@ -116,6 +120,7 @@ def reduce_rows(outs, inputs, dims, keepdim, monoid, acc, identity=0, param=0.0)
     first, both = functions(monoid)
     param, size = np.float64(param) if acc is types.float64 else float(param), inputs[0].dtype.itemsize
     inner = shape_n[-1] if len(shape_n) > 1 and shape_n[-1] >= INNERMOST and N else 0
+    vector, grouped = min(16 // size, align) if inner else vector_of(geometry, size), monoid.combine in GROUPED
 
     def run(way):
         m, n, pieces, warps = way["BLOCK_M"], way["BLOCK_N"], way["pieces"], way["num_warps"]
@@ -123,14 +128,15 @@ def reduce_rows(outs, inputs, dims, keepdim, monoid, acc, identity=0, param=0.0)
         padded = N // inner * width if inner else N
         chunk = chunk_of(padded, n, pieces)
         targets = tuple(outs) if pieces == 1 else tuple([empty((pieces, M), s or acc, outs[0].device) for s in monoid.states])
+        threads = (lanes_of(m, n, warps, across, min(vector, n)), min(vector, n)) if grouped else identity
         even = N > 0 and M % m == (inner or N) % n == 0 and cdiv(padded, chunk) == pieces
         launch(K.reduce_kernel, (cdiv(M, m), pieces), targets, tuple(inputs), shape_m, stride_m, shape_n, stride_n, M, padded,
-               max(width, 1), chunk, N, param, **first, **both, FORMS=kinds, IDENTITY=identity, ACC=getattr(K.tl, acc.name), OUTS=len(outs),
-               WIDE=wide or chunk * pieces >= 1 << 31, EVEN=even, INNER=bool(inner), SPLIT=pieces > 1, ALIGN=min(align, n),
-               HELD=way.get("HELD", 0), BLOCK_M=m, BLOCK_N=n, num_warps=warps)
+               max(width, 1), chunk, N, param, **first, **both, FORMS=kinds, IDENTITY=threads, ACC=getattr(K.tl, acc.name),
+               OUTS=len(outs), WIDE=wide or chunk * pieces >= 1 << 31, EVEN=even, INNER=bool(inner), SPLIT=pieces > 1, NEAR=grouped,
+               ALIGN=min(align, n), HELD=way.get("HELD", 0), BLOCK_M=m, BLOCK_N=n, num_warps=warps)
         if pieces > 1:
             m = min(m, max(4096 // pieces, 1))
             launch(K.merge_kernel, (cdiv(M, m),), tuple(outs), targets, shape_m, stride_m, M, N, param, **both, BLOCK_M=m, SPLITS=pieces)
 
-    ways = tiles(M, N, inner, across, size, len(monoid.states), tile(1, 0) and sm_count(), vector_of(geometry, size))
+    ways = tiles(M, N, inner, across, size, len(monoid.states), tile(1, 0) and sm_count(), vector_of(geometry, size), grouped)
     run(ways[0] if len(ways) == 1 else tuner.choose("reduce", (monoid.combine, size, across, M, N, inner), ways, K.reduce_kernel, run))

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from tritorch.cuda.launch import kernels, launch, tile
+from tritorch.cuda.launch import kernels, launch, sm_count, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, types
 from tritorch.errors import check
@@ -141,10 +141,16 @@ def _strides(x):
     return x.strides if x.ndim == 5 else (*x.strides[:2], 0, *x.strides[2:])
 
 
-def _blocks(channels, along_channels, elements=2048):
-    """Places and channels of a tile: what a place needs is computed once for the channels of a thread."""
-    c = min(next_power_of_2(channels), 64 if along_channels else 16)
-    return {"BLOCK_P": tile(elements // c if along_channels else 128, 1024), "BLOCK_C": c}
+def _blocks(channels, elements=2048):
+    """Places and channels of a tile where channels are contiguous: what a place needs is computed once for the channels of a thread."""
+    c = min(next_power_of_2(channels), 64)
+    return {"BLOCK_P": tile(elements // c, 1024), "BLOCK_C": c}
+
+
+def _together(channels, mode, dims):
+    """How many channels a place has at a time where places are neighbours: all or a divisor, if there is one, so that 32 are loaded."""
+    most = max(min(tile(32, 16) // TAPS[mode] ** (dims - 1), 8, channels), 1)
+    return max(k for k in range(1, most + 1) if channels % k == 0 or k == most)
 
 
 @grid_sample.impl("cuda")
@@ -154,10 +160,18 @@ def grid_sample_cuda(out, input, grid, mode, padding, corners, orders):
     made = in_order(out)
     grid, sizes, options = _shared(grid, input.shape[2:], mode, padding, corners, orders, input)
     n, c, p = *input.shape[:2], grid.shape[1]
-    blocks = _blocks(c, input.strides[1] == 1 < c)
-    wide = extent(input.shape, input.strides) >= 1 << 31
-    launch(K.sample_kernel, (cdiv(n * p, blocks["BLOCK_P"]) * cdiv(c, blocks["BLOCK_C"]),), made, input, grid, _strides(input),
-           grid.strides, n, c, p, *sizes, WIDE=wide, EVEN=c % blocks["BLOCK_C"] == 0, **options, **blocks)
+    wide, tensors = extent(input.shape, input.strides) >= 1 << 31, (made, input, grid, _strides(input), grid.strides, n, c, p, *sizes)
+    if input.strides[1] == 1 < c:
+        blocks = _blocks(c)
+        launch(K.sample_kernel, (cdiv(n * p, blocks["BLOCK_P"]) * cdiv(c, blocks["BLOCK_C"]),), *tensors, WIDE=wide,
+               EVEN=c % blocks["BLOCK_C"] == 0, **options, **blocks)
+    else:
+        block, each = tile(128, 1024), _together(c, mode, len(sizes))
+        some = cdiv(n * p, block)
+        parts = min(cdiv(tile(16 * sm_count(), 2), some), cdiv(c, each), 65535)         # one where all channels leave programs enough
+        chunk = cdiv(cdiv(c, each), parts) * each
+        launch(K.sample_planes_kernel, (some, cdiv(c, chunk)), *tensors, chunk, WIDE=wide, EVEN=c % each == 0, BLOCK_P=block, BLOCK_C=each,
+               **options)
     finish(out, made)
 
 
@@ -192,9 +206,15 @@ def grid_sample_slope_cuda(out, gradient, input, grid, mode, padding, corners, o
     made = in_order(out)
     grid, sizes, options = _shared(grid, input.shape[2:], mode, padding, corners, orders, input, gradient)
     n, c, p = *input.shape[:2], grid.shape[1]
-    gradient, blocks = view.reshape(gradient, n, c, p), _blocks(c, input.strides[1] == 1 < c, 1024)
-    launch(K.sample_slope_kernel, (cdiv(n * p, blocks["BLOCK_P"]),), made, gradient, input, grid, gradient.strides, _strides(input),
-           grid.strides, n, c, p, *sizes, WIDE=extent(input.shape, input.strides) >= 1 << 31, **options, **blocks)
+    gradient, wide = view.reshape(gradient, n, c, p), extent(input.shape, input.strides) >= 1 << 31
+    tensors = made, gradient, input, grid, gradient.strides, _strides(input), grid.strides, n, c, p, *sizes
+    if input.strides[1] == 1 < c:
+        blocks = _blocks(c, 1024)
+        launch(K.sample_slope_kernel, (cdiv(n * p, blocks["BLOCK_P"]),), *tensors, WIDE=wide, **options, **blocks)
+    else:
+        block, each = tile(128, 1024), _together(c, mode, len(sizes))
+        launch(K.sample_slope_planes_kernel, (cdiv(n * p, block),), *tensors, WIDE=wide, EVEN=c % each == 0, BLOCK_P=block, BLOCK_C=each,
+               **options)
     finish(out, made)
 
 

@@ -10,7 +10,7 @@ from tritorch.errors import check, real_numbers, tensors
 from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.destinations import deliver_all
-from tritorch.ops.indexing import gather, index_select
+from tritorch.ops.indexing import finish, gather, in_order, index_select
 from tritorch.ops.ordering import longest
 from tritorch.ops.scatter import scatter_write
 from tritorch.ops.selection import first_of_rows, kth_of_rows
@@ -292,11 +292,11 @@ def search_sorted_rows_cuda(out, sorted_sequence, values, right, kind):
     if not count:
         return
     common = promote(sorted_sequence, values)
-    made, block = empty(out.shape, out.dtype, out.device), tile(512, 4096)
+    made, block = in_order(out), tile(512, 4096)
     launch(K.search_kernel, (cdiv(count, block),), made, sorted_sequence.to(common).contiguous(), values.to(common).contiguous(), n,
            values.shape[-1] if values.shape else 1, count, STEPS=n.bit_length(), RIGHT=right, ONE=len(sorted_sequence.shape) == 1,
-           BLOCK=block)
-    transfer(out, made)
+           WIDE=count + block >= 1 << 31, BLOCK=block)
+    finish(out, made)
 
 
 @search_sorted_rows.samples

@@ -8,13 +8,21 @@ from tritorch.dtype import chosen, promote_types, types
 from tritorch.errors import check
 from tritorch.ops.destinations import call
 from tritorch.ops.monoids import Monoid, reduce_rows
-from tritorch.ops.reduce import dims_of, mean, restore, single, size_of, sweeps
+from tritorch.ops.reduce import dims_of, mean, mean_cpu, restore, single, size_of, sweeps
 from tritorch.ops.rows import kept
 
 
 # ------------------------------------------------------------------ variance
+def spread_array(out, x, dim, correction, keepdim, root):
+    x, dims = single(x), dims_of(dim, x.ndim, "var")
+    n = math.prod([x.shape[d] for d in dims])
+    x = x - np.sum(x, axis=dims, keepdims=True) / x.dtype.type(n)
+    square = np.sum(np.square(x), axis=dims, keepdims=keepdim) / x.dtype.type(max(n - correction, 0))
+    out[...] = np.sqrt(square) if root else square
+
+
 def spread(name, doc, finish, root):
-    """variance and deviation: Welford's running moments on the GPU, two passes in numpy."""
+    """variance and deviation: moments of what a thread has, merged, on the GPU, two passes in numpy."""
     def rule(input, dim=None, correction=1, keepdim=False):
         check(input.dtype.is_floating_point, name, "a floating dtype", input.dtype, use="x.float()")
         return kept(input.shape, dims_of(dim, input.ndim, name), keepdim), input.dtype, input.device
@@ -24,15 +32,11 @@ def spread(name, doc, finish, root):
 
     @f.impl("cpu")
     def cpu(out, x, dim, correction, keepdim):
-        x, dims = single(x), dims_of(dim, x.ndim, name)
-        n = math.prod([x.shape[d] for d in dims])
-        x = x - np.sum(x, axis=dims, keepdims=True) / x.dtype.type(n)
-        square = np.sum(np.square(x), axis=dims, keepdims=keepdim) / x.dtype.type(max(n - correction, 0))
-        out[...] = np.sqrt(square) if root else square
+        spread_array(out, x, dim, correction, keepdim, root)
 
     @f.impl("cuda")
     def cuda(out, x, dim, correction, keepdim):
-        monoid = Monoid("moments", "moments", finish, (None, None, None))
+        monoid = Monoid("moments", "moments", finish, (None,) * 4)
         reduce_rows([out], [x], dims_of(dim, x.ndim, name), keepdim, monoid, x.dtype.compute, param=correction)
 
     @f.samples
@@ -61,6 +65,50 @@ deviation = spread("deviation", """Standard deviation over `dim`: √(Σ (x - me
     >>> import tritorch as torch; torch.tensor([1.0, 5.0]).std(correction=0).item()
     2.0
     """, "std", True)
+
+
+def together(name, doc, spread, root):
+    """Variance or deviation, and the mean, of one pass."""
+    def rule(input, dim=None, correction=1, keepdim=False):
+        check(input.dtype.is_floating_point, name, "a floating dtype", input.dtype, use="x.float()")
+        promise = kept(input.shape, dims_of(dim, input.ndim, name), keepdim), input.dtype, input.device
+        return [promise, promise]
+
+    rule.__name__, rule.__doc__ = name, doc
+    f = op(rule, returns=("spread", "mean"))
+
+    @f.impl("cpu")
+    def cpu(out, middle, x, dim, correction, keepdim):
+        spread_array(out, x, dim, correction, keepdim, root)
+        mean_cpu(middle, x, dim, keepdim, None)
+
+    @f.impl("cuda")
+    def cuda(out, middle, x, dim, correction, keepdim):
+        monoid = Monoid("moments", "moments", name, (None,) * 4)
+        reduce_rows([out, middle], [x], dims_of(dim, x.ndim, name), keepdim, monoid, x.dtype.compute, param=correction)
+
+    @f.formula
+    def formula(input, dim, correction, keepdim):
+        return spread(input, dim, correction, keepdim), mean(input, dim, keepdim)
+
+    f.samples(spread.samples_body)
+    f.errors(spread.errors_body)
+    sweeps(f)
+    return f
+
+
+variance_mean = together("var_mean", """Variance and mean over `dim` in one pass; see `var_mean`.
+
+    >>> import tritorch as torch; from tritorch.ops.statistics import variance_mean
+    >>> [v.item() for v in variance_mean(torch.tensor([1.0, 3.0]))]
+    [2.0, 2.0]
+    """, variance, False)
+deviation_mean = together("std_mean", """Standard deviation and mean over `dim` in one pass; see `std_mean`.
+
+    >>> import tritorch as torch; from tritorch.ops.statistics import deviation_mean
+    >>> [v.item() for v in deviation_mean(torch.tensor([1.0, 5.0]), None, 0)]
+    [2.0, 3.0]
+    """, deviation, True)
 
 
 def centered(input, dim, correction):
@@ -114,7 +162,7 @@ def var_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
     [2.0, 2.0]
     """
     dim, correction = arguments(dim, unbiased, correction)
-    return variance(input, dim, correction, keepdim), mean(input, dim, keepdim)
+    return tuple(variance_mean(input, dim, correction, keepdim))
 
 
 def std_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
@@ -124,7 +172,7 @@ def std_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
     [2.0, 3.0]
     """
     dim, correction = arguments(dim, unbiased, correction)
-    return deviation(input, dim, correction, keepdim), mean(input, dim, keepdim)
+    return tuple(deviation_mean(input, dim, correction, keepdim))
 
 
 # ------------------------------------------------------------------ vector norms
