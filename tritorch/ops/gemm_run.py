@@ -112,11 +112,13 @@ def run_whole(p, splits, tensors, fused, options, parts=False):
         there = (p.out[0][0], *p.out[1:]) if splits == 1 else (p.M * p.N, p.N, 1)
         step = 0 if splits == 1 else p.batch[0] * p.M * p.N
         lying, own = (a, b), (p.a[0][0], *p.a[1:], p.b[0][0], *p.b[1:])
-        settled = dict(CAREFUL=p.k < choice.CAREFUL) if parts else dict(WHOLE=span <= block_k * options["STAGES"])
+        settled = dict(CAREFUL=p.k < choice.CAREFUL, GROUP_M=GROUP_M) if parts else dict(WHOLE=span <= block_k * options["STAGES"])
+        tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n)
         launch(PARTS_GLUON.matmul_parts_gluon_kernel if parts else SMALL.matmul_small_gluon_kernel,
-               (choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n), splits), out, pre, *boxes, *(lying if parts else ()), c, step,
-               *there, *(own if parts else ()), p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, span, alpha, beta, TRANS_A=box_a[0],
-               TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), FORM=form, GROUP_M=GROUP_M, **settled, **early(), **fused, **options)
+               (tiles, splits) if parts else (cdiv(p.M, block_m), cdiv(p.N, block_n), splits * p.batch[0]), out, pre, *boxes,
+               *(lying if parts else ()), c, step, *there, *(own if parts else ()), p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, span,
+               alpha, beta, TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), FORM=form, **settled, **early(),
+               **fused, **options)
 
     _in_parts(p, splits, 2 * block_k if parts else block_k, tensors, fused, start)         # two blocks are a round
 
@@ -130,6 +132,8 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m * options.get("PARTS", 1), block_n)
     stream = options.get("STREAM", False)
     programs, steps = min(tiles, sm_count()), cdiv(p.k, block_k)
+    alone = kernel is GLUON.matmul_gluon_kernel and tiles <= sm_count() and options["CONSUMERS"] == 1
+    grid = (cdiv(p.M, block_m * options["PARTS"]), cdiv(p.N, block_n), p.batch[0]) if alone else (programs,)
     across = options.get("ACROSS", False)
     box_a, box_b = p.boxes["a"], p.boxes["across" if across else "b"]
     if "a" in p.boxes["copied"]:
@@ -141,8 +145,8 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     b = TensorDescriptor(b, *box(box_b, block_k, block_n), round_f32_to_tf32=in_tf32)
     strides, sizes, scalars = (p.c[0][0], *p.c[1:]), (p.batch[0], p.M, p.N, p.k), (alpha, beta)
     leaving = (block_m // options["PIECES"], block_n) if across else (block_m, block_n // options["PIECES"])
-    settled = dict(TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), PROGRAMS=programs, GROUP_M=GROUP_M, **early(),
-                   **options)
+    settled = dict(TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), PROGRAMS=0 if alone else programs, GROUP_M=GROUP_M,
+                   **early(), **options)
     if stream:
         dealt = choice.dealt(p.M, p.N, tiles, steps, block_m, block_n, sm_count())
         settled, programs = {**settled, **dealt}, dealt["PROGRAMS"]
@@ -169,7 +173,7 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     written = [x if x is None or scattered or not p.boxes["leaves"] else like(x, p.boxes["out"]) for x in (out, pre)]
     boxes = [x if x is None else (x, p.out[0][0], p.out[1]) if scattered else TensorDescriptor(x, *box(p.boxes["out"], *leaving))
              for x in written]
-    launch(kernel, (programs,), *boxes, *sums, a, b, c, *strides, *sizes, *scalars, FORM=p.form, **fused, **settled)
+    launch(kernel, grid, *boxes, *sums, a, b, c, *strides, *sizes, *scalars, FORM=p.form, **fused, **settled)
     for x, there in zip((out, pre), written):
         if there is not x:
             transfer(as_described(x, p.boxes["out"], p.out), there)
