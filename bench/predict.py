@@ -28,8 +28,9 @@ DENSE = 989.0                                                    # TFLOP/s of 16
 GAP = 1.0                                                        # µs between two launches of a graph
 _LONGEST = 400_000                                               # instructions of warps that one timetable takes in
 STEPS = 40_000                                                  # instructions of the PTX machine until a long loop is known
-_SHARES = {"matmul_exact_kernel": 6, "matmul_exact_gluon_kernel": 6, "attention_backward_q_gluon_kernel": 3 / 5,
-           "attention_backward_kv_gluon_kernel": 4 / 5, "attention_backward_q_kernel": 3 / 5}     # of a case's operations, 1 elsewhere
+_SHARES = {"matmul_exact_kernel": 6, "matmul_exact_gluon_kernel": 6, "matmul_groups_gluon_kernel": 6,
+           "attention_backward_q_gluon_kernel": 3 / 5, "attention_backward_kv_gluon_kernel": 4 / 5,
+           "attention_backward_q_kernel": 3 / 5}                 # of a case's operations, 1 elsewhere
 
 
 class TooLong(RuntimeError):

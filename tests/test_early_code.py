@@ -70,7 +70,8 @@ def early():
     n, specs = 4096, {}
     for wide, found in ((False, choice.plain("half", n, n, n, 1, 2, H200)), (False, choice.persistent(n, n, n, 1, H200)),
                         (False, choice.gluon(n, n, n, 1, H200)), (False, choice.whole(64, n, n, 1, H200)),
-                        (True, choice.whole(64, n, n, 1, H200, True)), (True, choice.exact(n, n, n, 1, H200)),
+                        (True, choice.whole(64, n, n, 1, H200, True)), (True, choice.groups(n, n, n, 1, H200)),
+                        (True, choice.exact(n, n, n, 1, H200)),
                         (True, choice.exact(n, n, n, 1, H200, True)), (False, [(0, {**choice.FALLBACK, "kernel": "plain", "splits": 2})])):
         with tuner.forcing("matmul", found[0][1]):
             for spec in launched(lambda e, wide=wide: e(n, n) @ e(n, n) if wide else e(n, n, **BF16) @ e(n, n, **BF16)):

@@ -138,6 +138,10 @@ def whole(m, n, k):
         for _, c in choice.whole(m, n, k, 1, H200, kind == "parts"):
             if c["splits"] < 3:
                 yield kind, c
+    for swapped in (False, True):
+        for _, c in choice.groups(*((n, m) if swapped else (m, n)), k, 1, H200, False, swapped):
+            if c["splits"] == 1 + swapped:
+                yield "parts", c
 
 
 TILED = cases(*tiled(83, 133, 331))

@@ -18,7 +18,7 @@ KERNELS = {
     "half": [*choice.plain("half", M, N, K, 1, 2, H200), *choice.persistent(M, N, K, 1, H200), *choice.gluon(M, N, K, 1, H200),
              *choice.whole(64, N, K, 1, H200)],
     "float": [*choice.plain("ieee", M, N, K, 1, 4, H200), *choice.exact(M, N, K, 1, H200), *choice.exact(M, N, K, 1, H200, True),
-              *choice.whole(64, N, K, 1, H200, True)],
+              *choice.whole(64, N, K, 1, H200, True), *choice.groups(M, N, K, 1, H200)],
 }
 FIRST = {(kind, candidate["kernel"]): candidate for kind, found in KERNELS.items() for _, candidate in reversed(found)}
 
@@ -40,6 +40,7 @@ def every_epilogue(e):
 def test_every_epilogue(kind, name):
     with tuner.forcing("matmul", FIRST[kind, name]):
         specs = launched(lambda e: every_epilogue(lambda *size: e(*size, **(BF16 if kind == "half" else {}))))
-    kernel = {"plain": "matmul_kernel", "parts": "matmul_kernel", "small": "matmul_small_gluon_kernel"}.get(name, f"matmul_{name}_kernel")
+    kernel = {"plain": "matmul_kernel", "parts": "matmul_kernel", "small": "matmul_small_gluon_kernel",
+              "groups": "matmul_groups_gluon_kernel"}.get(name, f"matmul_{name}_kernel")
     assert sum(spec.kernel.__name__ == kernel for spec in specs) > 5
     assert all(code["shared"] <= H200[1] for code in machine_code.used(specs, 90))

@@ -248,9 +248,10 @@ def test_copies_and_products_are_seen(gpu):
     assert not sass.waits(launched.kernel.program, launched.kernel.cubin)
 
 
-def test_products_that_are_not_computed_are_zero(gpu):
-    """Registers that hold anything would send float32 of parts back to start again on other units."""
-    way = dict(kernel="parts", BLOCK_M=64, BLOCK_N=32, BLOCK_K=32, num_warps=4, num_stages=3, splits=1)
+@pytest.mark.parametrize("way", [dict(kernel="parts", num_stages=3), dict(kernel="groups", STAGES=4, GROUPS=1)], ids=["parts", "groups"])
+def test_what_is_not_computed_is_zero(way, gpu):
+    """Registers or tiles that hold anything would send float32 of parts back to start again on other units."""
+    way = dict(BLOCK_M=64, BLOCK_N=32, BLOCK_K=32, num_warps=4, splits=1, **way)
     with trace.skipping(gpu):
         a, b = torch.zeros(64, 256, device="cuda"), torch.zeros(256, 32, device="cuda")
     with trace.tracing(gpu) as found, tuner.measuring(lambda *problem: way):

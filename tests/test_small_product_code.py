@@ -15,12 +15,23 @@ pytestmark = pytest.mark.records
 
 
 def each_once(found):
-    """(BLOCK_M, BLOCK_N, BLOCK_K, STAGES): the candidate that is not split."""
-    return {tuple(c[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "STAGES")): c for _, c in found if c["splits"] == 1}
+    """(BLOCK_M, BLOCK_N, BLOCK_K, STAGES, GROUPS, warps): the candidate that is not split."""
+    return {tuple(c.get(name, 1) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "STAGES", "GROUPS", "num_warps")): c for _, c in found
+            if c["splits"] == 1}
 
 
 SMALL = each_once(choice.whole(1024, 64, 4096, 1, H200))
 PARTS = each_once(choice.whole(1024, 1024, 4096, 1, H200, True) + choice.whole(128, 128, 64, 1, H200, True))
+PARTS |= each_once(choice.groups(1024, 1024, 4096, 1, H200))
+SHORT = each_once(choice.groups(128, 128, 64, 1, H200))
+
+
+@pytest.mark.parametrize("blocks", SHORT, ids=str)
+def test_short_sums_stay_in_registers(blocks):
+    """Also with what is lost where they are added up."""
+    with tuner.forcing("matmul", SHORT[blocks]):
+        specs = launched(lambda e: [e(2, 128, 64) @ e(2, 64, 128), e(2, 128, 64) @ e(2, 128, 64).mT])
+    assert specs and not any(code["spills"] for code in machine_code.used(specs, 90))
 
 
 @pytest.mark.parametrize("blocks", [*SMALL, *PARTS], ids=str)

@@ -29,8 +29,11 @@ load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared      
 
 
 @gluon.jit
-def place(tile, shape, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
-    """Matrix, row and column of a tile of BLOCK_M rows."""
+def place(tile, shape, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, PROGRAMS: gl.constexpr = 1):
+    """Matrix, row and column of a tile of BLOCK_M rows. PROGRAMS 0: of the one at a program's place in the grid (rows of tiles, columns of
+    tiles, matrices): to divide takes hundreds of cycles before the first load."""
+    if PROGRAMS == 0:
+        return gl.program_id(2) % shape[0], gl.program_id(0) * BLOCK_M, gl.program_id(1) * BLOCK_N
     tiles = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N)
     pid_m, pid_n = tile_of(tile % tiles, shape[1], shape[2], BLOCK_M, BLOCK_N, GROUP_M)
     return tile // tiles, pid_m * BLOCK_M, pid_n * BLOCK_N
@@ -39,11 +42,14 @@ def place(tile, shape, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl
 @gluon.jit
 def tiles_of(shape, first, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
              STREAM: gl.constexpr):
-    """The tiles of a program from its `first` on, to `last`, or its lines of tiles (STREAM); how many tiles and blocks of K there are."""
+    """The tiles of a program from its `first` on, to `last`, or its lines of tiles (STREAM); how many tiles and blocks of K there are.
+    PROGRAMS 0: it has one."""
     total, steps = gl.cdiv(shape[1], BLOCK_M) * gl.cdiv(shape[2], BLOCK_N) * shape[0], gl.cdiv(shape[3], BLOCK_K)
     if STREAM:
         first, last = share_of(gl.program_id(0), total, steps, PROGRAMS, STREAM)
         return first, last, total, steps
+    elif PROGRAMS == 0:
+        return 0, 1, 1, steps
     else:
         return first, total, total, steps
 
@@ -79,9 +85,9 @@ def produce(a_desc, b_desc, ring, shape, TRANS_A: gl.constexpr, TRANS_B: gl.cons
     a_bufs, b_bufs, empty, ready, _, _, _ = ring
     first, last, total, steps = tiles_of(shape, gl.program_id(0), PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = 0, 1                                   # all slots are empty at first
-    for at in range(first, last, 1 if STREAM else PROGRAMS):
+    for at in range(first, last, 1 if STREAM else max(PROGRAMS, 1)):
         tile, begin, end, to, turn = blocks_of(at, total, steps, PROGRAMS, STREAM)
-        batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M)
+        batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M, PROGRAMS)
         at_a = batch * 0 if SHARED_A else batch
         at_b = batch * 0 if SHARED_B else batch
         for i in range(begin, end):
@@ -201,9 +207,9 @@ def multiply_across(ring, slot, phase, steps, BLOCK_M: gl.constexpr, BLOCK_N: gl
 
 @gluon.jit
 def fetch(c_desc, tile, last, i, shape, out_bufs, came, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
-          BUFFERS: gl.constexpr, PARTS: gl.constexpr, TURN: gl.constexpr):
+          PROGRAMS: gl.constexpr, BUFFERS: gl.constexpr, PARTS: gl.constexpr, TURN: gl.constexpr):
     """Load piece i of what the epilogue adds to a tile, if there is such a tile, into its buffer."""
-    batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M)
+    batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M, PROGRAMS)
     m, n = m + TURN % PARTS * BLOCK_M, n + i * c_desc.block_type.shape[2]
     buf, full = out_bufs.index(TURN * BUFFERS + i % BUFFERS), came.index(TURN * BUFFERS + i % BUFFERS)
     mbarrier.expect(full, c_desc.block_type.nbytes, pred=tile < last)
@@ -237,17 +243,17 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
     piece: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, WIDTH, DEPTH])
     STORES: gl.constexpr = 1 if pre_desc is None else 2
     START: gl.constexpr = TURN % CONSUMERS
-    STEP: gl.constexpr = 1 if STREAM else CONSUMERS * PROGRAMS
+    STEP: gl.constexpr = 1 if STREAM else CONSUMERS * max(PROGRAMS, 1)
     RESIDUAL: gl.constexpr = isinstance(beta, gl.tuple) and len(beta) % 2 == 1
     first, last, total, steps = tiles_of(shape, gl.program_id(0) + START * PROGRAMS, PROGRAMS, PARTS * BLOCK_M, BLOCK_N, BLOCK_K, STREAM)
     slot, phase = after(0, 0, START * steps, STAGES)     # the ring holds the other consumer's slots too
     count, came = 0, ring[6]
     if c_desc is not None:
         for i in gl.static_range(BUFFERS - 1):
-            fetch(c_desc, first, last, i, shape, out_bufs, came, BLOCK_M, BLOCK_N, GROUP_M, BUFFERS, PARTS, TURN)
+            fetch(c_desc, first, last, i, shape, out_bufs, came, BLOCK_M, BLOCK_N, GROUP_M, PROGRAMS, BUFFERS, PARTS, TURN)
     for turn in range(first, last, STEP):
         tile, begin, end, part, blocks = blocks_of(turn, total, steps, PROGRAMS, STREAM)
-        batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M)
+        batch, m, n = place(tile, shape, PARTS * BLOCK_M, BLOCK_N, GROUP_M, PROGRAMS)
         m += TURN % PARTS * BLOCK_M
         summed = summing(n, begin, end, blocks, shape, BLOCK_N, BLOCK_K, STREAM) if SUMS else (0, 0)
         if ACROSS:
@@ -289,7 +295,7 @@ def consume(TURN: gl.constexpr, out_desc, pre_desc, sums_ptr, c_desc, c_ptr, str
             if c_desc is not None:
                 tma.store_wait(pendings=1)               # of the piece before this one: its buffer is free
                 fetch(c_desc, turn + (i + BUFFERS - 1) // PIECES * STEP, last, (i + BUFFERS - 1) % PIECES, shape, out_bufs, came, BLOCK_M,
-                      BLOCK_N, GROUP_M, BUFFERS, PARTS, TURN)
+                      BLOCK_N, GROUP_M, PROGRAMS, BUFFERS, PARTS, TURN)
         count += 1
     tma.store_wait(pendings=0)
 
@@ -319,11 +325,10 @@ def matmul_gluon_kernel(out_desc, pre_desc, sums_ptr, c_desc, a_desc, b_desc, c_
                         BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, PIECES: gl.constexpr,
                         CONSUMERS: gl.constexpr, PARTS: gl.constexpr, STREAM: gl.constexpr, ACROSS: gl.constexpr = False,
                         WHOLE: gl.constexpr = False, launch_pdl: gl.constexpr = False):
-    """Grid: PROGRAMS. num_warps is that of one consumer. Instead of a descriptor of a result there may be what `scatter` takes, where TMA
-    cannot store it. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of one
-    matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. WHOLE: all pieces of a tile have a
-    buffer, so none waits for one before it to leave. Long, as it makes all that the warp
-    groups share."""
+    """Grid: PROGRAMS, or with PROGRAMS 0 what `place` says. num_warps is that of one consumer. Instead of a descriptor of a result there
+    may be what `scatter` takes, where TMA cannot store it. sums_ptr takes the sums of a's rows, one product with a tile of ones more; of
+    one matrix, of 16-bit numbers; with c_ptr it adds them. With STREAM they lie in parts as the tiles do. WHOLE: all pieces of a tile have
+    a buffer, so none waits for one before it to leave. Long, as it makes all that the warp groups share."""
     WARPS: gl.constexpr = gl.num_warps()
     TWO: gl.constexpr = 1 if PIECES == 1 and pre_desc is None else 2
     BUFFERS: gl.constexpr = PIECES if WHOLE else min(PIECES, 4) if c_desc is not None else TWO

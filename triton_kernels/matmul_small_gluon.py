@@ -9,31 +9,45 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from triton_kernels.matmul import activated, epilogue
-from triton_kernels.matmul_gluon import load, place
+from triton_kernels.matmul_gluon import load
 from triton_kernels.quick import after_the_one_before
 
 
 @gluon.jit
-def fill(a_desc, b_desc, ring, slot, at, k, wanted, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr):
-    """Load the blocks of a and b from element k of K on into a slot, if they are wanted; at: of a matrix and a row, of b and a column."""
-    a_bufs, b_bufs, ready = ring
+def spot(BATCH, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
+    """Split, matrix, row and column of a program's tile, by its place in the grid: to divide takes hundreds of cycles before the first
+    load."""
+    return gl.program_id(2) // BATCH, gl.program_id(2) % BATCH, gl.program_id(0) * BLOCK_M, gl.program_id(1) * BLOCK_N
+
+
+@gluon.jit
+def load_both(a_desc, b_desc, a, b, full, at, k, wanted, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr):
+    """Load the blocks of a and b from element k of K on into two buffers, if they are wanted; at: of a matrix and a row, of b and a
+    column."""
     at_a, m, at_b, n = at
-    full = ready.index(slot)
     mbarrier.expect(full, a_desc.block_type.nbytes + b_desc.block_type.nbytes, pred=wanted)
-    a, b = a_bufs.index(slot).reshape(a_desc.block_type.shape), b_bufs.index(slot).reshape(b_desc.block_type.shape)
+    a, b = a.reshape(a_desc.block_type.shape), b.reshape(b_desc.block_type.shape)
     load(a_desc, [at_a, k, m] if TRANS_A else [at_a, m, k], full, a, pred=wanted)
     load(b_desc, [at_b, n, k] if TRANS_B else [at_b, k, n], full, b, pred=wanted)
 
 
 @gluon.jit
+def fill(a_desc, b_desc, ring, slot, at, k, wanted, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr):
+    """The same into a slot."""
+    a_bufs, b_bufs, ready = ring
+    load_both(a_desc, b_desc, a_bufs.index(slot), b_bufs.index(slot), ready.index(slot), at, k, wanted, TRANS_A, TRANS_B)
+
+
+@gluon.jit
 def first_fill(a_desc, b_desc, ring, at, start, steps, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, BLOCK_K: gl.constexpr,
                STAGES: gl.constexpr, launch_pdl: gl.constexpr):
-    """Make the barriers, then fill the ring."""
+    """Make the barriers and fill the ring, slot by slot: all warps meet behind each barrier that is made, so the others come after the
+    first load."""
     for slot in gl.static_range(STAGES):
         mbarrier.init(ring[2].index(slot), count=1)
-    fence_async_shared()
-    after_the_one_before(launch_pdl)
-    for slot in gl.static_range(STAGES):
+        fence_async_shared()
+        if slot == 0:
+            after_the_one_before(launch_pdl)
         fill(a_desc, b_desc, ring, slot, at, start + slot * BLOCK_K, slot < steps, TRANS_A, TRANS_B)
     gl.thread_barrier()
 
@@ -61,16 +75,16 @@ def matmul_small_gluon_kernel(out_ptr, pre_ptr, a_desc, b_desc, c_ptr, stride_os
                               stride_cn, BATCH, M, N, K, K_SPAN, alpha, beta, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr,
                               SHARED_A: gl.constexpr, SHARED_B: gl.constexpr, FORM: gl.constexpr, SLOPE: gl.constexpr,
                               ACTIVATION: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-                              GROUP_M: gl.constexpr, STAGES: gl.constexpr, WHOLE: gl.constexpr, launch_pdl: gl.constexpr = False):
-    """Grid: (tiles · BATCH, splits). WHOLE: no program has more than STAGES blocks of K."""
+                              STAGES: gl.constexpr, WHOLE: gl.constexpr, launch_pdl: gl.constexpr = False):
+    """Grid: (rows of tiles, columns of tiles, splits · BATCH). WHOLE: no program has more than STAGES blocks of K."""
     T: gl.constexpr = a_desc.dtype
     A: gl.constexpr = [BLOCK_K, BLOCK_M] if TRANS_A else [BLOCK_M, BLOCK_K]
     B: gl.constexpr = [BLOCK_N, BLOCK_K] if TRANS_B else [BLOCK_K, BLOCK_N]
     a_bufs = gl.allocate_shared_memory(T, [STAGES, A[0], A[1]], gl.NVMMASharedLayout.get_default_for(A, T))
     b_bufs = gl.allocate_shared_memory(T, [STAGES, B[0], B[1]], gl.NVMMASharedLayout.get_default_for(B, T))
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    ring, shape, split = (a_bufs, b_bufs, ready), (BATCH, M, N, K), gl.program_id(1)
-    batch, m, n = place(gl.program_id(0), shape, BLOCK_M, BLOCK_N, GROUP_M)
+    ring, shape = (a_bufs, b_bufs, ready), (BATCH, M, N, K)
+    split, batch, m, n = spot(BATCH, BLOCK_M, BLOCK_N)
     start = split * K_SPAN
     steps = gl.cdiv(gl.minimum(K_SPAN, K - start), BLOCK_K)
     at = (batch * 0 if SHARED_A else batch, m, batch * 0 if SHARED_B else batch, n)

@@ -43,5 +43,5 @@ def after_the_one_before(EARLY: tl.constexpr):
     a descriptor that is an argument."""
     if EARLY:
         gdc_wait()
-        if tl.num_programs(0) * tl.num_programs(1) <= FEW:
+        if tl.num_programs(0) * tl.num_programs(1) * tl.num_programs(2) <= FEW:
             gdc_launch_dependents()

@@ -186,6 +186,9 @@ def candidates(kind, M, N, k, batch, itemsize, machine, a, b, boxes, compiles, f
     if kind not in ("fp8", "fp8 fast") and fused not in ("residual", "dropout"):
         groups.append((choice.each(M, N, k, batch, machine), 1))
     if kind == "ieee" and boxes is not None:
+        groups.append((choice.groups(M, N, k, batch, machine, boxes["b"][0]), 6))
+        if M <= choice.SWAPPED and M < N and fused not in ("residual", "dropout"):
+            groups.append((choice.groups(N, M, k, batch, machine, not boxes["a"][0], True), 4))
         groups.append((choice.whole(M, N, k, batch, machine, True), 8))
     if kind == "ieee" and machine and machine[2] >= 8 and (choice.LEAST_EXACT if machine[2] > 8 else choice.CAREFUL) <= k:
         groups.append((choice.plain("parts", M, N, k, batch, itemsize, machine), 3))

@@ -58,6 +58,11 @@ SMALL = ((64, 32, 128, 4, 8, 0.3), (64, 32, 64, 4, 8, 0.3), (64, 64, 128, 4, 6, 
 PARTS_GLUON = ((128, 128, 32, 8, 4, 0.75), (128, 64, 64, 8, 3, 0.8), (128, 64, 32, 8, 5, 0.7), (64, 128, 32, 4, 5, 0.7),
                (64, 64, 32, 4, 4, 0.7), (64, 64, 64, 4, 3, 0.7), (64, 32, 64, 4, 4, 0.5), (64, 32, 32, 4, 4, 0.5),
                (64, 64, 16, 4, 4, 0.6), (64, 32, 16, 4, 4, 0.4), (128, 64, 16, 8, 4, 0.6))
+# The same by groups of warps that share a tile's K, each with its own slots of the ring: BLOCK_M, BLOCK_N, BLOCK_K, num_warps of a group,
+# STAGES, GROUPS. Where a tile is all that a multiprocessor gets, most of its K should be on its way at once.
+GROUPS = ((64, 32, 32, 4, 12, 4), (64, 32, 64, 4, 6, 3), (64, 32, 64, 4, 8, 2), (128, 64, 32, 8, 6, 2), (128, 64, 32, 4, 6, 2),
+          (64, 128, 32, 4, 6, 2), (64, 64, 32, 4, 9, 3), (128, 64, 16, 4, 8, 2), (64, 64, 16, 4, 12, 4),
+          (64, 64, 16, 4, 12, 3), (64, 32, 16, 4, 16, 4), (64, 16, 64, 4, 8, 4), (64, 8, 64, 4, 8, 4), (64, 8, 64, 4, 10, 2))
 # Elements of K from which sums of parts are at least as accurate as sums of float32: on Hopper in blocks of 16 that are added up carefully;
 # without that, and on Ampere, from 128 on. Of larger blocks it takes eight, as more is cut off before it is added up (test_exact.py).
 LEAST_EXACT, CAREFUL, EXACT_BLOCKS = 64, 128, 8
@@ -91,6 +96,9 @@ DOWN = 1 << 16                      # GROUP_M of tiles that run down all rows be
 WHOLE_LINES = 32                    # of so many programs one may be left out, so that lines of tiles get the same help at the same time
 HOPELESS = 2
 MOST_WHOLE = 2                      # tiles for each multiprocessor, up to which 16-bit products are small
+BEGIN_GROUPS, QUICK = 5800, 16       # the same of float32 by groups, until the sums leave too; in which one of their threads cuts a number
+BETWEEN, UNEVEN = 500, 1.2          # cycles for each of a group's blocks in which it does neither; as groups get in each other's way
+SWAPPED = 64                        # rows of a result, up to which those of its transpose are multiplied
 BEGIN_WHOLE, CUT = 1200, 38         # cycles until a small product multiplies; in which a thread cuts a number into parts
 BEHIND = 0.18                       # cycles for each element of a tile, with an activation or slope, unless another consumer multiplies
 SIDE = {"sum": 32}                  # of tiles on the simulated device, elsewhere 1024: it wants few, huge tiles, yet more than one
@@ -273,6 +281,29 @@ def whole(M, N, k, batch, machine, parts=False):
             cost += SECOND + splits * batch * M * N * 8 / (20 * machine[0]) if splits > 1 else 0
             found.append((cost, dict(kernel="parts_gluon" if parts else "small", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
                                      num_warps=warps, STAGES=stages, splits=splits)))
+            splits *= 2
+    return found
+
+
+def groups(M, N, k, batch, machine, along_k=True, swapped=False):
+    """Candidates for float32 in parts that groups of warps cut and multiply; `along_k`: the right operand lies so, else its tiles have 16
+    columns at least; `swapped`: M and N are those of the transpose."""
+    found = []
+    for block_m, block_n, block_k, warps, stages, count in GROUPS:
+        block, tiles, splits = (block_m + block_n) * block_k, tiles_of(M, N, batch, block_m, block_n), 1
+        spills = k < CAREFUL and count * warps == 16 and block_m * block_n >= 1024 * warps    # with what is lost 96 registers of sums
+        if block_k > max(16, k // EXACT_BLOCKS) or block_n < 16 and not along_k or spills:
+            continue
+        product = 6 * block_m * block_n * block_k / PEAK["half"]
+        alone = block / (32 * warps) * QUICK + product + BETWEEN
+        shared = (8 * block + 6 * block_n * block_k) / 128 + product / 2
+        step = UNEVEN * max(product, shared, alone / count, 4 * block / LOADS)
+        while splits == 1 or tiles * splits <= machine[0] and k >= 2 * count * block_k * splits:
+            steps, waves = cdiv(chunk_of(k, count * block_k, splits), count * block_k) * count, cdiv(tiles * splits, machine[0])
+            cost = waves * (steps * step + alone + min(block_m, M) * min(block_n, N) * 4 / STORES) + BEGIN_GROUPS
+            cost += SECOND + splits * batch * M * N * 8 / (20 * machine[0]) if splits > 1 else 0
+            found.append((cost, dict(kernel="groups", BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, STAGES=stages,
+                                     GROUPS=count, splits=splits, **dict(SWAPPED=True) if swapped else {})))
             splits *= 2
     return found
 

@@ -18,7 +18,7 @@ EARLY = True                                                             # kerne
 SUMMING = 256                                                            # programs that add up streamed parts, if tiles are few
 K, VECTOR, EXACT, EXACT_GLUON = kernels("matmul"), kernels("matvec"), kernels("matmul_exact"), kernels("matmul_exact_gluon")
 PERSISTENT, GLUON, EACH, STREAM = kernels("matmul_persistent"), kernels("matmul_gluon"), kernels("matmul_each"), kernels("matmul_stream")
-SMALL, PARTS_GLUON = kernels("matmul_small_gluon"), kernels("matmul_parts_gluon")
+SMALL, PARTS_GLUON, GROUPS = kernels("matmul_small_gluon"), kernels("matmul_parts_gluon"), kernels("matmul_groups_gluon")
 
 
 def early():
@@ -112,13 +112,51 @@ def run_whole(p, splits, tensors, fused, options, parts=False):
         there = (p.out[0][0], *p.out[1:]) if splits == 1 else (p.M * p.N, p.N, 1)
         step = 0 if splits == 1 else p.batch[0] * p.M * p.N
         lying, own = (a, b), (p.a[0][0], *p.a[1:], p.b[0][0], *p.b[1:])
-        settled = dict(CAREFUL=p.k < choice.CAREFUL) if parts else dict(WHOLE=span <= block_k * options["STAGES"])
+        settled = dict(CAREFUL=p.k < choice.CAREFUL, GROUP_M=GROUP_M) if parts else dict(WHOLE=span <= block_k * options["STAGES"])
+        tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n)
         launch(PARTS_GLUON.matmul_parts_gluon_kernel if parts else SMALL.matmul_small_gluon_kernel,
-               (choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n), splits), out, pre, *boxes, *(lying if parts else ()), c, step,
-               *there, *(own if parts else ()), p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, span, alpha, beta, TRANS_A=box_a[0],
-               TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), FORM=form, GROUP_M=GROUP_M, **settled, **early(), **fused, **options)
+               (tiles, splits) if parts else (cdiv(p.M, block_m), cdiv(p.N, block_n), splits * p.batch[0]), out, pre, *boxes,
+               *(lying if parts else ()), c, step, *there, *(own if parts else ()), p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, span,
+               alpha, beta, TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), FORM=form, **settled, **early(),
+               **fused, **options)
 
     _in_parts(p, splits, 2 * block_k if parts else block_k, tensors, fused, start)         # two blocks are a round
+
+
+def run_groups(p, splits, tensors, fused, options):
+    """float32 from bfloat16 parts on Hopper, by groups of warps that share a tile's K: as many programs as multiprocessors, or fewer."""
+    if "SWAPPED" in options:
+        options = {name: value for name, value in options.items() if name != "SWAPPED"}
+        p, tensors = swapped(p), swapped_tensors(*tensors)
+    block_m, block_n, block_k = [options[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
+    box_a, box_b = p.boxes["a"], p.boxes["b"]
+    tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m, block_n)
+
+    def start(splits, span, tensors, fused, form):
+        out, pre, a, b, c, alpha, beta = tensors
+        boxes = TensorDescriptor(a, *box(box_a, block_m, block_k)), TensorDescriptor(b, *box(box_b, block_k, block_n))
+        there = (0, p.out[0][0], *p.out[1:]) if splits == 1 else (p.batch[0] * p.M * p.N, p.M * p.N, p.N, 1)
+        programs = max(sm_count() // splits, 1)
+        alone = tiles <= programs
+        grid = (cdiv(p.M, block_m), cdiv(p.N, block_n), splits * p.batch[0]) if alone else (programs, splits)
+        launch(GROUPS.matmul_groups_gluon_kernel, grid, out, pre, *boxes, a, b, c, *there, p.a[0][0], *p.a[1:], p.b[0][0], *p.b[1:],
+               p.c[0][0], *p.c[1:], p.batch[0], p.M, p.N, p.k, span, alpha, beta, TRANS_A=box_a[0], TRANS_B=box_b[0],
+               **_shared(p, box_a[1], box_b[1]), FORM=form, CAREFUL=p.k < choice.CAREFUL, PROGRAMS=0 if alone else programs,
+               GROUP_M=GROUP_M, **early(), **fused, **options)
+
+    _in_parts(p, splits, block_k * options["GROUPS"], tensors, fused, start)
+
+
+def swapped(p):
+    """The problem whose result is the transpose of p's."""
+    (out, *outs), (a, *as_), (b, *bs), (c, *cs) = p.out, p.a, p.b, p.c
+    boxes = {name: (not turned, *there) for name, (turned, *there) in (("a", p.boxes["b"]), ("b", p.boxes["a"]))}
+    return p._replace(shape=(*p.shape[:-2], p.N, p.M), M=p.N, N=p.M, out=(out, *outs[::-1]), a=(b, *bs[::-1]), b=(a, *as_[::-1]),
+                      c=(c, *cs[::-1]), form={"row": "column", "column": "row"}.get(p.form, p.form), boxes=boxes)
+
+
+def swapped_tensors(out, pre, a, b, c, alpha, beta):
+    return out, pre, b, a, c, alpha[2:] + alpha[:2] if type(alpha) is tuple else alpha, beta
 
 
 def run_by_tma(kernel, p, tensors, fused, options, sums=()):
@@ -130,6 +168,8 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m * options.get("PARTS", 1), block_n)
     stream = options.get("STREAM", False)
     programs, steps = min(tiles, sm_count()), cdiv(p.k, block_k)
+    alone = kernel is GLUON.matmul_gluon_kernel and tiles <= sm_count() and options["CONSUMERS"] == 1
+    grid = (cdiv(p.M, block_m * options["PARTS"]), cdiv(p.N, block_n), p.batch[0]) if alone else (programs,)
     across = options.get("ACROSS", False)
     box_a, box_b = p.boxes["a"], p.boxes["across" if across else "b"]
     if "a" in p.boxes["copied"]:
@@ -141,8 +181,8 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     b = TensorDescriptor(b, *box(box_b, block_k, block_n), round_f32_to_tf32=in_tf32)
     strides, sizes, scalars = (p.c[0][0], *p.c[1:]), (p.batch[0], p.M, p.N, p.k), (alpha, beta)
     leaving = (block_m // options["PIECES"], block_n) if across else (block_m, block_n // options["PIECES"])
-    settled = dict(TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), PROGRAMS=programs, GROUP_M=GROUP_M, **early(),
-                   **options)
+    settled = dict(TRANS_A=box_a[0], TRANS_B=box_b[0], **_shared(p, box_a[1], box_b[1]), PROGRAMS=0 if alone else programs, GROUP_M=GROUP_M,
+                   **early(), **options)
     if stream:
         dealt = choice.dealt(p.M, p.N, tiles, steps, block_m, block_n, sm_count())
         settled, programs = {**settled, **dealt}, dealt["PROGRAMS"]
@@ -169,7 +209,7 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     written = [x if x is None or scattered or not p.boxes["leaves"] else like(x, p.boxes["out"]) for x in (out, pre)]
     boxes = [x if x is None else (x, p.out[0][0], p.out[1]) if scattered else TensorDescriptor(x, *box(p.boxes["out"], *leaving))
              for x in written]
-    launch(kernel, (programs,), *boxes, *sums, a, b, c, *strides, *sizes, *scalars, FORM=p.form, **fused, **settled)
+    launch(kernel, grid, *boxes, *sums, a, b, c, *strides, *sizes, *scalars, FORM=p.form, **fused, **settled)
     for x, there in zip((out, pre), written):
         if there is not x:
             transfer(as_described(x, p.boxes["out"], p.out), there)
@@ -255,7 +295,7 @@ def run_exact(kernel, rows_a, p, tensors, fused, options):
 
 
 RUN = {
-    "small": run_whole, "parts_gluon": lambda *args: run_whole(*args, parts=True),
+    "groups": run_groups, "small": run_whole, "parts_gluon": lambda *args: run_whole(*args, parts=True),
     "plain": run_plain, "vector": run_vector, "each": run_each, "parts": lambda *args: run_plain(*args, precision="parts"),
     "exact": lambda p, splits, *rest: run_exact(EXACT.matmul_exact_kernel, None, p, *rest),
     "exact_gluon": lambda p, splits, *rest: run_exact(EXACT_GLUON.matmul_exact_gluon_kernel, 64, p, *rest),

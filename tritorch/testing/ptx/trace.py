@@ -94,6 +94,7 @@ def trace(kernel, launch, memory, blocks, limit=0, near=0):
     before = [[i for i in range(block - near, block) if i >= 0 and i not in blocks] for block in blocks.tolist()]
     machine = Machine(kernel.program, launch, memory, np.array([*blocks.tolist(), *itertools.chain(*before)]), seed=None)
     machine.unfenced = None                                      # proxies.py watches bytes, which are not copied here
+    machine.shared[:] = 0                                        # nor do tiles come: a kernel would find its poison in them
     machine.watch, whole = Recorder(machine, limit), True
     try:
         machine.run()
