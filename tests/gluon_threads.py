@@ -37,7 +37,7 @@ class Tensor(np.ndarray):
         return self + other
 
     def to(self, dtype):
-        return self
+        return self & 0xFFFFFFFF if dtype == "uint32" else self          # which is what their arithmetic goes by
 
     def permute(self, order):
         return self.transpose(order)
@@ -133,10 +133,11 @@ class Descriptor:
 
 
 class Pointer:
-    dtype, shape = SimpleNamespace(element_ty=None), ()
+    shape = ()
 
     def __init__(self, array, place=0):
         self.array, self.place = array, place
+        self.dtype = SimpleNamespace(element_ty=SimpleNamespace(is_floating=lambda: array.dtype.kind == "f"))
 
     def __add__(self, distance):
         return Pointer(self.array, self.place + distance)
@@ -217,7 +218,7 @@ def atomic_add(pointer, value, sem):
 def allocate(dtype, shape, layout):
     if layout == "barrier":
         return Barriers(Barrier() for _ in range(shape[0]))
-    return Memory(np.full(shape, -1) if dtype == "int32" else np.full(shape, np.nan))
+    return Memory(np.full(shape, -1) if dtype in ("int32", "int64") else np.full(shape, np.nan))
 
 
 def specialize(parts, warps, registers):
@@ -226,7 +227,8 @@ def specialize(parts, warps, registers):
     def run(part, args):
         here.products, here.stores, here.unseen = [], [], False
         try:
-            part(*args)
+            with np.errstate(all="ignore"):
+                part(*args)
             assert not here.products and not here.stores, "something is under way at the end"
         except BaseException as error:
             failures.append(error)
@@ -241,8 +243,15 @@ def specialize(parts, warps, registers):
 
 
 def assembly(code, constraints, args, **options):
-    """Choice by a comparison, or what moves a number."""
-    return tensor(np.where(args[1] < args[2], args[0], -np.inf)) if "selp" in code else args[0]
+    """What instructions are given for: a choice by a comparison, a sign, a product of words; or they round or move a number."""
+    if "selp" in code:
+        return tensor(np.where(args[1] < args[2], args[0], -np.inf))
+    if "lop3" in code:
+        return tensor(np.where(args[1] & 0x80000000, -args[0], args[0]))
+    if "mul.wide" in code:
+        both = np.asarray(args[0]).astype(np.uint64) * np.asarray(args[1]).astype(np.uint64)
+        return [tensor(half.astype(np.int64)) for half in (both >> np.uint64(32), both & np.uint64(0xFFFFFFFF))]
+    return tensor(np.fmax(args[0], 0)) if "relu" in code else args[0]
 
 
 def arrive(barrier, count, pred=True):
@@ -254,23 +263,27 @@ def arrive(barrier, count, pred=True):
 def language(program, warps):
     layout = SimpleNamespace(get_default_for=lambda *a: None)
     layouts = "SliceLayout", "NVMMADistributedLayout", "DotOperandLayout", "BlockedLayout", "SwizzledSharedLayout"
+    linear = lambda *bases: SimpleNamespace(**dict(zip(("reg_bases", "lane_bases", "warp_bases", "block_bases", "shape"), bases)))
     nothing = dict.fromkeys(layouts, lambda *a, **k: None)
-    types = {name: name for name in ("float32", "float64", "bfloat16", "int32", "int64")}
+    types = {name: name for name in ("float32", "float64", "float16", "bfloat16", "int16", "int32", "int64", "uint32")}
     gl = SimpleNamespace(
         constexpr=lambda x: x, **types, atomic_add=atomic_add, inline_asm_elementwise=assembly,
         NVMMASharedLayout=layout, **nothing, static_range=range,
+        DistributedLinearLayout=linear, join=lambda a, b: tensor(np.stack([a, b], -1)), PropagateNan=SimpleNamespace(ALL=True),
         program_id=lambda axis: tensor(program), num_warps=lambda: warps, allocate_shared_memory=allocate, warp_specialize=specialize,
-        cdiv=lambda a, b: tensor(-(-a // b)), minimum=lambda a, b: tensor(np.minimum(a, b)), maximum=lambda a, b: tensor(np.fmax(a, b)),
+        cdiv=lambda a, b: tensor(-(-a // b)), to_tensor=tensor, minimum=lambda a, b, propagate_nan=None: tensor(np.minimum(a, b)),
+        maximum=lambda a, b, propagate_nan=None: tensor((np.maximum if propagate_nan else np.fmax)(a, b)),
         where=lambda c, a, b: tensor(np.where(c, a, b)), max=lambda x, axis: tensor(np.asarray(x).max(axis)), load=load, store=store,
         min=lambda x, axis: tensor(np.asarray(x).min(axis)), sum=lambda x, axis: tensor(np.asarray(x).sum(axis)),
         exp2=lambda x: tensor(np.exp2(x)), log2=lambda x: tensor(np.log2(x)), arange=lambda a, b, layout: tensor(np.arange(a, b)),
-        zeros=lambda shape, dtype, layout: tensor(np.zeros(shape)), convert_layout=lambda x, layout, assert_trivial=False: x,
+        zeros=lambda shape, dtype, layout: tensor(np.zeros(shape, int if "int" in dtype else float)),
+        convert_layout=lambda x, layout, assert_trivial=False: x,
         full=lambda shape, value, dtype, layout: tensor(np.full(shape, value)), abs=lambda x: tensor(np.abs(x)))
     mbarrier = SimpleNamespace(
         MBarrierLayout=lambda: "barrier", init=lambda b, count: b.init(count), wait=lambda b, parity: b.wait(parity),
         expect=lambda b, nbytes, pred=True: pred and b.change(1, nbytes), arrive=arrive)
     tma = SimpleNamespace(async_copy_global_to_shared=copy_in, async_copy_shared_to_global=copy_out, store_wait=store_wait)
-    jit = SimpleNamespace(jit=lambda f: f)
+    jit = SimpleNamespace(jit=lambda f=None, **options: f or (lambda f: f), constexpr_function=lambda f: f)
     gl.tuple, gl.int8 = tuple, "int8"
     return {"gl": gl, "tl": gl, "mbarrier": mbarrier, "tma": tma, "gluon": jit, "triton": jit, "fence_async_shared": fence,
             "warpgroup_mma": multiply, "warpgroup_mma_wait": multiply_wait}

@@ -21,7 +21,9 @@ def test_hopper_kernels_are_among_the_candidates():
             "attention_backward", "attention_backward_kv", "attention_backward_q", "attention_forward"]
         two = ["attention_backward", "attention_forward"]
         assert families(32) == families(window_size=(64, 0)) == families(alibi_slopes=T.ones(8, device="cuda")) == two
-        assert families(60) == families(window_size=(-1, 0), dropout_p=0.1) == families(scale=-1.0) == families(dropout_p=0.1) == []
+        padding, shared = T.ones(4, 1, 1, 512, dtype=T.bool, device="cuda"), T.ones(512, device="cuda")
+        assert families(dropout_p=0.1, is_causal=True) == families(attn_mask=padding) == families(attn_mask=shared, dropout_p=0.1) == two
+        assert families(60) == families(scale=-1.0) == families(dropout_p=1.0) == families(attn_mask=T.ones(512, 1, device="cuda")) == []
         driver.use(DryDriver(100))
         assert families() == []
 

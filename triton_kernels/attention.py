@@ -162,24 +162,30 @@ def visible(i, j, S, shift, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr
 
 
 @triton.jit
-def draws_of(seed, offset, base_ptr, threshold, first_row):
-    """What `kept` takes. Under a captured graph seed and first counter live on the device, and offset counts from there."""
+def draws_of(seed, offset, base_ptr, threshold, matrix, L):
+    """What `kept` takes for a head of L rows, the `matrix`th of all. Under a captured graph seed and first counter live on the device, and
+    offset counts from there."""
     if base_ptr is not None:
         seed = tl.load(base_ptr)
         offset += tl.load(base_ptr + 1)
-    return seed, offset, threshold, first_row
+    return seed, offset, threshold, matrix.to(tl.int64) * (tl.cdiv(L, 16) * 8)
 
 
 @triton.jit
 def kept(draws, rows, n, S, BLOCK_N: tl.constexpr):
-    """Which scores dropout keeps: those whose 24 random bits reach the threshold. Score (row, j) has word j % 4 of counter
-    offset + row · ceil(S / 4) + j // 4, row counting over all heads."""
-    seed, offset, threshold, first_row = draws
-    counter = offset + (first_row + rows)[:, None].to(tl.int64) * tl.cdiv(S, 4) + (n // 4 + tl.arange(0, BLOCK_N // 4))[None, :]
+    """Which scores dropout keeps: those whose 16 random bits reach the threshold. A counter has those of rows i and i + 8 of 16 and keys
+    j, j + 1, j + 8 and j + 9 of 16, which is what one thread, or two, hold of a product either way round. In each head counters go by
+    blocks of rows, rows, blocks of keys, keys; in a counter words go by i and i + 8, then j and j + 8, and the lower half is that of j."""
+    seed, offset, threshold, first = draws
+    pairs = first + (rows // 16 * 8 + rows % 8)
+    counter = offset + pairs[:, None].to(tl.int64) * (tl.cdiv(S, 16) * 4) + (n // 4 + tl.arange(0, BLOCK_N // 4))[None, :]
     low, high = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
     w0, w1, w2, w3 = tl.philox(seed, low, high, low * 0, low * 0)
-    words = tl.join(tl.join(w0, w2), tl.join(w1, w3)).reshape(rows.shape[0], BLOCK_N)
-    return (words >> 8).to(tl.int32) >= threshold
+    second = (rows // 8 % 2 == 1)[:, None]
+    near, far = tl.where(second, w2, w0), tl.where(second, w3, w1)
+    bits = tl.join(tl.join(near & 0xFFFF, far & 0xFFFF), tl.join(near >> 16, far >> 16))
+    bits = bits.reshape(rows.shape[0], BLOCK_N // 16, 4, 2, 2).permute(0, 1, 3, 2, 4).reshape(rows.shape[0], BLOCK_N)
+    return bits.to(tl.int32) >= threshold
 
 
 # ------------------------------------------------------------------ forward
@@ -248,10 +254,10 @@ def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr
     head, batch = matrix % H, matrix // H
     m = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M               # under a causal mask the longest rows start first
     rows = rows_from(m, BLOCK_M, WIDE)
-    first_row = matrix.to(tl.int64) * L
     PACKED: tl.constexpr = cu_q_ptr is not None
     ALIBI: tl.constexpr = slopes_ptr is not None
     ACC: tl.constexpr = lse_ptr.dtype.element_ty
+    draws = draws_of(seed, offset, base_ptr, threshold, matrix, L)
     start_q, L = sequence(cu_q_ptr, batch, L)
     start_k, S = sequence(cu_k_ptr, batch, S)
     shift, slope = 0, 0.0
@@ -265,7 +271,6 @@ def attention_kernel(out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, slopes_ptr
         mask_ptr = head_ptr(mask_ptr, stride_mask, batch, head)
     if ALIBI:
         slope = tl.load(head_ptr(slopes_ptr, stride_slopes, batch, head)).to(ACC) * LOG2E
-    draws = draws_of(seed, offset, base_ptr, threshold, first_row)
     bounds, bias, strides, key_head = (L, S, shift, left, right), (scale, slope), (stride_k, stride_v, stride_mask), head // GROUP
     acc = tl.zeros((BLOCK_M, BLOCK_V), ACC)
     top = tl.full((BLOCK_M,), float("-inf"), ACC)
@@ -310,7 +315,7 @@ def attention_keep_kernel(out_ptr, base_ptr, stride_o, H, L, S, threshold, keep_
     blocks, across = tl.cdiv(L, BLOCK_M), tl.cdiv(S, BLOCK_N)
     program = tl.program_id(0) // across
     matrix = program // blocks
-    draws = draws_of(seed, offset, base_ptr, threshold, matrix.to(tl.int64) * L)
+    draws = draws_of(seed, offset, base_ptr, threshold, matrix, L)
     rows = (program % blocks * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     n = tl.program_id(0) % across * BLOCK_N
     columns = n + tl.arange(0, BLOCK_N)

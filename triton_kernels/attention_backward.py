@@ -95,7 +95,7 @@ def attention_backward_q_kernel(gq_ptr, delta_ptr, g_ptr, q_ptr, k_ptr, v_ptr, m
     head, batch = matrix % H, matrix // H
     m = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M               # under a causal mask the longest rows start first
     rows = rows_from(m, BLOCK_M, WIDE)
-    first_row = matrix.to(tl.int64) * L
+    draws = draws_of(seed, offset, base_ptr, threshold, matrix, L)
     PACKED: tl.constexpr = cu_q_ptr is not None
     ALIBI: tl.constexpr = slopes_ptr is not None
     start_q, L = sequence(cu_q_ptr, batch, L)
@@ -119,7 +119,6 @@ def attention_backward_q_kernel(gq_ptr, delta_ptr, g_ptr, q_ptr, k_ptr, v_ptr, m
         mask_ptr = head_ptr(mask_ptr, stride_mask, batch, head)
     if ALIBI:
         slope = tl.load(head_ptr(slopes_ptr, stride_slopes, batch, head)).to(lse.dtype) * LOG2E
-    draws = draws_of(seed, offset, base_ptr, threshold, first_row)
     bounds, bias, strides, key_head = (L, S, shift, left, right), (scale, slope), (stride_k, stride_v, stride_mask), head // GROUP
     gq = tl.zeros((BLOCK_M, BLOCK_D), lse.dtype)
     begin, whole, rest, end = keys_of(m, S, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
@@ -344,7 +343,7 @@ def attention_backward_kv_kernel(gk_ptr, gv_ptr, gq_ptr, sum_ptr, turns_ptr, g_p
             begin, whole, rest, end = 0, 0, 0, 0
     for member in range(0, GROUP):
         head = key_head * GROUP + member
-        draws = draws_of(seed, offset, base_ptr, threshold, (batch * H + head).to(tl.int64) * longest)
+        draws = draws_of(seed, offset, base_ptr, threshold, batch * H + head, longest)
         q_of = matrix_ptr(q_ptr, stride_q, batch, head, start_q, PACKED, TMA)
         g_of = matrix_ptr(g_ptr, stride_g, batch, head, start_q, PACKED, TMA)
         lse_of = matrix_ptr(lse_ptr, stride_lse, batch, head, start_q, PACKED, False)

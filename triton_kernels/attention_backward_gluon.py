@@ -9,12 +9,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.attention_gluon import after, barriers, fill, first_row, keys_of, pairs_of, tiles_in
+from triton_kernels.attention_gluon import LINE, WARP, after, barriers, fill, first_row, item_of, keys_of, pairs_of, tiles_in
 
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)
-WARP = gl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
-LINE = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 @gluon.jit
@@ -47,10 +45,11 @@ def load_for_rows(descs, bufs, bars, sizes, GROUP, RIGHT: gl.constexpr, PROGRAMS
     H = sizes[0]
     pairs, items = pairs_of(sizes, 2 * ROWS)
     slot, phase, turn = 0, 1, 1                          # all slots are empty at first
-    for item in range(gl.program_id(0), items, PROGRAMS):
+    for cycle in range(gl.cdiv(items, PROGRAMS)):
+        item = item_of(cycle, PROGRAMS)
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % H, matrix // H
-        for half in range(tiles_in(pair, sizes, 2 * ROWS)):
+        for half in range(tiles_in(item, sizes, 2 * ROWS)):
             m = first_row(pair, half, sizes, 2 * ROWS)
             _, steps, _, _ = keys_of(m, sizes, False, RIGHT, 2 * ROWS, BLOCK_N)
             for c in gl.static_range(2):
@@ -122,10 +121,11 @@ def own_rows(gq_desc, delta_ptr, lse_ptr, stride_delta, stride_lse, bufs, bars, 
     q, g, out = bufs[0].index(TURN), bufs[1].index(TURN), bufs[2].index(TURN)
     pairs, items = pairs_of(sizes, 2 * ROWS)
     slot, phase, turn = 0, 0, 0
-    for item in range(gl.program_id(0), items, PROGRAMS):
+    for cycle in range(gl.cdiv(items, PROGRAMS)):
+        item = item_of(cycle, PROGRAMS)
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % H, matrix // H
-        for half in range(tiles_in(pair, sizes, 2 * ROWS)):
+        for half in range(tiles_in(item, sizes, 2 * ROWS)):
             m = first_row(pair, half, sizes, 2 * ROWS)
             _, steps, edges, _ = keys_of(m, sizes, False, RIGHT, 2 * ROWS, BLOCK_N)
             rows = m + TURN * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
@@ -213,10 +213,11 @@ def load_for_keys(descs, row_args, bufs, bars, sizes, GROUP, RIGHT: gl.constexpr
     heads, L, shifts = sizes[0], sizes[3], bufs[4]
     pairs, items = pairs_of(sizes, 2 * ROWS)
     slot, phase, tiles = 0, 1, 0                         # all slots are empty at first
-    for item in range(gl.program_id(0), items, PROGRAMS):
+    for cycle in range(gl.cdiv(items, PROGRAMS)):
+        item = item_of(cycle, PROGRAMS)
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % heads, matrix // heads
-        for half in range(tiles_in(pair, sizes, 2 * ROWS)):
+        for half in range(tiles_in(item, sizes, 2 * ROWS)):
             n, begin, steps, _ = place_of_keys(pair, half, sizes, RIGHT, ROWS, BLOCK_M)
             for c in gl.static_range(2):
                 kept = 2 * (tiles & 1) + c
@@ -295,10 +296,11 @@ def own_keys(gk_desc, gv_desc, bufs, bars, sizes, GROUP, scale, RIGHT: gl.conste
     heads, _, _, L, right = sizes
     pairs, items = pairs_of(sizes, 2 * ROWS)
     slot, phase, tiles = 0, 0, 0
-    for item in range(gl.program_id(0), items, PROGRAMS):
+    for cycle in range(gl.cdiv(items, PROGRAMS)):
+        item = item_of(cycle, PROGRAMS)
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % heads, matrix // heads
-        for half in range(tiles_in(pair, sizes, 2 * ROWS)):
+        for half in range(tiles_in(item, sizes, 2 * ROWS)):
             n, begin, steps, edges = place_of_keys(pair, half, sizes, RIGHT, ROWS, BLOCK_M)
             kept = 2 * (tiles & 1) + TURN
             k, v = bufs[0].index(kept), bufs[1].index(kept)

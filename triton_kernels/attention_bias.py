@@ -98,7 +98,7 @@ def attention_backward_bias_kernel(gb_ptr, g_ptr, q_ptr, k_ptr, v_ptr, mask_ptr,
             mask_of = head_ptr(mask_ptr, stride_mask, batch, head)
         if ALIBI:
             slope = tl.load(head_ptr(slopes_ptr, stride_slopes, batch, head)).to(ACC) * LOG2E
-        draws = draws_of(seed, offset, base_ptr, threshold, (batch * H + head).to(tl.int64) * L)
+        draws = draws_of(seed, offset, base_ptr, threshold, batch * H + head, L)
         bounds, bias, strides = (length, keys, shift, left, right), (scale, slope), (stride_k, stride_v, stride_mask)
         if EVERY_KEY:
             begin, _, _, end = keys_of(m, keys, shift, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)

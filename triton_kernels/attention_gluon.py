@@ -12,8 +12,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
+from triton_kernels.attention_dropout_gluon import draws_of, dropped_keys, first_counter
+from triton_kernels.attention_mask_gluon import end_of_seen, line_of, masked
+
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)
+WARP = gl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
+LINE = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 @gluon.jit
@@ -26,9 +31,17 @@ def pairs_of(sizes, TILE: gl.constexpr):
 
 
 @gluon.jit
-def tiles_in(pair, sizes, TILE: gl.constexpr):
-    """2, but 1 where a block is its own partner."""
-    return 2 - (2 * pair + 1 == gl.cdiv(sizes[2], TILE)).to(gl.int32)
+def item_of(cycle, PROGRAMS: gl.constexpr):
+    """The pair, of those of all heads, that a program takes in a cycle. The place in a cycle moves on: where the pairs of a head divide the
+    programs, one would have the same pair of every head otherwise, which may be the one that has but one block."""
+    return cycle * PROGRAMS + (gl.program_id(0) + cycle) % PROGRAMS
+
+
+@gluon.jit
+def tiles_in(item, sizes, TILE: gl.constexpr):
+    """2, but 1 where a block is its own partner, and 0 where the last cycle has no item for a program."""
+    pairs, items = pairs_of(sizes, TILE)
+    return gl.where(item < items, 2 - (2 * (item % pairs) + 1 == gl.cdiv(sizes[2], TILE)).to(gl.int32), 0)
 
 
 @gluon.jit
@@ -55,6 +68,12 @@ def keys_of(m, sizes, LEFT: gl.constexpr, RIGHT: gl.constexpr, ROWS: gl.constexp
 
 
 @gluon.jit
+def ending(sizes, end):
+    """The sizes where keys end earlier."""
+    return sizes[0], sizes[1], sizes[2], end, sizes[4], sizes[5]
+
+
+@gluon.jit
 def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
     bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(COUNT):
@@ -72,27 +91,42 @@ def fill(desc, batch, head, row, ring, empty, ready, slot, phase):
 
 
 @gluon.jit
-def produce(q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT: gl.constexpr, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr,
-            GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr):
+def produce(q_desc, k_desc, v_desc, mask_ptr, stride_mask, bufs, bars, sizes, GROUP, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+            PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+            QUEUE: gl.constexpr):
     """The loading warp."""
-    q_bufs, k_bufs, v_bufs, out_bufs = bufs
+    q_bufs, k_bufs, v_bufs = bufs[0], bufs[1], bufs[2]
     q_empty, q_ready, k_empty, k_ready, v_empty, v_ready = bars
     TILE: gl.constexpr = GROUPS * ROWS
     H = sizes[0]
     pairs, items = pairs_of(sizes, TILE)
     slot, phase, tiles = 0, 1, 0                         # all slots are empty at first
-    for item in range(gl.program_id(0), items, PROGRAMS):
+    for cycle in range(gl.cdiv(items, PROGRAMS)):
+        item = item_of(cycle, PROGRAMS)
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % H, matrix // H
-        for half in range(tiles_in(pair, sizes, TILE)):
-            m = first_row(pair, half, sizes, TILE)
-            begin, steps, _, _ = keys_of(m, sizes, LEFT, RIGHT, TILE, BLOCK_N)
+        for half in range(tiles_in(item, sizes, TILE)):
+            m, end = first_row(pair, half, sizes, TILE), sizes[3]
+            if mask_ptr is not None:
+                end = end_of_seen(mask_ptr, stride_mask, batch, head, end, WARP, BLOCK_N)
+            begin, steps, _, _ = keys_of(m, ending(sizes, end), LEFT, RIGHT, TILE, BLOCK_N)
             for c in gl.static_range(GROUPS):
-                fill(q_desc, batch, head, m + c * ROWS, q_bufs, q_empty, q_ready, tiles % QUEUE * GROUPS + c, (tiles // QUEUE & 1) ^ 1)
+                place, turn = tiles % QUEUE * GROUPS + c, (tiles // QUEUE & 1) ^ 1
+                if mask_ptr is not None:
+                    mbarrier.wait(q_empty.index(place), turn)
+                    bufs[5].index(place).store(gl.full((1, ), end, gl.int32, WARP))
+                    mbarrier.arrive(q_ready.index(place), count=1)
+                fill(q_desc, batch, head, m + c * ROWS, q_bufs, q_empty, q_ready, place, turn)
             tiles += 1
             for i in range(steps):
                 n = (begin + steps - 1 - i) * BLOCK_N
+                if mask_ptr is not None:
+                    line = line_of(mask_ptr, stride_mask, batch, head, n + gl.arange(0, BLOCK_N, WARP), sizes[3])
                 fill(k_desc, batch, head // GROUP, n, k_bufs, k_empty, k_ready, slot, phase)
+                if mask_ptr is not None:                 # read behind the product with the keys: it lies by the values
+                    mbarrier.wait(v_empty.index(slot), phase)
+                    bufs[4].index(slot).store(line)
+                    mbarrier.arrive(v_ready.index(slot), count=1)
                 fill(v_desc, batch, head // GROUP, n, v_bufs, v_empty, v_ready, slot, phase)
                 slot, phase = after(slot, phase, STAGES)
 
@@ -138,17 +172,21 @@ def less_by_distance(s, rows, keys, slope):
 
 
 @gluon.jit
-def softmax(s, top, total, rows, n, bounds, scale, slope, EDGE: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
+def softmax(s, top, total, rows, n, bounds, scale, slope, line, EDGE: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+            MASK: gl.constexpr):
     """(weights, new maximum, new totals of each thread, how much shrinks what was there). Scores s are not scaled yet."""
     keys = n + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
     if slope is not None:
         s = less_by_distance(s * scale, rows[:, None], keys[None, :], slope)
         scale = 1.0
+    if MASK > 0:
+        s = masked(s * scale, line.load(gl.SliceLayout(0, s.type.layout))[None, :], MASK)
+        scale = 1.0
     if EDGE:
         s = hidden(s, rows, keys, bounds, LEFT, RIGHT)
     higher = gl.maximum(top, gl.max(s, 1) * scale)
     pivot = higher
-    if EDGE:
+    if EDGE or MASK > 0:
         pivot = gl.where(higher == float("-inf"), 0.0, higher)           # a row that sees no key yet
     p = gl.exp2(s * scale - pivot[:, None])
     shrink = gl.exp2(top - pivot)
@@ -157,10 +195,10 @@ def softmax(s, top, total, rows, n, bounds, scale, slope, EDGE: gl.constexpr, LE
 
 
 @gluon.jit
-def step(acc, p, top, total, q, bufs, bars, slots, rows, n, bounds, scale, slope, EDGE: gl.constexpr, LEFT: gl.constexpr,
-         RIGHT: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr):
+def step(acc, p, top, total, q, bufs, bars, slots, rows, n, bounds, scale, slope, draws, EDGE: gl.constexpr, LEFT: gl.constexpr,
+         RIGHT: gl.constexpr, MASK: gl.constexpr, SCORES: gl.constexpr, STAGES: gl.constexpr):
     """Begin the products with the keys at n and with the values before them, take the softmax of the first while the second runs."""
-    _, k_bufs, v_bufs, _ = bufs
+    k_bufs, v_bufs = bufs[1], bufs[2]
     _, _, k_empty, k_ready, v_empty, v_ready = bars
     slot, phase, before = slots
     OUT: gl.constexpr = acc.type.layout
@@ -174,7 +212,11 @@ def step(acc, p, top, total, q, bufs, bars, slots, rows, n, bounds, scale, slope
     acc = warpgroup_mma(weights, v_bufs.index(before), acc, is_async=True)
     s = warpgroup_mma_wait(num_outstanding=1, deps=(s, ))
     mbarrier.arrive(k_empty.index(slot), count=1)
-    p, top, total, shrink = softmax(s, top, total, rows, n, bounds, scale, slope, EDGE, LEFT, RIGHT)
+    if MASK > 0:
+        mbarrier.wait(v_ready.index(slot), phase)
+    p, top, total, shrink = softmax(s, top, total, rows, n, bounds, scale, slope, bufs[4].index(slot), EDGE, LEFT, RIGHT, MASK)
+    if len(draws) > 0:
+        p = gl.where(dropped_keys(draws, draws[1], draws[3], n, BLOCK_N, SCORES), 0.0, p)
     mbarrier.wait(v_ready.index(slot), phase)                            # for the next step; ptxas would exponentiate after acc's wait
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc, ))
     mbarrier.arrive(v_empty.index(before), count=1)
@@ -184,10 +226,11 @@ def step(acc, p, top, total, q, bufs, bars, slots, rows, n, bounds, scale, slope
 
 
 @gluon.jit
-def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest, sizes, scale, slope, LEFT: gl.constexpr,
-           RIGHT: gl.constexpr, SCORES: gl.constexpr, OUT: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr):
-    """(result, maxima, totals of the rows of one group; where the ring stands then)."""
-    _, k_bufs, v_bufs, _ = bufs
+def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest, sizes, scale, slope, draws, LEFT: gl.constexpr,
+           RIGHT: gl.constexpr, MASK: gl.constexpr, SCORES: gl.constexpr, OUT: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr):
+    """(result, maxima, totals of the rows of one group; where the ring stands then). Long, because the first step and the last are not as
+    the others."""
+    k_bufs, v_bufs = bufs[1], bufs[2]
     _, _, k_empty, k_ready, v_empty, v_ready = bars
     bounds, end = sizes[3:], begin + steps - 1
     ROWS: gl.constexpr = q.shape[0]
@@ -200,7 +243,11 @@ def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest,
     mbarrier.arrive(k_empty.index(slot), count=1)
     top = gl.full((ROWS, ), float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
     total = sums_of_threads(zeros)
-    p, top, total, _ = softmax(s, top, total, rows, end * BLOCK_N, bounds, scale, slope, True, LEFT, RIGHT)
+    if MASK > 0:
+        mbarrier.wait(v_ready.index(slot), phase)
+    p, top, total, _ = softmax(s, top, total, rows, end * BLOCK_N, bounds, scale, slope, bufs[4].index(slot), True, LEFT, RIGHT, MASK)
+    if len(draws) > 0:
+        p = gl.where(dropped_keys(draws, draws[1], draws[3], end * BLOCK_N, BLOCK_N, SCORES), 0.0, p)
     mbarrier.wait(v_ready.index(slot), phase)
     acc = gl.zeros((ROWS, BLOCK_D), gl.float32, OUT)
     following, phase_following = after(slot, phase, STAGES)
@@ -210,15 +257,15 @@ def attend(q, q_empty, bufs, bars, slot, phase, rows, begin, steps, edges, rest,
         edges = gl.minimum(edges, steps)
         rest = gl.minimum(gl.maximum(rest, edges), steps)
     for i in range(1, edges):
-        acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope,
-                                         True, LEFT, RIGHT, SCORES, STAGES)
+        acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope, draws,
+                                         True, LEFT, RIGHT, MASK, SCORES, STAGES)
     for i in range(edges, rest):
-        acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope,
-                                         False, LEFT, RIGHT, SCORES, STAGES)
+        acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope, draws,
+                                         False, LEFT, RIGHT, MASK, SCORES, STAGES)
     if LEFT:
         for i in range(rest, steps):
             acc, p, top, total, slots = step(acc, p, top, total, q, bufs, bars, slots, rows, (end - i) * BLOCK_N, bounds, scale, slope,
-                                             True, LEFT, RIGHT, SCORES, STAGES)
+                                             draws, True, LEFT, RIGHT, MASK, SCORES, STAGES)
     if QUEUE > 1:
         mbarrier.arrive(q_empty, count=1)
     slot, phase, before = slots
@@ -243,40 +290,52 @@ def pass_by(bars, slot, phase, count, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-            PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr,
-            STAGES: gl.constexpr, QUEUE: gl.constexpr, TURN: gl.constexpr):
+def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT: gl.constexpr,
+            RIGHT: gl.constexpr, MASK: gl.constexpr, PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr,
+            BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, QUEUE: gl.constexpr, TURN: gl.constexpr):
     """A warp group: its ROWS rows of every tile of this program. Where there is room for one tile, its results leave from where q was.
     Long, as it is all that happens to a tile."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
     TILE: gl.constexpr = GROUPS * ROWS
     T: gl.constexpr = out_desc.dtype
-    H, L, q_empty, q_ready = sizes[0], sizes[2], bars[0], bars[1]
+    H, L, S, q_empty, q_ready = sizes[0], sizes[2], sizes[3], bars[0], bars[1]
     out = bufs[3].index(TURN)
     pairs, items = pairs_of(sizes, TILE)
     slot, phase, tiles = 0, 0, 0
-    for item in range(gl.program_id(0), items, PROGRAMS):
+    for cycle in range(gl.cdiv(items, PROGRAMS)):
+        item = item_of(cycle, PROGRAMS)
         pair, matrix = item % pairs, item // pairs
         head, batch = matrix % H, matrix // H
-        slope = None
-        if slopes_ptr is not None:
-            slope = slope_of(slopes_ptr, stride_slopes, batch, head)
-        for half in range(tiles_in(pair, sizes, TILE)):
-            m = first_row(pair, half, sizes, TILE)
-            first, blocks, _, _ = keys_of(m, sizes, LEFT, RIGHT, TILE, BLOCK_N)
+        for half in range(tiles_in(item, sizes, TILE)):
+            m, met, place = first_row(pair, half, sizes, TILE), sizes, tiles % QUEUE * GROUPS + TURN
+            if MASK > 0:
+                mbarrier.wait(q_ready.index(place), tiles // QUEUE & 1)
+                met = ending(sizes, gl.max(bufs[5].index(place).load(gl.BlockedLayout([1], [32], [4], [0])), 0))
+            first, blocks, _, _ = keys_of(m, met, LEFT, RIGHT, TILE, BLOCK_N)
             m += TURN * ROWS
-            begin, steps, edges, rest = keys_of(m, sizes, LEFT, RIGHT, ROWS, BLOCK_N)
+            begin, steps, edges, rest = keys_of(m, met, LEFT, RIGHT, ROWS, BLOCK_N)
             rows = m + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
+            slope = None
+            if slopes_ptr is not None:
+                slope = slope_of(slopes_ptr, stride_slopes, batch, head)
+            drawn = ()
+            if len(draws) > 0:
+                drawn = (draws[0], first_counter(draws, matrix, L, S), draws[2], m)
             slot, phase = pass_by(bars, slot, phase, first + blocks - begin - steps, STAGES)
-            place = tiles % QUEUE * GROUPS + TURN
             mbarrier.wait(q_ready.index(place), tiles // QUEUE & 1)
             acc, top, total, slot, phase = attend(bufs[0].index(place), q_empty.index(place), bufs, bars, slot, phase, rows, begin, steps,
-                                                  edges, rest, sizes, scale, slope, LEFT, RIGHT, SCORES, OUT, STAGES, QUEUE)
+                                                  edges, rest, met, scale, slope, drawn, LEFT, RIGHT, MASK, SCORES, OUT, STAGES, QUEUE)
             slot, phase = pass_by(bars, slot, phase, begin - first, STAGES)
             tiles += 1
             total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, SCORES))
-            acc = acc * gl.convert_layout(1 / total, gl.SliceLayout(1, OUT))[:, None]
+            factor = total
+            if MASK > 0:                                                 # a row that sees no key gives 0
+                factor = gl.where(total == 0, 1.0, total)
+            factor = 1 / factor
+            if len(draws) > 0:
+                factor *= draws[3]
+            acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, OUT))[:, None]
             tma.store_wait(pendings=0)                                   # of the tile before
             out.store(acc.to(T))
             fence_async_shared()
@@ -290,12 +349,14 @@ def consume(out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars
     tma.store_wait(pendings=0)
 
 
-@gluon.jit
-def attention_gluon_kernel(out_desc, lse_ptr, slopes_ptr, q_desc, k_desc, v_desc, stride_lse, stride_slopes, BATCH, H, GROUP, L, S, left,
-                           right, scale, LEFT: gl.constexpr, RIGHT: gl.constexpr, PROGRAMS: gl.constexpr, GROUPS: gl.constexpr,
-                           ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr):
-    """out and lse as of attention_kernel, without masks; scale > 0, right ≥ 0, with LEFT L ≤ S. GROUPS is 2 or 3. num_warps is 4.
-    Grid: PROGRAMS."""
+@gluon.jit(do_not_specialize=["threshold", "seed", "offset"])
+def attention_gluon_kernel(out_desc, lse_ptr, mask_ptr, slopes_ptr, base_ptr, q_desc, k_desc, v_desc, stride_lse, stride_mask,
+                           stride_slopes, BATCH, H, GROUP, L, S, left, right, scale, threshold, keep_scale, seed: gl.int64,
+                           offset: gl.int64, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASK: gl.constexpr, DROPOUT: gl.constexpr,
+                           PROGRAMS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
+                           BLOCK_D: gl.constexpr, STAGES: gl.constexpr):
+    """out and lse as of attention_kernel; a mask is that of all rows; scale > 0, right ≥ 0, with LEFT L ≤ S. GROUPS is 2 or 3. num_warps
+    is 4. Grid: PROGRAMS. (Long, because each warp group is named.)"""
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_D], T)
     QUEUE: gl.constexpr = 2 if BLOCK_D <= 128 else 1
@@ -303,25 +364,32 @@ def attention_gluon_kernel(out_desc, lse_ptr, slopes_ptr, q_desc, k_desc, v_desc
     k_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
     v_bufs = gl.allocate_shared_memory(T, [STAGES, BLOCK_N, BLOCK_D], layout)
     out_bufs = q_bufs if QUEUE == 1 else gl.allocate_shared_memory(T, [GROUPS, ROWS, BLOCK_D], layout)
-    bars = (barriers(QUEUE * GROUPS, 1), barriers(QUEUE * GROUPS, 1), barriers(STAGES, GROUPS), barriers(STAGES, 1),
-            barriers(STAGES, GROUPS), barriers(STAGES, 1))
+    bars = (barriers(QUEUE * GROUPS, 1), barriers(QUEUE * GROUPS, 2 if MASK > 0 else 1), barriers(STAGES, GROUPS), barriers(STAGES, 1),
+            barriers(STAGES, GROUPS), barriers(STAGES, 2 if MASK > 0 else 1))
+    lines = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_N], LINE)
+    ends = gl.allocate_shared_memory(gl.int32, [QUEUE * GROUPS, 1], LINE)
     fence_async_shared()
-    bufs, sizes = (q_bufs, k_bufs, v_bufs, out_bufs), (H, BATCH * H, L, S, left, right)
+    bufs, sizes = (q_bufs, k_bufs, v_bufs, out_bufs, lines, ends), (H, BATCH * H, L, S, left, right)
+    draws = ()
+    if DROPOUT:
+        draws = draws_of(base_ptr, seed, offset, threshold, keep_scale)
     if GROUPS == 2:
         gl.warp_specialize([
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
-                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 0)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
-                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 1)),
-            (produce, (q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, GROUPS, ROWS, BLOCK_N, STAGES, QUEUE)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
+                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 0)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
+                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 1)),
+            (produce, (q_desc, k_desc, v_desc, mask_ptr, stride_mask, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, GROUPS, ROWS,
+                       BLOCK_N, STAGES, QUEUE)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
-                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 0)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
-                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 1)),
-            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, bufs, bars, sizes, scale, LEFT, RIGHT, PROGRAMS, GROUPS,
-                       ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 2)),
-            (produce, (q_desc, k_desc, v_desc, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, GROUPS, ROWS, BLOCK_N, STAGES, QUEUE)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
+                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 0)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
+                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 1)),
+            (consume, (out_desc, lse_ptr, slopes_ptr, stride_lse, stride_slopes, draws, bufs, bars, sizes, scale, LEFT, RIGHT, MASK,
+                       PROGRAMS, GROUPS, ROWS, BLOCK_N, BLOCK_D, STAGES, QUEUE, 2)),
+            (produce, (q_desc, k_desc, v_desc, mask_ptr, stride_mask, bufs, bars, sizes, GROUP, LEFT, RIGHT, PROGRAMS, GROUPS, ROWS,
+                       BLOCK_N, STAGES, QUEUE)),
         ], [4, 4, 1], [160, 160, 24])

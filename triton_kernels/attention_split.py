@@ -27,7 +27,7 @@ def attention_split_kernel(out_ptr, top_ptr, total_ptr, q_ptr, k_ptr, v_ptr, mas
     head, rows = key_head * GROUP + (first + tl.arange(0, BLOCK_M)) % GROUP, (first + tl.arange(0, BLOCK_M)) // GROUP
     if WIDE:
         rows = rows.to(tl.int64)
-    draws = draws_of(seed, offset, base_ptr, threshold, (batch.to(tl.int64) * H + head) * L)
+    draws = draws_of(seed, offset, base_ptr, threshold, batch.to(tl.int64) * H + head, L)
     PACKED: tl.constexpr = cu_q_ptr is not None
     ALIBI: tl.constexpr = slopes_ptr is not None
     ACC: tl.constexpr = top_ptr.dtype.element_ty

@@ -10,12 +10,15 @@ block of rows lies they read from shared memory, where the warps beside leave it
 The sum in memory is no matrix: the numbers lie as the threads hold them, so that each adds four at a time.
 Results and conventions are those of triton_kernels/attention_backward.py, which is also the reference.
 """
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from triton_kernels.attention_backward_gluon import LINE, WARP, anew, row_ptrs, send
-from triton_kernels.attention_gluon import after, barriers, fill, less_by_distance, slope_of
+from triton_kernels.attention_backward_gluon import anew, row_ptrs, send
+from triton_kernels.attention_dropout_gluon import drawn_ahead, draws_of, dropped_negative, first_counter, no_drop_bits, without_dropped
+from triton_kernels.attention_gluon import LINE, WARP, after, barriers, fill, less_by_distance, slope_of
+from triton_kernels.attention_mask_gluon import line_of, masked
 
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -78,9 +81,10 @@ def taken(tickets, bars, place, phase):
 
 # ------------------------------------------------------------------ the warps beside
 @gluon.jit
-def load_tiles(descs, turns_ptr, row_args, slopes_ptr, stride_slopes, bufs, bars, sizes, items, LEFT: gl.constexpr,
-               RIGHT: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr):
-    """The loading warp: it takes a ticket, fills the slot of keys and values, then the slots of rows for every head that shares them."""
+def load_tiles(descs, turns_ptr, row_args, slopes_ptr, stride_slopes, draws, bufs, bars, sizes, items, LEFT: gl.constexpr,
+               RIGHT: gl.constexpr, MASK: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, KEPT: gl.constexpr,
+               STAGES: gl.constexpr):
+    """The loading warp: a ticket, the slot of keys and values, then slots of rows for all heads that share them. Long for all it brings."""
     lse_ptr, delta_ptr, stride_lse, stride_delta = row_args
     q_bufs, g_bufs, shifts, tickets, edges = bufs[2], bufs[3], bufs[5], bufs[6], bufs[8]
     kept_empty, kept_ready, q_empty, q_ready, g_empty, g_ready = bars
@@ -101,16 +105,23 @@ def load_tiles(descs, turns_ptr, row_args, slopes_ptr, stride_slopes, bufs, bars
             head, m, block, before = turn_of(tile, t, sizes, RIGHT, BLOCK_M, BLOCK_N)
             rows = m + gl.arange(0, BLOCK_M, WARP)
             lse = gl.load(row_ptrs(lse_ptr, stride_lse, batch, head, rows), mask=rows < sizes[2], other=float("inf"))
+            if MASK > 0:
+                lse = gl.where(lse == float("-inf"), float("inf"), lse)  # of a row that sees no key: its weights are 0
             delta = gl.load(row_ptrs(delta_ptr, stride_delta, batch, head, rows), mask=rows < sizes[2], other=0)
             fill(descs[2], batch, head, m, q_bufs, q_empty, q_ready, slot, phase)
             shifts.index(2 * slot).store(lse * LOG2E)
+            if len(draws) > 0:                                           # the products are not scaled for what is kept, their sums are
+                delta = delta / draws[3]
             shifts.index(2 * slot + 1).store(delta)
             looked_at = t % steps < tile[5]
             if LEFT:
                 looked_at = looked_at | (t % steps >= tile[6])
             leave(edges, slot, gl.where(looked_at, m, -1 - m))
+            if len(draws) > 0:
+                first, across = first_counter(draws, batch * (sizes[0] * sizes[1]) + head, sizes[2], sizes[3])
+                bufs[9].index(slot).store(gl.full((1, ), first + m // 2 * across + n // 4, gl.int64, WARP))
             if slopes_ptr is not None:
-                bufs[9].index(slot).store(gl.full((1, ), slope_of(slopes_ptr, stride_slopes, batch, head), gl.float32, WARP))
+                bufs[10].index(slot).store(gl.full((1, ), slope_of(slopes_ptr, stride_slopes, batch, head), gl.float32, WARP))
             mbarrier.arrive(q_ready.index(slot), count=1)
             fill(descs[3], batch, head, m, g_bufs, g_empty, g_ready, slot, phase)
             slot, phase = after(slot, phase, STAGES)
@@ -178,7 +189,7 @@ def half_of(buf, TURN: gl.constexpr):
 
 
 @gluon.jit
-def give_to_rows(gq, tile, notes, out_args, may, added, count, sizes, scale, E: gl.constexpr, LEFT: gl.constexpr, BY_ROWS: gl.constexpr,
+def give_to_rows(gq, tile, notes, out_args, may, added, count, sizes, factor, E: gl.constexpr, LEFT: gl.constexpr, BY_ROWS: gl.constexpr,
                  BLOCK_N: gl.constexpr, TURN: gl.constexpr):
     """Add this group's half of what the keys give to the gradient of a block of rows. The first stores instead, the last rounds."""
     gq_ptr, sum_ptr, stride_gq = out_args
@@ -204,7 +215,7 @@ def give_to_rows(gq, tile, notes, out_args, may, added, count, sizes, scale, E: 
         there = (rows < sizes[2])[:, None]
         if E < (COLUMNS if BY_ROWS else 2 * COLUMNS):
             there = there & (columns < E)[None, :]
-        gl.store(gq_ptrs, (gq * (scale * LN2)).to(gq_ptr.dtype.element_ty), mask=there)
+        gl.store(gq_ptrs, (gq * factor).to(gq_ptr.dtype.element_ty), mask=there)
     else:
         part = gq.reshape((ROWS // 16, 2, 8, COLUMNS // 8, 4, 2)).permute((3, 0, 2, 4, 1, 5)).reshape((ROWS * COLUMNS, ))
         part = gl.convert_layout(part, FOURS, assert_trivial=True)
@@ -216,14 +227,14 @@ def give_to_rows(gq, tile, notes, out_args, may, added, count, sizes, scale, E: 
 
 
 @gluon.jit
-def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, E: gl.constexpr, LEFT: gl.constexpr,
-         RIGHT: gl.constexpr, BY_ROWS: gl.constexpr, SCORES: gl.constexpr, PART: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-         STAGES: gl.constexpr, TURN: gl.constexpr):
+def step(gk, gv, tile, more, place, bufs, bars, slopes_bars, ways, out_args, draws, slots, keys, line, sizes, scale, E: gl.constexpr,
+         LEFT: gl.constexpr, RIGHT: gl.constexpr, MASK: gl.constexpr, BY_ROWS: gl.constexpr, SCORES: gl.constexpr, PART: gl.constexpr,
+         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, TURN: gl.constexpr):
     """One block of rows: add to the gradients of keys, values and rows. (Longer than a screen, because its order is what it is about. That
     nothing is under way from one step to the next is ptxas's wish: it would wait for each single product otherwise.)"""
     q_bufs, g_bufs, slopes_bufs, shifts = bufs[2], bufs[3], bufs[4], bufs[5]
     q_empty, q_ready, g_empty, g_ready = bars[2], bars[3], bars[4], bars[5]
-    slot, phase, count = slots
+    slot, phase, count = slots[0], slots[1], slots[2]
     place = anew(place)
     k_bufs, v = (bufs[0].index(2 * place), bufs[0].index(2 * place + 1)), bufs[1].index(2 * place + TURN)
     q, g, mine = q_bufs.index(slot), g_bufs.index(slot), k_bufs[TURN]
@@ -239,10 +250,15 @@ def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, ke
     lse = shifts.index(2 * slot).load(gl.SliceLayout(0, SCORES))
     edge = left(bufs[8], slot)
     s = s * scale
-    if len(bufs) > 9:
+    if len(bufs) > 10:
         rows = gl.maximum(edge, -1 - edge) + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-        s = less_by_distance(s, rows[None, :], keys[:, None], left(bufs[9], slot))
-    p = gl.exp2(s - lse[None, :])
+        s = less_by_distance(s, rows[None, :], keys[:, None], left(bufs[10], slot))
+    if MASK > 0:
+        s = masked(s, line[:, None], MASK)
+    s -= lse[None, :]
+    if MASK == 2:                                                        # a large lse is not to the digit
+        s = gl.minimum(s, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    p = gl.exp2(s)
     if edge >= 0:                                                        # the first row of a block that some keys may not meet
         rows = edge + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
         seen = (keys < sizes[3])[:, None]
@@ -251,10 +267,18 @@ def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, ke
         if LEFT:
             seen = seen & (rows[None, :] <= (keys + sizes[4])[:, None])
         p = gl.where(seen, p, 0.0)
-    gv = warpgroup_mma(gl.convert_layout(p.to(T), OPERAND), g, gv, is_async=True)
+    if len(draws) > 0:
+        p = dropped_negative(p, slots[3], BLOCK_M)
+        met = without_dropped(p, T)
+    else:
+        met = p.to(T)
+    gv = warpgroup_mma(gl.convert_layout(met, OPERAND), g, gv, is_async=True)
     products = warpgroup_mma_wait(num_outstanding=1, deps=(products, ))
     delta = shifts.index(2 * slot + 1).load(gl.SliceLayout(0, SCORES))
-    slopes = (p * (products - delta[None, :])).to(T)
+    if len(draws) > 0:
+        slopes = (gl.maximum(p, 0.0) * products - gl.abs(p) * delta[None, :]).to(T)
+    else:
+        slopes = (p * (products - delta[None, :])).to(T)
     mbarrier.wait(slopes_bars[0].index(0), (count & 1) ^ 1)
     slopes_bufs.index(TURN).store(slopes)
     fence_async_shared()
@@ -272,17 +296,23 @@ def step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, ke
     gv, gq = warpgroup_mma_wait(num_outstanding=1, deps=(gv, gq))
     mbarrier.arrive(g_empty.index(slot), count=1)
     mbarrier.arrive(slopes_bars[0].index(0), count=1)
-    give_to_rows(gq, tile, bufs[7], out_args, ways[0], ways[1], count, sizes, scale, E, LEFT, BY_ROWS, BLOCK_N, TURN)
+    factor = scale * LN2
+    if len(draws) > 0:
+        factor *= draws[3]
+    give_to_rows(gq, tile, bufs[7], out_args, ways[0], ways[1], count, sizes, factor, E, LEFT, BY_ROWS, BLOCK_N, TURN)
+    following, phase = after(slot, phase, STAGES)
+    slots = (following, phase, count + 1)
+    if len(draws) > 0:                                                   # while others add, and there is room in registers
+        slots = slots + (drawn_ahead(more, draws, bufs[9], q_ready, following, phase, TURN * (BLOCK_N // 8), sizes[3], BLOCK_M), )
     gk = warpgroup_mma_wait(num_outstanding=0, deps=(gk, ))
     mbarrier.arrive(q_empty.index(slot), count=1)
-    slot, phase = after(slot, phase, STAGES)
-    return gk, gv, (slot, phase, count + 1)
+    return gk, gv, slots
 
 
 @gluon.jit
-def own_keys(gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, E: gl.constexpr, LEFT: gl.constexpr,
-             RIGHT: gl.constexpr, BY_ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr,
-             KEPT: gl.constexpr, STAGES: gl.constexpr, TURN: gl.constexpr):
+def own_keys(gk_desc, gv_desc, out_args, mask_args, draws, bufs, bars, slopes_bars, ways, sizes, items, scale, E: gl.constexpr,
+             LEFT: gl.constexpr, RIGHT: gl.constexpr, MASK: gl.constexpr, BY_ROWS: gl.constexpr, BLOCK_M: gl.constexpr,
+             BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr, TURN: gl.constexpr):
     """A warp group: its half of the keys of every tile of this program."""
     KEYS: gl.constexpr = BLOCK_N // 2
     WIDTH: gl.constexpr = BLOCK_D if BY_ROWS else BLOCK_D // 2
@@ -290,35 +320,48 @@ def own_keys(gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, i
     OUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_D, 16])
     PART: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDTH, 16])
     place, turn, slots = 0, 0, (0, 0, 0)
+    if len(draws) > 0:
+        slots = (0, 0, 0, no_drop_bits(BLOCK_M))
     ticket = taken(bufs[6], bars, place, turn)
     while ticket < items:
         tile = tile_of(ticket, sizes, LEFT, RIGHT, BLOCK_M, BLOCK_N)
         batch, head, n, steps = tile[0], tile[1], tile[2], tile[4]
         k, v = bufs[0].index(2 * place + TURN), bufs[1].index(2 * place + TURN)
         keys = n + TURN * KEYS + gl.arange(0, KEYS, gl.SliceLayout(1, SCORES))
+        line = keys
+        if MASK > 0:
+            line = line_of(mask_args[0], mask_args[1], batch, head * sizes[1], keys, sizes[3])
         gk = gl.zeros((KEYS, BLOCK_D), gl.float32, OUT)
         gv = gl.zeros((KEYS, BLOCK_D), gl.float32, OUT)
-        for _ in range(sizes[1] * steps):
-            gk, gv, slots = step(gk, gv, tile, place, bufs, bars, slopes_bars, ways, out_args, slots, keys, sizes, scale, E, LEFT,
-                                 RIGHT, BY_ROWS, SCORES, PART, BLOCK_M, BLOCK_N, STAGES, TURN)
+        if len(draws) > 0:
+            slots = slots[:3] + (drawn_ahead(steps > 0, draws, bufs[9], bars[3], slots[0], slots[1], TURN * (BLOCK_N // 8), sizes[3],
+                                             BLOCK_M), )
+        for t in range(1, 1 + sizes[1] * steps):
+            gk, gv, slots = step(gk, gv, tile, t < sizes[1] * steps, place, bufs, bars, slopes_bars, ways, out_args, draws, slots, keys,
+                                 line, sizes, scale, E, LEFT, RIGHT, MASK, BY_ROWS, SCORES, PART, BLOCK_M, BLOCK_N, STAGES, TURN)
         mbarrier.wait(slopes_bars[0].index(0), (slots[2] & 1) ^ 1)       # the other group multiplies by these keys too
+        factor = scale * LN2
+        if len(draws) > 0:
+            gv, factor = gv * draws[3], factor * draws[3]
         send(gv_desc, batch, head, n + TURN * KEYS, v, gv)
-        send(gk_desc, batch, head, n + TURN * KEYS, k, gk * (scale * LN2))
+        send(gk_desc, batch, head, n + TURN * KEYS, k, gk * factor)
         tma.store_wait(pendings=0)
         mbarrier.arrive(bars[0].index(place), count=1)
         place, turn = after(place, turn, KEPT)
         ticket = taken(bufs[6], bars, place, turn)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["threshold", "seed", "offset"])
 def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr, g_desc, q_desc, k_desc, v_desc, lse_ptr, delta_ptr,
-                                    slopes_ptr, stride_gq, stride_lse, stride_delta, stride_slopes, BATCH, H, GROUP, L, S, left, right,
-                                    scale, E: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, BY_ROWS: gl.constexpr,
-                                    PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr,
-                                    KEPT: gl.constexpr, STAGES: gl.constexpr, WIDE: gl.constexpr):
-    """Gradients of q, k and v, after attention_backward_delta_kernel has set the ticket and the counters to 0. Without masks; scale > 0,
-    right ≥ 0, and with LEFT L ≤ S; columns lie side by side; a head of gq spans 2³¹ elements or more if WIDE. Half of a block of rows
-    (BY_ROWS) or of the columns is 64. num_warps is 4. Grid: PROGRAMS."""
+                                    mask_ptr, slopes_ptr, base_ptr, stride_gq, stride_lse, stride_delta, stride_mask, stride_slopes, BATCH,
+                                    H, GROUP, L, S, left, right, scale, threshold, keep_scale, seed: gl.int64, offset: gl.int64,
+                                    E: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASK: gl.constexpr, DROPOUT: gl.constexpr,
+                                    BY_ROWS: gl.constexpr, PROGRAMS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+                                    BLOCK_D: gl.constexpr, KEPT: gl.constexpr, STAGES: gl.constexpr, WIDE: gl.constexpr):
+    """Gradients of q, k and v, after attention_backward_delta_kernel has set the ticket and the counters to 0. A mask is that of all rows,
+    and of all query heads that share keys; scale > 0, right ≥ 0, with LEFT L ≤ S, with DROPOUT keep_scale > 0; columns lie side by side;
+    a head of gq spans 2³¹ elements or more if WIDE. Half of a block of rows (BY_ROWS) or of the columns is 64. num_warps is 4. Grid:
+    PROGRAMS. (Long, because it places what is shared.)"""
     T: gl.constexpr = q_desc.dtype
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, BLOCK_D], T)
     slopes_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N // 2, BLOCK_M], T)
@@ -334,20 +377,23 @@ def attention_together_gluon_kernel(gk_desc, gv_desc, gq_ptr, sum_ptr, turns_ptr
     bars = (barriers(KEPT, 4), barriers(KEPT, 2), barriers(STAGES, 2), barriers(STAGES, 2), barriers(STAGES, 2), barriers(STAGES, 1))
     slopes_bars, ways = (barriers(1, 2), barriers(1, 2)), (barriers(2, 1), barriers(2, 2), barriers(2, 1))
     fence_async_shared()
-    bufs = (k_bufs, v_bufs, q_bufs, g_bufs, slopes_bufs, shifts, tickets, notes, edges)
+    counters = gl.allocate_shared_memory(gl.int64, [STAGES, 1], LINE)    # with which dropout begins
+    bufs = (k_bufs, v_bufs, q_bufs, g_bufs, slopes_bufs, shifts, tickets, notes, edges, counters)
     if slopes_ptr is not None:
         bufs = bufs + (gl.allocate_shared_memory(gl.float32, [STAGES, 1], LINE), )
     sizes, items = (H // GROUP, GROUP, L, S, left, right), BATCH * (H // GROUP) * gl.cdiv(S, BLOCK_N)
     if WIDE:
         stride_gq = (stride_gq[0], stride_gq[1], gl.to_tensor(stride_gq[2]).to(gl.int64))
-    out_args = (gq_ptr, sum_ptr, stride_gq)
+    out_args, mask_args, draws = (gq_ptr, sum_ptr, stride_gq), (mask_ptr, stride_mask), ()
+    if DROPOUT:
+        draws = draws_of(base_ptr, seed, offset, threshold, keep_scale)
     gl.warp_specialize([
-        (own_keys, (gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, E, LEFT, RIGHT, BY_ROWS, BLOCK_M,
-                    BLOCK_N, BLOCK_D, KEPT, STAGES, 0)),
-        (own_keys, (gk_desc, gv_desc, out_args, bufs, bars, slopes_bars, ways, sizes, items, scale, E, LEFT, RIGHT, BY_ROWS, BLOCK_M,
-                    BLOCK_N, BLOCK_D, KEPT, STAGES, 1)),
+        (own_keys, (gk_desc, gv_desc, out_args, mask_args, draws, bufs, bars, slopes_bars, ways, sizes, items, scale, E, LEFT, RIGHT, MASK,
+                    BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_D, KEPT, STAGES, 0)),
+        (own_keys, (gk_desc, gv_desc, out_args, mask_args, draws, bufs, bars, slopes_bars, ways, sizes, items, scale, E, LEFT, RIGHT, MASK,
+                    BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_D, KEPT, STAGES, 1)),
         (load_tiles, ((k_desc, v_desc, q_desc, g_desc), turns_ptr, (lse_ptr, delta_ptr, stride_lse, stride_delta), slopes_ptr,
-                      stride_slopes, bufs, bars, sizes, items, LEFT, RIGHT, BLOCK_M, BLOCK_N, KEPT, STAGES)),
+                      stride_slopes, draws, bufs, bars, sizes, items, LEFT, RIGHT, MASK, BLOCK_M, BLOCK_N, KEPT, STAGES)),
         (await_turns, (turns_ptr, tickets, notes, bars, ways, sizes, items, LEFT, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
         (end_turns, (turns_ptr, tickets, bars, ways, sizes, items, LEFT, RIGHT, BLOCK_M, BLOCK_N, KEPT)),
     ], [4, 1, 1, 1], [240, 24, 24, 24])

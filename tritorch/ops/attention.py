@@ -1,6 +1,8 @@
 """Scaled dot-product attention: the operators `attention`, `attention_backward` and `attention_keep`, and the function above them."""
 import math
 
+import numpy as np
+
 from tritorch.autograd.modes import state
 from tritorch.autograd.parts import empty_alike
 from tritorch.dispatch import common_device, op
@@ -13,7 +15,7 @@ from tritorch.ops.compare import where
 from tritorch.ops.create import arange
 from tritorch.ops.draws import place
 from tritorch.ops.shaping import cat
-from tritorch.shape import broadcast_shapes, cdiv
+from tritorch.shape import broadcast_shapes
 
 # `attention` has twelve parameters: seven tensors, three attributes of the function (what they hold is told at the operator), and the
 # place of the dropout's random numbers, which its gradient reads again: seed, offset, and under a captured graph the tensor `base` that
@@ -53,7 +55,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         scale = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale
         dropout, base = NO_DROPOUT, None
         if dropout_p:
-            seed, offset, base = place(query.device, generator, math.prod(query.shape[:3]) * cdiv(key.shape[2], 4) * 4)
+            words = 4 * math.prod(query.shape[:2]) * attention_cpu.counters(query.shape[2], key.shape[2])
+            seed, offset, base = place(query.device, generator, words)
             dropout = dropout_p, seed, offset
         window = (None, 0) if is_causal else EVERYWHERE
         if window_size != (-1, -1):
@@ -320,15 +323,16 @@ def attention_keep(scores, dropout_p, seed, offset, base):
 
     >>> import tritorch as torch
     >>> attention_keep(torch.zeros(1, 1, 1, 4), 0.5, 0, 0, None)
-    tensor([[[[0., 2., 2., 2.]]]])
+    tensor([[[[2., 0., 2., 2.]]]])
     """
     return scores.shape, scores.dtype, scores.device
 
 
 @attention_keep.impl("cpu")
 def attention_keep_cpu(out, scores, dropout_p, seed, offset, base):
-    S = out.shape[-1]
-    out[...] = attention_cpu.kept(seed, offset, 0, out.size // max(S, 1), S, dropout_p, out.dtype).reshape(out.shape)
+    L, S = out.shape[2:]
+    for matrix, (b, h) in enumerate(np.ndindex(out.shape[:2])):
+        out[b, h] = attention_cpu.kept(seed, offset, matrix, slice(0, L), L, S, dropout_p, out.dtype)
 
 
 @attention_keep.impl("cuda", passes={"seed": int, "offset": int})

@@ -18,16 +18,23 @@ def grouped(x, heads):
     return x.reshape(x.shape[0], heads, x.shape[1] // max(heads, 1), *x.shape[2:])
 
 
-def kept(seed, offset, first, count, S, dropout_p, dtype):
-    """Dropout factors of `count` rows from row `first` on, (count, S): the words that `kept` in triton_kernels/attention.py takes."""
-    quads = -(-S // 4)
-    drawn = words(seed, offset + first * quads, count * quads * 4).reshape(count, quads * 4)[:, :S]
-    return ((drawn >> 8) >= threshold(dropout_p)) * dtype.type(keep_scale(dropout_p))
+def counters(L, S):
+    """How many counters dropout takes in a head."""
+    return -(-L // 16) * 8 * -(-S // 16) * 4
+
+
+def kept(seed, offset, matrix, rows, L, S, dropout_p, dtype):
+    """Dropout factors of a slice of the rows of head number `matrix`, (rows, S), by the bits that triton_kernels/attention.py takes."""
+    first, last, across = rows.start // 16, -(-rows.stop // 16), -(-S // 16)
+    drawn = words(seed, offset + matrix * counters(L, S) + counters(16 * first, S), 4 * counters(16 * (last - first), S)).view(np.uint16)
+    drawn = drawn.reshape(last - first, 8, across, 4, 2, 2, 2).transpose(0, 4, 1, 2, 5, 3, 6).reshape(16 * (last - first), 16 * across)
+    drawn = drawn[rows.start - 16 * first:rows.stop - 16 * first, :S]
+    return (drawn >= threshold(dropout_p)) * dtype.type(keep_scale(dropout_p))
 
 
 def threshold(dropout_p):
-    """Scores whose 24 random bits are below it are dropped."""
-    return round(dropout_p * (1 << 24))
+    """Scores whose 16 random bits are below it are dropped. (Where all are to be, what is kept counts as 0.)"""
+    return min(round(dropout_p * (1 << 16)), 0xFFFF)
 
 
 def keep_scale(dropout_p):
@@ -102,8 +109,7 @@ def factors(dropout_p, seed, offset, shape, batches, rows, keys, S, dtype):
     out = np.empty((batches.stop - batches.start, G * n, rows.stop - rows.start, keys.stop - keys.start), dtype)
     for b in range(out.shape[0]):
         for h in range(G * n):
-            first = ((batches.start + b) * G * n + h) * L + rows.start
-            out[b, h] = kept(seed, offset, first, out.shape[2], S, dropout_p, dtype)[:, keys]
+            out[b, h] = kept(seed, offset, (batches.start + b) * G * n + h, rows, L, S, dropout_p, dtype)[:, keys]
     return out.reshape(out.shape[0], G, n, *out.shape[2:])
 
 

@@ -121,9 +121,9 @@ class Problem(NamedTuple):
         tma = dtype.itemsize == 2 and longest is None and constants["BLOCK_D"] == constants["BLOCK_V"] and all(map(described, tensors))
         met = (left is None or left >= 0 and L <= S) and (right or 0) >= 0                       # every row meets some key
         gluon = ()
-        if tma and not masked and not p and met and scale > 0 and all(map(described, others)):
-            apart = ("backward_q", "backward_kv") if left is None and alibi_slopes is None else ()
-            gluon = "forward", "backward", *apart
+        if tma and (not masked or stride_mask[2] is None) and p < 1 and met and scale > 0 and all(map(described, others)):
+            plain = left is None and alibi_slopes is None and not masked and not p
+            gluon = "forward", *["backward"] * (H == G or stride_mask[1] == 0), *["backward_q", "backward_kv"] * plain
         features = [left is not None, right is not None, alibi_slopes is not None, p > 0, longest is not None, tma, bool(gluon)]
         key = (dtype, constants["PRECISION"], E, EV, B * H, H // max(G, 1), L, S, f"mask {masked}", *features)
         return cls(B, stride_mask, stride_slopes, numbers, constants, key, tma, gluon)
@@ -171,7 +171,7 @@ class Problem(NamedTuple):
 def best_first(which, block, length, gluon, plain, apart):
     """First what an H100 found quickest, of causal attention in bfloat16. Heads of 64: forward, of 1024 rows, 84 µs in two groups, 103 in
     three, of 4096 635 and 610; all gradients at once 264 µs of 1024, apart 247, of 4096 1735 and 1849; the query's by pointers 107 µs, in
-    Gluon 110. Of 128: at once 1483 µs, apart 1370. Of 256 Gluon was not measured. `apart`: Gluon can do that, too."""
+    Gluon 110. Of 128: at once 1483 µs, apart 1370. Gluon for 256, dropout or masks was not measured. `apart`: it can do that, too."""
     if which == "backward":
         gluon, split = [{**way, "kernel": "together_gluon"} for way in gluon], [{"kernel": "apart"}]
         return split + gluon + plain if apart and (block == 128 or block == 64 and length < LONG) else gluon + split + plain
@@ -234,8 +234,9 @@ def forward(out, lse, query, key, value, attn_mask, alibi_slopes, cu_seq_q, cu_s
     def run(way):
         if way["kernel"] == "gluon":
             rows, keys = way["ROWS"], way["BLOCK_N"]
-            return start_gluon(p, way, HOPPER.attention_gluon_kernel, p.numbers[2], p.numbers[0], (rows, None, None, rows, keys, keys),
-                               (out, lse, alibi_slopes, query, key, value), (lse.strides, p.stride_slopes), ("LEFT", "RIGHT"))
+            shapes, tensors = (rows, *[None] * 4, rows, keys, keys), (out, lse, attn_mask, alibi_slopes, base, query, key, value)
+            return start_gluon(p, way, HOPPER.attention_gluon_kernel, p.numbers[2], p.numbers[0], shapes, tensors,
+                               (lse.strides, p.stride_mask, p.stride_slopes), ("LEFT", "RIGHT"), p.numbers[7:], ("MASK", "DROPOUT"))
         q, k, v = operands(way, p.constants["BLOCK_D"], (query,), (key, value))
         launch(FORWARD.attention_kernel, (cdiv(p.numbers[2], way["BLOCK_M"]) * p.batches * query.shape[1],), out, lse, q, k, v, attn_mask,
                alibi_slopes, cu_seq_q, cu_seq_k, base, out.strides, lse.strides, query.strides, key.strides, value.strides, p.stride_mask,
@@ -277,14 +278,15 @@ def leave_unpacked(cu, *values):
                    value, COLUMNS=columns, BLOCK_M=block, BLOCK_D=next_power_of_2(columns))
 
 
-def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides, bounds=("RIGHT",)):
+def start_gluon(p, way, kernel, length, heads, shapes, tensors, strides, bounds=("RIGHT",), further=(), known=()):
     """Start a Hopper kernel, whose programs stay and take pairs of blocks in turn. `shapes` are the rows of each tensor's tile, or None
     where the tensor is read by a pointer; `length` of `heads` matrices is what its programs own; `bounds` are those that it knows."""
     H, group, L, S, left, right, scale = p.numbers[:7]
     programs = min(hardware()[0], cdiv(cdiv(length, way.get("GROUPS", 2) * way["ROWS"]), 2) * p.batches * heads)
     args = [x if rows is None else descriptor(x, rows, p.constants["BLOCK_D"]) for rows, x in zip(shapes, tensors)]
-    launch(kernel, (programs,), *args, *strides, p.batches, H, group, L, S, *(left, right)[-len(bounds):], scale, PROGRAMS=programs,
-           **{name: p.constants[name] for name in (*bounds, "BLOCK_D")}, **{name: value for name, value in way.items() if name != "kernel"})
+    launch(kernel, (programs,), *args, *strides, p.batches, H, group, L, S, *(left, right)[-len(bounds):], scale, *further,
+           PROGRAMS=programs, **{name: p.constants[name] for name in (*bounds, *known, "BLOCK_D")},
+           **{name: value for name, value in way.items() if name != "kernel"})
 
 
 def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse, cu_seq_q, cu_seq_k, longest, window, scale, dropout,
@@ -336,14 +338,13 @@ def backward(gq, gk, gv, g, query, key, value, attn_mask, alibi_slopes, out, lse
                **{name: p.constants[name] for name in ("E", "EV", "LEFT", "RIGHT", "WIDE", "BLOCK_D", "BLOCK_V")})
         if way["kernel"] == "together":
             return run_kv(way, sums, turns, places)
-        group, _, _, left, right, scale = p.numbers[1:7]
         programs = min(hardware()[0], cdiv(S, keys) * p.batches * G)
         descs = [descriptor(x, n, block) for x, n in ((gk, keys // 2), (gv, keys // 2), (g, rows), (query, rows), (key, keys // 2),
                                                       (value, keys // 2))]
-        launch(TOGETHER.attention_together_gluon_kernel, (programs,), *descs[:2], gq, sums, turns, *descs[2:], lse, delta, alibi_slopes,
-               gq.strides, lse.strides, delta.strides, p.stride_slopes, p.batches, H, group, L, S, left, right, scale, BY_ROWS=rows == 128,
-               PROGRAMS=programs, BLOCK_D=block, **{name: p.constants[name] for name in ("E", "LEFT", "RIGHT", "WIDE")},
-               **{name: value for name, value in way.items() if name != "kernel"})
+        launch(TOGETHER.attention_together_gluon_kernel, (programs,), *descs[:2], gq, sums, turns, *descs[2:], lse, delta, attn_mask,
+               alibi_slopes, base, gq.strides, lse.strides, delta.strides, p.stride_mask, p.stride_slopes, p.batches, *p.numbers,
+               BY_ROWS=rows == 128, PROGRAMS=programs, **{name: value for name, value in way.items() if name != "kernel"},
+               **{name: p.constants[name] for name in ("E", "LEFT", "RIGHT", "MASK", "DROPOUT", "WIDE", "BLOCK_D")})
 
     _chosen(p, "backward", BACKWARD, "attention_backward_kv_kernel", run)
     if longest is not None:
