@@ -60,7 +60,6 @@ from tritorch import printing as printing
 from tritorch import profiler as profiler
 from tritorch import quiet as quiet
 from tritorch import random as random
-from tritorch import readonly as readonly
 from tritorch import repeat as repeat
 from tritorch import safetensors as safetensors
 from tritorch import serialization as serialization

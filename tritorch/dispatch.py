@@ -358,7 +358,7 @@ def _check_destination(door, out, shape, dtype, device, args):
         if state.grad:
             slices.prepare(door, (out,), args)                           # raises where a gradient is wanted
         out.form, fresh = None, empty(shape, out.dtype, device)          # an empty out= takes the shape of the result, as in PyTorch
-        out.storage, out._shape, out.strides, out.offset, out._array = fresh.storage, fresh.shape, fresh.strides, 0, fresh._array
+        out.storage, out.shape, out.strides, out.offset, out._array = fresh.storage, fresh.shape, fresh.strides, 0, fresh._array
         swaps[0] += 1
     check(0 not in out.strides or all(n == 1 or s for n, s in zip(out.shape, out.strides)) or 0 in out.shape, name,
           "a destination whose elements have memory of their own", f"strides {out.strides}", use="x.clone() before writing")

@@ -98,9 +98,9 @@ def repeating(fn, door=None, passes=()):
                 pointers.insert(len(outs), pointer)
                 out = _new(Tensor)
                 out.storage = storage                                    # one by one: many at once make a tuple, and cost 0.03 µs more
-                out._shape = shape
+                out.shape = shape
                 out.strides = strides
-                out._dtype = kind
+                out.dtype = kind
                 out.form = form
                 out.offset = out.index = 0
                 out.node = out.base = out.base_node = out._array = None

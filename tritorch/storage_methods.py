@@ -45,7 +45,7 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
           f"size {tuple(shape)}, stride {strides}, offset {offset}")
     need = (offset + extent(shape, strides)) * self.dtype.itemsize if layout(shape)[2] else 0
     check(need <= storage.nbytes, "set_", f"a storage of {need} bytes", storage.nbytes)
-    self.storage, self._shape, self.strides, self.offset = storage, shape, strides, offset
+    self.storage, self.shape, self.strides, self.offset = storage, shape, strides, offset
     self._array = self.form = None
     tensors.swaps[0] += 1
     return self

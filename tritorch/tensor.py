@@ -10,7 +10,6 @@ import numpy as np
 from tritorch.device import cpu
 from tritorch.errors import check, refused_size, switches, whole_numbers
 from tritorch.memory_format import contiguous_format, dense_strides, lies_in, preserve_format
-from tritorch.readonly import readonly
 from tritorch.shape import Size, _layouts, extent, layout, memory_order
 from tritorch.storage import HostStorage, UntypedStorage, Unwritten, device_storage, host_storage, next_seq
 
@@ -27,7 +26,7 @@ class Tensor:
     is the same object for all tensors whose memory and layout are of one kind (see repeat.py).
     """
 
-    __slots__ = ("storage", "_shape", "strides", "offset", "_dtype", "node", "index", "base", "base_node", "_array", "form", "__dict__",
+    __slots__ = ("storage", "shape", "strides", "offset", "dtype", "node", "index", "base", "base_node", "_array", "form", "__dict__",
                  "__weakref__")
     _grad = None                                                         # cold attributes live in __dict__ when they are set
     _inference = False
@@ -202,8 +201,8 @@ class Tensor:
     def data(self, other):
         check(isinstance(other, Tensor), "data", "a Tensor", type(other).__name__, error=TypeError)
         check(self.node is None or other.dtype.is_floating_point, "data", "a floating dtype for what requires gradients", other.dtype)
-        self.storage, self._shape, self.strides, self.offset = other.storage.alias(), other.shape, other.strides, other.offset
-        self._dtype, self._array, self.form = other.dtype, None, None
+        self.storage, self.shape, self.strides, self.offset = other.storage.alias(), other.shape, other.strides, other.offset
+        self.dtype, self._array, self.form = other.dtype, None, None
         swaps[0] += 1
 
     def detach(self):
@@ -216,9 +215,6 @@ class Tensor:
         swaps[0] += 1
         self.node = None
         return self
-
-
-readonly(Tensor, shape="_shape", dtype="_dtype")
 
 
 class Leaf:
@@ -288,9 +284,9 @@ def empty(shape, dtype, device, strides=None, rule=None):
         out.storage, out._array, out.form = storage, array, HOST
     else:
         out.storage, out._array, out.form = device_storage(count * dtype.itemsize, device), None, None
-    out._shape = shape                                                   # one by one: many at once make a tuple, 0.03 µs more
+    out.shape = shape                                                    # one by one: many at once make a tuple, 0.03 µs more
     out.strides = usual
-    out._dtype = dtype
+    out.dtype = dtype
     out.offset = out.index = 0
     out.node = out.base = out.base_node = None
     return out
@@ -310,11 +306,11 @@ def empty_like(x, dtype=None):
 def strided(storage, shape, strides, offset, dtype):
     """A tensor that reads `storage` under the given layout; the caller vouches that it fits."""
     out = _new(Tensor)
-    out._shape = shape if shape.__class__ is Size else layout(shape)[0]
+    out.shape = shape if shape.__class__ is Size else layout(shape)[0]
     out.storage = storage
     out.strides = strides
     out.offset = offset
-    out._dtype = dtype
+    out.dtype = dtype
     out.index = 0
     out.node = out.base = out.base_node = out._array = out.form = None
     return out
@@ -336,10 +332,10 @@ def alias(x, cls):
     """The same memory and version as an object of `cls`, without history."""
     out = _new(cls)
     out.storage = x.storage
-    out._shape = x.shape
+    out.shape = x.shape
     out.strides = x.strides
     out.offset = x.offset
-    out._dtype = x.dtype
+    out.dtype = x.dtype
     out._array = x._array
     out.form = x.form
     out.index = 0

@@ -69,9 +69,6 @@ def own(out) -> Any:
 def put_off(x, fill) -> Any:
     """Have `fill(array)` called for the memory of a CPU tensor when somebody looks at it. Returns False where somebody may already: the"""
     ...
-def readonly(cls, **slots) -> Any:
-    """Give `cls` an attribute of each name that shows the slot, and cannot be written."""
-    ...
 def refresh(view) -> Any:
     """Give a view the history that its base has got since by writes in place."""
     ...
@@ -326,14 +323,12 @@ class Tensor:
         ...
     _array: Any
     _base: Any
-    _dtype: Any
     def _filled(input, value) -> Tensor:
         """Every element the number `value`: `input.fill_(value)`."""
         ...
     _grad: Any
     _inference: Any
     _settled: Any
-    _shape: Any
     _tangents: Any
     _version: Any
     def abs(input) -> Tensor:

@@ -185,7 +185,7 @@ def in_place_view(f):
         if state.grad:
             slices.check_history(method.__name__, self, 0)
         seen, old = f(self, *args, **kw), (self.node, self.index)
-        self._shape, self.strides, self.offset, self._array, self.form = seen.shape, seen.strides, seen.offset, None, None
+        self.shape, self.strides, self.offset, self._array, self.form = seen.shape, seen.strides, seen.offset, None, None
         if self.base is not None:
             self.base_node = seen.base_node
         if state.grad and seen.node is not None:
