@@ -168,9 +168,9 @@ def run_by_tma(kernel, p, tensors, fused, options, sums=()):
     tiles = choice.tiles_of(p.M, p.N, p.batch[0], block_m * options.get("PARTS", 1), block_n)
     stream = options.get("STREAM", False)
     programs, steps = min(tiles, sm_count()), cdiv(p.k, block_k)
-    alone = kernel is GLUON.matmul_gluon_kernel and tiles <= sm_count() and options["CONSUMERS"] == 1
+    across = options.get("ACROSS", False)                                # ptxas would wait for every product of these
+    alone = kernel is GLUON.matmul_gluon_kernel and tiles <= sm_count() and options["CONSUMERS"] == 1 and not across
     grid = (cdiv(p.M, block_m * options["PARTS"]), cdiv(p.N, block_n), p.batch[0]) if alone else (programs,)
-    across = options.get("ACROSS", False)
     box_a, box_b = p.boxes["a"], p.boxes["across" if across else "b"]
     if "a" in p.boxes["copied"]:
         a = copied(a, box_a, p.a)
