@@ -173,7 +173,7 @@ def sample_planes_kernel(out_ptr, x_ptr, grid_ptr, stride_x, stride_g, N, C, P, 
     i = tl.where(mask, i, 0)                                             # so that one thread has one place, not a vector of them
     n, p = divided(i, P)
     places = places_at(grid_ptr, i, mask, P, stride_g[0], stride_g[1], stride_g[2], D, H, W, TAPS, DEEP, PADDING, CORNERS, ACC)
-    first, step = tl.program_id(1) * chunk, stride_x[1].to(tl.int64)
+    first, step = tl.program_id(1) * chunk, tl.cast(stride_x[1], tl.int64)
     images = x_ptr + n.to(tl.int64) * stride_x[0] + first * step
     out_ptrs = out_ptr + (n.to(tl.int64) * C * P + p + first.to(tl.int64) * P)
     COUNT: tl.constexpr = TAPS * TAPS * (TAPS if DEEP else 1)
