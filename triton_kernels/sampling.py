@@ -240,8 +240,8 @@ def sample_slope_planes_kernel(out_ptr, g_ptr, x_ptr, grid_ptr, stride_y, stride
     i = tl.where(mask, i, 0)
     n, p = divided(i, P)
     places = places_at(grid_ptr, i, mask, P, stride_g[0], stride_g[1], stride_g[2], D, H, W, TAPS, DEEP, PADDING, CORNERS, ACC)
-    images, step = x_ptr + n.to(tl.int64) * stride_x[0], stride_x[1].to(tl.int64)
-    g_ptrs, step_g = g_ptr + n.to(tl.int64) * stride_y[0] + p.to(tl.int64) * stride_y[2], stride_y[1].to(tl.int64)
+    images, step = x_ptr + n.to(tl.int64) * stride_x[0], tl.cast(stride_x[1], tl.int64)
+    g_ptrs, step_g = g_ptr + n.to(tl.int64) * stride_y[0] + p.to(tl.int64) * stride_y[2], tl.cast(stride_y[1], tl.int64)
     COUNT: tl.constexpr = TAPS * TAPS * (TAPS if DEEP else 1)
     ptrs, inside, totals = (), (), ()
     for k in tl.static_range(COUNT):                                     # what is outside has the address of a pixel that is there
