@@ -188,7 +188,8 @@ def sample_planes_kernel(out_ptr, x_ptr, grid_ptr, stride_x, stride_g, N, C, P, 
             channel = (b if EVEN else tl.minimum(b, C - 1 - start)) * step
             total = tl.zeros((BLOCK_P,), ACC)
             for k in tl.static_range(COUNT):
-                total = tl.where(inside[k], tl.fma(tl.load(ptrs[k] + channel).to(ACC), weights[k], total), total)
+                x = tl.where(inside[k], tl.load(ptrs[k] + channel).to(ACC), 0.0)     # its weight may be NaN
+                total = tl.fma(x, weights[k], total)
             totals = totals + (total,)
         for b in tl.static_range(BLOCK_C):                               # a store between the loads would hold them up
             kept = mask if EVEN else mask & (start + b < C)
@@ -265,7 +266,7 @@ def sample_slope_planes_kernel(out_ptr, g_ptr, x_ptr, grid_ptr, stride_y, stride
         total = tl.zeros((BLOCK_P,), ACC)
         for k in tl.static_range(COUNT):
             weight = weight_of(places, k, ORDERS[0] + (d == 2), ORDERS[1] + (d == 1), ORDERS[2] + (d == 0), TAPS, DEEP)
-            total = tl.where(inside[k], tl.fma(totals[k], weight, total), total)
+            total = tl.fma(tl.where(inside[k], totals[k], 0.0), weight, total)
         tl.store(out_ptrs + d, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
