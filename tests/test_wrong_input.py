@@ -133,8 +133,8 @@ def test_the_sentence_is_the_same_where_there_is_memory_on_a_gpu(cuda):
             call()
 
 
-@pytest.mark.parametrize("call, kind, words", WRONG)
-def test_wrong_input_is_refused(call, kind, words):
+def refused(call, kind, words):
+    """The call is refused with PyTorch's type of exception and a sentence of one line."""
     if pytorch is not None:
         with pytest.raises(kind):
             eval(call, {"lib": pytorch, "np": np})
@@ -142,6 +142,11 @@ def test_wrong_input_is_refused(call, kind, words):
         eval(call, {"lib": tritorch, "np": np})
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("call, kind, words", WRONG)
+def test_wrong_input_is_refused(call, kind, words):
+    refused(call, kind, words)
 
 
 @pytest.mark.parametrize("layer, sizes", [

@@ -2,6 +2,7 @@
 is refused gets one sentence with the rule and what came, and leaves its operands as they were."""
 import numpy as np
 import pytest
+from test_wrong_input import refused
 
 import tritorch
 from tests.both import pytorch
@@ -136,17 +137,6 @@ DTYPES = [                                                               # (call
     (F + "conv3d(lib.ones(1, 2, 4, 4, 4), lib.ones(2, 2, 2, 2, 2), padding=2 ** 20)", RuntimeError, "a result of fewer than 2⁴⁶ elements"),
     *[(f"bool({X})", RuntimeError, "bool: expected a tensor of 1 element, got 6 elements; use x.any() or x.all()")],
 ]
-
-
-def refused(call, kind, words):
-    """The call is refused with PyTorch's type of exception and a sentence of one line."""
-    if pytorch is not None:
-        with pytest.raises(kind):
-            eval(call, {"lib": pytorch, "np": np})
-    with pytest.raises(kind) as error:
-        eval(call, {"lib": tritorch, "np": np})
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("call, words", LAYERS)
