@@ -67,7 +67,7 @@ DESCRIPTORS = property, staticmethod, classmethod, functools.cached_property, fu
 def built_in(kind):
     """The attributes of an object that methods from this package and from the standard library read."""
     classes = [cls for cls in kind.__mro__ if is_pythons(cls.__module__) and cls not in Module.__mro__]
-    found = [f.fget if isinstance(f, property) else f for cls in classes for f in vars(cls).values()]
+    found = [f.fget if isinstance(f, property) else getattr(f, "func", f) for cls in classes for f in vars(cls).values()]
     methods = [f for f in found if isinstance(f, FunctionType)]
     return frozenset(["training", "forward"]).union(*[names(f.__code__).attributes for f in methods])
 

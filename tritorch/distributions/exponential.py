@@ -1,31 +1,40 @@
 """The exponential distribution."""
-from tritorch.distributions.distribution import Distribution, broadcast_all
+from tritorch.distributions import constraints
+from tritorch.distributions.exp_family import ExponentialFamily
+from tritorch.distributions.parameters import broadcast_all
+from tritorch.ops.create import zeros_like
 from tritorch.tensor import empty
 
 
-class Exponential(Distribution):
+class Exponential(ExponentialFamily):
     """rate · exp(-rate · x) for x ≥ 0."""
 
-    has_rsample, _parameters = True, ("rate",)
+    arg_constraints = {"rate": constraints.positive}
+    support, has_rsample, _parameters, _mean_carrier_measure = constraints.nonnegative, True, ("rate",), 0
 
     def __init__(self, rate, validate_args=None):
         self.rate, = broadcast_all(rate)
         super().__init__(self.rate.shape, validate_args=validate_args)
-        self._require("a positive rate", self.rate, lambda x: x > 0)
 
     mean = stddev = property(lambda self: self.rate.reciprocal(), doc="1 / rate.")
-    mode = property(lambda self: self.rate.detach() * 0, doc="0.")
+    mode = property(lambda self: zeros_like(self.rate), doc="0.")
     variance = property(lambda self: self.rate**-2, doc="1 / rate².")
+    _natural_params = property(lambda self: (-self.rate,))
+
+    def _log_normalizer(self, x):
+        return -(-x).log()
 
     def rsample(self, sample_shape=()):
-        return empty(self._extended(sample_shape), self.rate.dtype, self.rate.device).exponential_() / self.rate
+        return empty(self._extended_shape(sample_shape), self.rate.dtype, self.rate.device).exponential_() / self.rate
 
     def log_prob(self, value):
-        self._require("a value that is not negative", value, lambda x: x >= 0)
+        if self._validate_args:
+            self._validate_sample(value)
         return self.rate.log() - self.rate * value
 
     def cdf(self, value):
-        self._require("a value that is not negative", value, lambda x: x >= 0)
+        if self._validate_args:
+            self._validate_sample(value)
         return 1 - (-self.rate * value).exp()
 
     def icdf(self, value):

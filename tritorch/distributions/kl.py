@@ -1,25 +1,20 @@
 """The Kullback-Leibler divergence ∫ p log(p / q), where there is a formula."""
-import math
+import warnings
 
-from tritorch.distributions.bernoulli import Bernoulli
-from tritorch.distributions.categorical import Categorical
-from tritorch.distributions.exponential import Exponential
-from tritorch.distributions.independent import Independent
-from tritorch.distributions.laplace import Laplace
-from tritorch.distributions.normal import Normal
-from tritorch.distributions.one_hot_categorical import OneHotCategorical
-from tritorch.distributions.uniform import Uniform
+from tritorch.distributions.distribution import Distribution
 from tritorch.errors import check
-from tritorch.nn.functional import softplus
-from tritorch.ops.compare import where
 
-_formulas = {}
+_formulas, _chosen = {}, {}
 
 
 def register_kl(type_p, type_q):
-    """A decorator: the function of (p, q) is their divergence."""
+    """A decorator: the function of (p, q) is the divergence of these two classes, and of those derived from them."""
+    for kind in (type_p, type_q):
+        check(isinstance(kind, type) and issubclass(kind, Distribution), "register_kl", "classes of distributions", kind, error=TypeError)
+
     def register(f):
         _formulas[type_p, type_q] = f
+        _chosen.clear()
         return f
 
     return register
@@ -32,58 +27,22 @@ def kl_divergence(p, q):
     >>> torch.distributions.kl_divergence(torch.distributions.Normal(0.0, 1.0), torch.distributions.Normal(1.0, 1.0))
     tensor(0.5000)
     """
-    for a in type(p).__mro__:
-        for b in type(q).__mro__:
-            if (a, b) in _formulas:
-                return _formulas[a, b](p, q)
-    raise NotImplementedError(f"kl_divergence: no formula for {type(p).__name__} and {type(q).__name__}; use register_kl")
+    pair = type(p), type(q)
+    if pair not in _chosen:
+        _chosen[pair] = _formula(*pair)
+    if _chosen[pair] is None:
+        raise NotImplementedError(f"kl_divergence: no formula for {type(p).__name__} and {type(q).__name__}; use register_kl")
+    return _chosen[pair](p, q)
 
 
-@register_kl(Normal, Normal)
-def _normal(p, q):
-    ratio = (p.scale / q.scale) ** 2
-    return 0.5 * (ratio + ((p.loc - q.loc) / q.scale) ** 2 - 1 - ratio.log())
-
-
-@register_kl(Laplace, Laplace)
-def _laplace(p, q):
-    ratio, away = p.scale / q.scale, (p.loc - q.loc).abs()
-    return -ratio.log() + away / q.scale + ratio * (-away / p.scale).exp() - 1
-
-
-@register_kl(Exponential, Exponential)
-def _exponential(p, q):
-    ratio = q.rate / p.rate
-    return ratio - 1 - ratio.log()
-
-
-@register_kl(Uniform, Uniform)
-def _uniform(p, q):
-    found = ((q.high - q.low) / (p.high - p.low)).log()
-    return where((q.low > p.low) | (q.high < p.high), math.inf, found)
-
-
-@register_kl(Bernoulli, Bernoulli)
-def _bernoulli(p, q):
-    one = p.probs * (softplus(-q.logits) - softplus(-p.logits))
-    zero = (1 - p.probs) * (softplus(q.logits) - softplus(p.logits))
-    one = where(p.probs == 0, 0.0, where(q.probs == 0, math.inf, one))
-    return one + where(p.probs == 1, 0.0, where(q.probs == 1, math.inf, zero))
-
-
-@register_kl(Categorical, Categorical)
-def _categorical(p, q):
-    terms = p.probs * (p.logits - q.logits)
-    return where(p.probs == 0, 0.0, where(q.probs == 0, math.inf, terms)).sum(-1)
-
-
-@register_kl(OneHotCategorical, OneHotCategorical)
-def _one_hot(p, q):
-    return kl_divergence(p._categorical, q._categorical)
-
-
-@register_kl(Independent, Independent)
-def _independent(p, q):
-    check(p.reinterpreted_batch_ndims == q.reinterpreted_batch_ndims, "kl_divergence", "as many dims in both", p, q,
-          error=NotImplementedError)
-    return p._sum(kl_divergence(p.base_dist, q.base_dist))
+def _formula(type_p, type_q):
+    """That of the nearest classes. p's come first; where q's would choose another one, a warning says so."""
+    known = [(a, b) for a, b in _formulas if issubclass(type_p, a) and issubclass(type_q, b)]
+    if not known:
+        return None
+    near = {(a, b): (type_p.__mro__.index(a), type_q.__mro__.index(b)) for a, b in known}
+    by_p, by_q = min(known, key=near.get), min(known, key=lambda pair: near[pair][::-1])
+    if _formulas[by_p] is not _formulas[by_q]:
+        warnings.warn(f"kl_divergence({type_p.__name__}, {type_q.__name__}) is ambiguous; use register_kl("
+                      f"{by_p[0].__name__}, {by_q[1].__name__})", RuntimeWarning, stacklevel=3)
+    return _formulas[by_p]
