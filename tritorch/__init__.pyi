@@ -107,6 +107,9 @@ uint8: dtype
 def _assert(condition, message) -> Any:
     """AssertionError with `message` unless `condition` holds."""
     ...
+def _dirichlet_grad(x, alpha, total) -> Any:
+    """What the gradient of `_sample_dirichlet` is made of: the derivative by alpha of beta numbers x of (alpha, total - alpha), over 1 - x."""
+    ...
 def _foreach_abs(self, *args, **keywords) -> Any:
     """`abs` of every tensor of a list; other arguments are one for all, or lists."""
     ...
@@ -371,8 +374,17 @@ def _foreach_zero_(self) -> Any:
 def _int_mm(self, mat2, *, out=...) -> Any:
     """`int_product`: int8 (m, k) times int8 (k, n) in int32."""
     ...
+def _sample_dirichlet(input, generator=...) -> Any:
+    """Dirichlet numbers with the concentrations along the last dim of `input`: positive, of sum 1."""
+    ...
 def _scaled_mm(self, mat2, scale_a, scale_b, bias=..., scale_result=..., out_dtype=..., use_fast_accum=..., *, out=...) -> Any:
     """`torch.nn.functional.scaled_mm`, the scaling told from the shapes of the scales; out_dtype None is that of self."""
+    ...
+def _standard_gamma(input, generator=...) -> Any:
+    """Gamma numbers with the shapes in `input`, of scale 1. The gradient is that of implicit reparameterization."""
+    ...
+def _standard_gamma_grad(input, output) -> Any:
+    """The derivative by the shapes `input` of the gamma numbers `output`; see `_standard_gamma`."""
     ...
 def abs(input) -> Tensor:
     """|input|."""

@@ -32,6 +32,14 @@ def check(ok, op, rule, *got, use=None, error=RuntimeError):
         raise error(sentence(op, rule, *got, use=use))
 
 
+def underivable(op, argument=None):
+    """The gradient rule of an input that has none, neither here nor in PyTorch: whoever asks for it gets the sentence."""
+    def rule(g):
+        raise NotImplementedError(sentence(op, "no gradient to be asked for" + (f" of {argument}" if argument else ""), "backward"))
+
+    return rule
+
+
 def whole_numbers(op, what, values):
     """A tuple of ints, or a TypeError that says which argument has to be one.
 
