@@ -11,31 +11,41 @@ tensor(2.1121)
 """
 from tritorch.distributions import constraints, transforms, utils
 from tritorch.distributions.bernoulli import Bernoulli
+from tritorch.distributions.beta import Beta
+from tritorch.distributions.binomial import Binomial
 from tritorch.distributions.categorical import Categorical
 from tritorch.distributions.cauchy import Cauchy
+from tritorch.distributions.chi2 import Chi2
 from tritorch.distributions.constraint_registry import biject_to, transform_to
 from tritorch.distributions.continuous_bernoulli import ContinuousBernoulli
+from tritorch.distributions.dirichlet import Dirichlet
 from tritorch.distributions.distribution import Distribution
 from tritorch.distributions.exp_family import ExponentialFamily
 from tritorch.distributions.exponential import Exponential
+from tritorch.distributions.fishersnedecor import FisherSnedecor
+from tritorch.distributions.gamma import Gamma
 from tritorch.distributions.generalized_pareto import GeneralizedPareto
 from tritorch.distributions.geometric import Geometric
 from tritorch.distributions.gumbel import Gumbel
 from tritorch.distributions.half_cauchy import HalfCauchy
 from tritorch.distributions.half_normal import HalfNormal
 from tritorch.distributions.independent import Independent
+from tritorch.distributions.inverse_gamma import InverseGamma
 from tritorch.distributions.kl import kl_divergence, register_kl
 from tritorch.distributions.kumaraswamy import Kumaraswamy
 from tritorch.distributions.laplace import Laplace
 from tritorch.distributions.log_normal import LogNormal
 from tritorch.distributions.logistic_normal import LogisticNormal
 from tritorch.distributions.mixture_same_family import MixtureSameFamily
+from tritorch.distributions.multinomial import Multinomial
+from tritorch.distributions.negative_binomial import NegativeBinomial
 from tritorch.distributions.normal import Normal
 from tritorch.distributions.one_hot_categorical import OneHotCategorical, OneHotCategoricalStraightThrough
 from tritorch.distributions.pareto import Pareto
 from tritorch.distributions.poisson import Poisson
 from tritorch.distributions.relaxed_bernoulli import RelaxedBernoulli
 from tritorch.distributions.relaxed_categorical import RelaxedOneHotCategorical
+from tritorch.distributions.studentT import StudentT
 from tritorch.distributions.transformed_distribution import TransformedDistribution
 from tritorch.distributions.transforms import *  # noqa: F403
 from tritorch.distributions.uniform import Uniform
@@ -43,8 +53,9 @@ from tritorch.distributions.weibull import Weibull
 
 from tritorch.distributions import divergences, divergences_between  # isort: skip
 
-__all__ = ["Bernoulli", "Categorical", "Cauchy", "ContinuousBernoulli", "Distribution", "Exponential", "ExponentialFamily",
-           "GeneralizedPareto", "Geometric", "Gumbel", "HalfCauchy", "HalfNormal", "Independent", "Kumaraswamy", "Laplace", "LogNormal",
-           "LogisticNormal", "MixtureSameFamily", "Normal", "OneHotCategorical", "OneHotCategoricalStraightThrough", "Pareto", "Poisson",
-           "RelaxedBernoulli", "RelaxedOneHotCategorical", "TransformedDistribution", "Uniform", "Weibull", "biject_to", "kl_divergence",
-           "register_kl", "transform_to", *transforms.__all__]
+__all__ = ["Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "ContinuousBernoulli", "Dirichlet", "Distribution",
+           "Exponential", "ExponentialFamily", "FisherSnedecor", "Gamma", "GeneralizedPareto", "Geometric", "Gumbel", "HalfCauchy",
+           "HalfNormal", "Independent", "InverseGamma", "Kumaraswamy", "Laplace", "LogNormal", "LogisticNormal", "MixtureSameFamily",
+           "Multinomial", "NegativeBinomial", "Normal", "OneHotCategorical", "OneHotCategoricalStraightThrough", "Pareto", "Poisson",
+           "RelaxedBernoulli", "RelaxedOneHotCategorical", "StudentT", "TransformedDistribution", "Uniform", "Weibull", "biject_to",
+           "kl_divergence", "register_kl", "transform_to", *transforms.__all__]

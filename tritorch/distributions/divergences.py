@@ -2,11 +2,15 @@
 import math
 
 from tritorch.distributions.bernoulli import Bernoulli
+from tritorch.distributions.beta import Beta
+from tritorch.distributions.binomial import Binomial
 from tritorch.distributions.categorical import Categorical
 from tritorch.distributions.cauchy import Cauchy
 from tritorch.distributions.continuous_bernoulli import ContinuousBernoulli
+from tritorch.distributions.dirichlet import Dirichlet
 from tritorch.distributions.exp_family import ExponentialFamily
 from tritorch.distributions.exponential import Exponential
+from tritorch.distributions.gamma import Gamma
 from tritorch.distributions.geometric import Geometric
 from tritorch.distributions.gumbel import Gumbel
 from tritorch.distributions.half_normal import HalfNormal
@@ -54,6 +58,25 @@ def _exponential(p, q):
     return ratio - 1 - ratio.log()
 
 
+@register_kl(Gamma, Gamma)
+def _gamma(p, q):
+    a, b = p.concentration, q.concentration
+    return b * (p.rate / q.rate).log() + b.lgamma() - a.lgamma() + (a - b) * a.digamma() + (q.rate - p.rate) * (a / p.rate)
+
+
+@register_kl(Dirichlet, Dirichlet)
+def _dirichlet(p, q):
+    a, b = p.concentration, q.concentration
+    total = a.sum(-1)
+    norms = total.lgamma() - b.sum(-1).lgamma() - (a.lgamma() - b.lgamma()).sum(-1)
+    return norms + ((a - b) * (a.digamma() - total.digamma().unsqueeze(-1))).sum(-1)
+
+
+@register_kl(Beta, Beta)
+def _beta(p, q):
+    return _dirichlet(p._dirichlet, q._dirichlet)
+
+
 @register_kl(Gumbel, Gumbel)
 def _gumbel(p, q):
     ratio, away = p.scale / q.scale, (p.loc - q.loc) / q.scale
@@ -79,6 +102,16 @@ def _bernoulli(p, q):
     zero = (1 - p.probs) * (softplus(q.logits) - softplus(p.logits))
     one = where(p.probs == 0, 0.0, where(q.probs == 0, math.inf, one))
     return one + where(p.probs == 1, 0.0, where(q.probs == 1, math.inf, zero))
+
+
+@register_kl(Binomial, Binomial)
+def _binomial(p, q):
+    p_counts, q_counts = p.total_count, q.total_count
+    if p_counts.device.type == "cpu":
+        check(not bool((p_counts < q_counts).any()), "kl_divergence", "no larger total_count in q", (p_counts.detach(), q_counts.detach()),
+              error=NotImplementedError)
+    found = p_counts * (p.probs * (p.logits - q.logits) + (-p.probs).log1p() - (-q.probs).log1p())
+    return where(p_counts > q_counts, math.inf, found)
 
 
 @register_kl(ContinuousBernoulli, ContinuousBernoulli)

@@ -5,12 +5,16 @@ Where p has outcomes that q cannot have, the divergence is infinite.
 import math
 
 from tritorch.distributions.bernoulli import Bernoulli
+from tritorch.distributions.beta import Beta
+from tritorch.distributions.binomial import Binomial
 from tritorch.distributions.continuous_bernoulli import ContinuousBernoulli
 from tritorch.distributions.exponential import Exponential
+from tritorch.distributions.gamma import Gamma
 from tritorch.distributions.gumbel import Gumbel
 from tritorch.distributions.kl import register_kl
 from tritorch.distributions.laplace import Laplace
 from tritorch.distributions.normal import Normal
+from tritorch.distributions.parameters import EULER
 from tritorch.distributions.pareto import Pareto
 from tritorch.distributions.poisson import Poisson
 from tritorch.distributions.uniform import Uniform
@@ -26,49 +30,85 @@ def _infinite(kind, others, parameter):
         register_kl(kind, other)(divergence)
 
 
-_infinite(Poisson, [Bernoulli], "rate")
-_infinite(Exponential, [ContinuousBernoulli, Pareto, Uniform], "rate")
+_infinite(Poisson, [Bernoulli, Binomial], "rate")
+_infinite(Beta, [Pareto], "concentration1")
 _infinite(ContinuousBernoulli, [Pareto], "probs")
-_infinite(Pareto, [ContinuousBernoulli, Uniform], "scale")
+_infinite(Pareto, [Beta, ContinuousBernoulli, Uniform], "scale")
+_infinite(Exponential, [Beta, ContinuousBernoulli, Pareto, Uniform], "rate")
+_infinite(Gamma, [Beta, ContinuousBernoulli, Pareto, Uniform], "concentration")
 for _whole in Gumbel, Laplace, Normal:                                   # all numbers are outcomes
-    _infinite(_whole, [ContinuousBernoulli, Exponential, Pareto, Uniform], "loc")
+    _infinite(_whole, [Beta, ContinuousBernoulli, Exponential, Gamma, Pareto, Uniform], "loc")
 
 
-def _x_log_x(x):
-    return x.xlogy(x)
+# ------------------------------------------------------------------ -E log q, by moments
+def _under_exponential(q, mean):
+    return q.rate * mean - q.rate.log()
 
 
-def _mean_log(p):
-    """E log x under Uniform(low, high)."""
-    width = p.high - p.low
-    return (_x_log_x(p.high) - _x_log_x(p.low) - width) / width
+def _under_gamma(q, mean, mean_log):
+    c = q.concentration
+    return c.lgamma() - c * q.rate.log() - (c - 1) * mean_log + q.rate * mean
 
 
-def _around(mean, variance, q):
-    """-E log q(x) for a normal q."""
+def _under_normal(q, mean, variance):
     square = q.scale**2
     return 0.5 * (2 * math.pi * square).log() + (variance + (mean - q.loc) ** 2) / (2 * square)
 
 
+def _under_continuous_bernoulli(q, mean):
+    return -mean * q.logits - (-q.probs).log1p() - q._cont_bern_log_norm()
+
+
+def _mean_log(low, high):
+    """E log x of uniform numbers."""
+    width = high - low
+    return (high.xlogy(high) - low.xlogy(low)) / width - 1
+
+
+def _beta_mean_log(p):
+    return p.concentration1.digamma() - (p.concentration1 + p.concentration0).digamma()
+
+
+# ------------------------------------------------------------------ by p
 @register_kl(Bernoulli, Poisson)
 def _bernoulli_poisson(p, q):
     return -p.entropy() - (p.probs * q.rate.log() - q.rate)
 
 
+@register_kl(Beta, ContinuousBernoulli)
+def _beta_continuous_bernoulli(p, q):
+    return _under_continuous_bernoulli(q, p.mean) - p.entropy()
+
+
+@register_kl(Beta, Exponential)
+def _beta_exponential(p, q):
+    return _under_exponential(q, p.mean) - p.entropy()
+
+
+@register_kl(Beta, Gamma)
+def _beta_gamma(p, q):
+    return _under_gamma(q, p.mean, _beta_mean_log(p)) - p.entropy()
+
+
+@register_kl(Beta, Normal)
+def _beta_normal(p, q):
+    return _under_normal(q, p.mean, p.variance) - p.entropy()
+
+
+@register_kl(Beta, Uniform)
+@register_kl(ContinuousBernoulli, Uniform)
+def _unit_uniform(p, q):
+    return where((q.low > 0) | (q.high < 1), math.inf, (q.high - q.low).log() - p.entropy())
+
+
 @register_kl(ContinuousBernoulli, Exponential)
 def _continuous_bernoulli_exponential(p, q):
-    return -p.entropy() - q.rate.log() + q.rate * p.mean
+    return _under_exponential(q, p.mean) - p.entropy()
 
 
-@register_kl(ContinuousBernoulli, Normal)
-def _continuous_bernoulli_normal(p, q):
-    return _around(p.mean, p.variance, q) - p.entropy()
-
-
-@register_kl(ContinuousBernoulli, Uniform)
-def _continuous_bernoulli_uniform(p, q):
-    found = (q.high - q.low).log() - p.entropy()
-    return where((q.low > 0) | (q.high < 1), math.inf, found)
+@register_kl(Exponential, Gamma)
+def _exponential_gamma(p, q):
+    return _under_gamma(q, p.mean, -EULER - p.rate.log()) - p.entropy()
 
 
 @register_kl(Exponential, Gumbel)
@@ -77,19 +117,25 @@ def _exponential_gumbel(p, q):
     return product.log() - 1 - at + at.exp() * product / (product + 1) + product.reciprocal()
 
 
+@register_kl(Gamma, Exponential)
+def _gamma_exponential(p, q):
+    return _under_exponential(q, p.mean) - p.entropy()
+
+
+@register_kl(Gamma, Gumbel)
+def _gamma_gumbel(p, q):
+    at, product = q.loc / q.scale, p.rate * q.scale
+    return q.scale.log() + p.mean / q.scale - at + at.exp() * (1 + product.reciprocal()) ** -p.concentration - p.entropy()
+
+
+@register_kl(ContinuousBernoulli, Normal)
 @register_kl(Exponential, Normal)
-def _exponential_normal(p, q):
-    return _around(p.mean, p.variance, q) - p.entropy()
-
-
+@register_kl(Gamma, Normal)
 @register_kl(Gumbel, Normal)
-def _gumbel_normal(p, q):
-    return _around(p.mean, p.variance, q) - p.entropy()
-
-
 @register_kl(Laplace, Normal)
-def _laplace_normal(p, q):
-    return _around(p.mean, p.variance, q) - p.entropy()
+@register_kl(Uniform, Normal)
+def _any_normal(p, q):
+    return _under_normal(q, p.mean, p.variance) - p.entropy()
 
 
 @register_kl(Normal, Gumbel)
@@ -105,29 +151,48 @@ def _normal_laplace(p, q):
     return (2 * q.scale).log() + away / q.scale - p.entropy()
 
 
+def _pareto_mean(p):
+    return p.alpha * p.scale / (p.alpha - 1)                             # p.mean is infinite for alpha ≤ 1, and its gradient no number
+
+
 @register_kl(Pareto, Exponential)
 def _pareto_exponential(p, q):
-    mean = p.alpha * p.scale / (p.alpha - 1)                             # p's own is infinite where there is none, and so its gradient
-    return where(p.alpha <= 1, math.inf, q.rate * mean - q.rate.log() - p.entropy())
+    return where(p.alpha <= 1, math.inf, _under_exponential(q, _pareto_mean(p)) - p.entropy())
+
+
+@register_kl(Pareto, Gamma)
+def _pareto_gamma(p, q):
+    found = _under_gamma(q, _pareto_mean(p), p.scale.log() + p.alpha.reciprocal()) - p.entropy()
+    return where(p.alpha <= 1, math.inf, found)
 
 
 @register_kl(Pareto, Normal)
 def _pareto_normal(p, q):
-    mean = p.alpha * p.scale / (p.alpha - 1)
+    mean = _pareto_mean(p)
     variance = mean * p.scale / ((p.alpha - 1) * (p.alpha - 2))
-    return where(p.alpha <= 2, math.inf, _around(mean, variance, q) - p.entropy())
+    return where(p.alpha <= 2, math.inf, _under_normal(q, mean, variance) - p.entropy())
+
+
+@register_kl(Uniform, Beta)
+def _uniform_beta(p, q):
+    a, b = q.concentration1, q.concentration0
+    logs = (a - 1) * _mean_log(p.low, p.high) + (b - 1) * _mean_log(1 - p.high, 1 - p.low)
+    return where((p.high > 1) | (p.low < 0), math.inf, q._log_normalizer(a, b) - logs - p.entropy())
 
 
 @register_kl(Uniform, ContinuousBernoulli)
 def _uniform_continuous_bernoulli(p, q):
-    found = -p.entropy() - p.mean * q.logits - (-q.probs).log1p() - q._cont_bern_log_norm()
-    return where((p.high > 1) | (p.low < 0), math.inf, found)
+    return where((p.high > 1) | (p.low < 0), math.inf, _under_continuous_bernoulli(q, p.mean) - p.entropy())
 
 
 @register_kl(Uniform, Exponential)
 def _uniform_exponential(p, q):
-    found = q.rate * p.mean - q.rate.log() - p.entropy()
-    return where(p.low < 0, math.inf, found)
+    return where(p.low < 0, math.inf, _under_exponential(q, p.mean) - p.entropy())
+
+
+@register_kl(Uniform, Gamma)
+def _uniform_gamma(p, q):
+    return where(p.low < 0, math.inf, _under_gamma(q, p.mean, _mean_log(p.low, p.high)) - p.entropy())
 
 
 @register_kl(Uniform, Gumbel)
@@ -137,12 +202,7 @@ def _uniform_gumbel(p, q):
     return share.log() + 0.5 * (low + high) - share * ((-high).exp() - (-low).exp())
 
 
-@register_kl(Uniform, Normal)
-def _uniform_normal(p, q):
-    return _around(p.mean, p.variance, q) - p.entropy()
-
-
 @register_kl(Uniform, Pareto)
 def _uniform_pareto(p, q):
-    found = (q.alpha + 1) * _mean_log(p) - q.alpha.log() - q.alpha * q.scale.log() - p.entropy()
+    found = (q.alpha + 1) * _mean_log(p.low, p.high) - q.alpha.log() - q.alpha * q.scale.log() - p.entropy()
     return where(p.low < q.scale, math.inf, found)
