@@ -1,0 +1,182 @@
+"""Every family: scipy's densities, moments and quantiles, gradients by differences, and samples that follow the distribution."""
+import warnings
+
+import numpy as np
+import pytest
+from distribution_families import FAMILIES, made
+from scipy import integrate, stats
+
+import tritorch as torch
+
+BESIDE = [n for n, f in FAMILIES.items() if f.beside]
+COUNTED = [n for n in BESIDE if not hasattr(FAMILIES[n].beside(*FAMILIES[n].parameters), "pdf") or
+           isinstance(FAMILIES[n].beside(*FAMILIES[n].parameters).dist, stats.rv_discrete)]
+DRAWN = 4000
+
+
+def close(ours, theirs, rtol=1e-10):
+    np.testing.assert_allclose(ours.detach().numpy(), theirs, rtol=rtol, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_as_scipy(name):
+    family = FAMILIES[name]
+    p, _, value = made(torch, name)
+    other = family.beside(*family.parameters)
+    close(p.log_prob(value), (other.logpmf if name in COUNTED else other.logpdf)(family.value))
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        moments = {"mean": other.mean(), "variance": other.var(), "stddev": other.std()}
+    for what, theirs in moments.items():
+        try:
+            ours = getattr(p, what).detach().numpy()
+        except NotImplementedError:
+            continue
+        both = np.isfinite(ours) & np.isfinite(theirs)                   # scipy's infinities and NaN are not PyTorch's
+        np.testing.assert_allclose(ours[both], np.broadcast_to(theirs, ours.shape)[both], rtol=1e-8)
+
+
+NO_CDF = ("Beta", "StudentT", "FisherSnedecor", "Gamma", "Chi2", "InverseGamma")
+
+
+@pytest.mark.parametrize("name", [n for n in BESIDE if n not in (*COUNTED, *NO_CDF)])
+def test_cdf_and_its_inverse(name):
+    family = FAMILIES[name]
+    p, _, value = made(torch, name)
+    found = p.cdf(value)
+    close(found, family.beside(*family.parameters).cdf(family.value))
+    close(p.icdf(found), family.value, rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_gradients_of_log_prob(name):
+    family = FAMILIES[name]
+    _, parameters, value = made(torch, name)
+    leaves = [x for x in (*parameters, value) if x.requires_grad]
+    fixed = not value.requires_grad or name in COUNTED or p_is_discrete(name)
+
+    def density(*leaves):
+        given = iter(leaves)
+        filled = [next(given) if x.requires_grad else x for x in parameters]
+        at = value.detach() if fixed else next(given)
+        d = family.make(torch.distributions, *filled)
+        d._validate_args = False                                         # a moved point may leave the simplex
+        return d.log_prob(at)
+
+    leaves = leaves[:-1] if fixed and value.requires_grad else leaves
+    assert torch.autograd.gradcheck(density, leaves, fast_mode=True)
+
+
+def p_is_discrete(name):
+    return made(torch, name)[0].support.is_discrete
+
+
+@pytest.mark.parametrize("name", [n for n in BESIDE if n not in COUNTED])
+def test_samples_by_kolmogorov_and_smirnov(name):
+    torch.manual_seed(3)
+    family = FAMILIES[name]
+    p = made(torch, name, gradients=False)[0]
+    x = p.sample((DRAWN,)).numpy()
+    uniform = family.beside(*family.parameters).cdf(x).reshape(DRAWN, -1)
+    assert min(stats.kstest(column, "uniform").pvalue for column in uniform.T) > 1e-3
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_samples_that_are_counted(name):
+    torch.manual_seed(4)
+    family = FAMILIES[name]
+    x = made(torch, name, gradients=False)[0].sample((DRAWN,)).numpy()
+    for k in range(4):
+        chance = family.beside(*family.parameters).pmf(k)
+        away = (x == k).mean(0) - chance
+        assert (np.abs(away) < 4.5 * np.sqrt(chance * (1 - chance) / DRAWN) + 1e-9).all()
+
+
+NO_MOMENTS = ("Cauchy", "HalfCauchy", "Categorical", "RelaxedBernoulli", "RelaxedOneHotCategorical", "LogisticNormal",
+              "TransformedDistribution")
+
+
+@pytest.mark.parametrize("name", [n for n in FAMILIES if n not in NO_MOMENTS])
+def test_moments_of_samples(name):
+    torch.manual_seed(5)
+    p = made(torch, name, gradients=False)[0]
+    x = p.sample((DRAWN,))
+    assert x.shape == (DRAWN, *p.batch_shape, *p.event_shape) and p.sample().shape == x.shape[1:]
+    mean, variance = p.mean, p.variance
+    known = torch.isfinite(variance) & torch.isfinite(mean)
+    assert ((x.mean(0) - mean)[known].abs() < 5 * (variance[known] / DRAWN).sqrt()).all()
+    assert bool(p.support.check(x).all())
+
+
+DRAWS = [n for n in FAMILIES if "Categorical" not in n and made(torch, n)[0].has_rsample]
+MOVING = ("Uniform", "Pareto", "GeneralizedPareto", "ContinuousBernoulli")     # supports; or a law without gradients around 1/2
+
+
+@pytest.mark.parametrize("name", [n for n in DRAWS if n not in MOVING])
+def test_gradients_of_samples(name):
+    """E tanh x grows with a parameter as the gradients of the samples say, and as that of the density at the samples does."""
+    torch.manual_seed(6)
+    p, parameters, _ = made(torch, name)
+    x = p.rsample((DRAWN,))
+    assert x.requires_grad and x.dtype == torch.float64
+    score = x.tanh()
+    by_path = torch.autograd.grad(score.sum() / DRAWN, parameters, retain_graph=True)
+    seen = score.detach().reshape(DRAWN, *p.batch_shape, -1).sum(-1)
+    by_density = torch.autograd.grad((p.log_prob(x.detach()) * (seen - seen.mean(0))).sum() / DRAWN, parameters)
+    for a, b in zip(by_path, by_density):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), atol=0.12, rtol=0.12)
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_gradients_of_single_samples(name):
+    _, parameters, _ = made(torch, name)
+
+    def drawn(*parameters):
+        torch.manual_seed(6)
+        return FAMILIES[name].make(torch.distributions, *parameters).rsample((5,))
+
+    assert torch.autograd.gradcheck(drawn, parameters, fast_mode=True)
+
+
+@pytest.mark.parametrize("name", [n for n in FAMILIES if n not in DRAWS and "Straight" not in n and "Relaxed" not in n])
+def test_no_gradients_of_samples(name):
+    with pytest.raises(NotImplementedError, match="rsample"):
+        made(torch, name)[0].rsample()
+
+
+@pytest.mark.parametrize("name", ["Kumaraswamy", "ContinuousBernoulli", "RelaxedBernoulli"])
+def test_densities_have_the_integral_1(name):
+    p = made(torch, name, gradients=False)[0]
+    first = p.expand(p.batch_shape)
+
+    def density(x):
+        return first.log_prob(torch.full(p.batch_shape, x, dtype=torch.float64)).exp().numpy().reshape(-1)
+
+    whole, _ = integrate.quad_vec(density, 1e-12, 1 - 1e-12, epsrel=1e-6, limit=2000)
+    np.testing.assert_allclose(whole, 1, rtol=2e-3)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_expand(name):
+    p, _, value = made(torch, name, gradients=False)
+    wide = p.expand((5, *p.batch_shape))
+    assert wide.batch_shape == (5, *p.batch_shape) and wide.event_shape == p.event_shape and type(wide) is type(p)
+    value = value[:1] if value.ndim > len(p.batch_shape) + len(p.event_shape) else value
+    close(wide.log_prob(value), np.broadcast_to(p.log_prob(value).numpy(), wide.batch_shape))
+    assert wide.sample((2,)).shape == (2, 5, *p.batch_shape, *p.event_shape)
+    with pytest.raises(ValueError, match="support|last dims|broadcasts"):
+        wide.log_prob(torch.full((2, 7, 9), float("nan"), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["Normal", "Gumbel", "Gamma", "Dirichlet", "Weibull", "StudentT", "RelaxedOneHotCategorical", "Poisson",
+                                  "MixtureSameFamily", "ContinuousBernoulli"])
+def test_on_a_device(cuda, name):
+    here, _, value = made(torch, name, gradients=False, dtype="float32")
+    there = made(torch, name, gradients=False, dtype="float32", device=cuda)[0]
+    ours, theirs = there.log_prob(value.to(cuda)), here.log_prob(value)
+    np.testing.assert_allclose(ours.cpu().numpy(), theirs.numpy(), rtol=1e-4, atol=1e-5)
+    drawn = []
+    for p in here, there:
+        torch.manual_seed(8)
+        drawn.append(p.sample((3,)).cpu().numpy())
+    np.testing.assert_allclose(*drawn, rtol=1e-4, atol=1e-5)
