@@ -641,6 +641,15 @@ def chain_matmul(*matrices, out=...) -> Any:
 def channel_shuffle(input, groups) -> Any:
     """(N, C, *) with the channels, in `groups` rows, read column by column. Zhang et al. 2018."""
     ...
+def cholesky(input, upper=..., *, out=...) -> Any:
+    """`linalg.cholesky` under its older name."""
+    ...
+def cholesky_inverse(L, upper=..., *, out=...) -> Any:
+    """A⁻¹ from the Cholesky factor L of A (its transpose if `upper`)."""
+    ...
+def cholesky_solve(B, L, upper=..., *, out=...) -> Any:
+    """X with A X = B, from the Cholesky factor L of A (its transpose if `upper`): B (…, n, k), L (…, n, n)."""
+    ...
 def chunk(input, chunks, dim=...) -> Any:
     """At most `chunks` views of equal size along a dim, the last maybe smaller."""
     ...
@@ -760,6 +769,9 @@ def deg2rad(input, *, out=...) -> Any:
     ...
 def deg2rad_(self, *args, **kw) -> Any:
     """`deg2rad` written into the tensor itself."""
+    ...
+def det(A, *, out=...) -> Any:
+    """The determinants of square matrices (…, n, n), in float32 or float64; 0 where one is singular, and even there with a gradient."""
     ...
 def detach(self) -> Any:
     """The same memory without history; writes through either are seen by both and counted together."""
@@ -1025,6 +1037,9 @@ def inner(input, other, *, out=...) -> Any:
 def instance_norm(input, running_mean=..., running_var=..., weight=..., bias=..., use_input_stats=..., momentum=..., eps=...) -> Any:
     """batch_norm of every sample by itself: each channel of each sample has statistics of its own."""
     ...
+def inverse(A, *, out=...) -> Any:
+    """The inverse of square matrices (…, n, n), in float32 or float64. Raises LinAlgError where one is singular."""
+    ...
 def is_anomaly_check_nan_enabled() -> Any:
     """Whether anomaly mode looks for NaN."""
     ...
@@ -1160,6 +1175,9 @@ def logaddexp2(input, other) -> Tensor:
 def logcumsumexp(input, dim) -> Tensor:
     """Logarithm of the running sum of exponentials along `dim`, without overflow."""
     ...
+def logdet(input) -> Any:
+    """The logarithms of determinants: NaN where one is negative, -inf where it is 0."""
+    ...
 def logical_and(input, other) -> Tensor:
     """Whether both elements are not zero."""
     ...
@@ -1187,6 +1205,12 @@ def logsumexp(input, dim, keepdim=...) -> Tensor:
 def lt(input, other) -> Tensor:
     """input < other, elementwise, broadcast, as bool."""
     ...
+def lu_solve(b, LU_data, LU_pivots, *, out=...) -> Any:
+    """X with A X = b from what `linalg.lu_factor` gives for A; `linalg.lu_solve` with its arguments in another order."""
+    ...
+def lu_unpack(LU_data, LU_pivots, unpack_data=..., unpack_pivots=..., *, out=...) -> Any:
+    """(P, L, U) with A = P L U, from what `linalg.lu_factor` gives for A (…, m, n)."""
+    ...
 def manual_seed(seed) -> Any:
     """Seed the default generators of the CPU and of all CUDA devices; the CPU's is returned."""
     ...
@@ -1203,7 +1227,7 @@ def matmul(input, other, *, out=...) -> Any:
     """Matrix product, by the ranks of its operands."""
     ...
 def matrix_power(input, n, *, out=...) -> Any:
-    """The n-th power of square matrices (…, m, m), n ≥ 0, by repeated squaring."""
+    """The n-th power of square matrices (…, m, m), for n < 0 of their inverses, by repeated squaring."""
     ...
 def max(input, dim=..., keepdim=..., *, axis=..., keepdims=..., out=...) -> Any:
     """max(x): the largest value. max(x, dim): (values, indices) along a dim. max(x, other): the larger of each pair."""
@@ -1544,6 +1568,9 @@ def sinh_(self, *args, **kw) -> Any:
 def slice_scatter(input, src, dim=..., start=..., end=..., step=...) -> Any:
     """A copy of input with `src` as its elements start:end:step along `dim`."""
     ...
+def slogdet(input) -> Any:
+    """(sign, logabsdet): the signs of determinants and the logarithms of their sizes, where the determinants themselves would overflow."""
+    ...
 def softmax(input, dim, dtype=...) -> Tensor:
     """Exponentials along `dim`, scaled to sum to 1."""
     ...
@@ -1648,6 +1675,9 @@ def trapezoid(y, x=..., *, dx=..., dim=...) -> Any:
     ...
 def trapz(y, x=..., *, dx=..., dim=...) -> Any:
     """The integral along `dim` by the trapezoidal rule, at places x or dx apart."""
+    ...
+def triangular_solve(input, A, upper=..., transpose=..., unitriangular=..., *, out=...) -> Any:
+    """(X, a copy of A) with A X = input, or Aᵀ X = input if `transpose`, for triangular A; see `linalg.solve_triangular`."""
     ...
 def tril(input, diagonal=..., *, out=...) -> Any:
     """The lower triangle: elements above the diagonal are 0."""

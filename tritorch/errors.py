@@ -14,6 +14,10 @@ class GradientError(RuntimeError):
     """The gradient graph cannot do what was asked: freed, overwritten, or not differentiable."""
 
 
+class LinAlgError(RuntimeError):
+    """A matrix is not what an algorithm asks for: singular, not positive definite, or not finite."""
+
+
 class NoTensor(TypeError, AttributeError):
     """An argument is of another kind, mostly no tensor. PyTorch raises TypeError or, from its functions in Python, AttributeError."""
 

@@ -1,4 +1,6 @@
 """How precisely float32 products are computed on a GPU."""
+import contextlib
+
 from tritorch.cuda import driver
 from tritorch.errors import check
 
@@ -28,6 +30,17 @@ def set_float32_matmul_precision(precision):
 def get_float32_matmul_precision():
     """The precision that `set_float32_matmul_precision` chose."""
     return _chosen
+
+
+@contextlib.contextmanager
+def highest():
+    """Products inside keep the accuracy of float32, whatever was chosen: those of factorizations, whose errors grow."""
+    global _chosen
+    chosen, _chosen = _chosen, "highest"
+    try:
+        yield
+    finally:
+        _chosen = chosen
 
 
 def dot_precision(dtype):

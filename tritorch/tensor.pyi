@@ -604,6 +604,15 @@ class Tensor:
     def char(input, memory_format=...) -> Any:
         """The values as int8."""
         ...
+    def cholesky(input, upper=..., *, out=...) -> Any:
+        """`linalg.cholesky` under its older name."""
+        ...
+    def cholesky_inverse(L, upper=..., *, out=...) -> Any:
+        """A⁻¹ from the Cholesky factor L of A (its transpose if `upper`)."""
+        ...
+    def cholesky_solve(B, L, upper=..., *, out=...) -> Any:
+        """X with A X = B, from the Cholesky factor L of A (its transpose if `upper`): B (…, n, k), L (…, n, n)."""
+        ...
     def chunk(input, chunks, dim=...) -> Any:
         """At most `chunks` views of equal size along a dim, the last maybe smaller."""
         ...
@@ -709,6 +718,9 @@ class Tensor:
         ...
     def deg2rad_(self, *args, **kw) -> Any:
         """`deg2rad` written into the tensor itself."""
+        ...
+    def det(A, *, out=...) -> Any:
+        """The determinants of square matrices (…, n, n), in float32 or float64; 0 where one is singular, and even there with a gradient."""
         ...
     def detach(self) -> Any:
         """The same memory without history; writes through either are seen by both and counted together."""
@@ -1001,6 +1013,9 @@ class Tensor:
     def int(input, memory_format=...) -> Any:
         """The values as int32."""
         ...
+    def inverse(A, *, out=...) -> Any:
+        """The inverse of square matrices (…, n, n), in float32 or float64. Raises LinAlgError where one is singular."""
+        ...
     def is_complex(self) -> Any:
         """Always False: there are no complex tensors."""
         ...
@@ -1157,6 +1172,9 @@ class Tensor:
     def logcumsumexp(input, dim) -> Tensor:
         """Logarithm of the running sum of exponentials along `dim`, without overflow."""
         ...
+    def logdet(input) -> Any:
+        """The logarithms of determinants: NaN where one is negative, -inf where it is 0."""
+        ...
     def logical_and(input, other) -> Tensor:
         """Whether both elements are not zero."""
         ...
@@ -1199,6 +1217,9 @@ class Tensor:
     def lt_(self, *args, **kw) -> Any:
         """`lt` written into the tensor itself."""
         ...
+    def lu_solve(b, LU_data, LU_pivots, *, out=...) -> Any:
+        """X with A X = b from what `linalg.lu_factor` gives for A; `linalg.lu_solve` with its arguments in another order."""
+        ...
     mH: Any
     mT: Any
     def map_(input, tensor, callable) -> Any:
@@ -1223,7 +1244,7 @@ class Tensor:
         """Matrix product, by the ranks of its operands."""
         ...
     def matrix_power(input, n, *, out=...) -> Any:
-        """The n-th power of square matrices (…, m, m), n ≥ 0, by repeated squaring."""
+        """The n-th power of square matrices (…, m, m), for n < 0 of their inverses, by repeated squaring."""
         ...
     def max(input, dim=..., keepdim=..., *, axis=..., keepdims=..., out=...) -> Any:
         """max(x): the largest value. max(x, dim): (values, indices) along a dim. max(x, other): the larger of each pair."""
@@ -1575,6 +1596,9 @@ class Tensor:
     def slice_scatter(input, src, dim=..., start=..., end=..., step=...) -> Any:
         """A copy of input with `src` as its elements start:end:step along `dim`."""
         ...
+    def slogdet(input) -> Any:
+        """(sign, logabsdet): the signs of determinants and the logarithms of their sizes, where the determinants themselves would overflow."""
+        ...
     def softmax(input, dim, dtype=...) -> Tensor:
         """Exponentials along `dim`, scaled to sum to 1."""
         ...
@@ -1696,6 +1720,9 @@ class Tensor:
         ...
     def transpose_(self, *args, **kw) -> Any:
         """`transpose` of the tensor itself: it keeps its memory and is seen as the view from here on."""
+        ...
+    def triangular_solve(input, A, upper=..., transpose=..., unitriangular=..., *, out=...) -> Any:
+        """(X, a copy of A) with A X = input, or Aᵀ X = input if `transpose`, for triangular A; see `linalg.solve_triangular`."""
         ...
     def tril(input, diagonal=..., *, out=...) -> Any:
         """The lower triangle: elements above the diagonal are 0."""

@@ -250,14 +250,17 @@ def chain_matmul(*matrices, out=None):
 
 
 def matrix_power(input, n, *, out=None):
-    """The n-th power of square matrices (…, m, m), n ≥ 0, by repeated squaring.
+    """The n-th power of square matrices (…, m, m), for n < 0 of their inverses, by repeated squaring.
 
     >>> import tritorch as torch; torch.matrix_power(torch.tensor([[1, 1], [0, 1]]), 5)
     tensor([[1, 5],
             [0, 1]])
     """
     check(input.ndim >= 2 and input.shape[-1] == input.shape[-2], "matrix_power", "square matrices", input.shape)
-    check(n >= 0, "matrix_power", "n >= 0 (no matrix is inverted yet)", n)
+    if n < 0:
+        from tritorch.ops.solving import inverse
+
+        return matrix_power(inverse(input), -n, out=out)
     if n == 0:
         return deliver(eye(input.shape[-1], dtype=input.dtype, device=input.device).expand(input.shape).clone(), out)
     result, square = None, input

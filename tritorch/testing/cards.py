@@ -108,7 +108,7 @@ def _check_numeric(op, args, rng):
         now = [o for o in now if o.dtype.is_floating_point][:len(outs)] if len(outs) == 1 else _matching(now, outs)
         return sum(float((wide(o) * wide(w)).sum()) for o, w in zip(now, weights))
 
-    _check_direction(weighted, ins, first, rng, what)
+    _check_direction(weighted, ins, first, rng, what, op)
     second_outs = [g for g in first if g is not None and g.requires_grad]
     if not second_outs or op.__name__ in FIRST_ORDER:
         return
@@ -122,9 +122,10 @@ def _check_numeric(op, args, rng):
         gs = _gradients(moved, fresh, weights, create=False)
         return sum(float((wide(gs[k]) * wide(w)).sum()) for k, w in zip(picks, seconds))
 
-    _check_direction(weighted_gradient, ins, analytic, rng, f"second order of {what}")
+    _check_direction(weighted_gradient, ins, analytic, rng, f"second order of {what}", op)
 
 
+SYMMETRIC = {"cholesky_factor", "symmetric_eigen"}                       # their input is symmetric, and so are its small changes
 FIRST_ORDER = {}                                                         # operators whose second derivative is not there: name -> reason
 
 
@@ -145,9 +146,10 @@ def _gradients(outs, ins, weights, create):
     return differentiate(outs, ins, weights, create_graph=create, retain_graph=True, allow_unused=True)
 
 
-def _check_direction(f, ins, analytic, rng, what, step=1e-6):
+def _check_direction(f, ins, analytic, rng, what, op, step=1e-6):
     """The derivative along a random direction, numerically and by the rules."""
     directions = [_like(x, rng) for x in ins]
+    directions = [d + d.mT for d in directions] if op.__name__ in SYMMETRIC else directions
     have = sum(float((wide(g) * wide(d)).sum()) for g, d in zip(analytic, directions) if g is not None)
     high, low = (f(*[(x.detach() + s * d) for x, d in zip(ins, directions)]) for s in (step, -step))
     want = (high - low) / (2 * step)

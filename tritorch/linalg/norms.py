@@ -1,15 +1,13 @@
-"""Norms and products of vectors and matrices, under the names of torch.linalg."""
+"""Norms and products of vectors and matrices."""
 import math
 
 from tritorch.errors import check
 from tritorch.ops import copy, slicing
 from tritorch.ops import vectors as _vectors
 from tritorch.ops.extremes import amax, amin
-from tritorch.ops.matmul import chain_matmul, matmul, matrix_power
+from tritorch.ops.matmul import chain_matmul
 from tritorch.ops.statistics import vector_norm as _vector_norm
 from tritorch.shape import wrap_dim
-
-__all__ = ["cross", "diagonal", "matmul", "matrix_norm", "matrix_power", "multi_dot", "norm", "vecdot", "vector_norm"]
 
 
 def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None, out=None):

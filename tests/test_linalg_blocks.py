@@ -1,0 +1,88 @@
+"""Factorizations whose matrices are larger than the blocks of the kernels: as on a GPU, but with small blocks."""
+import numpy as np
+import pytest
+from arrays import draw
+
+import tritorch as torch
+from tritorch.ops import cholesky, lu, triangular
+
+KINDS = pytest.mark.parametrize("kind", [np.float32, np.float64], ids=lambda k: k.__name__)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    for module in (cholesky, triangular):
+        monkeypatch.setattr(module, "BLOCK", 4)
+
+
+def near(got, want, kind):
+    got, want = got.detach().cpu().numpy(), np.asarray(want)
+    assert got.dtype == want.dtype == kind
+    np.testing.assert_allclose(got, want, rtol=0, atol=(2e-5 if kind == np.float32 else 1e-12) * max(1, np.abs(want).max()))
+
+
+@KINDS
+@pytest.mark.parametrize("upper", [False, True])
+def test_triangular(cuda, kind, upper):
+    t, b = draw(2, 13, 13, dtype=kind), draw(3, 1, 13, 5, dtype=kind)
+    t[:, range(13), range(13)] = 3
+    kept = np.triu(t) if upper else np.tril(t)
+    got = torch.linalg.solve_triangular(torch.tensor(t, device=cuda), torch.tensor(b, device=cuda), upper=upper)
+    near(got, np.linalg.solve(kept, b), kind)
+
+
+@KINDS
+@pytest.mark.parametrize("upper", [False, True])
+def test_cholesky(cuda, kind, upper):
+    a = draw(3, 14, 14, dtype=kind)
+    a = a @ a.swapaxes(1, 2) + np.eye(14, dtype=kind)
+    want = np.linalg.cholesky(a)
+    kept = np.triu(a) + np.tril(7 * a, -1) if upper else np.tril(a) + np.triu(7 * a, 1)          # the other triangle is not read
+    near(torch.linalg.cholesky(torch.tensor(kept, device=cuda), upper=upper), want.swapaxes(1, 2) if upper else want, kind)
+    a[1, 9, 9] = -1
+    assert torch.linalg.cholesky_ex(torch.tensor(a, device=cuda)).info.tolist() == [0, 10, 0]
+    with pytest.raises(torch.linalg.LinAlgError, match=r"leading minor of order 10 is not \(batch element 1\)"):
+        torch.linalg.cholesky(torch.tensor(a, device=cuda))
+
+
+@KINDS
+@pytest.mark.parametrize("panel", [0, 32, 128])
+@pytest.mark.parametrize("shape", [(2, 13, 13), (1, 17, 6), (2, 5, 14)])
+def test_lu(cuda, kind, panel, shape, monkeypatch):
+    """Panels of one column longer than a block, of two and of more columns."""
+    monkeypatch.setattr(lu, "PANEL", {4: panel, 8: panel})
+    monkeypatch.setattr(lu, "PIECE", 4)
+    a = draw(*shape, dtype=kind)
+    a[0, :, 2] = 0
+    got, want = [torch.linalg.lu_factor_ex(torch.tensor(a, device=device)) for device in (cuda, "cpu")]
+    near(got.LU, want.LU.numpy(), kind)
+    assert got.pivots.tolist() == want.pivots.tolist() and got.info.tolist() == want.info.tolist() == [3, 0][:shape[0]]
+    P, L, U = torch.linalg.lu(torch.tensor(a, device=cuda))
+    near(P @ L @ U, a, kind)
+    if shape[1] == shape[2]:
+        x = draw(*shape, dtype=kind, seed=1) + 4 * np.eye(13, dtype=kind)
+        on = torch.tensor(x, device=cuda)
+        near(torch.linalg.solve(on, torch.tensor(a, device=cuda)), np.linalg.solve(x, a), kind)
+        near(torch.linalg.inv(on) @ on, np.broadcast_to(np.eye(13, dtype=kind), shape), kind)
+        sign, size = np.linalg.slogdet(x)
+        near(torch.linalg.slogdet(on).sign, sign, kind)
+        near(torch.linalg.slogdet(on).logabsdet, size, kind)
+        near(torch.linalg.det(on / 4), np.linalg.det(x / 4), kind)
+
+
+def test_elimination_without_exchanges(cuda):
+    a = draw(9, 9) + 5 * np.eye(9, dtype=np.float32)
+    P, L, U = torch.linalg.lu(torch.tensor(a, device=cuda), pivot=False)
+    assert P.shape == (0,)
+    near(L @ U, a, np.float32)
+    with pytest.raises(RuntimeError, match="expected pivot=True on the CPU"):
+        torch.linalg.lu(torch.tensor(a), pivot=False)
+
+
+def test_numbers_that_are_none(cuda):
+    a = np.full((3, 6, 6), np.nan, np.float32)
+    a[1] = np.eye(6)
+    on = torch.tensor(a, device=cuda)
+    assert torch.linalg.cholesky_ex(on).info.tolist() == [1, 0, 1]
+    assert torch.linalg.det(on).isnan().tolist() == [True, False, True]
+    assert torch.linalg.inv(on).isnan().any((1, 2)).tolist() == [True, False, True]

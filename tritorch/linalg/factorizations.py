@@ -1,0 +1,82 @@
+"""Factorizations of matrices."""
+from tritorch.ops.cholesky import NOT_DEFINITE, checked_factor, cholesky_factor
+from tritorch.ops.destinations import deliver_all
+from tritorch.ops.lu import lu_factors, unpack
+from tritorch.ops.matrices import refuse, result
+from tritorch.ops.solving import SINGULAR
+
+cholesky_ex_result = result("linalg_cholesky_ex", "L info")
+lu_result = result("linalg_lu", "P L U")
+lu_factor_result = result("linalg_lu_factor", "LU pivots")
+lu_factor_ex_result = result("linalg_lu_factor_ex", "LU pivots info")
+
+
+def cholesky_ex(A, *, upper=False, check_errors=False, out=None):
+    """(L, info): the Cholesky factor without an error where there is none; `info`, int32, is 0 or the order of the first leading minor that
+    is not positive, and L is not to be used there. Nothing waits for the device unless `check_errors`.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.cholesky_ex(torch.tensor([[4.0, 2.0], [2.0, 1.0]])).info
+    tensor(2, dtype=torch.int32)
+    """
+    made = cholesky_factor(A, upper)
+    if check_errors:
+        refuse("linalg.cholesky_ex", made[1], *NOT_DEFINITE)
+    return deliver_all(cholesky_ex_result, made, out)
+
+
+def cholesky(A, *, upper=False, out=None):
+    """L with A = L Lᵀ, lower triangular, for symmetric positive definite A (…, n, n); if `upper`, U = Lᵀ. float32 or float64.
+
+    Only the lower (if `upper`, the upper) triangle of A is read; the gradient is symmetric. Raises LinAlgError where A is not positive
+    definite. (I. Murray, "Differentiation of the Cholesky decomposition", 2016)
+
+    >>> import tritorch as torch
+    >>> torch.linalg.cholesky(torch.tensor([[4.0, 2.0], [2.0, 5.0]]))
+    tensor([[2., 0.],
+            [1., 2.]])
+    """
+    return checked_factor("linalg.cholesky", A, upper, out)
+
+
+def lu_factor_ex(A, *, pivot=True, check_errors=False, out=None):
+    """(LU, pivots, info): as `lu_factor`, but where U has a zero on its diagonal `info`, int32, tells its place, from 1, and nothing waits
+    for the device unless `check_errors`.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.lu_factor_ex(torch.ones(2, 2)).info
+    tensor(2, dtype=torch.int32)
+    """
+    LU, pivots, _, info = lu_factors(A, pivot)
+    if check_errors:
+        refuse("linalg.lu_factor_ex", info, *SINGULAR)
+    return deliver_all(lu_factor_ex_result, (LU, pivots, info), out)
+
+
+def lu_factor(A, *, pivot=True, out=None):
+    """(LU, pivots) with A = P L U for A (…, m, n), as `lu_solve` and `torch.lu_unpack` take them. float32 or float64.
+
+    L, with ones on the diagonal, lies below the diagonal of LU, U on and above it. pivots, int32 (…, min(m, n)), are the rows, from 1, with
+    which rows 1, 2, … were exchanged. Without `pivot`, on a GPU alone, rows stay where they are. Raises LinAlgError where U has a zero on
+    its diagonal.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.lu_factor(torch.tensor([[1.0, 2.0], [2.0, 2.0]])).pivots
+    tensor([2, 2], dtype=torch.int32)
+    """
+    LU, pivots, _, info = lu_factors(A, pivot)
+    refuse("linalg.lu_factor", info, *SINGULAR)
+    return deliver_all(lu_factor_result, (LU, pivots), out)
+
+
+def lu(A, *, pivot=True, out=None):
+    """(P, L, U) with A = P L U for A (…, m, n): P (…, m, m) exchanges rows, L (…, m, k) is lower triangular with ones on the diagonal and
+    U (…, k, n) upper triangular, k = min(m, n). float32 or float64. Without `pivot`, on a GPU alone, P is an empty tensor and A = L U.
+
+    >>> import tritorch as torch
+    >>> P, L, U = torch.linalg.lu(torch.tensor([[1.0, 2.0], [2.0, 2.0]]))
+    >>> (P @ L @ U).tolist()
+    [[1.0, 2.0], [2.0, 2.0]]
+    """
+    LU, pivots, _, _ = lu_factors(A, pivot)
+    return deliver_all(lu_result, unpack(LU, pivots, True, pivot), out)

@@ -1,0 +1,176 @@
+"""Cholesky factors of symmetric positive definite matrices, and what is solved with them."""
+import numpy as np
+
+from tritorch.cuda.launch import kernels, launch
+from tritorch.dispatch import op
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops import copy, create
+from tritorch.ops.matrices import (
+    block,
+    check_matrices,
+    deliver,
+    each,
+    lapack,
+    precise,
+    refuse,
+    scratch,
+    subtract_product,
+    turned,
+    working,
+)
+from tritorch.ops.triangles import diag_embed, triangle
+from tritorch.ops.triangular import solve_in_place, substitute
+from tritorch.shape import next_power_of_2
+
+K = kernels("cholesky")
+BLOCK = 64                                                               # rows that one kernel factors; products do the rest
+NOT_DEFINITE = "positive definite matrices", "one whose leading minor of order {} is not"
+
+
+@op(returns=("L", "info"))
+def cholesky_factor(A, upper):
+    """(L, info): A = L Lᵀ with L lower triangular, or A = LᵀL with L upper triangular if `upper`, of which triangle of A alone is read.
+    info is 0, or the order of the first leading minor that is not positive; of L then holds what was found until there, and NaN."""
+    check_matrices("linalg.cholesky", True, A=A)
+    return [(A.shape, A.dtype, A.device), (A.shape[:-2], types.int32, A.device)]
+
+
+@cholesky_factor.impl("cpu")
+def cholesky_factor_cpu(L, info, A, upper):
+    factor = lapack("potrf", A)
+
+    def one(a):
+        made, code = factor(a, lower=not upper, clean=1) if a.size else (a, 0)
+        lost = np.flatnonzero(np.isnan(made.diagonal()))                 # which LAPACK may not notice
+        return made, lost[0] + 1 if lost.size and not code else code
+
+    each(one, (L, info), A)
+
+
+@cholesky_factor.impl("cuda")
+def cholesky_factor_cuda(L, info, A, upper):
+    info.fill_(0)
+    if not L.numel():
+        return
+    source, target = (turned(A.detach()), turned(L)) if upper else (A.detach(), L)
+    a = working(source, target)
+    n = a.shape[-1]
+    codes = info if info.is_contiguous() else scratch(a, a.shape[0], dtype=types.int32)
+    codes.fill_(0)
+    for start in range(0, n, BLOCK):
+        here, left = (start, min(start + BLOCK, n)), (min(start + BLOCK, n), n)
+        corner = block(a, here, here)
+        rows = corner.shape[-1]
+        launch(K.cholesky_kernel, (a.shape[0],), corner, codes, *a.strides[:2], rows, start, N=next_power_of_2(rows),
+               num_warps=4 if rows > 32 else 1)
+        if left[0] < n:
+            panel = block(a, left, here)
+            solve_in_place(turned(panel), corner, False, False)          # Lᵢⱼ Lⱼⱼᵀ = Aᵢⱼ
+            subtract_product(block(a, left, left), panel, turned(panel))
+    if n > BLOCK:
+        lower = scratch(a, *a.shape)
+        triangle.impls["cuda"](lower, a, 0, False)
+        a = lower
+    deliver(target, a)
+    deliver(info, codes)
+
+
+@cholesky_factor.grad("A")
+def cholesky_factor_grad(g_L, L, upper):
+    lower, g = (L.mT, g_L.mT) if upper else (L, g_L)
+    return symmetric(solve_both(lower, halved(lower.mT @ g)))
+
+
+def halved(x):
+    """The lower triangle, of the diagonal a half."""
+    return triangle(x, -1, False) + diag_embed(x.diagonal(0, -2, -1) / 2)
+
+
+def solve_both(lower, x):
+    """L⁻ᵀ x L⁻¹."""
+    left = substitute(lower.mT, x, True, False)
+    return substitute(lower.mT, left.mT, True, False).mT
+
+
+def symmetric(x):
+    """The symmetric part."""
+    return (x + x.mT) / 2
+
+
+@cholesky_factor.samples
+def cholesky_factor_samples(make):
+    yield definite(make, 3, 3), False
+    yield definite(make, 2, 4, 4), True
+    yield definite(make, 1, 1), False
+    yield definite(make, 2, 0, 0), False
+    yield definite(make, 0, 2, 2), True
+
+
+def definite(make, *shape):
+    """A sample of symmetric positive definite matrices."""
+    x = make(*shape, dtype=precise(make), grad=False)
+    x = x @ x.mT / max(shape[-1], 1)
+    x.diagonal(0, -2, -1).add_(1)
+    return x.requires_grad_()
+
+
+@cholesky_factor.errors
+def cholesky_factor_errors(make):
+    yield (make(2, 3), False), {}, RuntimeError, "linalg.cholesky: expected square matrices, got (2, 3)"
+    yield (make(3), False), {}, RuntimeError, "a matrix or a batch of matrices"
+    yield (make(2, 2, integer=True), False), {}, RuntimeError, "matrices of float32 or float64, got tritorch.int64"
+
+
+@cholesky_factor.workloads
+def cholesky_factor_workloads(make):
+    for batch, n in ((1, 4096), (1, 512), (4096, 32)):
+        yield f"{batch} of {n}x{n} fp32", lambda batch=batch, n=n: (definite(make, batch, n, n).detach(),
+                                                                    False), 8 * batch * n * n, batch * n ** 3 // 3
+
+
+# ------------------------------------------------------------------ PyTorch's names above it
+def checked_factor(name, A, upper, out):
+    """The Cholesky factor, or a LinAlgError. Waits for the device."""
+    L, info = cholesky_factor(A, upper)
+    refuse(name, info, *NOT_DEFINITE)
+    return copy.deliver(L, out, exact=True)
+
+
+def cholesky(input, upper=False, *, out=None):
+    """`linalg.cholesky` under its older name.
+
+    >>> import tritorch as torch
+    >>> torch.cholesky(torch.tensor([[4.0, 2.0], [2.0, 5.0]]), upper=True)
+    tensor([[2., 1.],
+            [0., 2.]])
+    """
+    return checked_factor("cholesky", input, upper, out)
+
+
+def cholesky_solve(B, L, upper=False, *, out=None):
+    """X with A X = B, from the Cholesky factor L of A (its transpose if `upper`): B (…, n, k), L (…, n, n).
+
+    >>> import tritorch as torch
+    >>> torch.cholesky_solve(torch.tensor([[8.0]]), torch.tensor([[2.0]]))
+    tensor([[2.]])
+    """
+    check_matrices("cholesky_solve", False, B=B, L=L)
+    check(L.shape[-1] == L.shape[-2] == B.shape[-2], "cholesky_solve", "a square factor of B's rows", L.shape, B.shape)
+    lower = L.mT if upper else L
+    return copy.deliver(substitute(lower.mT, substitute(lower, B, False, False), True, False), out, exact=True)
+
+
+def cholesky_inverse(L, upper=False, *, out=None):
+    """A⁻¹ from the Cholesky factor L of A (its transpose if `upper`).
+
+    >>> import tritorch as torch
+    >>> torch.cholesky_inverse(torch.tensor([[2.0]]))
+    tensor([[0.2500]])
+    """
+    check_matrices("cholesky_inverse", True, L=L)
+    lower = L.mT if upper else L
+    half = substitute(lower, create.eye(L.shape[-1], dtype=L.dtype, device=L.device), False, False)
+    return copy.deliver(half.mT @ half, out, exact=True)
+
+
