@@ -1,6 +1,8 @@
 """tritorch.distributions beside PyTorch's: densities, entropies, divergences, their gradients, samples and errors."""
 import numpy as np
 import pytest
+from distribution_families import FAMILIES
+from distribution_families import made as families_made
 from oracle import torch as pytorch
 
 import tritorch as torch
@@ -78,6 +80,62 @@ def test_on_a_device(cuda, name):
     for ours, theirs in ((there.log_prob(value.to(cuda)), here.log_prob(value)), (there.entropy(), here.entropy())):
         np.testing.assert_allclose(ours.cpu().numpy(), theirs.numpy(), rtol=1e-5, atol=1e-6)
     assert there.sample((2,)).device.type == "cuda"
+
+
+UNLIKE = {                                                               # where PyTorch is wrong, or says more
+    "Kumaraswamy": ("mode",), "MixtureSameFamily": ("repr",), "GeneralizedPareto": ("log_prob", "cdf"),
+    **dict.fromkeys(("Gamma", "Chi2", "InverseGamma"), ("cdf",))}
+ASKED_OF_ALL = ("log_prob", "entropy", "mean", "mode", "variance", "stddev", "cdf", "icdf", "enumerate_support")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_family_as_pytorch(name):
+    unlike = UNLIKE.get(name, ())
+    for what in ASKED_OF_ALL:
+        if what not in unlike:
+            ours, theirs = family_numbers(torch, name, what), family_numbers(pytorch, name, what)
+            assert isinstance(ours, type(theirs)), f"{what}: {ours} for {theirs}"
+            if not isinstance(theirs, Exception):
+                for a, b in zip(ours, theirs, strict=True):
+                    assert (a is None) == (b is None), what
+                    if b is not None:
+                        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10, err_msg=what)
+    ours, theirs = families_made(torch, name)[0], families_made(pytorch, name)[0]
+    for wide in (lambda d: d, lambda d: d.expand((2, *d.batch_shape))):
+        a, b = wide(ours), wide(theirs)
+        assert (tuple(a.batch_shape), tuple(a.event_shape)) == (tuple(b.batch_shape), tuple(b.event_shape))
+        assert "repr" in unlike or repr(a) == repr(b)
+        assert type(a.support).__name__ == type(b.support).__name__ and a.support.event_dim == b.support.event_dim
+    assert (ours.has_rsample, ours.has_enumerate_support) == (theirs.has_rsample, theirs.has_enumerate_support)
+    assert list(ours.arg_constraints) == list(theirs.arg_constraints)
+
+
+def family_numbers(lib, name, what):
+    """The answer and the gradients by all parameters, or the error."""
+    p, parameters, value = families_made(lib, name)
+    chances = lib.from_numpy(np.linspace(0.05, 0.95, value.numel()).reshape(value.shape))
+    try:
+        if what in ("log_prob", "cdf", "icdf"):
+            result = getattr(p, what)(chances if what == "icdf" else value)
+        else:
+            result = getattr(p, what)
+            result = result() if callable(result) else result
+    except NotImplementedError as error:
+        return error
+    if not result.requires_grad:
+        return [result.numpy()]
+    weights = lib.from_numpy(np.cos(np.arange(result.numel())).reshape(result.shape))
+    leaves = [x for x in (*parameters, value) if x.requires_grad]
+    gradients = lib.autograd.grad((result * weights).sum(), leaves, allow_unused=True)
+    return [result.detach().numpy(), *[g if g is None else g.numpy() for g in gradients]]
+
+
+def test_all_of_pytorchs_names():
+    d, theirs = torch.distributions, pytorch.distributions
+    assert set(theirs.__all__) - set(d.__all__) == set()
+    assert set(theirs.constraints.__all__) - set(dir(d.constraints)) == set()
+    ours = {(p.__name__, q.__name__) for p, q in d.kl._formulas}
+    assert ours == {(p.__name__, q.__name__) for p, q in theirs.kl._KL_REGISTRY}
 
 
 def test_a_policy_step_is_captured(cuda):

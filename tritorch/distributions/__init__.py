@@ -34,10 +34,13 @@ from tritorch.distributions.inverse_gamma import InverseGamma
 from tritorch.distributions.kl import kl_divergence, register_kl
 from tritorch.distributions.kumaraswamy import Kumaraswamy
 from tritorch.distributions.laplace import Laplace
+from tritorch.distributions.lkj_cholesky import LKJCholesky
 from tritorch.distributions.log_normal import LogNormal
 from tritorch.distributions.logistic_normal import LogisticNormal
+from tritorch.distributions.lowrank_multivariate_normal import LowRankMultivariateNormal
 from tritorch.distributions.mixture_same_family import MixtureSameFamily
 from tritorch.distributions.multinomial import Multinomial
+from tritorch.distributions.multivariate_normal import MultivariateNormal
 from tritorch.distributions.negative_binomial import NegativeBinomial
 from tritorch.distributions.normal import Normal
 from tritorch.distributions.one_hot_categorical import OneHotCategorical, OneHotCategoricalStraightThrough
@@ -50,12 +53,14 @@ from tritorch.distributions.transformed_distribution import TransformedDistribut
 from tritorch.distributions.transforms import *  # noqa: F403
 from tritorch.distributions.uniform import Uniform
 from tritorch.distributions.weibull import Weibull
+from tritorch.distributions.wishart import Wishart
 
-from tritorch.distributions import divergences, divergences_between  # isort: skip
+from tritorch.distributions import divergences, divergences_between, divergences_of_vectors  # isort: skip
 
 __all__ = ["Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "ContinuousBernoulli", "Dirichlet", "Distribution",
            "Exponential", "ExponentialFamily", "FisherSnedecor", "Gamma", "GeneralizedPareto", "Geometric", "Gumbel", "HalfCauchy",
-           "HalfNormal", "Independent", "InverseGamma", "Kumaraswamy", "Laplace", "LogNormal", "LogisticNormal", "MixtureSameFamily",
-           "Multinomial", "NegativeBinomial", "Normal", "OneHotCategorical", "OneHotCategoricalStraightThrough", "Pareto", "Poisson",
-           "RelaxedBernoulli", "RelaxedOneHotCategorical", "StudentT", "TransformedDistribution", "Uniform", "Weibull", "biject_to",
-           "kl_divergence", "register_kl", "transform_to", *transforms.__all__]
+           "HalfNormal", "Independent", "InverseGamma", "Kumaraswamy", "LKJCholesky", "Laplace", "LogNormal", "LogisticNormal",
+           "LowRankMultivariateNormal", "MixtureSameFamily", "Multinomial", "MultivariateNormal", "NegativeBinomial", "Normal",
+           "OneHotCategorical", "OneHotCategoricalStraightThrough", "Pareto", "Poisson", "RelaxedBernoulli", "RelaxedOneHotCategorical",
+           "StudentT", "TransformedDistribution", "Uniform", "Weibull", "Wishart", "biject_to", "kl_divergence", "register_kl",
+           "transform_to", *transforms.__all__]

@@ -103,6 +103,11 @@ def _lower_cholesky(constraint):
     return transforms.LowerCholeskyTransform()
 
 
+@transform_to.register(constraints.positive_definite)
+def _positive_definite(constraint):
+    return transforms.PositiveDefiniteTransform()
+
+
 def _of_others(table):
     """What stands on other constraints, in one of the tables."""
     @table.register(constraints.independent)

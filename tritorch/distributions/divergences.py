@@ -164,5 +164,6 @@ def _bregman(p, q):
     theirs = q._natural_params
     result = q._log_normalizer(*theirs) - normalizer
     for ours, other, g in zip(leaves, theirs, gradients):
-        result = result - sum_rightmost((other - ours) * g, len(q.event_shape))
+        term = (other - ours) * g
+        result = result - sum_rightmost(term, len(term.shape) - len(result.shape))
     return result

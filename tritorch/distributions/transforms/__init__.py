@@ -27,11 +27,12 @@ from tritorch.distributions.transforms.transform import Transform, _InverseTrans
 from tritorch.distributions.transforms.vectors import (
     CorrCholeskyTransform,
     LowerCholeskyTransform,
+    PositiveDefiniteTransform,
     SoftmaxTransform,
     StickBreakingTransform,
 )
 
 __all__ = ["AbsTransform", "AffineTransform", "CatTransform", "ComposeTransform", "CorrCholeskyTransform",
-           "CumulativeDistributionTransform", "ExpTransform", "IndependentTransform", "LowerCholeskyTransform", "PowerTransform",
-           "ReshapeTransform", "SigmoidTransform", "SoftmaxTransform", "SoftplusTransform", "StackTransform", "StickBreakingTransform",
-           "TanhTransform", "Transform", "identity_transform"]
+           "CumulativeDistributionTransform", "ExpTransform", "IndependentTransform", "LowerCholeskyTransform",
+           "PositiveDefiniteTransform", "PowerTransform", "ReshapeTransform", "SigmoidTransform", "SoftmaxTransform", "SoftplusTransform",
+           "StackTransform", "StickBreakingTransform", "TanhTransform", "Transform", "identity_transform"]

@@ -7,6 +7,7 @@ from tritorch.distributions.transforms.elementwise import clipped_sigmoid
 from tritorch.distributions.transforms.transform import Transform, too_few
 from tritorch.dtype import finfo
 from tritorch.errors import check
+from tritorch.linalg import cholesky
 from tritorch.nn.functional import logsigmoid, pad, softplus
 from tritorch.ops.create import arange, eye
 from tritorch.shape import Size
@@ -84,6 +85,22 @@ class LowerCholeskyTransform(Transform):
 
     def _inverse(self, y):
         return y.tril(-1) + y.diagonal(dim1=-2, dim2=-1).log().diag_embed()
+
+
+class PositiveDefiniteTransform(Transform):
+    """A square matrix to L Lᵀ, for the triangle L that `LowerCholeskyTransform` makes of it."""
+
+    domain, codomain = constraints.independent(constraints.real, 2), constraints.positive_definite
+
+    def __eq__(self, other):
+        return isinstance(other, PositiveDefiniteTransform)
+
+    def _call(self, x):
+        lower = LowerCholeskyTransform()(x)
+        return lower @ lower.mT
+
+    def _inverse(self, y):
+        return LowerCholeskyTransform().inv(cholesky(y))
 
 
 class CorrCholeskyTransform(Transform):
