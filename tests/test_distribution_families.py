@@ -177,3 +177,25 @@ def test_on_a_device(cuda, name):
         torch.manual_seed(8)
         drawn.append(p.sample((3,)).cpu().numpy())
     np.testing.assert_allclose(*drawn, rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_is_captured(cuda):
+    """Nothing waits for the device: parameters and values are not checked there, and numbers become tensors where they are."""
+    d, w = torch.distributions, torch.nn.Parameter(torch.zeros(3, device=cuda))
+    spread = torch.nn.Parameter(torch.eye(3, device=cuda) * 1.5)
+
+    @torch.compile(fullgraph=True)
+    def step(x):
+        w.grad = spread.grad = None
+        q, p = d.MultivariateNormal(w, scale_tril=spread.tril()), d.MultivariateNormal(x[0], spread @ spread.mT)
+        rates = d.kl_divergence(d.Gamma((w + 1).exp(), 1.0), d.Gamma(2.0, w.exp()))
+        loss = d.kl_divergence(q, p) - q.log_prob(x).mean() + rates.sum()
+        loss.backward()
+        with torch.no_grad():
+            w.sub_(w.grad, alpha=0.05)
+            spread.sub_(spread.grad, alpha=0.05)
+        return loss
+
+    x = torch.linspace(-1, 1, 12, device=cuda).reshape(4, 3)
+    losses = [step(x).item() for _ in range(3)]
+    assert losses == sorted(losses, reverse=True) and sum(len(k.recordings) for k in step.kinds.values()) == 1

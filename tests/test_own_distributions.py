@@ -118,7 +118,9 @@ def test_switches_and_old_names():
     assert not d.Uniform(0.0, 1.0, validate_args=False).expand((2,))._validate_args
 
 
-@pytest.mark.parametrize("make", [lambda: d.Normal(torch.zeros(2), 1.0), lambda: d.Gumbel(0.0, torch.ones(2)), lambda: d.Categorical(logits=torch.zeros(3)), lambda: d.Independent(d.Beta(torch.ones(2), 2.0), 1)])
+@pytest.mark.parametrize("make", [
+    lambda: d.Normal(torch.zeros(2), 1.0), lambda: d.Gumbel(0.0, torch.ones(2)), lambda: d.Categorical(logits=torch.zeros(3)),
+    lambda: d.Independent(d.Beta(torch.ones(2), 2.0), 1), lambda: d.LogisticNormal(torch.zeros(2), 1.0)])
 def test_pickled(make):
     p = make()
     q = pickle.loads(pickle.dumps(p))

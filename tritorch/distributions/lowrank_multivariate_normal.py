@@ -3,10 +3,10 @@ import math
 
 from tritorch.distributions import constraints
 from tritorch.distributions.distribution import Distribution
-from tritorch.distributions.multivariate_normal import mahalanobis, times_vectors
+from tritorch.distributions.multivariate_normal import factor, mahalanobis, times_vectors
 from tritorch.distributions.parameters import lazy_property
 from tritorch.errors import check
-from tritorch.linalg import cholesky, solve_triangular
+from tritorch.linalg import solve_triangular
 from tritorch.ops.create import eye
 from tritorch.ops.random import randn
 from tritorch.ops.shaping import broadcast_tensors
@@ -35,7 +35,7 @@ class LowRankMultivariateNormal(Distribution):
             raise ValueError(f"{name}: {error}") from error
         self.loc, self.cov_diag = at[..., 0], diag[..., 0]
         self._unbroadcasted_cov_factor, self._unbroadcasted_cov_diag = cov_factor, cov_diag
-        self._capacitance_tril = cholesky(_plus_identity(cov_factor.mT / cov_diag.unsqueeze(-2) @ cov_factor))
+        self._capacitance_tril = factor(_plus_identity(cov_factor.mT / cov_diag.unsqueeze(-2) @ cov_factor))
         super().__init__(self.loc.shape[:-1], n, validate_args)
 
     def expand(self, batch_shape, _instance=None):
@@ -59,7 +59,7 @@ class LowRankMultivariateNormal(Distribution):
         """The Cholesky factor of the covariance."""
         root = self._unbroadcasted_cov_diag.sqrt().unsqueeze(-1)
         scaled = self._unbroadcasted_cov_factor / root
-        return self._whole(root * cholesky(_plus_identity(scaled @ scaled.mT)), 2)
+        return self._whole(root * factor(_plus_identity(scaled @ scaled.mT)), 2)
 
     @lazy_property
     def covariance_matrix(self):

@@ -5,7 +5,7 @@ from tritorch.distributions import constraints
 from tritorch.distributions.distribution import Distribution
 from tritorch.distributions.parameters import lazy_property
 from tritorch.errors import check
-from tritorch.linalg import cholesky, solve_triangular
+from tritorch.linalg import cholesky, cholesky_ex, solve_triangular
 from tritorch.ops.cholesky import cholesky_inverse
 from tritorch.ops.create import eye
 from tritorch.ops.random import randn
@@ -34,9 +34,9 @@ class OfCovariance(Distribution):
 
     def _factor(self, name, matrix):
         if name == "covariance_matrix":
-            matrix = cholesky(matrix)
+            matrix = factor(matrix)
         elif name == "precision_matrix":                                 # P = U Uᵀ with U upper triangular; the factor is U⁻ᵀ
-            upper = cholesky(matrix.flip((-2, -1))).flip((-2, -1))
+            upper = factor(matrix.flip((-2, -1))).flip((-2, -1))
             matrix = solve_triangular(upper.mT, eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device), upper=False)
         self._unbroadcasted_scale_tril = matrix
 
@@ -111,6 +111,11 @@ class MultivariateNormal(OfCovariance):
     def entropy(self):
         found = 0.5 * self._event_shape[0] * (1 + math.log(2 * math.pi)) + self._half_log_det()
         return found.expand(self._batch_shape)
+
+
+def factor(matrix):
+    """The Cholesky factor. On a device, where nothing waits for a check, there are NaN for what is not positive definite."""
+    return cholesky(matrix) if matrix.device.type == "cpu" else cholesky_ex(matrix)[0]
 
 
 def times_vectors(matrix, x):

@@ -5,7 +5,7 @@ from numbers import Number
 from tritorch.autograd import enable_grad
 from tritorch.dtype import finfo, get_default_dtype
 from tritorch.errors import check
-from tritorch.ops.create import tensor
+from tritorch.ops.create import full
 from tritorch.ops.shaping import broadcast_tensors
 from tritorch.ops.triangles import tril_indices
 from tritorch.tensor import Tensor
@@ -19,7 +19,7 @@ def broadcast_all(*values):
         check(isinstance(v, (Tensor, Number)), "broadcast_all", "tensors and numbers", type(v).__name__, error=ValueError)
     like = next((v for v in values if isinstance(v, Tensor)), None)
     options = {"dtype": get_default_dtype()} if like is None else {"dtype": like.dtype, "device": like.device}
-    made = [v if isinstance(v, Tensor) else tensor(v, **options) for v in values]
+    made = [v if isinstance(v, Tensor) else full((), v, **options) for v in values]
     return made if len({v.shape for v in made}) == 1 else broadcast_tensors(*made)
 
 

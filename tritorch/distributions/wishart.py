@@ -12,7 +12,7 @@ from tritorch.errors import check
 from tritorch.linalg import slogdet
 from tritorch.ops.cholesky import cholesky_solve
 from tritorch.ops.compare import where
-from tritorch.ops.create import arange, tensor
+from tritorch.ops.create import arange, full
 from tritorch.ops.methods import surface
 from tritorch.ops.random import randn
 from tritorch.ops.shaping import broadcast_shapes
@@ -32,7 +32,7 @@ class Wishart(OfCovariance, ExponentialFamily):
     def __init__(self, df, covariance_matrix=None, precision_matrix=None, scale_tril=None, validate_args=None):
         name, matrix = self._one_of(AssertionError, covariance_matrix=covariance_matrix, precision_matrix=precision_matrix,
                                     scale_tril=scale_tril)
-        df = tensor(df, dtype=matrix.dtype, device=matrix.device) if isinstance(df, Number) else df
+        df = full((), df, dtype=matrix.dtype, device=matrix.device) if isinstance(df, Number) else df
         self._batch_shape, p = broadcast_shapes(matrix.shape[:-2], df.shape), matrix.shape[-1]
         self.df = df.expand(self._batch_shape)
         if df.device.type == "cpu":
