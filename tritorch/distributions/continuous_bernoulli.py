@@ -23,9 +23,9 @@ class ContinuousBernoulli(Either, ExponentialFamily):
         self._take(probs, logits)
         self._lims = lims
         if probs is not None:
-            ok = not (self._validate_args if validate_args is None else validate_args) or self.probs.device.type != "cpu"
-            check(ok or bool(constraints.unit_interval.check(self.probs.detach()).all()), "ContinuousBernoulli", "probs in [0, 1]",
-                  self.probs.detach(), error=ValueError)
+            if validate_args and self.probs.device.type == "cpu":        # unless asked, what lies outside is moved inside, as in PyTorch
+                check(bool(constraints.unit_interval.check(self.probs.detach()).all()), "ContinuousBernoulli", "probs in [0, 1]",
+                      self.probs.detach(), error=ValueError)
             self.probs = clamp_probs(self.probs)
         super().__init__(self._param.shape, validate_args=validate_args)
 

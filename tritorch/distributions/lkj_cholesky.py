@@ -6,7 +6,7 @@ from tritorch.distributions.beta import Beta
 from tritorch.distributions.distribution import Distribution
 from tritorch.distributions.parameters import broadcast_all
 from tritorch.dtype import finfo
-from tritorch.errors import check
+from tritorch.errors import check, whole_numbers
 from tritorch.ops.compare import where
 from tritorch.ops.create import arange
 from tritorch.ops.methods import surface
@@ -25,6 +25,7 @@ class LKJCholesky(Distribution):
     _parameters = "concentration", "_beta"
 
     def __init__(self, dim, concentration=1.0, validate_args=None):
+        dim, = whole_numbers("LKJCholesky", "dim", (dim,))
         check(dim >= 2, "LKJCholesky", "dim ≥ 2", dim, error=ValueError)
         self.dim = dim
         self.concentration, = broadcast_all(concentration)
