@@ -15,7 +15,8 @@ import machine_code  # noqa: E402
 
 import tritorch as torch  # noqa: E402
 import tritorch.nn  # noqa: E402
-import tritorch.optim  # noqa: E402,F401  the operators that only these load belong to the record as well
+import tritorch.optim  # noqa: E402,F401
+import tritorch.special  # noqa: E402,F401  the operators that only these load belong to the record as well
 from tritorch.cuda import compiler  # noqa: E402
 from tritorch.testing import cards  # noqa: E402
 

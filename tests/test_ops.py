@@ -3,7 +3,8 @@ import pytest
 
 import tritorch as torch
 import tritorch.nn
-import tritorch.optim  # noqa: F401  the operators that only these load have cards as well
+import tritorch.optim  # noqa: F401
+import tritorch.special  # noqa: F401  the operators that only these load have cards as well
 from tritorch.testing import CHECKS, problems
 
 OPERATORS = sorted(torch.dispatch.registry)

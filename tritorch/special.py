@@ -1,34 +1,26 @@
-"""Special functions under the names of torch.special: functions of `tritorch`, a few of them under another name.
+"""Special functions under the names of torch.special: functions of `tritorch`, a few of them under another name, and those that are only
+here.
 
 >>> import tritorch as torch
 >>> torch.special.expit(torch.tensor([0.0, 2.0]))
 tensor([0.5000, 0.8808])
 """
-import math
+from tritorch.ops import bessel, gamma_functions, normal, polynomials
+from tritorch.ops.methods import public, surface
 
-from tritorch.ops.compare import where
-from tritorch.ops.methods import surface
-
-_SAME = """digamma erf erfc erfinv exp2 expm1 log1p log_softmax logit logsumexp round sinc softmax xlogy"""
-_OTHER = {"expit": "sigmoid", "gammaln": "lgamma", "psi": "digamma"}
+_SAME = """digamma erf erfc erfinv exp2 expm1 i0 log1p log_softmax logit logsumexp polygamma round sinc softmax xlogy"""
+_OTHER = {"expit": "sigmoid", "gammaln": "lgamma", "psi": "digamma", "gammainc": "igamma", "gammaincc": "igammac",
+          "multigammaln": "mvlgamma"}
+_HERE = {
+    bessel: """airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 i0e i1 i1e modified_bessel_i0 modified_bessel_i1 modified_bessel_k0
+            modified_bessel_k1 scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0""",
+    normal: "entr erfcx log_ndtr ndtr ndtri xlog1py",
+    gamma_functions: "zeta",
+    polynomials: """chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w hermite_polynomial_h
+            hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u
+            shifted_chebyshev_polynomial_v shifted_chebyshev_polynomial_w""",
+}
 globals().update({name: surface[name] for name in _SAME.split()}, **{name: surface[ours] for name, ours in _OTHER.items()})
+globals().update({name: public(getattr(module, name)) for module, names in _HERE.items() for name in names.split()})
 
-__all__ = [*_SAME.split(), *_OTHER, "entr", "ndtr"]
-
-
-def entr(input):
-    """-x · log(x), 0 at 0 and -inf below it.
-
-    >>> import tritorch as torch; torch.special.entr(torch.tensor([0.0, 0.5, -1.0]))
-    tensor([0.0000, 0.3466,   -inf])
-    """
-    return where(input < 0, -math.inf, 0 - surface["xlogy"](input, input))
-
-
-def ndtr(input):
-    """The area under the normal distribution to the left of x.
-
-    >>> import tritorch as torch; torch.special.ndtr(torch.tensor([0.0, 1.0]))
-    tensor([0.5000, 0.8413])
-    """
-    return surface["erfc"](input * -math.sqrt(0.5)) * 0.5
+__all__ = [*_SAME.split(), *_OTHER, *" ".join(_HERE.values()).split()]

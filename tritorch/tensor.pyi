@@ -973,6 +973,24 @@ class Tensor:
     def hypot_(self, *args, **kw) -> Any:
         """`hypot` written into the tensor itself."""
         ...
+    def i0(input) -> Tensor:
+        """The modified Bessel function of the first kind of order 0: Σ (input/2)²ᵏ / (k!)²."""
+        ...
+    def i0_(self, *args, **kw) -> Any:
+        """`i0` written into the tensor itself."""
+        ...
+    def igamma(input, other) -> Tensor:
+        """P(input, other) = ∫₀^other t^(input-1) e⁻ᵗ dt / Γ(input), for input ≥ 0 and other ≥ 0, else NaN. There is no gradient of input."""
+        ...
+    def igamma_(self, *args, **kw) -> Any:
+        """`igamma` written into the tensor itself."""
+        ...
+    def igammac(input, other) -> Tensor:
+        """Q(input, other) = 1 - igamma(input, other), exact where small, for input ≥ 0 and other ≥ 0, else NaN. There is no gradient of input."""
+        ...
+    def igammac_(self, *args, **kw) -> Any:
+        """`igammac` written into the tensor itself."""
+        ...
     index: Any
     def index_add(input, dim, index, source, alpha=...) -> Tensor:
         """input with alpha · source added to its slices along `dim` that `index` names, equal indices in their order."""
@@ -1297,6 +1315,12 @@ class Tensor:
     def mv(input, vec, *, out=...) -> Any:
         """Matrix (m, k) times vector (k,)."""
         ...
+    def mvlgamma(input, p, *, out=...) -> Any:
+        """The logarithm of the gamma function of p × p matrices: p (p - 1)/4 log π + Σ lgamma(input - j/2), j = 0 … p - 1."""
+        ...
+    def mvlgamma_(self, *args, **kw) -> Any:
+        """`mvlgamma` written into the tensor itself."""
+        ...
     def nan_to_num(input, nan=..., posinf=..., neginf=..., *, out=...) -> Any:
         """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype)."""
         ...
@@ -1402,6 +1426,12 @@ class Tensor:
         ...
     def pin_memory(input, device=...) -> Any:
         """The values in page-locked memory, from which copies to a GPU are asynchronous."""
+        ...
+    def polygamma(input, n, *, out=...) -> Any:
+        """`polygamma` as a method: the tensor comes first."""
+        ...
+    def polygamma_(self, *args, **kw) -> Any:
+        """`polygamma_of` written into the tensor itself."""
         ...
     def positive(input) -> Any:
         """The tensor itself."""

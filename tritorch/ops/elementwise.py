@@ -173,8 +173,9 @@ for _table in (_loops, _tilings):
     driver.watchers.append(_table.clear)                                 # another driver, other blocks
     tuner.changed.append(_table.clear)
 KEPT = 4096
-# functions that compute long and in many registers: few elements a thread, and nothing to be tuned
-LABORIOUS = {f"triton_kernels.{name}" for name in ("gamma", "bessel", "incomplete", "zeta")}
+# functions that compute long and in many registers, and the warps for 512 elements with which they spill none: nothing to be tuned
+LABORIOUS = {"triton_kernels.gamma": 4, "triton_kernels.bessel": 4, "triton_kernels.incomplete": 8, "triton_kernels.zeta": 16,
+             "triton_kernels.polynomials": 16}
 TILED = 1 << 16                                                          # elements from which it pays to have loops for odd numbers of them
 
 
@@ -208,7 +209,8 @@ def _again(args, run):
 def _flat_loop(how, fn, arity, attrs, args, count):
     """(the prepared loop, its block) for contiguous operands; remembered."""
     prepare, sizes = cache(partial(_loop(how, fn, arity, attrs, "flat"), ODD=how[-1])), _sizes(how[4])
-    chosen = tiling.flat_candidates(8)[0] if fn.__module__ in LABORIOUS else tuner.choose(
+    warps = LABORIOUS.get(fn.__module__)
+    chosen = tiling.flat_candidates(8)[0] | {"num_warps": warps} if warps else tuner.choose(
         "pointwise", (_named(sizes),), tiling.flat_candidates(max(sizes)), None,
         _again(args, lambda blocks: prepare(**blocks)(cdiv(count, blocks["BLOCK"]), args)))
     _loops[how] = prepare(**chosen), chosen["BLOCK"]
@@ -225,7 +227,8 @@ def _strided_loop(key, fn, out, operands, args, numbers):
     prepare = cache(partial(_loop(key, fn, len(operands), len(numbers), "strided"), FORMS=way.forms, OUTER=len(way.shape) - 2,
                             EVENS=way.even, WIDE=way.wide))
     widths = _sizes(key[4])
-    chosen = tiling.tile_candidates(way, 8)[0] if fn.__module__ in LABORIOUS else tuner.choose(
+    warps = LABORIOUS.get(fn.__module__)
+    chosen = tiling.tile_candidates(way, 8)[0] | {"num_warps": warps} if warps else tuner.choose(
         "strided", (_named(widths), *tiling.kind(way), *area), tiling.tile_candidates(way, max(widths)), None,
         _again(args, lambda blocks: prepare(**blocks)(tiling.programs(way, blocks), [*args, *sizes, *numbers])))
     if len(_tilings) >= KEPT:

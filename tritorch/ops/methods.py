@@ -20,6 +20,7 @@ from tritorch.ops import (
     activation,
     attention_bias,
     batchnorm,
+    bessel,
     cholesky,
     compare,
     convolution,
@@ -29,6 +30,7 @@ from tritorch.ops import (
     einsum,
     extremes,
     gamma,
+    gamma_functions,
     getitem,
     groupnorm,
     indexing,
@@ -94,6 +96,8 @@ BOTH = {
     cholesky: "cholesky cholesky_solve cholesky_inverse",
     triangular: "triangular_solve",
     solving: "inverse det logdet slogdet lu_solve",
+    bessel: "i0",
+    gamma_functions: "igamma igammac mvlgamma",
 }
 METHODS = {
     view: "view reshape_as expand expand_as size stride",
@@ -121,6 +125,7 @@ FUNCTIONS = {
     vectors: "cdist trapezoid trapz cumulative_trapezoid vander cartesian_prod combinations",
     triangles: "block_diag tril_indices triu_indices",
     random: "rand randn randint randperm rand_like randn_like randint_like normal poisson",
+    gamma_functions: "polygamma",
     gamma: "_standard_gamma _standard_gamma_grad _sample_dirichlet _dirichlet_grad",
     dropout: "dropout",
     normalize: "layer_norm rms_norm",
@@ -142,10 +147,13 @@ IN_PLACE = {
     scatter: "scatter scatter_add scatter_reduce index_reduce",
     put: "index_copy index_fill index_put masked_fill masked_scatter",
     triangles: "tril triu",
+    bessel: "i0",
+    gamma_functions: "igamma igammac mvlgamma",
 }
 IN_PLACE_FUNCTIONS = """abs acos acosh addmv arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil clamp clamp_max
-    clamp_min clip cos cosh deg2rad erf erfc exp exp2 expm1 fix floor frac ldexp log log10 log1p log2 logit nan_to_num neg negative rad2deg
-    reciprocal relu round rsqrt sigmoid sin sinc sinh sqrt square tan tanh trunc xlogy"""     # those of IN_PLACE that are functions, too
+    clamp_min clip cos cosh deg2rad erf erfc exp exp2 expm1 fix floor frac i0 ldexp log log10 log1p log2 logit nan_to_num neg negative
+    rad2deg reciprocal relu round rsqrt sigmoid sin sinc sinh sqrt square tan tanh trunc
+    xlogy"""  # those of IN_PLACE that are functions, too
 IN_PLACE_VIEWS = {
     view: "squeeze unsqueeze t transpose swapaxes swapdims",
     slicing: "as_strided",
@@ -283,10 +291,10 @@ def attach():
         setattr(Tensor, f.__name__, f)
     Tensor.cpu, Tensor.cuda = copy.cpu_, copy.cuda_
     Tensor._filled = copy.fill                                           # a fresh tensor of one value: backward begins with it
+    Tensor.polygamma, Tensor.polygamma_ = public(gamma_functions.polygamma_of), in_place(gamma_functions.polygamma_of)
     Tensor.new_empty, Tensor.where = create.new_empty_method, compare.tensor_where
     Tensor.real = property(pointwise.real)
-    Tensor.layout = "strided"
-    Tensor.is_same_size, Tensor.is_set_to = same_size, same_memory
+    Tensor.layout, Tensor.is_same_size, Tensor.is_set_to = "strided", same_size, same_memory
     Tensor.__reversed__ = lambda self: self.flip(0) if self.shape else self
     Tensor.__index__, Tensor.__contains__ = as_index, contains
     Tensor.__bool__, Tensor.__int__, Tensor.__float__ = _as_bool, as_number(int), as_number(float)

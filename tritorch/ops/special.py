@@ -4,7 +4,7 @@ import numpy as np
 from tritorch.ops.arrays import fills
 
 
-def _from_scipy(name):
+def from_scipy(name):
     def f(*arrays, **keywords):
         import scipy.special  # 60 ms to import: only when somebody asks
 
@@ -14,8 +14,8 @@ def _from_scipy(name):
     return f
 
 
-erfc, digamma, xlogy = map(_from_scipy, ("erfc", "digamma", "xlogy"))
-_erf64, _erfinv, _gammaln, _polygamma = map(_from_scipy, ("erf", "erfinv", "gammaln", "polygamma"))
+erfc, digamma, xlogy = map(from_scipy, ("erfc", "digamma", "xlogy"))
+_erf64, _erfinv, _gammaln, _polygamma = map(from_scipy, ("erf", "erfinv", "gammaln", "polygamma"))
 
 # erf(x) = tanh(x·p(x²)): weighted fit of p on [0, 16], highest degree first; in float32 within 4 ulp, and tanh is fast in numpy
 _ERF = (5.422385207509706e-09, 2.755560046807659e-08, -4.794406322616851e-06, 8.459567470708862e-05, -0.000614836229942739,
@@ -49,7 +49,7 @@ def lgamma(x):
 
 
 def trigamma(x):
-    return _polygamma(1, x).astype(x.dtype)
+    return np.where(x == -np.inf, np.nan, _polygamma(1, x)).astype(x.dtype)
 
 
 @fills

@@ -61,6 +61,12 @@ def _remainder(a, b):
     return np.where(away, rest - np.copysign(b, rest), np.where(np.isinf(b) & np.isfinite(a), a, rest))
 
 
+def _sinpi(x):
+    """sin πx, near whole numbers too."""
+    whole = np.rint(x)
+    return np.sin(np.pi * (x - whole)) * np.where(np.fmod(whole, 2) != 0, -1.0, 1.0)
+
+
 def _bit_count(x):
     unsigned = x.astype(np.uint64) & np.uint64(2 ** (x.dtype.itemsize * 8) - 1)
     return sum(((unsigned >> np.uint64(i)) & np.uint64(1)) for i in range(x.dtype.itemsize * 8))
@@ -118,8 +124,8 @@ _FLOATING = dict(
     rsqrt=special.rsqrt,
     exp=np.exp, exp2=np.exp2, exp10=lambda x: np.power(10.0, x), expm1=np.expm1, log=np.log, log2=np.log2, log10=np.log10, log1p=np.log1p,
     sin=np.sin, cos=np.cos, tan=np.tan, asin=np.arcsin, acos=np.arccos, atan=np.arctan, atan2=np.arctan2, sinh=np.sinh, cosh=np.cosh,
-    tanh=np.tanh, asinh=np.arcsinh, acosh=np.arccosh, atanh=np.arctanh, sinpi=lambda x: np.sin(np.pi * np.fmod(x, 2.0)),
-    cospi=lambda x: np.cos(np.pi * np.fmod(x, 2.0)), cbrt=np.cbrt, rcbrt=lambda x: 1 / np.cbrt(x), hypot=np.hypot,
+    tanh=np.tanh, asinh=np.arcsinh, acosh=np.arccosh, atanh=np.arctanh, sinpi=_sinpi,
+    cospi=lambda x: _sinpi(0.5 - np.abs(np.fmod(x, 2.0))), cbrt=np.cbrt, rcbrt=lambda x: 1 / np.cbrt(x), hypot=np.hypot,
     rhypot=lambda x, y: 1 / np.hypot(x, y), erf=special.erf, erfc=special.erfc, erfcx=special.erfcx, erfinv=special.erfinv,
     erfcinv=special.erfcinv, normcdf=special.normcdf, normcdfinv=special.normcdfinv, lgamma=special.lgamma, tgamma=special.tgamma,
     fmod=np.fmod, remainder=_remainder, copysign=np.copysign,
