@@ -8,7 +8,6 @@ import tritorch as torch
 from tritorch.distributions.kl import _formulas
 
 d = torch.distributions
-DRAWN = 20000
 
 
 def t(*numbers):
@@ -26,7 +25,10 @@ FIRST = {
     d.Poisson: lambda: d.Poisson(t(1.0, 2.5)),
     d.Categorical: lambda: d.Categorical(t(1.0, 2.0, 3.0)), d.OneHotCategorical: lambda: d.OneHotCategorical(t(1.0, 2.0, 3.0)),
     d.Dirichlet: lambda: d.Dirichlet(t(1.0, 2.0, 3.0)), d.Independent: lambda: d.Independent(d.Normal(t(0.5, -1.0), t(0.7, 1.5)), 1),
-    d.TransformedDistribution: lambda: d.LogNormal(t(0.5, -1.0), t(0.7, 1.5)), d.ExponentialFamily: lambda: d.Chi2(t(1.0, 2.0)),
+    d.TransformedDistribution: lambda: d.LogNormal(t(0.5, -1.0), t(0.7, 1.5)),
+    d.ExponentialFamily: lambda: d.Wishart(t(3.5, 6.0), torch.eye(2, dtype=torch.float64)),
+    d.MultivariateNormal: lambda: d.MultivariateNormal(t(0.5, -1.0), t(1.0, 0.3, 0.3, 0.5).reshape(2, 2)),
+    d.LowRankMultivariateNormal: lambda: d.LowRankMultivariateNormal(t(0.5, -1.0), t(0.3, 0.4).reshape(2, 1), t(0.2, 0.3)),
 }
 SECOND = {
     **FIRST, d.Normal: lambda: d.Normal(t(0.1, 0.2), t(1.0, 2.0)), d.Laplace: lambda: d.Laplace(t(0.1, 0.2), t(1.0, 2.0)),
@@ -40,7 +42,10 @@ SECOND = {
     d.Categorical: lambda: d.Categorical(logits=t(0.0, 0.5, 0.1)),
     d.OneHotCategorical: lambda: d.OneHotCategorical(logits=t(0.0, 0.5, 0.1)),
     d.Dirichlet: lambda: d.Dirichlet(t(2.0, 1.0, 1.5)), d.Independent: lambda: d.Independent(d.Normal(t(0.1, 0.2), t(1.0, 2.0)), 1),
-    d.TransformedDistribution: lambda: d.LogNormal(t(0.1, 0.2), t(1.0, 2.0)), d.ExponentialFamily: lambda: d.Chi2(t(2.0, 1.0)),
+    d.TransformedDistribution: lambda: d.LogNormal(t(0.1, 0.2), t(1.0, 2.0)),
+    d.ExponentialFamily: lambda: d.Wishart(t(4.0, 5.0), t(1.0, 0.3, 0.3, 1.5).reshape(2, 2)),
+    d.MultivariateNormal: lambda: d.MultivariateNormal(t(0.1, 0.2), t(1.0, -0.5, -0.5, 2.0).reshape(2, 2)),
+    d.LowRankMultivariateNormal: lambda: d.LowRankMultivariateNormal(t(0.1, 0.2), t(-0.5, 0.9).reshape(2, 1), t(0.5, 0.7)),
 }
 
 
@@ -59,15 +64,16 @@ def test_mean_of_the_difference(pair, unchecked):
     found = _formulas[pair](p, q)
     with warnings.catch_warnings():
         warnings.simplefilter("error")                                   # nothing is ambiguous
-        np.testing.assert_allclose(found.detach().numpy(), d.kl_divergence(p, q).numpy(), rtol=1e-9)
-    x, found = p.sample((DRAWN,)), found.detach()
+        np.testing.assert_allclose(found.detach().numpy(), d.kl_divergence(p, q).detach().numpy(), rtol=1e-9)
+    drawn = 2000 if isinstance(p, d.Wishart) else 20000
+    x, found = p.sample((drawn,)), found.detach()
     terms = (p.log_prob(x) - q.log_prob(x)).numpy()
     outside = ~np.isfinite(terms) | ~q.support.check(x).numpy()
     if np.isinf(found.numpy()).any():
         assert np.isinf(found.numpy()).all() and (outside.any(0) | (pair[0] is d.Pareto)).all()
     else:
         assert not outside.any()
-        assert (np.abs(terms.mean(0) - found.numpy()) < 5 * terms.std(0) / np.sqrt(DRAWN) + 1e-9).all()
+        assert (np.abs(terms.mean(0) - found.numpy()) < 5 * terms.std(0) / np.sqrt(drawn) + 1e-9).all()
 
 
 def test_bregman_divergences():

@@ -52,6 +52,7 @@ from tritorch.distributions.studentT import StudentT
 from tritorch.distributions.transformed_distribution import TransformedDistribution
 from tritorch.distributions.transforms import *  # noqa: F403
 from tritorch.distributions.uniform import Uniform
+from tritorch.distributions.von_mises import VonMises
 from tritorch.distributions.weibull import Weibull
 from tritorch.distributions.wishart import Wishart
 
@@ -62,5 +63,5 @@ __all__ = ["Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "Co
            "HalfNormal", "Independent", "InverseGamma", "Kumaraswamy", "LKJCholesky", "Laplace", "LogNormal", "LogisticNormal",
            "LowRankMultivariateNormal", "MixtureSameFamily", "Multinomial", "MultivariateNormal", "NegativeBinomial", "Normal",
            "OneHotCategorical", "OneHotCategoricalStraightThrough", "Pareto", "Poisson", "RelaxedBernoulli", "RelaxedOneHotCategorical",
-           "StudentT", "TransformedDistribution", "Uniform", "Weibull", "Wishart", "biject_to", "kl_divergence", "register_kl",
-           "transform_to", *transforms.__all__]
+           "StudentT", "TransformedDistribution", "Uniform", "VonMises", "Weibull", "Wishart", "biject_to", "kl_divergence",
+           "register_kl", "transform_to", *transforms.__all__]

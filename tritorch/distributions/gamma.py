@@ -5,6 +5,7 @@ from tritorch.distributions.parameters import broadcast_all
 from tritorch.dtype import finfo
 from tritorch.interop import as_tensor
 from tritorch.ops.gamma import _standard_gamma
+from tritorch.ops.gamma_functions import igamma
 
 
 class Gamma(ExponentialFamily):
@@ -38,6 +39,12 @@ class Gamma(ExponentialFamily):
             self._validate_sample(value)
         c, rate = self.concentration, self.rate
         return c.xlogy(rate) + (c - 1).xlogy(value) - rate * value - c.lgamma()
+
+    def cdf(self, value):
+        """The regularized incomplete gamma function. As in PyTorch it has no gradient of the concentration."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return igamma(self.concentration, self.rate * value)
 
     def entropy(self):
         c = self.concentration

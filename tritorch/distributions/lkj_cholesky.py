@@ -9,7 +9,7 @@ from tritorch.dtype import finfo
 from tritorch.errors import check, whole_numbers
 from tritorch.ops.compare import where
 from tritorch.ops.create import arange
-from tritorch.ops.methods import surface
+from tritorch.ops.gamma_functions import mvlgamma
 from tritorch.ops.random import randn
 from tritorch.ops.triangles import diag_embed
 
@@ -30,9 +30,8 @@ class LKJCholesky(Distribution):
         self.dim = dim
         self.concentration, = broadcast_all(concentration)
         row = arange(dim, dtype=self.concentration.dtype, device=self.concentration.device)
-        before = (row - 1).clamp(min=0)                                  # of row i: i - 1 angles; the first row has none, and is not used
-        rest = self.concentration.unsqueeze(-1) + 0.5 * (dim - 2) - 0.5 * before
-        self._beta = Beta(before + 0.5, rest, validate_args)
+        half = 0.5 * row.clamp(min=1)                                    # of the numbers before the diagonal; row 0, with none, is not used
+        self._beta = Beta(half, self.concentration.unsqueeze(-1) + 0.5 * (dim - 1) - half, validate_args)
         super().__init__(self.concentration.shape, (dim, dim), validate_args)
 
     def expand(self, batch_shape, _instance=None):
@@ -55,4 +54,4 @@ class LKJCholesky(Distribution):
         order = 2 * (c - 1).unsqueeze(-1) + n - arange(2, n + 1, dtype=c.dtype, device=c.device)
         powers = (order * value.diagonal(dim1=-2, dim2=-1)[..., 1:].log()).sum(-1)
         half = c + 0.5 * (n - 1)
-        return powers - (0.5 * (n - 1) * math.log(math.pi) + surface["mvlgamma"](half - 0.5, n - 1) - half.lgamma() * (n - 1))
+        return powers - (0.5 * (n - 1) * math.log(math.pi) + mvlgamma(half - 0.5, n - 1) - half.lgamma() * (n - 1))

@@ -13,7 +13,7 @@ from tritorch.linalg import slogdet
 from tritorch.ops.cholesky import cholesky_solve
 from tritorch.ops.compare import where
 from tritorch.ops.create import arange, full
-from tritorch.ops.methods import surface
+from tritorch.ops.gamma_functions import mvlgamma
 from tritorch.ops.random import randn
 from tritorch.ops.shaping import broadcast_shapes
 from tritorch.shape import Size
@@ -87,7 +87,7 @@ class Wishart(OfCovariance, ExponentialFamily):
         if self._validate_args:
             self._validate_sample(value)
         df, p = self.df, self._event_shape[-1]
-        norm = df * (p * math.log(2) / 2 + self._half_log_det()) + surface["mvlgamma"](df / 2, p)
+        norm = df * (p * math.log(2) / 2 + self._half_log_det()) + mvlgamma(df / 2, p)
         trace = cholesky_solve(value, self._unbroadcasted_scale_tril).diagonal(dim1=-2, dim2=-1).sum(-1)
         return (df - p - 1) / 2 * slogdet(value)[1] - trace / 2 - norm
 
@@ -96,11 +96,11 @@ class Wishart(OfCovariance, ExponentialFamily):
         steps = arange(p, dtype=half.dtype, device=half.device) / 2
         digammas = (half.unsqueeze(-1) - steps).digamma().sum(-1)
         size = (p + 1) * (p * math.log(2) / 2 + self._half_log_det())
-        return size + surface["mvlgamma"](half, p) - (self.df - p - 1) / 2 * digammas + half * p
+        return size + mvlgamma(half, p) - (self.df - p - 1) / 2 * digammas + half * p
 
     _natural_params = property(lambda self: (-self.precision_matrix / 2, (self.df - self._event_shape[-1] - 1) / 2))
 
     def _log_normalizer(self, x, y):
         p = self._event_shape[-1]
         half = y + (p + 1) / 2
-        return half * (p * math.log(2) - slogdet(-2 * x)[1]) + surface["mvlgamma"](half, p)
+        return half * (p * math.log(2) - slogdet(-2 * x)[1]) + mvlgamma(half, p)
