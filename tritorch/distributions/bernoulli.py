@@ -10,7 +10,11 @@ from tritorch.ops.random import bernoulli
 
 
 class Bernoulli(Either, ExponentialFamily):
-    """1 with probability `probs`, or sigmoid(`logits`), else 0."""
+    """1 with probability `probs`, or sigmoid(`logits`), else 0.
+
+    >>> import tritorch as torch; torch.distributions.Bernoulli(logits=torch.tensor([0.0, 2.0])).log_prob(torch.tensor([1.0, 0.0]))
+    tensor([-0.6931, -2.1269])
+    """
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support, has_enumerate_support, _parameters, _mean_carrier_measure = constraints.boolean, True, ("probs", "logits"), 0

@@ -7,7 +7,11 @@ from tritorch.ops.shaping import stack
 
 
 class Beta(ExponentialFamily):
-    """x^(a - 1) (1 - x)^(b - 1) / B(a, b) in [0, 1], with a = concentration1 and b = concentration0."""
+    """x^(a - 1) (1 - x)^(b - 1) / B(a, b) in [0, 1], with a = concentration1 and b = concentration0.
+
+    >>> import tritorch as torch; torch.distributions.Beta(2.0, 3.0).log_prob(torch.tensor([0.2, 0.5]))
+    tensor([0.4292, 0.4055])
+    """
 
     arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
     support, has_rsample, _parameters = constraints.unit_interval, True, ("_dirichlet",)

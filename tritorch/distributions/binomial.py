@@ -9,7 +9,11 @@ from tritorch.ops.methods import surface
 
 
 class Binomial(Either, Distribution):
-    """n! / (k! (n - k)!) · p^k (1 - p)^(n - k) for k = 0 … n, with n = `total_count` and p = `probs` or sigmoid(`logits`)."""
+    """n! / (k! (n - k)!) · p^k (1 - p)^(n - k) for k = 0 … n, with n = `total_count` and p = `probs` or sigmoid(`logits`).
+
+    >>> import tritorch as torch; torch.distributions.Binomial(4, torch.tensor([0.5, 0.1])).log_prob(torch.tensor(2.0))
+    tensor([-0.9808, -3.0241])
+    """
 
     arg_constraints = {"total_count": constraints.nonnegative_integer, "probs": constraints.unit_interval, "logits": constraints.real}
     has_enumerate_support, _parameters = True, ("total_count", "probs", "logits")

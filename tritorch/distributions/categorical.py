@@ -13,7 +13,11 @@ from tritorch.shape import Size
 
 
 class Categorical(Either, Distribution):
-    """Class k of the last dim with probability probs[..., k] / Σ probs, or softmax(logits)[..., k]."""
+    """Class k of the last dim with probability probs[..., k] / Σ probs, or softmax(logits)[..., k].
+
+    >>> import tritorch as torch; torch.distributions.Categorical(torch.tensor([1.0, 1.0, 2.0])).log_prob(torch.tensor([0, 2]))
+    tensor([-1.3863, -0.6931])
+    """
 
     arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
     has_enumerate_support, _parameters, _binary = True, ("probs", "logits"), False

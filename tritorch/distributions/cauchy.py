@@ -8,7 +8,11 @@ from tritorch.tensor import empty
 
 
 class Cauchy(Distribution):
-    """1 / (π scale (1 + ((x - loc) / scale)²)), of which neither mean nor variance exist."""
+    """1 / (π scale (1 + ((x - loc) / scale)²)), of which neither mean nor variance exist.
+
+    >>> import tritorch as torch; torch.distributions.Cauchy(0.0, 1.0).cdf(torch.tensor([-1.0, 0.0]))
+    tensor([0.2500, 0.5000])
+    """
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     support, has_rsample, _parameters = constraints.real, True, ("loc", "scale")

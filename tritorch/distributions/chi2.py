@@ -4,7 +4,11 @@ from tritorch.distributions.gamma import Gamma
 
 
 class Chi2(Gamma):
-    """Gamma(df / 2, 1 / 2)."""
+    """Gamma(df / 2, 1 / 2).
+
+    >>> import tritorch as torch; torch.distributions.Chi2(3.0).variance
+    tensor(6.)
+    """
 
     arg_constraints, _parameters = {"df": constraints.positive}, ("concentration", "rate")
 

@@ -116,6 +116,8 @@ class MixtureSameFamilyConstraint(Constraint):
 
 
 class _Boolean(Constraint):
+    """0 and 1."""
+
     is_discrete = True
 
     def check(self, value):
@@ -123,6 +125,8 @@ class _Boolean(Constraint):
 
 
 class _OneHot(Constraint):
+    """Rows with a single 1 among zeros."""
+
     is_discrete, event_dim = True, 1
 
     def check(self, value):
@@ -148,6 +152,8 @@ class _Between(_Bounded):
 
 
 class _IntegerInterval(_Between):
+    """Whole numbers from `lower_bound` to `upper_bound`."""
+
     is_discrete = True
 
     def check(self, value):
@@ -155,6 +161,8 @@ class _IntegerInterval(_Between):
 
 
 class _IntegerGreaterThan(_From):
+    """Whole numbers from `lower_bound` on."""
+
     is_discrete = True
 
     def check(self, value):
@@ -162,21 +170,29 @@ class _IntegerGreaterThan(_From):
 
 
 class _Real(Constraint):
+    """All numbers."""
+
     def check(self, value):
         return value == value                                            # all but NaN
 
 
 class _GreaterThan(_From):
+    """Above `lower_bound`."""
+
     def check(self, value):
         return self.lower_bound < value
 
 
 class _GreaterThanEq(_From):
+    """`lower_bound` and above."""
+
     def check(self, value):
         return self.lower_bound <= value
 
 
 class _LessThan(_Bounded):
+    """Below `upper_bound`."""
+
     def __init__(self, upper_bound):
         self.upper_bound = upper_bound
 
@@ -185,16 +201,22 @@ class _LessThan(_Bounded):
 
 
 class _Interval(_Between):
+    """From `lower_bound` to `upper_bound`, both inside."""
+
     def check(self, value):
         return (self.lower_bound <= value) & (value <= self.upper_bound)
 
 
 class _HalfOpenInterval(_Between):
+    """From `lower_bound`, which is inside, to `upper_bound`, which is not."""
+
     def check(self, value):
         return (self.lower_bound <= value) & (value < self.upper_bound)
 
 
 class _Simplex(Constraint):
+    """Vectors of numbers that are not negative, of sum 1."""
+
     event_dim = 1
 
     def check(self, value):
@@ -202,6 +224,8 @@ class _Simplex(Constraint):
 
 
 class _Multinomial(Constraint):
+    """Vectors of counts, of sum `upper_bound` or less."""
+
     is_discrete, event_dim = True, 1
 
     def __init__(self, upper_bound):
@@ -212,6 +236,8 @@ class _Multinomial(Constraint):
 
 
 class _LowerTriangular(Constraint):
+    """Matrices with zeros above the diagonal."""
+
     event_dim = 2
 
     def check(self, value):
@@ -219,17 +245,23 @@ class _LowerTriangular(Constraint):
 
 
 class _LowerCholesky(_LowerTriangular):
+    """Lower triangular matrices with a positive diagonal."""
+
     def check(self, value):
         return super().check(value) & (value.diagonal(dim1=-2, dim2=-1) > 0).all(-1)
 
 
 class _CorrCholesky(_LowerCholesky):
+    """Such with rows of length 1: Cholesky factors of correlations."""
+
     def check(self, value):
         away = (vector_norm(value, dim=-1) - 1).abs()
         return super().check(value) & (away <= finfo(value.dtype).eps * value.shape[-1] * 10).all(-1)
 
 
 class _Square(Constraint):
+    """Square matrices."""
+
     event_dim = 2
 
     def check(self, value):
@@ -237,6 +269,8 @@ class _Square(Constraint):
 
 
 class _Symmetric(_Square):
+    """Symmetric matrices, up to 1e-6."""
+
     def check(self, value):
         if value.shape[-2] != value.shape[-1]:
             return super().check(value)
@@ -244,6 +278,8 @@ class _Symmetric(_Square):
 
 
 class _PositiveDefinite(_Symmetric):
+    """Symmetric matrices that have a Cholesky factor."""
+
     def check(self, value):
         if value.shape[-2] != value.shape[-1]:
             return super().check(value)

@@ -14,6 +14,9 @@ class ContinuousBernoulli(Either, ExponentialFamily):
     """C(p) p^x (1 - p)^(1 - x) in [0, 1] (G. Loaiza-Ganem and J. P. Cunningham, arXiv:1907.06845).
 
     Between the two `lims` around 1/2, where formulas are 0/0, Taylor series take their place.
+
+    >>> import tritorch as torch; torch.distributions.ContinuousBernoulli(torch.tensor([0.5, 0.9])).mean
+    tensor([0.5000, 0.6699])
     """
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}

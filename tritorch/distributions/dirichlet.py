@@ -8,7 +8,11 @@ from tritorch.ops.gamma import _sample_dirichlet
 
 
 class Dirichlet(ExponentialFamily):
-    """Γ(Σ c) / Π Γ(c[k]) · Π x[k]^(c[k] - 1), with c = `concentration` along the last dim."""
+    """Γ(Σ c) / Π Γ(c[k]) · Π x[k]^(c[k] - 1), with c = `concentration` along the last dim.
+
+    >>> import tritorch as torch; torch.distributions.Dirichlet(torch.tensor([1.0, 2.0, 1.0])).mean
+    tensor([0.2500, 0.5000, 0.2500])
+    """
 
     arg_constraints = {"concentration": constraints.independent(constraints.positive, 1)}
     support, has_rsample, _parameters = constraints.simplex, True, ("concentration",)

@@ -7,7 +7,11 @@ from tritorch.tensor import empty
 
 
 class Exponential(ExponentialFamily):
-    """rate · exp(-rate · x) for x ≥ 0."""
+    """rate · exp(-rate · x) for x ≥ 0.
+
+    >>> import tritorch as torch; torch.distributions.Exponential(2.0).icdf(torch.tensor([0.5, 0.9]))
+    tensor([0.3466, 1.1513])
+    """
 
     arg_constraints = {"rate": constraints.positive}
     support, has_rsample, _parameters, _mean_carrier_measure = constraints.nonnegative, True, ("rate",), 0

@@ -10,7 +10,11 @@ from tritorch.ops.compare import where
 
 
 class FisherSnedecor(Distribution):
-    """(c1 / df1) / (c2 / df2) for c1 of Chi2(df1) and c2 of Chi2(df2)."""
+    """(c1 / df1) / (c2 / df2) for c1 of Chi2(df1) and c2 of Chi2(df2).
+
+    >>> import tritorch as torch; torch.distributions.FisherSnedecor(3.0, 5.0).mean
+    tensor(1.6667)
+    """
 
     arg_constraints = {"df1": constraints.positive, "df2": constraints.positive}
     support, has_rsample, _parameters = constraints.positive, True, ("df1", "df2", "_gamma1", "_gamma2")

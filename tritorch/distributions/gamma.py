@@ -9,7 +9,11 @@ from tritorch.ops.gamma_functions import igamma
 
 
 class Gamma(ExponentialFamily):
-    """rate^c x^(c - 1) exp(-rate · x) / Γ(c) for x > 0, with c = `concentration`."""
+    """rate^c x^(c - 1) exp(-rate · x) / Γ(c) for x > 0, with c = `concentration`.
+
+    >>> import tritorch as torch; torch.distributions.Gamma(2.0, 1.0).log_prob(torch.tensor([0.5, 1.0]))
+    tensor([-1.1931, -1.0000])
+    """
 
     arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
     support, has_rsample, _parameters, _mean_carrier_measure = constraints.nonnegative, True, ("concentration", "rate"), 0

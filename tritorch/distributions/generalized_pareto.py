@@ -10,7 +10,11 @@ from tritorch.ops.random import rand
 
 
 class GeneralizedPareto(Distribution):
-    """(1 + k z)^(-1/k - 1) / scale with z = (x - loc) / scale and k = concentration; for k = 0 exp(-z) / scale."""
+    """(1 + k z)^(-1/k - 1) / scale with z = (x - loc) / scale and k = concentration; for k = 0 exp(-z) / scale.
+
+    >>> import tritorch as torch; torch.distributions.GeneralizedPareto(0.0, 1.0, torch.tensor([0.0, 0.5])).mean
+    tensor([1., 2.])
+    """
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive, "concentration": constraints.real}
     has_rsample, _parameters = True, ("loc", "scale", "concentration")

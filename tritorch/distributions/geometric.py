@@ -10,7 +10,11 @@ from tritorch.tensor import empty
 
 
 class Geometric(Either, Distribution):
-    """(1 - p)^k p for k = 0, 1, …, with p = `probs` or sigmoid(`logits`). (`Tensor.geometric_` counts the success, too.)"""
+    """(1 - p)^k p for k = 0, 1, …, with p = `probs` or sigmoid(`logits`). (`Tensor.geometric_` counts the success, too.)
+
+    >>> import tritorch as torch; torch.distributions.Geometric(0.25).mean
+    tensor(3.)
+    """
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support, _parameters = constraints.nonnegative_integer, ("probs", "logits")

@@ -11,7 +11,11 @@ from tritorch.ops.create import full_like, ones_like
 
 
 class Gumbel(TransformedDistribution):
-    """exp(-z - exp(-z)) / scale with z = (x - loc) / scale."""
+    """exp(-z - exp(-z)) / scale with z = (x - loc) / scale.
+
+    >>> import tritorch as torch; torch.distributions.Gumbel(1.0, 2.0).mean
+    tensor(2.1544)
+    """
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     support, _parameters = constraints.real, ("loc", "scale")

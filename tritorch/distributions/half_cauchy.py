@@ -11,7 +11,11 @@ from tritorch.ops.create import zeros_like
 
 
 class HalfCauchy(TransformedDistribution):
-    """|x| for x of Cauchy(0, scale)."""
+    """|x| for x of Cauchy(0, scale).
+
+    >>> import tritorch as torch; torch.distributions.HalfCauchy(2.0).icdf(torch.tensor(0.5))
+    tensor(2.)
+    """
 
     arg_constraints = {"scale": constraints.positive}
     support, has_rsample, _parameters = constraints.nonnegative, True, ()

@@ -6,7 +6,11 @@ from tritorch.errors import check
 
 
 class Independent(Distribution):
-    """A distribution whose last batch dims are dims of its outcome: log_prob and entropy are summed over them."""
+    """A distribution whose last batch dims are dims of its outcome: log_prob and entropy are summed over them.
+
+    >>> import tritorch as torch; torch.distributions.Independent(torch.distributions.Normal(torch.zeros(3, 2), 1.0), 1)
+    Independent(Normal(loc: torch.Size([3, 2]), scale: torch.Size([3, 2])), 1)
+    """
 
     arg_constraints, _parameters = {}, ("base_dist",)
 
@@ -18,8 +22,9 @@ class Independent(Distribution):
         super().__init__(base_distribution.batch_shape[:at], (*base_distribution.batch_shape[at:], *base_distribution.event_shape),
                          validate_args)
 
-    has_rsample = property(lambda self: self.base_dist.has_rsample)
-    has_enumerate_support = property(lambda self: not self.reinterpreted_batch_ndims and self.base_dist.has_enumerate_support)
+    has_rsample = property(lambda self: self.base_dist.has_rsample, doc="Whether gradients flow through outcomes.")
+    has_enumerate_support = property(lambda self: not self.reinterpreted_batch_ndims and self.base_dist.has_enumerate_support,
+                                     doc="Whether the outcomes can be listed.")
     mean = property(lambda self: self.base_dist.mean, doc="The mean.")
     mode = property(lambda self: self.base_dist.mode, doc="The mode.")
     variance = property(lambda self: self.base_dist.variance, doc="The variance.")

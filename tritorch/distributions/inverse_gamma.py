@@ -9,7 +9,11 @@ from tritorch.ops.compare import where
 
 
 class InverseGamma(TransformedDistribution):
-    """1 / x for x of Gamma(concentration, rate)."""
+    """1 / x for x of Gamma(concentration, rate).
+
+    >>> import tritorch as torch; torch.distributions.InverseGamma(3.0, 4.0).mean
+    tensor(2.)
+    """
 
     arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
     support, has_rsample, _parameters = constraints.positive, True, ()

@@ -7,7 +7,11 @@ from tritorch.ops.random import rand
 
 
 class Laplace(Distribution):
-    """exp(-|x - loc| / scale) / (2 scale)."""
+    """exp(-|x - loc| / scale) / (2 scale).
+
+    >>> import tritorch as torch; torch.distributions.Laplace(0.0, 2.0).cdf(torch.tensor([0.0, 2.0]))
+    tensor([0.5000, 0.8161])
+    """
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     support, has_rsample, _parameters = constraints.real, True, ("loc", "scale")

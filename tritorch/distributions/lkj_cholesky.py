@@ -19,6 +19,9 @@ class LKJCholesky(Distribution):
 
     For concentration 1 all matrices of correlations are as likely. Samples by the onion method (D. Lewandowski, D. Kurowicka and H. Joe,
     Generating random correlation matrices based on vines and extended onion method, 2009).
+
+    >>> import tritorch as torch; torch.distributions.LKJCholesky(2, 1.0).log_prob(torch.tensor([[1.0, 0.0], [0.6, 0.8]]))
+    tensor(-0.6931)
     """
 
     arg_constraints, support = {"concentration": constraints.positive}, constraints.corr_cholesky

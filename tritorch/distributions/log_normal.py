@@ -6,7 +6,11 @@ from tritorch.distributions.transforms import ExpTransform
 
 
 class LogNormal(TransformedDistribution):
-    """exp(x) for x of Normal(loc, scale)."""
+    """exp(x) for x of Normal(loc, scale).
+
+    >>> import tritorch as torch; torch.distributions.LogNormal(0.0, 1.0).log_prob(torch.tensor([0.5, 1.0]))
+    tensor([-0.4660, -0.9189])
+    """
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     support, has_rsample, _parameters = constraints.positive, True, ()

@@ -6,7 +6,12 @@ from tritorch.distributions.transforms import StickBreakingTransform
 
 
 class LogisticNormal(TransformedDistribution):
-    """A stick broken by K - 1 numbers of Normal(loc, scale) into K probabilities."""
+    """A stick broken by K - 1 numbers of Normal(loc, scale) into K probabilities.
+
+    >>> import tritorch as torch
+    >>> torch.distributions.LogisticNormal(torch.zeros(2), torch.ones(2)).log_prob(torch.tensor([0.2, 0.3, 0.5]))
+    tensor(1.2980)
+    """
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     support, has_rsample, _parameters = constraints.simplex, True, ()

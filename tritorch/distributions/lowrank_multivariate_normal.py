@@ -18,6 +18,11 @@ class LowRankMultivariateNormal(Distribution):
 
     Only m × m matrices, I + WᵀD⁻¹W, are factored: the inverse is D⁻¹ - D⁻¹W (I + WᵀD⁻¹W)⁻¹ WᵀD⁻¹ (Woodbury), and the determinant is
     that of D times that of the small matrix.
+
+    >>> import tritorch as torch
+    >>> torch.distributions.LowRankMultivariateNormal(torch.zeros(2), torch.ones(2, 1), torch.ones(2)).covariance_matrix
+    tensor([[2., 1.],
+            [1., 2.]])
     """
 
     arg_constraints = {"loc": constraints.real_vector, "cov_factor": constraints.independent(constraints.real, 2),

@@ -11,7 +11,11 @@ from tritorch.shape import Size
 
 
 class Multinomial(OfCategorical):
-    """n! / Π x[k]! · Π p[k]^x[k] for counts x of sum n = `total_count`, with p as in `Categorical`. log_prob takes counts of other sums."""
+    """n! / Π x[k]! · Π p[k]^x[k] for counts x of sum n = `total_count`, with p as in `Categorical`. log_prob takes counts of other sums.
+
+    >>> import tritorch as torch; torch.distributions.Multinomial(3, torch.ones(2)).log_prob(torch.tensor([1.0, 2.0]))
+    tensor(-0.9808)
+    """
 
     _parameters = ("_categorical",)
 

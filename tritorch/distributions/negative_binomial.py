@@ -8,7 +8,11 @@ from tritorch.ops.random import poisson
 
 
 class NegativeBinomial(Either, Distribution):
-    """Γ(n + k) / (k! Γ(n)) · (1 - p)^n p^k for k = 0, 1, …, with n = `total_count` failures, p = `probs` or sigmoid(`logits`)."""
+    """Γ(n + k) / (k! Γ(n)) · (1 - p)^n p^k for k = 0, 1, …, with n = `total_count` failures, p = `probs` or sigmoid(`logits`).
+
+    >>> import tritorch as torch; torch.distributions.NegativeBinomial(3.0, 0.5).log_prob(torch.tensor([0.0, 2.0]))
+    tensor([-2.0794, -1.6740])
+    """
 
     arg_constraints = {"total_count": constraints.greater_than_eq(0), "probs": constraints.half_open_interval(0.0, 1.0),
                        "logits": constraints.real}

@@ -8,7 +8,11 @@ from tritorch.ops.random import normal, randn
 
 
 class Normal(ExponentialFamily):
-    """exp(-(x - loc)² / (2 scale²)) / (scale √(2π))."""
+    """exp(-(x - loc)² / (2 scale²)) / (scale √(2π)).
+
+    >>> import tritorch as torch; torch.distributions.Normal(0.0, 2.0).log_prob(torch.tensor([0.0, 2.0]))
+    tensor([-1.6121, -2.1121])
+    """
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     support, has_rsample, _parameters, _mean_carrier_measure = constraints.real, True, ("loc", "scale"), 0

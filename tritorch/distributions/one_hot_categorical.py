@@ -6,7 +6,11 @@ from tritorch.ops.create import eye
 
 
 class OneHotCategorical(OfCategorical):
-    """As `Categorical`; class k is the k-th row of the unit matrix."""
+    """As `Categorical`; class k is the k-th row of the unit matrix.
+
+    >>> import tritorch as torch; torch.distributions.OneHotCategorical(torch.tensor([1.0, 1.0, 2.0])).mode
+    tensor([0., 0., 1.])
+    """
 
     support, has_enumerate_support, _parameters = constraints.one_hot, True, ("_categorical",)
 
@@ -35,7 +39,13 @@ class OneHotCategorical(OfCategorical):
 
 
 class OneHotCategoricalStraightThrough(OneHotCategorical):
-    """Its outcomes pass gradients on as if they were `probs` (Y. Bengio et al., arXiv:1308.3432)."""
+    """Its outcomes pass gradients on as if they were `probs` (Y. Bengio et al., arXiv:1308.3432).
+
+    >>> import tritorch as torch
+    >>> p = torch.tensor([0.3, 0.7], requires_grad=True)
+    >>> torch.distributions.OneHotCategoricalStraightThrough(p).rsample().requires_grad
+    True
+    """
 
     has_rsample, _parameters = True, ("_categorical",)
 

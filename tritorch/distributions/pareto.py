@@ -7,7 +7,11 @@ from tritorch.distributions.transforms import AffineTransform, ExpTransform
 
 
 class Pareto(TransformedDistribution):
-    """alpha · scale^alpha / x^(alpha + 1) for x ≥ scale."""
+    """alpha · scale^alpha / x^(alpha + 1) for x ≥ scale.
+
+    >>> import tritorch as torch; torch.distributions.Pareto(1.0, torch.tensor([1.0, 3.0])).mean
+    tensor([   inf, 1.5000])
+    """
 
     arg_constraints = {"alpha": constraints.positive, "scale": constraints.positive}
     _parameters = "scale", "alpha"

@@ -6,7 +6,11 @@ from tritorch.ops.random import poisson
 
 
 class Poisson(ExponentialFamily):
-    """rate^k exp(-rate) / k! for k = 0, 1, …"""
+    """rate^k exp(-rate) / k! for k = 0, 1, …
+
+    >>> import tritorch as torch; torch.distributions.Poisson(2.0).log_prob(torch.tensor([0.0, 2.0]))
+    tensor([-2.0000, -1.3069])
+    """
 
     arg_constraints = {"rate": constraints.nonnegative}
     support, _parameters = constraints.nonnegative_integer, ("rate",)

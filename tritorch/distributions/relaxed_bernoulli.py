@@ -41,6 +41,10 @@ class RelaxedBernoulli(TransformedDistribution):
     """sigmoid((logit(u) + logits) / temperature): near 0 or 1 for a small temperature.
 
     Binary Concrete (C. Maddison, A. Mnih and Y. W. Teh, arXiv:1611.00712; E. Jang, S. Gu and B. Poole, arXiv:1611.01144).
+
+    >>> import tritorch as torch
+    >>> torch.distributions.RelaxedBernoulli(torch.tensor(0.5), logits=torch.zeros(2)).log_prob(torch.tensor([0.1, 0.5]))
+    tensor([ 0.0408, -0.6931])
     """
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}

@@ -41,6 +41,10 @@ class RelaxedOneHotCategorical(TransformedDistribution):
     """softmax((logits + g) / temperature) for Gumbel numbers g: near a row with a single 1 for a small temperature.
 
     Concrete (C. Maddison, A. Mnih and Y. W. Teh, arXiv:1611.00712), or Gumbel-softmax (E. Jang, S. Gu and B. Poole, arXiv:1611.01144).
+
+    >>> import tritorch as torch
+    >>> torch.distributions.RelaxedOneHotCategorical(torch.tensor(0.5), torch.ones(2)).log_prob(torch.tensor([0.1, 0.9]))
+    tensor(0.0408)
     """
 
     arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}

@@ -10,7 +10,11 @@ from tritorch.ops.random import randn
 
 
 class StudentT(Distribution):
-    """loc + scale · z √(df / c) for a standard normal z and c of Chi2(df)."""
+    """loc + scale · z √(df / c) for a standard normal z and c of Chi2(df).
+
+    >>> import tritorch as torch; torch.distributions.StudentT(torch.tensor([1.0, 3.0])).variance
+    tensor([nan, 3.])
+    """
 
     arg_constraints = {"df": constraints.positive, "loc": constraints.real, "scale": constraints.positive}
     support, has_rsample, _parameters = constraints.real, True, ("df", "loc", "scale", "_chi2")

@@ -53,7 +53,7 @@ class TransformedDistribution(Distribution):
         new._validate_args = self._validate_args
         return new
 
-    has_rsample = property(lambda self: self.base_dist.has_rsample)
+    has_rsample = property(lambda self: self.base_dist.has_rsample, doc="Whether gradients flow through outcomes.")
 
     @constraints.dependent_property(is_discrete=False)
     def support(self):

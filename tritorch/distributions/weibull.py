@@ -8,7 +8,11 @@ from tritorch.ops.create import ones_like
 
 
 class Weibull(TransformedDistribution):
-    """scale · x^(1/concentration) for x of Exponential(1)."""
+    """scale · x^(1/concentration) for x of Exponential(1).
+
+    >>> import tritorch as torch; torch.distributions.Weibull(1.0, torch.tensor([1.0, 2.0])).mean
+    tensor([1.0000, 0.8862])
+    """
 
     arg_constraints = {"scale": constraints.positive, "concentration": constraints.positive}
     support, _parameters = constraints.positive, ("scale", "concentration", "concentration_reciprocal")

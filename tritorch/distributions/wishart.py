@@ -24,6 +24,9 @@ class Wishart(OfCovariance, ExponentialFamily):
 
     By the decomposition of M. S. Bartlett (1933): L A Aᵀ Lᵀ, where A is lower triangular, below its diagonal normal, on it a root of χ²
     numbers with df, df - 1, … degrees of freedom.
+
+    >>> import tritorch as torch; torch.distributions.Wishart(3.0, torch.eye(2)).log_prob(torch.eye(2))
+    tensor(-3.5310)
     """
 
     support, has_rsample, _mean_carrier_measure = constraints.positive_definite, True, 0

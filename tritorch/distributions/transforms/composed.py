@@ -8,7 +8,13 @@ from tritorch.shape import Size
 
 
 class ComposeTransform(Transform):
-    """`parts`, the first one first. Each has its own cache."""
+    """`parts`, the first one first. Each has its own cache.
+
+    >>> import tritorch as torch
+    >>> d = torch.distributions
+    >>> d.ComposeTransform([d.ExpTransform(), d.AffineTransform(1.0, 2.0)])(torch.zeros(2))
+    tensor([3., 3.])
+    """
 
     def __init__(self, parts, cache_size=0):
         self.parts = [part.with_cache(cache_size) for part in parts] if cache_size else parts
@@ -99,7 +105,13 @@ identity_transform = ComposeTransform([])
 
 
 class IndependentTransform(Transform):
-    """A transform whose last `reinterpreted_batch_ndims` dims count as one event: its log |det| is summed over them."""
+    """A transform whose last `reinterpreted_batch_ndims` dims count as one event: its log |det| is summed over them.
+
+    >>> import tritorch as torch
+    >>> d = torch.distributions
+    >>> d.IndependentTransform(d.ExpTransform(), 1).log_abs_det_jacobian(torch.ones(3, 2), None)
+    tensor([2., 2., 2.])
+    """
 
     def __init__(self, base_transform, reinterpreted_batch_ndims, cache_size=0):
         super().__init__(cache_size)
@@ -120,7 +132,7 @@ class IndependentTransform(Transform):
         """That of the base, event by event."""
         return constraints.independent(self.base_transform.codomain, self.reinterpreted_batch_ndims)
 
-    bijective = property(lambda self: self.base_transform.bijective)
+    bijective = property(lambda self: self.base_transform.bijective, doc="Whether the base is.")
     sign = property(lambda self: self.base_transform.sign, doc="That of the base.")
 
     def _call(self, x):
@@ -145,7 +157,12 @@ class IndependentTransform(Transform):
 
 
 class ReshapeTransform(Transform):
-    """The last dims, of `in_shape`, in `out_shape`."""
+    """The last dims, of `in_shape`, in `out_shape`.
+
+    >>> import tritorch as torch; torch.distributions.ReshapeTransform((4,), (2, 2))(torch.arange(4.0))
+    tensor([[0., 1.],
+            [2., 3.]])
+    """
 
     bijective = True
 

@@ -15,7 +15,7 @@ class _Joined(Transform):
         super().__init__(cache_size)
         self.transforms, self.dim = [t.with_cache(cache_size) if cache_size else t for t in tseq], dim
 
-    bijective = property(lambda self: all(t.bijective for t in self.transforms))
+    bijective = property(lambda self: all(t.bijective for t in self.transforms), doc="Whether all are.")
 
     def _fits(self, x, length):
         dims = len(x.shape)
@@ -24,7 +24,13 @@ class _Joined(Transform):
 
 
 class CatTransform(_Joined):
-    """tseq[k] for the next lengths[k] slices along `dim`, put together as by `cat`. Without lengths each has one."""
+    """tseq[k] for the next lengths[k] slices along `dim`, put together as by `cat`. Without lengths each has one.
+
+    >>> import tritorch as torch
+    >>> d = torch.distributions
+    >>> d.CatTransform([d.ExpTransform(), d.identity_transform], lengths=[1, 2])(torch.zeros(3))
+    tensor([1., 0., 0.])
+    """
 
     def __init__(self, tseq, dim=0, lengths=None, cache_size=0):
         super().__init__(tseq, dim, cache_size)
@@ -73,7 +79,11 @@ class CatTransform(_Joined):
 
 
 class StackTransform(_Joined):
-    """tseq[k] for the k-th slice along `dim`, put together as by `stack`."""
+    """tseq[k] for the k-th slice along `dim`, put together as by `stack`.
+
+    >>> import tritorch as torch; d = torch.distributions; d.StackTransform([d.ExpTransform(), d.TanhTransform()])(torch.zeros(2))
+    tensor([1., 0.])
+    """
 
     def __init__(self, tseq, dim=0, cache_size=0):
         super().__init__(tseq, dim, cache_size)

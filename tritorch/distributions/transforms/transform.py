@@ -122,7 +122,7 @@ class _InverseTransform(Transform):
         """The domain of the other."""
         return self._inv.domain
 
-    bijective = property(lambda self: self._inv.bijective)
+    bijective = property(lambda self: self._inv.bijective, doc="Whether the other is.")
     sign = property(lambda self: self._inv.sign, doc="That of the other.")
     inv = property(lambda self: self._inv, doc="The other.")
 

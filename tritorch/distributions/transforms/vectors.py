@@ -14,7 +14,11 @@ from tritorch.shape import Size
 
 
 class SoftmaxTransform(Transform):
-    """y = exp(x) / Σ exp(x) over the last dim. Not bijective: `inv` is the logarithm."""
+    """y = exp(x) / Σ exp(x) over the last dim. Not bijective: `inv` is the logarithm.
+
+    >>> import tritorch as torch; torch.distributions.SoftmaxTransform()(torch.tensor([0.0, 1.0]))
+    tensor([0.2689, 0.7311])
+    """
 
     domain, codomain = constraints.real_vector, constraints.simplex
 
@@ -38,6 +42,9 @@ class StickBreakingTransform(Transform):
     """K - 1 numbers to K probabilities: each takes a share, sigmoid(x[k] - log(K - 1 - k)), of what is left of a stick.
 
     The offsets make x = 0 the middle of the simplex (Stan's reference manual, simplex transform).
+
+    >>> import tritorch as torch; torch.distributions.StickBreakingTransform()(torch.tensor([0.0, 1.0]))
+    tensor([0.3333, 0.4874, 0.1793])
     """
 
     domain, codomain, bijective = constraints.real_vector, constraints.simplex, True
@@ -73,7 +80,12 @@ def _left(x):
 
 
 class LowerCholeskyTransform(Transform):
-    """A square matrix to a lower triangle whose diagonal is the exponential of the matrix's."""
+    """A square matrix to a lower triangle whose diagonal is the exponential of the matrix's.
+
+    >>> import tritorch as torch; torch.distributions.LowerCholeskyTransform()(torch.zeros(2, 2))
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
 
     domain, codomain = constraints.independent(constraints.real, 2), constraints.lower_cholesky
 
@@ -88,7 +100,12 @@ class LowerCholeskyTransform(Transform):
 
 
 class PositiveDefiniteTransform(Transform):
-    """A square matrix to L Lᵀ, for the triangle L that `LowerCholeskyTransform` makes of it."""
+    """A square matrix to L Lᵀ, for the triangle L that `LowerCholeskyTransform` makes of it.
+
+    >>> import tritorch as torch; torch.distributions.PositiveDefiniteTransform()(torch.ones(2, 2))
+    tensor([[7.3891, 2.7183],
+            [2.7183, 8.3891]])
+    """
 
     domain, codomain = constraints.independent(constraints.real, 2), constraints.positive_definite
 
@@ -108,6 +125,10 @@ class CorrCholeskyTransform(Transform):
 
     tanh makes them canonical partial correlations z; row i is z[i, j] √Π(1 - z[i, k]²) over k < j, with 1 for z[i, i]
     (D. Lewandowski, D. Kurowicka and H. Joe, Generating random correlation matrices, 2009).
+
+    >>> import tritorch as torch; torch.distributions.CorrCholeskyTransform()(torch.tensor([0.5]))
+    tensor([[1.0000, 0.0000],
+            [0.4621, 0.8868]])
     """
 
     domain, codomain, bijective = constraints.real_vector, constraints.corr_cholesky, True
