@@ -4,14 +4,14 @@ import pytest
 from arrays import draw
 
 import tritorch as torch
-from tritorch.ops import cholesky, lu, triangular
+from tritorch.ops import cholesky, householder, lu, triangular
 
 KINDS = pytest.mark.parametrize("kind", [np.float32, np.float64], ids=lambda k: k.__name__)
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    for module in (cholesky, triangular):
+    for module in (cholesky, householder, triangular):
         monkeypatch.setattr(module, "BLOCK", 4)
 
 
@@ -86,3 +86,34 @@ def test_numbers_that_are_none(cuda):
     assert torch.linalg.cholesky_ex(on).info.tolist() == [1, 0, 1]
     assert torch.linalg.det(on).isnan().tolist() == [True, False, True]
     assert torch.linalg.inv(on).isnan().any((1, 2)).tolist() == [True, False, True]
+
+
+@KINDS
+@pytest.mark.parametrize("panel", [0, 32, 128])
+@pytest.mark.parametrize("shape", [(2, 13, 13), (1, 17, 6), (2, 5, 14)])
+def test_qr(cuda, kind, panel, shape, monkeypatch):
+    """Panels of one column longer than a block, of two and of more columns; as many reflections as columns, or more than act at once."""
+    monkeypatch.setattr(householder, "PANEL", {4: panel, 8: panel})
+    monkeypatch.setattr(householder, "PIECE", 4)
+    a = draw(*shape, dtype=kind)
+    a[0, :, 2] = 0
+    on = torch.tensor(a, device=cuda)
+    for mode in ("reduced", "complete"):
+        Q, R = torch.linalg.qr(on, mode)
+        want = [np.linalg.qr(x, mode) for x in a]
+        near(Q, np.stack([q for q, _ in want]), kind)
+        near(R, np.stack([r for _, r in want]), kind)
+    packed = torch.geqrf(on)
+    near(torch.linalg.qr(on, "r").R, R[:, :min(shape[1:])].cpu().numpy(), kind)
+    near(torch.ormqr(*packed, on, transpose=True), R.cpu().numpy(), kind) if shape[1] >= shape[2] else None
+    if shape[1] >= shape[2]:
+        near(torch.linalg.householder_product(*packed), Q[..., :shape[2]].cpu().numpy(), kind)
+
+
+def test_columns_of_extreme_sizes(cuda):
+    """Their squares overflow, or vanish."""
+    for size in (1e30, 1e-30):
+        a = draw(6, 4) * np.float32(size)
+        Q, R = torch.linalg.qr(torch.tensor(a, device=cuda))
+        near(Q.mT @ Q, np.eye(4, dtype=np.float32), np.float32)
+        near(Q @ (R / size), a / np.float32(size), np.float32)

@@ -30,6 +30,7 @@ from tritorch.ops import (
     extremes,
     getitem,
     groupnorm,
+    householder,
     indexing,
     lu,
     matmul,
@@ -92,6 +93,7 @@ BOTH = {
     random: "bernoulli multinomial",
     cholesky: "cholesky cholesky_solve cholesky_inverse",
     triangular: "triangular_solve",
+    householder: "geqrf orgqr ormqr qr",
     solving: "inverse det logdet slogdet lu_solve",
 }
 METHODS = {
