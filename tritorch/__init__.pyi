@@ -1619,6 +1619,9 @@ def subtract(input, other, alpha=...) -> Tensor:
 def sum(input, dim=..., keepdim=..., dtype=...) -> Tensor:
     """Sum over `dim` (an int, a tuple, or None for all)."""
     ...
+def svd(input, some=..., compute_uv=..., *, out=...) -> Any:
+    """(U, S, V) with input = U diag(S) Vᵀ: `linalg.svd` under its older name, with V in place of its transpose."""
+    ...
 def swapaxes(input, dim0, dim1) -> Tensor:
     """Two dims exchanged."""
     ...

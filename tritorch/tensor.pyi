@@ -1673,6 +1673,9 @@ class Tensor:
     def sum_to_size(input, *size, dtype=...) -> Any:
         """Summed over the dims that broadcasting from `size` repeated: the opposite of `expand`. `dtype` is that of sums."""
         ...
+    def svd(input, some=..., compute_uv=..., *, out=...) -> Any:
+        """(U, S, V) with input = U diag(S) Vᵀ: `linalg.svd` under its older name, with V in place of its transpose."""
+        ...
     def swapaxes(input, dim0, dim1) -> Tensor:
         """Two dims exchanged."""
         ...

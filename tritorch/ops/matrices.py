@@ -44,6 +44,13 @@ def refuse(name, info, rule, got):
         raise LinAlgError(sentence(name, rule, got.format(code) + where))
 
 
+def finite(name, info):
+    """A LinAlgError if a matrix had numbers that are none. Waits for the device."""
+    code, where = first_failure(info)
+    if code:
+        raise LinAlgError(sentence(name, "finite numbers", "others" + where))
+
+
 # ------------------------------------------------------------------ on the CPU
 def each(fn, outs, *inputs):
     """Fill the numpy arrays `outs` by what `fn` returns for each matrix of `inputs`."""

@@ -26,6 +26,7 @@ from tritorch.ops import (
     copy,
     create,
     dropout,
+    eigen,
     einsum,
     extremes,
     getitem,
@@ -47,6 +48,7 @@ from tritorch.ops import (
     scan,
     scatter,
     shaping,
+    singular,
     slicing,
     softmax,
     solving,
@@ -94,6 +96,7 @@ BOTH = {
     cholesky: "cholesky cholesky_solve cholesky_inverse",
     triangular: "triangular_solve",
     householder: "geqrf orgqr ormqr qr",
+    singular: "svd",
     solving: "inverse det logdet slogdet lu_solve",
 }
 METHODS = {
@@ -110,6 +113,7 @@ FUNCTIONS = {
     pooling: "max_pool1d max_pool2d avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d",
     padding: "",
     lu: "lu_unpack",
+    eigen: "",
     create: "empty zeros ones full empty_like full_like zeros_like ones_like arange linspace logspace eye tensor scalar_tensor",
     scaled: "_int_mm _scaled_mm",
     einsum: "einsum tensordot",
