@@ -1,6 +1,6 @@
 """Linear algebra, under the names of torch.linalg."""
 from tritorch.errors import LinAlgError
-from tritorch.linalg.factorizations import cholesky, cholesky_ex, lu, lu_factor, lu_factor_ex
+from tritorch.linalg.factorizations import cholesky, cholesky_ex, lu, lu_factor, lu_factor_ex, qr
 from tritorch.linalg.norms import (
     cross,
     diagonal,
@@ -11,5 +11,7 @@ from tritorch.linalg.norms import (
     vector_norm,
 )
 from tritorch.linalg.solving import det, inv, inv_ex, lu_solve, slogdet, solve, solve_ex
+from tritorch.linalg.spectral import eigh, eigvalsh, svd, svdvals
+from tritorch.ops.householder import householder_product
 from tritorch.ops.matmul import matmul, matrix_power
 from tritorch.ops.triangular import solve_triangular

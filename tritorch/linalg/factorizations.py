@@ -1,11 +1,17 @@
 """Factorizations of matrices."""
+from tritorch.autograd.modes import again
+from tritorch.errors import check
+from tritorch.ops import create
 from tritorch.ops.cholesky import NOT_DEFINITE, checked_factor, cholesky_factor
 from tritorch.ops.destinations import deliver_all
+from tritorch.ops.householder import geqrf_factors, qr_factors
 from tritorch.ops.lu import lu_factors, unpack
-from tritorch.ops.matrices import refuse, result
+from tritorch.ops.matrices import check_matrices, refuse, result
 from tritorch.ops.solving import SINGULAR
+from tritorch.ops.triangles import triangle
 
 cholesky_ex_result = result("linalg_cholesky_ex", "L info")
+qr_result = result("linalg_qr", "Q R")
 lu_result = result("linalg_lu", "P L U")
 lu_factor_result = result("linalg_lu_factor", "LU pivots")
 lu_factor_ex_result = result("linalg_lu_factor_ex", "LU pivots info")
@@ -80,3 +86,27 @@ def lu(A, *, pivot=True, out=None):
     """
     LU, pivots, _, _ = lu_factors(A, pivot)
     return deliver_all(lu_result, unpack(LU, pivots, True, pivot), out)
+
+
+def qr(A, mode="reduced", *, out=None):
+    """(Q, R) with A = Q R for A (…, m, n), by Householder reflections: Q has orthonormal columns, R is upper triangular. float32 or
+    float64.
+
+    mode 'reduced': Q is (…, m, k), R (…, k, n), k = min(m, n); 'complete': Q is (…, m, m), R (…, m, n); 'r': R alone, as in 'reduced', and
+    an empty Q. The diagonal of R may be negative. Gradients need the first min(m, n) columns of A to be independent, and of tall matrices
+    there are none in mode 'complete'.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.qr(torch.tensor([[3.0], [4.0]]))
+    torch.return_types.linalg_qr(
+    Q=tensor([[-0.6000],
+            [-0.8000]]),
+    R=tensor([[-5.]]))
+    """
+    check(mode in ("reduced", "complete", "r"), "linalg.qr", "mode 'reduced', 'complete' or 'r'", repr(mode))
+    check_matrices("linalg.qr", A=A)
+    if mode == "r":
+        k = min(A.shape[-2:])
+        R = qr_factors(A, False)[1] if again(A) and A.requires_grad else triangle(geqrf_factors(A)[0][..., :k, :], 0, True)
+        return deliver_all(qr_result, (create.new_zeros(A, 0), R), out)
+    return deliver_all(qr_result, qr_factors(A, mode == "complete"), out)

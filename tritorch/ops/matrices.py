@@ -44,6 +44,13 @@ def refuse(name, info, rule, got):
         raise LinAlgError(sentence(name, rule, got.format(code) + where))
 
 
+def finite(name, info):
+    """A LinAlgError if a matrix had numbers that are none. Waits for the device."""
+    code, where = first_failure(info)
+    if code:
+        raise LinAlgError(sentence(name, "finite numbers", "others" + where))
+
+
 # ------------------------------------------------------------------ on the CPU
 def each(fn, outs, *inputs):
     """Fill the numpy arrays `outs` by what `fn` returns for each matrix of `inputs`."""
@@ -56,7 +63,7 @@ def each(fn, outs, *inputs):
 
 def lapack(name, *arrays):
     """LAPACK's routine for the dtype of these arrays: "potrf" is spotrf or dpotrf."""
-    from scipy.linalg import lapack                                      # 60 ms to import: only when somebody asks
+    from scipy.linalg import lapack  # 60 ms to import: only when somebody asks
 
     return lapack.get_lapack_funcs(name, arrays)
 
@@ -86,7 +93,7 @@ def scratch(like, *shape, dtype=None):
 def deliver(out, made):
     """Bring a result (batch, …) into `out`, unless it was made there."""
     if made.storage is not out.storage or not out.is_contiguous() or made.offset != out.offset:
-        transfer(out, strided(made.storage, out.shape, _unfolded(out.shape, made), made.offset, made.dtype))
+        transfer(out, strided(made.storage, out.shape, unfolded(out.shape, made), made.offset, made.dtype))
 
 
 def column_major(shape):
@@ -103,7 +110,7 @@ def _rows(shape):
     return tuple(reversed(strides))
 
 
-def _unfolded(shape, made):
+def unfolded(shape, made):
     """Strides of a batch dim taken apart."""
     inner = len(made.shape) - 1
     lead = shape[:len(shape) - inner]

@@ -125,7 +125,7 @@ def _check_numeric(op, args, rng):
     _check_direction(weighted_gradient, ins, analytic, rng, f"second order of {what}", op)
 
 
-SYMMETRIC = {"cholesky_factor", "symmetric_eigen"}                       # their input is symmetric, and so are its small changes
+SYMMETRIC = {"cholesky_factor", "symmetric_eigen", "symmetric_eigenvalues"}                  # of a symmetric input, changed to such ones
 FIRST_ORDER = {}                                                         # operators whose second derivative is not there: name -> reason
 
 

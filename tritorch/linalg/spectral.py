@@ -1,0 +1,78 @@
+"""Eigenvalues, singular values, and what is made of them."""
+from tritorch.errors import check, sentence
+from tritorch.ops import copy
+from tritorch.ops.destinations import deliver_all
+from tritorch.ops.eigen import is_lower, symmetric_eigen, symmetric_eigenvalues
+from tritorch.ops.matrices import check_matrices, finite, result
+from tritorch.ops.singular import decomposed, values_of
+
+eigh_result = result("linalg_eigh", "eigenvalues eigenvectors")
+svd_result = result("linalg_svd", "U S Vh")
+
+
+def eigh(A, UPLO="L", *, out=None):
+    """(eigenvalues, eigenvectors) with A = V diag(L) Vᵀ for symmetric A (…, n, n): L (…, n) rises, the columns of V are orthonormal.
+
+    float32 or float64. The lower triangle alone is read, or with UPLO='U' the upper one. Eigenvectors are unique up to their signs, and
+    where eigenvalues are equal not even so: gradients through them are infinite or NaN there, those of eigenvalues are right. Raises
+    LinAlgError if A has numbers that are none. On a GPU matrices of more than 64 rows are made diagonal by sweeps of rotations of blocks,
+    and the host waits for each sweep.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.eigh(torch.tensor([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
+    tensor([1., 2.])
+    """
+    check_matrices("linalg.eigh", True, A=A)
+    L, V, info = symmetric_eigen(A, is_lower(UPLO))
+    finite("linalg.eigh", info)
+    return deliver_all(eigh_result, (L, V), out)
+
+
+def eigvalsh(A, UPLO="L", *, out=None):
+    """The eigenvalues of symmetric matrices (…, n, n) in rising order; see `eigh`. Their gradients are right where some are equal, too.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.eigvalsh(torch.eye(2) * 3)
+    tensor([3., 3.])
+    """
+    check_matrices("linalg.eigvalsh", True, A=A)
+    L, _, info = symmetric_eigenvalues(A, is_lower(UPLO))
+    finite("linalg.eigvalsh", info)
+    return copy.deliver(L, out, exact=True)
+
+
+def svd(A, full_matrices=True, *, driver=None, out=None):
+    """(U, S, Vh) with A = U diag(S) Vh for A (…, m, n): S (…, k) falls and is not negative, k = min(m, n); U (…, m, m) and Vh (…, n, n) are
+    orthogonal, of which without `full_matrices` the first k columns of U and rows of Vh are returned.
+
+    float32 or float64. Singular vectors are unique up to the signs of pairs, and where singular values are equal not even so: gradients
+    through them are infinite or NaN there (use `svdvals` for those of S), as they are where one is 0 and A is not square. What completes
+    U or Vh to a square has no gradient. Raises LinAlgError if A has numbers that are none. `driver` may name a routine of cuSOLVER's on a
+    GPU, which is then not used: there is one method here.
+
+    >>> import tritorch as torch
+    >>> U, S, Vh = torch.linalg.svd(torch.tensor([[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]]))
+    >>> U.shape, S.tolist(), Vh.shape
+    (tritorch.Size([3, 3]), [4.0, 3.0], tritorch.Size([2, 2]))
+    """
+    check_driver(A, driver)
+    return deliver_all(svd_result, decomposed("linalg.svd", A, full_matrices), out)
+
+
+def svdvals(A, *, driver=None, out=None):
+    """The singular values of matrices (…, m, n) in falling order; see `svd`. Their gradients are right where some are equal, too.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.svdvals(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    tensor([4., 3.])
+    """
+    check_driver(A, driver)
+    return copy.deliver(values_of("linalg.svdvals", A), out, exact=True)
+
+
+def check_driver(A, driver):
+    """Raise unless `driver` may be said of A."""
+    check_matrices("linalg.svd", A=A)
+    if driver is not None and A.device.type == "cpu":
+        raise RuntimeError(sentence("linalg.svd", "no driver on the CPU", repr(driver)))
+    check(driver in (None, "gesvd", "gesvdj", "gesvda"), "linalg.svd", "driver 'gesvd', 'gesvdj' or 'gesvda'", repr(driver))

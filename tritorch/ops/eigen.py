@@ -1,0 +1,148 @@
+"""Eigenvalues and eigenvectors of symmetric matrices."""
+import numpy as np
+
+from tritorch.autograd.modes import again
+from tritorch.dispatch import op
+from tritorch.dtype import types
+from tritorch.errors import check
+from tritorch.ops import compare, create, jacobi, slicing, view
+from tritorch.ops.extremes import amax
+from tritorch.ops.indexing import gather
+from tritorch.ops.matrices import block, check_matrices, deliver, lapack, precise, working
+from tritorch.ops.sorting import sort_pairs
+from tritorch.ops.triangles import diag_embed, triangle
+
+
+@op(returns=("L", "V", "info"))
+def symmetric_eigen(A, lower):
+    """(L, V, info) with A = V diag(L) Vᵀ for symmetric A (…, n, n), of which the lower triangle alone is read, or the upper one: L (…, n)
+    rises, the columns of V (…, n, n) are orthonormal, and of each the element of the greatest size is positive. info, int32, is 1 where A
+    has numbers that are none."""
+    check_matrices("linalg.eigh", True, A=A)
+    return [(A.shape[:-1], A.dtype, A.device), (A.shape, A.dtype, A.device), (A.shape[:-2], types.int32, A.device)]
+
+
+@symmetric_eigen.impl("cpu")
+def symmetric_eigen_cpu(L, V, info, A, lower):
+    solve = lapack("syevd", A)
+    info[...] = ~np.isfinite(np.tril(A) if lower else np.triu(A)).all((-2, -1))
+    for place in np.ndindex(A.shape[:-2]):
+        if info[place]:
+            L[place] = V[place] = np.nan
+        elif A.shape[-1]:
+            L[place], V[place], _ = solve(A[place], lower=lower)
+    if V.size:
+        most = np.take_along_axis(V, np.abs(V).argmax(-2)[..., None, :], -2)
+        V *= np.where(most < 0, -1, 1).astype(V.dtype)
+
+
+@symmetric_eigen.impl("cuda")
+def symmetric_eigen_cuda(L, V, info, A, lower):
+    if not V.numel():
+        info.fill_(0)
+        return
+    n, source = A.shape[-1], A.detach()
+    a = working(source if lower else source.mT)
+    if n <= 2 * jacobi.PAIR:
+        d, v, _ = jacobi.rotations(a)
+    else:
+        d, v = large(a)
+    d, order = sort_pairs(d, -1, False)
+    deliver(L, d)
+    deliver(info, (slicing.select(d, 1, 0) * 0 != 0).to(types.int32))   # NaN in one is NaN in all
+    deliver(V, positive(gather(v, -1, view.expand_to(order.unsqueeze(-2), v.shape))))
+
+
+def large(a):
+    """(eigenvalues, eigenvectors), in no order, of the lower triangles of a (batch, n, n)."""
+    batch, n, _ = a.shape
+    a = triangle(a, 0, False) + triangle(a, -1, False).mT
+    size = amax(a.abs(), (1, 2), True)
+    size = compare.where(size == 0, 1.0, size)
+    a = a / size
+    norm = (a * a).sum((1, 2)).sqrt()
+    x = jacobi.stacked(a)
+    jacobi.diagonalize(x, norm)
+    lost = (norm * 0).unsqueeze(-1)                                      # NaN if the matrix has numbers that are none, else 0
+    return block(x, (0, n), (0, n)).diagonal(0, -2, -1) * size.squeeze(-1) + lost, block(x, (n, 2 * n), (0, n)) + lost.unsqueeze(-1)
+
+
+def positive(v):
+    """v with columns turned so that the element of the greatest size is positive."""
+    most = gather(v, -2, v.abs().argmax(-2, True))
+    return v * compare.where(most < 0, -1.0, 1.0).to(v.dtype)
+
+
+@symmetric_eigen.grad("A")
+def symmetric_eigen_grad(g_L, g_V, L, V):
+    """M. Giles, "An extended collection of matrix derivative results for forward and reverse mode algorithmic differentiation", 2008."""
+    inner = V.mT @ g_V
+    inner = (inner - inner.mT) / 2                                       # small changes of a symmetric matrix turn V by a skew one
+    gaps = L.unsqueeze(-2) - L.unsqueeze(-1)
+    inner = inner / compare.where((gaps == 0) & ((inner == 0) | diagonal_of(L)), 1.0, gaps)
+    inner = inner - diag_embed(inner.diagonal(0, -2, -1)) + diag_embed(g_L)
+    return V @ inner @ V.mT
+
+
+def diagonal_of(L):
+    """True on the diagonal of a matrix for vectors like L."""
+    return create.eye(L.shape[-1], device=L.device) != 0
+
+
+@symmetric_eigen.samples
+def symmetric_eigen_samples(make):
+    for shape in ((3, 3), (2, 4, 4), (1, 1), (0, 2, 2), (2, 0, 0)):
+        yield apart(make, *shape), True
+    yield apart(make, 5, 5), False
+
+
+def apart(make, *shape):
+    """A sample of symmetric matrices whose eigenvalues are not near each other."""
+    x = make(*shape, dtype=precise(make), grad=False)
+    x = (x + x.mT) / 4
+    x.diagonal(0, -2, -1).add_(2 * create.arange(shape[-1], dtype=x.dtype))
+    return x.requires_grad_()
+
+
+@symmetric_eigen.errors
+def symmetric_eigen_errors(make):
+    yield (make(2, 3), True), {}, RuntimeError, "linalg.eigh: expected square matrices, got (2, 3)"
+    yield (make(2, 2, integer=True), True), {}, RuntimeError, "matrices of float32 or float64"
+
+
+@symmetric_eigen.workloads
+def symmetric_eigen_workloads(make):
+    for batch, n in ((1, 2048), (1, 512), (1024, 32)):
+        yield f"{batch} of {n}x{n} fp32", lambda batch=batch, n=n: (make(batch, n, n, grad=False),
+                                                                    True), 12 * batch * n * n, 9 * batch * n ** 3
+
+
+@op(returns=("L", "V", "info"))
+def symmetric_eigenvalues(A, lower):
+    """`symmetric_eigen` whose L alone has a gradient, as there is one where eigenvalues are equal, too."""
+    return symmetric_eigen.body(A, lower)
+
+
+symmetric_eigenvalues.impl("cpu")(symmetric_eigen_cpu)
+symmetric_eigenvalues.impl("cuda")(symmetric_eigen_cuda)
+
+
+@symmetric_eigenvalues.grad("A")
+def symmetric_eigenvalues_grad(g_L, A, V, lower):
+    V = symmetric_eigen(A, lower)[1] if again(A) else V
+    return V * g_L.unsqueeze(-2) @ V.mT
+
+
+@symmetric_eigenvalues.samples
+def symmetric_eigenvalues_samples(make):
+    yield apart(make, 3, 3), True
+    yield apart(make, 0, 2, 2), False
+
+
+symmetric_eigenvalues.workloads(symmetric_eigen_workloads)
+
+
+def is_lower(UPLO):
+    """Whether the lower triangle is meant by 'L' or 'U'."""
+    check(isinstance(UPLO, str) and UPLO.upper() in ("L", "U"), "linalg.eigh", "UPLO 'L' or 'U'", repr(UPLO))
+    return UPLO.upper() == "L"
