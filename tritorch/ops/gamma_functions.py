@@ -11,6 +11,7 @@ from tritorch.ops.elementwise import floating, floats
 from tritorch.ops.pointwise import digamma, exp, lgamma, polygamma1, xlogy
 from tritorch.ops.special import from_scipy
 from tritorch.ops.wide import wide_only
+from tritorch.tensor import Tensor
 
 binary = functools.partial(elementwise.binary, functions=kernels("incomplete"))
 Z = kernels("zeta")
@@ -56,8 +57,8 @@ polygamma1.grad("input")(lambda g, input: g * polygamma_at(input, 2))
 
 def whole(name, argument, value):
     """A whole number, or PyTorch's TypeError."""
-    tensor = hasattr(value, "storage")
-    if tensor or isinstance(value, bool) or not hasattr(type(value), "__index__"):
+    tensor = isinstance(value, Tensor)
+    if tensor and (value.shape or value.dtype.category != 1) or isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise TypeError(sentence(name, f"a whole number as {argument}", "a tensor" if tensor else repr(value)))
     return value.__index__()
 
