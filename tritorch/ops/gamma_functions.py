@@ -7,6 +7,7 @@ from tritorch.dtype import types
 from tritorch.errors import check, sentence, tensors, underivable
 from tritorch.ops import elementwise
 from tritorch.ops.copy import deliver
+from tritorch.ops.create import arange
 from tritorch.ops.elementwise import floating, floats
 from tritorch.ops.pointwise import digamma, exp, lgamma, polygamma1, xlogy
 from tritorch.ops.special import from_scipy
@@ -94,11 +95,9 @@ def mvlgamma(input, p, *, out=None):
     check(p >= 1, "mvlgamma", "p ≥ 1", p)
     kind = floating("mvlgamma", input)
     check(out is None or out.dtype.is_floating_point, "mvlgamma", f"a destination that {kind} can be cast to", getattr(out, "dtype", out))
-    x = input.to(kind.compute)
-    made = lgamma(x)
-    for j in range(1, p):
-        made = made + lgamma(x - j / 2)
-    return deliver((made + p * (p - 1) / 4 * math.log(math.pi)).to(kind), out)
+    steps = arange(0, -p / 2, -0.5, dtype=kind.compute, device=input.device)
+    made = lgamma(input.to(kind.compute).unsqueeze(-1) + steps).sum(-1) + p * (p - 1) / 4 * math.log(math.pi)
+    return deliver(made.to(kind), out)
 
 
 gammainc, gammaincc, multigammaln = igamma, igammac, mvlgamma
