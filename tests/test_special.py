@@ -22,12 +22,13 @@ POLYNOMIALS = dict(chebyshev_polynomial_t="chebyt", chebyshev_polynomial_u="cheb
 def near_truth(have, function, *args, roundings, dtype=np.float64):
     """`have` is function(*args) but for roundings of the result and of the arguments."""
     with np.errstate(all="ignore"):
-        want, room = function(*args), 0.0
+        want, condition = function(*args), 1.0
+        size = np.abs(want) + np.finfo(dtype).tiny / np.finfo(dtype).eps
         for k in range(len(args)):
             high, low = ([a * (1 + s) if i == k else a for i, a in enumerate(args)] for s in (1e-7, -1e-7))
-            room = room + np.nan_to_num(np.abs(function(*high) - function(*low)) / 2e-7, nan=0, posinf=0)
+            condition = condition + np.nan_to_num(np.abs(function(*high) - function(*low)) / size / 2e-7, nan=0, posinf=0)
         want = want.astype(dtype).astype(np.float64)
-        error = np.abs(have - want) / (np.abs(want) + room + np.finfo(dtype).tiny / np.finfo(dtype).eps) / np.finfo(dtype).eps
+        error = np.abs(have - want) / size / condition / np.finfo(dtype).eps
     same = (have == want) | np.isnan(have) & np.isnan(want)
     worst = np.argmax(np.where(same, 0, np.nan_to_num(error, nan=np.inf)))
     assert same.flat[worst] or error.flat[worst] <= roundings, (error.flat[worst], have.flat[worst], want.flat[worst], [

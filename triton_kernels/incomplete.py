@@ -3,7 +3,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from triton_kernels.gamma import node
+from triton_kernels.gamma import first_node, next_node
 from triton_kernels.series import LGAMMA1P, chebyshev
 
 
@@ -56,8 +56,9 @@ def regularized(a, x, UPPER: tl.constexpr):
     bend = tl.where(low, x, more / x / x)
     scale = 2.0 / (slope + libdevice.sqrt(slope * slope + 2.0 * bend))
     total = tl.zeros_like(x)
-    for k in range(60):
-        place, weight = node(k)
+    up, down = first_node()
+    for _ in range(60):
+        place, weight, up, down = next_node(up, down)
         s = scale * place
         total += weight * libdevice.exp(tl.where(low, -shape * s - x * libdevice.expm1(-s), (shape - 1.0) * libdevice.log1p(s / x) - s))
     total = total * scale

@@ -16,7 +16,7 @@ def ndtr(x):
 
 @triton.jit
 def ndtri(x):
-    return libdevice.normcdfinv(x)
+    return libdevice.normcdfinv(x.to(tl.float64)).to(x.dtype)            # that of float32 takes the smallest numbers for 0
 
 
 @triton.jit
@@ -29,7 +29,8 @@ def log_ndtr(x):
 
 @triton.jit
 def entr(x):
-    return tl.where(x == 0, 0.0, tl.where(x < 0, -float("inf"), -x * libdevice.log(x)))
+    v = x.to(tl.float64)
+    return tl.where(v == 0, 0.0, tl.where(v < 0, -float("inf"), -v * libdevice.log(v))).to(x.dtype)
 
 
 @triton.jit

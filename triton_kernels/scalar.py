@@ -341,7 +341,7 @@ def digamma(x):
     value = shift + libdevice.log(reflected) - 0.5 / reflected - series
     value = tl.where(negative, value - 3.141592653589793 * libdevice.cospi(x) / libdevice.sinpi(x), value)
     value = tl.where(negative & (libdevice.floor(x) == x), float("nan"), value)
-    return tl.where(x == 0, libdevice.copysign(tl.full(x.shape, -1.0, x.dtype), x) * -float("inf"), value).to(x.dtype)
+    return tl.where(tl.abs(x) < 1e-30, div(tl.full(x.shape, -1.0, x.dtype), x), value).to(x.dtype)
 
 
 @triton.jit

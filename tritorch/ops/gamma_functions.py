@@ -7,10 +7,12 @@ from tritorch.dtype import types
 from tritorch.errors import check, sentence, tensors, underivable
 from tritorch.ops import elementwise
 from tritorch.ops.copy import deliver
+from tritorch.ops.create import arange
 from tritorch.ops.elementwise import floating, floats
 from tritorch.ops.pointwise import digamma, exp, lgamma, polygamma1, xlogy
 from tritorch.ops.special import from_scipy
 from tritorch.ops.wide import wide_only
+from tritorch.tensor import Tensor
 
 binary = functools.partial(elementwise.binary, functions=kernels("incomplete"))
 Z = kernels("zeta")
@@ -56,8 +58,8 @@ polygamma1.grad("input")(lambda g, input: g * polygamma_at(input, 2))
 
 def whole(name, argument, value):
     """A whole number, or PyTorch's TypeError."""
-    tensor = hasattr(value, "storage")
-    if tensor or isinstance(value, bool) or not hasattr(type(value), "__index__"):
+    tensor = isinstance(value, Tensor)
+    if tensor and (value.shape or value.dtype.category != 1) or isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise TypeError(sentence(name, f"a whole number as {argument}", "a tensor" if tensor else repr(value)))
     return value.__index__()
 
@@ -93,11 +95,9 @@ def mvlgamma(input, p, *, out=None):
     check(p >= 1, "mvlgamma", "p ≥ 1", p)
     kind = floating("mvlgamma", input)
     check(out is None or out.dtype.is_floating_point, "mvlgamma", f"a destination that {kind} can be cast to", getattr(out, "dtype", out))
-    x = input.to(kind.compute)
-    made = lgamma(x)
-    for j in range(1, p):
-        made = made + lgamma(x - j / 2)
-    return deliver((made + p * (p - 1) / 4 * math.log(math.pi)).to(kind), out)
+    steps = arange(0, -p / 2, -0.5, dtype=kind.compute, device=input.device)
+    made = lgamma(input.to(kind.compute).unsqueeze(-1) + steps).sum(-1) + p * (p - 1) / 4 * math.log(math.pi)
+    return deliver(made.to(kind), out)
 
 
 gammainc, gammaincc, multigammaln = igamma, igammac, mvlgamma
