@@ -104,6 +104,7 @@ def _lower_cholesky(constraint):
 
 
 @transform_to.register(constraints.positive_definite)
+@transform_to.register(constraints.positive_semidefinite)
 def _positive_definite(constraint):
     return transforms.PositiveDefiniteTransform()
 

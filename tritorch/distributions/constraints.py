@@ -10,7 +10,7 @@ tensor([ True, False])
 """
 from tritorch.dtype import finfo, types
 from tritorch.errors import check
-from tritorch.linalg import cholesky_ex, vector_norm
+from tritorch.linalg import cholesky_ex, eigvalsh, vector_norm
 from tritorch.ops.compare import isclose
 from tritorch.ops.create import full
 from tritorch.ops.shaping import cat as concatenate
@@ -19,7 +19,8 @@ from tritorch.ops.shaping import stack as stacked
 __all__ = ["Constraint", "MixtureSameFamilyConstraint", "boolean", "cat", "corr_cholesky", "dependent", "dependent_property",
            "greater_than", "greater_than_eq", "half_open_interval", "independent", "integer_interval", "interval", "is_dependent",
            "less_than", "lower_cholesky", "lower_triangular", "multinomial", "nonnegative", "nonnegative_integer", "one_hot", "positive",
-           "positive_definite", "positive_integer", "real", "real_vector", "simplex", "square", "stack", "symmetric", "unit_interval"]
+           "positive_definite", "positive_integer", "positive_semidefinite", "real", "real_vector", "simplex", "square", "stack",
+           "symmetric", "unit_interval"]
 
 
 class Constraint:
@@ -277,6 +278,15 @@ class _Symmetric(_Square):
         return isclose(value, value.mT, atol=1e-6).all((-2, -1))
 
 
+class _PositiveSemidefinite(_Symmetric):
+    """Symmetric matrices without negative eigenvalues."""
+
+    def check(self, value):
+        if value.shape[-2] != value.shape[-1]:
+            return super().check(value)
+        return super().check(value) & (eigvalsh(value) >= 0).all(-1)
+
+
 class _PositiveDefinite(_Symmetric):
     """Symmetric matrices that have a Cholesky factor."""
 
@@ -342,5 +352,6 @@ positive, nonnegative, unit_interval = _GreaterThan(0.0), _GreaterThanEq(0.0), _
 greater_than, greater_than_eq, less_than = _GreaterThan, _GreaterThanEq, _LessThan
 interval, half_open_interval = _Interval, _HalfOpenInterval
 simplex, lower_triangular, lower_cholesky, corr_cholesky = _Simplex(), _LowerTriangular(), _LowerCholesky(), _CorrCholesky()
-square, symmetric, positive_definite = _Square(), _Symmetric(), _PositiveDefinite()
+square, symmetric = _Square(), _Symmetric()
+positive_definite, positive_semidefinite = _PositiveDefinite(), _PositiveSemidefinite()
 cat, stack = _Cat, _Stack
