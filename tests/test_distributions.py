@@ -83,7 +83,7 @@ def test_on_a_device(cuda, name):
 
 
 UNLIKE = {                                                               # where PyTorch is wrong, or says more
-    "Kumaraswamy": ("mode",), "VonMises": ("log_prob", "variance", "stddev"),
+    "Kumaraswamy": ("mode",), "Multinomial": ("entropy",), "VonMises": ("log_prob", "variance", "stddev"),
     "MixtureSameFamily": ("repr",), "GeneralizedPareto": ("log_prob", "cdf"),
     **dict.fromkeys(("Gamma", "Chi2", "InverseGamma"), ("cdf",))}
 ASKED_OF_ALL = ("log_prob", "entropy", "mean", "mode", "variance", "stddev", "cdf", "icdf", "enumerate_support")

@@ -1,11 +1,15 @@
 """The binomial distribution: how many of a number of trials succeed."""
+from numbers import Number
+
+from tritorch.autograd import no_grad
 from tritorch.distributions import constraints
 from tritorch.distributions.distribution import Distribution
 from tritorch.distributions.parameters import Either
 from tritorch.errors import check
 from tritorch.nn.functional import logsigmoid
+from tritorch.ops.compare import where
 from tritorch.ops.create import arange
-from tritorch.ops.methods import surface
+from tritorch.ops.gamma import _standard_gamma
 
 
 class Binomial(Either, Distribution):
@@ -21,6 +25,7 @@ class Binomial(Either, Distribution):
     def __init__(self, total_count=1, probs=None, logits=None, validate_args=None):
         count, = self._take(probs, logits, total_count)
         self.total_count = count.to(self._param.dtype)
+        self._most = total_count if isinstance(total_count, Number) else None
         super().__init__(self._param.shape, validate_args=validate_args)
 
     mean = property(lambda self: self.total_count * self.probs, doc="n p.")
@@ -34,7 +39,13 @@ class Binomial(Either, Distribution):
 
     def sample(self, sample_shape=()):
         shape = self._extended_shape(sample_shape)
-        return surface["binomial"](self.total_count.detach().expand(shape), self.probs.detach().expand(shape))
+        with no_grad():
+            return successes(self.total_count.expand(shape), self.probs.expand(shape), self._most)
+
+    def expand(self, batch_shape, _instance=None):
+        new = super().expand(batch_shape, _instance)
+        new._most = self._most
+        return new
 
     def log_prob(self, value):
         if self._validate_args:
@@ -44,6 +55,8 @@ class Binomial(Either, Distribution):
         return ways + value * self.logits + n * logsigmoid(-self.logits)
 
     def _one_count(self, what):
+        if self._most is not None:
+            return int(self._most)
         count = int(self.total_count.max())
         check(bool(self.total_count.min() == count), f"Binomial.{what}", "one total_count for the batch", self.total_count.detach(),
               error=NotImplementedError)
@@ -58,3 +71,22 @@ class Binomial(Either, Distribution):
         count = self._one_count("enumerate_support")
         values = arange(count + 1, dtype=self._param.dtype, device=self._param.device).view(-1, *[1] * len(self._batch_shape))
         return values.expand(-1, *self._batch_shape) if expand else values
+
+
+def successes(count, probs, most=None):
+    """How many of `count` uniform numbers are below `probs`. With `most`, the largest count, nothing waits for a device.
+
+    The middle one is a beta number: either all that are smaller are below, too, or all that are larger are not, and half of them are left
+    (J. H. Ahrens and U. Dieter, Computer methods for sampling from gamma, beta, Poisson and binomial distributions, 1974).
+    """
+    n, p = count.double(), probs.double()
+    found = p * 0                                                        # NaN stay
+    for _ in range(int(n.max() if most is None and n.numel() else most or 0).bit_length()):
+        middle = (n / 2).floor() + 1
+        low, high = _standard_gamma(middle), _standard_gamma((n + 1 - middle).clamp(min=1))
+        x = low / (low + high)
+        below, left = x <= p, n > 0
+        found = where(left & below, found + middle, found)
+        p = where(left, where(below, (p - x) / (1 - x), p / x), p)
+        n = where(left, where(below, n - middle, middle - 1), n)
+    return found.to(probs.dtype)
