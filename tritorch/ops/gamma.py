@@ -171,24 +171,28 @@ def _sample_dirichlet(input, generator=None):
 
 
 # ------------------------------------------------------------------ derivatives
-PLACES = np.arange(-28, 32) / 8
-NODES = np.exp(PLACES - np.exp(-PLACES))
-WEIGHTS = NODES * (1 + np.exp(-PLACES)) / 8
+def nodes_of(step):
+    """(place, weight) of the double exponential rule."""
+    t = np.arange(-3.5, 3.9, step)
+    places = np.exp(t - np.exp(-t))
+    return list(zip(places, places * (1 + np.exp(-t)) * step))
 
 
-def integral(apart, low, scale, term):
-    """∫₀^∞ (|apart| + s or p) eᵉ ds with (p, e) = term(s): s where `low` holds, p elsewhere."""
-    apart, total = np.abs(apart), 0.0
-    for node, weight in zip(NODES, WEIGHTS):
-        s = scale * node
-        p, power = term(s)
-        total = total + weight * (apart + np.where(low, s, p)) * np.exp(power)
+NODES = {8: nodes_of(1 / 8), 4: nodes_of(1 / 5)}                         # for the digits of float64, and of float32
+
+
+def integral(apart, scale, nodes, term):
+    """∫₀^∞ (|apart| + p) eᵉ ds with (p, e) = term(s)."""
+    apart, total = np.abs(apart), np.zeros_like(scale)
+    for node, weight in nodes:
+        p, power = term(scale * node)
+        total += (p + apart) * (weight * np.exp(power))
     return scale * total
 
 
 def gamma_slope(alpha, x):
     """dx/dα of gamma numbers."""
-    a, v = alpha.astype(np.float64), x.astype(np.float64)
+    a, v = np.broadcast_arrays(alpha.astype(np.float64), x.astype(np.float64))
     above = np.log(v) - digamma(np.where(a < 1, a + 1, a))
     step = (a < 1) & (above < 0)
     shape, apart = np.where(step, a + 1, a), np.where((a < 1) & ~step, above + 1 / a, above)
@@ -196,18 +200,25 @@ def gamma_slope(alpha, x):
     slope = np.maximum(np.where(low, shape - v, 1 - more / v), 0)
     scale = 2 / (slope + np.sqrt(slope * slope + 2 * np.where(low, v, more / (v * v))))
 
-    def term(s):
-        p = np.log1p(s / v)
-        return p, np.where(low, -shape * s - v * np.expm1(-s), (shape - 1) * p - s)
+    value, nodes, high = np.empty_like(v), NODES[x.dtype.itemsize], ~low
+    shape_low, v_low, power, v_high = shape[low], v[low], shape[high] - 1, v[high]
 
-    value = integral(apart, low, scale, term) * np.where(low, v, 1.0)
+    def below(s):
+        return s, -shape_low * s - v_low * np.expm1(-s)
+
+    def beyond(s):
+        p = np.log1p(s / v_high)
+        return p, power * p - s
+
+    value[low] = integral(apart[low], scale[low], nodes, below) * v_low
+    value[high] = integral(apart[high], scale[high], nodes, beyond)
     value = np.where(step, v / a * (value - above), value)
     return np.where((v == 0) & (a > 0), 0.0, np.where(a < 0, np.nan, value)).astype(x.dtype)
 
 
 def dirichlet_slope(x, alpha, total):
     """dx/dα of beta numbers, over 1 - x."""
-    v, a, sum = (t.astype(np.float64) for t in (x, alpha, total))
+    v, a, sum = np.broadcast_arrays(*[t.astype(np.float64) for t in (x, alpha, total)])
     b, rest, log_v = sum - a, 1 - v, np.log(v)
     above = digamma(a + 1) - digamma(sum)
     step = (a < 1) & (log_v < above)
@@ -221,9 +232,9 @@ def dirichlet_slope(x, alpha, total):
 
     def term(s):
         p = np.log1p(-odds * np.expm1(-s))
-        return p, power * p - rate * s
+        return np.where(low, s, p), power * p - rate * s
 
-    value = integral(apart, low, scale, term) * np.where(low, odds, 1.0)
+    value = integral(apart, scale, NODES[x.dtype.itemsize], term) * np.where(low, odds, 1.0)
     value = np.where(step, v * (sum * value + above - log_v) / a, value)
     return np.where((v == 0) | (b <= 0), 0.0, value).astype(x.dtype)
 
