@@ -22,7 +22,8 @@ from tritorch.ops.elementwise import binary, ternary
 from tritorch.ops.filling import filled
 from tritorch.ops.softmax import softmax
 from tritorch.ops.special import digamma
-from tritorch.philox import MASK, SHIFT, philox
+from tritorch.philox import MASK, SHIFT, in_pieces, philox
+from tritorch.quiet import quietly
 from tritorch.tensor import empty
 
 K = kernels("gamma")
@@ -43,8 +44,8 @@ def attempt(seed, counters, lane):
     return np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * turn), np.log((w3 + 0.5) * 2.0**-32)
 
 
-def log_gammas(alpha, seed, offset):
-    """(logarithms of the gamma numbers of shapes α or α + 1, what to add to those of α < 1) for a flat array of float64.
+def parts_of(alpha, seed, offset):
+    """(d, r, b) for a flat array of float64: the gamma number of shape α is d r³ eᵇ.
 
     Element i uses counter offset + i, attempt j of the rejection the lane j, from 1 on; lane 0 gives the uniform for α < 1.
     """
@@ -66,11 +67,17 @@ def log_gammas(alpha, seed, offset):
 
 def draws_of(alpha, seed, offset, log=False):
     """Gamma numbers of shape α, or their logarithms, in float64."""
-    flat = alpha.astype(np.float64).reshape(-1)
-    d, root, boost = log_gammas(flat, seed, offset)
-    value = np.log(d) + 3 * np.log(root) + boost if log else d * root * root * root * np.exp(boost)
-    value = np.where(flat == 0, -np.inf if log else 0.0, np.where(flat == np.inf, flat, value))
-    return np.where(flat >= 0, value, np.nan).reshape(alpha.shape)
+    flat, out = alpha.reshape(-1), np.empty(alpha.size)
+
+    def work(start, stop):
+        shapes = flat[start:stop].astype(np.float64)
+        d, root, boost = parts_of(shapes, seed, offset + start)
+        value = np.log(d) + 3 * np.log(root) + boost if log else d * root * root * root * np.exp(boost)
+        value = np.where(shapes == 0, -np.inf if log else 0.0, np.where(shapes == np.inf, shapes, value))
+        out[start:stop] = np.where(shapes >= 0, value, np.nan)
+
+    in_pieces(out.size, work)
+    return out.reshape(alpha.shape)
 
 
 def least_of(dtype):
@@ -90,8 +97,7 @@ def standard_gamma(alpha, seed, offset, base=None):
 
 @standard_gamma.impl("cpu", raw=True)
 def standard_gamma_cpu(out, alpha, seed, offset, base):
-    with np.errstate(all="ignore"):
-        store_rounded(out.array, np.maximum(draws_of(alpha.array, seed, offset), least_of(out.dtype)))
+    quietly(store_rounded, out.array, np.maximum(draws_of(alpha.array, seed, offset), least_of(out.dtype)))
 
 
 @standard_gamma.impl("cuda", passes={"seed": int, "offset": int})
@@ -112,13 +118,17 @@ def sample_dirichlet(alpha, seed, offset, base=None):
     return alpha.shape, alpha.dtype, alpha.device
 
 
+def softmax_of(logs):
+    """exp of each row, over its sum."""
+    parts = np.exp(logs - logs.max(-1, keepdims=True, initial=LOW))
+    return parts / parts.sum(-1, keepdims=True)
+
+
 @sample_dirichlet.impl("cpu", raw=True)
 def sample_dirichlet_cpu(out, alpha, seed, offset, base):
-    with np.errstate(all="ignore"):
-        logs = np.maximum(draws_of(alpha.array, seed, offset, log=True), LOW)
-        parts = np.exp(logs - logs.max(-1, keepdims=True, initial=LOW)) if logs.ndim else np.ones(())
-        parts = parts / parts.sum(-1, keepdims=True) if logs.ndim else parts
-        store_rounded(out.array, np.maximum(parts, least_of(out.dtype)))
+    logs = np.atleast_1d(np.maximum(draws_of(alpha.array, seed, offset, log=True), LOW))
+    parts = quietly(softmax_of, logs).reshape(out.shape)
+    quietly(store_rounded, out.array, np.maximum(parts, least_of(out.dtype)))
 
 
 @sample_dirichlet.impl("cuda", passes={"seed": int, "offset": int})
