@@ -5,6 +5,7 @@ import scipy.special as sp
 import scipy.stats
 
 import tritorch as torch
+from tritorch.ops.gamma import standard_gamma
 
 LOG = np.linspace(-2.5, 4, 27)
 
@@ -38,6 +39,12 @@ def test_calls_draw_other_numbers_each_time():
     generator, alpha = seeded(), torch.full((50,), 2.0)
     first, second = (torch._standard_gamma(alpha, generator) for _ in range(2))
     assert generator.get_offset() == 100 and not set(first.tolist()) & set(second.tolist())
+
+
+def test_an_element_has_the_same_number_in_every_piece():
+    alpha = torch.full((140_000,), 0.7, dtype=torch.float64)
+    whole = standard_gamma(alpha, 3, 1 << 32)
+    assert torch.equal(whole[-9:], standard_gamma(alpha[-9:], 3, (1 << 32) + 139_991))
 
 
 def test_shapes_at_the_ends(cuda):

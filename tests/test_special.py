@@ -69,7 +69,8 @@ def pairs():
 @pytest.mark.parametrize(("name", "function"), [("igamma", sp.gammainc), ("igammac", sp.gammaincc)])
 def test_incomplete_gamma_on_cuda(name, function, cuda):
     for dtype, roundings in ((np.float64, 40), (np.float32, 2)):             # scipy's own error is most of it
-        a, x = (v.astype(dtype) for v in pairs())
+        with np.errstate(over="ignore"):
+            a, x = (v.astype(dtype) for v in pairs())
         have = getattr(torch, name)(torch.tensor(a, device=cuda), torch.tensor(x, device=cuda)).cpu().numpy().astype(np.float64)
         near_truth(have, function, a.astype(np.float64), x.astype(np.float64), roundings=roundings, dtype=dtype)
 

@@ -43,7 +43,7 @@ def for_small(a, x):
 
 
 @triton.jit
-def regularized(a, x, UPPER: tl.constexpr):
+def regularized(a, x, UPPER: tl.constexpr, FEW: tl.constexpr):
     """P(a, x), or Q = 1 - P where UPPER: P by the integral below x where x < a, else Q by that above, or by its series."""
     few = (a <= 1) & (x <= 1)
     low = x < a
@@ -57,8 +57,8 @@ def regularized(a, x, UPPER: tl.constexpr):
     scale = 2.0 / (slope + libdevice.sqrt(slope * slope + 2.0 * bend))
     total = tl.zeros_like(x)
     up, down = first_node()
-    for _ in range(60):
-        place, weight, up, down = next_node(up, down)
+    for _ in range(37 if FEW else 60):
+        place, weight, up, down = next_node(up, down, FEW)
         s = scale * place
         total += weight * libdevice.exp(tl.where(low, -shape * s - x * libdevice.expm1(-s), (shape - 1.0) * libdevice.log1p(s / x) - s))
     total = total * scale
@@ -75,9 +75,9 @@ def regularized(a, x, UPPER: tl.constexpr):
 
 @triton.jit
 def igamma(a, x):
-    return regularized(a.to(tl.float64), x.to(tl.float64), False).to(x.dtype)
+    return regularized(a.to(tl.float64), x.to(tl.float64), False, x.dtype != tl.float64).to(x.dtype)
 
 
 @triton.jit
 def igammac(a, x):
-    return regularized(a.to(tl.float64), x.to(tl.float64), True).to(x.dtype)
+    return regularized(a.to(tl.float64), x.to(tl.float64), True, x.dtype != tl.float64).to(x.dtype)

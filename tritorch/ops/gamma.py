@@ -22,7 +22,8 @@ from tritorch.ops.elementwise import binary, ternary
 from tritorch.ops.filling import filled
 from tritorch.ops.softmax import softmax
 from tritorch.ops.special import digamma
-from tritorch.philox import MASK, SHIFT, philox
+from tritorch.philox import MASK, SHIFT, in_pieces, philox
+from tritorch.quiet import quietly
 from tritorch.tensor import empty
 
 K = kernels("gamma")
@@ -43,8 +44,8 @@ def attempt(seed, counters, lane):
     return np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * turn), np.log((w3 + 0.5) * 2.0**-32)
 
 
-def log_gammas(alpha, seed, offset):
-    """(logarithms of the gamma numbers of shapes α or α + 1, what to add to those of α < 1) for a flat array of float64.
+def parts_of(alpha, seed, offset):
+    """(d, r, b) for a flat array of float64: the gamma number of shape α is d r³ eᵇ.
 
     Element i uses counter offset + i, attempt j of the rejection the lane j, from 1 on; lane 0 gives the uniform for α < 1.
     """
@@ -66,11 +67,17 @@ def log_gammas(alpha, seed, offset):
 
 def draws_of(alpha, seed, offset, log=False):
     """Gamma numbers of shape α, or their logarithms, in float64."""
-    flat = alpha.astype(np.float64).reshape(-1)
-    d, root, boost = log_gammas(flat, seed, offset)
-    value = np.log(d) + 3 * np.log(root) + boost if log else d * root * root * root * np.exp(boost)
-    value = np.where(flat == 0, -np.inf if log else 0.0, np.where(flat == np.inf, flat, value))
-    return np.where(flat >= 0, value, np.nan).reshape(alpha.shape)
+    flat, out = alpha.reshape(-1), np.empty(alpha.size)
+
+    def work(start, stop):
+        shapes = flat[start:stop].astype(np.float64)
+        d, root, boost = parts_of(shapes, seed, offset + start)
+        value = np.log(d) + 3 * np.log(root) + boost if log else d * root * root * root * np.exp(boost)
+        value = np.where(shapes == 0, -np.inf if log else 0.0, np.where(shapes == np.inf, shapes, value))
+        out[start:stop] = np.where(shapes >= 0, value, np.nan)
+
+    in_pieces(out.size, work)
+    return out.reshape(alpha.shape)
 
 
 def least_of(dtype):
@@ -90,8 +97,7 @@ def standard_gamma(alpha, seed, offset, base=None):
 
 @standard_gamma.impl("cpu", raw=True)
 def standard_gamma_cpu(out, alpha, seed, offset, base):
-    with np.errstate(all="ignore"):
-        store_rounded(out.array, np.maximum(draws_of(alpha.array, seed, offset), least_of(out.dtype)))
+    quietly(store_rounded, out.array, np.maximum(draws_of(alpha.array, seed, offset), least_of(out.dtype)))
 
 
 @standard_gamma.impl("cuda", passes={"seed": int, "offset": int})
@@ -112,13 +118,17 @@ def sample_dirichlet(alpha, seed, offset, base=None):
     return alpha.shape, alpha.dtype, alpha.device
 
 
+def softmax_of(logs):
+    """exp of each row, over its sum."""
+    parts = np.exp(logs - logs.max(-1, keepdims=True, initial=LOW))
+    return parts / parts.sum(-1, keepdims=True)
+
+
 @sample_dirichlet.impl("cpu", raw=True)
 def sample_dirichlet_cpu(out, alpha, seed, offset, base):
-    with np.errstate(all="ignore"):
-        logs = np.maximum(draws_of(alpha.array, seed, offset, log=True), LOW)
-        parts = np.exp(logs - logs.max(-1, keepdims=True, initial=LOW)) if logs.ndim else np.ones(())
-        parts = parts / parts.sum(-1, keepdims=True) if logs.ndim else parts
-        store_rounded(out.array, np.maximum(parts, least_of(out.dtype)))
+    logs = np.atleast_1d(np.maximum(draws_of(alpha.array, seed, offset, log=True), LOW))
+    parts = quietly(softmax_of, logs).reshape(out.shape)
+    quietly(store_rounded, out.array, np.maximum(parts, least_of(out.dtype)))
 
 
 @sample_dirichlet.impl("cuda", passes={"seed": int, "offset": int})
@@ -171,24 +181,28 @@ def _sample_dirichlet(input, generator=None):
 
 
 # ------------------------------------------------------------------ derivatives
-PLACES = np.arange(-28, 32) / 8
-NODES = np.exp(PLACES - np.exp(-PLACES))
-WEIGHTS = NODES * (1 + np.exp(-PLACES)) / 8
+def nodes_of(step):
+    """(place, weight) of the double exponential rule."""
+    t = np.arange(-3.5, 3.9, step)
+    places = np.exp(t - np.exp(-t))
+    return list(zip(places, places * (1 + np.exp(-t)) * step))
 
 
-def integral(apart, low, scale, term):
-    """∫₀^∞ (|apart| + s or p) eᵉ ds with (p, e) = term(s): s where `low` holds, p elsewhere."""
-    apart, total = np.abs(apart), 0.0
-    for node, weight in zip(NODES, WEIGHTS):
-        s = scale * node
-        p, power = term(s)
-        total = total + weight * (apart + np.where(low, s, p)) * np.exp(power)
+NODES = {8: nodes_of(1 / 8), 4: nodes_of(1 / 5)}                         # for the digits of float64, and of float32
+
+
+def integral(apart, scale, nodes, term):
+    """∫₀^∞ (|apart| + p) eᵉ ds with (p, e) = term(s)."""
+    apart, total = np.abs(apart), np.zeros_like(scale)
+    for node, weight in nodes:
+        p, power = term(scale * node)
+        total += (p + apart) * (weight * np.exp(power))
     return scale * total
 
 
 def gamma_slope(alpha, x):
     """dx/dα of gamma numbers."""
-    a, v = alpha.astype(np.float64), x.astype(np.float64)
+    a, v = np.broadcast_arrays(alpha.astype(np.float64), x.astype(np.float64))
     above = np.log(v) - digamma(np.where(a < 1, a + 1, a))
     step = (a < 1) & (above < 0)
     shape, apart = np.where(step, a + 1, a), np.where((a < 1) & ~step, above + 1 / a, above)
@@ -196,18 +210,25 @@ def gamma_slope(alpha, x):
     slope = np.maximum(np.where(low, shape - v, 1 - more / v), 0)
     scale = 2 / (slope + np.sqrt(slope * slope + 2 * np.where(low, v, more / (v * v))))
 
-    def term(s):
-        p = np.log1p(s / v)
-        return p, np.where(low, -shape * s - v * np.expm1(-s), (shape - 1) * p - s)
+    value, nodes, high = np.empty_like(v), NODES[x.dtype.itemsize], ~low
+    shape_low, v_low, power, v_high = shape[low], v[low], shape[high] - 1, v[high]
 
-    value = integral(apart, low, scale, term) * np.where(low, v, 1.0)
+    def below(s):
+        return s, -shape_low * s - v_low * np.expm1(-s)
+
+    def beyond(s):
+        p = np.log1p(s / v_high)
+        return p, power * p - s
+
+    value[low] = integral(apart[low], scale[low], nodes, below) * v_low
+    value[high] = integral(apart[high], scale[high], nodes, beyond)
     value = np.where(step, v / a * (value - above), value)
     return np.where((v == 0) & (a > 0), 0.0, np.where(a < 0, np.nan, value)).astype(x.dtype)
 
 
 def dirichlet_slope(x, alpha, total):
     """dx/dα of beta numbers, over 1 - x."""
-    v, a, sum = (t.astype(np.float64) for t in (x, alpha, total))
+    v, a, sum = np.broadcast_arrays(*[t.astype(np.float64) for t in (x, alpha, total)])
     b, rest, log_v = sum - a, 1 - v, np.log(v)
     above = digamma(a + 1) - digamma(sum)
     step = (a < 1) & (log_v < above)
@@ -221,9 +242,9 @@ def dirichlet_slope(x, alpha, total):
 
     def term(s):
         p = np.log1p(-odds * np.expm1(-s))
-        return p, power * p - rate * s
+        return np.where(low, s, p), power * p - rate * s
 
-    value = integral(apart, low, scale, term) * np.where(low, odds, 1.0)
+    value = integral(apart, scale, NODES[x.dtype.itemsize], term) * np.where(low, odds, 1.0)
     value = np.where(step, v * (sum * value + above - log_v) / a, value)
     return np.where((v == 0) | (b <= 0), 0.0, value).astype(x.dtype)
 
