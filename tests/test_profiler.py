@@ -8,6 +8,7 @@ from profiles import CPU, host, names, nothing_left  # noqa: F401
 
 import tritorch as torch
 import tritorch.nn.functional
+import tritorch.special  # noqa: F401  some operators are only there
 from tritorch.autograd.modes import state
 from tritorch.cuda import allocator, driver, measuring
 from tritorch.cuda.dry import DryDriver

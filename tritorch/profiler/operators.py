@@ -11,7 +11,7 @@ NAMES = {
     "batch_norm_train": "batch_norm", "celu_of": "celu", "choose": "where", "clamp_numbers": "clamp", "concatenated": "cat",
     "constant_pad": "constant_pad_nd", "convolution_input": "convolution_backward", "convolution_weight": "convolution_backward",
     "copy_to": "_to_copy", "cross_entropy_rows": "cross_entropy_loss", "cummax_pair": "cummax", "cummin_pair": "cummin", "deviation": "std",
-    "div_true": "div", "expand_to": "expand", "fill": "fill_", "flip_dims": "flip", "gelu_erf": "gelu",
+    "dirichlet_grad": "_dirichlet_grad", "div_true": "div", "expand_to": "expand", "fill": "fill_", "flip_dims": "flip", "gelu_erf": "gelu",
     "gelu_erf_backward": "gelu_backward", "gelu_tanh": "gelu", "gelu_tanh_backward": "gelu_backward",
     "group_norm_backward": "native_group_norm_backward", "group_norm_rows": "group_norm", "hardtanh_between": "hardtanh",
     "int_product": "_int_mm", "layer_norm_backward": "native_layer_norm_backward", "layer_norm_rows": "layer_norm",
@@ -24,14 +24,22 @@ NAMES = {
     "random_log_normal": "log_normal_", "random_normal": "normal_", "random_normal_around": "normal", "random_poisson": "poisson",
     "random_race": "multinomial", "random_uniform": "uniform_", "relu_backward": "threshold_backward",
     "rms_norm_backward": "_fused_rms_norm_backward", "rms_norm_rows": "rms_norm", "roll_dims": "roll", "round_even": "round",
-    "scaled_product": "_scaled_mm", "scatter_write": "scatter", "search_sorted_rows": "searchsorted", "slice_dim": "slice",
+    "sample_dirichlet": "_sample_dirichlet", "scaled_product": "_scaled_mm", "scatter_write": "scatter",
+    "search_sorted_rows": "searchsorted", "slice_dim": "slice",
     "softmax_backward": "_softmax_backward_data", "softshrink_at": "softshrink", "sorted_first": "topk", "squeeze_dims": "squeeze",
+    "standard_gamma": "_standard_gamma", "standard_gamma_grad": "_standard_gamma_grad",
     "table_gradient": "embedding_dense_backward", "table_rows": "embedding", "threshold_at": "threshold", "triangle": "tril",
     "trunc_divide": "div", "variance": "var", "vector_norm": "linalg_vector_norm", "view_as_dtype": "view", "view_as_shape": "view",
     # of lists of tensors
     "cast_all": "_foreach_copy_", "clip_by_norm": "_foreach_mul_", "norm_parts": "_foreach_norm",
     "scale_by": "_amp_foreach_non_finite_check_and_unscale_", "update": "_fused_update_", "update_scale": "_amp_update_scale_",
 }
+NAMES |= {name: "special_" + name for name in """airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 entr erfcx i0e i1 i1e log_ndtr
+    modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 modified_bessel_k1 ndtr ndtri scaled_modified_bessel_k0
+    scaled_modified_bessel_k1 spherical_bessel_j0 xlog1py zeta hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l
+    legendre_polynomial_p chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w
+    shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v
+    shifted_chebyshev_polynomial_w""".split()}
 
 
 def name_of(op, args, out=None):
