@@ -22,6 +22,7 @@ from tritorch.ops import (
     batchnorm,
     compare,
     convolution,
+    convolution_volumes,
     copy,
     create,
     dropout,
@@ -97,8 +98,9 @@ METHODS = {
     random: "uniform_ normal_ bernoulli_ random_ exponential_ geometric_ cauchy_ log_normal_",
 }
 FUNCTIONS = {
-    convolution: "conv1d conv2d conv3d conv_transpose1d conv_transpose2d",
-    pooling: "max_pool1d max_pool2d avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d",
+    convolution: "conv1d conv2d conv_transpose1d conv_transpose2d",
+    convolution_volumes: "conv3d conv_transpose3d conv_tbc convolution",
+    pooling: "max_pool1d max_pool2d avg_pool1d adaptive_avg_pool1d",
     padding: "",
     create: "empty zeros ones full empty_like full_like zeros_like ones_like arange linspace logspace eye tensor scalar_tensor",
     scaled: "_int_mm _scaled_mm",
