@@ -50,8 +50,8 @@ def first_inside(start, n, DILATION: tl.constexpr):
 @triton.jit
 def largest_of(values_ptr, places_ptr, x_ptr, stride_v, stride_p, stride_x, there, n, c, o, p, q, starts, ends, D, H, W,
                DILATION: tl.constexpr, TAPS: tl.constexpr, LOWEST: tl.constexpr, UNROLL: tl.constexpr, WIDE: tl.constexpr):
-    """Store the largest of the windows from `starts` on, as far as they lie before `ends`, and its place in the volume: the first of
-    equals, the last NaN, in the order of places."""
+    """Store the largest of the windows from `starts` on, as far as they lie before `ends`, and, unless places_ptr is None, its place in the
+    volume: the first of equals, the last NaN, in the order of places."""
     d0, h0, w0 = starts
     x_ptrs, place = at(x_ptr, n, c, d0, h0, w0, stride_x), (d0 * H + h0) * W + w0
     best = widened(tl.full(there.shape, LOWEST, x_ptr.dtype.element_ty))
@@ -65,7 +65,8 @@ def largest_of(values_ptr, places_ptr, x_ptr, stride_v, stride_p, stride_x, ther
         x = widened(tl.load(x_ptrs + step_to(d, h, w, stride_x, WIDE), mask=inside, other=LOWEST))
         best, found = larger(best, found, x, (place + ((d * H + h) * W + w)).to(tl.int32))
     tl.store(at(values_ptr, n, c, o, p, q, stride_v), best.to(values_ptr.dtype.element_ty), mask=there)
-    tl.store(at(places_ptr, n, c, o, p, q, stride_p), found, mask=there)
+    if places_ptr is not None:
+        tl.store(at(places_ptr, n, c, o, p, q, stride_p), found, mask=there)
 
 
 @triton.jit
@@ -73,7 +74,7 @@ def max_pool_volume_kernel(values_ptr, places_ptr, x_ptr, stride_v, stride_p, st
                            STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, ADAPTIVE: tl.constexpr,
                            TAPS: tl.constexpr, LOWEST: tl.constexpr, UNROLL: tl.constexpr, LAST: tl.constexpr, WIDE: tl.constexpr,
                            BLOCK: tl.constexpr):
-    """The largest of each window, and its place."""
+    """The largest of each window and, unless places_ptr is None, its place."""
     there, n, c, o, p, q = element_of(total, C, O, P, Q, LAST, WIDE, BLOCK)
     d0, d_end = window(o, D, O, STRIDE[0], PADDING[0], ADAPTIVE)
     h0, h_end = window(p, H, P, STRIDE[1], PADDING[1], ADAPTIVE)

@@ -29,9 +29,10 @@ def check_volumes(name, *tensors):
 
 def launch_volumes(kernel, outs, ins, *attributes, turns, **options):
     """Start a kernel with a thread for each element of the first of `outs`, in which a loop has so many turns."""
-    total, block = outs[0].numel(), tile(256, 1024)
-    wide = max([total, *[extent(x.shape, x.strides) for x in (*outs, *ins)]]) > 0x7FF00000
-    launch(kernel, (cdiv(total, block),), *outs, *ins, *[x.strides for x in (*outs, *ins)], total, *outs[0].shape[1:], *attributes,
+    total, block, tensors = outs[0].numel(), tile(256, 1024), (*outs, *ins)
+    wide = max([total, *[extent(x.shape, x.strides) for x in tensors if x is not None]]) > 0x7FF00000
+    strides = [None if x is None else x.strides for x in tensors]
+    launch(kernel, (cdiv(total, block),), *tensors, *strides, total, *outs[0].shape[1:], *attributes,
            UNROLL=turns if turns <= UNROLLED else 4, LAST=outs[0].strides[1] == 1 < outs[0].shape[1], WIDE=wide, BLOCK=block, **options)
 
 
@@ -62,19 +63,23 @@ def max_pool_volume(input, size, kernel=None, stride=ONES, padding=(0, 0, 0), di
 
 @max_pool_volume.impl("cpu")
 def max_pool_volume_cpu(values, places, input, size, kernel, stride, padding, dilation):
+    if values.size:
+        values[...], places[...] = _largest(input, size, kernel, stride, padding, dilation)
+
+
+def _largest(input, size, kernel, stride, padding, dilation):
     """One dim after the other, the last first: what comes first in each layer, row and column comes first in the volume, and so with NaN
     and last."""
-    if not values.size:
-        return
     x, found = input.astype(np.float32) if input.dtype in HALVES else input, None
     for d in (2, 1, 0):
         x, at = max_windows(x, 2 + d, size[d], *along_dim(d, kernel, stride, padding, dilation))
         found = at * math.prod(input.shape[3 + d:]) + (0 if found is None else np.take_along_axis(found, at, 2 + d))
-    values[...], places[...] = x, found
+    return x, found
 
 
 @max_pool_volume.impl("cuda")
 def max_pool_volume_cuda(values, places, input, size, kernel, stride, padding, dilation):
+    """places may be None."""
     if values.numel():
         n = input.shape[2:]
         taps = taps_of(n, size, kernel)
@@ -106,6 +111,43 @@ def max_pool_volume_errors(make):
 def max_pool_volume_workloads(make):
     yield "16x64x16x56x56 fp32 2x2x2", lambda: (make(16, 64, 16, 56, 56, grad=False), (8, 28, 28), (2,) * 3, (2,) * 3, (0,) * 3), \
         16 * 64 * 16 * 56 ** 2 * 5, 0
+
+
+@op
+def max_pool_volume_values(input, size, kernel=None, stride=ONES, padding=(0, 0, 0), dilation=ONES):
+    """The values of `max_pool_volume` alone, for those who will not ask for places; its gradient finds them anew.
+
+    >>> import tritorch as torch; from tritorch.ops.volume_pooling import max_pool_volume_values
+    >>> max_pool_volume_values(torch.arange(4.0).view(1, 1, 1, 2, 2), (1, 1, 1)).item()
+    3.0
+    """
+    return max_pool_volume.body(input, size, kernel, stride, padding, dilation)[0]
+
+
+@max_pool_volume_values.impl("cpu")
+def max_pool_volume_values_cpu(values, input, size, kernel, stride, padding, dilation):
+    if values.size:
+        values[...] = _largest(input, size, kernel, stride, padding, dilation)[0]
+
+
+@max_pool_volume_values.impl("cuda")
+def max_pool_volume_values_cuda(values, input, size, kernel, stride, padding, dilation):
+    max_pool_volume_cuda(values, None, input, size, kernel, stride, padding, dilation)
+
+
+@max_pool_volume_values.grad("input")
+def max_pool_volume_values_grad(g, input, size, kernel, stride, padding, dilation):
+    places = max_pool_volume(input, size, kernel, stride, padding, dilation)[1]
+    return max_pool_volume_input(g, places, tuple(input.shape[2:]), kernel, stride, padding, dilation)
+
+
+@max_pool_volume_values.samples
+def max_pool_volume_values_samples(make):
+    yield from list(max_pool_volume_samples(make))[1:]
+
+
+max_pool_volume_values.errors(max_pool_volume_errors)
+max_pool_volume_values.workloads(max_pool_volume_workloads)
 
 
 @op

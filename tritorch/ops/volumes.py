@@ -1,7 +1,8 @@
 """PyTorch's pooling functions of volumes (N, C, D, H, W), above the operators of volume_pooling.py."""
+from tritorch.autograd.modes import state
 from tritorch.errors import check, explained, switches, whole_numbers
 from tritorch.ops.pooling import deliver, out_size, parts, split, unpool, whole
-from tritorch.ops.volume_pooling import ONES, avg_pool_volume, max_pool_volume
+from tritorch.ops.volume_pooling import ONES, avg_pool_volume, max_pool_volume, max_pool_volume_values
 
 
 def triple(value, name, what):
@@ -23,9 +24,11 @@ def _window(name, kernel, stride, padding):
     return triple(kernel, name, "kernel_size"), triple(stride, name, "stride"), triple(padding, name, "padding")
 
 
-def _largest(x, size, batched, *window):
+def _largest(x, size, return_indices, batched, *window):
+    if not return_indices and not (state.grad and x.requires_grad):
+        return deliver(max_pool_volume_values(x, size, *window), batched, False)
     values, places = max_pool_volume(x, size, *window)
-    return deliver((values, places), batched, False)
+    return deliver((values, places.long()) if return_indices else values, batched, False)
 
 
 # ------------------------------------------------------------------ windows of a given size
@@ -48,8 +51,7 @@ def max_pool3d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode
     window = kernel, stride, padding, triple(dilation, name, "dilation")
     size = out_size(name, x, *window, ceil_mode)
     check(all(p <= k // 2 for k, p in zip(kernel, padding)), name, "padding of at most half of kernel_size", padding, kernel)
-    values, places = _largest(x, size, batched, *window)
-    return (values, places.long()) if return_indices else values
+    return _largest(x, size, return_indices, batched, *window)
 
 
 @explained
@@ -117,9 +119,8 @@ def adaptive_max_pool3d(input, output_size, return_indices=False):
     if size == ONES and not return_indices:                              # a reduction: no window of thousands to walk through
         return deliver(x.flatten(2).max(2)[0][:, :, None, None, None], batched, False)
     size, *window = split(x, size)
-    values, places = _largest(x, size, batched, *window)
-    values = values.contiguous()                                         # as in PyTorch, whatever the input's order
-    return (values, places.long().contiguous()) if return_indices else values
+    found = _largest(x, size, return_indices, batched, *window)          # contiguous, as in PyTorch, whatever the input's order
+    return tuple([out.contiguous() for out in found]) if return_indices else found.contiguous()
 
 
 # ------------------------------------------------------------------ back to the places of the largest
