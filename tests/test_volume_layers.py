@@ -132,6 +132,18 @@ def test_numbers_that_stand_for_nothing(call, error):
         call(T.ones(2, 1, 3, 3), T.zeros(2, 2, 2, 2))
 
 
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_transposed_convolutions_are_products_to_autocast(dims, cuda):
+    layer = getattr(nn, f"ConvTranspose{dims}d")(2, 4, 3, 2).to(cuda)
+    x = T.randn(1, 2, *(3,) * dims, device=cuda, requires_grad=True)
+    with T.autocast("cuda", dtype=T.bfloat16):
+        out = layer(x)
+    assert out.dtype is T.bfloat16
+    out.float().sum().backward()
+    assert {p.grad.dtype for p in (x, *layer.parameters())} == {T.float32}
+    np.testing.assert_allclose(out.detach().float().cpu().array, layer(x).detach().cpu().array, atol=0.05)
+
+
 def test_a_network_of_volumes_is_captured(cuda):
     T.manual_seed(0)
     net = nn.Sequential(nn.Conv3d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool3d(2),

@@ -68,7 +68,7 @@ def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
 
 
 def _phase(x, weight, first, count, size, stride, padding, dilation, groups):
-    """`count` frames of a transposed convolution, `stride` apart from frame `first` on: (N, K, count, P, Q).
+    """`count` frames of a transposed convolution, `stride` apart from frame `first` on: (N, K, count, P, Q), None if nothing meets them.
 
     Frame o + padding = stride a + r is met by the taps t with t · dilation = stride b + r, which read frame a - b.
     """
@@ -76,8 +76,7 @@ def _phase(x, weight, first, count, size, stride, padding, dilation, groups):
     taps = [t for t in range(weight.shape[2]) if t * dilation[0] % stride[0] == r]
     steps = [t * dilation[0] // stride[0] for t in taps]
     if not taps or a - steps[-1] >= x.shape[2] or a + count - 1 < steps[0]:
-        zero = x.narrow(2, 0, 0).sum(dtype=x.dtype) + weight.narrow(2, 0, 0).sum(dtype=x.dtype)      # whose gradients are zeros
-        return zero.expand(x.shape[0], weight.shape[1] * groups, count, *size[1:])
+        return None
     apart, step = (taps[1] - taps[0], steps[1] - steps[0]) if len(taps) > 1 else (1, 1)
     images = _images(x, len(taps), steps[-1] - a, a + count - steps[0] - x.shape[2], 1, step)
     filters = weight[:, :, taps[0]:taps[-1] + 1:apart].flip(2).transpose(1, 2).flatten(0, 1)
@@ -89,6 +88,11 @@ def conv3d_input(gradient, weight, size, stride, padding, dilation, groups):
     """The gradient of `conv3d` with respect to an input of `size`: gradient (N, K, O, P, Q) and weight (K, C / groups, T, R, S)."""
     count = -(-size[0] // stride[0])
     phases = [_phase(gradient, weight, first, count, size, stride, padding, dilation, groups) for first in range(stride[0])]
+    if any(phase is None for phase in phases):
+        kind = next((phase.dtype for phase in phases if phase is not None), gradient.dtype)
+        zero = gradient.narrow(2, 0, 0).sum(dtype=kind) + weight.narrow(2, 0, 0).sum(dtype=kind)     # whose gradients are zeros
+        nothing = zero.expand(gradient.shape[0], weight.shape[1] * groups, count, *size[1:])
+        phases = [nothing if phase is None else phase for phase in phases]
     out = stack(phases, 3).flatten(2, 3) if len(phases) > 1 else phases[0]
     return out.narrow(2, 0, size[0]).contiguous()
 
