@@ -67,34 +67,38 @@ def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
         raise
 
 
-def _phase(x, weight, first, count, size, stride, padding, dilation, groups):
-    """`count` frames of a transposed convolution, `stride` apart from frame `first` on: (N, K, count, P, Q), None if nothing meets them.
+def _phase(first, count, depth, kernel, stride, padding, dilation):
+    """What meets `count` frames of a transposed convolution, `stride` apart from frame `first` on, along D alone: (what `_images` takes,
+    which taps), or None.
 
-    Frame o + padding = stride a + r is met by the taps t with t · dilation = stride b + r, which read frame a - b.
+    Frame o + padding = stride a + r is met by the taps t with t · dilation = stride b + r, which read frame a - b of `depth`.
     """
-    a, r = divmod(first + padding[0], stride[0])
-    taps = [t for t in range(weight.shape[2]) if t * dilation[0] % stride[0] == r]
-    steps = [t * dilation[0] // stride[0] for t in taps]
-    if not taps or a - steps[-1] >= x.shape[2] or a + count - 1 < steps[0]:
+    a, r = divmod(first + padding, stride)
+    taps = [t for t in range(kernel) if t * dilation % stride == r]
+    steps = [t * dilation // stride for t in taps]
+    if not taps or a - steps[-1] >= depth or a + count - 1 < steps[0]:
         return None
     apart, step = (taps[1] - taps[0], steps[1] - steps[0]) if len(taps) > 1 else (1, 1)
-    images = _images(x, len(taps), steps[-1] - a, a + count - steps[0] - x.shape[2], 1, step)
-    filters = weight[:, :, taps[0]:taps[-1] + 1:apart].flip(2).transpose(1, 2).flatten(0, 1)
-    out = convolution_input(images, filters, size[1:], stride[1:], padding[1:], dilation[1:], groups)
-    return _frames(out, x.shape[0], count)
+    return (len(taps), steps[-1] - a, a + count - steps[0] - depth, 1, step), slice(taps[0], taps[-1] + 1, apart)
 
 
 def conv3d_input(gradient, weight, size, stride, padding, dilation, groups):
     """The gradient of `conv3d` with respect to an input of `size`: gradient (N, K, O, P, Q) and weight (K, C / groups, T, R, S)."""
-    count = -(-size[0] // stride[0])
-    phases = [_phase(gradient, weight, first, count, size, stride, padding, dilation, groups) for first in range(stride[0])]
-    if any(phase is None for phase in phases):
-        kind = next((phase.dtype for phase in phases if phase is not None), gradient.dtype)
-        zero = gradient.narrow(2, 0, 0).sum(dtype=kind) + weight.narrow(2, 0, 0).sum(dtype=kind)     # whose gradients are zeros
-        nothing = zero.expand(gradient.shape[0], weight.shape[1] * groups, count, *size[1:])
-        phases = [nothing if phase is None else phase for phase in phases]
-    out = stack(phases, 3).flatten(2, 3) if len(phases) > 1 else phases[0]
-    return out.narrow(2, 0, size[0]).contiguous()
+    n, count, channels = gradient.shape[0], -(-size[0] // stride[0]), weight.shape[1] * groups
+    found = [_phase(first, count, gradient.shape[2], weight.shape[2], stride[0], padding[0], dilation[0]) for first in range(stride[0])]
+    filters = [met and weight[:, :, met[1]].flip(2).transpose(1, 2).flatten(0, 1) for met in found]
+    rest = size[1:], stride[1:], padding[1:], dilation[1:], groups
+    if len(found) > 1 and None not in found and len({read for read, _ in found}) == 1:     # all read the same images: one product
+        out = convolution_input(_images(gradient, *found[0][0]), stack(filters, 2).flatten(1, 2), *rest)
+        out = _frames(out, n, count).unflatten(1, (channels, stride[0])).transpose(2, 3)
+    else:
+        phases = [met and _frames(convolution_input(_images(gradient, *met[0]), f, *rest), n, count) for met, f in zip(found, filters)]
+        if None in found:
+            kind = next((phase.dtype for phase in phases if phase is not None), gradient.dtype)
+            zero = gradient.narrow(2, 0, 0).sum(dtype=kind) + weight.narrow(2, 0, 0).sum(dtype=kind)     # whose gradients are zeros
+            phases = [zero.expand(n, channels, count, *size[1:]) if phase is None else phase for phase in phases]
+        out = stack(phases, 3)
+    return out.flatten(2, 3).narrow(2, 0, size[0]).contiguous()
 
 
 @explained
@@ -102,8 +106,8 @@ def conv_transpose3d(input, weight, bias=None, stride=1, padding=0, output_paddi
     """Transposed convolution over three dims: (N, C, D, H, W) or (C, D, H, W) with weight (C, K / groups, T, R, S) gives (N, K, O, P, Q).
 
     The gradient of `conv3d` with respect to its input. O = (D - 1) stride - 2 padding + dilation (T - 1) + output_padding + 1, and P and Q
-    alike. Computed as a `conv_transpose2d` for each of the strides along D, of images whose channels are those of the frames that their
-    taps meet. Raises RuntimeError when the arguments do not fit.
+    alike. Computed as a `conv_transpose2d` for each of the strides along D (or one for all, if they read the same frames) of images whose
+    channels are those of the frames that their taps meet. Raises RuntimeError when the arguments do not fit.
 
     >>> import tritorch as torch
     >>> torch.nn.functional.conv_transpose3d(torch.ones(1, 4, 2, 3, 3), torch.ones(4, 2, 3, 3, 3), stride=2).shape
