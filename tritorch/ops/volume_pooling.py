@@ -20,10 +20,9 @@ K = kernels("volume_pooling")
 ONES, UNROLLED = (1, 1, 1), 27                                           # elements of the largest window whose loop is unrolled
 
 
-def check_volumes(name, *tensors):
-    for x in tensors:
-        check(x.ndim == 5, name, "an input (N, C, D, H, W)", x.shape)
-        check(math.prod(x.shape[2:]) < 1 << 31, name, "volumes of fewer than 2³¹ places", x.shape)
+def check_volumes(name, x):
+    check(x.ndim == 5, name, "an input (N, C, D, H, W)", x.shape)
+    check(math.prod(x.shape[2:]) < 1 << 31, name, "volumes of fewer than 2³¹ places", x.shape)
     check(x.dtype is not types.bool, name, "a dtype of numbers", x.dtype, error=NotImplementedError)
 
 
