@@ -10,13 +10,13 @@ from tritorch.ops import convolution_cuda
 from tritorch.ops.convolution import (
     conv1d,
     conv2d,
-    conv3d,
     conv_transpose1d,
     conv_transpose2d,
     convolution,
     convolution_input,
     convolution_weight,
 )
+from tritorch.ops.convolution_volumes import conv3d
 from tritorch.tensor import from_array
 
 RNG = np.random.default_rng(0)

@@ -410,8 +410,8 @@ def acosh_(self, *args, **kw) -> Any:
 def adaptive_avg_pool1d(input, output_size) -> Any:
     """The means of output_size parts of (N, C, L) or (C, L). Part p reaches from floor(p L / output_size) to ceil((p + 1) L / output_size)."""
     ...
-def adaptive_max_pool1d(input, output_size, return_indices=...) -> Any:
-    """The largest of output_size parts of (N, C, L) or (C, L), and with return_indices their places along L."""
+def adaptive_max_pool1d(input, output_size) -> Any:
+    """`nn.functional.adaptive_max_pool1d` with its places: (values, places along L)."""
     ...
 def add(input, other, alpha=...) -> Tensor:
     """input + alpha · other, elementwise, broadcast."""
@@ -440,11 +440,20 @@ def addr(input, vec1, vec2, *, beta=..., alpha=..., out=...) -> Any:
 def adjoint(input) -> Any:
     """The last two dims exchanged."""
     ...
+def affine_grid_generator(theta, size, align_corners) -> Any:
+    """`nn.functional.affine_grid`, whose errors are RuntimeErrors here."""
+    ...
 def all(input, dim=..., keepdim=...) -> Tensor:
     """Whether every element over `dim` is not 0; true for none."""
     ...
 def allclose(input, other, rtol=..., atol=..., equal_nan=...) -> Any:
     """Whether all elements are close, as a Python bool; see `isclose`."""
+    ...
+def alpha_dropout(input, p, train) -> Any:
+    """`alpha_dropout` of a tensor, with chance p, if `train`."""
+    ...
+def alpha_dropout_(input, p, train) -> Any:
+    """`alpha_dropout` of a tensor itself, with chance p, if `train`."""
     ...
 def amax(input, dim=..., keepdim=...) -> Tensor:
     """Largest value over `dim` (an int, a tuple; () for all)."""
@@ -713,11 +722,20 @@ def conv2d(input, weight, bias=..., stride=..., padding=..., dilation=..., group
 def conv3d(input, weight, bias=..., stride=..., padding=..., dilation=..., groups=...) -> Any:
     """Cross-correlation over three dims: (N, C, D, H, W) or (C, D, H, W) with weight (K, C / groups, T, R, S) gives (N, K, O, P, Q)."""
     ...
+def conv_tbc(input, weight, bias, pad=...) -> Any:
+    """Cross-correlation over time of (T, N, C): with weight (R, C, K) and bias (K,) it gives (T + 2 pad - R + 1, N, K)."""
+    ...
 def conv_transpose1d(input, weight, bias=..., stride=..., padding=..., output_padding=..., groups=..., dilation=...) -> Any:
     """Transposed convolution over one dim: (N, C, L) or (C, L) with weight (C, K / groups, R) gives (N, K, L_out)."""
     ...
 def conv_transpose2d(input, weight, bias=..., stride=..., padding=..., output_padding=..., groups=..., dilation=...) -> Any:
     """Transposed convolution over two dims: (N, C, H, W) or (C, H, W) with weight (C, K / groups, R, S) gives (N, K, P, Q)."""
+    ...
+def conv_transpose3d(input, weight, bias=..., stride=..., padding=..., output_padding=..., groups=..., dilation=...) -> Any:
+    """Transposed convolution over three dims: (N, C, D, H, W) or (C, D, H, W) with weight (C, K / groups, T, R, S) gives (N, K, O, P, Q)."""
+    ...
+def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups) -> Any:
+    """A convolution of 1 to 3 dims, transposed or not: `conv1d` to `conv3d`, `conv_transpose1d` to `conv_transpose3d`."""
     ...
 def copysign(input, other) -> Tensor:
     """|input| with the sign of other."""
@@ -815,6 +833,9 @@ def dot(input, tensor, *, out=...) -> Any:
 def dropout(input, p=..., training=..., inplace=..., *, generator=...) -> Any:
     """Zero each element with chance p and scale the others by 1 / (1 − p), while training."""
     ...
+def dropout_(input, p, train) -> Any:
+    """`dropout` of a tensor itself, with chance p, if `train`."""
+    ...
 def dsplit(input, indices_or_sections) -> Any:
     """Equal parts, or parts cut at indices, along dim 2."""
     ...
@@ -874,6 +895,18 @@ def expm1_(self, *args, **kw) -> Any:
     ...
 def eye(n, m=..., *, out=..., dtype=..., layout=..., device=..., requires_grad=...) -> Any:
     """Ones on the diagonal, zeros elsewhere."""
+    ...
+def feature_alpha_dropout(input, p, train) -> Any:
+    """`feature_alpha_dropout` of a tensor, with chance p, if `train`."""
+    ...
+def feature_alpha_dropout_(input, p, train) -> Any:
+    """`feature_alpha_dropout` of a tensor itself, with chance p, if `train`."""
+    ...
+def feature_dropout(input, p, train) -> Any:
+    """`feature_dropout` of a tensor, with chance p, if `train`."""
+    ...
+def feature_dropout_(input, p, train) -> Any:
+    """`feature_dropout` of a tensor itself, with chance p, if `train`."""
     ...
 def fix(input) -> Tensor:
     """Rounded towards zero."""
@@ -985,6 +1018,15 @@ def greater(input, other) -> Tensor:
     ...
 def greater_equal(input, other) -> Tensor:
     """input ≥ other, elementwise, broadcast, as bool."""
+    ...
+def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners) -> Any:
+    """`nn.functional.grid_sample` with the number of a mode (bilinear, nearest, bicubic) and of a padding (zeros, border, reflection)."""
+    ...
+def grid_sampler_2d(input, grid, interpolation_mode, padding_mode, align_corners) -> Any:
+    """`grid_sampler` of images (N, C, H, W)."""
+    ...
+def grid_sampler_3d(input, grid, interpolation_mode, padding_mode, align_corners) -> Any:
+    """`grid_sampler` of volumes (N, C, D, H, W)."""
     ...
 def group_norm(input, num_groups, weight=..., bias=..., eps=...) -> Any:
     """Normalize every group of channels of every sample of (N, C, …), then scale and shift every channel."""
@@ -1250,8 +1292,14 @@ def max(input, dim=..., keepdim=..., *, axis=..., keepdims=..., out=...) -> Any:
 def max_pool1d(input, kernel_size, stride=..., padding=..., dilation=..., ceil_mode=..., return_indices=...) -> Any:
     """The largest of every kernel_size neighbours of (N, C, L) or (C, L), `stride` (default: kernel_size) apart."""
     ...
+def max_pool1d_with_indices(input, kernel_size, stride=..., padding=..., dilation=..., ceil_mode=..., return_indices=...) -> Any:
+    """The values and places of `max_pool1d`, whatever `return_indices` says."""
+    ...
 def max_pool2d(input, kernel_size, stride=..., padding=..., dilation=..., ceil_mode=..., return_indices=...) -> Any:
     """The largest of every window of (N, C, H, W) or (C, H, W), `stride` (default: kernel_size) apart."""
+    ...
+def max_pool3d(input, kernel_size, stride=..., padding=..., dilation=..., ceil_mode=..., return_indices=...) -> Any:
+    """The largest of every window of (N, C, D, H, W) or (C, D, H, W), `stride` (default: kernel_size) apart."""
     ...
 def maximum(input, other) -> Tensor:
     """The greater of the two; NaN where one is NaN."""
@@ -1498,6 +1546,12 @@ def round_(self, *args, **kw) -> Any:
     ...
 def row_stack(tensors, *, out=...) -> Any:
     """The tensors on top of each other: joined along dim 0, vectors as rows."""
+    ...
+def rrelu(input, lower=..., upper=..., training=..., inplace=..., *, generator=...) -> Any:
+    """x where x > 0, else a x: a uniform in [lower, upper) for each element while training, its mean otherwise."""
+    ...
+def rrelu_(input, lower=..., upper=..., training=..., *, generator=...) -> Any:
+    """`rrelu` written into the tensor itself."""
     ...
 def rsqrt(input) -> Tensor:
     """1 / √input."""

@@ -28,6 +28,10 @@ LAZY = {
         ("BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor", "IntTensor", "LongTensor",
          "ShortTensor"), "typed"), **dict.fromkeys(
         ("cosine_similarity", "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"), "nn.functional"),
+    **dict.fromkeys(("grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "affine_grid_generator", "dropout_", "alpha_dropout",
+                     "alpha_dropout_", "feature_dropout", "feature_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_",
+                     "adaptive_max_pool1d"), "ops.top_level"),
+    "max_pool3d": "ops.volumes", "max_pool1d_with_indices": "ops.pooling_places", "rrelu": "ops.dropout", "rrelu_": "ops.dropout",
 }
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
 PACKAGES = ("_dynamo", "_inductor", "accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "func", "fx",

@@ -19,7 +19,7 @@ from tritorch.ops.copy import copy_to
 from tritorch.tensor import Tensor, empty
 
 LOW = dict(matmul=2, addmm=3, linear=3, linear_activation=3, linear_slope=3, feed_forward_layers=5, convolution=3, attention=4,
-           linear_cross_entropy_rows=3, linear_cross_entropy_sum=3, grouped_rows=2, grouped_sums=2,
+           convolution_input=2, linear_cross_entropy_rows=3, linear_cross_entropy_sum=3, grouped_rows=2, grouped_sums=2,
            recurrent_layer=7)
 """How many of an operator's arguments, from the first on, are cast."""
 BIASES = dict(linear=(2,), linear_activation=(2,), feed_forward_layers=(2, 4), recurrent_layer=(3, 4))

@@ -193,3 +193,18 @@ class ConvTranspose2d(_ConvTranspose):
 
     _ndim = 2
     _convolve = staticmethod(F.conv_transpose2d)
+
+
+class ConvTranspose3d(_ConvTranspose):
+    """The transpose of `Conv3d`: (N, C_in, D, H, W) or (C_in, D, H, W) with weight (C_in, C_out / groups, K_d, K_h, K_w).
+
+    D_out = (D - 1) stride - 2 padding + dilation (K_d - 1) + output_padding + 1, and H_out and W_out alike; `output_size` in the call
+    chooses the output padding.
+
+    >>> import tritorch as torch
+    >>> torch.nn.ConvTranspose3d(3, 8, 2, stride=2)(torch.ones(2, 3, 4, 5, 5)).shape
+    tritorch.Size([2, 8, 8, 10, 10])
+    """
+
+    _ndim = 3
+    _convolve = staticmethod(F.conv_transpose3d)

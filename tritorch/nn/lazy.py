@@ -1,9 +1,9 @@
 """Lazy layers: the sizes of their inputs come from the first input, and with it they become ordinary layers."""
 from tritorch.errors import check
-from tritorch.nn.conv import Conv1d, Conv2d
+from tritorch.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from tritorch.nn.linear import Linear
 from tritorch.nn.module import Module
-from tritorch.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from tritorch.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from tritorch.nn.parameter import UninitializedParameter, is_lazy
 
 
@@ -115,7 +115,48 @@ class LazyConv2d(_LazyConv, Conv2d):
     cls_to_become = Conv2d
 
 
-class _LazyBatchNorm(LazyModuleMixin):
+class LazyConv3d(_LazyConv, Conv3d):
+    """`Conv3d` whose `in_channels` comes from its first input."""
+
+    cls_to_become = Conv3d
+
+
+class _LazyConvTranspose(_LazyConv):
+    def __init__(self, out_channels, kernel_size, stride=1, padding=0, output_padding=0, groups=1, bias=True, dilation=1,
+                 padding_mode="zeros", device=None, dtype=None):
+        super(_LazyConv, self).__init__(0, 0, kernel_size, stride, padding, output_padding, groups, False, dilation, padding_mode)
+        self.out_channels = out_channels
+        self._init_lazy(True, bias, device, dtype)
+
+    def _shapes(self):
+        return {"weight": (self.in_channels, self.out_channels // self.groups, *self.kernel_size), "bias": (self.out_channels,)}
+
+
+class LazyConvTranspose1d(_LazyConvTranspose, ConvTranspose1d):
+    """`ConvTranspose1d` whose `in_channels` comes from its first input."""
+
+    cls_to_become = ConvTranspose1d
+
+
+class LazyConvTranspose2d(_LazyConvTranspose, ConvTranspose2d):
+    """`ConvTranspose2d` whose `in_channels` comes from its first input.
+
+    >>> import tritorch as torch
+    >>> layer = torch.nn.LazyConvTranspose2d(4, kernel_size=2, stride=2)
+    >>> layer(torch.ones(1, 3, 8, 8)).shape, layer
+    (tritorch.Size([1, 4, 16, 16]), ConvTranspose2d(3, 4, kernel_size=(2, 2), stride=(2, 2)))
+    """
+
+    cls_to_become = ConvTranspose2d
+
+
+class LazyConvTranspose3d(_LazyConvTranspose, ConvTranspose3d):
+    """`ConvTranspose3d` whose `in_channels` comes from its first input."""
+
+    cls_to_become = ConvTranspose3d
+
+
+class _LazyNorm(LazyModuleMixin):
     def __init__(self, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, device=None, dtype=None, *, bias=True):
         super().__init__(0, eps, momentum, False, track_running_stats, device, dtype, bias=False)
         self.affine = affine
@@ -143,7 +184,7 @@ class _LazyBatchNorm(LazyModuleMixin):
         return {"weight": (self.num_features,), "bias": (self.num_features,)}
 
 
-class LazyBatchNorm1d(_LazyBatchNorm, BatchNorm1d):
+class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):
     """`BatchNorm1d` whose `num_features` comes from its first input.
 
     >>> import tritorch as torch
@@ -155,13 +196,37 @@ class LazyBatchNorm1d(_LazyBatchNorm, BatchNorm1d):
     cls_to_become = BatchNorm1d
 
 
-class LazyBatchNorm2d(_LazyBatchNorm, BatchNorm2d):
+class LazyBatchNorm2d(_LazyNorm, BatchNorm2d):
     """`BatchNorm2d` whose `num_features` comes from its first input."""
 
     cls_to_become = BatchNorm2d
 
 
-class LazyBatchNorm3d(_LazyBatchNorm, BatchNorm3d):
+class LazyBatchNorm3d(_LazyNorm, BatchNorm3d):
     """`BatchNorm3d` whose `num_features` comes from its first input."""
 
     cls_to_become = BatchNorm3d
+
+
+class LazyInstanceNorm1d(_LazyNorm, InstanceNorm1d):
+    """`InstanceNorm1d` whose `num_features` comes from its first input.
+
+    >>> import tritorch as torch
+    >>> layer = torch.nn.LazyInstanceNorm1d()
+    >>> layer(torch.randn(4, 6, 5)).shape, layer.num_features
+    (tritorch.Size([4, 6, 5]), 6)
+    """
+
+    cls_to_become = InstanceNorm1d
+
+
+class LazyInstanceNorm2d(_LazyNorm, InstanceNorm2d):
+    """`InstanceNorm2d` whose `num_features` comes from its first input."""
+
+    cls_to_become = InstanceNorm2d
+
+
+class LazyInstanceNorm3d(_LazyNorm, InstanceNorm3d):
+    """`InstanceNorm3d` whose `num_features` comes from its first input."""
+
+    cls_to_become = InstanceNorm3d

@@ -6,6 +6,7 @@ from tritorch.dtype import int64
 from tritorch.errors import check
 from tritorch.nn import functional as F
 from tritorch.nn import init
+from tritorch.nn.functional.pooling import cross_map_lrn
 from tritorch.nn.module import Module
 from tritorch.nn.parameter import Parameter, unset
 from tritorch.nn.sizes import sizes
@@ -109,6 +110,28 @@ class LocalResponseNorm(Module):
 
     def extra_repr(self):
         return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
+class CrossMapLRN2d(Module):
+    """x / (k + α/size · Σ x²)^β of (N, C, H, W), the sum over ⌊(size - 1) / 2⌋ channels on each side.
+
+    As in PyTorch, which keeps this layer of Torch 7 as it was, a sum that has lost channel 0 gets its square back.
+
+    >>> import tritorch as torch
+    >>> torch.nn.CrossMapLRN2d(3, alpha=3.0, beta=1.0)(torch.ones(1, 2, 1, 1)).flatten().tolist()
+    [0.3333333432674408, 0.3333333432674408]
+    """
+
+    def __init__(self, size, alpha=1e-4, beta=0.75, k=1.0):
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, input):
+        check(input.ndim == 4, "CrossMapLRN2d", "an input of 4 dims", input.shape, error=ValueError)
+        return cross_map_lrn(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self):
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k:g}"
 
 
 class _NormBase(_Affine):

@@ -1,4 +1,5 @@
 """Pooling layers."""
+from tritorch.errors import check
 from tritorch.nn import functional as F
 from tritorch.nn.module import Module
 from tritorch.nn.sizes import sizes
@@ -41,6 +42,17 @@ class MaxPool2d(_MaxPoolNd):
     _pool = staticmethod(F.max_pool2d)
 
 
+class MaxPool3d(_MaxPoolNd):
+    """The largest of every window of `kernel_size` in (N, C, D, H, W) or (C, D, H, W), `stride` (the kernel size unless given) apart.
+
+    >>> import tritorch as torch
+    >>> torch.nn.MaxPool3d(3, stride=2)(torch.ones(1, 2, 7, 7, 5)).shape
+    tritorch.Size([1, 2, 3, 3, 2])
+    """
+
+    _pool = staticmethod(F.max_pool3d)
+
+
 class _MaxUnpoolNd(Module):
     def __init__(self, kernel_size, stride=None, padding=0):
         super().__init__()
@@ -81,6 +93,19 @@ class MaxUnpool2d(_MaxUnpoolNd):
     _unpool = staticmethod(F.max_unpool2d)
 
 
+class MaxUnpool3d(_MaxUnpoolNd):
+    """Puts values back where `MaxPool3d` with `return_indices` found them; the rest is zero.
+
+    >>> import tritorch as torch
+    >>> pool, unpool = torch.nn.MaxPool3d(2, return_indices=True), torch.nn.MaxUnpool3d(2)
+    >>> unpool(*pool(torch.arange(8.0).view(1, 2, 2, 2))).flatten().tolist()
+    [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 7.0]
+    """
+
+    _ndim = 3
+    _unpool = staticmethod(F.max_unpool3d)
+
+
 class AvgPool1d(Module):
     """The mean of every `kernel_size` neighbours in (N, C, L) or (C, L), `stride` (the kernel size unless given) apart.
 
@@ -102,7 +127,20 @@ class AvgPool1d(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class AvgPool2d(Module):
+class _AvgPoolNd(Module):
+    def __init__(self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = kernel_size, kernel_size if stride is None else stride, padding
+        self.ceil_mode, self.count_include_pad, self.divisor_override = ceil_mode, count_include_pad, divisor_override
+
+    def forward(self, input):
+        return self._pool(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad, self.divisor_override)
+
+    def extra_repr(self):
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class AvgPool2d(_AvgPoolNd):
     """The mean of every window of `kernel_size` in (N, C, H, W) or (C, H, W), `stride` (the kernel size unless given) apart.
 
     >>> import tritorch as torch
@@ -110,17 +148,18 @@ class AvgPool2d(Module):
     tritorch.Size([1, 2, 3, 3])
     """
 
-    def __init__(self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
-        super().__init__()
-        self.kernel_size, self.stride, self.padding = kernel_size, kernel_size if stride is None else stride, padding
-        self.ceil_mode, self.count_include_pad, self.divisor_override = ceil_mode, count_include_pad, divisor_override
+    _pool = staticmethod(F.avg_pool2d)
 
-    def forward(self, input):
-        return F.avg_pool2d(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad,
-                            self.divisor_override)
 
-    def extra_repr(self):
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+class AvgPool3d(_AvgPoolNd):
+    """The mean of every window of `kernel_size` in (N, C, D, H, W) or (C, D, H, W), `stride` (the kernel size unless given) apart.
+
+    >>> import tritorch as torch
+    >>> torch.nn.AvgPool3d((1, 2, 2))(torch.ones(1, 2, 4, 6, 6)).shape
+    tritorch.Size([1, 2, 4, 3, 3])
+    """
+
+    _pool = staticmethod(F.avg_pool3d)
 
 
 class _LPPoolNd(Module):
@@ -150,6 +189,17 @@ class LPPool2d(_LPPoolNd):
     """(Σ x^p)^(1/p) of every window of `kernel_size` in (N, C, H, W) or (C, H, W)."""
 
     _pool = staticmethod(F.lp_pool2d)
+
+
+class LPPool3d(_LPPoolNd):
+    """(Σ x^p)^(1/p) of every window of `kernel_size` in (N, C, D, H, W) or (C, D, H, W).
+
+    >>> import tritorch as torch
+    >>> torch.nn.LPPool3d(2, kernel_size=2)(torch.ones(1, 2, 2, 2)).tolist()
+    [[[[2.8284270763397217]]]]
+    """
+
+    _pool = staticmethod(F.lp_pool3d)
 
 
 class _AdaptiveAvgPoolNd(Module):
@@ -186,6 +236,17 @@ class AdaptiveAvgPool2d(_AdaptiveAvgPoolNd):
     _pool = staticmethod(F.adaptive_avg_pool2d)
 
 
+class AdaptiveAvgPool3d(_AdaptiveAvgPoolNd):
+    """Means over windows that divide (N, C, D, H, W) or (C, D, H, W) into `output_size` parts; None keeps a size.
+
+    >>> import tritorch as torch
+    >>> torch.nn.AdaptiveAvgPool3d((2, None, 1))(torch.ones(1, 3, 4, 5, 6)).shape
+    tritorch.Size([1, 3, 2, 5, 1])
+    """
+
+    _pool = staticmethod(F.adaptive_avg_pool3d)
+
+
 class _AdaptiveMaxPoolNd(Module):
     def __init__(self, output_size, return_indices=False):
         super().__init__()
@@ -213,3 +274,57 @@ class AdaptiveMaxPool2d(_AdaptiveMaxPoolNd):
     """The largest of the windows that divide (N, C, H, W) or (C, H, W) into `output_size` parts; None keeps a size."""
 
     _pool = staticmethod(F.adaptive_max_pool2d)
+
+
+class AdaptiveMaxPool3d(_AdaptiveMaxPoolNd):
+    """The largest of the windows that divide (N, C, D, H, W) or (C, D, H, W) into `output_size` parts; None keeps a size.
+
+    >>> import tritorch as torch
+    >>> torch.nn.AdaptiveMaxPool3d(1)(torch.arange(8.0).view(1, 2, 2, 2)).tolist()
+    [[[[7.0]]]]
+    """
+
+    _pool = staticmethod(F.adaptive_max_pool3d)
+
+
+class _FractionalMaxPoolNd(Module):
+    def __init__(self, kernel_size, output_size=None, output_ratio=None, return_indices=False, _random_samples=None):
+        super().__init__()
+        name, kernel = type(self).__name__, kernel_size if isinstance(kernel_size, (tuple, list)) else (kernel_size,)
+        check(all(k > 0 for k in kernel), name, "a kernel_size greater than 0", kernel_size, error=ValueError)
+        check((output_size is None) != (output_ratio is None), name, "an output_size or an output_ratio", output_size, output_ratio,
+              error=ValueError)
+        self.kernel_size, self.return_indices = sizes(kernel_size, self._ndim), return_indices
+        self.register_buffer("_random_samples", _random_samples)
+        self.output_size = None if output_size is None else sizes(output_size, self._ndim)
+        self.output_ratio = None if output_ratio is None else sizes(output_ratio, self._ndim)
+        if output_ratio is not None:
+            check(len(self.output_ratio) >= self._ndim, name, f"an output_ratio of {self._ndim} numbers", output_ratio, error=IndexError)
+            check(all(0 < r < 1 for r in self.output_ratio), name, "an output_ratio between 0 and 1", output_ratio, error=ValueError)
+
+    def forward(self, input):
+        return self._pool(input, self.kernel_size, self.output_size, self.output_ratio, self.return_indices, self._random_samples)
+
+
+class FractionalMaxPool2d(_FractionalMaxPoolNd):
+    """The largest of `output_size` windows of (N, C, H, W) or (C, H, W), at random steps, or of `output_ratio` of its size. Graham 2014.
+
+    >>> import tritorch as torch
+    >>> torch.nn.FractionalMaxPool2d(3, output_ratio=(0.5, 0.4))(torch.ones(2, 3, 20, 20)).shape
+    tritorch.Size([2, 3, 10, 8])
+    """
+
+    _ndim = 2
+    _pool = staticmethod(F.fractional_max_pool2d)
+
+
+class FractionalMaxPool3d(_FractionalMaxPoolNd):
+    """The largest of `output_size` windows of (N, C, D, H, W) or (C, D, H, W), at random steps, or of `output_ratio` of its size.
+
+    >>> import tritorch as torch
+    >>> torch.nn.FractionalMaxPool3d(3, output_size=(4, 5, 6))(torch.ones(2, 3, 10, 10, 10)).shape
+    tritorch.Size([2, 3, 4, 5, 6])
+    """
+
+    _ndim = 3
+    _pool = staticmethod(F.fractional_max_pool3d)

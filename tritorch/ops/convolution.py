@@ -1,17 +1,15 @@
-"""Convolution: three operators, each the gradient of the others, and PyTorch's functions above them.
+"""Convolution: three operators, each the gradient of the others, and PyTorch's functions above them;
+those of volumes are in convolution_volumes.py.
 
 Forward, gradient of the input and gradient of the weights are one sum over (n, k, c, p, q, r, s) with different indices left open. It is
 linear in each of its three tensors, so the gradients of each operator are the other two, to any order. `size` is the height and width
 of the result: with it given, no operator has to guess what a stride rounded away.
 """
-from math import prod
-
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check, explained, refuse_misuse, whole_numbers
 from tritorch.memory_format import like_image
 from tritorch.ops import convolution_cpu, convolution_cuda
-from tritorch.ops.padding import pad
 from tritorch.ops.products import one_dtype
 from tritorch.tensor import own
 
@@ -246,7 +244,7 @@ convolution_weight.workloads(_timed(lambda x, w, y, make: (make(y), make(x), w[2
 
 
 # ------------------------------------------------------------------ PyTorch's functions
-def _numbers(name, what, value, dims, least):
+def numbers(name, what, value, dims, least):
     """One number or one for each dim, as a tuple."""
     value = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     check(len(value) in (1, dims), name, f"{what} of one or {dims} numbers", value)
@@ -255,18 +253,18 @@ def _numbers(name, what, value, dims, least):
     return value
 
 
-def _batched(name, input, weight, dims):
+def batched_input(name, input, weight, dims):
     """The input with a batch, and whether it had one."""
     try:
         check(weight.ndim == dims + 2 and input.ndim in (dims + 1, dims + 2), name,
               f"weight of {dims + 2} dims and input of {dims + 1} or {dims + 2}", weight.shape, input.shape)
         return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
     except AttributeError as error:
-        refuse_misuse(error, name, _batched, (name, input, weight, dims))
+        refuse_misuse(error, name, batched_input, (name, input, weight, dims))
         raise
 
 
-def _padding(name, padding, input, kernel, stride, dilation):
+def padding_and_size(name, padding, input, kernel, stride, dilation):
     """(zeros before each dim, size of the result)."""
     dims = len(kernel)
     reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilation)]
@@ -274,7 +272,7 @@ def _padding(name, padding, input, kernel, stride, dilation):
         check(set(stride) == {1}, name, "stride 1 with padding 'same'", stride)
         return tuple([(n - 1) // 2 for n in reach]), tuple(input.shape[2:])
     check(padding == "valid" or not isinstance(padding, str), name, "padding 'same', 'valid' or numbers", repr(padding))
-    padding = _numbers(name, "padding", 0 if padding == "valid" else padding, dims, 0)
+    padding = numbers(name, "padding", 0 if padding == "valid" else padding, dims, 0)
     fits = all(n <= m + 2 * p for n, m, p in zip(reach, input.shape[2:], padding))
     check(fits, name, f"a kernel {tuple(kernel)}, dilated {dilation}, no larger than the input padded by {padding}", input.shape)
     return padding, tuple([(m + 2 * p - n) // s + 1 for n, m, p, s in zip(reach, input.shape[2:], padding, stride)])
@@ -291,9 +289,9 @@ def conv1d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     tensor([[1., 3., 5.]])
     """
     try:
-        x, batched = _batched("conv1d", input, weight, 1)
-        (stride,), (dilation,) = _numbers("conv1d", "stride", stride, 1, 1), _numbers("conv1d", "dilation", dilation, 1, 1)
-        (left,), (size,) = _padding("conv1d", padding, x, weight.shape[2:], (stride,), (dilation,))
+        x, batched = batched_input("conv1d", input, weight, 1)
+        (stride,), (dilation,) = numbers("conv1d", "stride", stride, 1, 1), numbers("conv1d", "dilation", dilation, 1, 1)
+        (left,), (size,) = padding_and_size("conv1d", padding, x, weight.shape[2:], (stride,), (dilation,))
         out = convolution(x.unsqueeze(2), weight.unsqueeze(2), bias, (1, size), (1, stride), (0, left), (1, dilation), groups).squeeze(2)
         return own(out if batched else out.squeeze(0))
     except Exception as error:
@@ -312,9 +310,9 @@ def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     tritorch.Size([2, 8, 5, 5])
     """
     try:
-        x, batched = _batched("conv2d", input, weight, 2)
-        stride, dilation = _numbers("conv2d", "stride", stride, 2, 1), _numbers("conv2d", "dilation", dilation, 2, 1)
-        padding, size = _padding("conv2d", padding, x, weight.shape[2:], stride, dilation)
+        x, batched = batched_input("conv2d", input, weight, 2)
+        stride, dilation = numbers("conv2d", "stride", stride, 2, 1), numbers("conv2d", "dilation", dilation, 2, 1)
+        padding, size = padding_and_size("conv2d", padding, x, weight.shape[2:], stride, dilation)
         out = convolution(x, weight, bias, size, stride, padding, dilation, groups)
         return out if batched else out.squeeze(0)
     except Exception as error:
@@ -322,36 +320,7 @@ def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
         raise
 
 
-def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-    """Cross-correlation over three dims: (N, C, D, H, W) or (C, D, H, W) with weight (K, C / groups, T, R, S) gives (N, K, O, P, Q).
-
-    O = floor((D + 2 padding - dilation (T - 1) - 1) / stride) + 1, and P and Q alike. padding is also "valid" (none) or "same" (O = D,
-    stride 1). Computed as a `conv2d` of O images whose channels are those of the T frames under the kernel: where they overlap, frames
-    are copied T times. Raises RuntimeError when the arguments do not fit.
-
-    >>> import tritorch as torch
-    >>> torch.nn.functional.conv3d(torch.ones(2, 3, 4, 5, 5), torch.ones(8, 3, 3, 3, 3), padding=(0, 1, 1)).shape
-    tritorch.Size([2, 8, 2, 5, 5])
-    """
-    try:
-        x, batched = _batched("conv3d", input, weight, 3)
-        stride, dilation = _numbers("conv3d", "stride", stride, 3, 1), _numbers("conv3d", "dilation", dilation, 3, 1)
-        padding, size = _padding("conv3d", padding, x, weight.shape[2:], stride, dilation)
-        check(prod(size) < 1 << 46, "conv3d", "a result of fewer than 2⁴⁶ elements", size)       # before anything is copied for it
-        reach = dilation[0] * (weight.shape[2] - 1) + 1
-        after = max((size[0] - 1) * stride[0] + reach - padding[0] - x.shape[2], 0)
-        frames = pad(x, (0, 0, 0, 0, padding[0], after)) if padding[0] or after else x
-        windows = frames.unfold(2, reach, stride[0])[..., ::dilation[0]].permute(0, 2, 3, 4, 1, 5)
-        images = windows.flatten(4).flatten(0, 1).movedim(-1, 1)             # channels last, where the kernels need no copies
-        out = convolution(images, weight.flatten(1, 2), bias, size[1:], stride[1:], padding[1:], dilation[1:], groups)
-        out = out.unflatten(0, (x.shape[0], size[0])).transpose(1, 2).contiguous()
-        return out if batched else out.squeeze(0)
-    except Exception as error:
-        refuse_misuse(error)
-        raise
-
-
-def _transposed_size(name, input, kernel, stride, padding, dilation, extra):
+def transposed_size(name, input, kernel, stride, padding, dilation, extra):
     """Size of the result of a transposed convolution."""
     fits = all(e < max(s, d) for e, s, d in zip(extra, stride, dilation))
     check(fits, name, "output_padding smaller than stride or dilation", extra, stride, dilation)
@@ -370,8 +339,8 @@ def conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_paddi
     >>> torch.nn.functional.conv_transpose1d(torch.ones(1, 2), torch.ones(1, 1, 2), stride=2)
     tensor([[1., 1., 1., 1.]])
     """
-    x, batched = _batched(name := "conv_transpose1d", input, weight, 1)
-    stride, padding, extra, dilation = [(one, *_numbers(name, what, value, 1, one)) for what, value, one in (
+    x, batched = batched_input(name := "conv_transpose1d", input, weight, 1)
+    stride, padding, extra, dilation = [(one, *numbers(name, what, value, 1, one)) for what, value, one in (
         ("stride", stride, 1), ("padding", padding, 0), ("output_padding", output_padding, 0), ("dilation", dilation, 1))]
     out = conv_transpose2d(x.unsqueeze(2), weight.unsqueeze(2), bias, stride, padding, extra, groups, dilation).squeeze(2)
     return out if batched else out.squeeze(0)
@@ -388,10 +357,10 @@ def conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_paddi
     >>> torch.nn.functional.conv_transpose2d(torch.ones(1, 4, 5, 5), torch.ones(4, 2, 3, 3), stride=2, padding=1, output_padding=1).shape
     tritorch.Size([1, 2, 10, 10])
     """
-    x, batched = _batched(name := "conv_transpose2d", input, weight, 2)
-    stride, padding, dilation, extra = [_numbers(name, what, value, 2, least) for what, value, least in (
+    x, batched = batched_input(name := "conv_transpose2d", input, weight, 2)
+    stride, padding, dilation, extra = [numbers(name, what, value, 2, least) for what, value, least in (
         ("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1), ("output_padding", output_padding, 0))]
-    size = _transposed_size(name, x.shape[2:], weight.shape[2:], stride, padding, dilation, extra)
+    size = transposed_size(name, x.shape[2:], weight.shape[2:], stride, padding, dilation, extra)
     out = convolution_input(x, weight, size, stride, padding, dilation, groups)
     if bias is not None:
         fits = bias.shape == out.shape[1:2] and bias.dtype in (input.dtype, weight.dtype)

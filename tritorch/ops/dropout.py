@@ -117,3 +117,14 @@ def rrelu(input, lower=1 / 8, upper=1 / 3, training=False, inplace=False, *, gen
         slope = made(random_uniform, input.shape, lower, upper, input.dtype, input.device, generator)
     out = where(input.detach() > 0, input, input * slope)
     return input.copy_(out) if inplace else out
+
+
+@explained
+def rrelu_(input, lower=1 / 8, upper=1 / 3, training=False, *, generator=None):
+    """`rrelu` written into the tensor itself.
+
+    >>> import tritorch as torch
+    >>> torch.nn.functional.rrelu_(torch.tensor([-8.0, 2.0]), 0.25, 0.25).tolist()
+    [-2.0, 2.0]
+    """
+    return rrelu(input, lower, upper, training, True, generator=generator)

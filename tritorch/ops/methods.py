@@ -24,6 +24,7 @@ from tritorch.ops import (
     cholesky,
     compare,
     convolution,
+    convolution_volumes,
     copy,
     create,
     dropout,
@@ -114,8 +115,9 @@ METHODS = {
     random: "uniform_ normal_ bernoulli_ random_ exponential_ geometric_ cauchy_ log_normal_",
 }
 FUNCTIONS = {
-    convolution: "conv1d conv2d conv3d conv_transpose1d conv_transpose2d",
-    pooling: "max_pool1d max_pool2d avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d",
+    convolution: "conv1d conv2d conv_transpose1d conv_transpose2d",
+    convolution_volumes: "conv3d conv_transpose3d conv_tbc convolution",
+    pooling: "max_pool1d max_pool2d avg_pool1d adaptive_avg_pool1d",
     padding: "",
     lu: "lu_unpack",
     eigen: "",

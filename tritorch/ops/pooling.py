@@ -1,4 +1,6 @@
-"""PyTorch's pooling functions above the operators of avg_pooling.py and max_pooling.py."""
+"""PyTorch's pooling functions above the operators of avg_pooling.py and max_pooling.py; those of volumes are in volumes.py."""
+from math import prod
+
 from tritorch.autograd.modes import state
 from tritorch.errors import check, explained, refuse_misuse, sentence, switches, whole_numbers
 from tritorch.ops.avg_pooling import avg_pool
@@ -30,7 +32,7 @@ def _images(name, input, dims):
     return x if dims == 2 else x.unsqueeze(2), batched
 
 
-def _out_size(name, input, kernel, stride, padding, dilation, ceil_mode):
+def out_size(name, input, kernel, stride, padding, dilation, ceil_mode):
     """Number of windows along each dim. With ceil_mode a last one may stick out, if it begins inside the input or the left padding."""
     if ceil_mode.__class__ is not bool:
         switches(name, ceil_mode=ceil_mode)
@@ -49,10 +51,10 @@ def _out_size(name, input, kernel, stride, padding, dilation, ceil_mode):
     return tuple(out)
 
 
-def _deliver(result, batched, row):
+def deliver(result, batched, row):
     """The result without the dims that were added: a batch, a height of 1."""
     if isinstance(result, tuple):
-        return tuple([_deliver(x, batched, row) for x in result])
+        return tuple([deliver(x, batched, row) for x in result])
     result = result.squeeze(-2) if row else result
     return result if batched else result.squeeze(0)
 
@@ -98,15 +100,15 @@ def _max(name, dims, input, kernel, stride, padding, dilation, ceil_mode, return
     stride = kernel if stride is None or isinstance(stride, (tuple, list)) and not stride else stride
     kernel, stride = _pair(kernel, name, "kernel_size", dims), _pair(stride, name, "stride", dims)
     padding, dilation = _pair(padding, name, "padding", dims, 0), _pair(dilation, name, "dilation", dims)
-    size = _out_size(name, x, kernel, stride, padding, dilation, ceil_mode)
+    size = out_size(name, x, kernel, stride, padding, dilation, ceil_mode)
     return _largest(x, size, return_indices, batched, dims == 1, kernel, stride, padding, dilation)
 
 
 def _largest(x, size, return_indices, batched, row, *window):
     if not return_indices and not (state.grad and x.requires_grad):
-        return _deliver(max_pool_values(x, size, *window), batched, row)
+        return deliver(max_pool_values(x, size, *window), batched, row)
     values, taps = max_pool(x, size, *window)
-    return _deliver((values, places_of(taps, size, tuple(x.shape[2:]), *window)) if return_indices else values, batched, row)
+    return deliver((values, places_of(taps, size, tuple(x.shape[2:]), *window)) if return_indices else values, batched, row)
 
 
 @explained
@@ -146,32 +148,32 @@ def _avg(name, dims, input, kernel, stride, padding, ceil_mode, include, divisor
     stride = kernel if stride is None or isinstance(stride, (tuple, list)) and not stride else stride
     kernel, stride, padding = (_pair(kernel, name, "kernel_size", dims), _pair(stride, name, "stride", dims),
                                _pair(padding, name, "padding", dims, 0))
-    size = _out_size(name, x, kernel, stride, padding, (1, 1), ceil_mode)
+    size = out_size(name, x, kernel, stride, padding, (1, 1), ceil_mode)
     if include.__class__ is not bool:
         switches(name, count_include_pad=include)
     if kernel == x.shape[2:] and size == (1, 1) and padding == (0, 0) and divisor is None and x.dtype.is_floating_point:
-        return _deliver(x.mean((-2, -1), keepdim=True), batched, dims == 1)          # spreads one large window over many threads
-    return _deliver(avg_pool(x, size, kernel, stride, padding, bool(include), divisor), batched, dims == 1)
+        return deliver(x.mean((-2, -1), keepdim=True), batched, dims == 1)          # spreads one large window over many threads
+    return deliver(avg_pool(x, size, kernel, stride, padding, bool(include), divisor), batched, dims == 1)
 
 
 # ------------------------------------------------------------------ windows that divide the input
-def _parts(name, input, output_size):
+def parts(name, input, output_size, dims=2):
     """Sizes of the result; None keeps the input's."""
-    value = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * 2
-    check(len(value) == 2, name, "an output_size of one or two numbers", output_size)
-    size = whole_numbers(name, "output_size", [n if m is None else m for m, n in zip(value, input.shape[-2:])])
+    value = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * dims
+    check(len(value) == dims, name, f"an output_size of one or {'two' if dims == 2 else 'three'} numbers", output_size)
+    size = whole_numbers(name, "output_size", [n if m is None else m for m, n in zip(value, input.shape[-dims:])])
     check(min(size) >= 0, name, "sizes that are not negative", output_size)
     return size
 
 
-def _whole(name, input, dims):
+def whole(name, input, dims):
     """As `_images`, but channels may be missing."""
     fits = input.ndim in (dims + 1, dims + 2) and 0 not in input.shape[-dims:]
     check(fits, name, f"{dims + 1} or {dims + 2} dims, the last {dims} not empty", input.shape)
     return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
 
 
-def _split(x, size):
+def split(x, size):
     """How to divide x into so many parts: as plain windows where they have one size, whose kernels know where each begins."""
     step = tuple([n // max(count, 1) for n, count in zip(x.shape[2:], size)])
     return (size, step, step) if all(n and n == k * count for n, k, count in zip(x.shape[2:], step, size)) else (size,)
@@ -186,9 +188,9 @@ def adaptive_avg_pool1d(input, output_size):
     tensor([[0.5000, 2.5000]])
     """
     name = "adaptive_avg_pool1d"
-    x, batched = _whole(name, input, 1)
+    x, batched = whole(name, input, 1)
     x = x.unsqueeze(2)
-    return _deliver(avg_pool(x, *_split(x, _pair(output_size, name, "output_size", 1))), batched, True)
+    return deliver(avg_pool(x, *split(x, _pair(output_size, name, "output_size", 1))), batched, True)
 
 
 @explained
@@ -202,11 +204,11 @@ def adaptive_avg_pool2d(input, output_size):
     tensor([[[1.5000, 2.5000, 3.5000]]])
     """
     name = "adaptive_avg_pool2d"
-    x, batched = _whole(name, input, 2)
-    size = _parts(name, x, output_size)
+    x, batched = whole(name, input, 2)
+    size = parts(name, x, output_size)
     if size == (1, 1) and input.dtype.is_floating_point:                 # the reduction spreads one large window over many threads
         return input.mean((-2, -1), keepdim=True)
-    return _deliver(avg_pool(x, *_split(x, size)), batched, False)
+    return deliver(avg_pool(x, *split(x, size)), batched, False)
 
 
 @explained
@@ -218,9 +220,9 @@ def adaptive_max_pool1d(input, output_size, return_indices=False):
     tensor([[1., 3.]])
     """
     name = "adaptive_max_pool1d"
-    x, batched = _whole(name, input, 1)
+    x, batched = whole(name, input, 1)
     x = x.unsqueeze(2)
-    size, *window = _split(x, _pair(output_size, name, "output_size", 1))
+    size, *window = split(x, _pair(output_size, name, "output_size", 1))
     return _largest(x, size, return_indices, batched, True, *window)
 
 
@@ -235,11 +237,11 @@ def adaptive_max_pool2d(input, output_size, return_indices=False):
     tensor([[[5.]]])
     """
     name = "adaptive_max_pool2d"
-    x, batched = _whole(name, input, 2)
-    size = _parts(name, x, output_size)
+    x, batched = whole(name, input, 2)
+    size = parts(name, x, output_size)
     if size == (1, 1) and x.dtype.is_floating_point and not return_indices:            # a reduction: no window of hundreds to walk through
-        return _deliver(x.flatten(2).max(2)[0][:, :, None, None], batched, False)
-    size, *window = _split(x, size)
+        return deliver(x.flatten(2).max(2)[0][:, :, None, None], batched, False)
+    size, *window = split(x, size)
     return _largest(x, size, return_indices, batched, False, *window)
 
 
@@ -273,10 +275,16 @@ def _unpool(name, dims, input, indices, kernel, stride, padding, size):
     stride = kernel if stride is None else stride
     kernel, stride, padding = (_pair(kernel, name, "kernel_size", dims), _pair(stride, name, "stride", dims),
                                _pair(padding, name, "padding", dims, 0))
+    return unpool(name, input, indices, kernel, stride, padding, size)
+
+
+def unpool(name, input, indices, kernel, stride, padding, size):
+    """Zeros with the input at its indices, of a size or, where that is None, the usual one for such windows."""
     check(input.shape == indices.shape, name, "input and indices of one shape", input.shape, indices.shape)
-    usual = tuple([(n - 1) * s - 2 * p + k for n, k, s, p in zip(input.shape[-2:], kernel, stride, padding)])
+    dims = len(kernel)
+    usual = tuple([(n - 1) * s - 2 * p + k for n, k, s, p in zip(input.shape[-dims:], kernel, stride, padding)])
     size = usual if size is None else size
     near = all(abs(n - m) < s or n == m for n, m, s in zip(size, usual, stride))
     check(near, name, f"an output_size within a stride of {usual}", size, error=ValueError)
-    shape = (*input.shape[:-2], size[0] * size[1])
-    return input.new_zeros(shape).scatter(-1, indices.flatten(-2), input.flatten(-2)).view(*input.shape[:-2], *size)
+    zeros = input.new_zeros((*input.shape[:-dims], prod(size)))
+    return zeros.scatter(-1, indices.flatten(-dims), input.flatten(-dims)).view(*input.shape[:-dims], *size)

@@ -66,10 +66,11 @@ def spread_windows(g, axis, n, *window):
 
 
 def max_windows(x, axis, count, *window):
-    """(largest, its place along the axis) of the windows: the first of equals, the last NaN."""
+    """(largest, its place along the axis) of the windows: the first of equals, the last NaN; of a window of nothing the lowest and 0."""
     shape, steps = list(x.shape), list(taps(x.shape[axis], count, *window))
     shape[axis] = count
-    best, found = np.empty(shape, x.dtype), np.zeros(shape, np.int64)
+    lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    best, found = np.full(shape, lowest, x.dtype), np.zeros(shape, np.int64)
     target, places, source = np.moveaxis(best, axis, 0), np.moveaxis(found, axis, 0), np.moveaxis(x, axis, 0)
     index = np.arange(x.shape[axis]).reshape(-1, *(1,) * (x.ndim - 1))
     for p, i in reversed(steps):

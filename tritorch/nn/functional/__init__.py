@@ -52,15 +52,17 @@ from tritorch.nn.functional.margins import (
     triplet_margin_loss,
     triplet_margin_with_distance_loss,
 )
-from tritorch.nn.functional.pooling import local_response_norm, lp_pool1d, lp_pool2d
+from tritorch.nn.functional.pooling import local_response_norm, lp_pool1d, lp_pool2d, lp_pool3d
 from tritorch.nn.functional.sampling import affine_grid, grid_sample
 from tritorch.ops.activation import gelu, hardshrink, logsigmoid, prelu, softplus, softshrink, softsign, tanhshrink
 from tritorch.ops.attention import scaled_dot_product_attention
 from tritorch.ops.batchnorm import batch_norm, instance_norm
 from tritorch.ops.batchnorm_relu import batch_norm_relu
-from tritorch.ops.convolution import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d
-from tritorch.ops.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout, rrelu
+from tritorch.ops.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
+from tritorch.ops.convolution_volumes import conv3d, conv_tbc, conv_transpose3d
+from tritorch.ops.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout, rrelu, rrelu_
 from tritorch.ops.feed_forward import feed_forward
+from tritorch.ops.fractional_pooling import fractional_max_pool2d, fractional_max_pool3d
 from tritorch.ops.grouped import grouped_mm
 from tritorch.ops.groupnorm import group_norm
 from tritorch.ops.linear_cross_entropy import linear_cross_entropy
@@ -93,6 +95,17 @@ from tritorch.ops.pooling import (
     max_unpool1d,
     max_unpool2d,
 )
+from tritorch.ops.pooling_places import (
+    adaptive_max_pool1d_with_indices,
+    adaptive_max_pool2d_with_indices,
+    adaptive_max_pool3d_with_indices,
+    fractional_max_pool2d_with_indices,
+    fractional_max_pool3d_with_indices,
+    max_pool1d_with_indices,
+    max_pool2d_with_indices,
+    max_pool3d_with_indices,
+)
 from tritorch.ops.residual_norm import dropout_add_layer_norm, dropout_add_rms_norm
 from tritorch.ops.rotary import rotary_embedding
 from tritorch.ops.scaled import ScalingType, scaled_mm
+from tritorch.ops.volumes import adaptive_avg_pool3d, adaptive_max_pool3d, avg_pool3d, max_pool3d, max_unpool3d

@@ -11,6 +11,7 @@ from tritorch.ops.compare import where
 from tritorch.ops.create import arange
 from tritorch.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from tritorch.ops.resize import resize
+from tritorch.ops.volumes import adaptive_avg_pool3d
 
 
 @explained
@@ -185,9 +186,7 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     size, scales = _output_size(input, size, scale_factor, recompute_scale_factor or mode == "area")
     check(min(*input.shape[2:], *size) > 0, "interpolate", "sizes greater than 0", tuple(input.shape[2:]), size)
     if mode == "area":
-        if input.ndim == 5:
-            raise NotImplementedError("interpolate: mode 'area' is available for 3 and 4 dims")
-        return (adaptive_avg_pool1d if input.ndim == 3 else adaptive_avg_pool2d)(input, size)
+        return (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[input.ndim - 3](input, size)
     step = "cubic" if mode == "bicubic" else mode if mode.startswith("nearest") else "linear"
     pixels = input.dtype is types.uint8 and step in ("linear", "cubic")
     if step in ("linear", "cubic") and not input.is_floating_point() and not pixels:
