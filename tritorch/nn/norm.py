@@ -1,14 +1,18 @@
 """Normalisation layers."""
 import warnings
 
+from tritorch import distributed
+from tritorch.autograd.modes import no_grad
 from tritorch.autograd.places import stacklevel
 from tritorch.dtype import int64
 from tritorch.errors import check
 from tritorch.nn import functional as F
-from tritorch.nn import init
+from tritorch.nn import init, synchronized
 from tritorch.nn.module import Module
 from tritorch.nn.parameter import Parameter, unset
 from tritorch.nn.sizes import sizes
+from tritorch.ops.batchnorm import channels_check
+from tritorch.ops.running_statistics import running_statistics
 
 
 class _Affine(Module):
@@ -198,7 +202,12 @@ class BatchNorm3d(_BatchNorm):
 
 
 class SyncBatchNorm(_BatchNorm):
-    """`BatchNorm1d` for (N, C, *), over the batches of all processes: there is one, so it is the batch norm of its batch.
+    """`BatchNorm1d` for (N, C, *), in training by mean and variance over the batches of all processes of the group, which may be of
+    different sizes, even empty. Its gradients are those of the sum of all processes' losses; that of weight and bias is this process's
+    part, for DistributedDataParallel to reduce. In a world of one, without one, and in evaluation mode it is the batch norm of its batch.
+
+    forward gathers 2C + 1 numbers of every process and backward sums 2C; the host waits for none of them. Where PyTorch wants a GPU, this
+    computes on the CPU too.
 
     >>> import tritorch as torch
     >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
@@ -216,6 +225,27 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"SyncBatchNorm: expected an input of 2 dims or more, got {input.ndim}")
         if input.shape[1] == 0:
             raise ValueError("SyncBatchNorm: expected channels, got none")
+
+    def forward(self, input):
+        group = self.process_group
+        if self.training and group is None and distributed.is_initialized():
+            group = distributed.group.WORLD
+        if not self.training or group is None or group.size() == 1:
+            return super().forward(input)
+        self._check_input_dim(input)
+        channels_check("SyncBatchNorm", input, self.weight, self.bias)
+        mean, var, count = synchronized.statistics_of_all(input, group)
+        if self.track_running_stats:
+            self._follow(mean, var, count)
+        return synchronized.Normalized.apply(input, self.weight, self.bias, mean, var, count, self.eps, group)
+
+    @no_grad()
+    def _follow(self, mean, var, count):
+        """The running statistics go towards those of this batch, with the unbiased variance."""
+        self.num_batches_tracked.add_(1)
+        momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        running = self.running_mean, self.running_var
+        running_statistics.into(running, *running, mean, var * (count / (count - 1)), momentum, 1.0)
 
     @classmethod
     def convert_sync_batchnorm(cls, module, process_group=None):
