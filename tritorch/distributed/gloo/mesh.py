@@ -1,0 +1,109 @@
+"""How the ranks of a group find each other by their store: each is connected to each."""
+import os
+import secrets
+import socket
+import struct
+import time
+
+from tritorch.distributed.failures import DistBackendError, DistStoreError
+from tritorch.errors import check, sentence
+
+_GREETING = struct.Struct("<8sI16s")                                     # a mark, who comes, and what only readers of the store know
+MARK = b"tritorch"
+
+
+def connected(store, rank, size, patience):
+    """{rank: socket} of all others. Raises DistBackendError for ranks that do not come in time."""
+    until, socks = time.monotonic() + patience, {}
+    host = own_address(store)
+    token = secrets.token_bytes(16)
+    with socket.socket(_family(host), socket.SOCK_STREAM) as listener:
+        listener.bind((host, 0))
+        listener.listen(size)
+        store.set(f"gloo/{rank}", f"{host} {listener.getsockname()[1]} {token.hex()}")
+        try:
+            for other in range(rank):
+                socks[other] = _connect(store, rank, other, until)
+            _accept(listener, socks, rank, size, token, until, patience)
+        except BaseException:
+            for sock in socks.values():
+                sock.close()
+            raise
+    return socks
+
+
+def _family(host):
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def own_address(store):
+    """An address at which the others reach this process: that of the interface GLOO_SOCKET_IFNAME, or by which it reaches the store's
+    server, or of the host's name, or 127.0.0.1."""
+    name = os.environ.get("GLOO_SOCKET_IFNAME")
+    if name:
+        return _interface(name.split(",")[0])
+    store = getattr(store, "_underlying_non_prefix_store", store)
+    sock = getattr(store, "_sock", None)
+    if sock is not None:
+        return sock.getsockname()[0].split("%")[0]
+    try:
+        host = socket.gethostbyname(socket.gethostname())
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+        return host
+    except OSError:
+        return "127.0.0.1"
+
+
+def _interface(name):
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            found = fcntl.ioctl(sock.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))          # SIOCGIFADDR
+        except OSError as error:
+            raise DistBackendError(sentence("GLOO_SOCKET_IFNAME", "a network interface with an address", f"{name} ({error})")) from None
+    return socket.inet_ntoa(found[20:24])
+
+
+def _connect(store, rank, other, until):
+    key = f"gloo/{other}"
+    try:
+        store.wait([key], max(until - time.monotonic(), 0))
+        host, port, token = store.get(key).decode().split()
+    except DistStoreError as error:
+        raise DistBackendError(sentence("init_process_group", f"rank {other} to come in time", error)) from None
+    try:
+        sock = socket.create_connection((host, int(port)), max(until - time.monotonic(), 0.01))
+        sock.sendall(_GREETING.pack(MARK, rank, bytes.fromhex(token)))
+    except OSError as error:
+        raise DistBackendError(sentence("init_process_group", f"rank {other} at {host}:{port}", error)) from None
+    return sock
+
+
+def _accept(listener, socks, rank, size, token, until, patience):
+    """Wait for the higher ranks. Who does not know the token, or says nothing, is turned away."""
+    while len(socks) < size - 1:
+        listener.settimeout(max(until - time.monotonic(), 0.01))
+        try:
+            sock, _ = listener.accept()
+        except OSError:
+            missing = [r for r in range(size) if r != rank and r not in socks]
+            check(False, "init_process_group", f"the ranks {missing} within {patience:.3g} s", "no connection", error=DistBackendError)
+        try:
+            sock.settimeout(min(5.0, max(until - time.monotonic(), 0.01)))
+            mark, other, known = _GREETING.unpack(_read(sock, _GREETING.size))
+        except (OSError, struct.error):
+            sock.close()
+            continue
+        if mark == MARK and secrets.compare_digest(known, token) and rank < other < size and other not in socks:
+            socks[other] = sock
+        else:
+            sock.close()
+
+
+def _read(sock, count):
+    out = b""
+    while len(out) < count and (piece := sock.recv(count - len(out))):
+        out += piece
+    return out
