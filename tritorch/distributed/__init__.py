@@ -16,6 +16,8 @@ The processes of a world trust each other: who can reach the store's port can ta
 (tensor([1., 2.]), 0, 1)
 >>> dist.destroy_process_group()
 """
+import importlib
+
 from tritorch.distributed import nn, tensor
 from tritorch.distributed.backend import (
     Backend,
@@ -57,6 +59,7 @@ from tritorch.distributed.failures import (
     QueueEmptyError,
     default_pg_timeout,
 )
+from tritorch.distributed.gradient_bucket import GradBucket
 from tritorch.distributed.group import ProcessGroup
 from tritorch.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from tritorch.distributed.objects import (
@@ -108,7 +111,8 @@ from tritorch.distributed.world import (
 
 __all__ = [
     "AllToAllOptions", "AllreduceCoalescedOptions", "AllreduceOptions", "Backend", "BackendConfig", "BarrierOptions", "BroadcastOptions",
-    "DistBackendError", "DistError", "DistNetworkError", "DistStoreError", "FileStore", "GatherOptions", "GroupMember", "HashStore",
+    "DistBackendError", "DistError", "DistNetworkError", "DistStoreError", "FileStore", "GatherOptions", "GradBucket",
+    "GroupMember", "HashStore",
     "P2POp", "PrefixStore", "ProcessGroup", "QueueEmptyError", "ReduceOp", "ReduceOptions", "ReduceScatterOptions", "ScatterOptions",
     "Store", "TCPStore", "Work", "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single",
     "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast",
@@ -120,3 +124,10 @@ __all__ = [
     "nn", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor",
     "register_rendezvous_handler", "rendezvous", "scatter", "scatter_object_list", "send", "send_object_list", "split_group", "tensor",
 ]
+
+
+def __getattr__(name):
+    """What is built on collectives and on modules or optimizers loads when it is first asked for."""
+    if name in ("algorithms", "optim"):
+        return importlib.import_module("tritorch.distributed." + name)
+    raise AttributeError(f"module 'tritorch.distributed' has no attribute {name!r}")

@@ -1,13 +1,12 @@
 """Normalisation layers."""
 import warnings
 
-from tritorch import distributed
 from tritorch.autograd.modes import no_grad
 from tritorch.autograd.places import stacklevel
 from tritorch.dtype import int64
 from tritorch.errors import check
 from tritorch.nn import functional as F
-from tritorch.nn import init, synchronized
+from tritorch.nn import init
 from tritorch.nn.module import Module
 from tritorch.nn.parameter import Parameter, unset
 from tritorch.nn.sizes import sizes
@@ -227,10 +226,12 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError("SyncBatchNorm: expected channels, got none")
 
     def forward(self, input):
-        group = self.process_group
-        if self.training and group is None and distributed.is_initialized():
-            group = distributed.group.WORLD
-        if not self.training or group is None or group.size() == 1:
+        if not self.training:
+            return super().forward(input)
+        from tritorch.nn import synchronized  # here, for it loads tritorch.distributed
+
+        group = synchronized.group_of(self.process_group)
+        if group is None or group.size() == 1:
             return super().forward(input)
         self._check_input_dim(input)
         channels_check("SyncBatchNorm", input, self.weight, self.bias)

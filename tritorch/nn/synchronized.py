@@ -10,6 +10,11 @@ from tritorch.ops.shaping import cat
 from tritorch.tensor import empty
 
 
+def group_of(group):
+    """The group, or that of all processes where there is one."""
+    return dist.group.WORLD if group is None and dist.is_initialized() else group
+
+
 @no_grad()
 def statistics_of_all(x, group):
     """Mean and biased variance of every channel over the batches of all ranks, and how many values these are, without a wait.
