@@ -11,7 +11,7 @@ class Bucket:
     """The memory for the gradients of some parameters. `numbers` say which parameters of the module these are, `flat` is all of the memory
     and `views` are its parts in the parameters' shapes (and strides, where these leave no gaps)."""
 
-    __slots__ = ("index", "numbers", "parameters", "flat", "views", "missing", "future")
+    __slots__ = ("index", "numbers", "parameters", "flat", "views", "missing", "future", "__weakref__")
 
     def __init__(self, index, numbers, parameters):
         self.index, self.numbers, self.parameters = index, numbers, [parameters[k] for k in numbers]
