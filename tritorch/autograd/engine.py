@@ -12,7 +12,7 @@ from tritorch.autograd.graph import GradientEdge, Node
 from tritorch.autograd.hooks import keep_gradient, register_hook, register_post_accumulate_grad_hook, retain_grad, retains_grad
 from tritorch.autograd.modes import state
 from tritorch.autograd.parts import Part, accumulating, whole
-from tritorch.autograd.ways import leading_nodes, reachable
+from tritorch.autograd.ways import leading_nodes, reachable, ways_to_hooks
 from tritorch.cuda.stream import chosen
 from tritorch.errors import check, sentence
 from tritorch.shape import is_dense, same_strides
@@ -42,7 +42,7 @@ class Run:
     def __init__(self, keep, create, wanted=None, runs=None, leads=None, leaves=()):
         self.keep, self.create, self.wanted, self.runs, self.leads, self.leaves = keep, create, wanted, runs, leads, leaves
         self.pending, self.heap, self.captured, self.node = {}, [], {}, None        # node: whose rules run, where `arrived` may answer
-        self.late, self.uses = {}, None                               # hooked leaves: their sums so far; how many nodes are still to come
+        self.late, self.uses = {}, None                               # hooked leaves: their sums so far; what is still to lead to them
         self.partial = False                                             # whether a gradient arrived in parts
         self.crossing = None                                             # what keeps streams in order, once a second one is met
         self.outer, self.callbacks = None, None                          # the pass that this one runs in; what is called at the end
@@ -232,16 +232,12 @@ class Run:
         if self.wanted is not None or self.crossing is not None:
             return
         if self.uses is None:
-            self.uses = {}
-            for n in reachable([node, *[n for _, n in self.heap]]):
-                for target, _ in n.next_functions:
-                    if type(target) is Leaf and target.hooks is not None:
-                        self.uses[target] = self.uses.get(target, 0) + 1
-        for target, _ in node.next_functions:
-            if target in self.uses:
-                self.uses[target] -= 1
-                if not self.uses[target] and self.late.get(target) is not None:
-                    self.finish(target)
+            self.uses = ways_to_hooks([node, *[n for _, n in self.heap]])
+        uses, at = self.uses
+        for target in at.get(node, ()):
+            uses[target] -= 1
+            if not uses[target] and self.late.get(target) is not None:
+                self.finish(target)
 
     def capture(self, node, grads):
         for k, g in enumerate(grads):
