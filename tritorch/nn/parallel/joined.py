@@ -36,7 +36,7 @@ class JoinedRank(JoinHook):
         reduces = tell_whether_reduced(model, False)
         model.require_forward_param_sync = reduces
         if reduces:
-            model.reducer.send_zeros()
+            model.reducer.take_part()
 
     @no_grad()
     def post_hook(self, is_last_joiner):

@@ -171,13 +171,17 @@ class Reducer:
         self.sum_of_used = dist.all_reduce(total, group=self.group, async_op=True), total
 
     def end(self):
-        """The backward pass is over: wait for all buckets, if all are under way, and put the averages in their places."""
+        """The backward pass is over, and with it the iteration if all buckets are under way."""
         if self.learns or self.through:
             for k, ready in enumerate(self.ready):
                 if not ready:
                     self.mark(k)
         if self.next < len(self.buckets):
             return                                                       # another pass brings the rest
+        self.finish()
+
+    def finish(self):
+        """Wait for all buckets, and put the averages in their places."""
         with no_grad():
             if self.sum_of_used is not None:
                 work, total = self.sum_of_used
@@ -192,17 +196,15 @@ class Reducer:
             self.used = [False] * len(self.used)
         self.forget()
 
-    def send_zeros(self):
-        """What a backward pass does in collectives, by a rank that has no gradients (see `join`)."""
-        self.divisor = self.divisor or self.group.size()                 # of zeros: it makes no difference
+    def take_part(self):
+        """What a backward pass does, by a rank that has no gradients (see `join`): it gets the averages of the others."""
         with no_grad():
-            sent = [self.averaged(Bucket(b.index, b.numbers, self.parameters)) for b in self.buckets]
+            for bucket in self.buckets:
+                bucket.flat.zero_()
+                bucket.future = self.averaged(bucket)
             if self.finds_unused or self.learns:
                 self.send_used()
-                sent.append(self.sum_of_used[0])
-            for made in sent:
-                made.wait()
-        self.divisor, self.sum_of_used, self.learned = None, None, True
+        self.finish()
 
     def receive(self, bucket):
         """Wait for a bucket, and give its parameters their gradients."""
