@@ -8,8 +8,8 @@ from tritorch.distributed import run
 
 def main(words=None):
     """Do what the command says; returns the exit code."""
-    warnings.warn("tritorch.distributed.launch is deprecated; use tritorch.distributed.run, and LOCAL_RANK in the environment", FutureWarning,
-                  stacklevel=2)
+    warnings.warn("tritorch.distributed.launch is deprecated; use tritorch.distributed.run, and LOCAL_RANK in the environment",
+                  FutureWarning, stacklevel=2)
     made = run.parser("python -m tritorch.distributed.launch")
     made.add_argument("--use-env", "--use_env", action="store_true", help="tell the local rank by the environment alone")
     words = sys.argv[1:] if words is None else words

@@ -1,8 +1,8 @@
 """The backend "nccl": collectives of CUDA tensors by NVIDIA's library, through nccl4py. It has not run on hardware yet.
 
-Everything is queued on the stream that is current, so what follows on it finds the results, and `Work.wait()` does not wait for the device.
-The communicator is made at the first call, in which all ranks of the group take part; it is one for each group and process, for the device of
-the first tensors. Ranks that are gone or late are not found out: NCCL waits for them.
+Everything is queued on the stream that is current, so what follows on it finds the results, and `Work.wait()` does not wait for the
+device. The communicator is made at the first call, in which all ranks of the group take part; it is one for each group and process, for the
+device of the first tensors. Ranks that are gone or late are not found out: NCCL waits for them.
 """
 import contextlib
 
