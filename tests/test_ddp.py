@@ -209,9 +209,13 @@ def wrong(rank, size):
     error(lambda: DDP(nn.Linear(2, 2, dtype=[torch.float32, torch.float64][rank])))
     error(lambda: DDP(nn.ReLU()))
     error(lambda: DDP(nn.Linear(1, 1), process_group=dist.new_group([0, 1])).__getstate__())
-    for options in ({"device_ids": [0]}, {"device_ids": [0, 1]}, {"mixed_precision": 1}, {"device_mesh": 1}):
+    for options in ({"device_ids": [0]}, {"device_ids": [0, 1]}, {"mixed_precision": 1}):
         with pytest.raises((ValueError, NotImplementedError), match="expected"):
             DDP(nn.Linear(1, 1), **options)
+    mesh = dist.init_device_mesh("cpu", (2,))
+    assert DDP(nn.Linear(1, 1), device_mesh=mesh).process_group is mesh.get_group()
+    error(lambda: DDP(nn.Linear(1, 1), device_mesh=mesh, process_group=dist.group.WORLD))
+    error(lambda: DDP(nn.Linear(1, 1), device_mesh=dist.init_device_mesh("cpu", (2, 1))))
     for options in ({"broadcast_buffers": False}, {"check_reduction": True}):
         with pytest.warns(FutureWarning, match="deprecated"):
             DDP(nn.Linear(1, 1), **options)
@@ -227,5 +231,5 @@ def test_errors(tmp_path):
             "got none for right.weight, right.bias, never.weight, never.bias; use find_unused_parameters=True",
             "one complete gradient of again.weight", "of shape (2, 2) (float32, strides (2, 1)) in rank 0 and weight of shape (3, 2)",
             "got 2 in rank 0 and 4 in rank 1", "(float64, strides (2, 1)) in rank 1", "a parameter that requires a gradient",
-            "the default process group")):
+            "the default process group", "a process_group or a device_mesh", "a device_mesh of one dim"), strict=True):
         assert wanted in text

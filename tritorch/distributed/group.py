@@ -71,7 +71,10 @@ class ProcessGroup:
         for backend in {id(b): b for b in self._backends.values()}.values():
             backend.shutdown()
 
-    abort = shutdown
+    def abort(self):
+        """End the backends without waiting for the other ranks."""
+        for backend in {id(b): b for b in self._backends.values()}.values():
+            backend.abort()
 
     # -------------------------------------------------------------- backends
     def _register_backend(self, device, backend):
@@ -147,7 +150,8 @@ class ProcessGroup:
         return self._do("barrier", [], _options(BarrierOptions, opts, timeout))
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
-        """A barrier that names who has not come."""
+        """A barrier that names who has not come. Only gloo has it."""
+        check(bool(self._backends), "monitored_barrier", "a group of gloo", self.name())
         return self._get_backend("cpu").monitored_barrier(timeout, wait_all_ranks)
 
     def send(self, tensors, dst, tag=0):

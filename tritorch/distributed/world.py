@@ -155,11 +155,11 @@ def destroy_process_group(group=None):
         group.shutdown()
 
 
-def _close():
+def _close(abort=False):
     groups, met = _world.groups, _world.met
     _world.__init__()
     for one in reversed(groups):
-        one.shutdown()
+        one.abort() if abort else one.shutdown()
     if hasattr(met, "_close"):
         met._close(LINGER)                                               # others may still wait for an answer of it
 
@@ -167,7 +167,7 @@ def _close():
 @atexit.register
 def _end():
     with contextlib.suppress(Exception):
-        _close()
+        _close(abort=True)
 
 
 def _leave():

@@ -11,10 +11,10 @@ import socket
 import threading
 import time
 import weakref
-from collections import defaultdict, deque
+from collections import deque
 
 from tritorch.distributed.failures import DistBackendError
-from tritorch.distributed.gloo.links import COLLECTIVE, Link, Transfer
+from tritorch.distributed.gloo.links import COLLECTIVE, Link, Queues, Transfer
 from tritorch.distributed.gloo.signs import described
 from tritorch.errors import sentence
 
@@ -43,7 +43,7 @@ class Engine:
     def __init__(self, rank, socks, label):
         self.rank, self.size, self.broken = rank, len(socks) + 1, None
         self.links = {r: Link(r, sock, self) for r, sock in socks.items()}
-        self.anyone = defaultdict(deque)                                 # transfers that take a message of any rank
+        self.anyone, self.ended = Queues(), -1                           # transfers for a message of any rank; the last call that has ended
         self.turn, self._numbers = itertools.count(1).__next__, itertools.count()
         self._new, self._lock, self._closing = deque(), threading.Lock(), None
         self._queue, self._running, self._loose, self._ready = deque(), None, set(), deque()
@@ -109,20 +109,20 @@ class Engine:
                 link.awaited.pop(task.key, None)
                 self.fail(transfer, link.reason())
             return transfer
-        found = [(link.arrived[task.key][0].turn, r) for r, link in self.links.items() if link.arrived[task.key]]
+        found = [(link.arrived[task.key][0].turn, r) for r, link in self.links.items() if task.key in link.arrived]
         if found:
             transfer.rank = min(found)[1]
             self.links[transfer.rank].receive(transfer)
         else:
-            self.anyone[task.key].append(transfer)
+            self.anyone.put(task.key, transfer)
             self.lost_one()
         return transfer
 
     # -------------------------------------------------------------- for links
     def wanted(self, link, key):
         """The transfer that a message of this key is for: the one that asked first, for this rank or for any."""
-        queues = [q for q in (link.awaited.get(key), self.anyone.get(key)) if q]
-        return min(queues, key=lambda q: q[0].turn).popleft() if queues else None
+        queues = [queues for queues in (link.awaited, self.anyone) if key in queues]
+        return min(queues, key=lambda q: q[key][0].turn).pop_first(key) if queues else None
 
     def finished(self, transfer):
         """All bytes are there, or gone."""
@@ -149,6 +149,17 @@ class Engine:
         rank = transfer.rank
         return lambda name: DistBackendError(sentence(name, "the same call on all ranks", f"{ours} on rank {self.rank}",
                                                       f"{theirs} on rank {rank if rank is not None else '?'}"))
+
+    def unexpected(self, link, number):
+        """A message of a collective that nobody waits for: of one to come, or the other rank is in another one."""
+        if number <= self.ended:
+            self.give_up(self.too_much(link.rank, link.arrived[COLLECTIVE, number][0])("collective"))
+
+    def too_much(self, rank, message):
+        """The error of a message that no call here has waited for."""
+        theirs = described(message.sign, len(message.view))
+        return lambda name: DistBackendError(sentence(name, "the same call on all ranks", f"{theirs} on rank {rank}",
+                                                      f"another call on rank {self.rank}, which did not wait for it"))
 
     def watch(self, link):
         """Have the selector look for what this link can use now."""
@@ -231,7 +242,10 @@ class Engine:
 
     def _end(self, task, error):
         if task.ordered:
-            self._running = None
+            self._running, self.ended = None, task.key[1]
+            for link in self.links.values():
+                if error is None and task.key in link.arrived:
+                    error = self.too_much(link.rank, link.arrived[task.key][0])(task.name)
         self._loose.discard(task)
         if error is not None and not task.private:
             self.give_up(error)
@@ -258,7 +272,7 @@ class Engine:
         for link in self.links.values():
             link.forget(transfer)
         if transfer in self.anyone.get(transfer.key, ()):
-            self.anyone[transfer.key].remove(transfer)
+            self.anyone.remove(transfer.key, transfer)
 
     def give_up(self, error, tell=True):
         """Fail everything, now and later."""

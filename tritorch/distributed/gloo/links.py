@@ -1,7 +1,7 @@
 """A connection to another rank: messages that have come and are awaited, and those that wait to go."""
 import socket
 import struct
-from collections import defaultdict, deque
+from collections import deque
 from selectors import EVENT_READ, EVENT_WRITE
 
 import numpy as np
@@ -27,6 +27,25 @@ class Transfer:
         self.done, self.task, self.error, self.turn = False, None, None, 0
 
 
+class Queues(dict):
+    """A queue for each key; none is ever empty."""
+
+    def put(self, key, value):
+        self.setdefault(key, deque()).append(value)
+
+    def pop_first(self, key):
+        queue = self[key]
+        first = queue.popleft()
+        if not queue:
+            del self[key]
+        return first
+
+    def remove(self, key, value):
+        self[key].remove(value)
+        if not self[key]:
+            del self[key]
+
+
 class Arrived:
     """A message that nobody had asked for when it came."""
 
@@ -43,7 +62,7 @@ class Link:
         self.rank, self.sock, self.engine = rank, sock, engine
         self.gone, self.stored, self.mute, self.events = None, 0, False, EVENT_READ
         self.out = deque()                                               # [transfer or None, views that are left]
-        self.awaited, self.arrived = defaultdict(deque), defaultdict(deque)
+        self.awaited, self.arrived = Queues(), Queues()                  # transfers and messages by key
         self._header, self._start = memoryview(bytearray(_HEADER.size)), 0
         self._rest = self._into = None                                   # what is still to come of the message, and whose it is
         sock.setblocking(False)
@@ -94,11 +113,10 @@ class Link:
     # -------------------------------------------------------------- to come
     def receive(self, transfer):
         """Await a message, or take the one that has come."""
-        waiting = self.arrived[transfer.key]
-        if waiting:
-            self.take(waiting.popleft(), transfer)
+        if transfer.key in self.arrived:
+            self.take(self.arrived.pop_first(transfer.key), transfer)
         else:
-            self.awaited[transfer.key].append(transfer)
+            self.awaited.put(transfer.key, transfer)
 
     def take(self, message, transfer):
         """Give a message that has come, or is coming, to who asks now."""
@@ -155,7 +173,9 @@ class Link:
             if kind == FAILURE:
                 self._into.taker = FAILURE
             else:
-                self.arrived[kind, number].append(self._into)
+                self.arrived.put((kind, number), self._into)
+                if kind == COLLECTIVE:
+                    self.engine.unexpected(self, number)
                 self.stored += nbytes
             self._rest = self._into.view
         else:
@@ -210,7 +230,7 @@ class Link:
             self.stored -= len(self._into.view)
             self._into.taker = None
         elif transfer in self.awaited.get(transfer.key, ()):
-            self.awaited[transfer.key].remove(transfer)
+            self.awaited.remove(transfer.key, transfer)
 
     def close(self):
         """Close the socket; what was sent still arrives."""

@@ -120,27 +120,27 @@ class _AllGather(Function):
 class _AllToAll(Function):
     @staticmethod
     def forward(ctx, group, shapes, *xs):
-        ctx.group, ctx.shapes = group, [tuple(x.shape) for x in xs]
+        ctx.group, ctx.sizes = group, [tuple(x.shape) for x in xs]
         outs = [empty(shape, dtype=xs[0].dtype, device=xs[0].device) for shape in shapes]
         dist.all_to_all(outs, list(xs), group=group)
         return tuple(outs)
 
     @staticmethod
     def backward(ctx, *gs):
-        return None, None, *_AllToAll.apply(ctx.group, ctx.shapes, *gs)
+        return None, None, *_AllToAll.apply(ctx.group, ctx.sizes, *gs)
 
 
 class _AllToAllSingle(Function):
     @staticmethod
     def forward(ctx, group, shape, outs, ins, x):
-        ctx.group, ctx.shape, ctx.splits = group, tuple(x.shape), (ins, outs)
+        ctx.group, ctx.size_of_input, ctx.splits = group, tuple(x.shape), (ins, outs)
         out = empty(shape, dtype=x.dtype, device=x.device)
         dist.all_to_all_single(out, x.contiguous(), outs, ins, group)
         return out
 
     @staticmethod
     def backward(ctx, g):
-        return None, None, None, None, _AllToAllSingle.apply(ctx.group, ctx.shape, *ctx.splits, g)
+        return None, None, None, None, _AllToAllSingle.apply(ctx.group, ctx.size_of_input, *ctx.splits, g)
 
 
 class _AllReduce(Function):

@@ -40,9 +40,10 @@ class DistributedDataParallel(Module, Joinable):
       (gradients of gradients do not come from other ranks); `autograd.grad` reduces nothing.
 
     Parameters must not be added or exchanged later. Keys of the state dict begin with "module.". `device_ids` ([device], for modules on
-    one GPU) is where `forward` moves its arguments. Raises ValueError before `init_process_group`, for several or impossible
-    `device_ids`, for parameters on devices of several types, RuntimeError where no parameter requires a gradient or ranks differ,
-    NotImplementedError for `mixed_precision` (autocast is there), `device_mesh` and `delay_all_reduce_named_params`.
+    one GPU) is where `forward` moves its arguments; a `device_mesh` of one dim stands for its group. Raises ValueError before
+    `init_process_group`, for several or impossible `device_ids` and for parameters on devices of several types, RuntimeError where no
+    parameter requires a gradient or ranks differ, NotImplementedError for `mixed_precision` (autocast is there) and
+    `delay_all_reduce_named_params`.
 
     >>> import tritorch as torch
     >>> from tritorch import distributed as dist
@@ -65,10 +66,12 @@ class DistributedDataParallel(Module, Joinable):
         check(delay_all_reduce_named_params is None and param_to_hook_all_reduce is None, NAME, "no parameters whose reduction is delayed",
               "some", error=NotImplementedError)
         check(mixed_precision is None, NAME, "mixed_precision=None", "another", use="autocast", error=NotImplementedError)
-        check(device_mesh is None, NAME, "device_mesh=None", "another", use="process_group", error=NotImplementedError)
+        check(process_group is None or device_mesh is None, NAME, "a process_group or a device_mesh", "both")
+        check(device_mesh is None or device_mesh.ndim == 1, NAME, "a device_mesh of one dim", device_mesh)
         if check_reduction:
             warnings.warn(f"{NAME}: check_reduction is deprecated and changes nothing", FutureWarning, stacklevel=stacklevel())
-        self.process_group = default_group() if process_group is None else process_group
+        group = process_group if device_mesh is None else device_mesh.get_group()
+        self.process_group = default_group() if group is None else group
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self._module_parameters = [p for name, p in module.named_parameters() if name not in self.parameters_to_ignore]
         self.device_type, self.device_ids, self.output_device = devices(self._module_parameters, device_ids, output_device)
