@@ -25,8 +25,8 @@ class Bucket:
     def fill(self):
         """Bring the parameters' gradients to where they travel from; zeros where there is none, nothing where they lie there already."""
         moves = [(view, p._grad) for view, p in zip(self.views, self.parameters) if not is_there(p._grad, view)]
-        if len(moves) == len(self.views) and all(g is not None and g.dtype is v.dtype and same_strides(v.shape, v.strides, g.strides)
-                                                 for v, g in moves):
+        if len(moves) == len(self.views) and all(g is not None and g.dtype is v.dtype and g.storage.device is v.storage.device
+                                                 and same_strides(v.shape, v.strides, g.strides) for v, g in moves):
             cat([line(g) for _, g in moves], out=self.flat)              # on a GPU a launch for eight of them
             return
         for view, g in moves:

@@ -216,7 +216,7 @@ class Reducer:
         for k, p, view in zip(bucket.numbers, bucket.parameters, bucket.views):
             if (self.finds_unused or self.static) and not self.anywhere[k]:
                 continue                                                 # unused in all ranks: its gradient is what it was
-            if self.as_view and p.dtype is view.dtype:
+            if self.as_view and p.dtype is view.dtype and p.device is view.device:
                 if not is_there(p._grad, view):
                     p.grad = view
             elif p._grad is None:
