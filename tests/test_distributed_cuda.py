@@ -88,7 +88,7 @@ def by_nccl(rank, size):
         group = dist.new_group([0, 1], backend="nccl")
         assert dist.get_backend(group) == "nccl" and dist.get_backend_config(group) == "cuda:nccl"
         every(rank, size, group, True)
-        for call, kind in ((lambda: dist.all_reduce(on_gpu([1]), Op.BXOR, group=group), "BXOR"),
+        for call, kind in ((lambda: dist.all_reduce(on_gpu([1], np.int64), Op.BXOR, group=group), "BXOR"),
                            (lambda: dist.all_reduce(on_gpu([1], np.int16), group=group), "int16"),
                            (lambda: dist.all_reduce(torch.ones(1), group=group), "on cpu"),
                            (lambda: dist.recv(on_gpu([1]), group=group), "any")):

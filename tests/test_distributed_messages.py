@@ -1,9 +1,12 @@
 """Messages between ranks, objects, and groups of some ranks."""
+import time
+
 import pytest
 from worlds import error_of, world
 
 import tritorch as torch
 from tritorch import distributed as dist
+from tritorch.distributed.gloo import links
 
 
 def messages(rank, size):
@@ -86,6 +89,27 @@ def refusals(rank, size):
     dist.barrier()
 
 
+def flooded(rank, size):
+    """What nobody asks for is stored up to a limit, then the sender waits; what is asked for comes in any case."""
+    links.STORED = 100_000
+    if rank == 0:
+        works = [dist.isend(torch.full((20_000,), float(i)), 1, tag=i) for i in range(6)] + [dist.isend(torch.ones(500_000), 1, tag=6)]
+        dist.barrier()
+        assert all(work.wait() for work in works)
+        return
+    link = dist.group.WORLD._get_backend("cpu").engine.links[0]
+    until = time.monotonic() + 20
+    while link.stored < links.STORED and time.monotonic() < until:
+        time.sleep(0.005)
+    assert 100_000 <= link.stored < 200_000
+    work = dist.barrier(async_op=True)
+    for tag in (0, 1, 2, 3, 4, 5, 6):
+        x = torch.zeros(500_000 if tag == 6 else 20_000)
+        dist.recv(x, 0, tag=tag)
+        assert (x == (1 if tag == 6 else tag)).all()
+    assert work.wait() and link.stored == 0 and not link.arrived and not link.awaited
+
+
 def objects(rank, size):
     found = [None] * size
     dist.all_gather_object(found, {"rank": rank, "text": "x" * rank})
@@ -150,7 +174,7 @@ def groups(rank, size):
     dist.barrier()
 
 
-@pytest.mark.parametrize("size, check", [(2, messages), (5, anyone), (2, refusals), (3, objects), (4, groups)],
+@pytest.mark.parametrize("size, check", [(2, messages), (5, anyone), (2, refusals), (2, flooded), (3, objects), (4, groups)],
                          ids=lambda v: getattr(v, "__name__", v))
 def test_messages(size, check, tmp_path):
     world(check, size, tmp_path)

@@ -58,11 +58,16 @@ def test_a_world_of_two(tmp_path, monkeypatch, capfd):
 
 def test_two_hosts_and_logs(tmp_path, monkeypatch):
     options = ["--nnodes", "2", "--master_addr", "127.0.0.1", "--master_port", str(run.free_port()), "--log_dir", str(tmp_path / "log")]
-    other = start(tmp_path, TRAIN, *options, "--node_rank", "1")
-    code = here(tmp_path, monkeypatch, TRAIN, *options)
+    program = """
+        import os
+        print(*(os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER_ADDR")))
+    """
+    other = start(tmp_path, program, *options, "--node_rank", "1", "--nproc-per-node", "2")
+    code = here(tmp_path, monkeypatch, program, *options, "--nproc-per-node", "2")
     assert (*ended(other)[:2], code) == (0, "", 0)
-    for rank in range(2):
-        assert (tmp_path / "log" / str(rank) / "stdout.log").read_text() == f"{rank} of 2: 3.0 [] 0\n"
+    for rank in range(4):
+        text = (tmp_path / "log" / str(rank) / "stdout.log").read_text()
+        assert text == f"{rank} 4 {rank % 2} {rank // 2} 127.0.0.1\n"
 
 
 FAILS = """

@@ -60,8 +60,11 @@ def place(name, group, rank, group_rank, default=None):
     return group_rank if rank is None else get_group_rank(group, rank)
 
 
-def _operation(name, op):
+def _operation(name, op, x):
+    """A ReduceOp that a tensor can have. RuntimeError for bits of floating numbers."""
     check(isinstance(op, ReduceOp), name, "a ReduceOp", repr(op), error=TypeError)
+    check(op not in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR) or not x.dtype.is_floating_point, name, "whole numbers for an op on bits",
+          x.dtype)
     return op
 
 
@@ -89,7 +92,7 @@ def all_reduce(tensor, op=ReduceOp.SUM, group=None, async_op=False):
     if outside(group, "all_reduce"):
         return None
     one("all_reduce", "tensor", tensor)
-    return _done(_of(group).allreduce([tensor], AllreduceOptions(reduceOp=_operation("all_reduce", op))), async_op)
+    return _done(_of(group).allreduce([tensor], AllreduceOptions(reduceOp=_operation("all_reduce", op, tensor))), async_op)
 
 
 def all_reduce_coalesced(tensors, op=ReduceOp.SUM, group=None, async_op=False):
@@ -99,8 +102,10 @@ def all_reduce_coalesced(tensors, op=ReduceOp.SUM, group=None, async_op=False):
     tensors = [tensors] if isinstance(tensors, Tensor) else tensors
     several("all_reduce_coalesced", "tensors", tensors)
     same_dtypes("all_reduce_coalesced", *tensors)
-    options = AllreduceCoalescedOptions(reduceOp=_operation("all_reduce_coalesced", op))
-    return _done(_of(group).allreduce_coalesced(list(tensors), options), async_op) if tensors else None
+    if not tensors:
+        return None
+    options = AllreduceCoalescedOptions(reduceOp=_operation("all_reduce_coalesced", op, tensors[0]))
+    return _done(_of(group).allreduce_coalesced(list(tensors), options), async_op)
 
 
 def reduce(tensor, dst=None, op=ReduceOp.SUM, group=None, async_op=False, group_dst=None):
@@ -109,7 +114,7 @@ def reduce(tensor, dst=None, op=ReduceOp.SUM, group=None, async_op=False, group_
         return None
     one("reduce", "tensor", tensor)
     root = place("reduce", _of(group), dst, group_dst)
-    return _done(_of(group).reduce([tensor], ReduceOptions(reduceOp=_operation("reduce", op), rootRank=root)), async_op)
+    return _done(_of(group).reduce([tensor], ReduceOptions(reduceOp=_operation("reduce", op, tensor), rootRank=root)), async_op)
 
 
 def broadcast(tensor, src=None, group=None, async_op=False, group_src=None):
@@ -208,7 +213,7 @@ def reduce_scatter(output, input_list, op=ReduceOp.SUM, group=None, async_op=Fal
     same_dtypes("reduce_scatter", output, *input_list)
     each("reduce_scatter", "input_list", input_list, _of(group))
     same_size("reduce_scatter", output, input_list[get_rank(group)])
-    options = ReduceScatterOptions(reduceOp=_operation("reduce_scatter", op))
+    options = ReduceScatterOptions(reduceOp=_operation("reduce_scatter", op, output))
     return _done(_of(group).reduce_scatter([output], [list(input_list)], options), async_op)
 
 
@@ -220,7 +225,7 @@ def reduce_scatter_tensor(output, input, op=ReduceOp.SUM, group=None, async_op=F
     one("reduce_scatter_tensor", "input", input)
     same_dtypes("reduce_scatter_tensor", output, input)
     same_size("reduce_scatter_tensor", input, output, _of(group).size())
-    options = ReduceScatterOptions(reduceOp=_operation("reduce_scatter_tensor", op))
+    options = ReduceScatterOptions(reduceOp=_operation("reduce_scatter_tensor", op, input))
     return _done(_of(group)._reduce_scatter_base(output, input, options), async_op)
 
 

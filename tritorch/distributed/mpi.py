@@ -24,14 +24,20 @@ _NAMES = {ReduceOp.SUM: "SUM", ReduceOp.AVG: "SUM", ReduceOp.PRODUCT: "PROD", Re
 _TRUTH = {ReduceOp.SUM: "BOR", ReduceOp.MAX: "BOR", ReduceOp.PRODUCT: "BAND", ReduceOp.MIN: "BAND"}
 
 
-def world():
-    """(rank, size) of this process in MPI's world."""
+def library():
+    """mpi4py.MPI, which begins MPI when it is first loaded. RuntimeError where it is not installed."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:                         # RuntimeError: no MPI library
         raise RuntimeError(sentence("init_process_group", "mpi4py and an MPI library for the backend mpi", error,
                                     use="pip install tritorch[mpi]")) from None
-    return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    return MPI
+
+
+def world():
+    """(rank, size) of this process in MPI's world."""
+    everybody = library().COMM_WORLD
+    return everybody.rank, everybody.size
 
 
 class Request(Work):
@@ -66,13 +72,11 @@ class Request(Work):
 
     def _end(self, ask):
         """Ask MPI (which returns False for not yet) and finish."""
-        from mpi4py import MPI
-
         try:
             if ask() is False:
                 return
             if self._name == "recv":
-                self._source, came = self._status.Get_source(), self._status.Get_count(MPI.BYTE)
+                self._source, came = self._status.Get_source(), self._status.Get_count(library().BYTE)
                 check(came == self._nbytes, "recv", f"a message of {self._nbytes} bytes", came, error=DistBackendError)
                 self._staged.deliver()
         except Exception as error:
@@ -91,9 +95,8 @@ class ProcessGroupMPI(ProcessGroup):
     """Ranks of MPI's world with a communicator of their own."""
 
     def __init__(self, ranks, timeout):
-        from mpi4py import MPI
-
-        self.mpi, everybody = MPI, MPI.COMM_WORLD
+        self.mpi = MPI = library()
+        everybody = MPI.COMM_WORLD
         super().__init__(ranks.index(everybody.rank), len(ranks))
         self._timeout, self._label = timeout, "mpi"
         self.communicator = everybody.Create_group(everybody.group.Incl(ranks))

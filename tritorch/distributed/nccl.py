@@ -47,14 +47,22 @@ class Queued(Work):
         return self._event.query()
 
 
+def library():
+    """nccl.core of nccl4py. RuntimeError where it is not installed."""
+    try:
+        from nccl import core
+    except ImportError as error:
+        way = "pip install tritorch[nccl]"
+        raise RuntimeError(sentence("init_process_group", "nccl4py for the backend nccl", error, use=way)) from None
+    return core
+
+
 class ProcessGroupNCCL(ProcessGroup):
     """Ranks with a GPU each, and their communicator."""
 
     def __init__(self, store, rank, size, timeout):
         super().__init__(store, rank, size)
-        from nccl import core
-
-        self.core, self.communicator, self.index = core, None, None
+        self.core, self.communicator, self.index = library(), None, None
         self._timeout, self._label = timeout, "nccl"
 
     def shutdown(self):

@@ -153,7 +153,8 @@ class Workers:
         for process in self.running.values():
             try:
                 process.wait(max(until - time.monotonic(), 0))
-            except subprocess.TimeoutExpired:
+            except (subprocess.TimeoutExpired, _Signal):                 # a second signal is one of impatience
+                until = 0
                 process.kill()
                 process.wait()
         self.running.clear()

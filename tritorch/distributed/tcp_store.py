@@ -1,4 +1,5 @@
 """TCPStore: a table in the process of one rank, whose server is a thread, and the connections of all to it."""
+import contextlib
 import os
 import select
 import selectors
@@ -34,7 +35,7 @@ class Server:
     def __init__(self, host, port, fd=None):
         self.table, self.waiting, self.clients = Table(), [], 0
         try:
-            self.listener = socket.socket(fileno=fd) if fd is not None else socket.create_server((host, port), backlog=1024)
+            self.listener = socket.socket(fileno=fd) if fd is not None else _listener(host, port)
         except (OSError, OverflowError) as error:
             raise DistNetworkError(sentence("TCPStore", f"port {port} to be free", error, use="port=0, or another one")) from None
         self.port = self.listener.getsockname()[1]
@@ -144,6 +145,14 @@ class Server:
             self.selector.unregister(client.sock)
             client.sock.close()
             self.clients -= 1
+
+
+def _listener(host, port):
+    """A socket for IPv4 and, where there is one, IPv6."""
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return socket.create_server((host, port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
+    return socket.create_server((host, port), backlog=1024)
 
 
 class TCPStore(Store):

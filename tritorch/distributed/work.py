@@ -13,7 +13,7 @@ class Work:
     """
 
     def __init__(self, name="Work", result=None):
-        self._name, self._tensors, self._future, self._source = name, result, Future(), -1
+        self._name, self._tensors, self._future, self._source = name, result, Future(), None
         self._worker = None                                              # the thread that does it
 
     def wait(self, timeout=None):
@@ -48,7 +48,8 @@ class Work:
         return self._tensors or []
 
     def source_rank(self):
-        """The rank in the group that a message came from, -1 if there is none."""
+        """The rank in the group that a message came from. RuntimeError where it is no message that was received."""
+        check(self._source is not None, "source_rank", "the Work of a recv", self._name)
         return self._source
 
     _source_rank = source_rank

@@ -41,11 +41,11 @@ class Engine:
     """The connections of a group and their thread. `submit` is for all threads, everything else is the engine's own."""
 
     def __init__(self, rank, socks, label):
-        self.rank, self.size, self.broken = rank, len(socks) + 1, None
+        self.rank, self.size, self.broken, self.first_lost = rank, len(socks) + 1, None, None
         self.links = {r: Link(r, sock, self) for r, sock in socks.items()}
         self.anyone, self.ended = Queues(), -1                           # transfers for a message of any rank; the last call that has ended
         self.turn, self._numbers = itertools.count(1).__next__, itertools.count()
-        self._new, self._lock, self._closing = deque(), threading.Lock(), None
+        self._new, self._lock, self._closing, self._finish = deque(), threading.Lock(), None, True
         self._queue, self._running, self._loose, self._ready = deque(), None, set(), deque()
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
@@ -73,10 +73,10 @@ class Engine:
         else:
             self._rouse()
 
-    def close(self):
-        """End the thread; what was sent has LINGER seconds to go, what is still awaited fails."""
+    def close(self, finish=True):
+        """End the thread: when collectives are done (with `finish`) and what was sent is gone, or after LINGER seconds."""
         with self._lock:
-            self._closing = self._closing or time.monotonic() + LINGER
+            self._closing, self._finish = self._closing or time.monotonic() + LINGER, finish
         if self.thread is not threading.current_thread():
             self._rouse()
             self.thread.join(LINGER + 1)
@@ -193,8 +193,10 @@ class Engine:
         self._release()
 
     def _over(self):
-        busy = self._running or self._queue or self._new or any(link.out and not link.gone for link in self.links.values())
-        return self._closing is not None and (not busy or time.monotonic() > self._closing)
+        if self._closing is None:
+            return False
+        busy = self._finish and (self._running or self._queue or self._new) or any(l.out and not l.gone for l in self.links.values())
+        return not busy or time.monotonic() > self._closing
 
     def _take(self):
         while self._new:
@@ -274,8 +276,9 @@ class Engine:
         if transfer in self.anyone.get(transfer.key, ()):
             self.anyone.remove(transfer.key, transfer)
 
-    def give_up(self, error, tell=True):
-        """Fail everything, now and later."""
+    def give_up(self, error, tell=True, passed_on=False):
+        """Fail everything, now and later. The others hear why, also of what this rank has heard itself: it closes its connections, and they
+        may notice that first."""
         with self._lock:
             if self.broken:
                 return
@@ -283,7 +286,7 @@ class Engine:
             waiting = [*self._tasks(), *self._queue, *self._new]
         for link in self.links.values():
             if tell:
-                link.last_word(f"rank {self.rank} gave up: {error}")
+                link.last_word(str(error) if passed_on else f"rank {self.rank} gave up: {error}")
             link.gone = link.gone or str(error)
         self._running = None
         for tasks in (self._queue, self._new, self._loose, self._ready):

@@ -26,14 +26,15 @@ class ProcessGroupGloo(ProcessGroup):
         """End the thread and close the connections."""
         self.engine.close()
 
-    abort = shutdown
+    def abort(self):
+        """The same, without waiting for what is under way."""
+        self.engine.close(finish=False)
 
     # -------------------------------------------------------------- the way of all calls
     def _submit(self, name, options, steps, mark, reads=(), writes=(), results=None):
         """Have `steps(engine, task)` done between the copies of the tensors to the host and back."""
         host_work("a collective")
         work = Work(name, results)
-        work._source = -1
 
         def whole(task):
             for one in reads:
@@ -215,7 +216,7 @@ class ProcessGroupGloo(ProcessGroup):
                 one.ready()
             moved = transfer(self.engine, task)
             yield moved
-            work._source = self._rank if name == "send" else moved.rank
+            work._source = moved.rank if name == "recv" else None
             for one in writes:
                 one.deliver()
 

@@ -66,8 +66,9 @@ class Link:
         self._header, self._start = memoryview(bytearray(_HEADER.size)), 0
         self._rest = self._into = None                                   # what is still to come of the message, and whose it is
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if sock.family != getattr(socket, "AF_UNIX", None):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)   # a host that vanishes is noticed
 
     # -------------------------------------------------------------- to go
     def send(self, transfer):
@@ -121,16 +122,16 @@ class Link:
     def take(self, message, transfer):
         """Give a message that has come, or is coming, to who asks now."""
         message.taker = transfer
+        self.stored -= len(message.view)
         if message.whole:
             self._give(message)
+        self.engine.watch(self)
 
     def _give(self, message):
         transfer = message.taker
-        self.stored -= len(message.view)
         if self._fits(transfer, message.sign, len(message.view)):
             transfer.view[:] = message.view
         self.engine.finished(transfer)
-        self.engine.watch(self)
 
     def _fits(self, transfer, sign, nbytes):
         if transfer.error is None and (transfer.sign != sign or nbytes != len(transfer.view)):
@@ -187,7 +188,7 @@ class Link:
         if isinstance(into, Transfer):
             self.engine.finished(into)
         elif into.taker is FAILURE:
-            self.engine.give_up(DistBackendError(bytes(into.view).decode("utf-8", "replace")), tell=False)
+            self.engine.give_up(DistBackendError(bytes(into.view).decode("utf-8", "replace")), passed_on=True)
         else:
             into.whole = True
             if into.taker is not None:
@@ -198,6 +199,7 @@ class Link:
         """Nothing comes or goes any more: who waits is told so."""
         if self.gone is None:
             self.gone = why
+            self.engine.first_lost = self.rank if self.engine.first_lost is None else self.engine.first_lost
             self.engine.watch(self)
             waiting = [t for queue in self.awaited.values() for t in queue] + [t for t, _ in self.out if t is not None]
             if isinstance(self._into, Transfer):
@@ -211,8 +213,10 @@ class Link:
             self.engine.lost_one()
 
     def reason(self):
-        """In words, for the task that needed this rank."""
-        return lambda name: DistBackendError(sentence(name, f"rank {self.rank} to take part", self.gone))
+        """In words, for the task that needed this rank. Who was lost first may be the cause."""
+        first = self.engine.first_lost
+        before = f" (and rank {first} is gone since before)" if first not in (None, self.rank) else ""
+        return lambda name: DistBackendError(sentence(name, f"rank {self.rank} to take part", self.gone + before))
 
     def wishes(self):
         """What the selector is to look for."""
@@ -227,7 +231,6 @@ class Link:
             self._rest, self._into.taker = self._into.view, None
             return
         if isinstance(self._into, Arrived) and self._into.taker is transfer:
-            self.stored -= len(self._into.view)
             self._into.taker = None
         elif transfer in self.awaited.get(transfer.key, ()):
             self.awaited.remove(transfer.key, transfer)

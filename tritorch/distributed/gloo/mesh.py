@@ -1,6 +1,8 @@
 """How the ranks of a group find each other by their store: each is connected to each."""
+import contextlib
 import os
 import secrets
+import select
 import socket
 import struct
 import time
@@ -15,16 +17,22 @@ MARK = b"tritorch"
 def connected(store, rank, size, patience):
     """{rank: socket} of all others. Raises DistBackendError for ranks that do not come in time."""
     until, socks = time.monotonic() + patience, {}
-    host = own_address(store)
-    token = secrets.token_bytes(16)
-    with socket.socket(_family(host), socket.SOCK_STREAM) as listener:
-        listener.bind((host, 0))
-        listener.listen(size)
-        store.set(f"gloo/{rank}", f"{host} {listener.getsockname()[1]} {token.hex()}")
+    (host, bound), token, place = own_address(store), secrets.token_bytes(16), machine()
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(_family(host), socket.SOCK_STREAM))
+        listener.bind((bound, 0))
+        listeners = [listener]
+        name = f"tritorch-{secrets.token_hex(16)}"
+        if place:
+            listeners.append(stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)))
+            listeners[1].bind("\0" + name)
+        for one in listeners:
+            one.listen(size)
+        store.set(f"gloo/{rank}", f"{host} {listener.getsockname()[1]} {token.hex()} {place or '-'} {name}")
         try:
             for other in range(rank):
-                socks[other] = _connect(store, rank, other, until)
-            _accept(listener, socks, rank, size, token, until, patience)
+                socks[other] = _connect(store, rank, other, until, place)
+            _accept(listeners, socks, rank, size, token, until, patience)
         except BaseException:
             for sock in socks.values():
                 sock.close()
@@ -32,27 +40,41 @@ def connected(store, rank, size, patience):
     return socks
 
 
+def machine():
+    """What names this host's running system and its network, so that ranks on it are connected by Unix sockets, which move twice the
+    bytes in a second (6 GB/s for 2.6); "" where there are none without files."""
+    with contextlib.suppress(OSError):
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
+    return ""
+
+
 def _family(host):
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def own_address(store):
-    """An address at which the others reach this process: that of the interface GLOO_SOCKET_IFNAME, or by which it reaches the store's
-    server, or of the host's name, or 127.0.0.1."""
+    """(an address at which the others reach this process, one to listen at): that of the interface GLOO_SOCKET_IFNAME, or by which it
+    reaches the store's server, or of the host's name, or 127.0.0.1."""
     name = os.environ.get("GLOO_SOCKET_IFNAME")
     if name:
-        return _interface(name.split(",")[0])
+        return (_interface(name.split(",")[0]),) * 2
     store = getattr(store, "_underlying_non_prefix_store", store)
     sock = getattr(store, "_sock", None)
     if sock is not None:
-        return sock.getsockname()[0].split("%")[0]
+        host = sock.getsockname()[0].split("%")[0]
+        return host, "" if _local(host) and not _local(store.host) else host         # a name for others may mean 127.0.1.1 on its own host
     try:
         host = socket.gethostbyname(socket.gethostname())
         with socket.socket() as probe:
             probe.bind((host, 0))
-        return host
+        return host, host
     except OSError:
-        return "127.0.0.1"
+        return "127.0.0.1", "127.0.0.1"
+
+
+def _local(host):
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _interface(name):
@@ -66,30 +88,40 @@ def _interface(name):
     return socket.inet_ntoa(found[20:24])
 
 
-def _connect(store, rank, other, until):
+def _connect(store, rank, other, until, place):
     key = f"gloo/{other}"
     try:
         store.wait([key], max(until - time.monotonic(), 0))
-        host, port, token = store.get(key).decode().split()
+        host, port, token, there, name = store.get(key).decode().split()
     except DistStoreError as error:
         raise DistBackendError(sentence("init_process_group", f"rank {other} to come in time", error)) from None
     try:
-        sock = socket.create_connection((host, int(port)), max(until - time.monotonic(), 0.01))
+        if place and there == place:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        else:
+            if _local(host):                                             # it is where the server of the store is
+                host = getattr(getattr(store, "_underlying_non_prefix_store", store), "host", host)
+            sock = socket.create_connection((host, int(port)), max(until - time.monotonic(), 0.01))
+    except OSError as error:
+        raise DistBackendError(sentence("init_process_group", f"rank {other} at {host}:{port}", error)) from None
+    try:
+        if place and there == place:
+            sock.connect("\0" + name)
         sock.sendall(_GREETING.pack(MARK, rank, bytes.fromhex(token)))
     except OSError as error:
+        sock.close()
         raise DistBackendError(sentence("init_process_group", f"rank {other} at {host}:{port}", error)) from None
     return sock
 
 
-def _accept(listener, socks, rank, size, token, until, patience):
+def _accept(listeners, socks, rank, size, token, until, patience):
     """Wait for the higher ranks. Who does not know the token, or says nothing, is turned away."""
     while len(socks) < size - 1:
-        listener.settimeout(max(until - time.monotonic(), 0.01))
-        try:
-            sock, _ = listener.accept()
-        except OSError:
+        ready, _, _ = select.select(listeners, [], [], max(until - time.monotonic(), 0))
+        if not ready:
             missing = [r for r in range(size) if r != rank and r not in socks]
             check(False, "init_process_group", f"the ranks {missing} within {patience:.3g} s", "no connection", error=DistBackendError)
+        sock, _ = ready[0].accept()
         try:
             sock.settimeout(min(5.0, max(until - time.monotonic(), 0.01)))
             mark, other, known = _GREETING.unpack(_read(sock, _GREETING.size))
