@@ -2,6 +2,7 @@
 import copy
 import gc
 import pickle
+import warnings
 import weakref
 
 import numpy as np
@@ -259,3 +260,71 @@ def test_no_world():
     with pytest.raises(ValueError, match="init_process_group"):
         DDP(nn.Linear(1, 1))
     assert train(Layers, 0, 1)                                           # what the other tests compare with needs none
+
+
+# ------------------------------------------------------------------ two models, GPUs, compiled steps
+def two_models(rank, size):
+    """A model whose output another one reads: both are reduced in one backward pass, or in one each."""
+    first, second = DDP(filled(Layers(), torch.float64)), DDP(filled(nn.Linear(3, 2), torch.float64), gradient_as_bucket_view=True)
+    x, out = torch.full((2, 5), rank + 1.0).double(), []
+    for detached in (False, True):
+        h = first(x)
+        y = second(h.detach() if detached else h)
+        (y.square().sum() + (h.sum() if detached else 0)).backward()
+        out.append([p.grad.numpy().copy() for p in (*first.parameters(), *second.parameters())])
+        first.zero_grad()
+        second.zero_grad()
+    return out
+
+
+def test_two_models_in_one_pass(tmp_path):
+    first, second = world(two_models, 2, tmp_path)
+    wanted = [[sum(g) / 2 for g in zip(*rows)] for rows in zip(*[alone_with_two(rank) for rank in range(2)])]
+    for mine, theirs, means in zip(first, second, wanted):
+        for a, b, mean in zip(mine, theirs, means):
+            assert np.array_equal(a, b)
+            np.testing.assert_allclose(a, mean, rtol=1e-12)
+
+
+def alone_with_two(rank):
+    dist.init_process_group("gloo", rank=0, world_size=1)
+    try:
+        return two_models(rank, 1)
+    finally:
+        dist.destroy_process_group()
+
+
+def on_a_gpu(rank, size, device):
+    """Steps of a compiled function, and what it says of them."""
+    if device == "cuda":
+        torch.cuda.simulate()
+    inner = filled(nn.Sequential(nn.Linear(5, 4), nn.SyncBatchNorm(4), nn.Tanh(), nn.Linear(4, 3)), torch.float32).to(device)
+    model = DDP(inner, device_ids=[0] if device == "cuda" else None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.compile
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for k in range(2):
+            x = torch.from_numpy(np.random.default_rng(k).normal(size=(4, 5)).astype(np.float32))[rank * 2:rank * 2 + 2]
+            step(x.to(device), torch.tensor([0, 1], device=device))
+    if device == "cuda":
+        assert model(x).device == inner[0].weight.device and (model.device_ids, model.output_device) == ([0], 0)       # it moves x
+    return [p.detach().cpu().numpy() for p in inner.parameters()], [str(w.message) for w in said]
+
+
+def test_gpus_and_compiled_steps(tmp_path):
+    """A step that other processes wait for is not captured: it runs eagerly, and says so."""
+    pytest.importorskip("triton")
+    (first, told), (second, _) = world(on_a_gpu, 2, tmp_path, "cuda")
+    (wanted, said), _ = world(on_a_gpu, 2, tmp_path, "cpu")
+    for a, b, w in zip(first, second, wanted):
+        assert np.array_equal(a, b)
+        np.testing.assert_allclose(a, w, rtol=1e-5, atol=1e-6)
+    assert said == [] and len(told) == 1 and "the all_reduce of gradients in DistributedDataParallel" in told[0]
