@@ -14,6 +14,7 @@ import tritorch as torch
 from tritorch import distributed as dist
 from tritorch import nn
 from tritorch.distributed.algorithms import Join, Joinable, JoinHook
+from tritorch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from tritorch.nn.parallel import DistributedDataParallel as DDP
 from tritorch.utils import data
 
@@ -189,28 +190,43 @@ def test_samplers_know_their_rank(tmp_path):
 
 
 # ------------------------------------------------------------------ memory
-@pytest.mark.parametrize("option", ["init_sync", "gradient_as_bucket_view", "static_graph", "find_unused_parameters"])
-def test_memory_goes_without_the_collector(option, alone):
+def forgotten(rank, size, option):
+    """Models, reducers, buckets and gradients go with the last reference, and their hooks with them."""
     gc.collect()
     gc.disable()
     try:
         inner = Layers()
-        model = DDP(inner, **{option: True})
+        model = DDP(inner, **{option: True} if option != "hook" else {})
+        if option == "hook":
+            model.register_comm_hook(None, default_hooks.fp16_compress_hook)
         watched = [weakref.ref(o) for o in (model, model.reducer, *model.reducer.buckets, *[b.flat.storage for b in model.reducer.buckets])]
         for _ in range(2):
             y = model(torch.ones(2, 5))
             y.sum().backward()
+            watched += [weakref.ref(o) for p in model.parameters() for o in (p.grad, p.grad.storage)]
             model.zero_grad(set_to_none=True)
         hook = model.reducer.handles[0].hooks
         del model, y
-        assert not [o for o in watched if o() is not None] and not hook
+        assert not [o() for o in watched if o() is not None] and not hook
         inner(torch.ones(2, 5)).sum().backward()
         model, watched = DDP(inner), [weakref.ref(p) for p in inner.parameters()]
         model(torch.ones(2, 5)).sum().backward()
         del model, inner
-        assert not [p for p in watched if p() is not None]
+        assert not [p() for p in watched if p() is not None]
     finally:
         gc.enable()
+
+
+OPTIONS = ["init_sync", "gradient_as_bucket_view", "static_graph", "find_unused_parameters", "hook"]
+
+
+def test_memory_goes_without_the_collector(alone, tmp_path):
+    for option in OPTIONS:
+        forgotten(0, 1, option)
+
+
+def test_memory_goes_without_the_collector_in_two_ranks(tmp_path):
+    world(lambda rank, size: [forgotten(rank, size, option) for option in OPTIONS], 2, tmp_path)
 
 
 # ------------------------------------------------------------------ half precision

@@ -13,6 +13,7 @@ from tritorch.nn.module import Module
 from tritorch.nn.parallel.joined import JoinedRank, rank_that_works, tell_whether_reduced
 from tritorch.nn.parallel.reducer import NAME, Reducer
 from tritorch.nn.parallel.synchronize import broadcast, verify
+from tritorch.nn.parameter import UninitializedParameter
 from tritorch.profiler.recorder import record_function
 from tritorch.tensor import Tensor
 
@@ -240,6 +241,8 @@ def default_group():
 def devices(parameters, device_ids, output_device):
     """(type of device, [index] where one is given, index of the outputs' device)."""
     check(any(p.requires_grad for p in parameters), NAME, "a parameter that requires a gradient", "none", use="the module itself")
+    check(not any(isinstance(p, UninitializedParameter) for p in parameters), NAME, "parameters of known shapes", "an uninitialized one",
+          use="a forward pass of the module before")
     check(device_ids is None or len(device_ids) < 2, NAME, "device_ids of at most one device", device_ids, error=ValueError)
     types = sorted({p.device.type for p in parameters})
     check(len(types) == 1, NAME, "all parameters on devices of one type", types, error=ValueError)
