@@ -231,6 +231,6 @@ def test_errors(tmp_path):
     for text, wanted in zip(first, (
             "got none for right.weight, right.bias, never.weight, never.bias; use find_unused_parameters=True",
             "one complete gradient of again.weight", "of shape (2, 2) (float32, strides (2, 1)) in rank 0 and weight of shape (3, 2)",
-            "got 2 in rank 0 and 4 in rank 1", "(float64, strides (2, 1)) in rank 1", "a parameter that requires a gradient", "of known shapes",
+            "got 2 in rank 0 and 4 in rank 1", "(float64, strides (2, 1)) in rank 1", "that requires a gradient", "of known shapes",
             "the default process group", "a process_group or a device_mesh", "a device_mesh of one dim"), strict=True):
         assert wanted in text

@@ -16,6 +16,7 @@ from tritorch.dtype import int32
 from tritorch.errors import check
 from tritorch.nn.parallel.buckets import Bucket, assign, is_there
 from tritorch.ops.create import tensor
+from tritorch.tensor import Tensor
 
 NAME = "DistributedDataParallel"
 
@@ -37,7 +38,7 @@ class Reducer:
         self.used, self.anywhere = [False] * len(named), ()              # whether a gradient came since the last reduction, here and in all
         self.outputs, self.through = [], False                           # nodes of what forward returned; whether a pass came through them
         self.sum_of_used = None                                          # the Work that sums `used` over all ranks
-        self.armed, self.divisor, self.run = False, None, NO_RUN         # whether gradients travel; over how many ranks; the pass that runs
+        self.armed, self.divisor, self.run = False, None, no_run         # whether gradients travel; over how many ranks; the pass that runs
         self.forget()
         own = weakref.ref(self)                                          # weakly, for the parameters own their hooks
         self.handles = [p.register_post_accumulate_grad_hook(hook_of(own, k)) for k, p in enumerate(self.parameters)]
@@ -211,6 +212,7 @@ class Reducer:
         made = bucket.future.wait()
         if self.hook is not None:
             made = made[0] if isinstance(made, (list, tuple)) else made
+            check(isinstance(made, Tensor), NAME, "a tensor in the Future of the communication hook", type(made).__name__)
             if made.storage is not bucket.flat.storage or made.offset != bucket.flat.offset:
                 bucket.flat.copy_(made.reshape(bucket.flat.shape))
         for k, p, view in zip(bucket.numbers, bucket.parameters, bucket.views):
@@ -225,7 +227,7 @@ class Reducer:
                 p._grad.copy_(view)
 
 
-def NO_RUN():
+def no_run():
     """A reference to no backward pass."""
 
 
