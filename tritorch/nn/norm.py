@@ -10,6 +10,7 @@ from tritorch.nn import init
 from tritorch.nn.module import Module
 from tritorch.nn.parameter import Parameter, unset
 from tritorch.nn.sizes import sizes
+from tritorch.ops import batchnorm_parts  # noqa: F401  its operators are known to tests and benchmarks, like all others
 from tritorch.ops.batchnorm import channels_check
 from tritorch.ops.running_statistics import running_statistics
 
