@@ -204,6 +204,13 @@ def wrong(rank, size):
     error(lambda: model(x))
     model = DDP(Checkpointed(True, 2))
     error(lambda: model(x).sum().backward())
+    model = DDP(Branches(), static_graph=True)
+    model(x).sum().backward()
+    error(lambda: model(x, True).sum().backward())
+    model = DDP(Branches(), static_graph=True)
+    (model(x) + model(x, True)).sum().backward()
+    model(x).sum().backward()
+    error(lambda: model(x))
     error(lambda: DDP(nn.Linear(2, 2 + rank)))
     error(lambda: DDP(nn.Sequential(*[nn.Linear(2, 2) for _ in range(1 + rank)])))
     error(lambda: DDP(nn.Linear(2, 2, dtype=[torch.float32, torch.float64][rank])))
@@ -230,7 +237,9 @@ def test_errors(tmp_path):
     assert first == second
     for text, wanted in zip(first, (
             "got none for right.weight, right.bias, never.weight, never.bias; use find_unused_parameters=True",
-            "one complete gradient of again.weight", "of shape (2, 2) (float32, strides (2, 1)) in rank 0 and weight of shape (3, 2)",
+            "one complete gradient of again.weight", "got a gradient more of right.",
+            "none for right.weight, right.bias; use static_graph=False",
+            "of shape (2, 2) (float32, strides (2, 1)) in rank 0 and weight of shape (3, 2)",
             "got 2 in rank 0 and 4 in rank 1", "(float64, strides (2, 1)) in rank 1", "that requires a gradient", "of known shapes",
             "the default process group", "a process_group or a device_mesh", "a device_mesh of one dim"), strict=True):
         assert wanted in text

@@ -69,11 +69,12 @@ class Reducer:
         """A forward pass begins whose gradients are to be reduced."""
         if not self.alone:
             host_work(f"the all_reduce of gradients in {NAME}")
-        if any(self.ready):
+        if any(self.ready) or self.left != self.times:
             missing = [name for name, ready in zip(self.names, self.ready) if not ready]
             raise RuntimeError(f"{NAME}: expected a gradient for every parameter from the backward passes before this forward pass, got "
-                               f"none for {', '.join(missing[:20])}{', …' if len(missing) > 20 else ''}; use find_unused_parameters=True, "
-                               "and all outputs of forward in the loss")
+                               f"none for {', '.join(missing[:20])}{', …' if len(missing) > 20 else ''}; use " + (
+                                   "static_graph=False where the graph changes" if self.static else
+                                   "find_unused_parameters=True, and all outputs of forward in the loss"))
 
     def arm(self, nodes):
         """A forward pass is over: the next gradients are to be reduced. `nodes` are where its outputs came from."""
@@ -101,6 +102,9 @@ class Reducer:
         if first:
             self.mark_unused(run)
         if self.static:
+            if not self.left[k]:
+                raise RuntimeError(f"{NAME}: expected the graph of the first backward pass, got a gradient more of {self.names[k]}; use "
+                                   "static_graph=False")
             self.left[k] -= 1
             if self.left[k]:
                 return
