@@ -5,6 +5,7 @@ from worlds import world
 
 import tritorch as torch
 from tritorch import distributed as dist
+from tritorch.distributed.gloo import mesh
 
 Op = dist.ReduceOp
 HALF = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
@@ -185,6 +186,12 @@ CHECKS = [(2, reductions), (3, reductions), (4, movements), (3, layouts), (4, un
 @pytest.mark.parametrize("size, check", CHECKS, ids=lambda v: getattr(v, "__name__", v))
 def test_collectives(size, check, tmp_path):
     world(check, size, tmp_path)
+
+
+def test_ranks_on_other_machines(tmp_path, monkeypatch):
+    """They are connected by TCP."""
+    monkeypatch.setattr(mesh, "machine", lambda: "")
+    world(asynchronous, 2, tmp_path)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])

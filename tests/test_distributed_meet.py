@@ -226,3 +226,16 @@ def meshes(rank, size):
 
 def test_meshes(tmp_path):
     world(meshes, 4, tmp_path)
+
+
+def test_where_pytorch_keeps_the_names():
+    from tritorch.distributed.distributed_c10d import ReduceOp, _get_default_group, _rank_not_in_group
+
+    assert ReduceOp is dist.ReduceOp and all(hasattr(dist, name) for name in dist.__all__)
+    with pytest.raises(ValueError, match="init_process_group"):
+        _get_default_group()
+    dist.init_process_group("gloo", rank=0, world_size=1)
+    try:
+        assert _get_default_group() is dist.group.WORLD and not _rank_not_in_group(None)
+    finally:
+        dist.destroy_process_group()

@@ -94,7 +94,7 @@ class Future:
 
 
 def collect_all(futures):
-    """A future of the list of these futures, done when the last of them is.
+    """A future of the list of these futures, done when the last of them is, or failed with the first that has failed.
 
     >>> import tritorch as torch
     >>> a, b = torch.futures.Future(), torch.futures.Future()
@@ -106,11 +106,16 @@ def collect_all(futures):
     futures, lock, out = list(futures), threading.Lock(), Future()
     left = [len(futures)]
 
-    def one(_):
+    def one(future):
         with lock:
             left[0] -= 1
+            failed = future._error is not None and left[0] >= 0
             last = not left[0]
-        if last:
+            if failed:
+                left[0] = -1                                             # it is told once
+        if failed:
+            out.set_exception(future._error)
+        elif last:
             out.set_result(futures)
 
     if not futures:
