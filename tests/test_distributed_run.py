@@ -130,7 +130,7 @@ def test_options():
             run.processes(text)
     with pytest.raises(ValueError, match="--master-addr"):
         run.meeting_point(run.parser().parse_args(["x.py"]), 2)
-    for words, text in ((["--node-rank", "3"], "--node-rank from 0 to 0"), (["--nnodes=2"], "--node-rank for several"),
+    for words, text in ((["--node-rank", "3"], "--node-rank from 0 to 0"), (["--nnodes=2", "--rdzv-backend=c10d"], "--node-rank for several"),
                         (["--nnodes=1:4"], "--nnodes")):
         with pytest.raises(ValueError, match=text):
             run.main([*words, "x.py"])
