@@ -130,8 +130,8 @@ def test_options():
             run.processes(text)
     with pytest.raises(ValueError, match="--master-addr"):
         run.meeting_point(run.parser().parse_args(["x.py"]), 2)
-    for words, text in ((["--node-rank", "3"], "--node-rank from 0 to 0"), (["--nnodes=2", "--rdzv-backend=c10d"], "--node-rank for several"),
-                        (["--nnodes=1:4"], "--nnodes")):
+    for words, text in ((["--node-rank", "3"], "--node-rank from 0 to 0"), (["--nnodes=1:4"], "--nnodes"),
+                        (["--nnodes=2", "--rdzv-backend=c10d"], "--node-rank for several")):
         with pytest.raises(ValueError, match=text):
             run.main([*words, "x.py"])
     options = run.parser().parse_args(["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "x.py"])

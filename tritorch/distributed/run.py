@@ -34,7 +34,7 @@ def parser(prog="python -m tritorch.distributed.run"):
     option("master-addr", help="the host on which rank 0 is; 127.0.0.1 for one host")
     option("master-port", type=int, help="a free port there; for one host, one is found")
     option("rdzv-endpoint", default="", help="host:port, the same in one word")
-    option("rdzv-backend", default="static", choices=("static", "c10d"), help="the same here: with c10d, too, several hosts are told their --node-rank")
+    option("rdzv-backend", default="static", choices=("static", "c10d"), help="of c10d, too, several hosts are told their --node-rank")
     option("rdzv-id", default="", help="a name for the run")
     option("standalone", action="store_true", help="one host, whatever the other options say of where to meet")
     option("max-restarts", type=int, default=0, help="how often all processes begin anew after a failure")
