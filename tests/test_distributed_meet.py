@@ -141,6 +141,39 @@ def test_ranks_meet(how, tmp_path):
     world(met, 2, tmp_path, how, free_port())
 
 
+class Counted(dist.Store):
+    """A store of one's own, which has what is needed to meet."""
+
+    def __init__(self, path):
+        self.inner, self.calls = dist.FileStore(path), 0
+
+    def set(self, key, value):
+        self.calls += 1
+        self.inner.set(key, value)
+
+    def get(self, key):
+        return self.inner.get(key)
+
+    def add(self, key, amount):
+        return self.inner.add(key, amount)
+
+    def wait(self, keys, timeout=timedelta(seconds=20)):
+        self.inner.wait(keys, timeout)
+
+
+def met_by_ones_own(rank, size, path):
+    dist.destroy_process_group()
+    store = Counted(path)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=20))
+    x = torch.ones(1)
+    dist.all_reduce(x, group=dist.new_group([0, 1]))
+    assert x.item() == size and store.calls > 0
+
+
+def test_ranks_meet_by_a_store_of_ones_own(tmp_path):
+    world(met_by_ones_own, 2, tmp_path, str(tmp_path / "own"))
+
+
 def never(rank, size, port):
     dist.destroy_process_group()
     if rank:

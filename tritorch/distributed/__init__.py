@@ -58,6 +58,7 @@ from tritorch.distributed.failures import (
     QueueEmptyError,
     default_pg_timeout,
 )
+from tritorch.distributed.file_store import FileStore
 from tritorch.distributed.group import ProcessGroup
 from tritorch.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from tritorch.distributed.objects import (
@@ -81,7 +82,7 @@ from tritorch.distributed.options import (
     ScatterOptions,
 )
 from tritorch.distributed.rendezvous import register_rendezvous_handler, rendezvous
-from tritorch.distributed.stores import FileStore, HashStore, PrefixStore, Store
+from tritorch.distributed.stores import HashStore, PrefixStore, Store
 from tritorch.distributed.tcp_store import TCPStore
 from tritorch.distributed.work import Work
 from tritorch.distributed.world import (
