@@ -5,7 +5,7 @@ from worlds import world
 
 import tritorch as torch
 from tritorch import distributed as dist
-from tritorch.distributed.gloo import mesh
+from tritorch.distributed.gloo import mesh, schedules
 
 Op = dist.ReduceOp
 HALF = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
@@ -47,6 +47,7 @@ def close(x, wanted, dtype):
 
 
 def reductions(rank, size):
+    schedules.BLOCK = 1 << 14                                            # several blocks to a part
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
                   torch.uint8, torch.bool):
         for n in (0, 1, 7, 40_003):
@@ -72,6 +73,7 @@ def reductions(rank, size):
 def bits(rank, size):
     """Sums whose last bits depend on the order: the same on all ranks, and again."""
     found = []
+    schedules.BLOCK = 1 << 16
     for n in (50, 30_000, 300_000):
         rng = np.random.default_rng(rank)
         x = (rng.standard_normal(n) * 10.0 ** rng.integers(-6, 6, n)).astype(np.float32)
@@ -84,6 +86,7 @@ def bits(rank, size):
 
 
 def movements(rank, size):
+    schedules.BLOCK = 1 << 14
     for dtype in (torch.float32, torch.bfloat16, torch.float8_e5m2, torch.int8, torch.bool):
         for shape in ((), (0,), (3,), (5, 7), (300, 311)):
             n = int(np.prod(shape))

@@ -249,7 +249,10 @@ def meshes(rank, size):
     part = dist.DeviceMesh("cpu", [[2, 3]])
     assert part.get_coordinate() == (None if rank < 2 else (0, rank - 2)) and part != flat and flat == dist.DeviceMesh("cpu", [0, 1, 2, 3])
     assert dist.DeviceMesh.from_group(dist.group.WORLD, "cpu") == flat and len(mesh.get_all_groups()) == 2 and mesh.get_rank() == rank
-    for call, kind in ((lambda: mesh["c"], KeyError), (lambda: mesh["b", "a"], KeyError), (lambda: mesh.get_group(), RuntimeError),
+    other = dist.init_device_mesh("cpu", (4, 1), mesh_dim_names=("a", "b"), backend_override={"a": "gloo"})
+    assert other.get_group("a") is not dist.group.WORLD and dist.get_backend(other.get_group(0)) == "gloo"
+    for call, kind in ((lambda: dist.init_device_mesh("cpu", (4,), backend_override={"z": "gloo"}), RuntimeError),
+                       (lambda: mesh["c"], KeyError), (lambda: mesh["b", "a"], KeyError), (lambda: mesh.get_group(), RuntimeError),
                        (lambda: flat["a"], RuntimeError), (lambda: dist.init_device_mesh("cpu", (3, 3)), RuntimeError),
                        (lambda: dist.init_device_mesh("cpu:0", (4,)), RuntimeError), (lambda: dist.DeviceMesh("cpu", [1, 1]), ValueError)):
         with pytest.raises(kind):

@@ -8,6 +8,7 @@
 42
 """
 import threading
+import types
 
 from tritorch.errors import check
 
@@ -16,6 +17,8 @@ __all__ = ["Future", "collect_all", "wait_all"]
 
 class Future:
     """A value that some other thread sets, once. Functions that wait for it run in that thread, or at once when it is there."""
+
+    __class_getitem__ = classmethod(types.GenericAlias)                  # Future[Tensor], for those who write types
 
     def __init__(self, *, devices=None):
         self._set, self._value, self._error, self._callbacks, self._lock = False, None, None, [], threading.Lock()
