@@ -17,8 +17,15 @@ def on_gpu(values, dtype=np.float32):
     return torch.from_numpy(np.array(values, dtype)).cuda()
 
 
-def every(rank, size, group, nccl):
-    """Each collective, of tensors that are contiguous or not."""
+def every(rank, size, group):
+    """Each collective."""
+    added(rank, size, group)
+    moved(rank, size, group)
+    sent(rank, size, group)
+
+
+def added(rank, size, group):
+    """Tensors that are contiguous or not."""
     total = size * (size + 1) / 2
     for x in (on_gpu([rank + 1.0] * 6), on_gpu([rank + 1.0] * 12).view(2, 6)[:, ::2].t()):
         assert dist.all_reduce(x, group=group) is None and x.cpu().unique().tolist() == [total]
@@ -33,6 +40,14 @@ def every(rank, size, group, nccl):
     z = on_gpu([rank + 1])
     dist.reduce(z, 0, Op.PRODUCT, group=group)
     assert z.item() == (2 if rank == 0 else 2)
+    part = on_gpu([0.0])
+    dist.reduce_scatter_tensor(part, on_gpu([1.0, 10.0]), group=group)
+    assert part.item() == [2, 20][rank]
+    dist.reduce_scatter(part, [on_gpu([3.0]), on_gpu([4.0])], Op.MAX, group=group)
+    assert part.item() == [3, 4][rank]
+
+
+def moved(rank, size, group):
     outs = [on_gpu([0] * 2, np.int16) for _ in range(size)]
     dist.all_gather(outs, on_gpu([rank, 5], np.int16), group=group)
     assert [o.cpu().tolist() for o in outs] == [[r, 5] for r in range(size)]
@@ -40,10 +55,6 @@ def every(rank, size, group, nccl):
     dist.all_gather_into_tensor(out, on_gpu([rank, 7]), group=group)
     assert out.cpu().tolist() == [[r, 7] for r in range(size)]
     part = on_gpu([0.0])
-    dist.reduce_scatter_tensor(part, on_gpu([1.0, 10.0]), group=group)
-    assert part.item() == [2, 20][rank]
-    dist.reduce_scatter(part, [on_gpu([3.0]), on_gpu([4.0])], Op.MAX, group=group)
-    assert part.item() == [3, 4][rank]
     outs = [on_gpu([0.0]) for _ in range(size)] if rank == 1 else None
     dist.gather(on_gpu([rank + 0.5]), outs, 1, group=group)
     assert rank == 0 or [o.item() for o in outs] == [0.5, 1.5]
@@ -55,6 +66,10 @@ def every(rank, size, group, nccl):
     out = on_gpu([0.0] * (3 if rank == 0 else 5))
     dist.all_to_all_single(out, on_gpu(range(4)), [1, 2] if rank == 0 else [3, 2], [[1, 3], [2, 2]][rank], group=group)
     assert out.cpu().tolist() == ([0, 0, 1] if rank == 0 else [1, 2, 3, 2, 3])
+
+
+def sent(rank, size, group):
+    part = on_gpu([0.0])
     ops = [dist.P2POp(dist.isend, on_gpu([rank + 0.0]), 1 - rank, group), dist.P2POp(dist.irecv, part, 1 - rank, group)]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
@@ -71,7 +86,7 @@ def every(rank, size, group, nccl):
 
 def by_host(rank, size):
     with torch.cuda.simulate(seed=rank):
-        every(rank, size, None, False)
+        every(rank, size, None)
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             x = on_gpu([1.0] * 50_000)
@@ -87,7 +102,7 @@ def by_nccl(rank, size):
     with torch.cuda.simulate(seed=rank):
         group = dist.new_group([0, 1], backend="nccl")
         assert dist.get_backend(group) == "nccl" and dist.get_backend_config(group) == "cuda:nccl"
-        every(rank, size, group, True)
+        every(rank, size, group)
         for call, kind in ((lambda: dist.all_reduce(on_gpu([1], np.int64), Op.BXOR, group=group), "BXOR"),
                            (lambda: dist.all_reduce(on_gpu([1], np.int16), group=group), "int16"),
                            (lambda: dist.all_reduce(torch.ones(1), group=group), "on cpu"),

@@ -5,6 +5,7 @@ from worlds import world
 
 import tritorch as torch
 from tritorch import distributed as dist
+from tritorch.distributed.gloo import mesh, schedules
 
 Op = dist.ReduceOp
 HALF = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
@@ -46,6 +47,7 @@ def close(x, wanted, dtype):
 
 
 def reductions(rank, size):
+    schedules.BLOCK = 1 << 14                                            # several blocks to a part
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
                   torch.uint8, torch.bool):
         for n in (0, 1, 7, 40_003):
@@ -71,6 +73,7 @@ def reductions(rank, size):
 def bits(rank, size):
     """Sums whose last bits depend on the order: the same on all ranks, and again."""
     found = []
+    schedules.BLOCK = 1 << 16
     for n in (50, 30_000, 300_000):
         rng = np.random.default_rng(rank)
         x = (rng.standard_normal(n) * 10.0 ** rng.integers(-6, 6, n)).astype(np.float32)
@@ -83,6 +86,7 @@ def bits(rank, size):
 
 
 def movements(rank, size):
+    schedules.BLOCK = 1 << 14
     for dtype in (torch.float32, torch.bfloat16, torch.float8_e5m2, torch.int8, torch.bool):
         for shape in ((), (0,), (3,), (5, 7), (300, 311)):
             n = int(np.prod(shape))
@@ -185,6 +189,12 @@ CHECKS = [(2, reductions), (3, reductions), (4, movements), (3, layouts), (4, un
 @pytest.mark.parametrize("size, check", CHECKS, ids=lambda v: getattr(v, "__name__", v))
 def test_collectives(size, check, tmp_path):
     world(check, size, tmp_path)
+
+
+def test_ranks_on_other_machines(tmp_path, monkeypatch):
+    """They are connected by TCP."""
+    monkeypatch.setattr(mesh, "machine", lambda: "")
+    world(asynchronous, 2, tmp_path)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])

@@ -141,6 +141,39 @@ def test_ranks_meet(how, tmp_path):
     world(met, 2, tmp_path, how, free_port())
 
 
+class Counted(dist.Store):
+    """A store of one's own, which has what is needed to meet."""
+
+    def __init__(self, path):
+        self.inner, self.calls = dist.FileStore(path), 0
+
+    def set(self, key, value):
+        self.calls += 1
+        self.inner.set(key, value)
+
+    def get(self, key):
+        return self.inner.get(key)
+
+    def add(self, key, amount):
+        return self.inner.add(key, amount)
+
+    def wait(self, keys, timeout=timedelta(seconds=20)):
+        self.inner.wait(keys, timeout)
+
+
+def met_by_ones_own(rank, size, path):
+    dist.destroy_process_group()
+    store = Counted(path)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=20))
+    x = torch.ones(1)
+    dist.all_reduce(x, group=dist.new_group([0, 1]))
+    assert x.item() == size and store.calls > 0
+
+
+def test_ranks_meet_by_a_store_of_ones_own(tmp_path):
+    world(met_by_ones_own, 2, tmp_path, str(tmp_path / "own"))
+
+
 def never(rank, size, port):
     dist.destroy_process_group()
     if rank:
@@ -216,7 +249,10 @@ def meshes(rank, size):
     part = dist.DeviceMesh("cpu", [[2, 3]])
     assert part.get_coordinate() == (None if rank < 2 else (0, rank - 2)) and part != flat and flat == dist.DeviceMesh("cpu", [0, 1, 2, 3])
     assert dist.DeviceMesh.from_group(dist.group.WORLD, "cpu") == flat and len(mesh.get_all_groups()) == 2 and mesh.get_rank() == rank
-    for call, kind in ((lambda: mesh["c"], KeyError), (lambda: mesh["b", "a"], KeyError), (lambda: mesh.get_group(), RuntimeError),
+    other = dist.init_device_mesh("cpu", (4, 1), mesh_dim_names=("a", "b"), backend_override={"a": "gloo"})
+    assert other.get_group("a") is not dist.group.WORLD and dist.get_backend(other.get_group(0)) == "gloo"
+    for call, kind in ((lambda: dist.init_device_mesh("cpu", (4,), backend_override={"z": "gloo"}), RuntimeError),
+                       (lambda: mesh["c"], KeyError), (lambda: mesh["b", "a"], KeyError), (lambda: mesh.get_group(), RuntimeError),
                        (lambda: flat["a"], RuntimeError), (lambda: dist.init_device_mesh("cpu", (3, 3)), RuntimeError),
                        (lambda: dist.init_device_mesh("cpu:0", (4,)), RuntimeError), (lambda: dist.DeviceMesh("cpu", [1, 1]), ValueError)):
         with pytest.raises(kind):
@@ -226,3 +262,16 @@ def meshes(rank, size):
 
 def test_meshes(tmp_path):
     world(meshes, 4, tmp_path)
+
+
+def test_where_pytorch_keeps_the_names():
+    from tritorch.distributed.distributed_c10d import ReduceOp, _get_default_group, _rank_not_in_group
+
+    assert ReduceOp is dist.ReduceOp and all(hasattr(dist, name) for name in dist.__all__)
+    with pytest.raises(ValueError, match="init_process_group"):
+        _get_default_group()
+    dist.init_process_group("gloo", rank=0, world_size=1)
+    try:
+        assert _get_default_group() is dist.group.WORLD and not _rank_not_in_group(None)
+    finally:
+        dist.destroy_process_group()

@@ -120,6 +120,7 @@ def test_arguments_of_before(tmp_path, capfd):
 def test_options():
     options = run.parser().parse_args(["--nproc_per_node", "2", "--rdzv-endpoint", "host:123", "--nnodes=2", "-m", "package", "--x", "1"])
     assert run.meeting_point(options, 2) == ("host", 123) and run.command(options)[1:] == ["-u", "-m", "package", "--x", "1"]
+    options.node_rank = 0
     (first, second) = run.environments(options, 2, 2, "host", 123, "id", 0)
     assert (second["RANK"], second["WORLD_SIZE"], second["LOCAL_RANK"], second["MASTER_PORT"]) == ("1", "4", "1", "123")
     options = run.parser().parse_args(["--no-python", "ls", "-l"])
@@ -129,5 +130,9 @@ def test_options():
             run.processes(text)
     with pytest.raises(ValueError, match="--master-addr"):
         run.meeting_point(run.parser().parse_args(["x.py"]), 2)
-    with pytest.raises(ValueError, match="--node-rank"):
-        run.main(["--node-rank", "3", "x.py"])
+    for words, text in ((["--node-rank", "3"], "--node-rank from 0 to 0"), (["--nnodes=1:4"], "--nnodes"),
+                        (["--nnodes=2", "--rdzv-backend=c10d"], "--node-rank for several")):
+        with pytest.raises(ValueError, match=text):
+            run.main([*words, "x.py"])
+    options = run.parser().parse_args(["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "x.py"])
+    assert run.meeting_point(options, 1)[0] == "localhost" and run.meeting_point(options, 1)[1] > 0

@@ -8,6 +8,7 @@
 42
 """
 import threading
+import types
 
 from tritorch.errors import check
 
@@ -16,6 +17,8 @@ __all__ = ["Future", "collect_all", "wait_all"]
 
 class Future:
     """A value that some other thread sets, once. Functions that wait for it run in that thread, or at once when it is there."""
+
+    __class_getitem__ = classmethod(types.GenericAlias)                  # Future[Tensor], for those who write types
 
     def __init__(self, *, devices=None):
         self._set, self._value, self._error, self._callbacks, self._lock = False, None, None, [], threading.Lock()
@@ -94,7 +97,7 @@ class Future:
 
 
 def collect_all(futures):
-    """A future of the list of these futures, done when the last of them is.
+    """A future of the list of these futures, done when the last of them is, or failed with the first that has failed.
 
     >>> import tritorch as torch
     >>> a, b = torch.futures.Future(), torch.futures.Future()
@@ -106,11 +109,16 @@ def collect_all(futures):
     futures, lock, out = list(futures), threading.Lock(), Future()
     left = [len(futures)]
 
-    def one(_):
+    def one(future):
         with lock:
             left[0] -= 1
+            failed = future._error is not None and left[0] >= 0
             last = not left[0]
-        if last:
+            if failed:
+                left[0] = -1                                             # it is told once
+        if failed:
+            out.set_exception(future._error)
+        elif last:
             out.set_result(futures)
 
     if not futures:

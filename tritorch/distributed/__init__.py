@@ -60,6 +60,7 @@ from tritorch.distributed.failures import (
     QueueEmptyError,
     default_pg_timeout,
 )
+from tritorch.distributed.file_store import FileStore
 from tritorch.distributed.gradient_bucket import GradBucket
 from tritorch.distributed.group import ProcessGroup
 from tritorch.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
@@ -84,7 +85,7 @@ from tritorch.distributed.options import (
     ScatterOptions,
 )
 from tritorch.distributed.rendezvous import register_rendezvous_handler, rendezvous
-from tritorch.distributed.stores import FileStore, HashStore, PrefixStore, Store
+from tritorch.distributed.stores import HashStore, PrefixStore, Store
 from tritorch.distributed.tcp_store import TCPStore
 from tritorch.distributed.work import Work
 from tritorch.distributed.world import (

@@ -18,7 +18,7 @@ class DeviceMesh:
     device type.
     """
 
-    def __init__(self, device_type, mesh=None, *, mesh_dim_names=None, _groups=None):
+    def __init__(self, device_type, mesh=None, *, mesh_dim_names=None, backend_override=None, _groups=None):
         check(mesh is not None, "DeviceMesh", "an array of ranks", "none", error=TypeError)
         init_process_group() if not is_initialized() else None
         self.device_type, self.mesh_dim_names = device_type, None if mesh_dim_names is None else tuple(mesh_dim_names)
@@ -27,17 +27,20 @@ class DeviceMesh:
         check(self._ranks.size <= get_world_size(), "DeviceMesh", f"at most {get_world_size()} ranks", self._ranks.size)
         check(len(np.unique(self._ranks)) == self._ranks.size, "DeviceMesh", "each rank once", self._ranks.tolist(), error=ValueError)
         self._strides = tuple(s // self._ranks.itemsize for s in self._ranks.strides)
-        self._groups = self._made() if _groups is None else list(_groups)
+        self._groups = self._made(backend_override or ()) if _groups is None else list(_groups)
 
-    def _made(self):
-        """The group of each dim that has this process. All processes make all groups, in the same order."""
+    def _made(self, overrides):
+        """The group of each dim that has this process. All processes make all groups, in the same order. `overrides`: (backend, options)
+        of each dim."""
+        check(len(overrides) in (0, self.ndim), "DeviceMesh", f"{self.ndim} overrides of backends", len(overrides))
         mine = []
-        for dim in range(self._ranks.ndim):
+        for dim in range(self.ndim):
             rows = np.moveaxis(self._ranks, dim, -1).reshape(-1, self._ranks.shape[dim]).tolist()
-            if sorted(rows[0]) == list(range(get_world_size())):
+            backend, options = overrides[dim] if overrides else (None, None)
+            if sorted(rows[0]) == list(range(get_world_size())) and backend is options is None:
                 mine.append(_world.default)
                 continue
-            made = [new_group(row, group_desc=f"mesh_{self._name(dim)}") for row in rows]
+            made = [new_group(row, backend=backend, pg_options=options, group_desc=f"mesh_{self._name(dim)}") for row in rows]
             mine += [group for group, row in zip(made, rows) if get_rank() in row]
         return mine
 
@@ -135,8 +138,9 @@ class DeviceMesh:
         return tuple(found[0].tolist()) if len(found) else None
 
 
-def init_device_mesh(device_type, mesh_shape, *, mesh_dim_names=None):
-    """The ranks 0, 1, … in an array of that shape. Begins the world (`init_process_group()`) if nobody has.
+def init_device_mesh(device_type, mesh_shape, *, mesh_dim_names=None, backend_override=None):
+    """The ranks 0, 1, … in an array of that shape. Begins the world (`init_process_group()`) if nobody has. `backend_override` says for
+    dims, by number or name, which backend their groups get: {"shard": "gloo"}, or (a backend, its options).
 
     >>> from tritorch import distributed as dist
     >>> mesh = dist.init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
@@ -148,4 +152,17 @@ def init_device_mesh(device_type, mesh_shape, *, mesh_dim_names=None):
     if mesh_dim_names is not None:
         check(len(set(mesh_dim_names)) == len(mesh_dim_names), "init_device_mesh", "each name once", mesh_dim_names)
         check(len(mesh_dim_names) == len(mesh_shape), "init_device_mesh", f"{len(mesh_shape)} mesh_dim_names", len(mesh_dim_names))
-    return DeviceMesh(device_type, np.arange(int(np.prod(mesh_shape))).reshape(mesh_shape), mesh_dim_names=mesh_dim_names)
+    overrides = _overrides(backend_override, mesh_dim_names or (), len(mesh_shape)) if backend_override else None
+    ranks = np.arange(int(np.prod(mesh_shape))).reshape(mesh_shape)
+    return DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names, backend_override=overrides)
+
+
+def _overrides(given, names, ndim):
+    """(backend, options) of each dim."""
+    out = [(None, None)] * ndim
+    for key, value in given.items():
+        dim = names.index(key) if key in names else key
+        check(isinstance(dim, int) and 0 <= dim < ndim and out[dim] == (None, None), "init_device_mesh",
+              "dims, each once, by number or name in backend_override", repr(key))
+        out[dim] = (value, None) if isinstance(value, str) else value if isinstance(value, tuple) else (None, value)
+    return tuple(out)

@@ -4,7 +4,7 @@ from datetime import timedelta
 from urllib.parse import parse_qs, urlparse
 
 from tritorch.distributed.failures import default_pg_timeout
-from tritorch.distributed.stores import FileStore
+from tritorch.distributed.file_store import FileStore
 from tritorch.distributed.tcp_store import TCPStore
 from tritorch.errors import check, sentence
 

@@ -30,10 +30,11 @@ def parser(prog="python -m tritorch.distributed.run"):
     option = lambda name, **rest: made.add_argument(f"--{name}", *{f"--{name.replace('-', '_')}"} - {f"--{name}"}, **rest)
     option("nnodes", default="1", help="hosts on which this command is given")
     option("nproc-per-node", default="1", help="processes on this host: a number, gpu (one for each), cpu (one for each core) or auto")
-    option("node-rank", type=int, default=0, help="which of the hosts this is")
+    option("node-rank", type=int, help="which of the hosts this is (0)")
     option("master-addr", help="the host on which rank 0 is; 127.0.0.1 for one host")
     option("master-port", type=int, help="a free port there; for one host, one is found")
     option("rdzv-endpoint", default="", help="host:port, the same in one word")
+    option("rdzv-backend", default="static", choices=("static", "c10d"), help="of c10d, too, several hosts are told their --node-rank")
     option("rdzv-id", default="", help="a name for the run")
     option("standalone", action="store_true", help="one host, whatever the other options say of where to meet")
     option("max-restarts", type=int, default=0, help="how often all processes begin anew after a failure")
@@ -196,7 +197,13 @@ def watch(words, worlds, options):
 def main(words=None, made=None, local_rank=False):
     """Do what the command says; returns the exit code."""
     options = (made or parser()).parse_args(words)
-    nodes = int(str(options.nnodes).partition(":")[0]) if not options.standalone else 1
+    least, _, most = options.nnodes.partition(":")
+    check(least.isdigit() and int(least) > 0 and most in ("", least), "run", "a number of hosts as --nnodes", options.nnodes,
+          error=ValueError)
+    nodes = 1 if options.standalone else int(least)
+    check(nodes == 1 or options.node_rank is not None or options.rdzv_backend == "static", "run", "--node-rank for several hosts", "none",
+          error=ValueError)
+    options.node_rank = options.node_rank or 0
     check(0 <= options.node_rank < nodes, "run", f"--node-rank from 0 to {nodes - 1}", options.node_rank, error=ValueError)
     count, run = processes(options.nproc_per_node), options.rdzv_id or ("none" if nodes > 1 else str(uuid.uuid4()))
     before = {name: signal.signal(getattr(signal, name), _raise) for name in PASSED_ON if hasattr(signal, name)}

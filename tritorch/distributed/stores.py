@@ -1,21 +1,18 @@
 """Stores: small values by name, which all processes see. Every process asks; one answers, or a file does.
 
 A store is a `Table`, whose commands take and give byte strings, somewhere: in this process (HashStore), as a log of commands in a file that
-each process follows (FileStore), in a server (TCPStore, in `tcp_store`).
+each process follows (FileStore, in `file_store`), in a server (TCPStore, in `tcp_store`).
 """
 import datetime
-import os
 import threading
 import time
 
 from tritorch.distributed.failures import DistStoreError, QueueEmptyError, seconds
-from tritorch.distributed.wire import Messages, packed
 from tritorch.errors import check, sentence
 
 (SET, ADD, COMPARE_SET, DELETE, APPEND, PUSH, POP, READ, CHECK, COUNT, KEYS, LENGTH) = range(12)
 WRITES = range(SET, READ)                                                # commands that change the table
 YES, NO = b"1", b"0"
-NAP = 0.01                                                               # seconds between two looks at a file
 
 
 class Table:
@@ -210,13 +207,20 @@ class Store:
         return encoded(name, key)
 
     def _several(self, name, keys):
-        check(not isinstance(keys, str), name, "a list of keys", "a str", error=TypeError)
-        return [self._key(name, key) for key in keys]
+        return [self._key(name, key) for key in _listed(name, keys)]
 
     def _call(self, command, fields):
         raise NotImplementedError(sentence(type(self).__name__, "a store that answers", "Store itself", use="TCPStore or HashStore"))
 
     _wait = _call
+
+
+def answered(table, command, fields):
+    """The answer of a table; DistStoreError for what it cannot do."""
+    try:
+        return table.run(command, fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DistStoreError(sentence("Store", "a command that suits what is there", repr(error))) from None
 
 
 class HashStore(Store):
@@ -234,7 +238,7 @@ class HashStore(Store):
 
     def _call(self, command, fields):
         with self._changed:
-            answer = _answer(self._table, command, fields)
+            answer = answered(self._table, command, fields)
             self._changed.notify_all()
         return answer
 
@@ -252,14 +256,48 @@ class PrefixStore(Store):
         check(isinstance(store, Store), "PrefixStore", "a Store", type(store).__name__, error=TypeError)
         self.prefix, self.underlying_store = prefix, store
 
-    def _key(self, name, key):
-        return self.underlying_store._key(name, f"{self.prefix}/{key}") if isinstance(key, str) else super()._key(name, key)
+    def _named(self, key):
+        return f"{self.prefix}/{key}" if isinstance(key, str) else key   # what is no str is refused there
 
-    def _call(self, command, fields):
-        return self.underlying_store._call(command, fields)
+    def set(self, key, value):
+        return self.underlying_store.set(self._named(key), value)
 
-    def _wait(self, keys, patience):
-        return self.underlying_store._wait(keys, patience)
+    def get(self, key):
+        return self.underlying_store.get(self._named(key))
+
+    def add(self, key, amount):
+        return self.underlying_store.add(self._named(key), amount)
+
+    def compare_set(self, key, expected_value, desired_value):
+        return self.underlying_store.compare_set(self._named(key), expected_value, desired_value)
+
+    def append(self, key, value):
+        return self.underlying_store.append(self._named(key), value)
+
+    def delete_key(self, key):
+        return self.underlying_store.delete_key(self._named(key))
+
+    def check(self, keys):
+        return self.underlying_store.check([self._named(key) for key in _listed("check", keys)])
+
+    def wait(self, keys, timeout=None):
+        names = [self._named(key) for key in _listed("wait", keys)]
+        return self.underlying_store.wait(names) if timeout is None else self.underlying_store.wait(names, timeout)
+
+    def multi_get(self, keys):
+        return self.underlying_store.multi_get([self._named(key) for key in _listed("multi_get", keys)])
+
+    def multi_set(self, keys, values):
+        return self.underlying_store.multi_set([self._named(key) for key in _listed("multi_set", keys)], values)
+
+    def queue_push(self, key, value):
+        return self.underlying_store.queue_push(self._named(key), value)
+
+    def queue_pop(self, key, block=True):
+        return self.underlying_store.queue_pop(self._named(key), block)
+
+    def queue_len(self, key):
+        return self.underlying_store.queue_len(self._named(key))
 
     def num_keys(self):
         """How many keys there are, in all of the other store."""
@@ -269,13 +307,13 @@ class PrefixStore(Store):
         """All keys of the other store."""
         return self.underlying_store.list_keys()
 
-    @property
-    def _patience(self):
-        return self.underlying_store._patience
+    def set_timeout(self, timeout):
+        return self.underlying_store.set_timeout(timeout)
 
-    @_patience.setter
-    def _patience(self, value):
-        self.underlying_store._patience = value
+    @property
+    def timeout(self):
+        """How long the other store waits for keys, a timedelta."""
+        return self.underlying_store.timeout
 
     @property
     def _underlying_non_prefix_store(self):
@@ -287,77 +325,6 @@ class PrefixStore(Store):
         return PrefixStore(self.prefix, self.underlying_store.clone())
 
 
-class FileStore(Store):
-    """A store in a file that all processes can write (a local one, or a network's with locks): the log of what was done to it.
-
-    It goes when `world_size` processes have let go of it (-1: never).
-    """
-
-    def __init__(self, file_name, world_size=-1):
-        self.path, self._size, self._table, self._log, self._read = os.fspath(file_name), world_size, Table(), Messages(), 0
-        self._alone, self._fd, self._process = threading.Lock(), None, os.getpid()
-        try:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        except OSError as error:
-            raise DistStoreError(sentence("FileStore", f"a file at {self.path}", error)) from None
-
-    def _call(self, command, fields):
-        import fcntl
-
-        with self._alone:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-            try:
-                self._follow()
-                answer = _answer(self._table, command, fields)
-                if command in WRITES:
-                    entry = packed(command, fields)
-                    self._read += len(entry)
-                    while entry:
-                        entry = entry[os.write(self._fd, entry):]
-            finally:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
-        return answer
-
-    def _follow(self):
-        while piece := os.pread(self._fd, 1 << 20, self._read):
-            self._read += len(piece)
-            self._log.bytes += piece
-        while (entry := self._log.next()) is not None:
-            _answer(self._table, *entry)
-
-    def _wait(self, keys, patience):
-        until = time.monotonic() + patience
-        while self._call(CHECK, keys)[0] != YES:
-            if time.monotonic() >= until:
-                raise missed("FileStore", keys, patience)
-            time.sleep(NAP)
-
-    def num_keys(self):
-        """How many keys there are."""
-        return len(self.list_keys())
-
-    def _close(self, linger=0.0):
-        if self._fd is not None:
-            mine = self._process == os.getpid()                          # and not that of a process that was forked from this one
-            if mine and self.add("\0gone", 1) == self._size and os.path.exists(self.path):
-                os.unlink(self.path)
-            os.close(self._fd)
-            self._fd = None
-
-    def list_keys(self):
-        """All keys."""
-        return [key for key in super().list_keys() if key[:1] != "\0"]
-
-    def __del__(self):
-        try:
-            self._close()
-        except Exception:                                                # the folder may be gone, or Python about to be
-            pass
-
-
-def _answer(table, command, fields):
-    """The answer of a table; DistStoreError for what it cannot do."""
-    try:
-        return table.run(command, fields)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DistStoreError(sentence("Store", "a command that suits what is there", repr(error))) from None
+def _listed(name, keys):
+    check(not isinstance(keys, str), name, "a list of keys", "a str", error=TypeError)
+    return keys

@@ -10,7 +10,7 @@ import time
 import weakref
 
 from tritorch.distributed.failures import DistError, DistNetworkError, DistStoreError, seconds
-from tritorch.distributed.stores import CHECK, YES, Store, Table, _answer, missed
+from tritorch.distributed.stores import CHECK, YES, Store, Table, answered, missed
 from tritorch.distributed.wire import Messages, packed
 from tritorch.errors import check, sentence
 
@@ -115,7 +115,7 @@ class Server:
                 self._wake(client, DONE)
         else:
             try:
-                client.out += packed(DONE, _answer(self.table, command, fields))
+                client.out += packed(DONE, answered(self.table, command, fields))
             except DistError as error:
                 client.out += packed(FAILED, [str(error).encode()])
             for other in [c for c in self.waiting if self.table.has(c.waits[0])]:

@@ -266,21 +266,28 @@ def get_world_size(group=None):
     return -1 if found is GroupMember.NON_GROUP_MEMBER else found.size()
 
 
+def _inside(name, group):
+    """A group that has this process. ValueError for another."""
+    found = _of(group, name)
+    check(found is not GroupMember.NON_GROUP_MEMBER, name, "a group that this process is in", "another", error=ValueError)
+    return found
+
+
 def get_process_group_ranks(group=None):
     """The global ranks of a group, in the order of their ranks in it."""
-    return list(_of(group).ranks)
+    return list(_inside("get_process_group_ranks", group).ranks)
 
 
 def get_global_rank(group, group_rank):
     """The rank in the world of a rank in a group."""
-    found = _of(group)
+    found = _inside("get_global_rank", group)
     check(0 <= group_rank < found.size(), "get_global_rank", f"a rank from 0 to {found.size() - 1}", group_rank, error=ValueError)
     return found.ranks[group_rank]
 
 
 def get_group_rank(group, global_rank):
     """The rank in a group of a rank in the world."""
-    found = _of(group)
+    found = _inside("get_group_rank", group)
     check(global_rank in found.ranks, "get_group_rank", f"a rank of the group: one of {found.ranks}", global_rank, error=ValueError)
     return found.ranks.index(global_rank)
 
@@ -296,8 +303,7 @@ def get_node_local_rank(fallback_rank=None):
 
 def get_backend(group=None):
     """The name of the backend that init_process_group or new_group got."""
-    found = _of(group)
-    check(found is not GroupMember.NON_GROUP_MEMBER, "get_backend", "a group that this process is in", "another", error=ValueError)
+    found = _inside("get_backend", group)
     return found._label or found.name()
 
 

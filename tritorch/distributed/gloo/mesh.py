@@ -6,6 +6,7 @@ import select
 import socket
 import struct
 import time
+from datetime import timedelta
 
 from tritorch.distributed.failures import DistBackendError, DistStoreError
 from tritorch.errors import check, sentence
@@ -91,7 +92,7 @@ def _interface(name):
 def _connect(store, rank, other, until, place):
     key = f"gloo/{other}"
     try:
-        store.wait([key], max(until - time.monotonic(), 0))
+        store.wait([key], timedelta(seconds=max(until - time.monotonic(), 0)))
         host, port, token, there, name = store.get(key).decode().split()
     except DistStoreError as error:
         raise DistBackendError(sentence("init_process_group", f"rank {other} to come in time", error)) from None

@@ -14,7 +14,7 @@ from tritorch.distributed.options import ReduceOp
 
 SMALL = 1 << 15                                                          # bytes up to which the number of steps is what counts
 FEW = 8                                                                  # ranks up to which small arrays go to all at once
-BLOCK = 1 << 19                                                          # bytes that go along a ring at once
+BLOCK = 1 << 20                                                          # bytes that go along a ring at once
 NOTHING = memoryview(bytearray())
 
 
