@@ -344,3 +344,25 @@ def test_gpus_and_compiled_steps(tmp_path):
         assert np.array_equal(a, b)
         np.testing.assert_allclose(a, w, rtol=1e-5, atol=1e-6)
     assert said == [] and len(told) == 1 and "the all_reduce of gradients in DistributedDataParallel" in told[0]
+
+
+def compiled_inside(rank, size):
+    torch.cuda.simulate()
+    out = []
+    for compile in (lambda model: model, torch.compile):
+        inner = filled(Layers(), torch.float32).cuda()
+        module = compile(inner)
+        model, optimizer = DDP(module), torch.optim.SGD(inner.parameters(), lr=0.1)
+        for k in range(5):
+            optimizer.zero_grad()
+            model(torch.full((2, 5), k - rank, device="cuda", dtype=torch.float32)).square().sum().backward()
+            optimizer.step()
+        out.append([p.detach().cpu().numpy() for p in inner.parameters()])
+    return out, "is replayed" in module.report()
+
+
+def test_a_compiled_module_inside(tmp_path):
+    pytest.importorskip("triton")
+    first, second = world(compiled_inside, 2, tmp_path)
+    for (eager, compiled), replayed in (first, second):
+        assert replayed and all(np.array_equal(a, b) and np.array_equal(a, w) for a, b, w in zip(eager, compiled, first[0][0]))

@@ -39,6 +39,7 @@ class DistributedDataParallel(Module, Joinable):
     * `skip_all_reduce_unused_params`: buckets without a used parameter do not travel; the same parameters have to be unused in all ranks.
     * Gradients are copied into a bucket at once when it is full, with or without `batched_grad_copy`. `create_graph=True` is refused
       (gradients of gradients do not come from other ranks); `autograd.grad` reduces nothing.
+    * `compile(module)` inside of this is replayed; a compiled step with backward in it runs eagerly, and says so, unless it is alone.
 
     Parameters must not be added or exchanged later. Keys of the state dict begin with "module.". `device_ids` ([device], for modules on
     one GPU) is where `forward` moves its arguments; a `device_mesh` of one dim stands for its group. Raises ValueError before
