@@ -169,9 +169,21 @@ def asynchronous(rank, size):
     pair = [torch.ones(2), torch.ones(100_000)]
     assert dist.all_reduce_coalesced(pair, Op.MAX, async_op=True).wait()
     dist.all_gather_coalesced([[torch.empty(2)] for _ in range(size)], [torch.ones(2)])
-    with pytest.raises(RuntimeError, match="callback"):
-        dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda _: dist.all_reduce(torch.ones(1))).wait()
+    y = torch.zeros(1)
+    if rank == 0:                                                        # a callback, on the thread that would do it, cannot wait
+        message, work = dist.irecv(y, 1), dist.all_reduce(torch.ones(1), async_op=True)
+        waits = work.get_future().then(lambda _: message.wait())
+        for r in range(1, size):
+            dist.send(y, r)
+        with pytest.raises(RuntimeError, match="callback"):
+            waits.wait()
+    else:
+        dist.recv(y, 0)
+        dist.all_reduce(torch.ones(1))
+        if rank == 1:
+            dist.send(torch.ones(1), 0)
     dist.barrier()
+    assert rank or message.wait() and y.item() == 1
 
 
 def saved(rank, size):

@@ -49,6 +49,7 @@ class Engine:
         self._queue, self._running, self._loose, self._ready = deque(), None, set(), deque()
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)                                    # a full one wakes, too
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
         for link in self.links.values():
@@ -84,7 +85,7 @@ class Engine:
     def _rouse(self):
         try:
             self._wake.send(b"x")
-        except OSError:                                                  # closed meanwhile
+        except OSError:                                                  # full, or closed meanwhile
             pass
 
     # -------------------------------------------------------------- for generators
@@ -175,22 +176,28 @@ class Engine:
 
     # -------------------------------------------------------------- the thread
     def _run(self):
-        while not self.broken and not self._over():
-            self._take()
-            for key, events in self._selector.select(self._nap()):
-                if key.data is None:
-                    self._woken.recv(1 << 12)
-                elif not self.broken:
-                    if events & selectors.EVENT_WRITE:
-                        key.data.write()
-                    if events & selectors.EVENT_READ and not self.broken:
-                        key.data.read()
-            self.advance()
-            self._expire()
+        try:
+            while not self.broken and not self._over():
+                self._turn()
+        except BaseException as error:                                   # nobody may wait for ever
+            self.give_up(DistBackendError(f"{type(error).__name__}: {error}"))
         self.give_up(DistBackendError("the group was destroyed"), tell=False)
         for link in self.links.values():
             link.close()
         self._release()
+
+    def _turn(self):
+        self._take()
+        for key, events in self._selector.select(self._nap()):
+            if key.data is None:
+                self._woken.recv(1 << 12)
+            elif not self.broken:
+                if events & selectors.EVENT_WRITE:
+                    key.data.write()
+                if events & selectors.EVENT_READ and not self.broken:
+                    key.data.read()
+        self.advance()
+        self._expire()
 
     def _over(self):
         if self._closing is None:
@@ -206,7 +213,6 @@ class Engine:
             else:
                 self._loose.add(task)
                 self._start(task)
-        self._next()
         self.advance()
 
     def _next(self):
@@ -220,10 +226,12 @@ class Engine:
 
     def advance(self):
         """Go on with the tasks whose transfers are done."""
-        while self._ready and not self.broken:
+        while not self.broken:
+            self._next()
+            if not self._ready:
+                return
             task = self._ready.popleft()
             self._step(task, task.waiting.error and task.waiting.error(task.name))
-        self._next()
 
     def _step(self, task, error=None):
         try:

@@ -56,7 +56,7 @@ def _family(host):
 
 def own_address(store):
     """(an address at which the others reach this process, one to listen at): that of the interface GLOO_SOCKET_IFNAME, or by which it
-    reaches the store's server, or of the host's name, or 127.0.0.1."""
+    reaches the store's server, or by which it reaches others, or 127.0.0.1."""
     name = os.environ.get("GLOO_SOCKET_IFNAME")
     if name:
         return (_interface(name.split(",")[0]),) * 2
@@ -65,13 +65,13 @@ def own_address(store):
     if sock is not None:
         host = sock.getsockname()[0].split("%")[0]
         return host, "" if _local(host) and not _local(store.host) else host         # a name for others may mean 127.0.1.1 on its own host
-    try:
-        host = socket.gethostbyname(socket.gethostname())
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-        return host, host
-    except OSError:
-        return "127.0.0.1", "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))                              # sends nothing; an address that is for examples
+            host = probe.getsockname()[0]
+        except OSError:
+            host = "127.0.0.1"
+    return host, host
 
 
 def _local(host):
