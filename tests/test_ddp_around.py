@@ -199,11 +199,14 @@ def forgotten(rank, size, option):
         model = DDP(inner, **{option: True} if option != "hook" else {})
         if option == "hook":
             model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        watched = [weakref.ref(o) for o in (model, model.reducer, *model.reducer.buckets, *[b.flat.storage for b in model.reducer.buckets])]
+        assert model.reducer.buckets[0].flat is None                     # memory comes when it is needed
+        watched = [weakref.ref(o) for o in (model, model.reducer, *model.reducer.buckets)]
         for _ in range(2):
             y = model(torch.ones(2, 5))
             y.sum().backward()
             watched += [weakref.ref(o) for p in model.parameters() for o in (p.grad, p.grad.storage)]
+            watched += [weakref.ref(b.flat.storage) for b in model.reducer.buckets if b.flat is not None]
+            assert (model.reducer.buckets[0].flat is None) is (size == 1 and option not in ("gradient_as_bucket_view", "hook"))
             model.zero_grad(set_to_none=True)
         hook = model.reducer.handles[0].hooks
         del model, y

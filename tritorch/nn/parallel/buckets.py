@@ -15,15 +15,22 @@ class Bucket:
 
     def __init__(self, index, numbers, parameters):
         self.index, self.numbers, self.parameters = index, numbers, [parameters[k] for k in numbers]
-        first = self.parameters[0]
-        self.flat, self.views, start = zeros(sum(p.numel() for p in self.parameters), dtype=first.dtype, device=first.device), [], 0
-        for p in self.parameters:
-            self.views.append(part(self.flat, start, p))
-            start += p.numel()
+        self.flat = self.views = None                                    # a process that is alone needs none
         self.missing, self.future = len(numbers), None                   # gradients still to come; what all_reduce or the hook returned
+
+    def room(self):
+        """The flat memory, made when it is first needed."""
+        if self.flat is None:
+            first, start = self.parameters[0], 0
+            self.flat, self.views = zeros(sum(p.numel() for p in self.parameters), dtype=first.dtype, device=first.device), []
+            for p in self.parameters:
+                self.views.append(part(self.flat, start, p))
+                start += p.numel()
+        return self.flat
 
     def fill(self):
         """Bring the parameters' gradients to where they travel from; zeros where there is none, nothing where they lie there already."""
+        self.room()
         moves = [(view, p._grad) for view, p in zip(self.views, self.parameters) if not is_there(p._grad, view)]
         if len(moves) == len(self.views) and all(g is not None and g.dtype is v.dtype and g.storage.device is v.storage.device
                                                  and same_strides(v.shape, v.strides, g.strides) for v, g in moves):

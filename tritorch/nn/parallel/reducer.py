@@ -205,7 +205,7 @@ class Reducer:
         """What a backward pass does, by a rank that has no gradients (see `join`): it gets the averages of the others."""
         with no_grad():
             for bucket in self.buckets:
-                bucket.flat.zero_()
+                bucket.room().zero_()
                 bucket.future = self.averaged(bucket)
             if self.finds_unused or self.learns:
                 self.send_used()
