@@ -92,6 +92,7 @@ def refusals(rank, size):
 def flooded(rank, size):
     """What nobody asks for is stored up to a limit, then the sender waits; what is asked for comes in any case."""
     links.STORED = 100_000
+    dist.barrier()
     if rank == 0:
         works = [dist.isend(torch.full((20_000,), float(i)), 1, tag=i) for i in range(6)] + [dist.isend(torch.ones(500_000), 1, tag=6)]
         dist.barrier()

@@ -21,7 +21,8 @@ def free_port():
 
 def _one(fn, rank, size, path, args, timeout, pipe):
     try:
-        dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=size, timeout=timeout)
+        dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=size, timeout=PATIENCE)
+        dist.group.WORLD.set_timeout(timeout)
         result = fn(rank, size, *args)
         if dist.is_initialized():
             dist.destroy_process_group()
