@@ -179,6 +179,22 @@ def test_a_compiled_module_is_the_module(cuda):
     assert "replayed" in compiled.report()
 
 
+def test_hooks_behind_gradients_run_after_replays(cuda):
+    """They see what is accumulated, outside of the graphs; hooks on the gradients themselves would run within and without."""
+    inner, seen = nn.Linear(3, 2).to(cuda), []
+    model = torch.compile(inner)
+    inner.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.sum().item()))
+    for k in range(1, 7):
+        model(torch.full((1, 3), float(k), device=cuda)).sum().backward()
+        inner.zero_grad()
+    assert seen == [6 * k for k in range(1, 7)] and captured(model.compiled)
+    with inner.weight.register_hook(lambda g: g * 2):
+        for _ in range(2):
+            model(torch.ones(1, 3, device=cuda)).sum().backward()
+            inner.zero_grad()
+    assert seen[6:] == [12, 12]
+
+
 def test_the_mode_is_that_of_the_module():
     class Kept(nn.Sequential):
         def train(self, mode=True):

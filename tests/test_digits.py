@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from worlds import world
 
 import tritorch
 
@@ -38,6 +39,31 @@ def test_processes_learn_together():
     assert done.returncode == 0, done.stderr
     last = done.stdout.splitlines()[-1]
     assert last.startswith("images seen [4491, 4491]") and float(last.split()[-2]) > 85
+
+
+@pytest.fixture
+def train_ddp(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tutorials")
+    threads = tritorch.get_num_threads()
+    yield importlib.import_module("train_ddp")
+    tritorch.set_num_threads(threads)
+
+
+def part_of_batches(rank, size, tutorial):
+    tritorch.manual_seed(rank)
+    model = tutorial.DistributedDataParallel(digits.Net())
+    losses = list(tutorial.train(model, digits.datasets()[0], 1, steps=4))
+    return losses, [s.tolist() for s in tutorial.checksum(model)]
+
+
+def test_processes_learn_from_parts_of_batches(train_ddp, tmp_path, capsys):
+    """The tutorial on DistributedDataParallel: after a few steps all copies are equal; it also runs alone."""
+    first, second = world(part_of_batches, 2, tmp_path, train_ddp)
+    assert first == second and first[1][0] == first[1][1] and 2.0 < first[0][-1] < 2.4
+    train_ddp.main(["--steps", "2"])
+    step, equal, accuracy = capsys.readouterr().out.splitlines()
+    assert step.startswith("step 2 loss 2.") and equal == "processes: 1, with equal parameters: True"
+    assert accuracy.startswith("accuracy on 300 digits never seen: ")
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ from tritorch import errors as errors
 from tritorch.dtype import finfo as finfo
 from tritorch import foreach as foreach
 from tritorch import func as func
+from tritorch import futures as futures
 from tritorch import fx as fx
 from tritorch import generator as generator
 from tritorch import graphs as graphs

@@ -33,7 +33,7 @@ for _kind in (DeviceStorage, HostStorage, Storage, Unwritten):
 
 def state(x):
     """Attributes that users have set."""
-    return {name: value for name, value in x.__dict__.items() if name not in ("_grad", "_inference", "_tangents", "_settled")}
+    return {name: value for name, value in x.__dict__.items() if name not in ("_grad", "_inference", "_hooked", "_tangents", "_settled")}
 
 
 def reduce_ex(x, protocol):

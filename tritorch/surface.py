@@ -1,5 +1,6 @@
 """What the modules above the operators put on Tensor and offer as `tritorch.name`."""
 from tritorch import interop, pickling, printing, random, storage_methods, typed  # noqa: F401  (random completes tritorch.cuda)
+from tritorch.autograd import engine
 from tritorch.cuda.device import current_device
 from tritorch.device import _current
 from tritorch.storage import UntypedStorage
@@ -10,7 +11,7 @@ METHODS = {
     "__dlpack_device__": interop.dlpack_device, "__reduce_ex__": pickling.reduce_ex, "__copy__": pickling.shallow_copy,
     "__deepcopy__": pickling.deep_copy, "__repr__": printing.tensor_repr, "__format__": printing.tensor_format,
     "type": typed.type_, "new": typed.new, "set_": storage_methods.set_, "share_memory_": storage_methods.share_memory_,
-    "is_shared": storage_methods.is_shared,
+    "is_shared": storage_methods.is_shared, "_execution_engine": engine,
 }
 STORAGE_METHODS = {"cpu": storage_methods.to_cpu, "cuda": storage_methods.to_device, "copy_": storage_methods.copy_,
                    "clone": storage_methods.clone, "share_memory_": storage_methods.share_storage_,
@@ -34,8 +35,8 @@ LAZY = {
     "max_pool3d": "ops.volumes", "max_pool1d_with_indices": "ops.pooling_places", "rrelu": "ops.dropout", "rrelu_": "ops.dropout",
 }
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
-PACKAGES = ("_dynamo", "_inductor", "accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "func", "fx",
-            "hub", "jit", "library", "linalg", "multiprocessing", "nn", "optim", "profiler", "random", "safetensors", "serialization",
+PACKAGES = ("_dynamo", "_inductor", "accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "func", "futures",
+            "fx", "hub", "jit", "library", "linalg", "multiprocessing", "nn", "optim", "profiler", "random", "safetensors", "serialization",
             "special", "testing", "utils", "version")
 
 

@@ -29,7 +29,7 @@ class Tensor:
     __slots__ = ("storage", "shape", "strides", "offset", "dtype", "node", "index", "base", "base_node", "_array", "form", "__dict__",
                  "__weakref__")
     _grad = None                                                         # cold attributes live in __dict__ when they are set
-    _inference = False
+    _inference, _hooked = False, None                                    # _hooked: the leaf with hooks of a tensor that is frozen
     _tangents, _settled = None, frozenset()                              # forward mode: tangents by level; the levels that wrote in place
     is_sparse = is_quantized = is_meta = is_nested = is_xpu = is_mps = is_xla = False
 
@@ -143,13 +143,15 @@ class Tensor:
         switches("requires_grad", RuntimeError, value=value)
         swaps[0] += 1
         if not value:
+            if self.node is not None and self.node.hooks is not None:
+                self._hooked = self.node
             self.node = None
         elif self.node is None:
             if not self.dtype.is_floating_point:
                 raise RuntimeError(f"requires_grad: expected a floating dtype, got {self.dtype}")
             if self._inference:
                 raise RuntimeError("requires_grad: expected a normal tensor, got one made in inference mode; use x.clone() outside of it")
-            self.node, self.index = Leaf(self), 0
+            self.node, self.index = self._hooked or Leaf(self), 0
 
     def requires_grad_(self, requires_grad=True):
         """Set `requires_grad` and return the tensor."""

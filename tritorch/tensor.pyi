@@ -323,10 +323,12 @@ class Tensor:
         ...
     _array: Any
     _base: Any
+    _execution_engine: Any
     def _filled(input, value) -> Tensor:
         """Every element the number `value`: `input.fill_(value)`."""
         ...
     _grad: Any
+    _hooked: Any
     _inference: Any
     _settled: Any
     _tangents: Any

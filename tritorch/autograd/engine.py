@@ -12,7 +12,7 @@ from tritorch.autograd.graph import GradientEdge, Node
 from tritorch.autograd.hooks import keep_gradient, register_hook, register_post_accumulate_grad_hook, retain_grad, retains_grad
 from tritorch.autograd.modes import state
 from tritorch.autograd.parts import Part, accumulating, whole
-from tritorch.autograd.ways import leading_nodes, reachable
+from tritorch.autograd.ways import leading_nodes, reachable, ways_to_hooks
 from tritorch.cuda.stream import chosen
 from tritorch.errors import check, sentence
 from tritorch.shape import is_dense, same_strides
@@ -37,18 +37,19 @@ class Run:
     the nodes in `runs` run, and only edges to nodes in `leads` are worth a gradient; `leaves` still accumulate."""
 
     __slots__ = ("keep", "create", "wanted", "runs", "leads", "leaves", "pending", "heap", "captured", "node", "late", "uses", "partial",
-                 "crossing", "roots", "__weakref__")
+                 "crossing", "roots", "outer", "callbacks", "__weakref__")
 
     def __init__(self, keep, create, wanted=None, runs=None, leads=None, leaves=()):
         self.keep, self.create, self.wanted, self.runs, self.leads, self.leaves = keep, create, wanted, runs, leads, leaves
         self.pending, self.heap, self.captured, self.node = {}, [], {}, None        # node: whose rules run, where `arrived` may answer
-        self.late, self.uses = {}, None                               # hooked leaves: their sums so far; how many nodes are still to come
+        self.late, self.uses = {}, None                               # hooked leaves: their sums so far; what is still to lead to them
         self.partial = False                                             # whether a gradient arrived in parts
         self.crossing = None                                             # what keeps streams in order, once a second one is met
+        self.outer, self.callbacks = None, None                          # the pass that this one runs in; what is called at the end
 
     def go(self, roots):
         """Give the roots their gradients, [(edge, gradient)], and walk."""
-        was, outer = state.grad, state.run
+        was, self.outer = state.grad, state.run
         state.grad, state.run, self.roots = self.create, self, [edge[0] for edge, _ in roots]
         if chosen() is not None:
             self.crossing = Crossing()
@@ -61,9 +62,11 @@ class Run:
                 for leaf in [leaf for leaf, g in self.late.items() if g is not None]:
                     self.finish(leaf)
         finally:
-            state.grad, state.run = was, outer
+            state.grad, state.run = was, self.outer
             if self.crossing is not None:
                 self.crossing.close(self.captured.values())
+        while self.callbacks:
+            self.callbacks.pop(0)()
 
     def walk(self):
         """Run the nodes, latest first. One long loop: a call for each node would cost a tenth of what the node does."""
@@ -229,16 +232,12 @@ class Run:
         if self.wanted is not None or self.crossing is not None:
             return
         if self.uses is None:
-            self.uses = {}
-            for n in reachable([node, *[n for _, n in self.heap]]):
-                for target, _ in n.next_functions:
-                    if type(target) is Leaf and target.hooks is not None:
-                        self.uses[target] = self.uses.get(target, 0) + 1
-        for target, _ in node.next_functions:
-            if target in self.uses:
-                self.uses[target] -= 1
-                if not self.uses[target] and self.late.get(target) is not None:
-                    self.finish(target)
+            self.uses = ways_to_hooks([node, *[n for _, n in self.heap]])
+        uses, at = self.uses
+        for target in at.get(node, ()):
+            uses[target] -= 1
+            if not uses[target] and self.late.get(target) is not None:
+                self.finish(target)
 
     def capture(self, node, grads):
         for k, g in enumerate(grads):
@@ -250,6 +249,18 @@ class Run:
         """The nodes and leaves that this pass comes to."""
         found = reachable(self.roots)
         return found if self.leads is None else found & self.leads
+
+
+def queue_callback(callback):
+    """Call `callback()` when the backward pass that runs now, the outermost of this thread, is over and has gone well: all gradients
+    are in their places then, and other streams have been waited for."""
+    run = state.run
+    check(run is not None, "queue_callback", "a backward pass that runs", "none")
+    while run.outer is not None:
+        run = run.outer
+    if run.callbacks is None:
+        run.callbacks = []
+    run.callbacks.append(callback)
 
 
 def owns_memory(g):

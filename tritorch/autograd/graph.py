@@ -13,6 +13,7 @@ from tritorch.autograd.hooks import Handle, hooks_of, register_multi_grad_hook
 from tritorch.autograd.modes import state
 from tritorch.autograd.saved import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
 from tritorch.autograd.snapshot import PACKED, as_it_was, holds_memory, pack, restore
+from tritorch.autograd.ways import flat_edges
 from tritorch.errors import GradientError, check
 from tritorch.storage import next_seq
 from tritorch.tensor import Leaf, Tensor, empty, refresh
@@ -80,15 +81,6 @@ class Node(metaclass=_LeavesToo):
 
 
 Leaf.register_hook, Leaf.register_prehook = Node.register_hook, Node.register_prehook
-
-
-def flat_edges(edges):
-    """All edges, those of several-tensor arguments included."""
-    for edge in edges:
-        if type(edge) is list:
-            yield from edge
-        else:
-            yield edge
 
 
 class OpNode(Node):

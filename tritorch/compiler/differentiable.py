@@ -28,8 +28,8 @@ class DifferentiableRecording(Recording):
         kept = self.left.with_history(watch.capture) if self.left is not None else []
         outs = [x for x, (k, _) in zip(flatten(result)[0], self.parts) if k == -1] + kept
         sources = [x for x in (*watch.inputs, *self.leaves) if x.requires_grad]
-        if any(leaf.node.hooks is not None for leaf in self.leaves if type(leaf.node) is Leaf):
-            raise Refused("hooks on parameters that a graph would run once")
+        if any(leaf.node.hooks is not None and leaf.node.hooks.tensor for leaf in self.leaves if type(leaf.node) is Leaf):
+            raise Refused("hooks on parameters that a graph would run once")              # others run when the gradients are accumulated
         self.sources = [k for k, x in enumerate(watch.inputs) if x.requires_grad], [x for x in self.leaves if x.requires_grad]
         self.seeds = [empty_like(x) if x.requires_grad else None for x in outs]
         self.statics = [x for k, x in self.parts if k == -1] + [x.detach() for x in kept]

@@ -1,7 +1,11 @@
-"""torch.distributed for a world of one process: programs that are written for many run alone, without a change.
+"""torch.distributed: processes that train together. They meet (`init_process_group`), form groups, and do collectives on their tensors.
 
-There is no communication between processes. A group of one is: every collective does what it would do with one rank, so a sum over
-the ranks leaves a tensor as it is, and what is gathered is the tensor itself.
+`python -m tritorch.distributed.run --nproc-per-node 4 train.py` starts a program in four processes, which find in the environment who they
+are. Backends: "gloo" (tensors on the CPU, in Python over TCP; those on CUDA through page-locked memory), "nccl" (CUDA, with nccl4py) and
+"mpi" (with mpi4py); `pip install tritorch[nccl]`, `tritorch[mpi]`. "nccl" has not run on hardware yet. A world of one process needs
+nothing: programs that are written for many run alone, without a change.
+
+The processes of a world trust each other: who can reach the store's port can take part, and collectives of objects unpickle what they get.
 
 >>> import tritorch as torch
 >>> from tritorch import distributed as dist
@@ -12,88 +16,120 @@ the ranks leaves a tensor as it is, and what is gathered is the tensor itself.
 (tensor([1., 2.]), 0, 1)
 >>> dist.destroy_process_group()
 """
-import os
+import importlib
 
 from tritorch.distributed import nn, tensor
+from tritorch.distributed.backend import (
+    Backend,
+    BackendConfig,
+    get_default_backend_for_device,
+    is_backend_available,
+    is_gloo_available,
+    is_mpi_available,
+    is_nccl_available,
+    is_ucc_available,
+    is_xccl_available,
+)
 from tritorch.distributed.collectives import (
-    ProcessGroup,
-    ReduceOp,
-    Work,
+    _all_gather_base,
+    _reduce_scatter_base,
     all_gather,
+    all_gather_coalesced,
     all_gather_into_tensor,
-    all_gather_object,
+    all_gather_single,
     all_reduce,
+    all_reduce_coalesced,
     all_to_all,
     all_to_all_single,
     barrier,
     broadcast,
-    broadcast_object_list,
     gather,
+    monitored_barrier,
+    reduce,
+    reduce_scatter,
+    reduce_scatter_single,
+    reduce_scatter_tensor,
+    scatter,
+)
+from tritorch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from tritorch.distributed.failures import (
+    DistBackendError,
+    DistError,
+    DistNetworkError,
+    DistStoreError,
+    QueueEmptyError,
+    default_pg_timeout,
+)
+from tritorch.distributed.file_store import FileStore
+from tritorch.distributed.gradient_bucket import GradBucket
+from tritorch.distributed.group import ProcessGroup
+from tritorch.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
+from tritorch.distributed.objects import (
+    all_gather_object,
+    broadcast_object_list,
+    gather_object,
+    recv_object_list,
+    scatter_object_list,
+    send_object_list,
+)
+from tritorch.distributed.options import (
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOp,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
+from tritorch.distributed.rendezvous import register_rendezvous_handler, rendezvous
+from tritorch.distributed.stores import HashStore, PrefixStore, Store
+from tritorch.distributed.tcp_store import TCPStore
+from tritorch.distributed.work import Work
+from tritorch.distributed.world import (
+    GroupMember,
+    destroy_process_group,
     get_backend,
+    get_backend_config,
     get_global_rank,
     get_group_rank,
+    get_node_local_rank,
+    get_pg_count,
     get_process_group_ranks,
     get_rank,
     get_world_size,
     group,
+    init_process_group,
+    is_available,
     is_initialized,
-    monitored_barrier,
+    is_torchelastic_launched,
     new_group,
-    reduce,
-    reduce_scatter,
-    reduce_scatter_tensor,
-    scatter,
+    new_subgroups,
+    new_subgroups_by_enumeration,
+    split_group,
 )
-from tritorch.errors import check
 
 __all__ = [
-    "ProcessGroup", "ReduceOp", "Work", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all",
-    "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "destroy_process_group", "gather", "get_backend",
-    "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size", "group", "init_process_group",
-    "is_available", "is_gloo_available", "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched",
-    "monitored_barrier", "new_group", "nn", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "tensor",
+    "AllToAllOptions", "AllreduceCoalescedOptions", "AllreduceOptions", "Backend", "BackendConfig", "BarrierOptions",
+    "BroadcastOptions", "DeviceMesh", "DistBackendError", "DistError", "DistNetworkError", "DistStoreError", "FileStore",
+    "GatherOptions", "GradBucket", "GroupMember", "HashStore", "P2POp", "PrefixStore", "ProcessGroup", "QueueEmptyError", "ReduceOp",
+    "ReduceOptions", "ReduceScatterOptions", "ScatterOptions", "Store", "TCPStore", "Work", "all_gather", "all_gather_coalesced",
+    "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce", "all_reduce_coalesced", "all_to_all",
+    "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast", "broadcast_object_list", "default_pg_timeout",
+    "destroy_process_group", "gather", "gather_object", "get_backend", "get_backend_config", "get_default_backend_for_device",
+    "get_global_rank", "get_group_rank", "get_node_local_rank", "get_pg_count", "get_process_group_ranks", "get_rank", "get_world_size",
+    "group", "init_device_mesh", "init_process_group", "irecv", "is_available", "is_backend_available", "is_gloo_available",
+    "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "is_ucc_available", "is_xccl_available",
+    "isend", "monitored_barrier", "new_group", "new_subgroups", "new_subgroups_by_enumeration", "nn", "recv", "recv_object_list",
+    "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "register_rendezvous_handler", "rendezvous",
+    "scatter", "scatter_object_list", "send", "send_object_list", "split_group", "tensor",
 ]
 
 
-def is_available():
-    """Always True: a world of one process needs nothing."""
-    return True
-
-
-def is_gloo_available():
-    """Always True: the name of a backend decides nothing in a world of one."""
-    return True
-
-
-def is_nccl_available():
-    """Always True: the name of a backend decides nothing in a world of one."""
-    return True
-
-
-def is_mpi_available():
-    """Always False."""
-    return False
-
-
-def is_torchelastic_launched():
-    """Whether torchrun started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
-def init_process_group(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, group_name="", pg_options=None,
-                       device_id=None):
-    """Begin the world of this process. Its size is `world_size`, else that of the environment (WORLD_SIZE), and has to be 1.
-
-    Raises ValueError when it has begun before, RuntimeError for more than one process.
-    """
-    check(not is_initialized(), "init_process_group", "to be called once", "a second call", error=ValueError,
-          use="destroy_process_group() in between")
-    found = int(os.environ.get("WORLD_SIZE", 1)) if world_size < 0 else world_size
-    check(found == 1, "init_process_group", "a world of 1 process (there is no communication between processes)", found)
-    ProcessGroup.world = ProcessGroup(backend or "undefined")
-
-
-def destroy_process_group(group=None):
-    """End the world; a group of `new_group` just goes."""
-    if group is None or group is ProcessGroup.world:
-        ProcessGroup.world = None
+def __getattr__(name):
+    """What is built on collectives and on modules or optimizers loads when it is first asked for."""
+    if name in ("algorithms", "optim"):
+        return importlib.import_module("tritorch.distributed." + name)
+    raise AttributeError(f"module 'tritorch.distributed' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Tensors spread over devices. A world of one process has none: programs that ask whether a tensor is one are told that it is not."""
+"""Tensors spread over several processes. There are none: programs that ask whether a tensor is one are told that it is not."""
 from tritorch.errors import check
 
 __all__ = ["DTensor"]
@@ -13,4 +13,5 @@ class DTensor:
     """
 
     def __init__(self, *args, **kwargs):
-        check(False, "DTensor", "a world of several processes", "one process", use="the tensor itself", error=NotImplementedError)
+        check(False, "DTensor", "a whole tensor on each rank", "one spread over several processes", use="DistributedDataParallel",
+              error=NotImplementedError)

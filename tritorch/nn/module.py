@@ -349,7 +349,8 @@ class Module(Hooks, StateDict, Conversion):
             if set_to_none:
                 parameter.grad = None
             elif parameter.grad is not None:
-                parameter.grad.detach_().zero_()
+                grad = parameter.grad
+                (grad if grad.grad_fn is None else grad.detach_()).requires_grad_(False).zero_()
 
     # -------------------------------------------------------------- showing
     def _get_name(self):

@@ -1,6 +1,7 @@
 """Normalisation layers."""
 import warnings
 
+from tritorch.autograd.modes import no_grad
 from tritorch.autograd.places import stacklevel
 from tritorch.dtype import int64
 from tritorch.errors import check
@@ -10,6 +11,9 @@ from tritorch.nn.functional.pooling import cross_map_lrn
 from tritorch.nn.module import Module
 from tritorch.nn.parameter import Parameter, unset
 from tritorch.nn.sizes import sizes
+from tritorch.ops import batchnorm_parts  # noqa: F401  its operators are known to tests and benchmarks, like all others
+from tritorch.ops.batchnorm import channels_check
+from tritorch.ops.running_statistics import running_statistics
 
 
 class _Affine(Module):
@@ -221,7 +225,12 @@ class BatchNorm3d(_BatchNorm):
 
 
 class SyncBatchNorm(_BatchNorm):
-    """`BatchNorm1d` for (N, C, *), over the batches of all processes: there is one, so it is the batch norm of its batch.
+    """`BatchNorm1d` for (N, C, *), in training by mean and variance over the batches of all processes of the group, which may be of
+    different sizes, even empty. Its gradients are those of the sum of all processes' losses; that of weight and bias is this process's
+    part, for DistributedDataParallel to reduce. In a world of one, without one, and in evaluation mode it is the batch norm of its batch.
+
+    forward gathers 2C + 1 numbers of every process and backward sums 2C; the host waits for none of them. Where PyTorch wants a GPU, this
+    computes on the CPU too.
 
     >>> import tritorch as torch
     >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
@@ -239,6 +248,29 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"SyncBatchNorm: expected an input of 2 dims or more, got {input.ndim}")
         if input.shape[1] == 0:
             raise ValueError("SyncBatchNorm: expected channels, got none")
+
+    def forward(self, input):
+        if not self.training:
+            return super().forward(input)
+        from tritorch.nn import synchronized  # here, for it loads tritorch.distributed
+
+        group = synchronized.group_of(self.process_group)
+        if group is None or group.size() == 1:
+            return super().forward(input)
+        self._check_input_dim(input)
+        channels_check("SyncBatchNorm", input, self.weight, self.bias)
+        mean, var, count = synchronized.statistics_of_all(input, group)
+        if self.track_running_stats:
+            self._follow(mean, var, count)
+        return synchronized.Normalized.apply(input, self.weight, self.bias, mean, var, count, self.eps, group)
+
+    @no_grad()
+    def _follow(self, mean, var, count):
+        """The running statistics go towards those of this batch, with the unbiased variance."""
+        self.num_batches_tracked.add_(1)
+        momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        running = self.running_mean, self.running_var
+        running_statistics.into(running, *running, mean, var * (count / (count - 1)), momentum, 1.0)
 
     @classmethod
     def convert_sync_batchnorm(cls, module, process_group=None):

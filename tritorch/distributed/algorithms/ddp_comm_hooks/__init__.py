@@ -1,0 +1,4 @@
+"""Communication hooks of DistributedDataParallel."""
+from tritorch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+__all__ = ["default_hooks"]
