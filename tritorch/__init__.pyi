@@ -49,6 +49,7 @@ from tritorch import library as library
 from tritorch import linalg as linalg
 from tritorch.memory_format import memory_format as memory_format
 from tritorch import multiprocessing as multiprocessing
+from tritorch import native as native
 from tritorch import nn as nn
 from tritorch.autograd.modes import no_grad as no_grad
 from tritorch import ops as ops
@@ -563,6 +564,12 @@ def batch_norm(input, running_mean, running_var, weight=..., bias=..., training=
 def bernoulli(input, p=..., *, generator=..., out=...) -> Any:
     """1 with the chance that each element gives (or with chance `p` everywhere), else 0."""
     ...
+def bilinear(input1, input2, weight, bias=...) -> Any:
+    """outₙ = Σᵢⱼ input1ᵢ · weightₙᵢⱼ · input2ⱼ + biasₙ over the last dims."""
+    ...
+def binary_cross_entropy_with_logits(input, target, weight=..., pos_weight=..., reduction=...) -> Any:
+    """`nn.functional.binary_cross_entropy_with_logits` with a number as reduction."""
+    ...
 def bincount(input, weights=..., minlength=...) -> Any:
     """How often each number from 0 up occurs in a vector of integers, or the sum of their weights."""
     ...
@@ -683,6 +690,9 @@ def conj(input) -> Any:
 def conj_physical(input) -> Any:
     """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
     ...
+def constant_pad_nd(input, pad, value=...) -> Any:
+    """`input` with `pad[0]` elements of a value before its last dim and `pad[1]` behind it, then those of the dim before, and so on;"""
+    ...
 def conv1d(input, weight, bias=..., stride=..., padding=..., dilation=..., groups=...) -> Any:
     """Cross-correlation over one dim: (N, C, L) or (C, L) with weight (K, C / groups, R) gives (N, K, L_out)."""
     ...
@@ -716,6 +726,9 @@ def cosh(input) -> Tensor:
 def cosh_(self, *args, **kw) -> Any:
     """`cosh` written into the tensor itself."""
     ...
+def cosine_embedding_loss(input1, input2, target, margin=..., reduction=...) -> Any:
+    """`nn.functional.cosine_embedding_loss` with a number as reduction."""
+    ...
 def cosine_similarity(x1, x2, dim=..., eps=...) -> Any:
     """x1 · x2 / (max(‖x1‖, eps) max(‖x2‖, eps)) over `dim` of the broadcast shape."""
     ...
@@ -727,6 +740,9 @@ def cov(input, *, correction=..., fweights=..., aweights=...) -> Any:
     ...
 def cross(input, other, dim=..., *, out=...) -> Any:
     """The cross product of vectors of 3 elements along `dim` (None: the first dim of size 3)."""
+    ...
+def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=..., reduction=..., zero_infinity=...) -> Any:
+    """`nn.functional.ctc_loss` with a number as reduction."""
     ...
 def cummax(input, dim, *, out=...) -> Any:
     """(values, indices) of the running maximum along `dim`."""
@@ -799,6 +815,12 @@ def dstack(tensors, *, out=...) -> Any:
     ...
 def einsum(*args) -> Any:
     """Sums of products over named dims (Einstein's convention), with PyTorch's grammar."""
+    ...
+def embedding(weight, indices, padding_idx=..., scale_grad_by_freq=..., sparse=...) -> Any:
+    """`nn.functional.embedding` with the table first; a padding_idx below 0 is none."""
+    ...
+def embedding_bag(weight, indices, offsets, scale_grad_by_freq=..., mode=..., sparse=..., per_sample_weights=..., include_last_offset=..., padding_idx=...) -> Any:
+    """What `nn.functional.embedding_bag` gives for vectors, the bag of each index, the size of each bag, and for mode 2 ('max'; 0 is 'sum',"""
     ...
 def empty(*sizes, size=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=..., memory_format=...) -> Any:
     """A tensor whose elements are not set, contiguous or in another memory format."""
@@ -899,6 +921,9 @@ def frac(input, *, out=...) -> Any:
 def frac_(self, *args, **kw) -> Any:
     """`frac` written into the tensor itself."""
     ...
+def frobenius_norm(input, dim, keepdim=..., *, out=...) -> Any:
+    """√(Σ x²) over one or two dims."""
+    ...
 def from_dlpack(ext_tensor, *, device=..., copy=...) -> Any:
     """A tensor over the memory of any object with `__dlpack__` (or of a capsule): numpy, PyTorch, CuPy, JAX, …"""
     ...
@@ -970,6 +995,9 @@ def hardshrink(input, lambd=...) -> Tensor:
     ...
 def heaviside(input, other) -> Tensor:
     """0 below 0 and for NaN, 1 above, other at 0."""
+    ...
+def hinge_embedding_loss(input, target, margin=..., reduction=...) -> Any:
+    """`nn.functional.hinge_embedding_loss` with a number as reduction."""
     ...
 def histc(input, bins=..., min=..., max=..., *, out=...) -> Any:
     """How many elements fall into each of `bins` equal parts of [min, max], or, where these are equal, of the range of the data."""
@@ -1072,6 +1100,9 @@ def isposinf(input) -> Tensor:
     ...
 def isreal(input) -> Any:
     """All true: there are no complex tensors."""
+    ...
+def kl_div(input, target, reduction=..., *, log_target=...) -> Any:
+    """`nn.functional.kl_div` with a number as reduction."""
     ...
 def kron(input, other, *, out=...) -> Any:
     """Kronecker product: every element of input times all of other."""
@@ -1178,6 +1209,9 @@ def lt(input, other) -> Tensor:
 def manual_seed(seed) -> Any:
     """Seed the default generators of the CPU and of all CUDA devices; the CPU's is returned."""
     ...
+def margin_ranking_loss(input1, input2, target, margin=..., reduction=...) -> Any:
+    """`nn.functional.margin_ranking_loss` with a number as reduction."""
+    ...
 def masked_fill(input, mask, value, *, out=...) -> Any:
     """input with the number `value` where the mask holds; the mask broadcasts."""
     ...
@@ -1268,6 +1302,21 @@ def nansum(input, dim=..., keepdim=..., dtype=...) -> Tensor:
 def narrow(input, dim, start, length) -> Any:
     """`length` elements of a dim from `start` on."""
     ...
+def native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps) -> Any:
+    """Batch norm, and in training the mean and 1 / √(var + eps) of the batch, else two empty tensors."""
+    ...
+def native_channel_shuffle(input, groups) -> Any:
+    """(N, C, *) with the channels, in `groups` rows, read column by column. Zhang et al. 2018."""
+    ...
+def native_dropout(input, p, train) -> Any:
+    """Dropout, and which elements it kept: all of them if `train` is False. None is True here, as in PyTorch."""
+    ...
+def native_group_norm(input, weight, bias, N, C, HxW, group, eps) -> Any:
+    """Group norm of N samples of C channels of HxW elements, and the mean and 1 / √(var + eps) of every group of a sample, (N, group)."""
+    ...
+def native_layer_norm(input, normalized_shape, weight, bias, eps) -> Any:
+    """Layer norm, and the mean and 1 / √(var + eps) of every row, whose dims are kept as 1."""
+    ...
 def ne(input, other) -> Tensor:
     """input ≠ other, elementwise, broadcast, as bool."""
     ...
@@ -1291,6 +1340,9 @@ def nonzero(input, *, as_tuple=..., out=...) -> Any:
     ...
 def norm(input, p=..., dim=..., keepdim=..., dtype=..., *, out=...) -> Any:
     """Vector norm of order p over `dim`; 'fro' is 2."""
+    ...
+def norm_except_dim(v, pow=..., dim=...) -> Any:
+    """The p-norm over all dims but one, which are kept as 1; over all of them for dim -1."""
     ...
 def normal(mean=..., std=..., size=..., *, generator=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """Normal numbers with elementwise `mean` and `std`, or of one mean and std and a `size`."""
@@ -1330,6 +1382,9 @@ def pixel_unshuffle(input, downscale_factor) -> Any:
     ...
 def poisson(input, generator=...) -> Any:
     """Poisson numbers whose means are the elements of `input`."""
+    ...
+def poisson_nll_loss(input, target, log_input, full, eps, reduction) -> Any:
+    """`nn.functional.poisson_nll_loss` with a number as reduction."""
     ...
 def positive(input) -> Any:
     """The tensor itself."""
@@ -1642,6 +1697,9 @@ def tril(input, diagonal=..., *, out=...) -> Any:
     ...
 def tril_indices(row, col, offset=..., *, dtype=..., device=..., layout=...) -> Any:
     """Rows and columns of the lower triangle of a matrix, as a (2, n) tensor."""
+    ...
+def triplet_margin_loss(anchor, positive, negative, margin=..., p=..., eps=..., swap=..., reduction=...) -> Any:
+    """`nn.functional.triplet_margin_loss` with a number as reduction."""
     ...
 def triu(input, diagonal=..., *, out=...) -> Any:
     """The upper triangle: elements below the diagonal are 0."""

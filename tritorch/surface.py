@@ -27,6 +27,10 @@ LAZY = {
     "use_deterministic_algorithms": "determinism", "get_num_threads": "threads", "set_num_threads": "threads", **dict.fromkeys(
         ("BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor", "IntTensor", "LongTensor",
          "ShortTensor"), "typed"), **dict.fromkeys(
+        ("kl_div", "hinge_embedding_loss", "margin_ranking_loss", "triplet_margin_loss", "cosine_embedding_loss", "poisson_nll_loss",
+         "binary_cross_entropy_with_logits", "ctc_loss", "embedding", "embedding_bag", "native_layer_norm", "native_group_norm",
+         "native_batch_norm", "native_dropout", "native_channel_shuffle", "constant_pad_nd", "norm_except_dim", "frobenius_norm",
+         "bilinear"), "native"), **dict.fromkeys(
         ("cosine_similarity", "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"), "nn.functional"),
 }
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`

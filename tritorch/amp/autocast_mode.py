@@ -28,7 +28,7 @@ LOSSES = set("""cross_entropy soft_cross_entropy nll_loss binary_cross_entropy b
     smooth_l1_loss huber_loss kl_div poisson_nll_loss soft_margin_loss margin_ranking_loss hinge_embedding_loss cosine_embedding_loss
     triplet_margin_loss multi_margin_loss multilabel_margin_loss""".split())
 FLOAT32 = {
-    "cpu": LOSSES | {"prod"},
+    "cpu": LOSSES | {"prod", "ctc_loss"},
     "cuda": LOSSES | set("""acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm_rows
         rms_norm_rows group_norm_rows logsumexp prod softmax log_softmax cumprod cumsum vector_norm sum cosine_similarity""".split()),
 }

@@ -42,6 +42,7 @@ from tritorch.nn.loss import (
     BCEWithLogitsLoss,
     CosineEmbeddingLoss,
     CrossEntropyLoss,
+    CTCLoss,
     GaussianNLLLoss,
     HingeEmbeddingLoss,
     HuberLoss,
@@ -121,5 +122,5 @@ from tritorch.nn.shaping import (
     UpsamplingBilinear2d,
     UpsamplingNearest2d,
 )
-from tritorch.nn.sparse import Embedding
+from tritorch.nn.sparse import Embedding, EmbeddingBag
 from tritorch.nn.transformer import Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer
