@@ -61,15 +61,19 @@ from tritorch import printing as printing
 from tritorch import profiler as profiler
 from tritorch import quiet as quiet
 from tritorch import random as random
+from tritorch import recurrent as recurrent
 from tritorch import repeat as repeat
 from tritorch import safetensors as safetensors
 from tritorch import serialization as serialization
 from tritorch.autograd.modes import set_grad_enabled as set_grad_enabled
 from tritorch import shape as shape
+from tritorch import signal as signal
 from tritorch import special as special
 from tritorch import storage as storage
 from tritorch import storage_methods as storage_methods
 from tritorch import surface as surface
+from tritorch import switches as switches
+from tritorch import tensor_methods as tensor_methods
 from tritorch import testing as testing
 from tritorch import threads as threads
 from tritorch import typed as typed
@@ -429,6 +433,9 @@ def addr(input, vec1, vec2, *, beta=..., alpha=..., out=...) -> Any:
 def adjoint(input) -> Any:
     """The last two dims exchanged."""
     ...
+def alias_copy(input, *, out=...) -> Any:
+    """A contiguous copy of the tensor."""
+    ...
 def all(input, dim=..., keepdim=...) -> Tensor:
     """Whether every element over `dim` is not 0; true for none."""
     ...
@@ -443,6 +450,9 @@ def amin(input, dim=..., keepdim=...) -> Tensor:
     ...
 def aminmax(input, *, dim=..., keepdim=..., out=...) -> Any:
     """Smallest and largest value along a dim, or of all, as (min, max)."""
+    ...
+def angle(input, *, out=...) -> Any:
+    """The angle of a number in the plane: 0, π for one below 0, NaN for NaN. Integers give the default dtype."""
     ...
 def any(input, dim=..., keepdim=...) -> Tensor:
     """Whether some element over `dim` is not 0."""
@@ -507,6 +517,9 @@ def argwhere(input, *, as_tuple=..., out=...) -> Any:
 def as_strided(input, size, stride, storage_offset=...) -> Tensor:
     """The storage read under any shape, strides and offset that stay inside it."""
     ...
+def as_strided_copy(input, size, stride, storage_offset=..., *, out=...) -> Any:
+    """A copy of what `as_strided` shows."""
+    ...
 def as_strided_scatter(input, src, size, stride, storage_offset=...) -> Any:
     """A copy of input with `src` as the part that `as_strided` would give."""
     ...
@@ -552,11 +565,20 @@ def atleast_2d(*tensors) -> Any:
 def atleast_3d(*tensors) -> Any:
     """Tensors with at least three dims: (n) becomes (1, n, 1), (m, n) becomes (m, n, 1)."""
     ...
+def autocast_decrement_nesting() -> Any:
+    """Count one less; who makes it 0 calls `clear_autocast_cache`."""
+    ...
+def autocast_increment_nesting() -> Any:
+    """Count one more `autocast` around what follows, whose casts are kept until it ends; returns how many there are."""
+    ...
 def avg_pool1d(input, kernel_size, stride=..., padding=..., ceil_mode=..., count_include_pad=...) -> Any:
     """The mean of every kernel_size neighbours of (N, C, L) or (C, L), `stride` (default: kernel_size) apart."""
     ...
 def baddbmm(input, batch1, batch2, out_dtype=..., *, beta=..., alpha=..., out=...) -> Any:
     """beta · input + alpha · batch1 @ batch2 for equal batches of matrices. out_dtype as in `addmm`."""
+    ...
+def bartlett_window(window_length, periodic=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
+    """A triangle, `signal.windows.bartlett`, periodic unless told otherwise."""
     ...
 def batch_norm(input, running_mean, running_var, weight=..., bias=..., training=..., momentum=..., eps=...) -> Any:
     """Normalize every channel of (N, C, …), then scale and shift."""
@@ -590,6 +612,9 @@ def bitwise_right_shift(input, other) -> Tensor:
     ...
 def bitwise_xor(input, other) -> Tensor:
     """input ^ other, bit by bit; on bools the exclusive or."""
+    ...
+def blackman_window(window_length, periodic=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
+    """`signal.windows.blackman`, periodic unless told otherwise."""
     ...
 def block_diag(*tensors) -> Any:
     """Matrices along the diagonal of a larger one, zeros elsewhere."""
@@ -771,6 +796,9 @@ def detach(self) -> Any:
 def detach_(self) -> Any:
     """Forget the history of this tensor."""
     ...
+def detach_copy(input, *, out=...) -> Any:
+    """A contiguous copy without history."""
+    ...
 def diag(input, diagonal=..., *, out=...) -> Any:
     """The diagonal of a matrix, or the matrix with a vector as its diagonal."""
     ...
@@ -782,6 +810,9 @@ def diagflat(input, offset=...) -> Any:
     ...
 def diagonal(input, offset=..., dim1=..., dim2=...) -> Tensor:
     """The diagonal of two dims, as the last dim."""
+    ...
+def diagonal_copy(input, offset=..., dim1=..., dim2=..., *, out=...) -> Any:
+    """A copy of what `diagonal` shows."""
     ...
 def diagonal_scatter(input, src, offset=..., dim1=..., dim2=...) -> Any:
     """A copy of input with `src` as its diagonal."""
@@ -864,6 +895,9 @@ def exp2_(self, *args, **kw) -> Any:
 def exp_(self, *args, **kw) -> Any:
     """`exp` written into the tensor itself."""
     ...
+def expand_copy(input, size, *, implicit=..., out=...) -> Any:
+    """A copy of what `expand` shows, with memory for all of it. `implicit` changes nothing, as in PyTorch."""
+    ...
 def expm1(input) -> Tensor:
     """e^input - 1, exact near 0."""
     ...
@@ -872,6 +906,9 @@ def expm1_(self, *args, **kw) -> Any:
     ...
 def eye(n, m=..., *, out=..., dtype=..., layout=..., device=..., requires_grad=...) -> Any:
     """Ones on the diagonal, zeros elsewhere."""
+    ...
+def fill(input, value) -> Any:
+    """A tensor like the input, all of whose elements are a number or a tensor without dims."""
     ...
 def fix(input) -> Tensor:
     """Rounded towards zero."""
@@ -921,6 +958,9 @@ def frac(input, *, out=...) -> Any:
 def frac_(self, *args, **kw) -> Any:
     """`frac` written into the tensor itself."""
     ...
+def frexp(input, *, out=...) -> Any:
+    """(mantissa, exponent) with input = mantissa · 2^exponent, ½ ≤ |mantissa| < 1, the exponent of int32; 0, infinities and NaN are their"""
+    ...
 def frobenius_norm(input, dim, keepdim=..., *, out=...) -> Any:
     """√(Σ x²) over one or two dims."""
     ...
@@ -966,8 +1006,20 @@ def get_default_device() -> Any:
 def get_default_dtype() -> Any:
     """The floating type of tensors made from Python floats."""
     ...
+def get_deterministic_debug_mode() -> Any:
+    """The number of the mode that `set_deterministic_debug_mode` describes."""
+    ...
+def get_device(input) -> Any:
+    """Index of the CUDA device, -1 on the CPU."""
+    ...
+def get_device_module(device=...) -> Any:
+    """The package for a kind of device, `tritorch.cuda` or `tritorch.cpu`; without an argument that of the accelerator, if there is one."""
+    ...
 def get_float32_matmul_precision() -> Any:
     """The precision that `set_float32_matmul_precision` chose."""
+    ...
+def get_num_interop_threads() -> Any:
+    """The threads that run operators beside each other on the CPU: one, unless `set_num_interop_threads` was told otherwise, which nothing"""
     ...
 def get_num_threads() -> Any:
     """The threads of a matrix product on the CPU; the number of processors where threadpoolctl is not installed."""
@@ -978,6 +1030,9 @@ def get_printoptions() -> Any:
 def get_rng_state() -> Any:
     """The state of the CPU's default generator: 16 bytes."""
     ...
+def gradient(input, *, spacing=..., dim=..., edge_order=...) -> Any:
+    """The derivative along each of some dims, all by default: a tuple of tensors of the input's shape."""
+    ...
 def greater(input, other) -> Tensor:
     """input > other, elementwise, broadcast, as bool."""
     ...
@@ -987,8 +1042,20 @@ def greater_equal(input, other) -> Tensor:
 def group_norm(input, num_groups, weight=..., bias=..., eps=...) -> Any:
     """Normalize every group of channels of every sample of (N, C, …), then scale and shift every channel."""
     ...
+def gru(*args, **kwargs) -> Any:
+    """Stacked GRU layers, called like `lstm`; hx is h. Returns the outputs and the last h: see `nn.GRU`."""
+    ...
+def gru_cell(input, hx, w_ih, w_hh, b_ih=..., b_hh=...) -> Any:
+    """One step of a GRU: the next h, (N, size), from input (N, features) and h."""
+    ...
 def gt(input, other) -> Tensor:
     """input > other, elementwise, broadcast, as bool."""
+    ...
+def hamming_window(window_length, periodic=..., alpha=..., beta=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
+    """α - β cos(2π k / N), periodic unless told otherwise."""
+    ...
+def hann_window(window_length, periodic=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
+    """`signal.windows.hann`, periodic unless told otherwise."""
     ...
 def hardshrink(input, lambd=...) -> Tensor:
     """input where |input| > lambd, else 0."""
@@ -1005,6 +1072,9 @@ def histc(input, bins=..., min=..., max=..., *, out=...) -> Any:
 def histogram(input, bins, *, range=..., weight=..., density=..., out=...) -> Any:
     """(hist, bin_edges): how many elements, or how much of `weight`, fall into each bin."""
     ...
+def histogramdd(input, bins, *, range=..., weight=..., density=...) -> Any:
+    """(hist, bin_edges): how many points, or how much of `weight`, fall into each box of a grid. input (…, D) has points of D coordinates."""
+    ...
 def hsplit(input, indices_or_sections) -> Any:
     """Equal parts, or parts cut at indices, along dim 1."""
     ...
@@ -1013,6 +1083,9 @@ def hstack(tensors, *, out=...) -> Any:
     ...
 def hypot(input, other) -> Tensor:
     """√(input² + other²)."""
+    ...
+def imag(input) -> Any:
+    """Raises RuntimeError: there are no complex tensors, and a real one has no imaginary part to show."""
     ...
 def index_add(input, dim, index, source, alpha=...) -> Tensor:
     """input with alpha · source added to its slices along `dim` that `index` names, equal indices in their order."""
@@ -1059,23 +1132,47 @@ def is_autocast_enabled(device_type=...) -> Any:
 def is_complex(input) -> Any:
     """Always False: there are no complex tensors."""
     ...
+def is_conj(input) -> Any:
+    """Always False: there are no complex tensors."""
+    ...
+def is_deterministic_algorithms_warn_only_enabled() -> Any:
+    """Whether `use_deterministic_algorithms` was told that a warning would do."""
+    ...
+def is_distributed(input) -> Any:
+    """Always False: a tensor is on one device."""
+    ...
 def is_floating_point(input) -> Any:
     """Whether the dtype is a floating one."""
     ...
 def is_grad_enabled() -> Any:
     """Whether the graph is being recorded in this thread."""
     ...
+def is_inference(input) -> Any:
+    """Whether the tensor was made in inference mode."""
+    ...
 def is_inference_mode_enabled() -> Any:
     """Whether this thread is inside `inference_mode`."""
     ...
+def is_neg(input) -> Any:
+    """Always False: no tensor is marked to be negated later."""
+    ...
 def is_nonzero(input) -> Any:
     """Whether the one element is not zero."""
+    ...
+def is_same_size(input, other) -> Any:
+    """Whether two tensors have one shape."""
+    ...
+def is_signed(input) -> Any:
+    """Whether the dtype has negative values."""
     ...
 def is_storage(obj) -> Any:
     """Whether obj is the memory of a tensor."""
     ...
 def is_tensor(obj) -> Any:
     """Whether obj is a Tensor."""
+    ...
+def is_warn_always_enabled() -> Any:
+    """What `set_warn_always` was told."""
     ...
 def isclose(input, other, rtol=..., atol=..., equal_nan=...) -> Any:
     """|input - other| ≤ atol + rtol · |other|, elementwise; infinities are close to themselves."""
@@ -1100,6 +1197,9 @@ def isposinf(input) -> Tensor:
     ...
 def isreal(input) -> Any:
     """All true: there are no complex tensors."""
+    ...
+def kaiser_window(window_length, periodic=..., beta=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
+    """`signal.windows.kaiser`, periodic unless told otherwise."""
     ...
 def kl_div(input, target, reduction=..., *, log_target=...) -> Any:
     """`nn.functional.kl_div` with a number as reduction."""
@@ -1203,6 +1303,12 @@ def logspace(start, end, steps, base=..., *, out=..., dtype=..., layout=..., dev
 def logsumexp(input, dim, keepdim=...) -> Tensor:
     """Logarithm of a sum of exponentials over `dim`, without overflow."""
     ...
+def lstm(*args, **kwargs) -> Any:
+    """Stacked LSTM layers: `lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)`, or of packed"""
+    ...
+def lstm_cell(input, hx, w_ih, w_hh, b_ih=..., b_hh=...) -> Any:
+    """One step of an LSTM: the next (h, c), each (N, size), from input (N, features) and hx = (h, c)."""
+    ...
 def lt(input, other) -> Tensor:
     """input < other, elementwise, broadcast, as bool."""
     ...
@@ -1302,6 +1408,9 @@ def nansum(input, dim=..., keepdim=..., dtype=...) -> Tensor:
 def narrow(input, dim, start, length) -> Any:
     """`length` elements of a dim from `start` on."""
     ...
+def narrow_copy(input, dim, start, length, *, out=...) -> Any:
+    """A copy of what `narrow` shows."""
+    ...
 def native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps) -> Any:
     """Batch norm, and in training the mean and 1 / √(var + eps) of the batch, else two empty tensors."""
     ...
@@ -1338,6 +1447,9 @@ def nextafter(input, other, *, out=...) -> Any:
 def nonzero(input, *, as_tuple=..., out=...) -> Any:
     """The places of the elements that are not zero, one row each (`as_tuple`: one tensor a dim). Waits for the device to count them."""
     ...
+def nonzero_static(input, *, size, fill_value=..., out=...) -> Any:
+    """The places of the first `size` elements that are not zero, one row each; rows that are left have fill_value. Nobody waits for a"""
+    ...
 def norm(input, p=..., dim=..., keepdim=..., dtype=..., *, out=...) -> Any:
     """Vector norm of order p over `dim`; 'fro' is 2."""
     ...
@@ -1373,6 +1485,9 @@ def pdist(input, p=...) -> Any:
     ...
 def permute(input, *order, dims=...) -> Any:
     """The dims in another order: `x.permute(2, 0, 1)`."""
+    ...
+def permute_copy(input, dims, *, out=...) -> Any:
+    """A copy of what `permute` shows, contiguous in its new order."""
     ...
 def pixel_shuffle(input, upscale_factor) -> Any:
     """(*, C r², H, W) to (*, C, H r, W r). Shi et al. 2016."""
@@ -1434,6 +1549,9 @@ def randn_like(input, *, generator=..., dtype=..., layout=..., device=..., requi
 def randperm(n, *, generator=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """A random order of 0 … n − 1: the ranks of n random 64-bit integers."""
     ...
+def range(start, end, step=..., *, out=..., dtype=..., layout=..., device=..., requires_grad=...) -> Any:
+    """The numbers from `start` up to and with `end`, every `step`, of the default dtype. `arange`, which leaves out its end, is what Python"""
+    ...
 def ravel(input) -> Any:
     """The elements as one dim, contiguous."""
     ...
@@ -1455,6 +1573,9 @@ def relu_(self, *args, **kw) -> Any:
 def remainder(input, other) -> Tensor:
     """input - other · ⌊input / other⌋: the sign of `other`, as Python's %."""
     ...
+def renorm(input, p, dim, maxnorm, *, out=...) -> Any:
+    """Every slice along `dim` whose p-norm is above maxnorm, scaled down to it: x · maxnorm / (‖x‖ + 1e-7)."""
+    ...
 def repeat_interleave(input, repeats=..., dim=..., *, output_size=...) -> Any:
     """Each element along `dim` repeated, one after the other; `repeats` is a number or one number an element."""
     ...
@@ -1472,6 +1593,18 @@ def result_type(*operands) -> Any:
     ...
 def rms_norm(input, normalized_shape, weight=..., eps=...) -> Any:
     """Divide the last dims by their root mean square, then scale."""
+    ...
+def rnn_relu(*args, **kwargs) -> Any:
+    """Stacked Elman layers with relu, called like `lstm`; hx is h. Returns the outputs and the last h: see `nn.RNN`."""
+    ...
+def rnn_relu_cell(input, hx, w_ih, w_hh, b_ih=..., b_hh=...) -> Any:
+    """One step of an Elman layer with relu: the next h, (N, size), from input (N, features) and h."""
+    ...
+def rnn_tanh(*args, **kwargs) -> Any:
+    """Stacked Elman layers with tanh, called like `lstm`; hx is h. Returns the outputs and the last h: see `nn.RNN`."""
+    ...
+def rnn_tanh_cell(input, hx, w_ih, w_hh, b_ih=..., b_hh=...) -> Any:
+    """One step of an Elman layer with tanh: the next h, (N, size), from input (N, features) and h."""
     ...
 def roll(input, shifts, dims=...) -> Any:
     """The elements moved along dims (without dims: along the flattened tensor); those that leave at one end come in again at the other."""
@@ -1518,8 +1651,14 @@ def searchsorted(sorted_sequence, input, *, out_int32=..., right=..., side=..., 
 def seed() -> Any:
     """Seed all default generators with a number from the operating system, and return it."""
     ...
+def segment_reduce(data, reduce, *, lengths=..., indices=..., offsets=..., axis=..., unsafe=..., initial=..., out=...) -> Any:
+    """The 'sum', 'mean', 'prod', 'max' or 'min' of each of the segments into which a dim is cut: `lengths` (…, segments) one after the"""
+    ...
 def select(input, dim, index) -> Tensor:
     """The slice at `index` of `dim`, without that dim."""
+    ...
+def select_copy(input, dim, index, *, out=...) -> Any:
+    """A copy of what `select` shows."""
     ...
 def select_scatter(input, src, dim, index) -> Any:
     """A copy of input with `src` as its slice at `index` of `dim`."""
@@ -1530,8 +1669,20 @@ def selu(input) -> Tensor:
 def set_autocast_cache_enabled(enabled) -> Any:
     """Keep casts of weights or not, where `autocast` is not told."""
     ...
+def set_autocast_cpu_dtype(dtype) -> Any:
+    """`set_autocast_dtype('cpu', dtype)`, as it was called before."""
+    ...
+def set_autocast_cpu_enabled(enabled) -> Any:
+    """`set_autocast_enabled('cpu', enabled)`, as it was called before."""
+    ...
 def set_autocast_dtype(device_type, dtype) -> Any:
-    """Choose the low dtype that `autocast` takes by default on this type of device, in this thread."""
+    """Choose the low dtype of `autocast` on this type of device, in this thread: until the block around it ends, or by default."""
+    ...
+def set_autocast_enabled(device_type, enabled=...) -> Any:
+    """Switch casting on or off in this thread, on 'cuda' where only True or False is given; the end of the `autocast` block around it"""
+    ...
+def set_autocast_gpu_dtype(dtype) -> Any:
+    """`set_autocast_dtype('cuda', dtype)`, as it was called before."""
     ...
 def set_default_device(device) -> Any:
     """Make `device` the device of new tensors in this thread; None is the CPU again."""
@@ -1539,8 +1690,20 @@ def set_default_device(device) -> Any:
 def set_default_dtype(d) -> Any:
     """Make `d` the floating type of tensors made from Python floats."""
     ...
+def set_default_tensor_type(t, /) -> Any:
+    """Make the dtype and device of a floating tensor type, or of the one so named, those of tensors made from Python floats. New programs"""
+    ...
+def set_deterministic_debug_mode(debug_mode) -> Any:
+    """`use_deterministic_algorithms` by a number or name: 0 or 'default' for False, 1 or 'warn' for warn_only, 2 or 'error' for True."""
+    ...
 def set_float32_matmul_precision(precision) -> Any:
     """Choose how float32 matrix products, convolutions and attention multiply on a GPU; sums are kept in float32."""
+    ...
+def set_flush_denormal(mode) -> Any:
+    """Always False, as where PyTorch cannot do it: the numbers of the CPU that are nearest to 0 are kept."""
+    ...
+def set_num_interop_threads(n) -> Any:
+    """Note a number of threads for `get_num_interop_threads`: operators run one after the other here. Once only, as in PyTorch."""
     ...
 def set_num_threads(n) -> Any:
     """Have matrix products on the CPU use n threads; it takes the package threadpoolctl, and warns without it."""
@@ -1550,6 +1713,9 @@ def set_printoptions(precision=..., threshold=..., edgeitems=..., linewidth=...,
     ...
 def set_rng_state(new_state) -> Any:
     """Put the CPU's default generator in a state that `get_rng_state` returned."""
+    ...
+def set_warn_always(b, /) -> Any:
+    """Note for `is_warn_always_enabled` that warnings shall come each time: here they do, as far as Python's filters let them."""
     ...
 def sgn(input) -> Tensor:
     """-1, 0 or 1; 0 for NaN."""
@@ -1584,6 +1750,9 @@ def sinh(input) -> Tensor:
 def sinh_(self, *args, **kw) -> Any:
     """`sinh` written into the tensor itself."""
     ...
+def slice_copy(input, dim=..., start=..., end=..., step=..., *, out=...) -> Any:
+    """A copy of every step-th slice of a dim from start to, not including, end."""
+    ...
 def slice_scatter(input, src, dim=..., start=..., end=..., step=...) -> Any:
     """A copy of input with `src` as its elements start:end:step along `dim`."""
     ...
@@ -1596,8 +1765,14 @@ def sort(input, dim=..., descending=..., stable=..., *, out=...) -> Any:
 def split(tensor, split_size_or_sections=..., dim=..., *, split_size=...) -> Any:
     """Views of at most split_size along a dim, or of the sizes given."""
     ...
+def split_copy(input, split_size, dim=..., *, out=...) -> Any:
+    """Copies of the pieces that `split` gives."""
+    ...
 def split_with_sizes(input, split_sizes, dim=...) -> Any:
     """Views of the given sizes along a dim."""
+    ...
+def split_with_sizes_copy(input, split_sizes, dim=..., *, out=...) -> Any:
+    """Copies of pieces of these sizes."""
     ...
 def spmm(input, mat2, out_dtype=..., *, out=...) -> Any:
     """Product of two matrices; out_dtype may be float32 beside half types."""
@@ -1616,6 +1791,9 @@ def square_(self, *args, **kw) -> Any:
     ...
 def squeeze(input, dim=...) -> Any:
     """Dims of size 1 left out: all, or those named."""
+    ...
+def squeeze_copy(input, dim=..., *, out=...) -> Any:
+    """A copy of what `squeeze` shows."""
     ...
 def stack(tensors, dim=..., *, axis=..., out=...) -> Any:
     """The tensors, all of one shape, along a new dim."""
@@ -1643,6 +1821,9 @@ def swapdims(input, dim0, dim1) -> Tensor:
     ...
 def t(input) -> Any:
     """The transpose of a tensor of at most two dims."""
+    ...
+def t_copy(input, *, out=...) -> Any:
+    """A contiguous copy of what `t` shows."""
     ...
 def take(input, index, *, out=...) -> Any:
     """The elements of the flattened tensor that `index` names, in the shape of `index`."""
@@ -1686,6 +1867,9 @@ def trace(input) -> Any:
 def transpose(input, dim0, dim1) -> Tensor:
     """Two dims exchanged."""
     ...
+def transpose_copy(input, dim0, dim1, *, out=...) -> Any:
+    """A contiguous copy of what `transpose` shows."""
+    ...
 def trapezoid(y, x=..., *, dx=..., dim=...) -> Any:
     """The integral along `dim` by the trapezoidal rule, at places x or dx apart."""
     ...
@@ -1716,11 +1900,20 @@ def trunc(input) -> Tensor:
 def trunc_(self, *args, **kw) -> Any:
     """`trunc` written into the tensor itself."""
     ...
+def typename(obj, /) -> Any:
+    """The name of a tensor's type, `tritorch.FloatTensor` for example, or that of any other object's class with its module."""
+    ...
 def unbind(input, dim=..., *, axis=...) -> Any:
     """The slices along a dim, as a tuple of views."""
     ...
+def unbind_copy(input, dim=..., *, out=...) -> Any:
+    """Copies of the slices along a dim; with `out`, a list of as many tensors, None."""
+    ...
 def unflatten(input, dim, sizes) -> Any:
     """One dim split into `sizes` (one may be -1)."""
+    ...
+def unfold_copy(input, dimension, size, step, *, out=...) -> Any:
+    """A copy of what `Tensor.unfold` shows."""
     ...
 def unique(input, sorted=..., return_inverse=..., return_counts=..., dim=...) -> Any:
     """The distinct elements in order (with `dim`: the distinct slices)."""
@@ -1731,8 +1924,20 @@ def unique_consecutive(input, return_inverse=..., return_counts=..., dim=...) ->
 def unravel_index(indices, shape) -> Any:
     """The places in a tensor of `shape` that flat indices stand for: one index tensor a dim."""
     ...
+def unsafe_chunk(input, chunks, dim=...) -> Any:
+    """The pieces that `chunk` gives, as of `unsafe_split`."""
+    ...
+def unsafe_split(input, split_size, dim=...) -> Any:
+    """The pieces that `split` gives, of which each may be written as a tensor of its own: that others are not to be written is up to you."""
+    ...
+def unsafe_split_with_sizes(input, split_sizes, dim=...) -> Any:
+    """Pieces of these sizes, as of `unsafe_split`."""
+    ...
 def unsqueeze(input, dim) -> Tensor:
     """A new dim of size 1 at `dim`."""
+    ...
+def unsqueeze_copy(input, dim, *, out=...) -> Any:
+    """A copy of what `unsqueeze` shows."""
     ...
 def use_deterministic_algorithms(mode, *, warn_only=...) -> Any:
     """Ask for deterministic algorithms. No operator chooses another: no result depends on the order in which a GPU's threads run."""
@@ -1751,6 +1956,9 @@ def vdot(input, other, *, out=...) -> Any:
     ...
 def view_as(input, other) -> Any:
     """A view with the shape of `other`."""
+    ...
+def view_copy(input, size=..., *, dtype=..., out=...) -> Any:
+    """A copy of what `view` shows, in another shape or of another dtype."""
     ...
 def vmap(func, in_dims=..., out_dims=..., randomness=..., *, chunk_size=...) -> Any:
     """`func` over the dim `in_dims` of its arguments (None: the same for all), its results stacked along `out_dims`."""

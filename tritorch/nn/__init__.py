@@ -30,6 +30,7 @@ from tritorch.nn.activation import (
     Tanhshrink,
     Threshold,
 )
+from tritorch.nn.adaptive import AdaptiveLogSoftmaxWithLoss
 from tritorch.nn.attention import MultiheadAttention
 from tritorch.nn.container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from tritorch.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d

@@ -1,0 +1,118 @@
+"""Switches, questions and methods that programs meet seldom: what they answer, and what they refuse."""
+import pytest
+
+import tritorch as torch
+
+X = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+
+def refused(kind, *calls):
+    for call in calls:
+        with pytest.raises(kind):
+            call()
+
+
+def test_questions():
+    assert torch.is_signed(X) and not torch.is_signed(X > 0) and torch.get_device(X) == -1 and torch.is_same_size(X, X + 1)
+    assert not any(ask(X) for ask in (torch.is_conj, torch.is_neg, torch.is_inference, torch.is_distributed))
+    assert not any((X.is_conj(), X.is_neg(), X.is_distributed())) and X.const_data_ptr() == X.data_ptr() and X.name is None
+    with torch.inference_mode():
+        assert torch.is_inference(X + 1)
+    refused(TypeError, lambda: torch.is_signed(1), lambda: torch.is_conj(None), lambda: torch.get_device("cpu"))
+    assert (X * torch.ones(1, requires_grad=True)).output_nr == 0
+    leaf = X.clone().requires_grad_()
+    assert leaf.sort().indices.output_nr == 0 and leaf.max(0).values.output_nr == 0
+
+
+def test_dim_order():
+    last = torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert X.dim_order() == (0, 1) and X.t().dim_order() == (1, 0) and torch.tensor(1).dim_order() == ()
+    assert last.dim_order(ambiguity_check=True) == (0, 2, 3, 1) and torch.empty(3, 4, 5).permute(1, 2, 0).dim_order() == (2, 0, 1)
+    one = torch.empty(2, 1, 3)
+    assert one.dim_order() == (0, 1, 2) == one.dim_order(ambiguity_check=[torch.contiguous_format])
+    refused(RuntimeError, lambda: one.dim_order(ambiguity_check=True), lambda: one.dim_order(ambiguity_check=[torch.channels_last]),
+            lambda: X[:1].expand(2, 3).dim_order(ambiguity_check=True))
+    refused(TypeError, lambda: X.dim_order(ambiguity_check="no"), lambda: X.dim_order(ambiguity_check=[1]))
+
+
+def test_methods():
+    class Measured(torch.Tensor):
+        pass
+
+    leaf = X.clone().requires_grad_()
+    seen = (leaf * 2).as_subclass(Measured)
+    assert type(seen) is Measured and torch.autograd.grad(seen.sum(), leaf)[0].tolist() == [[2] * 3] * 2
+    assert X.as_subclass(Measured).data_ptr() == X.data_ptr()
+    refused(TypeError, lambda: X.as_subclass(int), lambda: X.as_subclass(3))
+    assert X.clone().map2_(X, torch.tensor([1.0]), lambda a, b, c: a * b + c).tolist() == (X * X + 1).tolist()
+    refused(RuntimeError, lambda: leaf.map2_(X, X, max))
+    assert X.to_dense() is X and X.to_dense(torch.float64).dtype is torch.float64
+    target = X.clone()
+    loaded = target.module_load(torch.tensor(7))
+    assert loaded.data_ptr() == target.data_ptr() and target.tolist() == [[7] * 3] * 2
+    assert X.module_load(target, assign=True).data_ptr() == target.data_ptr()
+
+
+def test_deterministic_modes():
+    try:
+        for mode, level, on, warn in (("warn", 1, True, True), (2, 2, True, False), ("error", 2, True, False), (0, 0, False, False)):
+            torch.set_deterministic_debug_mode(mode)
+            assert torch.get_deterministic_debug_mode() == level and torch.are_deterministic_algorithms_enabled() is on
+            assert torch.is_deterministic_algorithms_warn_only_enabled() is warn
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        assert torch.get_deterministic_debug_mode() == 1
+    finally:
+        torch.use_deterministic_algorithms(False)
+    refused(RuntimeError, lambda: torch.set_deterministic_debug_mode("loud"), lambda: torch.set_deterministic_debug_mode(5))
+    refused(TypeError, lambda: torch.set_deterministic_debug_mode(1.5))
+
+
+def test_switches(cuda):
+    assert not torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    assert torch.is_warn_always_enabled()
+    torch.set_warn_always(False)
+    refused(RuntimeError, lambda: torch.set_warn_always(1), lambda: torch.set_num_interop_threads(0))
+    assert torch.set_flush_denormal(True) is False and torch.get_num_interop_threads() >= 1
+    assert torch.get_device_module("cuda:0") is torch.cuda is torch.get_device_module() and torch.get_device_module("cpu") is torch.cpu
+    refused(RuntimeError, lambda: torch.get_device_module("abacus"))
+
+
+def test_types_by_name(cuda):
+    try:
+        for given, dtype, place in ((torch.DoubleTensor, torch.float64, "cpu"), ("torch.cuda.HalfTensor", torch.float16, "cuda"),
+                                    (torch.FloatTensor, torch.float32, "cpu")):
+            torch.set_default_tensor_type(given)
+            made = torch.tensor([0.5])
+            assert made.dtype is dtype and made.device.type == place
+    finally:
+        torch.set_default_dtype(torch.float32)
+    refused(TypeError, lambda: torch.set_default_tensor_type("torch.LongTensor"), lambda: torch.set_default_tensor_type(torch.LongTensor),
+            lambda: torch.set_default_tensor_type(3), lambda: torch.set_default_tensor_type("FloatTensor"))
+    assert torch.typename(X) == "tritorch.FloatTensor" and torch.typename(torch.nn.Linear(1, 1)) == "tritorch.nn.linear.Linear"
+    assert torch.typename("a") == "str" and torch.typename(torch.float32) == "tritorch.dtype"
+
+
+def test_autocast_without_a_block():
+    product = lambda: (X @ X.t()).dtype                                  # noqa: E731
+    try:
+        torch.set_autocast_enabled("cpu", True)
+        assert torch.is_autocast_enabled("cpu") and product() is torch.bfloat16
+        torch.set_autocast_cpu_dtype(torch.float16)
+        assert product() is torch.float16 is torch.get_autocast_dtype("cpu")
+        with torch.autocast("cpu", enabled=False):
+            assert product() is torch.float32
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert product() is torch.bfloat16
+            torch.set_autocast_cpu_enabled(False)
+            assert product() is torch.float32 and not torch.is_autocast_cpu_enabled()
+        assert product() is torch.float16
+    finally:
+        torch.set_autocast_enabled("cpu", False)
+        assert torch.get_autocast_cpu_dtype() is torch.float16
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+    assert product() is torch.float32
+    depths = [torch.autocast_increment_nesting(), torch.autocast_increment_nesting(), torch.autocast_decrement_nesting()]
+    assert depths[1] == depths[0] + 1 and depths[2] == depths[0] and torch.autocast_decrement_nesting() == depths[0] - 1
+    refused(TypeError, lambda: torch.set_autocast_enabled(1), lambda: torch.set_autocast_enabled("cpu", 1))
+    refused(RuntimeError, lambda: torch.set_autocast_enabled("abacus", True))
