@@ -116,3 +116,85 @@ def test_autocast_without_a_block():
     assert depths[1] == depths[0] + 1 and depths[2] == depths[0] and torch.autocast_decrement_nesting() == depths[0] - 1
     refused(TypeError, lambda: torch.set_autocast_enabled(1), lambda: torch.set_autocast_enabled("cpu", 1))
     refused(RuntimeError, lambda: torch.set_autocast_enabled("abacus", True))
+
+
+def test_older_modules():
+    with pytest.warns(FutureWarning, match="NLLLoss2d"):
+        loss = torch.nn.NLLLoss2d()
+    assert isinstance(loss, torch.nn.NLLLoss) and loss(X.t().log_softmax(1), torch.tensor([0, 1, 0])).item() > 0
+    with pytest.warns(FutureWarning, match="Container"):
+        both = torch.nn.Container(a=torch.nn.Linear(1, 2), b=None)
+    assert [name for name, _ in both.named_parameters()] == ["a.weight", "a.bias"] and repr(both).splitlines()[2] == "  (b): None"
+
+
+def test_weights_in_a_memory_format():
+    nn, change = torch.nn, torch.nn.utils.convert_conv2d_weight_memory_format
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ConvTranspose2d(3, 2, 2), nn.Conv3d(2, 2, 3), nn.BatchNorm2d(2))
+    before = [p.clone() for p in model.parameters()]
+    assert change(model, torch.channels_last) is model and torch.nn.utils.convert_conv3d_weight_memory_format(
+        model, torch.channels_last_3d) is model
+    assert [p.dim_order() for p in model.parameters() if p.ndim > 1] == [(0, 2, 3, 1), (0, 2, 3, 1), (0, 2, 3, 4, 1)]
+    assert all(map(torch.equal, before, model.parameters())) and all(p.requires_grad for p in model.parameters())
+    refused(RuntimeError, lambda: change(model, torch.channels_last_3d))
+
+
+def test_modules_that_are_not_drawn():
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    layer = torch.nn.utils.skip_init(torch.nn.Linear, 3, 4, dtype=torch.float64)
+    assert layer.weight.dtype is torch.float64 and torch.equal(torch.get_rng_state(), state)
+    refused(RuntimeError, lambda: torch.nn.utils.skip_init(torch.nn.ReLU), lambda: torch.nn.utils.skip_init(int, 3))
+    refused(TypeError, lambda: torch.nn.utils.skip_init(3))
+
+
+def test_stateless_call_and_batch_norms():
+    layer = torch.nn.Linear(3, 1)
+    given = {"weight": torch.ones(1, 3), "bias": torch.zeros(1)}
+    with pytest.warns(FutureWarning):
+        assert torch.nn.utils.stateless.functional_call(layer, given, X).tolist() == [[6], [15]]
+    with pytest.warns(FutureWarning):
+        refused(RuntimeError, lambda: torch.nn.utils.stateless.functional_call(layer, {"weight": X[:1]}, X, strict=True))
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.InstanceNorm1d(3, track_running_stats=True))
+    assert torch.func.replace_all_batch_norm_modules_(model) is model and model[1].running_mean is not None
+    assert list(model[0].state_dict()) == ["weight", "bias"] and torch.allclose(model[0].eval()(X).sum(0), torch.zeros(3), atol=1e-6)
+    assert torch.func.debug_unwrap(X) is X
+
+
+def test_waiting_is_told(cuda):
+    x = X.to(cuda)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert torch.cuda.get_sync_debug_mode() == 2
+        y = x + 1
+        refused(RuntimeError, y.cpu, x[0, 0].item, x.nonzero, torch.cuda.current_stream().synchronize)
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode(1)
+        with pytest.warns(UserWarning, match="synchronizing"):
+            assert y.tolist() == (X + 1).tolist()
+    finally:
+        torch.cuda.set_sync_debug_mode(0)
+    refused(RuntimeError, lambda: torch.cuda.set_sync_debug_mode("loud"), lambda: torch.cuda.set_sync_debug_mode(7))
+
+
+def test_older_names_of_memory(cuda):
+    x = X.to(cuda)
+    with pytest.warns(FutureWarning):
+        assert torch.cuda.memory_cached() == torch.cuda.memory_reserved() >= x.nbytes
+    with pytest.warns(FutureWarning):
+        assert torch.cuda.max_memory_cached() == torch.cuda.max_memory_reserved()
+    with pytest.warns(FutureWarning):
+        torch.cuda.reset_max_memory_cached()
+    assert torch.cuda.max_memory_reserved() == torch.cuda.memory_reserved() and torch.cuda.get_allocator_backend() == "native"
+
+
+def test_architectures(cuda):
+    major, minor = torch.cuda.get_device_capability()
+    assert torch.cuda.get_arch_list() == [f"sm_{major}{minor}"]
+    assert torch.cuda.get_gencode_flags() == f"-gencode compute=compute_{major}{minor},code=sm_{major}{minor}"
+    assert not torch.cuda.can_device_access_peer(0, "cuda:0")
+    refused(AssertionError, lambda: torch.cuda.can_device_access_peer(0, 99))
+
+
+def test_peers():
+    with torch.cuda.simulate(devices=2):
+        assert torch.cuda.can_device_access_peer(0, 1) and not torch.cuda.can_device_access_peer(1, 1)

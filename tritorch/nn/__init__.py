@@ -76,6 +76,7 @@ from tritorch.nn.norm import (
     RMSNorm,
     SyncBatchNorm,
 )
+from tritorch.nn.older import Container, NLLLoss2d
 from tritorch.nn.padding import (
     CircularPad1d,
     CircularPad2d,
