@@ -595,6 +595,9 @@ def binary_cross_entropy_with_logits(input, target, weight=..., pos_weight=..., 
 def bincount(input, weights=..., minlength=...) -> Any:
     """How often each number from 0 up occurs in a vector of integers, or the sum of their weights."""
     ...
+def binomial(count, prob, generator=...) -> Any:
+    """How often it happens in `count` trials what has the chance `prob`: floating tensors of one dtype whose shapes broadcast. Counts are"""
+    ...
 def bitwise_and(input, other) -> Tensor:
     """input & other, bit by bit; on bools the logical and."""
     ...
