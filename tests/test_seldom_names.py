@@ -198,3 +198,44 @@ def test_architectures(cuda):
 def test_peers():
     with torch.cuda.simulate(devices=2):
         assert torch.cuda.can_device_access_peer(0, 1) and not torch.cuda.can_device_access_peer(1, 1)
+
+
+def test_control_and_files(tmp_path):
+    leaf = torch.tensor([1.0, -2.0], requires_grad=True)
+    out = torch.cond(leaf.sum() > 0, lambda x: x, lambda x: -3 * x, (leaf,))
+    assert torch.autograd.grad(out.sum(), leaf)[0].tolist() == [-3, -3] and torch.cond(False, int, lambda: 5) == 5
+    refused(RuntimeError, lambda: torch.cond("x", int, int), lambda: torch.cond(X > 2, int, int))
+    refused(TypeError, lambda: torch.cond(True, 3, int), lambda: torch.cond(True, int, int, X))
+    path = str(tmp_path / "numbers")
+    shared = torch.from_file(path, shared=True, size=3, dtype=torch.int32)
+    shared.copy_(torch.tensor([7, 8, 9]))
+    alone = torch.from_file(path, size=2, dtype=torch.int32)
+    alone[0] = 1
+    assert torch.from_file(path, size=3, dtype=torch.int32).tolist() == [7, 8, 9] and alone.tolist() == [1, 8]
+    assert torch.from_file(path).shape == (0,) and torch.from_file(path, True, 5, dtype=torch.int32).tolist() == [7, 8, 9, 0, 0]
+    refused(RuntimeError, lambda: torch.from_file(path, size=50), lambda: torch.from_file(path + "x", size=1))
+
+
+def test_further_spellings():
+    x, F = torch.arange(24.0).reshape(1, 2, 3, 4), torch.nn.functional
+    for got, want in ((F.max_pool2d_with_indices(x, 2, 1), F.max_pool2d(x, 2, 1, return_indices=True)),
+                      (torch.max_pool1d_with_indices(x[0], 2), F.max_pool1d(x[0], 2, return_indices=True)),
+                      (F.adaptive_max_pool2d_with_indices(x, 2), F.adaptive_max_pool2d(x, 2, True)),
+                      (F.adaptive_max_pool1d_with_indices(x[0], 2), F.adaptive_max_pool1d(x[0], 2, True))):
+        assert all(map(torch.equal, got, want))
+    signal, weight, bias = x.reshape(6, 2, 2), torch.arange(12.0).reshape(3, 2, 2), torch.tensor([1.0, -1.0])
+    want = F.conv1d(signal.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=1).permute(2, 0, 1)
+    assert torch.equal(torch.conv_tbc(signal, weight, bias, 1), want)
+    refused(RuntimeError, lambda: torch.conv_tbc(signal[0], weight, bias), lambda: torch.conv_tbc(signal, weight, bias[:1]))
+    turned = torch.empty_permuted((2, 3, 5), (1, 2, 0), dtype=torch.int64)
+    assert turned.shape == (2, 3, 5) and turned.stride() == (1, 10, 2) and turned.dtype is torch.int64
+    refused(RuntimeError, *[lambda order=order: torch.empty_permuted((2, 3), order) for order in ((0,), (0, 0), (0, 2), (-1, 0))])
+    assert torch.init_num_threads() is None and not torch.is_vulkan_available() and not X.is_mkldnn and not X.is_sparse_csr
+
+
+def test_files_of_gradients():
+    from tritorch.autograd.anomaly_mode import detect_anomaly
+    from tritorch.autograd.grad_mode import no_grad
+    from tritorch.autograd.variable import Variable
+
+    assert no_grad is torch.no_grad and detect_anomaly is torch.autograd.detect_anomaly and Variable is torch.autograd.Variable

@@ -23,6 +23,7 @@ from tritorch.amp.autocast_mode import autocast as autocast
 from tritorch import autograd as autograd
 from tritorch import backends as backends
 from tritorch import compiler as compiler
+from tritorch import control as control
 from tritorch import cpu as cpu
 from tritorch import cuda as cuda
 from tritorch import determinism as determinism
@@ -712,6 +713,9 @@ def concat(tensors, dim=..., *, axis=..., out=...) -> Any:
 def concatenate(tensors, dim=..., *, axis=..., out=...) -> Any:
     """The tensors joined one after the other along `dim`; all other sizes must agree."""
     ...
+def cond(pred, true_fn, false_fn, operands=...) -> Any:
+    """`true_fn(*operands)` if `pred`, a bool or a tensor of one element, is true, else `false_fn(*operands)`. Waits for the device of a"""
+    ...
 def conj(input) -> Any:
     """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
     ...
@@ -729,6 +733,9 @@ def conv2d(input, weight, bias=..., stride=..., padding=..., dilation=..., group
     ...
 def conv3d(input, weight, bias=..., stride=..., padding=..., dilation=..., groups=...) -> Any:
     """Cross-correlation over three dims: (N, C, D, H, W) or (C, D, H, W) with weight (K, C / groups, T, R, S) gives (N, K, O, P, Q)."""
+    ...
+def conv_tbc(input, weight, bias, pad=...) -> Any:
+    """`conv1d` of sequences (T, B, C), with weight (R, C, K) and bias (K,): gives (T + 2 pad - R + 1, B, K)."""
     ...
 def conv_transpose1d(input, weight, bias=..., stride=..., padding=..., output_padding=..., groups=..., dilation=...) -> Any:
     """Transposed convolution over one dim: (N, C, L) or (C, L) with weight (C, K / groups, R) gives (N, K, L_out)."""
@@ -862,6 +869,9 @@ def empty(*sizes, size=..., out=..., dtype=..., layout=..., device=..., requires
 def empty_like(input, *, dtype=..., layout=..., device=..., requires_grad=..., memory_format=..., pin_memory=...) -> Any:
     """An unset tensor of the same shape, dtype and device, dims in the same order in memory, or as a memory format has them."""
     ...
+def empty_permuted(size, physical_layout, *, dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
+    """An unset tensor without gaps whose dims lie in memory in the order of `physical_layout`, outermost first."""
+    ...
 def empty_strided(size, stride, *, dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """An unset tensor with strides of its own."""
     ...
@@ -969,6 +979,9 @@ def frobenius_norm(input, dim, keepdim=..., *, out=...) -> Any:
     ...
 def from_dlpack(ext_tensor, *, device=..., copy=...) -> Any:
     """A tensor over the memory of any object with `__dlpack__` (or of a capsule): numpy, PyTorch, CuPy, JAX, …"""
+    ...
+def from_file(filename, shared=..., size=..., *, dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
+    """A vector of `size` elements over the memory of a file. With `shared` what is written goes to the file, which is made, or made longer,"""
     ...
 def from_numpy(ndarray) -> Any:
     """A CPU tensor over the memory of a numpy array: a write to either is seen by both."""
@@ -1108,6 +1121,9 @@ def index_reduce(input, dim, index, source, reduce, *, include_self=..., out=...
 def index_select(input, dim, index) -> Tensor:
     """The slices of `input` along `dim` that `index` names."""
     ...
+def init_num_threads() -> Any:
+    """Nothing: numpy counts its threads itself."""
+    ...
 def initial_seed() -> Any:
     """The seed of the CPU's default generator."""
     ...
@@ -1173,6 +1189,9 @@ def is_storage(obj) -> Any:
     ...
 def is_tensor(obj) -> Any:
     """Whether obj is a Tensor."""
+    ...
+def is_vulkan_available() -> Any:
+    """Always False: kernels run on NVIDIA GPUs alone."""
     ...
 def is_warn_always_enabled() -> Any:
     """What `set_warn_always` was told."""
@@ -1341,6 +1360,9 @@ def max(input, dim=..., keepdim=..., *, axis=..., keepdims=..., out=...) -> Any:
     ...
 def max_pool1d(input, kernel_size, stride=..., padding=..., dilation=..., ceil_mode=..., return_indices=...) -> Any:
     """The largest of every kernel_size neighbours of (N, C, L) or (C, L), `stride` (default: kernel_size) apart."""
+    ...
+def max_pool1d_with_indices(input, kernel_size, stride=..., padding=..., dilation=..., ceil_mode=..., return_indices=...) -> Any:
+    """`max_pool1d` with return_indices, whatever is given."""
     ...
 def max_pool2d(input, kernel_size, stride=..., padding=..., dilation=..., ceil_mode=..., return_indices=...) -> Any:
     """The largest of every window of (N, C, H, W) or (C, H, W), `stride` (default: kernel_size) apart."""

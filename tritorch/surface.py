@@ -42,7 +42,8 @@ HOMES = {
     "jit": "_assert",
     "determinism": """are_deterministic_algorithms_enabled get_deterministic_debug_mode is_deterministic_algorithms_warn_only_enabled
             set_deterministic_debug_mode use_deterministic_algorithms""",
-    "switches": """get_device_module get_num_interop_threads is_warn_always_enabled set_flush_denormal set_num_interop_threads
+    "switches": """get_device_module get_num_interop_threads init_num_threads is_vulkan_available is_warn_always_enabled
+            set_flush_denormal set_num_interop_threads
             set_warn_always""",
     "typed": """BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor
             set_default_tensor_type ShortTensor typename""",
@@ -61,7 +62,11 @@ HOMES = {
     "ops.renorm": "renorm",
     "ops.segment_reduce": "segment_reduce",
     "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window",
-    "nn.functional": "channel_shuffle cosine_similarity pairwise_distance pdist pixel_shuffle pixel_unshuffle",
+    "control": "cond",
+    "interop": "from_file",
+    "nn.functional": """channel_shuffle conv_tbc cosine_similarity max_pool1d_with_indices pairwise_distance pdist pixel_shuffle
+            pixel_unshuffle""",
+    "ops.create": "empty_permuted",
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`

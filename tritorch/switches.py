@@ -25,6 +25,15 @@ def set_num_interop_threads(n):
     _threads[:] = n, True
 
 
+def init_num_threads():
+    """Nothing: numpy counts its threads itself."""
+
+
+def is_vulkan_available():
+    """Always False: kernels run on NVIDIA GPUs alone."""
+    return False
+
+
 def set_flush_denormal(mode):
     """Always False, as where PyTorch cannot do it: the numbers of the CPU that are nearest to 0 are kept.
 

@@ -1039,6 +1039,7 @@ class Tensor:
         ...
     is_leaf: Any
     is_meta: Any
+    is_mkldnn: Any
     is_mps: Any
     def is_neg(input) -> Any:
         """Always False: no tensor is marked to be negated later."""
@@ -1064,6 +1065,7 @@ class Tensor:
         """Whether the dtype has negative values."""
         ...
     is_sparse: Any
+    is_sparse_csr: Any
     is_xla: Any
     is_xpu: Any
     def isclose(input, other, rtol=..., atol=..., equal_nan=...) -> Any:
