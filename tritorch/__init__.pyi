@@ -743,6 +743,9 @@ def conv_transpose1d(input, weight, bias=..., stride=..., padding=..., output_pa
 def conv_transpose2d(input, weight, bias=..., stride=..., padding=..., output_padding=..., groups=..., dilation=...) -> Any:
     """Transposed convolution over two dims: (N, C, H, W) or (C, H, W) with weight (C, K / groups, R, S) gives (N, K, P, Q)."""
     ...
+def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups) -> Any:
+    """A convolution over the dims behind the first two, as many as `stride`, `padding`, `dilation` and `output_padding` have numbers or one"""
+    ...
 def copysign(input, other) -> Tensor:
     """|input| with the sign of other."""
     ...
