@@ -87,7 +87,9 @@ def from_file(filename, shared=None, size=0, *, dtype=None, layout=None, device=
     ...     torch.from_file(file.name, size=2)
     tensor([1., 2.])
     """
-    kind, need = get_default_dtype() if dtype is None else as_dtype(dtype), 0
+    check(isinstance(filename, (str, os.PathLike)), "from_file", "a path as filename", repr(filename), error=TypeError)
+    kind = get_default_dtype() if dtype is None else as_dtype(dtype)
+    check(isinstance(size, int) and size >= 0, "from_file", "a whole number of at least 0 as size", repr(size), error=TypeError)
     check(as_device(device).type == "cpu", "from_file", "the CPU as device", device)
     need = size * kind.itemsize
     try:

@@ -14,6 +14,7 @@ from tritorch.shape import wrap_dim
 
 def _named(reduction):
     """The name of a reduction; what PyTorch does not know it leaves out."""
+    check(isinstance(reduction, int), "loss", "a whole number as reduction", repr(reduction), error=TypeError)
     return {1: "mean", 2: "sum"}.get(reduction, "none")
 
 

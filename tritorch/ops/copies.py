@@ -55,7 +55,7 @@ def diagonal_copy(input, offset=0, dim1=0, dim2=1, *, out=None):
 @explained
 def expand_copy(input, size, *, implicit=False, out=None):
     """A copy of what `expand` shows, with memory for all of it. `implicit` changes nothing, as in PyTorch."""
-    return _copied(view.expand(input, *size), out)
+    return _copied(view.expand(input, size), out)
 
 
 @explained
@@ -71,7 +71,7 @@ def narrow_copy(input, dim, start, length, *, out=None):
 @explained
 def permute_copy(input, dims, *, out=None):
     """A copy of what `permute` shows, contiguous in its new order."""
-    return _copied(view.permute(input, *dims), out)
+    return _copied(view.permute(input, dims), out)
 
 
 @explained

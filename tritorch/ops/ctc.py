@@ -7,7 +7,7 @@ from tritorch.autograd.modes import again
 from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
-from tritorch.errors import check
+from tritorch.errors import check, tensors
 from tritorch.ops import compare, create, shaping
 from tritorch.ops.composite import composite
 from tritorch.ops.faults import fault_word
@@ -246,6 +246,7 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reducti
     >>> ctc_loss(even, torch.tensor([[1]]), (3,), (1,)).exp()             # 6 of the 8 alignments give one 1
     tensor(1.3333)
     """
+    tensors(NAME, log_probs=log_probs, targets=targets)
     check(reduction in ("none", "mean", "sum"), NAME, "a reduction among none, mean, sum", repr(reduction), error=ValueError)
     batched = log_probs.ndim == 3
     x = log_probs if batched else log_probs.unsqueeze(1)

@@ -25,7 +25,7 @@ def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, ax
     >>> torch.segment_reduce(torch.tensor([1.0, 2.0, 3.0]), "sum", lengths=torch.tensor([1, 2]))
     tensor([1., 5.])
     """
-    check(reduce in JOINED, NAME, f"a reduction among {', '.join(JOINED)}", repr(reduce))
+    check(isinstance(reduce, str) and reduce in JOINED, NAME, f"a reduction among {', '.join(JOINED)}", repr(reduce))
     check(indices is None, NAME, "lengths or offsets, not indices", indices)
     check(data.dtype.is_floating_point, NAME, "data of a floating dtype", data.dtype, error=NotImplementedError)
     check(lengths is not None or offsets is not None, NAME, "lengths or offsets", None)
