@@ -58,16 +58,6 @@ def test_dropout_with_its_mask():
     assert not torch.native_dropout(torch.ones(3), 1.0, None)[0].any() and torch.native_dropout(X, 0.5, False)[1].all()
 
 
-def test_convolution():
-    x, w = torch.arange(56.0).reshape(2, 4, 7), torch.arange(24.0).reshape(4, 2, 3)
-    assert torch.equal(torch.convolution(x, w, None, (2,), (1,), (1,), False, (0,), 2), F.conv1d(x, w, None, 2, 1, 1, 2))
-    assert torch.equal(torch.convolution(x, w, None, [2], [1], [1], True, [1], 1), F.conv_transpose1d(x, w, None, 2, 1, 1))
-    with pytest.raises(TypeError):
-        torch.convolution(x, w, None, 1, (1,), (1,), False, (0,), 2)
-    with pytest.raises(RuntimeError):
-        torch.convolution(x[0], w, None, (1,), (1,), (1,), False, (0,), 2)
-
-
 def test_padding_and_norms():
     assert torch.equal(torch.constant_pad_nd(X, (1, -2), 7.0), F.pad(X, (1, -2), value=7.0))
     x = X.reshape(2, 3, 4)

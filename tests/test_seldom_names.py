@@ -217,16 +217,6 @@ def test_control_and_files(tmp_path):
 
 
 def test_further_spellings():
-    x, F = torch.arange(24.0).reshape(1, 2, 3, 4), torch.nn.functional
-    for got, want in ((F.max_pool2d_with_indices(x, 2, 1), F.max_pool2d(x, 2, 1, return_indices=True)),
-                      (torch.max_pool1d_with_indices(x[0], 2), F.max_pool1d(x[0], 2, return_indices=True)),
-                      (F.adaptive_max_pool2d_with_indices(x, 2), F.adaptive_max_pool2d(x, 2, True)),
-                      (F.adaptive_max_pool1d_with_indices(x[0], 2), F.adaptive_max_pool1d(x[0], 2, True))):
-        assert all(map(torch.equal, got, want))
-    signal, weight, bias = x.reshape(6, 2, 2), torch.arange(12.0).reshape(3, 2, 2), torch.tensor([1.0, -1.0])
-    want = F.conv1d(signal.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=1).permute(2, 0, 1)
-    assert torch.equal(torch.conv_tbc(signal, weight, bias, 1), want)
-    refused(RuntimeError, lambda: torch.conv_tbc(signal[0], weight, bias), lambda: torch.conv_tbc(signal, weight, bias[:1]))
     turned = torch.empty_permuted((2, 3, 5), (1, 2, 0), dtype=torch.int64)
     assert turned.shape == (2, 3, 5) and turned.stride() == (1, 10, 2) and turned.dtype is torch.int64
     refused(RuntimeError, *[lambda order=order: torch.empty_permuted((2, 3), order) for order in ((0,), (0, 0), (0, 2), (-1, 0))])

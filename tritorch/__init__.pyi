@@ -734,17 +734,11 @@ def conv2d(input, weight, bias=..., stride=..., padding=..., dilation=..., group
 def conv3d(input, weight, bias=..., stride=..., padding=..., dilation=..., groups=...) -> Any:
     """Cross-correlation over three dims: (N, C, D, H, W) or (C, D, H, W) with weight (K, C / groups, T, R, S) gives (N, K, O, P, Q)."""
     ...
-def conv_tbc(input, weight, bias, pad=...) -> Any:
-    """`conv1d` of sequences (T, B, C), with weight (R, C, K) and bias (K,): gives (T + 2 pad - R + 1, B, K)."""
-    ...
 def conv_transpose1d(input, weight, bias=..., stride=..., padding=..., output_padding=..., groups=..., dilation=...) -> Any:
     """Transposed convolution over one dim: (N, C, L) or (C, L) with weight (C, K / groups, R) gives (N, K, L_out)."""
     ...
 def conv_transpose2d(input, weight, bias=..., stride=..., padding=..., output_padding=..., groups=..., dilation=...) -> Any:
     """Transposed convolution over two dims: (N, C, H, W) or (C, H, W) with weight (C, K / groups, R, S) gives (N, K, P, Q)."""
-    ...
-def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups) -> Any:
-    """A convolution over the dims behind the first two, as many as `stride`, `padding`, `dilation` and `output_padding` have numbers or one"""
     ...
 def copysign(input, other) -> Tensor:
     """|input| with the sign of other."""
@@ -1363,9 +1357,6 @@ def max(input, dim=..., keepdim=..., *, axis=..., keepdims=..., out=...) -> Any:
     ...
 def max_pool1d(input, kernel_size, stride=..., padding=..., dilation=..., ceil_mode=..., return_indices=...) -> Any:
     """The largest of every kernel_size neighbours of (N, C, L) or (C, L), `stride` (default: kernel_size) apart."""
-    ...
-def max_pool1d_with_indices(input, kernel_size, stride=..., padding=..., dilation=..., ceil_mode=..., return_indices=...) -> Any:
-    """`max_pool1d` with return_indices, whatever is given."""
     ...
 def max_pool2d(input, kernel_size, stride=..., padding=..., dilation=..., ceil_mode=..., return_indices=...) -> Any:
     """The largest of every window of (N, C, H, W) or (C, H, W), `stride` (default: kernel_size) apart."""

@@ -150,27 +150,7 @@ def native_dropout(input, p, train):
     return input * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
 
 
-# ------------------------------------------------------------------ convolution, padding and norms
-@explained
-def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
-    """A convolution over the dims behind the first two, as many as `stride`, `padding`, `dilation` and `output_padding` have numbers or one
-    for all: `nn.functional.conv1d` and the like, or with `transposed` `conv_transpose1d` and the like.
-
-    >>> import tritorch as torch
-    >>> torch.convolution(torch.arange(3.0).view(1, 1, 3), torch.ones(1, 1, 2), None, [1], [0], [1], False, [0], 1)
-    tensor([[[1., 3.]]])
-    """
-    dims = weight.ndim - 2
-    name = f"conv_transpose{dims}d" if transposed else f"conv{dims}d"
-    for what, values in dict(stride=stride, padding=padding, dilation=dilation, output_padding=output_padding).items():
-        check(isinstance(values, (tuple, list)), "convolution", f"a tuple of whole numbers as {what}", repr(values), error=TypeError)
-    check(input.ndim == weight.ndim, "convolution", f"an input of {weight.ndim} dims, as the weight", input.ndim)
-    check(hasattr(F, name), "convolution", "a convolution over dims that there is one for", name, error=NotImplementedError)
-    if not transposed:
-        return getattr(F, name)(input, weight, bias, stride, padding, dilation, groups)
-    return getattr(F, name)(input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
+# ------------------------------------------------------------------ padding and norms
 @explained
 def constant_pad_nd(input, pad, value=0):
     """`input` with `pad[0]` elements of a value before its last dim and `pad[1]` behind it, then those of the dim before, and so on;

@@ -48,10 +48,11 @@ HOMES = {
     "typed": """BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor
             set_default_tensor_type ShortTensor typename""",
     "threads": "get_num_threads set_num_threads",
-    "native": """bilinear binary_cross_entropy_with_logits constant_pad_nd convolution cosine_embedding_loss ctc_loss embedding
+    "native": """bilinear binary_cross_entropy_with_logits constant_pad_nd cosine_embedding_loss ctc_loss embedding
             embedding_bag frobenius_norm hinge_embedding_loss kl_div margin_ranking_loss native_batch_norm native_channel_shuffle
             native_dropout native_group_norm native_layer_norm norm_except_dim poisson_nll_loss triplet_margin_loss""",
     "recurrent": "gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell",
+    "ops.binomial": "binomial",
     "ops.copies": """alias_copy as_strided_copy detach_copy diagonal_copy expand_copy fill narrow_copy permute_copy select_copy slice_copy
             split_copy split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsafe_chunk unsafe_split
             unsafe_split_with_sizes unsqueeze_copy view_copy""",
@@ -64,8 +65,7 @@ HOMES = {
     "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window",
     "control": "cond",
     "interop": "from_file",
-    "nn.functional": """channel_shuffle conv_tbc cosine_similarity max_pool1d_with_indices pairwise_distance pdist pixel_shuffle
-            pixel_unshuffle""",
+    "nn.functional": "channel_shuffle cosine_similarity pairwise_distance pdist pixel_shuffle pixel_unshuffle",
     "ops.create": "empty_permuted",
 }
 LAZY = {name: home for home, names in HOMES.items() for name in names.split()}

@@ -111,7 +111,7 @@ FUNCTIONS = {
             broadcast_tensors broadcast_shapes""",
     vectors: "cdist trapezoid trapz cumulative_trapezoid vander cartesian_prod combinations",
     triangles: "block_diag tril_indices triu_indices",
-    random: "rand randn randint randperm rand_like randn_like randint_like normal poisson binomial",
+    random: "rand randn randint randperm rand_like randn_like randint_like normal poisson",
     dropout: "dropout",
     normalize: "layer_norm rms_norm",
     batchnorm: "batch_norm instance_norm",

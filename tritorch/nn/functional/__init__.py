@@ -54,13 +54,6 @@ from tritorch.nn.functional.margins import (
 )
 from tritorch.nn.functional.pooling import local_response_norm, lp_pool1d, lp_pool2d
 from tritorch.nn.functional.sampling import affine_grid, grid_sample
-from tritorch.nn.functional.spellings import (
-    adaptive_max_pool1d_with_indices,
-    adaptive_max_pool2d_with_indices,
-    conv_tbc,
-    max_pool1d_with_indices,
-    max_pool2d_with_indices,
-)
 from tritorch.ops.activation import gelu, hardshrink, logsigmoid, prelu, softplus, softshrink, softsign, tanhshrink
 from tritorch.ops.attention import scaled_dot_product_attention
 from tritorch.ops.bags import embedding_bag
