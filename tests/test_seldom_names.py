@@ -67,6 +67,16 @@ def test_deterministic_modes():
     refused(TypeError, lambda: torch.set_deterministic_debug_mode(1.5))
 
 
+def test_anomalies():
+    try:
+        torch.set_anomaly_enabled(True, False)
+        assert torch.is_anomaly_enabled() and not torch.is_anomaly_check_nan_enabled()
+    finally:
+        torch.set_anomaly_enabled(False)
+    assert not torch.is_anomaly_enabled()
+    refused(TypeError, lambda: torch.set_anomaly_enabled(1))
+
+
 def test_switches(cuda):
     assert not torch.is_warn_always_enabled()
     torch.set_warn_always(True)

@@ -1685,6 +1685,9 @@ def select_scatter(input, src, dim, index) -> Any:
 def selu(input) -> Tensor:
     """scale · elu(x, alpha) with the constants that keep mean 0 and variance 1 (Klambauer et al., 2017)."""
     ...
+def set_anomaly_enabled(enabled, check_nan=...) -> Any:
+    """`autograd.set_detect_anomaly` until it is called again: remember where nodes were recorded, and stop at NaN gradients."""
+    ...
 def set_autocast_cache_enabled(enabled) -> Any:
     """Keep casts of weights or not, where `autocast` is not told."""
     ...

@@ -43,8 +43,7 @@ HOMES = {
     "determinism": """are_deterministic_algorithms_enabled get_deterministic_debug_mode is_deterministic_algorithms_warn_only_enabled
             set_deterministic_debug_mode use_deterministic_algorithms""",
     "switches": """get_device_module get_num_interop_threads init_num_threads is_vulkan_available is_warn_always_enabled
-            set_flush_denormal set_num_interop_threads
-            set_warn_always""",
+            set_anomaly_enabled set_flush_denormal set_num_interop_threads set_warn_always""",
     "typed": """BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor
             set_default_tensor_type ShortTensor typename""",
     "threads": "get_num_threads set_num_threads",

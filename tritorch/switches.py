@@ -1,5 +1,6 @@
 """Switches of PyTorch that programs set and ask and that decide little here."""
 from tritorch import cuda
+from tritorch.autograd.modes import set_detect_anomaly
 from tritorch.device import as_device
 from tritorch.errors import check, switches
 
@@ -42,6 +43,18 @@ def set_flush_denormal(mode):
     """
     switches("set_flush_denormal", mode=mode)
     return False
+
+
+def set_anomaly_enabled(enabled, check_nan=True):
+    """`autograd.set_detect_anomaly` until it is called again: remember where nodes were recorded, and stop at NaN gradients.
+
+    >>> import tritorch as torch
+    >>> torch.set_anomaly_enabled(True); torch.is_anomaly_enabled()
+    True
+    >>> torch.set_anomaly_enabled(False)
+    """
+    switches("set_anomaly_enabled", enabled=enabled, check_nan=check_nan)
+    set_detect_anomaly(enabled, check_nan)
 
 
 def set_warn_always(b, /):
