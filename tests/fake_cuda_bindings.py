@@ -6,7 +6,7 @@ import types
 from enum import IntEnum
 
 VALUES = {  # what a call returns beside its error code; the others return nothing
-    "cuDeviceGetCount": 2, "cuDeviceGet": 5, "cuDeviceGetName": b"Fake GPU\0\0", "cuDeviceTotalMem": 1 << 34,
+    "cuDeviceGetCount": 2, "cuDeviceCanAccessPeer": 1, "cuDeviceGet": 5, "cuDeviceGetName": b"Fake GPU\0\0", "cuDeviceTotalMem": 1 << 34,
     "cuDeviceGetAttribute": 9, "cuDriverGetVersion": 13000, "cuDevicePrimaryCtxRetain": 77, "cuMemAlloc": 0x7000, "cuMemHostAlloc": 0x8000,
     "cuStreamCreateWithPriority": 0x51, "cuEventCreate": 0xE1, "cuEventElapsedTime": 1.5, "cuStreamEndCapture": 0x61,
     "cuGraphInstantiate": 0x62, "cuStreamIsCapturing": 1, "cuModuleLoadData": 0x90, "cuModuleGetFunction": 0x91,

@@ -56,18 +56,19 @@ def bounds_kernel(bounds_ptr, sorted_ptr, n, rows, HEADS: tl.constexpr, STEPS: t
 
 
 @triton.jit
-def source(src_ptr, weight_ptr, i, r, there, inside, stride_n, stride_r, TAPS: tl.constexpr, wide: tl.constexpr):
-    """Rows i of the source that are there; with weights, rows i // TAPS of it times weights i."""
-    value = tl.load(src_ptr + i // TAPS * stride_n + r * stride_r, mask=there & inside, other=0).to(wide)
+def source(src_ptr, weight_ptr, owner_ptr, i, r, there, inside, stride_n, stride_r, TAPS: tl.constexpr, wide: tl.constexpr):
+    """Rows i of the source that are there, or rows i // TAPS of it, or those that the owners name; with weights, times weights i."""
+    row = i // TAPS if owner_ptr is None else tl.load(owner_ptr + i, mask=there, other=0).to(tl.int64)
+    value = tl.load(src_ptr + row * stride_n + r * stride_r, mask=there & inside, other=0).to(wide)
     if weight_ptr is not None:
         value *= tl.load(weight_ptr + i, mask=there, other=0).to(wide)
     return value
 
 
 @triton.jit
-def pieces_kernel(piece_ptr, src_ptr, weight_ptr, sorted_ptr, order_ptr, bounds_ptr, n, R, stride_sn, stride_sr, JOIN: tl.constexpr,
-                  ALL: tl.constexpr, IDENTITY: tl.constexpr, LONG: tl.constexpr, TAPS: tl.constexpr, STEPS: tl.constexpr,
-                  BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
+def pieces_kernel(piece_ptr, src_ptr, weight_ptr, owner_ptr, sorted_ptr, order_ptr, bounds_ptr, n, R, stride_sn, stride_sr,
+                  JOIN: tl.constexpr, ALL: tl.constexpr, IDENTITY: tl.constexpr, LONG: tl.constexpr, TAPS: tl.constexpr,
+                  STEPS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
     """What LONG consecutive places add to segments of more than LONG: to one that begins before (0) and one that begins here (1). Without
     bounds of the rows they are looked for."""
     tiles_r = tl.cdiv(R, BLOCK_R)
@@ -89,14 +90,14 @@ def pieces_kernel(piece_ptr, src_ptr, weight_ptr, sorted_ptr, order_ptr, bounds_
                 i = first + tl.arange(0, BLOCK_N)[:, None]
                 inside = i < tl.minimum(end, high)
                 row = tl.load(order_ptr + i, mask=inside, other=0).to(tl.int64)
-                value = source(src_ptr, weight_ptr, row, r, inside, r < R, stride_sn, stride_sr, TAPS, total.dtype)
+                value = source(src_ptr, weight_ptr, owner_ptr, row, r, inside, r < R, stride_sn, stride_sr, TAPS, total.dtype)
                 total = tl.where(inside, JOIN(total, value), total)
             tl.store(piece_ptr + (piece * 2 + slot) * R + r, ALL(total), mask=r < R)
 
 
 @triton.jit
-def segments_kernel(out_ptr, base_ptr, src_ptr, weight_ptr, order_ptr, bounds_ptr, piece_ptr, row_ptr, rows, R, stride_bn, stride_br,
-                    stride_sn, stride_sr, alpha, skip, JOIN: tl.constexpr, IDENTITY: tl.constexpr, TOUCHED: tl.constexpr,
+def segments_kernel(out_ptr, base_ptr, src_ptr, weight_ptr, owner_ptr, order_ptr, bounds_ptr, piece_ptr, row_ptr, rows, R, stride_bn,
+                    stride_br, stride_sn, stride_sr, alpha, skip, JOIN: tl.constexpr, IDENTITY: tl.constexpr, TOUCHED: tl.constexpr,
                     LONG: tl.constexpr, TAPS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):
     """out[n] = base[n] (without base: 0) joined with alpha times the segment of n, whose long ones lie in pieces. The row `skip` has no
     segment. TOUCHED: out is base, rows without a segment stay as they are; row_ptr may tell which rows the segments are of."""
@@ -112,7 +113,7 @@ def segments_kernel(out_ptr, base_ptr, src_ptr, weight_ptr, order_ptr, bounds_pt
     near = tl.where(count > LONG, 0, count)
     for j in range(tl.max(tl.ravel(near), 0)):
         row = tl.load(order_ptr + start + j, mask=j < near, other=0).to(tl.int64)
-        value = source(src_ptr, weight_ptr, row, r, j < near, inside, stride_sn, stride_sr, TAPS, wide)
+        value = source(src_ptr, weight_ptr, owner_ptr, row, r, j < near, inside, stride_sn, stride_sr, TAPS, wide)
         total = tl.where(j < near, JOIN(total, value), total)
     if piece_ptr is not None:
         first = start // LONG

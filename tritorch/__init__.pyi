@@ -23,6 +23,7 @@ from tritorch.amp.autocast_mode import autocast as autocast
 from tritorch import autograd as autograd
 from tritorch import backends as backends
 from tritorch import compiler as compiler
+from tritorch import control as control
 from tritorch import cpu as cpu
 from tritorch import cuda as cuda
 from tritorch import determinism as determinism
@@ -50,6 +51,7 @@ from tritorch import library as library
 from tritorch import linalg as linalg
 from tritorch.memory_format import memory_format as memory_format
 from tritorch import multiprocessing as multiprocessing
+from tritorch import native as native
 from tritorch import nn as nn
 from tritorch.autograd.modes import no_grad as no_grad
 from tritorch import ops as ops
@@ -61,15 +63,19 @@ from tritorch import printing as printing
 from tritorch import profiler as profiler
 from tritorch import quiet as quiet
 from tritorch import random as random
+from tritorch import recurrent as recurrent
 from tritorch import repeat as repeat
 from tritorch import safetensors as safetensors
 from tritorch import serialization as serialization
 from tritorch.autograd.modes import set_grad_enabled as set_grad_enabled
 from tritorch import shape as shape
+from tritorch import signal as signal
 from tritorch import special as special
 from tritorch import storage as storage
 from tritorch import storage_methods as storage_methods
 from tritorch import surface as surface
+from tritorch import switches as switches
+from tritorch import tensor_methods as tensor_methods
 from tritorch import testing as testing
 from tritorch import threads as threads
 from tritorch import typed as typed
@@ -443,6 +449,8 @@ def adjoint(input) -> Any:
     ...
 def affine_grid_generator(theta, size, align_corners) -> Any:
     """`nn.functional.affine_grid`, whose errors are RuntimeErrors here."""
+def alias_copy(input, *, out=...) -> Any:
+    """A contiguous copy of the tensor."""
     ...
 def all(input, dim=..., keepdim=...) -> Tensor:
     """Whether every element over `dim` is not 0; true for none."""
@@ -464,6 +472,9 @@ def amin(input, dim=..., keepdim=...) -> Tensor:
     ...
 def aminmax(input, *, dim=..., keepdim=..., out=...) -> Any:
     """Smallest and largest value along a dim, or of all, as (min, max)."""
+    ...
+def angle(input, *, out=...) -> Any:
+    """The angle of a number in the plane: 0, π for one below 0, NaN for NaN. Integers give the default dtype."""
     ...
 def any(input, dim=..., keepdim=...) -> Tensor:
     """Whether some element over `dim` is not 0."""
@@ -528,6 +539,9 @@ def argwhere(input, *, as_tuple=..., out=...) -> Any:
 def as_strided(input, size, stride, storage_offset=...) -> Tensor:
     """The storage read under any shape, strides and offset that stay inside it."""
     ...
+def as_strided_copy(input, size, stride, storage_offset=..., *, out=...) -> Any:
+    """A copy of what `as_strided` shows."""
+    ...
 def as_strided_scatter(input, src, size, stride, storage_offset=...) -> Any:
     """A copy of input with `src` as the part that `as_strided` would give."""
     ...
@@ -573,11 +587,20 @@ def atleast_2d(*tensors) -> Any:
 def atleast_3d(*tensors) -> Any:
     """Tensors with at least three dims: (n) becomes (1, n, 1), (m, n) becomes (m, n, 1)."""
     ...
+def autocast_decrement_nesting() -> Any:
+    """Count one less; who makes it 0 calls `clear_autocast_cache`."""
+    ...
+def autocast_increment_nesting() -> Any:
+    """Count one more `autocast` around what follows, whose casts are kept until it ends; returns how many there are."""
+    ...
 def avg_pool1d(input, kernel_size, stride=..., padding=..., ceil_mode=..., count_include_pad=...) -> Any:
     """The mean of every kernel_size neighbours of (N, C, L) or (C, L), `stride` (default: kernel_size) apart."""
     ...
 def baddbmm(input, batch1, batch2, out_dtype=..., *, beta=..., alpha=..., out=...) -> Any:
     """beta · input + alpha · batch1 @ batch2 for equal batches of matrices. out_dtype as in `addmm`."""
+    ...
+def bartlett_window(window_length, periodic=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
+    """A triangle, `signal.windows.bartlett`, periodic unless told otherwise."""
     ...
 def batch_norm(input, running_mean, running_var, weight=..., bias=..., training=..., momentum=..., eps=...) -> Any:
     """Normalize every channel of (N, C, …), then scale and shift."""
@@ -585,8 +608,17 @@ def batch_norm(input, running_mean, running_var, weight=..., bias=..., training=
 def bernoulli(input, p=..., *, generator=..., out=...) -> Any:
     """1 with the chance that each element gives (or with chance `p` everywhere), else 0."""
     ...
+def bilinear(input1, input2, weight, bias=...) -> Any:
+    """outₙ = Σᵢⱼ input1ᵢ · weightₙᵢⱼ · input2ⱼ + biasₙ over the last dims."""
+    ...
+def binary_cross_entropy_with_logits(input, target, weight=..., pos_weight=..., reduction=...) -> Any:
+    """`nn.functional.binary_cross_entropy_with_logits` with a number as reduction."""
+    ...
 def bincount(input, weights=..., minlength=...) -> Any:
     """How often each number from 0 up occurs in a vector of integers, or the sum of their weights."""
+    ...
+def binomial(count, prob, generator=...) -> Any:
+    """How often it happens in `count` trials what has the chance `prob`: floating tensors of one dtype whose shapes broadcast. Counts are"""
     ...
 def bitwise_and(input, other) -> Tensor:
     """input & other, bit by bit; on bools the logical and."""
@@ -605,6 +637,9 @@ def bitwise_right_shift(input, other) -> Tensor:
     ...
 def bitwise_xor(input, other) -> Tensor:
     """input ^ other, bit by bit; on bools the exclusive or."""
+    ...
+def blackman_window(window_length, periodic=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
+    """`signal.windows.blackman`, periodic unless told otherwise."""
     ...
 def block_diag(*tensors) -> Any:
     """Matrices along the diagonal of a larger one, zeros elsewhere."""
@@ -708,11 +743,17 @@ def concat(tensors, dim=..., *, axis=..., out=...) -> Any:
 def concatenate(tensors, dim=..., *, axis=..., out=...) -> Any:
     """The tensors joined one after the other along `dim`; all other sizes must agree."""
     ...
+def cond(pred, true_fn, false_fn, operands=...) -> Any:
+    """`true_fn(*operands)` if `pred`, a bool or a tensor of one element, is true, else `false_fn(*operands)`. Waits for the device of a"""
+    ...
 def conj(input) -> Any:
     """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
     ...
 def conj_physical(input) -> Any:
     """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+    ...
+def constant_pad_nd(input, pad, value=...) -> Any:
+    """`input` with `pad[0]` elements of a value before its last dim and `pad[1]` behind it, then those of the dim before, and so on;"""
     ...
 def conv1d(input, weight, bias=..., stride=..., padding=..., dilation=..., groups=...) -> Any:
     """Cross-correlation over one dim: (N, C, L) or (C, L) with weight (K, C / groups, R) gives (N, K, L_out)."""
@@ -756,6 +797,9 @@ def cosh(input) -> Tensor:
 def cosh_(self, *args, **kw) -> Any:
     """`cosh` written into the tensor itself."""
     ...
+def cosine_embedding_loss(input1, input2, target, margin=..., reduction=...) -> Any:
+    """`nn.functional.cosine_embedding_loss` with a number as reduction."""
+    ...
 def cosine_similarity(x1, x2, dim=..., eps=...) -> Any:
     """x1 · x2 / (max(‖x1‖, eps) max(‖x2‖, eps)) over `dim` of the broadcast shape."""
     ...
@@ -767,6 +811,9 @@ def cov(input, *, correction=..., fweights=..., aweights=...) -> Any:
     ...
 def cross(input, other, dim=..., *, out=...) -> Any:
     """The cross product of vectors of 3 elements along `dim` (None: the first dim of size 3)."""
+    ...
+def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=..., reduction=..., zero_infinity=...) -> Any:
+    """`nn.functional.ctc_loss` with a number as reduction."""
     ...
 def cummax(input, dim, *, out=...) -> Any:
     """(values, indices) of the running maximum along `dim`."""
@@ -798,6 +845,9 @@ def detach(self) -> Any:
 def detach_(self) -> Any:
     """Forget the history of this tensor."""
     ...
+def detach_copy(input, *, out=...) -> Any:
+    """A contiguous copy without history."""
+    ...
 def diag(input, diagonal=..., *, out=...) -> Any:
     """The diagonal of a matrix, or the matrix with a vector as its diagonal."""
     ...
@@ -809,6 +859,9 @@ def diagflat(input, offset=...) -> Any:
     ...
 def diagonal(input, offset=..., dim1=..., dim2=...) -> Tensor:
     """The diagonal of two dims, as the last dim."""
+    ...
+def diagonal_copy(input, offset=..., dim1=..., dim2=..., *, out=...) -> Any:
+    """A copy of what `diagonal` shows."""
     ...
 def diagonal_scatter(input, src, offset=..., dim1=..., dim2=...) -> Any:
     """A copy of input with `src` as its diagonal."""
@@ -846,11 +899,20 @@ def dstack(tensors, *, out=...) -> Any:
 def einsum(*args) -> Any:
     """Sums of products over named dims (Einstein's convention), with PyTorch's grammar."""
     ...
+def embedding(weight, indices, padding_idx=..., scale_grad_by_freq=..., sparse=...) -> Any:
+    """`nn.functional.embedding` with the table first; a padding_idx below 0 is none."""
+    ...
+def embedding_bag(weight, indices, offsets, scale_grad_by_freq=..., mode=..., sparse=..., per_sample_weights=..., include_last_offset=..., padding_idx=...) -> Any:
+    """What `nn.functional.embedding_bag` gives for vectors, the bag of each index, the size of each bag, and for mode 2 ('max'; 0 is 'sum',"""
+    ...
 def empty(*sizes, size=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=..., memory_format=...) -> Any:
     """A tensor whose elements are not set, contiguous or in another memory format."""
     ...
 def empty_like(input, *, dtype=..., layout=..., device=..., requires_grad=..., memory_format=..., pin_memory=...) -> Any:
     """An unset tensor of the same shape, dtype and device, dims in the same order in memory, or as a memory format has them."""
+    ...
+def empty_permuted(size, physical_layout, *, dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
+    """An unset tensor without gaps whose dims lie in memory in the order of `physical_layout`, outermost first."""
     ...
 def empty_strided(size, stride, *, dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """An unset tensor with strides of its own."""
@@ -888,6 +950,9 @@ def exp2_(self, *args, **kw) -> Any:
 def exp_(self, *args, **kw) -> Any:
     """`exp` written into the tensor itself."""
     ...
+def expand_copy(input, size, *, implicit=..., out=...) -> Any:
+    """A copy of what `expand` shows, with memory for all of it. `implicit` changes nothing, as in PyTorch."""
+    ...
 def expm1(input) -> Tensor:
     """e^input - 1, exact near 0."""
     ...
@@ -908,6 +973,8 @@ def feature_dropout(input, p, train) -> Any:
     ...
 def feature_dropout_(input, p, train) -> Any:
     """`feature_dropout` of a tensor itself, with chance p, if `train`."""
+def fill(input, value) -> Any:
+    """A tensor like the input, all of whose elements are a number or a tensor without dims."""
     ...
 def fix(input) -> Tensor:
     """Rounded towards zero."""
@@ -957,8 +1024,17 @@ def frac(input, *, out=...) -> Any:
 def frac_(self, *args, **kw) -> Any:
     """`frac` written into the tensor itself."""
     ...
+def frexp(input, *, out=...) -> Any:
+    """(mantissa, exponent) with input = mantissa · 2^exponent, ½ ≤ |mantissa| < 1, the exponent of int32; 0, infinities and NaN are their"""
+    ...
+def frobenius_norm(input, dim, keepdim=..., *, out=...) -> Any:
+    """√(Σ x²) over one or two dims."""
+    ...
 def from_dlpack(ext_tensor, *, device=..., copy=...) -> Any:
     """A tensor over the memory of any object with `__dlpack__` (or of a capsule): numpy, PyTorch, CuPy, JAX, …"""
+    ...
+def from_file(filename, shared=..., size=..., *, dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
+    """A vector of `size` elements over the memory of a file. With `shared` what is written goes to the file, which is made, or made longer,"""
     ...
 def from_numpy(ndarray) -> Any:
     """A CPU tensor over the memory of a numpy array: a write to either is seen by both."""
@@ -1002,8 +1078,20 @@ def get_default_device() -> Any:
 def get_default_dtype() -> Any:
     """The floating type of tensors made from Python floats."""
     ...
+def get_deterministic_debug_mode() -> Any:
+    """The number of the mode that `set_deterministic_debug_mode` describes."""
+    ...
+def get_device(input) -> Any:
+    """Index of the CUDA device, -1 on the CPU."""
+    ...
+def get_device_module(device=...) -> Any:
+    """The package for a kind of device, `tritorch.cuda` or `tritorch.cpu`; without an argument that of the accelerator, if there is one."""
+    ...
 def get_float32_matmul_precision() -> Any:
     """The precision that `set_float32_matmul_precision` chose."""
+    ...
+def get_num_interop_threads() -> Any:
+    """The threads that run operators beside each other on the CPU: one, unless `set_num_interop_threads` was told otherwise, which nothing"""
     ...
 def get_num_threads() -> Any:
     """The threads of a matrix product on the CPU; the number of processors where threadpoolctl is not installed."""
@@ -1013,6 +1101,9 @@ def get_printoptions() -> Any:
     ...
 def get_rng_state() -> Any:
     """The state of the CPU's default generator: 16 bytes."""
+    ...
+def gradient(input, *, spacing=..., dim=..., edge_order=...) -> Any:
+    """The derivative along each of some dims, all by default: a tuple of tensors of the input's shape."""
     ...
 def greater(input, other) -> Tensor:
     """input > other, elementwise, broadcast, as bool."""
@@ -1032,8 +1123,20 @@ def grid_sampler_3d(input, grid, interpolation_mode, padding_mode, align_corners
 def group_norm(input, num_groups, weight=..., bias=..., eps=...) -> Any:
     """Normalize every group of channels of every sample of (N, C, …), then scale and shift every channel."""
     ...
+def gru(*args, **kwargs) -> Any:
+    """Stacked GRU layers, called like `lstm`; hx is h. Returns the outputs and the last h: see `nn.GRU`."""
+    ...
+def gru_cell(input, hx, w_ih, w_hh, b_ih=..., b_hh=...) -> Any:
+    """One step of a GRU: the next h, (N, size), from input (N, features) and h."""
+    ...
 def gt(input, other) -> Tensor:
     """input > other, elementwise, broadcast, as bool."""
+    ...
+def hamming_window(window_length, periodic=..., alpha=..., beta=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
+    """α - β cos(2π k / N), periodic unless told otherwise."""
+    ...
+def hann_window(window_length, periodic=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
+    """`signal.windows.hann`, periodic unless told otherwise."""
     ...
 def hardshrink(input, lambd=...) -> Tensor:
     """input where |input| > lambd, else 0."""
@@ -1041,11 +1144,17 @@ def hardshrink(input, lambd=...) -> Tensor:
 def heaviside(input, other) -> Tensor:
     """0 below 0 and for NaN, 1 above, other at 0."""
     ...
+def hinge_embedding_loss(input, target, margin=..., reduction=...) -> Any:
+    """`nn.functional.hinge_embedding_loss` with a number as reduction."""
+    ...
 def histc(input, bins=..., min=..., max=..., *, out=...) -> Any:
     """How many elements fall into each of `bins` equal parts of [min, max], or, where these are equal, of the range of the data."""
     ...
 def histogram(input, bins, *, range=..., weight=..., density=..., out=...) -> Any:
     """(hist, bin_edges): how many elements, or how much of `weight`, fall into each bin."""
+    ...
+def histogramdd(input, bins, *, range=..., weight=..., density=...) -> Any:
+    """(hist, bin_edges): how many points, or how much of `weight`, fall into each box of a grid. input (…, D) has points of D coordinates."""
     ...
 def hsplit(input, indices_or_sections) -> Any:
     """Equal parts, or parts cut at indices, along dim 1."""
@@ -1067,6 +1176,8 @@ def igamma(input, other) -> Tensor:
     ...
 def igammac(input, other) -> Tensor:
     """Q(input, other) = 1 - igamma(input, other), exact where small, for input ≥ 0 and other ≥ 0, else NaN. There is no gradient of input."""
+def imag(input) -> Any:
+    """Raises RuntimeError: there are no complex tensors, and a real one has no imaginary part to show."""
     ...
 def index_add(input, dim, index, source, alpha=...) -> Tensor:
     """input with alpha · source added to its slices along `dim` that `index` names, equal indices in their order."""
@@ -1085,6 +1196,9 @@ def index_reduce(input, dim, index, source, reduce, *, include_self=..., out=...
     ...
 def index_select(input, dim, index) -> Tensor:
     """The slices of `input` along `dim` that `index` names."""
+    ...
+def init_num_threads() -> Any:
+    """Nothing: numpy counts its threads itself."""
     ...
 def initial_seed() -> Any:
     """The seed of the CPU's default generator."""
@@ -1116,23 +1230,50 @@ def is_autocast_enabled(device_type=...) -> Any:
 def is_complex(input) -> Any:
     """Always False: there are no complex tensors."""
     ...
+def is_conj(input) -> Any:
+    """Always False: there are no complex tensors."""
+    ...
+def is_deterministic_algorithms_warn_only_enabled() -> Any:
+    """Whether `use_deterministic_algorithms` was told that a warning would do."""
+    ...
+def is_distributed(input) -> Any:
+    """Always False: a tensor is on one device."""
+    ...
 def is_floating_point(input) -> Any:
     """Whether the dtype is a floating one."""
     ...
 def is_grad_enabled() -> Any:
     """Whether the graph is being recorded in this thread."""
     ...
+def is_inference(input) -> Any:
+    """Whether the tensor was made in inference mode."""
+    ...
 def is_inference_mode_enabled() -> Any:
     """Whether this thread is inside `inference_mode`."""
     ...
+def is_neg(input) -> Any:
+    """Always False: no tensor is marked to be negated later."""
+    ...
 def is_nonzero(input) -> Any:
     """Whether the one element is not zero."""
+    ...
+def is_same_size(input, other) -> Any:
+    """Whether two tensors have one shape."""
+    ...
+def is_signed(input) -> Any:
+    """Whether the dtype has negative values."""
     ...
 def is_storage(obj) -> Any:
     """Whether obj is the memory of a tensor."""
     ...
 def is_tensor(obj) -> Any:
     """Whether obj is a Tensor."""
+    ...
+def is_vulkan_available() -> Any:
+    """Always False: kernels run on NVIDIA GPUs alone."""
+    ...
+def is_warn_always_enabled() -> Any:
+    """What `set_warn_always` was told."""
     ...
 def isclose(input, other, rtol=..., atol=..., equal_nan=...) -> Any:
     """|input - other| ≤ atol + rtol · |other|, elementwise; infinities are close to themselves."""
@@ -1157,6 +1298,12 @@ def isposinf(input) -> Tensor:
     ...
 def isreal(input) -> Any:
     """All true: there are no complex tensors."""
+    ...
+def kaiser_window(window_length, periodic=..., beta=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
+    """`signal.windows.kaiser`, periodic unless told otherwise."""
+    ...
+def kl_div(input, target, reduction=..., *, log_target=...) -> Any:
+    """`nn.functional.kl_div` with a number as reduction."""
     ...
 def kron(input, other, *, out=...) -> Any:
     """Kronecker product: every element of input times all of other."""
@@ -1260,6 +1407,12 @@ def logspace(start, end, steps, base=..., *, out=..., dtype=..., layout=..., dev
 def logsumexp(input, dim, keepdim=...) -> Tensor:
     """Logarithm of a sum of exponentials over `dim`, without overflow."""
     ...
+def lstm(*args, **kwargs) -> Any:
+    """Stacked LSTM layers: `lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)`, or of packed"""
+    ...
+def lstm_cell(input, hx, w_ih, w_hh, b_ih=..., b_hh=...) -> Any:
+    """One step of an LSTM: the next (h, c), each (N, size), from input (N, features) and hx = (h, c)."""
+    ...
 def lt(input, other) -> Tensor:
     """input < other, elementwise, broadcast, as bool."""
     ...
@@ -1271,6 +1424,9 @@ def lu_unpack(LU_data, LU_pivots, unpack_data=..., unpack_pivots=..., *, out=...
     ...
 def manual_seed(seed) -> Any:
     """Seed the default generators of the CPU and of all CUDA devices; the CPU's is returned."""
+    ...
+def margin_ranking_loss(input1, input2, target, margin=..., reduction=...) -> Any:
+    """`nn.functional.margin_ranking_loss` with a number as reduction."""
     ...
 def masked_fill(input, mask, value, *, out=...) -> Any:
     """input with the number `value` where the mask holds; the mask broadcasts."""
@@ -1371,6 +1527,24 @@ def nansum(input, dim=..., keepdim=..., dtype=...) -> Tensor:
 def narrow(input, dim, start, length) -> Any:
     """`length` elements of a dim from `start` on."""
     ...
+def narrow_copy(input, dim, start, length, *, out=...) -> Any:
+    """A copy of what `narrow` shows."""
+    ...
+def native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps) -> Any:
+    """Batch norm, and in training the mean and 1 / √(var + eps) of the batch, else two empty tensors."""
+    ...
+def native_channel_shuffle(input, groups) -> Any:
+    """(N, C, *) with the channels, in `groups` rows, read column by column. Zhang et al. 2018."""
+    ...
+def native_dropout(input, p, train) -> Any:
+    """Dropout, and which elements it kept: all of them if `train` is False. None is True here, as in PyTorch."""
+    ...
+def native_group_norm(input, weight, bias, N, C, HxW, group, eps) -> Any:
+    """Group norm of N samples of C channels of HxW elements, and the mean and 1 / √(var + eps) of every group of a sample, (N, group)."""
+    ...
+def native_layer_norm(input, normalized_shape, weight, bias, eps) -> Any:
+    """Layer norm, and the mean and 1 / √(var + eps) of every row, whose dims are kept as 1."""
+    ...
 def ne(input, other) -> Tensor:
     """input ≠ other, elementwise, broadcast, as bool."""
     ...
@@ -1392,8 +1566,14 @@ def nextafter(input, other, *, out=...) -> Any:
 def nonzero(input, *, as_tuple=..., out=...) -> Any:
     """The places of the elements that are not zero, one row each (`as_tuple`: one tensor a dim). Waits for the device to count them."""
     ...
+def nonzero_static(input, *, size, fill_value=..., out=...) -> Any:
+    """The places of the first `size` elements that are not zero, one row each; rows that are left have fill_value. Nobody waits for a"""
+    ...
 def norm(input, p=..., dim=..., keepdim=..., dtype=..., *, out=...) -> Any:
     """Vector norm of order p over `dim`; 'fro' is 2."""
+    ...
+def norm_except_dim(v, pow=..., dim=...) -> Any:
+    """The p-norm over all dims but one, which are kept as 1; over all of them for dim -1."""
     ...
 def normal(mean=..., std=..., size=..., *, generator=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """Normal numbers with elementwise `mean` and `std`, or of one mean and std and a `size`."""
@@ -1431,6 +1611,9 @@ def pdist(input, p=...) -> Any:
 def permute(input, *order, dims=...) -> Any:
     """The dims in another order: `x.permute(2, 0, 1)`."""
     ...
+def permute_copy(input, dims, *, out=...) -> Any:
+    """A copy of what `permute` shows, contiguous in its new order."""
+    ...
 def pixel_shuffle(input, upscale_factor) -> Any:
     """(*, C r², H, W) to (*, C, H r, W r). Shi et al. 2016."""
     ...
@@ -1442,6 +1625,8 @@ def poisson(input, generator=...) -> Any:
     ...
 def polygamma(n, input, *, out=...) -> Any:
     """The n-th derivative of digamma, for a whole n ≥ 0."""
+def poisson_nll_loss(input, target, log_input, full, eps, reduction) -> Any:
+    """`nn.functional.poisson_nll_loss` with a number as reduction."""
     ...
 def positive(input) -> Any:
     """The tensor itself."""
@@ -1494,6 +1679,9 @@ def randn_like(input, *, generator=..., dtype=..., layout=..., device=..., requi
 def randperm(n, *, generator=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """A random order of 0 … n − 1: the ranks of n random 64-bit integers."""
     ...
+def range(start, end, step=..., *, out=..., dtype=..., layout=..., device=..., requires_grad=...) -> Any:
+    """The numbers from `start` up to and with `end`, every `step`, of the default dtype. `arange`, which leaves out its end, is what Python"""
+    ...
 def ravel(input) -> Any:
     """The elements as one dim, contiguous."""
     ...
@@ -1515,6 +1703,9 @@ def relu_(self, *args, **kw) -> Any:
 def remainder(input, other) -> Tensor:
     """input - other · ⌊input / other⌋: the sign of `other`, as Python's %."""
     ...
+def renorm(input, p, dim, maxnorm, *, out=...) -> Any:
+    """Every slice along `dim` whose p-norm is above maxnorm, scaled down to it: x · maxnorm / (‖x‖ + 1e-7)."""
+    ...
 def repeat_interleave(input, repeats=..., dim=..., *, output_size=...) -> Any:
     """Each element along `dim` repeated, one after the other; `repeats` is a number or one number an element."""
     ...
@@ -1532,6 +1723,18 @@ def result_type(*operands) -> Any:
     ...
 def rms_norm(input, normalized_shape, weight=..., eps=...) -> Any:
     """Divide the last dims by their root mean square, then scale."""
+    ...
+def rnn_relu(*args, **kwargs) -> Any:
+    """Stacked Elman layers with relu, called like `lstm`; hx is h. Returns the outputs and the last h: see `nn.RNN`."""
+    ...
+def rnn_relu_cell(input, hx, w_ih, w_hh, b_ih=..., b_hh=...) -> Any:
+    """One step of an Elman layer with relu: the next h, (N, size), from input (N, features) and h."""
+    ...
+def rnn_tanh(*args, **kwargs) -> Any:
+    """Stacked Elman layers with tanh, called like `lstm`; hx is h. Returns the outputs and the last h: see `nn.RNN`."""
+    ...
+def rnn_tanh_cell(input, hx, w_ih, w_hh, b_ih=..., b_hh=...) -> Any:
+    """One step of an Elman layer with tanh: the next h, (N, size), from input (N, features) and h."""
     ...
 def roll(input, shifts, dims=...) -> Any:
     """The elements moved along dims (without dims: along the flattened tensor); those that leave at one end come in again at the other."""
@@ -1584,8 +1787,14 @@ def searchsorted(sorted_sequence, input, *, out_int32=..., right=..., side=..., 
 def seed() -> Any:
     """Seed all default generators with a number from the operating system, and return it."""
     ...
+def segment_reduce(data, reduce, *, lengths=..., indices=..., offsets=..., axis=..., unsafe=..., initial=..., out=...) -> Any:
+    """The 'sum', 'mean', 'prod', 'max' or 'min' of each of the segments into which a dim is cut: `lengths` (…, segments) one after the"""
+    ...
 def select(input, dim, index) -> Tensor:
     """The slice at `index` of `dim`, without that dim."""
+    ...
+def select_copy(input, dim, index, *, out=...) -> Any:
+    """A copy of what `select` shows."""
     ...
 def select_scatter(input, src, dim, index) -> Any:
     """A copy of input with `src` as its slice at `index` of `dim`."""
@@ -1593,11 +1802,26 @@ def select_scatter(input, src, dim, index) -> Any:
 def selu(input) -> Tensor:
     """scale · elu(x, alpha) with the constants that keep mean 0 and variance 1 (Klambauer et al., 2017)."""
     ...
+def set_anomaly_enabled(enabled, check_nan=...) -> Any:
+    """`autograd.set_detect_anomaly` until it is called again: remember where nodes were recorded, and stop at NaN gradients."""
+    ...
 def set_autocast_cache_enabled(enabled) -> Any:
     """Keep casts of weights or not, where `autocast` is not told."""
     ...
+def set_autocast_cpu_dtype(dtype) -> Any:
+    """`set_autocast_dtype('cpu', dtype)`, as it was called before."""
+    ...
+def set_autocast_cpu_enabled(enabled) -> Any:
+    """`set_autocast_enabled('cpu', enabled)`, as it was called before."""
+    ...
 def set_autocast_dtype(device_type, dtype) -> Any:
-    """Choose the low dtype that `autocast` takes by default on this type of device, in this thread."""
+    """Choose the low dtype of `autocast` on this type of device, in this thread: until the block around it ends, or by default."""
+    ...
+def set_autocast_enabled(device_type, enabled=...) -> Any:
+    """Switch casting on or off in this thread, on 'cuda' where only True or False is given; the end of the `autocast` block around it"""
+    ...
+def set_autocast_gpu_dtype(dtype) -> Any:
+    """`set_autocast_dtype('cuda', dtype)`, as it was called before."""
     ...
 def set_default_device(device) -> Any:
     """Make `device` the device of new tensors in this thread; None is the CPU again."""
@@ -1605,8 +1829,20 @@ def set_default_device(device) -> Any:
 def set_default_dtype(d) -> Any:
     """Make `d` the floating type of tensors made from Python floats."""
     ...
+def set_default_tensor_type(t, /) -> Any:
+    """Make the dtype and device of a floating tensor type, or of the one so named, those of tensors made from Python floats. New programs"""
+    ...
+def set_deterministic_debug_mode(debug_mode) -> Any:
+    """`use_deterministic_algorithms` by a number or name: 0 or 'default' for False, 1 or 'warn' for warn_only, 2 or 'error' for True."""
+    ...
 def set_float32_matmul_precision(precision) -> Any:
     """Choose how float32 matrix products, convolutions and attention multiply on a GPU; sums are kept in float32."""
+    ...
+def set_flush_denormal(mode) -> Any:
+    """Always False, as where PyTorch cannot do it: the numbers of the CPU that are nearest to 0 are kept."""
+    ...
+def set_num_interop_threads(n) -> Any:
+    """Note a number of threads for `get_num_interop_threads`: operators run one after the other here. Once only, as in PyTorch."""
     ...
 def set_num_threads(n) -> Any:
     """Have matrix products on the CPU use n threads; it takes the package threadpoolctl, and warns without it."""
@@ -1616,6 +1852,9 @@ def set_printoptions(precision=..., threshold=..., edgeitems=..., linewidth=...,
     ...
 def set_rng_state(new_state) -> Any:
     """Put the CPU's default generator in a state that `get_rng_state` returned."""
+    ...
+def set_warn_always(b, /) -> Any:
+    """Note for `is_warn_always_enabled` that warnings shall come each time: here they do, as far as Python's filters let them."""
     ...
 def sgn(input) -> Tensor:
     """-1, 0 or 1; 0 for NaN."""
@@ -1650,6 +1889,9 @@ def sinh(input) -> Tensor:
 def sinh_(self, *args, **kw) -> Any:
     """`sinh` written into the tensor itself."""
     ...
+def slice_copy(input, dim=..., start=..., end=..., step=..., *, out=...) -> Any:
+    """A copy of every step-th slice of a dim from start to, not including, end."""
+    ...
 def slice_scatter(input, src, dim=..., start=..., end=..., step=...) -> Any:
     """A copy of input with `src` as its elements start:end:step along `dim`."""
     ...
@@ -1665,8 +1907,14 @@ def sort(input, dim=..., descending=..., stable=..., *, out=...) -> Any:
 def split(tensor, split_size_or_sections=..., dim=..., *, split_size=...) -> Any:
     """Views of at most split_size along a dim, or of the sizes given."""
     ...
+def split_copy(input, split_size, dim=..., *, out=...) -> Any:
+    """Copies of the pieces that `split` gives."""
+    ...
 def split_with_sizes(input, split_sizes, dim=...) -> Any:
     """Views of the given sizes along a dim."""
+    ...
+def split_with_sizes_copy(input, split_sizes, dim=..., *, out=...) -> Any:
+    """Copies of pieces of these sizes."""
     ...
 def spmm(input, mat2, out_dtype=..., *, out=...) -> Any:
     """Product of two matrices; out_dtype may be float32 beside half types."""
@@ -1685,6 +1933,9 @@ def square_(self, *args, **kw) -> Any:
     ...
 def squeeze(input, dim=...) -> Any:
     """Dims of size 1 left out: all, or those named."""
+    ...
+def squeeze_copy(input, dim=..., *, out=...) -> Any:
+    """A copy of what `squeeze` shows."""
     ...
 def stack(tensors, dim=..., *, axis=..., out=...) -> Any:
     """The tensors, all of one shape, along a new dim."""
@@ -1715,6 +1966,9 @@ def swapdims(input, dim0, dim1) -> Tensor:
     ...
 def t(input) -> Any:
     """The transpose of a tensor of at most two dims."""
+    ...
+def t_copy(input, *, out=...) -> Any:
+    """A contiguous copy of what `t` shows."""
     ...
 def take(input, index, *, out=...) -> Any:
     """The elements of the flattened tensor that `index` names, in the shape of `index`."""
@@ -1758,6 +2012,9 @@ def trace(input) -> Any:
 def transpose(input, dim0, dim1) -> Tensor:
     """Two dims exchanged."""
     ...
+def transpose_copy(input, dim0, dim1, *, out=...) -> Any:
+    """A contiguous copy of what `transpose` shows."""
+    ...
 def trapezoid(y, x=..., *, dx=..., dim=...) -> Any:
     """The integral along `dim` by the trapezoidal rule, at places x or dx apart."""
     ...
@@ -1772,6 +2029,9 @@ def tril(input, diagonal=..., *, out=...) -> Any:
     ...
 def tril_indices(row, col, offset=..., *, dtype=..., device=..., layout=...) -> Any:
     """Rows and columns of the lower triangle of a matrix, as a (2, n) tensor."""
+    ...
+def triplet_margin_loss(anchor, positive, negative, margin=..., p=..., eps=..., swap=..., reduction=...) -> Any:
+    """`nn.functional.triplet_margin_loss` with a number as reduction."""
     ...
 def triu(input, diagonal=..., *, out=...) -> Any:
     """The upper triangle: elements below the diagonal are 0."""
@@ -1788,11 +2048,20 @@ def trunc(input) -> Tensor:
 def trunc_(self, *args, **kw) -> Any:
     """`trunc` written into the tensor itself."""
     ...
+def typename(obj, /) -> Any:
+    """The name of a tensor's type, `tritorch.FloatTensor` for example, or that of any other object's class with its module."""
+    ...
 def unbind(input, dim=..., *, axis=...) -> Any:
     """The slices along a dim, as a tuple of views."""
     ...
+def unbind_copy(input, dim=..., *, out=...) -> Any:
+    """Copies of the slices along a dim; with `out`, a list of as many tensors, None."""
+    ...
 def unflatten(input, dim, sizes) -> Any:
     """One dim split into `sizes` (one may be -1)."""
+    ...
+def unfold_copy(input, dimension, size, step, *, out=...) -> Any:
+    """A copy of what `Tensor.unfold` shows."""
     ...
 def unique(input, sorted=..., return_inverse=..., return_counts=..., dim=...) -> Any:
     """The distinct elements in order (with `dim`: the distinct slices)."""
@@ -1803,8 +2072,20 @@ def unique_consecutive(input, return_inverse=..., return_counts=..., dim=...) ->
 def unravel_index(indices, shape) -> Any:
     """The places in a tensor of `shape` that flat indices stand for: one index tensor a dim."""
     ...
+def unsafe_chunk(input, chunks, dim=...) -> Any:
+    """The pieces that `chunk` gives, as of `unsafe_split`."""
+    ...
+def unsafe_split(input, split_size, dim=...) -> Any:
+    """The pieces that `split` gives, of which each may be written as a tensor of its own: that others are not to be written is up to you."""
+    ...
+def unsafe_split_with_sizes(input, split_sizes, dim=...) -> Any:
+    """Pieces of these sizes, as of `unsafe_split`."""
+    ...
 def unsqueeze(input, dim) -> Tensor:
     """A new dim of size 1 at `dim`."""
+    ...
+def unsqueeze_copy(input, dim, *, out=...) -> Any:
+    """A copy of what `unsqueeze` shows."""
     ...
 def use_deterministic_algorithms(mode, *, warn_only=...) -> Any:
     """Ask for deterministic algorithms. No operator chooses another: no result depends on the order in which a GPU's threads run."""
@@ -1823,6 +2104,9 @@ def vdot(input, other, *, out=...) -> Any:
     ...
 def view_as(input, other) -> Any:
     """A view with the shape of `other`."""
+    ...
+def view_copy(input, size=..., *, dtype=..., out=...) -> Any:
+    """A copy of what `view` shows, in another shape or of another dtype."""
     ...
 def vmap(func, in_dims=..., out_dims=..., randomness=..., *, chunk_size=...) -> Any:
     """`func` over the dim `in_dims` of its arguments (None: the same for all), its results stacked along `out_dims`."""

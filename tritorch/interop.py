@@ -1,6 +1,7 @@
 """Tensors and other libraries' arrays over the same memory: numpy, DLPack, the CUDA array interface, the buffer protocol."""
 from __future__ import annotations
 
+import os
 import warnings
 
 import numpy as np
@@ -74,6 +75,35 @@ def from_numpy(ndarray):
 def warn_read_only(name):
     warnings.warn(f"{name}: the memory is not writable; writing to the tensor will raise ValueError. Copy it if you mean to write",
                   UserWarning, stacklevel=3)
+
+
+def from_file(filename, shared=None, size=0, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+    """A vector of `size` elements over the memory of a file. With `shared` what is written goes to the file, which is made, or made longer,
+    as needed; else it does not, and the file has to be long enough. On the CPU. Raises RuntimeError where it is not.
+
+    >>> import tempfile, tritorch as torch
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     _ = torch.from_file(file.name, shared=True, size=2).copy_(torch.tensor([1.0, 2.0]))
+    ...     torch.from_file(file.name, size=2)
+    tensor([1., 2.])
+    """
+    check(isinstance(filename, (str, os.PathLike)), "from_file", "a path as filename", repr(filename), error=TypeError)
+    kind = get_default_dtype() if dtype is None else as_dtype(dtype)
+    check(isinstance(size, int) and size >= 0, "from_file", "a whole number of at least 0 as size", repr(size), error=TypeError)
+    check(as_device(device).type == "cpu", "from_file", "the CPU as device", device)
+    need = size * kind.itemsize
+    try:
+        with open(filename, "ab" if shared else "rb") as file:
+            found = os.fstat(file.fileno()).st_size
+            if shared and found < need:
+                file.truncate(need)
+    except OSError as error:
+        raise RuntimeError(f"from_file: expected a file that can be opened, got {error}") from None
+    check(shared or found >= need, "from_file", f"a file of at least {need} bytes", found)
+    memory = np.memmap(filename, kind.numpy, "r+" if shared else "c", shape=(size,)).view(np.ndarray) if size else np.empty(0, kind.numpy)
+    out = from_array(memory)
+    out = out.pin_memory() if pin_memory else out
+    return out.requires_grad_() if requires_grad else out
 
 
 def frombuffer(buffer, *, dtype, count=-1, offset=0, requires_grad=False):

@@ -98,7 +98,12 @@ def elementwise(shape, *strides):
 @remember
 def broadcasting(shape, *strides):
     """Of an elementwise operator, some of whose operands are numbers or repeated; these step by 0 where they are."""
-    order = list(range(len(shape)))[::-1]                                # innermost first
+    return ordered_strides(shape, innermost_first(shape, *strides)[0])
+
+
+def innermost_first(shape, *strides):
+    """The dims in the order in which an elementwise operator takes them, and whether other orders would do as well."""
+    order, undecided = list(range(len(shape)))[::-1], False
     for place in range(1, len(order)):
         for k in range(place - 1, -1, -1):
             later = _comes_later(order[k], order[place], shape, strides)
@@ -106,7 +111,8 @@ def broadcasting(shape, *strides):
                 order[k], order[place], place = order[place], order[k], k
             elif later is False:
                 break
-    return ordered_strides(shape, order)
+            undecided = undecided or later is None
+    return order, undecided
 
 
 def _comes_later(a, b, shape, strides):

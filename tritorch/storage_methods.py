@@ -6,7 +6,8 @@ from tritorch.autograd.modes import is_grad_enabled
 from tritorch.device import as_device, cpu
 from tritorch.dtype import uint8
 from tritorch.errors import check
-from tritorch.memory_format import dense_strides
+from tritorch.memory_format import dense_strides, preserve_format, strides_in, suggested
+from tritorch.ops.view import as_sizes
 from tritorch.shape import Size, extent, layout
 from tritorch.storage import Storage, UntypedStorage
 from tritorch.tensor import Tensor
@@ -49,6 +50,41 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
     self._array = self.form = None
     tensors.swaps[0] += 1
     return self
+
+
+def resize_(self, *sizes, memory_format=None):
+    """Give the tensor other sizes, and return it: it shows its memory from the first element on, contiguous or in a memory_format, and
+    moves to more if that is too small, of which the elements behind the old ones are not set. Other tensors keep the old memory then.
+
+    A tensor of these sizes stays as it is. Raises RuntimeError for one that requires gradients.
+
+    >>> import tritorch as torch; torch.tensor([[1, 2, 3], [4, 5, 6]]).resize_(2, 2)
+    tensor([[1, 2],
+            [3, 4]])
+    """
+    check(len(sizes) > 0, "resize_", "sizes", "none", error=TypeError)
+    shape = layout(as_sizes(sizes))[0]
+    check(not self.requires_grad, "resize_", "a tensor that requires no gradient", "one that does", use="x.detach()")
+    check(min(shape, default=0) >= 0, "resize_", "sizes that are not negative", shape)
+    check(memory_format is not preserve_format, "resize_", "a memory_format of its own", memory_format)
+    if shape == self.shape and memory_format is None:
+        return self
+    strides = layout(shape)[1] if memory_format is None else strides_in("resize_", shape, memory_format)
+    count = self.offset + layout(shape)[2] if layout(shape)[2] else 0
+    if count * self.dtype.itemsize > self.storage.nbytes:
+        fresh, kept = tensors.empty((count,), self.dtype, self.device), self.storage.nbytes // self.dtype.itemsize
+        if kept:
+            fresh.narrow(0, 0, kept).copy_(tensors.strided(self.storage, (kept,), (1,), 0, self.dtype))
+        self.storage, self.base, self.base_node = fresh.storage, None, None
+    self.shape, self.strides, self._array, self.form = shape, strides, None, None
+    tensors.swaps[0] += 1
+    return self
+
+
+def resize_as_(self, tensor, memory_format=None):
+    """`resize_` to the sizes of another tensor; with preserve_format also to its memory format."""
+    wanted = suggested(tensor.shape, tensor.strides) if memory_format is preserve_format else memory_format
+    return resize_(self, tensor.shape, memory_format=wanted)
 
 
 def _flat(storage):

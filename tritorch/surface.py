@@ -1,8 +1,17 @@
 """What the modules above the operators put on Tensor and offer as `tritorch.name`."""
-from tritorch import interop, pickling, printing, random, storage_methods, typed  # noqa: F401  (random completes tritorch.cuda)
+from tritorch import (
+    interop,
+    pickling,
+    printing,
+    random,  # noqa: F401  (it completes tritorch.cuda)
+    storage_methods,
+    tensor_methods,
+    typed,
+)
 from tritorch.autograd import engine
 from tritorch.cuda.device import current_device
 from tritorch.device import _current
+from tritorch.ops import copies, counting, parts, questions, renorm
 from tritorch.storage import UntypedStorage
 from tritorch.tensor import Tensor
 
@@ -10,34 +19,66 @@ METHODS = {
     "numpy": interop.numpy, "__array__": interop.array_protocol, "__array_wrap__": interop.array_wrap, "__dlpack__": interop.to_dlpack,
     "__dlpack_device__": interop.dlpack_device, "__reduce_ex__": pickling.reduce_ex, "__copy__": pickling.shallow_copy,
     "__deepcopy__": pickling.deep_copy, "__repr__": printing.tensor_repr, "__format__": printing.tensor_format,
-    "type": typed.type_, "new": typed.new, "set_": storage_methods.set_, "share_memory_": storage_methods.share_memory_,
-    "is_shared": storage_methods.is_shared, "_execution_engine": engine,
+    "type": typed.type_, **{f.__name__: f for f in (
+        typed.new, storage_methods.set_, storage_methods.share_memory_, storage_methods.is_shared, storage_methods.resize_,
+        storage_methods.resize_as_, tensor_methods.map2_, tensor_methods.as_subclass, tensor_methods.module_load, tensor_methods.to_dense,
+        copies.narrow_copy, copies.unsafe_chunk, copies.unsafe_split, copies.unsafe_split_with_sizes, counting.nonzero_static, parts.angle,
+        parts.frexp, questions.const_data_ptr, questions.dim_order, questions.is_conj, questions.is_distributed, questions.is_neg,
+        renorm.renorm, renorm.renorm_)},
+    "_execution_engine": engine,
 }
 STORAGE_METHODS = {"cpu": storage_methods.to_cpu, "cuda": storage_methods.to_device, "copy_": storage_methods.copy_,
                    "clone": storage_methods.clone, "share_memory_": storage_methods.share_storage_,
                    "is_shared": storage_methods.is_shared}
 
 # names of `tritorch` and the modules that load when one of them is first asked for: `import tritorch` stays light
-LAZY = {
-    "save": "serialization", "load": "serialization", "manual_seed": "random", "seed": "random", "initial_seed": "random",
-    "get_rng_state": "random", "set_rng_state": "random", "fork_rng": "random", "autocast": "amp", "is_autocast_enabled": "amp",
-    "is_autocast_cpu_enabled": "amp", "get_autocast_gpu_dtype": "amp", "get_autocast_cpu_dtype": "amp", "get_autocast_dtype": "amp",
-    "set_autocast_dtype": "amp", "is_autocast_cache_enabled": "amp", "set_autocast_cache_enabled": "amp",
-    "clear_autocast_cache": "amp", "set_float32_matmul_precision": "precision", "get_float32_matmul_precision": "precision",
-    "compile": "compiler", "vmap": "func", "_assert": "jit", "are_deterministic_algorithms_enabled": "determinism",
-    "use_deterministic_algorithms": "determinism", "get_num_threads": "threads", "set_num_threads": "threads", **dict.fromkeys(
-        ("BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor", "IntTensor", "LongTensor",
-         "ShortTensor"), "typed"), **dict.fromkeys(
-        ("cosine_similarity", "pairwise_distance", "pdist", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"), "nn.functional"),
-    **dict.fromkeys(("grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "affine_grid_generator", "dropout_", "alpha_dropout",
-                     "alpha_dropout_", "feature_dropout", "feature_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_",
-                     "adaptive_max_pool1d"), "ops.top_level"),
-    "max_pool3d": "ops.volumes", "max_pool1d_with_indices": "ops.pooling_places", "rrelu": "ops.dropout", "rrelu_": "ops.dropout",
+HOMES = {
+    "serialization": "load save",
+    "random": "fork_rng get_rng_state initial_seed manual_seed seed set_rng_state",
+    "amp": """autocast autocast_decrement_nesting autocast_increment_nesting clear_autocast_cache get_autocast_cpu_dtype get_autocast_dtype
+            get_autocast_gpu_dtype is_autocast_cache_enabled is_autocast_cpu_enabled is_autocast_enabled set_autocast_cache_enabled
+            set_autocast_cpu_dtype set_autocast_cpu_enabled set_autocast_dtype set_autocast_enabled set_autocast_gpu_dtype""",
+    "precision": "get_float32_matmul_precision set_float32_matmul_precision",
+    "compiler": "compile",
+    "func": "vmap",
+    "jit": "_assert",
+    "determinism": """are_deterministic_algorithms_enabled get_deterministic_debug_mode is_deterministic_algorithms_warn_only_enabled
+            set_deterministic_debug_mode use_deterministic_algorithms""",
+    "switches": """get_device_module get_num_interop_threads init_num_threads is_vulkan_available is_warn_always_enabled
+            set_anomaly_enabled set_flush_denormal set_num_interop_threads set_warn_always""",
+    "typed": """BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor
+            set_default_tensor_type ShortTensor typename""",
+    "threads": "get_num_threads set_num_threads",
+    "native": """bilinear binary_cross_entropy_with_logits constant_pad_nd cosine_embedding_loss ctc_loss embedding
+            embedding_bag frobenius_norm hinge_embedding_loss kl_div margin_ranking_loss native_batch_norm native_channel_shuffle
+            native_dropout native_group_norm native_layer_norm norm_except_dim poisson_nll_loss triplet_margin_loss""",
+    "recurrent": "gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell",
+    "ops.binomial": "binomial",
+    "ops.dropout": "rrelu rrelu_",
+    "ops.pooling_places": "max_pool1d_with_indices",
+    "ops.top_level": """adaptive_max_pool1d affine_grid_generator alpha_dropout alpha_dropout_ dropout_ feature_alpha_dropout
+            feature_alpha_dropout_ feature_dropout feature_dropout_ grid_sampler grid_sampler_2d grid_sampler_3d""",
+    "ops.volumes": "max_pool3d",
+    "ops.copies": """alias_copy as_strided_copy detach_copy diagonal_copy expand_copy fill narrow_copy permute_copy select_copy slice_copy
+            split_copy split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsafe_chunk unsafe_split
+            unsafe_split_with_sizes unsqueeze_copy view_copy""",
+    "ops.counting": "histogramdd nonzero_static range",
+    "ops.parts": "angle frexp imag",
+    "ops.questions": "get_device is_conj is_distributed is_inference is_neg is_same_size is_signed",
+    "ops.differences": "gradient",
+    "ops.renorm": "renorm",
+    "ops.segment_reduce": "segment_reduce",
+    "signal.windows": "bartlett_window blackman_window hamming_window hann_window kaiser_window",
+    "control": "cond",
+    "interop": "from_file",
+    "nn.functional": "channel_shuffle cosine_similarity pairwise_distance pdist pixel_shuffle pixel_unshuffle",
+    "ops.create": "empty_permuted",
 }
+LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
 PACKAGES = ("_dynamo", "_inductor", "accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "func", "futures",
             "fx", "hub", "jit", "library", "linalg", "multiprocessing", "nn", "optim", "profiler", "random", "safetensors", "serialization",
-            "special", "testing", "utils", "version")
+            "signal", "special", "testing", "utils", "version")
 
 
 def attach():
@@ -47,6 +88,8 @@ def attach():
     for name, f in STORAGE_METHODS.items():
         setattr(UntypedStorage, name, f)
     Tensor.__new__ = staticmethod(typed.new_tensor)
+    Tensor.name, Tensor.output_nr = None, property(tensor_methods.output_nr)
+    Tensor.imag = property(parts.imag, doc="Raises RuntimeError: there are no complex tensors.")
     Tensor.__array_priority__ = 1000                                     # numpy arrays leave `array + tensor` to the tensor
     Tensor.__cuda_array_interface__ = property(interop.cuda_array_interface)
     _current[0] = current_device

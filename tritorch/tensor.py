@@ -31,7 +31,7 @@ class Tensor:
     _grad = None                                                         # cold attributes live in __dict__ when they are set
     _inference, _hooked = False, None                                    # _hooked: the leaf with hooks of a tensor that is frozen
     _tangents, _settled = None, frozenset()                              # forward mode: tangents by level; the levels that wrote in place
-    is_sparse = is_quantized = is_meta = is_nested = is_xpu = is_mps = is_xla = False
+    is_sparse = is_sparse_csr = is_mkldnn = is_quantized = is_meta = is_nested = is_xpu = is_mps = is_xla = False
 
     # -------------------------------------------------------------- what it is
     device = property(lambda self: self.storage.device, doc="Where the memory is.")

@@ -417,6 +417,9 @@ class Tensor:
     def aminmax(input, *, dim=..., keepdim=..., out=...) -> Any:
         """Smallest and largest value along a dim, or of all, as (min, max)."""
         ...
+    def angle(input, *, out=...) -> Any:
+        """The angle of a number in the plane: 0, π for one below 0, NaN for NaN. Integers give the default dtype."""
+        ...
     def any(input, dim=..., keepdim=...) -> Tensor:
         """Whether some element over `dim` is not 0."""
         ...
@@ -486,6 +489,9 @@ class Tensor:
         ...
     def as_strided_scatter(input, src, size, stride, storage_offset=...) -> Any:
         """A copy of input with `src` as the part that `as_strided` would give."""
+        ...
+    def as_subclass(self, cls) -> Any:
+        """The same tensor as an object of a subclass of Tensor, history included."""
         ...
     def asin(input) -> Tensor:
         """The arc sine."""
@@ -651,6 +657,9 @@ class Tensor:
     def conj_physical(input) -> Any:
         """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
         ...
+    def const_data_ptr(self) -> Any:
+        """Address of the first element, for those who only read."""
+        ...
     def contiguous(input, memory_format=...) -> Any:
         """The tensor itself if its elements lie without gaps in row-major order, or in that of another memory format, else a copy that does."""
         ...
@@ -757,6 +766,9 @@ class Tensor:
         ...
     def dim(self) -> Any:
         """Number of dimensions."""
+        ...
+    def dim_order(self, *, ambiguity_check=...) -> Any:
+        """The dims in their order in memory, outermost first. With `ambiguity_check` a RuntimeError if sizes of 1 or equal strides allow other"""
         ...
     def dist(input, other, p=...) -> Any:
         """The p-norm of input - other."""
@@ -904,6 +916,9 @@ class Tensor:
     def frac_(self, *args, **kw) -> Any:
         """`frac` written into the tensor itself."""
         ...
+    def frexp(input, *, out=...) -> Any:
+        """(mantissa, exponent) with input = mantissa · 2^exponent, ½ ≤ |mantissa| < 1, the exponent of int32; 0, infinities and NaN are their"""
+        ...
     def gather(input, dim, index) -> Tensor:
         """out[i][j] = input[index[i][j]][j] for dim 0, and so for every dim: one element of `input` for each of `index`."""
         ...
@@ -996,6 +1011,7 @@ class Tensor:
     def igammac_(self, *args, **kw) -> Any:
         """`igammac` written into the tensor itself."""
         ...
+    imag: Any
     index: Any
     def index_add(input, dim, index, source, alpha=...) -> Tensor:
         """input with alpha · source added to its slices along `dim` that `index` names, equal indices in their order."""
@@ -1042,11 +1058,17 @@ class Tensor:
     def is_complex(self) -> Any:
         """Always False: there are no complex tensors."""
         ...
+    def is_conj(input) -> Any:
+        """Always False: there are no complex tensors."""
+        ...
     def is_contiguous(self, memory_format=...) -> Any:
         """Whether the elements lie without gaps in row-major order, or in that of another memory format."""
         ...
     is_cpu: Any
     is_cuda: Any
+    def is_distributed(input) -> Any:
+        """Always False: a tensor is on one device."""
+        ...
     def is_floating_point(self) -> Any:
         """Whether the dtype is a floating one."""
         ...
@@ -1055,7 +1077,11 @@ class Tensor:
         ...
     is_leaf: Any
     is_meta: Any
+    is_mkldnn: Any
     is_mps: Any
+    def is_neg(input) -> Any:
+        """Always False: no tensor is marked to be negated later."""
+        ...
     is_nested: Any
     def is_nonzero(input) -> Any:
         """Whether the one element is not zero."""
@@ -1077,6 +1103,7 @@ class Tensor:
         """Whether the dtype has negative values."""
         ...
     is_sparse: Any
+    is_sparse_csr: Any
     is_xla: Any
     is_xpu: Any
     def isclose(input, other, rtol=..., atol=..., equal_nan=...) -> Any:
@@ -1245,6 +1272,9 @@ class Tensor:
         ...
     mH: Any
     mT: Any
+    def map2_(self, x, y, callable) -> Any:
+        """Each element replaced by the Python function of it and those of x and y; on the CPU, slow."""
+        ...
     def map_(input, tensor, callable) -> Any:
         """Each element replaced by the Python function of it and the one of `tensor`; on the CPU, slow."""
         ...
@@ -1293,6 +1323,9 @@ class Tensor:
     def mode(input, dim=..., keepdim=..., *, out=...) -> Any:
         """The most frequent element along `dim` (the smallest of several), and the last place where it occurs."""
         ...
+    def module_load(self, other, assign=...) -> Any:
+        """What `load_state_dict` puts in the place of this tensor: the tensor itself, without history, with the values of `other` copied into"""
+        ...
     def moveaxis(input, source, destination) -> Any:
         """Dims moved to other places, the rest in their order."""
         ...
@@ -1326,6 +1359,7 @@ class Tensor:
     def mvlgamma_(self, *args, **kw) -> Any:
         """`mvlgamma` written into the tensor itself."""
         ...
+    name: Any
     def nan_to_num(input, nan=..., posinf=..., neginf=..., *, out=...) -> Any:
         """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype)."""
         ...
@@ -1346,6 +1380,9 @@ class Tensor:
         ...
     def narrow(input, dim, start, length) -> Any:
         """`length` elements of a dim from `start` on."""
+        ...
+    def narrow_copy(input, dim, start, length, *, out=...) -> Any:
+        """A copy of what `narrow` shows."""
         ...
     nbytes: Any
     ndim: Any
@@ -1404,6 +1441,9 @@ class Tensor:
     def nonzero(input, *, as_tuple=..., out=...) -> Any:
         """The places of the elements that are not zero, one row each (`as_tuple`: one tensor a dim). Waits for the device to count them."""
         ...
+    def nonzero_static(input, *, size, fill_value=..., out=...) -> Any:
+        """The places of the first `size` elements that are not zero, one row each; rows that are left have fill_value. Nobody waits for a"""
+        ...
     def norm(input, p=..., dim=..., keepdim=..., dtype=..., *, out=...) -> Any:
         """Vector norm of order p over `dim`; 'fro' is 2."""
         ...
@@ -1432,6 +1472,7 @@ class Tensor:
     def outer(input, vec2, *, out=...) -> Any:
         """inputᵢ · vec2ⱼ of two vectors."""
         ...
+    output_nr: Any
     def permute(input, *order, dims=...) -> Any:
         """The dims in another order: `x.permute(2, 0, 1)`."""
         ...
@@ -1511,6 +1552,12 @@ class Tensor:
     def remainder_(self, *args, **kw) -> Any:
         """`remainder` written into the tensor itself."""
         ...
+    def renorm(input, p, dim, maxnorm, *, out=...) -> Any:
+        """Every slice along `dim` whose p-norm is above maxnorm, scaled down to it: x · maxnorm / (‖x‖ + 1e-7)."""
+        ...
+    def renorm_(input, p, dim, maxnorm) -> Any:
+        """`renorm` written into the tensor itself."""
+        ...
     def repeat(input, *sizes, repeats=...) -> Any:
         """The tensor repeated `sizes` times along each dim, new dims in front."""
         ...
@@ -1526,6 +1573,12 @@ class Tensor:
         ...
     def reshape_as(input, other) -> Any:
         """The elements under the shape of `other`."""
+        ...
+    def resize_(self, *sizes, memory_format=...) -> Any:
+        """Give the tensor other sizes, and return it: it shows its memory from the first element on, contiguous or in a memory_format, and"""
+        ...
+    def resize_as_(self, tensor, memory_format=...) -> Any:
+        """`resize_` to the sizes of another tensor; with preserve_format also to its memory format."""
         ...
     def resolve_conj(input) -> Any:
         """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
@@ -1753,6 +1806,9 @@ class Tensor:
     def to(input, *args, device=..., dtype=..., non_blocking=..., copy=..., memory_format=...) -> Any:
         """The values in another dtype, on another device, or as another tensor has them: `x.to(torch.float16)`, `x.to('cuda', torch.half)`,"""
         ...
+    def to_dense(self, dtype=..., *, masked_grad=...) -> Any:
+        """The tensor itself, which is dense, or its values in another dtype."""
+        ...
     def tolist(input) -> Any:
         """The elements as nested Python lists (a number for 0 dims)."""
         ...
@@ -1818,6 +1874,15 @@ class Tensor:
         ...
     def unique_consecutive(input, return_inverse=..., return_counts=..., dim=...) -> Any:
         """Runs of equal elements (or, with `dim`, of equal slices) as one each."""
+        ...
+    def unsafe_chunk(input, chunks, dim=...) -> Any:
+        """The pieces that `chunk` gives, as of `unsafe_split`."""
+        ...
+    def unsafe_split(input, split_size, dim=...) -> Any:
+        """The pieces that `split` gives, of which each may be written as a tensor of its own: that others are not to be written is up to you."""
+        ...
+    def unsafe_split_with_sizes(input, split_sizes, dim=...) -> Any:
+        """Pieces of these sizes, as of `unsafe_split`."""
         ...
     def unsqueeze(input, dim) -> Tensor:
         """A new dim of size 1 at `dim`."""

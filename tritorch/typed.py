@@ -2,7 +2,9 @@
 or, as `tritorch.cuda.FloatTensor`, on CUDA."""
 import numpy as np
 
-from tritorch.dtype import get_default_dtype, types
+from tritorch.device import set_default_device
+from tritorch.dtype import dtype as dtypes
+from tritorch.dtype import get_default_dtype, set_default_dtype, types
 from tritorch.errors import check
 from tritorch.interop import as_tensor
 from tritorch.ops.copy import to
@@ -69,3 +71,45 @@ def type_(input, dtype=None, non_blocking=False):
     if isinstance(dtype, _Typed):
         return to(input, dtype.device, dtype.dtype, non_blocking=non_blocking)
     return to(input, types.as_dtype(dtype), non_blocking=non_blocking)
+
+
+def typename(obj, /):
+    """The name of a tensor's type, `tritorch.FloatTensor` for example, or that of any other object's class with its module.
+
+    >>> import tritorch as torch; torch.typename(torch.ones(1)), torch.typename(torch.float32), torch.typename(3)
+    ('tritorch.FloatTensor', 'tritorch.dtype', 'int')
+    """
+    if isinstance(obj, Tensor):
+        return type_(obj)
+    named = obj if hasattr(obj, "__qualname__") else type(obj)
+    module = getattr(named, "__module__", None)
+    if named is dtypes:
+        return "tritorch.dtype"
+    return named.__qualname__ if module in (None, "", "builtins") else f"{module}.{named.__qualname__}"
+
+
+_moved = []                                                              # whether new tensors go to CUDA because of what follows
+
+
+def set_default_tensor_type(t, /):
+    """Make the dtype and device of a floating tensor type, or of the one so named, those of tensors made from Python floats. New programs
+    say `set_default_dtype` and `set_default_device`.
+
+    >>> import tritorch as torch
+    >>> torch.set_default_tensor_type(torch.DoubleTensor); torch.get_default_dtype()
+    tritorch.float64
+    >>> torch.set_default_tensor_type("torch.FloatTensor")
+    """
+    if isinstance(t, str):
+        home, _, kind = t.removesuffix("Tensor").rpartition(".")
+        known = kind in _KINDS and home in ("torch", "torch.cuda", "tritorch", "tritorch.cuda")
+        check(known, "set_default_tensor_type", "the name of a tensor type", repr(t), error=TypeError)
+        dtype, device = _KINDS[kind], "cuda" if home.endswith("cuda") else "cpu"
+    else:
+        check(isinstance(t, _Typed), "set_default_tensor_type", "a tensor type or its name", repr(t), error=TypeError)
+        dtype, device = t.dtype, t.device
+    check(dtype.is_floating_point, "set_default_tensor_type", "a type of floating tensors", dtype, error=TypeError)
+    set_default_dtype(dtype)
+    if device == "cuda" or _moved:
+        set_default_device(device)
+        _moved[:] = [device] if device == "cuda" else []

@@ -28,7 +28,7 @@ LOSSES = set("""cross_entropy soft_cross_entropy nll_loss binary_cross_entropy b
     smooth_l1_loss huber_loss kl_div poisson_nll_loss soft_margin_loss margin_ranking_loss hinge_embedding_loss cosine_embedding_loss
     triplet_margin_loss multi_margin_loss multilabel_margin_loss""".split())
 FLOAT32 = {
-    "cpu": LOSSES | {"prod"},
+    "cpu": LOSSES | {"prod", "ctc_loss"},
     "cuda": LOSSES | set("""acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm_rows
         rms_norm_rows group_norm_rows logsumexp prod softmax log_softmax cumprod cumsum vector_norm sum cosine_similarity""".split()),
 }
@@ -183,15 +183,15 @@ class autocast:
     def __enter__(self):
         caches = _local.caching if self._cache_enabled is None else self._cache_enabled
         caster = _Caster(self.device, self.fast_dtype, caches) if self._enabled else None
-        self._entered.append((caster, _local.active[self.device]))
-        _local.active[self.device] = caster
+        self._entered.append((caster, _local.active[self.device], _local.dtypes[self.device]))
+        _local.active[self.device], _local.dtypes[self.device] = caster, self.fast_dtype
         _local.depth += 1
         if caster is not None:
             caster.__enter__()
         return self
 
     def __exit__(self, *exception):
-        caster, _local.active[self.device] = self._entered.pop()
+        caster, _local.active[self.device], _local.dtypes[self.device] = self._entered.pop()
         if caster is not None:
             caster.__exit__(*exception)
         _local.depth -= 1
@@ -236,14 +236,64 @@ def get_autocast_dtype(device_type):
     tritorch.bfloat16
     """
     _check_kind("get_autocast_dtype", device_type)
-    active = _local.active[device_type]
-    return _local.dtypes[device_type] if active is None else active.dtype
+    return _local.dtypes[device_type]
 
 
 def set_autocast_dtype(device_type, dtype):
-    """Choose the low dtype that `autocast` takes by default on this type of device, in this thread."""
+    """Choose the low dtype of `autocast` on this type of device, in this thread: until the block around it ends, or by default."""
     _check_kind("set_autocast_dtype", device_type)
     _local.dtypes[device_type] = as_dtype(dtype)
+    if _local.active[device_type] is not None:
+        _local.active[device_type].dtype = _local.dtypes[device_type]
+
+
+def set_autocast_enabled(device_type, enabled=None):
+    """Switch casting on or off in this thread, on "cuda" where only True or False is given; the end of the `autocast` block around it
+    restores what was before. `with autocast(…):` does the same and ends by itself.
+
+    >>> import tritorch as torch
+    >>> torch.set_autocast_enabled("cpu", True); (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
+    tritorch.bfloat16
+    >>> torch.set_autocast_enabled("cpu", False)
+    """
+    kind, enabled = ("cuda", device_type) if enabled is None else (device_type, enabled)
+    switches("set_autocast_enabled", enabled=enabled)
+    _check_kind("set_autocast_enabled", kind)
+    active = _local.active[kind]
+    if enabled and active is None:
+        _local.active[kind] = _Caster(kind, _local.dtypes[kind], _local.caching)
+        _local.active[kind].__enter__()
+    elif not enabled and active is not None:
+        _local.active[kind] = None
+        if state.interpreter is active:                                  # else it stays in its place, and casts nothing
+            state.interpreter = active.outer
+
+
+def set_autocast_cpu_enabled(enabled):
+    """`set_autocast_enabled("cpu", enabled)`, as it was called before."""
+    set_autocast_enabled("cpu", enabled)
+
+
+def set_autocast_gpu_dtype(dtype):
+    """`set_autocast_dtype("cuda", dtype)`, as it was called before."""
+    set_autocast_dtype("cuda", dtype)
+
+
+def set_autocast_cpu_dtype(dtype):
+    """`set_autocast_dtype("cpu", dtype)`, as it was called before."""
+    set_autocast_dtype("cpu", dtype)
+
+
+def autocast_increment_nesting():
+    """Count one more `autocast` around what follows, whose casts are kept until it ends; returns how many there are."""
+    _local.depth += 1
+    return _local.depth
+
+
+def autocast_decrement_nesting():
+    """Count one less; who makes it 0 calls `clear_autocast_cache`."""
+    _local.depth -= 1
+    return _local.depth
 
 
 def is_autocast_cpu_enabled():

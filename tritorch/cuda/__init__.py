@@ -7,6 +7,7 @@ code of this package imports from the modules, `from tritorch.cuda.stream import
 import importlib
 
 from tritorch.cuda import memory
+from tritorch.cuda.architectures import can_device_access_peer, get_arch_list, get_gencode_flags
 from tritorch.cuda.device import (
     current_device,
     device,
@@ -29,11 +30,14 @@ from tritorch.cuda.graph import CUDAGraph, graph, graph_pool_handle, is_current_
 from tritorch.cuda.launch_driver import after_triton
 from tritorch.cuda.memory_report import (
     empty_cache,
+    get_allocator_backend,
     get_per_process_memory_fraction,
     ipc_collect,
     max_memory_allocated,
+    max_memory_cached,
     max_memory_reserved,
     memory_allocated,
+    memory_cached,
     memory_reserved,
     memory_snapshot,
     memory_stats,
@@ -41,6 +45,7 @@ from tritorch.cuda.memory_report import (
     memory_summary,
     reset_accumulated_memory_stats,
     reset_max_memory_allocated,
+    reset_max_memory_cached,
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
 )
@@ -56,17 +61,20 @@ from tritorch.cuda.stream import (
     stream,
     synchronize,
 )
+from tritorch.cuda.sync_debug import get_sync_debug_mode, set_sync_debug_mode
 from tritorch.errors import OutOfMemoryError
 
 __all__ = [
     "CUDAGraph", "Event", "ExternalStream", "MemPool", "OutOfMemoryError", "Stream", "StreamContext", "caching_allocator_alloc",
-    "caching_allocator_delete", "current_device", "current_stream", "default_stream", "device", "device_count", "device_of",
-    "empty_cache", "get_device_capability", "get_device_name", "get_device_properties", "get_per_process_memory_fraction",
-    "get_stream_from_external", "graph", "graph_pool_handle", "init", "ipc_collect", "is_available", "is_bf16_supported",
-    "is_current_stream_capturing", "is_initialized", "is_tf32_supported", "max_memory_allocated", "max_memory_reserved",
-    "mem_get_info", "memory", "memory_allocated", "memory_reserved", "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict",
-    "memory_summary", "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats", "set_device",
-    "set_per_process_memory_fraction", "set_stream", "simulate", "stream", "synchronize", "use_mem_pool",
+    "caching_allocator_delete", "can_device_access_peer", "current_device", "current_stream", "default_stream", "device", "device_count",
+    "device_of", "empty_cache", "get_allocator_backend", "get_arch_list", "get_device_capability", "get_device_name",
+    "get_device_properties", "get_gencode_flags", "get_per_process_memory_fraction", "get_stream_from_external", "get_sync_debug_mode",
+    "graph", "graph_pool_handle", "init", "ipc_collect", "is_available", "is_bf16_supported", "is_current_stream_capturing",
+    "is_initialized", "is_tf32_supported", "max_memory_allocated", "max_memory_cached", "max_memory_reserved", "mem_get_info", "memory",
+    "memory_allocated", "memory_cached", "memory_reserved", "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict",
+    "memory_summary", "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
+    "reset_peak_memory_stats", "set_device", "set_per_process_memory_fraction", "set_stream", "set_sync_debug_mode", "simulate", "stream",
+    "synchronize", "use_mem_pool",
 ]
 
 after_triton()

@@ -77,6 +77,9 @@ class Driver(Protocol):
     def memory_info(self, index: int) -> tuple[int, int]:
         """(free, total) bytes of a device."""
 
+    def can_access_peer(self, index: int, peer: int) -> bool:
+        """Whether kernels on a device can read the memory of another."""
+
     def synchronize(self, index: int) -> None:
         """Wait for all work queued on a device. Errors of queued kernels are raised here."""
 

@@ -13,7 +13,7 @@ import threading
 
 import numpy as np
 
-from tritorch.cuda import driver, faults
+from tritorch.cuda import driver, faults, sync_debug
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.measuring import measured
 from tritorch.cuda.memory_report import *  # noqa: F403
@@ -38,6 +38,8 @@ def copy(dst_ptr: int, src_ptr: int, nbytes: int, kind: str, device_index: int, 
     if nbytes:
         waits = kind == "d2h" and not non_blocking
         if waits:
+            if sync_debug.mode[0]:
+                sync_debug.told("copy to the host")
             refuse_capture("copy to the host", device_index, current_handle(device_index))
         stream = current_handle(device_index)                            # now: where a compiled step is captured that has just ended
         with on_device(device_index):

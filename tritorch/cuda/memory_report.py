@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections import OrderedDict, deque
 
 from tritorch.cuda import allocator, attribution, driver
@@ -213,6 +214,29 @@ def _snapshot(device=None) -> dict:
     return {"segments": memory_snapshot(), "device_traces": traces, "allocator_settings": {}}
 
 
+def get_allocator_backend() -> str:
+    """"native": the caching allocator of this package, which goes by the name of PyTorch's own."""
+    return "native"
+
+
+def memory_cached(device=None) -> int:
+    """`memory_reserved`, as it was called before."""
+    warnings.warn("memory_cached is now called memory_reserved", FutureWarning, stacklevel=2)
+    return memory_reserved(device)
+
+
+def max_memory_cached(device=None) -> int:
+    """`max_memory_reserved`, as it was called before."""
+    warnings.warn("max_memory_cached is now called max_memory_reserved", FutureWarning, stacklevel=2)
+    return max_memory_reserved(device)
+
+
+def reset_max_memory_cached(device=None) -> None:
+    """`reset_peak_memory_stats`, as it was called before."""
+    warnings.warn("reset_max_memory_cached is now called reset_peak_memory_stats", FutureWarning, stacklevel=2)
+    reset_peak_memory_stats(device)
+
+
 def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
     """Write _snapshot() to a file that pytorch.org/memory_viz shows."""
     with open(filename, "wb") as file:
@@ -220,7 +244,8 @@ def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
 
 
 __all__ = [
-    "empty_cache", "get_per_process_memory_fraction", "ipc_collect", "max_memory_allocated", "max_memory_reserved", "memory_allocated",
-    "memory_lines", "memory_reserved", "memory_snapshot", "memory_stats", "memory_stats_as_nested_dict", "memory_summary",
-    "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats", "set_per_process_memory_fraction",
+    "empty_cache", "get_allocator_backend", "get_per_process_memory_fraction", "ipc_collect", "max_memory_allocated", "max_memory_cached",
+    "max_memory_reserved", "memory_allocated", "memory_cached", "memory_lines", "memory_reserved", "memory_snapshot", "memory_stats",
+    "memory_stats_as_nested_dict", "memory_summary", "reset_accumulated_memory_stats", "reset_max_memory_allocated",
+    "reset_max_memory_cached", "reset_peak_memory_stats", "set_per_process_memory_fraction",
 ]

@@ -70,6 +70,9 @@ class NvidiaDriver:
                 name=name, total_memory=call("cuDeviceTotalMem", device), driver_version=call("cuDriverGetVersion"), **values)
         return found
 
+    def can_access_peer(self, index: int, peer: int) -> bool:
+        return bool(call("cuDeviceCanAccessPeer", call("cuDeviceGet", index), call("cuDeviceGet", peer)))
+
     def set_device(self, index: int) -> None:
         call("cuCtxSetCurrent", self._contexts.get(index) or self._retain(index))
         self.here.device = index

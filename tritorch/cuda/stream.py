@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tritorch.cuda import driver, faults
+from tritorch.cuda import driver, faults, sync_debug
 from tritorch.cuda.device import current_device, index_of, set_device
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.watching import host_work
@@ -88,6 +88,8 @@ class Stream:
     def synchronize(self) -> None:
         """Wait for the work queued so far."""
         refuse_capture("Stream.synchronize", self.device.index, self.handle)
+        if sync_debug.mode[0]:
+            sync_debug.told("Stream.synchronize")
         with on_device(self.device.index):
             driver.current().stream_synchronize(self.handle)
         if self.device.index in faults.unread:

@@ -30,6 +30,7 @@ from tritorch.nn.activation import (
     Tanhshrink,
     Threshold,
 )
+from tritorch.nn.adaptive import AdaptiveLogSoftmaxWithLoss
 from tritorch.nn.attention import MultiheadAttention
 from tritorch.nn.container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from tritorch.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
@@ -56,6 +57,7 @@ from tritorch.nn.loss import (
     BCEWithLogitsLoss,
     CosineEmbeddingLoss,
     CrossEntropyLoss,
+    CTCLoss,
     GaussianNLLLoss,
     HingeEmbeddingLoss,
     HuberLoss,
@@ -89,6 +91,7 @@ from tritorch.nn.norm import (
     RMSNorm,
     SyncBatchNorm,
 )
+from tritorch.nn.older import Container, NLLLoss2d
 from tritorch.nn.padding import (
     CircularPad1d,
     CircularPad2d,
@@ -144,5 +147,5 @@ from tritorch.nn.shaping import (
     UpsamplingBilinear2d,
     UpsamplingNearest2d,
 )
-from tritorch.nn.sparse import Embedding
+from tritorch.nn.sparse import Embedding, EmbeddingBag
 from tritorch.nn.transformer import Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer

@@ -327,6 +327,24 @@ class MultiLabelSoftMarginLoss(_WeightedLoss):
         return F.multilabel_soft_margin_loss(input, target, weight=self.weight, reduction=self.reduction)
 
 
+class CTCLoss(_Loss):
+    """-log of the probability that log_probs (T, N, C) give the targets when repeats are joined and blanks taken out: see
+    `nn.functional.ctc_loss`. "mean" divides each loss by its target's length first.
+
+    >>> import tritorch as torch
+    >>> log_probs = torch.full((3, 1, 2), 0.5).log()
+    >>> round(torch.nn.CTCLoss()(log_probs, torch.tensor([[1]]), (3,), (1,)).exp().item(), 4)
+    1.3333
+    """
+
+    def __init__(self, blank=0, reduction="mean", zero_infinity=False):
+        super().__init__(reduction=reduction)
+        self.blank, self.zero_infinity = blank, zero_infinity
+
+    def forward(self, log_probs, targets, input_lengths, target_lengths):
+        return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity)
+
+
 class TripletMarginLoss(_Loss):
     """max(0, d(anchor, positive) - d(anchor, negative) + margin), d the p-norm; with `swap` the nearer of anchor and positive counts.
 

@@ -3,6 +3,7 @@ import sys
 
 from tritorch.nn import (
     activation,
+    adaptive,
     container,
     conv,
     distance,
@@ -23,10 +24,10 @@ from tritorch.nn import (
 from tritorch.nn.module import Module  # noqa: F401  (it is there in PyTorch, too)
 
 __path__: list[str] = []                                                 # makes the names below importable as modules
-_FILES = {"activation": activation, "container": container, "conv": conv, "distance": distance, "dropout": dropout, "linear": linear,
-          "loss": loss, "module": module, "padding": padding, "pooling": pooling, "rnn": rnn, "sparse": sparse, "transformer": transformer,
-          "batchnorm": norm, "instancenorm": norm, "normalization": norm, "flatten": shaping, "fold": shaping, "pixelshuffle": shaping,
-          "channelshuffle": shaping, "upsampling": shaping, "utils": sizes}
+_FILES = {"activation": activation, "adaptive": adaptive, "container": container, "conv": conv, "distance": distance, "dropout": dropout,
+          "linear": linear, "loss": loss, "module": module, "padding": padding, "pooling": pooling, "rnn": rnn, "sparse": sparse,
+          "transformer": transformer, "batchnorm": norm, "instancenorm": norm, "normalization": norm, "flatten": shaping, "fold": shaping,
+          "pixelshuffle": shaping, "channelshuffle": shaping, "upsampling": shaping, "utils": sizes}
 sys.modules.update({f"{__name__}.{name}": file for name, file in _FILES.items()})
 globals().update(_FILES)
 vars(module).update({name: f for name, f in vars(hooks).items() if name.startswith("register_module_")})

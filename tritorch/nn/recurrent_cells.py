@@ -1,11 +1,14 @@
-"""The run of a recurrent layer over a sequence, and the cells that take single steps."""
+"""The runs of a recurrent layer and of stacked ones over a sequence, and the cells that take single steps."""
 import math
 
+from tritorch.nn import functional as F
 from tritorch.nn import init
 from tritorch.nn.module import Module
 from tritorch.nn.parameter import Parameter, unset
 from tritorch.ops.recurrent import recurrent_layer
 from tritorch.ops.recurrent_composed import compose
+from tritorch.ops.shaping import cat, stack
+from tritorch.tensor import own
 
 
 def run_layer(mode, data, steps, state, weights, reverse):
@@ -22,6 +25,26 @@ def run_layer(mode, data, steps, state, weights, reverse):
     state = [unset(shape, data.device, data.dtype).zero_() if s is None else s for s, shape in zip(state, shapes)]
     out, state = compose(mode, rows, weights, tuple(state), sizes, reverse)
     return out.reshape(*data.shape[:-1], out.shape[-1]), state
+
+
+def run_stack(mode, data, steps, states, weights, dropout):
+    """Run stacked layers: `weights` has for every layer those of every direction. `states` are (layers · directions, batch, size) each, or
+    None for zeros; what a layer gives drops out with the chance `dropout` before the next.
+
+    Returns the outputs of the last layer and the last states, like `states`.
+    """
+    finals = []
+    for layer, ways in enumerate(weights):
+        outputs = []
+        for reverse, own_weights in enumerate(ways):
+            state = [None if s is None else s[len(finals)] for s in states]
+            output, final = run_layer(mode, data, steps, state, own_weights, reverse=bool(reverse))
+            outputs.append(output)
+            finals.append(final)
+        data = cat(outputs, -1) if len(outputs) > 1 else outputs[0]
+        if dropout and layer < len(weights) - 1:
+            data = F.dropout(data, dropout)
+    return data, [stack(parts) if len(parts) > 1 else own(parts[0].unsqueeze(0)) for parts in zip(*finals)]
 
 
 class RNNCellBase(Module):

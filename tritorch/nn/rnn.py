@@ -4,15 +4,12 @@ import numbers
 import warnings
 
 from tritorch.autograd.places import stacklevel
-from tritorch.nn import functional as F
 from tritorch.nn import init
 from tritorch.nn.module import Module
 from tritorch.nn.parameter import Parameter, unset
-from tritorch.nn.recurrent_cells import run_layer
+from tritorch.nn.recurrent_cells import run_stack
 from tritorch.nn.utils.rnn import PackedSequence
 from tritorch.ops.recurrent import GATES
-from tritorch.ops.shaping import cat, stack
-from tritorch.tensor import own
 
 
 class RNNBase(Module):
@@ -133,20 +130,10 @@ class RNNBase(Module):
         return given
 
     def _run(self, data, steps, states):
-        finals = []
-        for layer in range(self.num_layers):
-            outputs = []
-            for suffix in self._suffixes():
-                state = [None if s is None else s[len(finals)] for s in states]
-                weights = [getattr(self, f"{name}_l{layer}{suffix}", None)
-                           for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")]
-                output, final = run_layer(self.mode, data, steps, state, weights, reverse=suffix != "")
-                outputs.append(output)
-                finals.append(final)
-            data = cat(outputs, -1) if len(outputs) > 1 else outputs[0]
-            if self.dropout and layer < self.num_layers - 1:
-                data = F.dropout(data, self.dropout, self.training)
-        return data, [stack(parts) if len(parts) > 1 else own(parts[0].unsqueeze(0)) for parts in zip(*finals)]
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+        weights = [[[getattr(self, f"{name}_l{layer}{suffix}", None) for name in names] for suffix in self._suffixes()]
+                   for layer in range(self.num_layers)]
+        return run_stack(self.mode, data, steps, states, weights, self.dropout if self.training else 0.0)
 
     def _as_hidden(self, states):
         return tuple(states) if self._state_count == 2 else states[0]

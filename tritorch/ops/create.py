@@ -16,7 +16,7 @@ from tritorch.ops import copy
 from tritorch.ops.arrays import store_rounded
 from tritorch.ops.copy import check_fits
 from tritorch.quiet import quietly
-from tritorch.shape import cdiv
+from tritorch.shape import cdiv, ordered_strides
 from tritorch.tensor import Tensor, alias, empty_strided, from_array
 from tritorch.tensor import empty as new_empty
 
@@ -191,6 +191,19 @@ def strided_empty(size, stride, *, dtype=None, layout=None, device=None, require
     check(len(size) == len(stride) and min((*size, *stride), default=0) >= 0, "empty_strided",
           "as many strides as sizes, none negative", size, stride)
     return _finish(empty_strided(size, stride, _kind(dtype), as_device(device)), requires_grad)
+
+
+def empty_permuted(size, physical_layout, *, dtype=None, layout=None, device=None, requires_grad=False, pin_memory=False):
+    """An unset tensor without gaps whose dims lie in memory in the order of `physical_layout`, outermost first.
+
+    >>> import tritorch as torch; torch.empty_permuted((2, 3, 5), (1, 2, 0)).stride()
+    (1, 10, 2)
+    """
+    size, order = tuple(size), tuple(physical_layout)
+    fits = sorted(order) == list(range(len(size)))
+    check(fits, "empty_permuted", f"each dim from 0 to {len(size) - 1} once as physical_layout", None if fits else order)
+    made = empty_strided(size, ordered_strides(size, order[::-1]), _kind(dtype), as_device(device))
+    return _finish(made, requires_grad, pin_memory)
 
 
 # ------------------------------------------------------------------ sequences

@@ -193,8 +193,9 @@ def take_along_dim(input, indices, dim=None, *, out=None):
 
 # ------------------------------------------------------------------ tables
 @op
-def table_rows(weight, index, padding_idx):
-    """The rows of `weight` that `index` names; the row padding_idx (-1: none) gets no gradient."""
+def table_rows(weight, index, padding_idx, by_freq=False):
+    """The rows of `weight` that `index` names; the row padding_idx (-1: none) gets no gradient, with by_freq the others that of one of the
+    times that they are named, on average."""
     check_index("embedding", index)
     check(len(weight.shape) == 2, "embedding", "a weight of 2 dims", weight.shape)
     return (*index.shape, weight.shape[1]), weight.dtype, weight.storage.device
@@ -202,7 +203,7 @@ def table_rows(weight, index, padding_idx):
 
 @table_rows.impl("cpu", raw=True)
 @table_rows.impl("cuda")
-def table_rows_any(out, weight, index, padding_idx):
+def table_rows_any(out, weight, index, padding_idx, by_freq):
     made = out if out.is_contiguous() else empty(out.shape, out.dtype, out.device)
     flat = view.reshape(made.detach(), -1, weight.shape[1])
     index_select.into(flat, weight.detach(), 0, view.reshape(index, -1))
@@ -211,13 +212,24 @@ def table_rows_any(out, weight, index, padding_idx):
 
 
 @table_rows.grad("weight")
-def table_rows_grad(g, weight_shape, index, padding_idx):
+def table_rows_grad(g, weight_shape, index, padding_idx, by_freq):
+    if by_freq:
+        g = g * rarity(index, weight_shape[0], g.dtype).unsqueeze(-1)
+
     def add(total):
         index_add.into(total, total, 0, view.reshape(index, -1), view.reshape(g, index.numel(), weight_shape[1]).to(total.dtype))
 
     if padding_idx < 0 and joined_grads(add, (g,), "weight"):
         return None                                                      # a pass over the rows that were read, not over the table
     return table_gradient(g, index, weight_shape[0], padding_idx)
+
+
+def rarity(index, count, dtype):
+    """1 over the times that an index names what it names, of each index."""
+    flat, kind = view.reshape(index, -1), dtype.compute
+    one = create.ones(flat.shape, dtype=kind, device=index.device)
+    named = create.zeros(count, dtype=kind, device=index.device).index_add(0, flat, one)
+    return view.reshape(named.index_select(0, flat).reciprocal().to(dtype), index.shape)
 
 
 @table_rows.samples
@@ -284,7 +296,8 @@ def table_gradient_workloads(make):
 def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False):
     """The rows of `weight` (n, d) that the integers in `input` name: shape (*, d).
 
-    The row `padding_idx` gets no gradient; with `max_norm` the rows used are first scaled down, in place, to that norm.
+    The row `padding_idx` gets no gradient; with `max_norm` the rows used are first scaled down, in place, to that norm; with
+    `scale_grad_by_freq` the gradient of a row is divided by the times that it is named.
 
     >>> import tritorch as torch; w = torch.eye(3); torch.nn.functional.embedding(torch.tensor([2, 0]), w)
     tensor([[0., 0., 1.],
@@ -300,13 +313,14 @@ def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, sca
             padding_idx, = whole_numbers("embedding", "padding_idx", (padding_idx,))
         check(-count <= padding_idx < count, "embedding", f"a padding_idx in [{-count}, {count - 1}]", padding_idx)
         padding_idx += count if padding_idx < 0 else 0
-    check(not scale_grad_by_freq and not sparse, "embedding", "scale_grad_by_freq and sparse False", (scale_grad_by_freq, sparse))
+    check(not sparse, "embedding", "sparse False, for there are no sparse gradients", sparse, error=NotImplementedError)
     if max_norm is not None:
-        _renormalize(weight, input, max_norm, norm_type)
-    return table_rows(weight, input, -1 if padding_idx is None else padding_idx)
+        renormalize_rows(weight, input, max_norm, norm_type)
+    return table_rows(weight, input, -1 if padding_idx is None else padding_idx, scale_grad_by_freq)
 
 
-def _renormalize(weight, input, max_norm, norm_type):
+def renormalize_rows(weight, input, max_norm, norm_type):
+    """Scale the rows that are used down, in place, to this norm."""
     with no_grad():
         used = view.reshape(input, -1)
         rows = index_select(weight, 0, used)

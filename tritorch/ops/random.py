@@ -11,6 +11,7 @@ from tritorch.device import as_device
 from tritorch.dtype import bfloat16, chosen, float16, float32, float64, get_default_dtype, iinfo, int64, promote
 from tritorch.dtype import bool as bool_
 from tritorch.errors import check, no_sizes, whole_numbers
+from tritorch.ops.binomial import binomial  # noqa: F401
 from tritorch.ops.chances import A_SUM, CHANCES, draw_one, random_bernoulli, random_normal_around, random_race
 from tritorch.ops.copy import deliver, like_strides
 from tritorch.ops.draws import (

@@ -27,11 +27,12 @@ def identity(kind, dtype):
     return -1 << 63 if kind == "amax" else (1 << 63) - 1
 
 
-def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1, weights=None, taps=1):
+def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1, weights=None, taps=1, owners=None):
     """out[r] = base[r] joined with alpha · src[i] for the i with places[i] = r, in their order; -1 is no place.
 
     `out` is contiguous, (rows, width); `base` may be `out` itself, or None: then rows that no place names are 0, as is the row `skip`.
-    With `weights` each row of src has `taps` places, and is joined weights[i] · src[i // taps].
+    With `taps` each row of src has so many places, src[i // taps], with `owners` it is src[owners[i]] that goes to place i; with `weights`
+    times weights[i].
     """
     rows, width = out.shape
     n = places.shape[0]
@@ -50,8 +51,8 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1, weights=None
     pieces = None
     if n > long:
         pieces, block = empty((cdiv(n, long), 2, width), accumulator, out.device), min(tile(1024, 64), next_power_of_2(width))
-        launch(K.pieces_kernel, (cdiv(n, long) * cdiv(width, block),), pieces, src, weights, ordered, order, None if few else bounds, n,
-               width, *src.strides, **common, ALL=getattr(K, f"{kind}_all"), STEPS=n.bit_length(),
+        launch(K.pieces_kernel, (cdiv(n, long) * cdiv(width, block),), pieces, src, weights, owners, ordered, order,
+               None if few else bounds, n, width, *src.strides, **common, ALL=getattr(K, f"{kind}_all"), STEPS=n.bit_length(),
                BLOCK_N=max(min(tile(4096, 256) // block, long), 1), BLOCK_R=block)
     factor = None if alpha == 1 else np.float64(alpha) if accumulator is types.float64 else float(alpha) if accumulator is types.float32 \
         else int(alpha)
@@ -61,9 +62,9 @@ def join_rows(out, base, places, src, kind="sum", alpha=1, skip=-1, weights=None
     def run(choice, target=out):
         block_r = min(choice["WIDTH"], next_power_of_2(width))
         block_n = max(choice["ELEMENTS"] // block_r, 1)
-        launch(K.segments_kernel, (cdiv(rows, block_n) * cdiv(width, block_r),), target, base, src, weights, order, bounds, pieces,
-               ordered if few else None, rows, width, *((0, 0) if base is None else base.strides), *src.strides, factor, skip, **common,
-               TOUCHED=base is target, BLOCK_N=block_n, BLOCK_R=block_r, num_warps=choice["num_warps"])
+        launch(K.segments_kernel, (cdiv(rows, block_n) * cdiv(width, block_r),), target, base, src, weights, owners, order, bounds,
+               pieces, ordered if few else None, rows, width, *((0, 0) if base is None else base.strides), *src.strides, factor, skip,
+               **common, TOUCHED=base is target, BLOCK_N=block_n, BLOCK_R=block_r, num_warps=choice["num_warps"])
 
     def trial(choice):                                          # in place it would add again and again
         run(choice, empty(out.shape, out.dtype, out.device) if base is out else out)

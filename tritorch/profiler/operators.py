@@ -34,6 +34,10 @@ NAMES = {
     "standard_gamma": "_standard_gamma", "standard_gamma_grad": "_standard_gamma_grad",
     "table_gradient": "embedding_dense_backward", "table_rows": "embedding", "threshold_at": "threshold", "triangle": "tril",
     "trunc_divide": "div", "variance": "var", "vector_norm": "linalg_vector_norm", "view_as_dtype": "view", "view_as_shape": "view",
+    # of bags and of alignments
+    "bag_dots": "_embedding_bag_per_sample_weights_backward", "bag_gradient": "_embedding_bag_dense_backward",
+    "bag_maxima": "_embedding_bag", "bag_sums": "_embedding_bag", "ctc_backward": "_ctc_loss_backward", "ctc_rows": "_ctc_loss",
+    "random_binomial": "binomial",
     # of lists of tensors
     "cast_all": "_foreach_copy_", "clip_by_norm": "_foreach_mul_", "norm_parts": "_foreach_norm",
     "scale_by": "_amp_foreach_non_finite_check_and_unscale_", "update": "_fused_update_", "update_scale": "_amp_update_scale_",

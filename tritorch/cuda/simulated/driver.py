@@ -90,6 +90,9 @@ class SimulatedDriver:
         total = self.properties[index].total_memory
         return total - self.memory.used.get(index, 0), total
 
+    def can_access_peer(self, index, peer):
+        return True
+
     @locked
     def synchronize(self, index):
         streams = [s for s in self.queues.streams if s.device == index]

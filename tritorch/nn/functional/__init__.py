@@ -56,10 +56,12 @@ from tritorch.nn.functional.pooling import local_response_norm, lp_pool1d, lp_po
 from tritorch.nn.functional.sampling import affine_grid, grid_sample
 from tritorch.ops.activation import gelu, hardshrink, logsigmoid, prelu, softplus, softshrink, softsign, tanhshrink
 from tritorch.ops.attention import scaled_dot_product_attention
+from tritorch.ops.bags import embedding_bag
 from tritorch.ops.batchnorm import batch_norm, instance_norm
 from tritorch.ops.batchnorm_relu import batch_norm_relu
 from tritorch.ops.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
 from tritorch.ops.convolution_volumes import conv3d, conv_tbc, conv_transpose3d
+from tritorch.ops.ctc import ctc_loss
 from tritorch.ops.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout, rrelu, rrelu_
 from tritorch.ops.feed_forward import feed_forward
 from tritorch.ops.fractional_pooling import fractional_max_pool2d, fractional_max_pool3d

@@ -1,0 +1,56 @@
+"""Methods of Tensor that programs for PyTorch meet seldom."""
+from tritorch.errors import check, explained
+from tritorch.ops import copy, create, view
+from tritorch.tensor import Tensor, alias, refresh
+
+
+@explained
+def map2_(self, x, y, callable):
+    """Each element replaced by the Python function of it and those of x and y; on the CPU, slow.
+
+    >>> import tritorch as torch; torch.tensor([1.0, 2.0]).map2_(torch.ones(2), torch.ones(1), lambda a, b, c: a + b * c)
+    tensor([2., 3.])
+    """
+    places = {t.device.type for t in (self, x, y)}
+    check(places == {"cpu"}, "map2_", "tensors on the CPU", *sorted(places), error=TypeError)
+    check(not any(t.requires_grad for t in (self, x, y)), "map2_", "tensors without gradient", "requires_grad=True", use="detach()")
+    columns = [view.reshape(view.expand_to(t, self.shape), -1).tolist() for t in (self, x, y)]
+    values = create.tensor([callable(*row) for row in zip(*columns)], dtype=self.dtype)
+    return copy.copy_(self, view.reshape(values, self.shape))
+
+
+def as_subclass(self, cls):
+    """The same tensor as an object of a subclass of Tensor, history included.
+
+    >>> import tritorch as torch
+    >>> class Measured(torch.Tensor): pass
+    >>> type(torch.ones(2).as_subclass(Measured)).__name__
+    'Measured'
+    """
+    check(isinstance(cls, type) and issubclass(cls, Tensor), "as_subclass", "a subclass of Tensor", repr(cls), error=TypeError)
+    seen = view.view_as(self, self)
+    out = alias(seen, cls)
+    out.node, out.index, out.base, out.base_node = seen.node, seen.index, seen.base, seen.base_node
+    return out
+
+
+def module_load(self, other, assign=False):
+    """What `load_state_dict` puts in the place of this tensor: the tensor itself, without history, with the values of `other` copied into
+    it, or with `assign` the other one.
+
+    >>> import tritorch as torch; torch.zeros(2).module_load(torch.ones(2))
+    tensor([1., 1.])
+    """
+    return other.detach() if assign else copy.copy_(self, other).detach()
+
+
+def to_dense(self, dtype=None, *, masked_grad=None):
+    """The tensor itself, which is dense, or its values in another dtype."""
+    return self if dtype is None else copy.to(self, dtype)
+
+
+def output_nr(self):
+    """Which output of `grad_fn` the tensor is."""
+    if self.base is not None:
+        refresh(self)
+    return self.index
