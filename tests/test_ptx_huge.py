@@ -40,6 +40,13 @@ def conv(images, channels, size, *weight, **options):
     return F.conv2d, full(images, channels, size, size), full(*weight), full(weight[0]), 1, 1, 1, *options.values()
 
 
+def sequences(times, samples, classes):
+    """The loss of labels, and its gradient, whose lengths only the device knows."""
+    steps, labels = [torch.full((samples,), n, dtype=torch.int64, device="cuda") for n in (times, 5)]
+    x = full(times, samples, classes, dtype=torch.float32)
+    return lambda x: F.ctc_loss(x, places(samples, 5), steps, labels, reduction="none"), x
+
+
 CASES = {
     "pointwise": lambda: (torch.relu, full(4 * G + 4096)),
     "strided": lambda: (lambda x, y: x.mT + y, full(65538, 65536), full(65536, 65538)),
@@ -73,6 +80,12 @@ CASES = {
     "one large image": lambda: conv(1, 1, 46400, 2, 1, 3, 3),
     "max pool": lambda: (F.max_pool2d, full(16400, 64, 64, 64), 2),
     "embedding": lambda: (lambda i, x: F.embedding(i, x.detach()), places(4 * (1 << 20) + 3), full(50304, 1024)),
+    "bags": lambda: (lambda i, x: F.embedding_bag(i, x.detach(), mode="sum"), places(4 * (1 << 20) + 3, 2), full(50304, 1024)),
+    "largest of bags": lambda: (lambda i, x: F.embedding_bag(i, x.detach(), mode="max"), places(4 * (1 << 20) + 3, 2), full(50304, 1024)),
+    "bags of columns apart": lambda: (lambda i, x, w: F.embedding_bag(i, x.mT, mode="sum", per_sample_weights=w), places(64, 2),
+                                      full(64, (1 << 26) + 3).detach(), full(64, 2)),
+    "sequences": lambda: sequences(40, 64, 1 << 20),
+    "sequences of many times": lambda: sequences(1 << 20, 4, 600),
     "scatter": lambda: (lambda x, i, y: x.detach().scatter(1, i, y.detach()), full(65540, 65536), places(65540, 65536),
                         full(65540, 65536)),
     "gather": lambda: (lambda x, i: torch.gather(x.detach(), 1, i), full(65540, 65536), places(65540, 65536)),

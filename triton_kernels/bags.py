@@ -111,7 +111,7 @@ def bag_dots_kernel(out_ptr, table_ptr, index_ptr, row_ptr, owner_ptr, n, rows, 
     owner = tl.load(owner_ptr + i, mask=i < n, other=0).to(tl.int64)
     total = tl.zeros((BLOCK_N, BLOCK_R), wide)
     for first in range(0, R, BLOCK_R):
-        r = first + tl.arange(0, BLOCK_R)[None, :]
+        r = (first + tl.arange(0, BLOCK_R)).to(tl.int64)[None, :]
         inside = known & (r < R)
         x = tl.load(table_ptr + row * stride_tn + r * stride_tr, mask=inside, other=0).to(wide)
         total += x * tl.load(row_ptr + owner * stride_rn + r * stride_rr, mask=inside, other=0).to(wide)

@@ -63,7 +63,8 @@ def ctc_alpha_kernel(loss_ptr, alpha_ptr, word_ptr, log_prob_ptr, target_ptr, st
     now = tl.load(here, mask=alive & (T > 0), other=0)
     alpha, last = tl.full((BLOCK,), low, now.dtype), tl.full((BLOCK,), low, now.dtype)
     for t in range(T):
-        then = tl.load(here + (t + 1) * stride_t, mask=alive & (t + 1 < T), other=0)
+        here += stride_t                                                 # t · stride_t may pass 2³¹
+        then = tl.load(here, mask=alive & (t + 1 < T), other=0)
         one = tl.where(s >= 1, tl.gather(alpha, tl.maximum(s - 1, 0), 0), low)
         two = tl.where(skips, tl.gather(alpha, tl.maximum(s - 2, 0), 0), low)
         alpha = tl.where(t == 0, tl.where(s < 2, 0, low), added(alpha, one, two)) + now
