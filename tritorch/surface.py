@@ -49,15 +49,15 @@ HOMES = {
     "typed": """BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor
             set_default_tensor_type ShortTensor typename""",
     "threads": "get_num_threads set_num_threads",
-    "native": """bilinear binary_cross_entropy_with_logits constant_pad_nd cosine_embedding_loss ctc_loss embedding
-            embedding_bag frobenius_norm hinge_embedding_loss kl_div margin_ranking_loss native_batch_norm native_channel_shuffle
-            native_dropout native_group_norm native_layer_norm norm_except_dim poisson_nll_loss triplet_margin_loss""",
+    "native": """adaptive_max_pool1d affine_grid_generator alpha_dropout alpha_dropout_ bilinear binary_cross_entropy_with_logits
+            constant_pad_nd cosine_embedding_loss ctc_loss dropout_ embedding embedding_bag feature_alpha_dropout
+            feature_alpha_dropout_ feature_dropout feature_dropout_ frobenius_norm grid_sampler grid_sampler_2d grid_sampler_3d
+            hinge_embedding_loss kl_div margin_ranking_loss native_batch_norm native_channel_shuffle native_dropout
+            native_group_norm native_layer_norm norm_except_dim poisson_nll_loss triplet_margin_loss""",
     "recurrent": "gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell",
     "ops.binomial": "binomial",
     "ops.dropout": "rrelu rrelu_",
     "ops.pooling_places": "max_pool1d_with_indices",
-    "ops.top_level": """adaptive_max_pool1d affine_grid_generator alpha_dropout alpha_dropout_ dropout_ feature_alpha_dropout
-            feature_alpha_dropout_ feature_dropout feature_dropout_ grid_sampler grid_sampler_2d grid_sampler_3d""",
     "ops.volumes": "max_pool3d",
     "ops.copies": """alias_copy as_strided_copy detach_copy diagonal_copy expand_copy fill narrow_copy permute_copy select_copy slice_copy
             split_copy split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsafe_chunk unsafe_split

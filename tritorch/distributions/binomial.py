@@ -7,9 +7,8 @@ from tritorch.distributions.distribution import Distribution
 from tritorch.distributions.parameters import Either
 from tritorch.errors import check
 from tritorch.nn.functional import logsigmoid
-from tritorch.ops.compare import where
+from tritorch.ops.binomial import binomial
 from tritorch.ops.create import arange
-from tritorch.ops.gamma import _standard_gamma
 
 
 class Binomial(Either, Distribution):
@@ -40,7 +39,7 @@ class Binomial(Either, Distribution):
     def sample(self, sample_shape=()):
         shape = self._extended_shape(sample_shape)
         with no_grad():
-            return successes(self.total_count.expand(shape), self.probs.expand(shape), self._most)
+            return binomial(self.total_count.expand(shape), self.probs.expand(shape))
 
     def expand(self, batch_shape, _instance=None):
         new = super().expand(batch_shape, _instance)
@@ -71,22 +70,3 @@ class Binomial(Either, Distribution):
         count = self._one_count("enumerate_support")
         values = arange(count + 1, dtype=self._param.dtype, device=self._param.device).view(-1, *[1] * len(self._batch_shape))
         return values.expand(-1, *self._batch_shape) if expand else values
-
-
-def successes(count, probs, most=None):
-    """How many of `count` uniform numbers are below `probs`. With `most`, the largest count, nothing waits for a device.
-
-    The middle one is a beta number: either all that are smaller are below, too, or all that are larger are not, and half of them are left
-    (J. H. Ahrens and U. Dieter, Computer methods for sampling from gamma, beta, Poisson and binomial distributions, 1974).
-    """
-    n, p = count.double(), probs.double()
-    found = p * 0                                                        # NaN stay
-    for _ in range(int(n.max() if most is None and n.numel() else most or 0).bit_length()):
-        middle = (n / 2).floor() + 1
-        low, high = _standard_gamma(middle), _standard_gamma((n + 1 - middle).clamp(min=1))
-        x = low / (low + high)
-        below, left = x <= p, n > 0
-        found = where(left & below, found + middle, found)
-        p = where(left, where(below, (p - x) / (1 - x), p / x), p)
-        n = where(left, where(below, n - middle, middle - 1), n)
-    return found.to(probs.dtype)
