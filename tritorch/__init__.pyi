@@ -1217,6 +1217,9 @@ def masked_select(input, mask, *, out=...) -> Any:
 def matmul(input, other, *, out=...) -> Any:
     """Matrix product, by the ranks of its operands."""
     ...
+def matrix_exp(A) -> Any:
+    """Σₖ Aᵏ / k! of square matrices (…, n, n), float32 or float64: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device"""
+    ...
 def matrix_power(input, n, *, out=...) -> Any:
     """The n-th power of square matrices (…, m, m), for n < 0 of their inverses, by repeated squaring."""
     ...
@@ -1317,13 +1320,16 @@ def nonzero(input, *, as_tuple=..., out=...) -> Any:
     """The places of the elements that are not zero, one row each (`as_tuple`: one tensor a dim). Waits for the device to count them."""
     ...
 def norm(input, p=..., dim=..., keepdim=..., dtype=..., *, out=...) -> Any:
-    """Vector norm of order p over `dim`; 'fro' is 2."""
+    """Vector norm of order p over `dim`; 'fro' is 2, 'nuc' the sum of a matrix's singular values."""
     ...
 def normal(mean=..., std=..., size=..., *, generator=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
     """Normal numbers with elementwise `mean` and `std`, or of one mean and std and a `size`."""
     ...
 def not_equal(input, other) -> Tensor:
     """input ≠ other, elementwise, broadcast, as bool."""
+    ...
+def nuclear_norm(input, dim=..., keepdim=..., *, out=...) -> Any:
+    """The sum of singular values of matrices in the last two dims, or in `dim`."""
     ...
 def numel(input) -> Any:
     """Number of elements."""
@@ -1354,6 +1360,9 @@ def pdist(input, p=...) -> Any:
     ...
 def permute(input, *order, dims=...) -> Any:
     """The dims in another order: `x.permute(2, 0, 1)`."""
+    ...
+def pinverse(input, rcond=...) -> Any:
+    """`linalg.pinv` under its older name."""
     ...
 def pixel_shuffle(input, upscale_factor) -> Any:
     """(*, C r², H, W) to (*, C, H r, W r). Shi et al. 2016."""

@@ -1246,6 +1246,9 @@ class Tensor:
     def matmul(input, other, *, out=...) -> Any:
         """Matrix product, by the ranks of its operands."""
         ...
+    def matrix_exp(A) -> Any:
+        """Σₖ Aᵏ / k! of square matrices (…, n, n), float32 or float64: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device"""
+        ...
     def matrix_power(input, n, *, out=...) -> Any:
         """The n-th power of square matrices (…, m, m), for n < 0 of their inverses, by repeated squaring."""
         ...
@@ -1379,7 +1382,7 @@ class Tensor:
         """The places of the elements that are not zero, one row each (`as_tuple`: one tensor a dim). Waits for the device to count them."""
         ...
     def norm(input, p=..., dim=..., keepdim=..., dtype=..., *, out=...) -> Any:
-        """Vector norm of order p over `dim`; 'fro' is 2."""
+        """Vector norm of order p over `dim`; 'fro' is 2, 'nuc' the sum of a matrix's singular values."""
         ...
     def normal_(x, mean=..., std=..., *, generator=...) -> Any:
         """Fill with normal numbers of a mean and a standard deviation."""
@@ -1411,6 +1414,9 @@ class Tensor:
         ...
     def pin_memory(input, device=...) -> Any:
         """The values in page-locked memory, from which copies to a GPU are asynchronous."""
+        ...
+    def pinverse(input, rcond=...) -> Any:
+        """`linalg.pinv` under its older name."""
         ...
     def positive(input) -> Any:
         """The tensor itself."""
