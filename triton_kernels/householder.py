@@ -49,6 +49,26 @@ def reflect_kernel(a_ptr, v_ptr, tau_ptr, stride_b, stride_m, stride_n, stride_v
 
 
 @triton.jit
+def beside_kernel(a_ptr, v_ptr, tau_ptr, stride_b, stride_m, stride_n, stride_vb, stride_vm, stride_vn, stride_t, m, n, steps,
+                  M: tl.constexpr, W: tl.constexpr):
+    """The reflections of a panel, one after the other, on W of the columns (m, n) beside it."""
+    tiles = tl.cdiv(n, W)
+    batch = (tl.program_id(0) // tiles).to(tl.int64)
+    r = tl.arange(0, M)
+    j = (tl.program_id(0) % tiles * W + tl.arange(0, W)).to(tl.int64)[None, :]
+    at = a_ptr + batch * stride_b + r[:, None].to(tl.int64) * stride_m + j * stride_n
+    inside = (r < m)[:, None] & (j < n)
+    a = tl.load(at, mask=inside, other=0)
+    v_ptr += batch * stride_vb + r.to(tl.int64) * stride_vm
+    for k in range(steps):
+        v = tl.load(v_ptr + k * stride_vn, mask=(r >= k) & (r < m), other=0)
+        tau = tl.load(tau_ptr + batch * stride_t + k)
+        along = tl.sum(tl.where((r >= k)[:, None], v[:, None] * a, 0), 0) * tau
+        a = tl.where((r >= k)[:, None], a - v[:, None] * along[None, :], a)
+    tl.store(at, a, mask=inside)
+
+
+@triton.jit
 def long_reflect_kernel(a_ptr, v_ptr, tau_ptr, stride_b, stride_m, stride_vb, stride_vm, stride_t, m, BLOCK: tl.constexpr):
     """A panel of one column, of any length: in pieces."""
     batch = tl.program_id(0).to(tl.int64)

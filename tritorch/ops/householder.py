@@ -27,7 +27,7 @@ from tritorch.ops.matrices import (
 from tritorch.ops.shaping import cat
 from tritorch.ops.triangles import triangle
 from tritorch.ops.triangular import substitute
-from tritorch.shape import next_power_of_2
+from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import own, strided
 
 K = kernels("householder")
@@ -64,15 +64,18 @@ def narrow(a, v, tau, begin, end):
         stop = min(begin + max(PANEL[a.dtype.itemsize] // tall, 1), end)
         rows, w = (begin, m), stop - begin
         panel, vectors, factors = block(a, rows, (begin, stop)), block(v, rows, (begin, stop)), part(tau, begin, stop)
+        beside, wide = block(a, rows, (stop, end)), next_power_of_2(w)
+        facts = *a.strides, *v.strides, tau.strides[0], m - begin
+        how = dict(M=tall, W=wide, num_warps=max(1, min(16, tall * wide // 1024)))
         if tall <= PANEL[a.dtype.itemsize]:
-            wide = next_power_of_2(w)
-            launch(K.reflect_kernel, (batch,), panel, vectors, factors, *a.strides, *v.strides, tau.strides[0], m - begin, w,
-                   min(m - begin, w), M=tall, W=wide, num_warps=max(1, min(16, tall * wide // 1024)))
+            launch(K.reflect_kernel, (batch,), panel, vectors, factors, *facts, w, min(m - begin, w), **how)
+            if stop < end:
+                launch(K.beside_kernel, (batch * cdiv(end - stop, wide),), beside, vectors, factors, *facts, end - stop, w, **how)
         else:
-            launch(K.long_reflect_kernel, (batch,), panel, vectors, factors, *a.strides[:2], *v.strides[:2], tau.strides[0], m - begin,
+            launch(K.long_reflect_kernel, (batch,), panel, vectors, factors, *a.strides[:2], *v.strides[:2], *facts[-2:],
                    BLOCK=min(PIECE, tall), num_warps=8)
-        if stop < end:
-            apply(block(a, rows, (stop, end)), vectors, turned(compact_form(vectors, factors)))
+            if stop < end:
+                apply(beside, vectors, turned(compact_form(vectors, factors)))
         begin = stop
 
 

@@ -28,6 +28,12 @@ NAMES = {
     "softmax_backward": "_softmax_backward_data", "softshrink_at": "softshrink", "sorted_first": "topk", "squeeze_dims": "squeeze",
     "table_gradient": "embedding_dense_backward", "table_rows": "embedding", "threshold_at": "threshold", "triangle": "tril",
     "trunc_divide": "div", "variance": "var", "vector_norm": "linalg_vector_norm", "view_as_dtype": "view", "view_as_shape": "view",
+    # of matrices
+    "cholesky_factor": "linalg_cholesky_ex", "determinant": "_linalg_det", "geqrf_factors": "geqrf", "log_determinant": "_linalg_slogdet",
+    "lu_factors": "linalg_lu_factor_ex", "pseudo_inverse": "linalg_pinv", "qr_factors": "linalg_qr", "reflected": "ormqr",
+    "row_order": "lu_unpack", "singular_values": "linalg_svdvals", "solve_square": "_linalg_solve_ex",
+    "substitute": "linalg_solve_triangular", "svd_factors": "_linalg_svd", "symmetric_eigen": "_linalg_eigh",
+    "symmetric_eigenvalues": "linalg_eigvalsh",
     # of lists of tensors
     "cast_all": "_foreach_copy_", "clip_by_norm": "_foreach_mul_", "norm_parts": "_foreach_norm",
     "scale_by": "_amp_foreach_non_finite_check_and_unscale_", "update": "_fused_update_", "update_scale": "_amp_update_scale_",
