@@ -65,14 +65,15 @@ def narrow(a, v, tau, begin, end):
         rows, w = (begin, m), stop - begin
         panel, vectors, factors = block(a, rows, (begin, stop)), block(v, rows, (begin, stop)), part(tau, begin, stop)
         beside, wide = block(a, rows, (stop, end)), next_power_of_2(w)
-        facts = *a.strides, *v.strides, tau.strides[0], m - begin
-        how = dict(M=tall, W=wide, num_warps=max(1, min(16, tall * wide // 1024)))
+        step = 1 if (m - begin) % 4 else 4
+        facts = *a.strides, *v.strides, tau.strides[0], (m - begin) // step
+        how = dict(STEP=step, M=tall, W=wide, num_warps=max(1, min(16, tall * wide // 1024)))
         if tall <= PANEL[a.dtype.itemsize]:
             launch(K.reflect_kernel, (batch,), panel, vectors, factors, *facts, w, min(m - begin, w), **how)
             if stop < end:
                 launch(K.beside_kernel, (batch * cdiv(end - stop, wide),), beside, vectors, factors, *facts, end - stop, w, **how)
         else:
-            launch(K.long_reflect_kernel, (batch,), panel, vectors, factors, *a.strides[:2], *v.strides[:2], *facts[-2:],
+            launch(K.long_reflect_kernel, (batch,), panel, vectors, factors, *a.strides[:2], *v.strides[:2], tau.strides[0], m - begin,
                    BLOCK=min(PIECE, tall), num_warps=8)
             if stop < end:
                 apply(beside, vectors, turned(compact_form(vectors, factors)))

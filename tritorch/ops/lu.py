@@ -119,9 +119,9 @@ def panel(a, pivots, info, begin, end, pivot, tall):
     here = block(a, (begin, m), (begin, end))
     places = strided(pivots.storage, (batch, w), pivots.strides, pivots.offset + begin, pivots.dtype)
     if tall:
-        wide = next_power_of_2(w)
-        launch(K.panel_kernel, (batch,), here, places, info, *a.strides, pivots.strides[0], m - begin, w, min(m - begin, w), begin,
-               PIVOT=pivot, M=tall, W=wide, num_warps=max(1, min(16, tall * wide // 1024)))
+        wide, step = next_power_of_2(w), 1 if (m - begin) % 4 else 4
+        launch(K.panel_kernel, (batch,), here, places, info, *a.strides, pivots.strides[0], (m - begin) // step, w,
+               min(m - begin, w), begin, PIVOT=pivot, STEP=step, M=tall, W=wide, num_warps=max(1, min(16, tall * wide // 1024)))
     else:
         launch(K.long_column_kernel, (batch,), here, places, info, *a.strides[:2], pivots.strides[0], m - begin, begin, PIVOT=pivot,
                BLOCK=min(PIECE, next_power_of_2(m - begin)), num_warps=8)
