@@ -34,7 +34,7 @@ def rotations(g, norm=None, gram=False, sweeps=SWEEPS, rounds=None, worst=None):
     size = next_power_of_2(max(rows, 2))
     launch(K.jacobi_kernel, (count,), d, q, worst, g, norm, rows, rounds or size - 1, sweeps,
            1 if norm is None else count // norm.shape[0], number(stop_at(g.dtype, gram), g.dtype), GRAM=gram, N=size,
-           num_warps=max(1, min(8, size * size * g.dtype.itemsize // 4096)))
+           num_warps=2 * g.dtype.itemsize if size > 32 else max(1, size * size * g.dtype.itemsize // 4096))
     return d, q
 
 
