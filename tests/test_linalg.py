@@ -199,3 +199,16 @@ def test_equations_of_tensors():
     near(torch.linalg.vander(on(a[0]), N=4), np.stack([np.vander(v, 4, increasing=True) for v in a[0]]))
     refused(RuntimeError, "N of at least 2", lambda: torch.linalg.vander(on(a), N=1))
     near(torch.linalg.matrix_power(on(a[0, :, :3]), -2), np.linalg.matrix_power(a[0, :, :3], -2), 1e-9)
+
+
+def test_the_greatest_singular_values():
+    low = draw(2, 9, 3, dtype=DOUBLE) @ draw(3, 7, dtype=DOUBLE)
+    for x in (low, low.swapaxes(1, 2)):
+        U, S, V = torch.svd_lowrank(on(x), q=4)
+        near(U * S.unsqueeze(-2) @ V.mT, x, 1e-9)
+        near(S[..., :3], np.linalg.svd(x, compute_uv=False)[..., :3], 1e-9)
+        near(torch.svd_lowrank(on(x), 4, M=on(x) / 2)[1] * 2, S.numpy(), 1e-9)
+    U, S, V = torch.pca_lowrank(on(low), q=4)
+    near(U * S.unsqueeze(-2) @ V.mT, low - low.mean(1, keepdims=True), 1e-9)
+    refused(ValueError, "expected q between 0 and 7", lambda: torch.pca_lowrank(on(low), 8))
+    assert torch.svd_lowrank(torch.ones(2, 3), 6)[1].shape == (2,)

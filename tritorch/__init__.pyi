@@ -1355,6 +1355,9 @@ def outer(input, vec2, *, out=...) -> Any:
 def pairwise_distance(x1, x2, p=..., eps=..., keepdim=...) -> Any:
     """‖x1 - x2 + eps‖_p over the last dim."""
     ...
+def pca_lowrank(A, q=..., center=..., niter=...) -> Any:
+    """(U, S, V) of the q (by default at most 6) principal components of the rows of A (…, m, n): what `svd_lowrank` gives for A less, if `center`,"""
+    ...
 def pdist(input, p=...) -> Any:
     """‖x_i - x_j‖_p for all i < j of (N, D), in order: N (N - 1) / 2 numbers."""
     ...
@@ -1630,6 +1633,9 @@ def sum(input, dim=..., keepdim=..., dtype=...) -> Tensor:
     ...
 def svd(input, some=..., compute_uv=..., *, out=...) -> Any:
     """(U, S, V) with input = U diag(S) Vᵀ: `linalg.svd` under its older name, with V in place of its transpose."""
+    ...
+def svd_lowrank(A, q=..., niter=..., M=...) -> Any:
+    """(U, S, V) with U diag(S) Vᵀ near A (…, m, n), or near A - M: the q greatest singular values and their vectors, U (…, m, q), S (…, q),"""
     ...
 def swapaxes(input, dim0, dim1) -> Tensor:
     """Two dims exchanged."""

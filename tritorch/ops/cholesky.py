@@ -171,6 +171,6 @@ def cholesky_inverse(L, upper=False, *, out=None):
     check_matrices("cholesky_inverse", True, L=L)
     lower = L.mT if upper else L
     half = substitute(lower, create.eye(L.shape[-1], dtype=L.dtype, device=L.device), False, False)
-    return copy.deliver(half.mT @ half, out, exact=True)
+    return copy.deliver(substitute(lower.mT, half, True, False), out, exact=True)
 
 

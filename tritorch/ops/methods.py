@@ -103,7 +103,7 @@ FUNCTIONS = {
     convolution: "conv1d conv2d conv3d conv_transpose1d conv_transpose2d",
     pooling: "max_pool1d max_pool2d avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d",
     padding: "",
-    linear_algebra: "lu_unpack nuclear_norm",
+    linear_algebra: "lu_unpack nuclear_norm svd_lowrank pca_lowrank",
     create: "empty zeros ones full empty_like full_like zeros_like ones_like arange linspace logspace eye tensor scalar_tensor",
     scaled: "_int_mm _scaled_mm",
     einsum: "einsum tensordot",
