@@ -212,3 +212,15 @@ def test_the_greatest_singular_values():
     near(U * S.unsqueeze(-2) @ V.mT, low - low.mean(1, keepdims=True), 1e-9)
     refused(ValueError, "expected q between 0 and 7", lambda: torch.pca_lowrank(on(low), 8))
     assert torch.svd_lowrank(torch.ones(2, 3), 6)[1].shape == (2,)
+
+
+def test_autocast_leaves_matrices_alone():
+    x = draw(4, 4) / 4 + 2 * np.eye(4, dtype=np.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for f in (torch.linalg.inv, torch.linalg.matrix_exp, torch.linalg.pinv, lambda a: torch.linalg.lstsq(a, a).solution):
+            got = f(on(x))
+            assert got.dtype is torch.float32
+            near(got, f(on(x.astype(DOUBLE))).numpy(), 1e-5)
+        half = on(x).to(torch.bfloat16)
+        assert torch.linalg.inv(half).dtype is torch.linalg.qr(half).R.dtype is torch.float32          # PyTorch casts these on the CPU
+        refused(NotImplementedError, "float32 or float64", lambda: torch.linalg.det(half))

@@ -1356,7 +1356,7 @@ def pairwise_distance(x1, x2, p=..., eps=..., keepdim=...) -> Any:
     """‖x1 - x2 + eps‖_p over the last dim."""
     ...
 def pca_lowrank(A, q=..., center=..., niter=...) -> Any:
-    """(U, S, V) of the q (by default at most 6) principal components of the rows of A (…, m, n): what `svd_lowrank` gives for A less, if `center`,"""
+    """(U, S, V) of the q (by default at most 6) principal components of the rows of A (…, m, n): what `svd_lowrank` gives for A less, if"""
     ...
 def pdist(input, p=...) -> Any:
     """‖x_i - x_j‖_p for all i < j of (N, D), in order: N (N - 1) / 2 numbers."""

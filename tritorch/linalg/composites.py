@@ -9,8 +9,10 @@ from tritorch.linalg.norms import matrix_norm
 from tritorch.linalg.solving import inv, solve
 from tritorch.linalg.spectral import eigvalsh, svdvals
 from tritorch.ops import compare, copy, create
+from tritorch.ops.composite import composite
 from tritorch.ops.householder import qr_factors
 from tritorch.ops.matrices import check_matrices, result
+from tritorch.ops.precise_product import precise_product
 from tritorch.ops.pseudo_inverse import above, pinv, tolerances
 from tritorch.ops.solving import inverse_of
 from tritorch.ops.triangular import substitute
@@ -20,6 +22,7 @@ DRIVERS = "gels", "gelsy", "gelsd", "gelss"
 
 
 # ------------------------------------------------------------------ least squares
+@composite
 def lstsq(A, B, rcond=None, *, driver=None):
     """(solution, residuals, rank, singular_values) of the problem to make ‖A X - B‖ small, for A (…, m, n) and B (…, m, k) or (…, m).
 
@@ -51,14 +54,14 @@ def lstsq(A, B, rcond=None, *, driver=None):
         X = full_rank(A, B)
     else:
         rcond = finfo(A.dtype).eps * max(m, n) if rcond is None else rcond
-        X = pinv(A, rtol=rcond) @ B
+        X = precise_product(pinv(A, rtol=rcond), B)
         with no_grad():
             S = svdvals(A)
             rank = above(S, 0.0, rcond).sum(-1) if S.shape[-1] else create.new_zeros(A, A.shape[:-2], dtype=types.int64)
         values = S if driver != "gelsy" else nothing
     residuals = nothing
     if m > n and driver != "gelsy" and (driver == "gels" or bool((rank == n).all())):
-        residuals = (A @ X - B).square().sum(-2)
+        residuals = (precise_product(A, X) - B).square().sum(-2)
     return lstsq_result(X.squeeze(-1) if vector else X, residuals, rank, values)
 
 
@@ -70,10 +73,12 @@ def full_rank(A, B):
         ends = (R.detach().diagonal(0, -2, -1) == 0).any(-1)
         if ends.any():
             raise LinAlgError(sentence("linalg.lstsq", "matrices of full rank", "others", use="driver='gelsd'"))
-    return Q @ substitute(R.mT, B, False, False) if wide else substitute(R, Q.mT @ B, True, False)
+    return (precise_product(Q, substitute(R.mT, B, False, False)) if wide
+            else substitute(R, precise_product(Q.mT, B), True, False))
 
 
 # ------------------------------------------------------------------ ranks and conditions
+@composite
 def matrix_rank(A, tol=None, hermitian=False, *, atol=None, rtol=None, out=None):
     """How many singular values of A (…, m, n) (`hermitian`: sizes of eigenvalues) are above max(atol, rtol · the greatest), as int64.
 
@@ -93,6 +98,7 @@ def matrix_rank(A, tol=None, hermitian=False, *, atol=None, rtol=None, out=None)
     return copy.deliver(made, out)
 
 
+@composite
 def cond(A, p=None, *, out=None):
     """The condition of matrices: ‖A‖ₚ · ‖A⁻¹‖ₚ. p None or 2: the greatest singular value over the least, for any (…, m, n), -2 the least
     over the greatest; 'fro', 'nuc', ±1, ±inf: with that norm, for square matrices, infinite where one is singular.
@@ -117,6 +123,7 @@ def cond(A, p=None, *, out=None):
 
 
 # ------------------------------------------------------------------ tensors
+@composite
 def tensorinv(A, ind=2, *, out=None):
     """The inverse of a tensor as a map from its last dims to its first `ind` ones: X with tensordot(X, A, ind) the identity.
 
@@ -130,6 +137,7 @@ def tensorinv(A, ind=2, *, out=None):
     return copy.deliver(inv(A.reshape(prod(first), prod(last))).reshape((*last, *first)), out)
 
 
+@composite
 def tensorsolve(A, B, dims=None, *, out=None):
     """X with tensordot(A, X, X.ndim) = B; A's `dims` are moved to its end first.
 

@@ -3,6 +3,7 @@ from tritorch.autograd.modes import again
 from tritorch.errors import check
 from tritorch.ops import create
 from tritorch.ops.cholesky import NOT_DEFINITE, checked_factor, cholesky_factor
+from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.householder import geqrf_factors, qr_factors
 from tritorch.ops.lu import lu_factors, unpack
@@ -31,6 +32,7 @@ def cholesky_ex(A, *, upper=False, check_errors=False, out=None):
     return deliver_all(cholesky_ex_result, made, out)
 
 
+@composite
 def cholesky(A, *, upper=False, out=None):
     """L with A = L Lᵀ, lower triangular, for symmetric positive definite A (…, n, n); if `upper`, U = Lᵀ. float32 or float64.
 
@@ -88,6 +90,7 @@ def lu(A, *, pivot=True, out=None):
     return deliver_all(lu_result, unpack(LU, pivots, True, pivot), out)
 
 
+@composite
 def qr(A, mode="reduced", *, out=None):
     """(Q, R) with A = Q R for A (…, m, n), by Householder reflections: Q has orthonormal columns, R is upper triangular. float32 or
     float64.

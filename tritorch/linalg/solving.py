@@ -1,5 +1,6 @@
 """Systems of equations, inverses and determinants."""
 from tritorch.ops import copy, solving
+from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.matrices import refuse, result
 from tritorch.ops.solving import SINGULAR, inverse_of, lu_solved, solve_of
@@ -11,6 +12,7 @@ slogdet_result = result("linalg_slogdet", "sign logabsdet")
 det, inv = solving.det, solving.inverse
 
 
+@composite
 def solve(A, B, *, left=True, out=None):
     """X with A X = B (X A = B if not `left`) for square matrices A (…, n, n), by LU factorization. float32 or float64.
 

@@ -1,6 +1,7 @@
 """Eigenvalues, singular values, and what is made of them."""
 from tritorch.errors import check, sentence
 from tritorch.ops import copy
+from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.eigen import is_lower, symmetric_eigen, symmetric_eigenvalues
 from tritorch.ops.matrices import check_matrices, finite, result
@@ -10,6 +11,7 @@ eigh_result = result("linalg_eigh", "eigenvalues eigenvectors")
 svd_result = result("linalg_svd", "U S Vh")
 
 
+@composite
 def eigh(A, UPLO="L", *, out=None):
     """(eigenvalues, eigenvectors) with A = V diag(L) Vᵀ for symmetric A (…, n, n): L (…, n) rises, the columns of V are orthonormal.
 
@@ -28,6 +30,7 @@ def eigh(A, UPLO="L", *, out=None):
     return deliver_all(eigh_result, (L, V), out)
 
 
+@composite
 def eigvalsh(A, UPLO="L", *, out=None):
     """The eigenvalues of symmetric matrices (…, n, n) in rising order; see `eigh`. Their gradients are right where some are equal, too.
 
@@ -41,6 +44,7 @@ def eigvalsh(A, UPLO="L", *, out=None):
     return copy.deliver(L, out, exact=True)
 
 
+@composite
 def svd(A, full_matrices=True, *, driver=None, out=None):
     """(U, S, Vh) with A = U diag(S) Vh for A (…, m, n): S (…, k) falls and is not negative, k = min(m, n); U (…, m, m) and Vh (…, n, n) are
     orthogonal, of which without `full_matrices` the first k columns of U and rows of Vh are returned.
@@ -59,6 +63,7 @@ def svd(A, full_matrices=True, *, driver=None, out=None):
     return deliver_all(svd_result, decomposed("linalg.svd", A, full_matrices), out)
 
 
+@composite
 def svdvals(A, *, driver=None, out=None):
     """The singular values of matrices (…, m, n) in falling order; see `svd`. Their gradients are right where some are equal, too.
 

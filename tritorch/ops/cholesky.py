@@ -6,6 +6,7 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import copy, create
+from tritorch.ops.composite import composite
 from tritorch.ops.matrices import (
     block,
     check_matrices,
@@ -137,6 +138,7 @@ def checked_factor(name, A, upper, out):
     return copy.deliver(L, out, exact=True)
 
 
+@composite
 def cholesky(input, upper=False, *, out=None):
     """`linalg.cholesky` under its older name.
 
@@ -148,6 +150,7 @@ def cholesky(input, upper=False, *, out=None):
     return checked_factor("cholesky", input, upper, out)
 
 
+@composite
 def cholesky_solve(B, L, upper=False, *, out=None):
     """X with A X = B, from the Cholesky factor L of A (its transpose if `upper`): B (…, n, k), L (…, n, n).
 
@@ -161,6 +164,7 @@ def cholesky_solve(B, L, upper=False, *, out=None):
     return copy.deliver(substitute(lower.mT, substitute(lower, B, False, False), True, False), out, exact=True)
 
 
+@composite
 def cholesky_inverse(L, upper=False, *, out=None):
     """A⁻¹ from the Cholesky factor L of A (its transpose if `upper`).
 

@@ -5,6 +5,7 @@ from tritorch.cuda.launch import kernels, launch
 from tritorch.dispatch import common_device, op
 from tritorch.errors import check, sentence
 from tritorch.ops import copy, create
+from tritorch.ops.composite import composite
 from tritorch.ops.copy import transfer
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.matrices import (
@@ -307,6 +308,7 @@ def qr_factors_workloads(make):
 
 
 # ------------------------------------------------------------------ PyTorch's names above it
+@composite
 def geqrf(input, *, out=None):
     """(a, tau): R and the reflections of a QR factorization as LAPACK packs them; `linalg.householder_product` makes Q of them.
 
@@ -323,6 +325,7 @@ def geqrf(input, *, out=None):
     return deliver_all(geqrf_result, geqrf_factors(input.detach()), out)
 
 
+@composite
 def householder_product(A, tau, *, out=None):
     """The first n columns of the product of reflections I - τᵢ vᵢ vᵢᵀ: A (…, m, n) holds vᵢ below the diagonal of column i, tau is (…, k),
     m ≥ n ≥ k. float32 or float64.
@@ -338,11 +341,13 @@ def householder_product(A, tau, *, out=None):
     return copy.deliver(reflected(A, tau, identity, False), out, exact=True)
 
 
+@composite
 def orgqr(input, input2, *, out=None):
     """`linalg.householder_product` under its older name."""
     return householder_product(input, input2, out=out)
 
 
+@composite
 def ormqr(input, tau, other, left=True, transpose=False, *, out=None):
     """Q other (other Q if not `left`, with Qᵀ if `transpose`) for the product Q (…, m, m) of reflections as `geqrf` describes them.
 
@@ -356,6 +361,7 @@ def ormqr(input, tau, other, left=True, transpose=False, *, out=None):
     return copy.deliver(own(made), out, exact=True)
 
 
+@composite
 def qr(input, some=True, *, out=None):
     """`linalg.qr` under its older name: mode 'reduced', or 'complete' if not `some`.
 

@@ -30,8 +30,8 @@ def svd_lowrank(A, q=6, niter=2, M=None):
 
 
 def pca_lowrank(A, q=None, center=True, niter=2):
-    """(U, S, V) of the q (by default at most 6) principal components of the rows of A (…, m, n): what `svd_lowrank` gives for A less, if `center`,
-    the mean of its rows. The components are the columns of V, and their variances S² / (m - 1).
+    """(U, S, V) of the q (by default at most 6) principal components of the rows of A (…, m, n): what `svd_lowrank` gives for A less, if
+    `center`, the mean of its rows. The components are the columns of V, and their variances S² / (m - 1).
 
     >>> import tritorch as torch
     >>> [x.shape for x in torch.pca_lowrank(torch.eye(5), q=2)]

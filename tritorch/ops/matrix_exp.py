@@ -4,6 +4,7 @@ import math
 from tritorch.ops import compare, create
 from tritorch.ops.extremes import amax
 from tritorch.ops.matrices import check_matrices
+from tritorch.ops.precise_product import precise_product
 
 DEGREE = 16                                                              # of Taylor's polynomial, in A⁴ with coefficients in A⁰ to A³
 RADIUS = {4: 2.0, 8: 0.78}                                               # where what it leaves out cannot be told, by bytes of a number
@@ -28,18 +29,18 @@ def matrix_exp(A):
     most = int(most) if math.isfinite(most) else 0                       # numbers that are none stay so without being squared
     made = polynomial(A * (0.5 ** steps.clamp(max=most)).unsqueeze(-1).unsqueeze(-1))
     for k in range(most):
-        squared = made @ made
+        squared = precise_product(made, made)
         made = squared if steps.numel() == 1 else compare.where((steps > k).unsqueeze(-1).unsqueeze(-1), squared, made)
     return made
 
 
 def polynomial(A):
     """Taylor's polynomial by six products."""
-    square = A @ A
-    powers = create.eye(A.shape[-1], dtype=A.dtype, device=A.device), A, square, square @ A
-    fourth = square @ square
+    square = precise_product(A, A)
+    powers = create.eye(A.shape[-1], dtype=A.dtype, device=A.device), A, square, precise_product(square, A)
+    fourth = precise_product(square, square)
     made = fourth / math.factorial(DEGREE)
     for low in range(DEGREE - 4, -1, -4):
         part = sum(p / math.factorial(low + k) for k, p in enumerate(powers))
-        made = part + made if low == DEGREE - 4 else part + fourth @ made
+        made = part + made if low == DEGREE - 4 else part + precise_product(fourth, made)
     return made

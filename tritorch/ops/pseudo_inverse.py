@@ -5,8 +5,10 @@ from tritorch.dispatch import op
 from tritorch.dtype import finfo, types
 from tritorch.errors import check
 from tritorch.ops import compare, copy
+from tritorch.ops.composite import composite
 from tritorch.ops.copy import transfer
 from tritorch.ops.matrices import check_matrices, finite
+from tritorch.ops.precise_product import precise_product
 from tritorch.ops.singular import spaced, svd_factors
 from tritorch.ops.triangles import triangle
 from tritorch.ops.view import expand_to
@@ -42,7 +44,7 @@ def pseudo_inverse_cuda(out, info, A, atol, rtol, hermitian):
     transfer(info, code)
     if out.numel():
         parts = compare.where(above(S, atol, rtol), 1 / S, 0.0) + 0 * S
-        transfer(out, Vh.mT * parts.unsqueeze(-2) @ U.mT)
+        transfer(out, precise_product(Vh.mT * parts.unsqueeze(-2), U.mT))
 
 
 def above(S, atol, rtol):
@@ -104,6 +106,7 @@ def pinv(A, rcond=None, hermitian=False, *, atol=None, rtol=None, out=None):
     return copy.deliver(made, out, exact=True)
 
 
+@composite
 def pinverse(input, rcond=1e-15):
     """`linalg.pinv` under its older name.
 

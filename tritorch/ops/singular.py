@@ -6,12 +6,14 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, jacobi, slicing, view
+from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.eigen import diagonal_of, positive
 from tritorch.ops.extremes import amax
 from tritorch.ops.householder import qr_factors
 from tritorch.ops.indexing import gather
 from tritorch.ops.matrices import block, check_matrices, deliver, finite, precise, result, three
+from tritorch.ops.precise_product import precise_product
 from tritorch.ops.shaping import cat
 from tritorch.ops.sorting import sort_pairs
 from tritorch.ops.triangles import diag_embed
@@ -77,7 +79,7 @@ def of_tall(a):
     order = view.expand_to(order.unsqueeze(-2), a.shape)
     u, r = qr_factors(gather(a, -1, order), False)                       # orthonormal even where columns are zero
     u = u * compare.where(r.diagonal(0, -2, -1) < 0, -1.0, 1.0).to(u.dtype).unsqueeze(-2)
-    return u if Q is None else Q @ u, s, gather(v, -1, order)
+    return u if Q is None else precise_product(Q, u), s, gather(v, -1, order)
 
 
 @svd_factors.grad("A")
@@ -204,6 +206,7 @@ def nuclear_norm(input, dim=None, keepdim=False, *, out=None):
     return copy.deliver(spectral_norm(input, "nuc", (-2, -1) if dim is None else dim, keepdim), out)
 
 
+@composite
 def svd(input, some=True, compute_uv=True, *, out=None):
     """(U, S, V) with input = U diag(S) Vᵀ: `linalg.svd` under its older name, with V in place of its transpose.
 

@@ -8,6 +8,7 @@ from tritorch.dispatch import common_device, op
 from tritorch.dtype import finfo, types
 from tritorch.errors import check, tensors
 from tritorch.ops import compare, copy, create
+from tritorch.ops.composite import composite
 from tritorch.ops.copy import broadcast_view
 from tritorch.ops.indexing import gather
 from tritorch.ops.lu import in_order, lu_factors_cpu, lu_factors_cuda, put_back, row_order
@@ -127,6 +128,7 @@ def inverse_of(name, A):
     return X, info
 
 
+@composite
 def inverse(A, *, out=None):
     """The inverse of square matrices (…, n, n), in float32 or float64. Raises LinAlgError where one is singular.
 
@@ -159,6 +161,7 @@ def lu_solved(LU, pivots, B, left, adjoint):
     return X if left else X.mT
 
 
+@composite
 def lu_solve(b, LU_data, LU_pivots, *, out=None):
     """X with A X = b from what `linalg.lu_factor` gives for A; `linalg.lu_solve` with its arguments in another order.
 
