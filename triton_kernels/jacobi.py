@@ -35,6 +35,27 @@ def rotation(own, other, off, first):
 
 
 @triton.jit
+def sweep(a, q, rounds, N: tl.constexpr):
+    """Every two rows and columns of a rotated against each other once, and the columns of q with them."""
+    r = tl.arange(0, N)
+    i = r[:, None]
+    j = r[None, :]
+    own = tl.sum(tl.where(i == j, a, 0), 1)
+    for k in range(1, rounds + 1):
+        p = r ^ k
+        across = (i * 0) + p[None, :]
+        down = p[:, None] + (j * 0)
+        off = tl.sum(tl.where(j == down, a, 0), 1)
+        off = tl.where(r < p, off, tl.gather(off, p, 0))             # rounding made the two sides of the diagonal different
+        s, h, change = rotation(own, tl.gather(own, p, 0), off, r < p)
+        own += change
+        q += s[None, :] * (tl.gather(q, across, 1) - h[None, :] * q)
+        a += s[None, :] * (tl.gather(a, across, 1) - h[None, :] * a)
+        a += s[:, None] * (tl.gather(a, down, 0) - h[:, None] * a)
+    return a, q
+
+
+@triton.jit
 def jacobi_kernel(d_ptr, q_ptr, worst_ptr, g_ptr, norm_ptr, n, rounds, sweeps, each, stop, GRAM: tl.constexpr, N: tl.constexpr):
     """Eigenvalues (count, n) and eigenvectors (count, n, n) of symmetric matrices, each n by n and contiguous, in no order, after sweeps
     until `measure` says at most `stop`, or so many. worst: what it said at first. The lower triangles are read. `norm` is one for `each`
@@ -60,18 +81,7 @@ def jacobi_kernel(d_ptr, q_ptr, worst_ptr, g_ptr, norm_ptr, n, rounds, sweeps, e
     tl.store(worst_ptr + place, far)
     left = tl.where(far > stop, sweeps, 0)
     while left > 0:
-        own = tl.sum(tl.where(i == j, a, 0), 1)
-        for k in range(1, rounds + 1):
-            p = r ^ k
-            across = (i * 0) + p[None, :]
-            down = p[:, None] + (j * 0)
-            off = tl.sum(tl.where(j == down, a, 0), 1)
-            off = tl.where(r < p, off, tl.gather(off, p, 0))             # rounding made the two sides of the diagonal different
-            s, h, change = rotation(own, tl.gather(own, p, 0), off, r < p)
-            own += change
-            q += s[None, :] * (tl.gather(q, across, 1) - h[None, :] * q)
-            a += s[None, :] * (tl.gather(a, across, 1) - h[None, :] * a)
-            a += s[:, None] * (tl.gather(a, down, 0) - h[:, None] * a)
+        a, q = sweep(a, q, rounds, N)
         far = measure(a, norm, i, j, GRAM)
         left = tl.where(far > stop, left - 1, 0)
     d = tl.sum(tl.where(i == j, a, 0), 1)
