@@ -1,4 +1,6 @@
 """Cholesky factors of symmetric positive definite matrices, and what is solved with them."""
+from math import prod
+
 import numpy as np
 
 from tritorch.cuda.launch import kernels, launch
@@ -13,6 +15,7 @@ from tritorch.ops.matrices import (
     deliver,
     each,
     lapack,
+    place_for,
     precise,
     refuse,
     scratch,
@@ -51,14 +54,14 @@ def cholesky_factor_cpu(L, info, A, upper):
 
 @cholesky_factor.impl("cuda")
 def cholesky_factor_cuda(L, info, A, upper):
-    info.fill_(0)
+    codes = place_for(info, prod(info.shape))
+    codes.fill_(0)
     if not L.numel():
+        deliver(info, codes)
         return
     source, target = (turned(A.detach()), turned(L)) if upper else (A.detach(), L)
     a = working(source, target)
     n = a.shape[-1]
-    codes = info if info.is_contiguous() else scratch(a, a.shape[0], dtype=types.int32)
-    codes.fill_(0)
     for start in range(0, n, BLOCK):
         here, left = (start, min(start + BLOCK, n)), (min(start + BLOCK, n), n)
         corner = block(a, here, here)
