@@ -163,7 +163,7 @@ def test_least_squares():
             if shape[2] == 3 and driver != "gelsy":
                 near(found.residuals, ((a @ want - b) ** 2).sum(-2), 1e-9)
     refused(RuntimeError, "expected driver 'gels' or", lambda: torch.linalg.lstsq(on(a), on(b), driver="x"))
-    refused(RuntimeError, "as many rows in B", lambda: torch.linalg.lstsq(on(a), on(b[:, :3])))
+    refused(RuntimeError, "as many rows in b", lambda: torch.linalg.lstsq(on(a), on(b[:, :3])))
     refused(torch.linalg.LinAlgError, "full rank", lambda: torch.linalg.lstsq(on(0 * a), on(b), driver="gels"))
 
 

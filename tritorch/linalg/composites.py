@@ -23,8 +23,9 @@ DRIVERS = "gels", "gelsy", "gelsd", "gelss"
 
 # ------------------------------------------------------------------ least squares
 @composite
-def lstsq(A, B, rcond=None, *, driver=None):
-    """(solution, residuals, rank, singular_values) of the problem to make ‖A X - B‖ small, for A (…, m, n) and B (…, m, k) or (…, m).
+def lstsq(input, b, rcond=None, *, driver=None):
+    """(solution, residuals, rank, singular_values) of the problem to make ‖A X - B‖ small, for A = input (…, m, n) and B = b (…, m, k) or
+    (…, m).
 
     `driver` 'gels', the only one on a GPU and the default there, takes A to be of full rank and uses its QR factorization; 'gelsy' (the
     default on the CPU), 'gelsd' and 'gelss' use its singular values, of which those up to rcond (by default eps · max(m, n)) times the
@@ -38,30 +39,30 @@ def lstsq(A, B, rcond=None, *, driver=None):
     >>> [round(x.item(), 3) for x in (found.solution, found.residuals)]
     [2.0, 2.0]
     """
-    name, on_cpu = "linalg.lstsq", A.device.type == "cpu"
+    name, on_cpu = "linalg.lstsq", input.device.type == "cpu"
     driver = ("gelsy" if on_cpu else "gels") if driver is None else driver
     check(driver in (DRIVERS if on_cpu else DRIVERS[:1]), name, f"driver {' or '.join(map(repr, DRIVERS if on_cpu else DRIVERS[:1]))}",
           repr(driver))
-    check_matrices(name, A=A)
-    check(0 <= len(A.shape) - len(B.shape) <= 1, name, "B of as many dims as A, or one less", A.shape, B.shape)
-    vector = len(B.shape) < len(A.shape)
-    B = B.unsqueeze(-1) if vector else B
-    check_matrices(name, A=A, B=B)
-    check(A.shape[:-1] == B.shape[:-1], name, "as many rows in B as in A, and equal batches", A.shape, B.shape)
-    nothing = create.new_zeros(A, 0)
-    rank, values, (m, n) = nothing.to(types.int64), nothing, A.shape[-2:]
+    check_matrices(name, A=input)
+    check(0 <= len(input.shape) - len(b.shape) <= 1, name, "b of as many dims as input, or one less", input.shape, b.shape)
+    vector = len(b.shape) < len(input.shape)
+    b = b.unsqueeze(-1) if vector else b
+    check_matrices(name, A=input, B=b)
+    check(input.shape[:-1] == b.shape[:-1], name, "as many rows in b as in input, and equal batches", input.shape, b.shape)
+    nothing = create.new_zeros(input, 0)
+    rank, values, (m, n) = nothing.to(types.int64), nothing, input.shape[-2:]
     if driver == "gels":
-        X = full_rank(A, B)
+        X = full_rank(input, b)
     else:
-        rcond = finfo(A.dtype).eps * max(m, n) if rcond is None else rcond
-        X = precise_product(pinv(A, rtol=rcond), B)
+        rcond = finfo(input.dtype).eps * max(m, n) if rcond is None else rcond
+        X = precise_product(pinv(input, rtol=rcond), b)
         with no_grad():
-            S = svdvals(A)
-            rank = above(S, 0.0, rcond).sum(-1) if S.shape[-1] else create.new_zeros(A, A.shape[:-2], dtype=types.int64)
+            S = svdvals(input)
+            rank = above(S, 0.0, rcond).sum(-1) if S.shape[-1] else create.new_zeros(input, input.shape[:-2], dtype=types.int64)
         values = S if driver != "gelsy" else nothing
     residuals = nothing
     if m > n and driver != "gelsy" and (driver == "gels" or bool((rank == n).all())):
-        residuals = (precise_product(A, X) - B).square().sum(-2)
+        residuals = (precise_product(input, X) - b).square().sum(-2)
     return lstsq_result(X.squeeze(-1) if vector else X, residuals, rank, values)
 
 
@@ -79,8 +80,9 @@ def full_rank(A, B):
 
 # ------------------------------------------------------------------ ranks and conditions
 @composite
-def matrix_rank(A, tol=None, hermitian=False, *, atol=None, rtol=None, out=None):
-    """How many singular values of A (…, m, n) (`hermitian`: sizes of eigenvalues) are above max(atol, rtol · the greatest), as int64.
+def matrix_rank(input, tol=None, hermitian=False, *, atol=None, rtol=None, out=None):
+    """How many singular values of A = input (…, m, n) (`hermitian`: sizes of eigenvalues) are above max(atol, rtol · the greatest), as
+    int64.
 
     By default rtol is eps · max(m, n), or 0 beside an `atol` above 0; `tol` is an older name of atol. Both are numbers, or tensors that
     broadcast with the dims in front.
@@ -89,19 +91,19 @@ def matrix_rank(A, tol=None, hermitian=False, *, atol=None, rtol=None, out=None)
     >>> torch.linalg.matrix_rank(torch.ones(3, 2))
     tensor(1)
     """
-    check_matrices("linalg.matrix_rank", hermitian, A=A)
+    check_matrices("linalg.matrix_rank", hermitian, A=input)
     check(tol is None or atol is None, "linalg.matrix_rank", "one of tol and atol", tol, atol)
-    atol, rtol = tolerances(A, tol if atol is None else atol, 0.0 if tol is not None and rtol is None else rtol)
+    atol, rtol = tolerances(input, tol if atol is None else atol, 0.0 if tol is not None and rtol is None else rtol)
     with no_grad():
-        S = eigvalsh(A).abs().sort(-1, True).values if hermitian else svdvals(A)
-        made = above(S, atol, rtol).sum(-1) if S.shape[-1] else create.new_zeros(A, A.shape[:-2], dtype=types.int64)
+        S = eigvalsh(input).abs().sort(-1, True).values if hermitian else svdvals(input)
+        made = above(S, atol, rtol).sum(-1) if S.shape[-1] else create.new_zeros(input, input.shape[:-2], dtype=types.int64)
     return copy.deliver(made, out)
 
 
 @composite
-def cond(A, p=None, *, out=None):
-    """The condition of matrices: ‖A‖ₚ · ‖A⁻¹‖ₚ. p None or 2: the greatest singular value over the least, for any (…, m, n), -2 the least
-    over the greatest; 'fro', 'nuc', ±1, ±inf: with that norm, for square matrices, infinite where one is singular.
+def cond(input, p=None, *, out=None):
+    """The condition of matrices: ‖A‖ₚ · ‖A⁻¹‖ₚ. p None or 2: the greatest singular value over the least, for any input (…, m, n), -2 the
+    least over the greatest; 'fro', 'nuc', ±1, ±inf: with that norm, for square matrices, infinite where one is singular.
 
     >>> import tritorch as torch
     >>> torch.linalg.cond(torch.tensor([[2.0, 0.0], [0.0, 1.0]]))
@@ -109,46 +111,47 @@ def cond(A, p=None, *, out=None):
     """
     check(p in (None, "fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf), "linalg.cond", "p 'fro', 'nuc', ±1, ±2 or ±inf", repr(p))
     square = p not in (None, 2, -2)
-    check_matrices("linalg.cond", square, A=A)
-    if not A.numel():
-        return copy.deliver(create.new_zeros(A, A.shape[:-2]), out)
+    check_matrices("linalg.cond", square, A=input)
+    if not input.numel():
+        return copy.deliver(create.new_zeros(input, input.shape[:-2]), out)
     if not square:
-        S = svdvals(A)
+        S = svdvals(input)
         most, least = S[..., 0], S[..., -1]
         return copy.deliver(least / most if p == -2 else most / least, out)
-    inverse, info = inverse_of("linalg.cond", A)
+    inverse, info = inverse_of("linalg.cond", input)
     singular = (info > 0).unsqueeze(-1).unsqueeze(-1)
-    made = matrix_norm(A, p) * matrix_norm(compare.where(singular, 0.0, inverse), p)
+    made = matrix_norm(input, p) * matrix_norm(compare.where(singular, 0.0, inverse), p)
     return copy.deliver(compare.where(info > 0, math.inf, made), out)
 
 
 # ------------------------------------------------------------------ tensors
 @composite
-def tensorinv(A, ind=2, *, out=None):
-    """The inverse of a tensor as a map from its last dims to its first `ind` ones: X with tensordot(X, A, ind) the identity.
+def tensorinv(input, ind=2, *, out=None):
+    """The inverse of a tensor as a map from its last dims to its first `ind` ones: X with tensordot(X, input, ind) the identity.
 
     >>> import tritorch as torch
     >>> torch.linalg.tensorinv(torch.eye(6).reshape(2, 3, 6)).shape
     tritorch.Size([6, 2, 3])
     """
     check(ind > 0, "linalg.tensorinv", "ind of at least 1", ind)
-    first, last = A.shape[:ind], A.shape[ind:]
+    first, last = input.shape[:ind], input.shape[ind:]
     check(prod(first) == prod(last), "linalg.tensorinv", "as many elements in the first dims as in the last", first, last)
-    return copy.deliver(inv(A.reshape(prod(first), prod(last))).reshape((*last, *first)), out)
+    return copy.deliver(inv(input.reshape(prod(first), prod(last))).reshape((*last, *first)), out)
 
 
 @composite
-def tensorsolve(A, B, dims=None, *, out=None):
-    """X with tensordot(A, X, X.ndim) = B; A's `dims` are moved to its end first.
+def tensorsolve(input, other, dims=None, *, out=None):
+    """X with tensordot(input, X, X.ndim) = other; `dims` of input are moved to its end first.
 
     >>> import tritorch as torch
     >>> torch.linalg.tensorsolve(torch.eye(6).reshape(2, 3, 6), torch.ones(2, 3)).shape
     tritorch.Size([6])
     """
-    A = A if dims is None else A.movedim(tuple(dims), tuple(range(A.ndim - len(dims), A.ndim)))
-    first, last = A.shape[:B.ndim], A.shape[B.ndim:]
-    check(prod(first) == prod(last) == B.numel(), "linalg.tensorsolve", "as many elements in the last dims of A as in B", A.shape, B.shape)
-    return copy.deliver(solve(A.reshape(B.numel(), prod(last)), B.reshape(-1)).reshape(last), out)
+    input = input if dims is None else input.movedim(tuple(dims), tuple(range(input.ndim - len(dims), input.ndim)))
+    first, last = input.shape[:other.ndim], input.shape[other.ndim:]
+    check(prod(first) == prod(last) == other.numel(), "linalg.tensorsolve", "as many elements in the last dims of input as in other",
+          input.shape, other.shape)
+    return copy.deliver(solve(input.reshape(other.numel(), prod(last)), other.reshape(-1)).reshape(last), out)
 
 
 def vander(x, *, N=None):

@@ -18,7 +18,7 @@ lu_factor_result = result("linalg_lu_factor", "LU pivots")
 lu_factor_ex_result = result("linalg_lu_factor_ex", "LU pivots info")
 
 
-def cholesky_ex(A, *, upper=False, check_errors=False, out=None):
+def cholesky_ex(input, *, upper=False, check_errors=False, out=None):
     """(L, info): the Cholesky factor without an error where there is none; `info`, int32, is 0 or the order of the first leading minor that
     is not positive, and L is not to be used there. Nothing waits for the device unless `check_errors`.
 
@@ -26,15 +26,15 @@ def cholesky_ex(A, *, upper=False, check_errors=False, out=None):
     >>> torch.linalg.cholesky_ex(torch.tensor([[4.0, 2.0], [2.0, 1.0]])).info
     tensor(2, dtype=torch.int32)
     """
-    made = cholesky_factor(A, upper)
+    made = cholesky_factor(input, upper)
     if check_errors:
         refuse("linalg.cholesky_ex", made[1], *NOT_DEFINITE)
     return deliver_all(cholesky_ex_result, made, out)
 
 
 @composite
-def cholesky(A, *, upper=False, out=None):
-    """L with A = L Lᵀ, lower triangular, for symmetric positive definite A (…, n, n); if `upper`, U = Lᵀ. float32 or float64.
+def cholesky(input, *, upper=False, out=None):
+    """L with A = L Lᵀ, lower triangular, for symmetric positive definite A = input (…, n, n); if `upper`, U = Lᵀ. float32 or float64.
 
     Only the lower (if `upper`, the upper) triangle of A is read; the gradient is symmetric. Raises LinAlgError where A is not positive
     definite. (I. Murray, "Differentiation of the Cholesky decomposition", 2016)
@@ -44,7 +44,7 @@ def cholesky(A, *, upper=False, out=None):
     tensor([[2., 0.],
             [1., 2.]])
     """
-    return checked_factor("linalg.cholesky", A, upper, out)
+    return checked_factor("linalg.cholesky", input, upper, out)
 
 
 def lu_factor_ex(A, *, pivot=True, check_errors=False, out=None):

@@ -12,8 +12,9 @@ svd_result = result("linalg_svd", "U S Vh")
 
 
 @composite
-def eigh(A, UPLO="L", *, out=None):
-    """(eigenvalues, eigenvectors) with A = V diag(L) Vᵀ for symmetric A (…, n, n): L (…, n) rises, the columns of V are orthonormal.
+def eigh(input, UPLO="L", *, out=None):
+    """(eigenvalues, eigenvectors) with A = V diag(L) Vᵀ for symmetric A = input (…, n, n): L (…, n) rises, the columns of V are
+    orthonormal.
 
     float32 or float64. The lower triangle alone is read, or with UPLO='U' the upper one. Eigenvectors are unique up to their signs, and
     where eigenvalues are equal not even so: gradients through them are infinite or NaN there, those of eigenvalues are right. Raises
@@ -24,22 +25,22 @@ def eigh(A, UPLO="L", *, out=None):
     >>> torch.linalg.eigh(torch.tensor([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
     tensor([1., 2.])
     """
-    check_matrices("linalg.eigh", True, A=A)
-    L, V, info = symmetric_eigen(A, is_lower(UPLO))
+    check_matrices("linalg.eigh", True, A=input)
+    L, V, info = symmetric_eigen(input, is_lower(UPLO))
     finite("linalg.eigh", info)
     return deliver_all(eigh_result, (L, V), out)
 
 
 @composite
-def eigvalsh(A, UPLO="L", *, out=None):
+def eigvalsh(input, UPLO="L", *, out=None):
     """The eigenvalues of symmetric matrices (…, n, n) in rising order; see `eigh`. Their gradients are right where some are equal, too.
 
     >>> import tritorch as torch
     >>> torch.linalg.eigvalsh(torch.eye(2) * 3)
     tensor([3., 3.])
     """
-    check_matrices("linalg.eigvalsh", True, A=A)
-    L, _, info = symmetric_eigenvalues(A, is_lower(UPLO))
+    check_matrices("linalg.eigvalsh", True, A=input)
+    L, _, info = symmetric_eigenvalues(input, is_lower(UPLO))
     finite("linalg.eigvalsh", info)
     return copy.deliver(L, out, exact=True)
 

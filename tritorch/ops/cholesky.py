@@ -154,30 +154,31 @@ def cholesky(input, upper=False, *, out=None):
 
 
 @composite
-def cholesky_solve(B, L, upper=False, *, out=None):
-    """X with A X = B, from the Cholesky factor L of A (its transpose if `upper`): B (…, n, k), L (…, n, n).
+def cholesky_solve(input, input2, upper=False, *, out=None):
+    """X with A X = B, from the Cholesky factor L of A (its transpose if `upper`): B = input (…, n, k), L = input2 (…, n, n).
 
     >>> import tritorch as torch
     >>> torch.cholesky_solve(torch.tensor([[8.0]]), torch.tensor([[2.0]]))
     tensor([[2.]])
     """
-    check_matrices("cholesky_solve", False, B=B, L=L)
-    check(L.shape[-1] == L.shape[-2] == B.shape[-2], "cholesky_solve", "a square factor of B's rows", L.shape, B.shape)
-    lower = L.mT if upper else L
-    return copy.deliver(substitute(lower.mT, substitute(lower, B, False, False), True, False), out, exact=True)
+    check_matrices("cholesky_solve", False, B=input, L=input2)
+    check(input2.shape[-1] == input2.shape[-2] == input.shape[-2], "cholesky_solve", "a square input2 of input's rows", input2.shape,
+          input.shape)
+    lower = input2.mT if upper else input2
+    return copy.deliver(substitute(lower.mT, substitute(lower, input, False, False), True, False), out, exact=True)
 
 
 @composite
-def cholesky_inverse(L, upper=False, *, out=None):
-    """A⁻¹ from the Cholesky factor L of A (its transpose if `upper`).
+def cholesky_inverse(input, upper=False, *, out=None):
+    """A⁻¹ from the Cholesky factor of A (its transpose if `upper`).
 
     >>> import tritorch as torch
     >>> torch.cholesky_inverse(torch.tensor([[2.0]]))
     tensor([[0.2500]])
     """
-    check_matrices("cholesky_inverse", True, L=L)
-    lower = L.mT if upper else L
-    half = substitute(lower, create.eye(L.shape[-1], dtype=L.dtype, device=L.device), False, False)
+    check_matrices("cholesky_inverse", True, L=input)
+    lower = input.mT if upper else input
+    half = substitute(lower, create.eye(input.shape[-1], dtype=input.dtype, device=input.device), False, False)
     return copy.deliver(substitute(lower.mT, half, True, False), out, exact=True)
 
 

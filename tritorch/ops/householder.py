@@ -326,9 +326,9 @@ def geqrf(input, *, out=None):
 
 
 @composite
-def householder_product(A, tau, *, out=None):
-    """The first n columns of the product of reflections I - τᵢ vᵢ vᵢᵀ: A (…, m, n) holds vᵢ below the diagonal of column i, tau is (…, k),
-    m ≥ n ≥ k. float32 or float64.
+def householder_product(input, tau, *, out=None):
+    """The first n columns of the product of reflections I - τᵢ vᵢ vᵢᵀ: input (…, m, n) holds vᵢ below the diagonal of column i, tau is (…,
+    k), m ≥ n ≥ k. float32 or float64.
 
     >>> import tritorch as torch
     >>> a, tau = torch.geqrf(torch.tensor([[3.0], [4.0]]))
@@ -336,9 +336,9 @@ def householder_product(A, tau, *, out=None):
     tensor([[-0.6000],
             [-0.8000]])
     """
-    check_matrices("linalg.householder_product", A=A)
-    identity = create.eye(*A.shape[-2:], dtype=A.dtype, device=A.device).expand(A.shape)
-    return copy.deliver(reflected(A, tau, identity, False), out, exact=True)
+    check_matrices("linalg.householder_product", A=input)
+    identity = create.eye(*input.shape[-2:], dtype=input.dtype, device=input.device).expand(input.shape)
+    return copy.deliver(reflected(input, tau, identity, False), out, exact=True)
 
 
 @composite
@@ -348,8 +348,9 @@ def orgqr(input, input2, *, out=None):
 
 
 @composite
-def ormqr(input, tau, other, left=True, transpose=False, *, out=None):
-    """Q other (other Q if not `left`, with Qᵀ if `transpose`) for the product Q (…, m, m) of reflections as `geqrf` describes them.
+def ormqr(input, input2, input3, left=True, transpose=False, *, out=None):
+    """Q input3 (input3 Q if not `left`, with Qᵀ if `transpose`) for the product Q (…, m, m) of reflections that input and input2 describe
+    as `geqrf` does.
 
     >>> import tritorch as torch
     >>> a, tau = torch.geqrf(torch.tensor([[3.0], [4.0]]))
@@ -357,7 +358,7 @@ def ormqr(input, tau, other, left=True, transpose=False, *, out=None):
     tensor([[-5.],
             [ 0.]])
     """
-    made = reflected(input, tau, other, transpose) if left else reflected(input, tau, other.mT, not transpose).mT
+    made = reflected(input, input2, input3, transpose) if left else reflected(input, input2, input3.mT, not transpose).mT
     return copy.deliver(own(made), out, exact=True)
 
 

@@ -10,7 +10,7 @@ DEGREE = 16                                                              # of Ta
 RADIUS = {4: 2.0, 8: 0.78}                                               # where what it leaves out cannot be told, by bytes of a number
 
 
-def matrix_exp(A):
+def matrix_exp(input):
     """Σₖ Aᵏ / k! of square matrices (…, n, n), float32 or float64: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device
     once, to know s. (N. Higham, "The scaling and squaring method for the matrix exponential revisited", 2005; M. Paterson and
     L. Stockmeyer, "On the number of nonscalar multiplications necessary to evaluate polynomials", 1973.)
@@ -20,14 +20,14 @@ def matrix_exp(A):
     tensor([[1., 0.],
             [0., 1.]])
     """
-    check_matrices("linalg.matrix_exp", True, A=A)
-    if not A.numel():
-        return A.clone()
-    size = amax(A.detach().abs().sum(-2), -1)
-    steps = (size / RADIUS[A.dtype.itemsize]).log2().ceil().clamp(min=0)
+    check_matrices("linalg.matrix_exp", True, A=input)
+    if not input.numel():
+        return input.clone()
+    size = amax(input.detach().abs().sum(-2), -1)
+    steps = (size / RADIUS[input.dtype.itemsize]).log2().ceil().clamp(min=0)
     most = steps.max().item()
     most = int(most) if math.isfinite(most) else 0                       # numbers that are none stay so without being squared
-    made = polynomial(A * (0.5 ** steps.clamp(max=most)).unsqueeze(-1).unsqueeze(-1))
+    made = polynomial(input * (0.5 ** steps.clamp(max=most)).unsqueeze(-1).unsqueeze(-1))
     for k in range(most):
         squared = precise_product(made, made)
         made = squared if steps.numel() == 1 else compare.where((steps > k).unsqueeze(-1).unsqueeze(-1), squared, made)

@@ -84,8 +84,9 @@ def tolerances(A, atol, rtol):
     return 0.0 if atol is None else atol, rtol
 
 
-def pinv(A, rcond=None, hermitian=False, *, atol=None, rtol=None, out=None):
-    """A⁺ (…, n, m) of A (…, m, n), of whose singular values those up to max(atol, rtol · the greatest) count as zero. float32 or float64.
+def pinv(input, rcond=None, hermitian=False, *, atol=None, rtol=None, out=None):
+    """A⁺ (…, n, m) of A = input (…, m, n), of whose singular values those up to max(atol, rtol · the greatest) count as zero. float32 or
+    float64.
 
     By default rtol is eps · max(m, n), or 0 beside an `atol` above 0; `rcond` is an older name of rtol. Both are numbers, or tensors that
     broadcast with the dims in front. `hermitian`: A is symmetric, its lower triangle alone is read. The gradient is right where singular
@@ -96,12 +97,12 @@ def pinv(A, rcond=None, hermitian=False, *, atol=None, rtol=None, out=None):
     tensor([[0.5000, 0.0000],
             [0.0000, 0.0000]])
     """
-    check_matrices("linalg.pinv", hermitian, A=A)
+    check_matrices("linalg.pinv", hermitian, A=input)
     check(rcond is None or rtol is None, "linalg.pinv", "one of rcond and rtol", rcond, rtol)
-    atol, rtol = tolerances(A, atol, rcond if rtol is None else rtol)
-    lead = broadcast_shapes("linalg.pinv", A.shape[:-2], *[x.shape for x in (atol, rtol) if isinstance(x, Tensor)])
+    atol, rtol = tolerances(input, atol, rcond if rtol is None else rtol)
+    lead = broadcast_shapes("linalg.pinv", input.shape[:-2], *[x.shape for x in (atol, rtol) if isinstance(x, Tensor)])
     atol, rtol = [expand_to(x, lead) if isinstance(x, Tensor) else float(x) for x in (atol, rtol)]
-    made, info = pseudo_inverse(expand_to(A, (*lead, *A.shape[-2:])), atol, rtol, hermitian)
+    made, info = pseudo_inverse(expand_to(input, (*lead, *input.shape[-2:])), atol, rtol, hermitian)
     finite("linalg.pinv", info)
     return copy.deliver(made, out, exact=True)
 
