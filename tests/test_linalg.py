@@ -107,3 +107,120 @@ ONE = """eigh eigvalsh svd svdvals qr cholesky cholesky_ex lu lu_factor lu_facto
 def test_how_results_show_themselves():
     shown = repr(torch.linalg.slogdet(torch.eye(2)))
     assert shown == "torch.return_types.linalg_slogdet(\nsign=tensor(1.),\nlogabsdet=tensor(0.))"
+
+
+# ------------------------------------------------------------------ what is made of singular values
+def test_norms_and_conditions():
+    for shape in ((4, 4), (2, 3, 5)):
+        x = draw(*shape, dtype=DOUBLE)
+        for p in (2, -2, "nuc", "fro", 1, -1, np.inf, -np.inf):
+            near(torch.linalg.matrix_norm(on(x), p), np.linalg.norm(x, p, (-2, -1)))
+            near(torch.linalg.matrix_norm(on(x), p, (-1, 0), True), np.linalg.norm(x, p, (-1, 0), True))
+            if len(shape) == 2:
+                near(torch.linalg.cond(on(x), p), np.linalg.cond(x, p), 1e-9)
+        near(torch.nuclear_norm(on(x)), np.linalg.norm(x, "nuc", (-2, -1)))
+    near(torch.norm(on(x[0]), "nuc"), np.linalg.norm(x[0], "nuc"))
+    assert torch.linalg.cond(torch.ones(2, 2), 1).item() == np.inf and torch.linalg.matrix_norm(torch.ones(2, 0), 1).item() == 0
+    assert torch.linalg.cond(torch.zeros(2, 0, 0)).tolist() == [0, 0]
+    refused(RuntimeError, "linalg.cond: expected p", lambda: torch.linalg.cond(on(x), 3))
+    refused(RuntimeError, "expected square matrices", lambda: torch.linalg.cond(on(x), 1))
+    refused(IndexError, "not empty", lambda: torch.linalg.matrix_norm(torch.ones(2, 0), -2))
+
+
+def test_ranks_and_pseudo_inverses():
+    x = draw(2, 5, 3, dtype=DOUBLE)
+    x[1, :, 2] = x[1, :, 0]
+    assert torch.linalg.matrix_rank(on(x)).tolist() == [3, 2] and torch.linalg.matrix_rank(on(x), 1e9).tolist() == [0, 0]
+    assert torch.linalg.matrix_rank(on(x), atol=on(1e9), rtol=on(np.array([0.0, 1.0]))).tolist() == [0, 0]
+    near(torch.linalg.pinv(on(x)), np.linalg.pinv(x))
+    near(torch.pinverse(on(x[0])), np.linalg.pinv(x[0]))
+    near(torch.linalg.pinv(on(x), 0.9), np.linalg.pinv(x, 0.9))
+    s = x.swapaxes(1, 2) @ x
+    near(torch.linalg.pinv(on(np.tril(s)), hermitian=True), np.linalg.pinv(s), 1e-9)
+    assert torch.linalg.matrix_rank(on(np.tril(s)), hermitian=True).tolist() == [3, 2]
+    for f in (torch.linalg.pinv, torch.linalg.matrix_rank, torch.linalg.svdvals, torch.linalg.cond):
+        refused(torch.linalg.LinAlgError, "expected finite numbers", lambda: f(on(np.full((2, 2), np.inf))))
+
+
+def test_gradients_where_values_are_equal():
+    for f, want in ((torch.linalg.eigvalsh, 1.0), (torch.linalg.svdvals, 1.0), (torch.linalg.pinv, -1.0), (torch.linalg.inv, -1.0)):
+        x = on(np.eye(3), grad=True)
+        made = f(x)
+        (made.sum() if made.ndim == 1 else made.diagonal().sum()).backward()
+        near(x.grad, want * np.eye(3))
+
+
+def test_least_squares():
+    b = draw(2, 5, 2, dtype=DOUBLE)
+    for shape in ((2, 5, 3), (2, 5, 5), (2, 5, 7)):
+        a = draw(*shape, dtype=DOUBLE)
+        want = np.stack([np.linalg.lstsq(x, y, rcond=None)[0] for x, y in zip(a, b)])
+        for driver in ("gels", "gelsy", "gelsd", "gelss"):
+            found = torch.linalg.lstsq(on(a), on(b), driver=driver)
+            near(found.solution, want, 1e-9)
+            near(torch.linalg.lstsq(on(a), on(b[..., 0]), driver=driver).solution, want[..., 0], 1e-9)
+            assert found.rank.tolist() == ([] if driver == "gels" else [min(shape[1:])] * 2)
+            if shape[2] == 3 and driver != "gelsy":
+                near(found.residuals, ((a @ want - b) ** 2).sum(-2), 1e-9)
+    refused(RuntimeError, "expected driver 'gels' or", lambda: torch.linalg.lstsq(on(a), on(b), driver="x"))
+    refused(RuntimeError, "as many rows in b", lambda: torch.linalg.lstsq(on(a), on(b[:, :3])))
+    refused(torch.linalg.LinAlgError, "full rank", lambda: torch.linalg.lstsq(on(0 * a), on(b), driver="gels"))
+
+
+def test_least_squares_on_a_device(cuda):
+    for shape in ((5, 3), (3, 5)):
+        a, b = draw(*shape, dtype=DOUBLE), draw(shape[0], 2, dtype=DOUBLE)
+        near(torch.linalg.lstsq(on(a, cuda), on(b, cuda)).solution, np.linalg.lstsq(a, b, rcond=None)[0], 1e-9)
+    refused(RuntimeError, "expected driver 'gels', got 'gelsd'", lambda: torch.linalg.lstsq(on(a, cuda), on(b, cuda), driver="gelsd"))
+
+
+# ------------------------------------------------------------------ functions of matrices, equations of tensors
+def test_exponentials():
+    from scipy.linalg import expm
+
+    x = draw(3, 4, 4, dtype=DOUBLE) * np.array([0.01, 1.0, 20.0])[:, None, None]
+    near(torch.linalg.matrix_exp(on(x)), np.stack([expm(v) for v in x]), 1e-11)
+    want = expm(x[1].astype(np.float32).astype(DOUBLE))
+    near(torch.matrix_exp(on(x[1].astype(np.float32))), want, 2e-5)
+    assert torch.linalg.matrix_exp(on(np.full((2, 2), np.nan))).isnan().all() and torch.matrix_exp(torch.ones(0, 2, 2)).shape == (0, 2, 2)
+    a = on(x[1], grad=True)
+    assert torch.autograd.gradcheck(torch.linalg.matrix_exp, (a,))
+
+
+def test_equations_of_tensors():
+    a = draw(2, 3, 6, dtype=DOUBLE)
+    near(torch.linalg.tensorinv(on(a)), np.linalg.tensorinv(a))
+    near(torch.linalg.tensorsolve(on(a), on(a[..., 0])), np.linalg.tensorsolve(a, a[..., 0]))
+    moved = draw(6, 4, 4, 3, 2, dtype=DOUBLE)
+    b = draw(4, 3, 2, dtype=DOUBLE)
+    near(torch.linalg.tensorsolve(on(moved), on(b), (0, 2)), np.linalg.tensorsolve(moved, b, (0, 2)), 1e-9)
+    refused(RuntimeError, "as many elements", lambda: torch.linalg.tensorinv(on(a), 1))
+    refused(RuntimeError, "at least 1", lambda: torch.linalg.tensorinv(on(a), 0))
+    near(torch.linalg.vander(on(a[0]), N=4), np.stack([np.vander(v, 4, increasing=True) for v in a[0]]))
+    refused(RuntimeError, "N of at least 2", lambda: torch.linalg.vander(on(a), N=1))
+    near(torch.linalg.matrix_power(on(a[0, :, :3]), -2), np.linalg.matrix_power(a[0, :, :3], -2), 1e-9)
+
+
+def test_the_greatest_singular_values():
+    low = draw(2, 9, 3, dtype=DOUBLE) @ draw(3, 7, dtype=DOUBLE)
+    for x in (low, low.swapaxes(1, 2)):
+        U, S, V = torch.svd_lowrank(on(x), q=4)
+        near(U * S.unsqueeze(-2) @ V.mT, x, 1e-9)
+        near(S[..., :3], np.linalg.svd(x, compute_uv=False)[..., :3], 1e-9)
+        near(torch.svd_lowrank(on(x), 4, M=on(x) / 2)[1] * 2, S.numpy(), 1e-9)
+    U, S, V = torch.pca_lowrank(on(low), q=4)
+    near(U * S.unsqueeze(-2) @ V.mT, low - low.mean(1, keepdims=True), 1e-9)
+    refused(ValueError, "expected q between 0 and 7", lambda: torch.pca_lowrank(on(low), 8))
+    assert torch.svd_lowrank(torch.ones(2, 3), 6)[1].shape == (2,)
+
+
+def test_autocast_leaves_matrices_alone():
+    x = draw(4, 4) / 4 + 2 * np.eye(4, dtype=np.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for f in (torch.linalg.inv, torch.linalg.matrix_exp, torch.linalg.pinv, lambda a: torch.linalg.lstsq(a, a).solution):
+            got = f(on(x))
+            assert got.dtype is torch.float32
+            near(got, f(on(x.astype(DOUBLE))).numpy(), 1e-5)
+        half = on(x).to(torch.bfloat16)
+        assert torch.linalg.inv(half).dtype is torch.linalg.qr(half).R.dtype is torch.float32          # PyTorch casts these on the CPU
+        refused(NotImplementedError, "float32 or float64", lambda: torch.linalg.det(half))

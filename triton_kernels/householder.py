@@ -20,10 +20,12 @@ def reflection(alpha, below, most):
 
 @triton.jit
 def reflect_kernel(a_ptr, v_ptr, tau_ptr, stride_b, stride_m, stride_n, stride_vb, stride_vm, stride_vn, stride_t, m, w, steps,
-                   M: tl.constexpr, W: tl.constexpr):
+                   STEP: tl.constexpr, M: tl.constexpr, W: tl.constexpr):
     """A panel (m, w) of each matrix of a batch becomes R, with the reflections' vectors below its diagonal; these go to v as well, with
-    their ones and zeros. In registers: in those of one thread what is of a row, where columns are contiguous."""
+    their ones and zeros. In registers: in those of one thread what is of a row, where columns are contiguous. m counts STEPs of rows: so
+    many lie on one side of the last one."""
     batch = tl.program_id(0).to(tl.int64)
+    m = m * STEP
     r = tl.arange(0, M)
     c = tl.arange(0, W)
     i = r[:, None]
@@ -46,6 +48,27 @@ def reflect_kernel(a_ptr, v_ptr, tau_ptr, stride_b, stride_m, stride_n, stride_v
     tl.store(at, a, mask=inside)
     tl.store(v_ptr + batch * stride_vb + i.to(tl.int64) * stride_vm + j.to(tl.int64) * stride_vn,
              tl.where(i > j, a, tl.where(i == j, 1, 0).to(a.dtype)), mask=inside)
+
+
+@triton.jit
+def beside_kernel(a_ptr, v_ptr, tau_ptr, stride_b, stride_m, stride_n, stride_vb, stride_vm, stride_vn, stride_t, m, n, steps,
+                  STEP: tl.constexpr, M: tl.constexpr, W: tl.constexpr):
+    """The reflections of a panel, one after the other, on W of the columns (m, n) beside it."""
+    tiles = tl.cdiv(n, W)
+    batch = (tl.program_id(0) // tiles).to(tl.int64)
+    m = m * STEP
+    r = tl.arange(0, M)
+    j = (tl.program_id(0) % tiles * W + tl.arange(0, W)).to(tl.int64)[None, :]
+    at = a_ptr + batch * stride_b + r[:, None].to(tl.int64) * stride_m + j * stride_n
+    inside = (r < m)[:, None] & (j < n)
+    a = tl.load(at, mask=inside, other=0)
+    v_ptr += batch * stride_vb + r.to(tl.int64) * stride_vm
+    for k in range(steps):
+        v = tl.load(v_ptr + k * stride_vn, mask=(r >= k) & (r < m), other=0)
+        tau = tl.load(tau_ptr + batch * stride_t + k)
+        along = tl.sum(tl.where((r >= k)[:, None], v[:, None] * a, 0), 0) * tau
+        a = tl.where((r >= k)[:, None], a - v[:, None] * along[None, :], a)
+    tl.store(at, a, mask=inside)
 
 
 @triton.jit

@@ -22,24 +22,44 @@ def measure(a, norm, i, j, GRAM: tl.constexpr):
 
 @triton.jit
 def rotation(own, other, off, first):
-    """(k, h): the rotation that makes `off` zero, the element between two of the diagonal: own + k · (other - h · own) is the new one, for
-    rows and for columns, which of small angles keeps all digits (Rutishauser). `first`: the own one is the first of the two."""
+    """(k, h, change): the rotation that makes `off` zero, the element between two of the diagonal: own + k · (other - h · own) is the new
+    one, for rows and for columns, which of small angles keeps all digits (Rutishauser). change: that of `own`, the element on the
+    diagonal. `first`: the own one is the first of the two."""
     distance = tl.where(first, other - own, own - other)
     theta = distance / (2 * tl.where(off == 0, 1, off))
     t = 1 / (tl.abs(theta) + sqrt(1 + theta * theta))
     t = tl.where(off == 0, 0, tl.where(theta < 0, -t, t))
     c = 1 / sqrt(1 + t * t)
-    k = tl.where(first, -t * c, t * c)
-    return k, k / (1 + c)
+    t = tl.where(first, -t, t)
+    return t * c, t * c / (1 + c), t * off
 
 
 @triton.jit
-def jacobi_kernel(d_ptr, q_ptr, worst_ptr, g_ptr, norm_ptr, n, rounds, sweeps, each, stop, GRAM: tl.constexpr,
-                  N: tl.constexpr):
-    """Eigenvalues (count, n) and eigenvectors (count, n, n) of symmetric matrices, each n by n and contiguous, in no order, after
-    sweeps until `measure` says at most `stop`, or so many. worst: what it said at first. The lower triangles are
-    read. `norm` is one for `each` matrices that follow each other; None: it is taken from the matrix, and of one with numbers that are
-    none no result is a number."""
+def sweep(a, q, rounds, N: tl.constexpr):
+    """Every two rows and columns of a rotated against each other once, and the columns of q with them."""
+    r = tl.arange(0, N)
+    i = r[:, None]
+    j = r[None, :]
+    own = tl.sum(tl.where(i == j, a, 0), 1)
+    for k in range(1, rounds + 1):
+        p = r ^ k
+        across = (i * 0) + p[None, :]
+        down = p[:, None] + (j * 0)
+        off = tl.sum(tl.where(j == down, a, 0), 1)
+        off = tl.where(r < p, off, tl.gather(off, p, 0))             # rounding made the two sides of the diagonal different
+        s, h, change = rotation(own, tl.gather(own, p, 0), off, r < p)
+        own += change
+        q += s[None, :] * (tl.gather(q, across, 1) - h[None, :] * q)
+        a += s[None, :] * (tl.gather(a, across, 1) - h[None, :] * a)
+        a += s[:, None] * (tl.gather(a, down, 0) - h[:, None] * a)
+    return a, q
+
+
+@triton.jit
+def jacobi_kernel(d_ptr, q_ptr, worst_ptr, g_ptr, norm_ptr, n, rounds, sweeps, each, stop, GRAM: tl.constexpr, N: tl.constexpr):
+    """Eigenvalues (count, n) and eigenvectors (count, n, n) of symmetric matrices, each n by n and contiguous, in no order, after sweeps
+    until `measure` says at most `stop`, or so many. worst: what it said at first. The lower triangles are read. `norm` is one for `each`
+    matrices that follow each other; None: it is taken from the matrix, and of one with numbers that are none no result is a number."""
     place = tl.program_id(0).to(tl.int64)
     r = tl.arange(0, N)
     i = r[:, None]
@@ -61,17 +81,7 @@ def jacobi_kernel(d_ptr, q_ptr, worst_ptr, g_ptr, norm_ptr, n, rounds, sweeps, e
     tl.store(worst_ptr + place, far)
     left = tl.where(far > stop, sweeps, 0)
     while left > 0:
-        for k in range(1, rounds + 1):
-            p = r ^ k
-            across = (i * 0) + p[None, :]
-            down = p[:, None] + (j * 0)
-            own = tl.sum(tl.where(i == j, a, 0), 1)
-            off = tl.sum(tl.where(j == down, a, 0), 1)
-            off = tl.where(r < p, off, tl.gather(off, p, 0))             # rounding made the two sides of the diagonal different
-            s, h = rotation(own, tl.gather(own, p, 0), off, r < p)
-            q += s[None, :] * (tl.gather(q, across, 1) - h[None, :] * q)
-            a += s[None, :] * (tl.gather(a, across, 1) - h[None, :] * a)
-            a += s[:, None] * (tl.gather(a, down, 0) - h[:, None] * a)
+        a, q = sweep(a, q, rounds, N)
         far = measure(a, norm, i, j, GRAM)
         left = tl.where(far > stop, left - 1, 0)
     d = tl.sum(tl.where(i == j, a, 0), 1)

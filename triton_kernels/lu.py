@@ -5,11 +5,12 @@ import triton.language as tl
 
 @triton.jit
 def panel_kernel(a_ptr, pivots_ptr, info_ptr, stride_b, stride_m, stride_n, stride_p, m, w, steps, first,
-                 PIVOT: tl.constexpr, M: tl.constexpr, W: tl.constexpr):
+                 PIVOT: tl.constexpr, STEP: tl.constexpr, M: tl.constexpr, W: tl.constexpr):
     """A panel (m, w) of each matrix of a batch becomes L (below the diagonal, of which it has ones) and U, in registers: in those of one
     thread what is of a row, where columns are contiguous. `first` is the place of the panel's first row; pivots are rows, from 1, of the
-    whole matrix, and info the first of the zeros on U's diagonal."""
+    whole matrix, and info the first of the zeros on U's diagonal. m counts STEPs of rows: so many lie on one side of the last one."""
     batch = tl.program_id(0).to(tl.int64)
+    m = m * STEP
     r = tl.arange(0, M)
     i = r[:, None]
     j = tl.arange(0, W)[None, :]

@@ -690,11 +690,11 @@ def channel_shuffle(input, groups) -> Any:
 def cholesky(input, upper=..., *, out=...) -> Any:
     """`linalg.cholesky` under its older name."""
     ...
-def cholesky_inverse(L, upper=..., *, out=...) -> Any:
-    """A⁻¹ from the Cholesky factor L of A (its transpose if `upper`)."""
+def cholesky_inverse(input, upper=..., *, out=...) -> Any:
+    """A⁻¹ from the Cholesky factor of A (its transpose if `upper`)."""
     ...
-def cholesky_solve(B, L, upper=..., *, out=...) -> Any:
-    """X with A X = B, from the Cholesky factor L of A (its transpose if `upper`): B (…, n, k), L (…, n, n)."""
+def cholesky_solve(input, input2, upper=..., *, out=...) -> Any:
+    """X with A X = B, from the Cholesky factor L of A (its transpose if `upper`): B = input (…, n, k), L = input2 (…, n, n)."""
     ...
 def chunk(input, chunks, dim=...) -> Any:
     """At most `chunks` views of equal size along a dim, the last maybe smaller."""
@@ -837,7 +837,7 @@ def deg2rad(input, *, out=...) -> Any:
 def deg2rad_(self, *args, **kw) -> Any:
     """`deg2rad` written into the tensor itself."""
     ...
-def det(A, *, out=...) -> Any:
+def det(input) -> Any:
     """The determinants of square matrices (…, n, n), in float32 or float64; 0 where one is singular, and even there with a gradient."""
     ...
 def detach(self) -> Any:
@@ -1212,8 +1212,8 @@ def inner(input, other, *, out=...) -> Any:
 def instance_norm(input, running_mean=..., running_var=..., weight=..., bias=..., use_input_stats=..., momentum=..., eps=...) -> Any:
     """batch_norm of every sample by itself: each channel of each sample has statistics of its own."""
     ...
-def inverse(A, *, out=...) -> Any:
-    """The inverse of square matrices (…, n, n), in float32 or float64. Raises LinAlgError where one is singular."""
+def inverse(input, *, out=...) -> Any:
+    """The inverse of square matrices (…, n, n): `linalg.inv` under its older name."""
     ...
 def is_anomaly_check_nan_enabled() -> Any:
     """Whether anomaly mode looks for NaN."""
@@ -1419,8 +1419,8 @@ def lstm_cell(input, hx, w_ih, w_hh, b_ih=..., b_hh=...) -> Any:
 def lt(input, other) -> Tensor:
     """input < other, elementwise, broadcast, as bool."""
     ...
-def lu_solve(b, LU_data, LU_pivots, *, out=...) -> Any:
-    """X with A X = b from what `linalg.lu_factor` gives for A; `linalg.lu_solve` with its arguments in another order."""
+def lu_solve(input, LU_data, LU_pivots, *, out=...) -> Any:
+    """X with A X = input from what `linalg.lu_factor` gives for A; `linalg.lu_solve` with its arguments in another order."""
     ...
 def lu_unpack(LU_data, LU_pivots, unpack_data=..., unpack_pivots=..., *, out=...) -> Any:
     """(P, L, U) with A = P L U, from what `linalg.lu_factor` gives for A (…, m, n)."""
@@ -1442,6 +1442,9 @@ def masked_select(input, mask, *, out=...) -> Any:
     ...
 def matmul(input, other, *, out=...) -> Any:
     """Matrix product, by the ranks of its operands."""
+    ...
+def matrix_exp(input) -> Any:
+    """Σₖ Aᵏ / k! of square matrices (…, n, n), float32 or float64: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device"""
     ...
 def matrix_power(input, n, *, out=...) -> Any:
     """The n-th power of square matrices (…, m, m), for n < 0 of their inverses, by repeated squaring."""
@@ -1573,7 +1576,7 @@ def nonzero_static(input, *, size, fill_value=..., out=...) -> Any:
     """The places of the first `size` elements that are not zero, one row each; rows that are left have fill_value. Nobody waits for a"""
     ...
 def norm(input, p=..., dim=..., keepdim=..., dtype=..., *, out=...) -> Any:
-    """Vector norm of order p over `dim`; 'fro' is 2."""
+    """Vector norm of order p over `dim`; 'fro' is 2, 'nuc' the sum of a matrix's singular values."""
     ...
 def norm_except_dim(v, pow=..., dim=...) -> Any:
     """The p-norm over all dims but one, which are kept as 1; over all of them for dim -1."""
@@ -1583,6 +1586,9 @@ def normal(mean=..., std=..., size=..., *, generator=..., out=..., dtype=..., la
     ...
 def not_equal(input, other) -> Tensor:
     """input ≠ other, elementwise, broadcast, as bool."""
+    ...
+def nuclear_norm(input, dim=..., keepdim=..., *, out=...) -> Any:
+    """The sum of singular values of matrices in the last two dims, or in `dim`."""
     ...
 def numel(input) -> Any:
     """Number of elements."""
@@ -1599,14 +1605,17 @@ def op(body=..., *, returns=..., aliasable=...) -> Any:
 def orgqr(input, input2, *, out=...) -> Any:
     """`linalg.householder_product` under its older name."""
     ...
-def ormqr(input, tau, other, left=..., transpose=..., *, out=...) -> Any:
-    """Q other (other Q if not `left`, with Qᵀ if `transpose`) for the product Q (…, m, m) of reflections as `geqrf` describes them."""
+def ormqr(input, input2, input3, left=..., transpose=..., *, out=...) -> Any:
+    """Q input3 (input3 Q if not `left`, with Qᵀ if `transpose`) for the product Q (…, m, m) of reflections that input and input2 describe"""
     ...
 def outer(input, vec2, *, out=...) -> Any:
     """inputᵢ · vec2ⱼ of two vectors."""
     ...
 def pairwise_distance(x1, x2, p=..., eps=..., keepdim=...) -> Any:
     """‖x1 - x2 + eps‖_p over the last dim."""
+    ...
+def pca_lowrank(A, q=..., center=..., niter=...) -> Any:
+    """(U, S, V) of the q (by default at most 6) principal components of the rows of A (…, m, n): what `svd_lowrank` gives for A less, if"""
     ...
 def pdist(input, p=...) -> Any:
     """‖x_i - x_j‖_p for all i < j of (N, D), in order: N (N - 1) / 2 numbers."""
@@ -1616,6 +1625,8 @@ def permute(input, *order, dims=...) -> Any:
     ...
 def permute_copy(input, dims, *, out=...) -> Any:
     """A copy of what `permute` shows, contiguous in its new order."""
+def pinverse(input, rcond=...) -> Any:
+    """`linalg.pinv` under its older name."""
     ...
 def pixel_shuffle(input, upscale_factor) -> Any:
     """(*, C r², H, W) to (*, C, H r, W r). Shi et al. 2016."""
@@ -1961,6 +1972,9 @@ def sum(input, dim=..., keepdim=..., dtype=...) -> Tensor:
     ...
 def svd(input, some=..., compute_uv=..., *, out=...) -> Any:
     """(U, S, V) with input = U diag(S) Vᵀ: `linalg.svd` under its older name, with V in place of its transpose."""
+    ...
+def svd_lowrank(A, q=..., niter=..., M=...) -> Any:
+    """(U, S, V) with U diag(S) Vᵀ near A (…, m, n), or near A - M: the q greatest singular values and their vectors, U (…, m, q), S (…, q),"""
     ...
 def swapaxes(input, dim0, dim1) -> Tensor:
     """Two dims exchanged."""

@@ -615,11 +615,11 @@ class Tensor:
     def cholesky(input, upper=..., *, out=...) -> Any:
         """`linalg.cholesky` under its older name."""
         ...
-    def cholesky_inverse(L, upper=..., *, out=...) -> Any:
-        """A⁻¹ from the Cholesky factor L of A (its transpose if `upper`)."""
+    def cholesky_inverse(input, upper=..., *, out=...) -> Any:
+        """A⁻¹ from the Cholesky factor of A (its transpose if `upper`)."""
         ...
-    def cholesky_solve(B, L, upper=..., *, out=...) -> Any:
-        """X with A X = B, from the Cholesky factor L of A (its transpose if `upper`): B (…, n, k), L (…, n, n)."""
+    def cholesky_solve(input, input2, upper=..., *, out=...) -> Any:
+        """X with A X = B, from the Cholesky factor L of A (its transpose if `upper`): B = input (…, n, k), L = input2 (…, n, n)."""
         ...
     def chunk(input, chunks, dim=...) -> Any:
         """At most `chunks` views of equal size along a dim, the last maybe smaller."""
@@ -730,7 +730,7 @@ class Tensor:
     def deg2rad_(self, *args, **kw) -> Any:
         """`deg2rad` written into the tensor itself."""
         ...
-    def det(A, *, out=...) -> Any:
+    def det(input) -> Any:
         """The determinants of square matrices (…, n, n), in float32 or float64; 0 where one is singular, and even there with a gradient."""
         ...
     def detach(self) -> Any:
@@ -1052,8 +1052,8 @@ class Tensor:
     def int(input, memory_format=...) -> Any:
         """The values as int32."""
         ...
-    def inverse(A, *, out=...) -> Any:
-        """The inverse of square matrices (…, n, n), in float32 or float64. Raises LinAlgError where one is singular."""
+    def inverse(input, *, out=...) -> Any:
+        """The inverse of square matrices (…, n, n): `linalg.inv` under its older name."""
         ...
     def is_complex(self) -> Any:
         """Always False: there are no complex tensors."""
@@ -1267,8 +1267,8 @@ class Tensor:
     def lt_(self, *args, **kw) -> Any:
         """`lt` written into the tensor itself."""
         ...
-    def lu_solve(b, LU_data, LU_pivots, *, out=...) -> Any:
-        """X with A X = b from what `linalg.lu_factor` gives for A; `linalg.lu_solve` with its arguments in another order."""
+    def lu_solve(input, LU_data, LU_pivots, *, out=...) -> Any:
+        """X with A X = input from what `linalg.lu_factor` gives for A; `linalg.lu_solve` with its arguments in another order."""
         ...
     mH: Any
     mT: Any
@@ -1295,6 +1295,9 @@ class Tensor:
         ...
     def matmul(input, other, *, out=...) -> Any:
         """Matrix product, by the ranks of its operands."""
+        ...
+    def matrix_exp(input) -> Any:
+        """Σₖ Aᵏ / k! of square matrices (…, n, n), float32 or float64: Taylor's polynomial of A / 2ˢ, squared s times. Waits for the device"""
         ...
     def matrix_power(input, n, *, out=...) -> Any:
         """The n-th power of square matrices (…, m, m), for n < 0 of their inverses, by repeated squaring."""
@@ -1445,7 +1448,7 @@ class Tensor:
         """The places of the first `size` elements that are not zero, one row each; rows that are left have fill_value. Nobody waits for a"""
         ...
     def norm(input, p=..., dim=..., keepdim=..., dtype=..., *, out=...) -> Any:
-        """Vector norm of order p over `dim`; 'fro' is 2."""
+        """Vector norm of order p over `dim`; 'fro' is 2, 'nuc' the sum of a matrix's singular values."""
         ...
     def normal_(x, mean=..., std=..., *, generator=...) -> Any:
         """Fill with normal numbers of a mean and a standard deviation."""
@@ -1466,8 +1469,8 @@ class Tensor:
     def orgqr(input, input2, *, out=...) -> Any:
         """`linalg.householder_product` under its older name."""
         ...
-    def ormqr(input, tau, other, left=..., transpose=..., *, out=...) -> Any:
-        """Q other (other Q if not `left`, with Qᵀ if `transpose`) for the product Q (…, m, m) of reflections as `geqrf` describes them."""
+    def ormqr(input, input2, input3, left=..., transpose=..., *, out=...) -> Any:
+        """Q input3 (input3 Q if not `left`, with Qᵀ if `transpose`) for the product Q (…, m, m) of reflections that input and input2 describe"""
         ...
     def outer(input, vec2, *, out=...) -> Any:
         """inputᵢ · vec2ⱼ of two vectors."""
@@ -1484,6 +1487,8 @@ class Tensor:
         ...
     def polygamma_(self, *args, **kw) -> Any:
         """`polygamma_of` written into the tensor itself."""
+    def pinverse(input, rcond=...) -> Any:
+        """`linalg.pinv` under its older name."""
         ...
     def positive(input) -> Any:
         """The tensor itself."""

@@ -1,5 +1,6 @@
 """Linear algebra, under the names of torch.linalg."""
 from tritorch.errors import LinAlgError
+from tritorch.linalg.composites import cond, lstsq, matrix_rank, tensorinv, tensorsolve, vander
 from tritorch.linalg.factorizations import cholesky, cholesky_ex, lu, lu_factor, lu_factor_ex, qr
 from tritorch.linalg.norms import (
     cross,
@@ -14,4 +15,6 @@ from tritorch.linalg.solving import det, inv, inv_ex, lu_solve, slogdet, solve, 
 from tritorch.linalg.spectral import eigh, eigvalsh, svd, svdvals
 from tritorch.ops.householder import householder_product
 from tritorch.ops.matmul import matmul, matrix_power
+from tritorch.ops.matrix_exp import matrix_exp
+from tritorch.ops.pseudo_inverse import pinv
 from tritorch.ops.triangular import solve_triangular

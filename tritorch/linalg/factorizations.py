@@ -3,6 +3,7 @@ from tritorch.autograd.modes import again
 from tritorch.errors import check
 from tritorch.ops import create
 from tritorch.ops.cholesky import NOT_DEFINITE, checked_factor, cholesky_factor
+from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.householder import geqrf_factors, qr_factors
 from tritorch.ops.lu import lu_factors, unpack
@@ -17,7 +18,7 @@ lu_factor_result = result("linalg_lu_factor", "LU pivots")
 lu_factor_ex_result = result("linalg_lu_factor_ex", "LU pivots info")
 
 
-def cholesky_ex(A, *, upper=False, check_errors=False, out=None):
+def cholesky_ex(input, *, upper=False, check_errors=False, out=None):
     """(L, info): the Cholesky factor without an error where there is none; `info`, int32, is 0 or the order of the first leading minor that
     is not positive, and L is not to be used there. Nothing waits for the device unless `check_errors`.
 
@@ -25,14 +26,15 @@ def cholesky_ex(A, *, upper=False, check_errors=False, out=None):
     >>> torch.linalg.cholesky_ex(torch.tensor([[4.0, 2.0], [2.0, 1.0]])).info
     tensor(2, dtype=torch.int32)
     """
-    made = cholesky_factor(A, upper)
+    made = cholesky_factor(input, upper)
     if check_errors:
         refuse("linalg.cholesky_ex", made[1], *NOT_DEFINITE)
     return deliver_all(cholesky_ex_result, made, out)
 
 
-def cholesky(A, *, upper=False, out=None):
-    """L with A = L Lᵀ, lower triangular, for symmetric positive definite A (…, n, n); if `upper`, U = Lᵀ. float32 or float64.
+@composite
+def cholesky(input, *, upper=False, out=None):
+    """L with A = L Lᵀ, lower triangular, for symmetric positive definite A = input (…, n, n); if `upper`, U = Lᵀ. float32 or float64.
 
     Only the lower (if `upper`, the upper) triangle of A is read; the gradient is symmetric. Raises LinAlgError where A is not positive
     definite. (I. Murray, "Differentiation of the Cholesky decomposition", 2016)
@@ -42,7 +44,7 @@ def cholesky(A, *, upper=False, out=None):
     tensor([[2., 0.],
             [1., 2.]])
     """
-    return checked_factor("linalg.cholesky", A, upper, out)
+    return checked_factor("linalg.cholesky", input, upper, out)
 
 
 def lu_factor_ex(A, *, pivot=True, check_errors=False, out=None):
@@ -88,6 +90,7 @@ def lu(A, *, pivot=True, out=None):
     return deliver_all(lu_result, unpack(LU, pivots, True, pivot), out)
 
 
+@composite
 def qr(A, mode="reduced", *, out=None):
     """(Q, R) with A = Q R for A (…, m, n), by Householder reflections: Q has orthonormal columns, R is upper triangular. float32 or
     float64.

@@ -6,6 +6,7 @@ from tritorch.ops import copy, slicing
 from tritorch.ops import vectors as _vectors
 from tritorch.ops.extremes import amax, amin
 from tritorch.ops.matmul import chain_matmul
+from tritorch.ops.singular import spectral_norm
 from tritorch.ops.statistics import vector_norm as _vector_norm
 from tritorch.shape import wrap_dim
 
@@ -20,20 +21,25 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None, out=None):
 
 
 def matrix_norm(A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=None, out=None):
-    """The norm of matrices: "fro" (Frobenius), ±1 (sums of columns), ±inf (sums of rows).
+    """The norm of matrices: "fro" (Frobenius), ±1 (sums of columns), ±inf (sums of rows), of their singular values 2 (the greatest),
+    -2 (the least) and "nuc" (the sum).
 
     >>> import tritorch as torch
     >>> torch.linalg.matrix_norm(torch.tensor([[1.0, -2.0], [3.0, 4.0]]), ord=1)
     tensor(6.)
     """
     check(len(A.shape) >= 2, "matrix_norm", "a matrix or a batch of matrices", A.shape)
-    check(ord in ("fro", 1, -1, math.inf, -math.inf), "matrix_norm", "ord 'fro', ±1 or ±inf", repr(ord))
+    check(ord in ("fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf), "matrix_norm", "ord 'fro', 'nuc', ±1, ±2 or ±inf", repr(ord))
     A = A if dtype is None else A.to(dtype)
+    if ord in ("nuc", 2, -2):
+        return copy.deliver(spectral_norm(A, ord, dim, keepdim), out)
     if ord == "fro":
         return copy.deliver(_vector_norm(A, 2, tuple(dim), keepdim), out)
     rows, cols = [wrap_dim(d, len(A.shape), "matrix_norm") for d in dim]
     summed, rest = (rows, cols) if abs(ord) == 1 else (cols, rows)
     sums = A.abs().sum(summed, keepdim=True)
+    if ord > 0 and not sums.shape[rest]:                                 # no column, or no row: none is greater than 0
+        sums = sums.sum(rest, keepdim=True)
     made = (amax if ord > 0 else amin)(sums, (rest,), True)
     return copy.deliver(made if keepdim else made.squeeze((rows, cols)), out)
 

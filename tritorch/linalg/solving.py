@@ -1,5 +1,6 @@
 """Systems of equations, inverses and determinants."""
 from tritorch.ops import copy, solving
+from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.matrices import refuse, result
 from tritorch.ops.solving import SINGULAR, inverse_of, lu_solved, solve_of
@@ -8,9 +9,9 @@ from tritorch.tensor import own
 solve_ex_result = result("linalg_solve_ex", "result info")
 inv_ex_result = result("linalg_inv_ex", "inverse info")
 slogdet_result = result("linalg_slogdet", "sign logabsdet")
-det, inv = solving.det, solving.inverse
 
 
+@composite
 def solve(A, B, *, left=True, out=None):
     """X with A X = B (X A = B if not `left`) for square matrices A (…, n, n), by LU factorization. float32 or float64.
 
@@ -38,6 +39,29 @@ def solve_ex(A, B, *, left=True, check_errors=False, out=None):
     if check_errors:
         refuse("linalg.solve_ex", info, *SINGULAR)
     return deliver_all(solve_ex_result, (own(X), info), out)
+
+
+def inv(A, *, out=None):
+    """The inverse of square matrices (…, n, n), in float32 or float64. Raises LinAlgError where one is singular.
+
+    To multiply by an inverse use `solve`, which is faster and more precise.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.inv(torch.tensor([[2.0, 0.0], [0.0, 4.0]]))
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.2500]])
+    """
+    return solving.inverse(A, out=out)
+
+
+def det(A, *, out=None):
+    """The determinants of square matrices (…, n, n), in float32 or float64; 0 where one is singular, and even there with a gradient.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.det(torch.eye(2) * 3)
+    tensor(9.)
+    """
+    return copy.deliver(solving.det(A), out, exact=True)
 
 
 def inv_ex(A, *, check_errors=False, out=None):

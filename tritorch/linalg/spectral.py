@@ -1,6 +1,7 @@
 """Eigenvalues, singular values, and what is made of them."""
 from tritorch.errors import check, sentence
 from tritorch.ops import copy
+from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.eigen import is_lower, symmetric_eigen, symmetric_eigenvalues
 from tritorch.ops.matrices import check_matrices, finite, result
@@ -10,8 +11,10 @@ eigh_result = result("linalg_eigh", "eigenvalues eigenvectors")
 svd_result = result("linalg_svd", "U S Vh")
 
 
-def eigh(A, UPLO="L", *, out=None):
-    """(eigenvalues, eigenvectors) with A = V diag(L) Vᵀ for symmetric A (…, n, n): L (…, n) rises, the columns of V are orthonormal.
+@composite
+def eigh(input, UPLO="L", *, out=None):
+    """(eigenvalues, eigenvectors) with A = V diag(L) Vᵀ for symmetric A = input (…, n, n): L (…, n) rises, the columns of V are
+    orthonormal.
 
     float32 or float64. The lower triangle alone is read, or with UPLO='U' the upper one. Eigenvectors are unique up to their signs, and
     where eigenvalues are equal not even so: gradients through them are infinite or NaN there, those of eigenvalues are right. Raises
@@ -22,25 +25,27 @@ def eigh(A, UPLO="L", *, out=None):
     >>> torch.linalg.eigh(torch.tensor([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
     tensor([1., 2.])
     """
-    check_matrices("linalg.eigh", True, A=A)
-    L, V, info = symmetric_eigen(A, is_lower(UPLO))
+    check_matrices("linalg.eigh", True, A=input)
+    L, V, info = symmetric_eigen(input, is_lower(UPLO))
     finite("linalg.eigh", info)
     return deliver_all(eigh_result, (L, V), out)
 
 
-def eigvalsh(A, UPLO="L", *, out=None):
+@composite
+def eigvalsh(input, UPLO="L", *, out=None):
     """The eigenvalues of symmetric matrices (…, n, n) in rising order; see `eigh`. Their gradients are right where some are equal, too.
 
     >>> import tritorch as torch
     >>> torch.linalg.eigvalsh(torch.eye(2) * 3)
     tensor([3., 3.])
     """
-    check_matrices("linalg.eigvalsh", True, A=A)
-    L, _, info = symmetric_eigenvalues(A, is_lower(UPLO))
+    check_matrices("linalg.eigvalsh", True, A=input)
+    L, _, info = symmetric_eigenvalues(input, is_lower(UPLO))
     finite("linalg.eigvalsh", info)
     return copy.deliver(L, out, exact=True)
 
 
+@composite
 def svd(A, full_matrices=True, *, driver=None, out=None):
     """(U, S, Vh) with A = U diag(S) Vh for A (…, m, n): S (…, k) falls and is not negative, k = min(m, n); U (…, m, m) and Vh (…, n, n) are
     orthogonal, of which without `full_matrices` the first k columns of U and rows of Vh are returned.
@@ -59,6 +64,7 @@ def svd(A, full_matrices=True, *, driver=None, out=None):
     return deliver_all(svd_result, decomposed("linalg.svd", A, full_matrices), out)
 
 
+@composite
 def svdvals(A, *, driver=None, out=None):
     """The singular values of matrices (…, m, n) in falling order; see `svd`. Their gradients are right where some are equal, too.
 

@@ -1,4 +1,6 @@
 """Cholesky factors of symmetric positive definite matrices, and what is solved with them."""
+from math import prod
+
 import numpy as np
 
 from tritorch.cuda.launch import kernels, launch
@@ -6,12 +8,14 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import copy, create
+from tritorch.ops.composite import composite
 from tritorch.ops.matrices import (
     block,
     check_matrices,
     deliver,
     each,
     lapack,
+    place_for,
     precise,
     refuse,
     scratch,
@@ -50,14 +54,14 @@ def cholesky_factor_cpu(L, info, A, upper):
 
 @cholesky_factor.impl("cuda")
 def cholesky_factor_cuda(L, info, A, upper):
-    info.fill_(0)
+    codes = place_for(info, prod(info.shape))
+    codes.fill_(0)
     if not L.numel():
+        deliver(info, codes)
         return
     source, target = (turned(A.detach()), turned(L)) if upper else (A.detach(), L)
     a = working(source, target)
     n = a.shape[-1]
-    codes = info if info.is_contiguous() else scratch(a, a.shape[0], dtype=types.int32)
-    codes.fill_(0)
     for start in range(0, n, BLOCK):
         here, left = (start, min(start + BLOCK, n)), (min(start + BLOCK, n), n)
         corner = block(a, here, here)
@@ -137,6 +141,7 @@ def checked_factor(name, A, upper, out):
     return copy.deliver(L, out, exact=True)
 
 
+@composite
 def cholesky(input, upper=False, *, out=None):
     """`linalg.cholesky` under its older name.
 
@@ -148,29 +153,32 @@ def cholesky(input, upper=False, *, out=None):
     return checked_factor("cholesky", input, upper, out)
 
 
-def cholesky_solve(B, L, upper=False, *, out=None):
-    """X with A X = B, from the Cholesky factor L of A (its transpose if `upper`): B (…, n, k), L (…, n, n).
+@composite
+def cholesky_solve(input, input2, upper=False, *, out=None):
+    """X with A X = B, from the Cholesky factor L of A (its transpose if `upper`): B = input (…, n, k), L = input2 (…, n, n).
 
     >>> import tritorch as torch
     >>> torch.cholesky_solve(torch.tensor([[8.0]]), torch.tensor([[2.0]]))
     tensor([[2.]])
     """
-    check_matrices("cholesky_solve", False, B=B, L=L)
-    check(L.shape[-1] == L.shape[-2] == B.shape[-2], "cholesky_solve", "a square factor of B's rows", L.shape, B.shape)
-    lower = L.mT if upper else L
-    return copy.deliver(substitute(lower.mT, substitute(lower, B, False, False), True, False), out, exact=True)
+    check_matrices("cholesky_solve", False, B=input, L=input2)
+    check(input2.shape[-1] == input2.shape[-2] == input.shape[-2], "cholesky_solve", "a square input2 of input's rows", input2.shape,
+          input.shape)
+    lower = input2.mT if upper else input2
+    return copy.deliver(substitute(lower.mT, substitute(lower, input, False, False), True, False), out, exact=True)
 
 
-def cholesky_inverse(L, upper=False, *, out=None):
-    """A⁻¹ from the Cholesky factor L of A (its transpose if `upper`).
+@composite
+def cholesky_inverse(input, upper=False, *, out=None):
+    """A⁻¹ from the Cholesky factor of A (its transpose if `upper`).
 
     >>> import tritorch as torch
     >>> torch.cholesky_inverse(torch.tensor([[2.0]]))
     tensor([[0.2500]])
     """
-    check_matrices("cholesky_inverse", True, L=L)
-    lower = L.mT if upper else L
-    half = substitute(lower, create.eye(L.shape[-1], dtype=L.dtype, device=L.device), False, False)
-    return copy.deliver(half.mT @ half, out, exact=True)
+    check_matrices("cholesky_inverse", True, L=input)
+    lower = input.mT if upper else input
+    half = substitute(lower, create.eye(input.shape[-1], dtype=input.dtype, device=input.device), False, False)
+    return copy.deliver(substitute(lower.mT, half, True, False), out, exact=True)
 
 

@@ -44,7 +44,7 @@ def symmetric_eigen_cuda(L, V, info, A, lower):
     n, source = A.shape[-1], A.detach()
     a = working(source if lower else source.mT)
     if n <= 2 * jacobi.PAIR:
-        d, v, _ = jacobi.rotations(a)
+        d, v = jacobi.rotations(a)
     else:
         d, v = large(a)
     d, order = sort_pairs(d, -1, False)

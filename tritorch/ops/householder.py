@@ -5,6 +5,7 @@ from tritorch.cuda.launch import kernels, launch
 from tritorch.dispatch import common_device, op
 from tritorch.errors import check, sentence
 from tritorch.ops import copy, create
+from tritorch.ops.composite import composite
 from tritorch.ops.copy import transfer
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.matrices import (
@@ -27,7 +28,7 @@ from tritorch.ops.matrices import (
 from tritorch.ops.shaping import cat
 from tritorch.ops.triangles import triangle
 from tritorch.ops.triangular import substitute
-from tritorch.shape import next_power_of_2
+from tritorch.shape import cdiv, next_power_of_2
 from tritorch.tensor import own, strided
 
 K = kernels("householder")
@@ -64,15 +65,19 @@ def narrow(a, v, tau, begin, end):
         stop = min(begin + max(PANEL[a.dtype.itemsize] // tall, 1), end)
         rows, w = (begin, m), stop - begin
         panel, vectors, factors = block(a, rows, (begin, stop)), block(v, rows, (begin, stop)), part(tau, begin, stop)
+        beside, wide = block(a, rows, (stop, end)), next_power_of_2(w)
+        step = 1 if (m - begin) % 4 else 4
+        facts = *a.strides, *v.strides, tau.strides[0], (m - begin) // step
+        how = dict(STEP=step, M=tall, W=wide, num_warps=max(1, min(16, tall * wide // 1024)))
         if tall <= PANEL[a.dtype.itemsize]:
-            wide = next_power_of_2(w)
-            launch(K.reflect_kernel, (batch,), panel, vectors, factors, *a.strides, *v.strides, tau.strides[0], m - begin, w,
-                   min(m - begin, w), M=tall, W=wide, num_warps=max(1, min(16, tall * wide // 1024)))
+            launch(K.reflect_kernel, (batch,), panel, vectors, factors, *facts, w, min(m - begin, w), **how)
+            if stop < end:
+                launch(K.beside_kernel, (batch * cdiv(end - stop, wide),), beside, vectors, factors, *facts, end - stop, w, **how)
         else:
             launch(K.long_reflect_kernel, (batch,), panel, vectors, factors, *a.strides[:2], *v.strides[:2], tau.strides[0], m - begin,
                    BLOCK=min(PIECE, tall), num_warps=8)
-        if stop < end:
-            apply(block(a, rows, (stop, end)), vectors, turned(compact_form(vectors, factors)))
+            if stop < end:
+                apply(beside, vectors, turned(compact_form(vectors, factors)))
         begin = stop
 
 
@@ -303,6 +308,7 @@ def qr_factors_workloads(make):
 
 
 # ------------------------------------------------------------------ PyTorch's names above it
+@composite
 def geqrf(input, *, out=None):
     """(a, tau): R and the reflections of a QR factorization as LAPACK packs them; `linalg.householder_product` makes Q of them.
 
@@ -319,9 +325,10 @@ def geqrf(input, *, out=None):
     return deliver_all(geqrf_result, geqrf_factors(input.detach()), out)
 
 
-def householder_product(A, tau, *, out=None):
-    """The first n columns of the product of reflections I - τᵢ vᵢ vᵢᵀ: A (…, m, n) holds vᵢ below the diagonal of column i, tau is (…, k),
-    m ≥ n ≥ k. float32 or float64.
+@composite
+def householder_product(input, tau, *, out=None):
+    """The first n columns of the product of reflections I - τᵢ vᵢ vᵢᵀ: input (…, m, n) holds vᵢ below the diagonal of column i, tau is (…,
+    k), m ≥ n ≥ k. float32 or float64.
 
     >>> import tritorch as torch
     >>> a, tau = torch.geqrf(torch.tensor([[3.0], [4.0]]))
@@ -329,18 +336,21 @@ def householder_product(A, tau, *, out=None):
     tensor([[-0.6000],
             [-0.8000]])
     """
-    check_matrices("linalg.householder_product", A=A)
-    identity = create.eye(*A.shape[-2:], dtype=A.dtype, device=A.device).expand(A.shape)
-    return copy.deliver(reflected(A, tau, identity, False), out, exact=True)
+    check_matrices("linalg.householder_product", A=input)
+    identity = create.eye(*input.shape[-2:], dtype=input.dtype, device=input.device).expand(input.shape)
+    return copy.deliver(reflected(input, tau, identity, False), out, exact=True)
 
 
+@composite
 def orgqr(input, input2, *, out=None):
     """`linalg.householder_product` under its older name."""
     return householder_product(input, input2, out=out)
 
 
-def ormqr(input, tau, other, left=True, transpose=False, *, out=None):
-    """Q other (other Q if not `left`, with Qᵀ if `transpose`) for the product Q (…, m, m) of reflections as `geqrf` describes them.
+@composite
+def ormqr(input, input2, input3, left=True, transpose=False, *, out=None):
+    """Q input3 (input3 Q if not `left`, with Qᵀ if `transpose`) for the product Q (…, m, m) of reflections that input and input2 describe
+    as `geqrf` does.
 
     >>> import tritorch as torch
     >>> a, tau = torch.geqrf(torch.tensor([[3.0], [4.0]]))
@@ -348,10 +358,11 @@ def ormqr(input, tau, other, left=True, transpose=False, *, out=None):
     tensor([[-5.],
             [ 0.]])
     """
-    made = reflected(input, tau, other, transpose) if left else reflected(input, tau, other.mT, not transpose).mT
+    made = reflected(input, input2, input3, transpose) if left else reflected(input, input2, input3.mT, not transpose).mT
     return copy.deliver(own(made), out, exact=True)
 
 
+@composite
 def qr(input, some=True, *, out=None):
     """`linalg.qr` under its older name: mode 'reduced', or 'complete' if not `some`.
 

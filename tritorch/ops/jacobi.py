@@ -2,7 +2,7 @@
 import numpy as np
 
 from tritorch.cuda.launch import kernels, launch
-from tritorch.ops import create
+from tritorch.ops import create, slicing
 from tritorch.ops.copy import broadcast_view, transfer
 from tritorch.ops.extremes import amax
 from tritorch.ops.matrices import block, scratch, turned
@@ -24,16 +24,18 @@ def number(value, dtype):
     return np.float64(value) if dtype.itemsize == 8 else float(value)
 
 
-def rotations(g, norm=None, gram=False, sweeps=SWEEPS, rounds=None):
-    """(diagonals, rotations, what was off the diagonal at first) of symmetric matrices (count, n, n) of at most 2 · PAIR rows. norm: one
-    number for each of the matrices, or for several that follow each other; `rounds` of a sweep: as many as the rows ask for."""
+def rotations(g, norm=None, gram=False, sweeps=SWEEPS, rounds=None, worst=None):
+    """(diagonals, rotations) of symmetric matrices (count, n, n) of at most 2 · PAIR rows. norm: one
+    number for each of the matrices, or for several that follow each other; `rounds` of a sweep: as many as the rows ask for.
+    worst, (count,), takes what was off the diagonals at first."""
     count, rows = g.shape[:2]
-    d, q, worst = scratch(g, count, rows), scratch(g, count, rows, rows), scratch(g, count)
+    d, q = scratch(g, count, rows), scratch(g, count, rows, rows)
+    worst = scratch(g, count) if worst is None else worst
     size = next_power_of_2(max(rows, 2))
     launch(K.jacobi_kernel, (count,), d, q, worst, g, norm, rows, rounds or size - 1, sweeps,
            1 if norm is None else count // norm.shape[0], number(stop_at(g.dtype, gram), g.dtype), GRAM=gram, N=size,
-           num_warps=max(1, min(8, size * size * g.dtype.itemsize // 4096)))
-    return d, q, worst
+           num_warps=2 * g.dtype.itemsize if size > 32 else max(1, size * size * g.dtype.itemsize // 4096))
+    return d, q
 
 
 def diagonalize(x, norm):
@@ -65,7 +67,7 @@ def tournament(x, n, turn, gram):
     worst = scratch(x, blocks - 1, x.shape[0] * (blocks // 2))
     for _ in range(REPEATS if blocks == 2 else SWEEPS):
         for k in range(blocks - 1):
-            turn(k, blocks, block(worst, (k, k + 1), (0, worst.shape[1])))
+            turn(k, blocks, slicing.select(worst, 0, k))
         if blocks > 2 and not amax(worst).item() > stop_at(x.dtype, gram):
             break
 
@@ -76,15 +78,14 @@ def meet(x, norm, turn, blocks, worst, gram):
     g = scratch(x, count, 2 * pair, 2 * pair)
     launch(K.pairs_kernel, (count,), g, x, *x.strides, x.shape[-2], n, blocks, turn, GRAM=gram, B=pair, BLOCK_M=32)
     one = blocks == 2
-    _, q, far = rotations(g, None if one else norm, gram, SWEEPS if one else 1, max(next_power_of_2(n) - 1, 1) if one else None)
-    transfer(worst, broadcast_view(far, worst.shape))
-    return q
+    rounds = max(next_power_of_2(n) - 1, 1) if one else None
+    return rotations(g, None if one else norm, gram, SWEEPS if one else 1, rounds, worst)[1]
 
 
 def rotate(x, q, turn, blocks):
     """Each pair's columns of x times its rotations."""
     rows = x.shape[-2]
-    tile = min(128, max(16, next_power_of_2(rows)))
+    tile = min(64, max(16, next_power_of_2(rows)))
     launch(K.rotate_kernel, (x.shape[0] * (blocks // 2) * cdiv(rows, tile),), x, q, *x.strides, rows, x.shape[-1], blocks, turn,
            B=pair_of(x.shape[-1]), BLOCK_M=tile)
 

@@ -16,6 +16,7 @@ from tritorch.ops.matrices import (
     deliver,
     each,
     lapack,
+    place_for,
     precise,
     result,
     scratch,
@@ -75,21 +76,16 @@ def lu_factors_cuda(LU, pivots, order, info, A, pivot):
     a = turned(working(turned(A.detach()), turned(LU)))
     batch, m, n = a.shape
     k = min(m, n)
-    places, rows, codes = scratch(a, batch, k, dtype=types.int32), scratch(a, batch, m, dtype=types.int64), scratch(a, batch,
-                                                                                                                    dtype=types.int32)
+    places, rows, codes = place_for(pivots, batch, k), place_for(order, batch, m), place_for(info, batch)
     codes.fill_(0)
-    transfer(rows, strided_rows(create.arange(m, device=a.device), rows.shape))
+    if rows.numel():
+        launch(K.order_kernel, (batch,), rows, places, k, m, 0, BLOCK=min(1024, next_power_of_2(m)), num_warps=1)
     if a.numel():
         columns(a, places, rows, codes, 0, k, pivot)
         if k < n:
             solve_in_place(block(a, (0, m), (k, n)), block(a, (0, m), (0, k)), False, True)
     for out, made in zip((turned(LU), pivots, order, info), (turned(a), places, rows, codes)):
         deliver(out, made)
-
-
-def strided_rows(x, shape):
-    """A vector as every row of a matrix."""
-    return strided(x.storage, shape, (0, 1), x.offset, x.dtype)
 
 
 def columns(a, pivots, order, info, begin, end, pivot):
@@ -105,7 +101,8 @@ def columns(a, pivots, order, info, begin, end, pivot):
             launch(K.exchange_kernel, (a.shape[0] * cdiv(n, across),), a, order, pivots, *a.strides, pivots.strides[0], m, begin,
                    end - begin, n, begin, end, BLOCK=across)
         return
-    middle = begin + (end - begin + 1) // 2
+    step = min(max(width, 1), 16)                                        # panels begin where addresses are multiples
+    middle = begin + cdiv((end - begin + 1) // 2, step) * step
     columns(a, pivots, order, info, begin, middle, pivot)
     beside = block(a, (begin, middle), (middle, end))
     solve_in_place(beside, block(a, (begin, middle), (begin, middle)), False, True)
@@ -119,9 +116,9 @@ def panel(a, pivots, info, begin, end, pivot, tall):
     here = block(a, (begin, m), (begin, end))
     places = strided(pivots.storage, (batch, w), pivots.strides, pivots.offset + begin, pivots.dtype)
     if tall:
-        wide = next_power_of_2(w)
-        launch(K.panel_kernel, (batch,), here, places, info, *a.strides, pivots.strides[0], m - begin, w, min(m - begin, w), begin,
-               PIVOT=pivot, M=tall, W=wide, num_warps=max(1, min(16, tall * wide // 1024)))
+        wide, step = next_power_of_2(w), 1 if (m - begin) % 4 else 4
+        launch(K.panel_kernel, (batch,), here, places, info, *a.strides, pivots.strides[0], (m - begin) // step, w,
+               min(m - begin, w), begin, PIVOT=pivot, STEP=step, M=tall, W=wide, num_warps=max(1, min(16, tall * wide // 1024)))
     else:
         launch(K.long_column_kernel, (batch,), here, places, info, *a.strides[:2], pivots.strides[0], m - begin, begin, PIVOT=pivot,
                BLOCK=min(PIECE, next_power_of_2(m - begin)), num_warps=8)

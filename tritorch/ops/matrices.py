@@ -90,6 +90,11 @@ def scratch(like, *shape, dtype=None):
     return empty(shape, dtype or like.dtype, like.device)
 
 
+def place_for(out, *shape):
+    """Memory of this shape for what goes into `out`: its own, if that is contiguous."""
+    return strided(out.storage, shape, _rows(shape), out.offset, out.dtype) if out.is_contiguous() else empty(shape, out.dtype, out.device)
+
+
 def deliver(out, made):
     """Bring a result (batch, …) into `out`, unless it was made there."""
     if made.storage is not out.storage or not out.is_contiguous() or made.offset != out.offset:
@@ -155,7 +160,8 @@ def subtract_product(out, a, b):
 # ------------------------------------------------------------------ samples
 def precise(make):
     """The dtype of samples: float32 in the place of half types, which these operators refuse."""
-    return make.dtype if make.dtype in PRECISE else PRECISE[0]
+    kind = getattr(make, "dtype", None)                                  # that of workloads has none
+    return kind if kind in PRECISE else PRECISE[0]
 
 
 def regular(make, *shape):

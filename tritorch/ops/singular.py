@@ -4,16 +4,20 @@ import numpy as np
 from tritorch.autograd.modes import again
 from tritorch.dispatch import op
 from tritorch.dtype import types
-from tritorch.ops import compare, create, jacobi, view
+from tritorch.errors import check
+from tritorch.ops import compare, copy, create, jacobi, slicing, view
+from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.eigen import diagonal_of, positive
 from tritorch.ops.extremes import amax
 from tritorch.ops.householder import qr_factors
 from tritorch.ops.indexing import gather
 from tritorch.ops.matrices import block, check_matrices, deliver, finite, precise, result, three
+from tritorch.ops.precise_product import precise_product
 from tritorch.ops.shaping import cat
 from tritorch.ops.sorting import sort_pairs
 from tritorch.ops.triangles import diag_embed
+from tritorch.shape import wrap_dim
 
 svd_result = result("svd", "U S V")
 
@@ -75,7 +79,7 @@ def of_tall(a):
     order = view.expand_to(order.unsqueeze(-2), a.shape)
     u, r = qr_factors(gather(a, -1, order), False)                       # orthonormal even where columns are zero
     u = u * compare.where(r.diagonal(0, -2, -1) < 0, -1.0, 1.0).to(u.dtype).unsqueeze(-2)
-    return u if Q is None else Q @ u, s, gather(v, -1, order)
+    return u if Q is None else precise_product(Q, u), s, gather(v, -1, order)
 
 
 @svd_factors.grad("A")
@@ -179,6 +183,30 @@ def values_of(name, A):
     return S
 
 
+def spectral_norm(A, ord, dim, keepdim):
+    """The greatest (ord 2), the least (-2) or the sum ('nuc') of the singular values of matrices in these two dims."""
+    rows, columns = [wrap_dim(d, len(A.shape), "matrix_norm") for d in dim]
+    check(rows != columns, "matrix_norm", "two different dims", dim)
+    S = values_of("linalg.matrix_norm", view.movedim(A, (rows, columns), (-2, -1)))
+    check(ord != -2 or S.shape[-1], "matrix_norm", "matrices that are not empty for ord -2", A.shape, error=IndexError)
+    made = S.sum(-1) if ord == "nuc" or not S.shape[-1] else slicing.select(S, -1, 0 if ord == 2 else -1)
+    if keepdim:
+        for d in sorted((rows, columns)):
+            made = view.unsqueeze(made, d)
+    return made
+
+
+def nuclear_norm(input, dim=None, keepdim=False, *, out=None):
+    """The sum of singular values of matrices in the last two dims, or in `dim`.
+
+    >>> import tritorch as torch
+    >>> torch.nuclear_norm(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    tensor(7.)
+    """
+    return copy.deliver(spectral_norm(input, "nuc", (-2, -1) if dim is None else dim, keepdim), out)
+
+
+@composite
 def svd(input, some=True, compute_uv=True, *, out=None):
     """(U, S, V) with input = U diag(S) Vᵀ: `linalg.svd` under its older name, with V in place of its transpose.
 

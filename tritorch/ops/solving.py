@@ -8,6 +8,7 @@ from tritorch.dispatch import common_device, op
 from tritorch.dtype import finfo, types
 from tritorch.errors import check, tensors
 from tritorch.ops import compare, copy, create
+from tritorch.ops.composite import composite
 from tritorch.ops.copy import broadcast_view
 from tritorch.ops.indexing import gather
 from tritorch.ops.lu import in_order, lu_factors_cpu, lu_factors_cuda, put_back, row_order
@@ -127,17 +128,15 @@ def inverse_of(name, A):
     return X, info
 
 
-def inverse(A, *, out=None):
-    """The inverse of square matrices (…, n, n), in float32 or float64. Raises LinAlgError where one is singular.
-
-    To multiply by an inverse use `linalg.solve`, which is faster and more precise.
+@composite
+def inverse(input, *, out=None):
+    """The inverse of square matrices (…, n, n): `linalg.inv` under its older name.
 
     >>> import tritorch as torch
-    >>> torch.linalg.inv(torch.tensor([[2.0, 0.0], [0.0, 4.0]]))
-    tensor([[0.5000, 0.0000],
-            [0.0000, 0.2500]])
+    >>> torch.inverse(torch.tensor([[2.0]]))
+    tensor([[0.5000]])
     """
-    X, info = inverse_of("linalg.inv", A)
+    X, info = inverse_of("linalg.inv", input)
     refuse("linalg.inv", info, *SINGULAR)
     return copy.deliver(own(X), out, exact=True)
 
@@ -159,14 +158,15 @@ def lu_solved(LU, pivots, B, left, adjoint):
     return X if left else X.mT
 
 
-def lu_solve(b, LU_data, LU_pivots, *, out=None):
-    """X with A X = b from what `linalg.lu_factor` gives for A; `linalg.lu_solve` with its arguments in another order.
+@composite
+def lu_solve(input, LU_data, LU_pivots, *, out=None):
+    """X with A X = input from what `linalg.lu_factor` gives for A; `linalg.lu_solve` with its arguments in another order.
 
     >>> import tritorch as torch
     >>> torch.lu_solve(torch.tensor([[2.0]]), *torch.linalg.lu_factor(torch.tensor([[4.0]])))
     tensor([[0.5000]])
     """
-    return copy.deliver(own(lu_solved(LU_data, LU_pivots, b, True, False)), out, exact=True)
+    return copy.deliver(own(lu_solved(LU_data, LU_pivots, input, True, False)), out, exact=True)
 
 
 # ------------------------------------------------------------------ determinants
@@ -286,14 +286,14 @@ def log_determinant_workloads(make):
     yield "1024 of 64x64 fp32", lambda: (make(1024, 64, 64, grad=False),), 32 << 20, 1024 * 64 ** 3 * 2 // 3
 
 
-def det(A, *, out=None):
+def det(input):
     """The determinants of square matrices (…, n, n), in float32 or float64; 0 where one is singular, and even there with a gradient.
 
     >>> import tritorch as torch
-    >>> torch.linalg.det(torch.tensor([[2.0, 1.0], [1.0, 3.0]]))
+    >>> torch.det(torch.tensor([[2.0, 1.0], [1.0, 3.0]]))
     tensor(5.)
     """
-    return copy.deliver(determinant(A)[0], out, exact=True)
+    return determinant(input)[0]
 
 
 def slogdet(input):

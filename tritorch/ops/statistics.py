@@ -262,10 +262,14 @@ sweeps(vector_norm, 2)
 
 
 def norm(input, p="fro", dim=None, keepdim=False, dtype=None, *, out=None):
-    """Vector norm of order p over `dim`; "fro" is 2.
+    """Vector norm of order p over `dim`; "fro" is 2, "nuc" the sum of a matrix's singular values.
 
     >>> import tritorch as torch; torch.tensor([[3.0], [4.0]]).norm().item()
     5.0
     """
-    check(p == "fro" or not isinstance(p, str), "norm", "a number or 'fro'", p, use="linalg.matrix_norm")
+    if p == "nuc":
+        from tritorch.ops.singular import nuclear_norm  # which rests on what is above this module
+
+        return nuclear_norm(input if dtype is None else input.to(dtype), dim, keepdim, out=out)
+    check(p == "fro" or not isinstance(p, str), "norm", "a number, 'fro' or 'nuc'", p, use="linalg.matrix_norm")
     return call(vector_norm, (input, 2 if p in ("fro", None) else p, dim, keepdim, dtype), out)

@@ -114,8 +114,8 @@ def substitute_workloads(make):
 
 
 # ------------------------------------------------------------------ PyTorch's names above it
-def solve_triangular(A, B, *, upper, left=True, unitriangular=False, out=None):
-    """X with A X = B (or X A = B if not `left`) for triangular A (…, n, n).
+def solve_triangular(input, B, *, upper, left=True, unitriangular=False, out=None):
+    """X with A X = B (or X A = B if not `left`) for triangular A = input (…, n, n).
 
     `upper` says which triangle of A is read, the other one may hold anything; with `unitriangular` the diagonal counts as ones. B is
     (…, n, k), or (…, k, n) if not `left`; the dims in front broadcast. float32 or float64. A zero on the diagonal gives infinities or NaN.
@@ -125,11 +125,11 @@ def solve_triangular(A, B, *, upper, left=True, unitriangular=False, out=None):
     tensor([[1.],
             [2.]])
     """
-    check_matrices("linalg.solve_triangular", True, A=A, B=B)
+    check_matrices("linalg.solve_triangular", True, A=input, B=B)
     if left:
-        return call(substitute, (A, B, upper, unitriangular), out)
-    check(A.shape[-1] == B.shape[-1], "linalg.solve_triangular", "as many columns in B as in A", A.shape, B.shape)
-    return copy.deliver(own(substitute(A.mT, B.mT, not upper, unitriangular).mT), out, exact=True)
+        return call(substitute, (input, B, upper, unitriangular), out)
+    check(input.shape[-1] == B.shape[-1], "linalg.solve_triangular", "as many columns in B as in A", input.shape, B.shape)
+    return copy.deliver(own(substitute(input.mT, B.mT, not upper, unitriangular).mT), out, exact=True)
 
 
 def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False, *, out=None):
