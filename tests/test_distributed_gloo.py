@@ -180,10 +180,11 @@ def asynchronous(rank, size):
     else:
         dist.recv(y, 0)
         dist.all_reduce(torch.ones(1))
-        if rank == 1:
-            dist.send(torch.ones(1), 0)
     dist.barrier()
+    if rank == 1:
+        dist.send(torch.ones(1), 0)
     assert rank or message.wait() and y.item() == 1
+    dist.barrier()
 
 
 def saved(rank, size):
