@@ -1482,13 +1482,14 @@ class Tensor:
     def pin_memory(input, device=...) -> Any:
         """The values in page-locked memory, from which copies to a GPU are asynchronous."""
         ...
+    def pinverse(input, rcond=...) -> Any:
+        """`linalg.pinv` under its older name."""
+        ...
     def polygamma(input, n, *, out=...) -> Any:
         """`polygamma` as a method: the tensor comes first."""
         ...
     def polygamma_(self, *args, **kw) -> Any:
         """`polygamma_of` written into the tensor itself."""
-    def pinverse(input, rcond=...) -> Any:
-        """`linalg.pinv` under its older name."""
         ...
     def positive(input) -> Any:
         """The tensor itself."""
