@@ -136,14 +136,11 @@ class Workers:
             self.running[environment["RANK"]] = process
 
     def failed(self):
-        """(rank, process) of the first that has failed, None while none has; those that have ended well are dropped."""
-        for rank, process in list(self.running.items()):
-            code = process.poll()
-            if code is not None:
-                del self.running[rank]
-                if code:
-                    return rank, process
-        return None
+        """(rank, process) of those that have failed since the last look; all that have ended are dropped."""
+        ended = [(rank, process) for rank, process in self.running.items() if process.poll() is not None]
+        for rank, _ in ended:
+            del self.running[rank]
+        return [(rank, process) for rank, process in ended if process.returncode]
 
     def end(self, number, grace=GRACE):
         """Send a signal to those that still run, and wait; who does not end in time is killed."""
@@ -181,11 +178,11 @@ def watch(words, worlds, options):
     workers = Workers(words, worlds, options.log_dir)
     try:
         while workers.running:
-            failure = workers.failed()
-            if failure is not None:
-                print(f"{told(*failure)}; the others are ended", file=sys.stderr, flush=True)
+            failures = workers.failed()
+            if failures:
+                print("".join(f"{told(*failure)}\n" for failure in failures) + "run: the others are ended", file=sys.stderr, flush=True)
                 workers.end(signal.SIGTERM)
-                code = failure[1].returncode
+                code = failures[0][1].returncode
                 return code if code > 0 else 128 - code
             time.sleep(options.monitor_interval if workers.running else 0)
         return 0

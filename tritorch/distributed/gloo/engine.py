@@ -18,6 +18,7 @@ from tritorch.distributed.gloo.links import COLLECTIVE, Link, Queues, Transfer
 from tritorch.distributed.gloo.signs import described
 from tritorch.errors import sentence
 
+LAST = 1.0                                                               # seconds for last words
 LINGER = 5.0                                                             # seconds for the last bytes to go when a group ends
 _engines = weakref.WeakSet()
 
@@ -182,6 +183,7 @@ class Engine:
         except BaseException as error:                                   # nobody may wait for ever
             self.give_up(DistBackendError(f"{type(error).__name__}: {error}"))
         self.give_up(DistBackendError("the group was destroyed"), tell=False)
+        self._flush()
         for link in self.links.values():
             link.close()
         self._release()
@@ -199,10 +201,22 @@ class Engine:
         self.advance()
         self._expire()
 
+    def _flush(self):
+        """Let last words go."""
+        until = time.monotonic() + LAST
+        for link in self.links.values():
+            self.watch(link)
+        while any(link.pending() for link in self.links.values()) and time.monotonic() < until:
+            for key, _ in self._selector.select(max(until - time.monotonic(), 0)):
+                if key.data is not None:
+                    key.data.write()
+                else:
+                    self._woken.recv(1 << 12)
+
     def _over(self):
         if self._closing is None:
             return False
-        busy = self._finish and (self._running or self._queue or self._new) or any(l.out and not l.gone for l in self.links.values())
+        busy = self._finish and (self._running or self._queue or self._new) or any(l.pending() for l in self.links.values())
         return not busy or time.monotonic() > self._closing
 
     def _take(self):
@@ -295,7 +309,6 @@ class Engine:
         for link in self.links.values():
             if tell:
                 link.last_word(str(error) if passed_on else f"rank {self.rank} gave up: {error}")
-            link.gone = link.gone or str(error)
         self._running = None
         for tasks in (self._queue, self._new, self._loose, self._ready):
             tasks.clear()

@@ -80,15 +80,20 @@ class Link:
             self.write()
 
     def last_word(self, text):
-        """Say why this rank gives up, if no message is halfway."""
+        """Say why this rank gives up, after the message that is halfway, if there is one."""
         word = text.encode()[:LONGEST_WORD]
-        while len(self.out) > 1:
+        while self.out and (len(self.out) > 1 or self._whole(self.out[0][1])):
             self.out.pop()
-        if self.out and len(self.out[0][1]) == 2 and len(self.out[0][1][0]) == _HEADER.size:        # nothing of it has gone
-            self.out.pop()
-        if not self.out and not self.gone:
-            self.out.append([None, [memoryview(_HEADER.pack(MARK, FAILURE, 0, 0, 0, 0, 0, 0, len(word)) + word)]])
-            self.write()
+        self.out.append([None, [memoryview(_HEADER.pack(MARK, FAILURE, 0, 0, 0, 0, 0, 0, len(word)) + word)]])
+        self.write()
+
+    def _whole(self, views):
+        """Whether nothing of a message has gone yet."""
+        return len(views) == 2 and len(views[0]) == _HEADER.size
+
+    def pending(self):
+        """Whether there is something to go that may still go."""
+        return bool(self.out) and not self.mute and self.gone is None
 
     def write(self):
         """Send as much as goes now."""
@@ -142,7 +147,7 @@ class Link:
         """Receive what has come. A task goes on as soon as its bytes are there, so that its next request finds them in the socket."""
         enough = ENOUGH
         try:
-            while enough > 0 and not self.gone and self.stored < STORED:
+            while enough > 0 and not self.gone and not self.engine.broken and self.stored < STORED:
                 header = self._rest is None
                 count = self.sock.recv_into(self._header[self._start:] if header else self._rest)
                 if not count:
@@ -222,7 +227,7 @@ class Link:
         """What the selector is to look for."""
         if self.gone is not None:
             return 0
-        return (EVENT_READ if self.stored < STORED else 0) | (EVENT_WRITE if self.out and not self.mute else 0)
+        return (EVENT_READ if self.stored < STORED and not self.engine.broken else 0) | (EVENT_WRITE if self.pending() else 0)
 
     def forget(self, transfer):
         """A transfer that nobody waits for any more: what is still to come of it is dropped."""
