@@ -41,17 +41,29 @@ def group():
     if waiting:
         waiting[-1].extend(calls)
     else:
-        receives = [call for call in calls if call[0] == "recv"]
-        works = [(dist.irecv(host, peer), host, out) for _, peer, host, out in begun(receives)]
-        own = [x for kind, peer, x in calls if kind == "send" and peer == dist.get_rank()]
-        for kind, peer, x in calls:
-            if kind == "send" and peer != dist.get_rank():
-                dist.send(x.cpu(), peer)
-        for work, host, out in works:
-            work.wait()
-            out.copy_(host)
-        for (_, _, out), x in zip([call for call in receives if call[1] == dist.get_rank()], own):
-            out.copy_(x)
+        for stream in {call[3] for call in calls}:
+            with running_on(stream):
+                exchange([call[:3] for call in calls if call[3] == stream])
+
+
+def running_on(stream):
+    """What the library queues runs on the stream that it is given, whichever is current."""
+    assert isinstance(stream, int)
+    return torch.cuda.stream(torch.cuda.ExternalStream(stream))
+
+
+def exchange(calls):
+    receives = [call for call in calls if call[0] == "recv"]
+    works = [(dist.irecv(host, peer), host, out) for _, peer, host, out in begun(receives)]
+    own = [x for kind, peer, x in calls if kind == "send" and peer == dist.get_rank()]
+    for kind, peer, x in calls:
+        if kind == "send" and peer != dist.get_rank():
+            dist.send(x.cpu(), peer)
+    for work, host, out in works:
+        work.wait()
+        out.copy_(host)
+    for (_, _, out), x in zip([call for call in receives if call[1] == dist.get_rank()], own):
+        out.copy_(x)
 
 
 def begun(receives):
@@ -77,46 +89,48 @@ class Communicator:
         for x in buffers:
             assert x.is_cuda and x.dtype in KNOWN and x.ndim == 1 and x.is_contiguous() and not x.requires_grad, x
 
-    def _through(self, call, recvbuf, host, stream):
-        assert isinstance(stream, int)
-        call(host)
-        recvbuf.copy_(host)
+    def _through(self, call, recvbuf, sendbuf, stream):
+        with running_on(stream):
+            host = sendbuf.cpu()
+            call(host)
+            recvbuf.copy_(host)
 
     def allreduce(self, sendbuf, recvbuf, op, *, stream=None, config=None):
         self._check(sendbuf, recvbuf)
-        self._through(lambda x: dist.all_reduce(x, OPS[op]), recvbuf, sendbuf.cpu(), stream)
+        self._through(lambda x: dist.all_reduce(x, OPS[op]), recvbuf, sendbuf, stream)
 
     def reduce(self, sendbuf, recvbuf, op, root=None, *, stream=None, config=None):
         self._check(sendbuf, recvbuf)
-        self._through(lambda x: dist.reduce(x, root, OPS[op]), recvbuf, sendbuf.cpu(), stream)
+        self._through(lambda x: dist.reduce(x, root, OPS[op]), recvbuf, sendbuf, stream)
 
     def broadcast(self, sendbuf, recvbuf, root, *, stream=None, config=None):
         self._check(sendbuf, recvbuf)
-        self._through(lambda x: dist.broadcast(x, root), recvbuf, sendbuf.cpu(), stream)
+        self._through(lambda x: dist.broadcast(x, root), recvbuf, sendbuf, stream)
 
     def allgather(self, sendbuf, recvbuf, *, stream=None, config=None):
         self._check(sendbuf, recvbuf)
         assert recvbuf.numel() == sendbuf.numel() * dist.get_world_size()
-        self._through(lambda x: dist.all_gather_into_tensor(x, sendbuf.cpu()), recvbuf, recvbuf.cpu(), stream)
+        self._through(lambda x: dist.all_gather_into_tensor(x, sendbuf.cpu()), recvbuf, recvbuf, stream)
 
     def reduce_scatter(self, sendbuf, recvbuf, op, *, stream=None, config=None):
         self._check(sendbuf, recvbuf)
         assert sendbuf.numel() == recvbuf.numel() * dist.get_world_size()
-        self._through(lambda x: dist.reduce_scatter_tensor(x, sendbuf.cpu(), OPS[op]), recvbuf, recvbuf.cpu(), stream)
+        self._through(lambda x: dist.reduce_scatter_tensor(x, sendbuf.cpu(), OPS[op]), recvbuf, recvbuf, stream)
 
     def send(self, sendbuf, peer, *, stream=None):
         self._check(sendbuf)
         if waiting:
-            waiting[-1].append(("send", peer, sendbuf))
+            waiting[-1].append(("send", peer, sendbuf, stream))
         else:
-            dist.send(sendbuf.cpu(), peer)
+            with running_on(stream):
+                dist.send(sendbuf.cpu(), peer)
 
     def recv(self, recvbuf, peer, *, stream=None):
         self._check(recvbuf)
         if waiting:
-            waiting[-1].append(("recv", peer, recvbuf))
+            waiting[-1].append(("recv", peer, recvbuf, stream))
         else:
-            self._through(lambda x: dist.recv(x, peer), recvbuf, recvbuf.cpu(), stream)
+            self._through(lambda x: dist.recv(x, peer), recvbuf, recvbuf, stream)
 
 
 def install():

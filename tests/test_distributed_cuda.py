@@ -117,6 +117,33 @@ def by_nccl(rank, size):
         dist.destroy_process_group(group)
 
 
-@pytest.mark.parametrize("check", [by_host, by_nccl], ids=lambda f: f.__name__)
+def beside(rank, size):
+    """Collectives travel on a stream of their own: what was queued before comes first, `wait` and futures keep what comes after behind them,
+    and memory that the program has let go of stays theirs."""
+    fake_nccl.install()
+    for seed in range(4):
+        with torch.cuda.simulate(seed=size * seed + rank):
+            group = dist.new_group([0, 1], backend="nccl")
+            x = on_gpu([1.0] * 3000) * 2 + rank
+            work = dist.all_reduce(x, group=group, async_op=True)
+            y = on_gpu([3.0] * 3000) + 1
+            dist.all_reduce(on_gpu([5.0] * 3000) + 1, group=group, async_op=True)                    # nobody keeps it
+            z = on_gpu([7.0] * 3000) + 1
+            work.wait()
+            x *= 2
+            future = dist.all_reduce(y, group=group, async_op=True).get_future().then(lambda f: f.value()[0] / size)
+            first, out = on_gpu([rank] * 3000), on_gpu([0.0] * 3000)
+            ops = [dist.P2POp(dist.isend, first + 1, 1 - rank, group), dist.P2POp(dist.irecv, out, 1 - rank, group)]
+            for sent in dist.batch_isend_irecv(ops):
+                sent.wait()
+            out += 1
+            other = torch.cuda.Stream()
+            other.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(other):
+                assert [t.cpu().unique().tolist() for t in (x, future.value(), z, out)] == [[10], [4], [8], [3 - rank]]
+            dist.destroy_process_group(group)
+
+
+@pytest.mark.parametrize("check", [by_host, by_nccl, beside], ids=lambda f: f.__name__)
 def test_collectives_of_cuda_tensors(check, tmp_path):
     world(check, 2, tmp_path)

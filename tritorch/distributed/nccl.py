@@ -1,8 +1,9 @@
 """The backend "nccl": collectives of CUDA tensors by NVIDIA's library, through nccl4py. It has not run on hardware yet.
 
-Everything is queued on the stream that is current, so what follows on it finds the results, and `Work.wait()` does not wait for the
-device. The communicator is made at the first call, in which all ranks of the group take part; it is one for each group and process, for the
-device of the first tensors. Ranks that are gone or late are not found out: NCCL waits for them.
+Everything runs on a stream of the group, behind what the caller's stream has been given so far, so that a collective travels while the
+caller goes on computing; `Work.wait()` lets the current stream wait for it, and never the host. The communicator is made at the first
+call, in which all ranks of the group take part; it is one for each group and process, for the device of the first tensors. Ranks that
+are gone or late are not found out: NCCL waits for them.
 """
 import contextlib
 
@@ -10,7 +11,8 @@ from tritorch.autograd import no_grad
 from tritorch.cuda.device import current_device
 from tritorch.cuda.device import device as on_device
 from tritorch.cuda.event import Event
-from tritorch.cuda.stream import current_stream
+from tritorch.cuda.stream import Stream, current_stream
+from tritorch.cuda.stream import stream as on_stream
 from tritorch.device import device
 from tritorch.distributed.failures import DistBackendError, WrongTensors
 from tritorch.distributed.group import ProcessGroup
@@ -32,8 +34,12 @@ class Queued(Work):
     def __init__(self, name, tensors):
         super().__init__(name, tensors)
         self._event = Event()
-        self._event.record()
+        self.record()
         self.finish()
+
+    def record(self, stream=None):
+        """It is done when what `stream`, or the current one, has been given so far is."""
+        self._event.record(stream)
 
     def wait(self, timeout=None):
         """The current stream waits for it; the host does not."""
@@ -41,6 +47,11 @@ class Queued(Work):
         return True
 
     synchronize = wait
+
+    def get_future(self):
+        """A Future of the tensors that are received, which is done: the current stream waits for them, as in `wait`."""
+        self.wait()
+        return super().get_future()
 
     def is_completed(self):
         """Whether the device has done it."""
@@ -62,8 +73,8 @@ class ProcessGroupNCCL(ProcessGroup):
 
     def __init__(self, store, rank, size, timeout):
         super().__init__(store, rank, size)
-        self.core, self.communicator, self.index = library(), None, None
-        self._timeout, self._label = timeout, "nccl"
+        self.core, self.communicator, self.index, self.stream = library(), None, None, None
+        self._timeout, self._label, self._begun = timeout, "nccl", None
 
     def shutdown(self):
         """End the communicator; all ranks do so."""
@@ -85,24 +96,39 @@ class ProcessGroupNCCL(ProcessGroup):
                 self._store.set("id", self.core.get_unique_id().as_bytes)
             key = self.core.UniqueId.from_bytes(self._store.get("id"))
             with on_device(index):
-                self.communicator = self.core.Communicator.init(self._size, self._rank, key)
+                self.communicator, self.stream = self.core.Communicator.init(self._size, self._rank, key), Stream(index)
         check(index == self.index, "nccl", f"tensors on cuda:{self.index}, as before", f"cuda:{index}")
         return self.communicator
 
     @contextlib.contextmanager
-    def _on(self, name, x):
-        """(communicator, stream) for a tensor's device; errors of the library get a sentence."""
-        with no_grad(), on_device(x.device.index):
+    def _on(self, name, tensors):
+        """(communicator, stream) for the device of these tensors, which the group's stream, current inside, may use; errors of the library
+        get a sentence."""
+        index = tensors[0].device.index
+        with no_grad(), on_device(index):
             try:
-                yield self._made(x.device.index), current_stream().cuda_stream
+                communicator = self._made(index)
+                self.stream.wait_stream(current_stream())
+                with on_stream(self.stream):
+                    yield communicator, self.stream.cuda_stream
+                for x in tensors:
+                    x.record_stream(self.stream)
             except (WrongTensors, DistBackendError):
                 raise
             except Exception as error:
                 raise DistBackendError(sentence(name, "nccl to do it", f"{type(error).__name__}: {error}")) from error
 
+    @contextlib.contextmanager
     def together(self):
-        """Messages are begun all at once: else each would wait for the other side."""
-        return self.core.group()
+        """Messages are begun all at once, at the end: else each would wait for the other side."""
+        self._begun = []
+        try:
+            with self.core.group():
+                yield
+            for work in self._begun:
+                work.record(self.stream)
+        finally:
+            self._begun = None
 
     # -------------------------------------------------------------- what it adds
     def _reduced(self, name, op, x):
@@ -114,7 +140,7 @@ class ProcessGroupNCCL(ProcessGroup):
     def allreduce(self, tensors, opts=None, timeout=None):
         """The sum (or what `opts.reduceOp` says) of each tensor over all ranks."""
         ops = [self._reduced("all_reduce", opts.reduceOp, x) for x in tensors]
-        with self._on("all_reduce", tensors[0]) as (communicator, stream):
+        with self._on("all_reduce", tensors) as (communicator, stream):
             flat = [flattened(x) for x in tensors]
             with self.core.group():
                 for op, x in zip(ops, flat):
@@ -127,14 +153,14 @@ class ProcessGroupNCCL(ProcessGroup):
         """All tensors as one, on the root."""
         (x,) = tensors
         op = self._reduced("reduce", opts.reduceOp, x)
-        with self._on("reduce", x) as (communicator, stream):
+        with self._on("reduce", tensors) as (communicator, stream):
             flat = flattened(x)
             communicator.reduce(flat, flat, op, opts.rootRank, stream=stream)
             return self._finish("reduce", tensors if self._rank == opts.rootRank else [], [flat], tensors)
 
     def _reduce_scatter_base(self, output, input, opts=None):
         op = self._reduced("reduce_scatter_tensor", opts.reduceOp, input)
-        with self._on("reduce_scatter_tensor", input) as (communicator, stream):
+        with self._on("reduce_scatter_tensor", (input, output)) as (communicator, stream):
             out = room(output)
             communicator.reduce_scatter(flattened(input), out, op, stream=stream)
             return self._finish("reduce_scatter_tensor", [output], [out])
@@ -143,7 +169,7 @@ class ProcessGroupNCCL(ProcessGroup):
         """The lists of all ranks as one; this rank's part of it."""
         (out,), (given,) = output_tensors, input_tensors
         op = self._reduced("reduce_scatter", opts.reduceOp, out)
-        with self._on("reduce_scatter", out) as (communicator, stream):
+        with self._on("reduce_scatter", (out, *given)) as (communicator, stream):
             flat = [flattened(x.clone()) for x in given]                 # may have different sizes
             with self.core.group():
                 for root, x in enumerate(flat):
@@ -154,13 +180,13 @@ class ProcessGroupNCCL(ProcessGroup):
     def broadcast(self, tensors, opts=None, timeout=None):
         """The root's tensor on all ranks."""
         (x,) = tensors
-        with self._on("broadcast", x) as (communicator, stream):
+        with self._on("broadcast", tensors) as (communicator, stream):
             flat = moved(flattened(x))
             communicator.broadcast(flat, flat, opts.rootRank, stream=stream)
             return self._finish("broadcast", tensors, [flat])
 
     def _allgather_base(self, output_tensor, input_tensor, opts=None):
-        with self._on("all_gather_into_tensor", input_tensor) as (communicator, stream):
+        with self._on("all_gather_into_tensor", (input_tensor, output_tensor)) as (communicator, stream):
             out = moved(room(output_tensor))
             communicator.allgather(moved(flattened(input_tensor)), out, stream=stream)
             return self._finish("all_gather_into_tensor", [output_tensor], [out])
@@ -168,7 +194,7 @@ class ProcessGroupNCCL(ProcessGroup):
     def allgather(self, output_tensors, input_tensors, opts=None, timeout=None):
         """The tensors of all ranks, which may have different sizes, in a list."""
         (outs,), (x,) = output_tensors, input_tensors
-        with self._on("all_gather", x) as (communicator, stream):
+        with self._on("all_gather", (x, *outs)) as (communicator, stream):
             flat = [moved(room(out)) for out in outs]
             flat[self._rank].copy_(moved(flattened(x)))
             with self.core.group():
@@ -199,14 +225,16 @@ class ProcessGroupNCCL(ProcessGroup):
         out = output if output.is_contiguous() else empty(output.shape, dtype=output.dtype, device=output.device)
         cut = lambda x, sizes: [[part] for part in x.split(sizes or x.shape[0] // self._size)] if x.numel() else [[]] * self._size
         work = self._exchange("all_to_all_single", input, cut(input, input_split_sizes), cut(out, output_split_sizes), [output])
-        if out is not output:
-            with no_grad():
-                output.copy_(out)
-        return work
+        if out is output:
+            return work
+        work.wait()
+        with no_grad():
+            output.copy_(out)
+        return Queued("all_to_all_single", [output])
 
     def _exchange(self, name, x, given, wanted, results):
         """given[r] goes to rank r, and what it gives to this one into wanted[r]."""
-        with self._on(name, x) as (communicator, stream):
+        with self._on(name, [x, *(x for row in (*given, *wanted) for x in row)]) as (communicator, stream):
             outs = [[(out, moved(room(out))) for out in row] for row in wanted]
             ins = [[moved(flattened(x)) for x in row] for row in given]
             with self.core.group():
@@ -223,7 +251,7 @@ class ProcessGroupNCCL(ProcessGroup):
         ids = (opts or BarrierOptions()).device_ids
         index = ids[0] if ids else current_device() if self.index is None else self.index
         one = zeros((1,), dtype=float32, device=device("cuda", index))
-        with self._on("barrier", one) as (communicator, stream):
+        with self._on("barrier", [one]) as (communicator, stream):
             communicator.allreduce(one, one, self.core.NcclRedOp.SUM, stream=stream)
             current_stream().synchronize()
             return Queued("barrier", [])
@@ -231,7 +259,7 @@ class ProcessGroupNCCL(ProcessGroup):
     def send(self, tensors, dst, tag=0):
         """A tensor to rank `dst`. Tags change nothing: messages come in the order in which they were sent."""
         (x,) = tensors
-        with self._on("send", x) as (communicator, stream):
+        with self._on("send", tensors) as (communicator, stream):
             communicator.send(moved(flattened(x)), dst, stream=stream)
             return self._finish("send", [], [], tensors)
 
@@ -239,7 +267,7 @@ class ProcessGroupNCCL(ProcessGroup):
         """A tensor from rank `src`."""
         (x,) = tensors
         check(x.is_contiguous(), "recv", "a contiguous tensor", tuple(x.stride()), error=WrongTensors)
-        with self._on("recv", x) as (communicator, stream):
+        with self._on("recv", tensors) as (communicator, stream):
             communicator.recv(moved(flattened(x)), src, stream=stream)
             x.storage.version += 1
             return self._finish("recv", [], [], tensors)
@@ -255,7 +283,10 @@ class ProcessGroupNCCL(ProcessGroup):
                 out.detach().copy_((x.view(out.dtype) if x.dtype is not out.dtype else x).reshape(out.shape))
             else:
                 out.storage.version += 1
-        return Queued(name, list(outs if results is None else results))
+        work = Queued(name, list(outs if results is None else results))
+        if self._begun is not None:
+            self._begun.append(work)
+        return work
 
 
 def flattened(x):
