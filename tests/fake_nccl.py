@@ -61,7 +61,7 @@ def exchange(calls):
             dist.send(x.cpu(), peer)
     for work, host, out in works:
         work.wait()
-        out.copy_(host)
+        out.copy_(host.pin_memory(), non_blocking=True)
     for (_, _, out), x in zip([call for call in receives if call[1] == dist.get_rank()], own):
         out.copy_(x)
 
@@ -93,7 +93,7 @@ class Communicator:
         with running_on(stream):
             host = sendbuf.cpu()
             call(host)
-            recvbuf.copy_(host)
+            recvbuf.copy_(host.pin_memory(), non_blocking=True)
 
     def allreduce(self, sendbuf, recvbuf, op, *, stream=None, config=None):
         self._check(sendbuf, recvbuf)
