@@ -109,7 +109,7 @@ def test_adding_to_itself(dtype, atol, device, cuda):
 
 def test_matrix_power():
     a = draw(2, 3, 3, dtype=np.float64)
-    for n in (0, 1, 2, 5):
+    for n in (0, 1, 2, 5, -1):
         np.testing.assert_allclose(number(M.matrix_power(from_array(a), n)), np.linalg.matrix_power(a, n), atol=1e-12)
 
 
