@@ -84,10 +84,10 @@ def meet(x, norm, turn, blocks, worst, gram):
 
 def rotate(x, q, turn, blocks):
     """Each pair's columns of x times its rotations."""
-    rows, double = x.shape[-2], x.dtype.itemsize == 8
-    tile = min(32 if double else 64, max(16, next_power_of_2(rows)))
+    rows = x.shape[-2]
+    tile = min(32, max(16, next_power_of_2(rows)))                       # with 4 warps, or of 64 rows, ptxas spills
     launch(K.rotate_kernel, (x.shape[0] * (blocks // 2) * cdiv(rows, tile),), x, q, *x.strides, rows, x.shape[-1], blocks, turn,
-           B=pair_of(x.shape[-1]), BLOCK_M=tile, num_warps=8 if double else 4)
+           B=pair_of(x.shape[-1]), BLOCK_M=tile, num_warps=8)
 
 
 def pair_of(n):
