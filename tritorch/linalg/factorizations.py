@@ -24,7 +24,7 @@ def cholesky_ex(input, *, upper=False, check_errors=False, out=None):
 
     >>> import tritorch as torch
     >>> torch.linalg.cholesky_ex(torch.tensor([[4.0, 2.0], [2.0, 1.0]])).info
-    tensor(2, dtype=torch.int32)
+    tensor(2, dtype=tritorch.int32)
     """
     made = cholesky_factor(input, upper)
     if check_errors:
@@ -53,7 +53,7 @@ def lu_factor_ex(A, *, pivot=True, check_errors=False, out=None):
 
     >>> import tritorch as torch
     >>> torch.linalg.lu_factor_ex(torch.ones(2, 2)).info
-    tensor(2, dtype=torch.int32)
+    tensor(2, dtype=tritorch.int32)
     """
     LU, pivots, _, info = lu_factors(A, pivot)
     if check_errors:
@@ -70,7 +70,7 @@ def lu_factor(A, *, pivot=True, out=None):
 
     >>> import tritorch as torch
     >>> torch.linalg.lu_factor(torch.tensor([[1.0, 2.0], [2.0, 2.0]])).pivots
-    tensor([2, 2], dtype=torch.int32)
+    tensor([2, 2], dtype=tritorch.int32)
     """
     LU, pivots, _, info = lu_factors(A, pivot)
     refuse("linalg.lu_factor", info, *SINGULAR)

@@ -33,7 +33,7 @@ def solve_ex(A, B, *, left=True, check_errors=False, out=None):
 
     >>> import tritorch as torch
     >>> torch.linalg.solve_ex(torch.zeros(1, 1), torch.ones(1, 1)).info
-    tensor(1, dtype=torch.int32)
+    tensor(1, dtype=tritorch.int32)
     """
     X, info = solve_of("linalg.solve_ex", A, B, left)
     if check_errors:
@@ -70,7 +70,7 @@ def inv_ex(A, *, check_errors=False, out=None):
 
     >>> import tritorch as torch
     >>> torch.linalg.inv_ex(torch.eye(2)).info
-    tensor(0, dtype=torch.int32)
+    tensor(0, dtype=tritorch.int32)
     """
     X, info = inverse_of("linalg.inv_ex", A)
     if check_errors:

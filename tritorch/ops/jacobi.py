@@ -85,9 +85,9 @@ def meet(x, norm, turn, blocks, worst, gram):
 def rotate(x, q, turn, blocks):
     """Each pair's columns of x times its rotations."""
     rows = x.shape[-2]
-    tile = min(64, max(16, next_power_of_2(rows)))
+    tile = min(32, max(16, next_power_of_2(rows)))                       # with 4 warps, or of 64 rows, ptxas spills
     launch(K.rotate_kernel, (x.shape[0] * (blocks // 2) * cdiv(rows, tile),), x, q, *x.strides, rows, x.shape[-1], blocks, turn,
-           B=pair_of(x.shape[-1]), BLOCK_M=tile)
+           B=pair_of(x.shape[-1]), BLOCK_M=tile, num_warps=8)
 
 
 def pair_of(n):
