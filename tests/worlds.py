@@ -1,4 +1,5 @@
 """Worlds of several processes for tests: a function that runs in each of them, and what it returns. Nothing waits longer than a minute."""
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -32,7 +33,7 @@ def _one(fn, rank, size, path, args, timeout, pipe):
         pipe.send((True, result))
     except BaseException:
         pipe.send((False, traceback.format_exc()))
-    pipe.close()
+    pipe.poll(PATIENCE.total_seconds())                                  # tensors come by the memory of a process that lives
     os._exit(0)                                                          # not what pytest would do at the end of its process
 
 
@@ -41,7 +42,7 @@ def world(fn, size, tmp_path, *args, timeout=PATIENCE):
     context, ranks = multiprocessing.get_context("fork"), []
     path = tmp_path / f"store_{time.monotonic_ns()}"
     for rank in range(size):
-        here, there = context.Pipe(duplex=False)
+        here, there = context.Pipe()
         process = context.Process(target=_one, args=(fn, rank, size, path, args, timeout, there))
         process.start()
         there.close()
@@ -56,6 +57,9 @@ def world(fn, size, tmp_path, *args, timeout=PATIENCE):
                 results.append(here.recv())
             except EOFError:
                 results.append((None, "it has ended"))
+                continue
+            with contextlib.suppress(OSError):
+                here.send(None)
     finally:
         for process, here in ranks:
             here.close()
