@@ -4,6 +4,7 @@ import pytest
 
 import tritorch
 from tritorch.cuda import driver, tuner
+from tritorch.nn import functional as F
 from tritorch.ops.max_pooling import max_pool, max_pool_input
 
 
@@ -50,3 +51,21 @@ def test_all_ways_agree(kind, shape, window, last, cuda, monkeypatch):
                 found = call()
             for mine, want in zip(found if isinstance(found, tuple) else (found,), wants):
                 np.testing.assert_array_equal(mine.cpu().float().numpy(), want.float().numpy(), err_msg=str(way))
+
+
+@pytest.mark.parametrize("first", range(2))
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
+def test_windows_of_equal_results_are_chosen_for_apart(name, first, cuda):
+    """A loop over large windows has other candidates than small ones, whose results have the same size."""
+    tuner.forget()
+    pool, rng, problems = getattr(F, name), np.random.default_rng(0), [((7, 7), 2), ((12, 12), 4)]
+    for shape, size in (*problems[first:], *problems[:first]):
+        x = tritorch.tensor(rng.standard_normal((1, 2, *shape)), dtype=tritorch.float32)
+        found = []
+        for device in ("cpu", cuda):
+            y = x.to(device).detach().requires_grad_()
+            out = pool(y, size)
+            out.square().sum().backward()
+            found.append((out.detach().cpu().numpy(), y.grad.cpu().numpy()))
+        for ours, wanted in zip(*found):
+            np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-6)

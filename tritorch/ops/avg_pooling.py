@@ -46,7 +46,8 @@ def launch_places(kernel, outs, ins, shape, *attributes, each=1, forms=None, by_
     wide = max(extent(x.shape, x.strides) for x in tensors) > 0x7FF00000
     strides = [None if x is None else x.strides for x in (*outs, *ins)]
     forms = forms or [({}, h, each, {})]
-    key = max(x.dtype.itemsize for x in ins), ins[0].strides[1] == 1 < c, c, h * w, each
+    about = max(x.dtype.itemsize for x in ins), ins[0].strides[1] == 1 < c, c, h * w, each
+    key = *about, " ".join(f"{name}={value}" for known, *_ in forms for name, value in known.items())   # others have other candidates
 
     def run(blocks):
         rows, more = next((rows, more) for known, rows, _, more in forms if known.items() <= blocks.items())
@@ -56,7 +57,7 @@ def launch_places(kernel, outs, ins, shape, *attributes, each=1, forms=None, by_
         launch(kernel, (programs,), *outs, *ins, *strides, n * c, None if together else c, *attributes, WIDE=wide, EVEN=even, **options,
                **more, **blocks)
 
-    tiles = _blocks(*key, by_channels or SEVERAL)
+    tiles = _blocks(*about, by_channels or SEVERAL)
     one_each = [{"BLOCK_C": 1, "BLOCK_P": tile(32 * warps, 1024), "FLAT": True, "num_warps": warps} for warps in (4, 8)]
     ways = [{**known, **blocks} for k, (known, *_) in enumerate(forms) for blocks in (one_each if k else tiles)]
     run(tuner.choose(kernel.__name__, key, ways, kernel, run))
