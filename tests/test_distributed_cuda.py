@@ -118,8 +118,8 @@ def by_nccl(rank, size):
 
 
 def beside(rank, size):
-    """Collectives travel on a stream of their own: what was queued before comes first, `wait` and futures keep what comes after behind them,
-    and memory that the program has let go of stays theirs."""
+    """Collectives travel on a stream of their own: what was queued before comes first, `wait` and futures keep what comes after behind
+    them, and memory that the program has let go of stays theirs."""
     fake_nccl.install()
     for seed in range(4):
         with torch.cuda.simulate(seed=size * seed + rank):
