@@ -19,7 +19,7 @@ LAYERS = [
     ["tritorch.dispatch", "tritorch.repeat"],
     ["tritorch.autograd"],
     ["tritorch.generator", "tritorch.philox", "tritorch.precision"],
-    ["tritorch.tensor"],
+    ["tritorch.tensor", "tritorch.pairs"],
     ["tritorch.storage"],
     ["tritorch.cuda"],
     ["tritorch.errors", "tritorch.dtype", "tritorch.device", "tritorch.shape", "tritorch.memory_format", "tritorch.quiet"],

@@ -6,6 +6,7 @@ numbers (X_SCALAR …). Half types and, where asked, integers are brought to the
 import triton
 import triton.language as tl
 
+from triton_kernels.pairs import full_pair, load_pair, store_pair
 from triton_kernels.reduce import even
 
 
@@ -34,8 +35,13 @@ def to_compute(x, COMPUTE: tl.constexpr):
 
 @triton.jit
 def operand(x_ptr, offsets, mask, SCALAR: tl.constexpr, COMPUTE: tl.constexpr):
-    """A block of an operand: loaded, or a number spread out."""
-    if SCALAR:
+    """A block of an operand: loaded, or a number spread out. Of complex ones a pair of blocks: see pairs.py."""
+    if COMPUTE == "c64" or COMPUTE == "c128":
+        if SCALAR:
+            return full_pair(x_ptr, offsets, COMPUTE)
+        else:
+            return load_pair(x_ptr, offsets, mask, COMPUTE)
+    elif SCALAR:
         if COMPUTE == "fp64":
             return tl.full(offsets.shape, x_ptr, tl.float64)
         elif COMPUTE == "fp32":
@@ -77,7 +83,9 @@ def apply3(x, y, z, a, FN: tl.constexpr, ATTRS: tl.constexpr):
 @triton.jit
 def store(out_ptr, offsets, value, mask):
     """Into the destination's type; numbers become true where they are not zero."""
-    if out_ptr.dtype.element_ty == tl.int1:
+    if out_ptr.dtype.element_ty == tl.uint64:
+        store_pair(out_ptr, offsets, value[0], value[1], mask)
+    elif out_ptr.dtype.element_ty == tl.int1:
         tl.store(out_ptr + offsets, value != 0, mask=mask)
     else:
         tl.store(out_ptr + offsets, value.to(out_ptr.dtype.element_ty), mask=mask)
@@ -186,6 +194,24 @@ def down_rows(m, shape, strides, OUTER: tl.constexpr, EVEN: tl.constexpr, FORM: 
 
 
 @triton.jit
+def spread(x, axis: tl.constexpr, COMPUTE: tl.constexpr):
+    """A vector with a new axis of size 1."""
+    if COMPUTE == "c64" or COMPUTE == "c128":
+        return tl.expand_dims(x[0], axis), tl.expand_dims(x[1], axis)
+    else:
+        return tl.expand_dims(x, axis)
+
+
+@triton.jit
+def tiled(x, m, n, COMPUTE: tl.constexpr):
+    """An operand in the shape of the tile."""
+    if COMPUTE == "c64" or COMPUTE == "c128":
+        return tl.broadcast_to(x[0], (m.shape[0], n.shape[0])), tl.broadcast_to(x[1], (m.shape[0], n.shape[0]))
+    else:
+        return tl.broadcast_to(x, (m.shape[0], n.shape[0]))
+
+
+@triton.jit
 def strided(x_ptr, m, n, M, N, outer, shape, strides, SCALAR: tl.constexpr, COMPUTE: tl.constexpr, OUTER: tl.constexpr,
             EVENS: tl.constexpr, FORM: tl.constexpr):
     """A tile of an operand; what does not vary along it is loaded once and spread out.
@@ -202,12 +228,14 @@ def strided(x_ptr, m, n, M, N, outer, shape, strides, SCALAR: tl.constexpr, COMP
         if FORM & 3 == 3:
             x = operand(x_ptr, down[:, None] + right[None, :], inside_m[:, None] & inside_n[None, :], False, COMPUTE)
         elif FORM & 1:                                   # as a vector: of a tile of one column each thread would load all its copies
-            x = operand(x_ptr, down, inside_m, False, COMPUTE)[:, None]
+            x = spread(operand(x_ptr, down, inside_m, False, COMPUTE), 1, COMPUTE)
         elif FORM & 2:
-            x = operand(x_ptr, right, inside_n, False, COMPUTE)[None, :]
+            x = spread(operand(x_ptr, right, inside_n, False, COMPUTE), 0, COMPUTE)
+        elif COMPUTE == "c64" or COMPUTE == "c128":
+            x = operand(x_ptr, tl.zeros((), tl.int32), None, False, COMPUTE)
         else:
             x = to_compute(tl.load(x_ptr), COMPUTE)
-    return tl.broadcast_to(x, (m.shape[0], n.shape[0]))
+    return tiled(x, m, n, COMPUTE)
 
 
 @triton.jit

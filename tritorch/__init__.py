@@ -23,6 +23,10 @@ from tritorch.autograd import (
 from tritorch.dtype import (
     bfloat16,
     can_cast,
+    cdouble,
+    cfloat,
+    complex64,
+    complex128,
     double,
     finfo,
     float8_e4m3fn,
@@ -89,8 +93,13 @@ def is_floating_point(input):
 
 
 def is_complex(input):
-    """Always False: there are no complex tensors."""
-    return False
+    """Whether the dtype is a complex one.
+
+    >>> import tritorch as torch
+    >>> torch.is_complex(torch.tensor([1j]))
+    True
+    """
+    return input.dtype.is_complex
 
 
 def numel(input):

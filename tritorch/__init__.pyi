@@ -56,6 +56,7 @@ from tritorch import nn as nn
 from tritorch.autograd.modes import no_grad as no_grad
 from tritorch import ops as ops
 from tritorch import optim as optim
+from tritorch import pairs as pairs
 from tritorch import philox as philox
 from tritorch import pickling as pickling
 from tritorch import precision as precision
@@ -85,8 +86,12 @@ from tritorch import warmup as warmup
 
 bfloat16: dtype
 bool: dtype
+cdouble: dtype
+cfloat: dtype
 channels_last: memory_format
 channels_last_3d: memory_format
+complex128: dtype
+complex64: dtype
 contiguous_format: memory_format
 double: dtype
 e: builtins.float
@@ -394,13 +399,13 @@ def _standard_gamma_grad(input, output) -> Any:
     """The derivative by the shapes `input` of the gamma numbers `output`; see `_standard_gamma`."""
     ...
 def abs(input) -> Tensor:
-    """|input|."""
+    """|input|; the modulus √(Re² + Im²) of complex numbers, a real tensor."""
     ...
 def abs_(self, *args, **kw) -> Any:
     """`abs` written into the tensor itself."""
     ...
 def absolute(input) -> Tensor:
-    """|input|."""
+    """|input|; the modulus √(Re² + Im²) of complex numbers, a real tensor."""
     ...
 def acos(input) -> Tensor:
     """The arc cosine."""
@@ -445,7 +450,7 @@ def addr(input, vec1, vec2, *, beta=..., alpha=..., out=...) -> Any:
     """beta · input + alpha · outer(vec1, vec2). With beta = 0 the values of input are ignored."""
     ...
 def adjoint(input) -> Any:
-    """The last two dims exchanged."""
+    """The last two dims exchanged and complex numbers conjugated: `x.mH`. Of real numbers a view."""
     ...
 def affine_grid_generator(theta, size, align_corners) -> Any:
     """`nn.functional.affine_grid`, whose errors are RuntimeErrors here."""
@@ -738,6 +743,9 @@ def combinations(input, r=..., with_replacement=...) -> Any:
 def compile(model=..., *, fullgraph=..., dynamic=..., backend=..., mode=..., options=..., disable=...) -> Any:
     """A function or module that does the same by replaying a CUDA graph: a training step, an inference function, a forward pass."""
     ...
+def complex(real, imag) -> Tensor:
+    """real + i · imag, elementwise, broadcast; of two tensors of float32 or of float64."""
+    ...
 def concat(tensors, dim=..., *, axis=..., out=...) -> Any:
     """The tensors joined one after the other along `dim`; all other sizes must agree."""
     ...
@@ -748,10 +756,10 @@ def cond(pred, true_fn, false_fn, operands=...) -> Any:
     """`true_fn(*operands)` if `pred`, a bool or a tensor of one element, is true, else `false_fn(*operands)`. Waits for the device of a"""
     ...
 def conj(input) -> Any:
-    """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+    """The conjugate; a real tensor itself. It is computed at once: no tensor is marked as to be conjugated when it is read, so that, unlike"""
     ...
-def conj_physical(input) -> Any:
-    """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+def conj_physical(input, *, out=...) -> Any:
+    """The conjugate, as `conj`."""
     ...
 def constant_pad_nd(input, pad, value=...) -> Any:
     """`input` with `pad[0]` elements of a value before its last dim and `pad[1]` behind it, then those of the dim before, and so on;"""
@@ -1180,7 +1188,7 @@ def igammac(input, other) -> Tensor:
     """Q(input, other) = 1 - igamma(input, other), exact where small, for input ≥ 0 and other ≥ 0, else NaN. There is no gradient of input."""
     ...
 def imag(input) -> Any:
-    """Raises RuntimeError: there are no complex tensors, and a real one has no imaginary part to show."""
+    """The imaginary parts, in the memory of a complex tensor."""
     ...
 def index_add(input, dim, index, source, alpha=...) -> Tensor:
     """input with alpha · source added to its slices along `dim` that `index` names, equal indices in their order."""
@@ -1231,10 +1239,10 @@ def is_autocast_enabled(device_type=...) -> Any:
     """Whether operators on this type of device are being cast in this thread."""
     ...
 def is_complex(input) -> Any:
-    """Always False: there are no complex tensors."""
+    """Whether the dtype is a complex one."""
     ...
 def is_conj(input) -> Any:
-    """Always False: there are no complex tensors."""
+    """Always False: no tensor is marked to be conjugated when it is read."""
     ...
 def is_deterministic_algorithms_warn_only_enabled() -> Any:
     """Whether `use_deterministic_algorithms` was told that a warning would do."""
@@ -1641,6 +1649,9 @@ def poisson(input, generator=...) -> Any:
 def poisson_nll_loss(input, target, log_input, full, eps, reduction) -> Any:
     """`nn.functional.poisson_nll_loss` with a number as reduction."""
     ...
+def polar(abs, angle) -> Tensor:
+    """abs · (cos angle + i · sin angle), elementwise, broadcast; of two tensors of float32 or of float64."""
+    ...
 def polygamma(n, input, *, out=...) -> Any:
     """The n-th derivative of digamma, for a whole n ≥ 0."""
     ...
@@ -1702,7 +1713,7 @@ def ravel(input) -> Any:
     """The elements as one dim, contiguous."""
     ...
 def real(input) -> Any:
-    """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+    """The real parts, in the memory of a complex tensor; a real tensor itself."""
     ...
 def reciprocal(input) -> Tensor:
     """1 / input."""
@@ -1729,10 +1740,10 @@ def reshape(input, *sizes, shape=...) -> Any:
     """The same elements under another shape: a view where it can be, else a copy."""
     ...
 def resolve_conj(input) -> Any:
-    """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+    """The tensor itself: none is marked to be conjugated when it is read."""
     ...
 def resolve_neg(input) -> Any:
-    """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+    """The tensor itself: none is marked to be conjugated when it is read."""
     ...
 def result_type(*operands) -> Any:
     """The result dtype of an operator on tensors and Python numbers."""
@@ -1873,7 +1884,7 @@ def set_warn_always(b, /) -> Any:
     """Note for `is_warn_always_enabled` that warnings shall come each time: here they do, as far as Python's filters let them."""
     ...
 def sgn(input) -> Tensor:
-    """-1, 0 or 1; 0 for NaN."""
+    """input / |input|, 0 for 0: the sign of real numbers, the direction of complex ones."""
     ...
 def sigmoid(input) -> Tensor:
     """1 / (1 + e^-input)."""
@@ -2123,6 +2134,12 @@ def vdot(input, other, *, out=...) -> Any:
     ...
 def view_as(input, other) -> Any:
     """A view with the shape of `other`."""
+    ...
+def view_as_complex(input) -> Tensor:
+    """The memory of a real tensor, float32 or float64, whose last dim has size 2 and stride 1, as a complex one."""
+    ...
+def view_as_real(input) -> Tensor:
+    """The memory of a complex tensor as a real one with a last dim of size 2 for the real and the imaginary part."""
     ...
 def view_copy(input, size=..., *, dtype=..., out=...) -> Any:
     """A copy of what `view` shows, in another shape or of another dtype."""

@@ -14,6 +14,7 @@ from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
 from tritorch.cuda.allocator import memories
 from tritorch.errors import check, check_flags, numbers_in, refuse_misuse
+from tritorch.pairs import apart, met
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
 from tritorch.shape import layout
@@ -150,7 +151,7 @@ def op(body=None, *, returns=("out",), aliasable=()):
     door.names, door.returns, door.gnames = names, tuple(returns), ("g",) if single else tuple("g_" + r for r in returns)
     door.impls, door.rules, door.plans, door.aliasable, door.body, door.defaults = impls, [], graph.Plans(door), aliasable, body, defaults
     door.into, door.repeat, door.complete, door.tails, door.__signature__, door.exact = into, repeat, complete, tails, signature, False
-    door.jvp_rule = door.formula_body = door.samples_body = door.errors_body = door.workloads_body = None
+    door.jvp_rule = door.formula_body = door.samples_body = door.errors_body = door.workloads_body = door.complex = None
     for verb in (impl, grad, jvp, formula, samples, errors, workloads, rules_for):
         setattr(door, verb.__name__, functools.partial(verb, door))
     known, clash = door.gnames + door.returns, set(names) & {*door.gnames, *returns}
@@ -190,11 +191,10 @@ def _on_arrays(door, fn):
             arrays = [v.array if isinstance(v, Tensor) else v if type(v) is not tuple else
                       tuple([part.array if isinstance(part, Tensor) else part for part in v]) for v in values]
         except TypeError:                                                # one of them has no array
-            for v in values:
-                for part in v if type(v) is tuple else (v,):
-                    _brought(door, part, values[0].storage.device)
+            for part in [part for v in values for part in (v if type(v) is tuple else (v,))]:
+                _brought(door, part, values[0].storage.device)
             raise
-        return quietly(fn, *arrays)
+        return quietly(apart, door, fn, arrays, values) if met(values) else quietly(fn, *arrays)
 
     return run
 
@@ -212,7 +212,7 @@ def _on_device(door, fn):
             elif type(v) is tuple:
                 for part in v:
                     _brought(door, part, home)
-        return fn(*values)
+        return apart(door, fn, values, values) if met(values) else fn(*values)
 
     return run
 

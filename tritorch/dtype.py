@@ -9,8 +9,8 @@ import numpy as np
 
 from tritorch.errors import check, sentence
 
-_CATEGORY_BOOL, _CATEGORY_INT, _CATEGORY_FLOAT = 0, 1, 2
-bool_, int_, float_ = builtins.bool, builtins.int, builtins.float
+_CATEGORY_BOOL, _CATEGORY_INT, _CATEGORY_FLOAT, _CATEGORY_COMPLEX = 0, 1, 2, 3
+bool_, int_, float_, complex_ = builtins.bool, builtins.int, builtins.float, builtins.complex
 
 
 class dtype:
@@ -21,14 +21,16 @@ class dtype:
     (4, True)
     """
 
-    __slots__ = ("name", "itemsize", "numpy", "triton", "category", "is_signed", "is_floating_point", "compute")
-    is_complex = False
+    __slots__ = ("name", "itemsize", "numpy", "triton", "category", "is_signed", "is_floating_point", "is_complex", "has_gradients",
+                 "compute", "parts")
 
     def __init__(self, name, numpy_type, triton_name, category, is_signed=True):
         self.name, self.numpy, self.triton, self.category, self.is_signed = name, np.dtype(numpy_type), triton_name, category, is_signed
         self.itemsize = self.numpy.itemsize
         self.is_floating_point = category == _CATEGORY_FLOAT
-        self.compute = self                                              # half and fp8 types compute in float32: set below
+        self.is_complex = category == _CATEGORY_COMPLEX
+        self.has_gradients = category >= _CATEGORY_FLOAT
+        self.compute = self.parts = self             # half and fp8 types compute in float32, parts of complex ones are real: set below
 
     def __repr__(self):
         return f"tritorch.{self.name}"
@@ -37,8 +39,20 @@ class dtype:
         return self.name                                                 # pickles as a name of this module: still one object of each
 
     def to_real(self):
-        """The dtype itself: none is complex."""
-        return self
+        """The dtype of the real and imaginary parts; a real dtype itself.
+
+        >>> import tritorch; tritorch.complex64.to_real()
+        tritorch.float32
+        """
+        return self.parts
+
+    def to_complex(self):
+        """The complex dtype whose parts hold the values: complex128 for float64, else complex64 (there is no complex32).
+
+        >>> import tritorch; tritorch.float64.to_complex()
+        tritorch.complex128
+        """
+        return self if self.is_complex else complex128 if self is float64 else complex64
 
 
 float64 = dtype("float64", np.float64, "fp64", _CATEGORY_FLOAT)
@@ -53,13 +67,17 @@ int16 = dtype("int16", np.int16, "i16", _CATEGORY_INT)
 int8 = dtype("int8", np.int8, "i8", _CATEGORY_INT)
 uint8 = dtype("uint8", np.uint8, "u8", _CATEGORY_INT, is_signed=False)
 bool = dtype("bool", np.bool_, "i1", _CATEGORY_BOOL, is_signed=False)
+complex64 = dtype("complex64", np.complex64, "u64", _CATEGORY_COMPLEX)           # to kernels a complex64 is one word of 64 bits that holds
+complex128 = dtype("complex128", np.complex128, "u64", _CATEGORY_COMPLEX)        # both parts, a complex128 two: triton_kernels/pairs.py
+complex64.parts, complex128.parts = float32, float64
 
 for _half in (float16, bfloat16, float8_e4m3fn, float8_e5m2):
     _half.compute = float32
 
-double, float, half, long, int, short = float64, float32, float16, int64, int32, int16
+double, float, half, long, int, short, cfloat, cdouble = float64, float32, float16, int64, int32, int16, complex64, complex128
 
-ALL = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool, float8_e4m3fn, float8_e5m2)
+REAL = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool, float8_e4m3fn, float8_e5m2)
+ALL = (*REAL, complex64, complex128)
 _BY_NUMPY = {t.numpy: t for t in ALL}
 _PYTHON_TYPES = {bool_: bool, int_: int64, float_: float64}
 
@@ -73,9 +91,11 @@ def from_numpy_dtype(numpy_type):
 
 
 def as_dtype(value):
-    """A dtype from a dtype or a Python type (`float`, `int`, `bool`)."""
+    """A dtype from a dtype or a Python type (`float`, `int`, `bool`, `complex`)."""
     if isinstance(value, dtype):
         return value
+    if value is complex_:
+        return _default[0].to_complex()
     if isinstance(value, type) and value in _PYTHON_TYPES:
         return _PYTHON_TYPES[value]
     raise TypeError(f"dtype: expected a tritorch.dtype, got {value!r}")
@@ -116,6 +136,11 @@ def set_default_dtype(d):
 
 
 # ------------------------------------------------------------------ promotion
+def _above(higher, lower):
+    """The dtype of a higher category, wide enough for the parts of one of a lower."""
+    return complex128 if higher.is_complex and lower is float64 else higher
+
+
 def _make_promotion():
     ladder = {int8: 1, int16: 2, int32: 3, int64: 4}
     table = {}
@@ -124,7 +149,9 @@ def _make_promotion():
             if a is b:
                 out = a
             elif a.category != b.category:
-                out = a if a.category > b.category else b
+                out = _above(a, b) if a.category > b.category else _above(b, a)
+            elif a.is_complex:
+                out = complex128
             elif a.category == _CATEGORY_INT:
                 if uint8 in (a, b):
                     other = b if a is uint8 else a
@@ -159,7 +186,7 @@ def promote(*operands):
     """The result dtype of an operator on tensors and Python numbers.
 
     Tensors with dimensions outrank 0-dim tensors, which outrank Python numbers: a lower
-    rank changes the dtype only if its category (bool < int < float) is higher.
+    rank changes the dtype only if its category (bool < int < float < complex) is higher.
 
     >>> import tritorch; from tritorch.dtype import promote
     >>> promote(tritorch.ones(2, dtype=tritorch.float16), 2.5)
@@ -171,7 +198,7 @@ def promote(*operands):
         if a is not None:
             if a is b:
                 return a
-            if b is None and type(y) in _PYTHON_TYPES and (a.category == _CATEGORY_FLOAT
+            if b is None and type(y) in _PYTHON_TYPES and (a.has_gradients
                                                            or type(y) is int_ and a.category == _CATEGORY_INT):
                 return a
     best = [None, None, None]                                            # by rank: dimensioned, 0-dim, number
@@ -187,7 +214,7 @@ def promote(*operands):
     out = best[0]
     for lower in best[1:]:
         if lower is not None and (out is None or lower.category > out.category):
-            out = lower
+            out = out.to_complex() if out is not None and out.is_floating_point else lower
     return out
 
 
@@ -201,13 +228,15 @@ def _number_dtype(value):
         return int64
     if isinstance(value, (float_, np.floating)):
         return _default[0]
+    if isinstance(value, (complex_, np.complexfloating)):
+        return _default[0].to_complex()
     raise TypeError(f"promote: expected tensors and numbers, got {type(value).__name__}")
 
 
 def promote_float(*operands):
     """As promote, but integers become the default floating type: for operators whose result is never whole."""
     out = promote(*operands)
-    return out if out.category == _CATEGORY_FLOAT else _default[0]
+    return out if out.has_gradients else _default[0]
 
 
 def check_beside(name, what, dtype, *tensors):

@@ -78,6 +78,18 @@ def formatter(values, is_float):
     return (lambda v: (format(v, style) + (point if math.isfinite(v) else "")).rjust(width)), width
 
 
+def complex_formatter(values):
+    """As `formatter`, of complex numbers: real parts of one width, imaginary ones as well, their sign between them."""
+    flat = values.ravel()
+    (re, wide), (im, _) = [formatter(part.astype(np.float64), True) for part in (flat.real, flat.imag)]
+
+    def write(v):
+        text = im(v.imag).lstrip()
+        return re(v.real) + ("" if text.startswith("-") else "+") + text + "j"
+
+    return write, max((len(write(v)) for v in flat.tolist()), default=1)
+
+
 def edges(x, dim=0):
     """The first and last `edgeitems` of every long dim of a Tensor, as an array on the host: no more than these are copied."""
     if dim == x.ndim:
@@ -116,7 +128,7 @@ def contents(x, indent):
     values = edges(x) if summarize else x.cpu().array
     if x.dtype.is_floating_point:
         values = values.astype(np.float64)
-    write, width = formatter(values, x.dtype.is_floating_point)
+    write, width = complex_formatter(values) if x.dtype.is_complex else formatter(values, x.dtype.is_floating_point)
     return nested(values, x.shape, indent, summarize, write, width)
 
 
@@ -129,7 +141,7 @@ def suffixes(x):
             yield f"size={tuple(x.shape)}"
     elif not options.edgeitems:
         yield f"size={tuple(x.shape)}"
-    if x.dtype is not get_default_dtype() and (x.numel() == 0 or x.dtype not in (int64, bool_)):
+    if x.dtype not in (get_default_dtype(), get_default_dtype().to_complex()) and (x.numel() == 0 or x.dtype not in (int64, bool_)):
         yield f"dtype={x.dtype}"
     if x.grad_fn is not None:
         yield f"grad_fn=<{x.grad_fn.name()}>"

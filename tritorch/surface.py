@@ -1,4 +1,6 @@
 """What the modules above the operators put on Tensor and offer as `tritorch.name`."""
+import builtins
+
 from tritorch import (
     interop,
     pickling,
@@ -11,7 +13,7 @@ from tritorch import (
 from tritorch.autograd import engine
 from tritorch.cuda.device import current_device
 from tritorch.device import _current
-from tritorch.ops import copies, counting, parts, questions, renorm
+from tritorch.ops import complex, copies, counting, methods, parts, questions, renorm
 from tritorch.storage import UntypedStorage
 from tritorch.tensor import Tensor
 
@@ -24,6 +26,7 @@ METHODS = {
         storage_methods.resize_as_, tensor_methods.map2_, tensor_methods.as_subclass, tensor_methods.module_load, tensor_methods.to_dense,
         copies.narrow_copy, copies.unsafe_chunk, copies.unsafe_split, copies.unsafe_split_with_sizes, counting.nonzero_static, parts.angle,
         parts.frexp, questions.const_data_ptr, questions.dim_order, questions.is_conj, questions.is_distributed, questions.is_neg,
+        questions.is_same_size, questions.is_set_to,
         renorm.renorm, renorm.renorm_)},
     "_execution_engine": engine,
 }
@@ -63,7 +66,7 @@ HOMES = {
             split_copy split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy unsafe_chunk unsafe_split
             unsafe_split_with_sizes unsqueeze_copy view_copy""",
     "ops.counting": "histogramdd nonzero_static range",
-    "ops.parts": "angle frexp imag",
+    "ops.parts": "angle frexp",
     "ops.questions": "get_device is_conj is_distributed is_inference is_neg is_same_size is_signed",
     "ops.differences": "gradient",
     "ops.renorm": "renorm",
@@ -89,7 +92,10 @@ def attach():
         setattr(UntypedStorage, name, f)
     Tensor.__new__ = staticmethod(typed.new_tensor)
     Tensor.name, Tensor.output_nr = None, property(tensor_methods.output_nr)
-    Tensor.imag = property(parts.imag, doc="Raises RuntimeError: there are no complex tensors.")
+    Tensor.real, Tensor.imag = property(complex.real, complex.set_real), property(complex.imag, complex.set_imag)
+    Tensor.mH = property(complex.adjoint, doc="The last two dims exchanged, complex numbers conjugated.")
+    Tensor.H = property(complex.matrix_adjoint, doc="The transpose of a matrix, complex numbers conjugated.")
+    Tensor._seen_as, Tensor.__complex__ = complex.seen_as, methods.as_number(builtins.complex)
     Tensor.__array_priority__ = 1000                                     # numpy arrays leave `array + tensor` to the tensor
     Tensor.__cuda_array_interface__ = property(interop.cuda_array_interface)
     _current[0] = current_device

@@ -105,8 +105,8 @@ class Tensor:
         return self.dtype.is_floating_point
 
     def is_complex(self):
-        """Always False: there are no complex tensors."""
-        return False
+        """Whether the dtype is a complex one."""
+        return self.dtype.is_complex
 
     def is_signed(self):
         """Whether the dtype has negative values."""
@@ -147,8 +147,8 @@ class Tensor:
                 self._hooked = self.node
             self.node = None
         elif self.node is None:
-            if not self.dtype.is_floating_point:
-                raise RuntimeError(f"requires_grad: expected a floating dtype, got {self.dtype}")
+            if not self.dtype.has_gradients:
+                raise RuntimeError(f"requires_grad: expected a floating or complex dtype, got {self.dtype}")
             if self._inference:
                 raise RuntimeError("requires_grad: expected a normal tensor, got one made in inference mode; use x.clone() outside of it")
             self.node, self.index = self._hooked or Leaf(self), 0
@@ -202,7 +202,7 @@ class Tensor:
     @data.setter
     def data(self, other):
         check(isinstance(other, Tensor), "data", "a Tensor", type(other).__name__, error=TypeError)
-        check(self.node is None or other.dtype.is_floating_point, "data", "a floating dtype for what requires gradients", other.dtype)
+        check(self.node is None or other.dtype.has_gradients, "data", "a dtype that has gradients", other.dtype)
         self.storage, self.shape, self.strides, self.offset = other.storage.alias(), other.shape, other.strides, other.offset
         self.dtype, self._array, self.form = other.dtype, None, None
         swaps[0] += 1
@@ -258,7 +258,7 @@ def refresh(view):
             raise RuntimeError(f"view: {known.why}, and its base or another view of it has been modified inplace with grad mode enabled; "
                                "use a view made in grad mode, or write under no_grad()")
         return
-    fresh = view.base.as_strided(view.shape, view.strides, view.offset)
+    fresh = view.base._seen_as(view.shape, view.strides, view.offset, view.dtype)
     view.node, view.index, view.base_node = fresh.node, fresh.index, node
 
 
@@ -316,6 +316,11 @@ def strided(storage, shape, strides, offset, dtype):
     out.index = 0
     out.node = out.base = out.base_node = out._array = out.form = None
     return out
+
+
+def part(x, which):
+    """The real (0) or imaginary (1) parts of a complex tensor in its memory, without history."""
+    return strided(x.storage, x.shape, tuple([2 * s for s in x.strides]), 2 * x.offset + which, x.dtype.parts)
 
 
 def own(out):

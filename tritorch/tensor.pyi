@@ -66,6 +66,9 @@ def overwritten(x) -> Any:
 def own(out) -> Any:
     """A view of memory that nothing else shows, as a tensor of its own, as in PyTorch: `detach_` may cut it off its history."""
     ...
+def part(x, which) -> Any:
+    """The real (0) or imaginary (1) parts of a complex tensor in its memory, without history."""
+    ...
 def put_off(x, fill) -> Any:
     """Have `fill(array)` called for the memory of a CPU tensor when somebody looks at it. Returns False where somebody may already: the"""
     ...
@@ -112,7 +115,7 @@ class Tensor:
     H: Any
     T: Any
     def __abs__(input) -> Tensor:
-        """|input|."""
+        """|input|; the modulus √(Re² + Im²) of complex numbers, a real tensor."""
         ...
     def __add__(input, other, alpha=...) -> Tensor:
         """input + alpha · other, elementwise, broadcast."""
@@ -129,6 +132,9 @@ class Tensor:
         ...
     def __bool__(self) -> Any:
         """Whether the one element is not 0."""
+        ...
+    def __complex__(self) -> Any:
+        """"""
         ...
     def __contains__(self, value) -> Any:
         """Whether some element equals the value."""
@@ -330,17 +336,20 @@ class Tensor:
     _grad: Any
     _hooked: Any
     _inference: Any
+    def _seen_as(base, shape, strides, offset, dtype) -> Any:
+        """A view of the memory of `base` under another layout, and as complex or real where the dtype says so."""
+        ...
     _settled: Any
     _tangents: Any
     _version: Any
     def abs(input) -> Tensor:
-        """|input|."""
+        """|input|; the modulus √(Re² + Im²) of complex numbers, a real tensor."""
         ...
     def abs_(self, *args, **kw) -> Any:
         """`abs` written into the tensor itself."""
         ...
     def absolute(input) -> Tensor:
-        """|input|."""
+        """|input|; the modulus √(Re² + Im²) of complex numbers, a real tensor."""
         ...
     def absolute_(self, *args, **kw) -> Any:
         """`abs` written into the tensor itself."""
@@ -400,7 +409,7 @@ class Tensor:
         """`addr` written into the tensor itself."""
         ...
     def adjoint(input) -> Any:
-        """The last two dims exchanged."""
+        """The last two dims exchanged and complex numbers conjugated: `x.mH`. Of real numbers a view."""
         ...
     def all(input, dim=..., keepdim=...) -> Tensor:
         """Whether every element over `dim` is not 0; true for none."""
@@ -600,11 +609,17 @@ class Tensor:
     def cauchy_(x, median=..., sigma=..., *, generator=...) -> Any:
         """Fill with Cauchy numbers."""
         ...
+    def cdouble(input, memory_format=...) -> Any:
+        """The values as complex128."""
+        ...
     def ceil(input) -> Tensor:
         """Rounded up."""
         ...
     def ceil_(self, *args, **kw) -> Any:
         """`ceil` written into the tensor itself."""
+        ...
+    def cfloat(input, memory_format=...) -> Any:
+        """The values as complex64."""
         ...
     def chain_matmul(*matrices, out=...) -> Any:
         """The product of several matrices in the order that needs the fewest multiplications."""
@@ -652,10 +667,10 @@ class Tensor:
         """A copy with history, in fresh memory, its dims in the same order, or as a memory format has them."""
         ...
     def conj(input) -> Any:
-        """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+        """The conjugate; a real tensor itself. It is computed at once: no tensor is marked as to be conjugated when it is read, so that, unlike"""
         ...
-    def conj_physical(input) -> Any:
-        """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+    def conj_physical(input, *, out=...) -> Any:
+        """The conjugate, as `conj`."""
         ...
     def const_data_ptr(self) -> Any:
         """Address of the first element, for those who only read."""
@@ -1056,10 +1071,10 @@ class Tensor:
         """The inverse of square matrices (…, n, n): `linalg.inv` under its older name."""
         ...
     def is_complex(self) -> Any:
-        """Always False: there are no complex tensors."""
+        """Whether the dtype is a complex one."""
         ...
     def is_conj(input) -> Any:
-        """Always False: there are no complex tensors."""
+        """Always False: no tensor is marked to be conjugated when it is read."""
         ...
     def is_contiguous(self, memory_format=...) -> Any:
         """Whether the elements lie without gaps in row-major order, or in that of another memory format."""
@@ -1090,7 +1105,7 @@ class Tensor:
         """Whether the memory is page-locked."""
         ...
     is_quantized: Any
-    def is_same_size(self, other) -> Any:
+    def is_same_size(input, other) -> Any:
         """Whether two tensors have one shape."""
         ...
     def is_set_to(self, tensor) -> Any:
@@ -1587,10 +1602,10 @@ class Tensor:
         """`resize_` to the sizes of another tensor; with preserve_format also to its memory format."""
         ...
     def resolve_conj(input) -> Any:
-        """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+        """The tensor itself: none is marked to be conjugated when it is read."""
         ...
     def resolve_neg(input) -> Any:
-        """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
+        """The tensor itself: none is marked to be conjugated when it is read."""
         ...
     def retain_grad(self) -> Any:
         """Let backward keep the gradient of this non-leaf tensor in its `.grad`."""
@@ -1648,10 +1663,10 @@ class Tensor:
         """Let the tensor show the memory of `source`, a tensor of the same dtype or a storage, and return it; nothing is copied."""
         ...
     def sgn(input) -> Tensor:
-        """-1, 0 or 1; 0 for NaN."""
+        """input / |input|, 0 for 0: the sign of real numbers, the direction of complex ones."""
         ...
     def sgn_(self, *args, **kw) -> Any:
-        """`sign` written into the tensor itself."""
+        """`sgn` written into the tensor itself."""
         ...
     shape: Any
     def share_memory_(self) -> Any:

@@ -127,8 +127,11 @@ class Run:
                 return
             g, sole = g.whole(), True
         if g.shape != shape:
-            g, sole = g.sum_to_size(shape, dtype=dtype if dtype.itemsize > g.dtype.itemsize else None), True
+            wider = dtype.itemsize > g.dtype.itemsize and dtype.is_complex is g.dtype.is_complex
+            g, sole = g.sum_to_size(shape, dtype=dtype if wider else None), True
         direct = type(target) is Leaf and self.direct(target)
+        if g.dtype.is_complex and not dtype.is_complex:
+            g, sole = g.real, False
         if g.dtype is not dtype and not (self.adds(target, g) if direct else self.reads(target, index, g.dtype)):
             g, sole = g.to(dtype), True
         if direct:
@@ -300,6 +303,8 @@ def _seed(op, k, t, g):
     if not t.requires_grad:
         raise RuntimeError(f"{op}: expected tensors that require grad, got element {k}, which does not require grad")
     if g is None:
+        if t.dtype.is_complex:
+            raise RuntimeError(f"{op}: expected a gradient for a complex output, got none; use a real loss or backward(gradient)")
         if t.numel() != 1:
             raise RuntimeError(f"{op}: expected a gradient for an output that is no scalar, got shape {tuple(t.shape)} without one; use "
                                f"backward(gradient) or a sum")

@@ -37,6 +37,6 @@ def formula_rule(door, inputs):
 
 def _stand_in(x, create):
     """An input of the formula as a leaf of its own, or, when the graph goes on through it, a node of its own on top of it."""
-    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
+    if not isinstance(x, Tensor) or not x.dtype.has_gradients:
         return x
     return x.view_as(x) if create and x.requires_grad else x.detach().requires_grad_()

@@ -189,7 +189,7 @@ def transpose(op, args, tangents):
                 stand_ins.append(_stand_in(a, t, picked))
         made = op(*stand_ins)
         outs = made if isinstance(made, tuple) else (made,)
-        live = [k for k, o in enumerate(outs) if isinstance(o, Tensor) and o.dtype.is_floating_point and o.requires_grad]
+        live = [k for k, o in enumerate(outs) if isinstance(o, Tensor) and o.dtype.has_gradients and o.requires_grad]
         result = [None] * len(outs)
         if live:
             probes = [outs[k].detach().clone().zero_().requires_grad_() for k in live]

@@ -62,7 +62,7 @@ def make_dual(tensor, tangent, *, level=None):
     """The tensor as one that carries `tangent`, of the same shape and dtype."""
     level = level or _current()
     check(level is not None, "make_dual", "a dual level around", "none", use="with dual_level():")
-    check(tensor.dtype.is_floating_point, "make_dual", "a floating tensor", tensor.dtype, error=ValueError)
+    check(tensor.dtype.has_gradients, "make_dual", "a floating or complex tensor", tensor.dtype, error=ValueError)
     check(tangent.shape == tensor.shape and tangent.dtype is tensor.dtype, "make_dual",
           f"a tangent of shape {tensor.shape} and {tensor.dtype}", tangent.shape, tangent.dtype)
     return level.dual(tensor, tangent)

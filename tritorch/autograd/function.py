@@ -208,7 +208,7 @@ def _record(ctx, args, outs):
     ctx.saved = [pack(v, id(v) in at, at.get(id(v), 0)) if v is not None else None for v in ctx._to_save]
     note(ctx)
     for k, out in enumerate(outs):
-        if isinstance(out, Tensor) and out.dtype.is_floating_point and not _is_in(out, ctx._fixed):
+        if isinstance(out, Tensor) and out.dtype.has_gradients and not _is_in(out, ctx._fixed):
             old = out.node, out.index
             if type(out.base_node) is Unfollowed:
                 out.base_node = Unfollowed(_IN_FUNCTION.why, out.base.node)

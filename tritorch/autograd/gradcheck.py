@@ -20,7 +20,7 @@ def _outputs(func, inputs):
     """The outputs that a gradient can come from."""
     made = func(*inputs)
     made = made if isinstance(made, (tuple, list)) else (made,)
-    return [o for o in made if isinstance(o, Tensor) and o.dtype.is_floating_point]
+    return [o for o in made if isinstance(o, Tensor) and o.dtype.has_gradients]
 
 
 def _moved(x, delta):

@@ -154,6 +154,25 @@ class OpNode(Node):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
+class HolomorphicNode(OpNode):
+    """A call with complex outputs of an operator whose rules are those of a real function. Where f is holomorphic, the gradient of a real
+    loss is g · conj(f′), which is conj(conj(g) · f′): the rules are asked between two conjugations."""
+
+    __slots__ = ()
+
+    def pull(self, grads, useful=None, as_output=None):
+        grads = [None if g is None else g.conj() for g in grads]
+        return [(edge, [v if v is None else v.conj() for v in g] if type(edge) is list else g if g is None else g.conj())
+                for edge, g in OpNode.pull(self, grads, useful, as_output)]
+
+
+def conjugating(node):
+    """Make the node of a holomorphic operator with a complex output what conjugates gradients; always True."""
+    if node.plan.op.complex == "holomorphic":
+        node.__class__ = HolomorphicNode
+    return True
+
+
 ARG, OUTPUT = "input", "output"                                          # where a saved value comes from; else it is one of these
 FACTS = {"shape": lambda x: x.shape, "strides": lambda x: x.strides, "offset": lambda x: x.offset, "dtype": lambda x: x.dtype,
          "device": lambda x: x.storage.device}
@@ -251,7 +270,7 @@ def record(op, args, outs, depth=3):
     node = make_node(plan, args, edges, None, depth)
     if plan.lone and not cuda_streams.used:                              # as hang would, without the call
         out = outs[0]
-        if out.dtype.is_floating_point:
+        if out.dtype.is_floating_point or out.dtype.is_complex and conjugating(node):
             out.node = node
             out.index = 0
     else:
@@ -337,13 +356,13 @@ def hang(node, outs):
         note(node)
     if plan.first_alone:                                                 # one gradient: it always arrives
         out = outs[0]
-        if out.dtype.is_floating_point and plan.outputs[0]:
+        if plan.outputs[0] and (out.dtype.is_floating_point or out.dtype.is_complex and conjugating(node)):
             out.node = node
             out.index = 0
         return
     node.outputs, node.shapes = len(outs), [(o.shape, o.dtype, o.storage.device) for o in outs]
     for k, o in enumerate(outs):
-        if plan.outputs[k] and o.dtype.is_floating_point:
+        if plan.outputs[k] and (o.dtype.is_floating_point or o.dtype.is_complex and conjugating(node)):
             o.node, o.index = node, k
 
 

@@ -14,7 +14,8 @@ class CopySlices(Node):
     def __init__(self, base, view, inner, index=0):
         self.seq, self.outputs, self.hooks, self.trace, self.streams = next_seq(), 1, None, inner.trace, inner.streams
         past = None if base.node is None else (base.node, base.index, base.shape, base.dtype)
-        self.inner, self.index, self.geometry = inner, index, (view.shape, view.strides, view.offset, base.shape, base.strides, base.offset)
+        self.inner, self.index, self.geometry = inner, index, (view.shape, view.strides, view.offset, view.dtype, base.shape,
+                                                                    base.strides, base.offset, base.dtype)
         self.edges = [past, *[e for e in flat_edges(inner.edges) if not e or e[0] is not SELF]]
 
     @property
@@ -29,17 +30,18 @@ class CopySlices(Node):
         if not state.grad:
             out.node = None                                              # the call's own node counts inside of this one alone
             return out
-        shape, strides, offset, base_shape, base_strides, base_offset = self.geometry
-        base = strided(out.storage, base_shape, base_strides, base_offset, out.dtype)
+        shape, strides, offset, dtype, base_shape, base_strides, base_offset, base_dtype = self.geometry
+        base = strided(out.storage, base_shape, base_strides, base_offset, base_dtype)
         base.node, base.index = self, 0
-        view = base.as_strided(shape, strides, offset)
+        view = base._seen_as(shape, strides, offset, dtype)
         view._tangents = out._tangents
         return view
 
     def pull(self, grads, useful=None):
-        shape, strides, offset, base_shape, base_strides, base_offset = self.geometry
+        shape, strides, offset, dtype, base_shape, base_strides, base_offset, base_dtype = self.geometry
         rest = grads[0].new_empty_strided(base_shape, base_strides).copy_(grads[0])
-        part = rest.as_strided(shape, strides, offset - base_offset)
+        before = base_offset if dtype is base_dtype else base_offset * base_dtype.itemsize // dtype.itemsize
+        part = rest._seen_as(shape, strides, offset - before, dtype)
         arriving = [None] * self.inner.outputs
         arriving[self.index] = part.clone()
         out, own = [], None

@@ -21,7 +21,7 @@ from tritorch.cuda.launch_descriptor import TensorDescriptor
 from tritorch.cuda.launch_driver import ours, torch_is_there, triton_run, yield_to_torch
 from tritorch.cuda.stream import current_handle
 from tritorch.device import cpu
-from tritorch.dtype import ALL, dtype
+from tritorch.dtype import REAL, dtype
 from tritorch.errors import check
 
 _IGNORED = ("debug", "instrumentation_mode", "maxnreg", "ir_override")      # options that are as good as absent when they are nothing
@@ -174,8 +174,8 @@ def _plain(value):
                                           layout=getattr(value, "layout", None))
     if value.__class__.__name__ == "TensorWrapper":              # triton.reinterpret: the same bytes, another dtype
         name = value.dtype.name
-        known = next((t for t in ALL if name in (t.triton, t.name)), None)
-        check(known is not None, "triton.reinterpret", f"a dtype among {', '.join(t.triton for t in ALL)}", name, error=TypeError)
+        known = next((t for t in REAL if name in (t.triton, t.name)), None)
+        check(known is not None, "triton.reinterpret", f"a dtype among {', '.join(t.triton for t in REAL)}", name, error=TypeError)
         return value.base.view(known)
     if isinstance(value, list):
         return tuple(map(_plain, value))

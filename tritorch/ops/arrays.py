@@ -30,6 +30,8 @@ def store_rounded(out, x):
     if out.dtype.itemsize == 1 and out.dtype.kind in "Vf" and out.dtype != x.dtype:
         x = x.astype(np.float32)
         x = np.clip(x, -448, 448) if out.dtype == types.float8_e4m3fn.numpy else x
+    if x.dtype.kind == "c" and out.dtype.kind not in "cb":               # real numbers keep the real part, without numpy's warning
+        return store_rounded(out, x.real)
     np.copyto(out, x, casting="unsafe")
 
 

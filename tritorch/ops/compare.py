@@ -8,7 +8,9 @@ from tritorch.dtype import promote, types
 from tritorch.errors import check, refuse_misuse, tensors
 from tritorch.ops import copy, create, elementwise
 from tritorch.ops.arrays import fills, keep, number
-from tritorch.ops.elementwise import boolean, floats, integers, launch_elementwise, numbers
+from tritorch.ops.elementwise import boolean, floats, integers, numbers
+from tritorch.ops.loops import launch_elementwise
+from tritorch.pairs import OWN
 from tritorch.tensor import Tensor
 
 K = kernels("compare")
@@ -18,16 +20,16 @@ SHIFTS = {"integer": True, "low": 0, "high": 7}
 
 
 # ------------------------------------------------------------------ comparisons
-def _comparison(name, sign, ufunc):
+def _comparison(name, sign, ufunc, complex=None):
     return binary(name, f"""input {sign} other, elementwise, broadcast, as bool.
 
     >>> import tritorch as torch; torch.tensor([1, 2, 3]).{name}(2).tolist()
     {ufunc(np.array([1, 2, 3]), 2).tolist()}
-    """, ufunc, result=boolean, tensors="input",
+    """, ufunc, result=boolean, tensors="input", complex=complex,
                   samples=lambda make: [(make(3, 4, **WHOLE), make(4, **WHOLE)), (make(5), float("nan"))])
 
 
-eq, ne = _comparison("eq", "=", np.equal), _comparison("ne", "≠", np.not_equal)
+eq, ne = _comparison("eq", "=", np.equal, OWN), _comparison("ne", "≠", np.not_equal, OWN)
 lt, le = _comparison("lt", "<", np.less), _comparison("le", "≤", np.less_equal)
 gt, ge = _comparison("gt", ">", np.greater), _comparison("ge", "≥", np.greater_equal)
 not_equal, less, less_equal, greater, greater_equal = ne, lt, le, gt, ge
@@ -170,12 +172,12 @@ lcm = _bits("lcm", "The least common multiple.", np.lcm, result=whole_numbers, t
 
 # ------------------------------------------------------------------ choices
 def _choice_samples(make):
-    yield make(3, 4) > 0, make(3, 4), make(3, 4)
-    yield make(4) > 0, make(3, 1), make(1, 4)
-    yield make(3, 4) > 0, make(3, 4), 2.5
-    yield make(5) > 0, 1.0, make(5)
-    yield make() > 0, make(), make()
-    yield make(0, 3) > 0, make(0, 3), make(3)
+    yield make(3, 4).real > 0, make(3, 4), make(3, 4)
+    yield make(4).real > 0, make(3, 1), make(1, 4)
+    yield make(3, 4).real > 0, make(3, 4), 2.5
+    yield make(5).real > 0, 1.0, make(5)
+    yield make().real > 0, make(), make()
+    yield make(0, 3).real > 0, make(0, 3), make(3)
 
 
 @fills(passes=1)
@@ -190,7 +192,7 @@ def _choose(out, condition, x, y):
 
 
 choose = ternary("choose", "input where the condition holds, else other.", _choose, "where", names=("condition", "input", "other"),
-                 condition=True, samples=_choice_samples,
+                 condition=True, samples=_choice_samples, complex=OWN,
                  grads={"input": lambda g, condition: choose(condition, g, 0), "other": lambda g, condition: choose(condition, 0, g)})
 choose.exact = True
 

@@ -12,7 +12,8 @@ from tritorch.dtype import types
 from tritorch.errors import NO_NUMBERS, check, sentence, tensors
 from tritorch.memory_format import contiguous_format, dense_strides, preserve_format, strides_in, suggested
 from tritorch.ops.arrays import store_rounded
-from tritorch.ops.elementwise import SCALAR, launch_elementwise
+from tritorch.ops.loops import SCALAR, convert, launch_elementwise
+from tritorch.pairs import OWN
 from tritorch.quiet import quietly
 from tritorch.repeat import repeating
 from tritorch.shape import broadcast_shapes, broadcast_strides, is_dense, layout, same_strides
@@ -33,20 +34,13 @@ def transfer(out, x, non_blocking=False):
     if out.storage.device is cpu and x.storage.device is cpu:
         quietly(store_rounded, out.array, x.array)
     elif out.storage.device is x.storage.device:
-        launch_elementwise(out, (x,), SCALAR.identity, _exact(x.dtype, out.dtype))
+        convert(out, x)
     elif x.storage.device is cpu:
         _to_device(out, x, non_blocking)
     elif out.storage.device is cpu:
         _to_host(out, x, non_blocking)
     else:
         _between_devices(out, x)
-
-
-def _exact(source, target):
-    """The type to go through from source to target: the wider one, so that nothing is rounded twice."""
-    if source is types.bool or target is types.bool:
-        return source.compute if target is types.bool else target.compute
-    return source.compute if source.is_floating_point or source.itemsize >= target.itemsize else target.compute
 
 
 def _to_device(out, x, non_blocking):
@@ -225,6 +219,8 @@ def copy_to_samples(make):
 
 
 for _made in (assign, fill, copy_to):
+    _made.complex = OWN
+
     @_made.workloads
     def _workloads(make, _made=_made):
         x = make(1 << 24, grad=False)
@@ -261,6 +257,8 @@ def fill_(input, value):
         return assign.into(input, input, value, False)
     if input.dtype is types.bool:
         value = bool(value)
+    elif isinstance(value, complex) and not input.dtype.is_complex:
+        raise RuntimeError(sentence("fill_", f"a number that {input.dtype} can hold", value))
     elif input.dtype.category < 2 and isinstance(value, float):
         check_fits("fill_", value, input.dtype)
         value = int(value)
@@ -387,7 +385,7 @@ def item(input):
         return memory.download(input.data_ptr(), input.dtype.itemsize, input.device.index).view(input.dtype.numpy)[0].item()
     host_work(VALUE)
     value = input.array.item()
-    return value if type(value) in (float, int, bool) else float(value)
+    return value if type(value) in (float, int, bool, complex) else float(value)
 
 
 def tolist(input):

@@ -21,7 +21,7 @@ from tritorch.tensor import Tensor, alias, empty_strided, from_array
 from tritorch.tensor import empty as new_empty
 
 K = kernels("create")
-NUMBERS = {bool, int, float}
+NUMBERS = {bool, int, float, complex}
 
 
 # ------------------------------------------------------------------ operators
@@ -92,6 +92,8 @@ def number_dtype(value):
     """The dtype of a Python number."""
     if isinstance(value, (bool, np.bool_)):
         return types.bool
+    if isinstance(value, (complex, np.complexfloating)):
+        return types.get_default_dtype().to_complex()
     return types.int64 if isinstance(value, (int, np.integer)) else types.get_default_dtype()
 
 
@@ -309,7 +311,9 @@ def _to_array(data, dtype):
         raise ValueError(f"tensor: expected nested sequences of equal lengths, got {error}") from None
     if out.dtype == kind:
         return out
-    check(out.dtype.kind in "iufb", "tensor", "numbers in nested sequences", out.dtype, error=TypeError)
+    check(out.dtype.kind in "iufbc", "tensor", "numbers in nested sequences", out.dtype, error=TypeError)
+    if out.dtype.kind == "c" and kind.kind != "c":
+        raise RuntimeError(f"tensor: expected real numbers for {dtype}, got complex ones; use .real")
     if kind.kind in "iu" and out.size and out.dtype.kind != "b":
         for value in (out.min(), out.max()):
             check_fits("tensor", value.item(), types.as_dtype(dtype))
@@ -346,7 +350,7 @@ def _inferred(data):
             kind = value.dtype
         elif isinstance(value, (np.ndarray, np.generic)):
             kind = types.from_numpy_dtype(value.dtype)
-        elif isinstance(value, numbers.Number) and not isinstance(value, complex):
+        elif isinstance(value, numbers.Number):
             kind = number_dtype(value)
         else:
             error = TypeError if isinstance(value, str) else RuntimeError

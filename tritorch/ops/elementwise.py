@@ -5,13 +5,7 @@ Numbers stay numbers; half types compute in float32; everything broadcasts and t
 their operands have in memory, as PyTorch's do: see memory_format.py.
 """
 import inspect
-from functools import cache, partial
 
-import numpy as np
-
-from tritorch.cuda import driver, tuner
-from tritorch.cuda.launch import Prepared, kernels
-from tritorch.cuda.trace import PassedFloat
 from tritorch.dispatch import common_device, op
 from tritorch.dtype import promote, promote_float, types
 from tritorch.errors import check
@@ -19,11 +13,10 @@ from tritorch.memory_format import broadcasting as broadcasting_strides
 from tritorch.memory_format import elementwise as elementwise_strides
 from tritorch.ops import tiling
 from tritorch.ops.arrays import on_arrays
-from tritorch.shape import broadcast_shapes, broadcast_strides, cdiv, is_dense, layout, same_strides
+from tritorch.ops.loops import COMPLEX, SCALAR, launch_elementwise
+from tritorch.pairs import refuse
+from tritorch.shape import broadcast_shapes, broadcast_strides, layout
 from tritorch.tensor import Tensor
-
-K = kernels("pointwise")                                                 # the loops
-SCALAR = kernels("scalar")                                               # what they run on each element
 
 
 # ------------------------------------------------------------------ shape and dtype rules
@@ -122,121 +115,6 @@ def _array(x):
     return x.array if isinstance(x, Tensor) else x
 
 
-# ------------------------------------------------------------------ on CUDA
-def compute_name(compute):
-    """The name of a compute dtype for the kernels; bool computes in int32."""
-    return "i32" if compute is types.bool else compute.triton
-
-
-def as_number(x, compute):
-    """A number as a kernel argument of the compute type."""
-    if compute is types.float64:
-        return np.float64(x)
-    return x if x.__class__ is PassedFloat else float(x) if compute.is_floating_point else int(x)
-
-
-def launch_elementwise(out, operands, fn, compute, attrs=(), first_compute=None):
-    """Start the flat loop when the output is gapless and every operand lies in its order, else the strided one.
-
-    `first_compute` is the type of the first of three operands if it is not the common one (the condition of `where`).
-    """
-    shape, strides, count = layout(out.shape)
-    if count == 0:
-        return
-    args, scalars, flat, widths = [out], 0, out.strides == strides or is_dense(shape, out.strides), out.dtype.itemsize
-    strides = out.strides
-    for x in operands:
-        if isinstance(x, Tensor):
-            if x.shape != shape or x.strides != strides and not same_strides(shape, x.strides, strides):
-                flat = False
-            widths |= x.dtype.itemsize << 8 * len(args)
-        else:
-            scalars |= 1 << len(args)
-            x = as_number(x, compute if first_compute is None or len(args) > 1 else first_compute)
-        args.append(x)
-    how = id(fn), compute, scalars, first_compute, widths, driver.hardware_tiles
-    numbers = [as_number(a, compute) for a in attrs]
-    if flat:
-        args += [count, *numbers]
-        how += count % 16 != 0 and count > TILED,
-        start, block = _loops.get(how) or _flat_loop(how, fn, len(operands), len(attrs), args, count)
-        start(-(-count // block), args)
-        return
-    key = (*how, shape, out.strides, *[(x.shape, x.strides) if isinstance(x, Tensor) else None for x in operands])
-    start, programs, sizes = _tilings.get(key) or _strided_loop(key, fn, out, operands, args, numbers)
-    start(programs, [*args, *sizes, *numbers])
-
-
-_loops: dict = {}                                                        # flat loops with their constexprs settled, and their block sizes
-_tilings: dict = {}                                                      # the same for strided ones, and what follows from the strides
-for _table in (_loops, _tilings):
-    driver.watchers.append(_table.clear)                                 # another driver, other blocks
-    tuner.changed.append(_table.clear)
-KEPT = 4096
-# functions that compute long and in many registers, and the warps for 512 elements with which they spill none: nothing to be tuned
-LABORIOUS = {"triton_kernels.gamma": 4, "triton_kernels.bessel": 4, "triton_kernels.incomplete": 8, "triton_kernels.zeta": 16,
-             "triton_kernels.polynomials": 16}
-TILED = 1 << 16                                                          # elements from which it pays to have loops for odd numbers of them
-
-
-def _loop(how, fn, arity, attrs, kind):
-    """How to prepare the loop of a scalar function for given blocks; `how` begins with what decides about it. Callers remember it: a loop
-    that is prepared anew finds its code anew, which the tuner's clock, on an H100, saw as 70 to 400 µs of a copy that takes 360."""
-    _, compute, scalars, first_compute, *_ = how
-    flags = {f"{letter}_SCALAR": bool(scalars >> k & 1) for k, letter in enumerate("XYZ"[:arity], 1)}
-    flags.update(dict.fromkeys("ab"[attrs:1 if arity == 3 else 2]))      # attributes that it does not have
-    if arity == 3:
-        flags["X_COMPUTE"] = compute_name(first_compute or compute)
-    kernel = getattr(K, f"{('unary', 'binary', 'ternary')[arity - 1]}_{kind}")
-    return partial(Prepared, kernel, FN=fn, ATTRS=attrs, COMPUTE=compute_name(compute), **flags)
-
-
-def _sizes(widths):
-    """Bytes of an element of the destination and of each operand that is a tensor; launch_elementwise packs them into one number."""
-    return [n for n in widths.to_bytes(4, "little") if n]
-
-
-def _named(sizes):
-    """`sizes` in a tuner's key, in which whole numbers would stand for others nearby: "4 from 4 2"."""
-    return f"{sizes[0]} from {' '.join(map(str, sizes[1:]))}"
-
-
-def _again(args, run):
-    """`run`, which the tuner may call often; None where that would change the result, because an operand is the destination too."""
-    return None if any(isinstance(x, Tensor) and x.storage is args[0].storage for x in args[1:]) else run
-
-
-def _flat_loop(how, fn, arity, attrs, args, count):
-    """(the prepared loop, its block) for contiguous operands; remembered."""
-    prepare, sizes = cache(partial(_loop(how, fn, arity, attrs, "flat"), ODD=how[-1])), _sizes(how[4])
-    warps = LABORIOUS.get(fn.__module__)
-    chosen = tiling.flat_candidates(8)[0] | {"num_warps": warps} if warps else tuner.choose(
-        "pointwise", (_named(sizes),), tiling.flat_candidates(max(sizes)), None,
-        _again(args, lambda blocks: prepare(**blocks)(cdiv(count, blocks["BLOCK"]), args)))
-    _loops[how] = prepare(**chosen), chosen["BLOCK"]
-    return _loops[how]
-
-
-def _strided_loop(key, fn, out, operands, args, numbers):
-    """(the prepared loop, how many programs, shape and strides as arguments) for operands of any strides; remembered."""
-    still = (0,) * len(out.shape)
-    strides = [broadcast_strides(x.shape, x.strides, out.shape) if isinstance(x, Tensor) else still for x in (out, *operands)]
-    way = tiling.walk(out.shape, *strides)
-    area = way.rows, way.shape[-1]
-    sizes = [way.shape, *way.strides, *area]
-    prepare = cache(partial(_loop(key, fn, len(operands), len(numbers), "strided"), FORMS=way.forms, OUTER=len(way.shape) - 2,
-                            EVENS=way.even, WIDE=way.wide))
-    widths = _sizes(key[4])
-    warps = LABORIOUS.get(fn.__module__)
-    chosen = tiling.tile_candidates(way, 8)[0] | {"num_warps": warps} if warps else tuner.choose(
-        "strided", (_named(widths), *tiling.kind(way), *area), tiling.tile_candidates(way, max(widths)), None,
-        _again(args, lambda blocks: prepare(**blocks)(tiling.programs(way, blocks), [*args, *sizes, *numbers])))
-    if len(_tilings) >= KEPT:
-        _tilings.clear()
-    _tilings[key] = prepare(**chosen), tiling.programs(way, chosen), sizes
-    return _tilings[key]
-
-
 # ------------------------------------------------------------------ the families
 def _finish(made, name, doc, grads, workload_arity, condition=False):
     made.__doc__ = doc
@@ -253,11 +131,14 @@ def _finish(made, name, doc, grads, workload_arity, condition=False):
     return made
 
 
-def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, attrs=(), domain=None, samples=None, **options):
+def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, attrs=(), domain=None, samples=None, complex=None,
+          **options):
     """An operator of one tensor and the number attributes in `attrs` ((name, default), …).
 
     `cpu` is a numpy function of (x, *attributes), `fn` the scalar function among the kernels of `functions` (default: of the same
-    name), `result` the dtype rule, `grad` the gradient rule of the input, `domain` how samples are drawn.
+    name), `result` the dtype rule, `grad` the gradient rule of the input, `domain` how samples are drawn. `complex` says that it takes
+    complex tensors, too, and whether its rule is that of a HOLOMORPHIC function or complete (OWN): see tritorch/pairs.py. `cpu` does so
+    as well then, and `fn` is also the name of a scalar function in triton_kernels/complex_scalar.py.
     """
     fn = fn or name
     names = [a for a, _ in attrs]
@@ -269,8 +150,11 @@ def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, 
             raise TypeError(f"{name}: expected a tensor, got {type(input).__name__}") from None
 
     made = op(_signed(rule, name, ["input", *names], dict(attrs)), aliasable=True, **options)
+    made.complex = complex
 
     def compute_type(x, out):
+        if x.dtype.is_complex:
+            return x.dtype if complex else refuse(name, x)
         return (promote_float(x) if result is floating else x.dtype).compute if out.dtype is types.bool else out.dtype.compute
 
     @made.impl("cpu", raw=True)
@@ -279,7 +163,8 @@ def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, 
 
     @made.impl("cuda")
     def on_cuda(out, input, *values):
-        launch_elementwise(out, (input,), getattr(functions, fn), compute_type(input, out), values)
+        compute = compute_type(input, out)
+        launch_elementwise(out, (input,), _function(functions, fn, compute), compute, values)
 
     @made.samples
     def default_samples(make):
@@ -293,7 +178,7 @@ def unary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad=None, 
 
 
 def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input=None, grad_other=None, attrs=(), domain=None, samples=None,
-           names=("input", "other"), compute=None, tensors="", **options):
+           names=("input", "other"), compute=None, tensors="", complex=None, **options):
     """An operator of two operands that broadcast, either of which may be a number, but for those in `tensors`. Arguments as in `unary`.
     Long, because all parts of a card are made here."""
     fn = fn or name
@@ -320,10 +205,11 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
         return shape, kind, device, *strides_of(shape, x, y)
 
     made = op(_signed(rule, name, [x_name, y_name, *[a for a, _ in attrs]], dict(attrs)), aliasable=True, **options)
+    made.complex = complex
 
     def compute_type(x, y, out):
         kind = compute(name, x, y) if compute else promote(x, y) if out.dtype is types.bool else out.dtype
-        return kind.compute
+        return kind.compute if complex or not kind.is_complex else refuse(name, x, y)
 
     @made.impl("cpu", raw=True)
     def on_cpu(out, x, y, *values):
@@ -331,7 +217,8 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
 
     @made.impl("cuda", passes={y_name: float})
     def on_cuda(out, x, y, *values):
-        launch_elementwise(out, (x, y), getattr(functions, fn), compute_type(x, y, out), values)
+        compute = compute_type(x, y, out)
+        launch_elementwise(out, (x, y), _function(functions, fn, compute), compute, values)
 
     @made.samples
     def default_samples(make):
@@ -351,7 +238,7 @@ def binary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grad_input
 
 
 def ternary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grads=None, attrs=(), samples=None,
-            names=("input", "other", "third"), condition=False, **options):
+            names=("input", "other", "third"), condition=False, complex=None, **options):
     """An operator of three operands that broadcast; with `condition` the first is a bool tensor that has no part in the dtype."""
     fn = fn or name
 
@@ -360,9 +247,12 @@ def ternary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grads=Non
         return shape, result(name, y, z) if condition else result(name, x, y, z), device, *strides_of(shape, x, y, z)
 
     made = op(_signed(rule, name, [*names, *[a for a, _ in attrs]], dict(attrs)), aliasable=True, **options)
+    made.complex = complex
 
     @made.impl("cpu", raw=True)
     def on_cpu(out, x, y, z, *values):
+        if out.dtype.is_complex and not complex:
+            refuse(name, x, y, z)
         if condition:
             on_arrays(cpu, out.array, out.dtype.compute, _array(y), _array(z), attrs=values, condition=_array(x))
         else:
@@ -370,11 +260,17 @@ def ternary(name, doc, cpu, fn=None, *, functions=SCALAR, result=same, grads=Non
 
     @made.impl("cuda")
     def on_cuda(out, x, y, z, *values):
-        launch_elementwise(out, (x, y, z), getattr(functions, fn), out.dtype.compute, values, types.bool if condition else None)
+        kernel = _function(functions, fn, out.dtype)
+        launch_elementwise(out, (x, y, z), kernel, out.dtype.compute, values, types.bool if condition else None)
 
     if samples is not None:
         made.samples(samples)
     return _finish(made, name, doc, grads, 3, condition)
+
+
+def _function(functions, fn, compute):
+    """The scalar function of a name, real or complex."""
+    return getattr(COMPLEX if compute.is_complex else functions, fn)
 
 
 def _signed(rule, name, names, defaults):

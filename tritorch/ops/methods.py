@@ -4,6 +4,7 @@
 operators that also get `x.f_()`: the same operator written into x, `IN_PLACE_VIEWS` those that show x itself in another way.
 `OPERATORS` are Python's.
 """
+import builtins
 import functools
 import inspect
 import numbers
@@ -22,6 +23,7 @@ from tritorch.ops import (
     batchnorm,
     bessel,
     compare,
+    complex,
     convolution,
     convolution_volumes,
     copy,
@@ -54,22 +56,24 @@ from tritorch.ops import (
     sorting,
     statistics,
     triangles,
+    trigonometry,
     vectors,
     view,
 )
 from tritorch.tensor import Tensor, swaps
 
 BOTH = {
-    view: """transpose unsqueeze reshape ravel flatten unflatten permute squeeze t movedim moveaxis swapaxes swapdims adjoint
+    view: """transpose unsqueeze reshape ravel flatten unflatten permute squeeze t movedim moveaxis swapaxes swapdims
             broadcast_to view_as""",
     slicing: """as_strided diagonal select narrow unbind split split_with_sizes chunk tensor_split hsplit vsplit dsplit select_scatter
             slice_scatter diagonal_scatter as_strided_scatter""",
     copy: "clone",
     pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative positive abs absolute
-            sign sgn square ceil floor round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin
-            acos atan sinh cosh tanh asinh acosh atanh arcsin arccos arctan arcsinh arccosh arctanh erf erfc erfinv lgamma digamma
-            sinc conj resolve_conj resolve_neg conj_physical deg2rad rad2deg maximum minimum fmax fmin atan2 arctan2 hypot copysign
-            logaddexp logaddexp2 xlogy nextafter heaviside ldexp float_power rsub sigmoid logit""",
+            sign sgn square ceil floor round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal erf erfc erfinv
+            lgamma digamma maximum minimum fmax fmin copysign logaddexp logaddexp2 xlogy nextafter heaviside ldexp float_power rsub
+            sigmoid logit""",
+    trigonometry: """sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh arcsin arccos arctan arcsinh arccosh arctanh sinc deg2rad
+            rad2deg atan2 arctan2 hypot""",
     compare: """eq ne lt le gt ge equal not_equal less less_equal greater greater_equal isnan isinf isfinite isposinf isneginf signbit
             isclose allclose logical_not logical_and logical_or logical_xor where isreal is_nonzero isin nan_to_num bitwise_not
             bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift lerp addcmul addcdiv clamp clip clamp_min
@@ -91,6 +95,7 @@ BOTH = {
     vectors: "cross cov corrcoef dist",
     sorting: "sort argsort topk msort kthvalue unique unique_consecutive searchsorted bucketize histc histogram",
     random: "bernoulli multinomial",
+    complex: "adjoint conj conj_physical resolve_conj resolve_neg",
     linear_algebra: """cholesky cholesky_solve cholesky_inverse triangular_solve inverse det logdet slogdet lu_solve geqrf orgqr ormqr qr
             svd pinverse matrix_exp""",
     bessel: "i0",
@@ -114,7 +119,7 @@ FUNCTIONS = {
     create: "empty zeros ones full empty_like full_like zeros_like ones_like arange linspace logspace eye tensor scalar_tensor",
     scaled: "_int_mm _scaled_mm",
     einsum: "einsum tensordot",
-    pointwise: "real",
+    complex: "complex polar real imag view_as_complex view_as_real",
     activation: "selu celu threshold",
     picking: "unravel_index",
     attention_bias: "",
@@ -132,9 +137,10 @@ FUNCTIONS = {
 }
 IN_PLACE = {
     pointwise: """add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg negative abs absolute sign sgn
-            square ceil floor round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos
-            atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sinc atan2 hypot copysign xlogy float_power sigmoid
-            logit ldexp deg2rad rad2deg arcsin arccos arctan arcsinh arccosh arctanh arctan2 nextafter heaviside""",
+            square ceil floor round trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal erf erfc erfinv lgamma
+            digamma copysign xlogy float_power sigmoid logit ldexp nextafter heaviside""",
+    trigonometry: """sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sinc atan2 hypot deg2rad rad2deg arcsin arccos arctan
+            arcsinh arccosh arctanh arctan2""",
     compare: """eq ne lt le gt ge not_equal less less_equal greater greater_equal logical_not logical_and logical_or logical_xor
             nan_to_num bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift lerp addcmul addcdiv
             clamp clip clamp_min clamp_max gcd lcm""",
@@ -170,7 +176,8 @@ QUICK = frozenset("""div where clamp view expand permute flatten t contiguous to
     baddbmm layer_norm rms_norm size stride empty zeros ones full empty_like zeros_like ones_like full_like""".split())
 surface = {}                                                             # the functions of `tritorch`, by name
 CASTS = dict(float=types.float32, double=types.float64, half=types.float16, bfloat16=types.bfloat16, long=types.int64, int=types.int32,
-             short=types.int16, char=types.int8, byte=types.uint8, bool=types.bool)
+             short=types.int16, char=types.int8, byte=types.uint8, bool=types.bool,
+             cfloat=types.complex64, cdouble=types.complex128)
 IN_PLACE_OPERATORS = """__iadd__ add, __isub__ sub, __imul__ mul, __itruediv__ div, __ipow__ pow, __ifloordiv__ floor_divide,
     __imod__ remainder, __iand__ bitwise_and, __ior__ bitwise_or, __ixor__ bitwise_xor,
     __ilshift__ bitwise_left_shift, __irshift__ bitwise_right_shift"""
@@ -291,16 +298,14 @@ def attach():
     Tensor._filled = copy.fill                                           # a fresh tensor of one value: backward begins with it
     Tensor.polygamma, Tensor.polygamma_ = public(gamma_functions.polygamma_of), in_place(gamma_functions.polygamma_of)
     Tensor.new_empty, Tensor.where = create.new_empty_method, compare.tensor_where
-    Tensor.real = property(pointwise.real)
-    Tensor.layout, Tensor.is_same_size, Tensor.is_set_to = "strided", same_size, same_memory
+    Tensor.layout = "strided"
     Tensor.__reversed__ = lambda self: self.flip(0) if self.shape else self
     Tensor.__index__, Tensor.__contains__ = as_index, contains
     Tensor.__bool__, Tensor.__int__, Tensor.__float__ = _as_bool, as_number(int), as_number(float)
     Tensor.__eq__, Tensor.__ne__ = comparison(surface["eq"]), comparison(surface["ne"])
     Tensor.__iter__ = iterate
     Tensor.T = property(lambda self: self.permute(tuple(range(self.ndim))[::-1]), doc="The dims in reverse order.")
-    Tensor.mT = Tensor.mH = property(view.adjoint, doc="The last two dims exchanged.")
-    Tensor.H = property(view.matrix_adjoint, doc="The transpose of a matrix.")
+    Tensor.mT = property(view.matrices_transposed, doc="The last two dims exchanged.")
     Tensor.retains_grad = property(engine.retains_grad)
     surface["spmm"] = surface["mm"]                                      # there are no sparse matrices
     surface.update(empty_strided=create.strided_empty, put=put.put_elements)
@@ -327,7 +332,11 @@ def as_number(kind):
     """How Python makes a number of a tensor."""
     def convert(self):
         check(self.numel() == 1, kind.__name__, "a tensor of 1 element", f"{self.numel()} elements", error=ValueError)
-        return kind(self.item())
+        value = self.item()
+        if isinstance(value, builtins.complex) and kind is not builtins.complex:
+            check(value.imag == 0, kind.__name__, "a number without an imaginary part", value)
+            value = value.real
+        return kind(value)
 
     return convert
 
@@ -358,16 +367,6 @@ def as_index(self):
     if self.dtype.is_floating_point or self.numel() != 1:
         raise TypeError(f"index: expected an integer tensor of one element, got {self.dtype} of shape {self.shape}")
     return int(self.item())
-
-
-def same_size(self, other):
-    """Whether two tensors have one shape."""
-    return self.shape == other.shape
-
-
-def same_memory(self, tensor):
-    """Whether two tensors read the same memory in the same way."""
-    return (self.data_ptr(), self.shape, self.strides, self.dtype) == (tensor.data_ptr(), tensor.shape, tensor.strides, tensor.dtype)
 
 
 def iterate(self):

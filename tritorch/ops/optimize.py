@@ -11,7 +11,7 @@ from tritorch.cuda.launch import kernels, launch, tile
 from tritorch.dtype import float64
 from tritorch.errors import check
 from tritorch.ops import update_rules
-from tritorch.ops.elementwise import as_number
+from tritorch.ops.loops import as_number
 from tritorch.ops.multitensor import addresses, chunks, launch_rows, multi_tensor, scratch
 from tritorch.ops.shaping import stack
 from tritorch.tensor import Tensor, empty

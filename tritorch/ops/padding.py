@@ -10,8 +10,8 @@ from tritorch.errors import check, explained, whole_numbers
 from tritorch.memory_format import like_image
 from tritorch.ops.avg_pooling import by_dims, image_promise, launch_places
 from tritorch.ops.copy import transfer
-from tritorch.ops.elementwise import as_number
 from tritorch.ops.indexing import add_slices
+from tritorch.ops.loops import as_number
 from tritorch.ops.tiling import even_parts
 from tritorch.shape import cdiv, is_dense, next_power_of_2, prod
 from tritorch.tensor import strided

@@ -7,7 +7,6 @@ from tritorch.dtype import types
 from tritorch.errors import check, explained
 from tritorch.ops import compare, copy, create, view
 from tritorch.ops.destinations import deliver_all
-from tritorch.tensor import Tensor
 
 frexp_result = namedtuple("frexp", "mantissa exponent")
 BITS = {types.float32: (types.int32, 23, 0xFF, 126, 64), types.float64: (types.int64, 52, 0x7FF, 1022, 100)}
@@ -59,9 +58,3 @@ def angle(input, *, out=None):
     if input.dtype.is_floating_point:
         made = compare.where(input.isnan(), input, made)
     return copy.deliver(made.to(dtype), out)
-
-
-def imag(input):
-    """Raises RuntimeError: there are no complex tensors, and a real one has no imaginary part to show."""
-    check(isinstance(input, Tensor), "imag", "a tensor", type(input).__name__, error=TypeError)
-    raise RuntimeError(f"imag: expected a tensor of a complex dtype, got {input.dtype}")

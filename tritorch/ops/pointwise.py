@@ -8,7 +8,9 @@ from tritorch.dtype import promote, promote_float, types
 from tritorch.errors import check, tensors
 from tritorch.ops import compare, copy, special
 from tritorch.ops.arrays import number, on_arrays
-from tritorch.ops.elementwise import SCALAR, binary, floating, floats, launch_elementwise, no_bools, numbers, one_dtype, same, unary
+from tritorch.ops.elementwise import binary, floating, floats, no_bools, numbers, one_dtype, same, unary
+from tritorch.ops.loops import COMPLEX, SCALAR, launch_elementwise
+from tritorch.pairs import HOLOMORPHIC, OWN
 from tritorch.tensor import Tensor
 
 APART = {"low": 0.5, "high": 2.0}                                        # samples away from poles and kinks
@@ -20,11 +22,12 @@ WHOLE = {"integer": True, "low": -20, "high": 20}
 def _scaled(name, doc, ufunc, plain, sign, result):
     """input ± alpha·other; alpha = 1 costs no multiplication."""
     made = binary(name, doc, ufunc, attrs=(("alpha", 1),), result=result, grad_input=lambda g: g,
-                  grad_other=lambda g, alpha: g if sign * alpha == 1 else g * (sign * alpha),
+                  grad_other=lambda g, alpha: g if sign * alpha == 1 else g * (sign * alpha), complex=HOLOMORPHIC,
                   samples=lambda make: [(make(3, 4), make(4), 2)])
 
     def check_alpha(out, alpha):
-        check(isinstance(alpha, (int, np.integer)) or out.dtype.is_floating_point, name, "a whole alpha for integers", alpha)
+        check(isinstance(alpha, (int, np.integer)) or out.dtype.has_gradients, name, "a whole alpha for integers", alpha)
+        check(not isinstance(alpha, builtins.complex) or out.dtype.is_complex, name, "a real alpha for real tensors", alpha)
 
     @made.impl("cpu", raw=True)
     def on_cpu(out, x, y, alpha):
@@ -38,11 +41,12 @@ def _scaled(name, doc, ufunc, plain, sign, result):
 
     @made.impl("cuda", passes={"other": float})
     def on_cuda(out, x, y, alpha):
+        functions = COMPLEX if out.dtype.is_complex else SCALAR
         if alpha == 1:
-            launch_elementwise(out, (x, y), getattr(SCALAR, plain), out.dtype.compute)
+            launch_elementwise(out, (x, y), getattr(functions, plain), out.dtype.compute)
         else:
             check_alpha(out, alpha)
-            launch_elementwise(out, (x, y), getattr(SCALAR, name), out.dtype.compute, (alpha,))
+            launch_elementwise(out, (x, y), getattr(functions, name), out.dtype.compute, (alpha,))
 
     return made
 
@@ -69,8 +73,10 @@ mul = binary("mul", """input · other, elementwise, broadcast.
 
     >>> import tritorch as torch; torch.tensor([1.0, 2.0]) * 3
     tensor([3., 6.])
-    """, np.multiply, grad_input=lambda g, other: g * other, grad_other=lambda g, input: g * input)
-div_true = binary("div_true", "input / other in floating point.", np.true_divide, "div", result=floating, domain=APART, compute=floating,
+    """, np.multiply, grad_input=lambda g, other: g * other, grad_other=lambda g, input: g * input,
+             complex=HOLOMORPHIC)
+div_true = binary("div_true", "input / other in floating point.", np.true_divide, "div", result=floating, domain=APART,
+                  compute=floating, complex=HOLOMORPHIC,
                   grad_input=lambda g, other: g / other, grad_other=lambda g, input, other: -g * ((input / other) / other))
 
 
@@ -193,11 +199,29 @@ rsqrt = unary("rsqrt", "1 / √input.", lambda x: 1 / np.sqrt(x), result=floatin
 reciprocal = unary("reciprocal", "1 / input.", lambda x: 1 / x, result=floating, domain=APART, grad=lambda g, out: -g * out * out)
 
 # ------------------------------------------------------------------ signs and rounding
-neg = unary("neg", "-input.", np.negative, result=numbers, grad=lambda g: -g)
-abs = unary("abs", "|input|.", np.abs, result=numbers, grad=lambda g, input: g * sign(input))
+neg = unary("neg", "-input.", np.negative, result=numbers, grad=lambda g: -g, complex=OWN)
+abs = unary("abs", "|input|; the modulus √(Re² + Im²) of complex numbers, a real tensor.", np.abs,
+            result=lambda name, x: numbers(name, x).to_real(), complex=OWN, grad=lambda g, input: g * sgn(input))
 abs.exact = True
-sign = unary("sign", "-1, 0 or 1; 0 for NaN.", lambda x: np.greater(x, 0) if x.dtype.kind == "b" else np.sign(np.nan_to_num(x, nan=0.0)),
-             grad=zeros)
+def _sign(x):
+    if x.dtype.kind == "c":
+        size = np.abs(x)
+        return np.where(size == 0, 0, x / np.where(size == 0, 1, size))
+    return np.greater(x, 0) if x.dtype.kind == "b" else np.sign(np.nan_to_num(x, nan=0.0))
+
+
+sign = unary("sign", "-1, 0 or 1; 0 for NaN.", _sign, grad=zeros)
+sgn = unary("sgn", "input / |input|, 0 for 0: the sign of real numbers, the direction of complex ones.", _sign, "sign", complex=OWN,
+            grad=lambda g, input, out: _sgn_grad(g, input, out))
+
+
+def _sgn_grad(g, input, out):
+    if not input.dtype.is_complex:
+        return zeros(g)
+    size = abs(input)
+    return ((g - (g * out.conj()).real * out) / size).masked_fill(size == 0, 0)
+
+
 ceil = unary("ceil", "Rounded up.", np.ceil, result=numbers, grad=zeros)
 floor = unary("floor", "Rounded down.", np.floor, result=numbers, grad=zeros)
 trunc = unary("trunc", "Rounded towards zero.", np.trunc, result=numbers, grad=zeros)
@@ -228,14 +252,6 @@ def positive(input):
     """The tensor itself."""
     check(input.dtype is not types.bool, "positive", "numbers", input.dtype)
     return input
-
-
-def real(input):
-    """The tensor itself: there are no complex tensors. Also `conj` and its kin."""
-    return input
-
-
-conj = resolve_conj = resolve_neg = conj_physical = real
 
 
 # ------------------------------------------------------------------ exponentials and logarithms
@@ -282,53 +298,6 @@ def logit(input, eps=None, *, out=None):
     """log(input / (1 - input)), the inverse of sigmoid; with eps the input is clamped to [eps, 1 - eps]."""
     eps = -1.0 if eps is None else eps
     return logit_eps(input, eps) if out is None else logit_eps.into(out, input, eps)
-
-
-# ------------------------------------------------------------------ trigonometry
-sin = unary("sin", "The sine, in radians.", np.sin, result=floating, grad=lambda g, input: g * cos(input))
-cos = unary("cos", "The cosine, in radians.", np.cos, result=floating, grad=lambda g, input: -g * sin(input))
-tan = unary("tan", "The tangent, in radians.", np.tan, result=floating, domain=UNIT, grad=lambda g, out: g * (out * out + 1))
-asin = unary("asin", "The arc sine.", np.arcsin, result=floating, domain=UNIT, grad=lambda g, input: g * rsqrt(1 - input * input))
-acos = unary("acos", "The arc cosine.", np.arccos, result=floating, domain=UNIT, grad=lambda g, input: -g * rsqrt(1 - input * input))
-atan = unary("atan", "The arc tangent.", np.arctan, result=floating, grad=lambda g, input: g / (input * input + 1))
-sinh = unary("sinh", "The hyperbolic sine.", np.sinh, result=floating, grad=lambda g, input: g * cosh(input))
-cosh = unary("cosh", "The hyperbolic cosine.", np.cosh, result=floating, grad=lambda g, input: g * sinh(input))
-tanh = unary("tanh", "The hyperbolic tangent.", np.tanh, result=floating, grad=lambda g, out: tanh_backward(g, out))
-asinh = unary("asinh", "The inverse hyperbolic sine.", np.arcsinh, result=floating, grad=lambda g, input: g * rsqrt(input * input + 1))
-acosh = unary("acosh", "The inverse hyperbolic cosine.", np.arccosh, result=floating, domain={"low": 1.2, "high": 3.0},
-              grad=lambda g, input: g * rsqrt(input * input - 1))
-atanh = unary("atanh", "The inverse hyperbolic tangent.", np.arctanh, result=floating, domain=UNIT,
-              grad=lambda g, input: g / (1 - input * input))
-tanh_backward = binary("tanh_backward", "g · (1 - out²).", lambda g, out: g * (1 - out * out), names=("g_out", "out_value"),
-                       grad_input=lambda g, out_value: tanh_backward(g, out_value),
-                       grad_other=lambda g, g_out, out_value: g * (g_out * out_value * -2))
-atan2 = binary("atan2", "The angle of the point (other, input), in radians.", np.arctan2, tensors="input other", result=floating,
-               domain=APART,
-               grad_input=lambda g, input, other: g * _over_square(other, input, other),
-               grad_other=lambda g, input, other: g * _over_square(-input, input, other))
-
-
-def _over_square(x, input, other):
-    """x over the squared length of the points (other, input), 0 at the origin."""
-    square = input * input + other * other
-    return (x / square).masked_fill(square == 0, 0)
-
-
-hypot = binary("hypot", "√(input² + other²).", np.hypot, tensors="input other", result=floats, domain=APART,
-               grad_input=lambda g, input, out: g * (input / out),
-               grad_other=lambda g, other, out: g * (other / out))
-sinc = unary("sinc", "sin(π·input) / (π·input), 1 at 0.", np.sinc, result=floating, domain=APART,
-             grad=lambda g, input, out: g * ((cos(input * np.pi) - out) / input).masked_fill(input == 0, 0))
-
-
-def deg2rad(input, *, out=None):
-    """Degrees as radians."""
-    return mul(input, np.pi / 180) if out is None else mul.into(out, input, np.pi / 180)
-
-
-def rad2deg(input, *, out=None):
-    """Radians as degrees."""
-    return mul(input, 180 / np.pi) if out is None else mul.into(out, input, 180 / np.pi)
 
 
 # ------------------------------------------------------------------ the error function and gamma
@@ -386,8 +355,7 @@ def _won(g, loses, ties):
 
 
 # ------------------------------------------------------------------ PyTorch's other names
-subtract, multiply, divide, true_divide, negative, absolute, fix, sgn = sub, mul, div, div, neg, abs, trunc, sign
-arcsin, arccos, arctan, arcsinh, arccosh, arctanh, arctan2 = asin, acos, atan, asinh, acosh, atanh, atan2
+subtract, multiply, divide, true_divide, negative, absolute, fix = sub, mul, div, div, neg, abs, trunc
 
 
 def ldexp(input, other, *, out=None):

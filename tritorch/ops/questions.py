@@ -23,8 +23,17 @@ def is_same_size(input, other):
     return input.shape == other.shape
 
 
+def is_set_to(self, tensor):
+    """Whether two tensors read the same memory in the same way.
+
+    >>> import tritorch as torch; x = torch.ones(2, 3); x.is_set_to(x.view(2, 3)), x.is_set_to(x.t())
+    (True, False)
+    """
+    return (self.data_ptr(), self.shape, self.strides, self.dtype) == (tensor.data_ptr(), tensor.shape, tensor.strides, tensor.dtype)
+
+
 def is_conj(input):
-    """Always False: there are no complex tensors."""
+    """Always False: no tensor is marked to be conjugated when it is read."""
     tensors("is_conj", input=input)
     return False
 

@@ -16,6 +16,7 @@ from tritorch.ops.monoids import Monoid, reduce_rows
 from tritorch.ops.rows import kept
 from tritorch.ops.shaping import cat
 from tritorch.ops.view import expand_to, same_memory
+from tritorch.pairs import Parts
 from tritorch.shape import wrap_dims
 
 # ------------------------------------------------------------------ the common ground of all reductions
@@ -62,7 +63,7 @@ def spread(g, shape, dim, keepdim):
 
 def whole(dtype):
     """The dtype of a sum or product: int64 for integers and bools."""
-    return dtype if dtype.is_floating_point else types.int64
+    return dtype if dtype.has_gradients else types.int64
 
 
 def accumulator(dtype):
@@ -176,6 +177,7 @@ def sum_grad(g, input_shape, dim, keepdim):
     return spread(g, input_shape, dim, keepdim)
 
 
+sum.complex = Parts()
 nansum = summing("nansum", """Sum over `dim` that counts NaN as 0.
 
     >>> import tritorch as torch; torch.tensor([1.0, float("nan")]).nansum().item()

@@ -6,7 +6,6 @@ from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, slicing, view
 from tritorch.ops.copy import transfer
-from tritorch.ops.elementwise import as_number
 from tritorch.ops.extremes import highest, lowest
 from tritorch.ops.indexing import (
     REDUCTIONS,
@@ -21,6 +20,7 @@ from tritorch.ops.indexing import (
     pointing,
     write_rows,
 )
+from tritorch.ops.loops import as_number
 from tritorch.ops.segments import join_rows
 from tritorch.shape import prod, wrap_dim
 from tritorch.tensor import Tensor

@@ -383,13 +383,7 @@ moveaxis = movedim
 swapaxes = swapdims = transpose
 
 
-def adjoint(input):
-    """The last two dims exchanged."""
-    check(len(input.shape) != 1, "adjoint", "a matrix or a batch of matrices", input.shape)
+def matrices_transposed(input):
+    """The last two dims exchanged: `x.mT`."""
+    check(len(input.shape) != 1, "mT", "a matrix or a batch of matrices", input.shape)
     return transpose(input, -2, -1) if input.shape else input
-
-
-def matrix_adjoint(input):
-    """The transpose of a matrix: `x.H`."""
-    check(len(input.shape) in (0, 2), "H", "a matrix", input.shape)
-    return adjoint(input)

@@ -12,6 +12,7 @@ from tritorch.device import as_device, cpu, device
 from tritorch.dtype import types
 from tritorch.func import jvp
 from tritorch.ops import create
+from tritorch.pairs import MADE
 from tritorch.tensor import Tensor, empty, strided
 from tritorch.testing.compare import wide
 from tritorch.testing.samples import (
@@ -76,12 +77,12 @@ def _same_results(op, args, want, name):
 
 REINTERPRETS = {"view_as_dtype"}                                         # the same bytes in float64 are other numbers
 VALUES_DECIDE = {"nonzero_places"}                                       # another argument counts the values: they must stay
-LAYOUT_DEPENDENT = {"as_strided", "view_as_shape", "view_as_dtype"}      # what they mean hangs on the strides of the input
+LAYOUT_DEPENDENT = {"as_strided", "view_as_shape", "view_as_dtype", "view_as_complex"}     # they ask for the strides of the input
 
 
 def differentiable(op, args):
     """(outputs that need gradients, leaves) of a call."""
-    outs = [o for o in results(op(*args)) if o.dtype.is_floating_point and o.requires_grad]
+    outs = [o for o in results(op(*args)) if o.dtype.has_gradients and o.requires_grad]
     return outs, [t for t in tensors_in(args) if t.requires_grad]
 
 
@@ -97,7 +98,7 @@ def check_gradients(op, where):
 def _check_numeric(op, args, rng):
     what = describe(op, args)
     outs, ins = differentiable(op, args)
-    if not outs or any(o.dtype is not types.float64 for o in outs):      # a cast to fewer bits has steps, not slopes
+    if not outs or any(o.dtype.to_real() is not types.float64 for o in outs):      # a cast to fewer bits has steps, not slopes
         return
     weights = [_like(o, rng) for o in outs]
     first = _gradients(outs, ins, weights, create=True)
@@ -105,8 +106,8 @@ def _check_numeric(op, args, rng):
     def weighted(*values):
         with modes.no_grad():
             now = results(op(*_substitute(args, ins, values)))
-        now = [o for o in now if o.dtype.is_floating_point][:len(outs)] if len(outs) == 1 else _matching(now, outs)
-        return sum(float((wide(o) * wide(w)).sum()) for o, w in zip(now, weights))
+        now = [o for o in now if o.dtype.has_gradients][:len(outs)] if len(outs) == 1 else _matching(now, outs)
+        return sum(_inner(o, w) for o, w in zip(now, weights))
 
     _check_direction(weighted, ins, first, rng, what, op)
     second_outs = [g for g in first if g is not None and g.requires_grad]
@@ -120,7 +121,7 @@ def _check_numeric(op, args, rng):
         fresh = [v.detach().requires_grad_() for v in values]
         moved, _ = differentiable(op, _substitute(args, ins, fresh))
         gs = _gradients(moved, fresh, weights, create=False)
-        return sum(float((wide(gs[k]) * wide(w)).sum()) for k, w in zip(picks, seconds))
+        return sum(_inner(gs[k], w) for k, w in zip(picks, seconds))
 
     _check_direction(weighted_gradient, ins, analytic, rng, f"second order of {what}", op)
 
@@ -130,7 +131,7 @@ FIRST_ORDER = {}                                                         # opera
 
 
 def _matching(now, outs):
-    return [o for o in now if o.dtype.is_floating_point][:len(outs)]
+    return [o for o in now if o.dtype.has_gradients][:len(outs)]
 
 
 def _substitute(args, old, new):
@@ -139,7 +140,13 @@ def _substitute(args, old, new):
 
 
 def _like(x, rng):
-    return create.tensor(np.asarray(rng.standard_normal(x.shape)), dtype=x.dtype, device=x.device)
+    values = rng.standard_normal(x.shape) + (1j * rng.standard_normal(x.shape) if x.dtype.is_complex else 0)
+    return create.tensor(np.asarray(values), dtype=x.dtype, device=x.device)
+
+
+def _inner(x, y):
+    """The inner product, of complex tensors as of twice as many real numbers."""
+    return float((wide(x).conj() * wide(y)).real.sum())
 
 
 def _gradients(outs, ins, weights, create):
@@ -150,7 +157,7 @@ def _check_direction(f, ins, analytic, rng, what, op, step=1e-6):
     """The derivative along a random direction, numerically and by the rules."""
     directions = [_like(x, rng) for x in ins]
     directions = [d + d.mT for d in directions] if op.__name__ in SYMMETRIC else directions
-    have = sum(float((wide(g) * wide(d)).sum()) for g, d in zip(analytic, directions) if g is not None)
+    have = sum(_inner(g, d) for g, d in zip(analytic, directions) if g is not None)
     high, low = (f(*[(x.detach() + s * d) for x, d in zip(ins, directions)]) for s in (step, -step))
     want = (high - low) / (2 * step)
     size = max(abs(want), abs(have), 1e-2)
@@ -214,7 +221,7 @@ def _poisoned(like, where):
     else:
         storage = empty((*like.shape[:-1], 2 * like.shape[-1] + 1), like.dtype, where)
         out = strided(storage.storage, like.shape, (*storage.strides[:-1], 2), 1, like.dtype)
-    out.fill_(float("nan") if like.dtype.is_floating_point else True if like.dtype is types.bool else 77)
+    out.fill_(float("nan") if like.dtype.has_gradients else True if like.dtype is types.bool else 77)
     return out
 
 
@@ -228,6 +235,8 @@ def _check_in_place(op, args, want, what):
 
 def check_dtypes(op, where):
     """Half types round what float32 computes: near the float64 result on the same rounded inputs."""
+    if op.complex == MADE:                                               # there are no complex numbers of half precision
+        return
     for kind in (types.bfloat16, types.float16):
         with modes.no_grad():
             for args in samples_of(op, kind):
@@ -244,10 +253,10 @@ def check_forward_mode(op, where):
     for k, args in enumerate(samples_of(op, types.float64)):
         rng, args = np.random.default_rng(k), leaves(args)
         outs, ins = differentiable(op, args)
-        if not outs or any(o.dtype is not types.float64 for o in outs) or 0 in [n for o in outs for n in o.shape]:
+        if not outs or any(o.dtype.to_real() is not types.float64 for o in outs) or 0 in [n for o in outs for n in o.shape]:
             continue
         tangents = [_like(x, rng) for x in ins]
-        live = [j for j, o in enumerate(results(op(*args))) if o.dtype.is_floating_point and o.requires_grad]
+        live = [j for j, o in enumerate(results(op(*args))) if o.dtype.has_gradients and o.requires_grad]
 
         def outputs(*xs, args=args, ins=ins, live=live):
             made = results(op(*_substitute(args, ins, xs)))
@@ -255,8 +264,8 @@ def check_forward_mode(op, where):
 
         _, moved = jvp(outputs, tuple(x.detach() for x in ins), tuple(tangents))
         weights = [_like(o, rng) for o in outs]
-        by_reverse = sum(float((wide(g) * wide(t)).sum()) for g, t in zip(_gradients(outs, ins, weights, False), tangents) if g is not None)
-        by_forward = sum(float((wide(m) * wide(w)).sum()) for m, w in zip(results(moved), weights))
+        by_reverse = sum(_inner(g, t) for g, t in zip(_gradients(outs, ins, weights, False), tangents) if g is not None)
+        by_forward = sum(_inner(m, w) for m, w in zip(results(moved), weights))
         assert math.isclose(by_reverse, by_forward, rel_tol=1e-7,
                             abs_tol=1e-8), f"{describe(op, args)}: {by_forward} forward, {by_reverse} reverse"
 
@@ -297,6 +306,30 @@ def check_repeated(op, where):
                 assert_near(second, first, f"{describe(op, args)} repeated", 0.0)
 
 
+class _Complex:
+    """An operator whose samples are drawn complex."""
+
+    def __init__(self, op):
+        self.op = op
+
+    def __getattr__(self, name):
+        return getattr(self.op, name)
+
+    def __call__(self, *args):
+        return self.op(*args)
+
+    def samples_body(self, make):
+        make.dtype = make.dtype.to_complex()
+        return self.op.samples_body(make)
+
+
+def check_complex(op, where):
+    """The other checks with complex samples, where the operator takes them."""
+    if op.complex and op.complex != MADE:
+        for check in (check_values, check_layouts, check_gradients, check_destinations, check_forward_mode, check_capture, check_repeated):
+            check(_Complex(op), where)
+
+
 def check_errors(op, where):
     """Every bad call gets its sentence and exception type."""
     if op.errors_body is None:
@@ -312,7 +345,7 @@ def check_errors(op, where):
 
 CHECKS = {f.__name__.removeprefix("check_"): f for f in (
     check_values, check_layouts, check_gradients, check_destinations, check_dtypes, check_forward_mode, check_capture, check_repeated,
-    check_errors)}
+    check_complex, check_errors)}
 
 
 def check_op(op, device="cpu", checks=None):

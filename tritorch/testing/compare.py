@@ -13,7 +13,7 @@ _TOLERANCE = {types.float64: (1e-7, 1e-7), types.float32: (1.3e-6, 1e-5), types.
 def wide(x):
     """The values of a tensor as a numpy array in float64, or as they are if whole."""
     array = x.detach().cpu().array
-    return array.astype(np.float64) if x.dtype.is_floating_point else array
+    return array.astype(np.complex128 if x.dtype.is_complex else np.float64) if x.dtype.has_gradients else array
 
 
 def assert_close(actual, expected, *, rtol=None, atol=None, equal_nan=False, check_device=True, check_dtype=True, check_stride=False,
@@ -46,12 +46,12 @@ def _pair(actual, expected, rtol, atol, equal_nan, check_device, check_dtype, ch
     _must(not check_device or a.device is e.device, f"device {a.device} is not {e.device}", msg)
     _must(not check_stride or a.strides == e.strides, f"strides {a.strides} are not {e.strides}", msg)
     if rtol is None:
-        pairs = [_TOLERANCE.get(x.dtype, (0.0, 0.0)) for x in (a, e)]
+        pairs = [_TOLERANCE.get(x.dtype.to_real(), (0.0, 0.0)) for x in (a, e)]
         rtol, atol = max(p[0] for p in pairs), max(p[1] for p in pairs)
     x, y = wide(a), wide(e)
-    good = np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan) if x.dtype.kind == "f" or rtol or atol else x == y
+    good = np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan) if x.dtype.kind in "fc" or rtol or atol else x == y
     if not good.all():
-        worst = np.unravel_index(np.argmax(np.where(good, 0, np.nan_to_num(np.abs(x.astype(float) - y.astype(float)), nan=np.inf))),
+        worst = np.unravel_index(np.argmax(np.where(good, 0, np.nan_to_num(np.abs(x.astype(np.result_type(x, float)) - y), nan=np.inf))),
                                  x.shape)
         _must(False, f"{int((~good).sum())} of {x.size} elements are not close; the worst is {x[worst]} for {y[worst]} at "
                      f"{tuple(map(int, worst))} "
@@ -72,6 +72,8 @@ def make_tensor(*shape, dtype, device=None, low=None, high=None, requires_grad=F
     full = (*shape[:-1], 2 * shape[-1]) if noncontiguous and shape else shape
     if dtype is types.bool:
         values = rng.integers(0, 2, full)
+    elif dtype.is_complex:
+        values = rng.uniform(low, high, full) + 1j * rng.uniform(low, high, full)
     elif dtype.is_floating_point:
         values = rng.uniform(low, high, full)
     else:

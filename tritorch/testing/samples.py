@@ -10,20 +10,24 @@ from tritorch.testing.compare import wide
 
 # ------------------------------------------------------------------ drawing samples
 class Maker:
-    """Draws the tensors of samples: `make(3, 4)` is floating, near N(0, 1), and takes part in gradients."""
+    """Draws the tensors of samples: `make(3, 4)` is floating, near N(0, 1), and takes part in gradients; with `complex` both its parts."""
 
     def __init__(self, dtype=types.float32, seed=0):
         self.dtype, self.rng = dtype, np.random.default_rng(seed)
 
-    def __call__(self, *shape, dtype=None, low=None, high=None, positive=False, integer=False, grad=True):
+    def __call__(self, *shape, dtype=None, low=None, high=None, positive=False, integer=False, grad=True, complex=False):
         if integer:
             values = self.rng.integers(-5 if low is None else low, 5 if high is None else high, shape)
             return create.tensor(values, dtype=dtype or types.int64)
         if positive:
             low, high = 0.5 if low is None else low, 2.0 if high is None else high
-        values = self.rng.standard_normal(shape) if low is None else self.rng.uniform(low, high, shape)
-        out = create.tensor(np.asarray(values), dtype=dtype or self.dtype)
-        return out.requires_grad_() if grad and out.dtype.is_floating_point else out
+        dtype = dtype or (self.dtype.to_complex() if complex else self.dtype)
+        values = self._draw(shape, low, high) + (1j * self._draw(shape, low, high) if dtype.is_complex else 0)
+        out = create.tensor(np.asarray(values), dtype=dtype)
+        return out.requires_grad_() if grad and dtype.has_gradients else out
+
+    def _draw(self, shape, low, high):
+        return self.rng.standard_normal(shape) if low is None else self.rng.uniform(low, high, shape)
 
 
 def samples_of(op, dtype=types.float32, seed=0):
@@ -51,7 +55,7 @@ def leaves(args, to=None, dtype=None):
     """Fresh leaves with the values of args, on a device, floating ones in a dtype."""
 
     def fresh(x):
-        kind = dtype if dtype is not None and x.dtype.is_floating_point else x.dtype
+        kind = x.dtype if dtype is None or not x.dtype.has_gradients else dtype.to_complex() if x.dtype.is_complex else dtype
         out = x.detach().to(to or x.device, kind, copy=True)
         return out.requires_grad_() if x.requires_grad else out
 
@@ -75,13 +79,15 @@ def describe(op, args):
 # ------------------------------------------------------------------ comparing
 def tolerance(dtype):
     """How far a result of a dtype may lie from the float64 reference on the same rounded inputs, relative to the size of the results."""
-    return {types.float64: 1e-12, types.float32: 2e-5, types.float16: 4e-3, types.bfloat16: 3e-2}.get(dtype, 0.0)
+    return {types.float64: 1e-12, types.float32: 2e-5, types.float16: 4e-3, types.bfloat16: 3e-2}.get(dtype.to_real(), 0.0)
 
 
 def assert_near(got, want, what, tol):
     """Values near, NaN and infinities equal; whole numbers exact."""
     x, y = wide(got), wide(want)
     assert x.shape == y.shape, f"{what}: shape {x.shape} for {y.shape}"
+    if x.dtype.kind == y.dtype.kind == "c":
+        x, y = [np.stack([v.real, v.imag], -1) for v in (x, y)]
     if x.dtype.kind != "f" or y.dtype.kind != "f":
         assert np.array_equal(x, y), f"{what}: {x} for {y}"
         return

@@ -84,7 +84,7 @@ from tritorch.ops.matmul import bilinear, linear
 from tritorch.ops.normalize import layer_norm, rms_norm
 from tritorch.ops.padding import pad
 from tritorch.ops.picking import embedding, one_hot
-from tritorch.ops.pointwise import sigmoid, tanh
+from tritorch.ops.pointwise import sigmoid
 from tritorch.ops.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -110,4 +110,5 @@ from tritorch.ops.pooling_places import (
 from tritorch.ops.residual_norm import dropout_add_layer_norm, dropout_add_rms_norm
 from tritorch.ops.rotary import rotary_embedding
 from tritorch.ops.scaled import ScalingType, scaled_mm
+from tritorch.ops.trigonometry import tanh
 from tritorch.ops.volumes import adaptive_avg_pool3d, adaptive_max_pool3d, avg_pool3d, max_pool3d, max_unpool3d

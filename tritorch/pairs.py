@@ -1,0 +1,79 @@
+"""How operators take complex tensors. On a card, `door.complex` is
+
+- None: it does not, and says so;
+- OWN: its implementations do, and its gradient rules are right for them: g arrives as ∂L/∂Re + i ∂L/∂Im and leaves as such, as in PyTorch;
+- MADE: it makes complex tensors of real ones, by rules that are right, too;
+- HOLOMORPHIC: its implementations do, and its rules are those of a real function; `autograd.graph.HolomorphicNode` conjugates around them;
+- Parts(…): it moves elements, or is linear in them over the real numbers: the implementation for real tensors runs on the real and on the
+  imaginary parts. What only moves elements (`words`) does so once with a complex64 on a device, which is a word of 64 bits to kernels.
+"""
+import numpy as np
+
+from tritorch.tensor import Tensor, part
+
+OWN, MADE, HOLOMORPHIC = "own", "made", "holomorphic"
+
+
+class Parts:
+    """An operator that works on the two parts apart. Numbers among its arguments that are values of elements, named in `values`, have
+    parts as well; others stay."""
+
+    __slots__ = ("words", "values")
+
+    def __init__(self, words=False, values=()):
+        self.words, self.values = words, values
+
+    def run(self, door, fn, values):
+        """fn of the real parts, then of the imaginary ones. Destinations and arguments may be tensors or numpy arrays."""
+        lead = len(door.returns)
+        for which in (0, 1):
+            fn(*[_part(v, which, k >= lead and door.names[k - lead] in self.values) for k, v in enumerate(values)])
+
+
+def _part(v, which, value):
+    """The part of an argument: of a complex tensor, array, dtype or number, also in a tuple."""
+    if isinstance(v, Tensor):
+        return part(v, which) if v.dtype.is_complex else v
+    if isinstance(v, np.ndarray):
+        return v if v.dtype.kind != "c" else v.imag if which else v.real
+    if type(v) is tuple:
+        return tuple([_part(x, which, value) for x in v])
+    if getattr(v, "is_complex", False):
+        return v.to_real()
+    if value or isinstance(v, complex):
+        return v.imag if which else v.real
+    return v
+
+
+def met(values):
+    """Whether a tensor among the arguments is complex."""
+    for v in values:
+        if isinstance(v, Tensor):
+            if v.dtype.is_complex:
+                return True
+        elif type(v) is tuple and v and isinstance(v[0], Tensor) and any(isinstance(x, Tensor) and x.dtype.is_complex for x in v):
+            return True
+    return False
+
+
+def refuse(name, *values):
+    """Raise NotImplementedError: the operator takes no complex tensors."""
+    found = next((v.dtype for v in values if isinstance(v, Tensor) and v.dtype.is_complex), "a complex number")
+    raise NotImplementedError(f"{name}: expected real tensors, got {found}")
+
+
+def apart(door, fn, values, tensors):
+    """Run an implementation of a call with complex tensors in the way that the card names. `values` are what `fn` takes: arrays on the CPU,
+    elsewhere the tensors themselves."""
+    way = door.complex
+    if way is None:
+        refuse(door.__name__, *[x for v in tensors for x in (v if type(v) is tuple else (v,))])
+    if type(way) is not Parts or way.words and values is tensors and _are_words(values):
+        return fn(*values)
+    return way.run(door, fn, values)
+
+
+def _are_words(values):
+    """Whether all tensors that hold elements are of complex64, which is one word to a kernel."""
+    kinds = {x.dtype.name for v in values for x in (v if type(v) is tuple else (v,)) if isinstance(x, Tensor)}
+    return not kinds & {"complex128", "float32", "float64"}
