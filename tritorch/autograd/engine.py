@@ -130,10 +130,11 @@ class Run:
             wider = dtype.itemsize > g.dtype.itemsize and dtype.is_complex is g.dtype.is_complex
             g, sole = g.sum_to_size(shape, dtype=dtype if wider else None), True
         direct = type(target) is Leaf and self.direct(target)
-        if g.dtype.is_complex and not dtype.is_complex:
-            g, sole = g.real, False
-        if g.dtype is not dtype and not (self.adds(target, g) if direct else self.reads(target, index, g.dtype)):
-            g, sole = g.to(dtype), True
+        if g.dtype is not dtype:
+            if g.dtype.is_complex and not dtype.is_complex:              # of what a real tensor gave, the imaginary part is no matter
+                g, sole = g.real, False
+            if not (self.adds(target, g) if direct else self.reads(target, index, g.dtype)):
+                g, sole = g.to(dtype), True
         if direct:
             self.accumulate(target, g, sole)
             return
