@@ -16,7 +16,7 @@ SOURCES = sorted(p.relative_to(ROOT) for tree in TREES for p in (ROOT / tree).rg
 LAYERS = [
     ["tritorch", "tritorch.cuda.amp", "tritorch.autograd.profiler"],        # nn, optim, utils, …: everything that is built on operators
     ["tritorch.ops", "tritorch.printing"],
-    ["tritorch.dispatch", "tritorch.repeat"],
+    ["tritorch.dispatch", "tritorch.calling", "tritorch.repeat"],
     ["tritorch.autograd"],
     ["tritorch.generator", "tritorch.philox", "tritorch.precision"],
     ["tritorch.tensor", "tritorch.pairs"],

@@ -12,10 +12,9 @@ from tritorch.autograd import graph, modes, places, slices
 from tritorch.autograd.formula import formula_rule
 from tritorch.autograd.graph import record
 from tritorch.autograd.modes import state
+from tritorch.calling import on_arrays, on_device
 from tritorch.cuda.allocator import memories
 from tritorch.errors import check, check_flags, numbers_in, refuse_misuse
-from tritorch.pairs import apart, met
-from tritorch.quiet import quietly
 from tritorch.repeat import repeating
 from tritorch.shape import layout
 from tritorch.tensor import Tensor, Unfollowed, empty, refresh, swaps
@@ -174,57 +173,15 @@ def impl(door, kind, *, raw=False, passes=None):
 
     def verb(fn):
         if raw or kind == "cpu":
-            run, *again = fn if raw else _on_arrays(door, fn), None, None
+            run, *again = fn if raw else on_arrays(door, fn), None, None
         else:
-            run, *again = repeating(_on_device(door, fn), door, (passes or {}).items())
+            run, *again = repeating(on_device(door, fn), door, (passes or {}).items())
         door.impls[kind] = run
         if kind != "cpu":
             door.repeat(*again)
         return fn
 
     return verb
-
-
-def _on_arrays(door, fn):
-    def run(*values):
-        try:
-            arrays = [v.array if isinstance(v, Tensor) else v if type(v) is not tuple else
-                      tuple([part.array if isinstance(part, Tensor) else part for part in v]) for v in values]
-        except TypeError:                                                # one of them has no array
-            for part in [part for v in values for part in (v if type(v) is tuple else (v,))]:
-                _brought(door, part, values[0].storage.device)
-            raise
-        return quietly(apart, door, fn, arrays, values) if met(values) else quietly(fn, *arrays)
-
-    return run
-
-
-def _on_device(door, fn):
-    """Kernels get addresses: all tensors must lie on the device of the outputs."""
-
-    def run(*values):
-        home = values[0].storage.device
-        for v in values:
-            if isinstance(v, Tensor):
-                if v.storage.device is not home:
-                    values = [_brought(door, v, home, values) for v in values]
-                    break
-            elif type(v) is tuple:
-                for part in v:
-                    _brought(door, part, home)
-        return apart(door, fn, values, values) if met(values) else fn(*values)
-
-    return run
-
-
-def _brought(door, v, home, values=()):
-    """A 0-dim CPU tensor as a number, as in PyTorch; copied if a result of bools would not tell in which dtype to compute."""
-    if not isinstance(v, Tensor) or v.storage.device is home:
-        return v
-    check(not v.shape and v.storage.device.type == "cpu", door.__name__, "all tensors on one device", home, v.storage.device)
-    mixed = values and values[0].dtype.category == 0 and not values[0].shape and any(
-        isinstance(x, Tensor) and x.dtype is not v.dtype for x in values[len(door.returns):])
-    return v.to(home) if mixed else v.item()
 
 
 def grad(door, *inputs):
