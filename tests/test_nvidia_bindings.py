@@ -176,5 +176,5 @@ except ModuleNotFoundError as error:
     name = "GPU-00112233-4455-6677-8899-aabbccddeeff"
     gone, absent = "pynvml: expected a loaded NVIDIA driver, got Driver Not Loaded", "pynvml: expected the package nvidia-ml-py, got none"
     assert printed[:8] == [name] * 6 + [f"87 41 {5 << 30} 61 412000 1980", name]
-    assert printed[8:11] == ["GPU:0", "process         42 uses        3.000 MB GPU memory", "process         43 uses        0.000 MB GPU memory"]
+    assert printed[8:11] == ["GPU:0", *[f"process         {pid} uses        {mb}.000 MB GPU memory" for pid, mb in ((42, 3), (43, 0))]]
     assert printed[11:16] == [name, "GPU:0", "no processes are running", gone, gone] and printed[16].startswith(absent)
