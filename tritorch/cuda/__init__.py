@@ -83,10 +83,10 @@ after_triton()
 
 
 def __getattr__(name):
-    """tritorch.cuda.amp, make_graphed_callables and the constructors FloatTensor, LongTensor, … lie above this layer, few ask for what the
-    board says of itself: they load when they are asked for."""
-    if name == "amp":
-        return importlib.import_module("tritorch.cuda.amp")
+    """tritorch.cuda.amp, make_graphed_callables and the constructors FloatTensor, LongTensor, … lie above this layer, few ask for nvtx, the
+    profiler and what the board says of itself: they load when they are asked for."""
+    if name in ("amp", "nvtx", "profiler"):
+        return importlib.import_module("tritorch.cuda." + name)
     if name == "make_graphed_callables":
         return importlib.import_module("tritorch.graphs").make_graphed_callables
     if name.endswith("Tensor") and (made := importlib.import_module("tritorch.typed").ON_CUDA.get(name)):

@@ -16,7 +16,7 @@ def _library() -> ModuleType:
     """pynvml, started."""
     try:
         import pynvml
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise ModuleNotFoundError("pynvml: expected the package nvidia-ml-py, got none; use pip install 'tritorch[monitoring]'") from error
     try:
         pynvml.nvmlInit()
