@@ -18,7 +18,9 @@ def masks(lib):
         "band": lambda b, h, q, k: (q - k).abs() <= 7,
         "document": lambda b, h, q, k: (document[q] == document[k]) & (q >= k),
         "padding": lambda b, h, q, k: k < length[b],
-        "heads": lambda b, h, q, k: (q >= k) | (h == 1), "nothing": lambda b, h, q, k: q < 0, "holes": lambda b, h, q, k: (q * 7 + k) % 3 != 0,
+        "heads": lambda b, h, q, k: (q >= k) | (h == 1),
+        "nothing": lambda b, h, q, k: q < 0,
+        "holes": lambda b, h, q, k: (q * 7 + k) % 3 != 0,
     }
 
 
