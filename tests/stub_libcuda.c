@@ -28,6 +28,8 @@ R cuDeviceGetCount(int *count) { *count = 1; return 0; }
 R cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? 101 : 0; }
 R cuDeviceGetName(char *name, int length, int device) { snprintf(name, length, "Stub GPU"); return 0; }
 R cuDeviceTotalMem(size_t *bytes, int device) { *bytes = (size_t)1 << 34; return 0; }
+R cuDeviceGetUuid_v2(char *uuid, int device) { for (int i = 0; i < 16; i++) uuid[i] = i * 17; return 0; }
+R cuDeviceGetUuid(char *uuid, int device) { return cuDeviceGetUuid_v2(uuid, device); }
 R cuDeviceGetAttribute(int *value, int attribute, int device) {
     switch (attribute) {
         case 75: *value = 9; break;            /* compute capability 9.0 */

@@ -127,3 +127,54 @@ for name, arguments in (("cuModuleLoadData", [b"nonsense"]), ("cuDeviceGet", [3]
         print(error)
 """)
     assert printed == ["cuModuleLoadData: CUDA_ERROR_STUB: what the stub means", "cuDeviceGet: CUDA_ERROR_STUB: what the stub means"]
+
+
+BOARD = '''
+import sys, types
+
+class NVMLError(Exception):
+    pass
+
+nvml = types.ModuleType("pynvml")
+nvml.NVMLError_DriverNotLoaded = nvml.NVMLError_LibraryNotFound = NVMLError
+nvml.NVML_TEMPERATURE_GPU, nvml.NVML_CLOCK_SM = 0, 1
+nvml.nvmlInit = lambda: None
+nvml.nvmlDeviceGetHandleByUUID = lambda uuid: print(uuid) or "handle"
+nvml.nvmlDeviceGetUtilizationRates = lambda handle: types.SimpleNamespace(gpu=87, memory=41)
+nvml.nvmlDeviceGetMemoryInfo = lambda handle: types.SimpleNamespace(used=5 << 30)
+nvml.nvmlDeviceGetTemperature = lambda handle, sensor: 61 + sensor
+nvml.nvmlDeviceGetPowerUsage = lambda handle: 412_000
+nvml.nvmlDeviceGetClockInfo = lambda handle, clock: {1: 1980}[clock]
+nvml.nvmlDeviceGetComputeRunningProcesses = lambda handle: [types.SimpleNamespace(pid=42, usedGpuMemory=3 << 20),
+                                                            types.SimpleNamespace(pid=43, usedGpuMemory=None)]
+sys.modules["pynvml"] = nvml
+'''
+
+
+def test_the_board_is_asked_by_its_own_name(run):
+    printed, _ = run(BOARD + """
+import tritorch as torch
+c = torch.cuda
+print(c.utilization(), c.memory_usage(0), c.device_memory_used("cuda:0"), c.temperature(), c.power_draw(), c.clock_rate())
+print(c.list_gpu_processes())
+nvml.nvmlDeviceGetComputeRunningProcesses = lambda handle: []
+print(c.list_gpu_processes())
+def gone():
+    raise NVMLError("Driver Not Loaded")
+nvml.nvmlInit = gone
+print(c.list_gpu_processes())
+try:
+    c.temperature()
+except RuntimeError as error:
+    print(error)
+sys.modules["pynvml"] = None
+try:
+    c.power_draw()
+except ModuleNotFoundError as error:
+    print(error)
+""")
+    name = "GPU-00112233-4455-6677-8899-aabbccddeeff"
+    gone, absent = "pynvml: expected a loaded NVIDIA driver, got Driver Not Loaded", "pynvml: expected the package nvidia-ml-py, got none"
+    assert printed[:8] == [name] * 6 + [f"87 41 {5 << 30} 61 412000 1980", name]
+    assert printed[8:11] == ["GPU:0", *[f"process         {pid} uses        {mb}.000 MB GPU memory" for pid, mb in ((42, 3), (43, 0))]]
+    assert printed[11:16] == [name, "GPU:0", "no processes are running", gone, gone] and printed[16].startswith(absent)

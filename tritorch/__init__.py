@@ -46,9 +46,9 @@ from tritorch.dtype import (
     result_type,
     set_default_dtype,
     short,
-    types,
     uint8,
 )
+from tritorch.dtype import types as _types
 from tritorch.errors import OutOfMemoryError
 from tritorch.generator import Generator
 from tritorch.interop import as_tensor, asarray, from_dlpack, from_numpy, frombuffer
@@ -60,9 +60,9 @@ from tritorch.tensor import Tensor
 
 surface.attach()
 globals().update(methods.surface)                                        # the functions of the operators' table
-float, int, bool = types.float, types.int, types.bool                    # the names of PyTorch, which shadow Python's here alone
+float, int, bool = _types.float, _types.int, _types.bool                  # the names of PyTorch, which shadow Python's here alone
 strided = "strided"                                                      # the one memory layout there is
-inf, nan, pi, e = types.math.inf, types.math.nan, types.math.pi, types.math.e
+inf, nan, pi, e = _types.math.inf, _types.math.nan, _types.math.pi, _types.math.e
 __version__ = "0.1.0"
 
 # `tritorch.dtype`, `device` and `memory_format` are the classes, as in PyTorch: bound last, over the modules of the same names

@@ -80,6 +80,7 @@ from tritorch import tensor_methods as tensor_methods
 from tritorch import testing as testing
 from tritorch import threads as threads
 from tritorch import typed as typed
+from tritorch import types as types
 from tritorch import utils as utils
 from tritorch import version as version
 from tritorch import warmup as warmup

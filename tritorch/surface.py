@@ -81,7 +81,7 @@ LAZY = {name: home for home, names in HOMES.items() for name in names.split()}
 EVERY = "_foreach_"                                                      # names that begin with it are in `foreach`
 PACKAGES = ("_dynamo", "_inductor", "accelerator", "amp", "backends", "compiler", "cpu", "distributed", "distributions", "func", "futures",
             "fx", "hub", "jit", "library", "linalg", "multiprocessing", "nn", "optim", "profiler", "random", "safetensors", "serialization",
-            "signal", "special", "testing", "utils", "version")
+            "signal", "special", "testing", "types", "utils", "version")
 
 
 def attach():

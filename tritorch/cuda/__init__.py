@@ -77,16 +77,20 @@ __all__ = [
     "synchronize", "use_mem_pool",
 ]
 
+_BOARD = "clock_rate", "device_memory_used", "list_gpu_processes", "memory_usage", "power_draw", "temperature", "utilization"
+
 after_triton()
 
 
 def __getattr__(name):
-    """tritorch.cuda.amp, make_graphed_callables and the constructors FloatTensor, LongTensor, … lie above this layer: they load when they
-    are asked for."""
-    if name == "amp":
-        return importlib.import_module("tritorch.cuda.amp")
+    """tritorch.cuda.amp, make_graphed_callables and the constructors FloatTensor, LongTensor, … lie above this layer, few ask for nvtx, the
+    profiler and what the board says of itself: they load when they are asked for."""
+    if name in ("amp", "nvtx", "profiler"):
+        return importlib.import_module("tritorch.cuda." + name)
     if name == "make_graphed_callables":
         return importlib.import_module("tritorch.graphs").make_graphed_callables
     if name.endswith("Tensor") and (made := importlib.import_module("tritorch.typed").ON_CUDA.get(name)):
         return made
+    if name in _BOARD:
+        return getattr(importlib.import_module("tritorch.cuda.monitoring"), name)
     raise AttributeError(f"module 'tritorch.cuda' has no attribute {name!r}")

@@ -70,6 +70,15 @@ class NvidiaDriver:
                 name=name, total_memory=call("cuDeviceTotalMem", device), driver_version=call("cuDriverGetVersion"), **values)
         return found
 
+    def device_uuid(self, index: int) -> str:
+        """The name of the board itself, "GPU-…", by which NVML knows it."""
+        digits = call("cuDeviceGetUuid", call("cuDeviceGet", index)).bytes.hex()
+        return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+    def profile(self, recording: bool) -> None:
+        """Tell a profiler around the program to begin or to stop recording."""
+        self._call("cuProfilerStart" if recording else "cuProfilerStop")
+
     def can_access_peer(self, index: int, peer: int) -> bool:
         return bool(call("cuDeviceCanAccessPeer", call("cuDeviceGet", index), call("cuDeviceGet", peer)))
 
