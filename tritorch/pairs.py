@@ -5,11 +5,13 @@
 - MADE: it makes complex tensors of real ones, by rules that are right, too;
 - HOLOMORPHIC: its implementations do, and its rules are those of a real function; `autograd.graph.HolomorphicNode` conjugates around them;
 - Parts(…): it moves elements, or is linear in them over the real numbers: the implementation for real tensors runs on the real and on the
-  imaginary parts. What only moves elements (`words`) does so once with a complex64 on a device, which is a word of 64 bits to kernels.
+  imaginary parts. What only moves elements (`words`) does so once on the CPU, and with complex64 on a device, which is a word of 64 bits
+  to kernels.
 """
 import numpy as np
 
-from tritorch.tensor import Tensor, part
+from tritorch.errors import sentence
+from tritorch.tensor import Tensor, part, strided
 
 OWN, MADE, HOLOMORPHIC = "own", "made", "holomorphic"
 
@@ -45,6 +47,23 @@ def _part(v, which, value):
     return v
 
 
+def both(x):
+    """The parts of a complex tensor along a last dim of size 2, in its memory and without history."""
+    return strided(x.storage, (*x.shape, 2), (*[2 * s for s in x.strides], 1), 2 * x.offset, x.dtype.parts)
+
+
+def lengthened(x):
+    """Rows of complex numbers as rows of twice as many real ones, without history: in the same memory where the numbers of a row follow
+    each other."""
+    x = x if x.strides[-1] == 1 or x.shape[-1] == 1 else x.contiguous()
+    return strided(x.storage, (*x.shape[:-1], 2 * x.shape[-1]), (*[2 * s for s in x.strides[:-1]], 1), 2 * x.offset, x.dtype.parts)
+
+
+def as_word(value):
+    """The bits of a complex64 number."""
+    return int(np.complex64(value).view(np.uint64))
+
+
 def met(values):
     """Whether a tensor among the arguments is complex."""
     for v in values:
@@ -54,6 +73,13 @@ def met(values):
         elif type(v) is tuple and v and isinstance(v[0], Tensor) and any(isinstance(x, Tensor) and x.dtype.is_complex for x in v):
             return True
     return False
+
+
+def check_number(name, dtype, *values):
+    """Raise RuntimeError if one of these numbers or tensors is complex and the dtype that is to take it is not."""
+    for v in values:
+        if not dtype.is_complex and (v.dtype.is_complex if isinstance(v, Tensor) else isinstance(v, complex)):
+            raise RuntimeError(sentence(name, f"a number that {dtype} can hold", v))
 
 
 def refuse(name, *values):
@@ -68,7 +94,7 @@ def apart(door, fn, values, tensors):
     way = door.complex
     if way is None:
         refuse(door.__name__, *[x for v in tensors for x in (v if type(v) is tuple else (v,))])
-    if type(way) is not Parts or way.words and values is tensors and _are_words(values):
+    if type(way) is not Parts or way.words and (values is not tensors or _are_words(values)):
         return fn(*values)
     return way.run(door, fn, values)
 

@@ -11,6 +11,7 @@ from tritorch.ops import copy, create, slicing, view
 from tritorch.ops.copy import transfer
 from tritorch.ops.joining import concatenated
 from tritorch.ops.padding import roll_images
+from tritorch.pairs import OWN, Parts
 from tritorch.shape import Size, own_dim, wrap_dim, wrap_dims
 from tritorch.shape import broadcast_shapes as common_shape
 from tritorch.tensor import Tensor, own, strided
@@ -223,7 +224,9 @@ def roll_dims_samples(make):
     yield make(4), (0,), (0,)
 
 
-for _made, _rest in ((flip_dims, ((0,),)), (roll_dims, ((5,), (0,)))):
+for _made, _rest, _complex in ((flip_dims, ((0,),), OWN), (roll_dims, ((5,), (0,)), Parts(words=True))):
+    _made.complex = _complex
+
     @_made.workloads
     def _workloads(make, _rest=_rest):
         x = make(1 << 12, 1 << 12, grad=False)

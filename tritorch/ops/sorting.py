@@ -14,6 +14,7 @@ from tritorch.ops.indexing import finish, gather, in_order, index_select
 from tritorch.ops.ordering import longest
 from tritorch.ops.scatter import scatter_write
 from tritorch.ops.selection import first_of_rows, kth_of_rows
+from tritorch.pairs import refuse
 from tritorch.shape import cdiv, own_dim, prod, wrap_dim
 from tritorch.tensor import Tensor, empty
 
@@ -218,6 +219,8 @@ def kthvalue(input, k, dim=-1, keepdim=False, *, out=None):
 # ------------------------------------------------------------------ different elements
 def unique_consecutive(input, return_inverse=False, return_counts=False, dim=None):
     """Runs of equal elements (or, with `dim`, of equal slices) as one each."""
+    if input.dtype.is_complex:
+        refuse("unique_consecutive", input)
     if dim is None:
         rows, back = view.reshape(input, -1, 1), None
     else:
