@@ -8,6 +8,7 @@ from tritorch.ops.copy import deliver
 from tritorch.ops.create import eye
 from tritorch.ops.linear import as_rows
 from tritorch.ops.linear import linear as linear_map
+from tritorch.pairs import check_number
 from tritorch.shape import broadcast_shapes
 from tritorch.tensor import own
 
@@ -219,6 +220,7 @@ def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
     """beta · input + alpha · outer(vec1, vec2). With beta = 0 the values of input are ignored."""
     _ranks("addr", ((vec1, 1), (vec2, 1)))
     product = vec1.unsqueeze(1) * vec2
+    check_number("addr", product.dtype, alpha, beta)
     whole = product.dtype.has_gradients or input.dtype.has_gradients
     check(whole or isinstance(beta, int) and isinstance(alpha, int), "addr", "a whole beta and alpha for integers", beta, alpha)
     product = product if alpha == 1 else product * alpha

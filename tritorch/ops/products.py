@@ -8,7 +8,7 @@ from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check, sentence
 from tritorch.ops.gemm import gemm
-from tritorch.pairs import OWN
+from tritorch.pairs import OWN, check_number
 from tritorch.shape import broadcast_shapes
 
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -198,7 +198,7 @@ def addmm(input, mat1, mat2, beta=1, alpha=1, out_dtype=None):
     dtype = sum_dtype("addmm", one_dtype("addmm", mat1, mat2), out_dtype, input)
     whole = isinstance(beta, int) and isinstance(alpha, int)
     check(whole or dtype.has_gradients, "addmm", "a whole beta and alpha for integers", beta, alpha)
-    check(dtype.is_complex or not isinstance(beta, complex) and not isinstance(alpha, complex), "addmm", "a real beta and alpha", beta, alpha)
+    check_number("addmm", dtype, beta, alpha)
     if input is None:
         return shape, dtype, common_device("addmm", mat1, mat2)
     check(broadcast_shapes("addmm", input.shape, shape) == tuple(shape), "addmm", f"input that broadcasts to {tuple(shape)}", input.shape)

@@ -268,6 +268,7 @@ prod.complex = HOLOMORPHIC
 def prod_grad(g, input, dim, keepdim):
     if not input.shape:
         return g
+    input = input if input.dtype.is_complex is g.dtype.is_complex else input.to(g.dtype)
     x, at = (input.reshape(-1), 0) if dim is None else (input, dim)
     others = before(x, at) * before(x.flip(at), at).flip(at)             # no division, so factors of 0 do no harm
     return (g.reshape(kept(x.shape, dims_of(at, x.ndim, "prod"), True)) * others).reshape(input.shape)

@@ -140,7 +140,10 @@ def arguments(dim, unbiased, correction):
 
 def _of_parts(spread, input, dim, correction, keepdim):
     """A spread of the real and one of the imaginary parts, along a last dim."""
-    return spread(view_as_real(input), dims_of(dim, input.ndim, spread.__name__), correction, keepdim)
+    dims = dims_of(dim, input.ndim, spread.__name__)
+    if not dims:                                                         # of a number: no dims would be all
+        return spread(view_as_real(input).unsqueeze(0), 0, correction)
+    return spread(view_as_real(input), dims, correction, keepdim)
 
 
 def var(input, dim=None, unbiased=None, keepdim=False, *, correction=None, axis=None, keepdims=False, out=None):
