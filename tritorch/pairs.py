@@ -2,6 +2,7 @@
 
 - None: it does not, and says so;
 - OWN: its implementations do, and its gradient rules are right for them: g arrives as ∂L/∂Re + i ∂L/∂Im and leaves as such, as in PyTorch;
+- HOST: the same, but on a GPU it refuses;
 - MADE: it makes complex tensors of real ones, by rules that are right, too;
 - HOLOMORPHIC: its implementations do, and its rules are those of a real function; `autograd.graph.HolomorphicNode` conjugates around them;
 - Parts(…): it moves elements, or is linear in them over the real numbers: the implementation for real tensors runs on the real and on the
@@ -13,7 +14,7 @@ import numpy as np
 from tritorch.errors import sentence
 from tritorch.tensor import Tensor, part, strided
 
-OWN, MADE, HOLOMORPHIC = "own", "made", "holomorphic"
+OWN, HOST, MADE, HOLOMORPHIC = "own", "host", "made", "holomorphic"
 
 
 class Parts:
@@ -75,6 +76,11 @@ def met(values):
     return False
 
 
+def adjoint(x):
+    """The last two dims exchanged, complex numbers conjugated."""
+    return x.mH if x.dtype.is_complex else x.mT
+
+
 def check_number(name, dtype, *values):
     """Raise RuntimeError if one of these numbers or tensors is complex and the dtype that is to take it is not."""
     for v in values:
@@ -94,6 +100,8 @@ def apart(door, fn, values, tensors):
     way = door.complex
     if way is None:
         refuse(door.__name__, *[x for v in tensors for x in (v if type(v) is tuple else (v,))])
+    if way is HOST and values is tensors:
+        raise NotImplementedError(sentence(door.__name__, "real tensors on a GPU", "complex ones", use="x.cpu()"))
     if type(way) is not Parts or way.words and (values is not tensors or _are_words(values)):
         return fn(*values)
     return way.run(door, fn, values)

@@ -12,7 +12,7 @@ from tritorch.linalg.norms import (
     vector_norm,
 )
 from tritorch.linalg.solving import det, inv, inv_ex, lu_solve, slogdet, solve, solve_ex
-from tritorch.linalg.spectral import eigh, eigvalsh, svd, svdvals
+from tritorch.linalg.spectral import eig, eigh, eigvals, eigvalsh, svd, svdvals
 from tritorch.ops.householder import householder_product
 from tritorch.ops.matmul import matmul, matrix_power
 from tritorch.ops.matrix_exp import matrix_exp

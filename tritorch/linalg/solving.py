@@ -1,5 +1,5 @@
 """Systems of equations, inverses and determinants."""
-from tritorch.ops import copy, solving
+from tritorch.ops import copy, determinants, solving
 from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.matrices import refuse, result
@@ -98,4 +98,4 @@ def slogdet(A, *, out=None):
     >>> torch.linalg.slogdet(torch.eye(2)).logabsdet
     tensor(0.)
     """
-    return deliver_all(slogdet_result, solving.slogdet(A), out)
+    return deliver_all(slogdet_result, determinants.slogdet(A), out)

@@ -1,12 +1,15 @@
 """Eigenvalues, singular values, and what is made of them."""
-from tritorch.errors import check, sentence
+from tritorch.autograd.modes import is_grad_enabled
+from tritorch.errors import LinAlgError, check, sentence
 from tritorch.ops import copy
 from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
 from tritorch.ops.eigen import is_lower, symmetric_eigen, symmetric_eigenvalues
-from tritorch.ops.matrices import check_matrices, finite, result
+from tritorch.ops.general_eigen import general_eigen, general_eigenvalues
+from tritorch.ops.matrices import check_matrices, finite, first_failure, result
 from tritorch.ops.singular import decomposed, values_of
 
+eig_result = result("linalg_eig", "eigenvalues eigenvectors")
 eigh_result = result("linalg_eigh", "eigenvalues eigenvectors")
 svd_result = result("linalg_svd", "U S Vh")
 
@@ -43,6 +46,45 @@ def eigvalsh(input, UPLO="L", *, out=None):
     L, _, info = symmetric_eigenvalues(input, is_lower(UPLO))
     finite("linalg.eigvalsh", info)
     return copy.deliver(L, out, exact=True)
+
+
+@composite
+def eig(input, *, out=None):
+    """(eigenvalues, eigenvectors) of square matrices A = input (…, n, n): A V = V diag(L). Both are complex, in no order; the columns of V
+    have length 1.
+
+    float32 or float64, real or complex. Eigenvectors are unique up to phases: the gradient of a loss that depends on these raises
+    RuntimeError, and where eigenvalues are equal it is infinite or NaN. The inverse of V is part of it, which does not exist for matrices
+    that cannot be made diagonal. On a GPU the host waits for A and computes. Raises RuntimeError if A has numbers that are none.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.eig(torch.tensor([[0.0, 1.0], [-1.0, 0.0]])).eigenvalues
+    tensor([0.+1.j, 0.-1.j])
+    """
+    L, V, info = general_eigen(input)
+    found("linalg.eig", info)
+    return deliver_all(eig_result, (L, V), out)
+
+
+@composite
+def eigvals(input, *, out=None):
+    """The eigenvalues of square matrices (…, n, n), complex and in no order; see `eig`. On a GPU the host waits for A and computes.
+
+    >>> import tritorch as torch
+    >>> torch.linalg.eigvals(torch.tensor([[2.0, 0.0], [0.0, 3.0]]))
+    tensor([2.+0.j, 3.+0.j])
+    """
+    L, _, info = general_eigenvalues(input, is_grad_enabled() and input.requires_grad or input._tangents is not None)
+    found("linalg.eigvals", info)
+    return copy.deliver(L, out, exact=True)
+
+
+def found(name, info):
+    """Raise unless LAPACK found all eigenvalues."""
+    code, where = first_failure(info)
+    check(code != 1, name, "finite numbers", "others" + where)
+    if code:
+        raise LinAlgError(sentence(name, "an algorithm that converges", "one that does not" + where))
 
 
 @composite

@@ -8,16 +8,11 @@ from tritorch.dispatch import common_device, op
 from tritorch.dtype import types
 from tritorch.errors import check, sentence
 from tritorch.ops.gemm import gemm
-from tritorch.pairs import OWN, check_number
+from tritorch.pairs import OWN, adjoint, check_number
 from tritorch.shape import broadcast_shapes
 
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _REFUSED = (types.bool, types.float8_e4m3fn, types.float8_e5m2)
-
-
-def adjoint(x):
-    """The last two dims exchanged, complex numbers conjugated."""
-    return x.mH if x.dtype.is_complex else x.mT
 
 
 def product_shape(name, input, other):
