@@ -2,10 +2,11 @@
 import pytest
 
 import tritorch as torch
+import tritorch.linalg
 import tritorch.nn
-import tritorch.optim  # noqa: F401
+import tritorch.ops.embedded
+import tritorch.optim
 import tritorch.special  # noqa: F401  the operators that only these load have cards as well
-import tritorch.ops.embedded  # noqa: F401
 from tritorch.testing import CHECKS, problems
 
 OPERATORS = sorted(torch.dispatch.registry)

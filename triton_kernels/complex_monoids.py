@@ -103,9 +103,10 @@ def relative(x, y, valid):
     """(the real part, finite, and the parts of the exponential relative to it)."""
     size = tl.where(tl.abs(x) < float("inf"), 1.0, tl.where(x < 0, 0.0, x))            # infinities and NaN are sums of their own
     some = valid & (size != 0)
-    real, imaginary = tl.cos(tl.where(some, y, 0.0).to(x.dtype)), tl.sin(tl.where(some, y, 0.0).to(x.dtype))
-    imaginary = tl.where(imaginary == 0, 0.0, size * imaginary)          # no NaN from inf * 0
-    return finite(tl.where(valid, x, float("-inf"))), tl.where(some, size * real, 0.0).to(x.dtype), tl.where(some, imaginary, 0.0).to(x.dtype)
+    turn = tl.where(some, y, 0.0).to(x.dtype)
+    up = tl.sin(turn)
+    re, im = size * tl.cos(turn), tl.where(up == 0, 0.0, size * up)      # no NaN from inf * 0
+    return finite(tl.where(valid, x, float("-inf"))), tl.where(some, re, 0.0).to(x.dtype), tl.where(some, im, 0.0).to(x.dtype)
 
 
 @triton.jit

@@ -792,7 +792,7 @@ def copysign(input, other) -> Tensor:
     """|input| with the sign of other."""
     ...
 def corrcoef(input) -> Any:
-    """The correlations of variables, one a row: covariances over the products of the standard deviations, within [-1, 1]."""
+    """The correlations of variables, one a row: covariances over the products of the standard deviations, within [-1, 1], of complex"""
     ...
 def cos(input) -> Tensor:
     """The cosine, in radians."""
@@ -1392,7 +1392,7 @@ def logcumsumexp(input, dim) -> Tensor:
     """Logarithm of the running sum of exponentials along `dim`, without overflow."""
     ...
 def logdet(input) -> Any:
-    """The logarithms of determinants: NaN where one is negative, -inf where it is 0."""
+    """The logarithms of determinants: NaN where one is negative, -inf where it is 0; complex ones of complex matrices."""
     ...
 def logical_and(input, other) -> Tensor:
     """Whether both elements are not zero."""
@@ -1614,7 +1614,7 @@ def orgqr(input, input2, *, out=...) -> Any:
     """`linalg.householder_product` under its older name."""
     ...
 def ormqr(input, input2, input3, left=..., transpose=..., *, out=...) -> Any:
-    """Q input3 (input3 Q if not `left`, with Qᵀ if `transpose`) for the product Q (…, m, m) of reflections that input and input2 describe"""
+    """Q input3 (input3 Q if not `left`, with Qᴴ if `transpose`) for the product Q (…, m, m) of reflections that input and input2 describe"""
     ...
 def outer(input, vec2, *, out=...) -> Any:
     """inputᵢ · vec2ⱼ of two vectors."""
@@ -1983,7 +1983,7 @@ def sum(input, dim=..., keepdim=..., dtype=...) -> Tensor:
     """Sum over `dim` (an int, a tuple, or None for all)."""
     ...
 def svd(input, some=..., compute_uv=..., *, out=...) -> Any:
-    """(U, S, V) with input = U diag(S) Vᵀ: `linalg.svd` under its older name, with V in place of its transpose."""
+    """(U, S, V) with input = U diag(S) Vᴴ: `linalg.svd` under its older name, with V in place of its transpose."""
     ...
 def svd_lowrank(A, q=..., niter=..., M=...) -> Any:
     """(U, S, V) with U diag(S) Vᵀ near A (…, m, n), or near A - M: the q greatest singular values and their vectors, U (…, m, q), S (…, q),"""
@@ -2124,13 +2124,13 @@ def vander(x, N=..., increasing=...) -> Any:
     """The powers of the elements of a vector as columns: x^(N-1) … x^0, or the other way round."""
     ...
 def var(input, dim=..., unbiased=..., keepdim=..., *, correction=..., axis=..., keepdims=..., out=...) -> Any:
-    """Variance over `dim`: Σ (x - mean)² / (n - correction); `unbiased=False` is correction 0."""
+    """Variance over `dim`: Σ |x - mean|² / (n - correction); `unbiased=False` is correction 0. Of complex numbers it is real."""
     ...
 def var_mean(input, dim=..., unbiased=..., keepdim=..., *, correction=...) -> Any:
     """(variance, mean) over `dim`; see `var`."""
     ...
 def vdot(input, other, *, out=...) -> Any:
-    """`dot`: without complex dtypes there is nothing to conjugate."""
+    """Σ conj(inputᵢ) · otherᵢ of two vectors."""
     ...
 def view_as(input, other) -> Any:
     """A view with the shape of `other`."""

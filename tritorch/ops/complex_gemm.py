@@ -1,5 +1,6 @@
-"""Products of complex matrices on a GPU as real ones, with the four real multiplications of a complex one, by the kernels and in the precision
-of real products. A row of complex numbers in memory is a row of twice as many real ones, so that with i-fold rows between those of b
+"""Products of complex matrices on a GPU as real ones, with the four real multiplications of a complex one, by the kernels and in the
+precision of real products. A row of complex numbers in memory is a row of twice as many real ones, so that with i-fold rows between those
+of b
 
     out (M, 2N) = a (M, 2K) @ b' (2K, 2N),      b' rows: Re b₀₀ Im b₀₀ …  and  -Im b₀₀ Re b₀₀ …
 

@@ -125,8 +125,8 @@ def solve_complex_errors(make):
 @solve_complex.workloads
 def solve_complex_workloads(make):
     n = 1024
-    yield f"{n}x{n}, as many right sides", lambda: (make(n, n, grad=False, complex=True), make(n, n, grad=False, complex=True)), 24 * n * n, \
-        64 * n ** 3 // 3
+    x = make(n, n, grad=False, complex=True)
+    yield f"{n}x{n}, as many right sides", lambda: (x, x), 24 * n * n, 64 * n ** 3 // 3
 
 
 def cholesky_embedded(L, info, A, upper):

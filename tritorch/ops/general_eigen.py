@@ -20,8 +20,9 @@ from tritorch.tensor import empty
 
 @op(returns=("L", "V", "info"))
 def general_eigen(A):
-    """(L, V, info) with A V = V diag(L) for A (…, n, n): L (…, n) and V (…, n, n) are complex, the columns of V of length 1, and the element
-    of the greatest size of each is real where A is complex. info, int32, is 1 where A has numbers that are none, 2 where LAPACK failed."""
+    """(L, V, info) with A V = V diag(L) for A (…, n, n): L (…, n) and V (…, n, n) are complex, the columns of V of length 1, and the
+    element of the greatest size of each is real where A is complex. info, int32, is 1 where A has numbers that are none, 2 where LAPACK
+    failed."""
     check_matrices("linalg.eig", True, A=A)
     kind = A.dtype.to_complex()
     return [(A.shape[:-1], kind, A.device), (A.shape, kind, A.device), (A.shape[:-2], types.int32, A.device)]

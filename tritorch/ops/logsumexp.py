@@ -98,7 +98,8 @@ def _complex_logcumsumexp(out, x):
 
 @logcumsumexp.impl("cuda")
 def logcumsumexp_cuda(out, x, dim):
-    scan.scan_rows([out], [x], wrap_dim(dim, x.ndim, "logcumsumexp"), "logsumexp", "logsumexp", "logsumexp", (None, None), out.dtype.compute)
+    d, name = wrap_dim(dim, x.ndim, "logcumsumexp"), "logsumexp"
+    scan.scan_rows([out], [x], d, name, name, name, (None, None), out.dtype.compute)
 
 
 logcumsumexp.complex = HOLOMORPHIC

@@ -68,7 +68,7 @@ def whole(dtype):
 
 
 def loadable(x, dtype):
-    """x as kernels can load it for a result of this dtype: they widen real numbers, but neither cut anything off nor add imaginary parts."""
+    """x as kernels can load it for a result of this dtype: they widen real numbers, but cut nothing off and add no imaginary parts."""
     if x.dtype.is_complex or dtype.is_complex:
         return x if x.dtype is dtype else x.to(dtype)
     return x if dtype.is_floating_point or not x.dtype.is_floating_point else x.to(dtype)

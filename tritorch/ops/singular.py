@@ -6,9 +6,9 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops import compare, copy, create, jacobi, slicing, view
+from tritorch.ops.complex import imag
 from tritorch.ops.composite import composite
 from tritorch.ops.destinations import deliver_all
-from tritorch.ops.complex import imag
 from tritorch.ops.eigen import diagonal_of, phase_free, positive, turn_of
 from tritorch.ops.extremes import amax
 from tritorch.ops.householder import qr_factors
@@ -27,8 +27,8 @@ svd_result = result("svd", "U S V")
 @op(returns=("U", "S", "Vh", "info"))
 def svd_factors(A):
     """(U, S, Vh, info) with A = U diag(S) Vh for A (…, m, n): U (…, m, k) and the adjoint of Vh (…, k, n) have orthonormal columns,
-    S (…, k), real, falls and is not negative; k = min(m, n). Of each column of U the element of the greatest size is positive. info, int32, is 1
-    where A has numbers that are none."""
+    S (…, k), real, falls and is not negative; k = min(m, n). Of each column of U the element of the greatest size is positive. info,
+    int32, is 1 where A has numbers that are none."""
     check_matrices("linalg.svd", A=A)
     lead, (m, n) = A.shape[:-2], A.shape[-2:]
     k = min(m, n)

@@ -215,7 +215,8 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, dtype=None):
     5.0
     """
     check(x.dtype.has_gradients, "vector_norm", "a floating dtype", x.dtype, use="x.float()")
-    check(dtype is None or types.as_dtype(dtype).is_complex is x.dtype.is_complex, "vector_norm", "a dtype that is complex where x is", dtype)
+    alike = dtype is None or types.as_dtype(dtype).is_complex is x.dtype.is_complex
+    check(alike, "vector_norm", "a dtype that is complex where x is", dtype)
     wide = dtype is None or promote_types(x.dtype, dtype) is types.as_dtype(dtype)
     check(wide, "vector_norm", f"a dtype that {x.dtype} can be cast to without loss", dtype)
     dims = dims_of(dim, x.ndim, "vector_norm")

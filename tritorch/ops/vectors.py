@@ -110,8 +110,8 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
 
 
 def corrcoef(input):
-    """The correlations of variables, one a row: covariances over the products of the standard deviations, within [-1, 1], of complex numbers
-    both parts."""
+    """The correlations of variables, one a row: covariances over the products of the standard deviations, within [-1, 1], of complex
+    numbers both parts."""
     c = cov(input)
     if not c.shape:
         return c / c

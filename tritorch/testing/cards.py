@@ -128,7 +128,7 @@ def _check_numeric(op, args, rng):
 
 
 SYMMETRIC = {"cholesky_factor", "symmetric_eigen", "symmetric_eigenvalues"}                  # of a symmetric input, changed to such ones
-PHASES = {"symmetric_eigen", "svd_factors", "general_eigen"}             # complex vectors, whose phases no loss may depend on: tested by hand
+PHASES = {"symmetric_eigen", "svd_factors", "general_eigen"}             # of complex vectors, on whose phases no loss may depend
 FIRST_ORDER = {}                                                         # operators whose second derivative is not there: name -> reason
 
 
