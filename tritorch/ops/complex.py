@@ -139,11 +139,12 @@ polar = binary("polar", """abs · (cos angle + i · sin angle), elementwise, bro
 
     >>> import tritorch as torch; torch.polar(torch.tensor([2.0]), torch.tensor([0.0]))
     tensor([2.+0.j])
-    """, lambda x, y: parts(x.real * np.cos(y.real), x.real * np.sin(y.real), y.dtype), "polar", names=("abs", "angle"), tensors="input other", result=_complex_dtype,
+    """, lambda x, y: parts(x.real * np.cos(y.real), x.real * np.sin(y.real), y.dtype), "polar", names=("abs", "angle"),
+               tensors="input other", result=_complex_dtype,
                complex=MADE, grad_input=lambda g, abs, angle: real(g * polar(abs * 0 + 1, -angle)),
                grad_other=lambda g, out: imag(g * conj(out)))
-times_i = unary("times_i", "i · input.", lambda x: parts(-x.imag, x.real, x.dtype), result=lambda name, x: x.dtype.to_complex(), complex=OWN,
-                grad=lambda g: -times_i(g))
+times_i = unary("times_i", "i · input.", lambda x: parts(-x.imag, x.real, x.dtype), complex=OWN,
+                result=lambda name, x: x.dtype.to_complex(), grad=lambda g: -times_i(g))
 conjugate = unary("conjugate", "The conjugate of a complex tensor: the imaginary parts with the other sign.", np.conj, complex=OWN,
                   domain={"complex": True}, grad=lambda g: conj(g))
 
