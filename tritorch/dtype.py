@@ -95,7 +95,7 @@ def as_dtype(value):
     if isinstance(value, dtype):
         return value
     if value is complex_:
-        return _default[0].to_complex()
+        return complex128
     if isinstance(value, type) and value in _PYTHON_TYPES:
         return _PYTHON_TYPES[value]
     raise TypeError(f"dtype: expected a tritorch.dtype, got {value!r}")
