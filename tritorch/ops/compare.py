@@ -154,7 +154,7 @@ _whole_workloads(bitwise_not, 1)
 
 def invert(input):
     """`~input`."""
-    check(not input.dtype.is_floating_point, "~", "integers or bools", input.dtype, error=TypeError)
+    check(not input.dtype.has_gradients, "~", "integers or bools", input.dtype, error=TypeError)
     return bitwise_not(input)
 
 

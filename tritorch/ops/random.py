@@ -13,7 +13,7 @@ from tritorch.dtype import bool as bool_
 from tritorch.errors import check, no_sizes, sentence, whole_numbers
 from tritorch.ops.binomial import binomial  # noqa: F401
 from tritorch.ops.chances import A_SUM, CHANCES, draw_one, random_bernoulli, random_normal_around, random_race
-from tritorch.ops.complex import view_as_real
+from tritorch.ops.complex import view_as_complex, view_as_real
 from tritorch.ops.copy import deliver, like_strides
 from tritorch.ops.draws import (
     place,
@@ -170,15 +170,24 @@ def normal(mean=0.0, std=1.0, size=None, *, generator=None, out=None, dtype=None
         check(std >= 0, "normal", "std ≥ 0", std)
         return made(random_normal, size, mean, std, chosen(dtype, get_default_dtype()), device, generator, out, requires_grad, pin_memory)
     tensor = mean if isinstance(mean, Tensor) else std
+    if isinstance(mean, complex) or isinstance(mean, Tensor) and mean.dtype.is_complex:
+        return deliver(around(mean, std, tensor, generator), out)
     kind = promote(mean, std)
-    std_is_complex = isinstance(std, Tensor) and std.dtype.is_complex
     mean, std = [v.to(kind) if isinstance(v, Tensor) else tensor.new_full((), v, dtype=kind) for v in (mean, std)]
     shape = broadcast_shapes("normal", mean.shape, std.shape)
-    if kind.is_complex:
-        check(not std_is_complex, "normal", "a real std", kind)
-        return deliver(made(random_normal, shape, 0.0, 1.0, kind, tensor.device, generator) * std.real + mean, out)
     values = mean.expand(shape), std.expand(shape), *place(tensor.device, generator, numel(shape))
     return random_normal_around(*values) if out is None else random_normal_around.into(out, *values)
+
+
+def around(mean, std, tensor, generator):
+    """Complex normal numbers with the elementwise `mean` and real `std`, half of whose square is the variance of each part."""
+    kind = promote(mean, std)
+    check(not isinstance(std, Tensor) or not std.dtype.is_complex, "normal", "a real std", kind)
+    mean, std = [v.to(t) if isinstance(v, Tensor) else tensor.new_full((), v, dtype=t) for v, t in ((mean, kind), (std, kind.to_real()))]
+    shape = broadcast_shapes("normal", mean.shape, std.shape)
+    count = place(tensor.device, generator, 2 * numel(shape))
+    parts = random_normal_around(view_as_real(mean.expand(shape)), (std * math.sqrt(0.5)).unsqueeze(-1).expand(*shape, 2), *count)
+    return view_as_complex(parts)
 
 
 def bernoulli(input, p=None, *, generator=None, out=None):
