@@ -25,11 +25,12 @@ def div(x, y):
     """By Smith's way (1962): divided through by the larger part of y, so that squares neither overflow nor vanish."""
     flat = tl.abs(y[0]) >= tl.abs(y[1])
     large, small = tl.where(flat, y[0], y[1]), tl.where(flat, y[1], y[0])
-    ratio = tl.where(large == 0, small, scalar.div(small, large))        # large is 0 where both are: x / 0, no NaN from 0 / 0
-    scale = large + small * ratio
+    zero, ratio = large == 0, scalar.div(small, large)
+    scale = tl.where(zero, tl.abs(large), large + small * ratio)         # x / 0 is x / |0|, without a NaN from 0 / 0
     first, second = tl.where(flat, x[0], x[1]), tl.where(flat, x[1], x[0])
     re, im = first + second * ratio, second - first * ratio              # (a + bi) / (c + di), and i (b - ai) / i (d - ci)
-    return scalar.div(re, scale), scalar.div(tl.where(flat, im, scalar.neg(im)), scale)
+    re, im = tl.where(zero, x[0], re), tl.where(zero, x[1], tl.where(flat, im, scalar.neg(im)))
+    return scalar.div(re, scale), scalar.div(im, scale)
 
 
 @triton.jit

@@ -41,10 +41,14 @@ def logaddexp(x, y):
 
 
 def power(x, y):
-    """numpy's, but 0 to a power with a negative real part is infinite."""
+    """numpy's, but 0 to a power with a negative real part is infinite, and infinity to a negative whole power 0."""
     out = np.power(x, y)
-    pole = np.equal(x, 0) & (np.real(y) < 0)
-    return np.where(pole, parts(np.inf, np.nan, out.dtype), out) if np.any(pole) else out
+    below = np.real(y) < 0
+    if np.any(below):
+        out = np.where(below & np.equal(x, 0), parts(np.inf, np.nan, out.dtype), out)
+        ends = below & np.isinf(x) & (np.imag(y) == 0) & (np.rint(np.real(y)) == np.real(y))
+        out = np.where(ends, 1 / np.power(x, -y), out) if np.any(ends) else out
+    return out
 
 
 def sign(x):
