@@ -25,7 +25,7 @@ def div(x, y):
     """By Smith's way (1962): divided through by the larger part of y, so that squares neither overflow nor vanish."""
     flat = tl.abs(y[0]) >= tl.abs(y[1])
     large, small = tl.where(flat, y[0], y[1]), tl.where(flat, y[1], y[0])
-    zero, ratio = large == 0, scalar.div(small, large)
+    zero, ratio = (y[0] == 0) & (y[1] == 0), scalar.div(small, large)
     scale = tl.where(zero, tl.abs(large), large + small * ratio)         # x / 0 is x / |0|, without a NaN from 0 / 0
     first, second = tl.where(flat, x[0], x[1]), tl.where(flat, x[1], x[0])
     re, im = first + second * ratio, second - first * ratio              # (a + bi) / (c + di), and i (b - ai) / i (d - ci)

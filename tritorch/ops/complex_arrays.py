@@ -46,7 +46,7 @@ def power(x, y):
     below = np.real(y) < 0
     if np.any(below):
         out = np.where(below & np.equal(x, 0), parts(np.inf, np.nan, out.dtype), out)
-        ends = below & np.isinf(x) & (np.imag(y) == 0) & (np.rint(np.real(y)) == np.real(y))
+        ends = below & np.isfinite(y) & np.isinf(x) & (np.imag(y) == 0) & (np.rint(np.real(y)) == np.real(y))
         out = np.where(ends, 1 / np.power(x, -y), out) if np.any(ends) else out
     return out
 
