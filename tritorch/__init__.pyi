@@ -480,7 +480,7 @@ def aminmax(input, *, dim=..., keepdim=..., out=...) -> Any:
     """Smallest and largest value along a dim, or of all, as (min, max)."""
     ...
 def angle(input, *, out=...) -> Any:
-    """The angle of a number in the plane: 0, π for one below 0, NaN for NaN. Integers give the default dtype."""
+    """The angle of a number in the plane: of a real one 0, π for one below 0, NaN for NaN. Integers give the default dtype."""
     ...
 def any(input, dim=..., keepdim=...) -> Tensor:
     """Whether some element over `dim` is not 0."""
@@ -1005,7 +1005,7 @@ def flipud(input) -> Any:
     """Rows in reverse order."""
     ...
 def float_power(input, exponent, *, out=...) -> Any:
-    """input to the power of exponent in float64."""
+    """input to the power of exponent in float64; in complex128 where one of the two is complex."""
     ...
 def floor(input) -> Tensor:
     """Rounded down."""
@@ -1308,7 +1308,7 @@ def isposinf(input) -> Tensor:
     """Whether an element is +∞."""
     ...
 def isreal(input) -> Any:
-    """All true: there are no complex tensors."""
+    """Whether the imaginary part is 0; of real tensors all true."""
     ...
 def kaiser_window(window_length, periodic=..., beta=..., *, dtype=..., layout=..., device=..., pin_memory=..., requires_grad=...) -> Any:
     """`signal.windows.kaiser`, periodic unless told otherwise."""
@@ -1350,7 +1350,7 @@ def lgamma(input) -> Tensor:
     """log |Γ(input)|."""
     ...
 def linspace(start, end, steps, *, out=..., dtype=..., layout=..., device=..., requires_grad=...) -> Any:
-    """`steps` numbers evenly from `start` to `end`, both included."""
+    """`steps` numbers evenly from `start` to `end`, both included; on a line in the plane if they are complex."""
     ...
 def load(f, map_location=..., weights_only=..., mmap=...) -> Any:
     """Read what `save` wrote, or the flat dictionary of any safetensors file, from a path or a binary file."""
@@ -1413,7 +1413,7 @@ def logit_(self, *args, **kw) -> Any:
     """`logit` written into the tensor itself."""
     ...
 def logspace(start, end, steps, base=..., *, out=..., dtype=..., layout=..., device=..., requires_grad=...) -> Any:
-    """`steps` numbers from base^start to base^end, evenly in the exponent."""
+    """`steps` numbers from base^start to base^end, evenly in the exponent; complex if these are."""
     ...
 def logsumexp(input, dim, keepdim=...) -> Tensor:
     """Logarithm of a sum of exponentials over `dim`, without overflow."""
@@ -1521,7 +1521,7 @@ def mvlgamma(input, p, *, out=...) -> Any:
     """The logarithm of the gamma function of p × p matrices: p (p - 1)/4 log π + Σ lgamma(input - j/2), j = 0 … p - 1."""
     ...
 def nan_to_num(input, nan=..., posinf=..., neginf=..., *, out=...) -> Any:
-    """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype)."""
+    """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype); in both parts of complex numbers."""
     ...
 def nan_to_num_(self, *args, **kw) -> Any:
     """`nan_to_num` written into the tensor itself."""
@@ -1698,7 +1698,7 @@ def randint_like(input, *args, low=..., high=..., generator=..., dtype=..., layo
     """`randint` with the shape, dtype and device of `input`: `randint_like(x, high)` or `randint_like(x, low, high)`."""
     ...
 def randn(*sizes, size=..., generator=..., out=..., dtype=..., layout=..., device=..., requires_grad=..., pin_memory=...) -> Any:
-    """Standard normal numbers: mean 0, variance 1."""
+    """Standard normal numbers: mean 0, variance 1; of complex dtypes with half of it in each part."""
     ...
 def randn_like(input, *, generator=..., dtype=..., layout=..., device=..., requires_grad=..., memory_format=...) -> Any:
     """`randn` with the shape, dtype and device of `input`."""

@@ -427,7 +427,7 @@ class Tensor:
         """Smallest and largest value along a dim, or of all, as (min, max)."""
         ...
     def angle(input, *, out=...) -> Any:
-        """The angle of a number in the plane: 0, π for one below 0, NaN for NaN. Integers give the default dtype."""
+        """The angle of a number in the plane: of a real one 0, π for one below 0, NaN for NaN. Integers give the default dtype."""
         ...
     def any(input, dim=..., keepdim=...) -> Tensor:
         """Whether some element over `dim` is not 0."""
@@ -895,7 +895,7 @@ class Tensor:
         """The values as float32."""
         ...
     def float_power(input, exponent, *, out=...) -> Any:
-        """input to the power of exponent in float64."""
+        """input to the power of exponent in float64; in complex128 where one of the two is complex."""
         ...
     def float_power_(self, *args, **kw) -> Any:
         """`float_power` written into the tensor itself."""
@@ -1143,7 +1143,7 @@ class Tensor:
         """Whether an element is +∞."""
         ...
     def isreal(input) -> Any:
-        """All true: there are no complex tensors."""
+        """Whether the imaginary part is 0; of real tensors all true."""
         ...
     def item(input) -> Any:
         """The one element as a Python number; waits for the device."""
@@ -1379,7 +1379,7 @@ class Tensor:
         ...
     name: Any
     def nan_to_num(input, nan=..., posinf=..., neginf=..., *, out=...) -> Any:
-        """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype)."""
+        """NaN and the infinities replaced by numbers (None: the largest and smallest of the dtype); in both parts of complex numbers."""
         ...
     def nan_to_num_(self, *args, **kw) -> Any:
         """`nan_to_num` written into the tensor itself."""

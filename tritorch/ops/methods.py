@@ -55,6 +55,7 @@ from tritorch.ops import (
     slicing,
     softmax,
     sorting,
+    spaces,
     statistics,
     triangles,
     trigonometry,
@@ -118,7 +119,8 @@ FUNCTIONS = {
     pooling: "max_pool1d max_pool2d avg_pool1d adaptive_avg_pool1d",
     padding: "",
     linear_algebra: "lu_unpack nuclear_norm svd_lowrank pca_lowrank",
-    create: "empty zeros ones full empty_like full_like zeros_like ones_like arange linspace logspace eye tensor scalar_tensor",
+    create: "empty zeros ones full empty_like full_like zeros_like ones_like arange eye tensor scalar_tensor",
+    spaces: "linspace logspace",
     scaled: "_int_mm _scaled_mm",
     einsum: "einsum tensordot",
     complex: "complex polar real imag view_as_complex view_as_real",
@@ -366,7 +368,7 @@ def _as_bool(self):
 
 def as_index(self):
     """A whole number as a Python index."""
-    if self.dtype.is_floating_point or self.numel() != 1:
+    if self.dtype.has_gradients or self.numel() != 1:
         raise TypeError(f"index: expected an integer tensor of one element, got {self.dtype} of shape {self.shape}")
     return int(self.item())
 
