@@ -268,8 +268,6 @@ def masked_fill(input, mask, value, *, out=None):
         if isinstance(value, Tensor):
             check(not value.shape, "masked_fill", "a number or a 0-dim tensor", value.shape)
             value = value.to(input.device, input.dtype)
-        elif isinstance(value, complex) and not input.dtype.is_complex:
-            raise RuntimeError(sentence("masked_fill", f"a number that {input.dtype} can hold", value))
         elif input.dtype.category == 1:
             copy.check_fits("masked_fill", value, input.dtype)
             value = int(value)
