@@ -4,6 +4,7 @@ import pytest
 
 import tritorch as torch
 
+
 def numbers(*shape, seed=0, real=False):
     rng = np.random.default_rng(seed)
     values = rng.standard_normal(shape) + (0 if real else 1j * rng.standard_normal(shape))
