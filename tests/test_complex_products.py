@@ -130,6 +130,15 @@ def test_solutions_on_a_gpu(cuda):
         near(torch.linalg.inv(A), np.linalg.inv(a), tolerance)
         near(torch.matrix_power(A, -2), np.linalg.matrix_power(a, -2), tolerance)
         near(torch.linalg.pinv(A[:, :, :3]), np.linalg.pinv(a[:, :, :3]), tolerance)
+    a, b = numbers(5, 3), numbers(5, 2, seed=1)
+    for left, right in (a, b), (a.T, b[:3]):
+        A, B = [torch.tensor(v, device=cuda).requires_grad_() for v in (left, right)]
+        made = torch.linalg.lstsq(A, B).solution
+        near(made, np.linalg.lstsq(left, right, rcond=None)[0], 1e-10)
+    there = torch.autograd.grad(made.abs().sum(), (A, B))
+    A, B = [x.detach().cpu().requires_grad_() for x in (A, B)]
+    for x, y in zip(there, torch.autograd.grad(torch.linalg.lstsq(A, B, driver="gels").solution.abs().sum(), (A, B))):
+        near(x, y.numpy(), 1e-10)
     singular = torch.ones(3, 3, dtype=torch.complex64, device=cuda)
     singular[0, 0] = 2
     assert torch.linalg.inv_ex(singular).info.item() == torch.linalg.inv_ex(singular.cpu()).info.item() == 3

@@ -12,9 +12,9 @@ slogdet_result = result("slogdet", "sign logabsdet")
 
 def logarithm(A):
     """(logabsdet, sign) of determinants; where the sign is complex, it has a gradient."""
+    check_matrices("linalg.slogdet", True, A=A)
     if not A.dtype.is_complex:
         return log_determinant(A)[:2]
-    check_matrices("linalg.slogdet", True, A=A)
     LU, pivots, _, _ = lu_factors(A, True)
     u, places = LU.diagonal(0, -2, -1), create.arange(1, A.shape[-1] + 1, dtype=types.int32, device=A.device)
     odd = (pivots != places).sum(-1) % 2

@@ -8,12 +8,14 @@ from tritorch.dispatch import op
 from tritorch.dtype import types
 from tritorch.errors import check
 from tritorch.ops.cholesky import cholesky_factor_cuda
+from tritorch.ops.complex import imag, real, view_as_complex, view_as_real
 from tritorch.ops.complex_gemm import turned
 from tritorch.ops.copy import broadcast_view, transfer
 from tritorch.ops.loops import SCALAR, launch_elementwise
 from tritorch.ops.matrices import check_matrices, precise, scratch
 from tritorch.ops.matrices import turned as transposed
 from tritorch.ops.pseudo_inverse import pseudo_inverse_cuda
+from tritorch.ops.shaping import stack
 from tritorch.ops.solving import solve_square, solve_square_cpu, solve_square_cuda
 from tritorch.ops.triangular import substitute_cuda
 from tritorch.pairs import OWN, adjoint
@@ -23,6 +25,13 @@ from tritorch.tensor import empty, part, strided
 def embedded(A):
     """Matrices (…, m, n) as real ones (…, 2m, 2n)."""
     return turned(A.detach(), conjugate=True)
+
+
+def embedding(A):
+    """`embedded` by operators, which have gradients."""
+    re, im = real(A), imag(A)
+    rows = stack([stack([re, -im], -1), stack([im, re], -1)], -3)
+    return rows.reshape(*A.shape[:-2], 2 * A.shape[-2], 2 * A.shape[-1])
 
 
 def every_other(x, rows, columns):
@@ -91,10 +100,10 @@ def solve_complex_cpu(X, info, A, B):
 
 @solve_complex.impl("cuda")
 def solve_complex_cuda(X, info, A, B):
-    real, right = embedded(A), parts_as_rows(B.detach())
-    made, codes = empty((*X.shape[:-2], 2 * X.shape[-2], X.shape[-1]), real.dtype, X.device), scratch(A, *A.shape[:-2], dtype=types.int32)
-    order = scratch(A, *real.shape[:-1], dtype=types.int64)
-    solve_square_cuda(made, transposed(empty(real.shape, real.dtype, X.device)), order, codes, real, right)
+    whole, right = embedded(A), parts_as_rows(B.detach())
+    made, codes = empty((*X.shape[:-2], 2 * X.shape[-2], X.shape[-1]), whole.dtype, X.device), scratch(A, *A.shape[:-2], dtype=types.int32)
+    order = scratch(A, *whole.shape[:-1], dtype=types.int64)
+    solve_square_cuda(made, transposed(empty(whole.shape, whole.dtype, X.device)), order, codes, whole, right)
     from_rows(X, made)
     places_of(info, codes)
 
@@ -129,13 +138,19 @@ def solve_complex_workloads(make):
     yield f"{n}x{n}, as many right sides", lambda: (x, x), 24 * n * n, 64 * n ** 3 // 3
 
 
+def least_squares(solve, A, B):
+    """solve(A, B) of complex matrices by one for real ones."""
+    X = solve(embedding(A), view_as_real(B).movedim(-1, -2).flatten(-3, -2))
+    return view_as_complex(X.unflatten(-2, (A.shape[-1], 2)).movedim(-2, -1).contiguous())
+
+
 def cholesky_embedded(L, info, A, upper):
     """The factors of the real matrices, whose rows and columns are in the order in which they remain triangular."""
     A = A.detach()
-    real, codes = embedded(adjoint(A) if upper else A), scratch(A, *A.shape[:-2], dtype=types.int32)
-    clear(real, 1, 0)
-    made = empty(real.shape, real.dtype, A.device)
-    cholesky_factor_cuda(made, codes, real, False)
+    whole, codes = embedded(adjoint(A) if upper else A), scratch(A, *A.shape[:-2], dtype=types.int32)
+    clear(whole, 1, 0)
+    made = empty(whole.shape, whole.dtype, A.device)
+    cholesky_factor_cuda(made, codes, whole, False)
     if upper:
         transfer(part(transposed(L), 0), every_other(made, 0, 0))
         launch_elementwise(part(transposed(L), 1), (every_other(made, 1, 0),), SCALAR.neg, made.dtype)
@@ -151,9 +166,9 @@ def substitute_embedded(out, A, B, upper, unit):
         ends = A.diagonal(0, -2, -1).unsqueeze(-1)
         A, B = A / ends, B / ends
     right = parts_as_rows(broadcast_view(B, out.shape))
-    made, real = empty(right.shape, right.dtype, out.device), embedded(A)
-    clear(real, 0 if upper else 1, 1 if upper else 0)
-    substitute_cuda(made, real, right, upper, True)
+    made, whole = empty(right.shape, right.dtype, out.device), embedded(A)
+    clear(whole, 0 if upper else 1, 1 if upper else 0)
+    substitute_cuda(made, whole, right, upper, True)
     from_rows(out, made)
 
 
@@ -163,7 +178,7 @@ def pseudo_inverse_embedded(out, info, A, atol, rtol, hermitian):
     if hermitian:
         below = A.tril(-1)
         A = below + adjoint(below) + A.diagonal(0, -2, -1).real.diag_embed()
-    real = embedded(A)
-    made = empty((*real.shape[:-2], real.shape[-1], real.shape[-2]), real.dtype, A.device)
-    pseudo_inverse_cuda(made, info, real, atol, rtol, False)
+    whole = embedded(A)
+    made = empty((*whole.shape[:-2], whole.shape[-1], whole.shape[-2]), whole.dtype, A.device)
+    pseudo_inverse_cuda(made, info, whole, atol, rtol, False)
     from_embedded(out, made)
