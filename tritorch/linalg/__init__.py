@@ -1,4 +1,5 @@
-"""Linear algebra, under the names of torch.linalg."""
+"""Linear algebra, under the names of torch.linalg. Matrices are real or complex; on a GPU `qr`, `eigh`, `svd`, `det` and `lu` and what is
+made of them take real ones alone."""
 from tritorch.errors import LinAlgError
 from tritorch.linalg.composites import cond, lstsq, matrix_rank, tensorinv, tensorsolve, vander
 from tritorch.linalg.factorizations import cholesky, cholesky_ex, lu, lu_factor, lu_factor_ex, qr

@@ -79,7 +79,7 @@ def inv_ex(A, *, check_errors=False, out=None):
 
 
 def lu_solve(LU, pivots, B, *, left=True, adjoint=False, out=None):
-    """X with A X = B (X A = B if not `left`, with Aᵀ in A's place if `adjoint`) from what `lu_factor` gives for A (…, n, n).
+    """X with A X = B (X A = B if not `left`, with Aᴴ in A's place if `adjoint`) from what `lu_factor` gives for A (…, n, n).
 
     >>> import tritorch as torch
     >>> LU, pivots = torch.linalg.lu_factor(torch.tensor([[0.0, 2.0], [4.0, 0.0]]))

@@ -16,11 +16,12 @@ svd_result = result("linalg_svd", "U S Vh")
 
 @composite
 def eigh(input, UPLO="L", *, out=None):
-    """(eigenvalues, eigenvectors) with A = V diag(L) Vᵀ for symmetric A = input (…, n, n): L (…, n) rises, the columns of V are
-    orthonormal.
+    """(eigenvalues, eigenvectors) with A = V diag(L) Vᴴ for symmetric or Hermitian A = input (…, n, n): L (…, n), real, rises, the
+    columns of V are orthonormal.
 
-    float32 or float64. The lower triangle alone is read, or with UPLO='U' the upper one. Eigenvectors are unique up to their signs, and
-    where eigenvalues are equal not even so: gradients through them are infinite or NaN there, those of eigenvalues are right. Raises
+    float32 or float64. The lower triangle alone is read, or with UPLO='U' the upper one. Eigenvectors are unique up to their signs, those
+    of complex A up to phases, and a loss that depends on these raises RuntimeError in its gradient; complex A are for the CPU. Where
+    eigenvalues are equal not even so: gradients through them are infinite or NaN there, those of eigenvalues are right. Raises
     LinAlgError if A has numbers that are none. On a GPU matrices of more than 64 rows are made diagonal by sweeps of rotations of blocks,
     and the host waits for each sweep.
 
@@ -36,7 +37,8 @@ def eigh(input, UPLO="L", *, out=None):
 
 @composite
 def eigvalsh(input, UPLO="L", *, out=None):
-    """The eigenvalues of symmetric matrices (…, n, n) in rising order; see `eigh`. Their gradients are right where some are equal, too.
+    """The eigenvalues of symmetric or Hermitian matrices (…, n, n) in rising order; see `eigh`. Their gradients are right where some are
+    equal, too.
 
     >>> import tritorch as torch
     >>> torch.linalg.eigvalsh(torch.eye(2) * 3)
@@ -92,10 +94,10 @@ def svd(A, full_matrices=True, *, driver=None, out=None):
     """(U, S, Vh) with A = U diag(S) Vh for A (…, m, n): S (…, k) falls and is not negative, k = min(m, n); U (…, m, m) and Vh (…, n, n) are
     orthogonal, of which without `full_matrices` the first k columns of U and rows of Vh are returned.
 
-    float32 or float64. Singular vectors are unique up to the signs of pairs, and where singular values are equal not even so: gradients
-    through them are infinite or NaN there (use `svdvals` for those of S), as they are where one is 0 and A is not square. What completes
-    U or Vh to a square has no gradient. Raises LinAlgError if A has numbers that are none. `driver` may name a routine of cuSOLVER's on a
-    GPU, which is then not used: there is one method here.
+    float32 or float64; complex A are for the CPU. Singular vectors are unique up to the signs, or phases, of pairs, and where singular
+    values are equal not even so: gradients through them are infinite or NaN there (use `svdvals` for those of S), as they are where one is
+    0 and A is not square. What completes U or Vh to a square has no gradient. Raises LinAlgError if A has numbers that are none. `driver`
+    may name a routine of cuSOLVER's on a GPU, which is then not used: there is one method here.
 
     >>> import tritorch as torch
     >>> U, S, Vh = torch.linalg.svd(torch.tensor([[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]]))
